@@ -1,0 +1,59 @@
+//! What stands behind the HTTP surface: loaded models, each with the channel into its pool.
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use camshaft_core::engine::{ModelInfo, Tokenizer};
+use camshaft_core::message::{Event, Start};
+use camshaft_core::policy::{PolicySet, Priority};
+use crossbeam_channel::Sender;
+use tokio::sync::mpsc;
+
+/// Events buffered for one generation between the worker and its HTTP task. What does not fit is merged by the worker's
+/// side and sent when there is room.
+pub const STREAM_EVENTS: usize = 64;
+
+/// A model that is being served.
+#[derive(Clone)]
+pub struct Model {
+    /// The name clients use.
+    pub id: String,
+    /// When it was loaded, in seconds since the Unix epoch.
+    pub created: u64,
+    pub info: ModelInfo,
+    pub tokenizer: Arc<dyn Tokenizer>,
+    /// Into the pool's thread. Bounded: a full channel means overload.
+    pub pool: Sender<PoolMessage>,
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// HTTP side to pool.
+#[derive(Debug)]
+pub enum PoolMessage {
+    Submit(Box<Submission>),
+    /// A receiver was dropped: look for generations whose client is gone.
+    Wake,
+}
+
+/// One generation with everything the pool needs to queue it, run it and report on it.
+///
+/// Dropping the receiving end of `events` cancels the generation, at the latest at the next step.
+#[derive(Debug)]
+pub struct Submission {
+    pub start: Start,
+    pub priority: Priority,
+    pub weight: f64,
+    /// When the HTTP request was accepted.
+    pub accepted: Instant,
+    /// How long it may take from `accepted` to the first token.
+    pub timeout: Option<Duration>,
+    /// Gets `Started`, `Delta`s, then `Finished` or `Failed`; closed without either if the pool is gone.
+    pub events: mpsc::Sender<Event>,
+    /// Keeps the generation of policies alive that the request began with.
+    pub policies: Arc<dyn PolicySet>,
+}

@@ -1,0 +1,144 @@
+//! What the host and a worker say to each other: two closed enums of plain data.
+//!
+//! They travel over a channel to a worker thread today and can travel over a socket to a worker process, so nothing in
+//! them borrows, locks or calls.
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Generation, RequestId, TenantId, Token};
+use crate::policy::WorkerFacts;
+use crate::sampling::SamplingParams;
+
+/// Host to worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Command {
+    /// Begin a generation. Answered by `Started` or `Failed`.
+    Start(Box<Start>),
+    /// Stop a generation at the next step. Answered by `Finished` with `Cancelled`, or by nothing if it is unknown.
+    Cancel { id: RequestId },
+    /// Prompt tokens to prefill per step at the most; 0: the worker's own choice.
+    PrefillBudget { tokens: u32 },
+}
+
+/// One generation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    pub id: RequestId,
+    pub model: String,
+    pub tenant: TenantId,
+    /// The policies that the request began with.
+    pub generation: Generation,
+    /// At least one token, and room for one more in the context.
+    pub prompt: Arc<[Token]>,
+    pub params: SamplingParams,
+    /// Names of the samplers to chain instead of all in force.
+    pub samplers: Option<Vec<String>>,
+    /// Index among the choices of one HTTP request.
+    pub choice: u32,
+    /// At least 1.
+    pub max_tokens: u32,
+    /// Texts that end the generation and are not part of it; none is empty.
+    pub stop: Vec<String>,
+    /// Go on after an end token (which then becomes part of the text as nothing).
+    pub ignore_eos: bool,
+    /// Most probable alternatives to report with each token; `None`: no log-probabilities.
+    pub logprobs: Option<u32>,
+}
+
+/// Worker to host.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Event {
+    /// The prompt's first chunk is in a batch.
+    Started { id: RequestId, cached_tokens: u32 },
+    /// Text was generated. Always whole UTF-8 characters, never part of a stop string.
+    Delta { id: RequestId, delta: Delta },
+    /// How far a running request is; sent once in a while for schedulers, not for clients.
+    Progressed { id: RequestId, prompt_tokens: u32, generated_tokens: u32 },
+    /// The last event of a request that ended properly.
+    Finished { id: RequestId, reason: FinishReason, usage: Usage },
+    /// The last event of a request that could not go on.
+    Failed { id: RequestId, error: WorkerError },
+    /// Sent when something in them changed.
+    Facts(WorkerFacts),
+}
+
+impl Event {
+    /// The request an event speaks of.
+    pub fn id(&self) -> Option<RequestId> {
+        match self {
+            Event::Started { id, .. }
+            | Event::Delta { id, .. }
+            | Event::Progressed { id, .. }
+            | Event::Finished { id, .. }
+            | Event::Failed { id, .. } => Some(*id),
+            Event::Facts(_) => None,
+        }
+    }
+}
+
+/// New text of a generation.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Delta {
+    pub text: String,
+    /// Tokens that this text comes from (0 where text is the rest held back at the end).
+    pub tokens: u32,
+    /// One for each token, if asked for.
+    pub logprobs: Vec<TokenLogprob>,
+}
+
+/// The log-probability of a drawn token under the model's own distribution (before any sampler).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    pub token: Token,
+    /// Natural logarithm.
+    pub logprob: f32,
+    /// Most probable first.
+    pub top: Vec<(Token, f32)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FinishReason {
+    /// An end token, or a stop string.
+    Stop,
+    /// `max_tokens`, or the end of the context.
+    Length,
+    Cancelled,
+}
+
+/// Tokens of one generation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub prompt_tokens: u32,
+    pub cached_tokens: u32,
+    pub generated_tokens: u32,
+}
+
+/// Why a generation could not go on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum WorkerError {
+    /// The model produced a logit that is not a number.
+    #[error("the model produced invalid logits")]
+    InvalidLogits,
+    /// A sampler policy faulted and the operator chose `deny`.
+    #[error("a sampler policy failed")]
+    PolicyFault { detail: String },
+    /// The command asked for something that the worker's limits do not allow.
+    #[error("request refused by the worker: {0}")]
+    Refused(String),
+    /// The scheduler policy rejected the request.
+    #[error("{0}")]
+    Rejected(String),
+    /// The engine failed in the step the request was part of.
+    #[error("the engine failed: {0}")]
+    Engine(String),
+    /// The queue is full: nothing was tried.
+    #[error("too many requests are waiting")]
+    QueueFull,
+    /// The deadline passed before the first token.
+    #[error("the deadline passed before the first token")]
+    DeadlineExceeded,
+    /// The worker is gone.
+    #[error("the worker stopped")]
+    WorkerGone,
+}

@@ -1,0 +1,343 @@
+//! The policy hooks as the host sees them: what goes in, and the three outcomes that come out.
+//!
+//! A **verdict** is an answer, a **refusal** an error that a policy chose for the client, a **fault** a policy that did
+//! not answer properly. They are distinct types everywhere. Implemented by `camshaft-policy` over WebAssembly and, for
+//! every hook, natively.
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Generation, PolicyName, RequestId, TenantId, Token, WorkerId};
+use crate::sampling::{Row, SamplingParams};
+use crate::vocabulary::Vocabulary;
+
+/// The four decision points.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hook {
+    Auth,
+    Validator,
+    Scheduler,
+    Sampler,
+}
+
+impl Hook {
+    pub const ALL: [Hook; 4] = [Hook::Auth, Hook::Validator, Hook::Scheduler, Hook::Sampler];
+
+    /// The name in paths, labels and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Hook::Auth => "auth",
+            Hook::Validator => "validator",
+            Hook::Scheduler => "scheduler",
+            Hook::Sampler => "sampler",
+        }
+    }
+}
+
+impl fmt::Display for Hook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// An error that a policy chose; the client reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// 400 to 499.
+    pub status: u16,
+    pub code: String,
+    pub message: String,
+    pub param: Option<String>,
+}
+
+/// How a policy failed to answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FaultKind {
+    /// The guest trapped (panic, unreachable, stack overflow).
+    Trap,
+    /// The guest ran past its deadline and was killed.
+    Deadline,
+    /// The guest asked for more memory than it may have.
+    Memory,
+    /// The guest answered something that the hook does not allow.
+    InvalidOutput,
+    /// No instance could be made.
+    Unavailable,
+}
+
+impl FaultKind {
+    /// The name in metrics labels and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            FaultKind::Trap => "trap",
+            FaultKind::Deadline => "deadline",
+            FaultKind::Memory => "memory",
+            FaultKind::InvalidOutput => "invalid_output",
+            FaultKind::Unavailable => "unavailable",
+        }
+    }
+}
+
+/// A policy that did not answer properly. For the log; clients learn only that a policy failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("policy {plugin} faulted ({}): {detail}", kind.as_str())]
+pub struct Fault {
+    pub plugin: PolicyName,
+    pub kind: FaultKind,
+    pub detail: String,
+}
+
+/// Priority class: the first class with work goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    High,
+    #[default]
+    Normal,
+    Low,
+}
+
+/// Rates a tenant may use; `None` is not limited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Quotas {
+    pub requests_per_minute: Option<u32>,
+    pub tokens_per_minute: Option<u32>,
+    pub concurrent_requests: Option<u32>,
+}
+
+/// Who calls, as the auth policy says.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Principal {
+    /// Which key or user, for logs. Never the credential.
+    pub name: String,
+    pub tenant: TenantId,
+    pub priority: Priority,
+    /// In (0, 1000].
+    pub weight: f64,
+    pub quotas: Quotas,
+    /// `None`: all.
+    pub allowed_models: Option<Vec<String>>,
+    /// Namespace of the prefix cache.
+    pub cache_namespace: String,
+}
+
+impl Principal {
+    /// The caller when no policy identifies callers.
+    pub fn anonymous() -> Self {
+        Self {
+            name: "anonymous".to_owned(),
+            tenant: TenantId::from("anonymous"),
+            priority: Priority::Normal,
+            weight: 1.0,
+            quotas: Quotas::default(),
+            allowed_models: None,
+            cache_namespace: "anonymous".to_owned(),
+        }
+    }
+
+    pub fn may_use(&self, model: &str) -> bool {
+        self.allowed_models.as_ref().is_none_or(|models| models.iter().any(|m| m == model))
+    }
+}
+
+/// The head of an HTTP request, as auth policies see it.
+#[derive(Debug, Clone)]
+pub struct AuthRequest {
+    pub method: String,
+    /// Without the query.
+    pub path: String,
+    /// Names in lower case; values that are UTF-8.
+    pub headers: Vec<(String, String)>,
+    pub remote_address: String,
+    pub loopback: bool,
+}
+
+/// What the auth chain came to.
+#[derive(Debug, Clone)]
+pub enum AuthOutcome {
+    Allow(Principal),
+    Refuse(Refusal),
+    /// A policy faulted and the operator chose `deny`.
+    Fault(Fault),
+}
+
+/// A generation request, as validator policies see it.
+#[derive(Debug, Clone)]
+pub struct ValidateRequest {
+    /// `chat`, `completion` or `embedding`.
+    pub endpoint: &'static str,
+    pub model: String,
+    pub tenant: TenantId,
+    /// One JSON object.
+    pub body: String,
+    pub prompt_tokens: u32,
+    pub max_tokens: u32,
+    pub max_tokens_set: bool,
+    pub temperature: f32,
+    pub top_p: f32,
+    pub n: u32,
+    pub stream: bool,
+}
+
+/// What one validator came to.
+#[derive(Debug, Clone)]
+pub enum ValidateOutcome {
+    Accept,
+    /// A JSON merge patch (RFC 7396) for the body.
+    Amend(String),
+    Refuse(Refusal),
+    /// The policy faulted and the operator chose `deny`.
+    Fault(Fault),
+}
+
+/// One published generation of policies. A request takes it once and keeps it to its end.
+pub trait PolicySet: Send + Sync + fmt::Debug {
+    fn generation(&self) -> Generation;
+    /// Whether an auth policy is in force (otherwise the native default decides: loopback peers only, or everybody where
+    /// the operator allowed anonymous use).
+    fn has_auth(&self) -> bool;
+    /// Runs the auth chain. Faults that do not deny are handled inside.
+    fn authenticate(&self, request: &AuthRequest) -> AuthOutcome;
+    /// Number of validators in force.
+    fn validators(&self) -> usize;
+    /// Runs validator `index`, in chain order. Faults that do not deny are handled inside.
+    fn validate(&self, index: usize, request: &ValidateRequest) -> ValidateOutcome;
+    /// Names of the sampler policies in force (those that a request may name in `samplers`).
+    fn samplers(&self) -> Vec<PolicyName>;
+}
+
+/// What the host knows of all policies, and the newest generation.
+pub trait Policies: Send + Sync + fmt::Debug {
+    fn current(&self) -> Arc<dyn PolicySet>;
+    /// One entry for each file in the policy directory, refused ones included.
+    fn status(&self) -> Vec<PolicyStatus>;
+}
+
+/// State of one policy file, for `GET /admin/policies`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PolicyStatus {
+    pub hook: Hook,
+    pub name: String,
+    pub file: String,
+    /// `enforce`, `monitor` or `off`.
+    pub mode: String,
+    /// `active`, `off`, or `rejected` (what is in the file does not serve; an older load of it may, see `serving`).
+    pub state: String,
+    /// SHA-256 of the component that serves, in hexadecimal.
+    pub serving: Option<String>,
+    /// The generation that brought in what serves.
+    pub generation: Option<Generation>,
+    /// Why the newest content was rejected.
+    pub error: Option<String>,
+}
+
+/// What a sampler learns of its request when it is made.
+#[derive(Debug, Clone)]
+pub struct SamplingRequest {
+    pub request: RequestId,
+    pub model: String,
+    pub tenant: TenantId,
+    pub params: SamplingParams,
+    /// Index among the choices of one HTTP request.
+    pub choice: u32,
+    pub prompt_tokens: u32,
+    pub max_tokens: u32,
+    /// Names of the samplers to chain instead of all in force.
+    pub samplers: Option<Vec<String>>,
+    pub vocabulary: Arc<Vocabulary>,
+}
+
+/// A request's sampler chain. Lives as long as its sequence, on the worker's thread.
+pub trait TokenSampler: Send {
+    /// Shapes the row; a token if the chain drew one, otherwise the caller draws. An error means that a policy faulted
+    /// and the operator chose `deny`: the request ends. The row is usable after an error.
+    fn sample(&mut self, row: &mut Row) -> Result<Option<Token>, Fault>;
+}
+
+/// Makes sampler chains. Called on the worker's thread.
+pub trait SamplerHook: Send + Sync + fmt::Debug {
+    /// A chain of the given generation's samplers (of the newest if that generation is gone). Never fails for lack of
+    /// a policy: without one it is the native standard chain.
+    fn open(&self, generation: Generation, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault>;
+}
+
+/// A waiting request, as a scheduler sees it. Times count from the pool's start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Arrival {
+    pub id: RequestId,
+    pub arrived: Duration,
+    pub tenant: TenantId,
+    pub priority: Priority,
+    pub weight: f64,
+    /// Latest moment of the first token.
+    pub deadline: Option<Duration>,
+    pub prompt_tokens: u32,
+    pub max_tokens: u32,
+    pub cached_tokens: u32,
+}
+
+/// Facts about a worker; the newest replace older ones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WorkerFacts {
+    pub worker: WorkerId,
+    pub healthy: bool,
+    pub free_sequences: u32,
+    pub running_sequences: u32,
+    pub kv_free: u32,
+    pub kv_total: u32,
+    /// Prompt tokens still to prefill.
+    pub prefilling_tokens: u32,
+    pub tokens_per_second: f32,
+    pub can_park: bool,
+}
+
+/// What a scheduler learns.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SchedulerEvent {
+    Arrived(Arrival),
+    Dispatched { id: RequestId, worker: WorkerId },
+    Progressed { id: RequestId, prompt_tokens: u32, generated_tokens: u32 },
+    Finished { id: RequestId, generated_tokens: u32 },
+    Cancelled { id: RequestId },
+    Parked { id: RequestId },
+}
+
+/// A scheduling point: what happened since the last one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SchedulingPoint {
+    /// Time since the pool started.
+    pub now: Duration,
+    /// The first point of an instance, carrying the whole state as events.
+    pub replay: bool,
+    pub events: Vec<SchedulerEvent>,
+    /// All workers of the pool.
+    pub workers: Vec<WorkerFacts>,
+}
+
+/// What a scheduler wants done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    Park { id: RequestId },
+    Reject { id: RequestId, message: String },
+    Dispatch { id: RequestId, worker: WorkerId },
+    PrefillBudget { worker: WorkerId, tokens: u32 },
+}
+
+/// A pool's scheduler: long-lived, fed with events.
+pub trait Scheduler: Send {
+    /// Answers a scheduling point. The pool checks every action before it carries out the first.
+    fn schedule(&mut self, point: &SchedulingPoint) -> Result<Vec<Action>, Fault>;
+}
+
+/// Makes schedulers.
+pub trait SchedulerHook: Send + Sync + fmt::Debug {
+    /// Changes when another scheduler has come into force.
+    fn generation(&self) -> Generation;
+    /// A fresh instance of the scheduler in force; `None` where the native one is to be used.
+    fn open(&self) -> Result<Option<(PolicyName, Box<dyn Scheduler>)>, Fault>;
+    /// Tells that a scheduler's actions were refused by the pool (counted as a fault of invalid output).
+    fn refused(&self, fault: &Fault);
+}

@@ -1,0 +1,64 @@
+//! Repetition, frequency and presence penalties over a request's tokens.
+use std::collections::HashMap;
+
+use crate::ids::Token;
+
+/// The tokens of a request and how often each occurs in its output.
+#[derive(Debug, Clone, Default)]
+pub(super) struct History {
+    tokens: Vec<Token>,
+    prompt_len: usize,
+    output_counts: HashMap<Token, u32>,
+    /// Distinct tokens of the repetition window, reused between steps.
+    window: Vec<Token>,
+}
+
+/// What `penalize` was asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Penalties {
+    pub(super) last_n: usize,
+    pub(super) repeat: f32,
+    pub(super) frequency: f32,
+    pub(super) presence: f32,
+}
+
+impl History {
+    pub(super) fn new(prompt: &[Token]) -> Self {
+        Self { tokens: prompt.to_vec(), prompt_len: prompt.len(), ..Self::default() }
+    }
+
+    pub(super) fn push(&mut self, token: Token) {
+        self.tokens.push(token);
+        *self.output_counts.entry(token).or_default() += 1;
+    }
+
+    pub(super) fn output_len(&self) -> usize {
+        self.tokens.len() - self.prompt_len
+    }
+
+    /// The last `max` tokens, oldest first.
+    pub(super) fn last(&self, max: usize) -> &[Token] {
+        &self.tokens[self.tokens.len().saturating_sub(max)..]
+    }
+
+    /// Calls `adjust(token, change)` once for each token with a penalty, where `change` maps its logit.
+    pub(super) fn apply(&mut self, penalties: Penalties, mut adjust: impl FnMut(Token, &dyn Fn(f32) -> f32)) {
+        if penalties.repeat != 1.0 && penalties.last_n > 0 {
+            let start = self.tokens.len().saturating_sub(penalties.last_n);
+            self.window.clear();
+            self.window.extend_from_slice(&self.tokens[start..]);
+            self.window.sort_unstable();
+            self.window.dedup();
+            for &token in &self.window {
+                // A positive logit shrinks and a negative one grows in size: both make the token less likely.
+                adjust(token, &|logit| if logit > 0.0 { logit / penalties.repeat } else { logit * penalties.repeat });
+            }
+        }
+        if penalties.frequency != 0.0 || penalties.presence != 0.0 {
+            for (&token, &count) in &self.output_counts {
+                let minus = penalties.frequency * count as f32 + penalties.presence;
+                adjust(token, &|logit| logit - minus);
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+use super::*;
+
+fn row(logits: &[f32]) -> Row {
+    let mut row = Row::new(&[], 7);
+    row.load(logits).unwrap();
+    row
+}
+
+fn tokens(row: &Row) -> Vec<u32> {
+    row.top(100).into_iter().map(|(token, _)| token.0).collect()
+}
+
+#[test]
+fn refuses_logits_that_are_not_numbers() {
+    for bad in [f32::NAN, f32::INFINITY] {
+        assert_eq!(Row::default().load(&[0.0, bad, 1.0]), Err(InvalidLogits));
+    }
+    assert_eq!(Row::default().load(&[f32::NEG_INFINITY; 3]), Err(InvalidLogits));
+    assert_eq!(Row::default().load(&[]), Err(InvalidLogits));
+    assert_eq!(Row::default().load(&[f32::NEG_INFINITY, 0.0]), Ok(()));
+}
+
+#[test]
+fn keeps_the_best_candidates() {
+    let logits = [1.0, 4.0, 3.0, 2.0, f32::NEG_INFINITY];
+    let mut r = row(&logits);
+    r.keep_top_k(2);
+    assert_eq!(tokens(&r), [1, 2]);
+    r.keep_best();
+    assert_eq!((tokens(&r), r.draw()), (vec![1], Some(Token(1))));
+    let mut r = row(&logits);
+    r.keep_top_k(0);
+    assert_eq!(r.candidates(), 5);
+}
+
+#[test]
+fn top_p_keeps_the_smallest_set_with_the_mass_narrowed_or_not() {
+    // Probabilities 0.5, 0.3, 0.2.
+    let logits = [0.5f32.ln(), 0.3f32.ln(), 0.2f32.ln()];
+    for (p, expected) in [(0.4, 1), (0.5, 1), (0.51, 2), (0.79, 2), (0.9, 3), (1.0, 3)] {
+        let mut whole = row(&logits);
+        whole.keep_top_p(p, 1).unwrap();
+        assert_eq!(whole.candidates(), expected, "p = {p}");
+        let mut narrowed = row(&logits);
+        narrowed.keep_top_k(2);
+        narrowed.keep_top_k(2);
+        narrowed.keep_top_p(p, 1).unwrap();
+        assert!(narrowed.candidates() <= 2);
+    }
+    let mut r = row(&logits);
+    r.keep_top_p(0.1, 2).unwrap();
+    assert_eq!(r.candidates(), 2);
+}
+
+#[test]
+fn min_p_is_relative_to_the_best() {
+    let logits = [0.5f32.ln(), 0.3f32.ln(), 0.2f32.ln()];
+    for (p, expected) in [(0.0, 3), (0.39, 3), (0.41, 2), (0.61, 1), (1.0, 1)] {
+        let mut r = row(&logits);
+        r.keep_min_p(p, 1).unwrap();
+        assert_eq!(r.candidates(), expected, "p = {p}");
+    }
+}
+
+#[test]
+fn typical_drops_what_is_too_expected_as_well_as_too_surprising() {
+    // Entropy is about 0.94 nats: the surprise of the second token (0.92) is nearest to it.
+    let logits = [0.4f32.ln(), 0.4f32.ln(), 0.2f32.ln()];
+    let mut r = row(&logits);
+    r.keep_typical(0.3, 1).unwrap();
+    assert_eq!(tokens(&r), [0]);
+}
+
+#[test]
+fn penalties_look_back_on_the_right_tokens() {
+    let mut r = Row::new(&[Token(0)], 1);
+    r.accept(Token(1), b"a");
+    r.accept(Token(1), b"a");
+    r.load(&[2.0, 2.0, 2.0, -2.0]).unwrap();
+    r.penalize(64, 2.0, 0.0, 0.0).unwrap();
+    assert_eq!(r.read(0, 4).unwrap(), [1.0, 1.0, 2.0, -2.0]);
+    r.load(&[2.0; 4]).unwrap();
+    r.penalize(2, 2.0, 0.0, 0.0).unwrap();
+    assert_eq!(r.read(0, 4).unwrap(), [2.0, 1.0, 2.0, 2.0], "a window of two holds the output only");
+    r.load(&[2.0; 4]).unwrap();
+    r.penalize(0, 1.0, 0.5, 0.25).unwrap();
+    assert_eq!(r.read(0, 4).unwrap(), [2.0, 0.75, 2.0, 2.0], "frequency counts twice, presence once, the prompt not");
+}
+
+#[test]
+fn a_banned_token_is_never_drawn_even_if_it_was_the_only_candidate() {
+    let mut r = row(&[1.0, 5.0, 3.0]);
+    r.keep_best();
+    r.ban(&[1]).unwrap();
+    assert_eq!(r.draw(), Some(Token(2)));
+    let mut r = row(&[1.0, 5.0]);
+    r.ban(&[0, 1]).unwrap();
+    assert_eq!(r.draw(), None);
+    let mut r = row(&[1.0, 5.0, 3.0]);
+    r.allow_only(&[0]).unwrap();
+    assert_eq!(r.draw(), Some(Token(0)));
+}
+
+#[test]
+fn refuses_arguments_out_of_range() {
+    let mut r = row(&[1.0, 2.0]);
+    assert_eq!(r.bias(&[2], &[0.0]), Err(RowError::UnknownToken { token: 2, size: 2 }));
+    assert_eq!(r.bias(&[1], &[]), Err(RowError::UnequalLengths { ids: 1, values: 0 }));
+    assert!(r.bias(&[1], &[f32::NAN]).is_err());
+    assert!(r.temperature(0.0).is_err() && r.temperature(f32::NAN).is_err() && r.temperature(1e-45).is_err());
+    assert!(r.keep_top_p(0.0, 1).is_err() && r.keep_top_p(1.1, 1).is_err() && r.keep_top_p(f32::NAN, 1).is_err());
+    assert!(r.keep_min_p(-0.1, 1).is_err() && r.keep_typical(f32::NAN, 1).is_err());
+    assert!(r.penalize(1, 0.0, 0.0, 0.0).is_err());
+    assert!(r.read(1, 2).is_err() && r.read(u32::MAX, u32::MAX).is_err() && r.write(2, &[0.0]).is_err());
+    assert!(r.write(0, &[f32::NAN]).is_err());
+    assert_eq!(r.read(0, 2).unwrap(), [1.0, 2.0], "a refused operation changes nothing");
+}
+
+#[test]
+fn equal_seeds_draw_equal_tokens_and_the_distribution_is_the_softmax() {
+    let logits = [0.6f32.ln(), 0.3f32.ln(), 0.1f32.ln()];
+    let draw = |seed| {
+        let mut r = Row::new(&[], seed);
+        (0..3000)
+            .map(|_| {
+                r.load(&logits).unwrap();
+                r.draw().unwrap().0 as usize
+            })
+            .collect::<Vec<_>>()
+    };
+    let first = draw(1);
+    assert_eq!(first, draw(1));
+    assert_ne!(first, draw(2));
+    let mut counts = [0f64; 3];
+    first.iter().for_each(|&token| counts[token] += 1.0);
+    let expected = [1800.0, 900.0, 300.0];
+    let chi_square: f64 = counts.iter().zip(expected).map(|(c, e)| (c - e).powi(2) / e).sum();
+    assert!(chi_square < 13.8, "two degrees of freedom, p = 0.001: {chi_square}");
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_whole_row() {
+    let logits = [0.5f32.ln(), 0.3f32.ln(), 0.2f32.ln()];
+    let log = LogSoftmax::new(&logits);
+    assert!((log.of(Token(1)) - 0.3f32.ln()).abs() < 1e-6);
+    assert_eq!(log.top(2).iter().map(|(t, _)| t.0).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(log.of(Token(9)), f32::NEG_INFINITY);
+}
+
+#[test]
+fn text_tail_and_history_are_the_newest() {
+    let mut r = Row::new(&[Token(1), Token(2)], 0);
+    r.accept(Token(3), b"abc");
+    assert_eq!((r.position(), r.history(2), r.text_tail(2)), (1, &[Token(2), Token(3)][..], &b"bc"[..]));
+    for _ in 0..10_000 {
+        r.accept(Token(3), b"xyz");
+    }
+    assert_eq!(r.text_tail(usize::MAX).len(), TEXT_TAIL_BYTES);
+}
