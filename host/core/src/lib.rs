@@ -5,9 +5,19 @@
 #![forbid(unsafe_code)]
 
 pub mod engine;
+pub mod fake;
+pub mod fcfs;
 pub mod ids;
+pub mod ledger;
 pub mod limits;
 pub mod message;
 pub mod policy;
+pub mod pool;
+
+pub mod request;
 pub mod sampling;
+pub mod sequence;
+pub mod step;
+pub mod text;
 pub mod vocabulary;
+pub mod worker;

@@ -1,0 +1,124 @@
+//! A deterministic engine without a model, for tests and simulation.
+use std::sync::Arc;
+
+use crate::engine::{Batch, Engine, EngineError, EngineLimits, ModelInfo, Tokenizer};
+use crate::ids::{SeqId, Token};
+use crate::vocabulary::Vocabulary;
+
+/// Tokens 0 to 255 are bytes; this one ends a generation.
+pub const END: Token = Token(256);
+
+/// Draws its logits from a hash of the seed and everything the sequence holds, so a wrong position, a lost token or a
+/// neighbour's influence changes the output. Small letters are likely, the end is possible.
+#[derive(Debug)]
+pub struct FakeEngine {
+    limits: EngineLimits,
+    seed: u64,
+    sequences: Vec<Vec<Token>>,
+    /// Logits by row of the last batch; empty where none were asked for.
+    rows: Vec<Vec<f32>>,
+    /// Steps left until one fails, for tests of failure.
+    pub fail_in: Option<u32>,
+    /// Logit of the end token (the letters lie between 0 and 10).
+    pub end_logit: f32,
+}
+
+impl FakeEngine {
+    pub fn new(limits: EngineLimits, seed: u64) -> Self {
+        let sequences = vec![Vec::new(); limits.sequences as usize];
+        Self { limits, seed, sequences, rows: Vec::new(), fail_in: None, end_logit: 5.0 }
+    }
+
+    /// A description that fits: bytes, and one end token.
+    pub fn info(limits: EngineLimits) -> ModelInfo {
+        let pieces = (0..=255u8).map(|byte| vec![byte]).chain([Vec::new()]);
+        ModelInfo {
+            name: "fake".to_owned(),
+            parameters: 0,
+            weight_bytes: 0,
+            trained_context_tokens: limits.context_tokens,
+            context_tokens: limits.context_tokens,
+            chat_template: None,
+            bos_text: String::new(),
+            eos_text: String::new(),
+            sha256: None,
+            vocabulary: Arc::new(Vocabulary::new(pieces, vec![END])),
+        }
+    }
+
+    /// KV tokens in use.
+    pub fn used(&self) -> usize {
+        self.sequences.iter().map(Vec::len).sum()
+    }
+
+    fn row(&self, seq: SeqId) -> Vec<f32> {
+        // FNV-1a over the whole sequence.
+        let mut hash = 0xcbf2_9ce4_8422_2325u64 ^ self.seed;
+        for token in &self.sequences[seq.0 as usize] {
+            hash = (hash ^ u64::from(token.0)).wrapping_mul(0x0100_0000_01b3);
+        }
+        let mut logits = vec![-10.0; 257];
+        for (i, letter) in (b'a'..=b'z').enumerate() {
+            logits[letter as usize] = (hash.rotate_left(i as u32 * 7) % 1000) as f32 / 100.0;
+        }
+        logits[END.0 as usize] = self.end_logit;
+        logits
+    }
+}
+
+impl Engine for FakeEngine {
+    fn limits(&self) -> EngineLimits {
+        self.limits
+    }
+
+    fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        if batch.is_empty() || batch.len() > self.limits.batch_tokens as usize {
+            return Err(EngineError::BadBatch(format!("{} tokens", batch.len())));
+        }
+        if self.used() + batch.len() > self.limits.kv_tokens as usize {
+            return Err(EngineError::KvFull { tokens: batch.len() });
+        }
+        if let Some(left) = &mut self.fail_in {
+            if *left == 0 {
+                self.fail_in = None;
+                return Err(EngineError::Failed("as the test asked".to_owned()));
+            }
+            *left -= 1;
+        }
+        self.rows.clear();
+        for row in 0..batch.len() {
+            let held = self.sequences.get_mut(batch.seqs[row].0 as usize);
+            let held = held.ok_or_else(|| EngineError::BadBatch(format!("sequence {}", batch.seqs[row])))?;
+            if held.len() != batch.positions[row] as usize {
+                return Err(EngineError::BadBatch(format!("position {} after {}", batch.positions[row], held.len())));
+            }
+            held.push(batch.tokens[row]);
+            let logits = if batch.wants_logits[row] { self.row(batch.seqs[row]) } else { Vec::new() };
+            self.rows.push(logits);
+        }
+        Ok(())
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        &self.rows[row]
+    }
+
+    fn truncate(&mut self, seq: SeqId, from: u32) {
+        self.sequences[seq.0 as usize].truncate(from as usize);
+    }
+
+    fn share_prefix(&mut self, from: SeqId, to: SeqId, len: u32) {
+        let prefix = self.sequences[from.0 as usize][..len as usize].to_vec();
+        self.sequences[to.0 as usize] = prefix;
+    }
+}
+
+/// Bytes to tokens, one to one.
+#[derive(Debug, Clone, Copy)]
+pub struct ByteTokenizer;
+
+impl Tokenizer for ByteTokenizer {
+    fn tokenize(&self, text: &str, _add_special: bool, _parse_special: bool) -> Vec<Token> {
+        text.bytes().map(|byte| Token(u32::from(byte))).collect()
+    }
+}

@@ -1,0 +1,426 @@
+//! A model's pool: the queue of waiting generations, the scheduler that chooses among them, the workers' accounts.
+//!
+//! The scheduler advises, the pool keeps correctness: every action is checked against the pool's own books before the
+//! first one is carried out. A scheduler that faults is replaced by the native one at once and tried again later.
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::EngineLimits;
+use crate::fcfs::Fcfs;
+use crate::ids::{Generation, PolicyName, RequestId, WorkerId};
+use crate::ledger::Ledger;
+use crate::message::{Command, Event, Start, WorkerError};
+use crate::policy::{Action, Arrival, Fault, FaultKind, Scheduler, SchedulerEvent, SchedulerHook, SchedulingPoint, WorkerFacts};
+use crate::request::{Cancelled, Stage};
+
+const FIRST_BACKOFF: Duration = Duration::from_secs(1);
+const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+
+/// What the pool wants done by whoever owns the threads.
+#[derive(Debug, PartialEq)]
+pub enum Output {
+    /// Give the worker a generation. `waited`: time in the queue.
+    Start { worker: WorkerId, start: Box<Start>, waited: Duration },
+    /// Give the worker another command.
+    Send { worker: WorkerId, command: Command },
+    /// Tell the client that its generation ended in the queue.
+    Fail { id: RequestId, error: WorkerError },
+}
+
+/// The queue was at its bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{waiting} requests wait, the queue's bound")]
+pub struct QueueFull {
+    pub waiting: usize,
+}
+
+#[derive(Debug)]
+struct Entry {
+    stage: Stage,
+    arrival: Arrival,
+    /// Taken when it is dispatched.
+    start: Option<Box<Start>>,
+    /// Order of arrival.
+    place: u64,
+}
+
+#[derive(Debug)]
+struct WorkerAccount {
+    facts: WorkerFacts,
+    sequences: u32,
+    running: u32,
+    ledger: Ledger,
+}
+
+impl WorkerAccount {
+    /// The worker's own facts with the pool's accounts, which know of dispatches still on their way.
+    fn facts(&self) -> WorkerFacts {
+        WorkerFacts {
+            free_sequences: self.sequences - self.running,
+            running_sequences: self.running,
+            kv_free: self.ledger.free(),
+            kv_total: self.ledger.total(),
+            ..self.facts.clone()
+        }
+    }
+}
+
+/// Queue and scheduler of one model.
+pub struct Pool {
+    hook: Arc<dyn SchedulerHook>,
+    scheduler: Box<dyn Scheduler>,
+    /// The policy that schedules; `None`: the native scheduler.
+    policy: Option<PolicyName>,
+    generation: Generation,
+    /// After a fault: when the policy is tried again, and how long the next wait is.
+    retry: Option<Duration>,
+    backoff: Duration,
+    replay: bool,
+    entries: HashMap<RequestId, Entry>,
+    next_place: u64,
+    waiting: usize,
+    capacity: usize,
+    workers: BTreeMap<WorkerId, WorkerAccount>,
+    events: Vec<SchedulerEvent>,
+    /// Worker facts that changed are a scheduling point too.
+    changed: bool,
+    now: Duration,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("entries", &self.entries).field("workers", &self.workers).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// `capacity`: generations that may wait.
+    pub fn new(hook: Arc<dyn SchedulerHook>, capacity: usize) -> Self {
+        let mut pool = Self {
+            scheduler: Box::new(Fcfs::default()),
+            policy: None,
+            generation: hook.generation(),
+            retry: None,
+            backoff: FIRST_BACKOFF,
+            replay: true,
+            entries: HashMap::new(),
+            next_place: 0,
+            waiting: 0,
+            capacity,
+            workers: BTreeMap::new(),
+            events: Vec::new(),
+            changed: false,
+            now: Duration::ZERO,
+            hook,
+        };
+        pool.open();
+        pool
+    }
+
+    pub fn add_worker(&mut self, worker: WorkerId, limits: EngineLimits) {
+        let facts = WorkerFacts {
+            worker,
+            healthy: true,
+            free_sequences: limits.sequences,
+            running_sequences: 0,
+            kv_free: limits.kv_tokens,
+            kv_total: limits.kv_tokens,
+            prefilling_tokens: 0,
+            tokens_per_second: 0.0,
+            can_park: false,
+        };
+        let ledger = Ledger::new(limits.kv_tokens);
+        self.workers.insert(worker, WorkerAccount { facts, sequences: limits.sequences, running: 0, ledger });
+        self.changed = true;
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Generations that a worker has.
+    pub fn running(&self) -> usize {
+        self.entries.len() - self.waiting
+    }
+
+    /// Whether any worker can run something.
+    pub fn is_healthy(&self) -> bool {
+        self.workers.values().any(|worker| worker.facts.healthy)
+    }
+
+    /// Facts about all workers as a scheduler would see them now.
+    pub fn worker_facts(&self) -> Vec<WorkerFacts> {
+        self.workers.values().map(WorkerAccount::facts).collect()
+    }
+
+    /// A generation arrives. `arrival.arrived` is now.
+    pub fn submit(&mut self, arrival: Arrival, start: Box<Start>) -> Result<(), QueueFull> {
+        if self.waiting >= self.capacity {
+            return Err(QueueFull { waiting: self.waiting });
+        }
+        self.events.push(SchedulerEvent::Arrived(arrival.clone()));
+        let entry = Entry { stage: Stage::Waiting, arrival, start: Some(start), place: self.next_place };
+        self.entries.insert(entry.arrival.id, entry);
+        self.next_place += 1;
+        self.waiting += 1;
+        Ok(())
+    }
+
+    /// The client of a generation is gone.
+    pub fn cancel(&mut self, id: RequestId) -> Option<Output> {
+        let entry = self.entries.get_mut(&id)?;
+        match entry.stage.cancel() {
+            Cancelled::Forgotten => {
+                self.forget_waiting(id);
+                None
+            }
+            Cancelled::TellWorker(worker) => Some(Output::Send { worker, command: Command::Cancel { id } }),
+            Cancelled::AlreadyTold => None,
+        }
+    }
+
+    fn forget_waiting(&mut self, id: RequestId) {
+        self.entries.remove(&id);
+        self.waiting -= 1;
+        self.events.push(SchedulerEvent::Cancelled { id });
+    }
+
+    /// Waiting generations whose deadline has passed leave the queue.
+    fn expire(&mut self, out: &mut Vec<Output>) {
+        let now = self.now;
+        let late = |e: &Entry| e.stage == Stage::Waiting && e.arrival.deadline.is_some_and(|deadline| deadline <= now);
+        let ids: Vec<RequestId> = self.entries.values().filter(|e| late(e)).map(|e| e.arrival.id).collect();
+        for id in ids {
+            self.forget_waiting(id);
+            out.push(Output::Fail { id, error: WorkerError::DeadlineExceeded });
+        }
+    }
+
+    /// The earliest deadline in the queue.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.entries.values().filter(|e| e.stage == Stage::Waiting).filter_map(|e| e.arrival.deadline).min()
+    }
+
+    /// A worker says something (all but its deltas).
+    pub fn worker_event(&mut self, worker: WorkerId, event: &Event) {
+        match event {
+            Event::Started { id, .. } => {
+                if let Some(entry) = self.entries.get_mut(id) {
+                    // A start that comes twice changes nothing.
+                    let _ = entry.stage.start();
+                }
+            }
+            Event::Progressed { id, prompt_tokens, generated_tokens } => self.events.push(SchedulerEvent::Progressed {
+                id: *id,
+                prompt_tokens: *prompt_tokens,
+                generated_tokens: *generated_tokens,
+            }),
+            Event::Finished { id, usage, .. } => self.finish(*id, usage.generated_tokens),
+            Event::Failed { id, .. } => self.finish(*id, 0),
+            Event::Facts(facts) => {
+                if let Some(account) = self.workers.get_mut(&worker) {
+                    account.facts = facts.clone();
+                }
+            }
+            Event::Delta { .. } => {}
+        }
+    }
+
+    fn finish(&mut self, id: RequestId, generated_tokens: u32) {
+        let Some(worker) = self.entries.get(&id).and_then(|entry| entry.stage.worker()) else { return };
+        self.entries.remove(&id);
+        self.events.push(SchedulerEvent::Finished { id, generated_tokens });
+        if let Some(account) = self.workers.get_mut(&worker) {
+            account.ledger.release(id);
+            account.running -= 1;
+        }
+    }
+
+    /// A worker died: its generations are lost.
+    pub fn worker_lost(&mut self, worker: WorkerId) -> Vec<RequestId> {
+        let lost: Vec<RequestId> =
+            self.entries.values().filter(|e| e.stage.worker() == Some(worker)).map(|e| e.arrival.id).collect();
+        lost.iter().for_each(|&id| self.finish(id, 0));
+        if let Some(account) = self.workers.get_mut(&worker) {
+            account.facts.healthy = false;
+        }
+        self.changed = true;
+        lost
+    }
+
+    /// Whether the books add up: every dispatched generation is in exactly one worker's account.
+    pub fn check(&self) -> bool {
+        let waiting = self.entries.values().filter(|e| e.stage == Stage::Waiting).count();
+        let on_workers = self.entries.len() - waiting;
+        waiting == self.waiting
+            && self.workers.values().all(|w| w.ledger.check() && w.running <= w.sequences)
+            && self.workers.values().map(|w| w.running as usize).sum::<usize>() == on_workers
+    }
+
+    /// A scheduling point, if anything happened since the last one. `now` counts from the pool's start.
+    pub fn schedule(&mut self, now: Duration) -> Vec<Output> {
+        self.now = now;
+        let mut out = Vec::new();
+        self.expire(&mut out);
+        if self.hook.generation() != self.generation {
+            self.generation = self.hook.generation();
+            self.backoff = FIRST_BACKOFF;
+            self.open();
+        } else if self.retry.is_some_and(|at| at <= now) {
+            self.open();
+        }
+        if self.events.is_empty() && !self.changed && !self.replay {
+            return out;
+        }
+        let actions = match self.ask() {
+            Ok(actions) => actions,
+            Err(fault) => self.ask_native(&fault),
+        };
+        for action in actions {
+            self.carry_out(action, &mut out);
+        }
+        out
+    }
+
+    /// Takes a fresh instance of the policy in force, or the native scheduler.
+    fn open(&mut self) {
+        self.retry = None;
+        self.replay = true;
+        match self.hook.open() {
+            Ok(Some((name, scheduler))) => {
+                self.scheduler = scheduler;
+                self.policy = Some(name);
+            }
+            Ok(None) => self.use_native(),
+            Err(_) => {
+                self.use_native();
+                self.retry_later();
+            }
+        }
+    }
+
+    fn use_native(&mut self) {
+        self.scheduler = Box::new(Fcfs::default());
+        self.policy = None;
+        self.replay = true;
+    }
+
+    fn retry_later(&mut self) {
+        self.retry = Some(self.now + self.backoff);
+        self.backoff = (self.backoff * 2).min(LONGEST_BACKOFF);
+    }
+
+    fn ask(&mut self) -> Result<Vec<Action>, Fault> {
+        let events = std::mem::take(&mut self.events);
+        let events = if self.replay { self.whole_state() } else { events };
+        let point = SchedulingPoint { now: self.now, replay: self.replay, events, workers: self.worker_facts() };
+        (self.replay, self.changed) = (false, false);
+        let actions = self.scheduler.schedule(&point)?;
+        match self.refuse(&actions) {
+            None => Ok(actions),
+            Some(detail) => {
+                let plugin = self.policy.clone().unwrap_or_else(|| PolicyName::from("native"));
+                let fault = Fault { plugin, kind: FaultKind::InvalidOutput, detail };
+                self.hook.refused(&fault);
+                Err(fault)
+            }
+        }
+    }
+
+    /// The native scheduler takes over. It never faults on a true replay.
+    fn ask_native(&mut self, _fault: &Fault) -> Vec<Action> {
+        self.use_native();
+        self.retry_later();
+        self.ask().unwrap_or_default()
+    }
+
+    /// Everything as events, in order of arrival.
+    fn whole_state(&self) -> Vec<SchedulerEvent> {
+        let mut entries: Vec<&Entry> = self.entries.values().collect();
+        entries.sort_unstable_by_key(|entry| entry.place);
+        let mut events = Vec::with_capacity(entries.len());
+        for entry in entries {
+            events.push(SchedulerEvent::Arrived(entry.arrival.clone()));
+            if let Some(worker) = entry.stage.worker() {
+                events.push(SchedulerEvent::Dispatched { id: entry.arrival.id, worker });
+            }
+        }
+        events
+    }
+
+    /// Why the actions cannot be carried out; `None` if they can.
+    fn refuse(&self, actions: &[Action]) -> Option<String> {
+        let mut workers: BTreeMap<WorkerId, WorkerFacts> =
+            self.workers.iter().map(|(&id, account)| (id, account.facts())).collect();
+        let mut chosen = std::collections::HashSet::new();
+        for action in actions {
+            match action {
+                Action::Park { id } => return Some(format!("parks request {id}, but no worker can park")),
+                Action::PrefillBudget { worker, .. } if !workers.contains_key(worker) => {
+                    return Some(format!("sets the budget of unknown worker {worker}"));
+                }
+                Action::PrefillBudget { .. } => {}
+                Action::Reject { id, .. } | Action::Dispatch { id, .. } => {
+                    match self.entries.get(id) {
+                        Some(entry) if entry.stage == Stage::Waiting => {}
+                        Some(_) => return Some(format!("request {id} is not waiting")),
+                        None => return Some(format!("request {id} is unknown")),
+                    }
+                    if !chosen.insert(*id) {
+                        return Some(format!("request {id} is named twice"));
+                    }
+                }
+            }
+            if let Action::Dispatch { id, worker } = action {
+                let Some(facts) = workers.get_mut(worker).filter(|w| w.healthy) else {
+                    return Some(format!("worker {worker} is unknown or down"));
+                };
+                let need = self.entries.get(id).map_or(0, |entry| kv_need(&entry.arrival));
+                if facts.free_sequences == 0 || facts.kv_free < need {
+                    let (sequences, kv) = (facts.free_sequences, facts.kv_free);
+                    return Some(format!("worker {worker} is full: request {id} needs {need} KV tokens, {kv} and {sequences} sequences are free"));
+                }
+                facts.free_sequences -= 1;
+                facts.kv_free -= need;
+            }
+        }
+        None
+    }
+
+    fn carry_out(&mut self, action: Action, out: &mut Vec<Output>) {
+        match action {
+            Action::Park { .. } => {}
+            Action::PrefillBudget { worker, tokens } => {
+                out.push(Output::Send { worker, command: Command::PrefillBudget { tokens } });
+            }
+            Action::Reject { id, message } => {
+                self.forget_waiting(id);
+                out.push(Output::Fail { id, error: WorkerError::Rejected(message) });
+            }
+            Action::Dispatch { id, worker } => {
+                let (Some(entry), Some(account)) = (self.entries.get_mut(&id), self.workers.get_mut(&worker)) else {
+                    return;
+                };
+                let reserved = account.ledger.reserve(id, kv_need(&entry.arrival)).is_ok();
+                let (true, Ok(()), Some(start)) = (reserved, entry.stage.dispatch(worker), entry.start.take()) else {
+                    return;
+                };
+                account.running += 1;
+                self.waiting -= 1;
+                self.events.push(SchedulerEvent::Dispatched { id, worker });
+                let waited = self.now.saturating_sub(entry.arrival.arrived);
+                out.push(Output::Start { worker, start, waited });
+            }
+        }
+    }
+}
+
+/// KV tokens that a generation may need at the most.
+fn kv_need(arrival: &Arrival) -> u32 {
+    arrival.prompt_tokens.saturating_add(arrival.max_tokens)
+}
+
+#[cfg(test)]
+#[path = "pool_tests.rs"]
+mod tests;

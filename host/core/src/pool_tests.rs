@@ -1,0 +1,243 @@
+use std::sync::Mutex;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::message::{FinishReason, Usage};
+use crate::sampling::SamplingParams;
+
+const LIMITS: EngineLimits = EngineLimits { sequences: 2, kv_tokens: 100, batch_tokens: 64, context_tokens: 100 };
+const W: WorkerId = WorkerId(0);
+
+type Answer = Box<dyn FnMut(&SchedulingPoint) -> Result<Vec<Action>, Fault> + Send>;
+
+/// A hook whose schedulers are closures; counts what it is asked.
+#[derive(Default)]
+struct Scripted {
+    answers: Mutex<Vec<Answer>>,
+    generation: Mutex<u64>,
+    opened: Mutex<u32>,
+    refusals: Mutex<Vec<String>>,
+}
+
+impl std::fmt::Debug for Scripted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scripted")
+    }
+}
+
+struct Closure(Answer);
+
+impl Scheduler for Closure {
+    fn schedule(&mut self, point: &SchedulingPoint) -> Result<Vec<Action>, Fault> {
+        (self.0)(point)
+    }
+}
+
+impl SchedulerHook for Scripted {
+    fn generation(&self) -> Generation {
+        Generation(*self.generation.lock().unwrap())
+    }
+
+    fn open(&self) -> Result<Option<(PolicyName, Box<dyn Scheduler>)>, Fault> {
+        *self.opened.lock().unwrap() += 1;
+        let answer = self.answers.lock().unwrap().pop();
+        Ok(answer.map(|answer| (PolicyName::from("scripted"), Box::new(Closure(answer)) as Box<dyn Scheduler>)))
+    }
+
+    fn refused(&self, fault: &Fault) {
+        self.refusals.lock().unwrap().push(fault.detail.clone());
+    }
+}
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn arrival(id: u64, now: Duration) -> Arrival {
+    Arrival {
+        id: RequestId(id),
+        arrived: now,
+        tenant: "t".into(),
+        priority: Default::default(),
+        weight: 1.0,
+        deadline: None,
+        prompt_tokens: 10,
+        max_tokens: 30,
+        cached_tokens: 0,
+    }
+}
+
+fn start(id: u64) -> Box<Start> {
+    Box::new(Start {
+        id: RequestId(id),
+        model: "m".to_owned(),
+        tenant: "t".into(),
+        generation: Generation(0),
+        prompt: vec![crate::ids::Token(1); 10].into(),
+        params: SamplingParams::greedy(),
+        samplers: None,
+        choice: 0,
+        max_tokens: 30,
+        stop: Vec::new(),
+        ignore_eos: false,
+        logprobs: None,
+    })
+}
+
+fn pool(hook: &Arc<Scripted>) -> Pool {
+    let mut pool = Pool::new(hook.clone(), 4);
+    pool.add_worker(W, LIMITS);
+    pool
+}
+
+fn submit(pool: &mut Pool, id: u64, now: Duration) -> Result<(), QueueFull> {
+    pool.submit(arrival(id, now), start(id))
+}
+
+fn finished(id: u64) -> Event {
+    Event::Finished { id: RequestId(id), reason: FinishReason::Stop, usage: Usage::default() }
+}
+
+fn started(outputs: &[Output]) -> Vec<u64> {
+    outputs.iter().filter_map(|o| if let Output::Start { start, .. } = o { Some(start.id.0) } else { None }).collect()
+}
+
+#[test]
+fn dispatches_in_order_of_arrival_as_room_comes_free() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = pool(&hook);
+    (1..=4).for_each(|id| submit(&mut pool, id, ms(id)).unwrap());
+    assert_eq!(submit(&mut pool, 5, ms(5)), Err(QueueFull { waiting: 4 }));
+    assert_eq!(started(&pool.schedule(ms(10))), [1, 2]);
+    assert_eq!((pool.waiting(), pool.running()), (2, 2));
+    assert_eq!(started(&pool.schedule(ms(11))), [] as [u64; 0], "nothing happened");
+    pool.worker_event(W, &finished(1));
+    let out = pool.schedule(ms(12));
+    assert!(matches!(&out[..], [Output::Start { start, waited, .. }] if start.id.0 == 3 && *waited == ms(9)));
+    assert!(pool.check());
+}
+
+#[test]
+fn a_cancelled_generation_leaves_the_queue_or_is_reported_to_its_worker_once() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = pool(&hook);
+    (1..=3).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    pool.schedule(ms(1));
+    assert_eq!(pool.cancel(RequestId(3)), None);
+    assert_eq!(pool.waiting(), 0);
+    let tell = Output::Send { worker: W, command: Command::Cancel { id: RequestId(1) } };
+    assert_eq!(pool.cancel(RequestId(1)), Some(tell));
+    assert_eq!(pool.cancel(RequestId(1)), None);
+    assert_eq!(pool.cancel(RequestId(77)), None);
+    assert!(pool.check());
+}
+
+#[test]
+fn a_deadline_is_kept_at_the_bound() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = pool(&hook);
+    (1..=2).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    pool.schedule(ms(0));
+    pool.submit(Arrival { deadline: Some(ms(100)), ..arrival(3, ms(0)) }, start(3)).unwrap();
+    assert_eq!(pool.next_deadline(), Some(ms(100)));
+    assert_eq!(pool.schedule(ms(99)), []);
+    assert_eq!(pool.schedule(ms(100)), [Output::Fail { id: RequestId(3), error: WorkerError::DeadlineExceeded }]);
+}
+
+#[test]
+fn refuses_actions_that_break_the_books_and_falls_back_to_native_at_once() {
+    let dispatch = |id: u64, worker: u32| Action::Dispatch { id: RequestId(id), worker: WorkerId(worker) };
+    let cases: Vec<(Vec<Action>, &str)> = vec![
+        (vec![dispatch(9, 0)], "unknown"),
+        (vec![dispatch(1, 7)], "worker 7"),
+        (vec![dispatch(1, 0), dispatch(1, 0)], "twice"),
+        (vec![dispatch(1, 0), dispatch(2, 0), dispatch(3, 0)], "full"),
+        (vec![Action::Park { id: RequestId(1) }], "parks"),
+        (vec![Action::PrefillBudget { worker: WorkerId(3), tokens: 1 }], "budget"),
+    ];
+    for (actions, reason) in cases {
+        let hook = Arc::new(Scripted::default());
+        hook.answers.lock().unwrap().push(Box::new(move |_| Ok(actions.clone())));
+        let mut pool = pool(&hook);
+        (1..=3).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+        assert_eq!(started(&pool.schedule(ms(1))), [1, 2], "the native scheduler answers in its place");
+        let refusals = hook.refusals.lock().unwrap();
+        assert!(matches!(&refusals[..], [one] if one.contains(reason)), "{refusals:?} says {reason}");
+        assert!(pool.check());
+    }
+}
+
+#[test]
+fn a_faulted_scheduler_is_tried_again_after_a_back_off_that_doubles() {
+    let hook = Arc::new(Scripted::default());
+    let fault = |_: &SchedulingPoint| Err(Fault { plugin: "s".into(), kind: FaultKind::Trap, detail: String::new() });
+    for _ in 0..3 {
+        hook.answers.lock().unwrap().push(Box::new(fault));
+    }
+    let mut pool = pool(&hook);
+    let opened = || *hook.opened.lock().unwrap();
+    pool.schedule(ms(0));
+    assert_eq!(opened(), 1);
+    for (now, expected) in [(999, 1), (1000, 2), (2999, 2), (3000, 3), (6999, 3), (7000, 4)] {
+        pool.schedule(ms(now));
+        assert_eq!(opened(), expected, "at {now} ms");
+    }
+}
+
+#[test]
+fn a_swapped_scheduler_gets_the_whole_state_replayed() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = pool(&hook);
+    (1..=4).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    pool.schedule(ms(1));
+    pool.worker_event(W, &Event::Started { id: RequestId(1), cached_tokens: 0 });
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = seen.clone();
+    hook.answers.lock().unwrap().push(Box::new(move |point| {
+        assert!(point.replay);
+        sink.lock().unwrap().clone_from(&point.events);
+        Ok(Vec::new())
+    }));
+    *hook.generation.lock().unwrap() = 1;
+    pool.schedule(ms(2));
+    let a = |id| SchedulerEvent::Arrived(arrival(id, ms(0)));
+    let d = |id| SchedulerEvent::Dispatched { id: RequestId(id), worker: W };
+    assert_eq!(*seen.lock().unwrap(), [a(1), d(1), a(2), d(2), a(3), a(4)]);
+}
+
+#[test]
+fn the_generations_of_a_lost_worker_are_named_and_nothing_is_dispatched_to_it() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = pool(&hook);
+    (1..=3).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    pool.schedule(ms(1));
+    let mut lost = pool.worker_lost(W);
+    lost.sort();
+    assert_eq!(lost, [RequestId(1), RequestId(2)]);
+    assert!(!pool.is_healthy() && pool.check());
+    assert_eq!(pool.schedule(ms(2)), []);
+}
+
+proptest! {
+    #[test]
+    fn the_books_add_up_under_any_order_of_events(acts in prop::collection::vec((0u8..5, 0u64..12), 0..150)) {
+        let hook = Arc::new(Scripted::default());
+        let mut pool = pool(&hook);
+        let (mut now, mut on_worker, mut next) = (ms(0), Vec::new(), 0);
+        for (act, n) in acts {
+            now += ms(n);
+            match act {
+                0 | 1 => { next += 1; let _ = submit(&mut pool, next, now); }
+                2 => { pool.cancel(RequestId(n)); }
+                3 if !on_worker.is_empty() => {
+                    let id = on_worker.remove(n as usize % on_worker.len());
+                    pool.worker_event(W, &finished(id));
+                }
+                _ => on_worker.extend(started(&pool.schedule(now))),
+            }
+            prop_assert!(pool.check());
+            prop_assert_eq!(pool.running(), on_worker.len());
+        }
+    }
+}
