@@ -1,1 +1,50 @@
-fn main() {}
+//! Developer commands: `cargo xtask serve|test|plugins|dist|bench`.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod build;
+mod command;
+mod dist;
+mod setup;
+mod test;
+
+use std::process::ExitCode;
+
+use command::Failure;
+
+const USAGE: &str = "\
+cargo xtask serve [-- ARGS...]   set up what is missing, build host and standard plugins, serve the bundled demo model
+cargo xtask test                 set up what is missing, run everything CI runs
+cargo xtask plugins              build the standard plugins into target/plugins and target/policy.d
+cargo xtask dist                 make dist/, a directory that runs anywhere with the same libc
+cargo xtask bench serve|sampler|swap [ARGS...]
+                                 the benchmarks of docs/benchmarks.md
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (name, rest) = match arguments.split_first() {
+        Some((name, rest)) => (name.as_str(), rest),
+        None => ("help", &[][..]),
+    };
+    let rest = rest.strip_prefix(&["--".to_owned()]).unwrap_or(rest);
+    let done = match name {
+        "serve" => build::serve(rest),
+        "test" => test::run(),
+        "plugins" => setup::run().and_then(|()| build::plugins()),
+        "dist" => dist::run(),
+        "bench" => bench::run(rest),
+        "help" | "--help" | "-h" => {
+            command::say(USAGE);
+            Ok(())
+        }
+        other => Err(Failure(format!("unknown command {other:?}\n{USAGE}"))),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            command::say(&format!("xtask: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,38 @@
+//! The HTTP surface: OpenAI-style endpoints over the pools behind [`backend`], health, metrics and admin.
+//!
+//! A request is parsed into core types, submitted to its model's pool and rendered from the events that come back.
 #![forbid(unsafe_code)]
+
+mod admin;
+mod api;
+mod auth;
+pub mod backend;
+mod body;
+mod chat;
+mod completions;
+mod error;
+mod fields;
+mod generation;
+mod health;
+mod merge_patch;
+mod messages;
+mod metrics;
+mod models;
+mod observe;
+mod params;
+mod readiness;
+mod render;
+mod request;
+mod request_id;
+mod routes;
+mod sse;
+mod stream;
+mod template;
+mod tokenize;
+mod unary;
+mod validate;
+
+pub use api::{Api, ApiLimits, ApiOptions};
+pub use error::ApiError;
+pub use readiness::{Readiness, State};
+pub use routes::{admin_router, public_router};

@@ -1,1 +1,8 @@
-fn main() {}
+//! The `camshaft` command.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    camshaft::cli::run()
+}

@@ -1,1 +1,46 @@
+//! What the author of a Camshaft policy depends on.
+//!
+//! A policy is a WebAssembly component that answers one of four questions: who may call ([`auth`]), what is acceptable
+//! ([`validator`]), who goes first ([`scheduler`]), how a token is chosen ([`sampler`]). Write a struct, implement the
+//! hook's `Policy` for it, and name it in one `export_…!` line:
+//!
+//! ```
+//! use camshaft_plugin::validator::{Policy, Refusal, Request, Verdict};
+//!
+//! struct WorkingTitle;
+//! impl Policy for WorkingTitle {
+//!     const NAME: &'static str = "working-title";
+//!     type Settings = camshaft_plugin::NoSettings;
+//!     fn new(_: Self::Settings) -> Result<Self, String> { Ok(Self) }
+//!     fn validate(&mut self, request: &Request) -> Result<Verdict, Refusal> {
+//!         if request.n <= 4 { Ok(Verdict::Accept) } else { Err(Refusal::new(400, "too_many", "n is at most 4").param("n")) }
+//!     }
+//! }
+//! camshaft_plugin::export_validator!(WorkingTitle);
+//! ```
+//!
+//! In `Cargo.toml`: `crate-type = ["cdylib", "rlib"]`; built with `cargo build --release --target wasm32-wasip2`. The
+//! exports exist only for WebAssembly, so that the same crate runs its unit tests natively. There the modules [`log`]
+//! and [`metrics`] do nothing harmful, and everything else that asks the host ([`state`], [`clock`], [`random`],
+//! [`vocabulary`], [`sampler::Row`]) panics: keep decisions in functions that are given the answers.
+//!
+//! An instance is configured once, before anything else, and then keeps its policy until the host drops it. Answering
+//! with a refusal is an answer; a panic is a *fault*, and what happens then was chosen by the operator.
+#![deny(unsafe_code)]
 
+pub mod auth;
+#[doc(hidden)]
+pub mod bindings;
+#[doc(hidden)]
+pub mod instance;
+pub mod log;
+pub mod metrics;
+mod refusal;
+pub mod sampler;
+pub mod scheduler;
+mod settings;
+pub mod validator;
+
+pub use bindings::host::camshaft::policy::types::{Priority, Refusal};
+pub use bindings::host::camshaft::policy::{clock, random, state, vocabulary};
+pub use settings::NoSettings;

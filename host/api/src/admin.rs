@@ -1,0 +1,63 @@
+//! What operators ask: which policies serve, which models are loaded.
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use camshaft_core::ids::Generation;
+use camshaft_core::policy::PolicyStatus;
+use serde::Serialize;
+
+use crate::api::Api;
+use crate::backend::Model;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct PolicyReport {
+    /// The published set of policies.
+    generation: Generation,
+    policies: Vec<PolicyStatus>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelReport {
+    models: Vec<LoadedModel>,
+}
+
+#[derive(Debug, Serialize)]
+struct LoadedModel {
+    id: String,
+    name: String,
+    created: u64,
+    sha256: Option<String>,
+    parameters: u64,
+    weight_bytes: u64,
+    context_tokens: u32,
+    trained_context_tokens: u32,
+    vocabulary_tokens: usize,
+    chat_template: bool,
+}
+
+impl From<&Model> for LoadedModel {
+    fn from(model: &Model) -> Self {
+        let info = &model.info;
+        Self {
+            id: model.id.clone(),
+            name: info.name.clone(),
+            created: model.created,
+            sha256: info.sha256.clone(),
+            parameters: info.parameters,
+            weight_bytes: info.weight_bytes,
+            context_tokens: info.context_tokens,
+            trained_context_tokens: info.trained_context_tokens,
+            vocabulary_tokens: info.vocabulary.size(),
+            chat_template: info.chat_template.is_some(),
+        }
+    }
+}
+
+pub(crate) async fn policies(State(api): State<Arc<Api>>) -> Json<PolicyReport> {
+    Json(PolicyReport { generation: api.policies.current().generation(), policies: api.policies.status() })
+}
+
+pub(crate) async fn models(State(api): State<Arc<Api>>) -> Json<ModelReport> {
+    Json(ModelReport { models: api.models.iter().map(LoadedModel::from).collect() })
+}

@@ -1,0 +1,126 @@
+//! What all handlers share: models with their compiled templates, policies, limits, metrics.
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use camshaft_core::ids::RequestId;
+use camshaft_core::policy::Policies;
+
+use crate::auth::Caller;
+use crate::backend::Model;
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::metrics::Metrics;
+use crate::readiness::Readiness;
+use crate::template::ChatTemplate;
+
+/// Bounds that the operator sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ApiLimits {
+    /// Bytes of a request body; past it 413.
+    pub body_bytes: usize,
+    /// Tokens that one choice may generate; a request for more is refused with 400, one that names no number gets this.
+    pub max_tokens: u32,
+    /// How long a request may wait for its first token; past it 504.
+    pub timeout: Duration,
+}
+
+/// What an [`Api`] is made of.
+#[derive(Debug)]
+pub struct ApiOptions {
+    pub models: Vec<Model>,
+    pub policies: Arc<dyn Policies>,
+    /// Where metrics are registered and what `/metrics` renders.
+    pub registry: prometheus::Registry,
+    pub limits: ApiLimits,
+    pub readiness: Arc<Readiness>,
+}
+
+/// The HTTP surface's state, shared by both routers.
+pub struct Api {
+    pub models: Vec<Model>,
+    pub policies: Arc<dyn Policies>,
+    pub registry: prometheus::Registry,
+    pub limits: ApiLimits,
+    pub readiness: Arc<Readiness>,
+    pub(crate) metrics: Metrics,
+    served: Vec<Arc<Served>>,
+    next_request: AtomicU64,
+}
+
+/// A model with what requests need of it.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) model: Model,
+    pub(crate) template: ChatTemplate,
+    /// `system_fingerprint`: changes with the weights and the server's version.
+    pub(crate) fingerprint: String,
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api").field("models", &self.models).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// Compiles the models' chat templates and registers the metrics.
+    ///
+    /// # Errors
+    /// A chat template that does not compile, two models of one name, or a registry that has these metrics already.
+    pub fn new(options: ApiOptions) -> Result<Arc<Self>, ApiError> {
+        let ApiOptions { models, policies, registry, limits, readiness } = options;
+        let metrics = Metrics::register(&registry)?;
+        let mut served: Vec<Arc<Served>> = Vec::with_capacity(models.len());
+        for model in &models {
+            if served.iter().any(|other| other.model.id == model.id) {
+                return Err(ApiError::DuplicateModel(model.id.clone()));
+            }
+            served.push(Arc::new(Served::new(model)?));
+        }
+        let next_request = AtomicU64::new(1);
+        Ok(Arc::new(Self { models, policies, registry, limits, readiness, metrics, served, next_request }))
+    }
+
+    /// An id for one generation, unique in the process.
+    pub(crate) fn next_request(&self) -> RequestId {
+        RequestId(self.next_request.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn find(&self, id: &str) -> Option<&Arc<Served>> {
+        self.served.iter().find(|served| served.model.id == id)
+    }
+
+    /// The model that a body's `model` names.
+    ///
+    /// # Errors
+    /// 400 without a name, 404 for an unknown one, 403 for one that the caller may not use.
+    pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<&Arc<Served>, ApiError> {
+        fields.require("model")?;
+        self.model_for(fields.text("model")?.unwrap_or_default(), caller)
+    }
+
+    /// # Errors
+    /// As [`Api::model_of`].
+    pub(crate) fn model_for(&self, id: &str, caller: &Caller) -> Result<&Arc<Served>, ApiError> {
+        let served = self.find(id).ok_or_else(|| ApiError::UnknownModel(id.to_owned()))?;
+        match caller.principal.may_use(id) {
+            true => Ok(served),
+            false => Err(ApiError::ModelForbidden(id.to_owned())),
+        }
+    }
+}
+
+impl Served {
+    fn new(model: &Model) -> Result<Self, ApiError> {
+        let template = ChatTemplate::compile(&model.info)
+            .map_err(|source| ApiError::ChatTemplate { model: model.id.clone(), source })?;
+        if model.info.chat_template.is_none() {
+            tracing::info!(model = model.id, "the model has no chat template: chats are rendered as `role: content` lines");
+        }
+        let weights = model.info.sha256.as_deref().and_then(|digest| digest.get(..12)).unwrap_or("unhashed");
+        let fingerprint = format!("fp_{weights}_{}", env!("CARGO_PKG_VERSION"));
+        Ok(Self { model: model.clone(), template, fingerprint })
+    }
+}

@@ -1,0 +1,31 @@
+//! Liveness, readiness and metrics.
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use prometheus::{Encoder, TEXT_FORMAT, TextEncoder};
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::error::ApiError;
+
+/// 200 as long as the process answers at all.
+pub(crate) async fn alive() -> Json<Value> {
+    Json(json!({"status": "ok"}))
+}
+
+/// 200 only while generation requests are admitted.
+pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, ApiError> {
+    api.readiness.admit().map(|()| Json(json!({"status": "ready"})))
+}
+
+/// The registry in Prometheus' text format.
+pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Result<impl IntoResponse, ApiError> {
+    let mut text = Vec::new();
+    TextEncoder::new()
+        .encode(&api.registry.gather(), &mut text)
+        .map_err(|error| ApiError::Internal(format!("metrics could not be rendered: {error}")))?;
+    Ok(([(CONTENT_TYPE, TEXT_FORMAT)], text))
+}

@@ -1,0 +1,39 @@
+//! The id that every response carries: the client's if it sent a sane one.
+use axum::http::{HeaderMap, HeaderName};
+
+pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const MAX_CHARS: usize = 128;
+
+/// The client's id, or a fresh one.
+pub(crate) fn of(headers: &HeaderMap) -> String {
+    let sent = headers.get(X_REQUEST_ID).and_then(|value| value.to_str().ok());
+    match sent.filter(|id| is_sane(id)) {
+        Some(id) => id.to_owned(),
+        None => format!("req_{:032x}", rand::random::<u128>()),
+    }
+}
+
+/// Safe to repeat in headers and logs.
+fn is_sane(id: &str) -> bool {
+    (1..=MAX_CHARS).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_a_sane_id_and_replaces_any_other() {
+        let check = |id: &str, kept: bool| {
+            let headers = HeaderMap::from_iter([(X_REQUEST_ID, id.parse().unwrap())]);
+            assert_eq!(of(&headers) == id, kept, "{id}");
+        };
+        check("A-1_b.c", true);
+        check(&"x".repeat(128), true);
+        check(&"x".repeat(129), false);
+        check("", false);
+        check("a b", false);
+        check("a\"b", false);
+        assert_ne!(of(&HeaderMap::new()), of(&HeaderMap::new()));
+    }
+}

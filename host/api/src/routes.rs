@@ -1,0 +1,68 @@
+//! The routes, and which of them are open to anybody.
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{get, post};
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::api::Api;
+use crate::error::ApiError;
+use crate::{admin, auth, chat, completions, health, models, observe, tokenize};
+
+/// Routes that need no credentials. Every other route does: a new one is guarded until it is listed here.
+const OPEN: [&str; 4] = ["/healthz", "/readyz", "/health", "/ready"];
+
+pub(crate) fn is_open(route: &str) -> bool {
+    OPEN.contains(&route)
+}
+
+/// What clients reach. Serve it with `ConnectInfo<SocketAddr>`: without it no peer counts as local.
+pub fn public_router(api: Arc<Api>) -> Router {
+    let routes = health_routes()
+        .route("/health", get(health::alive))
+        .route("/ready", get(health::ready))
+        .route("/metrics", get(health::metrics))
+        .route("/v1/chat/completions", post(chat::complete))
+        .route("/chat", post(chat::complete))
+        .route("/v1/completions", post(completions::complete))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*id}", get(models::show))
+        .route("/v1/tokenize", post(tokenize::tokenize))
+        .route("/v1/detokenize", post(tokenize::detokenize))
+        .method_not_allowed_fallback(method_not_allowed)
+        .route_layer(from_fn_with_state(api.clone(), auth::guard));
+    finish(routes, api)
+}
+
+/// What operators reach, on a listener of its own. It asks for no credentials: bind it to where only operators are.
+pub fn admin_router(api: Arc<Api>) -> Router {
+    let routes = health_routes()
+        .route("/metrics", get(health::metrics))
+        .route("/admin/policies", get(admin::policies))
+        .route("/admin/models", get(admin::models))
+        .method_not_allowed_fallback(method_not_allowed);
+    finish(routes, api)
+}
+
+fn health_routes() -> Router<Arc<Api>> {
+    Router::new().route("/healthz", get(health::alive)).route("/readyz", get(health::ready))
+}
+
+/// What surrounds every route, from the inside out.
+fn finish(routes: Router<Arc<Api>>, api: Arc<Api>) -> Router {
+    routes
+        .fallback(unknown_url)
+        .layer(CatchPanicLayer::custom(observe::panicked))
+        .layer(from_fn_with_state(api.clone(), observe::observe))
+        .with_state(api)
+}
+
+async fn unknown_url(request: Request) -> ApiError {
+    ApiError::UnknownUrl { method: request.method().to_string(), path: request.uri().path().to_owned() }
+}
+
+async fn method_not_allowed(request: Request) -> ApiError {
+    ApiError::MethodNotAllowed { method: request.method().to_string(), path: request.uri().path().to_owned() }
+}

@@ -1,0 +1,122 @@
+//! `camshaft:policy/logits`: the row of the `sample` call in progress, over core's native operations.
+use camshaft_core::ids::Token;
+use camshaft_core::sampling::RowError;
+use wasmtime::component::Resource;
+
+use crate::bindings::host::logits::{Host, HostRow};
+use crate::fault::invalid;
+use crate::store::GuestState;
+
+/// Entries that `top` and `history` answer at the most.
+const TOP: u32 = 4096;
+
+/// What a guest's row handle stands for. The row itself lies in the store's data for the length of the call, and the
+/// component model takes the borrowed handle away when the call ends, so the handle carries nothing.
+#[derive(Debug)]
+#[allow(unreachable_pub)]
+pub struct BorrowedRow;
+
+type This = Resource<BorrowedRow>;
+
+fn checked<T>(result: Result<T, RowError>) -> wasmtime::Result<T> {
+    result.map_err(invalid)
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+impl Host for GuestState {}
+
+impl HostRow for GuestState {
+    fn size(&mut self, _: This) -> wasmtime::Result<u32> {
+        Ok(count(self.row.size()))
+    }
+
+    fn candidates(&mut self, _: This) -> wasmtime::Result<u32> {
+        Ok(count(self.row.candidates()))
+    }
+
+    fn position(&mut self, _: This) -> wasmtime::Result<u32> {
+        Ok(count(self.row.position()))
+    }
+
+    fn history(&mut self, _: This, max: u32) -> wasmtime::Result<Vec<u32>> {
+        Ok(self.row.history(max as usize).iter().map(|token| token.0).collect())
+    }
+
+    fn text_tail(&mut self, _: This, max: u32) -> wasmtime::Result<Vec<u8>> {
+        Ok(self.row.text_tail(max as usize).to_vec())
+    }
+
+    fn bias(&mut self, _: This, ids: Vec<u32>, values: Vec<f32>) -> wasmtime::Result<()> {
+        checked(self.row.bias(&ids, &values))
+    }
+
+    fn penalize(
+        &mut self,
+        _: This,
+        last_n: u32,
+        repeat: f32,
+        frequency: f32,
+        presence: f32,
+    ) -> wasmtime::Result<()> {
+        checked(self.row.penalize(last_n, repeat, frequency, presence))
+    }
+
+    fn temperature(&mut self, _: This, t: f32) -> wasmtime::Result<()> {
+        checked(self.row.temperature(t))
+    }
+
+    fn keep_best(&mut self, _: This) -> wasmtime::Result<()> {
+        self.row.keep_best();
+        Ok(())
+    }
+
+    fn keep_top_k(&mut self, _: This, k: u32) -> wasmtime::Result<()> {
+        self.row.keep_top_k(k);
+        Ok(())
+    }
+
+    fn keep_top_p(&mut self, _: This, p: f32, min_keep: u32) -> wasmtime::Result<()> {
+        checked(self.row.keep_top_p(p, min_keep))
+    }
+
+    fn keep_min_p(&mut self, _: This, p: f32, min_keep: u32) -> wasmtime::Result<()> {
+        checked(self.row.keep_min_p(p, min_keep))
+    }
+
+    fn keep_typical(&mut self, _: This, p: f32, min_keep: u32) -> wasmtime::Result<()> {
+        checked(self.row.keep_typical(p, min_keep))
+    }
+
+    fn ban(&mut self, _: This, ids: Vec<u32>) -> wasmtime::Result<()> {
+        checked(self.row.ban(&ids))
+    }
+
+    fn allow_only(&mut self, _: This, ids: Vec<u32>) -> wasmtime::Result<()> {
+        checked(self.row.allow_only(&ids))
+    }
+
+    fn top(&mut self, _: This, n: u32) -> wasmtime::Result<(Vec<u32>, Vec<f32>)> {
+        let best = self.row.top(n.min(TOP) as usize);
+        Ok(best.into_iter().map(|(Token(token), logit)| (token, logit)).unzip())
+    }
+
+    fn read(&mut self, _: This, start: u32, len: u32) -> wasmtime::Result<Vec<f32>> {
+        checked(self.row.read(start, len).map(<[f32]>::to_vec))
+    }
+
+    fn write(&mut self, _: This, start: u32, values: Vec<f32>) -> wasmtime::Result<()> {
+        checked(self.row.write(start, &values))
+    }
+
+    fn draw(&mut self, _: This) -> wasmtime::Result<u32> {
+        self.row.draw().map(|token| token.0).ok_or_else(|| invalid("no token is left to draw: all of the row is banned"))
+    }
+
+    fn drop(&mut self, _: This) -> wasmtime::Result<()> {
+        // Guests only borrow rows, and a borrowed handle has nothing to drop.
+        Ok(())
+    }
+}

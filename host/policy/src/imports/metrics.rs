@@ -1,0 +1,205 @@
+//! `camshaft:policy/metrics`: a guest's own counters and gauges, bounded in number.
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use prometheus::{GaugeVec, IntCounterVec, Opts, Registry};
+
+use crate::bindings::host::metrics::Host;
+use crate::identity::Identity;
+use crate::store::GuestState;
+
+/// Metric names of one plugin, and label sets of one name.
+const NAMES: usize = 32;
+const LABEL_SETS: usize = 64;
+/// Labels of one metric.
+const LABELS: usize = 8;
+const NAME_BYTES: usize = 64;
+const LABEL_VALUE_BYTES: usize = 128;
+
+/// What one plugin has used of its bounds.
+#[derive(Debug, Default)]
+pub(crate) struct SeriesBook {
+    sets: HashMap<String, HashSet<Vec<String>>>,
+}
+
+impl SeriesBook {
+    /// Whether the series is known or may be begun.
+    fn admit(&mut self, name: &str, values: &[String]) -> bool {
+        if let Some(sets) = self.sets.get_mut(name) {
+            return sets.contains(values) || (sets.len() < LABEL_SETS && sets.insert(values.to_vec()));
+        }
+        if self.sets.len() >= NAMES {
+            return false;
+        }
+        self.sets.insert(name.to_owned(), HashSet::from([values.to_vec()]));
+        true
+    }
+}
+
+/// Families of all plugins' metrics, made when first used.
+#[derive(Debug)]
+pub(crate) struct PluginMetrics {
+    registry: Registry,
+    families: Mutex<HashMap<String, Family>>,
+    dropped: Option<IntCounterVec>,
+}
+
+#[derive(Debug, Clone)]
+struct Family {
+    labels: Vec<String>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Counter(IntCounterVec),
+    Gauge(GaugeVec),
+}
+
+/// What is done to a series.
+#[derive(Debug, Clone, Copy)]
+enum Change {
+    Add(u64),
+    Set(f64),
+}
+
+impl PluginMetrics {
+    pub(crate) fn new(registry: Registry) -> Self {
+        let opts = Opts::new("camshaft_policy_metrics_dropped_total", "Metric calls of plugins that were over bounds");
+        let dropped = IntCounterVec::new(opts, &["hook", "plugin"]).ok();
+        let dropped = dropped.filter(|family| registry.register(Box::new(family.clone())).is_ok());
+        Self { registry, families: Mutex::default(), dropped }
+    }
+
+    fn record(&self, plugin: &Identity, name: &str, change: Change, labels: &[(String, String)]) {
+        if self.try_record(plugin, name, change, labels).is_none()
+            && let Some(dropped) = &self.dropped
+        {
+            dropped.with_label_values(&[plugin.hook.as_str(), plugin.name.as_str()]).inc();
+        }
+    }
+
+    fn try_record(&self, plugin: &Identity, name: &str, change: Change, labels: &[(String, String)]) -> Option<()> {
+        if !valid_name(name) || labels.len() > LABELS {
+            return None;
+        }
+        let mut sorted: Vec<&(String, String)> = labels.iter().collect();
+        sorted.sort_unstable();
+        let valid = |(key, value): &(String, String)| valid_label(key) && value.len() <= LABEL_VALUE_BYTES;
+        if !sorted.iter().all(|label| valid(label)) || sorted.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            return None;
+        }
+        let family = self.family(name, change, &sorted)?;
+        let mut values = vec![plugin.name.to_string()];
+        values.extend(sorted.iter().map(|(_, value)| value.clone()));
+        if !plugin.series.lock().unwrap_or_else(PoisonError::into_inner).admit(name, &values) {
+            return None;
+        }
+        match (family.kind, change) {
+            (Kind::Counter(family), Change::Add(delta)) => family.with_label_values(&values).inc_by(delta),
+            (Kind::Gauge(family), Change::Set(value)) => family.with_label_values(&values).set(value),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// The family of this name if its labels are the same; a new one if there is none.
+    fn family(&self, name: &str, change: Change, labels: &[&(String, String)]) -> Option<Family> {
+        let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = || labels.iter().map(|(key, _)| key.as_str());
+        if let Some(family) = families.get(name) {
+            return family.labels.iter().map(String::as_str).eq(names()).then(|| family.clone());
+        }
+        let opts = Opts::new(format!("camshaft_plugin_{name}"), "Recorded by a policy plugin");
+        let columns: Vec<&str> = std::iter::once("plugin").chain(names()).collect();
+        let kind = match change {
+            Change::Add(_) => {
+                let family = IntCounterVec::new(opts, &columns).ok()?;
+                self.registry.register(Box::new(family.clone())).ok()?;
+                Kind::Counter(family)
+            }
+            Change::Set(_) => {
+                let family = GaugeVec::new(opts, &columns).ok()?;
+                self.registry.register(Box::new(family.clone())).ok()?;
+                Kind::Gauge(family)
+            }
+        };
+        let family = Family { labels: names().map(str::to_owned).collect(), kind };
+        families.insert(name.to_owned(), family.clone());
+        Some(family)
+    }
+}
+
+fn valid_name(name: &str) -> bool {
+    let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    name.len() <= NAME_BYTES && name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(word)
+}
+
+fn valid_label(name: &str) -> bool {
+    // `plugin` is the host's, and names that begin with two underscores are Prometheus's own.
+    valid_name(name) && name != "plugin"
+}
+
+impl Host for GuestState {
+    fn count(&mut self, name: String, delta: u64, labels: Vec<(String, String)>) -> wasmtime::Result<()> {
+        self.identity.metrics.record(&self.identity, &name, Change::Add(delta), &labels);
+        Ok(())
+    }
+
+    fn gauge(&mut self, name: String, value: f64, labels: Vec<(String, String)>) -> wasmtime::Result<()> {
+        self.identity.metrics.record(&self.identity, &name, Change::Set(value), &labels);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use camshaft_core::ids::PolicyName;
+    use camshaft_core::policy::Hook;
+
+    use super::*;
+
+    fn text(registry: &Registry) -> String {
+        prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
+    }
+
+    fn label(key: &str, value: &str) -> (String, String) {
+        (key.to_owned(), value.to_owned())
+    }
+
+    #[test]
+    fn exports_what_a_plugin_counts_under_its_name() {
+        let registry = Registry::new();
+        let metrics = Arc::new(PluginMetrics::new(registry.clone()));
+        let plugin = Identity::new(Hook::Auth, PolicyName::from("keys"), metrics.clone());
+        let labels = [label("zone", "a"), label("kind", "b")];
+        metrics.record(&plugin, "seen", Change::Add(2), &labels);
+        metrics.record(&plugin, "seen", Change::Add(3), &[label("kind", "b"), label("zone", "a")]);
+        metrics.record(&plugin, "level", Change::Set(0.5), &[]);
+        let text = text(&registry);
+        assert!(text.contains(r#"camshaft_plugin_seen{kind="b",plugin="keys",zone="a"} 5"#), "{text}");
+        assert!(text.contains(r#"camshaft_plugin_level{plugin="keys"} 0.5"#), "{text}");
+    }
+
+    #[test]
+    fn drops_and_counts_what_is_over_the_bounds() {
+        let registry = Registry::new();
+        let metrics = Arc::new(PluginMetrics::new(registry.clone()));
+        let plugin = Identity::new(Hook::Auth, PolicyName::from("keys"), metrics.clone());
+        for i in 0..=LABEL_SETS {
+            metrics.record(&plugin, "seen", Change::Add(1), &[label("i", &i.to_string())]);
+        }
+        for i in 1..=NAMES {
+            metrics.record(&plugin, &format!("name{i}"), Change::Add(1), &[]);
+        }
+        metrics.record(&plugin, "seen", Change::Set(1.0), &[label("i", "0")]);
+        metrics.record(&plugin, "Bad Name", Change::Add(1), &[]);
+        metrics.record(&plugin, "seen", Change::Add(1), &[label("plugin", "other")]);
+        let text = text(&registry);
+        assert_eq!(text.lines().filter(|line| line.starts_with("camshaft_plugin_seen{")).count(), LABEL_SETS);
+        let dropped = r#"camshaft_policy_metrics_dropped_total{hook="auth",plugin="keys"} 5"#;
+        assert!(text.contains(dropped), "{text}");
+    }
+}

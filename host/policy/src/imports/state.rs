@@ -1,0 +1,193 @@
+//! `camshaft:policy/state`: a small store shared by all instances of a plugin's name.
+use std::collections::HashMap;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use crate::bindings::host::state::{Entry, Error, Host};
+use crate::store::GuestState;
+
+/// Keys and values of one plugin together.
+const STORE_BYTES: usize = 1 << 20;
+const KEYS: usize = 4096;
+const VALUE_BYTES: usize = 64 << 10;
+const KEY_BYTES: usize = 256;
+
+/// The store of one plugin.
+#[derive(Debug, Default)]
+pub(crate) struct StateStore {
+    slots: HashMap<String, Slot>,
+    bytes: usize,
+    writes: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    value: Vec<u8>,
+    version: u64,
+    expires: Option<Instant>,
+}
+
+impl Slot {
+    fn live(&self, now: Instant) -> bool {
+        self.expires.is_none_or(|at| now < at)
+    }
+}
+
+/// When an entry that lives `ttl_ms` from `now` expires; never if that is past what a clock can say.
+fn expiry(now: Instant, ttl_ms: Option<u64>) -> Option<Instant> {
+    ttl_ms.and_then(|ms| now.checked_add(Duration::from_millis(ms)))
+}
+
+impl StateStore {
+    fn get(&self, key: &str, now: Instant) -> Option<&Slot> {
+        self.slots.get(key).filter(|slot| slot.live(now))
+    }
+
+    fn remove(&mut self, key: &str) {
+        if let Some(slot) = self.slots.remove(key) {
+            self.bytes -= key.len() + slot.value.len();
+        }
+    }
+
+    fn set(&mut self, key: String, value: Vec<u8>, expires: Option<Instant>, now: Instant) -> Result<u64, Error> {
+        if key.len() > KEY_BYTES || value.len() > VALUE_BYTES {
+            let (key, value) = (key.len(), value.len());
+            return Err(Error::Full(format!(
+                "a key of {key} bytes with a value of {value} is over the bounds of {KEY_BYTES} and {VALUE_BYTES} bytes"
+            )));
+        }
+        let before = self.slots.get(&key).map_or(0, |slot| key.len() + slot.value.len());
+        let size = key.len() + value.len();
+        if !self.fits(before, size) {
+            self.expire(now);
+            let before = self.slots.get(&key).map_or(0, |slot| key.len() + slot.value.len());
+            if !self.fits(before, size) {
+                return Err(Error::Full(format!("the store holds at most {KEYS} keys and {STORE_BYTES} bytes")));
+            }
+        }
+        self.remove(&key);
+        self.bytes += size;
+        self.writes += 1;
+        self.slots.insert(key, Slot { value, version: self.writes, expires });
+        Ok(self.writes)
+    }
+
+    /// Whether an entry of `size` bytes has room in the place of one of `before` bytes (0: a new one).
+    fn fits(&self, before: usize, size: usize) -> bool {
+        self.bytes - before + size <= STORE_BYTES && (before > 0 || self.slots.len() < KEYS)
+    }
+
+    fn expire(&mut self, now: Instant) {
+        self.slots.retain(|_, slot| slot.live(now));
+        self.bytes = self.slots.iter().map(|(key, slot)| key.len() + slot.value.len()).sum();
+    }
+
+    fn compare_and_set(
+        &mut self,
+        key: String,
+        expected: Option<u64>,
+        value: Vec<u8>,
+        (now, ttl_ms): (Instant, Option<u64>),
+    ) -> Result<u64, Error> {
+        let present = self.get(&key, now).map(|slot| slot.version);
+        if present != expected {
+            return Err(Error::Conflict(present));
+        }
+        self.set(key, value, expiry(now, ttl_ms), now)
+    }
+
+    fn increment(&mut self, key: String, delta: i64, now: Instant, ttl_ms: Option<u64>) -> Result<i64, Error> {
+        let (sum, expires) = match self.get(&key, now) {
+            None => (delta, expiry(now, ttl_ms)),
+            Some(slot) => {
+                let number = std::str::from_utf8(&slot.value).ok().and_then(|text| text.parse::<i64>().ok());
+                (number.ok_or(Error::NotANumber)?.saturating_add(delta), slot.expires)
+            }
+        };
+        self.set(key, sum.to_string().into_bytes(), expires, now)?;
+        Ok(sum)
+    }
+}
+
+impl GuestState {
+    fn with_store<T>(&self, act: impl FnOnce(&mut StateStore, Instant) -> T) -> wasmtime::Result<T> {
+        let mut store = self.identity.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(act(&mut store, Instant::now()))
+    }
+}
+
+impl Host for GuestState {
+    fn get(&mut self, key: String) -> wasmtime::Result<Option<Entry>> {
+        self.with_store(|store, now| {
+            store.get(&key, now).map(|slot| Entry { value: slot.value.clone(), version: slot.version })
+        })
+    }
+
+    fn set(&mut self, key: String, value: Vec<u8>, ttl_ms: Option<u64>) -> wasmtime::Result<Result<u64, Error>> {
+        self.with_store(|store, now| store.set(key, value, expiry(now, ttl_ms), now))
+    }
+
+    fn compare_and_set(
+        &mut self,
+        key: String,
+        expected: Option<u64>,
+        value: Vec<u8>,
+        ttl_ms: Option<u64>,
+    ) -> wasmtime::Result<Result<u64, Error>> {
+        self.with_store(|store, now| store.compare_and_set(key, expected, value, (now, ttl_ms)))
+    }
+
+    fn increment(&mut self, key: String, delta: i64, ttl_ms: Option<u64>) -> wasmtime::Result<Result<i64, Error>> {
+        self.with_store(|store, now| store.increment(key, delta, now, ttl_ms))
+    }
+
+    fn delete(&mut self, key: String) -> wasmtime::Result<()> {
+        self.with_store(|store, _| store.remove(&key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_only_over_the_expected_version() {
+        let (mut store, now) = (StateStore::default(), Instant::now());
+        let first = store.compare_and_set("k".into(), None, b"1".to_vec(), (now, None)).unwrap();
+        assert!(matches!(store.compare_and_set("k".into(), None, vec![], (now, None)), Err(Error::Conflict(Some(v))) if v == first));
+        let second = store.compare_and_set("k".into(), Some(first), b"2".to_vec(), (now, None)).unwrap();
+        assert!(second > first);
+        store.remove("k");
+        assert!(matches!(
+            store.compare_and_set("k".into(), Some(second), vec![], (now, None)),
+            Err(Error::Conflict(None))
+        ));
+        assert_eq!(store.bytes, 0);
+    }
+
+    #[test]
+    fn counts_up_until_the_key_expires() {
+        let (mut store, now) = (StateStore::default(), Instant::now());
+        assert_eq!(store.increment("n".into(), 2, now, Some(1000)).unwrap(), 2);
+        let later = now + Duration::from_millis(999);
+        assert_eq!(store.increment("n".into(), -5, later, Some(1000)).unwrap(), -3);
+        assert_eq!(store.increment("n".into(), 1, now + Duration::from_millis(1000), None).unwrap(), 1);
+        store.set("t".into(), b"text".to_vec(), None, now).unwrap();
+        assert!(matches!(store.increment("t".into(), 1, now, None), Err(Error::NotANumber)));
+    }
+
+    #[test]
+    fn holds_its_bounds_and_makes_room_by_expiring() {
+        let (mut store, now) = (StateStore::default(), Instant::now());
+        let too_long = store.set("k".repeat(KEY_BYTES + 1), vec![], None, now);
+        assert!(matches!(too_long, Err(Error::Full(_))));
+        assert!(matches!(store.set("k".into(), vec![0; VALUE_BYTES + 1], None, now), Err(Error::Full(_))));
+        for i in 0..KEYS {
+            store.set(format!("{i}"), vec![0; 8], expiry(now, (i == 0).then_some(10)), now).unwrap();
+        }
+        assert!(matches!(store.set("more".into(), vec![], None, now), Err(Error::Full(_))));
+        store.set("1".into(), vec![1], None, now).unwrap();
+        store.set("more".into(), vec![], None, now + Duration::from_millis(10)).unwrap();
+        assert_eq!(store.slots.len(), KEYS);
+    }
+}

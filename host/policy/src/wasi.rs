@@ -1,0 +1,65 @@
+//! WASI 0.2 with nothing granted: enough for ordinary `wasm32-wasip2` components to run, and nothing that waits.
+//!
+//! Guests are called synchronously, also from threads of an asynchronous runtime, and epochs do not interrupt host calls:
+//! so everything that could block is implemented here and traps, or does not need to.
+mod io;
+mod quiet;
+
+use wasmtime::component::{HasData, Linker};
+use wasmtime_wasi::filesystem::{WasiFilesystem, WasiFilesystemCtxView};
+use wasmtime_wasi::p2::bindings::{cli, clocks, random, sockets, sync};
+use wasmtime_wasi::sockets::{WasiSockets, WasiSocketsCtxView};
+
+use crate::store::GuestState;
+
+/// The host's own implementation of WASI interfaces, over a store's data.
+pub(crate) struct Wasi<'a> {
+    state: &'a mut GuestState,
+}
+
+impl HasData for Wasi<'static> {
+    type Data<'a> = Wasi<'a>;
+}
+
+/// Links every WASI 0.2 interface that the command world has.
+pub(crate) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
+    type Own = Wasi<'static>;
+    fn own(state: &mut GuestState) -> Wasi<'_> {
+        Wasi { state }
+    }
+    fn files(state: &mut GuestState) -> WasiFilesystemCtxView<'_> {
+        WasiFilesystemCtxView { ctx: &mut state.filesystem, table: &mut state.table }
+    }
+    fn net(state: &mut GuestState) -> WasiSocketsCtxView<'_> {
+        WasiSocketsCtxView { ctx: &mut state.sockets, table: &mut state.table }
+    }
+    let l = linker;
+    io::add_error_to_linker(l)?;
+    sync::io::poll::add_to_linker::<_, Own>(l, own)?;
+    sync::io::streams::add_to_linker::<_, Own>(l, own)?;
+    cli::environment::add_to_linker::<_, Own>(l, own)?;
+    cli::exit::add_to_linker::<_, Own>(l, own)?;
+    cli::stdin::add_to_linker::<_, Own>(l, own)?;
+    cli::stdout::add_to_linker::<_, Own>(l, own)?;
+    cli::stderr::add_to_linker::<_, Own>(l, own)?;
+    cli::terminal_input::add_to_linker::<_, Own>(l, own)?;
+    cli::terminal_output::add_to_linker::<_, Own>(l, own)?;
+    cli::terminal_stdin::add_to_linker::<_, Own>(l, own)?;
+    cli::terminal_stdout::add_to_linker::<_, Own>(l, own)?;
+    cli::terminal_stderr::add_to_linker::<_, Own>(l, own)?;
+    clocks::wall_clock::add_to_linker::<_, Own>(l, own)?;
+    clocks::monotonic_clock::add_to_linker::<_, Own>(l, own)?;
+    random::random::add_to_linker::<_, Own>(l, own)?;
+    random::insecure::add_to_linker::<_, Own>(l, own)?;
+    random::insecure_seed::add_to_linker::<_, Own>(l, own)?;
+    // No directory and no socket is ever opened, so of these two packages only what needs neither can be called.
+    sync::filesystem::preopens::add_to_linker::<_, Own>(l, own)?;
+    sync::filesystem::types::add_to_linker::<_, WasiFilesystem>(l, files)?;
+    sockets::network::add_to_linker::<_, WasiSockets>(l, &sockets::network::LinkOptions::default(), net)?;
+    sockets::instance_network::add_to_linker::<_, WasiSockets>(l, net)?;
+    sockets::ip_name_lookup::add_to_linker::<_, WasiSockets>(l, net)?;
+    sync::sockets::tcp::add_to_linker::<_, WasiSockets>(l, net)?;
+    sync::sockets::udp::add_to_linker::<_, WasiSockets>(l, net)?;
+    sockets::tcp_create_socket::add_to_linker::<_, WasiSockets>(l, net)?;
+    quiet::add_udp_create_to_linker(l)
+}

@@ -1,0 +1,87 @@
+//! `camshaft check` and `camshaft plugin check`: the verdict without serving.
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+use camshaft_engine::{EngineOptions, LlamaEngine};
+
+use crate::config::Config;
+use crate::error::ServerError;
+use crate::models;
+
+/// Loads every model and examines every policy, says what it found, and fails with the worst of it.
+pub(crate) fn configuration(config: &Config) -> Result<(), ServerError> {
+    let mut report = String::from("configuration: ok\n");
+    for key in &config.without_effect {
+        let _ = writeln!(report, "configuration: {key} has no effect in this version");
+    }
+    let mut failure = None;
+    for model in &config.models {
+        let options = EngineOptions {
+            sequences: model.sequences,
+            kv_tokens: model.context_tokens,
+            batch_tokens: model.batch_tokens,
+            threads: model.threads,
+            kv_type: model.kv_type,
+        };
+        let loaded = models::load(model).and_then(|loaded| {
+            let context = LlamaEngine::new(loaded.clone(), &options).map_err(|error| models::from_engine(model, &error))?;
+            drop(context);
+            Ok(loaded)
+        });
+        match loaded {
+            Ok(loaded) => {
+                let info = loaded.info();
+                let (name, parameters) = (&info.name, info.parameters);
+                let _ = writeln!(report, "model {}: ok ({name}, {parameters} parameters)", model.id);
+            }
+            Err(error) => {
+                let _ = writeln!(report, "model {}: {error}", model.id);
+                failure.get_or_insert(error);
+            }
+        }
+    }
+    if config.policy.dir.is_dir() {
+        let dir = &config.policy.dir;
+        let statuses = camshaft_policy::check_dir(dir).map_err(|error| ServerError::BadData(error.to_string()))?;
+        for status in statuses {
+            let verdict = status.error.as_deref().unwrap_or(&status.state);
+            let _ = writeln!(report, "policy {}/{}: {verdict}", status.hook, status.file);
+            if let Some(error) = &status.error {
+                failure.get_or_insert(ServerError::BadData(format!("policy {}/{}: {error}", status.hook, status.file)));
+            }
+        }
+    } else {
+        let _ = writeln!(report, "policies: no directory {}; native defaults serve", config.policy.dir.display());
+    }
+    print(&report)?;
+    failure.map_or(Ok(()), Err)
+}
+
+/// Says what each component is; fails if one cannot serve.
+pub(crate) fn plugins(files: &[PathBuf]) -> Result<(), ServerError> {
+    let mut report = String::new();
+    let mut failure = None;
+    for file in files {
+        if !file.is_file() {
+            failure.get_or_insert(ServerError::MissingInput { path: file.clone(), why: "no such file".to_owned() });
+            continue;
+        }
+        match camshaft_policy::inspect(file) {
+            Ok(found) => {
+                let _ = writeln!(report, "{}: ok\n{found}", file.display());
+            }
+            Err(error) => {
+                let _ = writeln!(report, "{}: {error}", file.display());
+                failure.get_or_insert(ServerError::BadData(format!("{}: {error}", file.display())));
+            }
+        }
+    }
+    print(&report)?;
+    failure.map_or(Ok(()), Err)
+}
+
+fn print(text: &str) -> Result<(), ServerError> {
+    let written = std::io::stdout().lock().write_all(text.as_bytes());
+    written.map_err(|error| ServerError::internal("write to standard output", error))
+}

@@ -1,0 +1,122 @@
+//! The command line: flags to configuration, errors to exit codes.
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{Config, Overrides};
+use crate::error::ServerError;
+use crate::{check, logging, serve};
+
+/// LLM inference server whose policy is replaceable while it runs.
+#[derive(Debug, Parser)]
+#[command(name = "camshaft", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Load models and policies and answer requests.
+    Serve(ConfigArgs),
+    /// Check configuration, models and policies without serving.
+    Check(ConfigArgs),
+    /// Look at policy components.
+    Plugin {
+        #[command(subcommand)]
+        command: PluginCommand,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum PluginCommand {
+    /// Say what each file is: hook, API version, imports, size, settings schema.
+    Check {
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
+/// Where settings come from: flags beat environment variables (CAMSHAFT_QUEUE__HIGH_WATERMARK=64), which beat the file.
+#[derive(Debug, Args)]
+struct ConfigArgs {
+    /// Configuration file (TOML).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A GGUF file to serve under its file name, or `demo` for the bundled model. May be repeated.
+    #[arg(long, value_name = "PATH|demo")]
+    model: Vec<String>,
+    /// Address of the public listener.
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Address of the admin listener; empty: none.
+    #[arg(long, value_name = "ADDR")]
+    admin_listen: Option<String>,
+    /// Directory of the policies.
+    #[arg(long, value_name = "DIR")]
+    policy_dir: Option<PathBuf>,
+    /// Serve everybody on any address when no auth policy is in force.
+    #[arg(long)]
+    allow_anonymous: bool,
+    /// Any other setting by its key path, e.g. `--set queue.high-watermark=64`. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl ConfigArgs {
+    fn load(self) -> Result<Config, ServerError> {
+        let overrides = Overrides {
+            models: self.model,
+            listen: self.listen,
+            admin_listen: self.admin_listen,
+            policy_dir: self.policy_dir,
+            allow_anonymous: self.allow_anonymous,
+            set: self.set,
+        };
+        Config::load(self.config.as_deref(), std::env::vars(), &overrides)
+    }
+}
+
+/// Runs the command that the process was started with.
+pub fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are answers, everything else is misuse.
+            let code = if error.use_stderr() { 64 } else { 0 };
+            let _ = error.print();
+            return ExitCode::from(code);
+        }
+    };
+    let done = match cli.command {
+        Command::Serve(args) => args.load().and_then(|config| {
+            logging::start(&config.log)?;
+            serve::run(config)
+        }),
+        Command::Check(args) => args.load().and_then(|config| {
+            logging::start(&config.log)?;
+            check::configuration(&config)
+        }),
+        Command::Plugin { command: PluginCommand::Check { files } } => check::plugins(&files),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&error);
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// The reason on standard error, with every cause.
+fn report(error: &ServerError) {
+    let mut line = format!("camshaft: {error}");
+    if let ServerError::Internal { source, .. } = error {
+        line = format!("camshaft: {error:#}");
+        for cause in source.chain().skip(1) {
+            line.push_str(&format!(": {cause}"));
+        }
+    }
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
+}

@@ -1,0 +1,194 @@
+//! The validated configuration, made of the parts' own configurations.
+mod load;
+mod quantity;
+mod raw;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use camshaft_core::limits;
+use camshaft_engine::KvType;
+
+use crate::error::ServerError;
+
+pub use load::Overrides;
+
+/// Everything the server needs to know, checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub listen: SocketAddr,
+    /// `None`: no admin listener.
+    pub admin_listen: Option<SocketAddr>,
+    pub models: Vec<ModelConfig>,
+    pub queue: QueueConfig,
+    pub policy: PolicyDirConfig,
+    pub limits: LimitsConfig,
+    pub log: LogConfig,
+    /// How long streams may go on after SIGTERM.
+    pub drain: Duration,
+    /// Serve everybody on any address when no auth policy is in force.
+    pub allow_anonymous: bool,
+    /// Keys that were set but have no effect in this version.
+    pub without_effect: Vec<&'static str>,
+}
+
+/// Where a model's weights are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelSource {
+    /// The demo model in the binary.
+    Demo,
+    File(PathBuf),
+}
+
+/// One model and its workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelConfig {
+    pub id: String,
+    pub source: ModelSource,
+    /// Lower-case hexadecimal digest that the file must have.
+    pub sha256: Option<String>,
+    pub workers: u32,
+    /// Sequences of one worker.
+    pub sequences: u32,
+    /// KV cache of one worker, in tokens.
+    pub context_tokens: u32,
+    /// Tokens of one step.
+    pub batch_tokens: u32,
+    /// Threads that compute; 0: one for each core.
+    pub threads: u32,
+    pub kv_type: KvType,
+}
+
+#[derive(Debug, Clone)]
+pub struct QueueConfig {
+    /// Waiting requests of one model; a further one is refused with 429.
+    pub high_watermark: usize,
+    /// From arrival to the first token.
+    pub timeout: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub struct PolicyDirConfig {
+    pub dir: PathBuf,
+    pub poll: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub struct LimitsConfig {
+    pub body_bytes: usize,
+    pub max_tokens: u32,
+    pub connections: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Auto,
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone)]
+pub struct LogConfig {
+    /// A level, or directives of `tracing` (`info,llama.cpp=debug`).
+    pub level: String,
+    pub format: LogFormat,
+}
+
+/// Refuses `value` outside `min..=max`, naming key, value and bounds.
+fn within(key: &str, value: u64, min: u64, max: u64) -> Result<(), ServerError> {
+    if (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(ServerError::Config(format!("{key} must be between {min} and {max}, got {value}")))
+    }
+}
+
+fn address(key: &str, text: &str) -> Result<SocketAddr, ServerError> {
+    text.parse().map_err(|_| ServerError::Config(format!("{key} must be an IP address and port, got {text:?}")))
+}
+
+impl Config {
+    fn from_raw(raw: raw::Raw) -> Result<Self, ServerError> {
+        let without_effect = raw.without_effect();
+        within("queue.high-watermark", raw.queue.high_watermark, 1, 1_000_000)?;
+        within("queue.low-watermark", raw.queue.low_watermark, 0, raw.queue.high_watermark)?;
+        within("limits.max-tokens", raw.limits.max_tokens, 1, 1 << 24)?;
+        within("limits.connections", raw.limits.connections, 1, 1_000_000)?;
+        within("limits.body (bytes)", raw.limits.body.0, 1 << 10, 1 << 30)?;
+        let admin = Some(raw.admin.listen.as_str()).filter(|text| !text.is_empty());
+        Ok(Self {
+            listen: address("listen", &raw.listen)?,
+            admin_listen: admin.map(|text| address("admin.listen", text)).transpose()?,
+            models: models(raw.model)?,
+            queue: QueueConfig { high_watermark: raw.queue.high_watermark as usize, timeout: raw.queue.timeout.0 },
+            policy: PolicyDirConfig { dir: raw.policy.dir.relative(), poll: raw.policy.poll.0 },
+            limits: LimitsConfig {
+                body_bytes: raw.limits.body.0 as usize,
+                max_tokens: raw.limits.max_tokens as u32,
+                connections: raw.limits.connections as usize,
+            },
+            log: LogConfig { level: raw.log.level, format: raw.log.format },
+            drain: raw.shutdown.drain.0,
+            allow_anonymous: raw.allow_anonymous,
+            without_effect,
+        })
+    }
+}
+
+fn models(raw: Vec<raw::RawModel>) -> Result<Vec<ModelConfig>, ServerError> {
+    let mut models: Vec<ModelConfig> = Vec::new();
+    for entry in raw {
+        let model = model(entry)?;
+        if models.iter().any(|other| other.id == model.id) {
+            return Err(ServerError::Config(format!("model.id = {:?} is given twice", model.id)));
+        }
+        models.push(model);
+    }
+    Ok(models)
+}
+
+fn model(raw: raw::RawModel) -> Result<ModelConfig, ServerError> {
+    let key = |name: &str| format!("model.{name}");
+    within(&key("workers"), raw.workers, 1, 64)?;
+    within(&key("sequences"), raw.sequences, 1, u64::from(limits::SEQUENCES))?;
+    within(&key("context-tokens"), raw.context_tokens, 16, 1 << 24)?;
+    within(&key("batch-tokens"), raw.batch_tokens, raw.sequences, 1 << 16)?;
+    within(&key("threads"), raw.threads, 0, 1024)?;
+    if raw.embeddings {
+        return Err(ServerError::Config("model.embeddings = true is not supported by this version".to_owned()));
+    }
+    if let Some(digest) = &raw.sha256 {
+        let hex = digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit());
+        if !hex {
+            return Err(ServerError::Config(format!("model.sha256 must be 64 hexadecimal digits, got {digest:?}")));
+        }
+    }
+    let source = match raw.path {
+        None => ModelSource::Demo,
+        Some(path) if path.original() == std::path::Path::new("demo") => ModelSource::Demo,
+        Some(path) => ModelSource::File(path.relative()),
+    };
+    let id = match (raw.id, &source) {
+        (Some(id), _) => id,
+        (None, ModelSource::Demo) => "demo".to_owned(),
+        (None, ModelSource::File(path)) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+    };
+    if id.is_empty() || id.len() > 256 {
+        return Err(ServerError::Config(format!("model.id must have 1 to 256 characters, got {id:?}")));
+    }
+    Ok(ModelConfig {
+        id,
+        source,
+        sha256: raw.sha256.map(|digest| digest.to_ascii_lowercase()),
+        workers: raw.workers as u32,
+        sequences: raw.sequences as u32,
+        context_tokens: raw.context_tokens as u32,
+        batch_tokens: raw.batch_tokens as u32,
+        threads: raw.threads as u32,
+        kv_type: raw.kv_type.into(),
+    })
+}

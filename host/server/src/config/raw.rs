@@ -1,0 +1,192 @@
+//! The configuration as it is written: kebab-case keys, unknown ones refused, defaults as documented.
+use camshaft_engine::KvType;
+use figment::value::magic::RelativePathBuf;
+use serde::Deserialize;
+
+use super::LogFormat;
+use super::quantity::{ByteSize, Span};
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct Raw {
+    pub(super) listen: String,
+    pub(super) allow_anonymous: bool,
+    pub(super) admin: RawAdmin,
+    pub(super) model: Vec<RawModel>,
+    pub(super) queue: RawQueue,
+    pub(super) cache: RawCache,
+    pub(super) policy: RawPolicy,
+    pub(super) limits: RawLimits,
+    pub(super) log: RawLog,
+    pub(super) telemetry: RawTelemetry,
+    pub(super) shutdown: RawShutdown,
+}
+
+/// What every key is unless something sets it.
+pub(super) const DEFAULTS: &str = r#"
+listen = "127.0.0.1:8080"
+allow-anonymous = false
+model = [{}]
+[admin]
+listen = "127.0.0.1:9090"
+[queue]
+high-watermark = 256
+low-watermark = 192
+timeout = "60s"
+[cache]
+ram = "1GiB"
+disk-dir = ""
+disk = "0"
+session-ttl = "10m"
+[policy]
+dir = "policy.d"
+poll = "10s"
+[limits]
+body = "2MiB"
+max-tokens = 4096
+connections = 1024
+[log]
+level = "info"
+format = "auto"
+[telemetry]
+otlp-endpoint = ""
+[shutdown]
+drain = "30s"
+"#;
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawAdmin {
+    pub(super) listen: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawModel {
+    pub(super) id: Option<String>,
+    pub(super) path: Option<RelativePathBuf>,
+    pub(super) sha256: Option<String>,
+    #[serde(default = "one")]
+    pub(super) workers: u64,
+    #[serde(default = "default_sequences")]
+    pub(super) sequences: u64,
+    #[serde(default = "default_context_tokens")]
+    pub(super) context_tokens: u64,
+    #[serde(default = "default_batch_tokens")]
+    pub(super) batch_tokens: u64,
+    #[serde(default)]
+    pub(super) threads: u64,
+    #[serde(default)]
+    pub(super) kv_type: RawKvType,
+    #[serde(default)]
+    pub(super) embeddings: bool,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn default_sequences() -> u64 {
+    32
+}
+
+fn default_context_tokens() -> u64 {
+    8192
+}
+
+fn default_batch_tokens() -> u64 {
+    512
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum RawKvType {
+    #[default]
+    F16,
+    #[serde(rename = "q8_0")]
+    Q8_0,
+    #[serde(rename = "q4_0")]
+    Q4_0,
+}
+
+impl From<RawKvType> for KvType {
+    fn from(raw: RawKvType) -> Self {
+        match raw {
+            RawKvType::F16 => KvType::F16,
+            RawKvType::Q8_0 => KvType::Q8_0,
+            RawKvType::Q4_0 => KvType::Q4_0,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawQueue {
+    pub(super) high_watermark: u64,
+    pub(super) low_watermark: u64,
+    pub(super) timeout: Span,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawCache {
+    pub(super) ram: ByteSize,
+    pub(super) disk_dir: String,
+    pub(super) disk: ByteSize,
+    pub(super) session_ttl: Span,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawPolicy {
+    pub(super) dir: RelativePathBuf,
+    pub(super) poll: Span,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawLimits {
+    pub(super) body: ByteSize,
+    pub(super) max_tokens: u64,
+    pub(super) connections: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawLog {
+    pub(super) level: String,
+    pub(super) format: LogFormat,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawTelemetry {
+    pub(super) otlp_endpoint: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawShutdown {
+    pub(super) drain: Span,
+}
+
+impl Raw {
+    /// Keys that ask for something this version does not do, so that the operator can be told.
+    pub(super) fn without_effect(&self) -> Vec<&'static str> {
+        let minutes = std::time::Duration::from_secs(600);
+        let mut keys = Vec::new();
+        for (key, set) in [
+            ("queue.low-watermark", self.queue.low_watermark != 192),
+            ("cache.ram", self.cache.ram.0 != 1 << 30),
+            ("cache.disk-dir", !self.cache.disk_dir.is_empty()),
+            ("cache.disk", self.cache.disk.0 != 0),
+            ("cache.session-ttl", self.cache.session_ttl.0 != minutes),
+            ("telemetry.otlp-endpoint", !self.telemetry.otlp_endpoint.is_empty()),
+        ] {
+            if set {
+                keys.push(key);
+            }
+        }
+        keys
+    }
+}

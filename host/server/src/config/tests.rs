@@ -1,0 +1,139 @@
+use std::io::Write;
+
+use super::*;
+
+fn load(file: Option<&str>, environment: &[(&str, &str)], overrides: &Overrides) -> Result<Config, String> {
+    let mut on_disk = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    on_disk.write_all(file.unwrap_or_default().as_bytes()).unwrap();
+    let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+    Config::load(file.map(|_| on_disk.path()), environment, overrides).map_err(|error| error.to_string())
+}
+
+fn file(text: &str) -> Result<Config, String> {
+    load(Some(text), &[], &Overrides::default())
+}
+
+fn set(pairs: &[&str]) -> Overrides {
+    Overrides { set: pairs.iter().map(|p| (*p).to_owned()).collect(), ..Overrides::default() }
+}
+
+#[test]
+fn without_anything_it_serves_the_demo_model_on_loopback() {
+    let config = load(None, &[("PATH", "/bin"), ("CAMSHAFT_MODELS", "/tmp")], &Overrides::default()).unwrap();
+    assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.admin_listen.unwrap().to_string(), "127.0.0.1:9090");
+    let [model] = &config.models[..] else { panic!("one model") };
+    assert_eq!((model.id.as_str(), &model.source), ("demo", &ModelSource::Demo));
+    assert_eq!(config.drain, Duration::from_secs(30));
+    assert!(config.without_effect.is_empty());
+}
+
+#[test]
+fn flags_beat_the_environment_which_beats_the_file_which_beats_defaults() {
+    let text = "[queue]\nhigh-watermark = 200\n";
+    let environment = [("CAMSHAFT_QUEUE__HIGH_WATERMARK", "300")];
+    let flags = set(&["queue.high-watermark=400"]);
+    let none = Overrides::default();
+    let watermark = |file, environment: &[(&str, &str)], flags: &Overrides| {
+        load(file, environment, flags).unwrap().queue.high_watermark
+    };
+    for (with_file, with_environment, with_flag, expected) in [
+        (false, false, false, 256),
+        (true, false, false, 200),
+        (false, true, false, 300),
+        (true, true, false, 300),
+        (false, false, true, 400),
+        (true, false, true, 400),
+        (false, true, true, 400),
+        (true, true, true, 400),
+    ] {
+        let environment = if with_environment { &environment[..] } else { &[] };
+        let flags = if with_flag { &flags } else { &none };
+        assert_eq!(watermark(with_file.then_some(text), environment, flags), expected);
+    }
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest_known_one() {
+    for (text, key, nearest) in [
+        ("lisen = \"x\"", "lisen", "listen"),
+        ("[queue]\nhigh-watermrk = 1", "queue.high-watermrk", "high-watermark"),
+        ("[[model]]\nsequence = 1", "sequence", "sequences"),
+    ] {
+        let error = file(text).unwrap_err();
+        assert!(error.contains(key) && error.contains(&format!("`{nearest}`")), "{error}");
+    }
+    let error = load(None, &[("CAMSHAFT_QUEUE__HIGH_WATERMAK", "1")], &Overrides::default()).unwrap_err();
+    assert!(error.contains("queue.high-watermak") && error.contains("`high-watermark`"), "{error}");
+}
+
+#[test]
+fn numbers_are_held_to_their_bounds() {
+    for (good, bad, key) in [
+        ("[[model]]\nsequences = 256", "[[model]]\nsequences = 257", "sequences"),
+        ("[[model]]\nsequences = 1", "[[model]]\nsequences = 0", "sequences"),
+        ("[[model]]\nbatch-tokens = 32", "[[model]]\nbatch-tokens = 31", "batch-tokens"),
+        ("[[model]]\ncontext-tokens = 16", "[[model]]\ncontext-tokens = 15", "context-tokens"),
+        ("[limits]\nbody = \"1KiB\"", "[limits]\nbody = 1023", "limits.body"),
+        ("[limits]\nmax-tokens = 1", "[limits]\nmax-tokens = 0", "limits.max-tokens"),
+        ("[queue]\nlow-watermark = 256", "[queue]\nlow-watermark = 257", "queue.low-watermark"),
+        ("[queue]\nlow-watermark=1\nhigh-watermark = 1", "[queue]\nhigh-watermark = 0", "queue.high-watermark"),
+    ] {
+        assert!(file(good).is_ok(), "{good}: {:?}", file(good));
+        let error = file(bad).unwrap_err();
+        assert!(error.contains(key), "{bad}: {error}");
+    }
+}
+
+#[test]
+fn wrong_values_name_their_key() {
+    for (text, key) in [
+        ("listen = \"nowhere\"", "listen"),
+        ("[queue]\ntimeout = \"soon\"", "timeout"),
+        ("[queue]\ntimeout = -1", "timeout"),
+        ("[limits]\nbody = \"2XB\"", "body"),
+        ("[log]\nformat = \"xml\"", "format"),
+        ("[[model]]\nkv-type = \"q2\"", "kv-type"),
+        ("[[model]]\nsha256 = \"abc\"", "sha256"),
+        ("[[model]]\nembeddings = true", "embeddings"),
+        ("[[model]]\nid = \"a\"\n[[model]]\nid = \"a\"", "model.id"),
+        ("not toml", "not toml"),
+    ] {
+        let error = file(text).unwrap_err();
+        assert!(error.contains(key), "{text}: {error}");
+    }
+}
+
+#[test]
+fn sizes_and_spans_have_units() {
+    let config = file("[limits]\nbody = \"3MiB\"\n[queue]\ntimeout = \"1500ms\"\n[shutdown]\ndrain = 5").unwrap();
+    assert_eq!(config.limits.body_bytes, 3 << 20);
+    assert_eq!(config.queue.timeout, Duration::from_millis(1500));
+    assert_eq!(config.drain, Duration::from_secs(5));
+}
+
+#[test]
+fn paths_in_a_file_are_relative_to_it_and_paths_of_flags_are_not() {
+    let config = file("[policy]\ndir = \"p\"\n[[model]]\npath = \"m/x.gguf\"").unwrap();
+    let dir = std::env::temp_dir();
+    assert_eq!(config.policy.dir, dir.join("p"));
+    assert_eq!(config.models[0].source, ModelSource::File(dir.join("m/x.gguf")));
+    assert_eq!(config.models[0].id, "x");
+    let flags = Overrides { models: vec!["y.gguf".into(), "demo".into()], policy_dir: Some("q".into()), ..Overrides::default() };
+    let config = load(Some("[[model]]\npath = \"m/x.gguf\""), &[], &flags).unwrap();
+    assert_eq!(config.policy.dir, PathBuf::from("q"));
+    assert_eq!(config.models[0].source, ModelSource::File("y.gguf".into()));
+    assert_eq!(config.models[1].source, ModelSource::Demo);
+}
+
+#[test]
+fn says_which_keys_have_no_effect_yet() {
+    let config = file("[cache]\ndisk = \"1GiB\"\n[telemetry]\notlp-endpoint = \"http://x\"").unwrap();
+    assert_eq!(config.without_effect, ["cache.disk", "telemetry.otlp-endpoint"]);
+}
+
+#[test]
+fn a_missing_file_is_missing_input() {
+    let error = Config::load(Some(std::path::Path::new("/nowhere/c.toml")), std::iter::empty(), &Overrides::default());
+    assert_eq!(error.unwrap_err().exit_code(), 66);
+}

@@ -1,0 +1,16 @@
+//! Wiring of the Camshaft server: command line, configuration, models, worker threads, listeners, shutdown.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod config;
+pub mod error;
+
+mod check;
+mod listener;
+mod logging;
+mod metrics;
+mod models;
+mod pool_thread;
+mod serve;
+mod streams;
+mod worker_thread;

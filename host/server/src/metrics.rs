@@ -1,0 +1,115 @@
+//! Metrics of queue, workers and KV cache.
+use std::sync::Arc;
+
+use camshaft_core::policy::WorkerFacts;
+use prometheus::{Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntGauge, IntGaugeVec, Opts, Registry};
+
+use crate::error::ServerError;
+
+/// Families of all models.
+#[derive(Debug)]
+pub(crate) struct ServerMetrics {
+    waiting: IntGaugeVec,
+    running: IntGaugeVec,
+    queue_duration: HistogramVec,
+    batch_tokens: HistogramVec,
+    kv_tokens: GaugeVec,
+    kv_usage: GaugeVec,
+    worker_up: IntGaugeVec,
+    #[expect(dead_code, reason = "exported at 0 so that alerts can be written; workers are not restarted yet")]
+    worker_restarts: IntCounter,
+}
+
+/// Handles of one model's pool.
+#[derive(Debug)]
+pub(crate) struct PoolMetrics {
+    waiting: IntGauge,
+    running: IntGauge,
+    pub(crate) queue_duration: Histogram,
+    kv_free: Gauge,
+    kv_cached: Gauge,
+    kv_held: Gauge,
+    kv_usage: Gauge,
+}
+
+/// Handles of one worker.
+#[derive(Debug)]
+pub(crate) struct WorkerMetrics {
+    pub(crate) batch_tokens: Histogram,
+    pub(crate) up: IntGauge,
+}
+
+/// Seconds from 100 us up.
+fn seconds() -> Vec<f64> {
+    vec![1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0]
+}
+
+impl ServerMetrics {
+    /// Makes and registers the families.
+    pub(crate) fn new(registry: &Registry) -> Result<Self, ServerError> {
+        Self::make(registry).map_err(|error| ServerError::internal("register metrics", error))
+    }
+
+    fn make(registry: &Registry) -> prometheus::Result<Self> {
+        let gauge = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
+        let metrics = Self {
+            waiting: gauge("camshaft_requests_waiting", "Generations in the queue", &["model"])?,
+            running: gauge("camshaft_requests_running", "Generations that a worker has", &["model"])?,
+            queue_duration: HistogramVec::new(
+                HistogramOpts::new("camshaft_queue_duration_seconds", "Time from arrival to dispatch").buckets(seconds()),
+                &["model"],
+            )?,
+            batch_tokens: HistogramVec::new(
+                HistogramOpts::new("camshaft_batch_tokens", "Tokens decoded in one step")
+                    .buckets(prometheus::exponential_buckets(1.0, 2.0, 13)?),
+                &["model"],
+            )?,
+            kv_tokens: GaugeVec::new(Opts::new("camshaft_kv_tokens", "KV cache of all workers, in tokens"), &["model", "state"])?,
+            kv_usage: GaugeVec::new(Opts::new("camshaft_kv_usage_ratio", "Share of the KV cache that is held"), &["model"])?,
+            worker_up: gauge("camshaft_worker_up", "Whether the worker runs", &["model", "worker"])?,
+            worker_restarts: IntCounter::new("camshaft_worker_restarts_total", "Workers started again after a failure")?,
+        };
+        registry.register(Box::new(metrics.waiting.clone()))?;
+        registry.register(Box::new(metrics.running.clone()))?;
+        registry.register(Box::new(metrics.queue_duration.clone()))?;
+        registry.register(Box::new(metrics.batch_tokens.clone()))?;
+        registry.register(Box::new(metrics.kv_tokens.clone()))?;
+        registry.register(Box::new(metrics.kv_usage.clone()))?;
+        registry.register(Box::new(metrics.worker_up.clone()))?;
+        registry.register(Box::new(metrics.worker_restarts.clone()))?;
+        Ok(metrics)
+    }
+
+    pub(crate) fn pool(&self, model: &str) -> Arc<PoolMetrics> {
+        let kv = |state| self.kv_tokens.with_label_values(&[model, state]);
+        Arc::new(PoolMetrics {
+            waiting: self.waiting.with_label_values(&[model]),
+            running: self.running.with_label_values(&[model]),
+            queue_duration: self.queue_duration.with_label_values(&[model]),
+            kv_free: kv("free"),
+            kv_cached: kv("cached"),
+            kv_held: kv("held"),
+            kv_usage: self.kv_usage.with_label_values(&[model]),
+        })
+    }
+
+    pub(crate) fn worker(&self, model: &str, worker: &str) -> Arc<WorkerMetrics> {
+        Arc::new(WorkerMetrics {
+            batch_tokens: self.batch_tokens.with_label_values(&[model]),
+            up: self.worker_up.with_label_values(&[model, worker]),
+        })
+    }
+}
+
+impl PoolMetrics {
+    pub(crate) fn publish(&self, waiting: usize, running: usize, workers: &[WorkerFacts]) {
+        self.waiting.set(waiting as i64);
+        self.running.set(running as i64);
+        let total: f64 = workers.iter().map(|w| f64::from(w.kv_total)).sum();
+        let free: f64 = workers.iter().map(|w| f64::from(w.kv_free)).sum();
+        self.kv_free.set(free);
+        self.kv_cached.set(0.0);
+        self.kv_held.set(total - free);
+        self.kv_usage.set(if total > 0.0 { (total - free) / total } else { 0.0 });
+    }
+}

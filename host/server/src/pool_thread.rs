@@ -1,0 +1,183 @@
+//! The thread that owns a model's pool: submissions in, dispatches out, between the HTTP side and the workers.
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use camshaft_api::{PoolMessage, Submission};
+use camshaft_core::ids::{RequestId, WorkerId};
+use camshaft_core::message::{Event, WorkerError};
+use camshaft_core::policy::Arrival;
+use camshaft_core::pool::{Output, Pool};
+use crossbeam_channel::{Receiver, Sender, select};
+
+use crate::error::ServerError;
+use crate::metrics::PoolMetrics;
+use crate::streams::Stream;
+use crate::worker_thread::{WorkerMessage, WorkerReport};
+
+/// How often the queue is looked over although nothing happened (a swapped scheduler, a client that left).
+const LOOK_OVER: Duration = Duration::from_millis(50);
+/// Messages taken in before the scheduler is asked again.
+const BURST: usize = 1024;
+
+/// What a pool thread is given.
+pub(crate) struct PoolSetup {
+    pub(crate) pool: Pool,
+    pub(crate) begun: Instant,
+    pub(crate) submissions: Receiver<PoolMessage>,
+    pub(crate) reports: Receiver<WorkerReport>,
+    pub(crate) workers: BTreeMap<WorkerId, Sender<WorkerMessage>>,
+    pub(crate) metrics: Arc<PoolMetrics>,
+}
+
+/// Starts the thread. It ends when the sender of `submissions` is gone, and lets go of its workers then.
+pub(crate) fn spawn(setup: PoolSetup, model: &str) -> Result<JoinHandle<()>, ServerError> {
+    let builder = std::thread::Builder::new().name(format!("pool-{model}"));
+    let thread = PoolThread { setup, streams: HashMap::new() };
+    builder.spawn(move || thread.run()).map_err(|error| ServerError::internal("start a pool thread", error))
+}
+
+struct PoolThread {
+    setup: PoolSetup,
+    /// Receiving sides of waiting generations.
+    streams: HashMap<RequestId, Stream>,
+}
+
+impl PoolThread {
+    fn run(mut self) {
+        while self.take_messages() {
+            self.schedule();
+            self.publish();
+        }
+    }
+
+    /// Waits for something to happen and takes in what has. False when no submission can come any more.
+    fn take_messages(&mut self) -> bool {
+        let (submissions, reports) = (self.setup.submissions.clone(), self.setup.reports.clone());
+        select! {
+            recv(submissions) -> message => match message {
+                Ok(message) => self.take(message),
+                Err(_) => return false,
+            },
+            recv(reports) -> report => if let Ok(report) = report { self.note(report) },
+            default(self.patience()) => self.sweep(),
+        }
+        for _ in 0..BURST {
+            match reports.try_recv() {
+                Ok(report) => self.note(report),
+                Err(_) => break,
+            }
+        }
+        for _ in 0..BURST {
+            match submissions.try_recv() {
+                Ok(message) => self.take(message),
+                Err(_) => break,
+            }
+        }
+        true
+    }
+
+    fn patience(&self) -> Duration {
+        let deadline = self.setup.pool.next_deadline();
+        deadline.map_or(LOOK_OVER, |at| at.saturating_sub(self.setup.begun.elapsed()).min(LOOK_OVER))
+    }
+
+    fn take(&mut self, message: PoolMessage) {
+        match message {
+            PoolMessage::Submit(submission) => self.submit(*submission),
+            PoolMessage::Wake => self.sweep(),
+        }
+    }
+
+    fn submit(&mut self, submission: Submission) {
+        let Submission { start, priority, weight, accepted, timeout, events, policies } = submission;
+        let id = start.id;
+        let fail = |error| drop(events.try_send(Event::Failed { id, error }));
+        if !self.setup.pool.is_healthy() {
+            return fail(WorkerError::WorkerGone);
+        }
+        let arrived = accepted.saturating_duration_since(self.setup.begun);
+        let arrival = Arrival {
+            id,
+            arrived,
+            tenant: start.tenant.clone(),
+            priority,
+            weight,
+            deadline: timeout.map(|timeout| arrived + timeout),
+            prompt_tokens: start.prompt.len() as u32,
+            max_tokens: start.max_tokens,
+            cached_tokens: 0,
+        };
+        match self.setup.pool.submit(arrival, Box::new(start)) {
+            Ok(()) => drop(self.streams.insert(id, Stream::new(events, policies))),
+            Err(_) => fail(WorkerError::QueueFull),
+        }
+    }
+
+    fn note(&mut self, report: WorkerReport) {
+        match report {
+            WorkerReport::Event(worker, event) => self.setup.pool.worker_event(worker, &event),
+            WorkerReport::Gone(worker) => {
+                // Their streams went with the worker, which tells the clients.
+                let lost = self.setup.pool.worker_lost(worker);
+                tracing::error!(%worker, lost = lost.len(), "worker lost");
+                self.setup.workers.remove(&worker);
+                if !self.setup.pool.is_healthy() {
+                    self.fail_waiting();
+                }
+            }
+        }
+    }
+
+    fn fail_waiting(&mut self) {
+        let waiting: Vec<RequestId> = self.streams.keys().copied().collect();
+        for id in waiting {
+            self.setup.pool.cancel(id);
+            self.fail(id, WorkerError::WorkerGone);
+        }
+    }
+
+    /// Waiting generations whose client is gone leave the queue.
+    fn sweep(&mut self) {
+        let gone: Vec<RequestId> = self.streams.iter().filter(|(_, s)| s.is_closed()).map(|(&id, _)| id).collect();
+        for id in gone {
+            self.streams.remove(&id);
+            self.setup.pool.cancel(id);
+        }
+    }
+
+    fn schedule(&mut self) {
+        for output in self.setup.pool.schedule(self.setup.begun.elapsed()) {
+            match output {
+                Output::Start { worker, start, waited } => {
+                    self.setup.metrics.queue_duration.observe(waited.as_secs_f64());
+                    let id = start.id;
+                    let Some(stream) = self.streams.remove(&id) else { continue };
+                    self.send(worker, WorkerMessage::Start { start, stream });
+                }
+                Output::Send { worker, command } => self.send(worker, WorkerMessage::Command(command)),
+                Output::Fail { id, error } => self.fail(id, error),
+            }
+        }
+    }
+
+    /// The channel holds more than a worker has sequences, so a send waits only for a worker that is gone.
+    fn send(&self, worker: WorkerId, message: WorkerMessage) {
+        let sent = self.setup.workers.get(&worker).is_some_and(|sender| sender.send(message).is_ok());
+        if !sent {
+            tracing::warn!(%worker, "a message for a worker that is gone was dropped");
+        }
+    }
+
+    fn fail(&mut self, id: RequestId, error: WorkerError) {
+        if let Some(stream) = self.streams.remove(&id) {
+            stream.end(Event::Failed { id, error });
+        }
+    }
+
+    fn publish(&self) {
+        let pool = &self.setup.pool;
+        self.setup.metrics.publish(pool.waiting(), pool.running(), &pool.worker_facts());
+    }
+}

@@ -1,0 +1,232 @@
+//! `camshaft serve`: loads everything, starts the threads, listens, and ends in good order.
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use camshaft_api::{Api, ApiLimits, ApiOptions, Model, Readiness};
+use camshaft_core::engine::Engine;
+use camshaft_core::ids::WorkerId;
+use camshaft_core::pool::Pool;
+use camshaft_core::worker::Worker;
+use camshaft_engine::{EngineOptions, LlamaEngine};
+use camshaft_policy::{PolicyConfig, PolicyHost};
+use prometheus::Registry;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::config::{Config, ModelConfig};
+use crate::error::ServerError;
+use crate::listener;
+use crate::metrics::ServerMetrics;
+use crate::models;
+use crate::pool_thread::{self, PoolSetup};
+use crate::worker_thread::{self, WorkerSetup};
+
+/// Submissions on their way to a pool; a further one is refused as overload.
+const SUBMISSIONS: usize = 1024;
+/// Reports on their way from workers to a pool; a worker waits at the bound.
+const REPORTS: usize = 4096;
+/// Messages on their way to a worker: more than its sequences, so that the pool never waits.
+const WORKER_MESSAGES: usize = 1024;
+/// After the drain time has passed: how long cut streams have to write their last frame.
+const LAST_FRAMES: Duration = Duration::from_millis(500);
+
+/// Serves until SIGTERM or SIGINT.
+pub(crate) fn run(config: Config) -> Result<(), ServerError> {
+    let threads = std::thread::available_parallelism().map_or(2, usize::from).max(2);
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(threads).enable_all().build();
+    let runtime = runtime.map_err(|error| ServerError::internal("start the runtime", error))?;
+    let ended = runtime.block_on(serve(config));
+    // Tasks that outlived the drain time are not waited for.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn serve(config: Config) -> Result<(), ServerError> {
+    for key in &config.without_effect {
+        tracing::warn!(key, "this setting has no effect in this version");
+    }
+    // First of all, so that a signal during the load is not lost.
+    let mut signals = Signals::new()?;
+    let public = listener::bind(config.listen).await?;
+    let admin = match config.admin_listen {
+        Some(address) => Some(listener::bind(address).await?),
+        None => None,
+    };
+    let registry = Registry::new();
+    let loading = {
+        let (config, registry) = (config.clone(), registry.clone());
+        tokio::task::spawn_blocking(move || load(&config, registry))
+    };
+    let loaded = tokio::select! {
+        loaded = loading => loaded.map_err(|error| ServerError::internal("load", error))??,
+        () = signals.end() => return Ok(()),
+    };
+    let Loaded { api, policies } = loaded;
+
+    let (stop, stopped) = watch::channel(false);
+    let mut listeners = tokio::task::JoinSet::new();
+    let address = public.local_addr().map_err(|error| ServerError::internal("read the address", error))?;
+    let mut announcement = format!("listening on http://{address}\n");
+    listeners.spawn(listener::serve(public, camshaft_api::public_router(api.clone()), config.limits.connections, stopped.clone()));
+    if let Some(admin) = admin {
+        let address = admin.local_addr().map_err(|error| ServerError::internal("read the address", error))?;
+        announcement.push_str(&format!("admin on http://{address}\n"));
+        listeners.spawn(listener::serve(admin, camshaft_api::admin_router(api.clone()), config.limits.connections, stopped));
+    }
+    api.readiness.set_ready();
+    announce(&announcement)?;
+
+    signals.end().await;
+    tracing::info!(drain_s = config.drain.as_secs_f64(), "draining: running streams finish, new requests are refused");
+    api.readiness.set_draining();
+    // Whoever watches for errors here is gone with the listeners.
+    let _ = stop.send(true);
+    let drained = async { while listeners.join_next().await.is_some() {} };
+    tokio::select! {
+        () = drained => {}
+        () = tokio::time::sleep(config.drain) => {
+            tracing::warn!("the drain time has passed: the remaining streams are cut");
+            api.cut_streams();
+            tokio::time::sleep(LAST_FRAMES).await;
+        }
+        () = signals.end() => tracing::warn!("second signal: stopping at once"),
+    }
+    policies.stop();
+    Ok(())
+}
+
+/// The lines on standard output that scripts wait for.
+fn announce(text: &str) -> Result<(), ServerError> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| ServerError::internal("write to standard output", error))
+}
+
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, ServerError> {
+        let listen = |kind| signal(kind).map_err(|error| ServerError::internal("listen for signals", error));
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one.
+    async fn end(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+struct Loaded {
+    api: Arc<Api>,
+    policies: Arc<PolicyHost>,
+}
+
+fn load(config: &Config, registry: Registry) -> Result<Loaded, ServerError> {
+    let policies = start_policies(config, &registry)?;
+    let metrics = ServerMetrics::new(&registry)?;
+    let mut served = Vec::new();
+    for model in &config.models {
+        served.push(start_model(model, config, &policies, &metrics)?);
+    }
+    let api = Api::new(ApiOptions {
+        models: served,
+        policies: policies.clone(),
+        registry,
+        limits: ApiLimits {
+            body_bytes: config.limits.body_bytes,
+            max_tokens: config.limits.max_tokens,
+            timeout: config.queue.timeout,
+        },
+        readiness: Arc::new(Readiness::new()),
+    });
+    let api = api.map_err(|error| ServerError::BadData(error.to_string()))?;
+    Ok(Loaded { api, policies })
+}
+
+fn start_policies(config: &Config, registry: &Registry) -> Result<Arc<PolicyHost>, ServerError> {
+    use camshaft_core::policy::Policies;
+    let host = PolicyHost::start(
+        PolicyConfig {
+            dir: Some(config.policy.dir.clone()),
+            poll: config.policy.poll,
+            cache_dir: cache_dir(),
+            allow_anonymous: config.allow_anonymous,
+        },
+        registry,
+    );
+    let host = host.map_err(|error| ServerError::internal("start the policy host", error))?;
+    let open_to_all = !config.listen.ip().is_loopback();
+    if open_to_all && !host.current().has_auth() && !config.allow_anonymous {
+        return Err(ServerError::Config(format!(
+            "listen = {} is not a loopback address and no auth policy is in force: add one to {} or pass --allow-anonymous",
+            config.listen,
+            config.policy.dir.join("auth").display()
+        )));
+    }
+    Ok(host)
+}
+
+/// Where compiled components are kept between runs.
+fn cache_dir() -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let base = base.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
+    base.filter(|base| base.is_absolute()).map(|base| base.join("camshaft"))
+}
+
+fn start_model(
+    config: &ModelConfig,
+    all: &Config,
+    policies: &Arc<PolicyHost>,
+    metrics: &ServerMetrics,
+) -> Result<Model, ServerError> {
+    let loaded = models::load(config)?;
+    let mut info = loaded.info().clone();
+    info.context_tokens = info.context_tokens.min(config.context_tokens);
+    let begun = Instant::now();
+    let mut pool = Pool::new(policies.clone(), all.queue.high_watermark);
+    let (reports_in, reports) = crossbeam_channel::bounded(REPORTS);
+    let mut workers = BTreeMap::new();
+    for number in 0..config.workers {
+        let id = WorkerId(number);
+        let options = EngineOptions {
+            sequences: config.sequences,
+            kv_tokens: config.context_tokens,
+            batch_tokens: config.batch_tokens,
+            threads: config.threads,
+            kv_type: config.kv_type,
+        };
+        let engine = LlamaEngine::new(loaded.clone(), &options).map_err(|error| models::from_engine(config, &error))?;
+        let limits = engine.limits();
+        info.context_tokens = info.context_tokens.min(limits.context_tokens);
+        pool.add_worker(id, limits);
+        let (messages_in, messages) = crossbeam_channel::bounded(WORKER_MESSAGES);
+        let worker = Worker::new(id, limits, info.vocabulary.clone(), policies.clone());
+        let metrics = metrics.worker(&config.id, &id.to_string());
+        worker_thread::spawn(engine, WorkerSetup { id, worker, messages, reports: reports_in.clone(), metrics })?;
+        workers.insert(id, messages_in);
+    }
+    let (submissions_in, submissions) = crossbeam_channel::bounded(SUBMISSIONS);
+    let pool_metrics = metrics.pool(&config.id);
+    pool_thread::spawn(PoolSetup { pool, begun, submissions, reports, workers, metrics: pool_metrics }, &config.id)?;
+    tracing::info!(
+        model = config.id,
+        name = info.name,
+        parameters = info.parameters,
+        context_tokens = info.context_tokens,
+        workers = config.workers,
+        "model loaded"
+    );
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    Ok(Model { id: config.id.clone(), created, tokenizer: loaded.tokenizer(), info, pool: submissions_in })
+}

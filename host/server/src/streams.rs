@@ -1,0 +1,192 @@
+//! The way of events from a worker's thread to HTTP tasks, without ever waiting for one.
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use camshaft_core::ids::RequestId;
+use camshaft_core::message::{Delta, Event};
+use camshaft_core::policy::PolicySet;
+use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::error::TrySendError;
+
+/// The receiving side of one generation.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    events: Sender<Event>,
+    /// Keeps the generation of policies alive that the request began with.
+    _policies: Arc<dyn PolicySet>,
+    /// Text that did not fit into the channel yet, merged. Bounded by what the generation may produce.
+    held: Option<Delta>,
+    /// The last event, waiting behind it.
+    end: Option<Event>,
+}
+
+impl Stream {
+    pub(crate) fn new(events: Sender<Event>, policies: Arc<dyn PolicySet>) -> Self {
+        Self { events, _policies: policies, held: None, end: None }
+    }
+
+    /// Whether the client is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.events.is_closed()
+    }
+
+    /// Ends a generation that never began: its channel is empty.
+    pub(crate) fn end(self, event: Event) {
+        // A closed channel means that the client is gone, too.
+        let _ = self.events.try_send(event);
+    }
+
+    /// Whether something waits for room in the channel.
+    fn is_behind(&self) -> bool {
+        self.held.is_some() || self.end.is_some()
+    }
+
+    /// Sends what waits, in order. True when everything is out and it was the end, or the client is gone.
+    fn flush(&mut self, id: RequestId) -> bool {
+        if let Some(delta) = self.held.take() {
+            match self.events.try_send(Event::Delta { id, delta }) {
+                Ok(()) => {}
+                Err(TrySendError::Full(Event::Delta { delta, .. })) => {
+                    self.held = Some(delta);
+                    return false;
+                }
+                Err(_) => return true,
+            }
+        }
+        let Some(end) = self.end.take() else { return false };
+        match self.events.try_send(end) {
+            Err(TrySendError::Full(end)) => {
+                self.end = Some(end);
+                false
+            }
+            Ok(()) | Err(TrySendError::Closed(_)) => true,
+        }
+    }
+
+    fn send(&mut self, id: RequestId, event: Event) -> bool {
+        match event {
+            Event::Delta { delta, .. } => match &mut self.held {
+                Some(held) => {
+                    held.text.push_str(&delta.text);
+                    held.tokens += delta.tokens;
+                    held.logprobs.extend(delta.logprobs);
+                }
+                None => self.held = Some(delta),
+            },
+            end @ (Event::Finished { .. } | Event::Failed { .. }) => self.end = Some(end),
+            // A full channel at the very first event cannot be; a closed one is found by the next sweep.
+            other => drop(self.events.try_send(other)),
+        }
+        self.flush(id)
+    }
+}
+
+/// All generations of one worker that still have something to tell their clients.
+#[derive(Debug, Default)]
+pub(crate) struct Streams(HashMap<RequestId, Stream>);
+
+impl Streams {
+    pub(crate) fn insert(&mut self, id: RequestId, stream: Stream) {
+        self.0.insert(id, stream);
+    }
+
+    /// Sends an event on; forgets the stream after its last one.
+    pub(crate) fn send(&mut self, id: RequestId, event: Event) {
+        if self.0.get_mut(&id).is_some_and(|stream| stream.send(id, event)) {
+            self.0.remove(&id);
+        }
+    }
+
+    /// Tries again what did not fit. True while something still waits.
+    pub(crate) fn flush(&mut self) -> bool {
+        self.0.retain(|&id, stream| !stream.is_behind() || !stream.flush(id));
+        self.0.values().any(Stream::is_behind)
+    }
+
+    /// Generations whose client is gone.
+    pub(crate) fn closed(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.0.iter().filter(|(_, stream)| stream.is_closed()).map(|(&id, _)| id)
+    }
+
+    pub(crate) fn remove(&mut self, id: RequestId) {
+        self.0.remove(&id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use camshaft_core::ids::Generation;
+    use camshaft_core::message::{FinishReason, Usage};
+    use camshaft_core::policy::{AuthOutcome, AuthRequest, ValidateOutcome, ValidateRequest};
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct NoPolicies;
+
+    impl PolicySet for NoPolicies {
+        fn generation(&self) -> Generation {
+            Generation(0)
+        }
+        fn has_auth(&self) -> bool {
+            false
+        }
+        fn authenticate(&self, _: &AuthRequest) -> AuthOutcome {
+            AuthOutcome::Allow(camshaft_core::policy::Principal::anonymous())
+        }
+        fn validators(&self) -> usize {
+            0
+        }
+        fn validate(&self, _: usize, _: &ValidateRequest) -> ValidateOutcome {
+            ValidateOutcome::Accept
+        }
+        fn samplers(&self) -> Vec<camshaft_core::ids::PolicyName> {
+            Vec::new()
+        }
+    }
+
+    const ID: RequestId = RequestId(1);
+
+    fn delta(text: &str) -> Event {
+        Event::Delta { id: ID, delta: Delta { text: text.to_owned(), tokens: 1, logprobs: Vec::new() } }
+    }
+
+    #[test]
+    fn a_slow_reader_gets_every_word_merged_and_in_order() {
+        let (sender, mut receiver) = mpsc::channel(2);
+        let mut streams = Streams::default();
+        streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
+        for word in ["a", "b", "c", "d", "e"] {
+            streams.send(ID, delta(word));
+        }
+        let end = Event::Finished { id: ID, reason: FinishReason::Stop, usage: Usage::default() };
+        streams.send(ID, end.clone());
+        assert!(streams.flush());
+        let (mut text, mut tokens, mut last) = (String::new(), 0, None);
+        while last.is_none() {
+            match receiver.try_recv().unwrap() {
+                Event::Delta { delta, .. } => {
+                    text += &delta.text;
+                    tokens += delta.tokens;
+                }
+                other => last = Some(other),
+            }
+            streams.flush();
+        }
+        assert_eq!((text.as_str(), tokens, last), ("abcde", 5, Some(end)));
+        assert!(!streams.flush() && streams.0.is_empty());
+    }
+
+    #[test]
+    fn a_client_that_left_is_noticed_and_forgotten() {
+        let (sender, receiver) = mpsc::channel(2);
+        let mut streams = Streams::default();
+        streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
+        assert_eq!(streams.closed().count(), 0);
+        drop(receiver);
+        assert_eq!(streams.closed().collect::<Vec<_>>(), [ID]);
+        streams.send(ID, delta("x"));
+        assert!(streams.0.is_empty());
+    }
+}

@@ -1,0 +1,77 @@
+//! Who may call.
+use std::marker::PhantomData;
+
+use serde::de::DeserializeOwned;
+
+pub use crate::bindings::auth::exports::camshaft::policy::auth::{Principal, Quotas, Request, Verdict};
+use crate::instance::{self, Package, plugin_exports};
+pub use crate::{Priority, Refusal};
+
+/// An auth policy.
+pub trait Policy: Sized + 'static {
+    /// The plugin's name.
+    const NAME: &'static str;
+    /// JSON Schema (2020-12) of the settings, or an empty string.
+    const SCHEMA: &'static str = "";
+    /// What `[settings]` in the plugin's TOML file holds.
+    type Settings: DeserializeOwned;
+
+    /// Makes the policy. Called in every fresh instance: for auth, once per request.
+    ///
+    /// # Errors
+    /// Settings that cannot serve, in a sentence for the operator. The policy before this one then goes on serving.
+    fn new(settings: Self::Settings) -> Result<Self, String>;
+
+    /// Decides on one HTTP request, within 5 ms unless configured otherwise.
+    ///
+    /// # Errors
+    /// A refusal is the answer to the client; no other auth policy is asked.
+    fn authenticate(&mut self, request: &Request) -> Result<Verdict, Refusal>;
+}
+
+impl Request {
+    /// The first header of that name (in lower case).
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
+    }
+}
+
+impl Principal {
+    /// A caller of usual priority and weight, without limits.
+    pub fn new(name: impl Into<String>, tenant: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            tenant: tenant.into(),
+            priority: Priority::Normal,
+            weight: 1.0,
+            quotas: Quotas { requests_per_minute: None, tokens_per_minute: None, concurrent_requests: None },
+            allowed_models: None,
+            cache_namespace: None,
+        }
+    }
+}
+
+/// Carries a policy to the exports.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Component<P, V>(PhantomData<(P, V)>);
+
+impl<P: Policy, V: Package> Component<P, V> {
+    pub fn exists() {}
+}
+
+plugin_exports!();
+
+impl<P: Policy, V: Package> crate::bindings::auth::exports::camshaft::policy::auth::Guest for Component<P, V> {
+    fn authenticate(request: Request) -> Result<Verdict, Refusal> {
+        instance::with(|policy: &mut P| policy.authenticate(&request))
+    }
+}
+
+/// Makes a [`Policy`](crate::auth::Policy) the component's answer to "who may call".
+#[macro_export]
+macro_rules! export_auth {
+    ($policy:ty) => {
+        $crate::__export!(auth, $policy);
+    };
+}

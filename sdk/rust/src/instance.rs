@@ -1,0 +1,78 @@
+//! The one policy that a component instance holds, from `configure` on.
+use std::any::Any;
+use std::cell::RefCell;
+
+use serde::de::DeserializeOwned;
+
+thread_local! {
+    // A component has one thread and one policy; `Any` spares every plugin a cell of its own.
+    static POLICY: RefCell<Option<Box<dyn Any>>> = const { RefCell::new(None) };
+}
+
+/// What an `export_…!` line knows and the policy's author need not say.
+pub trait Package {
+    const VERSION: &'static str;
+}
+
+/// Makes the policy from the host's settings text and keeps it.
+pub(crate) fn configure<S: DeserializeOwned, P: 'static>(
+    settings: &str,
+    new: fn(S) -> Result<P, String>,
+) -> Result<(), String> {
+    let policy = new(crate::settings::parse(settings)?)?;
+    POLICY.with_borrow_mut(|slot| *slot = Some(Box::new(policy)));
+    Ok(())
+}
+
+/// Runs `call` on the policy. Panics, which the host sees as a fault, if the host did not configure the instance.
+pub(crate) fn with<P: 'static, R>(call: impl FnOnce(&mut P) -> R) -> R {
+    POLICY.with_borrow_mut(|slot| match slot.as_mut().and_then(|policy| policy.downcast_mut::<P>()) {
+        Some(policy) => call(policy),
+        None => panic!("called before it was configured"),
+    })
+}
+
+/// Implements the `plugin` export, which is the same for every hook, for a hook's `Component`.
+macro_rules! plugin_exports {
+    () => {
+        impl<P: Policy, V: $crate::instance::Package> $crate::bindings::plugin::exports::camshaft::policy::plugin::Guest
+            for Component<P, V>
+        {
+            fn describe() -> $crate::bindings::plugin::exports::camshaft::policy::plugin::Description {
+                $crate::bindings::plugin::exports::camshaft::policy::plugin::Description {
+                    name: P::NAME.to_owned(),
+                    version: V::VERSION.to_owned(),
+                    settings_schema: P::SCHEMA.to_owned(),
+                }
+            }
+
+            fn configure(settings: String) -> Result<(), String> {
+                $crate::instance::configure(&settings, P::new)
+            }
+        }
+    };
+}
+pub(crate) use plugin_exports;
+
+/// The body of every `export_…!` macro: exports for WebAssembly, a check of the type elsewhere (a native library would
+/// need symbol names that linkers do not take).
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __export {
+    ($hook:ident, $policy:ty) => {
+        const _: () = {
+            struct ThisPackage;
+            impl $crate::instance::Package for ThisPackage {
+                const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+            }
+            #[allow(dead_code)]
+            type Exported = $crate::$hook::Component<$policy, ThisPackage>;
+            #[cfg(not(target_family = "wasm"))]
+            const _: fn() = $crate::$hook::Component::<$policy, ThisPackage>::exists;
+            #[cfg(target_family = "wasm")]
+    $crate::bindings::plugin::export!(Exported with_types_in $crate::bindings::plugin);
+            #[cfg(target_family = "wasm")]
+    $crate::bindings::$hook::export!(Exported with_types_in $crate::bindings::$hook);
+        };
+    };
+}

@@ -1,0 +1,17 @@
+//! Building a refusal.
+use crate::Refusal;
+
+impl Refusal {
+    /// A refusal with an HTTP `status` from 400 to 499 (anything else is a fault), a machine-readable `code` of at most
+    /// 64 characters, and a message of at most 1024 characters that the client reads.
+    pub fn new(status: u16, code: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { status, code: code.into(), message: message.into(), param: None }
+    }
+
+    /// Names the request field at fault.
+    #[must_use]
+    pub fn param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+}

@@ -1,0 +1,82 @@
+//! A scheduler's own book, kept from events.
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Arrival, Point};
+
+/// Every live request, and those that wait in the order of a key `K`, the smallest first.
+///
+/// Holds what the host holds: a request leaves with its end. A point costs the logarithm of the queue's length for each
+/// of its events. Ordered maps, because the hashing ones would import a source of random numbers.
+#[derive(Debug)]
+pub struct Book<K> {
+    key: fn(&Arrival) -> K,
+    requests: BTreeMap<u64, Arrival>,
+    by_key: BTreeSet<(K, u64)>,
+    by_age: BTreeSet<(u64, u64)>,
+}
+
+impl<K: Ord> Book<K> {
+    /// An empty book. Requests of equal keys go by their ids, which the host counts up.
+    pub fn new(key: fn(&Arrival) -> K) -> Self {
+        Self { key, requests: BTreeMap::new(), by_key: BTreeSet::new(), by_age: BTreeSet::new() }
+    }
+
+    /// Enters what happened since the last point.
+    pub fn apply(&mut self, point: &Point) {
+        if point.replay {
+            // Built in one go: a whole queue entered one by one would take milliseconds.
+            self.requests = point.arrived.iter().map(|a| (a.id, a)).collect();
+            self.by_key = self.requests.values().map(|a| ((self.key)(a), a.id)).collect();
+            self.by_age = self.requests.values().map(|a| (a.arrived_ms, a.id)).collect();
+        } else {
+            for arrival in point.arrived.iter() {
+                self.forget(arrival.id);
+                self.requests.insert(arrival.id, arrival);
+                self.wait(arrival.id);
+            }
+        }
+        point.dispatched_ids.iter().for_each(|&id| self.leave(id));
+        point.parked_ids.iter().for_each(|&id| self.wait(id));
+        point.finished_ids.iter().chain(&point.cancelled_ids).for_each(|&id| self.forget(id));
+    }
+
+    /// The waiting request with the smallest key.
+    pub fn first(&self) -> Option<&Arrival> {
+        self.by_key.first().and_then(|(_, id)| self.requests.get(id))
+    }
+
+    /// The request that has been waiting longest.
+    pub fn oldest(&self) -> Option<&Arrival> {
+        self.by_age.first().and_then(|(_, id)| self.requests.get(id))
+    }
+
+    /// Notes that a request is given to a worker. It waits again when the host says that it was parked.
+    pub fn leave(&mut self, id: u64) {
+        if let Some(arrival) = self.requests.get(&id) {
+            self.by_key.remove(&((self.key)(arrival), id));
+            self.by_age.remove(&(arrival.arrived_ms, id));
+        }
+    }
+
+    /// Number of waiting requests.
+    pub fn waiting(&self) -> usize {
+        self.by_age.len()
+    }
+
+    /// Number of live requests, waiting or running.
+    pub fn live(&self) -> usize {
+        self.requests.len()
+    }
+
+    fn wait(&mut self, id: u64) {
+        if let Some(arrival) = self.requests.get(&id) {
+            self.by_key.insert(((self.key)(arrival), id));
+            self.by_age.insert((arrival.arrived_ms, id));
+        }
+    }
+
+    fn forget(&mut self, id: u64) {
+        self.leave(id);
+        self.requests.remove(&id);
+    }
+}

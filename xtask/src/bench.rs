@@ -1,0 +1,24 @@
+//! `cargo xtask bench`: builds what a benchmark needs and runs it.
+use std::process::Command;
+
+use crate::command::{self, Done, Failure, cargo, target};
+use crate::{build, setup};
+
+pub(crate) fn run(arguments: &[String]) -> Done {
+    let (name, rest) = arguments.split_first().ok_or_else(|| Failure("bench wants serve, sampler or swap".to_owned()))?;
+    setup::run()?;
+    let binary = build::host()?;
+    build::plugins()?;
+    let example = match name.as_str() {
+        "serve" | "swap" => ("camshaft-tests", name.as_str()),
+        "sampler" => ("camshaft-policy", "sampler"),
+        other => return Err(Failure(format!("unknown benchmark {other:?}: serve, sampler or swap"))),
+    };
+    command::run(&mut cargo(&["build", "--release", "-p", example.0, "--example", example.1]))?;
+    if name == "serve" {
+        command::run(&mut cargo(&["build", "--release", "-p", "camshaft-engine", "--example", "bare"]))?;
+    }
+    let program = target().join("release/examples").join(example.1);
+    command::run(Command::new(program).env("CAMSHAFT_BIN", binary).env("CAMSHAFT_TARGET", target()).args(rest))
+}
+

@@ -1,0 +1,80 @@
+//! Running other programs and saying what is done.
+use std::fmt;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Why a developer command could not go on.
+#[derive(Debug)]
+pub(crate) struct Failure(pub(crate) String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Failure(error.to_string())
+    }
+}
+
+pub(crate) type Done = Result<(), Failure>;
+
+/// A line to standard error, where progress belongs.
+pub(crate) fn say(line: &str) {
+    // Nobody reads a closed standard error.
+    let _ = writeln!(std::io::stderr(), "{}", line.trim_end());
+}
+
+/// The checkout's root.
+pub(crate) fn root() -> &'static Path {
+    // xtask is one level below it.
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}
+
+/// Where cargo builds to.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
+/// Cargo in the checkout's root.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root()).args(arguments);
+    command
+}
+
+/// Runs a command to its end; its failure is ours.
+pub(crate) fn run(command: &mut Command) -> Done {
+    let shown = show(command);
+    let status = command.status().map_err(|error| Failure(format!("cannot run `{shown}`: {error}")))?;
+    if status.success() { Ok(()) } else { Err(Failure(format!("`{shown}` failed: {status}"))) }
+}
+
+/// Whether a command can be run and succeeds, quietly.
+pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
+    let output = Command::new(program).args(arguments).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}
+
+/// Copies a file if its content differs, over a temporary name, so that a watcher never sees half of it.
+pub(crate) fn copy_if_changed(from: &Path, to: &Path) -> Done {
+    let content = std::fs::read(from).map_err(|error| Failure(format!("{}: {error}", from.display())))?;
+    if std::fs::read(to).is_ok_and(|present| present == content) {
+        return Ok(());
+    }
+    if let Some(parent) = to.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let part = to.with_extension("part");
+    std::fs::write(&part, content)?;
+    std::fs::rename(&part, to)?;
+    Ok(())
+}

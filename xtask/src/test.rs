@@ -1,0 +1,25 @@
+//! `cargo xtask test`: everything CI runs, in the order in which failures are cheapest.
+use crate::command::{self, Done, cargo, say, succeeds};
+use crate::{build, setup};
+
+pub(crate) fn run() -> Done {
+    setup::run_for_tests()?;
+    say("checking format");
+    command::run(&mut cargo(&["fmt", "--all", "--check"]))?;
+    let _binary = build::host()?;
+    build::plugins()?;
+    say("checking lints");
+    command::run(&mut cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
+    say("testing");
+    if std::env::var_os("CAMSHAFT_MODELS").is_none() {
+        say("CAMSHAFT_MODELS is not set: tests on models outside the repository say that they are skipped");
+    }
+    // nextest runs the packages' tests side by side; plain cargo does without it.
+    if succeeds("cargo", &["nextest", "--version"]) {
+        command::run(&mut cargo(&["test", "--release", "--workspace", "--doc", "--quiet"]))?;
+        command::run(&mut cargo(&["nextest", "run", "--release", "--workspace", "--no-fail-fast"]))
+    } else {
+        command::run(&mut cargo(&["test", "--release", "--workspace", "--no-fail-fast"]))
+    }
+}
+
