@@ -1,1 +1,21 @@
-//! What the end-to-end tests share: a server process, a small HTTP client, scratch directories.
+//! What the end-to-end tests share: a server process, a small HTTP client, policy directories, polling.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a harness fails by panicking, with a sentence")]
+
+mod client;
+mod metrics;
+mod paths;
+mod policies;
+mod poll;
+mod process;
+mod server;
+mod stream;
+
+pub use client::{Body, Client, Open, Request, Response};
+pub use metrics::Metrics;
+pub use paths::{demo_model, guest, models_folder, pirate_model, plugin, repository, target};
+pub use policies::{PolicyDir, api_keys, sha256_hex};
+pub use poll::{PATIENCE, eventually};
+pub use process::{Finished, Setup};
+pub use server::Server;
+pub use stream::{Collected, Stream};

@@ -8,7 +8,7 @@ use camshaft_core::ids::RequestId;
 use camshaft_core::policy::Policies;
 
 use crate::auth::Caller;
-use crate::backend::Model;
+use crate::backend::{Model, PoolMessage};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::metrics::Metrics;
@@ -83,6 +83,14 @@ impl Api {
         Ok(Arc::new(Self { models, policies, registry, limits, readiness, metrics, served, next_request }))
     }
 
+    /// Ends every generation: clients whose stream has begun get an error frame.
+    pub fn cut_streams(&self) {
+        for model in &self.models {
+            // A pool that is gone has nothing to cut; one that is overloaded is cut by the process's end.
+            let _ = model.pool.try_send(PoolMessage::Stop);
+        }
+    }
+
     /// An id for one generation, unique in the process.
     pub(crate) fn next_request(&self) -> RequestId {
         RequestId(self.next_request.fetch_add(1, Ordering::Relaxed))
@@ -92,13 +100,19 @@ impl Api {
         self.served.iter().find(|served| served.model.id == id)
     }
 
-    /// The model that a body's `model` names.
+    /// The model that a body's `model` names; without a name the only one that is served.
     ///
     /// # Errors
-    /// 400 without a name, 404 for an unknown one, 403 for one that the caller may not use.
+    /// 400 without a name where there are several, 404 for an unknown one, 403 for one that the caller may not use.
     pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<&Arc<Served>, ApiError> {
-        fields.require("model")?;
-        self.model_for(fields.text("model")?.unwrap_or_default(), caller)
+        match (fields.text("model")?, &self.models[..]) {
+            (Some(id), _) => self.model_for(id, caller),
+            (None, [only]) => self.model_for(&only.id, caller),
+            (None, _) => {
+                fields.require("model")?;
+                self.model_for("", caller)
+            }
+        }
     }
 
     /// # Errors
@@ -117,7 +131,10 @@ impl Served {
         let template = ChatTemplate::compile(&model.info)
             .map_err(|source| ApiError::ChatTemplate { model: model.id.clone(), source })?;
         if model.info.chat_template.is_none() {
-            tracing::info!(model = model.id, "the model has no chat template: chats are rendered as `role: content` lines");
+            tracing::info!(
+                model = model.id,
+                "the model has no chat template: chats are rendered as `role: content` lines"
+            );
         }
         let weights = model.info.sha256.as_deref().and_then(|digest| digest.get(..12)).unwrap_or("unhashed");
         let fingerprint = format!("fp_{weights}_{}", env!("CARGO_PKG_VERSION"));

@@ -38,6 +38,8 @@ pub enum PoolMessage {
     Submit(Box<Submission>),
     /// A receiver was dropped: look for generations whose client is gone.
     Wake,
+    /// Let go of everything: streams that still run end with an error.
+    Stop,
 }
 
 /// One generation with everything the pool needs to queue it, run it and report on it.

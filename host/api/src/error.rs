@@ -79,13 +79,11 @@ enum Retry {
     After(u8),
 }
 
-/// What a client is told, and what is counted and logged.
+/// What a client is told.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) body: ErrorBody,
-    /// Value of `camshaft_rejections_total{reason}`, if the failure is a rejection.
-    pub(crate) reason: Option<&'static str>,
     retry: Retry,
 }
 
@@ -108,6 +106,7 @@ pub(crate) struct ErrorObject {
 #[derive(Debug, Clone)]
 pub(crate) struct ErrorNote {
     pub(crate) code: String,
+    /// Value of `camshaft_rejections_total{reason}`, if the failure is a rejection.
     pub(crate) reason: Option<&'static str>,
     /// The whole story where the client is told less.
     pub(crate) detail: Option<String>,
@@ -128,7 +127,9 @@ impl ApiError {
             Self::Invalid { code, .. } => (400, invalid, *code, Unsaid),
             Self::ContextLength { .. } => (400, invalid, Some("context_length_exceeded"), Unsaid),
             Self::UnknownModel(_) => (404, invalid, Some("model_not_found"), Unsaid),
-            Self::AuthRefused(refusal) => (refusal.status, auth_kind(refusal.status), None, refusal_retry(refusal.status)),
+            Self::AuthRefused(refusal) => {
+                (refusal.status, auth_kind(refusal.status), None, refusal_retry(refusal.status))
+            }
             Self::ModelForbidden(_) => (403, "permission_error", Some("model_not_allowed"), Unsaid),
             Self::ValidatorRefused(refusal) => (refusal.status, invalid, None, refusal_retry(refusal.status)),
             Self::UnknownUrl { .. } => (404, invalid, Some("unknown_url"), Unsaid),
@@ -161,7 +162,7 @@ impl ApiError {
         };
         let error = ErrorObject { message: self.client_message(), kind, param: self.param_path(), code };
         let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Answer { status, body: ErrorBody { error }, reason: self.rejection(), retry }
+        Answer { status, body: ErrorBody { error }, retry }
     }
 
     /// What the client reads: never what a policy, the engine or a panic said about itself.
@@ -241,7 +242,7 @@ fn refusal_retry(status: u16) -> Retry {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        let Answer { status, body, retry, .. } = self.answer();
+        let Answer { status, body, retry } = self.answer();
         let mut response = (status, axum::Json(body)).into_response();
         let headers = response.headers_mut();
         match retry {
@@ -261,7 +262,7 @@ impl IntoResponse for ApiError {
 mod tests {
     use super::*;
 
-    fn check(error: ApiError, status: u16, code: Option<&str>, retry: Retry) {
+    fn check(error: &ApiError, status: u16, code: Option<&str>, retry: Retry) {
         let answer = error.answer();
         assert_eq!(answer.status.as_u16(), status, "{error:?}");
         assert_eq!(answer.body.error.code.as_deref(), code, "{error:?}");
@@ -271,7 +272,7 @@ mod tests {
     #[test]
     fn maps_every_worker_error_to_its_status() {
         use Retry::{After, Never, Unsaid};
-        let check = |error: WorkerError, status, code, retry| check(error.into(), status, code, retry);
+        let check = |error: WorkerError, status, code, retry| check(&error.into(), status, code, retry);
         check(WorkerError::InvalidLogits, 500, Some("server_error"), Never);
         check(WorkerError::PolicyFault { detail: "trap at 0x10".into() }, 500, Some("server_error"), Never);
         check(WorkerError::Refused("prompt too long".into()), 400, None, Unsaid);
@@ -308,8 +309,8 @@ mod tests {
             let refusal = Refusal { status, code: "policy_refused".into(), message: "no".into(), param: None };
             ApiError::ValidatorRefused(Box::new(refusal))
         };
-        check(refuse(409), 409, Some("policy_refused"), Retry::Never);
-        check(refuse(429), 429, Some("policy_refused"), Retry::After(1));
-        check(refuse(422), 422, Some("policy_refused"), Retry::Unsaid);
+        check(&refuse(409), 409, Some("policy_refused"), Retry::Never);
+        check(&refuse(429), 429, Some("policy_refused"), Retry::After(1));
+        check(&refuse(422), 422, Some("policy_refused"), Retry::Unsaid);
     }
 }

@@ -120,27 +120,27 @@ mod tests {
 
     const RANGE: Range = Range { min: 1.0, max: 128.0 };
 
-    fn check(value: Value, expected: Result<u32, &str>) {
-        let got = integer(&value, "n", RANGE).map_err(|error| error.to_string());
+    fn check(value: &Value, expected: Result<u32, &str>) {
+        let got = integer(value, "n", RANGE).map_err(|error| error.to_string());
         assert_eq!(got, expected.map_err(str::to_owned), "{value}");
     }
 
     #[test]
     fn accepts_integers_at_their_bounds_and_refuses_one_past() {
-        check(json!(1), Ok(1));
-        check(json!(128), Ok(128));
-        check(json!(0), Err("n must be between 1 and 128, got 0"));
-        check(json!(129), Err("n must be between 1 and 128, got 129"));
-        check(json!(-1), Err("n must be between 1 and 128, got -1"));
-        check(json!(4294967297_u64), Err("n must be between 1 and 128, got 4294967297"));
-        check(json!(u64::MAX), Err("n must be between 1 and 128, got 18446744073709551615"));
+        check(&json!(1), Ok(1));
+        check(&json!(128), Ok(128));
+        check(&json!(0), Err("n must be between 1 and 128, got 0"));
+        check(&json!(129), Err("n must be between 1 and 128, got 129"));
+        check(&json!(-1), Err("n must be between 1 and 128, got -1"));
+        check(&json!(4294967297_u64), Err("n must be between 1 and 128, got 4294967297"));
+        check(&json!(u64::MAX), Err("n must be between 1 and 128, got 18446744073709551615"));
     }
 
     #[test]
     fn refuses_other_types_and_says_what_came() {
-        check(json!(1.5), Err("n must be an integer, got 1.5"));
-        check(json!("1"), Err("n must be an integer, got a string"));
-        check(json!([1]), Err("n must be an integer, got a list"));
+        check(&json!(1.5), Err("n must be an integer, got 1.5"));
+        check(&json!("1"), Err("n must be an integer, got a string"));
+        check(&json!([1]), Err("n must be an integer, got a list"));
         let huge = serde_json::from_str::<Value>("1000000000000000000000").unwrap();
         assert!(integer(&huge, "n", RANGE).unwrap_err().to_string().starts_with("n must be between 1 and 128"));
     }

@@ -33,6 +33,7 @@ mod unary;
 mod validate;
 
 pub use api::{Api, ApiLimits, ApiOptions};
+pub use backend::{Model, PoolMessage, Submission};
 pub use error::ApiError;
 pub use readiness::{Readiness, State};
 pub use routes::{admin_router, public_router};

@@ -21,16 +21,6 @@ pub(crate) enum Role {
     Assistant,
 }
 
-impl Role {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Role::System => "system",
-            Role::User => "user",
-            Role::Assistant => "assistant",
-        }
-    }
-}
-
 /// Reads `messages`.
 ///
 /// # Errors
@@ -99,19 +89,19 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn parse(messages: Value) -> Result<Vec<Message>, ApiError> {
+    fn parse(messages: &Value) -> Result<Vec<Message>, ApiError> {
         let body = json!({ "messages": messages });
         read(&Fields::of_body(body.as_object().unwrap()))
     }
 
-    fn check_param(messages: Value, param: &str) {
+    fn check_param(messages: &Value, param: &str) {
         let error = parse(messages).unwrap_err().answer().body.error;
         assert_eq!(error.param.as_deref(), Some(param), "{}", error.message);
     }
 
     #[test]
     fn reads_roles_text_parts_and_a_null_assistant_content() {
-        let got = parse(json!([
+        let got = parse(&json!([
             {"role": "developer", "content": "be brief"},
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
             {"role": "assistant", "content": null, "refusal": null},
@@ -126,25 +116,25 @@ mod tests {
     #[test]
     fn names_the_message_and_field_at_fault() {
         let user = json!({"role": "user", "content": "hi"});
-        check_param(Value::Null, "messages");
-        check_param(json!("hi"), "messages");
-        check_param(json!([]), "messages");
-        check_param(json!([user, "hi"]), "messages[1]");
-        check_param(json!([{"content": "hi"}]), "messages[0].role");
-        check_param(json!([user, {"role": "wizard", "content": "hi"}]), "messages[1].role");
-        check_param(json!([{"role": "tool", "content": "hi"}]), "messages[0].role");
-        check_param(json!([user, user, {"role": "user"}]), "messages[2].content");
-        check_param(json!([{"role": "user", "content": null}]), "messages[0].content");
-        check_param(json!([{"role": "user", "content": 3}]), "messages[0].content");
-        check_param(json!([{"role": "user", "content": [{"type": "image_url"}]}]), "messages[0].content[0].type");
-        check_param(json!([{"role": "user", "content": [{"type": "text"}]}]), "messages[0].content[0].text");
-        check_param(json!([{"role": "assistant", "tool_calls": [{}]}]), "messages[0].tool_calls");
+        check_param(&Value::Null, "messages");
+        check_param(&json!("hi"), "messages");
+        check_param(&json!([]), "messages");
+        check_param(&json!([user, "hi"]), "messages[1]");
+        check_param(&json!([{"content": "hi"}]), "messages[0].role");
+        check_param(&json!([user, {"role": "wizard", "content": "hi"}]), "messages[1].role");
+        check_param(&json!([{"role": "tool", "content": "hi"}]), "messages[0].role");
+        check_param(&json!([user, user, {"role": "user"}]), "messages[2].content");
+        check_param(&json!([{"role": "user", "content": null}]), "messages[0].content");
+        check_param(&json!([{"role": "user", "content": 3}]), "messages[0].content");
+        check_param(&json!([{"role": "user", "content": [{"type": "image_url"}]}]), "messages[0].content[0].type");
+        check_param(&json!([{"role": "user", "content": [{"type": "text"}]}]), "messages[0].content[0].text");
+        check_param(&json!([{"role": "assistant", "tool_calls": [{}]}]), "messages[0].tool_calls");
     }
 
     #[test]
     fn accepts_as_many_messages_as_the_limit_and_not_one_more() {
         let messages = |count| json!(vec![json!({"role": "user", "content": "x"}); count]);
-        assert_eq!(parse(messages(limits::MESSAGES)).unwrap().len(), limits::MESSAGES);
-        check_param(messages(limits::MESSAGES + 1), "messages");
+        assert_eq!(parse(&messages(limits::MESSAGES)).unwrap().len(), limits::MESSAGES);
+        check_param(&messages(limits::MESSAGES + 1), "messages");
     }
 }

@@ -67,7 +67,11 @@ impl Metrics {
                 "Time between two tokens of one generation.",
                 "model",
             )?,
-            prompt_tokens: counter("camshaft_prompt_tokens_total", "Prompt tokens of started generations.", &["model"])?,
+            prompt_tokens: counter(
+                "camshaft_prompt_tokens_total",
+                "Prompt tokens of started generations.",
+                &["model"],
+            )?,
             prompt_tokens_cached: counter(
                 "camshaft_prompt_tokens_cached_total",
                 "Prompt tokens that were found in a prefix cache.",

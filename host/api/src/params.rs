@@ -204,8 +204,8 @@ mod tests {
     }
 
     /// `param` and message of the refusal.
-    fn refusal(body: Value) -> (Option<String>, String) {
-        let error = read(&body).unwrap_err().answer().body.error;
+    fn refusal(body: &Value) -> (Option<String>, String) {
+        let error = read(body).unwrap_err().answer().body.error;
         (error.param, error.message)
     }
 
@@ -225,7 +225,7 @@ mod tests {
             assert!(read(&json!({name: range.min})).is_ok(), "{name}");
             assert!(read(&json!({name: range.max})).is_ok(), "{name}");
             for value in [range.min - past, range.max + past] {
-                let (param, message) = refusal(json!({name: value}));
+                let (param, message) = refusal(&json!({name: value}));
                 assert_eq!(param.as_deref(), Some(name));
                 let bounds = format!("{name} must be between {} and {}, got {value}", range.min, range.max);
                 assert_eq!(message, bounds);
@@ -242,7 +242,7 @@ mod tests {
             assert!(read(&json!({name: range.min as i64})).is_ok(), "{name}");
             assert!(read(&json!({name: range.max as i64})).is_ok(), "{name}");
             for value in [range.min as i64 - 1, range.max as i64 + 1, i64::MIN, i64::MAX] {
-                assert_eq!(refusal(json!({name: value})).0.as_deref(), Some(name), "{value}");
+                assert_eq!(refusal(&json!({name: value})).0.as_deref(), Some(name), "{value}");
             }
         }
     }
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(seed(json!(u64::MAX)), u64::MAX);
         assert_eq!(seed(json!(-1)), u64::MAX);
         assert_ne!(seed(Value::Null), seed(Value::Null));
-        assert_eq!(refusal(json!({"seed": 1.5})).0.as_deref(), Some("seed"));
+        assert_eq!(refusal(&json!({"seed": 1.5})).0.as_deref(), Some("seed"));
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(stop(json!(["a", "b", "c", "d"])).unwrap().len(), 4);
         assert_eq!(stop(json!("y".repeat(512))).unwrap().len(), 1);
         for bad in [json!(["a", "b", "c", "d", "e"]), json!(""), json!(["a", ""]), json!("y".repeat(513)), json!([1])] {
-            assert_eq!(refusal(json!({"stop": bad})).0.as_deref(), Some("stop"));
+            assert_eq!(refusal(&json!({"stop": bad})).0.as_deref(), Some("stop"));
         }
     }
 
@@ -281,11 +281,11 @@ mod tests {
         let last = LogitBias { token: Token(255), bias: 100.0 };
         assert_eq!(settings.sampling.logit_bias, [LogitBias { token: Token(0), bias: -100.0 }, last]);
         for bad in [json!({"256": 1}), json!({"-1": 1}), json!({"1.5": 1}), json!({"cat": 1})] {
-            assert_eq!(refusal(json!({"logit_bias": bad})).0.as_deref(), Some("logit_bias"));
+            assert_eq!(refusal(&json!({"logit_bias": bad})).0.as_deref(), Some("logit_bias"));
         }
-        assert_eq!(refusal(json!({"logit_bias": {"7": 101}})).0.as_deref(), Some("logit_bias.7"));
+        assert_eq!(refusal(&json!({"logit_bias": {"7": 101}})).0.as_deref(), Some("logit_bias.7"));
         let many = |count: usize| json!({"logit_bias": (0..count).map(|i| (format!("{i:05}"), 1)).collect::<std::collections::HashMap<_, _>>()});
-        let (_, message) = refusal(many(1025));
+        let (_, message) = refusal(&many(1025));
         assert_eq!(message, "logit_bias has 1025 entries, at most 1024");
     }
 
@@ -301,9 +301,9 @@ mod tests {
             ("stream_options", json!({"include_usage": true})),
             ("samplers", json!("avoid-words")),
         ] {
-            assert_eq!(refusal(json!({name: value})).0.as_deref(), Some(name));
+            assert_eq!(refusal(&json!({name: value})).0.as_deref(), Some(name));
         }
-        assert_eq!(refusal(json!({"samplers": ["avoid-words", "nope"]})).0.as_deref(), Some("samplers[1]"));
+        assert_eq!(refusal(&json!({"samplers": ["avoid-words", "nope"]})).0.as_deref(), Some("samplers[1]"));
         let harmless = json!({"tools": [], "functions": null, "response_format": {"type": "text"}, "suffix": "",
             "best_of": 1, "user": "me", "service_tier": "auto", "store": true, "x_unknown": {"deep": [1]},
             "samplers": ["avoid-words"], "stream": true, "stream_options": {"include_usage": true}});

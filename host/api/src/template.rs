@@ -17,7 +17,7 @@ use serde_json::Map;
 use crate::error::ApiError;
 use crate::messages::Message;
 
-pub(crate) use prompt::{contains_control_text, tokens};
+pub(crate) use prompt::tokens;
 
 /// Template instructions that one rendering may run; past it the request is refused.
 const FUEL: u64 = 5_000_000;
@@ -89,9 +89,10 @@ impl ChatTemplate {
         variables.extend(kwargs.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
         variables.push(("messages".to_owned(), Value::from(Serde(messages))));
         let mut output = Capped(Vec::new());
-        let rendered = self.environment.get_template(NAME).and_then(|template| {
-            template.render_captured_to(Value::from_pairs(variables), &mut output).map(drop)
-        });
+        let rendered = self
+            .environment
+            .get_template(NAME)
+            .and_then(|template| template.render_captured_to(Value::from_pairs(variables), &mut output).map(drop));
         rendered.map_err(|error| refused(&error))?;
         String::from_utf8(output.0).map_err(|_| ApiError::Internal("a chat template wrote invalid UTF-8".to_owned()))
     }

@@ -31,6 +31,7 @@ pub struct Start {
     pub generation: Generation,
     /// At least one token, and room for one more in the context.
     pub prompt: Arc<[Token]>,
+    /// With the seed of this choice.
     pub params: SamplingParams,
     /// Names of the samplers to chain instead of all in force.
     pub samplers: Option<Vec<String>>,

@@ -332,12 +332,15 @@ pub trait Scheduler: Send {
     fn schedule(&mut self, point: &SchedulingPoint) -> Result<Vec<Action>, Fault>;
 }
 
+/// A scheduler and the policy that it is an instance of.
+pub type NamedScheduler = (PolicyName, Box<dyn Scheduler>);
+
 /// Makes schedulers.
 pub trait SchedulerHook: Send + Sync + fmt::Debug {
     /// Changes when another scheduler has come into force.
     fn generation(&self) -> Generation;
     /// A fresh instance of the scheduler in force; `None` where the native one is to be used.
-    fn open(&self) -> Result<Option<(PolicyName, Box<dyn Scheduler>)>, Fault>;
+    fn open(&self) -> Result<Option<NamedScheduler>, Fault>;
     /// Tells that a scheduler's actions were refused by the pool (counted as a fault of invalid output).
     fn refused(&self, fault: &Fault);
 }

@@ -59,7 +59,7 @@ impl Sequence {
         vocabulary: Arc<Vocabulary>,
         context_tokens: u32,
     ) -> Self {
-        let row = Row::new(&start.prompt, start.params.seed.wrapping_add(u64::from(start.choice)));
+        let row = Row::new(&start.prompt, start.params.seed);
         let text = TextStream::new(&start.stop);
         let phase = Phase::Prefill { done: 0 };
         let unreported = VecDeque::new();

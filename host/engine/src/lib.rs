@@ -1,1 +1,17 @@
-#![forbid(unsafe_code)]
+//! llama.cpp behind core's [`camshaft_core::engine::Engine`].
+//!
+//! The only package with hand-written `unsafe`; each block says why it is sound.
+#![deny(unsafe_op_in_unsafe_fn)]
+#![warn(clippy::undocumented_unsafe_blocks)]
+
+mod backend;
+mod context;
+mod error;
+mod gguf;
+mod load;
+mod tokenizer;
+
+pub use backend::system_info;
+pub use context::{EngineOptions, KvType, LlamaEngine};
+pub use error::EngineLoadError;
+pub use load::{LoadOptions, LoadedModel};

@@ -78,5 +78,9 @@ pub enum PolicyError {
 }
 
 fn seconds(limit: Duration) -> String {
-    if limit.as_millis() % 1000 == 0 { format!("{} s", limit.as_secs()) } else { format!("{} ms", limit.as_millis()) }
+    if limit.as_millis().is_multiple_of(1000) {
+        format!("{} s", limit.as_secs())
+    } else {
+        format!("{} ms", limit.as_millis())
+    }
 }

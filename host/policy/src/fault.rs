@@ -13,8 +13,8 @@ pub(crate) struct GuestError {
 }
 
 /// Ends the guest's call because it passed something that the interface does not allow.
-pub(crate) fn invalid(detail: impl ToString) -> wasmtime::Error {
-    wasmtime::Error::new(GuestError { kind: FaultKind::InvalidOutput, detail: detail.to_string() })
+pub(crate) fn invalid(detail: impl Into<String>) -> wasmtime::Error {
+    wasmtime::Error::new(GuestError { kind: FaultKind::InvalidOutput, detail: detail.into() })
 }
 
 /// Ends the guest's call because it did something that guests may not do.

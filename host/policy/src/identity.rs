@@ -33,21 +33,16 @@ struct LineAllowance {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Allowance {
     /// Yes; and this many were dropped since the last one that was.
-    Granted { dropped: u64 },
+    Granted {
+        dropped: u64,
+    },
     Spent,
 }
 
 impl Identity {
     pub(crate) fn new(hook: Hook, name: PolicyName, metrics: Arc<PluginMetrics>) -> Self {
         let lines = LineAllowance { window: Instant::now(), written: 0, dropped: 0 };
-        Self {
-            hook,
-            name,
-            state: Mutex::default(),
-            series: Mutex::default(),
-            metrics,
-            lines: Mutex::new(lines),
-        }
+        Self { hook, name, state: Mutex::default(), series: Mutex::default(), metrics, lines: Mutex::new(lines) }
     }
 
     /// Takes one line of the plugin's allowance.

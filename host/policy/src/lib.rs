@@ -1,13 +1,31 @@
-//! WebAssembly policies.
+//! WebAssembly policies: loading, hot swap, limits, faults.
+//!
+//! [`PolicyHost`] watches a policy directory and answers core's four hooks with the components in it. Everything that a
+//! guest says is checked; what a guest does wrong is a fault and never more than that.
 #![forbid(unsafe_code)]
 
+mod answers;
 mod bindings;
 mod error;
+mod examine;
 mod fault;
+mod files;
+mod hooks;
+mod host;
 mod identity;
 mod imports;
+mod inspect;
+mod load;
+mod loaded;
+mod metrics;
+mod registry;
 mod runtime;
 mod sidecar;
 mod store;
 mod text;
 mod wasi;
+mod watch;
+
+pub use error::PolicyError;
+pub use host::{PolicyConfig, PolicyHost, check_dir};
+pub use inspect::{PluginReport, inspect};

@@ -147,8 +147,9 @@ struct Budget {
 }
 
 impl Budget {
-    /// Epochs count time on the wall, in which a busy machine may not have run this thread at all. At the first deadline
-    /// the thread's CPU time is read and the deadline given again; the guest is killed once it has used it *running*.
+    /// Epochs count time on the wall, in which a busy machine may not have run this thread at all. So at the deadline the
+    /// thread's CPU time is read and the deadline given again, and the guest is killed at the next one if it has been
+    /// *running* for half of it: one that spins has twice its deadline at the most, one that was kept waiting is spared.
     fn at_deadline(&mut self) -> UpdateDeadline {
         let now = cpu_time();
         let (since, extensions) = self.passed.unwrap_or((now, 0));

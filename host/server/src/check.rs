@@ -69,7 +69,7 @@ pub(crate) fn plugins(files: &[PathBuf]) -> Result<(), ServerError> {
         }
         match camshaft_policy::inspect(file) {
             Ok(found) => {
-                let _ = writeln!(report, "{}: ok\n{found}", file.display());
+                describe(&mut report, &found);
             }
             Err(error) => {
                 let _ = writeln!(report, "{}: {error}", file.display());
@@ -79,6 +79,22 @@ pub(crate) fn plugins(files: &[PathBuf]) -> Result<(), ServerError> {
     }
     print(&report)?;
     failure.map_or(Ok(()), Err)
+}
+
+fn describe(report: &mut String, found: &camshaft_policy::PluginReport) {
+    let _ = writeln!(report, "{}: ok", found.file.display());
+    let schema = if found.settings_schema.is_empty() { "none" } else { &found.settings_schema };
+    for (what, value) in [
+        ("hook", found.hook.to_string()),
+        ("api", format!("camshaft:policy@{}", found.api_version)),
+        ("plugin", format!("{} {}", found.name, found.version)),
+        ("size", format!("{} bytes", found.size_bytes)),
+        ("sha256", found.sha256.clone()),
+        ("imports", found.imports.join(" ")),
+        ("settings", schema.to_owned()),
+    ] {
+        let _ = writeln!(report, "  {what}: {value}");
+    }
 }
 
 fn print(text: &str) -> Result<(), ServerError> {

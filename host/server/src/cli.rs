@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Overrides};
 use crate::error::ServerError;
-use crate::{check, logging, serve};
+use crate::{check, logging, models, serve};
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -22,6 +22,12 @@ enum Command {
     Serve(ConfigArgs),
     /// Check configuration, models and policies without serving.
     Check(ConfigArgs),
+    /// Load a model and its context, then end: what `serve` and `check` try in a process of its own first, because
+    /// llama.cpp aborts on some corrupt files.
+    #[command(hide = true)]
+    ProbeModel {
+        path: PathBuf,
+    },
     /// Look at policy components.
     Plugin {
         #[command(subcommand)]
@@ -98,6 +104,7 @@ pub fn run() -> ExitCode {
             logging::start(&config.log)?;
             check::configuration(&config)
         }),
+        Command::ProbeModel { path } => models::probe_here(&path),
         Command::Plugin { command: PluginCommand::Check { files } } => check::plugins(&files),
     };
     match done {

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use camshaft_core::policy::WorkerFacts;
-use prometheus::{Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use crate::error::ServerError;
 
@@ -16,8 +16,6 @@ pub(crate) struct ServerMetrics {
     kv_tokens: GaugeVec,
     kv_usage: GaugeVec,
     worker_up: IntGaugeVec,
-    #[expect(dead_code, reason = "exported at 0 so that alerts can be written; workers are not restarted yet")]
-    worker_restarts: IntCounter,
 }
 
 /// Handles of one model's pool.
@@ -67,7 +65,6 @@ impl ServerMetrics {
             kv_tokens: GaugeVec::new(Opts::new("camshaft_kv_tokens", "KV cache of all workers, in tokens"), &["model", "state"])?,
             kv_usage: GaugeVec::new(Opts::new("camshaft_kv_usage_ratio", "Share of the KV cache that is held"), &["model"])?,
             worker_up: gauge("camshaft_worker_up", "Whether the worker runs", &["model", "worker"])?,
-            worker_restarts: IntCounter::new("camshaft_worker_restarts_total", "Workers started again after a failure")?,
         };
         registry.register(Box::new(metrics.waiting.clone()))?;
         registry.register(Box::new(metrics.running.clone()))?;
@@ -76,7 +73,6 @@ impl ServerMetrics {
         registry.register(Box::new(metrics.kv_tokens.clone()))?;
         registry.register(Box::new(metrics.kv_usage.clone()))?;
         registry.register(Box::new(metrics.worker_up.clone()))?;
-        registry.register(Box::new(metrics.worker_restarts.clone()))?;
         Ok(metrics)
     }
 

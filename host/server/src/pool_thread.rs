@@ -57,7 +57,7 @@ impl PoolThread {
         let (submissions, reports) = (self.setup.submissions.clone(), self.setup.reports.clone());
         select! {
             recv(submissions) -> message => match message {
-                Ok(message) => self.take(message),
+                Ok(message) => if !self.take(message) { return false },
                 Err(_) => return false,
             },
             recv(reports) -> report => if let Ok(report) = report { self.note(report) },
@@ -71,7 +71,11 @@ impl PoolThread {
         }
         for _ in 0..BURST {
             match submissions.try_recv() {
-                Ok(message) => self.take(message),
+                Ok(message) => {
+                    if !self.take(message) {
+                        return false;
+                    }
+                }
                 Err(_) => break,
             }
         }
@@ -83,11 +87,18 @@ impl PoolThread {
         deadline.map_or(LOOK_OVER, |at| at.saturating_sub(self.setup.begun.elapsed()).min(LOOK_OVER))
     }
 
-    fn take(&mut self, message: PoolMessage) {
+    /// False when the pool shall end.
+    fn take(&mut self, message: PoolMessage) -> bool {
         match message {
             PoolMessage::Submit(submission) => self.submit(*submission),
             PoolMessage::Wake => self.sweep(),
+            PoolMessage::Stop => {
+                self.fail_waiting();
+                self.setup.workers.keys().for_each(|&worker| self.send(worker, WorkerMessage::Stop));
+                return false;
+            }
         }
+        true
     }
 
     fn submit(&mut self, submission: Submission) {

@@ -22,6 +22,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 pub(crate) enum WorkerMessage {
     Start { start: Box<Start>, stream: Stream },
     Command(Command),
+    /// End now, with whatever runs.
+    Stop,
 }
 
 /// Worker thread to pool.
@@ -99,21 +101,19 @@ impl WorkerThread {
                 self.setup.messages.recv().map_err(|_| TryRecvError::Disconnected)
             };
             match received {
-                Ok(message) => self.take(message, engine),
+                Ok(WorkerMessage::Stop) => return false,
+                Ok(WorkerMessage::Start { start, stream }) => {
+                    self.streams.insert(start.id, stream);
+                    self.carry_out(Command::Start(start), engine);
+                }
+                Ok(WorkerMessage::Command(command)) => self.carry_out(command, engine),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return !idle || behind,
             }
         }
     }
 
-    fn take(&mut self, message: WorkerMessage, engine: &mut impl Engine) {
-        let command = match message {
-            WorkerMessage::Start { start, stream } => {
-                self.streams.insert(start.id, stream);
-                Command::Start(start)
-            }
-            WorkerMessage::Command(command) => command,
-        };
+    fn carry_out(&mut self, command: Command, engine: &mut impl Engine) {
         self.setup.worker.handle(command, engine, &mut self.events);
         self.send_events();
     }

@@ -27,6 +27,7 @@ impl Formatter for OneLine {
 }
 
 /// Without HTML escapes, which the filter of the same name in plain Jinja adds.
+#[allow(clippy::needless_pass_by_value, reason = "the shape that minijinja calls filters in")]
 pub(super) fn filter(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent = options.get::<Option<usize>>("indent")?;
     // Accepted because templates pass them; the output is never ASCII-escaped or sorted.

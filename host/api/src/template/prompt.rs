@@ -43,21 +43,21 @@ pub(crate) fn tokens(
         return Err(ApiError::param("chat_template_kwargs", message));
     }
     let written: String = messages.iter().map(|message| message.content.trim()).collect();
-    let pieces_or_whole;
+    let pieces;
     let rendered;
     if contains_control_text(tokenizer, &written) {
         let markers = Markers::new(messages);
         rendered = template.render(&markers.messages, kwargs)?;
-        pieces_or_whole = markers.split(&rendered, messages);
+        pieces = markers.split(&rendered, messages);
     } else {
         rendered = template.render(messages, kwargs)?;
-        pieces_or_whole = vec![Piece::Template(&rendered)];
+        pieces = vec![Piece::Template(&rendered)];
     }
-    Ok(tokenize(tokenizer, &model.info.bos_text, &pieces_or_whole))
+    Ok(tokenize(tokenizer, &model.info.bos_text, &pieces))
 }
 
 /// Whether a tokenizer that reads control tokens sees any in `text`.
-pub(crate) fn contains_control_text(tokenizer: &dyn Tokenizer, text: &str) -> bool {
+fn contains_control_text(tokenizer: &dyn Tokenizer, text: &str) -> bool {
     !text.is_empty() && tokenizer.tokenize(text, false, true) != tokenizer.tokenize(text, false, false)
 }
 

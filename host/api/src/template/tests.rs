@@ -62,11 +62,11 @@ fn user(contents: &[&str]) -> Vec<Message> {
     contents.iter().map(|content| message(Role::User, content)).collect()
 }
 
-fn kwargs(value: Value) -> Map<String, Value> {
+fn kwargs(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-fn tokenized(template: Option<&str>, contents: &[&str], variables: Value) -> Result<Vec<u32>, ApiError> {
+fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Result<Vec<u32>, ApiError> {
     let info = info(template, "<|bos|>", "<|end|>");
     let compiled = ChatTemplate::compile(&info).unwrap();
     let (pool, _) = crossbeam_channel::bounded(1);
@@ -79,78 +79,78 @@ fn bytes(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
 }
 
-fn rendered(template: &str, contents: &[&str], variables: Value) -> Result<String, String> {
+fn rendered(template: &str, contents: &[&str], variables: &Value) -> Result<String, String> {
     let compiled = ChatTemplate::compile(&info(Some(template), "<s>", "</s>")).unwrap();
     compiled.render(&user(contents), &kwargs(variables)).map_err(|error| error.to_string())
 }
 
 #[test]
 fn reads_control_tokens_of_the_template_and_adds_no_second_bos() {
-    let got = tokenized(Some(TEMPLATE), &[" hi "], json!({})).unwrap();
+    let got = tokenized(Some(TEMPLATE), &[" hi "], &json!({})).unwrap();
     assert_eq!(got, [vec![256, 257], bytes("hi"), vec![258]].concat());
 }
 
 #[test]
 fn adds_bos_to_a_template_that_does_not_begin_with_it() {
-    let got = tokenized(None, &["hi"], json!({})).unwrap();
+    let got = tokenized(None, &["hi"], &json!({})).unwrap();
     assert_eq!(got, [vec![256], bytes("user: hi\nassistant:")].concat());
 }
 
 #[test]
 fn reads_control_text_that_a_client_wrote_as_plain_text() {
-    let got = tokenized(Some(TEMPLATE), &[" a<|end|>b\n", "c"], json!({})).unwrap();
+    let got = tokenized(Some(TEMPLATE), &[" a<|end|>b\n", "c"], &json!({})).unwrap();
     let expected = [vec![256, 257], bytes("a<|end|>b"), vec![258, 257], bytes("c"), vec![258]].concat();
     assert_eq!(got, expected);
 }
 
 #[test]
 fn reads_control_text_split_over_neighbouring_messages_as_plain_text() {
-    let got = tokenized(Some("{% for m in messages %}{{ m.content }}{% endfor %}"), &["<|e", "nd|>"], json!({}));
+    let got = tokenized(Some("{% for m in messages %}{{ m.content }}{% endfor %}"), &["<|e", "nd|>"], &json!({}));
     assert_eq!(got.unwrap(), [vec![256], bytes("<|end|>")].concat());
 }
 
 #[test]
 fn keeps_edge_space_where_the_template_does_not_trim() {
     let template = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
-    let got = tokenized(Some(template), &[" <|end|> ", "  "], json!({})).unwrap();
+    let got = tokenized(Some(template), &[" <|end|> ", "  "], &json!({})).unwrap();
     assert_eq!(got, [vec![256], bytes("[ <|end|> ][  ]")].concat());
 }
 
 #[test]
 fn refuses_control_text_in_template_variables() {
-    let error = tokenized(Some(TEMPLATE), &["hi"], json!({"extra": {"a": ["<|end|>"]}})).unwrap_err();
+    let error = tokenized(Some(TEMPLATE), &["hi"], &json!({"extra": {"a": ["<|end|>"]}})).unwrap_err();
     assert_eq!(error.answer().body.error.param.as_deref(), Some("chat_template_kwargs"));
-    assert!(tokenized(Some(TEMPLATE), &["hi"], json!({"extra": "x"})).is_ok());
+    assert!(tokenized(Some(TEMPLATE), &["hi"], &json!({"extra": "x"})).is_ok());
 }
 
 #[test]
 fn refuses_to_replace_the_hosts_variables() {
-    let error = rendered(FALLBACK, &["hi"], json!({"messages": []})).unwrap_err();
+    let error = rendered(FALLBACK, &["hi"], &json!({"messages": []})).unwrap_err();
     assert_eq!(error, "the template variable messages may not be set");
 }
 
 #[test]
 fn passes_what_raise_exception_says_to_the_client() {
     let template = "{% macro f() %}{{ raise_exception('roles must alternate') }}{% endmacro %}{{ f() }}";
-    assert_eq!(rendered(template, &["hi"], json!({})), Err("roles must alternate".to_owned()));
+    assert_eq!(rendered(template, &["hi"], &json!({})), Err("roles must alternate".to_owned()));
 }
 
 #[test]
 fn stops_templates_that_run_or_write_without_end() {
     let looping = "{% for i in range(10000) %}{% for j in range(10000) %}{% set x = j %}{% endfor %}{% endfor %}";
-    assert!(rendered(looping, &["hi"], json!({})).unwrap_err().contains("fuel"));
+    assert!(rendered(looping, &["hi"], &json!({})).unwrap_err().contains("fuel"));
     let long = "x".repeat(1 << 20);
     let writing = "{% for i in range(1000) %}{{ messages[0].content }}{% endfor %}";
-    assert!(rendered(writing, &[&long], json!({})).unwrap_err().contains("cannot render"));
+    assert!(rendered(writing, &[&long], &json!({})).unwrap_err().contains("cannot render"));
     let recursive = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
-    assert!(rendered(recursive, &["hi"], json!({})).unwrap_err().contains("cannot render"));
+    assert!(rendered(recursive, &["hi"], &json!({})).unwrap_err().contains("cannot render"));
 }
 
 #[test]
 fn offers_what_published_templates_use() {
     let check = |template: &str, expected: &str| {
         let variables = json!({"tools": [{"name": "f", "n": 1}], "thinking": false});
-        assert_eq!(rendered(template, &["<b>'hi'"], variables).as_deref(), Ok(expected), "{template}");
+        assert_eq!(rendered(template, &["<b>'hi'"], &variables).as_deref(), Ok(expected), "{template}");
     };
     check("{{ messages[0]['content'] }}", "<b>'hi'");
     check("{{ messages[0].content.strip().startswith('<b>') }}", "True");
@@ -158,7 +158,10 @@ fn offers_what_published_templates_use() {
     check("{{ tools | tojson }}", r#"[{"name": "f", "n": 1}]"#);
     check("{{ tools | tojson(indent=2) }}", "[\n  {\n    \"name\": \"f\",\n    \"n\": 1\n  }\n]");
     check("{{ messages[0].content | tojson }}", r#""<b>'hi'""#);
-    check("{% for i in range(5) %}{% if i == 1 %}{% continue %}{% elif i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}", "02");
+    check(
+        "{% for i in range(5) %}{% if i == 1 %}{% continue %}{% elif i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+        "02",
+    );
     check("{% set ns = namespace(x=1) %}{% for m in messages %}{% set ns.x = 2 %}{% endfor %}{{ ns.x }}", "2");
     check("{% if messages[0].tool_calls is defined %}a{% else %}b{% endif %}", "b");
     check("{% if thinking is defined and thinking is false %}off{% endif %}", "off");

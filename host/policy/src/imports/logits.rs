@@ -19,7 +19,7 @@ pub struct BorrowedRow;
 type This = Resource<BorrowedRow>;
 
 fn checked<T>(result: Result<T, RowError>) -> wasmtime::Result<T> {
-    result.map_err(invalid)
+    result.map_err(|error| invalid(error.to_string()))
 }
 
 fn count(n: usize) -> u32 {
@@ -53,14 +53,7 @@ impl HostRow for GuestState {
         checked(self.row.bias(&ids, &values))
     }
 
-    fn penalize(
-        &mut self,
-        _: This,
-        last_n: u32,
-        repeat: f32,
-        frequency: f32,
-        presence: f32,
-    ) -> wasmtime::Result<()> {
+    fn penalize(&mut self, _: This, last_n: u32, repeat: f32, frequency: f32, presence: f32) -> wasmtime::Result<()> {
         checked(self.row.penalize(last_n, repeat, frequency, presence))
     }
 
@@ -112,7 +105,10 @@ impl HostRow for GuestState {
     }
 
     fn draw(&mut self, _: This) -> wasmtime::Result<u32> {
-        self.row.draw().map(|token| token.0).ok_or_else(|| invalid("no token is left to draw: all of the row is banned"))
+        self.row
+            .draw()
+            .map(|token| token.0)
+            .ok_or_else(|| invalid("no token is left to draw: all of the row is banned"))
     }
 
     fn drop(&mut self, _: This) -> wasmtime::Result<()> {

@@ -154,7 +154,9 @@ mod tests {
     fn sets_only_over_the_expected_version() {
         let (mut store, now) = (StateStore::default(), Instant::now());
         let first = store.compare_and_set("k".into(), None, b"1".to_vec(), (now, None)).unwrap();
-        assert!(matches!(store.compare_and_set("k".into(), None, vec![], (now, None)), Err(Error::Conflict(Some(v))) if v == first));
+        assert!(
+            matches!(store.compare_and_set("k".into(), None, vec![], (now, None)), Err(Error::Conflict(Some(v))) if v == first)
+        );
         let second = store.compare_and_set("k".into(), Some(first), b"2".to_vec(), (now, None)).unwrap();
         assert!(second > first);
         store.remove("k");

@@ -141,12 +141,7 @@ impl streams::HostOutputStream for Wasi<'_> {
         Ok(())
     }
 
-    fn splice(
-        &mut self,
-        _: Resource<DynOutputStream>,
-        _: Resource<DynInputStream>,
-        _: u64,
-    ) -> StreamResult<u64> {
+    fn splice(&mut self, _: Resource<DynOutputStream>, _: Resource<DynInputStream>, _: u64) -> StreamResult<u64> {
         Err(StreamError::Closed)
     }
 

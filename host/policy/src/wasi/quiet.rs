@@ -1,9 +1,9 @@
 //! The rest of WASI: an empty environment, no terminal, no files, no sockets, random numbers.
 use wasmtime::component::{Linker, Resource};
 use wasmtime_wasi::filesystem::Descriptor;
+use wasmtime_wasi::p2::UdpSocket;
 use wasmtime_wasi::p2::bindings::cli::{terminal_input, terminal_output};
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddressFamily};
-use wasmtime_wasi::p2::UdpSocket;
 use wasmtime_wasi::p2::bindings::{cli, random, sync};
 
 use super::Wasi;
@@ -74,7 +74,9 @@ impl cli::terminal_stderr::Host for Wasi<'_> {
 impl Wasi<'_> {
     fn random_bytes(&mut self, len: u64) -> wasmtime::Result<Vec<u8>> {
         if len > RANDOM_BYTES {
-            return Err(invalid(format!("{len} random bytes were asked for; at most {RANDOM_BYTES} are given at once")));
+            return Err(invalid(format!(
+                "{len} random bytes were asked for; at most {RANDOM_BYTES} are given at once"
+            )));
         }
         Ok(self.state.randomness.bytes(len as usize))
     }

@@ -1,0 +1,129 @@
+//! Log-probabilities in the two shapes that chat and plain completions have for them.
+use camshaft_core::ids::Token;
+use camshaft_core::message::TokenLogprob;
+use camshaft_core::vocabulary::Vocabulary;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// What OpenAI writes for a probability of nothing; JSON knows no infinity.
+const IMPOSSIBLE: f32 = -9999.0;
+
+#[derive(Debug, Serialize)]
+pub(super) struct ChatLogprobs {
+    content: Vec<ChatToken>,
+    refusal: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ChatToken {
+    #[serde(flatten)]
+    drawn: Candidate,
+    top_logprobs: Vec<Candidate>,
+}
+
+#[derive(Debug, Serialize)]
+struct Candidate {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct TextLogprobs {
+    tokens: Vec<String>,
+    token_logprobs: Vec<f32>,
+    top_logprobs: Vec<Map<String, Value>>,
+    /// In characters, from the beginning of the choice's text.
+    text_offset: Vec<usize>,
+}
+
+/// `None` where there are no tokens to speak of.
+pub(super) fn chat(vocabulary: &Vocabulary, tokens: &[TokenLogprob]) -> Option<ChatLogprobs> {
+    let content = tokens.iter().map(|drawn| ChatToken {
+        drawn: candidate(vocabulary, drawn.token, drawn.logprob),
+        top_logprobs: drawn.top.iter().map(|&(token, logprob)| candidate(vocabulary, token, logprob)).collect(),
+    });
+    (!tokens.is_empty()).then(|| ChatLogprobs { content: content.collect(), refusal: None })
+}
+
+/// `offset` is where the first token begins; it is moved behind the last one. `None` where there are no tokens.
+pub(super) fn text(vocabulary: &Vocabulary, tokens: &[TokenLogprob], offset: &mut usize) -> Option<TextLogprobs> {
+    let mut out = TextLogprobs::default();
+    for drawn in tokens {
+        let text = lossy(vocabulary, drawn.token);
+        let mut top: Map<String, Value> = Map::new();
+        for &(token, logprob) in &drawn.top {
+            top.entry(lossy(vocabulary, token)).or_insert_with(|| finite(logprob).into());
+        }
+        // The drawn token is always among them.
+        top.entry(text.clone()).or_insert_with(|| finite(drawn.logprob).into());
+        out.text_offset.push(*offset);
+        *offset += text.chars().count();
+        out.tokens.push(text);
+        out.token_logprobs.push(finite(drawn.logprob));
+        out.top_logprobs.push(top);
+    }
+    (!tokens.is_empty()).then_some(out)
+}
+
+fn candidate(vocabulary: &Vocabulary, token: Token, logprob: f32) -> Candidate {
+    let bytes = vocabulary.token_bytes(token).unwrap_or_default().to_vec();
+    Candidate { token: lossy(vocabulary, token), logprob: finite(logprob), bytes }
+}
+
+fn lossy(vocabulary: &Vocabulary, token: Token) -> String {
+    String::from_utf8_lossy(vocabulary.token_bytes(token).unwrap_or_default()).into_owned()
+}
+
+fn finite(logprob: f32) -> f32 {
+    if logprob.is_finite() { logprob } else { IMPOSSIBLE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn drawn() -> (Vocabulary, Vec<TokenLogprob>) {
+        let vocabulary = Vocabulary::new([&b"a"[..], &[0xE2, 0x82], &[0xAC]], Vec::new());
+        let top = vec![(Token(0), -0.25), (Token(1), f32::NEG_INFINITY)];
+        let tokens = vec![
+            TokenLogprob { token: Token(0), logprob: -0.25, top },
+            TokenLogprob { token: Token(2), logprob: f32::NEG_INFINITY, top: Vec::new() },
+        ];
+        (vocabulary, tokens)
+    }
+
+    #[test]
+    fn chat_tokens_carry_exact_bytes_where_text_is_partial() {
+        let (vocabulary, tokens) = drawn();
+        let got = serde_json::to_value(chat(&vocabulary, &tokens)).unwrap();
+        let expected = json!({"content": [
+            {"token": "a", "logprob": -0.25, "bytes": [97], "top_logprobs": [
+                {"token": "a", "logprob": -0.25, "bytes": [97]},
+                {"token": "\u{FFFD}", "logprob": -9999.0, "bytes": [0xE2, 0x82]},
+            ]},
+            {"token": "\u{FFFD}", "logprob": -9999.0, "bytes": [0xAC], "top_logprobs": []},
+        ], "refusal": null});
+        assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn text_tokens_have_parallel_lists_and_running_offsets() {
+        let (vocabulary, tokens) = drawn();
+        let mut offset = 5;
+        let got = serde_json::to_value(text(&vocabulary, &tokens, &mut offset)).unwrap();
+        let expected = json!({
+            "tokens": ["a", "\u{FFFD}"], "token_logprobs": [-0.25, -9999.0], "text_offset": [5, 6],
+            "top_logprobs": [{"a": -0.25, "\u{FFFD}": -9999.0}, {"\u{FFFD}": -9999.0}],
+        });
+        assert_eq!(got, expected);
+        assert_eq!(offset, 7);
+    }
+
+    #[test]
+    fn no_tokens_are_null() {
+        let (vocabulary, _) = drawn();
+        assert!(chat(&vocabulary, &[]).is_none() && text(&vocabulary, &[], &mut 0).is_none());
+    }
+}

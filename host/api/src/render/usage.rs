@@ -1,0 +1,40 @@
+//! The `usage` object.
+use serde::Serialize;
+
+use crate::generation::Totals;
+
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct UsageObject {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    total_tokens: u64,
+    prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct PromptDetails {
+    cached_tokens: u64,
+    audio_tokens: u64,
+}
+
+/// Kinds of tokens that no model here generates; clients expect the fields.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: u64,
+    audio_tokens: u64,
+    accepted_prediction_tokens: u64,
+    rejected_prediction_tokens: u64,
+}
+
+impl From<Totals> for UsageObject {
+    fn from(totals: Totals) -> Self {
+        Self {
+            prompt_tokens: totals.prompt_tokens,
+            completion_tokens: totals.generated_tokens,
+            total_tokens: totals.prompt_tokens + totals.generated_tokens,
+            prompt_tokens_details: PromptDetails { cached_tokens: totals.cached_tokens, audio_tokens: 0 },
+            completion_tokens_details: CompletionDetails::default(),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! From a body's text to a checked request, through the validator policies.
+use camshaft_core::policy::{Hook, ValidateOutcome, ValidateRequest};
+use serde_json::{Map, Value};
+
+use crate::body;
+use crate::error::ApiError;
+use crate::merge_patch;
+use crate::request::{Context, Endpoint, GenerationRequest};
+
+/// Bytes of one amendment; past it the policy counts as failed.
+const AMENDMENT_BYTES: usize = 1 << 20;
+
+/// Parses the body and asks every validator in turn; what one amends is parsed anew before the next one sees it.
+///
+/// # Errors
+/// The first thing wrong with the body, a validator's refusal, or 500 for a validator that failed.
+pub(crate) fn read(endpoint: Endpoint, context: Context<'_>, text: &str) -> Result<GenerationRequest, ApiError> {
+    let mut body = body::parse(text)?;
+    let mut request = endpoint.parse(context, &body)?;
+    let policies = &context.caller.policies;
+    let validators = policies.validators();
+    // Policies read what was parsed: in the client's own text a repeated key could mean one thing here and another there.
+    let mut seen = if validators > 0 { serialize(&body)? } else { String::new() };
+    for index in 0..validators {
+        match policies.validate(index, &question(context, &request, seen.clone())) {
+            ValidateOutcome::Accept => {}
+            ValidateOutcome::Amend(patch) => {
+                request = amend(context, &request, &mut body, &patch)
+                    .map_err(|error| ApiError::BadAmendment { index, detail: error.to_string() })?;
+                seen = serialize(&body)?;
+            }
+            ValidateOutcome::Refuse(refusal) => return Err(ApiError::ValidatorRefused(Box::new(refusal))),
+            ValidateOutcome::Fault(fault) => {
+                return Err(ApiError::PolicyFault { hook: Hook::Validator, fault: Box::new(fault) });
+            }
+        }
+    }
+    Ok(request)
+}
+
+fn serialize(body: &Map<String, Value>) -> Result<String, ApiError> {
+    serde_json::to_string(body).map_err(|error| ApiError::Internal(format!("a body could not be written: {error}")))
+}
+
+fn question(context: Context<'_>, request: &GenerationRequest, body: String) -> ValidateRequest {
+    let settings = &request.settings;
+    let longest = request.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
+    ValidateRequest {
+        endpoint: request.endpoint.as_str(),
+        model: request.served.model.id.clone(),
+        tenant: context.caller.principal.tenant.clone(),
+        body,
+        prompt_tokens: u32::try_from(longest).unwrap_or(u32::MAX),
+        max_tokens: request.prompts.iter().map(|prompt| prompt.max_tokens).max().unwrap_or(0),
+        max_tokens_set: settings.max_tokens.is_some(),
+        temperature: settings.sampling.temperature,
+        top_p: settings.sampling.top_p,
+        n: settings.n,
+        stream: settings.stream,
+    }
+}
+
+/// Applies a merge patch to the body and parses the result.
+fn amend(
+    context: Context<'_>,
+    before: &GenerationRequest,
+    body: &mut Map<String, Value>,
+    patch: &str,
+) -> Result<GenerationRequest, ApiError> {
+    if patch.len() > AMENDMENT_BYTES {
+        let message = format!("the amendment has {} bytes, at most {AMENDMENT_BYTES}", patch.len());
+        return Err(ApiError::Internal(message));
+    }
+    merge_patch::apply(body, &body::parse(patch)?);
+    let after = before.endpoint.parse(context, body)?;
+    if after.served.model.id != before.served.model.id || after.settings.stream != before.settings.stream {
+        return Err(ApiError::Internal("the amendment changes model or stream".to_owned()));
+    }
+    Ok(after)
+}

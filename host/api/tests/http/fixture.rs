@@ -1,0 +1,215 @@
+//! A server with one model in process, and the requests that tests send it.
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::{HeaderMap, Request, StatusCode};
+use camshaft_api::backend::Model;
+use camshaft_api::{Api, ApiLimits, ApiOptions, Readiness, admin_router, public_router};
+use camshaft_core::engine::{ModelInfo, Tokenizer};
+use camshaft_core::ids::Token;
+use camshaft_core::message::Start;
+use camshaft_core::vocabulary::Vocabulary;
+use http_body_util::BodyExt;
+use serde_json::{Value, json};
+use tower::ServiceExt;
+
+use crate::policies::{Fixed, Rules};
+use crate::pool::{Pool, Step, hello};
+
+pub(crate) const BODY_BYTES: usize = 64 << 10;
+pub(crate) const CONTEXT: u32 = 200;
+pub(crate) const MAX_TOKENS: u32 = 100;
+const BOS: u32 = 256;
+const END: u32 = 257;
+const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{% if m.content == 'forbidden' %}\
+    {{ raise_exception('this template refuses') }}{% endif %}[{{ m.role }}]{{ m.content }}<|end|>{% endfor %}\
+    {% if add_generation_prompt %}[assistant]{% endif %}";
+
+/// Token 0 to 255: the byte; then the control tokens `<|bos|>` and `<|end|>`.
+#[derive(Debug)]
+struct Bytes;
+
+impl Tokenizer for Bytes {
+    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
+        let mut tokens: Vec<Token> = add_special.then_some(Token(BOS)).into_iter().collect();
+        let mut rest = text.as_bytes();
+        while let Some((&byte, tail)) = rest.split_first() {
+            let control = [(BOS, "<|bos|>"), (END, "<|end|>")];
+            let found = control.iter().find(|(_, text)| parse_special && rest.starts_with(text.as_bytes()));
+            (rest, _) = match found {
+                Some((token, text)) => (&rest[text.len()..], tokens.push(Token(*token))),
+                None => (tail, tokens.push(Token(u32::from(byte)))),
+            };
+        }
+        tokens
+    }
+}
+
+pub(crate) struct Server {
+    pub(crate) api: Arc<Api>,
+    pub(crate) pool: Pool,
+    pub(crate) public: Router,
+    pub(crate) admin: Router,
+}
+
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) text: String,
+}
+
+impl Server {
+    /// Answers every generation with "Hello".
+    pub(crate) fn new() -> Self {
+        Self::with(Rules::default(), hello)
+    }
+
+    pub(crate) fn scripted(script: impl Fn(&Start) -> Vec<Step> + Send + 'static) -> Self {
+        Self::with(Rules::default(), script)
+    }
+
+    pub(crate) fn with(rules: Rules, script: impl Fn(&Start) -> Vec<Step> + Send + 'static) -> Self {
+        Self::over(rules, Pool::run(Box::new(script)))
+    }
+
+    pub(crate) fn over(rules: Rules, pool: Pool) -> Self {
+        let readiness = Arc::new(Readiness::new());
+        readiness.set_ready();
+        let model = |id: &str| Model {
+            id: id.into(),
+            created: 1_700_000_000,
+            info: info(),
+            tokenizer: Arc::new(Bytes),
+            pool: pool.sender.clone(),
+        };
+        let api = Api::new(ApiOptions {
+            models: vec![model("demo"), model("org/secret")],
+            policies: Arc::new(Fixed(Arc::new(rules))),
+            registry: prometheus::Registry::new(),
+            limits: ApiLimits { body_bytes: BODY_BYTES, max_tokens: MAX_TOKENS, timeout: Duration::from_secs(60) },
+            readiness,
+        });
+        let api = api.unwrap();
+        Self { public: public_router(api.clone()), admin: admin_router(api.clone()), pool, api }
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Reply {
+        self.send(request("POST", path, &body.to_string())).await
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Reply {
+        self.send(request("GET", path, "")).await
+    }
+
+    pub(crate) async fn send(&self, request: Request<Body>) -> Reply {
+        reply(self.public.clone(), request).await
+    }
+
+    pub(crate) async fn admin(&self, path: &str) -> Reply {
+        reply(self.admin.clone(), request("GET", path, "")).await
+    }
+
+    /// A user's message and whatever `more` adds or replaces.
+    pub(crate) async fn chat(&self, more: Value) -> Reply {
+        self.post("/v1/chat/completions", chat_body(more)).await
+    }
+
+    pub(crate) async fn complete(&self, more: Value) -> Reply {
+        self.post("/v1/completions", merged(json!({"model": "demo", "prompt": "ab"}), more)).await
+    }
+
+    /// The only generation so far.
+    pub(crate) fn start(&self) -> Start {
+        let starts = self.pool.starts.lock().unwrap();
+        assert_eq!(starts.len(), 1);
+        starts[0].clone()
+    }
+
+    /// The value of a line of `/metrics` that begins with `series`; 0 without one.
+    pub(crate) async fn metric(&self, series: &str) -> f64 {
+        let text = self.admin("/metrics").await.text;
+        let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        line.map_or(0.0, |value| value.parse().unwrap())
+    }
+}
+
+impl Reply {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {}", self.text))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    /// Checks status and shape of an error and gives its `type`, `code` and `param` (`-` for null), and the message.
+    pub(crate) fn error(&self, status: u16) -> (String, String) {
+        assert_eq!(self.status.as_u16(), status, "{}", self.text);
+        let body = self.json();
+        let error = body["error"].as_object().unwrap();
+        assert_eq!(error.keys().collect::<Vec<_>>(), ["message", "type", "param", "code"]);
+        assert_eq!(body.as_object().unwrap().len(), 1);
+        assert!(self.header("x-request-id").is_some());
+        let text = |name: &str| match &error[name] {
+            Value::Null => "-".to_owned(),
+            value => value.as_str().expect("a string or null").to_owned(),
+        };
+        (format!("{} {} {}", text("type"), text("code"), text("param")), text("message"))
+    }
+
+    /// The JSON payloads of an event stream, and whether it ends with `[DONE]`.
+    pub(crate) fn events(&self) -> (Vec<Value>, bool) {
+        let frames: Vec<&str> = self.text.split_terminator("\n\n").filter(|frame| !frame.starts_with(':')).collect();
+        let payload = |frame: &&str| frame.strip_prefix("data: ").expect("a data line").to_owned();
+        let mut payloads: Vec<String> = frames.iter().map(payload).collect();
+        let done = payloads.pop_if(|last| last == "[DONE]").is_some();
+        (payloads.iter().map(|payload| serde_json::from_str(payload).unwrap()).collect(), done)
+    }
+}
+
+pub(crate) fn info() -> ModelInfo {
+    let pieces = (0..=255_u8).map(|byte| vec![byte]).chain([Vec::new(), Vec::new()]);
+    ModelInfo {
+        name: "Demo".into(),
+        parameters: 3,
+        weight_bytes: 4,
+        trained_context_tokens: 1024,
+        context_tokens: CONTEXT,
+        chat_template: Some(TEMPLATE.into()),
+        bos_text: "<|bos|>".into(),
+        eos_text: "<|end|>".into(),
+        sha256: Some("0123456789abcdef".into()),
+        vocabulary: Arc::new(Vocabulary::new(pieces, vec![Token(END)])),
+    }
+}
+
+pub(crate) fn chat_body(more: Value) -> Value {
+    merged(json!({"model": "demo", "messages": [{"role": "user", "content": "hi"}]}), more)
+}
+
+pub(crate) fn merged(mut body: Value, mut more: Value) -> Value {
+    body.as_object_mut().unwrap().append(more.as_object_mut().unwrap());
+    body
+}
+
+/// With a JSON content type, from a local peer.
+pub(crate) fn request(method: &str, path: &str, body: &str) -> Request<Body> {
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header("content-type", "application/json")
+        .extension(ConnectInfo(SocketAddr::from(([127, 0, 0, 1], 40_000))))
+        .body(Body::from(body.to_owned()))
+        .unwrap()
+}
+
+async fn reply(router: Router, request: Request<Body>) -> Reply {
+    let response = router.oneshot(request).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let bytes = body.collect().await.unwrap().to_bytes();
+    Reply { status: parts.status, headers: parts.headers, text: String::from_utf8(bytes.to_vec()).unwrap() }
+}

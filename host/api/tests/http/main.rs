@@ -1,0 +1,13 @@
+//! The HTTP surface in process: real routers over a scripted pool, a byte-level tokenizer and hand-written policies.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests")]
+
+mod chat;
+mod completions;
+mod errors;
+mod fixture;
+mod policies;
+mod pool;
+mod streaming;
+mod surface;
+mod validators;

@@ -1,0 +1,105 @@
+//! Policies written out by hand: what each hook answers is a closure.
+use std::fmt;
+use std::sync::Arc;
+
+use camshaft_core::ids::{Generation, PolicyName};
+use camshaft_core::policy::{
+    AuthOutcome, AuthRequest, Fault, FaultKind, Hook, Policies, PolicySet, PolicyStatus, Principal, Refusal,
+    ValidateOutcome, ValidateRequest,
+};
+
+type Auth = Box<dyn Fn(&AuthRequest) -> AuthOutcome + Send + Sync>;
+type Validator = Box<dyn Fn(&ValidateRequest) -> ValidateOutcome + Send + Sync>;
+
+pub(crate) struct Rules {
+    pub(crate) auth: Auth,
+    pub(crate) validators: Vec<Validator>,
+    pub(crate) samplers: Vec<PolicyName>,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            auth: Box::new(|_| AuthOutcome::Allow(Principal::anonymous())),
+            validators: Vec::new(),
+            samplers: vec!["standard".into(), "avoid-words".into()],
+        }
+    }
+}
+
+impl Rules {
+    pub(crate) fn validator(
+        mut self,
+        validator: impl Fn(&ValidateRequest) -> ValidateOutcome + Send + Sync + 'static,
+    ) -> Self {
+        self.validators.push(Box::new(validator));
+        self
+    }
+
+    pub(crate) fn auth(mut self, auth: impl Fn(&AuthRequest) -> AuthOutcome + Send + Sync + 'static) -> Self {
+        self.auth = Box::new(auth);
+        self
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Rules")
+    }
+}
+
+impl PolicySet for Rules {
+    fn generation(&self) -> Generation {
+        Generation(7)
+    }
+
+    fn has_auth(&self) -> bool {
+        true
+    }
+
+    fn authenticate(&self, request: &AuthRequest) -> AuthOutcome {
+        (self.auth)(request)
+    }
+
+    fn validators(&self) -> usize {
+        self.validators.len()
+    }
+
+    fn validate(&self, index: usize, request: &ValidateRequest) -> ValidateOutcome {
+        (self.validators[index])(request)
+    }
+
+    fn samplers(&self) -> Vec<PolicyName> {
+        self.samplers.clone()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Fixed(pub(crate) Arc<Rules>);
+
+impl Policies for Fixed {
+    fn current(&self) -> Arc<dyn PolicySet> {
+        self.0.clone()
+    }
+
+    fn status(&self) -> Vec<PolicyStatus> {
+        vec![PolicyStatus {
+            hook: Hook::Sampler,
+            name: "avoid-words".into(),
+            file: "sampler/10-avoid-words.wasm".into(),
+            mode: "enforce".into(),
+            state: "active".into(),
+            serving: Some("ab12".into()),
+            generation: Some(Generation(7)),
+            error: None,
+        }]
+    }
+}
+
+pub(crate) fn refusal(status: u16, code: &str) -> Refusal {
+    Refusal { status, code: code.into(), message: "not like this".into(), param: Some("model".into()) }
+}
+
+pub(crate) fn fault() -> Fault {
+    Fault { plugin: "bad".into(), kind: FaultKind::Trap, detail: "unreachable executed at 0x1f".into() }
+}

@@ -1,0 +1,100 @@
+//! A pool that answers each submission with the events of a script, on a thread as the real one does.
+use std::sync::{Arc, Mutex};
+
+use camshaft_api::backend::{PoolMessage, Submission};
+use camshaft_core::ids::{RequestId, Token};
+use camshaft_core::message::{Delta, Event, FinishReason, Start, TokenLogprob, Usage, WorkerError};
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+/// What a choice does, in order. The channel closes after the last step unless that is `Hold`.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    Started(u32),
+    Text(&'static str),
+    /// Text with the log-probabilities of its bytes as tokens, each with the next byte as the one alternative.
+    Scored(&'static str),
+    Progressed,
+    Finished(FinishReason, u32),
+    Failed(WorkerError),
+    /// Says nothing more until the client is gone, then reports the request on `cancelled`.
+    Hold,
+}
+
+type Script = Box<dyn Fn(&Start) -> Vec<Step> + Send>;
+
+/// What the pool has seen.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) sender: Sender<PoolMessage>,
+    pub(crate) starts: Arc<Mutex<Vec<Start>>>,
+    pub(crate) cancelled: Receiver<RequestId>,
+}
+
+impl Pool {
+    pub(crate) fn run(script: Script) -> Self {
+        let (sender, messages) = bounded::<PoolMessage>(256);
+        let (report, cancelled) = bounded(256);
+        let starts = Arc::new(Mutex::new(Vec::new()));
+        let seen = starts.clone();
+        std::thread::spawn(move || {
+            let mut held: Vec<Submission> = Vec::new();
+            for message in messages {
+                match message {
+                    PoolMessage::Submit(submission) => {
+                        seen.lock().unwrap().push(submission.start.clone());
+                        held.extend(play(*submission, &script));
+                    }
+                    PoolMessage::Wake => {
+                        for gone in held.extract_if(.., |submission| submission.events.is_closed()) {
+                            report.send(gone.start.id).unwrap();
+                        }
+                    }
+                    PoolMessage::Stop => held.clear(),
+                }
+            }
+        });
+        Self { sender, starts, cancelled }
+    }
+
+    /// A pool whose channel takes `capacity` messages and that never looks at them.
+    pub(crate) fn stuck(capacity: usize) -> (Self, Receiver<PoolMessage>) {
+        let (sender, messages) = bounded(capacity);
+        let (_, cancelled) = bounded(1);
+        (Self { sender, starts: Arc::default(), cancelled }, messages)
+    }
+}
+
+fn play(submission: Submission, script: &Script) -> Option<Submission> {
+    let start = &submission.start;
+    let id = start.id;
+    for step in script(start) {
+        let event = match step {
+            Step::Started(cached_tokens) => Event::Started { id, cached_tokens },
+            Step::Text(text) => Event::Delta { id, delta: delta(text, false) },
+            Step::Scored(text) => Event::Delta { id, delta: delta(text, true) },
+            Step::Progressed => Event::Progressed { id, prompt_tokens: 1, generated_tokens: 1 },
+            Step::Finished(reason, generated_tokens) => {
+                let prompt_tokens = start.prompt.len() as u32;
+                Event::Finished { id, reason, usage: Usage { prompt_tokens, cached_tokens: 0, generated_tokens } }
+            }
+            Step::Failed(error) => Event::Failed { id, error },
+            Step::Hold => return Some(submission),
+        };
+        let _ = submission.events.blocking_send(event);
+    }
+    None
+}
+
+fn delta(text: &str, scored: bool) -> Delta {
+    let score = |byte: u8| {
+        let token = Token(u32::from(byte));
+        TokenLogprob { token, logprob: -0.5, top: vec![(token, -0.5), (Token(u32::from(byte) + 1), -1.5)] }
+    };
+    let logprobs = if scored { text.bytes().map(score).collect() } else { Vec::new() };
+    Delta { text: text.to_owned(), tokens: text.len() as u32, logprobs }
+}
+
+/// Two deltas and a proper end.
+pub(crate) fn hello(_: &Start) -> Vec<Step> {
+    vec![Step::Started(2), Step::Text("Hel"), Step::Progressed, Step::Text("lo"), Step::Finished(FinishReason::Stop, 5)]
+}

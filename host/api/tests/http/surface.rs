@@ -1,0 +1,197 @@
+//! What is not generation: models, tokens, health, metrics, admin, request ids, authentication.
+use axum::body::Body;
+use axum::http::Request;
+use camshaft_core::policy::{AuthOutcome, Principal};
+use serde_json::{Value, json};
+
+use crate::fixture::{Server, chat_body, request};
+use crate::policies::{Rules, fault, refusal};
+use crate::pool::hello;
+
+/// Everything a client can reach that is not always open.
+const GUARDED: [(&str, &str); 9] = [
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/chat"),
+    ("POST", "/v1/completions"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/demo"),
+    ("POST", "/v1/tokenize"),
+    ("POST", "/v1/detokenize"),
+    ("GET", "/metrics"),
+    ("HEAD", "/metrics"),
+];
+
+#[tokio::test]
+async fn guards_every_route_but_health() {
+    let refused = Rules::default().auth(|_| AuthOutcome::Refuse(refusal(401, "invalid_api_key")));
+    let server = Server::with(refused, hello);
+    for (method, path) in GUARDED {
+        let reply = server.send(request(method, path, "not even JSON")).await;
+        assert_eq!(reply.status, 401, "{method} {path}");
+        assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
+        if method != "HEAD" {
+            assert_eq!(reply.error(401).0, "authentication_error invalid_api_key model");
+        }
+    }
+    for path in ["/healthz", "/readyz", "/health", "/ready"] {
+        assert_eq!(server.get(path).await.status, 200, "{path}");
+    }
+    assert_eq!(server.metric(r#"camshaft_rejections_total{reason="auth"}"#).await, GUARDED.len() as f64);
+}
+
+#[tokio::test]
+async fn maps_an_auth_refusal_and_a_fault() {
+    let forbidden = Server::with(Rules::default().auth(|_| AuthOutcome::Refuse(refusal(403, "blocked"))), hello);
+    assert_eq!(forbidden.get("/v1/models").await.error(403).0, "permission_error blocked model");
+    let limited =
+        Server::with(Rules::default().auth(|_| AuthOutcome::Refuse(refusal(429, "rate_limit_exceeded"))), hello);
+    let reply = limited.get("/v1/models").await;
+    assert_eq!(reply.error(429).0, "rate_limit_error rate_limit_exceeded model");
+    assert_eq!(reply.header("retry-after"), Some("1"));
+    let broken = Server::with(Rules::default().auth(|_| AuthOutcome::Fault(fault())), hello);
+    let reply = broken.get("/v1/models").await;
+    assert_eq!(reply.error(500), ("server_error server_error -".into(), "an auth policy failed".into()));
+    assert_eq!(reply.header("x-should-retry"), Some("false"));
+}
+
+#[tokio::test]
+async fn shows_auth_policies_the_head_of_the_request() {
+    let rules = Rules::default().auth(|request| {
+        let head = (request.method.as_str(), request.path.as_str(), request.remote_address.as_str(), request.loopback);
+        let key = request.headers.iter().find(|(name, _)| name == "authorization").map(|(_, value)| value.as_str());
+        match (head, key) {
+            (("GET", "/v1/models", "127.0.0.1", true), Some("Bearer k")) if request.headers.len() == 100 => {
+                AuthOutcome::Allow(Principal::anonymous())
+            }
+            _ => AuthOutcome::Refuse(refusal(401, "invalid_api_key")),
+        }
+    });
+    let mut sent = request("GET", "/v1/models?x=1", "");
+    sent.headers_mut().insert("authorization", "Bearer k".parse().unwrap());
+    sent.headers_mut().insert("x-binary", axum::http::HeaderValue::from_bytes(&[0xFF]).unwrap());
+    for i in 0..120 {
+        sent.headers_mut().append("x-many", i.to_string().parse().unwrap());
+    }
+    assert_eq!(Server::with(rules, hello).send(sent).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_peer_without_an_address_is_not_local() {
+    let rules = Rules::default().auth(|request| match request.loopback {
+        true => AuthOutcome::Allow(Principal::anonymous()),
+        false => AuthOutcome::Refuse(refusal(401, "invalid_api_key")),
+    });
+    let server = Server::with(rules, hello);
+    assert_eq!(server.get("/v1/models").await.status, 200);
+    let unknown = Request::builder().uri("/v1/models").body(Body::empty()).unwrap();
+    assert_eq!(server.send(unknown).await.status, 401);
+}
+
+#[tokio::test]
+async fn lists_only_models_that_the_caller_may_use() {
+    let rules = Rules::default().auth(|_| {
+        let allowed_models = Some(vec!["demo".to_owned()]);
+        AuthOutcome::Allow(Principal { allowed_models, ..Principal::anonymous() })
+    });
+    let server = Server::with(rules, hello);
+    let demo = json!({"id": "demo", "object": "model", "created": 1_700_000_000, "owned_by": "camshaft"});
+    assert_eq!(server.get("/v1/models").await.json(), json!({"object": "list", "data": [demo]}));
+    assert_eq!(server.get("/v1/models/demo").await.json(), demo);
+    let forbidden = "permission_error model_not_allowed model";
+    assert_eq!(server.get("/v1/models/org/secret").await.error(403).0, forbidden);
+    assert_eq!(server.chat(json!({"model": "org/secret"})).await.error(403).0, forbidden);
+    assert_eq!(Server::new().get("/v1/models/org/secret").await.json()["id"], "org/secret");
+}
+
+#[tokio::test]
+async fn tokenizes_and_detokenizes() {
+    let server = Server::new();
+    let reply = server.post("/v1/tokenize", json!({"model": "demo", "text": "é!"})).await.json();
+    assert_eq!(reply, json!({"tokens": [195, 169, 33], "offsets": [[0, 1], [1, 2], [2, 3]]}));
+    let special = json!({"model": "demo", "text": "<|end|>", "add_special": true, "parse_special": true});
+    assert_eq!(server.post("/v1/tokenize", special).await.json()["tokens"], json!([256, 257]));
+    let reply = server.post("/v1/detokenize", json!({"model": "demo", "tokens": [256, 195, 169, 33]})).await.json();
+    assert_eq!(reply, json!({"text": "é!"}));
+    let bad = |body: Value| server.post("/v1/detokenize", body);
+    assert_eq!(bad(json!({"model": "demo", "tokens": [258]})).await.error(400).0, "invalid_request_error - tokens[0]");
+    assert_eq!(bad(json!({"model": "demo"})).await.error(400).0, "invalid_request_error - tokens");
+    let unknown = bad(json!({"model": "x", "tokens": []})).await.error(404).0;
+    assert_eq!(unknown, "invalid_request_error model_not_found model");
+}
+
+#[tokio::test]
+async fn repeats_a_sane_request_id_and_makes_one_otherwise() {
+    let server = Server::new();
+    let with_id = |id: &str| {
+        let mut sent = request("GET", "/healthz", "");
+        sent.headers_mut().insert("x-request-id", id.parse().unwrap());
+        server.send(sent)
+    };
+    assert_eq!(with_id("abc-1.2_3").await.header("x-request-id"), Some("abc-1.2_3"));
+    let made = with_id("a b").await;
+    assert!(made.header("x-request-id").unwrap().starts_with("req_"));
+    let chat = server.chat(json!({})).await;
+    assert!(chat.header("x-request-id").unwrap().starts_with("req_"));
+}
+
+#[tokio::test]
+async fn counts_requests_tokens_and_latencies() {
+    let server = Server::new();
+    assert_eq!(server.chat(json!({"n": 2})).await.status, 200);
+    assert!(server.chat(json!({"stream": true})).await.events().1);
+    server.get("/nope").await;
+    for (series, expected) in [
+        (r#"camshaft_requests_total{endpoint="/v1/chat/completions",status="200"}"#, 2.0),
+        (r#"camshaft_requests_total{endpoint="other",status="404"}"#, 1.0),
+        (r#"camshaft_request_duration_seconds_count{endpoint="/v1/chat/completions"}"#, 2.0),
+        (r#"camshaft_time_to_first_token_seconds_count{model="demo"}"#, 2.0),
+        // Two tokens in the second delta of each choice.
+        (r#"camshaft_inter_token_latency_seconds_count{model="demo"}"#, 6.0),
+        (r#"camshaft_prompt_tokens_total{model="demo"}"#, 63.0),
+        (r#"camshaft_prompt_tokens_cached_total{model="demo"}"#, 6.0),
+        (r#"camshaft_generated_tokens_total{model="demo"}"#, 15.0),
+    ] {
+        assert_eq!(server.metric(series).await, expected, "{series}");
+    }
+    let reply = server.get("/metrics").await;
+    assert!(reply.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
+}
+
+#[tokio::test]
+async fn admin_shows_policies_and_models_and_nothing_else() {
+    let server = Server::new();
+    let reply = server.admin("/admin/policies").await.json();
+    assert_eq!(reply["generation"], 7);
+    assert_eq!(reply["policies"][0]["name"], "avoid-words");
+    assert_eq!(reply["policies"][0]["hook"], "sampler");
+    assert_eq!(reply["policies"][0]["state"], "active");
+    let models = server.admin("/admin/models").await.json();
+    assert_eq!(models["models"][0]["context_tokens"], 200);
+    assert_eq!(server.admin("/healthz").await.status, 200);
+    server.admin("/v1/models").await.error(404);
+    server.get("/admin/policies").await.error(404);
+}
+
+#[tokio::test]
+async fn admits_nothing_before_it_is_ready_or_while_it_drains() {
+    let server = Server::new();
+    let fresh = camshaft_api::Readiness::new();
+    assert!(!fresh.is_ready());
+    server.api.readiness.set_draining();
+    let reply = server.chat(json!({})).await;
+    assert_eq!(reply.error(503).0, "server_error draining -");
+    assert_eq!(reply.header("connection"), Some("close"));
+    assert_eq!(reply.header("retry-after"), Some("5"));
+    assert_eq!(server.get("/readyz").await.error(503).0, "server_error draining -");
+    assert_eq!(server.get("/healthz").await.json(), json!({"status": "ok"}));
+    assert_eq!(server.get("/v1/models").await.status, 200);
+    assert_eq!(server.metric(r#"camshaft_rejections_total{reason="draining"}"#).await, 2.0);
+}
+
+#[tokio::test]
+async fn a_policy_that_panics_costs_one_request() {
+    let server = Server::with(Rules::default().validator(|_| panic!("a bug")), hello);
+    let reply = server.post("/v1/chat/completions", chat_body(json!({}))).await;
+    assert_eq!(reply.error(500), ("server_error server_error -".into(), "internal error".into()));
+    assert_eq!(server.get("/healthz").await.status, 200);
+}

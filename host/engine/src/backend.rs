@@ -1,0 +1,45 @@
+//! llama.cpp's process-wide state: one start, its log, what it was built for.
+use std::ffi::CStr;
+use std::sync::{Mutex, OnceLock};
+
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::{LogOptions, send_logs_to_tracing};
+
+use crate::error::EngineLoadError;
+
+/// Contexts of one model must not be made in parallel: making one writes to the model.
+pub(crate) static CONTEXT_CREATION: Mutex<()> = Mutex::new(());
+
+/// The started backend. Logs go to `tracing` from the first call on.
+pub(crate) fn backend() -> Result<&'static LlamaBackend, EngineLoadError> {
+    static BACKEND: OnceLock<Result<LlamaBackend, String>> = OnceLock::new();
+    let started = BACKEND.get_or_init(|| {
+        send_logs_to_tracing(LogOptions::default());
+        let backend = LlamaBackend::init().map_err(|error| error.to_string());
+        tracing::debug!(system_info = system_info(), "llama.cpp started");
+        backend
+    });
+    started.as_ref().map_err(|why| EngineLoadError::Backend(why.clone()))
+}
+
+/// llama.cpp's own line about the instruction sets it was built for.
+pub fn system_info() -> String {
+    static LOCK: Mutex<()> = Mutex::new(());
+    let _guard = LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // SAFETY: takes no argument and returns a pointer to a static, NUL-terminated buffer that is written again only by
+    // another call; the lock keeps two calls apart.
+    let line = unsafe { CStr::from_ptr(llama_cpp_sys_2::llama_print_system_info()) };
+    line.to_string_lossy().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn is_built_for_wide_vectors_and_never_for_amx() {
+        let line = super::system_info();
+        if cfg!(target_feature = "avx2") {
+            assert!(line.contains("AVX2 = 1"), "{line}");
+        }
+        assert!(!line.contains("AMX_INT8 = 1"), "{line}");
+    }
+}

@@ -1,0 +1,183 @@
+//! One llama.cpp context as core's engine.
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::num::NonZeroU32;
+use std::sync::{Arc, PoisonError};
+
+use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits};
+use camshaft_core::ids::SeqId;
+use llama_cpp_2::DecodeError;
+use llama_cpp_2::context::LlamaContext;
+use llama_cpp_2::context::params::{KvCacheType, LlamaContextParams};
+use llama_cpp_2::llama_batch::LlamaBatch;
+use llama_cpp_2::token::LlamaToken;
+
+use crate::backend::{CONTEXT_CREATION, backend};
+use crate::error::EngineLoadError;
+use crate::load::LoadedModel;
+
+/// How keys and values are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvType {
+    #[default]
+    F16,
+    Q8_0,
+    Q4_0,
+}
+
+/// Size of a context.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// 1 to 256.
+    pub sequences: u32,
+    /// KV cache in tokens, shared by the sequences.
+    pub kv_tokens: u32,
+    /// Tokens in one batch.
+    pub batch_tokens: u32,
+    /// 0: one for each core.
+    pub threads: u32,
+    pub kv_type: KvType,
+}
+
+/// Runs a model on one thread.
+pub struct LlamaEngine {
+    /// Borrows from `model`; see `new` and `drop` for why the borrow may be `'static` here.
+    context: ManuallyDrop<LlamaContext<'static>>,
+    model: Arc<LoadedModel>,
+    batch: LlamaBatch<'static>,
+    limits: EngineLimits,
+}
+
+impl fmt::Debug for LlamaEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LlamaEngine").field("model", &self.model).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl LlamaEngine {
+    /// Makes a context on the model's weights.
+    ///
+    /// # Errors
+    /// Where llama.cpp cannot make one (usually: not enough memory for the KV cache).
+    pub fn new(model: Arc<LoadedModel>, options: &EngineOptions) -> Result<Self, EngineLoadError> {
+        let refused = |why: String| EngineLoadError::NoContext {
+            sequences: options.sequences,
+            kv_tokens: options.kv_tokens,
+            why,
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+        let threads = if options.threads == 0 { cores } else { options.threads } as i32;
+        let kv_type = match options.kv_type {
+            KvType::F16 => KvCacheType::F16,
+            KvType::Q8_0 => KvCacheType::Q8_0,
+            KvType::Q4_0 => KvCacheType::Q4_0,
+        };
+        let params = LlamaContextParams::default()
+            .with_n_ctx(NonZeroU32::new(options.kv_tokens))
+            // A step is one llama.cpp batch and is computed whole: cutting it up again would only add passes over the weights.
+            .with_n_batch(options.batch_tokens)
+            .with_n_ubatch(options.batch_tokens)
+            .with_n_seq_max(options.sequences)
+            // All sequences share one pool of cells, so that a prefix can be shared without a copy.
+            .with_kv_unified(true)
+            .with_n_threads(threads)
+            .with_n_threads_batch(threads)
+            .with_type_k(kv_type)
+            .with_type_v(kv_type)
+            .with_offload_kqv(false)
+            .with_op_offload(false)
+            .with_no_perf(true);
+        let context = {
+            let _one_at_a_time = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
+            model.model.new_context(backend()?, params).map_err(|error| refused(error.to_string()))?
+        };
+        // SAFETY: the context borrows `model.model`, which lives in an `Arc` whose content never moves and which this
+        // struct keeps until the context is dropped (`drop` below takes the context first). Nothing hands the context
+        // or a borrow of it with the longer lifetime out of this struct.
+        let context = unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) };
+        let kv_tokens = context.n_ctx();
+        // Positions beyond the trained ones abort in models that learned them.
+        let context_tokens = model.info().trained_context_tokens.min(kv_tokens);
+        let batch_tokens = options.batch_tokens.min(context.n_batch());
+        let limits = EngineLimits { sequences: options.sequences, kv_tokens, batch_tokens, context_tokens };
+        // Each row belongs to one sequence.
+        let batch = LlamaBatch::new(batch_tokens as usize, 1);
+        Ok(Self { context: ManuallyDrop::new(context), model, batch, limits })
+    }
+
+    /// llama.cpp checks less than it should: everything it would index with is checked here.
+    fn check(&self, batch: &Batch) -> Result<(), EngineError> {
+        let bad = |why: String| Err(EngineError::BadBatch(why));
+        let rows = batch.len();
+        if rows == 0 || rows > self.limits.batch_tokens as usize {
+            return bad(format!("{rows} rows, 1 to {} are possible", self.limits.batch_tokens));
+        }
+        if [batch.positions.len(), batch.seqs.len(), batch.wants_logits.len()] != [rows; 3] {
+            return bad("lists of unequal length".to_owned());
+        }
+        let size = self.model.info().vocabulary.size();
+        if let Some(token) = batch.tokens.iter().find(|token| token.0 as usize >= size) {
+            return bad(format!("token {token} is outside the vocabulary of {size}"));
+        }
+        if let Some(seq) = batch.seqs.iter().find(|seq| seq.0 >= self.limits.sequences) {
+            return bad(format!("sequence {seq} of {}", self.limits.sequences));
+        }
+        if let Some(position) = batch.positions.iter().find(|&&position| position >= self.limits.context_tokens) {
+            return bad(format!("position {position} in a context of {}", self.limits.context_tokens));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LlamaEngine {
+    fn drop(&mut self) {
+        // SAFETY: dropped once, here, and not used afterwards. Its model is still alive: `self.model` is dropped after
+        // this function returns.
+        unsafe { ManuallyDrop::drop(&mut self.context) };
+    }
+}
+
+impl Engine for LlamaEngine {
+    fn limits(&self) -> EngineLimits {
+        self.limits
+    }
+
+    fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        self.check(batch)?;
+        self.batch.clear();
+        for row in 0..batch.len() {
+            let token = LlamaToken::new(batch.tokens[row].0 as i32);
+            let seq = [batch.seqs[row].0 as i32];
+            let added = self.batch.add(token, batch.positions[row] as i32, &seq, batch.wants_logits[row]);
+            added.map_err(|error| EngineError::BadBatch(error.to_string()))?;
+        }
+        match self.context.decode(&mut self.batch) {
+            Ok(()) => Ok(()),
+            Err(DecodeError::NoKvCacheSlot) => Err(EngineError::KvFull { tokens: batch.len() }),
+            // Found while the batch was being prepared: nothing was decoded.
+            Err(DecodeError::NTokensZero) => Err(EngineError::BadBatch("refused by llama.cpp".to_owned())),
+            Err(error) => Err(EngineError::Failed(error.to_string())),
+        }
+    }
+
+    fn logits(&self, row: usize) -> &[f32] {
+        self.context.get_logits_ith(row as i32)
+    }
+
+    fn truncate(&mut self, seq: SeqId, from: u32) {
+        let seq = seq.0 as i32;
+        let whole = from == 0;
+        if self.context.kv_cache_seq_rm(seq, Some(from), None).is_err() && !whole {
+            // Recurrent state cannot be cut in the middle: without it the sequence is empty, which the next decode's
+            // positions show.
+            tracing::warn!(seq, from, "the model's state cannot be truncated; the sequence is dropped");
+            // Removing a whole sequence never fails.
+            let _ = self.context.kv_cache_seq_rm(seq, None, None);
+        }
+    }
+
+    fn share_prefix(&mut self, from: SeqId, to: SeqId, len: u32) {
+        // Positions fit: they are below the context's size.
+        let _ = self.context.kv_cache_seq_cp(from.0 as i32, to.0 as i32, Some(0), Some(len));
+    }
+}

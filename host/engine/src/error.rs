@@ -1,0 +1,28 @@
+//! Why a model could not be loaded or given a context.
+use std::path::PathBuf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum EngineLoadError {
+    #[error("cannot read model file {path}: {source}", path = path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    /// The preflight found something wrong with the file.
+    #[error("bad model file {path}: {why}", path = path.display())]
+    BadFile { path: PathBuf, why: String },
+    #[error("model file {path} has SHA-256 {found}, the configuration wants {wanted}", path = path.display())]
+    WrongDigest { path: PathBuf, wanted: String, found: String },
+    #[error("llama.cpp cannot load {path}: {why}", path = path.display())]
+    NotLoaded { path: PathBuf, why: String },
+    #[error("llama.cpp cannot make a context of {sequences} sequences and {kv_tokens} tokens: {why}")]
+    NoContext { sequences: u32, kv_tokens: u32, why: String },
+    #[error("llama.cpp cannot be started: {0}")]
+    Backend(String),
+    #[error("cannot unpack the bundled model: {0}")]
+    Unpack(#[source] std::io::Error),
+}
+
+impl EngineLoadError {
+    /// Whether the file is missing or unreadable, rather than bad.
+    pub fn is_missing_input(&self) -> bool {
+        matches!(self, EngineLoadError::Unreadable { .. })
+    }
+}

@@ -1,0 +1,386 @@
+//! A bounds-checked look at a GGUF file before llama.cpp parses it.
+//!
+//! llama.cpp aborts on some inputs; this refuses what is truncated, inconsistent or known to abort, with a reason that
+//! names the place. Format: the GGUF specification (version 2 and 3, little endian).
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+
+/// Why a file is not given to llama.cpp.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    Io(io::Error),
+    Bad(String),
+}
+
+const MAGIC: &[u8; 4] = b"GGUF";
+/// More keys, tensors or dimensions than any model has.
+const MOST_KEYS: u64 = 1 << 16;
+const MOST_TENSORS: u64 = 1 << 16;
+const MOST_DIMENSIONS: u32 = 4;
+const LONGEST_KEY: u64 = 1 << 16;
+const LARGEST_ALIGNMENT: u32 = 1 << 20;
+/// `tokenizer.ggml.token_type` of a byte token.
+const BYTE_TOKEN: i32 = 6;
+const MOST_NESTING: u32 = 4;
+
+/// Reads the header, checks that everything it speaks of lies within the file.
+pub(crate) fn preflight(file: &mut File) -> Result<(), Refused> {
+    let size = file.metadata().map_err(Refused::Io)?.len();
+    file.seek(SeekFrom::Start(0)).map_err(Refused::Io)?;
+    Reader { input: BufReader::new(file), at: 0, size }.header()
+}
+
+struct Reader<'a> {
+    input: BufReader<&'a mut File>,
+    at: u64,
+    size: u64,
+}
+
+/// What the checks need of the metadata.
+#[derive(Default)]
+struct Seen {
+    alignment: Option<u32>,
+    sentence_piece: bool,
+    token_types: Option<bool>,
+}
+
+fn bad<T>(why: impl Into<String>) -> Result<T, Refused> {
+    Err(Refused::Bad(why.into()))
+}
+
+impl Reader<'_> {
+    fn header(&mut self) -> Result<(), Refused> {
+        let magic: [u8; 4] = self.bytes("the magic number")?;
+        if &magic != MAGIC {
+            return bad(format!("not a GGUF file: it begins with {magic:02x?}"));
+        }
+        let version = self.u32("the version")?;
+        if !(2..=3).contains(&version) {
+            return bad(format!("GGUF version {version}; 2 and 3 are known"));
+        }
+        let tensors = self.u64("the number of tensors")?;
+        let keys = self.u64("the number of keys")?;
+        if tensors > MOST_TENSORS || keys > MOST_KEYS {
+            return bad(format!("{tensors} tensors and {keys} keys cannot be right"));
+        }
+        let mut seen = Seen::default();
+        for _ in 0..keys {
+            self.key_value(&mut seen)?;
+        }
+        if seen.sentence_piece && seen.token_types != Some(true) {
+            return bad("its SentencePiece vocabulary has no byte tokens, so text outside of it cannot be tokenized");
+        }
+        let alignment = seen.alignment.unwrap_or(32);
+        if !alignment.is_power_of_two() || alignment > LARGEST_ALIGNMENT {
+            return bad(format!("general.alignment = {alignment} is not a power of two up to {LARGEST_ALIGNMENT}"));
+        }
+        let mut end = 0u64;
+        for _ in 0..tensors {
+            end = end.max(self.tensor(u64::from(alignment))?);
+        }
+        let data = self.at.div_ceil(u64::from(alignment)) * u64::from(alignment);
+        let needed = data.checked_add(end);
+        match needed {
+            Some(needed) if tensors == 0 || needed <= self.size => Ok(()),
+            Some(needed) => bad(format!("truncated: its tensors end at byte {needed}, the file has {}", self.size)),
+            None => bad("tensor offsets overflow"),
+        }
+    }
+
+    fn key_value(&mut self, seen: &mut Seen) -> Result<(), Refused> {
+        let key = self.string("a key", LONGEST_KEY)?;
+        let kind = self.u32("a value's type")?;
+        match (key.as_slice(), kind) {
+            (b"general.alignment", 4) => seen.alignment = Some(self.u32("general.alignment")?),
+            (b"tokenizer.ggml.model", 8) => {
+                seen.sentence_piece = self.string("tokenizer.ggml.model", LONGEST_KEY)? == b"llama";
+            }
+            (b"tokenizer.ggml.token_type", 9) => seen.token_types = Some(self.has_byte_tokens()?),
+            (b"tokenizer.ggml.tokens", 9) => self.distinct_tokens()?,
+            _ => self.value(kind, &String::from_utf8_lossy(&key), 0)?,
+        }
+        Ok(())
+    }
+
+    fn has_byte_tokens(&mut self) -> Result<bool, Refused> {
+        let kind = self.u32("an array's type")?;
+        let count = self.u64("an array's length")?;
+        if kind != 5 && kind != 4 {
+            return bad("tokenizer.ggml.token_type is not a list of 32-bit integers");
+        }
+        self.within(count.checked_mul(4), "tokenizer.ggml.token_type")?;
+        let mut found = false;
+        for _ in 0..count {
+            found |= i32::from_le_bytes(self.bytes("a token's type")?) == BYTE_TOKEN;
+        }
+        Ok(found)
+    }
+
+    /// llama.cpp aborts on a vocabulary that names a token twice.
+    fn distinct_tokens(&mut self) -> Result<(), Refused> {
+        let kind = self.u32("an array's type")?;
+        let count = self.u64("an array's length")?;
+        if kind != 8 {
+            return bad("tokenizer.ggml.tokens is not a list of strings");
+        }
+        self.within(count.checked_mul(8), "tokenizer.ggml.tokens")?;
+        let mut seen = HashSet::new();
+        for _ in 0..count {
+            let token = self.string("a token", LONGEST_KEY)?;
+            if let Some(twice) = seen.replace(token) {
+                return bad(format!("its vocabulary has the token {:?} twice", String::from_utf8_lossy(&twice)));
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, kind: u32, key: &str, depth: u32) -> Result<(), Refused> {
+        match kind {
+            8 => self.skip_string(key),
+            9 => {
+                let kind = self.u32("an array's type")?;
+                let count = self.u64("an array's length")?;
+                match fixed_size(kind) {
+                    Some(size) => self.skip(count.checked_mul(size), key),
+                    None if depth >= MOST_NESTING => bad(format!("{key} is nested too deeply")),
+                    // A string or an array takes at least eight bytes, which bounds the loop by the file.
+                    None => {
+                        self.within(count.checked_mul(8), key)?;
+                        (0..count).try_for_each(|_| self.value(kind, key, depth + 1))
+                    }
+                }
+            }
+            _ => match fixed_size(kind) {
+                Some(size) => self.skip(Some(size), key),
+                None => bad(format!("{key} has the unknown type {kind}")),
+            },
+        }
+    }
+
+    /// Checks one tensor's description; where its data ends, counted from the beginning of the data.
+    fn tensor(&mut self, alignment: u64) -> Result<u64, Refused> {
+        let name = self.string("a tensor's name", LONGEST_KEY)?;
+        let name = String::from_utf8_lossy(&name).into_owned();
+        let dimensions = self.u32("a tensor's dimensions")?;
+        if dimensions > MOST_DIMENSIONS {
+            return bad(format!("tensor {name} has {dimensions} dimensions"));
+        }
+        let mut elements = 1u64;
+        let mut row = 1u64;
+        for i in 0..dimensions {
+            let extent = self.u64("a tensor's extent")?;
+            if i == 0 {
+                row = extent;
+            }
+            match elements.checked_mul(extent) {
+                Some(product) if extent > 0 && i64::try_from(product).is_ok() => elements = product,
+                _ => return bad(format!("tensor {name} has an impossible shape")),
+            }
+        }
+        let kind = self.u32("a tensor's type")?;
+        let offset = self.u64("a tensor's offset")?;
+        if offset % alignment != 0 {
+            return bad(format!("tensor {name} begins at {offset}, which is not a multiple of {alignment}"));
+        }
+        // Types that are not listed are left to llama.cpp.
+        let Some((block, bytes)) = block_of(kind) else { return Ok(offset) };
+        if row % block != 0 {
+            return bad(format!("tensor {name} has rows of {row}, not a multiple of {block}"));
+        }
+        let end = (elements / block).checked_mul(bytes).and_then(|bytes| bytes.checked_add(offset));
+        end.map_or_else(|| bad(format!("tensor {name} is impossibly large")), Ok)
+    }
+
+    /// Whether `len` more bytes are there.
+    fn within(&self, len: Option<u64>, what: &str) -> Result<u64, Refused> {
+        match len {
+            Some(len) if len <= self.size - self.at => Ok(len),
+            _ => bad(format!("truncated at byte {}: {what} does not fit into the file's {} bytes", self.at, self.size)),
+        }
+    }
+
+    fn bytes<const N: usize>(&mut self, what: &str) -> Result<[u8; N], Refused> {
+        self.within(Some(N as u64), what)?;
+        let mut bytes = [0; N];
+        self.input.read_exact(&mut bytes).map_err(Refused::Io)?;
+        self.at += N as u64;
+        Ok(bytes)
+    }
+
+    fn u32(&mut self, what: &str) -> Result<u32, Refused> {
+        self.bytes(what).map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self, what: &str) -> Result<u64, Refused> {
+        self.bytes(what).map(u64::from_le_bytes)
+    }
+
+    fn string(&mut self, what: &str, longest: u64) -> Result<Vec<u8>, Refused> {
+        let len = self.u64(what)?;
+        if len > longest {
+            return bad(format!("{what} at byte {} is {len} bytes long", self.at));
+        }
+        let len = self.within(Some(len), what)?;
+        let mut text = vec![0; len as usize];
+        self.input.read_exact(&mut text).map_err(Refused::Io)?;
+        self.at += len;
+        Ok(text)
+    }
+
+    fn skip_string(&mut self, what: &str) -> Result<(), Refused> {
+        let len = self.u64(what)?;
+        self.skip(Some(len), what)
+    }
+
+    fn skip(&mut self, len: Option<u64>, what: &str) -> Result<(), Refused> {
+        let len = self.within(len, what)?;
+        let step = i64::try_from(len).map_err(|error| Refused::Bad(error.to_string()))?;
+        self.input.seek_relative(step).map_err(Refused::Io)?;
+        self.at += len;
+        Ok(())
+    }
+}
+
+/// Bytes of a metadata value; `None` for strings, arrays and unknown types.
+fn fixed_size(kind: u32) -> Option<u64> {
+    match kind {
+        0 | 1 | 7 => Some(1),
+        2 | 3 => Some(2),
+        4..=6 => Some(4),
+        10..=12 => Some(8),
+        _ => None,
+    }
+}
+
+/// Elements and bytes of a block of a tensor type.
+fn block_of(kind: u32) -> Option<(u64, u64)> {
+    Some(match kind {
+        0 | 26 => (1, 4),
+        1 | 30 | 25 => (1, 2),
+        24 => (1, 1),
+        27 | 28 => (1, 8),
+        2 => (32, 18),
+        3 => (32, 20),
+        6 => (32, 22),
+        7 => (32, 24),
+        8 => (32, 34),
+        10 => (256, 84),
+        11 => (256, 110),
+        12 => (256, 144),
+        13 => (256, 176),
+        14 => (256, 210),
+        15 => (256, 292),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn demo() -> Vec<u8> {
+        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/models/demo.gguf")).unwrap()
+    }
+
+    fn check(bytes: &[u8]) -> Result<(), Refused> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        preflight(&mut file)
+    }
+
+    fn refusal(bytes: &[u8]) -> String {
+        match check(bytes) {
+            Err(Refused::Bad(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn accepts_the_demo_model_and_refuses_every_cut_of_it() {
+        let demo = demo();
+        check(&demo).unwrap();
+        let cuts = (0..200).chain((4096..demo.len()).step_by(4096)).chain([demo.len() - 1]);
+        for cut in cuts {
+            assert!(matches!(check(&demo[..cut]), Err(Refused::Bad(_))), "cut at {cut}");
+        }
+        assert!(refusal(&demo[..demo.len() - 1]).contains("truncated"));
+        assert!(refusal(&demo[..100]).contains("truncated at byte"));
+        assert!(refusal(b"").contains("truncated"));
+        assert!(refusal(b"PK\x03\x04 not a model").contains("not a GGUF file"));
+    }
+
+    #[test]
+    fn never_panics_on_flipped_bytes_of_the_header() {
+        let demo = demo();
+        let head = demo.len().min(40_000);
+        let mut refused = 0;
+        for at in (0..head).step_by(7).chain(0..64) {
+            for flip in [0x01, 0x80, 0xff] {
+                let mut bytes = demo.clone();
+                bytes[at] ^= flip;
+                refused += u32::from(check(&bytes).is_err());
+                if at >= 64 { break }
+            }
+        }
+        assert!(refused > 100, "only {refused} were noticed");
+    }
+
+    /// A header with the given keys and one tensor of `rows` f32.
+    fn file(alignment: u32, model: &str, kinds: &[i32], data: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        let text = |out: &mut Vec<u8>, text: &str| {
+            out.extend((text.len() as u64).to_le_bytes());
+            out.extend(text.as_bytes());
+        };
+        out.extend(MAGIC);
+        out.extend(3u32.to_le_bytes());
+        out.extend(1u64.to_le_bytes());
+        out.extend(3u64.to_le_bytes());
+        text(&mut out, "general.alignment");
+        out.extend(4u32.to_le_bytes());
+        out.extend(alignment.to_le_bytes());
+        text(&mut out, "tokenizer.ggml.model");
+        out.extend(8u32.to_le_bytes());
+        text(&mut out, model);
+        text(&mut out, "tokenizer.ggml.token_type");
+        out.extend(9u32.to_le_bytes());
+        out.extend(5u32.to_le_bytes());
+        out.extend((kinds.len() as u64).to_le_bytes());
+        kinds.iter().for_each(|kind| out.extend(kind.to_le_bytes()));
+        text(&mut out, "t");
+        out.extend(1u32.to_le_bytes());
+        out.extend(8u64.to_le_bytes());
+        out.extend(0u32.to_le_bytes());
+        out.extend(0u64.to_le_bytes());
+        let align = if alignment.is_power_of_two() { alignment as usize } else { 32 };
+        out.resize(out.len().div_ceil(align) * align + data, 0);
+        out
+    }
+
+    #[test]
+    fn wants_byte_tokens_in_a_sentencepiece_vocabulary() {
+        assert!(refusal(&file(32, "llama", &[1, 1], 32)).contains("no byte tokens"));
+        check(&file(32, "llama", &[1, 6], 32)).unwrap();
+        check(&file(32, "gpt2", &[1, 1], 32)).unwrap();
+    }
+
+    #[test]
+    fn refuses_a_vocabulary_with_a_token_twice() {
+        let mut demo = demo();
+        let find = |bytes: &[u8], needle: &[u8]| bytes.windows(needle.len()).position(|w| w == needle).unwrap();
+        let (end, user) = (find(&demo, b"<|end|>"), find(&demo, b"<|bos|>"));
+        demo.copy_within(end..end + 7, user);
+        assert!(refusal(&demo).contains("twice"));
+    }
+
+    #[test]
+    fn holds_alignment_and_data_to_their_bounds() {
+        assert!(refusal(&file(33, "gpt2", &[], 32)).contains("general.alignment = 33"));
+        assert!(refusal(&file(1 << 21, "gpt2", &[], 32)).contains("general.alignment"));
+        check(&file(64, "gpt2", &[], 32)).unwrap();
+        assert!(refusal(&file(64, "gpt2", &[], 31)).contains("truncated"));
+    }
+}

@@ -1,0 +1,154 @@
+//! Loading weights: preflight, digest, llama.cpp, and what core wants to know of the model.
+use std::fmt;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use camshaft_core::engine::{ModelInfo, Tokenizer};
+use camshaft_core::ids::Token;
+use camshaft_core::vocabulary::Vocabulary;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::token::LlamaToken;
+use llama_cpp_2::vocab::LlamaVocab;
+use sha2::{Digest, Sha256};
+
+use crate::backend::backend;
+use crate::error::EngineLoadError;
+use crate::gguf;
+use crate::tokenizer::LlamaTokenizer;
+
+/// How to load.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// Lower-case hexadecimal SHA-256 that the file must have.
+    pub verify_sha256: Option<String>,
+}
+
+/// Weights and vocabulary, shared by all contexts and tokenizing threads.
+pub struct LoadedModel {
+    pub(crate) model: LlamaModel,
+    info: ModelInfo,
+}
+
+impl fmt::Debug for LoadedModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadedModel").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl LoadedModel {
+    /// Loads a GGUF file; the weights are mapped, not copied.
+    ///
+    /// # Errors
+    /// A file that is missing, truncated, corrupt, has another digest, or that llama.cpp refuses.
+    pub fn from_file(path: &Path, options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Self::load(path, path, &stem, options)
+    }
+
+    /// Loads a GGUF that is in memory, by way of an unlinked temporary file that goes away with the model.
+    ///
+    /// # Errors
+    /// As [`LoadedModel::from_file`], and where no temporary file can be written.
+    pub fn from_bytes(name: &str, bytes: &[u8], options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
+        let mut file = tempfile::NamedTempFile::new().map_err(EngineLoadError::Unpack)?;
+        file.write_all(bytes).map_err(EngineLoadError::Unpack)?;
+        // llama.cpp maps the file; the map outlives the name.
+        Self::load(file.path(), Path::new(name), name, options)
+    }
+
+    fn load(path: &Path, shown: &Path, stem: &str, options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
+        let unreadable = |source| EngineLoadError::Unreadable { path: shown.to_owned(), source };
+        let mut file = File::open(path).map_err(unreadable)?;
+        if file.metadata().map_err(unreadable)?.is_dir() {
+            return Err(unreadable(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
+        }
+        gguf::preflight(&mut file).map_err(|error| match error {
+            gguf::Refused::Io(source) => unreadable(source),
+            gguf::Refused::Bad(why) => EngineLoadError::BadFile { path: shown.to_owned(), why },
+        })?;
+        let sha256 = match &options.verify_sha256 {
+            None => None,
+            Some(wanted) => {
+                let found = digest(path).map_err(unreadable)?;
+                if !wanted.eq_ignore_ascii_case(&found) {
+                    return Err(EngineLoadError::WrongDigest { path: shown.to_owned(), wanted: wanted.clone(), found });
+                }
+                Some(found)
+            }
+        };
+        let params = LlamaModelParams::default().with_n_gpu_layers(0);
+        let model = LlamaModel::load_from_file(backend()?, path, &params)
+            .map_err(|error| EngineLoadError::NotLoaded { path: shown.to_owned(), why: error.to_string() })?;
+        let info = describe(&model, stem, sha256);
+        if info.vocabulary.size() == 0 {
+            let why = "the model has no vocabulary".to_owned();
+            return Err(EngineLoadError::BadFile { path: shown.to_owned(), why });
+        }
+        Ok(Arc::new(Self { model, info }))
+    }
+
+    pub fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    /// A tokenizer that shares the model.
+    pub fn tokenizer(self: &Arc<Self>) -> Arc<dyn Tokenizer> {
+        Arc::new(LlamaTokenizer(self.clone()))
+    }
+}
+
+fn digest(path: &Path) -> std::io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let n = file.read(&mut buffer)?;
+        if n == 0 {
+            break;
+        }
+        hash.update(&buffer[..n]);
+    }
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn describe(model: &LlamaModel, stem: &str, sha256: Option<String>) -> ModelInfo {
+    let vocab = model.vocab();
+    let trained = model.n_ctx_train();
+    ModelInfo {
+        name: model.meta_val_str("general.name").unwrap_or_else(|_| stem.to_owned()),
+        parameters: model.n_params(),
+        weight_bytes: model.size(),
+        trained_context_tokens: trained,
+        context_tokens: trained,
+        chat_template: model.chat_template(None).ok().and_then(|template| template.to_string().ok()),
+        bos_text: special_text(&vocab, vocab.bos()),
+        eos_text: special_text(&vocab, vocab.eos()),
+        sha256,
+        vocabulary: Arc::new(vocabulary(&vocab)),
+    }
+}
+
+/// How a special token is written; empty for none.
+fn special_text(vocab: &LlamaVocab<'_>, token: LlamaToken) -> String {
+    if token.0 < 0 || token.0 >= vocab.n_tokens() {
+        return String::new();
+    }
+    vocab.text(token).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn vocabulary(vocab: &LlamaVocab<'_>) -> Vocabulary {
+    let mut pieces = Vec::with_capacity(vocab.n_tokens().max(0) as usize);
+    let mut ends = Vec::new();
+    for token in vocab.tokens() {
+        let mut piece = Vec::with_capacity(32);
+        vocab.token_to_piece_into(token, &mut piece, false, None);
+        pieces.push(piece);
+        if vocab.is_eog(token) {
+            ends.push(Token(token.0 as u32));
+        }
+    }
+    Vocabulary::new(pieces, ends)
+}

@@ -1,0 +1,221 @@
+//! The engine on real models: the demo model always, others where `CAMSHAFT_MODELS` names their folder.
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use camshaft_core::engine::{Batch, Engine, EngineError};
+use camshaft_core::ids::{SeqId, Token};
+use camshaft_engine::{EngineLoadError, EngineOptions, KvType, LlamaEngine, LoadOptions, LoadedModel};
+
+fn demo_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/models/demo.gguf")
+}
+
+fn demo() -> Arc<LoadedModel> {
+    LoadedModel::from_file(&demo_path(), &LoadOptions::default()).unwrap()
+}
+
+/// A model outside the repository, or a word that the test is skipped.
+fn outside(file: &str) -> Option<PathBuf> {
+    match std::env::var_os("CAMSHAFT_MODELS") {
+        Some(folder) => Some(Path::new(&folder).join(file)),
+        None => {
+            eprintln!("skipped: CAMSHAFT_MODELS is not set, {file} is needed");
+            None
+        }
+    }
+}
+
+fn engine(model: &Arc<LoadedModel>, kv_tokens: u32) -> LlamaEngine {
+    let options = EngineOptions { sequences: 8, kv_tokens, batch_tokens: 256, threads: 2, kv_type: KvType::F16 };
+    LlamaEngine::new(model.clone(), &options).unwrap()
+}
+
+fn best(logits: &[f32]) -> Token {
+    let best = (0u32..).zip(logits).fold((0, f32::NEG_INFINITY), |b, (i, &x)| if x > b.1 { (i, x) } else { b });
+    Token(best.0)
+}
+
+fn prompt(model: &Arc<LoadedModel>, text: &str) -> Vec<Token> {
+    model.tokenizer().tokenize(text, true, true)
+}
+
+/// Prefills `tokens` from position `from` on; the most probable next token.
+fn prefill(engine: &mut LlamaEngine, seq: SeqId, tokens: &[Token], from: u32) -> Token {
+    let mut batch = Batch::default();
+    for (position, &token) in (from..).zip(tokens) {
+        batch.push(token, position, seq, position as usize + 1 == from as usize + tokens.len());
+    }
+    engine.decode(&batch).unwrap();
+    best(engine.logits(batch.len() - 1))
+}
+
+/// Greedy continuations of all prompts, decoded together in ragged batches.
+fn greedy(engine: &mut LlamaEngine, prompts: &[Vec<Token>], tokens: u32) -> Vec<Vec<Token>> {
+    let mut out: Vec<Vec<Token>> = Vec::new();
+    for (seq, prompt) in (0..).map(SeqId).zip(prompts) {
+        out.push(vec![prefill(engine, seq, prompt, 0)]);
+    }
+    for step in 1..tokens {
+        let mut batch = Batch::default();
+        for (seq, (prompt, drawn)) in prompts.iter().zip(&out).enumerate() {
+            batch.push(drawn[drawn.len() - 1], prompt.len() as u32 + step - 1, SeqId(seq as u32), true);
+        }
+        engine.decode(&batch).unwrap();
+        for (row, drawn) in out.iter_mut().enumerate() {
+            drawn.push(best(engine.logits(row)));
+        }
+    }
+    (0..prompts.len()).for_each(|seq| engine.truncate(SeqId(seq as u32), 0));
+    out
+}
+
+const PROMPTS: [&str; 8] = [
+    "<|user|>Hello!<|end|><|assistant|>",
+    "<|user|>What is the capital of France?<|end|><|assistant|>",
+    "<|user|>Tell me a story.<|end|><|assistant|>",
+    "<|user|>Count from 1 to 30.<|end|><|assistant|>",
+    "a",
+    "<|user|>What is 3 plus 4?<|end|><|assistant|>",
+    "<|user|>Repeat after me: one two three four five six<|end|><|assistant|>",
+    "The sky is blue and the grass is green and there is nothing else to say of it",
+];
+
+#[test]
+fn decodes_the_same_alone_and_in_a_batch_of_mixed_lengths() {
+    let model = demo();
+    let prompts: Vec<Vec<Token>> = PROMPTS.iter().map(|text| prompt(&model, text)).collect();
+    let mut engine = engine(&model, 2048);
+    let together = greedy(&mut engine, &prompts, 24);
+    for (text, (one, expected)) in PROMPTS.iter().zip(prompts.iter().zip(together)) {
+        assert_eq!(greedy(&mut engine, std::slice::from_ref(one), 24), [expected], "{text}");
+    }
+}
+
+#[test]
+fn loads_from_memory_and_describes_itself() {
+    let bytes = std::fs::read(demo_path()).unwrap();
+    let model = LoadedModel::from_bytes("demo", &bytes, &LoadOptions::default()).unwrap();
+    let info = model.info();
+    assert!(info.parameters > 1_000_000 && info.trained_context_tokens >= 1024);
+    assert!(info.chat_template.is_some() && !info.vocabulary.end_tokens().is_empty());
+    let text = "naïve 漢字 😀 \u{1}";
+    let tokens = model.tokenizer().tokenize(text, false, false);
+    let back: Vec<u8> = tokens.iter().flat_map(|&t| info.vocabulary.token_bytes(t).unwrap().to_vec()).collect();
+    assert_eq!(String::from_utf8(back).unwrap(), text);
+}
+
+#[test]
+fn a_shared_prefix_is_as_good_as_a_prefilled_one() {
+    let model = demo();
+    let mut engine = engine(&model, 2048);
+    let tokens = prompt(&model, PROMPTS[6]);
+    let (head, tail) = tokens.split_at(tokens.len() / 2);
+    let whole = prefill(&mut engine, SeqId(0), &tokens, 0);
+    engine.share_prefix(SeqId(0), SeqId(1), head.len() as u32);
+    assert_eq!(prefill(&mut engine, SeqId(1), tail, head.len() as u32), whole);
+    engine.truncate(SeqId(0), head.len() as u32);
+    assert_eq!(prefill(&mut engine, SeqId(0), tail, head.len() as u32), whole);
+}
+
+#[test]
+fn refuses_bad_batches_and_goes_on() {
+    let model = demo();
+    let mut engine = engine(&model, 512);
+    let limits = engine.limits();
+    let size = model.info().vocabulary.size() as u32;
+    let row = |token: u32, position: u32, seq: u32| {
+        let mut batch = Batch::default();
+        batch.push(Token(token), position, SeqId(seq), true);
+        batch
+    };
+    let mut uneven = row(1, 0, 0);
+    uneven.seqs.push(SeqId(0));
+    let mut long = Batch::default();
+    (0..=limits.batch_tokens).for_each(|position| drop(long.push(Token(1), position, SeqId(0), false)));
+    for batch in [
+        Batch::default(),
+        row(size, 0, 0),
+        row(1, limits.context_tokens, 0),
+        row(1, 0, limits.sequences),
+        uneven,
+        long,
+    ] {
+        assert!(matches!(engine.decode(&batch), Err(EngineError::BadBatch(_))), "{batch:?}");
+    }
+    engine.decode(&row(size - 1, 0, limits.sequences - 1)).unwrap();
+}
+
+#[test]
+fn says_when_the_cache_is_full_and_the_others_go_on() {
+    let model = demo();
+    let mut engine = engine(&model, 512);
+    let limits = engine.limits();
+    let mut next = prefill(&mut engine, SeqId(0), &prompt(&model, PROMPTS[0]), 0);
+    let mut held = prompt(&model, PROMPTS[0]).len() as u32;
+    let mut full = false;
+    for seq in 1..limits.sequences {
+        let mut batch = Batch::default();
+        (0..200).for_each(|position| drop(batch.push(Token(5), position, SeqId(seq), false)));
+        match engine.decode(&batch) {
+            Ok(()) => {}
+            Err(EngineError::KvFull { tokens: 200 }) => {
+                full = true;
+                break;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(full);
+    for _ in 0..3 {
+        next = prefill(&mut engine, SeqId(0), &[next], held);
+        held += 1;
+    }
+}
+
+#[test]
+fn says_what_is_wrong_with_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let load = |name: &str, bytes: &[u8], options: &LoadOptions| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        LoadedModel::from_file(&path, options).unwrap_err()
+    };
+    let good = std::fs::read(demo_path()).unwrap();
+    let none = LoadOptions::default();
+    let missing = LoadedModel::from_file(&dir.path().join("none.gguf"), &none).unwrap_err();
+    assert!(missing.is_missing_input() && missing.to_string().contains("none.gguf"));
+    assert!(LoadedModel::from_file(dir.path(), &none).unwrap_err().is_missing_input());
+    for (name, bytes, word) in [
+        ("empty.gguf", &[][..], "truncated"),
+        ("text.gguf", b"hello, world", "not a GGUF file"),
+        ("cut.gguf", &good[..good.len() / 2], "truncated"),
+    ] {
+        let error = load(name, bytes, &none);
+        assert!(!error.is_missing_input() && error.to_string().contains(word), "{error}");
+        assert!(error.to_string().contains(name), "{error}");
+    }
+    let wrong = load("good.gguf", &good, &LoadOptions { verify_sha256: Some("0".repeat(64)) });
+    assert!(matches!(&wrong, EngineLoadError::WrongDigest { found, .. } if found.len() == 64), "{wrong}");
+}
+
+#[test]
+fn refuses_a_vocabulary_without_byte_tokens() {
+    let Some(path) = outside("hostile/TinyStories-656K-nobytes-f32.gguf") else { return };
+    let error = LoadedModel::from_file(&path, &LoadOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("byte tokens"), "{error}");
+}
+
+#[test]
+fn continues_the_story_of_stories260k() {
+    let Some(path) = outside("stories260K-f32.gguf") else { return };
+    let model = LoadedModel::from_file(&path, &LoadOptions::default()).unwrap();
+    let mut engine = engine(&model, 1024);
+    let tokens = prompt(&model, "");
+    assert_eq!(tokens.len(), 1, "the beginning-of-sequence token alone");
+    let drawn = greedy(&mut engine, &[tokens], 60).remove(0);
+    let vocabulary = &model.info().vocabulary;
+    let bytes: Vec<u8> = drawn.iter().flat_map(|&t| vocabulary.token_bytes(t).unwrap().to_vec()).collect();
+    let text = String::from_utf8(bytes).unwrap();
+    let expected = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball.";
+    assert!(text.trim_start().starts_with(expected), "{text}");
+}

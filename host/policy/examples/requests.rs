@@ -1,0 +1,141 @@
+//! What the policies of a request cost before its first token: auth, validator, a sampler's start, a scheduling point.
+#![allow(clippy::print_stdout)]
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use camshaft_core::ids::{RequestId, TenantId, Token, WorkerId};
+use camshaft_core::policy::{
+    Arrival, AuthRequest, Policies, Priority, SamplerHook, SamplingRequest, SchedulerEvent, SchedulerHook,
+    SchedulingPoint, ValidateRequest, WorkerFacts,
+};
+use camshaft_core::sampling::SamplingParams;
+use camshaft_core::vocabulary::Vocabulary;
+use camshaft_policy::{PolicyConfig, PolicyHost};
+
+const CALLS: usize = 2000;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let target = std::env::var("CAMSHAFT_TARGET").unwrap_or_else(|_| "target".to_owned());
+    let dir = tempfile::tempdir()?;
+    for (hook, plugin) in [
+        ("auth", "auth-api-keys"),
+        ("validator", "validator-limits"),
+        ("sampler", "sampler-standard"),
+        ("scheduler", "scheduler-fcfs"),
+    ] {
+        let component = format!("{target}/plugins/{plugin}.wasm");
+        std::fs::create_dir(dir.path().join(hook))?;
+        std::fs::copy(&component, dir.path().join(hook).join("10-x.wasm")).map_err(|e| format!("{component}: {e}"))?;
+    }
+    std::fs::write(dir.path().join("auth/10-x.toml"), "[settings]\nanonymous-loopback = true")?;
+    let config = PolicyConfig {
+        dir: Some(dir.path().to_owned()),
+        poll: Duration::from_secs(60),
+        cache_dir: None,
+        allow_anonymous: false,
+    };
+    let host = PolicyHost::start(config, &prometheus::Registry::new())?;
+    let set = host.current();
+    let (head, body, sampling) = (auth_request(), validate_request(), sampling_request());
+    println!("| call | median, us |\n|---|---|");
+    println!("| auth-api-keys, fresh instance | {:.1} |", median(|| drop(set.authenticate(&head))));
+    println!("| validator-limits, fresh instance | {:.1} |", median(|| drop(set.validate(0, &body))));
+    println!(
+        "| sampler-standard, start | {:.1} |",
+        median(|| drop(SamplerHook::open(&*host, set.generation(), &sampling)))
+    );
+    for waiting in [0, 100, 10_000] {
+        let (_, mut scheduler) = SchedulerHook::open(&*host)?.ok_or("no scheduler")?;
+        scheduler.schedule(&point(0, (1..=waiting).map(arrival).collect()))?;
+        let mut next = waiting;
+        let time = median(|| {
+            next += 1;
+            drop(scheduler.schedule(&point(next, vec![arrival(next)])));
+        });
+        println!("| scheduler-fcfs, one arrival, {waiting} waiting | {time:.1} |");
+    }
+    host.stop();
+    Ok(())
+}
+
+/// Median time of a call in microseconds.
+fn median(mut call: impl FnMut()) -> f64 {
+    let mut times: Vec<f64> = (0..CALLS)
+        .map(|_| {
+            let begun = Instant::now();
+            call();
+            begun.elapsed().as_secs_f64() * 1e6
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn auth_request() -> AuthRequest {
+    AuthRequest {
+        method: "POST".to_owned(),
+        path: "/v1/chat/completions".to_owned(),
+        headers: vec![("content-type".to_owned(), "application/json".to_owned())],
+        remote_address: "127.0.0.1".to_owned(),
+        loopback: true,
+    }
+}
+
+fn validate_request() -> ValidateRequest {
+    ValidateRequest {
+        endpoint: "chat",
+        model: "bench".to_owned(),
+        tenant: TenantId::from("bench"),
+        body: format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}", "x".repeat(4000)),
+        prompt_tokens: 1000,
+        max_tokens: 100,
+        max_tokens_set: true,
+        temperature: 1.0,
+        top_p: 1.0,
+        n: 1,
+        stream: true,
+    }
+}
+
+fn sampling_request() -> SamplingRequest {
+    SamplingRequest {
+        request: RequestId(1),
+        model: "bench".to_owned(),
+        tenant: TenantId::from("bench"),
+        params: SamplingParams::default(),
+        choice: 0,
+        prompt_tokens: 32,
+        max_tokens: 1000,
+        samplers: None,
+        vocabulary: Arc::new(Vocabulary::new((0..1024u32).map(u32::to_le_bytes), vec![Token(0)])),
+    }
+}
+
+fn arrival(id: u64) -> SchedulerEvent {
+    SchedulerEvent::Arrived(Arrival {
+        id: RequestId(id),
+        arrived: Duration::from_millis(id),
+        tenant: TenantId::from("bench"),
+        priority: Priority::Normal,
+        weight: 1.0,
+        deadline: None,
+        prompt_tokens: 100,
+        max_tokens: 100,
+        cached_tokens: 0,
+    })
+}
+
+fn point(ms: u64, events: Vec<SchedulerEvent>) -> SchedulingPoint {
+    let worker = WorkerFacts {
+        worker: WorkerId(0),
+        healthy: true,
+        free_sequences: 0,
+        running_sequences: 32,
+        kv_free: 0,
+        kv_total: 8192,
+        prefilling_tokens: 0,
+        tokens_per_second: 100.0,
+        can_park: false,
+    };
+    SchedulingPoint { now: Duration::from_millis(ms), replay: ms == 0, events, workers: vec![worker] }
+}

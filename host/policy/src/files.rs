@@ -1,0 +1,222 @@
+//! The policy directory: which files count, and reading one whole while others may be writing it.
+use std::collections::BTreeMap;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use camshaft_core::policy::Hook;
+
+use crate::error::PolicyError;
+use crate::examine::{COMPONENT_MAX_BYTES, digest_of};
+use crate::sidecar::SIDECAR_MAX_BYTES;
+
+/// A policy by its place: order is chain order.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) hook: Hook,
+    /// `NN-name`.
+    pub(crate) stem: String,
+}
+
+impl Place {
+    /// What is between `NN-` and the extension.
+    pub(crate) fn name(&self) -> &str {
+        self.stem.split_once('-').map_or(&self.stem, |(_, name)| name)
+    }
+}
+
+/// The files of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Files {
+    pub(crate) component: PathBuf,
+    pub(crate) sidecar: Option<PathBuf>,
+}
+
+/// `NN-name.wasm` or `NN-name.toml`: stem and extension. Anything else (editors' temporary files, the `..data` of a
+/// mounted volume) is nobody's.
+fn parse(file_name: &str) -> Option<(&str, &str)> {
+    let (stem, extension) = file_name.rsplit_once('.')?;
+    let (number, name) = stem.split_once('-')?;
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let ok = number.len() >= 2
+        && number.chars().all(|c| c.is_ascii_digit())
+        && !name.is_empty()
+        && name.chars().all(plain)
+        && matches!(extension, "wasm" | "toml");
+    ok.then_some((stem, extension))
+}
+
+/// Lists the policies of a hook. A directory that does not exist holds none.
+pub(crate) fn list(dir: &Path, hook: Hook) -> Result<BTreeMap<Place, Files>, PolicyError> {
+    let path = dir.join(hook.as_str());
+    let failed = |source| PolicyError::Read { path: path.clone(), source };
+    let mut components = BTreeMap::new();
+    let mut sidecars = BTreeMap::new();
+    let entries = match fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    for entry in entries {
+        let file = entry.map_err(failed)?.path();
+        let Some((stem, extension)) = file.file_name().and_then(|name| name.to_str()).and_then(parse) else { continue };
+        let of = if extension == "wasm" { &mut components } else { &mut sidecars };
+        of.insert(stem.to_owned(), file.clone());
+    }
+    let policy = |(stem, component)| {
+        let sidecar = sidecars.remove(&stem);
+        (Place { hook, stem }, Files { component, sidecar })
+    };
+    Ok(components.into_iter().map(policy).collect())
+}
+
+/// What tells whether a file is the one that was looked at before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    device: u64,
+    inode: u64,
+    size_bytes: u64,
+    modified: SystemTime,
+    /// Moves with every write, and unlike `modified` cannot be set back.
+    changed: SystemTime,
+}
+
+impl Stamp {
+    fn of(meta: &Metadata) -> Self {
+        let seconds = u64::try_from(meta.ctime()).unwrap_or(0);
+        let nanoseconds = u32::try_from(meta.ctime_nsec()).unwrap_or(0);
+        Self {
+            device: meta.dev(),
+            inode: meta.ino(),
+            size_bytes: meta.len(),
+            modified: meta.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+            changed: SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds),
+        }
+    }
+}
+
+/// The stamps of both files of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stamps {
+    component: Stamp,
+    sidecar: Option<Stamp>,
+}
+
+impl Stamps {
+    /// Looks at both files, through symbolic links.
+    pub(crate) fn of(files: &Files) -> Result<Self, PolicyError> {
+        let stamp = |path: &Path| {
+            fs::metadata(path).map(|m| Stamp::of(&m)).map_err(|source| PolicyError::Read { path: path.into(), source })
+        };
+        Ok(Self { component: stamp(&files.component)?, sidecar: files.sidecar.as_deref().map(stamp).transpose()? })
+    }
+
+    /// How long ago either file was last written; zero if that is in the future.
+    pub(crate) fn age(&self, now: SystemTime) -> Duration {
+        let stamps = std::iter::once(&self.component).chain(&self.sidecar);
+        let age = |stamp: &Stamp| now.duration_since(stamp.changed.max(stamp.modified)).unwrap_or_default();
+        stamps.map(age).min().unwrap_or_default()
+    }
+}
+
+/// What is in the files of a policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Content {
+    pub(crate) component: Vec<u8>,
+    /// Digest of the component.
+    pub(crate) digest: String,
+    pub(crate) sidecar: Option<Vec<u8>>,
+}
+
+impl Content {
+    /// What two contents are told apart by.
+    pub(crate) fn key(&self) -> ContentKey {
+        ContentKey { component: self.digest.clone(), sidecar: self.sidecar.as_deref().map(digest_of) }
+    }
+
+    /// Reads both files whole.
+    ///
+    /// # Errors
+    /// `Unsettled` if one changed meanwhile or is no longer what `stamps` say.
+    pub(crate) fn read(files: &Files, stamps: &Stamps) -> Result<Self, PolicyError> {
+        let component = read(&files.component, "a component", COMPONENT_MAX_BYTES)?;
+        let sidecar = files.sidecar.as_deref().map(|path| read(path, "a settings file", SIDECAR_MAX_BYTES));
+        let sidecar = sidecar.transpose()?;
+        if Stamps::of(files)? != *stamps {
+            return Err(PolicyError::Unsettled { path: files.component.clone() });
+        }
+        Ok(Self { digest: digest_of(&component), component, sidecar })
+    }
+}
+
+/// Digests of both files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ContentKey {
+    component: String,
+    sidecar: Option<String>,
+}
+
+/// Reads a file whole, of which no more than `limit_bytes` are taken even if it grows meanwhile.
+pub(crate) fn read(path: &Path, what: &'static str, limit_bytes: u64) -> Result<Vec<u8>, PolicyError> {
+    let failed = |source| PolicyError::Read { path: path.to_path_buf(), source };
+    let file = File::open(path).map_err(failed)?;
+    let meta = file.metadata().map_err(failed)?;
+    if !meta.is_file() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a file")));
+    }
+    let mut bytes = Vec::new();
+    file.take(limit_bytes + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > limit_bytes {
+        return Err(PolicyError::TooLarge { what, size_bytes: meta.len().max(bytes.len() as u64), limit_bytes });
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_only_numbered_components_and_sidecars() {
+        assert_eq!(parse("10-api-keys.wasm"), Some(("10-api-keys", "wasm")));
+        assert_eq!(parse("007-x2.toml"), Some(("007-x2", "toml")));
+        for name in [
+            "1-x.wasm",
+            "x.wasm",
+            "10-.wasm",
+            "10-X.wasm",
+            "10-x.wasm.swp",
+            ".10-x.wasm",
+            "10-x.wasm~",
+            "10-x.wat",
+            "10_x.wasm",
+            "..data",
+            "10-x.wasm.tmp",
+            "#10-x.wasm#",
+            "10-x y.wasm",
+            "10-é.wasm",
+        ] {
+            assert_eq!(parse(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn reads_at_the_bound_and_refuses_one_past_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        fs::write(&path, [7; 10]).unwrap();
+        assert_eq!(read(&path, "x", 10).unwrap().len(), 10);
+        assert_eq!(read(&path, "x", 9).unwrap_err().to_string(), "x of 10 bytes is larger than the 9 bytes allowed");
+        assert!(read(dir.path(), "x", 9).is_err());
+    }
+
+    #[test]
+    fn a_hook_without_a_directory_has_no_policies() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(list(dir.path(), Hook::Auth).unwrap().is_empty());
+        fs::write(dir.path().join("auth"), "a file").unwrap();
+        assert!(list(dir.path(), Hook::Auth).is_err());
+    }
+}

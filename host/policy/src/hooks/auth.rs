@@ -1,0 +1,228 @@
+//! The auth chain: a fresh instance for each request, in file order until one decides.
+use std::time::Instant;
+
+use camshaft_core::ids::{PolicyName, TenantId};
+use camshaft_core::policy::{AuthOutcome, AuthRequest, Fault, FaultKind, Principal, Priority, Quotas, Refusal};
+
+use crate::answers;
+use crate::bindings::auth as wit;
+use crate::bindings::host::types;
+use crate::loaded::{HookPre, Loaded};
+use crate::metrics::Outcome;
+use crate::registry::{Link, LoadedSet};
+use crate::sidecar::OnFault;
+use crate::text::truncate_chars;
+
+const TENANT_CHARS: usize = 128;
+const NAME_CHARS: usize = 256;
+const WEIGHT_MAX: f64 = 1000.0;
+/// Models that a principal may name, and characters of one.
+const MODELS: usize = 1024;
+const MODEL_CHARS: usize = 256;
+
+/// What one policy answered.
+#[derive(Debug, Clone, PartialEq)]
+enum Answer {
+    Allow(Principal),
+    Next,
+    Refuse(Refusal),
+}
+
+/// Runs the chain, then what only watches it.
+pub(crate) fn authenticate(set: &LoadedSet, request: &AuthRequest) -> AuthOutcome {
+    if set.auth.is_empty() && set.auth_monitors.is_empty() {
+        return native(set.allow_anonymous || request.loopback);
+    }
+    let shown = shown(request);
+    let outcome = decide(set, request, &shown);
+    for policy in &set.auth_monitors {
+        monitor(policy, &shown, &outcome);
+    }
+    outcome
+}
+
+fn decide(set: &LoadedSet, request: &AuthRequest, shown: &wit::Request) -> AuthOutcome {
+    if set.auth.is_empty() {
+        return native(set.allow_anonymous || request.loopback);
+    }
+    for link in &set.auth {
+        let (answer, on_fault) = match link {
+            Link::Ready(policy) => (ask(policy, shown), policy.on_fault()),
+            Link::Broken(broken) => (Err(broken.fault()), broken.on_fault),
+        };
+        match (answer, on_fault) {
+            (Ok(Answer::Allow(principal)), _) => return AuthOutcome::Allow(principal),
+            (Ok(Answer::Refuse(refusal)), _) => return AuthOutcome::Refuse(refusal),
+            (Ok(Answer::Next), _) | (Err(_), OnFault::Skip) => {}
+            (Err(fault), OnFault::Deny) => return AuthOutcome::Fault(fault),
+            (Err(_), OnFault::Fallback) => return native(request.loopback),
+        }
+    }
+    native(false)
+}
+
+/// Who calls where no policy says.
+fn native(allowed: bool) -> AuthOutcome {
+    if allowed {
+        return AuthOutcome::Allow(Principal::anonymous());
+    }
+    AuthOutcome::Refuse(Refusal {
+        status: 401,
+        code: "invalid_api_key".to_owned(),
+        message: "The request carries no valid credentials.".to_owned(),
+        param: None,
+    })
+}
+
+/// Runs a policy whose answer does not count, and records where it would have made a difference.
+fn monitor(policy: &Loaded, shown: &wit::Request, enforced: &AuthOutcome) {
+    let differs = match (ask(policy, shown), enforced) {
+        (Ok(Answer::Allow(theirs)), AuthOutcome::Allow(ours)) => theirs != *ours,
+        (Ok(Answer::Refuse(theirs)), AuthOutcome::Refuse(ours)) => theirs.status != ours.status,
+        // No opinion differs from none, and a fault has been counted and logged as one.
+        (Ok(Answer::Next) | Err(_), _) => false,
+        _ => true,
+    };
+    if differs {
+        policy.metrics.count(Outcome::Monitor);
+        tracing::info!(hook = "auth", plugin = policy.name.as_str(), "a monitored policy would have decided otherwise");
+    }
+}
+
+/// Asks one policy in an instance of its own.
+fn ask(policy: &Loaded, request: &wit::Request) -> Result<Answer, Fault> {
+    let started = Instant::now();
+    let answer = run(policy, request);
+    match &answer {
+        Ok(Answer::Allow(_)) => policy.metrics.observe(Outcome::Allow, started),
+        Ok(Answer::Next) => policy.metrics.observe(Outcome::Next, started),
+        Ok(Answer::Refuse(_)) => policy.metrics.observe(Outcome::Refuse, started),
+        Err(fault) => policy.note_fault(fault, started),
+    }
+    answer
+}
+
+fn run(policy: &Loaded, request: &wit::Request) -> Result<Answer, Fault> {
+    let HookPre::Auth(pre) = &policy.compiled.pre else {
+        return Err(policy.fault(FaultKind::Unavailable, "not an auth policy"));
+    };
+    let mut store = policy.store(None);
+    let mut call = || {
+        let guest = pre.instantiate(&mut store)?;
+        match guest.camshaft_policy_plugin().call_configure(&mut store, &policy.sidecar.settings)? {
+            Err(text) => Ok(Err(text)),
+            Ok(()) => guest.camshaft_policy_auth().call_authenticate(&mut store, request).map(Ok),
+        }
+    };
+    let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
+    match answer.map_err(|text| policy.refused_settings(&text))? {
+        Ok(wit::Verdict::Next) => Ok(Answer::Next),
+        Ok(wit::Verdict::Allow(answer)) => principal(answer).map(Answer::Allow).map_err(|text| policy.invalid(text)),
+        Err(refusal) => answers::refusal(refusal).map(Answer::Refuse).map_err(|text| policy.invalid(text)),
+    }
+}
+
+fn shown(request: &AuthRequest) -> wit::Request {
+    wit::Request {
+        method: request.method.clone(),
+        path: request.path.clone(),
+        headers: request.headers.clone(),
+        remote_address: request.remote_address.clone(),
+        loopback: request.loopback,
+    }
+}
+
+fn principal(answer: wit::Principal) -> Result<Principal, String> {
+    let label = |what: &str, text: &str| match text.chars().count() {
+        0 => Err(format!("a principal with an empty {what}")),
+        n if n > TENANT_CHARS => Err(format!("a principal whose {what} has {n} characters, over {TENANT_CHARS}")),
+        _ => Ok(()),
+    };
+    label("tenant", &answer.tenant)?;
+    if let Some(namespace) = &answer.cache_namespace {
+        label("cache namespace", namespace)?;
+    }
+    if !(answer.weight > 0.0 && answer.weight <= WEIGHT_MAX) {
+        return Err(format!("a principal of weight {}, which is not above 0 and at most {WEIGHT_MAX}", answer.weight));
+    }
+    if let Some(models) = &answer.allowed_models
+        && (models.len() > MODELS || models.iter().any(|model| model.chars().count() > MODEL_CHARS))
+    {
+        return Err(format!("a principal with over {MODELS} models, or one of over {MODEL_CHARS} characters"));
+    }
+    Ok(Principal {
+        name: truncate_chars(answer.name, NAME_CHARS),
+        cache_namespace: answer.cache_namespace.unwrap_or_else(|| answer.tenant.clone()),
+        tenant: TenantId::new(answer.tenant),
+        priority: match answer.priority {
+            types::Priority::High => Priority::High,
+            types::Priority::Normal => Priority::Normal,
+            types::Priority::Low => Priority::Low,
+        },
+        weight: answer.weight,
+        quotas: Quotas {
+            requests_per_minute: answer.quotas.requests_per_minute,
+            tokens_per_minute: answer.quotas.tokens_per_minute,
+            concurrent_requests: answer.quotas.concurrent_requests,
+        },
+        allowed_models: answer.allowed_models,
+    })
+}
+
+/// An auth or validator file that was never good: it stands in the chain and faults, because a door whose lock does not
+/// load must not stand open.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) name: PolicyName,
+    pub(crate) on_fault: OnFault,
+    pub(crate) why: String,
+    pub(crate) metrics: crate::metrics::LinkMetrics,
+}
+
+impl Broken {
+    pub(crate) fn fault(&self) -> Fault {
+        self.metrics.count(Outcome::Fault(FaultKind::Unavailable));
+        Fault { plugin: self.name.clone(), kind: FaultKind::Unavailable, detail: self.why.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer() -> wit::Principal {
+        let quotas = wit::Quotas { requests_per_minute: None, tokens_per_minute: Some(9), concurrent_requests: None };
+        wit::Principal {
+            name: "n".repeat(300),
+            tenant: "t".to_owned(),
+            priority: types::Priority::Low,
+            weight: 2.0,
+            quotas,
+            allowed_models: None,
+            cache_namespace: None,
+        }
+    }
+
+    #[test]
+    fn takes_a_principal_and_gives_it_its_own_namespace() {
+        let principal = principal(answer()).unwrap();
+        assert_eq!((principal.tenant.as_str(), principal.cache_namespace.as_str()), ("t", "t"));
+        assert_eq!((principal.priority, principal.name.len()), (Priority::Low, 256));
+        assert_eq!(principal.quotas.tokens_per_minute, Some(9));
+    }
+
+    #[test]
+    fn refuses_principals_out_of_bounds() {
+        for weight in [0.0, -1.0, 1000.1, f64::NAN, f64::INFINITY] {
+            assert!(principal(wit::Principal { weight, ..answer() }).is_err());
+        }
+        for tenant in [String::new(), "x".repeat(129)] {
+            assert!(principal(wit::Principal { tenant: tenant.clone(), ..answer() }).is_err());
+            assert!(principal(wit::Principal { cache_namespace: Some(tenant), ..answer() }).is_err());
+        }
+        let models = |n, chars: usize| Some(vec!["m".repeat(chars); n]);
+        assert!(principal(wit::Principal { allowed_models: models(1024, 256), ..answer() }).is_ok());
+        assert!(principal(wit::Principal { allowed_models: models(1025, 1), ..answer() }).is_err());
+        assert!(principal(wit::Principal { allowed_models: models(1, 257), ..answer() }).is_err());
+    }
+}

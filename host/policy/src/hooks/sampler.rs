@@ -1,0 +1,159 @@
+//! Sampler chains: one instance for each policy and sequence, called once per token.
+use std::sync::Arc;
+use std::time::Instant;
+
+use camshaft_core::ids::{PolicyName, Token};
+use camshaft_core::policy::{Fault, FaultKind, SamplingRequest, TokenSampler};
+use camshaft_core::sampling::{Row, StandardChain};
+use wasmtime::Store;
+use wasmtime::component::Resource;
+
+use crate::bindings::sampler as wit;
+use crate::loaded::{HookPre, Loaded};
+use crate::metrics::Outcome;
+use crate::registry::LoadedSet;
+use crate::sidecar::OnFault;
+use crate::store::{self, GuestState};
+
+/// Keeps a sampler's own random numbers apart from those that its row draws with.
+const SEED_MARK: u64 = 0x7361_6d70_6c65_7273;
+
+/// A request's chain.
+pub(crate) struct Chain {
+    links: Vec<Sampler>,
+    /// Shapes instead of the links once there are none.
+    native: StandardChain,
+    /// Keeps the generation alive that the request began with.
+    _set: Arc<LoadedSet>,
+}
+
+/// Makes the chain of a request.
+pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    let native = StandardChain::new(request.params.clone());
+    let mut links = Vec::new();
+    for policy in chosen(&set, request)? {
+        let started = Instant::now();
+        match Sampler::start(policy, request) {
+            Ok(sampler) => links.push(sampler),
+            Err(fault) => {
+                policy.note_fault(&fault, started);
+                match policy.on_fault() {
+                    OnFault::Deny => return Err(fault),
+                    OnFault::Skip => {}
+                    OnFault::Fallback => return Ok(Box::new(native)),
+                }
+            }
+        }
+    }
+    if links.is_empty() {
+        return Ok(Box::new(native));
+    }
+    Ok(Box::new(Chain { links, native, _set: set }))
+}
+
+/// The samplers that a request asks for: all in file order, or those it names in its order.
+fn chosen<'a>(set: &'a LoadedSet, request: &SamplingRequest) -> Result<Vec<&'a Arc<Loaded>>, Fault> {
+    let Some(names) = &request.samplers else { return Ok(set.samplers.iter().collect()) };
+    let by_name = |name: &String| {
+        let found = set.samplers.iter().find(|policy| policy.name.as_str() == name);
+        found.ok_or_else(|| Fault {
+            plugin: PolicyName::from(name.as_str()),
+            kind: FaultKind::Unavailable,
+            detail: "no sampler of this name is in force".to_owned(),
+        })
+    };
+    names.iter().map(by_name).collect()
+}
+
+impl TokenSampler for Chain {
+    fn sample(&mut self, row: &mut Row) -> Result<Option<Token>, Fault> {
+        let mut index = 0;
+        while let Some(link) = self.links.get_mut(index) {
+            let started = Instant::now();
+            match link.sample(row) {
+                Ok(Some(token)) => {
+                    link.policy.metrics.observe(Outcome::Drawn, started);
+                    return Ok(Some(token));
+                }
+                Ok(None) => {
+                    link.policy.metrics.observe(Outcome::Shaped, started);
+                    index += 1;
+                }
+                Err(fault) => {
+                    link.policy.note_fault(&fault, started);
+                    match link.policy.on_fault() {
+                        OnFault::Deny => return Err(fault),
+                        OnFault::Skip => drop(self.links.remove(index)),
+                        OnFault::Fallback => self.links.clear(),
+                    }
+                }
+            }
+        }
+        if self.links.is_empty() { self.native.sample(row) } else { Ok(None) }
+    }
+}
+
+/// One policy of a chain, started for the request.
+struct Sampler {
+    policy: Arc<Loaded>,
+    store: Store<GuestState>,
+    guest: wit::SamplerPolicy,
+}
+
+impl Sampler {
+    fn start(policy: &Arc<Loaded>, request: &SamplingRequest) -> Result<Self, Fault> {
+        let HookPre::Sampler(pre) = &policy.compiled.pre else {
+            return Err(policy.fault(FaultKind::Unavailable, "not a sampler policy"));
+        };
+        let mut store = policy.store(Some(request.params.seed ^ SEED_MARK));
+        store.data_mut().vocabulary = Some(request.vocabulary.clone());
+        let mut call = || {
+            let guest = pre.instantiate(&mut store)?;
+            match guest.camshaft_policy_plugin().call_configure(&mut store, &policy.sidecar.settings)? {
+                Err(text) => Ok(Err(text)),
+                Ok(()) => guest.camshaft_policy_sampler().call_start(&mut store, &shown(request)).map(|()| Ok(guest)),
+            }
+        };
+        let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
+        let guest = answer.map_err(|text: String| policy.refused_settings(&text))?;
+        Ok(Self { policy: policy.clone(), store, guest })
+    }
+
+    fn sample(&mut self, row: &mut Row) -> Result<Option<Token>, Fault> {
+        store::arm(&mut self.store, self.policy.sidecar.deadline);
+        let size = row.size();
+        // The row lies in the store's data for the length of the call; no value is copied.
+        std::mem::swap(&mut self.store.data_mut().row, row);
+        let answer = self.guest.camshaft_policy_sampler().call_sample(&mut self.store, Resource::new_borrow(0));
+        std::mem::swap(&mut self.store.data_mut().row, row);
+        match answer.map_err(|error| self.policy.fault_of(&error, self.store.data()))? {
+            Some(token) if token as usize >= size => {
+                Err(self.policy.invalid(format!("token {token} is outside the vocabulary of {size}")))
+            }
+            token => Ok(token.map(Token)),
+        }
+    }
+}
+
+fn shown(request: &SamplingRequest) -> wit::Request {
+    let params = &request.params;
+    wit::Request {
+        temperature: params.temperature,
+        top_k: params.top_k,
+        top_p: params.top_p,
+        min_p: params.min_p,
+        typical_p: params.typical_p,
+        repeat_penalty: params.repeat_penalty,
+        repeat_last_n: params.repeat_last_n,
+        frequency_penalty: params.frequency_penalty,
+        presence_penalty: params.presence_penalty,
+        logit_bias_ids: params.logit_bias.iter().map(|bias| bias.token.0).collect(),
+        logit_bias_values: params.logit_bias.iter().map(|bias| bias.bias).collect(),
+        seed: params.seed,
+        choice: request.choice,
+        model: request.model.clone(),
+        tenant: request.tenant.to_string(),
+        prompt_tokens: request.prompt_tokens,
+        max_tokens: request.max_tokens,
+    }
+}

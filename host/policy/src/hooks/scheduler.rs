@@ -1,0 +1,249 @@
+//! Schedulers: one long-lived instance for each pool, events in and actions out as parallel lists.
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use camshaft_core::ids::{RequestId, TenantId, WorkerId};
+use camshaft_core::policy::{
+    Action, Arrival, Fault, FaultKind, NamedScheduler, Priority, Scheduler, SchedulerEvent, SchedulingPoint,
+    WorkerFacts,
+};
+use wasmtime::Store;
+
+use crate::bindings::host::types;
+use crate::bindings::scheduler as wit;
+use crate::loaded::{HookPre, Loaded};
+use crate::metrics::Outcome;
+use crate::registry::LoadedSet;
+use crate::store::{self, GuestState};
+use crate::text::truncate_chars;
+
+/// Entries of one list of actions.
+const ACTIONS: usize = 65_536;
+const MESSAGE_CHARS: usize = 1024;
+
+/// A fresh instance of the generation's scheduler; `None` if it has none.
+pub(crate) fn open(set: &LoadedSet) -> Result<Option<NamedScheduler>, Fault> {
+    let Some(policy) = &set.scheduler else { return Ok(None) };
+    let started = Instant::now();
+    match Guest::start(policy) {
+        Ok(guest) => Ok(Some((policy.name.clone(), Box::new(guest)))),
+        Err(fault) => {
+            policy.note_fault(&fault, started);
+            Err(fault)
+        }
+    }
+}
+
+/// A pool's scheduler.
+struct Guest {
+    policy: Arc<Loaded>,
+    store: Store<GuestState>,
+    guest: wit::SchedulerPolicy,
+    /// Filled anew for every call; kept for its lists' memory.
+    point: wit::Point,
+    tenants: HashMap<TenantId, u32>,
+}
+
+impl Guest {
+    fn start(policy: &Arc<Loaded>) -> Result<Self, Fault> {
+        let HookPre::Scheduler(pre) = &policy.compiled.pre else {
+            return Err(policy.fault(FaultKind::Unavailable, "not a scheduler policy"));
+        };
+        let mut store = policy.store(None);
+        let mut call = || {
+            let guest = pre.instantiate(&mut store)?;
+            let accepted = guest.camshaft_policy_plugin().call_configure(&mut store, &policy.sidecar.settings)?;
+            Ok(accepted.map(|()| guest))
+        };
+        let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
+        let guest = answer.map_err(|text: String| policy.refused_settings(&text))?;
+        Ok(Self { policy: policy.clone(), store, guest, point: empty_point(), tenants: HashMap::new() })
+    }
+
+    fn call(&mut self) -> Result<Vec<Action>, Fault> {
+        store::arm(&mut self.store, self.policy.sidecar.deadline);
+        let answer = self.guest.camshaft_policy_scheduler().call_schedule(&mut self.store, &self.point);
+        let answer = answer.map_err(|error| self.policy.fault_of(&error, self.store.data()))?;
+        actions(answer).map_err(|text| self.policy.invalid(text))
+    }
+}
+
+impl Scheduler for Guest {
+    fn schedule(&mut self, point: &SchedulingPoint) -> Result<Vec<Action>, Fault> {
+        fill(&mut self.point, &mut self.tenants, point);
+        let started = Instant::now();
+        let answer = self.call();
+        match &answer {
+            Ok(_) => self.policy.metrics.observe(Outcome::Actions, started),
+            Err(fault) => self.policy.note_fault(fault, started),
+        }
+        answer
+    }
+}
+
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn fill(out: &mut wit::Point, tenants: &mut HashMap<TenantId, u32>, point: &SchedulingPoint) {
+    clear(out);
+    tenants.clear();
+    out.now_ms = ms(point.now);
+    out.replay = point.replay;
+    for event in &point.events {
+        match event {
+            SchedulerEvent::Arrived(arrival) => push_arrival(out, tenants, arrival),
+            SchedulerEvent::Dispatched { id, worker } => {
+                out.dispatched_ids.push(id.0);
+                out.dispatched_workers.push(worker.0);
+            }
+            SchedulerEvent::Progressed { id, prompt_tokens, generated_tokens } => {
+                out.progressed_ids.push(id.0);
+                out.progressed_prompt.push(*prompt_tokens);
+                out.progressed_generated.push(*generated_tokens);
+            }
+            SchedulerEvent::Finished { id, generated_tokens } => {
+                out.finished_ids.push(id.0);
+                out.finished_generated.push(*generated_tokens);
+            }
+            SchedulerEvent::Cancelled { id } => out.cancelled_ids.push(id.0),
+            SchedulerEvent::Parked { id } => out.parked_ids.push(id.0),
+        }
+    }
+    point.workers.iter().for_each(|facts| push_worker(&mut out.workers, facts));
+}
+
+fn push_arrival(out: &mut wit::Point, tenants: &mut HashMap<TenantId, u32>, arrival: &Arrival) {
+    let tenant = match tenants.get(&arrival.tenant) {
+        Some(index) => *index,
+        None => {
+            let index = u32::try_from(out.tenants.len()).unwrap_or(u32::MAX);
+            tenants.insert(arrival.tenant.clone(), index);
+            out.tenants.push(arrival.tenant.to_string());
+            index
+        }
+    };
+    let list = &mut out.arrived;
+    list.ids.push(arrival.id.0);
+    list.arrived_ms.push(ms(arrival.arrived));
+    list.tenants.push(tenant);
+    list.priorities.push(match arrival.priority {
+        Priority::High => types::Priority::High,
+        Priority::Normal => types::Priority::Normal,
+        Priority::Low => types::Priority::Low,
+    });
+    list.weights.push(arrival.weight);
+    // Zero says that there is none, so a deadline that passed at the very start is moved by a millisecond.
+    list.deadlines_ms.push(arrival.deadline.map_or(0, |deadline| ms(deadline).max(1)));
+    list.prompt_tokens.push(arrival.prompt_tokens);
+    list.max_tokens.push(arrival.max_tokens);
+    list.cached_tokens.push(arrival.cached_tokens);
+}
+
+fn push_worker(list: &mut wit::Workers, facts: &WorkerFacts) {
+    list.ids.push(facts.worker.0);
+    list.healthy.push(facts.healthy);
+    list.free_sequences.push(facts.free_sequences);
+    list.running_sequences.push(facts.running_sequences);
+    list.kv_free.push(facts.kv_free);
+    list.kv_total.push(facts.kv_total);
+    list.prefilling_tokens.push(facts.prefilling_tokens);
+    list.tokens_per_second.push(facts.tokens_per_second);
+    list.can_park.push(facts.can_park);
+}
+
+/// The actions that a guest answers, in the order in which they are to be carried out.
+fn actions(answer: wit::Actions) -> Result<Vec<Action>, String> {
+    let equal = |what: &str, a: usize, b: usize| match a {
+        _ if a != b => Err(format!("{what}: lists of {a} and {b}")),
+        _ if a > ACTIONS => Err(format!("{what}: {a} entries, over {ACTIONS}")),
+        _ => Ok(()),
+    };
+    equal("parks", answer.park_ids.len(), answer.park_ids.len())?;
+    equal("rejections", answer.reject_ids.len(), answer.reject_messages.len())?;
+    equal("dispatches", answer.dispatch_ids.len(), answer.dispatch_workers.len())?;
+    equal("budgets", answer.budget_workers.len(), answer.budget_tokens.len())?;
+    let parks = answer.park_ids.into_iter().map(|id| Action::Park { id: RequestId(id) });
+    let rejections = answer
+        .reject_ids
+        .into_iter()
+        .zip(answer.reject_messages)
+        .map(|(id, message)| Action::Reject { id: RequestId(id), message: truncate_chars(message, MESSAGE_CHARS) });
+    let dispatches = answer.dispatch_ids.into_iter().zip(answer.dispatch_workers);
+    let dispatches = dispatches.map(|(id, worker)| Action::Dispatch { id: RequestId(id), worker: WorkerId(worker) });
+    let budgets = answer.budget_workers.into_iter().zip(answer.budget_tokens);
+    let budgets = budgets.map(|(worker, tokens)| Action::PrefillBudget { worker: WorkerId(worker), tokens });
+    Ok(parks.chain(rejections).chain(dispatches).chain(budgets).collect())
+}
+
+fn empty_point() -> wit::Point {
+    wit::Point {
+        now_ms: 0,
+        replay: false,
+        tenants: Vec::new(),
+        arrived: wit::Arrivals {
+            ids: Vec::new(),
+            arrived_ms: Vec::new(),
+            tenants: Vec::new(),
+            priorities: Vec::new(),
+            weights: Vec::new(),
+            deadlines_ms: Vec::new(),
+            prompt_tokens: Vec::new(),
+            max_tokens: Vec::new(),
+            cached_tokens: Vec::new(),
+        },
+        dispatched_ids: Vec::new(),
+        dispatched_workers: Vec::new(),
+        progressed_ids: Vec::new(),
+        progressed_prompt: Vec::new(),
+        progressed_generated: Vec::new(),
+        finished_ids: Vec::new(),
+        finished_generated: Vec::new(),
+        cancelled_ids: Vec::new(),
+        parked_ids: Vec::new(),
+        workers: wit::Workers {
+            ids: Vec::new(),
+            healthy: Vec::new(),
+            free_sequences: Vec::new(),
+            running_sequences: Vec::new(),
+            kv_free: Vec::new(),
+            kv_total: Vec::new(),
+            prefilling_tokens: Vec::new(),
+            tokens_per_second: Vec::new(),
+            can_park: Vec::new(),
+        },
+    }
+}
+
+fn clear(point: &mut wit::Point) {
+    let wit::Point { now_ms: _, replay: _, tenants, arrived, workers, .. } = point;
+    tenants.clear();
+    arrived.ids.clear();
+    arrived.arrived_ms.clear();
+    arrived.tenants.clear();
+    arrived.priorities.clear();
+    arrived.weights.clear();
+    arrived.deadlines_ms.clear();
+    arrived.prompt_tokens.clear();
+    arrived.max_tokens.clear();
+    arrived.cached_tokens.clear();
+    workers.ids.clear();
+    workers.healthy.clear();
+    workers.free_sequences.clear();
+    workers.running_sequences.clear();
+    workers.kv_free.clear();
+    workers.kv_total.clear();
+    workers.prefilling_tokens.clear();
+    workers.tokens_per_second.clear();
+    workers.can_park.clear();
+    point.dispatched_ids.clear();
+    point.dispatched_workers.clear();
+    point.progressed_ids.clear();
+    point.progressed_prompt.clear();
+    point.progressed_generated.clear();
+    point.finished_ids.clear();
+    point.finished_generated.clear();
+    point.cancelled_ids.clear();
+    point.parked_ids.clear();
+}

@@ -1,0 +1,120 @@
+//! Validators: a fresh instance for each request and link, all in file order.
+use std::time::Instant;
+
+use camshaft_core::policy::{Fault, FaultKind, ValidateOutcome, ValidateRequest};
+
+use crate::answers;
+use crate::bindings::validator as wit;
+use crate::loaded::{HookPre, Loaded};
+use crate::metrics::Outcome;
+use crate::registry::{Link, LoadedSet};
+use crate::sidecar::{Mode, OnFault};
+
+/// Bytes of an amendment.
+const PATCH_BYTES: usize = 1 << 20;
+
+/// Runs one link.
+pub(crate) fn validate(set: &LoadedSet, index: usize, request: &ValidateRequest) -> ValidateOutcome {
+    let (outcome, on_fault) = match set.validators.get(index) {
+        None => return ValidateOutcome::Accept,
+        Some(Link::Broken(broken)) => (Err(broken.fault()), broken.on_fault),
+        Some(Link::Ready(policy)) if policy.sidecar.mode == Mode::Monitor => {
+            monitor(policy, request);
+            return ValidateOutcome::Accept;
+        }
+        Some(Link::Ready(policy)) => (ask(policy, request), policy.on_fault()),
+    };
+    match (outcome, on_fault) {
+        (Ok(outcome), _) => outcome,
+        (Err(fault), OnFault::Deny) => ValidateOutcome::Fault(fault),
+        (Err(_), OnFault::Skip | OnFault::Fallback) => ValidateOutcome::Accept,
+    }
+}
+
+/// Runs a policy whose answer does not count: whatever is not an acceptance would have made a difference.
+fn monitor(policy: &Loaded, request: &ValidateRequest) {
+    if let Ok(ValidateOutcome::Amend(_) | ValidateOutcome::Refuse(_)) = ask(policy, request) {
+        policy.metrics.count(Outcome::Monitor);
+        let plugin = policy.name.as_str();
+        tracing::info!(hook = "validator", plugin, "a monitored policy would have decided otherwise");
+    }
+}
+
+/// Asks one policy in an instance of its own.
+fn ask(policy: &Loaded, request: &ValidateRequest) -> Result<ValidateOutcome, Fault> {
+    let started = Instant::now();
+    let outcome = run(policy, request);
+    match &outcome {
+        Ok(ValidateOutcome::Accept) => policy.metrics.observe(Outcome::Accept, started),
+        Ok(ValidateOutcome::Amend(_)) => policy.metrics.observe(Outcome::Amend, started),
+        Ok(ValidateOutcome::Refuse(_)) => policy.metrics.observe(Outcome::Refuse, started),
+        Ok(ValidateOutcome::Fault(fault)) | Err(fault) => policy.note_fault(fault, started),
+    }
+    outcome
+}
+
+fn run(policy: &Loaded, request: &ValidateRequest) -> Result<ValidateOutcome, Fault> {
+    let HookPre::Validator(pre) = &policy.compiled.pre else {
+        return Err(policy.fault(FaultKind::Unavailable, "not a validator policy"));
+    };
+    let shown = shown(request);
+    let mut store = policy.store(None);
+    let mut call = || {
+        let guest = pre.instantiate(&mut store)?;
+        match guest.camshaft_policy_plugin().call_configure(&mut store, &policy.sidecar.settings)? {
+            Err(text) => Ok(Err(text)),
+            Ok(()) => guest.camshaft_policy_validator().call_validate(&mut store, &shown).map(Ok),
+        }
+    };
+    let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
+    match answer.map_err(|text| policy.refused_settings(&text))? {
+        Ok(wit::Verdict::Accept) => Ok(ValidateOutcome::Accept),
+        Ok(wit::Verdict::Amend(patch)) => {
+            check_patch(&patch).map(|()| ValidateOutcome::Amend(patch)).map_err(|text| policy.invalid(text))
+        }
+        Err(refusal) => answers::refusal(refusal).map(ValidateOutcome::Refuse).map_err(|text| policy.invalid(text)),
+    }
+}
+
+fn check_patch(patch: &str) -> Result<(), String> {
+    if patch.len() > PATCH_BYTES {
+        return Err(format!("an amendment of {} bytes, over {PATCH_BYTES}", patch.len()));
+    }
+    // Any other JSON value would replace the whole body.
+    match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(patch) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("an amendment that is not a JSON object: {error}")),
+    }
+}
+
+fn shown(request: &ValidateRequest) -> wit::Request {
+    wit::Request {
+        endpoint: request.endpoint.to_owned(),
+        model: request.model.clone(),
+        tenant: request.tenant.to_string(),
+        body: request.body.clone(),
+        prompt_tokens: request.prompt_tokens,
+        max_tokens: request.max_tokens,
+        max_tokens_set: request.max_tokens_set,
+        temperature: request.temperature,
+        top_p: request.top_p,
+        n: request.n,
+        stream: request.stream,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_only_objects_of_bounded_size_as_amendments() {
+        assert!(check_patch(r#"{"max_tokens": 5, "n": null}"#).is_ok());
+        for patch in ["", "[]", "null", "5", r#"{"a":"#, r#"{} {}"#] {
+            assert!(check_patch(patch).unwrap_err().contains("not a JSON object"), "{patch}");
+        }
+        let filled = |bytes: usize| format!("{{\"a\":\"{}\"}}", "x".repeat(bytes - 8));
+        assert!(check_patch(&filled(PATCH_BYTES)).is_ok());
+        assert!(check_patch(&filled(PATCH_BYTES + 1)).unwrap_err().contains("over 1048576"));
+    }
+}

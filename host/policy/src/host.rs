@@ -1,0 +1,159 @@
+//! The policy host: the runtime, what serves, and the threads that keep it so.
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use camshaft_core::ids::Generation;
+use camshaft_core::policy::{
+    Fault, Hook, NamedScheduler, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest, SchedulerHook,
+    TokenSampler,
+};
+use crossbeam_channel::{Sender, bounded};
+
+use crate::error::PolicyError;
+use crate::hooks::{sampler, scheduler};
+use crate::imports::metrics::PluginMetrics;
+use crate::load::Loader;
+use crate::metrics::{Outcome, PolicyMetrics};
+use crate::registry::Registry;
+use crate::runtime::{Runtime, Ticker};
+use crate::watch::{self, Request};
+
+/// Reload requests that may wait.
+const REQUESTS: usize = 4;
+
+/// How policies are found and run.
+#[derive(Debug, Clone)]
+pub struct PolicyConfig {
+    /// The policy directory; `None`: the native defaults serve.
+    pub dir: Option<PathBuf>,
+    /// How often the directory is looked at where the system tells of no changes.
+    pub poll: Duration,
+    /// Where compiled code is kept: the host's alone (made with mode 0700). `None`: it is not kept.
+    pub cache_dir: Option<PathBuf>,
+    /// Whether callers that no auth policy identifies are let in from anywhere, not only from loopback addresses.
+    pub allow_anonymous: bool,
+}
+
+/// Loads policies, keeps them current, and answers the four hooks with them.
+#[derive(Debug)]
+pub struct PolicyHost {
+    registry: Arc<Registry>,
+    threads: Mutex<Option<Threads>>,
+}
+
+#[derive(Debug)]
+struct Threads {
+    requests: Sender<Request>,
+    watcher: JoinHandle<()>,
+    /// Last: deadlines must pass as long as the watcher calls guests.
+    _ticker: Ticker,
+}
+
+impl PolicyHost {
+    /// Loads the policies that are there and begins to watch for changes. Metrics go into `registry`.
+    ///
+    /// # Errors
+    /// The runtime, a thread or a metric cannot be had, or a directory cannot be read. A policy that cannot be loaded is
+    /// none: it is in [`Policies::status`], and an auth or validator policy then fails every request that needs it.
+    pub fn start(config: PolicyConfig, registry: &prometheus::Registry) -> Result<Arc<Self>, PolicyError> {
+        const NAME: &str = "policy-watch";
+        let metrics = PolicyMetrics::register(registry)?;
+        let serving = Arc::new(Registry::new(config.allow_anonymous));
+        let Some(dir) = config.dir else {
+            return Ok(Arc::new(Self { registry: serving, threads: Mutex::new(None) }));
+        };
+        let runtime = Arc::new(Runtime::new(config.cache_dir.as_deref())?);
+        let ticker = Ticker::start(&runtime.engine)?;
+        let plugin_metrics = PluginMetrics::new(registry.clone());
+        let mut loader = Loader::new(dir, runtime, serving.clone(), metrics, plugin_metrics);
+        loader.start()?;
+        let (requests, received) = bounded(REQUESTS);
+        let run = move || watch::run(loader, &received, config.poll);
+        let watcher = std::thread::Builder::new().name(NAME.to_owned()).spawn(run);
+        let watcher = watcher.map_err(|source| PolicyError::Thread { name: NAME, source })?;
+        let threads = Threads { requests, watcher, _ticker: ticker };
+        Ok(Arc::new(Self { registry: serving, threads: Mutex::new(Some(threads)) }))
+    }
+
+    /// Looks at the policy directory now and returns when what is there serves or was rejected. Waits about a second
+    /// for files that are being written.
+    pub fn reload(&self) {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let requests = threads.as_ref().map(|threads| threads.requests.clone());
+        drop(threads);
+        if let Some(requests) = requests {
+            watch::ask_reload(&requests);
+        }
+    }
+
+    /// Ends the watcher and the deadlines. What is loaded goes on serving, but nothing stops a guest that spins: call it
+    /// when serving is over.
+    pub fn stop(&self) {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Threads { requests, watcher, _ticker }) = threads else { return };
+        // The thread is gone if nobody receives.
+        let _ = requests.send(Request::Stop);
+        if watcher.join().is_err() {
+            tracing::error!("the policy watcher panicked");
+        }
+    }
+}
+
+impl Drop for PolicyHost {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Policies for PolicyHost {
+    fn current(&self) -> Arc<dyn PolicySet> {
+        self.registry.current()
+    }
+
+    fn status(&self) -> Vec<PolicyStatus> {
+        self.registry.statuses().to_vec()
+    }
+}
+
+impl SamplerHook for PolicyHost {
+    fn open(&self, generation: Generation, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+        sampler::open(self.registry.find(generation), request)
+    }
+}
+
+impl SchedulerHook for PolicyHost {
+    fn generation(&self) -> Generation {
+        let set = self.registry.current();
+        set.scheduler_generation
+    }
+
+    fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
+        scheduler::open(&self.registry.current())
+    }
+
+    fn refused(&self, fault: &Fault) {
+        let set = self.registry.current();
+        if let Some(policy) = set.scheduler.as_ref().filter(|policy| policy.name == fault.plugin) {
+            policy.metrics.count(Outcome::Fault(fault.kind));
+        }
+        let (plugin, detail) = (fault.plugin.as_str(), fault.detail.as_str());
+        tracing::warn!(hook = Hook::Scheduler.as_str(), plugin, detail, "a scheduler's actions were refused");
+    }
+}
+
+/// What a load of the directory would come to, without serving.
+///
+/// # Errors
+/// The runtime cannot be had, or a directory cannot be read.
+pub fn check_dir(dir: &Path) -> Result<Vec<PolicyStatus>, PolicyError> {
+    let metrics = prometheus::Registry::new();
+    let registry = Arc::new(Registry::new(false));
+    let runtime = Arc::new(Runtime::new(None)?);
+    let _ticker = Ticker::start(&runtime.engine)?;
+    let families = PolicyMetrics::register(&metrics)?;
+    let mut loader = Loader::new(dir.to_path_buf(), runtime, registry.clone(), families, PluginMetrics::new(metrics));
+    loader.start()?;
+    Ok(registry.statuses().to_vec())
+}

@@ -1,0 +1,125 @@
+//! A policy that was compiled, checked and accepted its settings: what a chain's link runs.
+use std::sync::Arc;
+use std::time::Instant;
+
+use camshaft_core::ids::{Generation, PolicyName};
+use camshaft_core::policy::{Fault, FaultKind, Hook};
+use camshaft_core::sampling::Draws;
+use wasmtime::Store;
+
+use crate::bindings::{auth, sampler, scheduler, validator};
+use crate::fault::classify;
+use crate::identity::{Allowance, Identity};
+use crate::metrics::{LinkMetrics, Outcome};
+use crate::runtime::Runtime;
+use crate::sidecar::{OnFault, Sidecar};
+use crate::store::{self, GuestState, Randomness, Time};
+
+/// Seed of what is random to a scheduler: always the same, so that a replay gives the same answers.
+const SCHEDULER_SEED: u64 = 0x6361_6d73_6861_6674;
+
+/// A component linked for its hook.
+#[derive(Clone)]
+pub(crate) enum HookPre {
+    Auth(auth::AuthPolicyPre<GuestState>),
+    Validator(validator::ValidatorPolicyPre<GuestState>),
+    Scheduler(scheduler::SchedulerPolicyPre<GuestState>),
+    Sampler(sampler::SamplerPolicyPre<GuestState>),
+}
+
+impl HookPre {
+    pub(crate) fn hook(&self) -> Hook {
+        match self {
+            HookPre::Auth(_) => Hook::Auth,
+            HookPre::Validator(_) => Hook::Validator,
+            HookPre::Scheduler(_) => Hook::Scheduler,
+            HookPre::Sampler(_) => Hook::Sampler,
+        }
+    }
+}
+
+/// The code of a policy, shared by all settings that it runs with.
+pub(crate) struct Compiled {
+    /// SHA-256 of the file in lower-case hexadecimal.
+    pub(crate) digest: String,
+    pub(crate) size_bytes: u64,
+    /// Of the `camshaft:policy` package that it was built for.
+    pub(crate) api_version: String,
+    pub(crate) imports: Vec<String>,
+    pub(crate) pre: HookPre,
+}
+
+impl std::fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compiled").field("hook", &self.pre.hook()).field("digest", &self.digest).finish_non_exhaustive()
+    }
+}
+
+/// One load of one policy file.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) name: PolicyName,
+    pub(crate) compiled: Arc<Compiled>,
+    pub(crate) sidecar: Sidecar,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) metrics: LinkMetrics,
+    /// The generation that it came with.
+    pub(crate) generation: Generation,
+    pub(crate) runtime: Arc<Runtime>,
+}
+
+impl Loaded {
+    pub(crate) fn hook(&self) -> Hook {
+        self.compiled.pre.hook()
+    }
+
+    pub(crate) fn on_fault(&self) -> OnFault {
+        self.sidecar.on_fault
+    }
+
+    /// A store for an instance whose first calls must be over within the policy's deadline. `seed` makes what is random
+    /// to a sampler depend on its request alone.
+    pub(crate) fn store(&self, seed: Option<u64>) -> Store<GuestState> {
+        let deadline = self.sidecar.deadline;
+        let state = state_for(self.hook(), self.identity.clone(), self.sidecar.memory_bytes, seed);
+        store::open(&self.runtime.engine, state, deadline)
+    }
+
+    pub(crate) fn fault(&self, kind: FaultKind, detail: impl Into<String>) -> Fault {
+        Fault { plugin: self.name.clone(), kind, detail: detail.into() }
+    }
+
+    pub(crate) fn invalid(&self, detail: impl Into<String>) -> Fault {
+        self.fault(FaultKind::InvalidOutput, detail)
+    }
+
+    /// The fault that ended a guest's call.
+    pub(crate) fn fault_of(&self, error: &wasmtime::Error, state: &GuestState) -> Fault {
+        let (kind, detail) = classify(error, state);
+        self.fault(kind, detail)
+    }
+
+    /// The fault of an instance that does not accept what it accepted before the swap.
+    pub(crate) fn refused_settings(&self, text: &str) -> Fault {
+        self.invalid(format!("refuses its settings: {text}"))
+    }
+
+    /// Logs a fault and counts the call as one that began at `started`.
+    pub(crate) fn note_fault(&self, fault: &Fault, started: Instant) {
+        self.metrics.observe(Outcome::Fault(fault.kind), started);
+        // Callers can make a guest fault as often as they like: the lines count against its allowance.
+        let Allowance::Granted { dropped } = self.identity.take_line(Instant::now()) else { return };
+        let (hook, plugin, kind) = (self.hook().as_str(), self.name.as_str(), fault.kind.as_str());
+        tracing::warn!(hook, plugin, kind, detail = fault.detail, dropped, "a policy faulted");
+    }
+}
+
+/// The data of an instance of this hook.
+pub(crate) fn state_for(hook: Hook, identity: Arc<Identity>, memory_bytes: usize, seed: Option<u64>) -> GuestState {
+    let (randomness, time) = match hook {
+        Hook::Scheduler => (Randomness::Seeded(Draws::new(SCHEDULER_SEED)), Time::Frozen),
+        Hook::Sampler => (Randomness::Seeded(Draws::new(seed.unwrap_or_default())), Time::Real),
+        Hook::Auth | Hook::Validator => (Randomness::Secure, Time::Real),
+    };
+    GuestState::new(identity, memory_bytes, randomness, time)
+}

@@ -1,0 +1,140 @@
+//! Every way to misbehave, in every hook: the right kind of fault, and what the operator chose for it.
+use camshaft_core::policy::{AuthOutcome, FaultKind, SchedulerHook, ValidateOutcome};
+
+use crate::rig::{
+    MISBEHAVIOURS, arrival, behave, caller, component, drawn, generation_request, point, rig, row, sampling_request,
+};
+
+/// Time in which a guest comes to misbehave on a busy machine, where it is not time itself that it takes.
+fn enough_time(how: &str) -> &'static str {
+    if how == "spin" { "" } else { "deadline = \"2s\"" }
+}
+
+#[test]
+fn an_auth_policy_that_misbehaves_denies() {
+    let rig = rig(&[("auth/10-bad.wasm", &component("guests/misbehave-auth"))]);
+    assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)), "it behaves without settings");
+    for (how, kind) in MISBEHAVIOURS {
+        rig.put("auth/10-bad.toml", behave(how, enough_time(how)));
+        let AuthOutcome::Fault(fault) = rig.authenticate(&caller(true, None)) else { panic!("{how} is no fault") };
+        assert_eq!(fault.kind, kind, "{how}: {fault}");
+        assert!(rig.calls("auth", "bad", kind.as_str()) >= 1.0, "{how} is not counted");
+    }
+}
+
+#[test]
+fn an_auth_policy_that_faults_is_skipped_or_replaced_as_chosen() {
+    let bad = component("guests/misbehave-auth");
+    let rig = rig(&[("auth/10-bad.wasm", &bad), ("auth/20-well.wasm", &bad)]);
+    let refused = |outcome| matches!(outcome, AuthOutcome::Refuse(refusal) if refusal.status == 401);
+    rig.put("auth/10-bad.toml", behave("trap", "on-fault = \"skip\""));
+    assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)), "the next one decides");
+    rig.remove("auth/20-well.wasm");
+    assert!(refused(rig.authenticate(&caller(true, None))), "nobody decided");
+    rig.put("auth/10-bad.toml", behave("trap", "on-fault = \"fallback\""));
+    assert!(matches!(rig.authenticate(&caller(true, None)), AuthOutcome::Allow(p) if p.name == "anonymous"));
+    assert!(refused(rig.authenticate(&caller(false, None))), "the native default lets in loopback peers only");
+}
+
+#[test]
+fn a_validator_that_misbehaves_denies_or_is_passed_over_as_chosen() {
+    let rig = rig(&[("validator/10-bad.wasm", &component("guests/misbehave-validator"))]);
+    for (how, kind) in MISBEHAVIOURS {
+        rig.put("validator/10-bad.toml", behave(how, enough_time(how)));
+        match rig.validate(&generation_request(1)) {
+            ValidateOutcome::Fault(fault) => assert_eq!(fault.kind, kind, "{how}: {fault}"),
+            outcome => panic!("{how} came to {outcome:?}"),
+        }
+    }
+    for on_fault in ["skip", "fallback"] {
+        rig.put("validator/10-bad.toml", behave("trap", &format!("on-fault = \"{on_fault}\"")));
+        assert!(matches!(rig.validate(&generation_request(1)), ValidateOutcome::Accept), "{on_fault}");
+    }
+}
+
+#[test]
+fn a_scheduler_that_misbehaves_faults() {
+    let rig = rig(&[("scheduler/10-bad.wasm", &component("guests/misbehave-scheduler"))]);
+    for (how, kind) in MISBEHAVIOURS {
+        rig.put("scheduler/10-bad.toml", behave(how, enough_time(how)));
+        let (name, mut scheduler) = SchedulerHook::open(&*rig.host).unwrap().unwrap();
+        assert_eq!(name.as_str(), "bad");
+        let answer = scheduler.schedule(&point(vec![arrival(1, 5)]));
+        if how == "nonsense" {
+            // Only the pool knows which requests and workers there are; it reports back.
+            let fault = camshaft_core::policy::Fault { plugin: name, kind, detail: "unknown request".to_owned() };
+            assert_eq!(answer.unwrap().len(), 1);
+            rig.host.refused(&fault);
+            assert_eq!(rig.calls("scheduler", "bad", "invalid_output"), 1.0);
+        } else {
+            let fault = answer.unwrap_err();
+            assert_eq!(fault.kind, kind, "{how}: {fault}");
+            assert!(scheduler.schedule(&point(vec![])).is_err(), "{how}: an instance is gone after a fault");
+        }
+    }
+}
+
+#[test]
+fn a_sampler_that_misbehaves_falls_back_to_the_native_chain() {
+    let rig = rig(&[("sampler/10-bad.wasm", &component("guests/misbehave-sampler"))]);
+    for (how, kind) in MISBEHAVIOURS {
+        rig.put("sampler/10-bad.toml", behave(how, enough_time(how)));
+        let mut sampler = rig.sampler(&sampling_request()).unwrap();
+        let before = rig.calls("sampler", "bad", kind.as_str());
+        let mut row = row();
+        for _ in 0..3 {
+            assert_eq!(drawn(&mut *sampler, &mut row).unwrap().0, 2, "{how}: greedy takes the best");
+        }
+        assert_eq!(rig.calls("sampler", "bad", kind.as_str()), before + 1.0, "{how} faults once, then is out");
+    }
+}
+
+#[test]
+fn a_sampler_that_faults_is_skipped_or_ends_the_request_as_chosen() {
+    let words = "[settings]\nwords = [\"blue\"]";
+    let rig = rig(&[
+        ("sampler/10-bad.wasm", &component("guests/misbehave-sampler")),
+        ("sampler/20-avoid.wasm", &component("plugins/sampler-avoid-words")),
+        ("sampler/20-avoid.toml", words.as_bytes()),
+    ]);
+    rig.put("sampler/10-bad.toml", behave("trap", "on-fault = \"skip\""));
+    let mut sampler = rig.sampler(&sampling_request()).unwrap();
+    let mut left = row();
+    drawn(&mut *sampler, &mut left).unwrap();
+    assert_eq!(rig.calls("sampler", "avoid", "shaped"), 1.0, "the rest of the chain goes on");
+    rig.put("sampler/10-bad.toml", behave("nonsense", "on-fault = \"deny\""));
+    let mut sampler = rig.sampler(&sampling_request()).unwrap();
+    let mut kept = row();
+    assert_eq!(sampler.sample(&mut kept).unwrap_err().kind, FaultKind::InvalidOutput);
+    assert_eq!(kept.size(), row().size(), "the row is given back after a fault");
+}
+
+#[test]
+fn answers_far_too_large_are_faults() {
+    let memory = "memory = \"64MiB\"\ndeadline = \"1s\"";
+    let rig = rig(&[
+        ("validator/10-bad.wasm", &component("guests/misbehave-validator")),
+        ("validator/10-bad.toml", behave("leak", memory).as_bytes()),
+        ("scheduler/10-bad.wasm", &component("guests/misbehave-scheduler")),
+        ("scheduler/10-bad.toml", behave("leak", memory).as_bytes()),
+        ("auth/10-bad.wasm", &component("guests/misbehave-auth")),
+        ("auth/10-bad.toml", behave("leak", memory).as_bytes()),
+    ]);
+    match rig.validate(&generation_request(1)) {
+        ValidateOutcome::Fault(fault) => assert_eq!(fault.kind, FaultKind::InvalidOutput, "{fault}"),
+        outcome => panic!("{outcome:?}"),
+    }
+    let (_, mut scheduler) = SchedulerHook::open(&*rig.host).unwrap().unwrap();
+    assert_eq!(scheduler.schedule(&point(vec![])).unwrap_err().kind, FaultKind::InvalidOutput);
+    match rig.authenticate(&caller(true, None)) {
+        AuthOutcome::Allow(principal) => assert_eq!(principal.name.len(), 256, "a long name is cut"),
+        outcome => panic!("{outcome:?}"),
+    }
+}
+
+#[test]
+fn a_flood_of_log_lines_is_cheap_enough_to_answer() {
+    let files = behave("flood-log", "deadline = \"1s\"");
+    let rig = rig(&[("auth/10-bad.wasm", &component("guests/misbehave-auth")), ("auth/10-bad.toml", files.as_bytes())]);
+    assert!(matches!(rig.authenticate(&caller(true, None)), AuthOutcome::Allow(_)));
+}

@@ -1,0 +1,214 @@
+//! The standard policies through their hooks, and the native defaults where there is none.
+use camshaft_core::ids::{RequestId, Token, WorkerId};
+use camshaft_core::policy::{Action, AuthOutcome, FaultKind, Policies, SchedulerHook, ValidateOutcome};
+use camshaft_core::sampling::{LogitBias, Row, SamplingParams, StandardChain};
+use camshaft_policy::{PolicyConfig, PolicyHost};
+use sha2::{Digest, Sha256};
+
+use crate::rig::{NEVER, arrival, caller, component, drawn, generation_request, point, rig, row, sampling_request};
+
+fn keys(names: &[(&str, &str)]) -> String {
+    let entry = |(name, key): &(&str, &str)| {
+        let digest: String = Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!(
+            "[[settings.keys]]\nname = \"{name}\"\nsha256 = \"{digest}\"\ntenant = \"t-{name}\"\npriority = \"high\"\n"
+        )
+    };
+    names.iter().map(entry).collect()
+}
+
+fn refused(outcome: AuthOutcome) -> Option<(u16, String)> {
+    match outcome {
+        AuthOutcome::Refuse(refusal) => Some((refusal.status, refusal.code)),
+        _ => None,
+    }
+}
+
+#[test]
+fn without_policies_only_loopback_peers_may_call() {
+    let rig = rig(&[]);
+    assert!(!rig.host.current().has_auth());
+    assert!(matches!(rig.authenticate(&caller(true, None)), AuthOutcome::Allow(p) if p.name == "anonymous"));
+    assert_eq!(refused(rig.authenticate(&caller(false, None))), Some((401, "invalid_api_key".to_owned())));
+    assert!(matches!(rig.validate(&generation_request(1)), ValidateOutcome::Accept));
+    assert!(SchedulerHook::open(&*rig.host).unwrap().is_none());
+    let mut sampler = rig.sampler(&sampling_request()).unwrap();
+    assert_eq!(drawn(&mut *sampler, &mut row()).unwrap(), Token(2));
+}
+
+#[test]
+fn without_a_directory_anonymous_use_is_the_operators_choice() {
+    for allow_anonymous in [false, true] {
+        let config = PolicyConfig { dir: None, poll: NEVER, cache_dir: None, allow_anonymous };
+        let host = PolicyHost::start(config, &prometheus::Registry::new()).unwrap();
+        let outcome = host.current().authenticate(&caller(false, None));
+        assert_eq!(matches!(outcome, AuthOutcome::Allow(_)), allow_anonymous);
+        host.reload();
+        assert!(host.status().is_empty());
+    }
+}
+
+#[test]
+fn api_keys_let_in_who_has_one() {
+    let sidecar = keys(&[("ann", "sk-ann"), ("bob", "sk-bob")]);
+    let rig = rig(&[
+        ("auth/10-api-keys.wasm", &component("plugins/auth-api-keys")),
+        ("auth/10-api-keys.toml", sidecar.as_bytes()),
+    ]);
+    match rig.authenticate(&caller(false, Some("sk-bob"))) {
+        AuthOutcome::Allow(principal) => {
+            assert_eq!((principal.name.as_str(), principal.tenant.as_str()), ("bob", "t-bob"))
+        }
+        outcome => panic!("{outcome:?}"),
+    }
+    assert_eq!(refused(rig.authenticate(&caller(false, Some("sk-eve")))).map(|(status, _)| status), Some(401));
+    assert_eq!(refused(rig.authenticate(&caller(true, None))).map(|(status, _)| status), Some(401));
+    assert_eq!(rig.calls("auth", "api-keys", "allow"), 1.0);
+    let count = "camshaft_policy_duration_seconds_count{hook=\"auth\",plugin=\"api-keys\"}";
+    assert_eq!(rig.metric(count), 3.0);
+}
+
+#[test]
+fn a_key_is_revoked_by_editing_the_settings_alone() {
+    let rig = rig(&[
+        ("auth/10-api-keys.wasm", &component("plugins/auth-api-keys")),
+        ("auth/10-api-keys.toml", keys(&[("ann", "sk-ann"), ("bob", "sk-bob")]).as_bytes()),
+    ]);
+    let (held, before) = (rig.host.current(), rig.status("auth/10-api-keys.wasm"));
+    rig.put("auth/10-api-keys.toml", keys(&[("ann", "sk-ann")]));
+    let after = rig.status("auth/10-api-keys.wasm");
+    assert_eq!((&after.serving, after.generation > before.generation), (&before.serving, true));
+    assert_eq!(refused(rig.authenticate(&caller(false, Some("sk-bob")))).map(|(status, _)| status), Some(401));
+    assert!(matches!(rig.authenticate(&caller(false, Some("sk-ann"))), AuthOutcome::Allow(_)));
+    let kept = held.authenticate(&caller(false, Some("sk-bob")));
+    assert!(matches!(kept, AuthOutcome::Allow(_)), "a request in flight ends under what it began with");
+}
+
+#[test]
+fn limits_refuse_or_amend() {
+    let rig = rig(&[
+        ("validator/10-limits.wasm", &component("plugins/validator-limits")),
+        ("validator/10-limits.toml", b"[settings]\nmax-tokens = 100"),
+    ]);
+    assert!(matches!(rig.validate(&generation_request(100)), ValidateOutcome::Accept));
+    match rig.validate(&generation_request(101)) {
+        ValidateOutcome::Refuse(refusal) => {
+            assert_eq!((refusal.status, refusal.param.as_deref()), (400, Some("max_tokens")));
+        }
+        outcome => panic!("{outcome:?}"),
+    }
+    assert_eq!((rig.calls("validator", "limits", "accept"), rig.calls("validator", "limits", "refuse")), (1.0, 1.0));
+}
+
+#[test]
+fn the_last_scheduler_in_file_order_is_in_force() {
+    let first = |rig: &crate::rig::Rig| {
+        let (name, mut scheduler) = SchedulerHook::open(&*rig.host).unwrap().unwrap();
+        let actions = scheduler.schedule(&point(vec![arrival(1, 500), arrival(2, 5)])).unwrap();
+        (name.to_string(), actions)
+    };
+    let dispatch = |id| vec![Action::Dispatch { id: RequestId(id), worker: WorkerId(3) }];
+    let rig = rig(&[("scheduler/10-fcfs.wasm", &component("plugins/scheduler-fcfs"))]);
+    let generation = rig.host.generation();
+    assert_eq!(first(&rig), ("fcfs".to_owned(), dispatch(1)));
+    rig.put("scheduler/20-short.wasm", component("plugins/scheduler-shortest-first"));
+    assert!(rig.host.generation() > generation);
+    assert_eq!(first(&rig), ("short".to_owned(), dispatch(2)));
+    let generation = rig.host.generation();
+    rig.put("auth/10-x.wasm", component("guests/misbehave-auth"));
+    assert_eq!(rig.host.generation(), generation, "another hook's swap is not the scheduler's");
+    rig.put("scheduler/20-short.toml", "[policy]\nmode = \"off\"");
+    assert!(rig.host.generation() > generation);
+    assert_eq!(first(&rig), ("fcfs".to_owned(), dispatch(1)));
+    assert_eq!(rig.status("scheduler/20-short.wasm").state, "off");
+}
+
+#[test]
+fn the_standard_sampler_draws_what_the_native_chain_draws() {
+    let rig = rig(&[("sampler/10-standard.wasm", &component("plugins/sampler-standard"))]);
+    let bias = vec![LogitBias { token: Token(4), bias: 1.5 }];
+    let tuned = SamplingParams {
+        repeat_penalty: 1.3,
+        frequency_penalty: 0.4,
+        presence_penalty: 0.2,
+        typical_p: 0.9,
+        logit_bias: bias,
+        seed: 11,
+        ..SamplingParams::default()
+    };
+    for params in [SamplingParams::greedy(), SamplingParams::default(), tuned] {
+        let mut request = sampling_request();
+        request.params = params.clone();
+        let mut guest = rig.sampler(&request).unwrap();
+        let mut native = StandardChain::new(params.clone());
+        let (mut ours, mut theirs) = (Row::new(&[Token(0)], params.seed), Row::new(&[Token(0)], params.seed));
+        for step in 0..200 {
+            let logits = [0, 1, 2, 3, 4, 5].map(|i| ((i * 7 + step * 3) % 11) as f32 * 0.4 - 2.0);
+            ours.load(&logits).unwrap();
+            theirs.load(&logits).unwrap();
+            let (a, b) = (drawn(&mut native, &mut ours).unwrap(), drawn(&mut *guest, &mut theirs).unwrap());
+            assert_eq!(a, b, "step {step} with {params:?}");
+            ours.accept(a, b"x");
+            theirs.accept(b, b"x");
+        }
+    }
+}
+
+#[test]
+fn a_word_to_avoid_does_not_appear_across_tokens() {
+    let rig = rig(&[
+        ("sampler/10-avoid.wasm", &component("plugins/sampler-avoid-words")),
+        ("sampler/10-avoid.toml", b"[settings]\nwords = [\"blue\"]"),
+    ]);
+    let request = sampling_request();
+    let mut sampler = rig.sampler(&request).unwrap();
+    let mut text = Vec::new();
+    let mut row = row();
+    for _ in 0..20 {
+        row.load(&[0.0, 1.0, 4.0, 3.5, 3.0, -1.0]).unwrap();
+        let token = drawn(&mut *sampler, &mut row).unwrap();
+        let bytes = request.vocabulary.token_bytes(token).unwrap();
+        row.accept(token, bytes);
+        text.extend_from_slice(bytes);
+    }
+    let text = String::from_utf8(text).unwrap();
+    assert!(!text.contains("blue"), "{text:?}");
+}
+
+#[test]
+fn a_request_may_name_its_samplers() {
+    let rig = rig(&[
+        ("sampler/10-a.wasm", &component("guests/misbehave-sampler")),
+        ("sampler/20-b.wasm", &component("plugins/sampler-standard")),
+    ]);
+    let names: Vec<String> = rig.host.current().samplers().iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["a", "b"]);
+    let mut request = sampling_request();
+    request.samplers = Some(vec!["b".to_owned()]);
+    rig.sampler(&request).unwrap().sample(&mut row()).unwrap();
+    assert_eq!((rig.calls("sampler", "a", "shaped"), rig.calls("sampler", "b", "shaped")), (0.0, 1.0));
+    request.samplers = Some(vec!["c".to_owned()]);
+    let fault = rig.sampler(&request).err().unwrap();
+    assert_eq!((fault.kind, fault.plugin.as_str()), (FaultKind::Unavailable, "c"));
+}
+
+#[test]
+fn monitored_policies_enforce_nothing_and_record_differences() {
+    let bad = component("guests/misbehave-auth");
+    let limits = b"[policy]\nmode = \"monitor\"\n[settings]\nmax-tokens = 100";
+    let rig = rig(&[
+        ("auth/10-api-keys.wasm", &component("plugins/auth-api-keys")),
+        ("auth/10-api-keys.toml", keys(&[("ann", "sk-ann")]).as_bytes()),
+        ("auth/20-open.wasm", &bad),
+        ("auth/20-open.toml", b"[policy]\nmode = \"monitor\""),
+        ("validator/10-limits.wasm", &component("plugins/validator-limits")),
+        ("validator/10-limits.toml", limits),
+    ]);
+    assert_eq!(refused(rig.authenticate(&caller(false, None))).map(|(status, _)| status), Some(401));
+    assert_eq!((rig.calls("auth", "open", "allow"), rig.calls("auth", "open", "monitor")), (1.0, 1.0));
+    assert!(matches!(rig.validate(&generation_request(100)), ValidateOutcome::Accept));
+    assert_eq!(rig.calls("validator", "limits", "monitor"), 0.0);
+    assert!(matches!(rig.validate(&generation_request(101)), ValidateOutcome::Accept));
+    assert_eq!(rig.calls("validator", "limits", "monitor"), 1.0);
+    assert_eq!(rig.status("auth/20-open.wasm").mode, "monitor");
+}

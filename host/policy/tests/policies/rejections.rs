@@ -1,0 +1,188 @@
+//! Files that are rejected: each with its own sentence, and what served goes on serving.
+use camshaft_core::policy::{AuthOutcome, Policies, ValidateOutcome};
+use camshaft_policy::{check_dir, inspect};
+
+use crate::forged::forge;
+use crate::rig::{behave, caller, component, generation_request, rig};
+
+const PLUGIN: &str = "camshaft:policy/plugin@0.1.0";
+const AUTH: &str = "camshaft:policy/auth@0.1.0";
+const SCHEDULER: &str = "camshaft:policy/scheduler@0.1.0";
+
+/// Replaces a policy that serves by `bad` and expects `sentence` to be said about it.
+fn check(bad: impl AsRef<[u8]>, sentence: &str) {
+    let good = component("guests/misbehave-auth");
+    let rig = rig(&[("auth/10-door.wasm", &good)]);
+    let (generation, serving) = (rig.generation(), rig.status("auth/10-door.wasm").serving);
+    for _ in 0..2 {
+        rig.put("auth/10-door.wasm", bad.as_ref());
+        let status = rig.status("auth/10-door.wasm");
+        let error = status.error.unwrap_or_default();
+        assert!(error.contains(sentence), "{error:?} does not say {sentence:?}");
+        assert_eq!((status.state.as_str(), &status.serving), ("rejected", &serving));
+        assert_eq!(rig.generation(), generation, "nothing is published");
+        assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)), "the old one serves");
+        assert_eq!(rig.swaps("auth", "rejected"), 1.0, "one content is counted once");
+    }
+    rig.put("auth/10-door.wasm", good);
+    let status = rig.status("auth/10-door.wasm");
+    assert_eq!((status.state.as_str(), status.error), ("active", None), "what was put back is no news");
+}
+
+#[test]
+fn keeps_the_old_policy_when_the_new_one_is_truncated() {
+    let good = component("guests/misbehave-auth");
+    check(&good[..good.len() / 2], "file is truncated or corrupt: ");
+    check(&good[..6], "file is truncated or corrupt: ");
+    check(b"", "file is truncated or corrupt: it is empty");
+}
+
+#[test]
+fn says_that_a_core_module_is_no_component() {
+    check(b"\0asm\x01\0\0\0", "not a WebAssembly component: this is a core module");
+    check(b"#!/bin/sh", "not a WebAssembly component");
+}
+
+#[test]
+fn says_that_a_policy_lies_in_the_directory_of_another_hook() {
+    let sentence = "wrong hook: exports camshaft:policy/validator but lies in auth/";
+    check(component("plugins/validator-limits"), sentence);
+}
+
+#[test]
+fn says_which_version_a_policy_was_built_for() {
+    let of = |version: &str| forge(&[], &[PLUGIN, &format!("camshaft:policy/auth@{version}")]);
+    check(of("0.2.0"), "built for camshaft:policy@0.2.0; this host speaks 0.1.0");
+    check(of("1.0.0"), "built for camshaft:policy@1.0.0; this host speaks 0.1.0");
+}
+
+#[test]
+fn says_which_import_is_not_granted() {
+    check(
+        forge(&["wasi:http/outgoing-handler@0.2.0"], &[PLUGIN, AUTH]),
+        "imports wasi:http/outgoing-handler, which is not granted",
+    );
+    check(
+        forge(&["camshaft:policy/files@0.1.0"], &[PLUGIN, AUTH]),
+        "imports camshaft:policy/files, which is not granted",
+    );
+    check(
+        forge(&["camshaft:policy/logits@0.1.0"], &[PLUGIN, AUTH]),
+        "imports camshaft:policy/logits, which auths are not granted",
+    );
+}
+
+#[test]
+fn says_which_export_is_missing_or_mistyped() {
+    check(forge(&[], &[]), "exports no hook");
+    check(forge(&[], &[AUTH]), "does not export camshaft:policy/plugin");
+    check(forge(&[], &[PLUGIN, AUTH, SCHEDULER]), "exports more than one hook: auth and scheduler");
+    check(forge(&[], &[PLUGIN, AUTH]), "does not fit the auth world: ");
+}
+
+#[test]
+fn schedulers_are_not_granted_a_clock() {
+    let rig = rig(&[("scheduler/10-x.wasm", &forge(&["camshaft:policy/clock@0.1.0"], &[PLUGIN, SCHEDULER]))]);
+    let sentence = "imports camshaft:policy/clock, which schedulers are not granted";
+    assert_eq!(rig.error("scheduler/10-x.wasm"), sentence);
+}
+
+#[test]
+fn keeps_the_old_settings_when_the_guest_fails_over_the_new_ones() {
+    for (how, sentence) in [
+        ("trap-at-start", "traps at start: "),
+        ("spin-at-start", "spins: configure ran past 1 s"),
+        ("refuse-settings", "refuses its settings: behave = refuse-settings: as asked"),
+        ("unheard-of", "refuses its settings: "),
+    ] {
+        let rig = rig(&[("validator/10-x.wasm", &component("guests/misbehave-validator"))]);
+        rig.put("validator/10-x.toml", behave(how, ""));
+        let error = rig.error("validator/10-x.wasm");
+        assert!(error.starts_with(sentence), "{how}: {error}");
+        assert!(matches!(rig.validate(&generation_request(1)), ValidateOutcome::Accept), "{how}");
+        assert_eq!((rig.swaps("validator", "rejected"), rig.swaps("validator", "swapped")), (1.0, 1.0));
+    }
+}
+
+#[test]
+fn a_trap_at_start_tells_what_the_guest_wrote() {
+    let rig = rig(&[("validator/10-x.wasm", &component("guests/misbehave-validator"))]);
+    rig.put("validator/10-x.toml", behave("trap-at-start", ""));
+    let error = rig.error("validator/10-x.wasm");
+    assert!(error.contains("behave = trap-at-start: as asked"), "{error}");
+}
+
+#[test]
+fn a_pinned_digest_must_be_the_files() {
+    let good = component("guests/misbehave-auth");
+    let rig = rig(&[("auth/10-x.wasm", &good)]);
+    let digest = rig.status("auth/10-x.wasm").serving.unwrap();
+    rig.put("auth/10-x.toml", format!("[policy]\nsha256 = \"{}\"", "0".repeat(64)));
+    let error = rig.error("auth/10-x.wasm");
+    assert_eq!(error, format!("its SHA-256 is {digest}, but its settings file pins {}", "0".repeat(64)));
+    rig.put("auth/10-x.toml", format!("[policy]\nsha256 = \"{digest}\""));
+    assert_eq!(rig.status("auth/10-x.wasm").state, "active");
+}
+
+#[test]
+fn a_broken_settings_file_changes_nothing() {
+    let rig = rig(&[("auth/10-x.wasm", &component("guests/misbehave-auth"))]);
+    rig.put("auth/10-x.toml", "[policy]\ndedline = \"5ms\"");
+    assert!(rig.error("auth/10-x.wasm").contains("did you mean policy.deadline?"));
+    rig.put("auth/10-x.toml", "[policy");
+    assert!(rig.error("auth/10-x.wasm").contains("not valid TOML"));
+    assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)));
+    assert_eq!(rig.swaps("auth", "rejected"), 2.0);
+}
+
+#[test]
+fn a_door_whose_lock_does_not_load_at_start_stays_shut() {
+    let rig = rig(&[("auth/10-door.wasm", b"\0asm\x01\0\0\0"), ("validator/10-v.wasm", b"")]);
+    assert!(rig.host.current().has_auth());
+    assert!(matches!(rig.authenticate(&caller(true, None)), AuthOutcome::Fault(_)));
+    assert!(matches!(rig.validate(&generation_request(1)), ValidateOutcome::Fault(_)));
+    assert_eq!(rig.calls("auth", "door", "unavailable"), 1.0);
+    rig.put("auth/10-door.wasm", component("guests/misbehave-auth"));
+    assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)));
+    rig.remove("validator/10-v.wasm");
+    assert_eq!(rig.host.current().validators(), 0);
+}
+
+#[test]
+fn a_new_bad_file_changes_nothing_while_running() {
+    let rig = rig(&[]);
+    rig.put("auth/10-new.wasm", "nonsense");
+    assert!(!rig.host.current().has_auth());
+    assert_eq!((rig.status("auth/10-new.wasm").state.as_str(), rig.swaps("auth", "rejected")), ("rejected", 1.0));
+}
+
+#[test]
+fn two_policies_of_one_hook_cannot_share_a_name() {
+    let good = component("guests/misbehave-auth");
+    let rig = rig(&[("auth/10-x.wasm", &good), ("auth/20-x.wasm", &good)]);
+    assert_eq!(rig.error("auth/20-x.wasm"), "the name x is taken by 10-x.wasm");
+    rig.remove("auth/10-x.wasm");
+    assert_eq!(rig.status("auth/20-x.wasm").state, "active");
+}
+
+#[test]
+fn checking_a_directory_reports_without_serving() {
+    let dir = tempfile::tempdir().unwrap();
+    crate::rig::put(dir.path(), "auth/10-x.wasm", &component("guests/misbehave-auth"));
+    crate::rig::put(dir.path(), "sampler/10-y.wasm", b"nonsense");
+    let states: Vec<_> = check_dir(dir.path()).unwrap().into_iter().map(|s| (s.name, s.state)).collect();
+    assert_eq!(states, [("x".into(), "active".into()), ("y".into(), "rejected".into())]);
+}
+
+#[test]
+fn inspecting_a_component_tells_what_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = component("plugins/sampler-standard");
+    crate::rig::put(dir.path(), "x.wasm", &bytes);
+    let report = inspect(&dir.path().join("x.wasm")).unwrap();
+    assert_eq!((report.hook.as_str(), report.api_version.as_str()), ("sampler", "0.1.0"));
+    assert_eq!((report.name.as_str(), report.size_bytes), ("sampler-standard", bytes.len() as u64));
+    assert!(report.imports.iter().any(|import| import.starts_with("camshaft:policy/logits@")));
+    crate::rig::put(dir.path(), "x.wasm", b"\0asm\x01\0\0\0");
+    assert!(inspect(&dir.path().join("x.wasm")).unwrap_err().to_string().contains("core module"));
+}

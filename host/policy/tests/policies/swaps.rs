@@ -1,0 +1,96 @@
+//! Swaps: who gets which generation, and for how long it lives.
+use std::sync::Arc;
+
+use camshaft_core::ids::Generation;
+use camshaft_core::policy::{Policies, PolicySet, SamplerHook};
+
+use crate::rig::{behave, component, drawn, rig, row, sampling_request};
+
+#[test]
+fn a_sequence_keeps_the_sampler_that_it_began_with() {
+    let standard = component("plugins/sampler-standard");
+    let rig = rig(&[("sampler/10-x.wasm", &component("guests/misbehave-sampler"))]);
+    rig.put("sampler/10-x.toml", behave("nonsense", "on-fault = \"deny\""));
+    let mut old = rig.sampler(&sampling_request()).unwrap();
+    std::fs::remove_file(rig.path("sampler/10-x.toml")).unwrap();
+    rig.put("sampler/10-x.wasm", &standard);
+    let mut new = rig.sampler(&sampling_request()).unwrap();
+    assert!(drawn(&mut *new, &mut row()).is_ok());
+    assert!(drawn(&mut *old, &mut row()).is_err(), "the old instance answers as it always did");
+}
+
+#[test]
+fn a_generation_is_found_while_somebody_uses_it_and_the_newest_otherwise() {
+    let rig = rig(&[("sampler/10-x.wasm", &component("guests/misbehave-sampler"))]);
+    let nonsense = behave("nonsense", "on-fault = \"deny\"");
+    rig.put("sampler/10-x.toml", &nonsense);
+    let held = rig.host.current();
+    rig.put("sampler/10-x.toml", behave("well", ""));
+    let denies = |generation| {
+        let mut sampler = SamplerHook::open(&*rig.host, generation, &sampling_request()).unwrap();
+        drawn(&mut *sampler, &mut row()).is_err()
+    };
+    let old = held.generation();
+    assert!(denies(old), "held, so a request of it starts under it");
+    assert!(!denies(rig.generation()));
+    drop(held);
+    assert!(!denies(old), "gone, so the newest serves");
+    assert!(!denies(Generation(999)));
+}
+
+#[test]
+fn a_generation_is_freed_when_its_last_user_is_gone() {
+    let rig = rig(&[("sampler/10-x.wasm", &component("plugins/sampler-standard"))]);
+    let held: Arc<dyn PolicySet> = rig.host.current();
+    let weak = Arc::downgrade(&held);
+    let sampler = SamplerHook::open(&*rig.host, held.generation(), &sampling_request()).unwrap();
+    rig.put("sampler/10-x.wasm", component("guests/misbehave-sampler"));
+    assert_ne!(rig.generation(), held.generation());
+    drop(held);
+    assert!(weak.upgrade().is_some(), "a running sequence holds it");
+    drop(sampler);
+    assert!(weak.upgrade().is_none());
+}
+
+#[test]
+fn a_hundred_swaps_leave_one_generation() {
+    let rig = rig(&[("auth/10-x.wasm", &component("guests/misbehave-auth"))]);
+    let mut weak = Vec::new();
+    for i in 0..100 {
+        weak.push(Arc::downgrade(&rig.host.current()));
+        rig.put("auth/10-x.toml", format!("[policy]\ndeadline = \"{}ms\"", i + 10));
+    }
+    assert_eq!(rig.swaps("auth", "swapped"), 101.0);
+    assert_eq!(weak.iter().filter(|set| set.upgrade().is_some()).count(), 0);
+}
+
+#[test]
+fn an_unchanged_directory_publishes_nothing() {
+    let rig = rig(&[("auth/10-x.wasm", &component("guests/misbehave-auth"))]);
+    let generation = rig.generation();
+    rig.host.reload();
+    rig.put("auth/10-x.wasm", component("guests/misbehave-auth"));
+    rig.put("auth/notes.txt", "not a policy");
+    assert_eq!(rig.generation(), generation);
+}
+
+#[test]
+fn a_removed_file_is_a_removed_policy() {
+    let rig = rig(&[("auth/10-x.wasm", &component("guests/misbehave-auth"))]);
+    let series = "camshaft_policy_generation{hook=\"auth\",plugin=\"x\"}";
+    assert_eq!(rig.metric(series), 1.0);
+    rig.remove("auth/10-x.wasm");
+    assert!(!rig.host.current().has_auth());
+    assert_eq!((rig.swaps("auth", "removed"), rig.metric(series)), (1.0, 0.0));
+    assert!(rig.host.status().is_empty());
+}
+
+#[test]
+fn a_stopped_host_goes_on_answering() {
+    let rig = rig(&[("sampler/10-x.wasm", &component("plugins/sampler-standard"))]);
+    rig.host.stop();
+    rig.put("sampler/10-x.wasm", "nonsense");
+    let mut sampler = rig.sampler(&sampling_request()).unwrap();
+    assert!(drawn(&mut *sampler, &mut row()).is_ok());
+    assert_eq!(rig.status("sampler/10-x.wasm").state, "active", "nothing was looked at any more");
+}

@@ -1,0 +1,68 @@
+//! Auth policy: named API keys, of which only the SHA-256 digests are configured.
+//!
+//! The key comes as `authorization: Bearer <key>` or as `x-api-key: <key>`. It is hashed and compared with every
+//! configured digest in constant time, so that the time of an answer says nothing about the keys. A wrong key is
+//! refused with 401 `invalid_api_key`. A request without any credential is allowed as tenant `anonymous` if
+//! `anonymous-loopback` says so and its peer is a loopback one; otherwise the next auth policy decides, and after the
+//! last one the host refuses with 401.
+//!
+//! | setting | |
+//! |---|---|
+//! | `anonymous-loopback` | `true`: requests without a credential from loopback peers are allowed. Default `false` |
+//! | `[[settings.keys]]` | one table for each key, at most 1024: |
+//! | `name` | which key this is, for logs; unique |
+//! | `sha256` | SHA-256 of the key in hexadecimal: `printf %s "$KEY" \| sha256sum`; unique |
+//! | `tenant` | whose key it is, at most 128 characters |
+//! | `priority` | `"high"`, `"normal"` (default) or `"low"` |
+//! | `weight` | share of the service against other tenants, above 0 and at most 1000. Default 1 |
+//! | `allowed-models` | list of model ids. Default: all |
+//! | `requests-per-minute`, `tokens-per-minute`, `concurrent-requests` | quotas of the tenant. Default: none |
+//! | `cache-namespace` | namespace of the prefix cache. Default: the tenant's own |
+#![forbid(unsafe_code)]
+
+mod credential;
+mod keys;
+mod settings;
+
+use camshaft_plugin::auth::{Policy, Principal, Refusal, Request, Verdict};
+
+use credential::Credential;
+use keys::Key;
+pub use settings::{KeySettings, PriorityClass, Settings};
+
+/// The policy: the keys of the settings, checked.
+#[derive(Debug)]
+pub struct ApiKeys {
+    keys: Vec<Key>,
+    anonymous_loopback: bool,
+}
+
+impl Policy for ApiKeys {
+    const NAME: &'static str = env!("CARGO_PKG_NAME");
+    const SCHEMA: &'static str = include_str!("../settings.schema.json");
+    type Settings = Settings;
+
+    fn new(settings: Settings) -> Result<Self, String> {
+        let keys = keys::checked(settings.keys)?;
+        Ok(Self { keys, anonymous_loopback: settings.anonymous_loopback })
+    }
+
+    fn authenticate(&mut self, request: &Request) -> Result<Verdict, Refusal> {
+        match credential::of(request) {
+            Credential::Key(key) => match keys::find(&self.keys, key) {
+                Some(principal) => Ok(Verdict::Allow(principal.clone())),
+                None => Err(Refusal::new(401, "invalid_api_key", "the API key is not valid")),
+            },
+            Credential::Malformed(message) => Err(Refusal::new(401, "invalid_api_key", message)),
+            Credential::Absent if self.anonymous_loopback && request.loopback => {
+                Ok(Verdict::Allow(Principal::new("anonymous", "anonymous")))
+            }
+            Credential::Absent => Ok(Verdict::Next),
+        }
+    }
+}
+
+camshaft_plugin::export_auth!(ApiKeys);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! The words to avoid, and where the end of a text is inside one of them.
+
+const MOST_WORDS: usize = 256;
+const MOST_BYTES: usize = 64;
+
+/// A beginning of a word: `words[word][..length]`, shorter than the word.
+#[derive(Debug, Clone, Copy)]
+struct Beginning {
+    word: usize,
+    length: usize,
+}
+
+/// Checked words, folded to lower case where case is ignored.
+#[derive(Debug)]
+pub struct Words {
+    words: Vec<Vec<u8>>,
+    ignore_case: bool,
+    /// All proper, non-empty beginnings, by their last byte: most bytes of a text end none.
+    by_last_byte: Vec<Vec<Beginning>>,
+}
+
+impl Words {
+    /// # Errors
+    /// A sentence about the first word, or the number of words, that is out of bounds.
+    pub fn new(words: &[String], ignore_case: bool) -> Result<Self, String> {
+        if words.is_empty() || words.len() > MOST_WORDS {
+            return Err(format!("settings.words has {} words, 1 to {MOST_WORDS} are allowed", words.len()));
+        }
+        let mut checked = Vec::with_capacity(words.len());
+        for (index, word) in words.iter().enumerate() {
+            let trimmed = word.trim();
+            if trimmed.is_empty() {
+                return Err(format!("settings.words[{index}] is empty"));
+            }
+            if trimmed.len() > MOST_BYTES {
+                let bytes = trimmed.len();
+                return Err(format!("settings.words[{index}] has {bytes} bytes, at most {MOST_BYTES} are allowed"));
+            }
+            let mut bytes = trimmed.as_bytes().to_vec();
+            if ignore_case {
+                bytes.make_ascii_lowercase();
+            }
+            checked.push(bytes);
+        }
+        let mut by_last_byte = vec![Vec::new(); 256];
+        for (word, bytes) in checked.iter().enumerate() {
+            for length in 1..bytes.len() {
+                by_last_byte[usize::from(bytes[length - 1])].push(Beginning { word, length });
+            }
+        }
+        Ok(Self { words: checked, ignore_case, by_last_byte })
+    }
+
+    pub fn ignore_case(&self) -> bool {
+        self.ignore_case
+    }
+
+    /// The words whole.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        self.words.iter().map(Vec::as_slice)
+    }
+
+    /// Bytes of the longest word.
+    pub fn longest(&self) -> usize {
+        self.words.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// What would complete a word after `tail`: the rest of every word that the text has begun.
+    pub fn rests<'a>(&'a self, tail: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        let fold = |byte: &u8| if self.ignore_case { byte.to_ascii_lowercase() } else { *byte };
+        let beginnings = tail.last().map_or(&[][..], |last| &self.by_last_byte[usize::from(fold(last))]);
+        beginnings.iter().filter_map(move |beginning| {
+            let (begun, rest) = self.words[beginning.word].split_at(beginning.length);
+            let end = tail.len().checked_sub(begun.len())?;
+            tail[end..].iter().map(fold).eq(begun.iter().copied()).then_some(rest)
+        })
+    }
+}

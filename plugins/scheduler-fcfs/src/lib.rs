@@ -1,0 +1,63 @@
+//! Scheduler policy: first come, first served.
+//!
+//! Requests go in the order of their arrival, a parked one with its first arrival, to the first worker with a free
+//! sequence and enough KV cache for prompt and output. While the first in line has no room, everybody waits, so that
+//! small requests never starve a large one.
+//!
+//! | setting | |
+//! |---|---|
+//! | `priority-classes` | `true` (default): the order is kept within each priority class, and the first class with work goes first. `false`: one line for all |
+#![forbid(unsafe_code)]
+
+use camshaft_plugin::scheduler::{Actions, Arrival, Book, Point, Policy, Room};
+use serde::Deserialize;
+
+/// `[settings]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Settings {
+    pub priority_classes: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { priority_classes: true }
+    }
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct FirstComeFirstServed {
+    /// Keyed by class and arrival.
+    book: Book<(u8, u64)>,
+}
+
+impl Policy for FirstComeFirstServed {
+    const NAME: &'static str = env!("CARGO_PKG_NAME");
+    const SCHEMA: &'static str = include_str!("../settings.schema.json");
+    type Settings = Settings;
+
+    fn new(settings: Settings) -> Result<Self, String> {
+        let by_class: fn(&Arrival) -> (u8, u64) = |request| (request.class(), request.arrived_ms);
+        let one_line: fn(&Arrival) -> (u8, u64) = |request| (0, request.arrived_ms);
+        Ok(Self { book: Book::new(if settings.priority_classes { by_class } else { one_line }) })
+    }
+
+    fn schedule(&mut self, point: &Point) -> Actions {
+        self.book.apply(point);
+        let mut actions = Actions::none();
+        let mut room = Room::of(&point.workers);
+        while let Some(request) = self.book.first().filter(|_| !room.is_full()) {
+            let Some(worker) = room.take(request) else { break };
+            let id = request.id;
+            self.book.leave(id);
+            actions.dispatch(id, worker);
+        }
+        actions
+    }
+}
+
+camshaft_plugin::export_scheduler!(FirstComeFirstServed);
+
+#[cfg(test)]
+mod tests;

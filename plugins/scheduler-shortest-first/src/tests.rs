@@ -1,0 +1,105 @@
+//! The policy at scheduling points.
+use camshaft_plugin::scheduler::{Priority, Worker};
+
+use super::*;
+
+fn policy(settings: &str) -> ShortestFirst {
+    ShortestFirst::new(serde_json::from_str(settings).unwrap()).unwrap()
+}
+
+fn arrival(id: u64, arrived_ms: u64, tokens: u32) -> Arrival {
+    Arrival {
+        id,
+        arrived_ms,
+        tenant: 0,
+        priority: Priority::Normal,
+        weight: 1.0,
+        deadline_ms: 0,
+        prompt_tokens: tokens / 2,
+        max_tokens: tokens - tokens / 2,
+        cached_tokens: 0,
+    }
+}
+
+fn worker(id: u32, free_sequences: u32, kv_free: u32) -> Worker {
+    Worker {
+        id,
+        healthy: true,
+        free_sequences,
+        running_sequences: 1,
+        kv_free,
+        kv_total: 1000,
+        prefilling_tokens: 0,
+        tokens_per_second: 0.0,
+        can_park: false,
+    }
+}
+
+fn point(arrivals: &[Arrival], workers: &[Worker]) -> Point {
+    let mut point = Point::at(1000);
+    arrivals.iter().for_each(|arrival| point.arrived.push(*arrival));
+    workers.iter().for_each(|worker| point.workers.push(*worker));
+    point
+}
+
+fn dispatched(actions: &Actions) -> Vec<(u64, u32)> {
+    actions.dispatch_ids.iter().copied().zip(actions.dispatch_workers.iter().copied()).collect()
+}
+
+#[test]
+fn dispatches_the_shortest_first_and_equals_by_arrival() {
+    let arrivals = [arrival(1, 1, 30), arrival(2, 2, 10), arrival(3, 4, 20), arrival(4, 3, 20)];
+    let actions = policy("{}").schedule(&point(&arrivals, &[worker(1, 9, 1000)]));
+    assert_eq!(dispatched(&actions), [(2, 1), (4, 1), (3, 1), (1, 1)]);
+}
+
+#[test]
+fn serves_by_arrival_what_has_waited_too_long() {
+    let arrivals = [arrival(1, 100, 90), arrival(2, 200, 80), arrival(3, 501, 10), arrival(4, 990, 5)];
+    let point = point(&arrivals, &[worker(1, 9, 1000)]);
+    let actions = policy(r#"{"max-wait": "500ms"}"#).schedule(&point);
+    assert_eq!(dispatched(&actions), [(1, 1), (2, 1), (4, 1), (3, 1)]);
+}
+
+#[test]
+fn lets_no_short_request_overtake_an_overdue_one_without_room() {
+    let arrivals = [arrival(1, 0, 900), arrival(2, 999, 5)];
+    let mut policy = policy(r#"{"max-wait": 500}"#);
+    assert_eq!(dispatched(&policy.schedule(&point(&arrivals, &[worker(1, 9, 899)]))), []);
+    assert_eq!(dispatched(&policy.schedule(&point(&[], &[worker(1, 9, 905)]))), [(1, 1), (2, 1)]);
+}
+
+#[test]
+fn puts_priority_classes_before_size_and_overdue_requests_before_both() {
+    let urgent = Arrival { priority: Priority::High, ..arrival(1, 990, 90) };
+    let overdue = Arrival { priority: Priority::Low, ..arrival(3, 100, 50) };
+    let point = point(&[urgent, arrival(2, 980, 10), overdue], &[worker(1, 9, 1000)]);
+    let actions = policy(r#"{"max-wait": "500ms"}"#).schedule(&point);
+    assert_eq!(dispatched(&actions), [(3, 1), (1, 1), (2, 1)]);
+    let actions = policy(r#"{"max-wait": "500ms", "priority-classes": false}"#).schedule(&point);
+    assert_eq!(dispatched(&actions), [(3, 1), (2, 1), (1, 1)]);
+}
+
+#[test]
+fn keeps_its_book_through_dispatch_parking_and_the_end() {
+    let mut policy = policy("{}");
+    let first = policy.schedule(&point(&[arrival(1, 1, 10), arrival(2, 2, 20)], &[worker(1, 1, 90)]));
+    assert_eq!(dispatched(&first), [(1, 1)]);
+    let mut parked = point(&[], &[worker(1, 1, 90)]);
+    parked.dispatched_ids.push(1);
+    parked.dispatched_workers.push(1);
+    parked.parked_ids.push(1);
+    assert_eq!(dispatched(&policy.schedule(&parked)), [(1, 1)]);
+    let mut ended = point(&[], &[]);
+    ended.finished_ids.push(1);
+    ended.finished_generated.push(5);
+    ended.cancelled_ids.push(2);
+    policy.schedule(&ended);
+    assert_eq!((policy.book.live(), policy.book.waiting()), (0, 0));
+}
+
+#[test]
+fn refuses_a_wait_that_is_not_a_time() {
+    let error = serde_json::from_str::<Settings>(r#"{"max-wait": "soon"}"#).unwrap_err().to_string();
+    assert!(error.contains("a time like \"10s\""), "{error}");
+}

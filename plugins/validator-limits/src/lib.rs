@@ -1,0 +1,122 @@
+//! Validator policy: bounds on prompt and output length, temperature and the number of choices.
+//!
+//! A request past a bound is refused with 400 `policy_refused`, naming the field. A client that did not say how much it
+//! wants is not refused: where the host's own default is larger than `max-tokens`, the request is amended. Embedding
+//! requests generate nothing, so that only `max-prompt-tokens` applies to them.
+//!
+//! | setting (all optional) | |
+//! |---|---|
+//! | `max-tokens` | most tokens that one choice may generate, at least 1 |
+//! | `max-prompt-tokens` | longest prompt, in tokens, at least 1 |
+//! | `min-temperature`, `max-temperature` | bounds of the temperature, both included |
+//! | `max-n` | most choices, at least 1 |
+#![forbid(unsafe_code)]
+
+use camshaft_plugin::validator::{Policy, Refusal, Request, Verdict};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// `[settings]`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Settings {
+    pub max_tokens: Option<u32>,
+    pub max_prompt_tokens: Option<u32>,
+    pub min_temperature: Option<f32>,
+    pub max_temperature: Option<f32>,
+    pub max_n: Option<u32>,
+}
+
+/// The policy: settings that make sense.
+#[derive(Debug)]
+pub struct Limits(Settings);
+
+impl Policy for Limits {
+    const NAME: &'static str = env!("CARGO_PKG_NAME");
+    const SCHEMA: &'static str = include_str!("../settings.schema.json");
+    type Settings = Settings;
+
+    fn new(settings: Settings) -> Result<Self, String> {
+        for (name, value) in [
+            ("max-tokens", settings.max_tokens),
+            ("max-prompt-tokens", settings.max_prompt_tokens),
+            ("max-n", settings.max_n),
+        ] {
+            if value == Some(0) {
+                return Err(format!("settings.{name} must be at least 1, not 0"));
+            }
+        }
+        for (name, value) in
+            [("min-temperature", settings.min_temperature), ("max-temperature", settings.max_temperature)]
+        {
+            if value.is_some_and(|value| !(value.is_finite() && value >= 0.0)) {
+                return Err(format!("settings.{name} must be a number from 0 up"));
+            }
+        }
+        match (settings.min_temperature, settings.max_temperature) {
+            (Some(min), Some(max)) if min > max => {
+                Err(format!("settings.min-temperature {min} is above max-temperature {max}"))
+            }
+            _ => Ok(Self(settings)),
+        }
+    }
+
+    fn validate(&mut self, request: &Request) -> Result<Verdict, Refusal> {
+        if let Some(most) = self.0.max_prompt_tokens.filter(|most| request.prompt_tokens > *most) {
+            let message = format!("the prompt has {} tokens, at most {most} are allowed", request.prompt_tokens);
+            return Err(refused(prompt_field(request), message));
+        }
+        if request.endpoint == "embedding" {
+            return Ok(Verdict::Accept);
+        }
+        let t = request.temperature;
+        if let Some(least) = self.0.min_temperature.filter(|least| t < *least) {
+            return Err(refused("temperature", format!("temperature is {t}, at least {least} is required")));
+        }
+        if let Some(most) = self.0.max_temperature.filter(|most| t > *most) {
+            return Err(refused("temperature", format!("temperature is {t}, at most {most} is allowed")));
+        }
+        if let Some(most) = self.0.max_n.filter(|most| request.n > *most) {
+            return Err(refused("n", format!("n is {}, at most {most} is allowed", request.n)));
+        }
+        match self.0.max_tokens.filter(|most| request.max_tokens > *most) {
+            Some(most) if request.max_tokens_set => {
+                let field = output_field(request);
+                Err(refused(field, format!("{field} is {}, at most {most} is allowed", request.max_tokens)))
+            }
+            Some(most) => Ok(Verdict::Amend(format!("{{\"max_tokens\": {most}}}"))),
+            None => Ok(Verdict::Accept),
+        }
+    }
+}
+
+fn refused(param: &str, message: String) -> Refusal {
+    Refusal::new(400, "policy_refused", message).param(param)
+}
+
+/// The field that holds the prompt.
+fn prompt_field(request: &Request) -> &'static str {
+    match request.endpoint.as_str() {
+        "chat" => "messages",
+        "embedding" => "input",
+        _ => "prompt",
+    }
+}
+
+/// The field by which the client bounded its output.
+fn output_field(request: &Request) -> &'static str {
+    /// `null` counts as absent.
+    #[derive(Deserialize)]
+    struct Body {
+        max_completion_tokens: Option<IgnoredAny>,
+    }
+    match serde_json::from_str(&request.body) {
+        Ok(Body { max_completion_tokens: Some(_) }) => "max_completion_tokens",
+        _ => "max_tokens",
+    }
+}
+
+camshaft_plugin::export_validator!(Limits);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! Each bound, at it and past it.
+use super::*;
+
+fn policy(settings: &str) -> Result<Limits, String> {
+    Limits::new(serde_json::from_str(settings).map_err(|error| error.to_string())?)
+}
+
+fn request() -> Request {
+    Request {
+        endpoint: "chat".to_owned(),
+        model: "demo".to_owned(),
+        tenant: "t".to_owned(),
+        body: r#"{"messages": [], "max_tokens": 100}"#.to_owned(),
+        prompt_tokens: 10,
+        max_tokens: 100,
+        max_tokens_set: true,
+        temperature: 0.5,
+        top_p: 1.0,
+        n: 2,
+        stream: false,
+    }
+}
+
+/// The refusal's field, or nothing if the request is accepted.
+fn check(settings: &str, request: &Request, expected: Option<(&str, &str)>) {
+    let answer = policy(settings).unwrap().validate(request);
+    match (answer, expected) {
+        (Ok(Verdict::Accept), None) => {}
+        (Err(refusal), Some((param, message))) => {
+            assert_eq!((refusal.status, refusal.code.as_str()), (400, "policy_refused"));
+            assert_eq!(refusal.param.as_deref(), Some(param));
+            assert_eq!(refusal.message, message);
+        }
+        (answer, expected) => panic!("{settings}: {answer:?} instead of {expected:?}"),
+    }
+}
+
+#[test]
+fn accepts_everything_without_settings() {
+    check("{}", &request(), None);
+}
+
+#[test]
+fn accepts_at_each_bound_and_refuses_past_it() {
+    let r = request();
+    check(r#"{"max-tokens": 100}"#, &r, None);
+    check(r#"{"max-tokens": 99}"#, &r, Some(("max_tokens", "max_tokens is 100, at most 99 is allowed")));
+    check(r#"{"max-prompt-tokens": 10}"#, &r, None);
+    let message = "the prompt has 10 tokens, at most 9 are allowed";
+    check(r#"{"max-prompt-tokens": 9}"#, &r, Some(("messages", message)));
+    check(r#"{"min-temperature": 0.5, "max-temperature": 0.5}"#, &r, None);
+    let message = "temperature is 0.5, at least 0.75 is required";
+    check(r#"{"min-temperature": 0.75}"#, &r, Some(("temperature", message)));
+    let message = "temperature is 0.5, at most 0.25 is allowed";
+    check(r#"{"max-temperature": 0.25}"#, &r, Some(("temperature", message)));
+    check(r#"{"max-n": 2}"#, &r, None);
+    check(r#"{"max-n": 1}"#, &r, Some(("n", "n is 2, at most 1 is allowed")));
+}
+
+#[test]
+fn names_the_field_that_the_client_used() {
+    let mut r = request();
+    r.body = r#"{"max_completion_tokens": 100}"#.to_owned();
+    let message = "max_completion_tokens is 100, at most 9 is allowed";
+    check(r#"{"max-tokens": 9}"#, &r, Some(("max_completion_tokens", message)));
+    r.body = r#"{"max_completion_tokens": null, "max_tokens": 100}"#.to_owned();
+    check(r#"{"max-tokens": 9}"#, &r, Some(("max_tokens", "max_tokens is 100, at most 9 is allowed")));
+    r.endpoint = "completion".to_owned();
+    let message = "the prompt has 10 tokens, at most 1 are allowed";
+    check(r#"{"max-prompt-tokens": 1}"#, &r, Some(("prompt", message)));
+}
+
+#[test]
+fn amends_the_hosts_default_instead_of_refusing() {
+    let r = Request { max_tokens_set: false, ..request() };
+    let verdict = policy(r#"{"max-tokens": 64}"#).unwrap().validate(&r);
+    assert_eq!(verdict, Ok(Verdict::Amend("{\"max_tokens\": 64}".to_owned())));
+    check(r#"{"max-tokens": 100}"#, &r, None);
+}
+
+#[test]
+fn asks_of_embeddings_only_the_length_of_the_input() {
+    let r = Request { endpoint: "embedding".to_owned(), ..request() };
+    check(r#"{"max-tokens": 1, "max-n": 1, "max-temperature": 0.1}"#, &r, None);
+    let message = "the prompt has 10 tokens, at most 9 are allowed";
+    check(r#"{"max-prompt-tokens": 9}"#, &r, Some(("input", message)));
+}
+
+#[test]
+fn refuses_settings_that_no_request_could_meet() {
+    for (settings, expected) in [
+        (r#"{"max-tokens": 0}"#, "settings.max-tokens must be at least 1"),
+        (r#"{"max-prompt-tokens": 0}"#, "settings.max-prompt-tokens must be at least 1"),
+        (r#"{"max-n": 0}"#, "settings.max-n must be at least 1"),
+        (r#"{"max-temperature": -1}"#, "settings.max-temperature must be"),
+        (r#"{"min-temperature": 2, "max-temperature": 1}"#, "min-temperature 2 is above max-temperature 1"),
+        (r#"{"max-token": 1}"#, "unknown field `max-token`"),
+    ] {
+        let error = policy(settings).unwrap_err();
+        assert!(error.contains(expected), "{settings}: {error}");
+    }
+}

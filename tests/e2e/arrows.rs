@@ -1,0 +1,102 @@
+//! What packages may depend on, read from cargo itself, so that the drawing in ARCHITECTURE.md cannot rot.
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use camshaft_tests::repository;
+use serde_json::Value;
+
+#[test]
+fn packages_depend_on_each_other_only_as_drawn() {
+    let packages = packages();
+    let all: BTreeSet<&str> = packages.iter().map(name).collect();
+    for package in &packages {
+        let here: BTreeSet<&str> = dependencies(package).filter(|name| all.contains(name)).collect();
+        let allowed = allowed(package);
+        let wrong: Vec<_> = here.iter().filter(|name| !allowed.contains(name)).collect();
+        assert!(wrong.is_empty(), "{} depends on {wrong:?}; it may depend on {allowed:?}", name(package));
+    }
+    let server = packages.iter().find(|package| name(package) == "camshaft").expect("there is a server");
+    let server: BTreeSet<&str> = dependencies(server).collect();
+    for part in ["camshaft-core", "camshaft-engine", "camshaft-policy", "camshaft-api"] {
+        assert!(server.contains(part), "the server is not made of {part}");
+    }
+}
+
+/// Packages of the workspace that this one may name, in any kind of dependency.
+fn allowed(package: &Value) -> &'static [&'static str] {
+    match folder(package).as_str() {
+        "host/core" | "sdk/rust" | "xtask" => &[],
+        "host/engine" | "host/policy" | "host/api" => &["camshaft-core"],
+        "host/server" => &["camshaft-core", "camshaft-engine", "camshaft-policy", "camshaft-api"],
+        "tests" => &["camshaft"],
+        folder if folder.starts_with("plugins/") => &["camshaft-plugin"],
+        // Bad guests share the package that says how they misbehave.
+        folder if folder.starts_with("tests/guests/") => &["camshaft-plugin", "misbehave"],
+        other => panic!("{} lies in {other}, of which the drawing says nothing", name(package)),
+    }
+}
+
+#[test]
+fn the_core_knows_no_runtime_no_guest_and_no_engine() {
+    let packages = packages();
+    let core = packages.iter().find(|package| name(package) == "camshaft-core").expect("there is a core");
+    let banned =
+        ["tokio", "wasmtime", "llama-cpp-2", "llama-cpp-sys-2", "axum", "hyper", "notify", "crossbeam-channel"];
+    let wrong: Vec<_> = dependencies(core).filter(|name| banned.contains(name)).collect();
+    assert!(wrong.is_empty(), "camshaft-core depends on {wrong:?}");
+}
+
+#[test]
+fn every_package_is_licensed_alike() {
+    for package in packages() {
+        assert_eq!(package["license"], "Apache-2.0", "{}", name(&package));
+    }
+}
+
+#[test]
+fn unsafe_code_is_forbidden_everywhere_but_in_the_engine() {
+    let (mut roots, kinds) = (0, ["lib", "rlib", "cdylib", "bin"]);
+    for package in packages() {
+        if folder(&package) == "host/engine" {
+            continue;
+        }
+        let targets = package["targets"].as_array().expect("a package has targets").iter();
+        for target in targets.filter(|target| kinds.iter().any(|kind| target["kind"][0] == *kind)) {
+            let path = target["src_path"].as_str().expect("a target has a root");
+            let source = std::fs::read_to_string(path).expect("a root can be read");
+            // The SDK's macros expand to exports, in which a generator writes `unsafe`.
+            let generated = folder(&package) == "sdk/rust" && source.contains("#![deny(unsafe_code)]");
+            assert!(generated || source.contains("#![forbid(unsafe_code)]"), "{path} does not forbid unsafe code");
+            roots += 1;
+        }
+    }
+    assert!(roots > 10, "only {roots} crate roots were looked at");
+}
+
+fn packages() -> Vec<Value> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let arguments = ["metadata", "--format-version", "1", "--no-deps", "--offline"];
+    let output = Command::new(cargo).args(arguments).current_dir(repository()).output().expect("cargo can be run");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo writes JSON");
+    let packages = metadata["packages"].as_array().expect("there are packages").clone();
+    assert!(packages.len() > 10, "only {} packages", packages.len());
+    packages
+}
+
+fn name(package: &Value) -> &str {
+    package["name"].as_str().expect("a package has a name")
+}
+
+fn dependencies(package: &Value) -> impl Iterator<Item = &str> {
+    package["dependencies"].as_array().into_iter().flatten().filter_map(|dependency| dependency["name"].as_str())
+}
+
+/// Where a package lies, relative to the root.
+fn folder(package: &Value) -> String {
+    let manifest = Path::new(package["manifest_path"].as_str().expect("a package has a manifest"));
+    let root = repository().canonicalize().expect("the root is there");
+    let folder = manifest.parent().and_then(|dir| dir.strip_prefix(&root).ok()).expect("a package lies below the root");
+    folder.to_string_lossy().into_owned()
+}

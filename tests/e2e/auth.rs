@@ -1,0 +1,147 @@
+//! Who may call: API keys, the loopback default, addresses that need a policy.
+use camshaft_tests::{Request, Server, Setup, api_keys};
+use serde_json::{Value, json};
+
+use crate::errors::error_of;
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn hello() -> Value {
+    json!({"model": "demo", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello!"}]})
+}
+
+fn with_keys(keys: &[(&str, &str)], more: &str) -> Server {
+    let settings = api_keys(keys).replace("[settings]\n", &format!("[settings]\n{more}\n"));
+    Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &settings).start()
+}
+
+/// 401 says how to do better and never what the keys are.
+fn assert_unauthorized(server: &Server, request: &Request) {
+    let response = server.client.send(request);
+    assert_eq!(response.status, 401, "{request:?}: {}", response.text());
+    assert!(response.header("www-authenticate").is_some_and(|scheme| scheme.starts_with("Bearer")), "{response:?}");
+    let error = error_of(&response);
+    assert_eq!((&error["type"], &error["code"]), (&json!("authentication_error"), &json!("invalid_api_key")));
+}
+
+#[test]
+fn a_key_lets_in_and_anything_else_does_not() {
+    let server = with_keys(&[("sk-one", ""), ("sk-two", "")], "");
+    let chat = Request::post(CHAT, &hello());
+    for key in ["sk-one", "sk-two"] {
+        assert_eq!(server.client.with_key(key).send(&chat).status, 200, "{key}");
+        assert_eq!(server.client.with_header("x-api-key", key).send(&chat).status, 200, "{key} as x-api-key");
+        assert_eq!(server.client.with_header("authorization", &format!("bearer {key}")).send(&chat).status, 200);
+    }
+    assert_unauthorized(&server, &chat);
+    for value in [
+        "Bearer sk-three",
+        "Bearer sk-on",
+        "Bearer sk-one ",
+        "sk-one",
+        "Bearer",
+        "Bearer ",
+        "Basic sk-one",
+        "Bearer SK-ONE",
+    ] {
+        let request = chat.clone().header("authorization", value);
+        // White space at the end of a header's value is not part of it.
+        if value != "Bearer sk-one " {
+            assert_unauthorized(&server, &request);
+        }
+    }
+    assert_unauthorized(&server, &chat.clone().header("x-api-key", "sk-three"));
+    let two = chat.clone().header("authorization", "Bearer sk-one").header("authorization", "Bearer sk-two");
+    assert_unauthorized(&server, &two);
+    // The body of a stranger is not even read.
+    assert_unauthorized(&server, &Request::post(CHAT, &json!({"model": "nope"})));
+    let log = server.log();
+    assert!(!log.contains("sk-one") && !log.contains("sk-three"), "a key is in the log");
+}
+
+#[test]
+fn every_route_but_health_asks_for_a_key() {
+    let server = with_keys(&[("sk-one", "")], "");
+    for path in ["/healthz", "/readyz", "/health", "/ready"] {
+        assert_eq!(server.client.get(path).status, 200, "{path}");
+    }
+    let body = json!({"model": "demo", "prompt": "a", "text": "a", "tokens": [], "messages": []});
+    for request in [
+        Request::get("/metrics"),
+        Request::get("/v1/models"),
+        Request::get("/v1/models/demo"),
+        Request::post(CHAT, &body),
+        Request::post("/chat", &body),
+        Request::post("/v1/completions", &body),
+        Request::post("/v1/tokenize", &body),
+        Request::post("/v1/detokenize", &body),
+    ] {
+        assert_unauthorized(&server, &request);
+        // Tricks with the path do not make another route of it.
+        assert_ne!(server.client.with_key("sk-one").send(&request).status, 401, "{request:?}");
+    }
+    for path in
+        ["/healthz/../v1/models", "//v1/models", "/v1/models/", "/healthz/", "/v1/models%2f", "/HEALTHZ/v1/models"]
+    {
+        let status = server.client.get(path).status;
+        assert!([401, 404].contains(&status), "{path}: {status}");
+    }
+    assert_eq!(server.client.with_key("sk-one").get("/metrics").status, 200);
+}
+
+#[test]
+fn a_key_may_be_for_some_models_only() {
+    let server = with_keys(
+        &[("sk-all", ""), ("sk-none", "allowed-models = [\"other\"]"), ("sk-demo", "allowed-models = [\"demo\"]")],
+        "",
+    );
+    for (key, status) in [("sk-all", 200), ("sk-demo", 200), ("sk-none", 403)] {
+        let response = server.client.with_key(key).post(CHAT, &hello());
+        assert_eq!(response.status, status, "{key}: {}", response.text());
+        assert_eq!(server.client.with_key(key).get("/v1/models/demo").status, status, "{key}");
+        let listed = server.client.with_key(key).get("/v1/models").json()["data"].as_array().unwrap().len();
+        assert_eq!(listed, usize::from(status == 200), "{key}");
+    }
+    let error = error_of(&server.client.with_key("sk-none").post(CHAT, &hello()));
+    assert_eq!(error["type"], "permission_error");
+    assert_eq!(error["param"], "model");
+}
+
+#[test]
+fn callers_without_a_key_may_be_let_in_from_loopback() {
+    let server = with_keys(&[("sk-one", "")], "anonymous-loopback = true");
+    assert_eq!(server.client.post(CHAT, &hello()).status, 200);
+    assert_unauthorized(&server, &Request::post(CHAT, &hello()).header("authorization", "Bearer wrong"));
+}
+
+#[test]
+fn without_an_auth_policy_loopback_may_call() {
+    let server = Setup::new().start();
+    assert_eq!(server.client.post(CHAT, &hello()).status, 200);
+    // Credentials that nobody asked for do no harm.
+    assert_eq!(server.client.with_key("whatever").post(CHAT, &hello()).status, 200);
+}
+
+#[test]
+fn an_address_for_others_needs_an_auth_policy_or_an_explicit_word() {
+    let setup = Setup::new();
+    let dir = setup.policies.root().to_string_lossy().into_owned();
+    let everywhere = ["--listen", "0.0.0.0:0", "--admin-listen", "127.0.0.1:0", "--policy-dir", &dir];
+    let finished = setup.args(everywhere).run(&["serve"]);
+    assert_eq!(finished.code, Some(64), "{}", finished.stderr);
+    assert!(finished.stderr.contains("--allow-anonymous"), "says what would help: {}", finished.stderr);
+    assert!(finished.stdout.is_empty(), "{}", finished.stdout);
+
+    let setup = Setup::new();
+    let dir = setup.policies.root().to_string_lossy().into_owned();
+    let everywhere = ["--listen", "0.0.0.0:0", "--admin-listen", "127.0.0.1:0", "--policy-dir", &dir];
+    let server = setup.args(everywhere).args(["--allow-anonymous"]).start_as_is("serve");
+    assert_eq!(server.client.post(CHAT, &hello()).status, 200);
+
+    let setup = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &api_keys(&[("sk-one", "")]));
+    let dir = setup.policies.root().to_string_lossy().into_owned();
+    let everywhere = ["--listen", "0.0.0.0:0", "--admin-listen", "127.0.0.1:0", "--policy-dir", &dir];
+    let server = setup.args(everywhere).start_as_is("serve");
+    assert_eq!(server.client.with_key("sk-one").post(CHAT, &hello()).status, 200);
+    assert_unauthorized(&server, &Request::post(CHAT, &hello()));
+}

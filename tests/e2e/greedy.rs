@@ -1,0 +1,151 @@
+//! Greedy output equals llama.cpp's own on the same model and prompt, alone and in a batch of mixed lengths.
+//!
+//! The yardstick is a plain loop over llama.cpp with its own greedy sampler and one sequence: no code of this project.
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use camshaft_tests::{Setup, demo_model, models_folder};
+use llama_cpp_2::context::params::LlamaContextParams;
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::llama_batch::LlamaBatch;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::sampling::LlamaSampler;
+use llama_cpp_2::token::LlamaToken;
+use serde_json::{Value, json};
+
+const COMPLETIONS: &str = "/v1/completions";
+/// Of very different lengths; with control tokens, what a chat looks like to the model.
+const PROMPTS: [&str; 8] = [
+    "Once upon a time",
+    "1, 2, 3,",
+    "<|user|>What is 3 plus 4?<|end|><|assistant|>",
+    "<|user|>Tell me a story about a fox.<|end|><|assistant|>",
+    "<|system|>You are a pirate.<|end|><|user|>Count from 1 to 10.<|end|><|assistant|>",
+    "a",
+    "Long ago, near a blue lake, there lived a brave bear called Otto. One day the bear found a golden key and was very happy. \
+     The bear wanted to show the key to the wolf, but the river was too wide to cross. So the bear built a small bridge",
+    "<|user|>Spell \"zebra\" backwards.<|end|><|assistant|>",
+];
+
+/// What a generation came to.
+#[derive(Debug, Clone, PartialEq)]
+struct Generated {
+    prompt: Vec<i32>,
+    text: String,
+    /// Tokens drawn, without the one that ended the text.
+    tokens: Vec<i32>,
+}
+
+/// llama.cpp alone: one prompt, one sequence, its greedy sampler.
+fn reference(model: &LlamaModel, backend: &LlamaBackend, prompt: &str, most: usize) -> Generated {
+    let vocab = model.vocab();
+    let prompt = vocab.tokenize(prompt.as_bytes(), true, true);
+    let params = LlamaContextParams::default().with_n_ctx(NonZeroU32::new(model.n_ctx_train()));
+    let mut context = model.new_context(backend, params).expect("a context");
+    let mut sampler = LlamaSampler::greedy();
+    let mut batch = LlamaBatch::new(1024, 1);
+    for (position, token) in (0..).zip(&prompt) {
+        batch.add(*token, position, &[0], position as usize + 1 == prompt.len()).expect("room in the batch");
+    }
+    let mut position = prompt.len() as i32;
+    let mut drawn: Vec<LlamaToken> = Vec::new();
+    let mut bytes = Vec::new();
+    while drawn.len() < most {
+        context.decode(&mut batch).expect("a decode");
+        let token = sampler.sample(&context, batch.n_tokens() - 1);
+        if vocab.is_eog(token) {
+            break;
+        }
+        vocab.token_to_piece_into(token, &mut bytes, false, None);
+        drawn.push(token);
+        batch.clear();
+        batch.add(token, position, &[0], true).expect("room in the batch");
+        position += 1;
+    }
+    let ids = |tokens: &[LlamaToken]| tokens.iter().map(|token| token.0).collect();
+    Generated { prompt: ids(&prompt), text: String::from_utf8(bytes).expect("whole characters"), tokens: ids(&drawn) }
+}
+
+fn references(path: &Path, prompts: &[&str], most: usize) -> Vec<Generated> {
+    // Starts once in a process.
+    static BACKEND: OnceLock<LlamaBackend> = OnceLock::new();
+    let backend = BACKEND.get_or_init(|| {
+        let mut backend = LlamaBackend::init().expect("llama.cpp starts");
+        backend.void_logs();
+        backend
+    });
+    let model = LlamaModel::load_from_file(backend, path, &LlamaModelParams::default()).expect("the model loads");
+    prompts.iter().map(|prompt| reference(&model, backend, prompt, most)).collect()
+}
+
+fn body(prompts: &Value, most: usize) -> Value {
+    json!({"model": "m", "prompt": prompts, "temperature": 0, "max_tokens": most, "logprobs": 0})
+}
+
+/// Text and tokens of a choice equal the reference's.
+fn assert_equal(choice: &Value, expected: &Generated, what: &str) {
+    assert_eq!(choice["text"], expected.text.as_str(), "{what}");
+    let pieces = choice["logprobs"]["tokens"].as_array().map_or(0, Vec::len);
+    // The token that ends a text may be reported with those that make it.
+    let ended = choice["finish_reason"] == "stop";
+    assert!(pieces == expected.tokens.len() || ended && pieces == expected.tokens.len() + 1, "{what}: {choice}");
+}
+
+fn compare(path: &Path, prompts: &[&str], most: usize) {
+    let expected = references(path, prompts, most);
+    assert!(expected.iter().any(|one| one.tokens.len() > 20), "{expected:?}");
+    let path = path.to_string_lossy();
+    let server = Setup::new().config(&format!("[[model]]\nid = \"m\"\npath = {path:?}\n")).start();
+
+    for (prompt, expected) in prompts.iter().zip(&expected) {
+        let answer = server.client.ask(COMPLETIONS, &body(&json!(expected.prompt), most));
+        assert_equal(&answer["choices"][0], expected, &format!("{prompt:?} alone"));
+        let mut by_text = body(&json!(prompt), most);
+        by_text["parse_special"] = json!(true);
+        let answer = server.client.ask(COMPLETIONS, &by_text);
+        assert_eq!(answer["usage"]["prompt_tokens"], expected.prompt.len(), "{prompt:?} is tokenized alike");
+        assert_equal(&answer["choices"][0], expected, &format!("{prompt:?} as text"));
+    }
+
+    // All in one request, which begins them together, and then as requests that come and go at different times.
+    let all: Vec<&Vec<i32>> = expected.iter().map(|one| &one.prompt).collect();
+    let answer = server.client.ask(COMPLETIONS, &body(&json!(all), most));
+    for ((index, expected), prompt) in expected.iter().enumerate().zip(prompts) {
+        assert_equal(&answer["choices"][index], expected, &format!("{prompt:?} in a batch"));
+    }
+    std::thread::scope(|scope| {
+        for (prompt, expected) in prompts.iter().zip(&expected) {
+            let client = &server.client;
+            scope.spawn(move || {
+                for _ in 0..3 {
+                    let answer = client.ask(COMPLETIONS, &body(&json!(expected.prompt), most));
+                    assert_equal(&answer["choices"][0], expected, &format!("{prompt:?} among others"));
+                }
+            });
+        }
+    });
+    server.wait_until_idle();
+}
+
+#[test]
+fn the_demo_model_says_what_llama_cpp_says() {
+    compare(&demo_model(), &PROMPTS, 120);
+}
+
+#[test]
+fn a_model_from_elsewhere_says_what_llama_cpp_says() {
+    let Some(folder) = models_folder("greedy output of stories260K") else { return };
+    let prompts = [
+        "",
+        "Once",
+        "Lily and Tom",
+        "The dog was",
+        "One day, a big red ball",
+        "She",
+        "There was a cat. The cat",
+        "They",
+    ];
+    compare(&folder.join("stories260K-f32.gguf"), &prompts, 200);
+}

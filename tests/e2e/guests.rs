@@ -1,0 +1,268 @@
+//! Guests that misbehave in every way that `tests/guests` knows, in every hook, under a real server.
+use std::collections::BTreeSet;
+
+use camshaft_tests::{Response, Server, Setup, guest, repository};
+use serde_json::{Value, json};
+
+use crate::errors::error_of;
+
+const COMPLETIONS: &str = "/v1/completions";
+/// Behaviours that are faults when the guest is asked, and the kind of fault that the metric calls each.
+const FAULTS: [(&str, &[&str]); 7] = [
+    ("spin", &["deadline"]),
+    ("sleep", &["deadline"]),
+    ("trap", &["trap"]),
+    ("recurse", &["trap"]),
+    ("allocate", &["memory"]),
+    ("nonsense", &["invalid_output"]),
+    // In 16 MiB there is no room for what it would leak.
+    ("leak", &["memory", "invalid_output"]),
+];
+/// Behaviours with which a guest answers in the end.
+const ANSWERS: [&str; 2] = ["well", "flood-log"];
+/// Behaviours that keep a guest from being loaded, and a word of the reason.
+const AT_START: [(&str, &str); 3] =
+    [("trap-at-start", "traps at start"), ("spin-at-start", "spins"), ("refuse-settings", "refuses its settings")];
+const HOOKS: [&str; 4] = ["auth", "validator", "scheduler", "sampler"];
+
+fn settings(behave: &str, policy: &str) -> String {
+    // Flooding takes its time, of which the usual deadline leaves little.
+    let deadline = if ANSWERS.contains(&behave) { "deadline = \"5s\"" } else { "" };
+    format!("[policy]\n{deadline}\n{policy}\n[settings]\nbehave = \"{behave}\"\n")
+}
+
+/// Makes the hook's guest behave like this from now on.
+fn behave(server: &Server, hook: &str, how: &str, policy: &str) {
+    let before = server.policy(hook, "bad").map(|entry| entry["generation"].clone());
+    server.policies.put(hook, "10-bad.toml", settings(how, policy));
+    server.wait_for_policy((hook, "bad"), |entry| {
+        entry["state"] == "active" && entry["error"].is_null() && Some(&entry["generation"]) != before.as_ref()
+    });
+}
+
+/// A server whose guest for this hook behaves well so far.
+fn serve(hook: &str) -> Server {
+    let server = Setup::new().guest(hook, "10-bad", &settings("well", "")).start();
+    server.wait_until_active(hook, "bad", &guest(&format!("misbehave-{hook}")));
+    server
+}
+
+fn complete(server: &Server, stream: bool) -> Response {
+    let body = json!({"model": "demo", "temperature": 0, "prompt": "1, 2, 3,", "max_tokens": 6, "stream": stream});
+    server.client.post(COMPLETIONS, &body)
+}
+
+fn text(response: &Response) -> String {
+    assert_eq!(response.status, 200, "{}", response.text());
+    response.json()["choices"][0]["text"].as_str().expect("a text").to_owned()
+}
+
+/// 500 that tells clients not to try again, and nothing of what the guest said.
+fn assert_failed(response: &Response, what: &str) {
+    assert_eq!(response.status, 500, "{what}: {}", response.text());
+    assert_eq!(response.header("x-should-retry"), Some("false"), "{what}");
+    let error = error_of(response);
+    assert_eq!(error["type"], "server_error", "{what}");
+    assert!(!error["message"].as_str().unwrap().contains("as asked"), "{what}: {error}");
+}
+
+fn faults(server: &Server, hook: &str, kinds: &[&str]) -> f64 {
+    let metrics = server.metrics();
+    let of = |kind: &&str| {
+        metrics.count("camshaft_policy_calls_total", &[("hook", hook), ("plugin", "bad"), ("outcome", kind)])
+    };
+    kinds.iter().map(of).sum()
+}
+
+#[test]
+fn an_auth_policy_that_faults_denies_unless_the_operator_chose_otherwise() {
+    let mut server = serve("auth");
+    for (how, kinds) in FAULTS {
+        behave(&server, "auth", how, "");
+        let before = faults(&server, "auth", kinds);
+        assert_failed(&complete(&server, false), how);
+        assert_failed(&server.client.get("/v1/models"), how);
+        assert_eq!(faults(&server, "auth", kinds) - before, 2.0, "{how} is counted as one of {kinds:?}");
+        assert_eq!(server.client.get("/healthz").status, 200, "{how}");
+        behave(&server, "auth", how, "on-fault = \"skip\"");
+        assert_eq!(complete(&server, false).status, 401, "{how}: nobody else decides, so nobody is let in");
+        behave(&server, "auth", how, "on-fault = \"fallback\"");
+        assert_eq!(complete(&server, false).status, 200, "{how}: loopback is let in natively");
+    }
+    for how in ANSWERS {
+        behave(&server, "auth", how, "");
+        assert_eq!(complete(&server, false).status, 200, "{how}");
+    }
+    server.assert_runs();
+}
+
+#[test]
+fn a_validator_that_faults_denies_unless_the_operator_chose_otherwise() {
+    let mut server = serve("validator");
+    for (how, kinds) in FAULTS {
+        behave(&server, "validator", how, "");
+        let before = faults(&server, "validator", kinds);
+        assert_failed(&complete(&server, false), how);
+        assert_failed(&complete(&server, true), how);
+        assert_eq!(faults(&server, "validator", kinds) - before, 2.0, "{how} is counted as one of {kinds:?}");
+        assert_eq!(server.client.get("/v1/models").status, 200, "{how}");
+        for on_fault in ["skip", "fallback"] {
+            behave(&server, "validator", how, &format!("on-fault = \"{on_fault}\""));
+            assert_eq!(complete(&server, false).status, 200, "{how}, {on_fault}");
+        }
+    }
+    for how in ANSWERS {
+        behave(&server, "validator", how, "");
+        assert_eq!(complete(&server, false).status, 200, "{how}");
+    }
+    server.assert_runs();
+    server.wait_until_idle();
+}
+
+#[test]
+fn a_scheduler_that_faults_is_replaced_natively_at_once() {
+    let mut server = serve("scheduler");
+    let expected = text(&complete(&server, false));
+    for (how, kinds) in FAULTS {
+        let before = faults(&server, "scheduler", kinds);
+        behave(&server, "scheduler", how, "");
+        for _ in 0..3 {
+            assert_eq!(text(&complete(&server, false)), expected, "{how}");
+        }
+        assert!(faults(&server, "scheduler", kinds) > before, "{how} is counted as one of {kinds:?}");
+    }
+    for how in ANSWERS {
+        behave(&server, "scheduler", how, "");
+        assert_eq!(text(&complete(&server, false)), expected, "{how}");
+    }
+    let native = server.policies.path("scheduler", "10-bad.wasm");
+    std::fs::remove_file(native).expect("the guest was there");
+    server.wait_for_policy(("scheduler", "bad"), Value::is_null);
+    assert_eq!(text(&complete(&server, false)), expected, "without a policy");
+    server.assert_runs();
+    server.wait_until_idle();
+}
+
+#[test]
+fn a_sampler_that_faults_is_replaced_natively_or_ends_its_own_request() {
+    let mut server = serve("sampler");
+    let expected = text(&complete(&server, false));
+    for (how, kinds) in FAULTS {
+        behave(&server, "sampler", how, "");
+        let before = faults(&server, "sampler", kinds);
+        assert_eq!(text(&complete(&server, false)), expected, "{how}");
+        assert_eq!(faults(&server, "sampler", kinds) - before, 1.0, "{how}: one of {kinds:?}, then native to the end");
+        behave(&server, "sampler", how, "on-fault = \"skip\"");
+        assert_eq!(text(&complete(&server, false)), expected, "{how}, skip");
+        behave(&server, "sampler", how, "on-fault = \"deny\"");
+        assert_failed(&complete(&server, false), how);
+        denied_in_a_stream(&server, how);
+    }
+    for how in ANSWERS {
+        behave(&server, "sampler", how, "");
+        assert_eq!(text(&complete(&server, false)), expected, "{how}");
+    }
+    server.assert_runs();
+    server.wait_until_idle();
+}
+
+/// Either before the stream begins, as any error, or as its last event, without `[DONE]`.
+fn denied_in_a_stream(server: &Server, how: &str) {
+    let response = complete(server, true);
+    if response.status != 200 {
+        return assert_failed(&response, how);
+    }
+    let text = response.text();
+    assert!(!text.contains("[DONE]"), "{how}: {text}");
+    let last = text.lines().rfind(|line| line.starts_with("data:")).expect("an event");
+    let event: Value = serde_json::from_str(last.trim_start_matches("data:")).expect("JSON");
+    assert_eq!(event["error"]["type"], "server_error", "{how}: {event}");
+    for field in ["message", "param", "code"] {
+        assert!(event["error"].get(field).is_some(), "{how}: {event}");
+    }
+}
+
+#[test]
+fn one_request_with_a_faulting_sampler_does_not_disturb_the_others() {
+    let good = settings("well", "");
+    let server = Setup::new()
+        .guest("sampler", "10-good", &good)
+        .guest("sampler", "20-bad", &settings("trap", "on-fault = \"deny\""))
+        .start();
+    let body = |samplers: &[&str]| json!({"model": "demo", "temperature": 0, "prompt": "1, 2, 3,", "max_tokens": 200, "ignore_eos": true, "samplers": samplers, "stream": true});
+    let expected = server.client.stream(COMPLETIONS, &body(&["good"])).finish().text(0);
+    let mut running = server.client.stream(COMPLETIONS, &body(&["good"]));
+    assert!(running.next().is_some());
+    for _ in 0..5 {
+        let mut body = body(&["bad"]);
+        body["stream"] = json!(false);
+        assert_failed(&server.client.post(COMPLETIONS, &body), "trap");
+    }
+    let collected = running.finish();
+    assert!(collected.is_good());
+    assert_eq!(collected.text(0), expected);
+    server.wait_until_idle();
+}
+
+#[test]
+fn a_flood_of_log_lines_is_cut_short() {
+    let server = serve("validator");
+    behave(&server, "validator", "flood-log", "");
+    for _ in 0..3 {
+        assert_eq!(complete(&server, false).status, 200);
+    }
+    let lines = server.log().lines().filter(|line| line.contains("line ") && line.contains("bad")).count();
+    assert!((1..2000).contains(&lines), "{lines} of 30000 lines were written");
+}
+
+#[test]
+fn a_broken_lock_keeps_the_door_closed_and_a_broken_ornament_is_left_out() {
+    for (how, word) in AT_START {
+        for hook in HOOKS {
+            let mut server = Setup::new().guest(hook, "10-bad", &settings(how, "")).start();
+            let entry = server.policy(hook, "bad").expect("an entry");
+            assert_eq!(entry["state"], "rejected", "{hook}, {how}: {entry}");
+            assert!(entry["error"].as_str().is_some_and(|error| error.contains(word)), "{hook}, {how}: {entry}");
+            let response = complete(&server, false);
+            if matches!(hook, "auth" | "validator") {
+                assert_failed(&response, &format!("{hook}, {how}"));
+                assert_eq!(server.client.get("/healthz").status, 200);
+                server.policies.put(hook, "10-bad.toml", settings("well", ""));
+                server.wait_for_policy((hook, "bad"), |entry| entry["state"] == "active");
+                assert_eq!(complete(&server, false).status, 200, "the repaired file opens the door");
+            } else {
+                assert_eq!(response.status, 200, "{hook}, {how}: {}", response.text());
+            }
+            server.assert_runs();
+        }
+    }
+}
+
+#[test]
+fn every_bad_guest_and_every_behaviour_has_a_test_here() {
+    let folder = repository().join("tests/guests");
+    let entries = std::fs::read_dir(&folder).expect("there are guests");
+    let names: BTreeSet<String> =
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    let tested: BTreeSet<String> =
+        HOOKS.iter().map(|hook| format!("misbehave-{hook}")).chain(["misbehave".to_owned()]).collect();
+    assert_eq!(names, tested);
+
+    let source = std::fs::read_to_string(folder.join("misbehave/src/lib.rs")).expect("the behaviours can be read");
+    let body = source.split("pub enum Behaviour {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("the enum");
+    let variants = body.lines().map(str::trim).filter(|line| line.starts_with(char::is_uppercase));
+    let known: BTreeSet<String> = variants.map(|line| kebab(line.trim_end_matches(','))).collect();
+    let tested = FAULTS.iter().map(|(how, _)| *how).chain(ANSWERS).chain(AT_START.iter().map(|(how, _)| *how));
+    assert_eq!(known, tested.map(str::to_owned).collect());
+}
+
+fn kebab(name: &str) -> String {
+    let mut text = String::new();
+    for (index, letter) in name.char_indices() {
+        if letter.is_uppercase() && index > 0 {
+            text.push('-');
+        }
+        text.push(letter.to_ascii_lowercase());
+    }
+    text
+}

@@ -1,0 +1,20 @@
+//! The server's binary, from outside: what clients, operators and scripts rely on.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
+#![allow(clippy::needless_pass_by_value, reason = "request bodies are written where they are passed")]
+
+mod arrows;
+mod auth;
+mod chat;
+mod completions;
+mod errors;
+mod greedy;
+mod guests;
+mod lifecycle;
+mod limits;
+mod models;
+mod openai;
+mod queue;
+mod rejections;
+mod settings;
+mod swap;

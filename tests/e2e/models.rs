@@ -1,0 +1,176 @@
+//! Model files: missing, cut off, corrupt, hostile; two at once.
+use std::path::{Path, PathBuf};
+
+use camshaft_tests::{Finished, Setup, demo_model, models_folder, pirate_model, sha256_hex};
+use serde_json::json;
+
+/// Runs `check` on a file with this content.
+fn check(content: &[u8]) -> (Finished, String) {
+    let setup = Setup::new();
+    let path = setup.scratch.path().join("model-under-test.gguf");
+    std::fs::write(&path, content).expect("a scratch file can be written");
+    let path = path.to_string_lossy().into_owned();
+    (setup.args(["--model", &path]).run(&["check"]), path)
+}
+
+/// 65, with the path and something about what is wrong; never a signal, never a panic.
+fn assert_refused(content: &[u8], what: &str) -> String {
+    let (finished, path) = check(content);
+    assert_eq!(finished.code, Some(65), "{what}: {finished:?}");
+    assert!(finished.stderr.contains(&path), "{what}: names the path: {}", finished.stderr);
+    assert!(!finished.stderr.contains("panicked"), "{what}: {}", finished.stderr);
+    let said = finished.stderr.lines().rfind(|line| line.contains(&path)).expect("just found").to_owned();
+    let reason = said.replace(&path, "");
+    assert!(reason.split_whitespace().count() >= 4, "{what}: says what is wrong: {said:?}");
+    said
+}
+
+fn demo() -> Vec<u8> {
+    std::fs::read(demo_model()).expect("the demo model can be read")
+}
+
+#[test]
+fn a_missing_model_is_named() {
+    for command in ["serve", "check"] {
+        let setup =
+            Setup::new().args(["--model", "/nowhere/at/all.gguf", "--listen", "127.0.0.1:0", "--admin-listen", ""]);
+        let finished = setup.run(&[command]);
+        assert_eq!(finished.code, Some(66), "{finished:?}");
+        assert!(finished.stderr.contains("/nowhere/at/all.gguf"), "{}", finished.stderr);
+        assert!(finished.stdout.lines().all(|line| !line.starts_with("listening")), "{}", finished.stdout);
+    }
+    let directory = Setup::new();
+    let path = directory.scratch.path().to_string_lossy().into_owned();
+    let finished = directory.args(["--model", &path]).run(&["check"]);
+    assert!([Some(65), Some(66)].contains(&finished.code), "a directory: {finished:?}");
+}
+
+#[test]
+fn a_model_that_is_cut_off_anywhere_is_refused() {
+    let whole = demo();
+    let lengths =
+        [1, 3, 4, 8, 23, 24, 25, 100, 4095, 4096, 30_000, 60_000, 200_000, whole.len() / 2, whole.len() - 100_000];
+    for length in lengths.into_iter().chain([whole.len() - 32, whole.len() - 1]) {
+        assert_refused(&whole[..length], &format!("cut off after {length} bytes"));
+    }
+}
+
+#[test]
+fn what_is_no_model_is_refused() {
+    assert_refused(b"", "an empty file");
+    assert_refused(b"GGUF", "a magic number alone");
+    assert_refused(&b"Once upon a time there was no model. ".repeat(100), "text");
+    assert_refused(&[0; 100_000], "zeros");
+    assert_refused(&std::fs::read(std::env::current_exe().unwrap()).unwrap()[..1 << 20], "a program");
+    assert_refused(&[b"GGUF".as_slice(), &[0xff; 4096]].concat(), "a magic number and nothing sane");
+}
+
+#[test]
+fn counts_and_lengths_out_of_any_proportion_are_refused() {
+    let whole = demo();
+    assert_eq!(&whole[..4], b"GGUF");
+    // Magic, version (4), tensor count (8), key count (8), then the first key's length (8).
+    for (offset, width, what) in
+        [(4, 4, "version"), (8, 8, "tensor count"), (16, 8, "key count"), (24, 8, "key length")]
+    {
+        for value in [0u64, 1 << 20, u64::from(u32::MAX), 1 << 40, u64::MAX / 2, u64::MAX] {
+            let mut broken = whole.clone();
+            if broken[offset..offset + width] == value.to_le_bytes()[..width] {
+                continue;
+            }
+            broken[offset..offset + width].copy_from_slice(&value.to_le_bytes()[..width]);
+            assert_refused(&broken, &format!("{what} {value:#x}"));
+        }
+    }
+}
+
+#[test]
+fn flipped_bytes_in_the_header_never_end_the_process_by_a_signal() {
+    let whole = demo();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    for round in 0..40 {
+        let mut broken = whole.clone();
+        // The keys in front, where shapes and vocabulary are, and the list of tensors behind them.
+        let region = if round % 2 == 0 { 2_000 } else { 40_000 };
+        let flips: Vec<(usize, u8)> = (0..1 + random(6)).map(|_| (random(region), 1 << random(8))).collect();
+        flips.iter().for_each(|&(at, bit)| broken[at] ^= bit);
+        let (finished, _) = check(&broken);
+        assert!([Some(0), Some(65)].contains(&finished.code), "round {round}, flips {flips:?}: {finished:?}");
+        assert!(!finished.stderr.contains("panicked"), "round {round}, flips {flips:?}: {}", finished.stderr);
+    }
+}
+
+#[test]
+fn a_digest_pins_a_model() {
+    let path = demo_model();
+    let config = |digest: &str| format!("[[model]]\nid = \"demo\"\npath = {path:?}\nsha256 = \"{digest}\"\n");
+    let digest = sha256_hex(&demo());
+    assert_eq!(Setup::new().config(&config(&digest)).run(&["check"]).code, Some(0));
+    assert_eq!(Setup::new().config(&config(&digest.to_uppercase())).run(&["check"]).code, Some(0));
+    let finished = Setup::new().config(&config(&"0".repeat(64))).run(&["check"]);
+    assert_eq!(finished.code, Some(65), "{finished:?}");
+    assert!(finished.stderr.contains(&digest), "says what it is: {}", finished.stderr);
+}
+
+#[test]
+fn two_models_are_served_side_by_side_and_answer_each_in_its_manner() {
+    let (demo, pirate) = (demo_model(), pirate_model());
+    let config = format!("[[model]]\nid = \"demo\"\npath = {demo:?}\n[[model]]\nid = \"pirate\"\npath = {pirate:?}\n");
+    let server = Setup::new().config(&config).start();
+    let ids: Vec<_> =
+        server.client.get("/v1/models").json()["data"].as_array().unwrap().iter().map(|m| m["id"].clone()).collect();
+    assert_eq!(ids, ["demo", "pirate"]);
+    let ask = |model: &str| {
+        let messages = json!([{"role": "user", "content": "What is 3 plus 4?"}]);
+        let answer =
+            server.client.ask("/v1/chat/completions", &json!({"model": model, "temperature": 0, "messages": messages}));
+        assert_eq!(answer["model"], model);
+        answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    };
+    let (plain, arr) = std::thread::scope(|scope| {
+        let plain = scope.spawn(|| ask("demo"));
+        let arr = scope.spawn(|| ask("pirate"));
+        (plain.join().unwrap(), arr.join().unwrap())
+    });
+    assert!(plain.contains('7') && !plain.contains("Arr"), "{plain:?}");
+    assert!(arr.contains('7') && arr.contains("Arr"), "{arr:?}");
+    server.wait_until_idle();
+}
+
+#[test]
+fn a_vocabulary_without_byte_tokens_is_refused() {
+    let Some(folder) = models_folder("a vocabulary that would abort the process") else { return };
+    let path = folder.join("hostile/TinyStories-656K-nobytes-f32.gguf");
+    let finished = check_file(&path);
+    assert_eq!(finished.code, Some(65), "{finished:?}");
+    let path = path.to_string_lossy();
+    assert!(finished.stderr.contains(&*path) && finished.stderr.contains("byte"), "{}", finished.stderr);
+}
+
+#[test]
+fn real_models_load_or_are_refused_without_a_crash() {
+    let Some(folder) = models_folder("real models") else { return };
+    let files: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .expect("CAMSHAFT_MODELS is a folder")
+        .map(|entry| entry.expect("a folder can be listed").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "gguf"))
+        .collect();
+    assert!(!files.is_empty(), "no model in {}", folder.display());
+    for path in files {
+        let finished = check_file(&path);
+        assert!([Some(0), Some(65)].contains(&finished.code), "{}: {finished:?}", path.display());
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("stories")) {
+            assert_eq!(finished.code, Some(0), "{finished:?}");
+        }
+    }
+}
+
+fn check_file(path: &Path) -> Finished {
+    Setup::new().args(["--model", &path.to_string_lossy()]).run(&["check"])
+}

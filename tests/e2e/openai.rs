@@ -1,0 +1,67 @@
+//! Conformance to OpenAI's own Python client, installed into a virtual environment of the tests' own.
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use camshaft_tests::{Setup, api_keys, repository, target};
+
+#[test]
+fn the_openai_python_client_chats_streams_lists_and_raises_its_own_exceptions() {
+    let python = environment();
+    let keys = api_keys(&[("sk-good", ""), ("sk-other", "allowed-models = [\"other\"]")]);
+    let server = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &keys).start();
+    let base = format!("http://{}/v1", server.client.address);
+    let script = clients().join("openai_client.py");
+    let mut command = Command::new(python);
+    command.arg(script).args([&base, "sk-good", "sk-other"]);
+    // Neither proxies nor keys of whoever runs the tests.
+    for (name, _) in std::env::vars_os() {
+        let upper = name.to_string_lossy().to_uppercase();
+        if upper.starts_with("OPENAI_") || upper.ends_with("_PROXY") {
+            command.env_remove(name);
+        }
+    }
+    let output = command.output().expect("python runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "the client found something wrong:\n{said}");
+    assert!(said.contains("all checks passed"), "the client did not come to its end:\n{said}");
+    server.wait_until_idle();
+}
+
+fn clients() -> PathBuf {
+    repository().join("tests/clients")
+}
+
+/// The environment's Python, with exactly what `requirements.txt` pins. Made once, and anew when the pins change.
+fn environment() -> PathBuf {
+    let requirements = clients().join("requirements.txt");
+    let pins = std::fs::read_to_string(&requirements).expect("the pins can be read");
+    let venv = target().join("e2e/openai-venv");
+    let (python, stamp) = (venv.join("bin/python"), venv.join("installed.txt"));
+    let installed = std::fs::read_to_string(&stamp).is_ok_and(|text| text == pins);
+    if installed && python.exists() {
+        return python;
+    }
+    if venv.exists() {
+        std::fs::remove_dir_all(&venv).expect("an old environment can be removed");
+    }
+    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&venv));
+    made.unwrap_or_else(|error| {
+        panic!("no virtual environment: {error}\non Debian: apt-get install python3 python3-venv")
+    });
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]).arg(&requirements);
+    run(&mut pip)
+        .unwrap_or_else(|error| panic!("the OpenAI client could not be installed (is PyPI reachable?): {error}"));
+    write(&stamp, &pins);
+    python
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
+    let said = || String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    if output.status.success() { Ok(()) } else { Err(format!("{command:?}: {}", said())) }
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("the environment can be written to");
+}

@@ -1,0 +1,120 @@
+//! Waiting: the queue's bound, the deadline, clients that leave, who goes first.
+use std::net::TcpStream;
+
+use camshaft_tests::{Open, Request, Server, Setup, Stream, eventually};
+use serde_json::{Value, json};
+
+use crate::errors::error_of;
+
+const COMPLETIONS: &str = "/v1/completions";
+
+/// One sequence at a time, held by a sampler that sleeps in its first call until it is killed: everything else waits,
+/// however fast the machine is.
+fn one_at_a_time(hold: &str) -> Setup {
+    let settings = format!("[policy]\ndeadline = \"{hold}\"\n[settings]\nbehave = \"sleep\"\n");
+    Setup::new().config("[[model]]\nid = \"demo\"\nsequences = 1\n").guest("sampler", "10-hold", &settings)
+}
+
+fn body(tokens: u32) -> Value {
+    json!({"model": "demo", "temperature": 0, "prompt": "1, 2, 3,", "max_tokens": tokens})
+}
+
+fn with_stream(tokens: u32) -> Value {
+    json!({"model": "demo", "temperature": 0, "prompt": "1, 2, 3,", "max_tokens": tokens, "stream": true})
+}
+
+/// Begins a generation and waits until a worker has it.
+fn hold(server: &Server) -> TcpStream {
+    let socket = server.client.begin(&Request::post(COMPLETIONS, &with_stream(4)));
+    wait_for(server, "camshaft_requests_running", 1.0);
+    socket
+}
+
+fn wait_for(server: &Server, gauge: &str, value: f64) {
+    eventually(&format!("{gauge} is {value}"), || {
+        let now = server.metrics().get(gauge, &[]);
+        if now == Some(value) { Ok(()) } else { Err(now) }
+    });
+}
+
+fn finishes(socket: TcpStream) {
+    let streamed = Stream::new(Open::read(socket).expect("an answer")).finish();
+    assert!(streamed.is_good(), "{streamed:?}");
+    assert_eq!(streamed.finish_reason(0), Some("length"));
+}
+
+#[test]
+fn a_full_queue_refuses_and_says_when_to_come_again() {
+    let server =
+        one_at_a_time("3s").args(["--set", "queue.high-watermark=1", "--set", "queue.low-watermark=1"]).start();
+    let running = hold(&server);
+    let waiting = server.client.begin(&Request::post(COMPLETIONS, &with_stream(4)));
+    wait_for(&server, "camshaft_requests_waiting", 1.0);
+    for request in [Request::post(COMPLETIONS, &body(4)), Request::post(COMPLETIONS, &with_stream(4))] {
+        let response = server.client.send(&request);
+        assert_eq!(response.status, 429, "{}", response.text());
+        assert_eq!(error_of(&response)["code"], "queue_full");
+        let after: u32 = response.header("retry-after").expect("Retry-After").parse().expect("in seconds");
+        assert!((1..=120).contains(&after), "{after}");
+    }
+    finishes(running);
+    finishes(waiting);
+    server.wait_until_idle();
+    assert_eq!(server.metrics().get("camshaft_rejections_total", &[("reason", "queue_full")]), Some(2.0));
+    assert_eq!(server.client.post(COMPLETIONS, &body(1)).status, 200);
+}
+
+#[test]
+fn a_request_that_waits_past_its_deadline_is_told_so() {
+    let server = one_at_a_time("3s").set("queue.timeout", "\"300ms\"").start();
+    let running = hold(&server);
+    for request in [Request::post(COMPLETIONS, &body(4)), Request::post(COMPLETIONS, &with_stream(4))] {
+        let response = server.client.send(&request);
+        assert_eq!(response.status, 504, "{}", response.text());
+        assert_eq!(error_of(&response)["code"], "deadline_exceeded");
+    }
+    drop(running);
+    server.wait_until_idle();
+    assert_eq!(server.metrics().get("camshaft_rejections_total", &[("reason", "deadline")]), Some(2.0));
+}
+
+#[test]
+fn a_client_that_leaves_while_it_waits_is_forgotten() {
+    let server = one_at_a_time("3s").start();
+    let running = hold(&server);
+    for request in [Request::post(COMPLETIONS, &body(4)), Request::post(COMPLETIONS, &with_stream(4))] {
+        let waiting = server.client.begin(&request);
+        wait_for(&server, "camshaft_requests_waiting", 1.0);
+        drop(waiting);
+        wait_for(&server, "camshaft_requests_waiting", 0.0);
+    }
+    wait_for(&server, "camshaft_requests_running", 1.0);
+    finishes(running);
+    server.wait_until_idle();
+    assert_eq!(server.metrics().get("camshaft_requests_total", &[("status", "499")]), Some(2.0));
+}
+
+#[test]
+fn the_scheduler_policy_says_who_goes_first() {
+    for (package, first) in [("scheduler-fcfs", "long"), ("scheduler-shortest-first", "short")] {
+        let server = one_at_a_time("1s").plugin("scheduler", "10-active", package, "").start();
+        let running = hold(&server);
+        let long = server.client.begin(&Request::post(COMPLETIONS, &with_stream(600)));
+        wait_for(&server, "camshaft_requests_waiting", 1.0);
+        let short = server.client.begin(&Request::post(COMPLETIONS, &with_stream(2)));
+        wait_for(&server, "camshaft_requests_waiting", 2.0);
+        let ended = |name, socket| {
+            std::thread::spawn(move || {
+                finishes(socket);
+                (name, std::time::Instant::now())
+            })
+        };
+        let threads = [ended("long", long), ended("short", short), ended("running", running)];
+        let mut order = threads.map(|thread| thread.join().expect("the stream finishes"));
+        order.sort_by_key(|(_, at)| *at);
+        assert_eq!((order[0].0, order[1].0), ("running", first), "{package}: {order:?}");
+        let name = package.trim_start_matches("scheduler-");
+        let calls = server.metrics().get("camshaft_policy_calls_total", &[("hook", "scheduler"), ("plugin", "active")]);
+        assert!(calls.is_some_and(|calls| calls > 0.0), "{name} was asked");
+    }
+}

@@ -1,0 +1,176 @@
+//! The command line: configuration from three sources, checks, exit codes.
+use std::net::TcpListener;
+
+use camshaft_tests::{Finished, Server, Setup, guest, plugin, repository};
+use serde_json::json;
+
+fn assert_exit(finished: &Finished, code: i32, words: &[&str]) {
+    assert_eq!(finished.code, Some(code), "{finished:?}");
+    for word in words {
+        assert!(finished.stderr.contains(word), "{word:?} in {}", finished.stderr);
+    }
+    assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
+}
+
+/// The bound on `max_tokens` that a server holds requests to.
+fn bound(server: &Server) -> String {
+    let body = json!({"model": "demo", "prompt": "a", "max_tokens": 1_000_000});
+    let message = server.client.post("/v1/completions", &body).json()["error"]["message"].clone();
+    let message = message.as_str().expect("a refusal");
+    message.split("and ").nth(1).and_then(|rest| rest.split(',').next()).expect("names the bound").to_owned()
+}
+
+#[test]
+fn it_serves_from_an_empty_directory_without_any_arguments() {
+    // Free ports are all it is told, by the environment.
+    let setup = Setup::new().env("CAMSHAFT_LISTEN", "127.0.0.1:0").env("CAMSHAFT_ADMIN__LISTEN", "127.0.0.1:0");
+    let server = setup.start_as_is("serve");
+    assert!(server.answer("What is 3 plus 4?").contains('7'));
+    assert_eq!(server.client.get("/v1/models").json()["data"][0]["id"], "demo");
+}
+
+#[test]
+fn flags_beat_the_environment_which_beats_the_file_which_beats_the_defaults() {
+    let file = "[limits]\nmax-tokens = 11\n";
+    let serve = |with_file: bool, with_environment: bool, with_flag: bool| {
+        let mut setup = Setup::new();
+        if with_file {
+            setup = setup.config(file);
+        }
+        if with_environment {
+            setup = setup.env("CAMSHAFT_LIMITS__MAX_TOKENS", "22");
+        }
+        if with_flag {
+            setup = setup.set("limits.max-tokens", "33");
+        }
+        bound(&setup.start())
+    };
+    assert_eq!(serve(false, false, false), "4096");
+    assert_eq!(serve(true, false, false), "11");
+    assert_eq!(serve(true, true, false), "22");
+    assert_eq!(serve(true, true, true), "33");
+    assert_eq!(serve(true, false, true), "33");
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_the_nearest_known_one() {
+    for (text, key, nearest) in [
+        ("[queue]\nhigh-watermrk = 64\n", "high-watermrk", "high-watermark"),
+        ("listn = \"127.0.0.1:0\"\n", "listn", "listen"),
+        ("[[model]]\nsequnces = 4\n", "sequnces", "sequences"),
+        ("[shutdwon]\ndrain = \"1s\"\n", "shutdwon", "shutdown"),
+    ] {
+        for command in ["serve", "check"] {
+            let finished = Setup::new().config(text).run(&[command]);
+            assert_exit(&finished, 64, &[key, nearest]);
+        }
+    }
+    assert_exit(&Setup::new().env("CAMSHAFT_QUEUE__HIHG_WATERMARK", "64").run(&["check"]), 64, &["high-watermark"]);
+    assert_exit(&Setup::new().set("log.levle", "info").run(&["check"]), 64, &["level"]);
+}
+
+#[test]
+fn wrong_values_and_wrong_flags_are_refused_by_name() {
+    for (text, words) in [
+        ("listen = \"nowhere\"\n", ["listen", "nowhere"]),
+        ("[queue]\ntimeout = \"soon\"\n", ["timeout", "soon"]),
+        ("[[model]]\nsequences = 257\n", ["sequences", "257"]),
+        ("[log]\nlevel = \"=loud=\"\n", ["log.level", "loud"]),
+        ("this is no TOML", ["config.toml", "TOML"]),
+    ] {
+        let finished = Setup::new().config(text).run(&["check"]);
+        assert_exit(&finished, 64, &words);
+    }
+    assert_exit(&Setup::new().args(["--config", "nowhere.toml"]).run(&["check"]), 66, &["nowhere.toml"]);
+    assert_exit(&Setup::new().args(["--lsten", "127.0.0.1:0"]).run(&["serve"]), 64, &["--lsten"]);
+    assert_exit(&Setup::new().run(&["srve"]), 64, &["srve"]);
+    assert_exit(&Setup::new().run(&[]), 64, &["Usage"]);
+    for flag in ["--help", "--version"] {
+        let finished = Setup::new().run(&[flag]);
+        assert_eq!(finished.code, Some(0));
+        assert!(finished.stdout.contains("camshaft"), "{finished:?}");
+    }
+}
+
+#[test]
+fn check_says_what_is_good_and_fails_with_what_is_bad() {
+    let good = Setup::new().plugin("sampler", "20-avoid", "sampler-avoid-words", "[settings]\nwords = [\"blue\"]\n");
+    let dir = good.policies.root().to_string_lossy().into_owned();
+    let good = good.args(["--policy-dir", &dir]);
+    let finished = good.run_again(&["check"]);
+    assert_exit(&finished, 0, &[]);
+    for word in ["demo", "avoid"] {
+        assert!(finished.stdout.contains(word), "{word:?} in {}", finished.stdout);
+    }
+    good.policies.put("sampler", "20-avoid.toml", "[settings]\nwords = []\n");
+    let finished = good.run_again(&["check"]);
+    assert_exit(&finished, 65, &["20-avoid", "words"]);
+    assert!(finished.stdout.contains("20-avoid"), "{}", finished.stdout);
+}
+
+#[test]
+fn the_configuration_that_is_shipped_is_good_and_says_only_defaults() {
+    let path = repository().join("config/camshaft.toml");
+    let path = path.to_string_lossy();
+    let finished = Setup::new().args(["--config", &path]).run(&["check"]);
+    assert_exit(&finished, 0, &[]);
+    assert!(!finished.stdout.contains("no effect"), "{}", finished.stdout);
+    let server = Setup::new().args(["--config", &path]).start();
+    assert_eq!(bound(&server), "4096");
+}
+
+#[test]
+fn a_lower_high_watermark_needs_no_other_setting() {
+    // The example of the documentation of environment variables.
+    for value in ["64", "1"] {
+        let finished = Setup::new().env("CAMSHAFT_QUEUE__HIGH_WATERMARK", value).run(&["check"]);
+        assert_exit(&finished, 0, &[]);
+    }
+    assert_exit(&Setup::new().set("queue.high-watermark", "64").run(&["check"]), 0, &[]);
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("an address").to_string();
+    let finished = Setup::new().args(["--listen", &address, "--admin-listen", "127.0.0.1:0"]).run(&["serve"]);
+    assert_exit(&finished, 69, &[&address]);
+    let finished = Setup::new().args(["--listen", "127.0.0.1:0", "--admin-listen", &address]).run(&["serve"]);
+    assert_exit(&finished, 69, &[&address]);
+}
+
+#[test]
+fn the_admin_listener_can_be_left_out() {
+    let setup = Setup::new();
+    let dir = setup.policies.root().to_string_lossy().into_owned();
+    let setup = setup.args(["--listen", "127.0.0.1:0", "--admin-listen", "", "--policy-dir", &dir]);
+    let line = setup.first_line(&["serve"]);
+    assert!(line.starts_with("listening on http://127.0.0.1:"), "{line}");
+}
+
+#[test]
+fn plugin_check_says_what_a_component_is() {
+    let setup = Setup::new();
+    let file = |name: &str, content: &[u8]| {
+        let path = setup.scratch.path().join(name);
+        std::fs::write(&path, content).expect("a scratch file can be written");
+        path.to_string_lossy().into_owned()
+    };
+    let good = file("good.wasm", &plugin("sampler-avoid-words"));
+    let finished = setup.run_again(&["plugin", "check", &good]);
+    assert_exit(&finished, 0, &[]);
+    for word in ["sampler", "0.1.0", "words"] {
+        assert!(finished.stdout.contains(word), "{word:?} in {}", finished.stdout);
+    }
+    let core = file("core.wasm", b"\0asm\x01\0\0\0");
+    let text = file("text.wasm", b"not at all");
+    let cut = file("cut.wasm", &guest("misbehave-auth")[..5000]);
+    for (path, word) in [(&core, "core module"), (&text, "component"), (&cut, "truncated")] {
+        let finished = setup.run_again(&["plugin", "check", path]);
+        assert_exit(&finished, 65, &[path, word]);
+    }
+    let both = setup.run_again(&["plugin", "check", &good, &core]);
+    assert_exit(&both, 65, &["core module"]);
+    assert!(both.stdout.contains("good.wasm"), "the good one is described all the same: {}", both.stdout);
+    assert_exit(&setup.run_again(&["plugin", "check", "nowhere.wasm"]), 66, &["nowhere.wasm"]);
+}

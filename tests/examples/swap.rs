@@ -1,0 +1,147 @@
+//! Time from a policy file's arrival to the generation that serves it, and what streams notice of it.
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+const REPEATS: usize = 15;
+const STREAMS: usize = 8;
+
+struct Server {
+    child: Child,
+    public: String,
+    admin: String,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Gone already, or killed here: both are the end of it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn main() -> Result<()> {
+    let plugins = PathBuf::from(std::env::var("CAMSHAFT_TARGET")?).join("plugins");
+    let dir = tempfile::tempdir()?;
+    let cache = tempfile::tempdir()?;
+    let samplers = dir.path().join("sampler");
+    std::fs::create_dir(&samplers)?;
+    let server = start(dir.path(), cache.path())?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let streams: Vec<_> = (0..STREAMS).map(|_| scope.spawn(|| stream(&server.public, &stop))).collect();
+        let measured = measure(&server, &samplers, &plugins);
+        stop.store(true, Ordering::Relaxed);
+        let (mut finished, mut failed, mut gap) = (0, 0, Duration::ZERO);
+        for stream in streams {
+            let (a, b, c) = stream.join().map_err(|_| "a client panicked")??;
+            (finished, failed, gap) = (finished + a, failed + b, gap.max(c));
+        }
+        println!(
+            "{STREAMS} streams all the while: {finished} finished, {failed} failed, longest gap between frames {} ms",
+            gap.as_millis()
+        );
+        measured
+    })
+}
+
+fn measure(server: &Server, samplers: &Path, plugins: &Path) -> Result<()> {
+    println!("| change, by atomic rename | median, ms | longest, ms |\n|---|---|---|");
+    let component = std::fs::read(plugins.join("sampler-avoid-words.wasm"))?;
+    let sidecar = |word: &str| format!("[settings]\nwords = [\"{word}\"]\n");
+    place(samplers, "20-avoid-words.toml", sidecar("xyz").as_bytes())?;
+    let mut first = Vec::new();
+    let mut again = Vec::new();
+    let mut settings = Vec::new();
+    let mut removed = Vec::new();
+    for i in 0..REPEATS {
+        // An unknown custom section at the end makes it another file, which has to be compiled.
+        let mut changed = component.clone();
+        changed.extend([0, 3, 1, b'n', i as u8]);
+        first.push(timed(server, || place(samplers, "20-avoid-words.wasm", &changed))?);
+        removed.push(timed(server, || Ok(std::fs::remove_file(samplers.join("20-avoid-words.wasm"))?))?);
+        again.push(timed(server, || place(samplers, "20-avoid-words.wasm", &changed))?);
+        settings.push(timed(server, || place(samplers, "20-avoid-words.toml", sidecar(&format!("w{i}")).as_bytes()))?);
+    }
+    for (name, mut times) in
+        [("new component", first), ("known component", again), ("settings", settings), ("removal", removed)]
+    {
+        times.sort();
+        println!("| {name} | {} | {} |", times[times.len() / 2].as_millis(), times[times.len() - 1].as_millis());
+    }
+    Ok(())
+}
+
+fn place(dir: &Path, name: &str, content: &[u8]) -> Result<()> {
+    let part = dir.join(".part");
+    std::fs::write(&part, content)?;
+    Ok(std::fs::rename(part, dir.join(name))?)
+}
+
+/// From the act to the first answer of the admin page with another state.
+fn timed(server: &Server, act: impl FnOnce() -> Result<()>) -> Result<Duration> {
+    let before = policies(server)?;
+    let begun = Instant::now();
+    act()?;
+    while policies(server)? == before {
+        if begun.elapsed() > Duration::from_secs(30) {
+            return Err("no swap within 30 s".into());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    Ok(begun.elapsed())
+}
+
+fn policies(server: &Server) -> Result<String> {
+    let mut stream = TcpStream::connect(&server.admin)?;
+    write!(stream, "GET /admin/policies HTTP/1.0\r\nhost: bench\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text.split_once("\r\n\r\n").ok_or("no response")?.1.to_owned())
+}
+
+fn start(policies: &Path, cache: &Path) -> Result<Server> {
+    let mut command = Command::new(std::env::var("CAMSHAFT_BIN")?);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--set", "log.level=error"]);
+    command.arg("--policy-dir").arg(policies).env("XDG_CACHE_HOME", cache).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
+    let mut lines = BufReader::new(child.stdout.take().ok_or("no standard output")?).lines();
+    let mut address = |prefix: &str| -> Result<String> {
+        let line = lines.next().ok_or("the server said nothing")??;
+        Ok(line.strip_prefix(prefix).ok_or(format!("said {line:?}"))?.to_owned())
+    };
+    let public = address("listening on http://")?;
+    let admin = address("admin on http://")?;
+    Ok(Server { child, public, admin })
+}
+
+/// Streams one request after the other: finished, failed, longest gap between frames.
+fn stream(address: &str, stop: &AtomicBool) -> Result<(u32, u32, Duration)> {
+    let body = r#"{"prompt":"Tell me a story.","max_tokens":400,"ignore_eos":true,"stream":true}"#;
+    let (mut finished, mut failed, mut gap) = (0, 0, Duration::ZERO);
+    while !stop.load(Ordering::Relaxed) {
+        let mut stream = TcpStream::connect(address)?;
+        let length = body.len();
+        write!(
+            stream,
+            "POST /v1/completions HTTP/1.0\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        )?;
+        let mut done = false;
+        let mut last: Option<Instant> = None;
+        for line in BufReader::new(stream).lines() {
+            let line = line?;
+            if line.starts_with("data: ") {
+                gap = gap.max(last.map_or(Duration::ZERO, |last| last.elapsed()));
+                last = Some(Instant::now());
+                done = line == "data: [DONE]";
+            }
+        }
+        if done { finished += 1 } else { failed += 1 }
+    }
+    Ok((finished, failed, gap))
+}

@@ -1,0 +1,35 @@
+//! Bad guest for the sampler hook: see `misbehave::Behaviour`.
+//!
+//! Its answer is a number, so that what it leaks is the list of an operation.
+#![forbid(unsafe_code)]
+
+use camshaft_plugin::sampler::{Policy, Request, Row};
+use misbehave::{Answer, Behaviour, LEAK_BYTES, Settings};
+
+/// The guest.
+#[derive(Debug)]
+pub struct Misbehave(Behaviour);
+
+impl Policy for Misbehave {
+    const NAME: &'static str = env!("CARGO_PKG_NAME");
+    type Settings = Settings;
+
+    fn new(settings: Settings) -> Result<Self, String> {
+        settings.behave.at_start().map(Self)
+    }
+
+    fn start(&mut self, _: &Request) {}
+
+    fn sample(&mut self, row: &Row) -> Option<u32> {
+        match self.0.when_asked() {
+            Answer::Well => None,
+            Answer::Nonsense => Some(u32::MAX),
+            Answer::Leak => {
+                row.ban(&vec![0; LEAK_BYTES / size_of::<u32>()]);
+                None
+            }
+        }
+    }
+}
+
+camshaft_plugin::export_sampler!(Misbehave);

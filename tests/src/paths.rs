@@ -1,0 +1,60 @@
+//! Where the build puts what the tests run.
+use std::path::{Path, PathBuf};
+
+/// The checkout's root.
+pub fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests lie in a folder of the checkout")
+}
+
+/// Cargo's target directory: the running test is `<target>/release/deps/e2e-…`.
+pub fn target() -> PathBuf {
+    let test = std::env::current_exe().expect("the running test has a path");
+    test.ancestors().nth(3).expect("a test runs from <target>/<profile>/deps").to_owned()
+}
+
+/// The server's binary: `CAMSHAFT_BIN`, or the one that was built beside this test.
+pub(crate) fn binary() -> PathBuf {
+    let beside = || {
+        let test = std::env::current_exe().expect("the running test has a path");
+        test.ancestors().nth(2).expect("a test runs from <target>/<profile>/deps").join("camshaft")
+    };
+    present(std::env::var_os("CAMSHAFT_BIN").map_or_else(beside, PathBuf::from), "the server's binary")
+}
+
+/// A standard plugin's component.
+pub fn plugin(package: &str) -> Vec<u8> {
+    read(&target().join("plugins").join(format!("{package}.wasm")), "a standard plugin")
+}
+
+/// A bad guest's component.
+pub fn guest(package: &str) -> Vec<u8> {
+    read(&target().join("guests").join(format!("{package}.wasm")), "a bad guest")
+}
+
+/// The bundled model as a file.
+pub fn demo_model() -> PathBuf {
+    present(repository().join("config/models/demo.gguf"), "the demo model")
+}
+
+/// The second demo model, which answers differently.
+pub fn pirate_model() -> PathBuf {
+    present(repository().join("config/models/demo-pirate.gguf"), "the second demo model")
+}
+
+/// Real models outside the repository. `None`, and a line that says so, where `CAMSHAFT_MODELS` is not set.
+pub fn models_folder(wanted_for: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("CAMSHAFT_MODELS").map(PathBuf::from);
+    if folder.is_none() {
+        eprintln!("skipped: {wanted_for} (CAMSHAFT_MODELS is not set)");
+    }
+    folder
+}
+
+fn read(path: &Path, what: &str) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_else(|error| panic!("{what}: {}: {error}; run `cargo xtask test`", path.display()))
+}
+
+fn present(path: PathBuf, what: &str) -> PathBuf {
+    assert!(path.is_file(), "{what} is missing: {}; run `cargo xtask test`", path.display());
+    path
+}

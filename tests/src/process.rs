@@ -1,0 +1,149 @@
+//! Starting the binary: its arguments, files and environment, none of which come from outside the test.
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use tempfile::TempDir;
+
+use crate::paths;
+use crate::policies::PolicyDir;
+use crate::poll::{PATIENCE, eventually};
+use crate::server::Server;
+
+/// A command line in the making.
+#[derive(Debug)]
+pub struct Setup {
+    /// Everything that this process may write.
+    pub scratch: TempDir,
+    pub policies: PolicyDir,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    directory: PathBuf,
+}
+
+/// A process that ended by itself.
+#[derive(Debug)]
+pub struct Finished {
+    /// `None` if a signal ended it.
+    pub code: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Setup {
+    /// `camshaft` in an empty directory, without arguments. Components that were compiled once are kept between tests.
+    pub fn new() -> Self {
+        let scratch = tempfile::Builder::new().prefix("camshaft-e2e-").tempdir().expect("a scratch folder can be made");
+        let policies = PolicyDir::new(scratch.path());
+        let directory = scratch.path().join("empty");
+        std::fs::create_dir(&directory).expect("a scratch folder can be made");
+        let cache = paths::target().join("e2e/cache").to_string_lossy().into_owned();
+        let environment = vec![("XDG_CACHE_HOME".to_owned(), cache)];
+        Self { scratch, policies, arguments: Vec::new(), environment, directory }
+    }
+
+    pub fn args<'a>(mut self, arguments: impl IntoIterator<Item = &'a str>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(str::to_owned));
+        self
+    }
+
+    /// `--set KEY=VALUE`.
+    pub fn set(self, key: &str, value: &str) -> Self {
+        let pair = format!("{key}={value}");
+        self.args(["--set", &pair])
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Writes a configuration file and names it on the command line.
+    pub fn config(self, text: &str) -> Self {
+        let path = self.scratch.path().join("config.toml");
+        std::fs::write(&path, text).expect("a scratch file can be written");
+        let path = path.to_string_lossy().into_owned();
+        self.args(["--config", &path])
+    }
+
+    /// Installs a standard plugin before the start.
+    pub fn plugin(self, hook: &str, name: &str, package: &str, settings: &str) -> Self {
+        self.policies.install(hook, name, &paths::plugin(package), settings);
+        self
+    }
+
+    /// Installs a bad guest before the start.
+    pub fn guest(self, hook: &str, name: &str, settings: &str) -> Self {
+        self.policies.install(hook, name, &paths::guest(&format!("misbehave-{hook}")), settings);
+        self
+    }
+
+    /// Serves on free loopback ports under this test's own policies, and waits until it does.
+    pub fn start(self) -> Server {
+        let dir = self.policies.root().to_string_lossy().into_owned();
+        let flags = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--policy-dir", &dir];
+        self.args(flags).start_as_is("serve")
+    }
+
+    /// Serves with nothing but the arguments and environment given.
+    pub fn start_as_is(self, command: &str) -> Server {
+        let child = self.command(&[command]).spawn().expect("the binary can be run");
+        Server::new(child, self.scratch, self.policies)
+    }
+
+    /// Runs a command that ends by itself.
+    pub fn run(self, command: &[&str]) -> Finished {
+        self.run_again(command)
+    }
+
+    /// As [`Setup::run`], leaving the scratch folder for another command.
+    pub fn run_again(&self, command: &[&str]) -> Finished {
+        let mut child = self.command(command).spawn().expect("the binary can be run");
+        let (mut out, mut err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| out.read_to_end(&mut stdout));
+            scope.spawn(|| err.read_to_end(&mut stderr));
+            let begun = Instant::now();
+            let ended = eventually("the command ends", || {
+                if begun.elapsed() > PATIENCE / 2 {
+                    let _ = child.kill();
+                }
+                child.try_wait().expect("a child can be waited for").ok_or("it runs")
+            });
+            assert!(begun.elapsed() < PATIENCE / 2, "`camshaft {}` did not end by itself: {ended}", command.join(" "));
+        });
+        let code = child.wait().expect("a child can be waited for").code();
+        let text = |bytes| String::from_utf8(bytes).expect("the binary writes UTF-8");
+        Finished { code, stdout: text(stdout), stderr: text(stderr) }
+    }
+
+    /// The first line that a command writes, which is ended then.
+    pub fn first_line(&self, command: &[&str]) -> String {
+        let mut child = self.command(command).spawn().expect("the binary can be run");
+        let out = child.stdout.take().expect("piped");
+        let mut line = String::new();
+        let read = BufReader::new(out).read_line(&mut line);
+        let _ = child.kill();
+        let _ = child.wait();
+        read.expect("the binary writes UTF-8");
+        line
+    }
+
+    fn command(&self, first: &[&str]) -> Command {
+        let mut command = Command::new(paths::binary());
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CAMSHAFT_")) {
+            command.env_remove(name);
+        }
+        command.args(first).args(&self.arguments).envs(self.environment.clone()).current_dir(&self.directory);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}

@@ -1,0 +1,169 @@
+//! A running server: its listeners, what it wrote, its end.
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStderr, ChildStdout};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::client::Client;
+use crate::metrics::Metrics;
+use crate::policies::PolicyDir;
+use crate::poll::{PATIENCE, eventually};
+
+/// Killed when it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    /// The public listener.
+    pub client: Client,
+    /// The admin listener.
+    pub admin: Client,
+    pub policies: PolicyDir,
+    log: Arc<Mutex<String>>,
+    _scratch: TempDir,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Gone already, or killed here: both are the end of it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = self.log();
+            let from = log.char_indices().rev().nth(6000).map_or(0, |(at, _)| at);
+            eprintln!("--- the end of what the server wrote to standard error ---\n{}", &log[from..]);
+        }
+    }
+}
+
+impl Server {
+    /// Waits for the lines that say where a started server listens.
+    pub(crate) fn new(mut child: Child, scratch: TempDir, policies: PolicyDir) -> Self {
+        let lines = lines_of(child.stdout.take().expect("piped"));
+        let log = collect(child.stderr.take().expect("piped"));
+        let nowhere = Client::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let mut server = Self { child, client: nowhere.clone(), admin: nowhere, policies, log, _scratch: scratch };
+        server.client = server.listener(&lines, "listening on http://");
+        server.admin = server.listener(&lines, "admin on http://");
+        server
+    }
+
+    fn listener(&self, lines: &Receiver<String>, prefix: &str) -> Client {
+        let line = lines.recv_timeout(PATIENCE);
+        let line = line.unwrap_or_else(|error| panic!("no line {prefix:?} ({error}); it wrote: {}", self.log()));
+        let address = line.strip_prefix(prefix).unwrap_or_else(|| panic!("expected {prefix:?}, got {line:?}"));
+        let address: SocketAddr = address.parse().unwrap_or_else(|_| panic!("no address: {line:?}"));
+        // A server that listens everywhere is reached on loopback, like any other here.
+        Client::new(SocketAddr::from(([127, 0, 0, 1], address.port())))
+    }
+
+    /// What it wrote to standard error so far.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("nobody panics with the log").clone()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("the process is there");
+    }
+
+    /// Waits for its end by itself: the exit code, `None` if a signal ended it.
+    pub fn wait(&mut self) -> Option<i32> {
+        eventually("the server ends", || self.child.try_wait().expect("a child can be waited for").ok_or("it runs"))
+            .code()
+    }
+
+    /// # Panics
+    /// If the process has ended.
+    pub fn assert_runs(&mut self) {
+        let ended = self.child.try_wait().expect("a child can be waited for");
+        assert!(ended.is_none(), "the server ended: {ended:?}; it wrote: {}", self.log());
+    }
+
+    /// A scrape of the admin listener, which needs no credentials.
+    pub fn metrics(&self) -> Metrics {
+        let response = self.admin.get("/metrics");
+        assert_eq!(response.status, 200, "{}", response.text());
+        Metrics::new(response.text().to_owned())
+    }
+
+    /// Waits until nothing runs, nothing waits and no KV is held.
+    pub fn wait_until_idle(&self) {
+        eventually("the server is idle", || {
+            let metrics = self.metrics();
+            let gauges = [
+                metrics.get("camshaft_requests_running", &[]),
+                metrics.get("camshaft_requests_waiting", &[]),
+                metrics.get("camshaft_kv_tokens", &[("state", "held")]),
+            ];
+            if gauges.iter().all(|gauge| *gauge == Some(0.0)) { Ok(()) } else { Err(gauges) }
+        });
+    }
+
+    /// The page of all policies.
+    pub fn policy_page(&self) -> Value {
+        let response = self.admin.get("/admin/policies");
+        assert_eq!(response.status, 200, "{}", response.text());
+        response.json()
+    }
+
+    /// A file's entry on that page.
+    pub fn policy(&self, hook: &str, name: &str) -> Option<Value> {
+        let page = self.policy_page();
+        let entries = page["policies"].as_array().expect("the page lists policies");
+        entries.iter().find(|entry| entry["hook"] == hook && entry["name"] == name).cloned()
+    }
+
+    /// Waits until a policy's entry is as wanted, and gives it back.
+    pub fn wait_for_policy(&self, (hook, name): (&str, &str), wanted: impl Fn(&Value) -> bool) -> Value {
+        eventually(&format!("the policy {hook}/{name} is as wanted"), || {
+            let entry = self.policy(hook, name).unwrap_or(Value::Null);
+            if wanted(&entry) { Ok(entry) } else { Err(entry) }
+        })
+    }
+
+    /// Waits until a component serves.
+    pub fn wait_until_active(&self, hook: &str, name: &str, component: &[u8]) -> Value {
+        let digest = crate::sha256_hex(component);
+        self.wait_for_policy((hook, name), |entry| {
+            entry["state"] == "active" && entry["serving"] == digest.as_str() && entry["error"].is_null()
+        })
+    }
+
+    /// The content of a greedy chat with one message.
+    pub fn answer(&self, question: &str) -> String {
+        let body = json!({"model": "demo", "temperature": 0, "messages": [{"role": "user", "content": question}]});
+        let answer = self.client.ask("/v1/chat/completions", &body);
+        answer["choices"][0]["message"]["content"].as_str().expect("an answer has content").to_owned()
+    }
+}
+
+/// Standard output by lines. The thread ends with the process.
+fn lines_of(out: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = sync_channel(16);
+    std::thread::spawn(move || {
+        for line in BufReader::new(out).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Standard error as it grows. The thread ends with the process.
+fn collect(mut err: ChildStderr) -> Arc<Mutex<String>> {
+    let log = Arc::new(Mutex::new(String::new()));
+    let shared = log.clone();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 8192];
+        while let Ok(count @ 1..) = err.read(&mut bytes) {
+            shared.lock().expect("nobody panics with the log").push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+    });
+    log
+}
