@@ -97,7 +97,7 @@ fn compare(path: &Path, prompts: &[&str], most: usize) {
     let expected = references(path, prompts, most);
     assert!(expected.iter().any(|one| one.tokens.len() > 20), "{expected:?}");
     let path = path.to_string_lossy();
-    let server = Setup::new().config(&format!("[[model]]\nid = \"m\"\npath = {path:?}\n")).start();
+    let server = Setup::new().config(&format!("[[model]]\nid = \"m\"\npath = {path:?}\nthreads = 1\n")).start();
 
     for (prompt, expected) in prompts.iter().zip(&expected) {
         let answer = server.client.ask(COMPLETIONS, &body(&json!(expected.prompt), most));

@@ -121,7 +121,9 @@ fn a_digest_pins_a_model() {
 #[test]
 fn two_models_are_served_side_by_side_and_answer_each_in_its_manner() {
     let (demo, pirate) = (demo_model(), pirate_model());
-    let config = format!("[[model]]\nid = \"demo\"\npath = {demo:?}\n[[model]]\nid = \"pirate\"\npath = {pirate:?}\n");
+    let config = format!(
+        "[[model]]\nid = \"demo\"\nthreads = 1\npath = {demo:?}\n[[model]]\nid = \"pirate\"\nthreads = 1\npath = {pirate:?}\n"
+    );
     let server = Setup::new().config(&config).start();
     let ids: Vec<_> =
         server.client.get("/v1/models").json()["data"].as_array().unwrap().iter().map(|m| m["id"].clone()).collect();

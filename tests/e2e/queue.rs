@@ -12,7 +12,7 @@ const COMPLETIONS: &str = "/v1/completions";
 /// however fast the machine is.
 fn one_at_a_time(hold: &str) -> Setup {
     let settings = format!("[policy]\ndeadline = \"{hold}\"\n[settings]\nbehave = \"sleep\"\n");
-    Setup::new().config("[[model]]\nid = \"demo\"\nsequences = 1\n").guest("sampler", "10-hold", &settings)
+    Setup::new().config("[[model]]\nid = \"demo\"\nsequences = 1\nthreads = 1\n").guest("sampler", "10-hold", &settings)
 }
 
 fn body(tokens: u32) -> Value {

@@ -20,6 +20,7 @@ pub struct Setup {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     directory: PathBuf,
+    configures_models: bool,
 }
 
 /// A process that ended by itself.
@@ -46,7 +47,7 @@ impl Setup {
         std::fs::create_dir(&directory).expect("a scratch folder can be made");
         let cache = paths::target().join("e2e/cache").to_string_lossy().into_owned();
         let environment = vec![("XDG_CACHE_HOME".to_owned(), cache)];
-        Self { scratch, policies, arguments: Vec::new(), environment, directory }
+        Self { scratch, policies, arguments: Vec::new(), environment, directory, configures_models: false }
     }
 
     pub fn args<'a>(mut self, arguments: impl IntoIterator<Item = &'a str>) -> Self {
@@ -66,7 +67,8 @@ impl Setup {
     }
 
     /// Writes a configuration file and names it on the command line.
-    pub fn config(self, text: &str) -> Self {
+    pub fn config(mut self, text: &str) -> Self {
+        self.configures_models |= text.contains("[[model]]");
         let path = self.scratch.path().join("config.toml");
         std::fs::write(&path, text).expect("a scratch file can be written");
         let path = path.to_string_lossy().into_owned();
@@ -86,7 +88,13 @@ impl Setup {
     }
 
     /// Serves on free loopback ports under this test's own policies, and waits until it does.
-    pub fn start(self) -> Server {
+    ///
+    /// Unless the test configures models itself, the bundled one computes on one thread: tests run side by side, and
+    /// llama.cpp's threads wait for each other by spinning.
+    pub fn start(mut self) -> Server {
+        if !self.configures_models {
+            self = self.set("model", "[{threads = 1}]");
+        }
         let dir = self.policies.root().to_string_lossy().into_owned();
         let flags = ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--policy-dir", &dir];
         self.args(flags).start_as_is("serve")

@@ -5,7 +5,8 @@ use crate::command::{self, Done, Failure, cargo, target};
 use crate::{build, setup};
 
 pub(crate) fn run(arguments: &[String]) -> Done {
-    let (name, rest) = arguments.split_first().ok_or_else(|| Failure("bench wants serve, sampler or swap".to_owned()))?;
+    let (name, rest) =
+        arguments.split_first().ok_or_else(|| Failure("bench wants serve, sampler or swap".to_owned()))?;
     setup::run()?;
     let binary = build::host()?;
     build::plugins()?;
@@ -21,4 +22,3 @@ pub(crate) fn run(arguments: &[String]) -> Done {
     let program = target().join("release/examples").join(example.1);
     command::run(Command::new(program).env("CAMSHAFT_BIN", binary).env("CAMSHAFT_TARGET", target()).args(rest))
 }
-

@@ -16,7 +16,11 @@ struct Need {
 const NEEDS: [Need; 3] = [
     Need { what: "a C++ compiler", present: || succeeds("c++", &["--version"]), packages: &["g++", "make"] },
     Need { what: "cmake (builds llama.cpp)", present: || succeeds("cmake", &["--version"]), packages: &["cmake"] },
-    Need { what: "libclang (generates llama.cpp's bindings)", present: has_libclang, packages: &["clang", "libclang-dev"] },
+    Need {
+        what: "libclang (generates llama.cpp's bindings)",
+        present: has_libclang,
+        packages: &["clang", "libclang-dev"],
+    },
 ];
 
 /// What only the tests need.
@@ -32,7 +36,6 @@ pub(crate) fn run() -> Done {
     wasm_target()?;
     build_flags()
 }
-
 
 /// Installs what the tests need on top.
 pub(crate) fn run_for_tests() -> Done {
@@ -67,10 +70,14 @@ fn packages(needs: &[Need]) -> Done {
     let root_user = std::fs::metadata("/proc/self").is_ok_and(|meta| std::os::unix::fs::MetadataExt::uid(&meta) == 0);
     let list = packages.join(" ");
     if !debian {
-        return Err(Failure(format!("install these (Debian names) with your system's package manager, then try again: {list}")));
+        return Err(Failure(format!(
+            "install these (Debian names) with your system's package manager, then try again: {list}"
+        )));
     }
     if !root_user {
-        return Err(Failure(format!("run this, then try again:\n    sudo apt-get update && sudo apt-get install -y {list}")));
+        return Err(Failure(format!(
+            "run this, then try again:\n    sudo apt-get update && sudo apt-get install -y {list}"
+        )));
     }
     say(&format!("setup: apt-get install {list}"));
     let apt = |arguments: &[&str]| {
@@ -115,7 +122,8 @@ fn build_flags() -> Done {
 }
 
 fn flags_for(cpuinfo: &str, arch: &str) -> String {
-    let flags: Vec<&str> = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default().split_whitespace().collect();
+    let flags: Vec<&str> =
+        cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default().split_whitespace().collect();
     let has = |flag: &str| flags.contains(&flag);
     let mut text = String::from("# Written by `cargo xtask`; delete it to detect the CPU again.\n");
     let v3 = ["avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"].into_iter().all(has);
@@ -125,9 +133,11 @@ fn flags_for(cpuinfo: &str, arch: &str) -> String {
     text.push_str("[target.x86_64-unknown-linux-gnu]\nrustflags = [\"-C\", \"target-cpu=x86-64-v3\"]\n");
     if ["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"].into_iter().all(has) {
         text.push_str("\n[env]\nGGML_AVX512 = \"ON\"\n");
-        for (flag, variable) in
-            [("avx512vbmi", "GGML_AVX512_VBMI"), ("avx512_vnni", "GGML_AVX512_VNNI"), ("avx512_bf16", "GGML_AVX512_BF16")]
-        {
+        for (flag, variable) in [
+            ("avx512vbmi", "GGML_AVX512_VBMI"),
+            ("avx512_vnni", "GGML_AVX512_VNNI"),
+            ("avx512_bf16", "GGML_AVX512_BF16"),
+        ] {
             if has(flag) {
                 text.push_str(&format!("{variable} = \"ON\"\n"));
             }

@@ -22,4 +22,3 @@ pub(crate) fn run() -> Done {
         command::run(&mut cargo(&["test", "--release", "--workspace", "--no-fail-fast"]))
     }
 }
-

@@ -11,7 +11,9 @@ use crate::fcfs::Fcfs;
 use crate::ids::{Generation, PolicyName, RequestId, WorkerId};
 use crate::ledger::Ledger;
 use crate::message::{Command, Event, Start, WorkerError};
-use crate::policy::{Action, Arrival, Fault, FaultKind, Scheduler, SchedulerEvent, SchedulerHook, SchedulingPoint, WorkerFacts};
+use crate::policy::{
+    Action, Arrival, Fault, FaultKind, Scheduler, SchedulerEvent, SchedulerHook, SchedulingPoint, WorkerFacts,
+};
 use crate::request::{Cancelled, Stage};
 
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
@@ -379,7 +381,9 @@ impl Pool {
                 let need = self.entries.get(id).map_or(0, |entry| kv_need(&entry.arrival));
                 if facts.free_sequences == 0 || facts.kv_free < need {
                     let (sequences, kv) = (facts.free_sequences, facts.kv_free);
-                    return Some(format!("worker {worker} is full: request {id} needs {need} KV tokens, {kv} and {sequences} sequences are free"));
+                    return Some(format!(
+                        "worker {worker} is full: request {id} needs {need} KV tokens, {kv} and {sequences} sequences are free"
+                    ));
                 }
                 facts.free_sequences -= 1;
                 facts.kv_free -= need;

@@ -87,11 +87,7 @@ impl Sequence {
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        Usage {
-            prompt_tokens: self.start.prompt.len() as u32,
-            cached_tokens: 0,
-            generated_tokens: self.generated,
-        }
+        Usage { prompt_tokens: self.start.prompt.len() as u32, cached_tokens: 0, generated_tokens: self.generated }
     }
 
     /// Draws the next token from the logits of the sequence's last position.

@@ -91,7 +91,8 @@ impl Vocabulary {
         if n == 0 {
             return Vec::new();
         }
-        let same = |window: &[u8]| if key.ignore_case { window.eq_ignore_ascii_case(&key.text) } else { window == key.text };
+        let same =
+            |window: &[u8]| if key.ignore_case { window.eq_ignore_ascii_case(&key.text) } else { window == key.text };
         let hit = |piece: &[u8]| match key.prefix {
             true => piece.len() >= n && same(&piece[..n]),
             false => piece.windows(n).any(same),

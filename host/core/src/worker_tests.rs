@@ -162,7 +162,8 @@ fn stop_strings_end_the_text_before_them_and_hide_their_tokens() {
     bench.begin(request);
     bench.run();
     assert_eq!(bench.results()[&1].0, whole[..at]);
-    let tokens: u32 = bench.events.iter().map(|e| if let Event::Delta { delta, .. } = e { delta.tokens } else { 0 }).sum();
+    let tokens: u32 =
+        bench.events.iter().map(|e| if let Event::Delta { delta, .. } = e { delta.tokens } else { 0 }).sum();
     assert_eq!(tokens as usize, at);
 }
 
@@ -173,8 +174,11 @@ fn reports_log_probabilities_of_every_visible_token() {
     let mut bench = Bench::native();
     bench.begin(request);
     bench.run();
-    let deltas: Vec<&Delta> =
-        bench.events.iter().filter_map(|e| if let Event::Delta { delta, .. } = e { Some(delta) } else { None }).collect();
+    let deltas: Vec<&Delta> = bench
+        .events
+        .iter()
+        .filter_map(|e| if let Event::Delta { delta, .. } = e { Some(delta) } else { None })
+        .collect();
     assert_eq!(deltas.len(), 5);
     for delta in deltas {
         let [logprob] = &delta.logprobs[..] else { panic!("one token a delta") };
@@ -202,7 +206,10 @@ fn refuses_what_its_limits_do_not_allow_at_the_bound() {
     assert!(matches!(&bench.events[..], [Event::Failed { id: RequestId(8), error: WorkerError::Refused(_) }]));
     let mut bench = Bench::native();
     (0..5).for_each(|id| bench.begin(Start { max_tokens: 250, ..start(id, "abcdef") }));
-    assert!(matches!(&bench.events[..], [Event::Failed { id: RequestId(4), .. }]), "4 x 256 KV tokens are all there is");
+    assert!(
+        matches!(&bench.events[..], [Event::Failed { id: RequestId(4), .. }]),
+        "4 x 256 KV tokens are all there is"
+    );
 }
 
 #[test]

@@ -13,10 +13,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let number = |i: usize| -> Result<u32, Box<dyn std::error::Error>> {
         Ok(arguments.get(i).ok_or("bare MODEL STREAMS PROMPT_TOKENS TOKENS ROUNDS THREADS")?.parse()?)
     };
-    let (streams, prompt_tokens, tokens, rounds, threads) = (number(1)?, number(2)?, number(3)?, number(4)?, number(5)?);
+    let (streams, prompt_tokens, tokens, rounds, threads) =
+        (number(1)?, number(2)?, number(3)?, number(4)?, number(5)?);
     let model = LoadedModel::from_file(Path::new(&arguments[0]), &LoadOptions::default())?;
-    let options =
-        EngineOptions { sequences: 32, kv_tokens: 8192, batch_tokens: 512, threads, kv_type: KvType::F16 };
+    let options = EngineOptions { sequences: 32, kv_tokens: 8192, batch_tokens: 512, threads, kv_type: KvType::F16 };
     let mut engine = LlamaEngine::new(model.clone(), &options)?;
     let vocabulary = model.info().vocabulary.size() as u32;
     // One round to warm up.
@@ -77,7 +77,8 @@ fn flush(
     engine.decode(batch)?;
     for (stream, row) in rows.drain(..) {
         let logits = engine.logits(row);
-        let best = (0u32..).zip(logits).fold((0, f32::NEG_INFINITY), |best, (i, &x)| if x > best.1 { (i, x) } else { best });
+        let best =
+            (0u32..).zip(logits).fold((0, f32::NEG_INFINITY), |best, (i, &x)| if x > best.1 { (i, x) } else { best });
         next[stream] = Token(best.0);
     }
     batch.clear();

@@ -180,12 +180,12 @@ impl Reader<'_> {
         }
         let kind = self.u32("a tensor's type")?;
         let offset = self.u64("a tensor's offset")?;
-        if offset % alignment != 0 {
+        if !offset.is_multiple_of(alignment) {
             return bad(format!("tensor {name} begins at {offset}, which is not a multiple of {alignment}"));
         }
         // Types that are not listed are left to llama.cpp.
         let Some((block, bytes)) = block_of(kind) else { return Ok(offset) };
-        if row % block != 0 {
+        if !row.is_multiple_of(block) {
             return bad(format!("tensor {name} has rows of {row}, not a multiple of {block}"));
         }
         let end = (elements / block).checked_mul(bytes).and_then(|bytes| bytes.checked_add(offset));
@@ -322,7 +322,9 @@ mod tests {
                 let mut bytes = demo.clone();
                 bytes[at] ^= flip;
                 refused += u32::from(check(&bytes).is_err());
-                if at >= 64 { break }
+                if at >= 64 {
+                    break;
+                }
             }
         }
         assert!(refused > 100, "only {refused} were noticed");

@@ -132,14 +132,9 @@ fn refuses_bad_batches_and_goes_on() {
     uneven.seqs.push(SeqId(0));
     let mut long = Batch::default();
     (0..=limits.batch_tokens).for_each(|position| drop(long.push(Token(1), position, SeqId(0), false)));
-    for batch in [
-        Batch::default(),
-        row(size, 0, 0),
-        row(1, limits.context_tokens, 0),
-        row(1, 0, limits.sequences),
-        uneven,
-        long,
-    ] {
+    for batch in
+        [Batch::default(), row(size, 0, 0), row(1, limits.context_tokens, 0), row(1, 0, limits.sequences), uneven, long]
+    {
         assert!(matches!(engine.decode(&batch), Err(EngineError::BadBatch(_))), "{batch:?}");
     }
     engine.decode(&row(size - 1, 0, limits.sequences - 1)).unwrap();

@@ -25,7 +25,8 @@ pub(crate) fn configuration(config: &Config) -> Result<(), ServerError> {
             kv_type: model.kv_type,
         };
         let loaded = models::load(model).and_then(|loaded| {
-            let context = LlamaEngine::new(loaded.clone(), &options).map_err(|error| models::from_engine(model, &error))?;
+            let context =
+                LlamaEngine::new(loaded.clone(), &options).map_err(|error| models::from_engine(model, &error))?;
             drop(context);
             Ok(loaded)
         });

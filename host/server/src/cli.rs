@@ -25,9 +25,7 @@ enum Command {
     /// Load a model and its context, then end: what `serve` and `check` try in a process of its own first, because
     /// llama.cpp aborts on some corrupt files.
     #[command(hide = true)]
-    ProbeModel {
-        path: PathBuf,
-    },
+    ProbeModel { path: PathBuf },
     /// Look at policy components.
     Plugin {
         #[command(subcommand)]

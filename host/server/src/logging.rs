@@ -10,7 +10,8 @@ use crate::error::ServerError;
 pub(crate) fn start(config: &LogConfig) -> Result<(), ServerError> {
     // llama.cpp tells a hundred lines about every model at its info level; whoever asks for more gets them.
     let quiet = ["error", "warn", "info"].contains(&config.level.as_str());
-    let directives = if quiet { format!("{},llama-cpp-2=warn,llama_cpp_2=error", config.level) } else { config.level.clone() };
+    let directives =
+        if quiet { format!("{},llama-cpp-2=warn,llama_cpp_2=error", config.level) } else { config.level.clone() };
     let filter = EnvFilter::try_new(directives)
         .map_err(|error| ServerError::Config(format!("log.level = {:?}: {error}", config.level)))?;
     let json = match config.format {

@@ -54,7 +54,8 @@ impl ServerMetrics {
             waiting: gauge("camshaft_requests_waiting", "Generations in the queue", &["model"])?,
             running: gauge("camshaft_requests_running", "Generations that a worker has", &["model"])?,
             queue_duration: HistogramVec::new(
-                HistogramOpts::new("camshaft_queue_duration_seconds", "Time from arrival to dispatch").buckets(seconds()),
+                HistogramOpts::new("camshaft_queue_duration_seconds", "Time from arrival to dispatch")
+                    .buckets(seconds()),
                 &["model"],
             )?,
             batch_tokens: HistogramVec::new(
@@ -62,8 +63,14 @@ impl ServerMetrics {
                     .buckets(prometheus::exponential_buckets(1.0, 2.0, 13)?),
                 &["model"],
             )?,
-            kv_tokens: GaugeVec::new(Opts::new("camshaft_kv_tokens", "KV cache of all workers, in tokens"), &["model", "state"])?,
-            kv_usage: GaugeVec::new(Opts::new("camshaft_kv_usage_ratio", "Share of the KV cache that is held"), &["model"])?,
+            kv_tokens: GaugeVec::new(
+                Opts::new("camshaft_kv_tokens", "KV cache of all workers, in tokens"),
+                &["model", "state"],
+            )?,
+            kv_usage: GaugeVec::new(
+                Opts::new("camshaft_kv_usage_ratio", "Share of the KV cache that is held"),
+                &["model"],
+            )?,
             worker_up: gauge("camshaft_worker_up", "Whether the worker runs", &["model", "worker"])?,
         };
         registry.register(Box::new(metrics.waiting.clone()))?;

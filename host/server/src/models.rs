@@ -16,8 +16,11 @@ static DEMO: &[u8] = include_bytes!("../../../config/models/demo.gguf");
 pub(crate) fn load(config: &ModelConfig) -> Result<Arc<LoadedModel>, ServerError> {
     let options = LoadOptions { verify_sha256: config.sha256.clone() };
     match &config.source {
-        ModelSource::Demo => LoadedModel::from_bytes("demo", DEMO, &options).map_err(|error| from_engine(config, &error)),
-        ModelSource::File(path) => probe(path).and_then(|()| LoadedModel::from_file(path, &options).map_err(|error| from_engine(config, &error))),
+        ModelSource::Demo => {
+            LoadedModel::from_bytes("demo", DEMO, &options).map_err(|error| from_engine(config, &error))
+        }
+        ModelSource::File(path) => probe(path)
+            .and_then(|()| LoadedModel::from_file(path, &options).map_err(|error| from_engine(config, &error))),
     }
 }
 
@@ -31,11 +34,15 @@ fn probe(path: &Path) -> Result<(), ServerError> {
         (Some(_), _) => Ok(()),
         (None, signal) => {
             let said = String::from_utf8_lossy(&output.stderr);
-            let reason = said.lines().find(|line| line.contains("ASSERT") || line.contains("abort") || line.contains("error"));
+            let reason =
+                said.lines().find(|line| line.contains("ASSERT") || line.contains("abort") || line.contains("error"));
             let reason = reason.unwrap_or("no reason given").trim();
             let reason = reason.rsplit_once(".cpp:").map_or(reason, |(_, rest)| rest);
             let signal = signal.unwrap_or_default();
-            Err(ServerError::BadData(format!("bad model file {}: llama.cpp died of it (signal {signal}): {reason}", path.display())))
+            Err(ServerError::BadData(format!(
+                "bad model file {}: llama.cpp died of it (signal {signal}): {reason}",
+                path.display()
+            )))
         }
     }
 }

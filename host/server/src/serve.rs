@@ -71,11 +71,21 @@ async fn serve(config: Config) -> Result<(), ServerError> {
     let mut listeners = tokio::task::JoinSet::new();
     let address = public.local_addr().map_err(|error| ServerError::internal("read the address", error))?;
     let mut announcement = format!("listening on http://{address}\n");
-    listeners.spawn(listener::serve(public, camshaft_api::public_router(api.clone()), config.limits.connections, stopped.clone()));
+    listeners.spawn(listener::serve(
+        public,
+        camshaft_api::public_router(api.clone()),
+        config.limits.connections,
+        stopped.clone(),
+    ));
     if let Some(admin) = admin {
         let address = admin.local_addr().map_err(|error| ServerError::internal("read the address", error))?;
         announcement.push_str(&format!("admin on http://{address}\n"));
-        listeners.spawn(listener::serve(admin, camshaft_api::admin_router(api.clone()), config.limits.connections, stopped));
+        listeners.spawn(listener::serve(
+            admin,
+            camshaft_api::admin_router(api.clone()),
+            config.limits.connections,
+            stopped,
+        ));
     }
     api.readiness.set_ready();
     announce(&announcement)?;

@@ -20,7 +20,10 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Pool to worker thread.
 #[derive(Debug)]
 pub(crate) enum WorkerMessage {
-    Start { start: Box<Start>, stream: Stream },
+    Start {
+        start: Box<Start>,
+        stream: Stream,
+    },
     Command(Command),
     /// End now, with whatever runs.
     Stop,
@@ -44,7 +47,10 @@ pub(crate) struct WorkerSetup {
 }
 
 /// Starts the thread. It ends when the sender of `messages` is gone and everything it ran is done.
-pub(crate) fn spawn<E: Engine + Send + 'static>(mut engine: E, setup: WorkerSetup) -> Result<JoinHandle<()>, ServerError> {
+pub(crate) fn spawn<E: Engine + Send + 'static>(
+    mut engine: E,
+    setup: WorkerSetup,
+) -> Result<JoinHandle<()>, ServerError> {
     let (id, reports, metrics) = (setup.id, setup.reports.clone(), setup.metrics.clone());
     let body = move || {
         metrics.up.set(1);

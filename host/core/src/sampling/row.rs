@@ -226,7 +226,8 @@ impl Row {
             return Ok(());
         }
         self.narrow_all();
-        let best = self.candidates.iter().fold(f32::NEG_INFINITY, |best, c| if c.logit > best { c.logit } else { best });
+        let best =
+            self.candidates.iter().fold(f32::NEG_INFINITY, |best, c| if c.logit > best { c.logit } else { best });
         let floor = best + p.ln();
         let above = self.candidates.iter().filter(|c| c.logit >= floor).count();
         if above >= min_keep as usize {
@@ -340,7 +341,8 @@ impl Row {
                 return None;
             }
         }
-        let best = self.candidates.iter().fold(f32::NEG_INFINITY, |best, c| if c.logit > best { c.logit } else { best });
+        let best =
+            self.candidates.iter().fold(f32::NEG_INFINITY, |best, c| if c.logit > best { c.logit } else { best });
         let weight = |c: &Candidate| f64::from((c.logit - best).exp());
         let total: f64 = self.candidates.iter().map(weight).sum();
         let mut left = self.draws.next_unit() * total;

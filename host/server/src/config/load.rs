@@ -37,7 +37,8 @@ impl Config {
         overrides: &Overrides,
     ) -> Result<Self, ServerError> {
         let environment: Vec<(String, String)> = environment.filter(|(name, _)| name.starts_with(PREFIX)).collect();
-        let from_environment = environment.iter().find(|(name, _)| name == "CAMSHAFT_CONFIG").map(|(_, v)| PathBuf::from(v));
+        let from_environment =
+            environment.iter().find(|(name, _)| name == "CAMSHAFT_CONFIG").map(|(_, v)| PathBuf::from(v));
         let file = file.map(Path::to_owned).or(from_environment);
         let mut figment = Figment::new().merge(Toml::string(raw::DEFAULTS));
         if let Some(path) = file {
@@ -100,7 +101,8 @@ fn explain(error: &figment::Error) -> String {
 
 fn explain_one(error: &figment::Error) -> String {
     let path = error.path.join(".");
-    let source = error.metadata.as_ref().and_then(|m| m.source.as_ref()).map(|s| format!(" (in {s})")).unwrap_or_default();
+    let source =
+        error.metadata.as_ref().and_then(|m| m.source.as_ref()).map(|s| format!(" (in {s})")).unwrap_or_default();
     match &error.kind {
         Kind::UnknownField(name, known) => {
             let at = if path.is_empty() || path == *name { name.clone() } else { join(&path, name) };

@@ -119,7 +119,11 @@ fn paths_in_a_file_are_relative_to_it_and_paths_of_flags_are_not() {
     assert_eq!(config.policy.dir, dir.join("p"));
     assert_eq!(config.models[0].source, ModelSource::File(dir.join("m/x.gguf")));
     assert_eq!(config.models[0].id, "x");
-    let flags = Overrides { models: vec!["y.gguf".into(), "demo".into()], policy_dir: Some("q".into()), ..Overrides::default() };
+    let flags = Overrides {
+        models: vec!["y.gguf".into(), "demo".into()],
+        policy_dir: Some("q".into()),
+        ..Overrides::default()
+    };
     let config = load(Some("[[model]]\npath = \"m/x.gguf\""), &[], &flags).unwrap();
     assert_eq!(config.policy.dir, PathBuf::from("q"));
     assert_eq!(config.models[0].source, ModelSource::File("y.gguf".into()));
