@@ -1,6 +1,8 @@
 //! Throughput of the server over HTTP against the bare engine loop, in one run, alternating.
 //!
 //! `serve [--model PATH] [--streams 1,8,32] [--prompt 32] [--tokens 64] [--rounds 6] [--repeats 3] [--threads 2]`
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

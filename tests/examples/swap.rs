@@ -1,4 +1,6 @@
 //! Time from a policy file's arrival to the generation that serves it, and what streams notice of it.
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};

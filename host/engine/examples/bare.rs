@@ -1,6 +1,8 @@
 //! The bare engine loop: the batches of a benchmark without a server, the yardstick of `docs/benchmarks.md`.
 //!
 //! `bare MODEL STREAMS PROMPT_TOKENS TOKENS ROUNDS THREADS` prints tokens per second, greedy by argmax.
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
 use std::path::Path;
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
 //! The engine on real models: the demo model always, others where `CAMSHAFT_MODELS` names their folder.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -131,7 +132,9 @@ fn refuses_bad_batches_and_goes_on() {
     let mut uneven = row(1, 0, 0);
     uneven.seqs.push(SeqId(0));
     let mut long = Batch::default();
-    (0..=limits.batch_tokens).for_each(|position| drop(long.push(Token(1), position, SeqId(0), false)));
+    for position in 0..=limits.batch_tokens {
+        long.push(Token(1), position, SeqId(0), false);
+    }
     for batch in
         [Batch::default(), row(size, 0, 0), row(1, limits.context_tokens, 0), row(1, 0, limits.sequences), uneven, long]
     {
@@ -150,7 +153,9 @@ fn says_when_the_cache_is_full_and_the_others_go_on() {
     let mut full = false;
     for seq in 1..limits.sequences {
         let mut batch = Batch::default();
-        (0..200).for_each(|position| drop(batch.push(Token(5), position, SeqId(seq), false)));
+        for position in 0..200 {
+            batch.push(Token(5), position, SeqId(seq), false);
+        }
         match engine.decode(&batch) {
             Ok(()) => {}
             Err(EngineError::KvFull { tokens: 200 }) => {
