@@ -10,7 +10,7 @@ fn serve() -> Server {
 
 /// A greedy chat with one message, and more fields on top.
 fn body(question: &str, more: Value) -> Value {
-    let mut body = json!({"model": "demo", "temperature": 0, "messages": [{"role": "user", "content": question}]});
+    let mut body = json!({"model": "demo", "temperature": 0, "max_tokens": 250, "messages": [{"role": "user", "content": question}]});
     merge(&mut body, more);
     body
 }

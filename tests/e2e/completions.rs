@@ -66,10 +66,11 @@ fn a_streamed_completion_says_the_same_and_echo_puts_the_prompt_in_front() {
 #[test]
 fn log_probabilities_come_as_parallel_lists() {
     let server = serve();
-    let answer = complete(&server, &json!("1, 2, 3,"), json!({"logprobs": 5}));
+    let answer = complete(&server, &json!("1, 2, 3,"), json!({"logprobs": 5, "max_tokens": 6}));
     let logprobs = &answer["choices"][0]["logprobs"];
     let pieces: Vec<&str> = logprobs["tokens"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
     assert_eq!(pieces.concat(), answer["choices"][0]["text"].as_str().unwrap());
+    assert_eq!(answer["choices"][0]["finish_reason"], "length", "no end token, which is counted but has no text");
     let generated = answer["usage"]["completion_tokens"].as_u64().unwrap() as usize;
     for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
         assert_eq!(logprobs[list].as_array().unwrap().len(), generated, "{list}");

@@ -43,6 +43,8 @@ fn reference(model: &LlamaModel, backend: &LlamaBackend, prompt: &str, most: usi
     let vocab = model.vocab();
     let prompt = vocab.tokenize(prompt.as_bytes(), true, true);
     let params = LlamaContextParams::default().with_n_ctx(NonZeroU32::new(model.n_ctx_train()));
+    // One thread, as the server below: more would wait for each other by spinning while other tests compute.
+    let params = params.with_n_threads(1).with_n_threads_batch(1);
     let mut context = model.new_context(backend, params).expect("a context");
     let mut sampler = LlamaSampler::greedy();
     let mut batch = LlamaBatch::new(1024, 1);

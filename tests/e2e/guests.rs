@@ -10,7 +10,8 @@ const COMPLETIONS: &str = "/v1/completions";
 /// Behaviours that are faults when the guest is asked, and the kind of fault that the metric calls each.
 const FAULTS: [(&str, &[&str]); 7] = [
     ("spin", &["deadline"]),
-    ("sleep", &["deadline"]),
+    // The host lets no guest wait: it ends the call at once.
+    ("sleep", &["trap"]),
     ("trap", &["trap"]),
     ("recurse", &["trap"]),
     ("allocate", &["memory"]),

@@ -63,8 +63,8 @@ fn an_idle_server_ends_at_sigterm_and_at_sigint() {
 
 #[test]
 fn a_second_sigterm_stops_at_once() {
-    // A sampler that sleeps holds the stream until long after the test's patience.
-    let settings = "[policy]\ndeadline = \"10s\"\n[settings]\nbehave = \"sleep\"\n";
+    // A sampler that spins holds the stream for longer than a drained stream would take.
+    let settings = "[policy]\ndeadline = \"10s\"\n[settings]\nbehave = \"spin\"\n";
     let mut server = Setup::new().guest("sampler", "10-hold", settings).set("shutdown.drain", "\"1h\"").start();
     let held = server.client.begin(&Request::post(COMPLETIONS, &long(true)));
     eventually("the stream runs", || {
@@ -81,7 +81,7 @@ fn a_second_sigterm_stops_at_once() {
 
 #[test]
 fn streams_that_outlast_the_drain_time_end_with_an_error() {
-    let settings = "[policy]\ndeadline = \"5s\"\n[settings]\nbehave = \"sleep\"\n";
+    let settings = "[policy]\ndeadline = \"5s\"\n[settings]\nbehave = \"spin\"\n";
     let setup = Setup::new().set("shutdown.drain", "\"100ms\"");
     let mut server = setup.start();
     let streams = streams(&server, 2);

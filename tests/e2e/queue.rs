@@ -8,10 +8,10 @@ use crate::errors::error_of;
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// One sequence at a time, held by a sampler that sleeps in its first call until it is killed: everything else waits,
+/// One sequence at a time, held by a sampler that spins in its first call until it is killed: everything else waits,
 /// however fast the machine is.
 fn one_at_a_time(hold: &str) -> Setup {
-    let settings = format!("[policy]\ndeadline = \"{hold}\"\n[settings]\nbehave = \"sleep\"\n");
+    let settings = format!("[policy]\ndeadline = \"{hold}\"\n[settings]\nbehave = \"spin\"\n");
     Setup::new().config("[[model]]\nid = \"demo\"\nsequences = 1\nthreads = 1\n").guest("sampler", "10-hold", &settings)
 }
 

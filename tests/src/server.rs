@@ -136,7 +136,7 @@ impl Server {
 
     /// The content of a greedy chat with one message.
     pub fn answer(&self, question: &str) -> String {
-        let body = json!({"model": "demo", "temperature": 0, "messages": [{"role": "user", "content": question}]});
+        let body = json!({"model": "demo", "temperature": 0, "max_tokens": 250, "messages": [{"role": "user", "content": question}]});
         let answer = self.client.ask("/v1/chat/completions", &body);
         answer["choices"][0]["message"]["content"].as_str().expect("an answer has content").to_owned()
     }

@@ -1,5 +1,5 @@
 //! What a fresh machine lacks: Debian packages, the wasm target, the CPU's build flags.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{self, Done, Failure, root, say, succeeds};
@@ -43,18 +43,29 @@ pub(crate) fn run_for_tests() -> Done {
     packages(&TEST_NEEDS)
 }
 
+/// The library, and the compiler's own headers (`stddef.h`), without which it cannot read llama.cpp's.
 fn has_libclang() -> bool {
     if std::env::var_os("LIBCLANG_PATH").is_some() {
         return true;
     }
     let is_libclang = |name: &str| name.starts_with("libclang") && name.contains(".so") && !name.contains("cpp");
-    let holds = |dir: &Path| {
-        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        entries.filter_map(|entry| entry.file_name().into_string().ok()).any(|name| is_libclang(&name))
-    };
-    let llvm = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten().map(|entry| entry.path());
-    let llvm = llvm.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("llvm-")));
-    llvm.map(|path| path.join("lib")).chain(["/usr/lib64", "/usr/lib"].map(Into::into)).any(|dir| holds(&dir))
+    let has_library = |dir: &Path| entries(dir).iter().any(|path| file_name(path).is_some_and(is_libclang));
+    let has_headers =
+        |dir: &Path| entries(&dir.join("clang")).iter().any(|path| path.join("include/stddef.h").exists());
+    let llvm = entries(Path::new("/usr/lib"))
+        .into_iter()
+        .filter(|path| file_name(path).is_some_and(|n| n.starts_with("llvm-")));
+    let folders: Vec<PathBuf> =
+        llvm.map(|path| path.join("lib")).chain(["/usr/lib64", "/usr/lib"].map(PathBuf::from)).collect();
+    folders.iter().any(|dir| has_library(dir)) && folders.iter().any(|dir| has_headers(dir))
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn file_name(path: &Path) -> Option<&str> {
+    path.file_name().and_then(|name| name.to_str())
 }
 
 fn packages(needs: &[Need]) -> Done {
