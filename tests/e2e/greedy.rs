@@ -23,11 +23,14 @@ const PROMPTS: [&str; 8] = [
     "<|user|>What is 3 plus 4?<|end|><|assistant|>",
     "<|user|>Tell me a story about a fox.<|end|><|assistant|>",
     "<|system|>You are a pirate.<|end|><|user|>Count from 1 to 10.<|end|><|assistant|>",
-    "a",
+    "5, 6,",
     "Long ago, near a blue lake, there lived a brave bear called Otto. One day the bear found a golden key and was very happy. \
      The bear wanted to show the key to the wolf, but the river was too wide to cross. So the bear built a small bridge",
     "<|user|>Spell \"zebra\" backwards.<|end|><|assistant|>",
 ];
+
+/// Logits that are closer than this are equal but for rounding: keys and values have 11 bits, activations 8.
+const TIE: f32 = 0.05;
 
 /// What a generation came to.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,6 +39,10 @@ struct Generated {
     text: String,
     /// Tokens drawn, without the one that ended the text.
     tokens: Vec<i32>,
+    /// Bytes of the text after each of them.
+    ends: Vec<usize>,
+    /// By how much each token's logit was above the second best, that of the end included.
+    margins: Vec<f32>,
 }
 
 /// llama.cpp alone: one prompt, one sequence, its greedy sampler.
@@ -53,21 +60,31 @@ fn reference(model: &LlamaModel, backend: &LlamaBackend, prompt: &str, most: usi
     }
     let mut position = prompt.len() as i32;
     let mut drawn: Vec<LlamaToken> = Vec::new();
-    let mut bytes = Vec::new();
+    let (mut bytes, mut ends, mut margins) = (Vec::new(), Vec::new(), Vec::new());
     while drawn.len() < most {
         context.decode(&mut batch).expect("a decode");
-        let token = sampler.sample(&context, batch.n_tokens() - 1);
+        let row = batch.n_tokens() - 1;
+        let token = sampler.sample(&context, row);
+        margins.push(margin(context.get_logits_ith(row), token));
         if vocab.is_eog(token) {
             break;
         }
         vocab.token_to_piece_into(token, &mut bytes, false, None);
         drawn.push(token);
+        ends.push(bytes.len());
         batch.clear();
         batch.add(token, position, &[0], true).expect("room in the batch");
         position += 1;
     }
     let ids = |tokens: &[LlamaToken]| tokens.iter().map(|token| token.0).collect();
-    Generated { prompt: ids(&prompt), text: String::from_utf8(bytes).expect("whole characters"), tokens: ids(&drawn) }
+    let text = String::from_utf8(bytes).expect("whole characters");
+    Generated { prompt: ids(&prompt), text, tokens: ids(&drawn), ends, margins }
+}
+
+/// How far `best` is above all others.
+fn margin(logits: &[f32], best: LlamaToken) -> f32 {
+    let others = (0..).zip(logits).filter(|(token, _)| *token != best.0).map(|(_, logit)| *logit);
+    logits[best.0 as usize] - others.fold(f32::MIN, f32::max)
 }
 
 fn references(path: &Path, prompts: &[&str], most: usize) -> Vec<Generated> {
@@ -95,6 +112,22 @@ fn assert_equal(choice: &Value, expected: &Generated, what: &str) {
     assert!(pieces == expected.tokens.len() || ended && pieces == expected.tokens.len() + 1, "{what}: {choice}");
 }
 
+/// As [`assert_equal`], but for a tie: where texts part, llama.cpp's own best logits must have been equal but for the
+/// rounding that another composition of a batch brings into sums. True if the texts are equal.
+fn assert_equal_but_for_ties(choice: &Value, expected: &Generated, what: &str) -> bool {
+    let text = choice["text"].as_str().expect("a text");
+    if text == expected.text {
+        assert_equal(choice, expected, what);
+        return true;
+    }
+    let common = text.bytes().zip(expected.text.bytes()).take_while(|(a, b)| a == b).count();
+    let parted = expected.ends.partition_point(|&end| end <= common);
+    let margin = expected.margins[parted];
+    eprintln!("{what}: parted after {parted} tokens, where llama.cpp's best two logits are {margin} apart");
+    assert!(margin < TIE, "{what}: {text:?} instead of {:?}", expected.text);
+    false
+}
+
 fn compare(path: &Path, prompts: &[&str], most: usize) {
     let expected = references(path, prompts, most);
     assert!(expected.iter().any(|one| one.tokens.len() > 20), "{expected:?}");
@@ -114,16 +147,19 @@ fn compare(path: &Path, prompts: &[&str], most: usize) {
     // All in one request, which begins them together, and then as requests that come and go at different times.
     let all: Vec<&Vec<i32>> = expected.iter().map(|one| &one.prompt).collect();
     let answer = server.client.ask(COMPLETIONS, &body(&json!(all), most));
+    let mut equal = 0;
     for ((index, expected), prompt) in expected.iter().enumerate().zip(prompts) {
-        assert_equal(&answer["choices"][index], expected, &format!("{prompt:?} in a batch"));
+        let what = format!("{prompt:?} in a batch");
+        equal += usize::from(assert_equal_but_for_ties(&answer["choices"][index], expected, &what));
     }
+    assert!(equal >= 5, "only {equal} of 8 texts had no tie");
     std::thread::scope(|scope| {
         for (prompt, expected) in prompts.iter().zip(&expected) {
             let client = &server.client;
             scope.spawn(move || {
                 for _ in 0..3 {
                     let answer = client.ask(COMPLETIONS, &body(&json!(expected.prompt), most));
-                    assert_equal(&answer["choices"][0], expected, &format!("{prompt:?} among others"));
+                    assert_equal_but_for_ties(&answer["choices"][0], expected, &format!("{prompt:?} among others"));
                 }
             });
         }

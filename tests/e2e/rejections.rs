@@ -7,7 +7,12 @@ use serde_json::{Value, json};
 
 const QUESTION: &str = "What is the capital of France?";
 
-/// Without letters of "Paris".
+/// A server with the standard sampler, which makes answers greedy where a request says so.
+fn serve() -> Setup {
+    Setup::new().plugin("sampler", "10-standard", "sampler-standard", "")
+}
+
+/// Settings of `sampler-avoid-words`.
 fn avoid(word: &str) -> String {
     format!("[settings]\nwords = [\"{word}\"]\n")
 }
@@ -37,14 +42,14 @@ type BadFile = (&'static str, &'static str, Vec<u8>, String, &'static [&'static 
 #[test]
 fn every_bad_file_is_rejected_with_a_sentence_that_says_what_is_wrong() {
     let good = plugin("sampler-avoid-words");
-    let mut server = Setup::new().plugin("sampler", "20-avoid", "sampler-avoid-words", &avoid("paris")).start();
+    let mut server = serve().plugin("sampler", "20-avoid", "sampler-avoid-words", &avoid("paris")).start();
     let answer = server.answer(QUESTION);
     let behave = |how: &str| format!("[settings]\nbehave = \"{how}\"\n");
     let pin = format!("[policy]\nsha256 = \"{}\"\n{}", "0".repeat(64), avoid("x"));
     let cases: Vec<BadFile> = vec![
         ("sampler", "30-cut", good[..good.len() - 1].to_vec(), avoid("x"), &["truncated"]),
         ("sampler", "30-short", good[..9].to_vec(), avoid("x"), &["truncated"]),
-        ("sampler", "30-empty", Vec::new(), avoid("x"), &["component"]),
+        ("sampler", "30-empty", Vec::new(), avoid("x"), &["empty"]),
         ("sampler", "30-text", b"#!/bin/sh".to_vec(), avoid("x"), &["not a WebAssembly component"]),
         ("sampler", "30-core", b"\0asm\x01\0\0\0".to_vec(), avoid("x"), &["core module"]),
         ("auth", "30-hook", good.clone(), avoid("x"), &["sampler", "auth"]),
@@ -59,9 +64,9 @@ fn every_bad_file_is_rejected_with_a_sentence_that_says_what_is_wrong() {
         (
             "sampler",
             "30-import",
-            renamed(&good, "wasi:cli/environment@", "wasi:cli/envelopment@"),
+            renamed(&good, "wasi:cli/environment@", "wasi:job/environment@"),
             avoid("x"),
-            &["wasi:cli/envelopment", "not granted"],
+            &["wasi:job/environment", "not granted"],
         ),
         ("sampler", "30-traps", guest("misbehave-sampler"), behave("trap-at-start"), &["traps at start"]),
         ("auth", "30-traps", guest("misbehave-auth"), behave("trap-at-start"), &["traps at start"]),
@@ -132,9 +137,9 @@ fn every_bad_file_is_rejected_with_a_sentence_that_says_what_is_wrong() {
             server.policies.remove(hook, &format!("{file}.toml"));
         }
     }
-    eventually("only the good file is left", || {
+    eventually("only the good files are left", || {
         let page = server.policy_page();
-        if page["policies"].as_array().is_some_and(|entries| entries.len() == 1) { Ok(()) } else { Err(page) }
+        if page["policies"].as_array().is_some_and(|entries| entries.len() == 2) { Ok(()) } else { Err(page) }
     });
     server.assert_runs();
 }
@@ -142,7 +147,7 @@ fn every_bad_file_is_rejected_with_a_sentence_that_says_what_is_wrong() {
 #[test]
 fn a_bad_replacement_leaves_the_old_file_serving_and_deleting_it_restores_the_default() {
     let good = plugin("sampler-avoid-words");
-    let server = Setup::new().start();
+    let server = serve().start();
     let before = server.answer(QUESTION);
     assert!(before.contains("Paris"), "{before:?}");
     server.policies.install("sampler", "20-avoid", &good, &avoid("paris"));
@@ -153,16 +158,18 @@ fn a_bad_replacement_leaves_the_old_file_serving_and_deleting_it_restores_the_de
     let entry = server.wait_for_policy(("sampler", "avoid"), |entry| entry["state"] == "rejected");
     assert_eq!((&entry["serving"], &entry["generation"]), (&first["serving"], &first["generation"]));
     assert!(is_avoided(&server, "paris"));
-    server.policies.put("sampler", "20-avoid.toml", avoid("the"));
+    server.policies.put("sampler", "20-avoid.toml", avoid("xyz"));
     server.policies.put("sampler", "20-avoid.wasm", &good);
     server.wait_until_active("sampler", "avoid", &good);
-    eventually("the new settings hold", || if is_avoided(&server, "the") { Ok(()) } else { Err("the") });
-    assert!(server.answer(QUESTION).to_lowercase().contains("paris"), "the old settings do not");
+    eventually("the new settings hold", || if is_avoided(&server, "paris") { Err("paris") } else { Ok(()) });
+    assert_eq!(server.answer(QUESTION), before, "the new settings change nothing in this answer");
 
     // Settings that are gone are as empty ones, which this policy refuses.
+    server.policies.put("sampler", "20-avoid.toml", avoid("paris"));
+    eventually("the first settings hold again", || if is_avoided(&server, "paris") { Ok(()) } else { Err("paris") });
     server.policies.remove("sampler", "20-avoid.toml");
     server.wait_for_policy(("sampler", "avoid"), |entry| entry["state"] == "rejected" && entry["serving"].is_string());
-    assert!(is_avoided(&server, "the"));
+    assert!(is_avoided(&server, "paris"));
 
     server.policies.remove("sampler", "20-avoid.wasm");
     server.wait_for_policy(("sampler", "avoid"), Value::is_null);
@@ -176,7 +183,7 @@ fn a_bad_replacement_leaves_the_old_file_serving_and_deleting_it_restores_the_de
 #[test]
 fn a_file_that_is_written_slowly_serves_once_it_is_whole() {
     let good = plugin("sampler-avoid-words");
-    let server = Setup::new().start();
+    let server = serve().start();
     let before = server.answer(QUESTION);
     server.policies.put("sampler", "20-avoid.toml", avoid("paris"));
     let mut file = std::fs::File::create(server.policies.path("sampler", "20-avoid.wasm")).expect("a scratch file");
@@ -201,7 +208,7 @@ fn a_file_that_is_written_slowly_serves_once_it_is_whole() {
 #[test]
 fn a_burst_of_changes_ends_with_the_last_one() {
     let good = plugin("sampler-avoid-words");
-    let server = Setup::new().plugin("sampler", "20-avoid", "sampler-avoid-words", &avoid("x0")).start();
+    let server = serve().plugin("sampler", "20-avoid", "sampler-avoid-words", &avoid("x0")).start();
     for round in 0..200 {
         match round % 3 {
             0 => server.policies.edit("sampler", "20-avoid.toml", &avoid(&format!("x{round}"))),
@@ -218,7 +225,7 @@ fn a_burst_of_changes_ends_with_the_last_one() {
 #[test]
 fn what_editors_and_mounts_leave_beside_policies_is_no_policy() {
     let good = plugin("sampler-avoid-words");
-    let server = Setup::new().start();
+    let server = serve().start();
     for file in [
         ".20-avoid.wasm.swp",
         "20-avoid.wasm~",
@@ -238,7 +245,7 @@ fn what_editors_and_mounts_leave_beside_policies_is_no_policy() {
     let page = server.policy_page();
     let serving =
         page["policies"].as_array().expect("entries").iter().filter(|entry| !entry["serving"].is_null()).count();
-    assert_eq!(serving, 1, "{page}");
+    assert_eq!(serving, 2, "{page}");
     assert!(server.answer(QUESTION).contains("Paris"));
 }
 
@@ -246,7 +253,7 @@ fn what_editors_and_mounts_leave_beside_policies_is_no_policy() {
 fn a_mount_that_swaps_a_link_swaps_the_policies() {
     // As Kubernetes mounts a ConfigMap: files are links into `..data`, a link that is replaced as a whole.
     let good = plugin("sampler-avoid-words");
-    let server = Setup::new().start();
+    let server = serve().start();
     let dir = server.policies.root().join("sampler");
     let version = |name: &str, word: &str| {
         std::fs::create_dir(dir.join(name)).expect("a scratch folder");
@@ -261,31 +268,32 @@ fn a_mount_that_swaps_a_link_swaps_the_policies() {
     }
     server.wait_until_active("sampler", "avoid", &good);
     assert!(is_avoided(&server, "paris"));
-    version("..v2", "the");
+    version("..v2", "xyz");
     std::fs::remove_dir_all(dir.join("..v1")).expect("a scratch folder");
-    eventually("the new settings hold", || if is_avoided(&server, "the") { Ok(()) } else { Err("the") });
-    assert!(server.answer(QUESTION).to_lowercase().contains("paris"));
+    eventually("the new settings hold", || if is_avoided(&server, "paris") { Err("paris") } else { Ok(()) });
 }
 
 #[test]
 fn a_policy_can_be_switched_off_and_chosen_by_name() {
-    let server = Setup::new()
+    let server = serve()
         .plugin("sampler", "20-no-paris", "sampler-avoid-words", &avoid("paris"))
-        .plugin("sampler", "30-no-the", "sampler-avoid-words", &avoid("the"))
+        .plugin("sampler", "30-no-france", "sampler-avoid-words", &avoid("france"))
         .start();
     let ask = |samplers: Value| {
-        let body = json!({"model": "demo", "temperature": 0, "samplers": samplers, "messages": [{"role": "user", "content": QUESTION}]});
+        let body = json!({"model": "demo", "temperature": 0, "max_tokens": 40, "samplers": samplers,
+            "messages": [{"role": "user", "content": QUESTION}]});
         let answer = server.client.ask("/v1/chat/completions", &body);
         let text = answer["choices"][0]["message"]["content"].as_str().unwrap().to_lowercase();
-        (text.contains("paris"), text.contains("the"))
+        (text.contains("france"), text.contains("paris"))
     };
-    assert_eq!(ask(Value::Null), (false, false), "both chain");
-    assert_eq!(ask(json!(["no-the"])), (true, false));
-    assert!(!ask(json!(["no-paris"])).0);
-    server.policies.put("sampler", "30-no-the.toml", format!("[policy]\nmode = \"off\"\n{}", avoid("the")));
-    server.wait_for_policy(("sampler", "no-the"), |entry| entry["state"] == "off");
-    assert!(!is_avoided(&server, "the") && is_avoided(&server, "paris"));
-    let body = json!({"model": "demo", "samplers": ["no-the"], "messages": [{"role": "user", "content": QUESTION}]});
+    assert_eq!(ask(Value::Null), (false, false), "all chain");
+    assert_eq!(ask(json!(["standard"])), (true, true));
+    assert_eq!(ask(json!(["standard", "no-paris"])), (true, false));
+    assert!(!ask(json!(["standard", "no-france"])).0);
+    server.policies.put("sampler", "30-no-france.toml", format!("[policy]\nmode = \"off\"\n{}", avoid("france")));
+    server.wait_for_policy(("sampler", "no-france"), |entry| entry["state"] == "off");
+    assert_eq!(ask(Value::Null), (true, false));
+    let body = json!({"model": "demo", "samplers": ["no-france"], "messages": [{"role": "user", "content": QUESTION}]});
     assert_eq!(server.client.post("/v1/chat/completions", &body).status, 400, "a sampler that is off cannot be chosen");
 }
 

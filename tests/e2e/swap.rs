@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
 const STREAMS: usize = 8;
+/// Of one stream: more than a swap takes, by far.
+const TOKENS: u32 = 250;
 /// The key that is revoked, and how many of the streams come with it.
 const REVOKED: &str = "sk-revoked";
 const KEPT: &str = "sk-kept";
@@ -39,7 +41,7 @@ impl Load<'_> {
         let mut runs = Vec::new();
         while !self.stop.load(Ordering::Relaxed) {
             let seed = index * 1000 + runs.len();
-            let body = json!({"model": "demo", "prompt": "Once upon a time", "seed": seed, "max_tokens": 900,
+            let body = json!({"model": "demo", "prompt": "Once upon a time", "seed": seed, "max_tokens": TOKENS,
                 "ignore_eos": true, "stream": true});
             let begun = Instant::now();
             let open = client.open(&Request::post(COMPLETIONS, &body));
@@ -191,7 +193,7 @@ fn bad_files_change_nothing(server: &Server) {
 
 /// Every stream that began with a valid key ended well.
 fn nothing_failed(runs: &[Run], revocation: Change) {
-    assert!(runs.len() > 3 * STREAMS, "only {} streams", runs.len());
+    assert!(runs.len() > 2 * STREAMS, "only {} streams", runs.len());
     for run in runs {
         if run.key == REVOKED && run.status == 401 {
             assert!(run.ended > revocation.made, "refused while the key was valid");
@@ -207,7 +209,7 @@ fn old_ends_old_and_new_begins_new(runs: &[Run], change: Change) {
     let (mut new, mut old, mut across) = (0, 0, 0);
     for run in runs.iter().filter(|run| run.status == 200) {
         let text = run.collected.text(0).to_lowercase();
-        assert!(text.len() > 500, "a short story: {text:?}");
+        assert!(text.len() > 300, "a short story: {text:?}");
         if run.begun > change.seen {
             assert!(!text.contains(WORD), "began after the swap and says {WORD:?}: {text}");
             new += 1;
@@ -215,7 +217,7 @@ fn old_ends_old_and_new_begins_new(runs: &[Run], change: Change) {
             assert!(text.contains(WORD), "began before the swap and does without {WORD:?}: {text}");
             old += 1;
             let rest = run.collected.text_from(Some(change.seen)).to_lowercase();
-            if rest.len() > 500 {
+            if rest.len() > 200 {
                 assert!(rest.contains(WORD), "the rest of an old stream does without {WORD:?}: {rest}");
                 across += 1;
             }
