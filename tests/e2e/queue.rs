@@ -45,7 +45,7 @@ fn finishes(socket: TcpStream) {
 #[test]
 fn a_full_queue_refuses_and_says_when_to_come_again() {
     let server =
-        one_at_a_time("3s").args(["--set", "queue.high-watermark=1", "--set", "queue.low-watermark=1"]).start();
+        one_at_a_time("2s").args(["--set", "queue.high-watermark=1", "--set", "queue.low-watermark=1"]).start();
     let running = hold(&server);
     let waiting = server.client.begin(&Request::post(COMPLETIONS, &with_stream(4)));
     wait_for(&server, "camshaft_requests_waiting", 1.0);
@@ -65,7 +65,7 @@ fn a_full_queue_refuses_and_says_when_to_come_again() {
 
 #[test]
 fn a_request_that_waits_past_its_deadline_is_told_so() {
-    let server = one_at_a_time("3s").set("queue.timeout", "\"300ms\"").start();
+    let server = one_at_a_time("2s").set("queue.timeout", "\"300ms\"").start();
     let running = hold(&server);
     for request in [Request::post(COMPLETIONS, &body(4)), Request::post(COMPLETIONS, &with_stream(4))] {
         let response = server.client.send(&request);
@@ -79,7 +79,7 @@ fn a_request_that_waits_past_its_deadline_is_told_so() {
 
 #[test]
 fn a_client_that_leaves_while_it_waits_is_forgotten() {
-    let server = one_at_a_time("3s").start();
+    let server = one_at_a_time("2s").start();
     let running = hold(&server);
     for request in [Request::post(COMPLETIONS, &body(4)), Request::post(COMPLETIONS, &with_stream(4))] {
         let waiting = server.client.begin(&request);
@@ -96,7 +96,7 @@ fn a_client_that_leaves_while_it_waits_is_forgotten() {
 #[test]
 fn the_scheduler_policy_says_who_goes_first() {
     for (package, first) in [("scheduler-fcfs", "long"), ("scheduler-shortest-first", "short")] {
-        let server = one_at_a_time("1s").plugin("scheduler", "10-active", package, "").start();
+        let server = one_at_a_time("2s").plugin("scheduler", "10-active", package, "").start();
         let running = hold(&server);
         let long = server.client.begin(&Request::post(COMPLETIONS, &with_stream(600)));
         wait_for(&server, "camshaft_requests_waiting", 1.0);

@@ -127,10 +127,11 @@ fn every_bad_file_is_rejected_with_a_sentence_that_says_what_is_wrong() {
         }
         assert!(entry["serving"].is_null() && entry["generation"].is_null(), "{entry}");
         assert_eq!(rejections(), count + 1.0, "{hook}/{file} is counted once");
-        assert!(
-            server.log().lines().any(|line| line.contains(file) && line.contains(words[0])),
-            "{hook}/{file} in the log"
-        );
+        // The log is read by another thread.
+        eventually(&format!("{hook}/{file} is in the log"), || {
+            let found = server.log().lines().any(|line| line.contains(file) && line.contains(words[0]));
+            if found { Ok(()) } else { Err(()) }
+        });
         assert_eq!(server.answer(QUESTION), answer, "after {hook}/{file}");
         server.policies.remove(hook, &format!("{file}.wasm"));
         if !settings.is_empty() {

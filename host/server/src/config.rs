@@ -115,7 +115,7 @@ impl Config {
     fn from_raw(raw: raw::Raw) -> Result<Self, ServerError> {
         let without_effect = raw.without_effect();
         within("queue.high-watermark", raw.queue.high_watermark, 1, 1_000_000)?;
-        within("queue.low-watermark", raw.queue.low_watermark, 0, raw.queue.high_watermark)?;
+        within("queue.low-watermark", raw.queue.low_watermark.unwrap_or(0), 0, raw.queue.high_watermark)?;
         within("limits.max-tokens", raw.limits.max_tokens, 1, 1 << 24)?;
         within("limits.connections", raw.limits.connections, 1, 1_000_000)?;
         within("limits.body (bytes)", raw.limits.body.0, 1 << 10, 1 << 30)?;

@@ -31,7 +31,6 @@ model = [{}]
 listen = "127.0.0.1:9090"
 [queue]
 high-watermark = 256
-low-watermark = 192
 timeout = "60s"
 [cache]
 ram = "1GiB"
@@ -123,7 +122,8 @@ impl From<RawKvType> for KvType {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawQueue {
     pub(super) high_watermark: u64,
-    pub(super) low_watermark: u64,
+    /// Unset: three quarters of the high one.
+    pub(super) low_watermark: Option<u64>,
     pub(super) timeout: Span,
 }
 
@@ -176,7 +176,7 @@ impl Raw {
         let minutes = std::time::Duration::from_secs(600);
         let mut keys = Vec::new();
         for (key, set) in [
-            ("queue.low-watermark", self.queue.low_watermark != 192),
+            ("queue.low-watermark", self.queue.low_watermark.is_some()),
             ("cache.ram", self.cache.ram.0 != 1 << 30),
             ("cache.disk-dir", !self.cache.disk_dir.is_empty()),
             ("cache.disk", self.cache.disk.0 != 0),
