@@ -98,7 +98,7 @@ fn the_scheduler_policy_says_who_goes_first() {
     for (package, first) in [("scheduler-fcfs", "long"), ("scheduler-shortest-first", "short")] {
         let server = one_at_a_time("2s").plugin("scheduler", "10-active", package, "").start();
         let running = hold(&server);
-        let long = server.client.begin(&Request::post(COMPLETIONS, &with_stream(600)));
+        let long = server.client.begin(&Request::post(COMPLETIONS, &with_stream(100)));
         wait_for(&server, "camshaft_requests_waiting", 1.0);
         let short = server.client.begin(&Request::post(COMPLETIONS, &with_stream(2)));
         wait_for(&server, "camshaft_requests_waiting", 2.0);

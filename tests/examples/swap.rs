@@ -111,6 +111,8 @@ fn start(policies: &Path, cache: &Path) -> Result<Server> {
     let mut command = Command::new(std::env::var("CAMSHAFT_BIN")?);
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--set", "log.level=error"]);
     command.arg("--policy-dir").arg(policies).env("XDG_CACHE_HOME", cache).stdout(Stdio::piped());
+    // Not settings of the server.
+    command.env_remove("CAMSHAFT_BIN").env_remove("CAMSHAFT_TARGET");
     let mut child = command.spawn()?;
     let mut lines = BufReader::new(child.stdout.take().ok_or("no standard output")?).lines();
     let mut address = |prefix: &str| -> Result<String> {
