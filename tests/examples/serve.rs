@@ -108,8 +108,8 @@ impl Server {
             format!("model=[{{id=\"m\", path={:?}, threads={}}}]", options.model.to_string_lossy(), options.threads);
         command.args(["--set", &model]).arg("--policy-dir").arg(policies).stdout(Stdio::piped());
         // Not settings of the server.
-    command.env_remove("CAMSHAFT_BIN").env_remove("CAMSHAFT_TARGET");
-    let mut child = command.spawn()?;
+        command.env_remove("CAMSHAFT_BIN").env_remove("CAMSHAFT_TARGET");
+        let mut child = command.spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut line)?;
         let address = line.trim().strip_prefix("listening on http://").ok_or(format!("said {line:?}"))?.to_owned();
