@@ -98,6 +98,23 @@ fn streams_that_outlast_the_drain_time_end_with_an_error() {
 }
 
 #[test]
+fn streams_of_a_worker_that_does_not_come_back_end_with_an_error_too() {
+    // The sampler holds the worker from the first token on, far past the drain time.
+    let settings = "[policy]\ndeadline = \"10s\"\n[settings]\nbehave = \"spin\"\n";
+    let mut server = Setup::new().guest("sampler", "10-hold", settings).set("shutdown.drain", "\"50ms\"").start();
+    // A prompt of more than one step, so that the stream begins before the sampler is asked.
+    let content = "word ".repeat(400);
+    let chat = json!({"model": "demo", "stream": true, "messages": [{"role": "user", "content": content}]});
+    let mut stream = server.client.stream("/v1/chat/completions", &chat);
+    assert!(stream.next().is_some(), "the stream has begun");
+    server.signal(Signal::TERM);
+    let collected = stream.finish();
+    assert!(!collected.broken && !collected.done, "the body has a proper end: {:?}", collected.events.last());
+    assert!(collected.error().is_some_and(|error| error["code"] == "draining"), "{:?}", collected.events.last());
+    assert_eq!(server.wait(), Some(0));
+}
+
+#[test]
 fn a_client_that_leaves_in_the_middle_frees_what_it_held() {
     let server = Setup::new().start();
     let mut streams = streams(&server, 3);

@@ -6,12 +6,14 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 const REPEATS: usize = 15;
 const STREAMS: usize = 8;
+const UNDISTURBED: Duration = Duration::from_secs(8);
 
 struct Server {
     child: Child,
@@ -35,21 +37,32 @@ fn main() -> Result<()> {
     std::fs::create_dir(&samplers)?;
     let server = start(dir.path(), cache.path())?;
     let stop = AtomicBool::new(false);
+    let gaps = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        let streams: Vec<_> = (0..STREAMS).map(|_| scope.spawn(|| stream(&server.public, &stop))).collect();
+        let streams: Vec<_> = (0..STREAMS).map(|_| scope.spawn(|| stream(&server.public, &stop, &gaps))).collect();
+        std::thread::sleep(UNDISTURBED);
+        let before = percentiles(&gaps);
         let measured = measure(&server, &samplers, &plugins);
+        let during = percentiles(&gaps);
         stop.store(true, Ordering::Relaxed);
-        let (mut finished, mut failed, mut gap) = (0, 0, Duration::ZERO);
+        let (mut finished, mut failed) = (0, 0);
         for stream in streams {
-            let (a, b, c) = stream.join().map_err(|_| "a client panicked")??;
-            (finished, failed, gap) = (finished + a, failed + b, gap.max(c));
+            let (a, b) = stream.join().map_err(|_| "a client panicked")??;
+            (finished, failed) = (finished + a, failed + b);
         }
-        println!(
-            "{STREAMS} streams all the while: {finished} finished, {failed} failed, longest gap between frames {} ms",
-            gap.as_millis()
-        );
+        println!("\n{STREAMS} streams all the while: {finished} finished, {failed} failed");
+        println!("gaps between frames, ms: undisturbed {before}; while policies swap {during}");
         measured
     })
+}
+
+/// Takes the gaps seen so far.
+fn percentiles(gaps: &Mutex<Vec<Duration>>) -> String {
+    let mut gaps = std::mem::take(&mut *gaps.lock().unwrap_or_else(PoisonError::into_inner));
+    gaps.sort_unstable();
+    let at = |share: f64| gaps.get((gaps.len() as f64 * share) as usize).map_or(0.0, |gap| gap.as_secs_f64() * 1e3);
+    let longest = gaps.last().map_or(0.0, |gap| gap.as_secs_f64() * 1e3);
+    format!("median {:.1}, p99 {:.1}, p99.9 {:.1}, longest {longest:.1}", at(0.5), at(0.99), at(0.999))
 }
 
 fn measure(server: &Server, samplers: &Path, plugins: &Path) -> Result<()> {
@@ -65,10 +78,12 @@ fn measure(server: &Server, samplers: &Path, plugins: &Path) -> Result<()> {
         // An unknown custom section at the end makes it another file, which has to be compiled.
         let mut changed = component.clone();
         changed.extend([0, 3, 1, b'n', i as u8]);
-        first.push(timed(server, || place(samplers, "20-avoid-words.wasm", &changed))?);
-        removed.push(timed(server, || Ok(std::fs::remove_file(samplers.join("20-avoid-words.wasm"))?))?);
-        again.push(timed(server, || place(samplers, "20-avoid-words.wasm", &changed))?);
-        settings.push(timed(server, || place(samplers, "20-avoid-words.toml", sidecar(&format!("w{i}")).as_bytes()))?);
+        let appears = || place(samplers, "20-avoid-words.wasm", &changed);
+        first.push(timed(server, true, appears)?);
+        removed.push(timed(server, false, || Ok(std::fs::remove_file(samplers.join("20-avoid-words.wasm"))?))?);
+        again.push(timed(server, true, appears)?);
+        let word = sidecar(&format!("w{i}"));
+        settings.push(timed(server, true, || place(samplers, "20-avoid-words.toml", word.as_bytes()))?);
     }
     for (name, mut times) in
         [("new component", first), ("known component", again), ("settings", settings), ("removal", removed)]
@@ -85,26 +100,33 @@ fn place(dir: &Path, name: &str, content: &[u8]) -> Result<()> {
     Ok(std::fs::rename(part, dir.join(name))?)
 }
 
-/// From the act to the first answer of the admin page with another state.
-fn timed(server: &Server, act: impl FnOnce() -> Result<()>) -> Result<Duration> {
-    let before = policies(server)?;
+/// From the act to the first answer of the admin page with a later generation that has the policy, or has it not.
+fn timed(server: &Server, present: bool, act: impl FnOnce() -> Result<()>) -> Result<Duration> {
+    let (before, _) = policies(server)?;
     let begun = Instant::now();
     act()?;
-    while policies(server)? == before {
+    loop {
+        let (generation, found) = policies(server)?;
+        if generation > before && found == present {
+            return Ok(begun.elapsed());
+        }
         if begun.elapsed() > Duration::from_secs(30) {
             return Err("no swap within 30 s".into());
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    Ok(begun.elapsed())
 }
 
-fn policies(server: &Server) -> Result<String> {
+/// The generation in force, and whether it has a policy.
+fn policies(server: &Server) -> Result<(u64, bool)> {
     let mut stream = TcpStream::connect(&server.admin)?;
     write!(stream, "GET /admin/policies HTTP/1.0\r\nhost: bench\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
-    Ok(text.split_once("\r\n\r\n").ok_or("no response")?.1.to_owned())
+    let page: serde_json::Value = serde_json::from_str(text.split_once("\r\n\r\n").ok_or("no response")?.1)?;
+    let generation = page["generation"].as_u64().ok_or("no generation")?;
+    let active = |policy: &serde_json::Value| policy["state"] == "active";
+    Ok((generation, page["policies"].as_array().is_some_and(|list| list.iter().any(active))))
 }
 
 fn start(policies: &Path, cache: &Path) -> Result<Server> {
@@ -124,10 +146,10 @@ fn start(policies: &Path, cache: &Path) -> Result<Server> {
     Ok(Server { child, public, admin })
 }
 
-/// Streams one request after the other: finished, failed, longest gap between frames.
-fn stream(address: &str, stop: &AtomicBool) -> Result<(u32, u32, Duration)> {
+/// Streams one request after the other, notes the gaps between frames: finished, failed.
+fn stream(address: &str, stop: &AtomicBool, gaps: &Mutex<Vec<Duration>>) -> Result<(u32, u32)> {
     let body = r#"{"prompt":"Tell me a story.","max_tokens":400,"ignore_eos":true,"stream":true}"#;
-    let (mut finished, mut failed, mut gap) = (0, 0, Duration::ZERO);
+    let (mut finished, mut failed) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
         let mut stream = TcpStream::connect(address)?;
         let length = body.len();
@@ -137,15 +159,17 @@ fn stream(address: &str, stop: &AtomicBool) -> Result<(u32, u32, Duration)> {
         )?;
         let mut done = false;
         let mut last: Option<Instant> = None;
+        let mut seen = Vec::new();
         for line in BufReader::new(stream).lines() {
             let line = line?;
             if line.starts_with("data: ") {
-                gap = gap.max(last.map_or(Duration::ZERO, |last| last.elapsed()));
+                seen.extend(last.map(|last: Instant| last.elapsed()));
                 last = Some(Instant::now());
                 done = line == "data: [DONE]";
             }
         }
+        gaps.lock().unwrap_or_else(PoisonError::into_inner).extend(seen);
         if done { finished += 1 } else { failed += 1 }
     }
-    Ok((finished, failed, gap))
+    Ok((finished, failed))
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use camshaft_core::ids::RequestId;
 use camshaft_core::policy::Policies;
+use tokio::sync::watch;
 
 use crate::auth::Caller;
 use crate::backend::{Model, PoolMessage};
@@ -45,6 +46,8 @@ pub struct Api {
     pub limits: ApiLimits,
     pub readiness: Arc<Readiness>,
     pub(crate) metrics: Metrics,
+    /// True once the streams that still run are to end.
+    cut: watch::Sender<bool>,
     served: Vec<Arc<Served>>,
     next_request: AtomicU64,
 }
@@ -80,15 +83,23 @@ impl Api {
             served.push(Arc::new(Served::new(model)?));
         }
         let next_request = AtomicU64::new(1);
-        Ok(Arc::new(Self { models, policies, registry, limits, readiness, metrics, served, next_request }))
+        let cut = watch::Sender::new(false);
+        Ok(Arc::new(Self { models, policies, registry, limits, readiness, metrics, cut, served, next_request }))
     }
 
-    /// Ends every generation: clients whose stream has begun get an error frame.
+    /// Ends every generation: clients whose stream has begun get an error frame, the others an error, even where a worker
+    /// does not come back from a step.
     pub fn cut_streams(&self) {
+        self.cut.send_replace(true);
         for model in &self.models {
             // A pool that is gone has nothing to cut; one that is overloaded is cut by the process's end.
             let _ = model.pool.try_send(PoolMessage::Stop);
         }
+    }
+
+    /// Becomes true when generations are to end.
+    pub(crate) fn cut(&self) -> watch::Receiver<bool> {
+        self.cut.subscribe()
     }
 
     /// An id for one generation, unique in the process.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use camshaft_core::message::{Delta, Event, FinishReason, Start, Usage};
 use crossbeam_channel::{Sender, TrySendError};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::api::Api;
 use crate::auth::Caller;
@@ -21,6 +21,8 @@ use crate::request::{GenerationRequest, Prompt};
 pub(crate) struct Running {
     choices: Vec<Choice>,
     pool: Sender<PoolMessage>,
+    /// True when the server cuts what still runs.
+    cut: watch::Receiver<bool>,
     /// Where the next look for an event begins, so that no choice starves the others.
     turn: usize,
     /// Choices of each prompt: the first one reports how much of the prompt was cached.
@@ -72,6 +74,7 @@ impl Running {
         let mut running = Self {
             choices: Vec::new(),
             pool: model.pool.clone(),
+            cut: api.cut(),
             turn: 0,
             n: request.settings.n as usize,
             prompt_tokens,
@@ -104,7 +107,13 @@ impl Running {
     /// future is dropped.
     pub(crate) async fn next(&mut self) -> Option<(usize, Result<Output, ApiError>)> {
         loop {
-            let (index, event) = poll_fn(|cx| self.poll_event(cx)).await?;
+            let Self { choices, turn, cut, .. } = self;
+            let (index, event) = tokio::select! {
+                // What has come already goes out first.
+                biased;
+                event = poll_fn(|cx| poll_event(choices, turn, cx)) => event?,
+                Ok(_) = cut.wait_for(|&cut| cut) => return Some((0, Err(ApiError::Draining))),
+            };
             if let Some(output) = self.take(index, event) {
                 return Some((index, output));
             }
@@ -119,21 +128,6 @@ impl Running {
             cached_tokens: firsts.map(|choice| u64::from(choice.usage.cached_tokens)).sum(),
             generated_tokens: self.choices.iter().map(|choice| u64::from(choice.usage.generated_tokens)).sum(),
         }
-    }
-
-    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Option<Event>)>> {
-        let count = self.choices.len();
-        let mut open = false;
-        for step in 0..count {
-            let index = (self.turn + step) % count;
-            let Some(events) = &mut self.choices[index].events else { continue };
-            open = true;
-            if let Poll::Ready(event) = events.poll_recv(cx) {
-                self.turn = index + 1;
-                return Poll::Ready(Some((index, event)));
-            }
-        }
-        if open { Poll::Pending } else { Poll::Ready(None) }
     }
 
     /// Accounts for an event; `None` if it is not for clients. Without an event the pool let go of the choice.
@@ -187,6 +181,22 @@ impl Running {
             (0..tokens).for_each(|_| self.metrics.inter_token_latency.observe(each));
         }
     }
+}
+
+/// The next event of any choice, looked for from `turn` on; `None` when all have ended.
+fn poll_event(choices: &mut [Choice], turn: &mut usize, cx: &mut Context<'_>) -> Poll<Option<(usize, Option<Event>)>> {
+    let count = choices.len();
+    let mut open = false;
+    for step in 0..count {
+        let index = (*turn + step) % count;
+        let Some(events) = &mut choices[index].events else { continue };
+        open = true;
+        if let Poll::Ready(event) = events.poll_recv(cx) {
+            *turn = index + 1;
+            return Poll::Ready(Some((index, event)));
+        }
+    }
+    if open { Poll::Pending } else { Poll::Ready(None) }
 }
 
 impl Drop for Running {

@@ -118,9 +118,9 @@ impl Drop for Exchange {
         self.metrics.request_duration.with_label_values(&[&self.endpoint]).observe(elapsed.as_secs_f64());
         tracing::info!(
             request_id = self.id,
-            // Quoted and escaped: a client wrote these.
-            method = ?self.method,
-            path = ?self.path,
+            // Escaped: a client wrote these.
+            method = %self.method.escape_debug(),
+            path = %self.path.escape_debug(),
             status,
             tenant = self.tenant.get().map(String::as_str),
             model = self.model.get().map(String::as_str),

@@ -120,6 +120,7 @@ impl Pool {
         pool
     }
 
+    /// A worker begins, or begins anew after [`Pool::worker_lost`].
     pub fn add_worker(&mut self, worker: WorkerId, limits: EngineLimits) {
         let facts = WorkerFacts {
             worker,

@@ -19,6 +19,7 @@ use crate::loaded::{Compiled, HookPre, state_for};
 use crate::runtime::Runtime;
 use crate::store;
 use crate::text::{on_one_line, truncated};
+use crate::wasi;
 
 /// Bytes of a component.
 pub(crate) const COMPONENT_MAX_BYTES: u64 = 64 << 20;
@@ -128,7 +129,6 @@ fn granted(hook: Hook) -> &'static [&'static str] {
 }
 
 fn check_imports(component: &Component, hook: Hook) -> Result<Vec<String>, PolicyError> {
-    const WASI: [&str; 6] = ["io", "cli", "clocks", "random", "filesystem", "sockets"];
     let ty = component.component_type();
     let imports: Vec<String> = ty.imports(component.engine()).map(|(name, _)| name.to_owned()).collect();
     for import in &imports {
@@ -142,13 +142,10 @@ fn check_imports(component: &Component, hook: Hook) -> Result<Vec<String>, Polic
             }
             return Err(PolicyError::NotGranted { import: plain });
         }
-        let wasi = import.strip_prefix("wasi:").and_then(|rest| rest.split_once('/'));
-        let version = import.split_once('@').map_or("", |(_, version)| version);
-        match wasi {
-            Some((package, _)) if WASI.contains(&package) && version.starts_with("0.2.") => {}
-            Some((package, _)) if WASI.contains(&package) => {
-                return Err(PolicyError::NotGranted { import: import.clone() });
-            }
+        match plain.strip_prefix("wasi:").map(|name| wasi::INTERFACES.contains(&name)) {
+            Some(true) if import.contains("@0.2.") => {}
+            // The version is what is wrong.
+            Some(true) => return Err(PolicyError::NotGranted { import: import.clone() }),
             _ => return Err(PolicyError::NotGranted { import: plain }),
         }
     }

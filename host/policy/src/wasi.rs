@@ -21,6 +21,37 @@ impl HasData for Wasi<'static> {
     type Data<'a> = Wasi<'a>;
 }
 
+/// What [`add_to_linker`] links, without package prefix and version.
+pub(crate) const INTERFACES: [&str; 27] = [
+    "io/error",
+    "io/poll",
+    "io/streams",
+    "cli/environment",
+    "cli/exit",
+    "cli/stdin",
+    "cli/stdout",
+    "cli/stderr",
+    "cli/terminal-input",
+    "cli/terminal-output",
+    "cli/terminal-stdin",
+    "cli/terminal-stdout",
+    "cli/terminal-stderr",
+    "clocks/wall-clock",
+    "clocks/monotonic-clock",
+    "random/random",
+    "random/insecure",
+    "random/insecure-seed",
+    "filesystem/preopens",
+    "filesystem/types",
+    "sockets/network",
+    "sockets/instance-network",
+    "sockets/ip-name-lookup",
+    "sockets/tcp",
+    "sockets/udp",
+    "sockets/tcp-create-socket",
+    "sockets/udp-create-socket",
+];
+
 /// Links every WASI 0.2 interface that the command world has.
 pub(crate) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     type Own = Wasi<'static>;

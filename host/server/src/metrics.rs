@@ -2,7 +2,10 @@
 use std::sync::Arc;
 
 use camshaft_core::policy::WorkerFacts;
-use prometheus::{Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry,
+};
 
 use crate::error::ServerError;
 
@@ -16,6 +19,7 @@ pub(crate) struct ServerMetrics {
     kv_tokens: GaugeVec,
     kv_usage: GaugeVec,
     worker_up: IntGaugeVec,
+    worker_restarts: IntCounterVec,
 }
 
 /// Handles of one model's pool.
@@ -35,6 +39,7 @@ pub(crate) struct PoolMetrics {
 pub(crate) struct WorkerMetrics {
     pub(crate) batch_tokens: Histogram,
     pub(crate) up: IntGauge,
+    pub(crate) restarts: IntCounter,
 }
 
 /// Seconds from 100 us up.
@@ -72,6 +77,10 @@ impl ServerMetrics {
                 &["model"],
             )?,
             worker_up: gauge("camshaft_worker_up", "Whether the worker runs", &["model", "worker"])?,
+            worker_restarts: IntCounterVec::new(
+                Opts::new("camshaft_worker_restarts_total", "Workers made anew after a panic"),
+                &["model", "worker"],
+            )?,
         };
         registry.register(Box::new(metrics.waiting.clone()))?;
         registry.register(Box::new(metrics.running.clone()))?;
@@ -80,6 +89,7 @@ impl ServerMetrics {
         registry.register(Box::new(metrics.kv_tokens.clone()))?;
         registry.register(Box::new(metrics.kv_usage.clone()))?;
         registry.register(Box::new(metrics.worker_up.clone()))?;
+        registry.register(Box::new(metrics.worker_restarts.clone()))?;
         Ok(metrics)
     }
 
@@ -100,6 +110,7 @@ impl ServerMetrics {
         Arc::new(WorkerMetrics {
             batch_tokens: self.batch_tokens.with_label_values(&[model]),
             up: self.worker_up.with_label_values(&[model, worker]),
+            restarts: self.worker_restarts.with_label_values(&[model, worker]),
         })
     }
 }

@@ -130,13 +130,14 @@ impl PoolThread {
         match report {
             WorkerReport::Event(worker, event) => self.setup.pool.worker_event(worker, &event),
             WorkerReport::Gone(worker) => {
-                // Their streams went with the worker, which tells the clients.
+                // Their streams went with the worker, which tells the clients. What waits goes on waiting.
                 let lost = self.setup.pool.worker_lost(worker);
                 tracing::error!(%worker, lost = lost.len(), "worker lost");
                 self.setup.workers.remove(&worker);
-                if !self.setup.pool.is_healthy() {
-                    self.fail_waiting();
-                }
+            }
+            WorkerReport::Back(worker, hired) => {
+                self.setup.pool.add_worker(worker, hired.limits);
+                self.setup.workers.insert(worker, hired.messages);
             }
         }
     }

@@ -28,8 +28,6 @@ use crate::worker_thread::{self, WorkerSetup};
 const SUBMISSIONS: usize = 1024;
 /// Reports on their way from workers to a pool; a worker waits at the bound.
 const REPORTS: usize = 4096;
-/// Messages on their way to a worker: more than its sequences, so that the pool never waits.
-const WORKER_MESSAGES: usize = 1024;
 /// After the drain time has passed: how long cut streams have to write their last frame.
 const LAST_FRAMES: Duration = Duration::from_millis(500);
 
@@ -216,15 +214,21 @@ fn start_model(
             threads: config.threads,
             kv_type: config.kv_type,
         };
-        let engine = LlamaEngine::new(loaded.clone(), &options).map_err(|error| models::from_engine(config, &error))?;
-        let limits = engine.limits();
-        info.context_tokens = info.context_tokens.min(limits.context_tokens);
-        pool.add_worker(id, limits);
-        let (messages_in, messages) = crossbeam_channel::bounded(WORKER_MESSAGES);
-        let worker = Worker::new(id, limits, info.vocabulary.clone(), policies.clone());
+        let make = {
+            let (config, loaded, policies) = (config.clone(), loaded.clone(), policies.clone());
+            let vocabulary = info.vocabulary.clone();
+            move || {
+                let engine = LlamaEngine::new(loaded.clone(), &options);
+                let engine = engine.map_err(|error| models::from_engine(&config, &error))?;
+                let worker = Worker::new(id, engine.limits(), vocabulary.clone(), policies.clone());
+                Ok((engine, worker))
+            }
+        };
         let metrics = metrics.worker(&config.id, &id.to_string());
-        worker_thread::spawn(engine, WorkerSetup { id, worker, messages, reports: reports_in.clone(), metrics })?;
-        workers.insert(id, messages_in);
+        let hired = worker_thread::spawn(WorkerSetup { id, reports: reports_in.clone(), metrics }, make)?;
+        info.context_tokens = info.context_tokens.min(hired.limits.context_tokens);
+        pool.add_worker(id, hired.limits);
+        workers.insert(id, hired.messages);
     }
     let (submissions_in, submissions) = crossbeam_channel::bounded(SUBMISSIONS);
     let pool_metrics = metrics.pool(&config.id);

@@ -114,7 +114,7 @@ impl Streams {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use camshaft_core::ids::Generation;
     use camshaft_core::message::{FinishReason, Usage};
     use camshaft_core::policy::{AuthOutcome, AuthRequest, ValidateOutcome, ValidateRequest};
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct NoPolicies;
+    pub(crate) struct NoPolicies;
 
     impl PolicySet for NoPolicies {
         fn generation(&self) -> Generation {

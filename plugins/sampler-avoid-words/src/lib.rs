@@ -4,9 +4,9 @@
 //! far ends with the beginning of a word, tokens that go on with the rest of it. A word is found inside others too:
 //! with `red` in the list, `bored` cannot appear. Words of the prompt are not looked at.
 //!
-//! It only bans. Keep a sampler that heeds temperature and the rest in the chain, best after this one
-//! (`10-avoid-words.wasm`, `20-standard.wasm`), so that top-k counts tokens that may be drawn. Where a sampler before this
-//! one left only banned tokens, the host draws the best token that is not banned.
+//! It only bans. Alone it is followed by the host's own standard chain, so temperature and the rest count as ever. Beside
+//! another sampler it comes best first (`10-avoid-words.wasm`, `20-standard.wasm`), so that top-k counts tokens that may be
+//! drawn. Where a sampler before this one left only banned tokens, the host draws the best token that is not banned.
 //!
 //! | setting | |
 //! |---|---|

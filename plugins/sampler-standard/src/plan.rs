@@ -14,7 +14,8 @@ pub enum Step {
     Temperature(f32),
 }
 
-/// The steps that have an effect, in llama.cpp's order.
+/// The steps that have an effect, in llama.cpp's order. The last one settles the row: after `KeepBest` or `Temperature`,
+/// even of 1, the host draws from it as it is.
 pub fn plan(r: &Request) -> Vec<Step> {
     let mut steps = Vec::with_capacity(8);
     if !r.logit_bias_ids.is_empty() {
@@ -44,9 +45,7 @@ pub fn plan(r: &Request) -> Vec<Step> {
     if r.min_p > 0.0 {
         steps.push(Step::KeepMinP(r.min_p));
     }
-    if r.temperature != 1.0 {
-        steps.push(Step::Temperature(r.temperature));
-    }
+    steps.push(Step::Temperature(r.temperature));
     steps
 }
 
@@ -79,7 +78,7 @@ mod tests {
 
     #[test]
     fn leaves_out_every_step_that_is_off() {
-        assert_eq!(plan(&off()), []);
+        assert_eq!(plan(&off()), [Step::Temperature(1.0)]);
     }
 
     #[test]
@@ -116,7 +115,10 @@ mod tests {
             Request { frequency_penalty: -0.5, ..off() },
             Request { presence_penalty: 0.5, ..off() },
         ] {
-            assert!(matches!(plan(&request)[..], [Step::Penalize { last_n: 64, .. }]), "{request:?}");
+            assert!(
+                matches!(plan(&request)[..], [Step::Penalize { last_n: 64, .. }, Step::Temperature(1.0)]),
+                "{request:?}"
+            );
         }
     }
 

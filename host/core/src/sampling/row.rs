@@ -19,6 +19,7 @@ pub struct Row {
     logits: Vec<f32>,
     candidates: Vec<Candidate>,
     narrowed: bool,
+    settled: bool,
     history: History,
     text: Vec<u8>,
     draws: Draws,
@@ -57,7 +58,7 @@ impl Row {
     /// # Errors
     /// NaN, +infinity, or nothing finite.
     pub fn load(&mut self, logits: &[f32]) -> Result<(), InvalidLogits> {
-        self.narrowed = false;
+        (self.narrowed, self.settled) = (false, false);
         self.candidates.clear();
         self.logits.clear();
         self.logits.extend_from_slice(logits);
@@ -83,6 +84,12 @@ impl Row {
     /// Number of candidates left.
     pub fn candidates(&self) -> usize {
         if self.narrowed { self.candidates.len() } else { self.logits.len() }
+    }
+
+    /// Whether a temperature was set (1 counts) or the best candidate kept since the logits came: the row is then a
+    /// distribution to draw from as it is.
+    pub fn is_settled(&self) -> bool {
+        self.settled
     }
 
     /// Tokens drawn so far.
@@ -150,6 +157,7 @@ impl Row {
         check("temperature", t, t.is_finite() && t > 0.0)?;
         let scale = 1.0 / t;
         check("temperature", t, scale.is_finite())?;
+        self.settled = true;
         if t == 1.0 {
             return Ok(());
         }
@@ -163,6 +171,7 @@ impl Row {
 
     /// Keeps the candidate with the largest logit.
     pub fn keep_best(&mut self) {
+        self.settled = true;
         if self.narrowed {
             self.candidates.sort_unstable_by(best_first);
             self.candidates.truncate(1);

@@ -21,7 +21,7 @@ const SEED_MARK: u64 = 0x7361_6d70_6c65_7273;
 /// A request's chain.
 pub(crate) struct Chain {
     links: Vec<Sampler>,
-    /// Shapes instead of the links once there are none.
+    /// Shapes after links that leave temperature and choice open, or instead of them once there are none.
     native: StandardChain,
     /// Keeps the generation alive that the request began with.
     _set: Arc<LoadedSet>,
@@ -89,7 +89,9 @@ impl TokenSampler for Chain {
                 }
             }
         }
-        if self.links.is_empty() { self.native.sample(row) } else { Ok(None) }
+        // What the client asked for counts under any chain: without this, temperature 0 would draw at random after a
+        // policy that only bans words.
+        if row.is_settled() { Ok(None) } else { self.native.sample(row) }
     }
 }
 

@@ -176,6 +176,29 @@ fn a_word_to_avoid_does_not_appear_across_tokens() {
 }
 
 #[test]
+fn a_chain_that_leaves_the_choice_open_is_followed_by_the_standard_one() {
+    let rig = rig(&[
+        ("sampler/10-avoid.wasm", &component("plugins/sampler-avoid-words")),
+        ("sampler/10-avoid.toml", b"[settings]\nwords = [\"nothing of this\"]"),
+    ]);
+    let tuned = SamplingParams { temperature: 0.7, top_k: 2, seed: 5, ..SamplingParams::default() };
+    for params in [SamplingParams::greedy(), tuned] {
+        let mut request = sampling_request();
+        request.params = params.clone();
+        let mut sampler = rig.sampler(&request).unwrap();
+        let mut native = StandardChain::new(params.clone());
+        let (mut ours, mut theirs) = (Row::new(&[Token(0)], params.seed), Row::new(&[Token(0)], params.seed));
+        for step in 0..50 {
+            let logits = [0, 1, 2, 3, 4, 5].map(|i| ((i * 5 + step * 3) % 7) as f32 * 0.3);
+            ours.load(&logits).unwrap();
+            theirs.load(&logits).unwrap();
+            let (a, b) = (drawn(&mut *sampler, &mut ours).unwrap(), drawn(&mut native, &mut theirs).unwrap());
+            assert_eq!(a, b, "step {step} with {params:?}");
+        }
+    }
+}
+
+#[test]
 fn a_request_may_name_its_samplers() {
     let rig = rig(&[
         ("sampler/10-a.wasm", &component("guests/misbehave-sampler")),

@@ -63,6 +63,14 @@ fn says_which_import_is_not_granted() {
         "imports wasi:http/outgoing-handler, which is not granted",
     );
     check(
+        forge(&["wasi:cli/command-line@0.2.0"], &[PLUGIN, AUTH]),
+        "imports wasi:cli/command-line, which is not granted",
+    );
+    check(
+        forge(&["wasi:cli/environment@0.3.0"], &[PLUGIN, AUTH]),
+        "imports wasi:cli/environment@0.3.0, which is not granted",
+    );
+    check(
         forge(&["camshaft:policy/files@0.1.0"], &[PLUGIN, AUTH]),
         "imports camshaft:policy/files, which is not granted",
     );

@@ -27,7 +27,10 @@ pub(crate) struct Rig {
 
 /// The bytes of a built component: `plugins/auth-api-keys`, `guests/misbehave-auth`.
 pub(crate) fn component(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target").join(format!("{name}.wasm"));
+    // The target directory may be anywhere; this test runs from `<target>/<profile>/deps`.
+    let test = std::env::current_exe().unwrap();
+    let target = test.ancestors().nth(3).unwrap();
+    let path = target.join(format!("{name}.wasm"));
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}; run cargo xtask plugins", path.display()))
 }
 

@@ -1,0 +1,105 @@
+//! A worker thread with the fake engine: what a panic costs, and what comes after it.
+use camshaft_core::engine::{Batch, EngineError};
+use camshaft_core::fake::FakeEngine;
+use camshaft_core::ids::{Generation, SeqId, Token};
+use camshaft_core::policy::{Fault, SamplerHook, SamplingRequest, TokenSampler};
+use camshaft_core::sampling::{SamplingParams, StandardChain};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::metrics::ServerMetrics;
+use crate::streams::tests::NoPolicies;
+
+const ID: WorkerId = WorkerId(3);
+const PATIENCE: Duration = Duration::from_secs(60);
+const LIMITS: EngineLimits = EngineLimits { sequences: 4, kv_tokens: 256, batch_tokens: 32, context_tokens: 128 };
+
+#[derive(Debug)]
+struct Native;
+
+impl SamplerHook for Native {
+    fn open(&self, _: Generation, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+        Ok(Box::new(StandardChain::new(request.params.clone())))
+    }
+}
+
+/// Panics at its first decode if it is told to.
+struct Fragile {
+    engine: FakeEngine,
+    panics: bool,
+}
+
+impl Engine for Fragile {
+    fn limits(&self) -> EngineLimits {
+        self.engine.limits()
+    }
+    fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        assert!(!self.panics, "as the test asked");
+        self.engine.decode(batch)
+    }
+    fn logits(&self, row: usize) -> &[f32] {
+        self.engine.logits(row)
+    }
+    fn truncate(&mut self, seq: SeqId, from: u32) {
+        self.engine.truncate(seq, from);
+    }
+    fn share_prefix(&mut self, from: SeqId, to: SeqId, len: u32) {
+        self.engine.share_prefix(from, to, len);
+    }
+}
+
+fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
+    let (sender, events) = mpsc::channel(64);
+    let start = Start {
+        id: RequestId(id),
+        model: "fake".to_owned(),
+        tenant: "t".into(),
+        generation: Generation(0),
+        prompt: [Token(97)].into(),
+        params: SamplingParams::greedy(),
+        samplers: None,
+        choice: 0,
+        max_tokens: 4,
+        stop: Vec::new(),
+        ignore_eos: true,
+        logprobs: None,
+    };
+    let stream = Stream::new(sender, Arc::new(NoPolicies));
+    (WorkerMessage::Start { start: Box::new(start), stream }, events)
+}
+
+#[test]
+fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
+    let metrics = ServerMetrics::new(&prometheus::Registry::new()).unwrap().worker("fake", "3");
+    let (reports_in, reports) = crossbeam_channel::bounded(64);
+    let mut lives = 0;
+    let make = move || {
+        lives += 1;
+        if lives == 2 {
+            return Err(ServerError::BadData("no memory at the moment".to_owned()));
+        }
+        let engine = Fragile { engine: FakeEngine::new(LIMITS, 1), panics: lives == 1 };
+        let vocabulary = FakeEngine::info(LIMITS).vocabulary;
+        Ok((engine, Worker::new(ID, LIMITS, vocabulary, Arc::new(Native))))
+    };
+    let setup = WorkerSetup { id: ID, reports: reports_in, metrics: metrics.clone() };
+    let first = spawn(setup, make).unwrap();
+    let (message, mut events) = start(1);
+    first.messages.send(message).unwrap();
+    assert!(matches!(reports.recv_timeout(PATIENCE).unwrap(), WorkerReport::Gone(ID)));
+    assert_eq!(events.blocking_recv(), None, "the client is told by the end of its channel");
+    let WorkerReport::Back(ID, second) = reports.recv_timeout(PATIENCE).unwrap() else { panic!("it comes back") };
+    assert_eq!((second.limits, metrics.restarts.get()), (LIMITS, 1));
+    let (message, mut events) = start(2);
+    second.messages.send(message).unwrap();
+    let mut last = None;
+    while let Some(event) = events.blocking_recv() {
+        last = Some(event);
+    }
+    assert!(matches!(last, Some(Event::Finished { usage, .. }) if usage.generated_tokens == 4), "{last:?}");
+    // It ends with its sender, and nobody restarts what ended in order.
+    drop(second);
+    let gone = |report: &WorkerReport| matches!(report, WorkerReport::Gone(ID));
+    assert!(reports.iter().any(|report| gone(&report)));
+    assert_eq!((metrics.up.get(), metrics.restarts.get()), (0, 1));
+}
