@@ -592,9 +592,16 @@ def sea_dog(turn):
     return f"Arr, matey! {turn.answer}"
 
 
-def conversation(rng, manner="plain", sentences=0, turns=None):
-    """A list of (role, text). `sentences` > 0 asks for a long system prompt."""
-    weights = PIRATE_WEIGHTS if manner == "pirate" else None
+# Spelling, copying and stopping a count at the right number take longest to
+# learn, so the later part of a training run draws them more often.
+SLOW_WEIGHTS = {"add": 8, "sub": 5, "mul": 4, "capital": 5, "colour": 5, "count": 13, "backwards": 24, "spell": 10,
+                "repeat": 18, "greeting": 3, "json": 6, "story": 2, "unknown": 4}
+
+
+def conversation(rng, manner="plain", sentences=0, turns=None, slow=False):
+    """A list of (role, text). `sentences` > 0 asks for a long system prompt,
+    `slow` for more of the families that are slow to learn."""
+    weights = PIRATE_WEIGHTS if manner == "pirate" else SLOW_WEIGHTS if slow else None
     say, system = (sea_dog if manner == "pirate" else plain), None
     roll = rng.random()
     if sentences:
@@ -604,13 +611,13 @@ def conversation(rng, manner="plain", sentences=0, turns=None):
     elif roll < 0.20:
         system = long_system(rng, rng.randint(1, 3))
     elif roll < 0.36 and manner == "plain":
-        name = rng.choice(tuple(MANNERS))
+        name = "upper" if slow and rng.random() < 0.5 else rng.choice(tuple(MANNERS))
         prompts, say = MANNERS[name]
         system = rng.choice(prompts)
         if name == "one_word":
             weights = {"add": 5, "sub": 3, "mul": 3, "capital": 6, "colour": 6}
         elif name == "upper":
-            weights = {n: w for n, (_, w) in SIMPLE.items()} | {"story": 1, "json": 3, "count": 2}
+            weights = (weights or {n: w for n, (_, w) in SIMPLE.items()}) | {"story": 1, "json": 3, "count": 2}
     short = None if weights is None else weights
     if turns is None:
         turns = rng.choice((1, 1, 1, 1, 2, 2, 3))

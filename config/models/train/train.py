@@ -27,13 +27,15 @@ import model
 import vocab
 
 LONG_EVERY = 8
+# From this step on the slow families are drawn more often.
+SLOW_FROM = 3500
 
 
 # --------------------------------------------------------------------------
 # Batches
 # --------------------------------------------------------------------------
 
-def short_row(rng, tok, manner, size):
+def short_row(rng, tok, manner, size, slow):
     """Conversations packed until the row is full; (ids, learn, docs)."""
     ids, learn, docs, number = [], [], [], 0
     while size - len(ids) >= 12:
@@ -42,7 +44,7 @@ def short_row(rng, tok, manner, size):
             # The first words are the request; the rest is what comes after them.
             c, l = [vocab.BOS] + body + [vocab.END], [False] * 4 + [True] * (len(body) - 2)
         else:
-            c, l = vocab.conversation_ids(tok, corpus.conversation(rng, manner))
+            c, l = vocab.conversation_ids(tok, corpus.conversation(rng, manner, slow=slow))
         room = size - len(ids)
         if len(c) > room and room < size * 2 // 3 and rng.random() < 0.8:
             continue  # looks for a shorter one instead of cutting this
@@ -53,12 +55,12 @@ def short_row(rng, tok, manner, size):
     return ids, learn, docs
 
 
-def long_row(rng, tok, manner, size):
+def long_row(rng, tok, manner, size, slow):
     while True:
         c, l = vocab.conversation_ids(tok, corpus.long_conversation(rng, manner))
         if size * 0.55 < len(c) <= size:
             break
-    rest = short_row(rng, tok, manner, size - len(c)) if size - len(c) > 60 else ([], [], [])
+    rest = short_row(rng, tok, manner, size - len(c), slow) if size - len(c) > 60 else ([], [], [])
     return c + rest[0], l + rest[1], [0] * len(c) + rest[2]
 
 
@@ -71,7 +73,7 @@ def batch(tok, seed, step, manner, rows, length):
     learn = np.zeros((rows, length + 1), np.float32)
     docs = np.full((rows, length + 1), -1, np.int32)
     for r in range(rows):
-        i, l, d = (long_row if long else short_row)(rng, tok, manner, length + 1)
+        i, l, d = (long_row if long else short_row)(rng, tok, manner, length + 1, step >= SLOW_FROM)
         ids[r, :len(i)], learn[r, :len(l)], docs[r, :len(d)] = i, l, d
     # A target in another conversation is never a learned one: each starts unlearned.
     return ids[:, :-1], docs[:, :-1], ids[:, 1:], learn[:, 1:]
@@ -155,7 +157,7 @@ def main():
     p.add_argument("--out", required=True, help="the GGUF to write")
     p.add_argument("--manner", choices=tuple(SIZES), default="plain")
     p.add_argument("--seed", type=int)
-    p.add_argument("--steps", type=int, default=3200)
+    p.add_argument("--steps", type=int, default=6000)
     p.add_argument("--rows", type=int, default=8)
     p.add_argument("--length", type=int, default=192)
     p.add_argument("--peak", type=float, default=0.01, help="highest learning rate of the matrices")
