@@ -11,6 +11,7 @@ pub mod ids;
 pub mod ledger;
 pub mod limits;
 pub mod message;
+pub mod pages;
 pub mod policy;
 pub mod pool;
 
