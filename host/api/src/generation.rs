@@ -157,7 +157,7 @@ impl Running {
                 choice.events = None;
                 Some(Err(error.into()))
             }
-            Some(Event::Progressed { .. } | Event::Facts(_)) => None,
+            Some(Event::Admitted { .. } | Event::Parked { .. } | Event::Progressed { .. } | Event::Facts(_)) => None,
             None => {
                 choice.events = None;
                 Some(Err(ApiError::PoolGone))
@@ -221,6 +221,7 @@ fn start(api: &Api, caller: &Caller, request: &GenerationRequest, (index, prompt
         id: api.next_request(),
         model: request.served.model.id.clone(),
         tenant: caller.principal.tenant.clone(),
+        priority: caller.principal.priority,
         generation: caller.policies.generation(),
         prompt: prompt.tokens.clone(),
         params,

@@ -1,5 +1,6 @@
 //! The engine seam: what core asks of whatever runs the model.
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::ids::{SeqId, Token};
@@ -113,6 +114,22 @@ pub trait Engine {
     fn logits(&self, row: usize) -> &[f32];
     /// Forgets what the sequence holds from position `from` on (0: everything).
     fn truncate(&mut self, seq: SeqId, from: u32);
-    /// Lets `to` (empty) begin with the first `len` tokens of `from`, without decoding them.
-    fn share_prefix(&mut self, from: SeqId, to: SeqId, len: u32);
+    /// What the model's state allows beside decoding.
+    fn reuse(&self) -> Reuse;
+    /// Lets `to`, which holds everything before `range`, go on with what `from` holds there, without decoding it.
+    fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>);
+    /// A copy of what the sequence holds at the positions of `range`; `None` if it cannot be copied.
+    fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>>;
+    /// Lets the sequence, which holds everything before `range`, go on with the positions of `range` from a copy that was
+    /// saved of those and perhaps of others around them. False if it cannot be; the sequence is then as before.
+    fn restore(&mut self, seq: SeqId, range: Range<u32>, state: &[u8]) -> bool;
+}
+
+/// What can be done with the state of a model's sequences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reuse {
+    /// Any range of positions can be shared, saved and restored.
+    Ranges,
+    /// Only everything from position 0 on (recurrent and hybrid models): parking works, prefixes are not shared.
+    Whole,
 }

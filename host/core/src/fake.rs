@@ -1,7 +1,9 @@
 //! A deterministic engine without a model, for tests and simulation.
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::engine::{Batch, Engine, EngineError, EngineLimits, ModelInfo, Tokenizer};
+use crate::engine::{Batch, Engine, EngineError, EngineLimits, ModelInfo, Reuse, Tokenizer};
 use crate::ids::{SeqId, Token};
 use crate::vocabulary::Vocabulary;
 
@@ -14,19 +16,41 @@ pub const END: Token = Token(256);
 pub struct FakeEngine {
     limits: EngineLimits,
     seed: u64,
-    sequences: Vec<Vec<Token>>,
+    sequences: Vec<Vec<Cell>>,
+    next_cell: u64,
     /// Logits by row of the last batch; empty where none were asked for.
     rows: Vec<Vec<f32>>,
     /// Steps left until one fails, for tests of failure.
     pub fail_in: Option<u32>,
     /// Logit of the end token (the letters lie between 0 and 10).
     pub end_logit: f32,
+    /// Tokens decoded since the beginning.
+    pub decoded: usize,
+    /// What it says it can do with state.
+    pub reuse: Reuse,
+}
+
+/// A token's place in the cache, which several sequences may share.
+#[derive(Debug, Clone, Copy)]
+struct Cell {
+    token: Token,
+    id: u64,
 }
 
 impl FakeEngine {
     pub fn new(limits: EngineLimits, seed: u64) -> Self {
         let sequences = vec![Vec::new(); limits.sequences as usize];
-        Self { limits, seed, sequences, rows: Vec::new(), fail_in: None, end_logit: 5.0 }
+        Self {
+            limits,
+            seed,
+            sequences,
+            next_cell: 0,
+            rows: Vec::new(),
+            fail_in: None,
+            end_logit: 5.0,
+            decoded: 0,
+            reuse: Reuse::Ranges,
+        }
     }
 
     /// A description that fits: bytes, and one end token.
@@ -46,16 +70,21 @@ impl FakeEngine {
         }
     }
 
-    /// KV tokens in use.
+    /// KV tokens in use; what is shared counts once.
     pub fn used(&self) -> usize {
-        self.sequences.iter().map(Vec::len).sum()
+        self.sequences.iter().flatten().map(|cell| cell.id).collect::<BTreeSet<_>>().len()
+    }
+
+    fn push(&mut self, seq: SeqId, token: Token) {
+        self.sequences[seq.0 as usize].push(Cell { token, id: self.next_cell });
+        self.next_cell += 1;
     }
 
     fn row(&self, seq: SeqId) -> Vec<f32> {
         // FNV-1a over the whole sequence.
         let mut hash = 0xcbf2_9ce4_8422_2325u64 ^ self.seed;
-        for token in &self.sequences[seq.0 as usize] {
-            hash = (hash ^ u64::from(token.0)).wrapping_mul(0x0100_0000_01b3);
+        for cell in &self.sequences[seq.0 as usize] {
+            hash = (hash ^ u64::from(cell.token.0)).wrapping_mul(0x0100_0000_01b3);
         }
         let mut logits = vec![-10.0; 257];
         for (i, letter) in (b'a'..=b'z').enumerate() {
@@ -87,12 +116,13 @@ impl Engine for FakeEngine {
         }
         self.rows.clear();
         for row in 0..batch.len() {
-            let held = self.sequences.get_mut(batch.seqs[row].0 as usize);
+            let held = self.sequences.get(batch.seqs[row].0 as usize);
             let held = held.ok_or_else(|| EngineError::BadBatch(format!("sequence {}", batch.seqs[row])))?;
             if held.len() != batch.positions[row] as usize {
                 return Err(EngineError::BadBatch(format!("position {} after {}", batch.positions[row], held.len())));
             }
-            held.push(batch.tokens[row]);
+            self.push(batch.seqs[row], batch.tokens[row]);
+            self.decoded += 1;
             let logits = if batch.wants_logits[row] { self.row(batch.seqs[row]) } else { Vec::new() };
             self.rows.push(logits);
         }
@@ -107,9 +137,35 @@ impl Engine for FakeEngine {
         self.sequences[seq.0 as usize].truncate(from as usize);
     }
 
-    fn share_prefix(&mut self, from: SeqId, to: SeqId, len: u32) {
-        let prefix = self.sequences[from.0 as usize][..len as usize].to_vec();
-        self.sequences[to.0 as usize] = prefix;
+    fn reuse(&self) -> Reuse {
+        self.reuse
+    }
+
+    fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) {
+        let range = range.start as usize..range.end as usize;
+        assert_eq!(self.sequences[to.0 as usize].len(), range.start, "shares where the sequence ends");
+        let cells = self.sequences[from.0 as usize][range].to_vec();
+        self.sequences[to.0 as usize].extend(cells);
+    }
+
+    fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>> {
+        assert!(self.reuse == Reuse::Ranges || range.start == 0, "only whole sequences");
+        let mut state = range.start.to_le_bytes().to_vec();
+        let cells = self.sequences[seq.0 as usize].get(range.start as usize..range.end as usize)?;
+        state.extend(cells.iter().flat_map(|cell| cell.token.0.to_le_bytes()));
+        Some(state)
+    }
+
+    fn restore(&mut self, seq: SeqId, range: Range<u32>, state: &[u8]) -> bool {
+        let mut words = state.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+        let Some(start) = words.next().filter(|&start| start <= range.start) else { return false };
+        let tokens: Vec<Token> = words.map(Token).collect();
+        let wanted = (range.start - start) as usize..(range.end - start) as usize;
+        let room = self.limits.kv_tokens as usize - self.used();
+        let fits = self.sequences[seq.0 as usize].len() == range.start as usize && wanted.len() <= room;
+        let Some(tokens) = tokens.get(wanted).filter(|_| fits) else { return false };
+        tokens.iter().for_each(|&token| self.push(seq, token));
+        true
     }
 }
 

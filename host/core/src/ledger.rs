@@ -3,11 +3,14 @@ use std::collections::HashMap;
 
 use crate::ids::RequestId;
 
-/// Who holds how much of a KV cache. `free + held == total` at all times.
+/// Who holds how much of a KV cache. `free + shared + held == total` at all times.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     total: u32,
     free: u32,
+    /// Held by the prefix tree for the running sequences together.
+    shared: u32,
+    /// Reserved by each request for itself.
     held: HashMap<RequestId, u32>,
 }
 
@@ -22,7 +25,7 @@ pub struct NoRoom {
 
 impl Ledger {
     pub fn new(total: u32) -> Self {
-        Self { total, free: total, held: HashMap::new() }
+        Self { total, free: total, shared: 0, held: HashMap::new() }
     }
 
     pub fn total(&self) -> u32 {
@@ -33,15 +36,33 @@ impl Ledger {
         self.free
     }
 
+    fn no_room(&self, wanted: u32) -> NoRoom {
+        NoRoom { wanted, free: self.free, total: self.total }
+    }
+
     /// Reserves `tokens` for a request that holds nothing yet.
     pub fn reserve(&mut self, id: RequestId, tokens: u32) -> Result<(), NoRoom> {
         let fresh = !self.held.contains_key(&id);
         if tokens > self.free || !fresh {
-            return Err(NoRoom { wanted: tokens, free: self.free, total: self.total });
+            return Err(self.no_room(tokens));
         }
         self.held.insert(id, tokens);
         self.free -= tokens;
         Ok(())
+    }
+
+    /// Reserves `tokens` more for a request that holds some.
+    pub fn grow(&mut self, id: RequestId, tokens: u32) -> Result<(), NoRoom> {
+        let no_room = self.no_room(tokens);
+        let held = self.held.get_mut(&id).filter(|_| tokens <= self.free).ok_or(no_room)?;
+        *held += tokens;
+        self.free -= tokens;
+        Ok(())
+    }
+
+    /// What a request holds for itself.
+    pub fn held(&self, id: RequestId) -> u32 {
+        self.held.get(&id).copied().unwrap_or(0)
     }
 
     /// Gives back what a request holds; nothing if it holds nothing.
@@ -49,9 +70,20 @@ impl Ledger {
         self.free += self.held.remove(&id).unwrap_or(0);
     }
 
+    /// Sets what the tree holds from now on.
+    pub fn set_shared(&mut self, tokens: u32) -> Result<(), NoRoom> {
+        let room = self.free + self.shared;
+        if tokens > room {
+            return Err(self.no_room(tokens - self.shared));
+        }
+        (self.free, self.shared) = (room - tokens, tokens);
+        Ok(())
+    }
+
     /// Whether the account is balanced.
     pub fn check(&self) -> bool {
-        u64::from(self.free) + self.held.values().map(|&held| u64::from(held)).sum::<u64>() == u64::from(self.total)
+        let held: u64 = self.held.values().map(|&held| u64::from(held)).sum();
+        u64::from(self.free) + u64::from(self.shared) + held == u64::from(self.total)
     }
 }
 
@@ -71,13 +103,33 @@ mod tests {
         assert_eq!(ledger.free(), 10);
     }
 
+    #[test]
+    fn shared_tokens_and_growth_take_from_the_same_room() {
+        let mut ledger = Ledger::new(10);
+        assert!(ledger.set_shared(4).is_ok() && ledger.reserve(RequestId(1), 3).is_ok());
+        assert_eq!(ledger.grow(RequestId(1), 4), Err(NoRoom { wanted: 4, free: 3, total: 10 }));
+        assert!(ledger.grow(RequestId(1), 3).is_ok());
+        assert_eq!((ledger.held(RequestId(1)), ledger.free()), (6, 0));
+        assert!(ledger.grow(RequestId(2), 0).is_err(), "it holds nothing to grow from");
+        assert_eq!(ledger.set_shared(5), Err(NoRoom { wanted: 1, free: 0, total: 10 }));
+        assert!(ledger.set_shared(1).is_ok() && ledger.check());
+        assert_eq!(ledger.free(), 3);
+    }
+
     proptest! {
         #[test]
-        fn stays_balanced(acts in prop::collection::vec((0u64..8, 0u32..40, any::<bool>()), 0..200)) {
+        fn stays_balanced(acts in prop::collection::vec((0u64..8, 0u32..40, 0u8..4), 0..200)) {
             let mut ledger = Ledger::new(100);
-            for (id, tokens, reserve) in acts {
-                if reserve { let _ = ledger.reserve(RequestId(id), tokens); } else { ledger.release(RequestId(id)); }
+            for (id, tokens, act) in acts {
+                let before = ledger.clone();
+                let done = match act {
+                    0 => ledger.reserve(RequestId(id), tokens).is_ok(),
+                    1 => ledger.grow(RequestId(id), tokens).is_ok(),
+                    2 => ledger.set_shared(tokens).is_ok(),
+                    _ => { ledger.release(RequestId(id)); true }
+                };
                 prop_assert!(ledger.check());
+                prop_assert!(done || before.free() == ledger.free());
             }
         }
     }

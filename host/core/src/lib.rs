@@ -4,6 +4,7 @@
 //! threads. Everything here is deterministic: time comes in as a value, randomness from a seed.
 #![forbid(unsafe_code)]
 
+pub mod cache;
 pub mod engine;
 pub mod fake;
 pub mod fcfs;
@@ -13,6 +14,7 @@ pub mod limits;
 pub mod message;
 pub mod pages;
 pub mod policy;
+pub mod prefix;
 pub mod pool;
 
 pub mod request;

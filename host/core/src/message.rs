@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, RequestId, TenantId, Token};
-use crate::policy::WorkerFacts;
+use crate::policy::{Priority, WorkerFacts};
 use crate::sampling::SamplingParams;
 
 /// Host to worker.
@@ -17,6 +17,8 @@ pub enum Command {
     Start(Box<Start>),
     /// Stop a generation at the next step. Answered by `Finished` with `Cancelled`, or by nothing if it is unknown.
     Cancel { id: RequestId },
+    /// Take a generation's place in the KV cache away for now; it goes on when the worker has room and nothing else waits.
+    Park { id: RequestId },
     /// Prompt tokens to prefill per step at the most; 0: the worker's own choice.
     PrefillBudget { tokens: u32 },
 }
@@ -27,6 +29,8 @@ pub struct Start {
     pub id: RequestId,
     pub model: String,
     pub tenant: TenantId,
+    /// Who is parked first when the KV cache is full: the lowest, and of those the latest.
+    pub priority: Priority,
     /// The policies that the request began with.
     pub generation: Generation,
     /// At least one token, and room for one more in the context.
@@ -50,6 +54,10 @@ pub struct Start {
 /// Worker to host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Event {
+    /// It has its room in the KV cache; what the facts before it say includes that.
+    Admitted { id: RequestId },
+    /// It lost its place in the KV cache for now and comes back by itself.
+    Parked { id: RequestId },
     /// The prompt's first chunk is in a batch.
     Started { id: RequestId, cached_tokens: u32 },
     /// Text was generated. Always whole UTF-8 characters, never part of a stop string.
@@ -68,7 +76,9 @@ impl Event {
     /// The request an event speaks of.
     pub fn id(&self) -> Option<RequestId> {
         match self {
-            Event::Started { id, .. }
+            Event::Admitted { id }
+            | Event::Parked { id }
+            | Event::Started { id, .. }
             | Event::Delta { id, .. }
             | Event::Progressed { id, .. }
             | Event::Finished { id, .. }

@@ -9,15 +9,17 @@ use std::time::Duration;
 use crate::engine::EngineLimits;
 use crate::fcfs::Fcfs;
 use crate::ids::{Generation, PolicyName, RequestId, WorkerId};
-use crate::ledger::Ledger;
 use crate::message::{Command, Event, Start, WorkerError};
 use crate::policy::{
     Action, Arrival, Fault, FaultKind, Scheduler, SchedulerEvent, SchedulerHook, SchedulingPoint, WorkerFacts,
 };
 use crate::request::{Cancelled, Stage};
+use crate::worker::Reserve;
 
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+/// Room for so many tokens of output is asked for where not all of it is reserved.
+const LEAST_OUTPUT: u32 = 32;
 
 /// What the pool wants done by whoever owns the threads.
 #[derive(Debug, PartialEq)]
@@ -49,10 +51,12 @@ struct Entry {
 
 #[derive(Debug)]
 struct WorkerAccount {
+    /// What it said last of itself.
     facts: WorkerFacts,
     sequences: u32,
     running: u32,
-    ledger: Ledger,
+    /// KV tokens of those that were sent and not admitted yet.
+    on_their_way: HashMap<RequestId, u32>,
 }
 
 impl WorkerAccount {
@@ -61,8 +65,7 @@ impl WorkerAccount {
         WorkerFacts {
             free_sequences: self.sequences - self.running,
             running_sequences: self.running,
-            kv_free: self.ledger.free(),
-            kv_total: self.ledger.total(),
+            kv_free: self.facts.kv_free.saturating_sub(self.on_their_way.values().sum()),
             ..self.facts.clone()
         }
     }
@@ -83,6 +86,7 @@ pub struct Pool {
     next_place: u64,
     waiting: usize,
     capacity: usize,
+    reserve: Reserve,
     workers: BTreeMap<WorkerId, WorkerAccount>,
     events: Vec<SchedulerEvent>,
     /// Worker facts that changed are a scheduling point too.
@@ -97,8 +101,8 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// `capacity`: generations that may wait.
-    pub fn new(hook: Arc<dyn SchedulerHook>, capacity: usize) -> Self {
+    /// `capacity`: generations that may wait. `reserve`: as its workers do.
+    pub fn new(hook: Arc<dyn SchedulerHook>, capacity: usize, reserve: Reserve) -> Self {
         let mut pool = Self {
             scheduler: Box::new(Fcfs::default()),
             policy: None,
@@ -110,6 +114,7 @@ impl Pool {
             next_place: 0,
             waiting: 0,
             capacity,
+            reserve,
             workers: BTreeMap::new(),
             events: Vec::new(),
             changed: false,
@@ -131,10 +136,10 @@ impl Pool {
             kv_total: limits.kv_tokens,
             prefilling_tokens: 0,
             tokens_per_second: 0.0,
-            can_park: false,
+            can_park: true,
         };
-        let ledger = Ledger::new(limits.kv_tokens);
-        self.workers.insert(worker, WorkerAccount { facts, sequences: limits.sequences, running: 0, ledger });
+        let account = WorkerAccount { facts, sequences: limits.sequences, running: 0, on_their_way: HashMap::new() };
+        self.workers.insert(worker, account);
         self.changed = true;
     }
 
@@ -224,8 +229,15 @@ impl Pool {
             Event::Facts(facts) => {
                 if let Some(account) = self.workers.get_mut(&worker) {
                     account.facts = facts.clone();
+                    self.changed = true;
                 }
             }
+            Event::Admitted { id } => {
+                if let Some(account) = self.workers.get_mut(&worker) {
+                    account.on_their_way.remove(id);
+                }
+            }
+            Event::Parked { id } => self.events.push(SchedulerEvent::Parked { id: *id }),
             Event::Delta { .. } => {}
         }
     }
@@ -235,7 +247,7 @@ impl Pool {
         self.entries.remove(&id);
         self.events.push(SchedulerEvent::Finished { id, generated_tokens });
         if let Some(account) = self.workers.get_mut(&worker) {
-            account.ledger.release(id);
+            account.on_their_way.remove(&id);
             account.running -= 1;
         }
     }
@@ -257,7 +269,7 @@ impl Pool {
         let waiting = self.entries.values().filter(|e| e.stage == Stage::Waiting).count();
         let on_workers = self.entries.len() - waiting;
         waiting == self.waiting
-            && self.workers.values().all(|w| w.ledger.check() && w.running <= w.sequences)
+            && self.workers.values().all(|w| w.running <= w.sequences && w.on_their_way.len() <= w.running as usize)
             && self.workers.values().map(|w| w.running as usize).sum::<usize>() == on_workers
     }
 
@@ -359,7 +371,12 @@ impl Pool {
         let mut chosen = std::collections::HashSet::new();
         for action in actions {
             match action {
-                Action::Park { id } => return Some(format!("parks request {id}, but no worker can park")),
+                Action::Park { id } => {
+                    let on_worker = self.entries.get(id).is_some_and(|entry| entry.stage.worker().is_some());
+                    if !on_worker {
+                        return Some(format!("parks request {id}, which does not run"));
+                    }
+                }
                 Action::PrefillBudget { worker, .. } if !workers.contains_key(worker) => {
                     return Some(format!("sets the budget of unknown worker {worker}"));
                 }
@@ -379,7 +396,7 @@ impl Pool {
                 let Some(facts) = workers.get_mut(worker).filter(|w| w.healthy) else {
                     return Some(format!("worker {worker} is unknown or down"));
                 };
-                let need = self.entries.get(id).map_or(0, |entry| kv_need(&entry.arrival));
+                let need = self.entries.get(id).map_or(0, |entry| self.kv_need(&entry.arrival));
                 if facts.free_sequences == 0 || facts.kv_free < need {
                     let (sequences, kv) = (facts.free_sequences, facts.kv_free);
                     return Some(format!(
@@ -393,9 +410,22 @@ impl Pool {
         None
     }
 
+    /// KV tokens that a generation is dispatched with. The worker has the last word: what does not fit waits there.
+    fn kv_need(&self, arrival: &Arrival) -> u32 {
+        let output = match self.reserve {
+            Reserve::Full => arrival.max_tokens,
+            Reserve::None | Reserve::Expected => arrival.max_tokens.min(LEAST_OUTPUT),
+        };
+        arrival.prompt_tokens.saturating_add(output)
+    }
+
     fn carry_out(&mut self, action: Action, out: &mut Vec<Output>) {
         match action {
-            Action::Park { .. } => {}
+            Action::Park { id } => {
+                if let Some(worker) = self.entries.get(&id).and_then(|entry| entry.stage.worker()) {
+                    out.push(Output::Send { worker, command: Command::Park { id } });
+                }
+            }
             Action::PrefillBudget { worker, tokens } => {
                 out.push(Output::Send { worker, command: Command::PrefillBudget { tokens } });
             }
@@ -404,13 +434,12 @@ impl Pool {
                 out.push(Output::Fail { id, error: WorkerError::Rejected(message) });
             }
             Action::Dispatch { id, worker } => {
+                let need = self.entries.get(&id).map_or(0, |entry| self.kv_need(&entry.arrival));
                 let (Some(entry), Some(account)) = (self.entries.get_mut(&id), self.workers.get_mut(&worker)) else {
                     return;
                 };
-                let reserved = account.ledger.reserve(id, kv_need(&entry.arrival)).is_ok();
-                let (true, Ok(()), Some(start)) = (reserved, entry.stage.dispatch(worker), entry.start.take()) else {
-                    return;
-                };
+                let (Ok(()), Some(start)) = (entry.stage.dispatch(worker), entry.start.take()) else { return };
+                account.on_their_way.insert(id, need);
                 account.running += 1;
                 self.waiting -= 1;
                 self.events.push(SchedulerEvent::Dispatched { id, worker });
@@ -419,11 +448,6 @@ impl Pool {
             }
         }
     }
-}
-
-/// KV tokens that a generation may need at the most.
-fn kv_need(arrival: &Arrival) -> u32 {
-    arrival.prompt_tokens.saturating_add(arrival.max_tokens)
 }
 
 #[cfg(test)]

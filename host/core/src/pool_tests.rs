@@ -73,6 +73,7 @@ fn start(id: u64) -> Box<Start> {
         id: RequestId(id),
         model: "m".to_owned(),
         tenant: "t".into(),
+        priority: Default::default(),
         generation: Generation(0),
         prompt: vec![crate::ids::Token(1); 10].into(),
         params: SamplingParams::greedy(),
@@ -86,7 +87,7 @@ fn start(id: u64) -> Box<Start> {
 }
 
 fn pool(hook: &Arc<Scripted>) -> Pool {
-    let mut pool = Pool::new(hook.clone(), 4);
+    let mut pool = Pool::new(hook.clone(), 4, Reserve::Full);
     pool.add_worker(W, LIMITS);
     pool
 }

@@ -7,17 +7,10 @@ use crate::ids::{RequestId, SeqId, Token};
 use crate::message::{Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
 use crate::policy::TokenSampler;
 use crate::sampling::{LogSoftmax, Row};
+use crate::pages::Namespace;
+use crate::prefix::NodeId;
 use crate::text::TextStream;
 use crate::vocabulary::Vocabulary;
-
-/// What a sequence does next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// The first `done` tokens of the prompt are in the KV cache.
-    Prefill { done: u32 },
-    /// `next` was drawn and is not in the KV cache yet.
-    Decode { next: Token },
-}
 
 /// What came of a step for one sequence.
 #[derive(Debug)]
@@ -27,13 +20,36 @@ pub enum Outcome {
     Failed(WorkerError),
 }
 
+/// Cells of a parked sequence that the prefix tree does not keep: those at positions up to `end`.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    pub(crate) end: u32,
+    pub(crate) state: Vec<u8>,
+}
+
 /// State of a generation between steps.
 pub struct Sequence {
     pub(crate) start: Box<Start>,
-    pub(crate) seq: SeqId,
-    pub(crate) phase: Phase,
+    /// Among those of its class, the lower the earlier.
+    pub(crate) place: u64,
+    /// `None` while it has no place on the engine: before it is admitted, and while it is parked.
+    pub(crate) seq: Option<SeqId>,
+    /// The prompt and what was drawn. The last one is never in the KV cache: decoding it gives the next.
+    pub(crate) tokens: Vec<Token>,
+    /// How many of `tokens` are in the KV cache.
+    pub(crate) done: u32,
+    /// How many came there without being computed for this request.
+    pub(crate) cached: u32,
+    /// Whether its client has heard of it.
+    pub(crate) started: bool,
     /// Tokens drawn.
     pub(crate) generated: u32,
+    /// Where the prompt (all but its last token, or nothing where prefixes cannot be shared) ends in the prefix tree,
+    /// and its length. `None`: it never was admitted.
+    pub(crate) prefix: Option<(NodeId, u32)>,
+    /// The cells from the end of the prefix on, while it is parked.
+    pub(crate) parked: Option<Parked>,
+    pub(crate) namespace: Namespace,
     context_tokens: u32,
     row: Row,
     sampler: Box<dyn TokenSampler>,
@@ -46,7 +62,7 @@ pub struct Sequence {
 impl fmt::Debug for Sequence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Sequence");
-        out.field("id", &self.start.id).field("seq", &self.seq).field("phase", &self.phase).finish_non_exhaustive()
+        out.field("id", &self.start.id).field("seq", &self.seq).field("done", &self.done).finish_non_exhaustive()
     }
 }
 
@@ -54,40 +70,63 @@ impl Sequence {
     /// A sequence whose prompt has not begun. `context_tokens` bounds prompt and output together.
     pub fn new(
         start: Box<Start>,
-        seq: SeqId,
         sampler: Box<dyn TokenSampler>,
         vocabulary: Arc<Vocabulary>,
         context_tokens: u32,
     ) -> Self {
-        let row = Row::new(&start.prompt, start.params.seed);
-        let text = TextStream::new(&start.stop);
-        let phase = Phase::Prefill { done: 0 };
-        let unreported = VecDeque::new();
-        Self { start, seq, phase, generated: 0, context_tokens, row, sampler, text, unreported, vocabulary }
+        let prompt = start.prompt.len();
+        // All the room that it will need, so that no token allocates.
+        let room = prompt.saturating_add(start.max_tokens as usize).min(context_tokens as usize).max(prompt);
+        let mut tokens = Vec::with_capacity(room);
+        tokens.extend_from_slice(&start.prompt);
+        Self {
+            place: 0,
+            seq: None,
+            tokens,
+            done: 0,
+            cached: 0,
+            started: false,
+            generated: 0,
+            prefix: None,
+            parked: None,
+            namespace: Namespace::Tenant(start.tenant.clone()),
+            context_tokens,
+            row: Row::new(&start.prompt, start.params.seed),
+            sampler,
+            text: TextStream::new(&start.stop),
+            unreported: VecDeque::new(),
+            vocabulary,
+            start,
+        }
     }
 
     pub fn id(&self) -> RequestId {
         self.start.id
     }
 
-    /// Tokens in the KV cache (before the step in progress).
-    pub(crate) fn position(&self) -> u32 {
-        match self.phase {
-            Phase::Prefill { done } => done,
-            Phase::Decode { .. } => self.start.prompt.len() as u32 + self.generated - 1,
-        }
+    /// Whether only the last token is left to decode. A prompt of one token decodes from the beginning.
+    pub(crate) fn is_decoding(&self) -> bool {
+        self.done as usize + 1 == self.tokens.len()
     }
 
-    /// Prompt tokens that are not in the KV cache yet.
-    pub(crate) fn prompt_left(&self) -> u32 {
-        match self.phase {
-            Phase::Prefill { done } => self.start.prompt.len() as u32 - done,
-            Phase::Decode { .. } => 0,
-        }
+    /// Tokens of the prompt (or, after it was parked, of everything) that are to be computed before the next one is drawn.
+    pub(crate) fn prefill_left(&self) -> u32 {
+        if self.is_decoding() { 0 } else { self.tokens.len() as u32 - self.done }
+    }
+
+    /// Tokens that are not in the prefix tree and so the sequence's own.
+    pub(crate) fn own_tokens(&self) -> u32 {
+        self.tokens.len() as u32 - self.prefix.map_or(0, |(_, len)| len)
+    }
+
+    /// The most tokens that it can still come to.
+    pub(crate) fn most_tokens(&self) -> u32 {
+        (self.start.prompt.len() as u32).saturating_add(self.start.max_tokens).min(self.context_tokens)
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        Usage { prompt_tokens: self.start.prompt.len() as u32, cached_tokens: 0, generated_tokens: self.generated }
+        let prompt_tokens = self.start.prompt.len() as u32;
+        Usage { prompt_tokens, cached_tokens: self.cached.min(prompt_tokens), generated_tokens: self.generated }
     }
 
     /// Draws the next token from the logits of the sequence's last position.
@@ -120,7 +159,7 @@ impl Sequence {
             let text = pushed.text + &self.text.rest();
             return Outcome::Ended(self.delta(text, true), FinishReason::Length);
         }
-        self.phase = Phase::Decode { next: token };
+        self.tokens.push(token);
         Outcome::GoesOn(self.delta(pushed.text, false))
     }
 

@@ -1,7 +1,7 @@
 //! The step plan: which tokens are decoded together next. Data, made by one function and carried out by another.
 use crate::engine::Batch;
 use crate::ids::SeqId;
-use crate::sequence::{Phase, Sequence};
+use crate::sequence::Sequence;
 
 /// One step.
 #[derive(Debug, Default)]
@@ -33,36 +33,34 @@ pub struct StepBudget {
 
 impl StepPlan {
     /// Plans decode tokens of all running sequences first, then prompt chunks in order of arrival up to the budget.
-    /// `sequences` are in order of arrival.
-    pub fn plan<'a>(&mut self, sequences: impl Iterator<Item = &'a Sequence> + Clone, budget: StepBudget) {
+    /// `sequences` are in order of arrival; `limits` says for each how far it may compute now.
+    pub fn plan(&mut self, sequences: &[Sequence], limits: &[u32], budget: StepBudget) {
         self.batch.clear();
         self.parts.clear();
-        for sequence in sequences.clone() {
-            if let Phase::Decode { next } = sequence.phase {
-                if self.batch.len() >= budget.batch_tokens {
-                    break;
-                }
-                let row = self.batch.push(next, sequence.position(), sequence.seq, true);
-                self.parts.push(Part { seq: sequence.seq, tokens: 1, row: Some(row), prefill: false });
+        for (sequence, &limit) in sequences.iter().zip(limits) {
+            if sequence.is_decoding() && limit > sequence.done && self.batch.len() < budget.batch_tokens {
+                self.add(sequence, sequence.done + 1, false);
             }
         }
         let mut left = (budget.batch_tokens - self.batch.len()).min(budget.prefill_tokens.max(1));
-        for sequence in sequences {
-            let Phase::Prefill { done } = sequence.phase else { continue };
-            if left == 0 {
-                break;
+        for (sequence, &limit) in sequences.iter().zip(limits) {
+            if !sequence.is_decoding() && limit > sequence.done && left > 0 {
+                let end = limit.min(sequence.done.saturating_add(left as u32));
+                left -= (end - sequence.done) as usize;
+                self.add(sequence, end, true);
             }
-            let prompt = &sequence.start.prompt;
-            let chunk = left.min(prompt.len() - done as usize);
-            left -= chunk;
-            let end = done as usize + chunk;
-            let mut row = None;
-            for (position, &token) in (done..).zip(&prompt[done as usize..end]) {
-                let last = position as usize + 1 == prompt.len();
-                let index = self.batch.push(token, position, sequence.seq, last);
-                row = last.then_some(index);
-            }
-            self.parts.push(Part { seq: sequence.seq, tokens: chunk as u32, row, prefill: true });
         }
+    }
+
+    /// Adds a sequence's tokens from where it is to `end`.
+    fn add(&mut self, sequence: &Sequence, end: u32, prefill: bool) {
+        let Some(seq) = sequence.seq else { return };
+        let mut row = None;
+        for position in sequence.done..end {
+            let last = position as usize + 1 == sequence.tokens.len();
+            let index = self.batch.push(sequence.tokens[position as usize], position, seq, last);
+            row = last.then_some(index);
+        }
+        self.parts.push(Part { seq, tokens: end - sequence.done, row, prefill });
     }
 }

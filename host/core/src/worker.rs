@@ -1,22 +1,31 @@
 //! A worker: the running generations of one engine, moved by commands and steps.
 //!
 //! Continuous batching: every step decodes one token of each running sequence and as much of the waiting prompts as the
-//! budget allows. State moves in `handle`, `step` and `end` only.
+//! budget allows. State moves in `handle`, `step`, `park` and `end` only.
+mod kv;
+mod pace;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kv::Kv;
+pub use kv::Reserve;
+use pace::Pace;
+
+use crate::cache::{CacheFacts, PrefixCache};
 use crate::engine::{Engine, EngineError, EngineLimits};
-use crate::ids::{RequestId, SeqId, WorkerId};
-use crate::ledger::Ledger;
+use crate::ids::{RequestId, WorkerId};
 use crate::message::{Command, Event, FinishReason, Start, WorkerError};
 use crate::policy::{SamplerHook, SamplingRequest, WorkerFacts};
-use crate::sequence::{Outcome, Phase, Sequence};
+use crate::sequence::{Outcome, Sequence};
 use crate::step::{Part, StepBudget, StepPlan};
 use crate::vocabulary::Vocabulary;
 
 /// A running request reports its progress to the scheduler once in so many tokens.
 const PROGRESS_EVERY: u32 = 32;
+/// A sequence that a scheduler parked waits behind all others.
+const LAST_PLACE: u64 = 1 << 63;
 
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,18 +36,36 @@ pub enum Step {
     Decoded { tokens: usize },
 }
 
+/// What a worker is made of.
+#[derive(Debug)]
+pub struct WorkerOptions {
+    pub id: WorkerId,
+    pub limits: EngineLimits,
+    pub vocabulary: Arc<Vocabulary>,
+    pub samplers: Arc<dyn SamplerHook>,
+    pub reserve: Reserve,
+    pub cache: PrefixCache,
+    /// The longest a step shall take while prompts are prefilled beside others that decode.
+    pub step_target: Duration,
+}
+
 /// The running generations of one engine.
 pub struct Worker {
     id: WorkerId,
     limits: EngineLimits,
     vocabulary: Arc<Vocabulary>,
     samplers: Arc<dyn SamplerHook>,
-    /// In order of arrival.
+    /// With a place on the engine, in order of arrival.
     sequences: Vec<Sequence>,
-    free: Vec<SeqId>,
-    ledger: Ledger,
+    /// Not admitted yet, or parked; the next one to be admitted last.
+    waiting: Vec<Sequence>,
+    next_place: u64,
+    kv: Kv,
     plan: StepPlan,
+    /// How far each of `sequences` may compute in this step.
+    limits_now: Vec<u32>,
     prefill_budget: u32,
+    pace: Pace,
     rate: Rate,
 }
 
@@ -68,49 +95,54 @@ impl Rate {
 }
 
 impl Worker {
-    pub fn new(
-        id: WorkerId,
-        limits: EngineLimits,
-        vocabulary: Arc<Vocabulary>,
-        samplers: Arc<dyn SamplerHook>,
-    ) -> Self {
+    pub fn new(options: WorkerOptions) -> Self {
+        let WorkerOptions { id, limits, vocabulary, samplers, reserve, cache, step_target } = options;
         Self {
             id,
             limits,
             vocabulary,
             samplers,
             sequences: Vec::new(),
-            free: (0..limits.sequences).rev().map(SeqId).collect(),
-            ledger: Ledger::new(limits.kv_tokens),
+            waiting: Vec::new(),
+            next_place: 0,
+            kv: Kv::new(limits, reserve, cache),
             plan: StepPlan::default(),
+            limits_now: Vec::new(),
             prefill_budget: 0,
+            pace: Pace::new(step_target),
             rate: Rate::default(),
         }
     }
 
     pub fn is_idle(&self) -> bool {
-        self.sequences.is_empty()
+        self.sequences.is_empty() && self.waiting.is_empty()
     }
 
-    /// Whether the KV account and the sequence ids add up.
+    /// Whether the KV account, the prefix tree and the sequence ids add up.
     pub fn check(&self) -> bool {
-        self.ledger.check()
-            && self.free.len() + self.sequences.len() == self.limits.sequences as usize
-            && (!self.is_idle() || self.ledger.free() == self.ledger.total())
+        self.kv.check(&self.sequences)
+            && self.waiting.iter().all(|s| s.seq.is_none())
+            && (!self.is_idle() || self.kv.free_tokens() == self.kv.total_tokens())
     }
 
     pub fn facts(&self) -> WorkerFacts {
         WorkerFacts {
             worker: self.id,
             healthy: true,
-            free_sequences: self.free.len() as u32,
+            free_sequences: self.kv.free_sequences().saturating_sub(self.waiting.len() as u32),
             running_sequences: self.sequences.len() as u32,
-            kv_free: self.ledger.free(),
-            kv_total: self.ledger.total(),
-            prefilling_tokens: self.sequences.iter().map(Sequence::prompt_left).sum(),
+            // Room is for those that wait here first.
+            kv_free: if self.waiting.is_empty() { self.kv.free_tokens() } else { 0 },
+            kv_total: self.kv.total_tokens(),
+            prefilling_tokens: self.sequences.iter().chain(&self.waiting).map(Sequence::prefill_left).sum(),
             tokens_per_second: self.rate.per_second,
-            can_park: false,
+            can_park: true,
         }
+    }
+
+    /// What the prefix cache holds and has lost.
+    pub fn cache_facts(&self) -> CacheFacts {
+        self.kv.cache.facts()
     }
 
     /// Carries out a command.
@@ -118,22 +150,47 @@ impl Worker {
         match command {
             Command::Start(start) => {
                 let id = start.id;
-                if let Err(error) = self.admit(start) {
-                    events.push(Event::Failed { id, error });
+                match self.prepare(start) {
+                    Ok(sequence) => {
+                        self.queue(sequence);
+                        self.admit_waiting(engine, events);
+                    }
+                    Err(error) => events.push(Event::Failed { id, error }),
                 }
             }
             Command::Cancel { id } => {
-                if let Some(index) = self.sequences.iter().position(|s| s.id() == id) {
-                    let sequence = self.end(index, engine);
+                let ended = if let Some(index) = self.find(id) {
+                    Some(self.end(index, true, engine))
+                } else {
+                    let index = self.waiting.iter().position(|s| s.id() == id);
+                    index.map(|index| {
+                        let mut sequence = self.waiting.remove(index);
+                        self.kv.end(&mut sequence, false, engine);
+                        sequence
+                    })
+                };
+                if let Some(sequence) = ended {
                     let usage = sequence.usage();
                     events.push(Event::Finished { id, reason: FinishReason::Cancelled, usage });
+                    self.admit_waiting(engine, events);
+                }
+            }
+            Command::Park { id } => {
+                if let Some(index) = self.find(id) {
+                    self.sequences[index].place = LAST_PLACE + self.next_place;
+                    self.next_place += 1;
+                    self.park(index, engine, events);
                 }
             }
             Command::PrefillBudget { tokens } => self.prefill_budget = tokens,
         }
     }
 
-    fn admit(&mut self, start: Box<Start>) -> Result<(), WorkerError> {
+    fn find(&self, id: RequestId) -> Option<usize> {
+        self.sequences.iter().position(|s| s.id() == id)
+    }
+
+    fn prepare(&mut self, start: Box<Start>) -> Result<Sequence, WorkerError> {
         let refuse = |why: String| Err(WorkerError::Refused(why));
         let prompt_tokens = start.prompt.len() as u32;
         if prompt_tokens == 0 || prompt_tokens >= self.limits.context_tokens {
@@ -145,17 +202,14 @@ impl Worker {
         if let Some(token) = start.prompt.iter().find(|token| token.0 as usize >= self.vocabulary.size()) {
             return refuse(format!("token {token} is outside the vocabulary of {}", self.vocabulary.size()));
         }
-        let id = start.id;
-        let Some(seq) = self.free.last().copied() else {
+        if self.sequences.len() + self.waiting.len() >= self.limits.sequences as usize {
             return refuse(format!("all {} sequences are taken", self.limits.sequences));
-        };
+        }
         let sampler = self.open_sampler(&start)?;
-        let may_need = prompt_tokens.saturating_add(start.max_tokens).min(self.limits.context_tokens);
-        self.ledger.reserve(id, may_need).map_err(|error| WorkerError::Refused(error.to_string()))?;
-        self.free.pop();
-        let context_tokens = self.limits.context_tokens;
-        self.sequences.push(Sequence::new(start, seq, sampler, self.vocabulary.clone(), context_tokens));
-        Ok(())
+        let mut sequence = Sequence::new(start, sampler, self.vocabulary.clone(), self.limits.context_tokens);
+        sequence.place = self.next_place;
+        self.next_place += 1;
+        Ok(sequence)
     }
 
     fn open_sampler(&self, start: &Start) -> Result<Box<dyn crate::policy::TokenSampler>, WorkerError> {
@@ -174,18 +228,85 @@ impl Worker {
         opened.map_err(|fault| WorkerError::PolicyFault { detail: fault.to_string() })
     }
 
+    fn queue(&mut self, sequence: Sequence) {
+        // The next one lies at the end: highest class, then earliest.
+        let key = |s: &Sequence| std::cmp::Reverse((s.start.priority, s.place));
+        let at = self.waiting.partition_point(|other| key(other) < key(&sequence));
+        self.waiting.insert(at, sequence);
+    }
+
+    /// Gives those that wait their place, in order, as long as there is room. Nobody passes the first.
+    fn admit_waiting(&mut self, engine: &mut impl Engine, events: &mut Vec<Event>) {
+        let mut admitted = Vec::new();
+        while let Some(mut sequence) = self.waiting.pop() {
+            if !self.kv.admit(&mut sequence, self.sequences.len(), engine.reuse()) {
+                self.waiting.push(sequence);
+                break;
+            }
+            admitted.push(sequence.id());
+            let at = self.sequences.partition_point(|other| other.place < sequence.place);
+            self.sequences.insert(at, sequence);
+        }
+        if !admitted.is_empty() {
+            events.push(Event::Facts(self.facts()));
+            events.extend(admitted.into_iter().map(|id| Event::Admitted { id }));
+        }
+    }
+
+    /// Room for every sequence's next token; where there is none, somebody is parked.
+    fn make_room(&mut self, engine: &mut impl Engine, events: &mut Vec<Event>) {
+        let mut index = 0;
+        while index < self.sequences.len() {
+            if self.kv.grow(&self.sequences[index]) {
+                index += 1;
+                continue;
+            }
+            // The lowest class, and of it the latest. A sequence alone always has room.
+            let lowest = |&i: &usize| (self.sequences[i].start.priority, self.sequences[i].place);
+            let Some(victim) = (0..self.sequences.len()).max_by_key(lowest) else { return };
+            self.park(victim, engine, events);
+            if victim < index {
+                index -= 1;
+            }
+        }
+    }
+
+    fn park(&mut self, index: usize, engine: &mut impl Engine, events: &mut Vec<Event>) {
+        self.let_others_follow(index, engine);
+        let mut sequence = self.sequences.remove(index);
+        self.kv.park(&mut sequence, engine);
+        events.push(Event::Parked { id: sequence.id() });
+        self.queue(sequence);
+    }
+
+    /// Before a sequence's cells go: whoever shares its prefix takes what is there.
+    fn let_others_follow(&mut self, index: usize, engine: &mut impl Engine) {
+        for other in 0..self.sequences.len() {
+            if other != index {
+                self.kv.follow(other, &mut self.sequences, engine);
+            }
+        }
+    }
+
     /// Decodes one batch and moves every sequence in it. `now` counts from the worker's start.
     pub fn step(&mut self, now: Duration, engine: &mut impl Engine, events: &mut Vec<Event>) -> Step {
-        let budget = StepBudget {
-            batch_tokens: self.limits.batch_tokens as usize,
-            prefill_tokens: if self.prefill_budget == 0 { usize::MAX } else { self.prefill_budget as usize },
-        };
-        self.plan.plan(self.sequences.iter(), budget);
+        self.pace.begin(now);
+        self.admit_waiting(engine, events);
+        self.make_room(engine, events);
+        self.limits_now.clear();
+        for index in 0..self.sequences.len() {
+            self.kv.follow(index, &mut self.sequences, engine);
+            self.limits_now.push(self.kv.limit(&self.sequences[index]));
+        }
+        self.plan.plan(&self.sequences, &self.limits_now, self.budget());
         let tokens = self.plan.batch.len();
         if tokens == 0 {
+            self.pace.idle();
             self.rate.note(now, 0);
             return Step::Idle;
         }
+        let prefilled = self.plan.parts.iter().filter(|part| part.prefill).map(|part| part.tokens).sum();
+        self.pace.planned(now, prefilled);
         match engine.decode(&self.plan.batch) {
             Ok(()) => self.apply(now, engine, events),
             Err(EngineError::KvFull { .. }) => self.shed(engine, events),
@@ -194,12 +315,22 @@ impl Worker {
         Step::Decoded { tokens }
     }
 
+    fn budget(&self) -> StepBudget {
+        let anybody_decodes = self.sequences.iter().any(Sequence::is_decoding);
+        let prefill_tokens = match self.prefill_budget {
+            0 if anybody_decodes => self.pace.budget(),
+            0 => usize::MAX,
+            tokens => tokens as usize,
+        };
+        StepBudget { batch_tokens: self.limits.batch_tokens as usize, prefill_tokens }
+    }
+
     fn apply(&mut self, now: Duration, engine: &mut impl Engine, events: &mut Vec<Event>) {
         let parts = std::mem::take(&mut self.plan.parts);
         let mut drawn = 0;
         for part in &parts {
-            let Some(index) = self.sequences.iter().position(|s| s.seq == part.seq) else { continue };
-            self.note_prefill(index, part, events);
+            let Some(index) = self.sequences.iter().position(|s| s.seq == Some(part.seq)) else { continue };
+            self.note_computed(index, part, events);
             let Some(row) = part.row else { continue };
             drawn += 1;
             let sequence = &mut self.sequences[index];
@@ -214,7 +345,7 @@ impl Worker {
             match ended {
                 None => self.report_progress(index, events),
                 Some(result) => {
-                    let usage = self.end(index, engine).usage();
+                    let usage = self.end(index, result.is_ok(), engine).usage();
                     events.push(match result {
                         Ok(reason) => Event::Finished { id, reason, usage },
                         Err(error) => Event::Failed { id, error },
@@ -226,13 +357,16 @@ impl Worker {
         self.rate.note(now, drawn);
     }
 
-    fn note_prefill(&mut self, index: usize, part: &Part, events: &mut Vec<Event>) {
+    fn note_computed(&mut self, index: usize, part: &Part, events: &mut Vec<Event>) {
         let sequence = &mut self.sequences[index];
-        if let Phase::Prefill { done } = &mut sequence.phase {
-            if *done == 0 {
-                events.push(Event::Started { id: sequence.start.id, cached_tokens: 0 });
-            }
-            *done += part.tokens;
+        sequence.done += part.tokens;
+        if !sequence.started {
+            sequence.started = true;
+            let (id, cached_tokens) = (sequence.id(), sequence.usage().cached_tokens);
+            events.push(Event::Started { id, cached_tokens });
+        }
+        if part.prefill {
+            self.kv.mark_computed(&self.sequences[index]);
         }
     }
 
@@ -244,34 +378,37 @@ impl Worker {
         }
     }
 
-    /// The cache had no room although every sequence's need was reserved: the newest one goes, the others go on.
+    /// The cache had no room although every sequence's need was reserved: the newest one waits, the others go on.
     fn shed(&mut self, engine: &mut impl Engine, events: &mut Vec<Event>) {
-        if let Some(newest) = self.sequences.len().checked_sub(1) {
-            let id = self.end(newest, engine).id();
-            events.push(Event::Failed { id, error: WorkerError::Engine("the KV cache is full".to_owned()) });
+        match self.sequences.len() {
+            0 => {}
+            1 => {
+                let id = self.end(0, false, engine).id();
+                events.push(Event::Failed { id, error: WorkerError::Engine("the KV cache is full".to_owned()) });
+            }
+            count => self.park(count - 1, engine, events),
         }
     }
 
     fn fail_batch(&mut self, error: &EngineError, engine: &mut impl Engine, events: &mut Vec<Event>) {
         let lost: Vec<RequestId> = {
             let parts = &self.plan.parts;
-            let in_batch = |s: &&Sequence| parts.iter().any(|part| part.seq == s.seq);
+            let in_batch = |s: &&Sequence| parts.iter().any(|part| s.seq == Some(part.seq));
             self.sequences.iter().filter(in_batch).map(Sequence::id).collect()
         };
         for id in lost {
-            if let Some(index) = self.sequences.iter().position(|s| s.id() == id) {
-                self.end(index, engine);
+            if let Some(index) = self.find(id) {
+                self.end(index, false, engine);
                 events.push(Event::Failed { id, error: WorkerError::Engine(error.to_string()) });
             }
         }
     }
 
     /// Takes a sequence out, gives back what it held.
-    fn end(&mut self, index: usize, engine: &mut impl Engine) -> Sequence {
-        let sequence = self.sequences.remove(index);
-        engine.truncate(sequence.seq, 0);
-        self.ledger.release(sequence.id());
-        self.free.push(sequence.seq);
+    fn end(&mut self, index: usize, keep: bool, engine: &mut impl Engine) -> Sequence {
+        self.let_others_follow(index, engine);
+        let mut sequence = self.sequences.remove(index);
+        self.kv.end(&mut sequence, keep, engine);
         sequence
     }
 }
