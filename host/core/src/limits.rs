@@ -41,5 +41,5 @@ pub const MESSAGES: usize = 4096;
 pub const PROMPTS: usize = 128;
 /// Samplers that one request may name.
 pub const SAMPLERS: usize = 16;
-/// Sequences of one worker: llama.cpp has no more.
-pub const SEQUENCES: u32 = 256;
+/// Sequences of one worker: llama.cpp has 256, one of which is for copies of state.
+pub const SEQUENCES: u32 = 255;

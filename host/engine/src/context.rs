@@ -2,12 +2,14 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits};
+use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse};
 use camshaft_core::ids::SeqId;
 use llama_cpp_2::DecodeError;
 use llama_cpp_2::context::LlamaContext;
+use llama_cpp_2::context::session::LlamaStateSeqFlags;
 use llama_cpp_2::context::params::{KvCacheType, LlamaContextParams};
 use llama_cpp_2::llama_batch::LlamaBatch;
 use llama_cpp_2::token::LlamaToken;
@@ -28,7 +30,7 @@ pub enum KvType {
 /// Size of a context.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// 1 to 256.
+    /// 1 to 255.
     pub sequences: u32,
     /// KV cache in tokens, shared by the sequences.
     pub kv_tokens: u32,
@@ -77,7 +79,8 @@ impl LlamaEngine {
             // A step is one llama.cpp batch and is computed whole: cutting it up again would only add passes over the weights.
             .with_n_batch(options.batch_tokens)
             .with_n_ubatch(options.batch_tokens)
-            .with_n_seq_max(options.sequences)
+            // One more for copies of state, see `save`.
+            .with_n_seq_max(options.sequences + 1)
             // All sequences share one pool of cells, so that a prefix can be shared without a copy.
             .with_kv_unified(true)
             .with_n_threads(threads)
@@ -176,8 +179,61 @@ impl Engine for LlamaEngine {
         }
     }
 
-    fn share_prefix(&mut self, from: SeqId, to: SeqId, len: u32) {
+    fn reuse(&self) -> Reuse {
+        let model = &self.model.model;
+        if model.is_recurrent() || model.is_hybrid() { Reuse::Whole } else { Reuse::Ranges }
+    }
+
+    fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) {
         // Positions fit: they are below the context's size.
-        let _ = self.context.kv_cache_seq_cp(from.0 as i32, to.0 as i32, Some(0), Some(len));
+        let _ = self.context.kv_cache_seq_cp(from.0 as i32, to.0 as i32, Some(range.start), Some(range.end));
+    }
+
+    fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>> {
+        if self.reuse() == Reuse::Whole {
+            return self.copy_state(seq.0 as i32);
+        }
+        // llama.cpp copies whole sequences only, so the range becomes one for a moment; cells are not moved.
+        let scratch = self.scratch();
+        self.context.kv_cache_seq_cp(seq.0 as i32, scratch, Some(range.start), Some(range.end)).ok()?;
+        let state = self.copy_state(scratch);
+        // Removing a whole sequence never fails.
+        let _ = self.context.kv_cache_seq_rm(scratch, None, None);
+        state
+    }
+
+    fn restore(&mut self, seq: SeqId, range: Range<u32>, state: &[u8]) -> bool {
+        if self.reuse() == Reuse::Whole {
+            return self.set_state(seq.0 as i32, state);
+        }
+        let scratch = self.scratch();
+        let whole = self.set_state(scratch, state);
+        let shared = whole
+            && self.context.kv_cache_seq_pos_max(scratch) + 1 >= range.end as i32
+            && self.context.kv_cache_seq_cp(scratch, seq.0 as i32, Some(range.start), Some(range.end)).is_ok();
+        let _ = self.context.kv_cache_seq_rm(scratch, None, None);
+        shared
+    }
+}
+
+impl LlamaEngine {
+    /// The sequence after those that have ids: for a moment's use.
+    fn scratch(&self) -> i32 {
+        self.limits.sequences as i32
+    }
+
+    fn copy_state(&self, seq: i32) -> Option<Vec<u8>> {
+        let flags = LlamaStateSeqFlags::empty();
+        let size = self.context.state_seq_get_size_ext(seq, flags);
+        let mut state = vec![0; size];
+        // SAFETY: the buffer has the size that llama.cpp just asked for, and nothing decodes in between.
+        let written = unsafe { self.context.state_seq_get_data_ext(state.as_mut_ptr(), seq, flags) };
+        (written == size && size > 0).then_some(state)
+    }
+
+    fn set_state(&mut self, seq: i32, state: &[u8]) -> bool {
+        // SAFETY: the bytes are what `copy_state` wrote for a context of the same model and layout: pages stay in this
+        // process's memory, or their keyed checksum was verified against the layout that they were saved under.
+        unsafe { self.context.state_seq_set_data_ext(state, seq, LlamaStateSeqFlags::empty()) }
     }
 }

@@ -112,10 +112,63 @@ fn a_shared_prefix_is_as_good_as_a_prefilled_one() {
     let tokens = prompt(&model, PROMPTS[6]);
     let (head, tail) = tokens.split_at(tokens.len() / 2);
     let whole = prefill(&mut engine, SeqId(0), &tokens, 0);
-    engine.share_prefix(SeqId(0), SeqId(1), head.len() as u32);
+    engine.share(SeqId(0), SeqId(1), 0..head.len() as u32);
     assert_eq!(prefill(&mut engine, SeqId(1), tail, head.len() as u32), whole);
     engine.truncate(SeqId(0), head.len() as u32);
     assert_eq!(prefill(&mut engine, SeqId(0), tail, head.len() as u32), whole);
+}
+
+/// Prefills and returns the last token's logits.
+fn logits(engine: &mut LlamaEngine, seq: SeqId, tokens: &[Token], at: u32) -> Vec<f32> {
+    prefill(engine, seq, tokens, at);
+    engine.logits(tokens.len() - 1).to_vec()
+}
+
+#[test]
+fn a_saved_range_decodes_to_the_same_logits_wherever_it_is_restored() {
+    let model = demo();
+    let tokens = prompt(&model, PROMPTS[6]);
+    let (a, b, len) = (tokens.len() as u32 / 3, tokens.len() as u32 / 2, tokens.len() as u32);
+    for kv_type in [KvType::F16, KvType::Q8_0] {
+        let options = EngineOptions { sequences: 4, kv_tokens: 512, batch_tokens: 256, threads: 1, kv_type };
+        let mut first = LlamaEngine::new(model.clone(), &options).unwrap();
+        let whole = logits(&mut first, SeqId(0), &tokens, 0);
+        let head = first.save(SeqId(0), 0..a).unwrap();
+        let rest = first.save(SeqId(0), a..len).unwrap();
+        // Another context of the same layout, another sequence, and only a part of the second piece.
+        let mut second = LlamaEngine::new(model.clone(), &options).unwrap();
+        prefill(&mut second, SeqId(0), &tokens[..7], 0);
+        assert!(second.restore(SeqId(3), 0..a, &head) && second.restore(SeqId(3), a..b, &rest));
+        let again = logits(&mut second, SeqId(3), &tokens[b as usize..], b);
+        let apart = again.iter().zip(&whole).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
+        // Exact where the same positions are decoded in the same batches; here the batches differ.
+        assert!(apart < 0.05, "{kv_type:?}: {apart}");
+        second.truncate(SeqId(3), 0);
+        assert!(second.restore(SeqId(3), 0..a, &head) && second.restore(SeqId(3), a..len - 1, &rest));
+        let last = logits(&mut second, SeqId(3), &tokens[len as usize - 1..], len - 1);
+        first.truncate(SeqId(0), len - 1);
+        assert_eq!(logits(&mut first, SeqId(0), &tokens[len as usize - 1..], len - 1), last, "{kv_type:?}");
+    }
+}
+
+#[test]
+fn a_state_that_does_not_fit_is_refused_and_nothing_is_disturbed() {
+    let model = demo();
+    let tokens = prompt(&model, PROMPTS[6]);
+    let len = tokens.len() as u32;
+    let mut engine = engine(&model, 512);
+    prefill(&mut engine, SeqId(0), &tokens, 0);
+    let state = engine.save(SeqId(0), 0..len).unwrap();
+    let options = EngineOptions { sequences: 2, kv_tokens: 256, batch_tokens: 64, threads: 1, kv_type: KvType::F16 };
+    let mut small = LlamaEngine::new(model.clone(), &options).unwrap();
+    let filler: Vec<Token> = tokens.iter().copied().cycle().take(256 - len as usize / 2).collect();
+    for (at, chunk) in filler.chunks(64).enumerate() {
+        prefill(&mut small, SeqId(0), chunk, at as u32 * 64);
+    }
+    assert!(!small.restore(SeqId(1), 0..len, &state));
+    assert!(!engine.restore(SeqId(1), 0..len + 5, &state), "more than was saved");
+    engine.truncate(SeqId(0), len - 1);
+    prefill(&mut engine, SeqId(0), &tokens[len as usize - 1..], len - 1);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use camshaft_core::limits;
+use camshaft_core::worker::Reserve;
 use camshaft_engine::KvType;
 
 use crate::error::ServerError;
@@ -24,6 +25,7 @@ pub struct Config {
     pub admin_listen: Option<SocketAddr>,
     pub models: Vec<ModelConfig>,
     pub queue: QueueConfig,
+    pub cache: CacheConfig,
     pub policy: PolicyDirConfig,
     pub limits: LimitsConfig,
     pub log: LogConfig,
@@ -60,6 +62,10 @@ pub struct ModelConfig {
     /// Threads that compute; 0: one for each core.
     pub threads: u32,
     pub kv_type: KvType,
+    /// How much of the KV cache a request is admitted with beside its prompt.
+    pub kv_reserve: Reserve,
+    /// The longest a step shall take while prompts are prefilled beside streams.
+    pub step_target: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -68,6 +74,12 @@ pub struct QueueConfig {
     pub high_watermark: usize,
     /// From arrival to the first token.
     pub timeout: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub struct CacheConfig {
+    /// For the prefixes of all workers together; 0: none are kept.
+    pub ram_bytes: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -125,6 +137,7 @@ impl Config {
             admin_listen: admin.map(|text| address("admin.listen", text)).transpose()?,
             models: models(raw.model)?,
             queue: QueueConfig { high_watermark: raw.queue.high_watermark as usize, timeout: raw.queue.timeout.0 },
+            cache: CacheConfig { ram_bytes: raw.cache.ram.0 },
             policy: PolicyDirConfig { dir: raw.policy.dir.relative(), poll: raw.policy.poll.0 },
             limits: LimitsConfig {
                 body_bytes: raw.limits.body.0 as usize,
@@ -158,6 +171,9 @@ fn model(raw: raw::RawModel) -> Result<ModelConfig, ServerError> {
     within(&key("context-tokens"), raw.context_tokens, 16, 1 << 24)?;
     within(&key("batch-tokens"), raw.batch_tokens, raw.sequences, 1 << 16)?;
     within(&key("threads"), raw.threads, 0, 1024)?;
+    if raw.step_target.0.is_zero() {
+        return Err(ServerError::Config("model.step-target must be more than 0s".to_owned()));
+    }
     if raw.embeddings {
         return Err(ServerError::Config("model.embeddings = true is not supported by this version".to_owned()));
     }
@@ -190,5 +206,7 @@ fn model(raw: raw::RawModel) -> Result<ModelConfig, ServerError> {
         batch_tokens: raw.batch_tokens as u32,
         threads: raw.threads as u32,
         kv_type: raw.kv_type.into(),
+        kv_reserve: raw.kv_reserve.into(),
+        step_target: raw.step_target.0,
     })
 }

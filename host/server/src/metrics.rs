@@ -1,6 +1,7 @@
 //! Metrics of queue, workers and KV cache.
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use camshaft_core::cache::CacheFacts;
 use camshaft_core::policy::WorkerFacts;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -20,6 +21,10 @@ pub(crate) struct ServerMetrics {
     kv_usage: GaugeVec,
     worker_up: IntGaugeVec,
     worker_restarts: IntCounterVec,
+    parks: IntCounterVec,
+    cache_evictions: IntCounterVec,
+    cache_tokens: IntGaugeVec,
+    cache_ram_bytes: IntGaugeVec,
 }
 
 /// Handles of one model's pool.
@@ -40,6 +45,23 @@ pub(crate) struct WorkerMetrics {
     pub(crate) batch_tokens: Histogram,
     pub(crate) up: IntGauge,
     pub(crate) restarts: IntCounter,
+    pub(crate) parks: IntCounter,
+    evicted_from_ram: IntCounter,
+    evicted_from_disk: IntCounter,
+    cache_tokens: IntGauge,
+    cache_ram_bytes: IntGauge,
+    published: Mutex<CacheFacts>,
+}
+
+impl WorkerMetrics {
+    /// `facts` count from the worker's beginning; a restarted one begins again.
+    pub(crate) fn publish(&self, facts: &CacheFacts) {
+        self.cache_tokens.set(facts.tokens as i64);
+        self.cache_ram_bytes.set(facts.ram_bytes as i64);
+        let before = std::mem::replace(&mut *self.published.lock().unwrap_or_else(PoisonError::into_inner), *facts);
+        self.evicted_from_ram.inc_by(facts.evicted_from_ram.saturating_sub(before.evicted_from_ram));
+        self.evicted_from_disk.inc_by(facts.evicted_from_cold.saturating_sub(before.evicted_from_cold));
+    }
 }
 
 /// Seconds from 100 us up.
@@ -55,6 +77,7 @@ impl ServerMetrics {
 
     fn make(registry: &Registry) -> prometheus::Result<Self> {
         let gauge = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
+        let counter = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
         let metrics = Self {
             waiting: gauge("camshaft_requests_waiting", "Generations in the queue", &["model"])?,
             running: gauge("camshaft_requests_running", "Generations that a worker has", &["model"])?,
@@ -77,10 +100,15 @@ impl ServerMetrics {
                 &["model"],
             )?,
             worker_up: gauge("camshaft_worker_up", "Whether the worker runs", &["model", "worker"])?,
-            worker_restarts: IntCounterVec::new(
-                Opts::new("camshaft_worker_restarts_total", "Workers made anew after a panic"),
+            worker_restarts: counter(
+                "camshaft_worker_restarts_total",
+                "Workers made anew after a panic",
                 &["model", "worker"],
             )?,
+            parks: counter("camshaft_parks_total", "Sequences parked for want of KV cache, or by policy", &["model"])?,
+            cache_evictions: counter("camshaft_cache_evictions_total", "Pages that left a tier", &["model", "tier"])?,
+            cache_tokens: gauge("camshaft_cache_tokens", "Tokens of prefixes kept in pages", &["model", "worker"])?,
+            cache_ram_bytes: gauge("camshaft_cache_ram_bytes", "Pages in RAM", &["model", "worker"])?,
         };
         registry.register(Box::new(metrics.waiting.clone()))?;
         registry.register(Box::new(metrics.running.clone()))?;
@@ -90,6 +118,10 @@ impl ServerMetrics {
         registry.register(Box::new(metrics.kv_usage.clone()))?;
         registry.register(Box::new(metrics.worker_up.clone()))?;
         registry.register(Box::new(metrics.worker_restarts.clone()))?;
+        registry.register(Box::new(metrics.parks.clone()))?;
+        registry.register(Box::new(metrics.cache_evictions.clone()))?;
+        registry.register(Box::new(metrics.cache_tokens.clone()))?;
+        registry.register(Box::new(metrics.cache_ram_bytes.clone()))?;
         Ok(metrics)
     }
 
@@ -111,6 +143,12 @@ impl ServerMetrics {
             batch_tokens: self.batch_tokens.with_label_values(&[model]),
             up: self.worker_up.with_label_values(&[model, worker]),
             restarts: self.worker_restarts.with_label_values(&[model, worker]),
+            parks: self.parks.with_label_values(&[model]),
+            evicted_from_ram: self.cache_evictions.with_label_values(&[model, "ram"]),
+            evicted_from_disk: self.cache_evictions.with_label_values(&[model, "disk"]),
+            cache_tokens: self.cache_tokens.with_label_values(&[model, worker]),
+            cache_ram_bytes: self.cache_ram_bytes.with_label_values(&[model, worker]),
+            published: Mutex::new(CacheFacts::default()),
         })
     }
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use camshaft_api::{Api, ApiLimits, ApiOptions, Model, Readiness};
+use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::Engine;
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
-use camshaft_core::worker::Worker;
+use camshaft_core::worker::{Worker, WorkerOptions};
 use camshaft_engine::{EngineOptions, LlamaEngine};
 use camshaft_policy::{PolicyConfig, PolicyHost};
 use prometheus::Registry;
@@ -144,8 +145,11 @@ fn load(config: &Config, registry: Registry) -> Result<Loaded, ServerError> {
     let policies = start_policies(config, &registry)?;
     let metrics = ServerMetrics::new(&registry)?;
     let mut served = Vec::new();
+    // Every worker has its own pages, so each gets an equal part of the room.
+    let workers: u64 = config.models.iter().map(|model| u64::from(model.workers)).sum();
+    let cache_bytes = config.cache.ram_bytes / workers.max(1);
     for model in &config.models {
-        served.push(start_model(model, config, &policies, &metrics)?);
+        served.push(start_model(model, config, cache_bytes, &policies, &metrics)?);
     }
     let api = Api::new(ApiOptions {
         models: served,
@@ -195,6 +199,7 @@ fn cache_dir() -> Option<PathBuf> {
 fn start_model(
     config: &ModelConfig,
     all: &Config,
+    cache_bytes: u64,
     policies: &Arc<PolicyHost>,
     metrics: &ServerMetrics,
 ) -> Result<Model, ServerError> {
@@ -202,7 +207,7 @@ fn start_model(
     let mut info = loaded.info().clone();
     info.context_tokens = info.context_tokens.min(config.context_tokens);
     let begun = Instant::now();
-    let mut pool = Pool::new(policies.clone(), all.queue.high_watermark);
+    let mut pool = Pool::new(policies.clone(), all.queue.high_watermark, config.kv_reserve);
     let (reports_in, reports) = crossbeam_channel::bounded(REPORTS);
     let mut workers = BTreeMap::new();
     for number in 0..config.workers {
@@ -220,7 +225,15 @@ fn start_model(
             move || {
                 let engine = LlamaEngine::new(loaded.clone(), &options);
                 let engine = engine.map_err(|error| models::from_engine(&config, &error))?;
-                let worker = Worker::new(id, engine.limits(), vocabulary.clone(), policies.clone());
+                let worker = Worker::new(WorkerOptions {
+                    id,
+                    limits: engine.limits(),
+                    vocabulary: vocabulary.clone(),
+                    samplers: policies.clone(),
+                    reserve: config.kv_reserve,
+                    cache: PrefixCache::new(cache_bytes),
+                    step_target: config.step_target,
+                });
                 Ok((engine, worker))
             }
         };

@@ -196,19 +196,25 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
     }
 
     fn send_events(&mut self) {
-        let mut ended = false;
+        let (mut ended, mut parked) = (false, 0);
         for event in self.events.drain(..) {
-            let Some(id) = event.id() else { continue };
+            let Some(id) = event.id() else {
+                let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, event));
+                continue;
+            };
             if !matches!(event, Event::Delta { .. }) {
                 ended |= matches!(event, Event::Finished { .. } | Event::Failed { .. });
+                parked += u64::from(matches!(event, Event::Parked { .. }));
                 // A send fails only when the pool is gone; the generations then run to their end.
                 let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, event.clone()));
             }
-            if !matches!(event, Event::Progressed { .. }) {
+            if matches!(event, Event::Started { .. } | Event::Delta { .. } | Event::Finished { .. } | Event::Failed { .. }) {
                 self.streams.send(id, event);
             }
         }
-        if ended {
+        self.setup.metrics.parks.inc_by(parked);
+        if ended || parked > 0 {
+            self.setup.metrics.publish(&self.life.worker.cache_facts());
             let facts = Event::Facts(self.life.worker.facts());
             let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, facts));
         }

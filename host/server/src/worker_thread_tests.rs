@@ -1,9 +1,13 @@
 //! A worker thread with the fake engine: what a panic costs, and what comes after it.
-use camshaft_core::engine::{Batch, EngineError};
+use std::ops::Range;
+
+use camshaft_core::cache::PrefixCache;
+use camshaft_core::engine::{Batch, EngineError, Reuse};
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::ids::{Generation, SeqId, Token};
-use camshaft_core::policy::{Fault, SamplerHook, SamplingRequest, TokenSampler};
+use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
+use camshaft_core::worker::{Reserve, WorkerOptions};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -43,8 +47,17 @@ impl Engine for Fragile {
     fn truncate(&mut self, seq: SeqId, from: u32) {
         self.engine.truncate(seq, from);
     }
-    fn share_prefix(&mut self, from: SeqId, to: SeqId, len: u32) {
-        self.engine.share_prefix(from, to, len);
+    fn reuse(&self) -> Reuse {
+        self.engine.reuse()
+    }
+    fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) {
+        self.engine.share(from, to, range);
+    }
+    fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>> {
+        self.engine.save(seq, range)
+    }
+    fn restore(&mut self, seq: SeqId, range: Range<u32>, state: &[u8]) -> bool {
+        self.engine.restore(seq, range, state)
     }
 }
 
@@ -54,6 +67,7 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
         id: RequestId(id),
         model: "fake".to_owned(),
         tenant: "t".into(),
+        priority: Priority::Normal,
         generation: Generation(0),
         prompt: [Token(97)].into(),
         params: SamplingParams::greedy(),
@@ -79,16 +93,31 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
             return Err(ServerError::BadData("no memory at the moment".to_owned()));
         }
         let engine = Fragile { engine: FakeEngine::new(LIMITS, 1), panics: lives == 1 };
-        let vocabulary = FakeEngine::info(LIMITS).vocabulary;
-        Ok((engine, Worker::new(ID, LIMITS, vocabulary, Arc::new(Native))))
+        let options = WorkerOptions {
+            id: ID,
+            limits: LIMITS,
+            vocabulary: FakeEngine::info(LIMITS).vocabulary,
+            samplers: Arc::new(Native),
+            reserve: Reserve::Full,
+            cache: PrefixCache::new(0),
+            step_target: Duration::from_millis(50),
+        };
+        Ok((engine, Worker::new(options)))
     };
     let setup = WorkerSetup { id: ID, reports: reports_in, metrics: metrics.clone() };
     let first = spawn(setup, make).unwrap();
     let (message, mut events) = start(1);
     first.messages.send(message).unwrap();
-    assert!(matches!(reports.recv_timeout(PATIENCE).unwrap(), WorkerReport::Gone(ID)));
+    let next = || loop {
+        // What it says of single requests is not of interest here.
+        match reports.recv_timeout(PATIENCE).unwrap() {
+            WorkerReport::Event(..) => {}
+            report => return report,
+        }
+    };
+    assert!(matches!(next(), WorkerReport::Gone(ID)));
     assert_eq!(events.blocking_recv(), None, "the client is told by the end of its channel");
-    let WorkerReport::Back(ID, second) = reports.recv_timeout(PATIENCE).unwrap() else { panic!("it comes back") };
+    let WorkerReport::Back(ID, second) = next() else { panic!("it comes back") };
     assert_eq!((second.limits, metrics.restarts.get()), (LIMITS, 1));
     let (message, mut events) = start(2);
     second.messages.send(message).unwrap();
@@ -99,7 +128,6 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
     assert!(matches!(last, Some(Event::Finished { usage, .. }) if usage.generated_tokens == 4), "{last:?}");
     // It ends with its sender, and nobody restarts what ended in order.
     drop(second);
-    let gone = |report: &WorkerReport| matches!(report, WorkerReport::Gone(ID));
-    assert!(reports.iter().any(|report| gone(&report)));
+    assert!(matches!(next(), WorkerReport::Gone(ID)));
     assert_eq!((metrics.up.get(), metrics.restarts.get()), (0, 1));
 }

@@ -1,4 +1,5 @@
 //! The configuration as it is written: kebab-case keys, unknown ones refused, defaults as documented.
+use camshaft_core::worker::Reserve;
 use camshaft_engine::KvType;
 use figment::value::magic::RelativePathBuf;
 use serde::Deserialize;
@@ -78,6 +79,10 @@ pub(super) struct RawModel {
     #[serde(default)]
     pub(super) kv_type: RawKvType,
     #[serde(default)]
+    pub(super) kv_reserve: RawReserve,
+    #[serde(default = "default_step_target")]
+    pub(super) step_target: Span,
+    #[serde(default)]
     pub(super) embeddings: bool,
 }
 
@@ -95,6 +100,29 @@ fn default_context_tokens() -> u64 {
 
 fn default_batch_tokens() -> u64 {
     512
+}
+
+fn default_step_target() -> Span {
+    Span(std::time::Duration::from_millis(50))
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum RawReserve {
+    None,
+    #[default]
+    Expected,
+    Full,
+}
+
+impl From<RawReserve> for Reserve {
+    fn from(raw: RawReserve) -> Self {
+        match raw {
+            RawReserve::None => Reserve::None,
+            RawReserve::Expected => Reserve::Expected,
+            RawReserve::Full => Reserve::Full,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -177,7 +205,6 @@ impl Raw {
         let mut keys = Vec::new();
         for (key, set) in [
             ("queue.low-watermark", self.queue.low_watermark.is_some()),
-            ("cache.ram", self.cache.ram.0 != 1 << 30),
             ("cache.disk-dir", !self.cache.disk_dir.is_empty()),
             ("cache.disk", self.cache.disk.0 != 0),
             ("cache.session-ttl", self.cache.session_ttl.0 != minutes),

@@ -70,7 +70,7 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
 #[test]
 fn numbers_are_held_to_their_bounds() {
     for (good, bad, key) in [
-        ("[[model]]\nsequences = 256", "[[model]]\nsequences = 257", "sequences"),
+        ("[[model]]\nsequences = 255", "[[model]]\nsequences = 256", "sequences"),
         ("[[model]]\nsequences = 1", "[[model]]\nsequences = 0", "sequences"),
         ("[[model]]\nbatch-tokens = 32", "[[model]]\nbatch-tokens = 31", "batch-tokens"),
         ("[[model]]\ncontext-tokens = 16", "[[model]]\ncontext-tokens = 15", "context-tokens"),
