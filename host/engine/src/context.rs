@@ -27,6 +27,9 @@ pub enum KvType {
     Q4_0,
 }
 
+/// Whose bytes saved state is: another llama.cpp may lay it out otherwise.
+const STATE_OF: &str = "llama-cpp-sys-2 0.1.161";
+
 /// Size of a context.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
@@ -39,6 +42,13 @@ pub struct EngineOptions {
     /// 0: one for each core.
     pub threads: u32,
     pub kv_type: KvType,
+}
+
+impl EngineOptions {
+    /// What the state that a context saves depends on, beside the weights.
+    pub fn state_layout(&self) -> String {
+        format!("{STATE_OF}|kv {:?}", self.kv_type)
+    }
 }
 
 /// Runs a model on one thread.
@@ -235,5 +245,15 @@ impl LlamaEngine {
         // SAFETY: the bytes are what `copy_state` wrote for a context of the same model and layout: pages stay in this
         // process's memory, or their keyed checksum was verified against the layout that they were saved under.
         unsafe { self.context.state_seq_set_data_ext(state, seq, LlamaStateSeqFlags::empty()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn saved_state_names_the_llama_cpp_that_is_linked() {
+        let manifest = include_str!("../../../Cargo.toml");
+        let version = super::STATE_OF.rsplit_once(' ').unwrap().1;
+        assert!(manifest.contains(&format!("llama-cpp-sys-2 = {{ version = \"={version}\"")));
     }
 }

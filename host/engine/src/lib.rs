@@ -6,6 +6,7 @@
 
 mod backend;
 mod context;
+pub mod disk;
 mod error;
 mod gguf;
 mod load;

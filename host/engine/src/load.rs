@@ -24,6 +24,8 @@ use crate::tokenizer::LlamaTokenizer;
 pub struct LoadOptions {
     /// Lower-case hexadecimal SHA-256 that the file must have.
     pub verify_sha256: Option<String>,
+    /// Work out the digest although there is nothing to compare it with.
+    pub digest: bool,
 }
 
 /// Weights and vocabulary, shared by all contexts and tokenizing threads.
@@ -70,6 +72,7 @@ impl LoadedModel {
             gguf::Refused::Bad(why) => EngineLoadError::BadFile { path: shown.to_owned(), why },
         })?;
         let sha256 = match &options.verify_sha256 {
+            None if options.digest => Some(digest(path).map_err(unreadable)?),
             None => None,
             Some(wanted) => {
                 let found = digest(path).map_err(unreadable)?;

@@ -24,7 +24,7 @@ pub(crate) fn configuration(config: &Config) -> Result<(), ServerError> {
             threads: model.threads,
             kv_type: model.kv_type,
         };
-        let loaded = models::load(model).and_then(|loaded| {
+        let loaded = models::load(model, false).and_then(|loaded| {
             let context =
                 LlamaEngine::new(loaded.clone(), &options).map_err(|error| models::from_engine(model, &error))?;
             drop(context);
@@ -98,7 +98,7 @@ fn describe(report: &mut String, found: &camshaft_policy::PluginReport) {
     }
 }
 
-fn print(text: &str) -> Result<(), ServerError> {
+pub(crate) fn print(text: &str) -> Result<(), ServerError> {
     let written = std::io::stdout().lock().write_all(text.as_bytes());
     written.map_err(|error| ServerError::internal("write to standard output", error))
 }

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Overrides};
 use crate::error::ServerError;
-use crate::{check, logging, models, serve};
+use crate::{cache_room, check, logging, models, serve};
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -26,6 +26,11 @@ enum Command {
     /// llama.cpp aborts on some corrupt files.
     #[command(hide = true)]
     ProbeModel { path: PathBuf },
+    /// Look at the prefixes that are kept on disk, or remove them.
+    Cache {
+        #[command(subcommand)]
+        command: CacheCommand,
+    },
     /// Look at policy components.
     Plugin {
         #[command(subcommand)]
@@ -40,6 +45,37 @@ enum PluginCommand {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum CacheCommand {
+    /// Read everything and say what is damaged (exit code 65).
+    Verify(CacheArgs),
+    /// Say how much is kept.
+    Stats(CacheArgs),
+    /// Remove everything that is kept.
+    Clear(CacheArgs),
+}
+
+/// Which directory: the flag's, or `cache.disk-dir` of the configuration.
+#[derive(Debug, Args)]
+struct CacheArgs {
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Configuration file (TOML).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl CacheArgs {
+    fn dir(self) -> Result<PathBuf, ServerError> {
+        if let Some(dir) = self.dir {
+            return Ok(dir);
+        }
+        let config = Config::load(self.config.as_deref(), std::env::vars(), &Overrides::default())?;
+        let none = || ServerError::Config("no cache on disk is configured (cache.disk-dir and cache.disk)".to_owned());
+        config.cache.disk.map(|disk| disk.dir).ok_or_else(none)
+    }
 }
 
 /// Where settings come from: flags beat environment variables (CAMSHAFT_QUEUE__HIGH_WATERMARK=64), which beat the file.
@@ -103,6 +139,11 @@ pub fn run() -> ExitCode {
             check::configuration(&config)
         }),
         Command::ProbeModel { path } => models::probe_here(&path),
+        Command::Cache { command } => match command {
+            CacheCommand::Verify(args) => args.dir().and_then(|dir| cache_room::report(&dir, true)),
+            CacheCommand::Stats(args) => args.dir().and_then(|dir| cache_room::report(&dir, false)),
+            CacheCommand::Clear(args) => args.dir().and_then(|dir| cache_room::clear(&dir)),
+        },
         Command::Plugin { command: PluginCommand::Check { files } } => check::plugins(&files),
     };
     match done {

@@ -80,6 +80,15 @@ pub struct QueueConfig {
 pub struct CacheConfig {
     /// For the prefixes of all workers together; 0: none are kept.
     pub ram_bytes: u64,
+    /// For what shall outlive the process.
+    pub disk: Option<DiskConfig>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskConfig {
+    pub dir: PathBuf,
+    /// For the pages of all workers together.
+    pub bytes: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -131,13 +140,16 @@ impl Config {
         within("limits.max-tokens", raw.limits.max_tokens, 1, 1 << 24)?;
         within("limits.connections", raw.limits.connections, 1, 1_000_000)?;
         within("limits.body (bytes)", raw.limits.body.0, 1 << 10, 1 << 30)?;
+        let dir = raw.cache.disk_dir.filter(|dir| !dir.original().as_os_str().is_empty());
+        let bytes = raw.cache.disk.0;
+        let disk = dir.filter(|_| bytes > 0).map(|dir| DiskConfig { dir: dir.relative(), bytes });
         let admin = Some(raw.admin.listen.as_str()).filter(|text| !text.is_empty());
         Ok(Self {
             listen: address("listen", &raw.listen)?,
             admin_listen: admin.map(|text| address("admin.listen", text)).transpose()?,
             models: models(raw.model)?,
             queue: QueueConfig { high_watermark: raw.queue.high_watermark as usize, timeout: raw.queue.timeout.0 },
-            cache: CacheConfig { ram_bytes: raw.cache.ram.0 },
+            cache: CacheConfig { ram_bytes: raw.cache.ram.0, disk },
             policy: PolicyDirConfig { dir: raw.policy.dir.relative(), poll: raw.policy.poll.0 },
             limits: LimitsConfig {
                 body_bytes: raw.limits.body.0 as usize,

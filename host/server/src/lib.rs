@@ -5,6 +5,7 @@ pub mod cli;
 pub mod config;
 pub mod error;
 
+mod cache_room;
 mod check;
 mod listener;
 mod logging;

@@ -12,9 +12,9 @@ use crate::error::ServerError;
 /// The demo model, so that the server answers from any directory without any file.
 static DEMO: &[u8] = include_bytes!("../../../config/models/demo.gguf");
 
-/// Loads a model's weights.
-pub(crate) fn load(config: &ModelConfig) -> Result<Arc<LoadedModel>, ServerError> {
-    let options = LoadOptions { verify_sha256: config.sha256.clone() };
+/// Loads a model's weights. `digest`: their digest is wanted.
+pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel>, ServerError> {
+    let options = LoadOptions { verify_sha256: config.sha256.clone(), digest };
     match &config.source {
         ModelSource::Demo => {
             LoadedModel::from_bytes("demo", DEMO, &options).map_err(|error| from_engine(config, &error))

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use camshaft_api::{Api, ApiLimits, ApiOptions, Model, Readiness};
-use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::Engine;
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
@@ -17,6 +16,7 @@ use prometheus::Registry;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::cache_room::CacheRoom;
 use crate::config::{Config, ModelConfig};
 use crate::error::ServerError;
 use crate::listener;
@@ -147,9 +147,9 @@ fn load(config: &Config, registry: Registry) -> Result<Loaded, ServerError> {
     let mut served = Vec::new();
     // Every worker has its own pages, so each gets an equal part of the room.
     let workers: u64 = config.models.iter().map(|model| u64::from(model.workers)).sum();
-    let cache_bytes = config.cache.ram_bytes / workers.max(1);
+    let room = CacheRoom::of(&config.cache, workers);
     for model in &config.models {
-        served.push(start_model(model, config, cache_bytes, &policies, &metrics)?);
+        served.push(start_model(model, config, &room, &policies, &metrics)?);
     }
     let api = Api::new(ApiOptions {
         models: served,
@@ -199,11 +199,11 @@ fn cache_dir() -> Option<PathBuf> {
 fn start_model(
     config: &ModelConfig,
     all: &Config,
-    cache_bytes: u64,
+    room: &CacheRoom,
     policies: &Arc<PolicyHost>,
     metrics: &ServerMetrics,
 ) -> Result<Model, ServerError> {
-    let loaded = models::load(config)?;
+    let loaded = models::load(config, room.disk.is_some())?;
     let mut info = loaded.info().clone();
     info.context_tokens = info.context_tokens.min(config.context_tokens);
     let begun = Instant::now();
@@ -221,7 +221,7 @@ fn start_model(
         };
         let make = {
             let (config, loaded, policies) = (config.clone(), loaded.clone(), policies.clone());
-            let vocabulary = info.vocabulary.clone();
+            let (vocabulary, room) = (info.vocabulary.clone(), room.clone());
             move || {
                 let engine = LlamaEngine::new(loaded.clone(), &options);
                 let engine = engine.map_err(|error| models::from_engine(&config, &error))?;
@@ -231,7 +231,7 @@ fn start_model(
                     vocabulary: vocabulary.clone(),
                     samplers: policies.clone(),
                     reserve: config.kv_reserve,
-                    cache: PrefixCache::new(cache_bytes),
+                    cache: room.open(&loaded, &options, id),
                     step_target: config.step_target,
                 });
                 Ok((engine, worker))

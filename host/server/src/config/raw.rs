@@ -35,7 +35,6 @@ high-watermark = 256
 timeout = "60s"
 [cache]
 ram = "1GiB"
-disk-dir = ""
 disk = "0"
 session-ttl = "10m"
 [policy]
@@ -159,7 +158,8 @@ pub(super) struct RawQueue {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawCache {
     pub(super) ram: ByteSize,
-    pub(super) disk_dir: String,
+    /// Unset or empty: none.
+    pub(super) disk_dir: Option<RelativePathBuf>,
     pub(super) disk: ByteSize,
     pub(super) session_ttl: Span,
 }
@@ -205,8 +205,6 @@ impl Raw {
         let mut keys = Vec::new();
         for (key, set) in [
             ("queue.low-watermark", self.queue.low_watermark.is_some()),
-            ("cache.disk-dir", !self.cache.disk_dir.is_empty()),
-            ("cache.disk", self.cache.disk.0 != 0),
             ("cache.session-ttl", self.cache.session_ttl.0 != minutes),
             ("telemetry.otlp-endpoint", !self.telemetry.otlp_endpoint.is_empty()),
         ] {

@@ -1,0 +1,237 @@
+//! The tier behind RAM: pages of KV cache on disk, for the next life of the process.
+//!
+//! A directory for each model and context layout holds a key and append-only segments (see `disk/record.rs` for the
+//! format). Pages are written by a thread of its own and read through memory maps; every byte is checked against a keyed
+//! checksum before it is handed out. Where disk fails, prefixes are recomputed.
+mod directory;
+mod inspect;
+mod record;
+mod writer;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use camshaft_core::pages::{ColdTier, PageId, PageInfo};
+use memmap2::Mmap;
+
+use directory::Directory;
+pub use inspect::{CacheReport, clear, report};
+use writer::{Job, Outcome, Place, Writer};
+
+/// Bytes of a segment; a larger page gets one of its own.
+const SEGMENT_BYTES: u64 = 64 << 20;
+/// Pages, and their bytes, on their way to the disk; one more is not kept.
+const QUEUED_PAGES: usize = 1024;
+const QUEUED_BYTES: u64 = 512 << 20;
+
+/// What the bytes of a page depend on beside the tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// Digest of the weights.
+    pub model_sha256: String,
+    /// Everything else: KV types, llama.cpp's version, which worker's they are.
+    pub context: String,
+}
+
+impl Layout {
+    /// The name of its directory: the beginning of a digest.
+    fn directory(&self) -> String {
+        let all = format!("{}|{}", self.model_sha256, self.context);
+        blake3::hash(all.as_bytes()).to_hex()[..16].to_owned()
+    }
+}
+
+/// Where and how much.
+#[derive(Debug, Clone)]
+pub struct DiskOptions {
+    pub dir: PathBuf,
+    pub capacity_bytes: u64,
+    pub layout: Layout,
+}
+
+/// Why there is no disk tier.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    #[error("cannot {verb} {path}: {source}")]
+    Io { verb: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("{0} is used by another process")]
+    InUse(PathBuf),
+}
+
+/// Pages on disk.
+pub struct DiskTier {
+    directory: Arc<Directory>,
+    places: HashMap<PageId, Place>,
+    maps: HashMap<u64, Mmap>,
+    /// Not written yet.
+    pending: HashMap<PageId, Arc<[u8]>>,
+    jobs: Option<SyncSender<Job>>,
+    queued_bytes: Arc<AtomicU64>,
+    outcomes: Receiver<Outcome>,
+    lost: Vec<PageId>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for DiskTier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut out = f.debug_struct("DiskTier");
+        out.field("path", &self.directory.path).field("pages", &self.places.len()).finish_non_exhaustive()
+    }
+}
+
+impl DiskTier {
+    /// Opens the layout's directory and says what it holds. What is torn or was changed is passed over.
+    ///
+    /// # Errors
+    /// A directory that cannot be made or read, or that another process uses.
+    pub fn open(options: &DiskOptions) -> Result<(Self, Vec<(PageId, PageInfo)>), DiskError> {
+        Self::open_with(options, SEGMENT_BYTES)
+    }
+
+    fn open_with(options: &DiskOptions, segment_bytes: u64) -> Result<(Self, Vec<(PageId, PageInfo)>), DiskError> {
+        let directory = Arc::new(Directory::open(&options.dir.join(options.layout.directory()))?);
+        let failed = |verb, path: PathBuf| move |source| DiskError::Io { verb, path, source };
+        let numbers =
+            directory::segments(&directory.path).map_err(failed("list", directory.path.clone()))?;
+        let (mut places, mut found, mut maps, mut segments) =
+            (HashMap::new(), Vec::new(), HashMap::new(), std::collections::VecDeque::new());
+        for segment in numbers {
+            let path = directory.segment(segment);
+            let map = directory::map(&path).map_err(failed("read", path))?;
+            let bytes = map.as_deref().unwrap_or_default();
+            segments.push_back((segment, bytes.len() as u64));
+            for (at, header) in directory::scan(&directory.key, bytes).0 {
+                let page = PageId(found.len() as u64);
+                let place =
+                    Place { segment, at: at + header.state_at, len: header.state_len, sum: header.state_sum };
+                places.insert(page, place);
+                found.push((page, header.info));
+            }
+            maps.extend(map.map(|map| (segment, map)));
+        }
+        let (jobs, to_do) = sync_channel(QUEUED_PAGES);
+        let (done, outcomes) = channel();
+        let queued_bytes = Arc::new(AtomicU64::new(0));
+        let writer = Writer {
+            directory: directory.clone(),
+            capacity: options.capacity_bytes,
+            segment_bytes,
+            segments,
+            queued_bytes: queued_bytes.clone(),
+            outcomes: done,
+            // What an earlier process left may end in a torn record: new pages go to a new segment.
+            current: None,
+            broken_since: None,
+        };
+        let thread = std::thread::Builder::new().name("disk-cache".to_owned()).spawn(move || writer.run(&to_do));
+        let thread = Some(thread.map_err(failed("start the writer of", directory.path.clone()))?);
+        let pending = HashMap::new();
+        let jobs = Some(jobs);
+        let tier =
+            Self { directory, places, maps, pending, jobs, queued_bytes, outcomes, lost: Vec::new(), thread };
+        Ok((tier, found))
+    }
+
+    /// Takes note of what the writer did.
+    fn catch_up(&mut self) {
+        for outcome in self.outcomes.try_iter() {
+            match outcome {
+                Outcome::Written { page, place } => {
+                    // One that was removed meanwhile stays in the file until its segment goes.
+                    if self.pending.remove(&page).is_some() {
+                        self.places.insert(page, place);
+                    }
+                }
+                Outcome::NotWritten(page) => {
+                    self.lost.extend(self.pending.remove(&page).map(|_| page));
+                }
+                Outcome::Removed { segment } => {
+                    self.maps.remove(&segment);
+                    let gone: Vec<PageId> =
+                        self.places.iter().filter(|(_, place)| place.segment == segment).map(|(&id, _)| id).collect();
+                    for page in gone {
+                        self.places.remove(&page);
+                        self.lost.push(page);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The state at a place, if it is there and intact.
+    fn read(&mut self, place: &Place) -> Option<&[u8]> {
+        let end = place.at.checked_add(place.len)? as usize;
+        if self.maps.get(&place.segment).is_none_or(|map| map.len() < end) {
+            // The segment has grown since it was mapped.
+            let map = directory::map(&self.directory.segment(place.segment)).ok()??;
+            self.maps.insert(place.segment, map);
+        }
+        let state = self.maps.get(&place.segment)?.get(place.at as usize..end)?;
+        record::is_intact(&self.directory.key, state, &place.sum).then_some(state)
+    }
+}
+
+impl ColdTier for DiskTier {
+    fn put(&mut self, page: PageId, info: &PageInfo, state: &Arc<[u8]>) {
+        self.catch_up();
+        let bytes = state.len() as u64;
+        let queued = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let job = Job { page, info: info.clone(), state: state.clone() };
+        let sent = match &self.jobs {
+            Some(jobs) if queued + bytes <= QUEUED_BYTES => jobs.try_send(job).map_err(|error| match error {
+                TrySendError::Full(_) | TrySendError::Disconnected(_) => (),
+            }),
+            _ => Err(()),
+        };
+        match sent {
+            Ok(()) => drop(self.pending.insert(page, state.clone())),
+            Err(()) => {
+                self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+                self.lost.push(page);
+            }
+        }
+    }
+
+    fn get(&mut self, page: PageId) -> Option<Cow<'_, [u8]>> {
+        self.catch_up();
+        if let Some(state) = self.pending.get(&page) {
+            return Some(Cow::Owned(state.to_vec()));
+        }
+        let place = *self.places.get(&page)?;
+        if self.read(&place).is_none() {
+            tracing::warn!(%page, path = %self.directory.path.display(), "a page on disk is damaged; it is recomputed");
+            self.places.remove(&page);
+            return None;
+        }
+        self.read(&place).map(Cow::Borrowed)
+    }
+
+    fn remove(&mut self, page: PageId) {
+        self.pending.remove(&page);
+        self.places.remove(&page);
+    }
+
+    fn lost(&mut self, pages: &mut Vec<PageId>) {
+        self.catch_up();
+        pages.append(&mut self.lost);
+    }
+}
+
+impl Drop for DiskTier {
+    fn drop(&mut self) {
+        // The writer ends when it has written what is queued.
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // A writer that panicked has nothing more to write.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

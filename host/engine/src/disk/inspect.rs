@@ -1,0 +1,95 @@
+//! Looking at caches without a server: what operators do with `camshaft cache`.
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::DiskError;
+use super::directory::{self, Directory};
+use super::record;
+
+/// What one layout's directory holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheReport {
+    pub path: PathBuf,
+    pub segments: u64,
+    pub bytes: u64,
+    pub pages: u64,
+    /// Positions that the pages hold together.
+    pub tokens: u64,
+    /// What cannot be used, in words; empty if all is good.
+    pub damage: Vec<String>,
+}
+
+fn layouts(dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
+    let failed = |source| DiskError::Io { verb: "list", path: dir.to_owned(), source };
+    let mut out = Vec::new();
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit()) && path.is_dir() {
+            out.push(path);
+        }
+    }
+    out.sort();
+    Ok(out)
+}
+
+/// Reads every layout's directory below `dir`. `states`: checks the states too, which reads everything.
+///
+/// # Errors
+/// A directory or file that cannot be read. Damage is no error.
+pub fn report(dir: &Path, states: bool) -> Result<Vec<CacheReport>, DiskError> {
+    layouts(dir)?.into_iter().map(|path| report_one(path, states)).collect()
+}
+
+fn report_one(path: PathBuf, states: bool) -> Result<CacheReport, DiskError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| DiskError::Io { verb: "read", path, source }
+    };
+    let numbers = directory::segments(&path).map_err(failed(&path))?;
+    let mut report =
+        CacheReport { path: path.clone(), segments: numbers.len() as u64, bytes: 0, pages: 0, tokens: 0, damage: Vec::new() };
+    let Some(key) = directory::read_key(&path.join("key")) else {
+        if !numbers.is_empty() {
+            report.damage.push("the key is missing or damaged: no page can be used".to_owned());
+        }
+        return Ok(report);
+    };
+    for number in numbers {
+        let file = directory::segment(&path, number);
+        let map = directory::map(&file).map_err(failed(&file))?;
+        let bytes = map.as_deref().unwrap_or_default();
+        report.bytes += bytes.len() as u64;
+        let (records, end) = directory::scan(&key, bytes);
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if end < bytes.len() as u64 {
+            let left = bytes.len() as u64 - end;
+            report.damage.push(format!("{name}: no record can be read at byte {end}; {left} bytes are lost"));
+        }
+        for (at, header) in records {
+            let from = (at + header.state_at) as usize;
+            let state = &bytes[from..from + header.state_len as usize];
+            if states && !record::is_intact(&key, state, &header.state_sum) {
+                report.damage.push(format!("{name}: the state of the page at byte {at} was changed"));
+                continue;
+            }
+            report.pages += 1;
+            report.tokens += (header.info.tokens.len() as u64).saturating_sub(header.info.start.into());
+        }
+    }
+    Ok(report)
+}
+
+/// Removes all pages below `dir`; how many directories that were.
+///
+/// # Errors
+/// A directory that a server uses, or a file that cannot be removed.
+pub fn clear(dir: &Path) -> Result<usize, DiskError> {
+    let layouts = layouts(dir)?;
+    // All or nothing: none is removed while a server uses one of them.
+    let held: Vec<Directory> = layouts.iter().map(|path| Directory::open(path)).collect::<Result<_, _>>()?;
+    for path in &layouts {
+        fs::remove_dir_all(path).map_err(|source| DiskError::Io { verb: "remove", path: path.clone(), source })?;
+    }
+    Ok(held.len())
+}

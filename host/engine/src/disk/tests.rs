@@ -1,0 +1,167 @@
+use std::fs;
+use std::path::Path;
+
+use camshaft_core::ids::{TenantId, Token};
+use camshaft_core::pages::Namespace;
+use proptest::prelude::*;
+
+use super::*;
+
+fn options(dir: &Path, capacity_bytes: u64) -> DiskOptions {
+    let layout = Layout { model_sha256: "ab".repeat(32), context: "f16".to_owned() };
+    DiskOptions { dir: dir.to_owned(), capacity_bytes, layout }
+}
+
+fn info(n: u32) -> PageInfo {
+    let tokens: Vec<Token> = (0..10 + n).map(|i| Token(i * n)).collect();
+    PageInfo { namespace: Namespace::Tenant(TenantId::from("t")), tokens: tokens.into(), start: n }
+}
+
+fn state(n: u32) -> Arc<[u8]> {
+    (0..200 + n).map(|i| (i * 31 + n) as u8).collect()
+}
+
+/// Writes pages 0 to `count` and closes the tier.
+fn filled(dir: &Path, count: u32) {
+    let (mut tier, found) = DiskTier::open(&options(dir, 1 << 20)).unwrap();
+    assert!(found.is_empty());
+    (0..count).for_each(|n| tier.put(PageId(n.into()), &info(n), &state(n)));
+    for n in 0..count {
+        assert_eq!(tier.get(PageId(n.into())).as_deref(), Some(&state(n)[..]), "also before it is written");
+    }
+}
+
+fn segment_file(dir: &Path) -> PathBuf {
+    let layout = fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();
+    directory::segment(&layout, directory::segments(&layout).unwrap()[0])
+}
+
+#[test]
+fn pages_are_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path(), 5);
+    let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+    assert_eq!(found.len(), 5);
+    for (n, (page, found)) in (0..).zip(found) {
+        assert_eq!((found, tier.get(page).as_deref()), (info(n), Some(&state(n)[..])));
+    }
+    let shared = PageInfo { namespace: Namespace::Shared, ..info(9) };
+    tier.put(PageId(77), &shared, &state(9));
+    drop(tier);
+    let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+    assert_eq!((found.len(), &found[5].1), (6, &shared));
+    assert_eq!(tier.get(found[5].0).as_deref(), Some(&state(9)[..]));
+    let report = report(dir.path(), true).unwrap();
+    assert_eq!((report[0].pages, report[0].segments, report[0].damage.len()), (6, 2, 0));
+}
+
+#[test]
+fn another_layout_finds_nothing_and_a_second_process_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path(), 2);
+    let mut other = options(dir.path(), 1 << 20);
+    other.layout.context = "q8_0".to_owned();
+    assert!(DiskTier::open(&other).unwrap().1.is_empty());
+    let held = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+    assert!(matches!(DiskTier::open(&options(dir.path(), 1 << 20)), Err(DiskError::InUse(_))));
+    assert!(matches!(clear(dir.path()), Err(DiskError::InUse(_))));
+    drop(held);
+    assert_eq!(clear(dir.path()).unwrap(), 2);
+    assert!(DiskTier::open(&options(dir.path(), 1 << 20)).unwrap().1.is_empty());
+}
+
+#[test]
+fn the_oldest_segment_goes_when_the_bound_is_passed_and_its_pages_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut tier, _) = DiskTier::open_with(&options(dir.path(), 2000), 700).unwrap();
+    let mut lost = Vec::new();
+    for n in 0..30 {
+        tier.put(PageId(n), &info(1), &state(1));
+    }
+    drop(tier.jobs.take());
+    tier.thread.take().unwrap().join().unwrap();
+    tier.lost(&mut lost);
+    let bytes: u64 = fs::read_dir(segment_file(dir.path()).parent().unwrap())
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .filter(|entry| entry.file_name().to_string_lossy().ends_with(".seg"))
+        .map(|entry| entry.metadata().unwrap().len())
+        .sum();
+    assert!(bytes <= 2000 && bytes > 1000, "{bytes}");
+    let kept: Vec<u64> = (0..30).filter(|&n| tier.get(PageId(n)).is_some()).collect();
+    assert_eq!(kept.len() + lost.len(), 30);
+    assert!(kept.contains(&29) && lost.contains(&PageId(0)));
+    // One that is larger than the bound is not kept at all.
+    let (mut tier, _) = DiskTier::open_with(&options(&dir.path().join("small"), 100), 700).unwrap();
+    tier.put(PageId(0), &info(1), &state(1));
+    drop(tier.jobs.take());
+    tier.thread.take().unwrap().join().unwrap();
+    lost.clear();
+    tier.lost(&mut lost);
+    assert_eq!((lost, tier.get(PageId(0))), (vec![PageId(0)], None));
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_costs_pages_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut tier, _) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+    // Root may write anywhere, so the directory goes away altogether.
+    fs::remove_dir_all(dir.path()).unwrap();
+    tier.put(PageId(0), &info(0), &state(0));
+    drop(tier.jobs.take());
+    tier.thread.take().unwrap().join().unwrap();
+    let mut lost = Vec::new();
+    tier.lost(&mut lost);
+    assert_eq!(lost, [PageId(0)]);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    assert!(matches!(DiskTier::open(&options(file.path(), 1)), Err(DiskError::Io { .. })));
+}
+
+#[test]
+fn without_its_key_nothing_is_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path(), 3);
+    fs::write(segment_file(dir.path()).with_file_name("key"), [7; 32]).unwrap();
+    assert!(DiskTier::open(&options(dir.path(), 1 << 20)).unwrap().1.is_empty());
+    assert!(!report(dir.path(), true).unwrap()[0].damage.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+    #[test]
+    fn whatever_is_changed_or_cut_off_is_never_handed_out(place in any::<prop::sample::Index>(), bit in 0u8..8, cut in any::<bool>()) {
+        let dir = tempfile::tempdir().unwrap();
+        filled(dir.path(), 6);
+        let path = segment_file(dir.path());
+        let mut bytes = fs::read(&path).unwrap();
+        let at = place.index(bytes.len());
+        let longest_record = bytes.len() as u64 / 6 + 100;
+        if cut { bytes.truncate(at) } else { bytes[at] ^= 1 << bit }
+        fs::write(&path, &bytes).unwrap();
+        let damaged = report(dir.path(), true).unwrap().remove(0);
+        let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+        let mut good = 0;
+        for (n, (page, found)) in (0..).zip(&found) {
+            prop_assert_eq!(found, &info(n));
+            match tier.get(*page) {
+                Some(read) => {
+                    prop_assert_eq!(&read[..], &state(n)[..]);
+                    good += 1;
+                }
+                None => prop_assert!(!cut),
+            }
+        }
+        prop_assert_eq!(good, damaged.pages);
+        // Cut between two records, the file is whole again.
+        prop_assert!(good < 6 && (cut || !damaged.damage.is_empty()));
+        // Everything before the damage is kept, and new pages are.
+        prop_assert!(good >= at as u64 / longest_record, "{good} before {at}");
+        tier.put(PageId(100), &info(8), &state(8));
+        drop(tier);
+        let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+        let last = found.last().unwrap();
+        prop_assert_eq!(&last.1, &info(8));
+        let again = tier.get(last.0).map(Cow::into_owned);
+        prop_assert_eq!(again, Some(state(8).to_vec()));
+    }
+}
