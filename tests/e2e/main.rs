@@ -5,8 +5,10 @@
 
 mod arrows;
 mod auth;
+mod cache;
 mod chat;
 mod completions;
+mod embeddings;
 mod errors;
 mod greedy;
 mod guests;

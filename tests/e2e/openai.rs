@@ -4,15 +4,10 @@ use std::process::Command;
 
 use camshaft_tests::{Setup, api_keys, repository, target};
 
-#[test]
-fn the_openai_python_client_chats_streams_lists_and_raises_its_own_exceptions() {
-    let python = environment();
-    let keys = api_keys(&[("sk-good", ""), ("sk-other", "allowed-models = [\"other\"]")]);
-    let server = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &keys).start();
-    let base = format!("http://{}/v1", server.client.address);
-    let script = clients().join("openai_client.py");
-    let mut command = Command::new(python);
-    command.arg(script).args([&base, "sk-good", "sk-other"]);
+/// Runs a script of `tests/clients` to its last line.
+pub(crate) fn run_client(script: &str, arguments: &[&str]) {
+    let mut command = Command::new(environment());
+    command.arg(clients().join(script)).args(arguments);
     // Neither proxies nor keys of whoever runs the tests.
     for (name, _) in std::env::vars_os() {
         let upper = name.to_string_lossy().to_uppercase();
@@ -24,6 +19,14 @@ fn the_openai_python_client_chats_streams_lists_and_raises_its_own_exceptions() 
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "the client found something wrong:\n{said}");
     assert!(said.contains("all checks passed"), "the client did not come to its end:\n{said}");
+}
+
+#[test]
+fn the_openai_python_client_chats_streams_lists_and_raises_its_own_exceptions() {
+    let keys = api_keys(&[("sk-good", ""), ("sk-other", "allowed-models = [\"other\"]")]);
+    let server = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &keys).start();
+    let base = format!("http://{}/v1", server.client.address);
+    run_client("openai_client.py", &[&base, "sk-good", "sk-other"]);
     server.wait_until_idle();
 }
 

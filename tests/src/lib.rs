@@ -13,7 +13,7 @@ mod stream;
 
 pub use client::{Body, Client, Open, Request, Response};
 pub use metrics::Metrics;
-pub use paths::{demo_model, guest, models_folder, pirate_model, plugin, repository, target};
+pub use paths::{binary, demo_model, guest, models_folder, pirate_model, plugin, repository, target};
 pub use policies::{PolicyDir, api_keys, sha256_hex};
 pub use poll::{PATIENCE, eventually};
 pub use process::{Finished, Setup};

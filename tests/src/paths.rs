@@ -13,7 +13,7 @@ pub fn target() -> PathBuf {
 }
 
 /// The server's binary: `CAMSHAFT_BIN`, or the one that was built beside this test.
-pub(crate) fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     let beside = || {
         let test = std::env::current_exe().expect("the running test has a path");
         test.ancestors().nth(2).expect("a test runs from <target>/<profile>/deps").join("camshaft")

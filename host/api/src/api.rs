@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use camshaft_core::ids::RequestId;
 use camshaft_core::policy::Policies;
+use crossbeam_channel::Sender;
 use tokio::sync::watch;
 
 use crate::auth::Caller;
-use crate::backend::{Model, PoolMessage};
+use crate::backend::{Backend, EmbedBackend, Model, PoolMessage};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::metrics::Metrics;
@@ -92,8 +93,9 @@ impl Api {
     pub fn cut_streams(&self) {
         self.cut.send_replace(true);
         for model in &self.models {
+            let Backend::Generate(pool) = &model.backend else { continue };
             // A pool that is gone has nothing to cut; one that is overloaded is cut by the process's end.
-            let _ = model.pool.try_send(PoolMessage::Stop);
+            let _ = pool.try_send(PoolMessage::Stop);
         }
     }
 
@@ -138,6 +140,32 @@ impl Api {
 }
 
 impl Served {
+    /// The channel into the pool of a model that generates.
+    ///
+    /// # Errors
+    /// 400 for one that embeds.
+    pub(crate) fn pool(&self) -> Result<&Sender<PoolMessage>, ApiError> {
+        match &self.model.backend {
+            Backend::Generate(pool) => Ok(pool),
+            Backend::Embed(_) => {
+                let id = &self.model.id;
+                Err(ApiError::param("model", format!("the model {id} embeds texts; it generates none")))
+            }
+        }
+    }
+
+    /// # Errors
+    /// 400 for a model that generates.
+    pub(crate) fn embedder(&self) -> Result<&EmbedBackend, ApiError> {
+        match &self.model.backend {
+            Backend::Embed(embedder) => Ok(embedder),
+            Backend::Generate(_) => {
+                let id = &self.model.id;
+                Err(ApiError::param("model", format!("the model {id} is not served for embeddings")))
+            }
+        }
+    }
+
     fn new(model: &Model) -> Result<Self, ApiError> {
         let template = ChatTemplate::compile(&model.info)
             .map_err(|source| ApiError::ChatTemplate { model: model.id.clone(), source })?;

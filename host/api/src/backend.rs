@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_core::engine::{ModelInfo, Tokenizer};
-use camshaft_core::message::{Event, Start};
+use camshaft_core::ids::Token;
+use camshaft_core::message::{Event, Start, WorkerError};
 use camshaft_core::policy::{PolicySet, Priority};
 use crossbeam_channel::Sender;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// Events buffered for one generation between the worker and its HTTP task. What does not fit is merged by the worker's
 /// side and sent when there is room.
@@ -22,8 +23,40 @@ pub struct Model {
     pub created: u64,
     pub info: ModelInfo,
     pub tokenizer: Arc<dyn Tokenizer>,
-    /// Into the pool's thread. Bounded: a full channel means overload.
-    pub pool: Sender<PoolMessage>,
+    pub backend: Backend,
+}
+
+/// What a model does, and the channel to whoever does it. Bounded: a full channel means overload.
+#[derive(Debug, Clone)]
+pub enum Backend {
+    /// Into the pool's thread.
+    Generate(Sender<PoolMessage>),
+    Embed(EmbedBackend),
+}
+
+/// A model that embeds.
+#[derive(Debug, Clone)]
+pub struct EmbedBackend {
+    /// Into the embedder's thread.
+    pub jobs: Sender<EmbedJob>,
+    /// Tokens of one input.
+    pub input_tokens: u32,
+    /// Numbers of a vector.
+    pub dimensions: u32,
+    /// Shorter vectors that the model was trained to give, too.
+    pub shorter_dimensions: Vec<u32>,
+}
+
+/// Inputs to embed together.
+#[derive(Debug)]
+pub struct EmbedJob {
+    /// Each with 1 to `input_tokens` tokens.
+    pub inputs: Vec<Arc<[Token]>>,
+    pub priority: Priority,
+    /// Not to be begun after it.
+    pub deadline: Option<Instant>,
+    /// A vector for each input, as the model pools it. Dropping the receiver cancels the job.
+    pub reply: oneshot::Sender<Result<Vec<Vec<f32>>, WorkerError>>,
 }
 
 impl fmt::Debug for Model {

@@ -27,6 +27,7 @@ pub(crate) async fn complete(
 pub(crate) fn parse(context: Context<'_>, body: &Map<String, Value>) -> Result<GenerationRequest, ApiError> {
     let fields = Fields::of_body(body);
     let served = context.api.model_of(&fields, context.caller)?;
+    served.pool()?;
     let messages = messages::read(&fields)?;
     let settings = context.settings(&fields, served)?;
     let logprobs = logprobs(&fields)?;

@@ -30,6 +30,7 @@ pub(crate) async fn complete(
 pub(crate) fn parse(context: Context<'_>, body: &Map<String, Value>) -> Result<GenerationRequest, ApiError> {
     let fields = Fields::of_body(body);
     let served = context.api.model_of(&fields, context.caller)?;
+    served.pool()?;
     let settings = context.settings(&fields, served)?;
     let logprobs = fields.integer("logprobs", limits::COMPLETION_LOGPROBS)?;
     let echo = fields.flag("echo")?.unwrap_or(false);

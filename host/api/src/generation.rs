@@ -73,7 +73,7 @@ impl Running {
         let model = &request.served.model;
         let mut running = Self {
             choices: Vec::new(),
-            pool: model.pool.clone(),
+            pool: request.served.pool()?.clone(),
             cut: api.cut(),
             turn: 0,
             n: request.settings.n as usize,

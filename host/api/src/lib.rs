@@ -10,6 +10,7 @@ pub mod backend;
 mod body;
 mod chat;
 mod completions;
+mod embeddings;
 mod error;
 mod fields;
 mod generation;
@@ -33,7 +34,7 @@ mod unary;
 mod validate;
 
 pub use api::{Api, ApiLimits, ApiOptions};
-pub use backend::{Model, PoolMessage, Submission};
+pub use backend::{Backend, EmbedBackend, EmbedJob, Model, PoolMessage, Submission};
 pub use error::ApiError;
 pub use readiness::{Readiness, State};
 pub use routes::{admin_router, public_router};

@@ -9,7 +9,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::api::Api;
 use crate::error::ApiError;
-use crate::{admin, auth, chat, completions, health, models, observe, tokenize};
+use crate::{admin, auth, chat, completions, embeddings, health, models, observe, tokenize};
 
 /// Routes that need no credentials. Every other route does: a new one is guarded until it is listed here.
 const OPEN: [&str; 4] = ["/healthz", "/readyz", "/health", "/ready"];
@@ -27,6 +27,8 @@ pub fn public_router(api: Arc<Api>) -> Router {
         .route("/v1/chat/completions", post(chat::complete))
         .route("/chat", post(chat::complete))
         .route("/v1/completions", post(completions::complete))
+        .route("/v1/embeddings", post(embeddings::embed))
+        .route("/embeddings", post(embeddings::embed))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
         .route("/v1/tokenize", post(tokenize::tokenize))

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod embed;
 pub mod engine;
 pub mod fake;
 pub mod fcfs;
@@ -14,8 +15,8 @@ pub mod limits;
 pub mod message;
 pub mod pages;
 pub mod policy;
-pub mod prefix;
 pub mod pool;
+pub mod prefix;
 
 pub mod request;
 pub mod sampling;

@@ -26,6 +26,8 @@ pub const PRESENCE_PENALTY: Range = Range { min: -2.0, max: 2.0 };
 pub const LOGIT_BIAS: Range = Range { min: -100.0, max: 100.0 };
 /// Choices of one request.
 pub const CHOICES: Range = Range { min: 1.0, max: 128.0 };
+/// Inputs of an embedding request.
+pub const EMBED_INPUTS: usize = 2048;
 /// `top_logprobs` of a chat request.
 pub const TOP_LOGPROBS: Range = Range { min: 0.0, max: 20.0 };
 /// `logprobs` of a completion request.

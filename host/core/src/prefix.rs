@@ -405,8 +405,11 @@ impl PrefixTree {
             let entry = cold.entry(page).or_insert((0, true));
             *entry = (entry.0.max(node.last_use), entry.1 && node.holders == 0);
         }
-        let mut pages: Vec<(u64, std::cmp::Reverse<PageId>)> =
-            cold.iter().filter(|(_, (_, free))| *free).map(|(&page, &(used, _))| (used, std::cmp::Reverse(page))).collect();
+        let mut pages: Vec<(u64, std::cmp::Reverse<PageId>)> = cold
+            .iter()
+            .filter(|(_, (_, free))| *free)
+            .map(|(&page, &(used, _))| (used, std::cmp::Reverse(page)))
+            .collect();
         pages.sort_unstable();
         pages.into_iter().map(|(_, page)| page.0).collect()
     }
@@ -418,8 +421,7 @@ impl PrefixTree {
 
     /// Whether the tree's books add up; for tests and when idle.
     pub fn check(&self) -> bool {
-        let held: usize =
-            self.ids().map(|id| self.node(id)).filter(|n| n.running() > 0).map(|n| n.run.len()).sum();
+        let held: usize = self.ids().map(|id| self.node(id)).filter(|n| n.running() > 0).map(|n| n.run.len()).sum();
         let linked = self.ids().all(|id| {
             let node = self.node(id);
             let end = node.start + node.run.len() as u32;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::ids::{RequestId, SeqId, Token};
 use crate::message::{Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
-use crate::policy::TokenSampler;
-use crate::sampling::{LogSoftmax, Row};
 use crate::pages::Namespace;
+use crate::policy::TokenSampler;
 use crate::prefix::NodeId;
+use crate::sampling::{LogSoftmax, Row};
 use crate::text::TextStream;
 use crate::vocabulary::Vocabulary;
 

@@ -9,8 +9,8 @@ use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse};
 use camshaft_core::ids::SeqId;
 use llama_cpp_2::DecodeError;
 use llama_cpp_2::context::LlamaContext;
-use llama_cpp_2::context::session::LlamaStateSeqFlags;
 use llama_cpp_2::context::params::{KvCacheType, LlamaContextParams};
+use llama_cpp_2::context::session::LlamaStateSeqFlags;
 use llama_cpp_2::llama_batch::LlamaBatch;
 use llama_cpp_2::token::LlamaToken;
 

@@ -13,10 +13,10 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::JoinHandle;
 
 use camshaft_core::pages::{ColdTier, PageId, PageInfo};
+use crossbeam_channel::{Receiver, Sender, bounded, never};
 use memmap2::Mmap;
 
 use directory::Directory;
@@ -28,6 +28,8 @@ const SEGMENT_BYTES: u64 = 64 << 20;
 /// Pages, and their bytes, on their way to the disk; one more is not kept.
 const QUEUED_PAGES: usize = 1024;
 const QUEUED_BYTES: u64 = 512 << 20;
+/// What the writer did and the tier has not heard of yet; the writer waits at the bound.
+const OUTCOMES: usize = 4 * QUEUED_PAGES;
 
 /// What the bytes of a page depend on beside the tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +72,7 @@ pub struct DiskTier {
     maps: HashMap<u64, Mmap>,
     /// Not written yet.
     pending: HashMap<PageId, Arc<[u8]>>,
-    jobs: Option<SyncSender<Job>>,
+    jobs: Option<Sender<Job>>,
     queued_bytes: Arc<AtomicU64>,
     outcomes: Receiver<Outcome>,
     lost: Vec<PageId>,
@@ -96,8 +98,7 @@ impl DiskTier {
     fn open_with(options: &DiskOptions, segment_bytes: u64) -> Result<(Self, Vec<(PageId, PageInfo)>), DiskError> {
         let directory = Arc::new(Directory::open(&options.dir.join(options.layout.directory()))?);
         let failed = |verb, path: PathBuf| move |source| DiskError::Io { verb, path, source };
-        let numbers =
-            directory::segments(&directory.path).map_err(failed("list", directory.path.clone()))?;
+        let numbers = directory::segments(&directory.path).map_err(failed("list", directory.path.clone()))?;
         let (mut places, mut found, mut maps, mut segments) =
             (HashMap::new(), Vec::new(), HashMap::new(), std::collections::VecDeque::new());
         for segment in numbers {
@@ -107,15 +108,14 @@ impl DiskTier {
             segments.push_back((segment, bytes.len() as u64));
             for (at, header) in directory::scan(&directory.key, bytes).0 {
                 let page = PageId(found.len() as u64);
-                let place =
-                    Place { segment, at: at + header.state_at, len: header.state_len, sum: header.state_sum };
+                let place = Place { segment, at: at + header.state_at, len: header.state_len, sum: header.state_sum };
                 places.insert(page, place);
                 found.push((page, header.info));
             }
             maps.extend(map.map(|map| (segment, map)));
         }
-        let (jobs, to_do) = sync_channel(QUEUED_PAGES);
-        let (done, outcomes) = channel();
+        let (jobs, to_do) = bounded(QUEUED_PAGES);
+        let (done, outcomes) = bounded(OUTCOMES);
         let queued_bytes = Arc::new(AtomicU64::new(0));
         let writer = Writer {
             directory: directory.clone(),
@@ -132,8 +132,7 @@ impl DiskTier {
         let thread = Some(thread.map_err(failed("start the writer of", directory.path.clone()))?);
         let pending = HashMap::new();
         let jobs = Some(jobs);
-        let tier =
-            Self { directory, places, maps, pending, jobs, queued_bytes, outcomes, lost: Vec::new(), thread };
+        let tier = Self { directory, places, maps, pending, jobs, queued_bytes, outcomes, lost: Vec::new(), thread };
         Ok((tier, found))
     }
 
@@ -183,17 +182,14 @@ impl ColdTier for DiskTier {
         let queued = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
         let job = Job { page, info: info.clone(), state: state.clone() };
         let sent = match &self.jobs {
-            Some(jobs) if queued + bytes <= QUEUED_BYTES => jobs.try_send(job).map_err(|error| match error {
-                TrySendError::Full(_) | TrySendError::Disconnected(_) => (),
-            }),
-            _ => Err(()),
+            Some(jobs) => queued + bytes <= QUEUED_BYTES && jobs.try_send(job).is_ok(),
+            None => false,
         };
-        match sent {
-            Ok(()) => drop(self.pending.insert(page, state.clone())),
-            Err(()) => {
-                self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-                self.lost.push(page);
-            }
+        if sent {
+            self.pending.insert(page, state.clone());
+        } else {
+            self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.lost.push(page);
         }
     }
 
@@ -224,8 +220,9 @@ impl ColdTier for DiskTier {
 
 impl Drop for DiskTier {
     fn drop(&mut self) {
-        // The writer ends when it has written what is queued.
+        // The writer ends when it has written what is queued, and waits for nobody to hear of it.
         self.jobs = None;
+        self.outcomes = never();
         if let Some(thread) = self.thread.take() {
             // A writer that panicked has nothing more to write.
             let _ = thread.join();

@@ -7,6 +7,7 @@
 mod backend;
 mod context;
 pub mod disk;
+mod embedder;
 mod error;
 mod gguf;
 mod load;
@@ -14,5 +15,6 @@ mod tokenizer;
 
 pub use backend::system_info;
 pub use context::{EngineOptions, KvType, LlamaEngine};
+pub use embedder::LlamaEmbedder;
 pub use error::EngineLoadError;
 pub use load::{LoadOptions, LoadedModel};

@@ -31,8 +31,7 @@ impl CacheRoom {
         let (Some(config), Some(digest)) = (&self.disk, &model.info().sha256) else { return cache };
         let context = format!("{}|worker {worker}", options.state_layout());
         let layout = Layout { model_sha256: digest.clone(), context };
-        let opened =
-            DiskTier::open(&DiskOptions { dir: config.dir.clone(), capacity_bytes: config.bytes, layout });
+        let opened = DiskTier::open(&DiskOptions { dir: config.dir.clone(), capacity_bytes: config.bytes, layout });
         match opened {
             Ok((tier, pages)) => {
                 tracing::info!(pages = pages.len(), %worker, dir = %config.dir.display(), "prefixes found on disk");

@@ -66,6 +66,10 @@ pub struct ModelConfig {
     pub kv_reserve: Reserve,
     /// The longest a step shall take while prompts are prefilled beside streams.
     pub step_target: Duration,
+    /// Serves embeddings instead of generating.
+    pub embeddings: bool,
+    /// Shorter vectors that the model was trained to give.
+    pub dimensions: Vec<u32>,
 }
 
 #[derive(Debug, Clone)]
@@ -186,8 +190,11 @@ fn model(raw: raw::RawModel) -> Result<ModelConfig, ServerError> {
     if raw.step_target.0.is_zero() {
         return Err(ServerError::Config("model.step-target must be more than 0s".to_owned()));
     }
-    if raw.embeddings {
-        return Err(ServerError::Config("model.embeddings = true is not supported by this version".to_owned()));
+    if !raw.dimensions.is_empty() && !raw.embeddings {
+        return Err(ServerError::Config("model.dimensions is for models with embeddings = true".to_owned()));
+    }
+    for &dimensions in &raw.dimensions {
+        within(&key("dimensions"), dimensions, 1, 1 << 20)?;
     }
     if let Some(digest) = &raw.sha256 {
         let hex = digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit());
@@ -220,5 +227,7 @@ fn model(raw: raw::RawModel) -> Result<ModelConfig, ServerError> {
         kv_type: raw.kv_type.into(),
         kv_reserve: raw.kv_reserve.into(),
         step_target: raw.step_target.0,
+        embeddings: raw.embeddings,
+        dimensions: raw.dimensions.iter().map(|&dimensions| dimensions as u32).collect(),
     })
 }

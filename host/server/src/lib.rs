@@ -3,7 +3,8 @@
 
 pub mod cli;
 pub mod config;
-pub mod error;
+pub mod embed_thread;
+mod error;
 
 mod cache_room;
 mod check;

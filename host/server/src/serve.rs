@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use camshaft_api::{Api, ApiLimits, ApiOptions, Model, Readiness};
+use camshaft_api::{Api, ApiLimits, ApiOptions, Backend, EmbedBackend, Model, Readiness};
 use camshaft_core::engine::Engine;
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
 use camshaft_core::worker::{Worker, WorkerOptions};
-use camshaft_engine::{EngineOptions, LlamaEngine};
+use camshaft_engine::{EngineOptions, LlamaEmbedder, LlamaEngine, LoadedModel};
 use camshaft_policy::{PolicyConfig, PolicyHost};
 use prometheus::Registry;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use crate::cache_room::CacheRoom;
 use crate::config::{Config, ModelConfig};
+use crate::embed_thread;
 use crate::error::ServerError;
 use crate::listener;
 use crate::metrics::ServerMetrics;
@@ -204,6 +205,10 @@ fn start_model(
     metrics: &ServerMetrics,
 ) -> Result<Model, ServerError> {
     let loaded = models::load(config, room.disk.is_some())?;
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    if config.embeddings {
+        return start_embedder(config, all, &loaded, created);
+    }
     let mut info = loaded.info().clone();
     info.context_tokens = info.context_tokens.min(config.context_tokens);
     let begun = Instant::now();
@@ -254,6 +259,36 @@ fn start_model(
         workers = config.workers,
         "model loaded"
     );
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    Ok(Model { id: config.id.clone(), created, tokenizer: loaded.tokenizer(), info, pool: submissions_in })
+    let backend = Backend::Generate(submissions_in);
+    Ok(Model { id: config.id.clone(), created, tokenizer: loaded.tokenizer(), info, backend })
+}
+
+fn start_embedder(
+    config: &ModelConfig,
+    all: &Config,
+    loaded: &Arc<LoadedModel>,
+    created: u64,
+) -> Result<Model, ServerError> {
+    let mut info = loaded.info().clone();
+    // An input is computed in one piece, so a batch holds at least one of the longest.
+    let input_tokens = info.trained_context_tokens.min(config.context_tokens);
+    let batch_tokens = config.batch_tokens.max(input_tokens);
+    let embedder = LlamaEmbedder::new(loaded.clone(), batch_tokens, config.threads);
+    let embedder = embedder.map_err(|error| models::from_engine(config, &error))?;
+    let dimensions = embedder.dimensions();
+    if let Some(bad) = config.dimensions.iter().find(|&&shorter| shorter >= dimensions) {
+        let id = &config.id;
+        return Err(ServerError::Config(format!(
+            "model.dimensions of {id:?} must be below the model's own {dimensions}, got {bad}"
+        )));
+    }
+    info.context_tokens = input_tokens;
+    tracing::info!(model = config.id, name = info.name, dimensions, input_tokens, "embedding model loaded");
+    let backend = Backend::Embed(EmbedBackend {
+        jobs: embed_thread::spawn(embedder, &config.id, all.queue.high_watermark)?,
+        input_tokens,
+        dimensions,
+        shorter_dimensions: config.dimensions.clone(),
+    });
+    Ok(Model { id: config.id.clone(), created, tokenizer: loaded.tokenizer(), info, backend })
 }

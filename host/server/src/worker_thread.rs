@@ -208,7 +208,10 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
                 // A send fails only when the pool is gone; the generations then run to their end.
                 let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, event.clone()));
             }
-            if matches!(event, Event::Started { .. } | Event::Delta { .. } | Event::Finished { .. } | Event::Failed { .. }) {
+            if matches!(
+                event,
+                Event::Started { .. } | Event::Delta { .. } | Event::Finished { .. } | Event::Failed { .. }
+            ) {
                 self.streams.send(id, event);
             }
         }

@@ -70,7 +70,13 @@ fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Re
     let info = info(template, "<|bos|>", "<|end|>");
     let compiled = ChatTemplate::compile(&info).unwrap();
     let (pool, _) = crossbeam_channel::bounded(1);
-    let model = Model { id: "test".into(), created: 0, info, tokenizer: Arc::new(Bytes), pool };
+    let model = Model {
+        id: "test".into(),
+        created: 0,
+        info,
+        tokenizer: Arc::new(Bytes),
+        backend: crate::backend::Backend::Generate(pool),
+    };
     let tokens = tokens(&model, &compiled, &user(contents), &kwargs(variables))?;
     Ok(tokens.into_iter().map(|token| token.0).collect())
 }

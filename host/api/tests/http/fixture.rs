@@ -7,7 +7,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
-use camshaft_api::backend::Model;
+use camshaft_api::backend::{Backend, Model};
 use camshaft_api::{Api, ApiLimits, ApiOptions, Readiness, admin_router, public_router};
 use camshaft_core::engine::{ModelInfo, Tokenizer};
 use camshaft_core::ids::Token;
@@ -84,7 +84,7 @@ impl Server {
             created: 1_700_000_000,
             info: info(),
             tokenizer: Arc::new(Bytes),
-            pool: pool.sender.clone(),
+            backend: Backend::Generate(pool.sender.clone()),
         };
         let api = Api::new(ApiOptions {
             models: vec![model("demo"), model("org/secret")],

@@ -146,7 +146,7 @@ impl Kv {
             let Some(piece) = self.cache.tree.at(leaf, s.done) else { break };
             let range = s.done..piece.end;
             let brought = match piece.cells {
-                Cells::Live => self.share(&piece, seq, range.clone(), sequences, engine),
+                Cells::Live => self.share(&piece, index, sequences, engine),
                 Cells::Absent => self.restore(&piece, seq, range.clone(), engine),
                 Cells::Pending(_) => false,
             };
@@ -165,23 +165,15 @@ impl Kv {
         }
     }
 
-    fn share(
-        &mut self,
-        piece: &Piece,
-        to: SeqId,
-        range: Range<u32>,
-        sequences: &[Sequence],
-        engine: &mut impl Engine,
-    ) -> bool {
+    fn share(&mut self, piece: &Piece, index: usize, sequences: &[Sequence], engine: &mut impl Engine) -> bool {
+        let (to, start) = (sequences[index].seq, sequences[index].done);
         let tree = &self.cache.tree;
         let holds = |s: &&Sequence| {
-            s.seq != Some(to)
-                && s.done >= piece.end
-                && s.prefix.is_some_and(|(leaf, _)| tree.is_on_path(leaf, piece.node))
+            s.seq != to && s.done >= piece.end && s.prefix.is_some_and(|(leaf, _)| tree.is_on_path(leaf, piece.node))
         };
         let from = sequences.iter().find(holds).and_then(|s| s.seq);
-        match from {
-            Some(from) => engine.share(from, to, range),
+        match from.zip(to) {
+            Some((from, to)) => engine.share(from, to, start..piece.end),
             None => self.cache.tree.set_cells(piece.node, Cells::Absent),
         }
         from.is_some()

@@ -25,7 +25,8 @@ impl Pace {
     pub(super) fn begin(&mut self, now: Duration) {
         let Some((begun, prefilled)) = self.last.take() else { return };
         let took = now.saturating_sub(begun).as_secs_f32();
-        let learn = |known: &mut f32, seen: f32| *known = if *known == 0.0 { seen } else { *known + (seen - *known) * WEIGHT };
+        let learn =
+            |known: &mut f32, seen: f32| *known = if *known == 0.0 { seen } else { *known + (seen - *known) * WEIGHT };
         if prefilled == 0 {
             learn(&mut self.step, took);
         } else {
@@ -47,7 +48,8 @@ impl Pace {
         if self.token <= 0.0 {
             return usize::MAX;
         }
-        let left = self.target.as_secs_f32() - self.step;
+        // Where a bare step is slower than the target, a step may take twice as long as that.
+        let left = (self.target.as_secs_f32() - self.step).max(self.step);
         (left / self.token).clamp(LEAST, 1e6) as usize
     }
 }
@@ -72,10 +74,16 @@ mod tests {
         pace.idle();
         pace.begin(9999 * MS);
         assert!((39..=40).contains(&pace.budget()));
-        // Slower than the target whatever it does.
+        // Slower than the target whatever it does: 100 ms a step.
         for i in 0..40u32 {
             pace.planned(100 * i * MS, 0);
             pace.begin(100 * (i + 1) * MS);
+        }
+        assert!((98..=100).contains(&pace.budget()), "{}", pace.budget());
+        // 50 ms a prompt token.
+        for i in 0..40u32 {
+            pace.planned(1000 * i * MS, 10);
+            pace.begin((1000 * i + 600) * MS);
         }
         assert_eq!(pace.budget(), 8);
     }

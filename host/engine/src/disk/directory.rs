@@ -70,7 +70,8 @@ pub(super) fn segments(directory: &Path) -> std::io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
-        let number = name.to_str().and_then(|name| name.strip_prefix("pages-")?.strip_suffix(".seg")?.parse::<u64>().ok());
+        let number =
+            name.to_str().and_then(|name| name.strip_prefix("pages-")?.strip_suffix(".seg")?.parse::<u64>().ok());
         numbers.extend(number);
     }
     numbers.sort_unstable();

@@ -38,17 +38,23 @@ fn layouts(dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
 /// # Errors
 /// A directory or file that cannot be read. Damage is no error.
 pub fn report(dir: &Path, states: bool) -> Result<Vec<CacheReport>, DiskError> {
-    layouts(dir)?.into_iter().map(|path| report_one(path, states)).collect()
+    layouts(dir)?.iter().map(|path| report_one(path, states)).collect()
 }
 
-fn report_one(path: PathBuf, states: bool) -> Result<CacheReport, DiskError> {
+fn report_one(path: &Path, states: bool) -> Result<CacheReport, DiskError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| DiskError::Io { verb: "read", path, source }
     };
-    let numbers = directory::segments(&path).map_err(failed(&path))?;
-    let mut report =
-        CacheReport { path: path.clone(), segments: numbers.len() as u64, bytes: 0, pages: 0, tokens: 0, damage: Vec::new() };
+    let numbers = directory::segments(path).map_err(failed(path))?;
+    let mut report = CacheReport {
+        path: path.to_owned(),
+        segments: numbers.len() as u64,
+        bytes: 0,
+        pages: 0,
+        tokens: 0,
+        damage: Vec::new(),
+    };
     let Some(key) = directory::read_key(&path.join("key")) else {
         if !numbers.is_empty() {
             report.damage.push("the key is missing or damaged: no page can be used".to_owned());
@@ -56,7 +62,7 @@ fn report_one(path: PathBuf, states: bool) -> Result<CacheReport, DiskError> {
         return Ok(report);
     };
     for number in numbers {
-        let file = directory::segment(&path, number);
+        let file = directory::segment(path, number);
         let map = directory::map(&file).map_err(failed(&file))?;
         let bytes = map.as_deref().unwrap_or_default();
         report.bytes += bytes.len() as u64;

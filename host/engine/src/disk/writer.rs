@@ -5,10 +5,10 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use camshaft_core::pages::{PageId, PageInfo};
+use crossbeam_channel::{Receiver, Sender};
 
 use super::directory::Directory;
 use super::record;
@@ -27,10 +27,15 @@ pub(super) struct Job {
 /// What became of it.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    Written { page: PageId, place: Place },
+    Written {
+        page: PageId,
+        place: Place,
+    },
     NotWritten(PageId),
     /// A segment was removed for room.
-    Removed { segment: u64 },
+    Removed {
+        segment: u64,
+    },
 }
 
 /// Where a page's state lies.

@@ -83,6 +83,8 @@ pub(super) struct RawModel {
     pub(super) step_target: Span,
     #[serde(default)]
     pub(super) embeddings: bool,
+    #[serde(default)]
+    pub(super) dimensions: Vec<u64>,
 }
 
 fn one() -> u64 {
@@ -102,7 +104,7 @@ fn default_batch_tokens() -> u64 {
 }
 
 fn default_step_target() -> Span {
-    Span(std::time::Duration::from_millis(50))
+    Span(std::time::Duration::from_millis(25))
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]

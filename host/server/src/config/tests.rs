@@ -95,7 +95,10 @@ fn wrong_values_name_their_key() {
         ("[log]\nformat = \"xml\"", "format"),
         ("[[model]]\nkv-type = \"q2\"", "kv-type"),
         ("[[model]]\nsha256 = \"abc\"", "sha256"),
-        ("[[model]]\nembeddings = true", "embeddings"),
+        ("[[model]]\ndimensions = [64]", "model.dimensions"),
+        ("[[model]]\nembeddings = true\ndimensions = [0]", "model.dimensions"),
+        ("[[model]]\nkv-reserve = \"some\"", "kv-reserve"),
+        ("[[model]]\nstep-target = \"0s\"", "model.step-target"),
         ("[[model]]\nid = \"a\"\n[[model]]\nid = \"a\"", "model.id"),
         ("not toml", "not toml"),
     ] {
@@ -132,8 +135,8 @@ fn paths_in_a_file_are_relative_to_it_and_paths_of_flags_are_not() {
 
 #[test]
 fn says_which_keys_have_no_effect_yet() {
-    let config = file("[cache]\ndisk = \"1GiB\"\n[telemetry]\notlp-endpoint = \"http://x\"").unwrap();
-    assert_eq!(config.without_effect, ["cache.disk", "telemetry.otlp-endpoint"]);
+    let config = file("[cache]\nsession-ttl = \"1m\"\n[telemetry]\notlp-endpoint = \"http://x\"").unwrap();
+    assert_eq!(config.without_effect, ["cache.session-ttl", "telemetry.otlp-endpoint"]);
 }
 
 #[test]

@@ -1,0 +1,142 @@
+//! A llama.cpp context that computes embeddings.
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::num::NonZeroU32;
+use std::sync::{Arc, PoisonError};
+
+use camshaft_core::engine::EngineError;
+use camshaft_core::ids::Token;
+use llama_cpp_2::context::LlamaContext;
+use llama_cpp_2::context::params::{LlamaContextParams, LlamaPoolingType};
+use llama_cpp_2::llama_batch::LlamaBatch;
+use llama_cpp_2::token::LlamaToken;
+
+use crate::backend::{CONTEXT_CREATION, backend};
+use crate::error::EngineLoadError;
+use crate::load::LoadedModel;
+
+/// Inputs of one batch.
+const INPUTS: u32 = 64;
+/// Pooling types of a GGUF's metadata that give one vector for an input: mean, first token, last token.
+const POOLED: [&str; 3] = ["1", "2", "3"];
+
+/// Computes one vector for each of several inputs at a time. Lives on one thread.
+pub struct LlamaEmbedder {
+    /// Borrows from `model`; see `new` and `drop` for why the borrow may be `'static` here.
+    context: ManuallyDrop<LlamaContext<'static>>,
+    model: Arc<LoadedModel>,
+    batch: LlamaBatch<'static>,
+    batch_tokens: u32,
+    input_tokens: u32,
+}
+
+impl fmt::Debug for LlamaEmbedder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LlamaEmbedder").field("model", &self.model).finish_non_exhaustive()
+    }
+}
+
+impl LlamaEmbedder {
+    /// Makes a context for batches of `batch_tokens` (at least the model's own context, so that every input fits).
+    ///
+    /// Pooling is what the model's metadata says; a model that says nothing gives the vector of the last token.
+    ///
+    /// # Errors
+    /// A model that ranks instead of embedding, or a context that llama.cpp cannot make.
+    pub fn new(model: Arc<LoadedModel>, batch_tokens: u32, threads: u32) -> Result<Self, EngineLoadError> {
+        let refused = |why: String| EngineLoadError::NoContext { sequences: INPUTS, kv_tokens: batch_tokens, why };
+        let llama = &model.model;
+        let architecture = llama.meta_val_str("general.architecture").unwrap_or_default();
+        let pooling = llama.meta_val_str(&format!("{architecture}.pooling_type")).ok();
+        let pooling = match pooling.as_deref() {
+            Some("4") => return Err(refused("the model ranks pairs of texts; it has no embeddings".to_owned())),
+            Some(kind) if POOLED.contains(&kind) => LlamaPoolingType::Unspecified,
+            _ => LlamaPoolingType::Last,
+        };
+        // An encoder sees a whole batch at once, so no input may be cut.
+        let input_tokens = model.info().trained_context_tokens.min(batch_tokens);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+        let threads = if threads == 0 { cores } else { threads } as i32;
+        let params = LlamaContextParams::default()
+            .with_n_ctx(NonZeroU32::new(batch_tokens))
+            .with_n_batch(batch_tokens)
+            .with_n_ubatch(batch_tokens)
+            .with_n_seq_max(INPUTS)
+            .with_kv_unified(true)
+            .with_n_threads(threads)
+            .with_n_threads_batch(threads)
+            .with_embeddings(true)
+            // It rounds more, and one pass over short inputs gains nothing by it.
+            .with_flash_attention_policy(llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED)
+            .with_pooling_type(pooling)
+            .with_offload_kqv(false)
+            .with_op_offload(false)
+            .with_no_perf(true);
+        let context = {
+            let _one_at_a_time = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
+            llama.new_context(backend()?, params).map_err(|error| refused(error.to_string()))?
+        };
+        // SAFETY: as in `LlamaEngine::new`: the model lives in an `Arc` that this struct keeps until the context is gone.
+        let context = unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) };
+        let batch = LlamaBatch::new(batch_tokens as usize, 1);
+        Ok(Self { context: ManuallyDrop::new(context), model, batch, batch_tokens, input_tokens })
+    }
+
+    /// Tokens of a batch, and of one input.
+    pub fn limits(&self) -> (u32, u32) {
+        (self.batch_tokens, self.input_tokens)
+    }
+
+    /// Numbers of a vector.
+    pub fn dimensions(&self) -> u32 {
+        self.model.model.n_embd().max(0) as u32
+    }
+
+    /// Inputs of a batch.
+    pub fn batch_inputs(&self) -> usize {
+        INPUTS as usize
+    }
+
+    /// Computes a batch: a vector for each input, as the model pools it, not normalised.
+    ///
+    /// # Errors
+    /// An input that is empty, too long or has tokens outside the vocabulary, a batch over its bounds, or a failure
+    /// inside llama.cpp.
+    pub fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, EngineError> {
+        let bad = |why: String| Err(EngineError::BadBatch(why));
+        let total: usize = inputs.iter().map(|input| input.len()).sum();
+        if inputs.is_empty() || inputs.len() > INPUTS as usize || total > self.batch_tokens as usize {
+            return bad(format!("{} inputs of {total} tokens", inputs.len()));
+        }
+        let size = self.model.info().vocabulary.size();
+        self.batch.clear();
+        for (seq, input) in (0..).zip(inputs) {
+            if input.is_empty() || input.len() > self.input_tokens as usize {
+                return bad(format!("an input of {} tokens, 1 to {} are possible", input.len(), self.input_tokens));
+            }
+            for (position, token) in (0..).zip(input.iter()) {
+                if token.0 as usize >= size {
+                    return bad(format!("token {token} is outside the vocabulary of {size}"));
+                }
+                let added = self.batch.add(LlamaToken::new(token.0 as i32), position, &[seq], true);
+                added.map_err(|error| EngineError::BadBatch(error.to_string()))?;
+            }
+        }
+        // A decoder leaves its keys behind; nothing of one batch is for the next.
+        self.context.clear_kv_cache();
+        self.context.decode(&mut self.batch).map_err(|error| EngineError::Failed(error.to_string()))?;
+        let vector = |seq: i32| match self.context.embeddings_seq_ith(seq) {
+            Ok(vector) if vector.iter().all(|x| x.is_finite()) => Ok(vector.to_vec()),
+            Ok(_) => Err(EngineError::Failed("the model gave a vector that is not finite".to_owned())),
+            Err(error) => Err(EngineError::Failed(error.to_string())),
+        };
+        (0..inputs.len() as i32).map(vector).collect()
+    }
+}
+
+impl Drop for LlamaEmbedder {
+    fn drop(&mut self) {
+        // SAFETY: dropped once, here, and not used afterwards; the model is dropped after this function returns.
+        unsafe { ManuallyDrop::drop(&mut self.context) };
+    }
+}
