@@ -2,7 +2,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{self, Done, Failure, root, say, succeeds};
+use crate::command::{self, Done, Failure, root, say, succeeds, target};
 
 const WASM_TARGET: &str = "wasm32-wasip2";
 
@@ -34,7 +34,8 @@ const TEST_NEEDS: [Need; 1] = [Need {
 pub(crate) fn run() -> Done {
     packages(&NEEDS)?;
     wasm_target()?;
-    build_flags()
+    build_flags()?;
+    moved_build()
 }
 
 /// Installs what the tests need on top.
@@ -132,6 +133,26 @@ fn build_flags() -> Done {
     Ok(())
 }
 
+/// Deletes CMake's files where the target directory was moved or copied: they hold the old place's path, and CMake then
+/// fails instead of starting over.
+fn moved_build() -> Done {
+    for build in entries(&target().join("release/build")) {
+        let build = build.join("out/build");
+        let Ok(cache) = std::fs::read_to_string(build.join("CMakeCache.txt")) else { continue };
+        if !made_in(&cache, &build) {
+            say(&format!("setup: {} was moved here; llama.cpp is built again", build.display()));
+            std::fs::remove_dir_all(&build)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a `CMakeCache.txt` was written for the folder.
+fn made_in(cache: &str, dir: &Path) -> bool {
+    let place = cache.lines().find_map(|line| line.strip_prefix("CMAKE_CACHEFILE_DIR:INTERNAL="));
+    place.is_none_or(|place| Path::new(place) == dir)
+}
+
 fn flags_for(cpuinfo: &str, arch: &str) -> String {
     let flags: Vec<&str> =
         cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default().split_whitespace().collect();
@@ -159,7 +180,9 @@ fn flags_for(cpuinfo: &str, arch: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::flags_for;
+    use std::path::Path;
+
+    use super::{flags_for, made_in};
 
     const V3: &str = "avx2 bmi1 bmi2 f16c fma abm movbe";
 
@@ -172,5 +195,11 @@ mod tests {
         assert!(wide.contains("GGML_AVX512 = \"ON\"") && wide.contains("GGML_AVX512_VNNI"));
         assert!(!wide.contains("BF16") && !wide.to_lowercase().contains("amx") && !wide.contains("native"));
         assert!(!flags_for("flags : avx2", "aarch64").contains("target-cpu"));
+    }
+
+    #[test]
+    fn tells_a_moved_build() {
+        let cache = "# comment\nCMAKE_CACHEFILE_DIR:INTERNAL=/a/out/build\nOTHER:BOOL=ON\n";
+        assert!(made_in(cache, Path::new("/a/out/build")) && !made_in(cache, Path::new("/b/out/build")));
     }
 }

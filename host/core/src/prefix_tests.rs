@@ -121,7 +121,8 @@ proptest! {
     #[test]
     fn holds_each_run_once_whatever_comes_and_goes(acts in prop::collection::vec(act(), 1..60)) {
         let mut tree = PrefixTree::default();
-        let (mut running, mut parked): (Vec<(NodeId, Vec<Token>)>, Vec<(NodeId, Vec<Token>)>) = (Vec::new(), Vec::new());
+        let mut running: Vec<(NodeId, Vec<Token>)> = Vec::new();
+        let mut parked: Vec<(NodeId, Vec<Token>)> = Vec::new();
         let mut pages = 0;
         for act in acts {
             match act {

@@ -46,7 +46,7 @@ fn round(
             flush(engine, &mut batch, &mut rows, &mut next)?;
         }
         for position in 0..prompt_tokens {
-            // The same prompts as `tests/examples/serve.rs`.
+            // The same prompts as `tests/examples/serve/client.rs`.
             let token = Token(3 + (stream * 7919 + position * 104_729) % (vocabulary - 3));
             let last = position + 1 == prompt_tokens;
             let row = batch.push(token, position, SeqId(stream), last);

@@ -65,7 +65,7 @@ mod tests {
         let mut pace = Pace::new(50 * MS);
         assert_eq!(pace.budget(), usize::MAX);
         // 10 ms a step, 1 ms a prompt token.
-        pace.planned(0 * MS, 0);
+        pace.planned(Duration::ZERO, 0);
         pace.begin(10 * MS);
         pace.planned(10 * MS, 100);
         pace.begin(120 * MS);

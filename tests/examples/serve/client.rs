@@ -1,0 +1,124 @@
+//! A streaming client that takes the time of every frame.
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::Result;
+
+/// Prompts never repeat by chance, neither within a run nor between servers.
+static FRESH: AtomicU32 = AtomicU32::new(1);
+
+/// A server that speaks OpenAI's dialect.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) name: String,
+    address: String,
+    model: String,
+    vocabulary: u32,
+}
+
+/// What a stream was like. Moments are absolute.
+pub(crate) struct Stream {
+    pub(crate) sent: Instant,
+    pub(crate) frames: Vec<Instant>,
+    pub(crate) tokens: u32,
+}
+
+impl Stream {
+    /// Seconds to the first frame with text.
+    pub(crate) fn first(&self) -> f64 {
+        self.frames.first().map_or(f64::NAN, |first| first.duration_since(self.sent).as_secs_f64())
+    }
+
+    /// Seconds between frames of which the later one came within the span.
+    pub(crate) fn gaps(&self, from: Instant, to: Instant) -> impl Iterator<Item = f64> + '_ {
+        let pairs = self.frames.windows(2).filter(move |pair| pair[1] >= from && pair[0] <= to);
+        pairs.map(|pair| pair[1].duration_since(pair[0]).as_secs_f64())
+    }
+}
+
+impl Target {
+    pub(crate) fn new(name: &str, address: &str, model: &str, vocabulary: u32) -> Self {
+        Self { name: name.to_owned(), address: address.to_owned(), model: model.to_owned(), vocabulary }
+    }
+
+    /// So many tokens that no one has sent before.
+    pub(crate) fn fresh(&self, count: u32) -> Vec<u32> {
+        let mut state = FRESH.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9) | 1;
+        let mut token = || {
+            // Xorshift (Marsaglia 2003).
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            // The first ids are control tokens and bytes.
+            260 + state % (self.vocabulary - 260)
+        };
+        (0..count).map(|_| token()).collect()
+    }
+
+    fn send(&self, path: &str, body: &str) -> Result<BufReader<TcpStream>> {
+        let mut stream = TcpStream::connect(&self.address)?;
+        stream.set_nodelay(true)?;
+        let length = body.len();
+        write!(
+            stream,
+            "POST {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        )?;
+        Ok(BufReader::new(stream))
+    }
+
+    /// The whole response, head and all.
+    pub(crate) fn post(&self, path: &str, body: &str) -> Result<String> {
+        let mut text = Vec::new();
+        self.send(path, body)?.read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    pub(crate) fn embed(&self, inputs: &[Vec<u32>]) -> Result<String> {
+        self.post("/v1/embeddings", &json!({"model": self.model, "input": inputs}).to_string())
+    }
+
+    /// Streams a completion of exactly `tokens`, with OpenAI's default sampling.
+    pub(crate) fn stream(&self, prompt: &[u32], tokens: u32) -> Result<Stream> {
+        let body = json!({
+            "model": self.model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "stream": true,
+            "stream_options": {"include_usage": true},
+        });
+        let sent = Instant::now();
+        let (mut frames, mut drawn, mut done) = (Vec::with_capacity(tokens as usize), None, false);
+        let mut reader = self.send("/v1/completions", &body.to_string())?;
+        let mut line = Vec::new();
+        while reader.read_until(b'\n', &mut line)? > 0 {
+            if let Some(data) = line.strip_prefix(b"data: ") {
+                let now = Instant::now();
+                done |= data.starts_with(b"[DONE]");
+                // Only what ends a stream is looked into; parsing every frame would take the machine from the server.
+                if !data.starts_with(b"[DONE]") {
+                    frames.push(now);
+                }
+                if data.windows(19).any(|part| part == b"\"completion_tokens\"") {
+                    let value: Value = serde_json::from_slice(data)?;
+                    drawn = value["usage"]["completion_tokens"].as_u64();
+                    frames.pop();
+                }
+            }
+            line.clear();
+        }
+        match drawn {
+            Some(drawn) if done => Ok(Stream { sent, frames, tokens: drawn as u32 }),
+            _ => Err(format!("a stream of {} did not end well after {} frames", self.name, frames.len()).into()),
+        }
+    }
+
+    /// Streams all prompts at once.
+    pub(crate) fn streams(&self, prompts: &[Vec<u32>], tokens: u32) -> Result<Vec<Stream>> {
+        std::thread::scope(|scope| {
+            let clients: Vec<_> =
+                prompts.iter().map(|prompt| scope.spawn(move || self.stream(prompt, tokens))).collect();
+            clients.into_iter().map(|client| client.join().map_err(|_| "a client panicked")?).collect()
+        })
+    }
+}

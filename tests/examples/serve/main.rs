@@ -1,0 +1,104 @@
+//! The server over HTTP, against the bare engine loop and against another server, in one run, alternating.
+//!
+//! `serve [--model PATH] [--peer HOST:PORT] [--bare] [--streams 1,8,32] [--repeats 3] [--rounds 4] [--threads 2]
+//! [--only NAME,NAME] [--out DIR]`. The peer has the same model, as many threads and at least 32 sequences.
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
+
+mod client;
+mod report;
+mod servers;
+mod workloads;
+
+use std::path::PathBuf;
+
+use client::Target;
+use report::Report;
+use servers::Own;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+struct Options {
+    model: PathBuf,
+    peer: Option<String>,
+    bare: bool,
+    streams: Vec<u32>,
+    repeats: u32,
+    rounds: u32,
+    threads: u32,
+    only: Option<Vec<String>>,
+    out: Option<PathBuf>,
+}
+
+impl Options {
+    fn wants(&self, workload: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.iter().any(|name| name == workload))
+    }
+}
+
+fn main() -> Result<()> {
+    let options = options()?;
+    let own = Own::start(&options, "")?;
+    let vocabulary = own.vocabulary()?;
+    let mut targets = vec![Target::new("camshaft", &own.address, "m", vocabulary)];
+    targets.extend(options.peer.as_ref().map(|peer| Target::new("peer", peer, "m", vocabulary)));
+    let mut report = Report::new(&options);
+    if options.wants("distinct") {
+        for &streams in &options.streams {
+            workloads::distinct(&options, &targets, streams, &mut report)?;
+        }
+    }
+    if options.wants("shared") {
+        workloads::shared(&options, &targets, &mut report)?;
+    }
+    if options.wants("long") {
+        workloads::long(&options, &targets, &mut report)?;
+    }
+    if options.wants("chats") {
+        workloads::chats(&options, &targets, &mut report)?;
+    }
+    if options.wants("embeddings") {
+        workloads::embeddings(&options, &targets, &mut report)?;
+    }
+    drop(own);
+    if options.wants("pressure") {
+        // Half of what 32 requests of 256 tokens want.
+        let small = Own::start(&options, ", context-tokens=4096, kv-reserve=\"none\"")?;
+        let target = Target::new("camshaft", &small.address, "m", vocabulary);
+        workloads::pressure(&options, &target, &mut report)?;
+    }
+    report.finish()
+}
+
+fn options() -> Result<Options> {
+    let mut options = Options {
+        model: PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../config/models/demo.gguf")),
+        peer: None,
+        bare: false,
+        streams: vec![1, 8, 32],
+        repeats: 3,
+        rounds: 4,
+        threads: 2,
+        only: None,
+        out: None,
+    };
+    let mut arguments = std::env::args().skip(1);
+    while let Some(name) = arguments.next() {
+        if name == "--bare" {
+            options.bare = true;
+            continue;
+        }
+        let value = arguments.next().ok_or(format!("{name} wants a value"))?;
+        match name.as_str() {
+            "--model" => options.model = value.into(),
+            "--peer" => options.peer = Some(value.trim_start_matches("http://").trim_end_matches('/').to_owned()),
+            "--streams" => options.streams = value.split(',').map(str::parse).collect::<std::result::Result<_, _>>()?,
+            "--repeats" => options.repeats = value.parse()?,
+            "--rounds" => options.rounds = value.parse()?,
+            "--threads" => options.threads = value.parse()?,
+            "--only" => options.only = Some(value.split(',').map(str::to_owned).collect()),
+            "--out" => options.out = Some(value.into()),
+            _ => return Err(format!("unknown option {name}").into()),
+        }
+    }
+    Ok(options)
+}

@@ -1,0 +1,124 @@
+//! One table on standard output, the figures as JSON, and a plot.
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use crate::{Options, Result};
+
+const COLOURS: [(&str, &str); 3] = [("camshaft", "#2a6f97"), ("peer", "#bc6c25"), ("bare", "#8d99ae")];
+
+struct Figure {
+    workload: String,
+    unit: &'static str,
+    /// Measurements by who was measured, in the order of the run.
+    measured: Vec<(String, Vec<f64>)>,
+}
+
+/// Collects measurements; medians count.
+pub(crate) struct Report {
+    head: Value,
+    out: Option<std::path::PathBuf>,
+    figures: Vec<Figure>,
+}
+
+impl Figure {
+    fn median(&self, who: &str) -> Option<f64> {
+        let (_, values) = self.measured.iter().find(|(name, _)| name == who)?;
+        let mut values = values.clone();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied()
+    }
+
+    fn ratio(&self, to: &str) -> String {
+        match (self.median("camshaft"), self.median(to)) {
+            (Some(ours), Some(theirs)) => format!("{:.2}", ours / theirs),
+            _ => String::new(),
+        }
+    }
+}
+
+impl Report {
+    pub(crate) fn new(options: &Options) -> Self {
+        let head = json!({
+            "model": options.model.file_name().unwrap_or_default().to_string_lossy(),
+            "threads": options.threads, "repeats": options.repeats, "rounds": options.rounds,
+        });
+        println!("{head}");
+        Self { head, out: options.out.clone(), figures: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, workload: &str, unit: &'static str, who: &str, value: f64) {
+        let index = self.figures.iter().position(|figure| figure.workload == workload).unwrap_or_else(|| {
+            self.figures.push(Figure { workload: workload.to_owned(), unit, measured: Vec::new() });
+            self.figures.len() - 1
+        });
+        let measured = &mut self.figures[index].measured;
+        match measured.iter_mut().find(|(name, _)| name == who) {
+            Some((_, values)) => values.push(value),
+            None => measured.push((who.to_owned(), vec![value])),
+        }
+    }
+
+    /// Prints the table and writes the files.
+    pub(crate) fn finish(self) -> Result<()> {
+        println!("| workload | unit | camshaft | bare | / bare | peer | / peer |\n|---|---|---|---|---|---|---|");
+        for figure in &self.figures {
+            let cell = |who| figure.median(who).map_or(String::new(), |value| format!("{value:.1}"));
+            println!(
+                "| {} | {} | {} | {} | {} | {} | {} |",
+                figure.workload,
+                figure.unit,
+                cell("camshaft"),
+                cell("bare"),
+                figure.ratio("bare"),
+                cell("peer"),
+                figure.ratio("peer")
+            );
+        }
+        if let Some(out) = &self.out {
+            std::fs::create_dir_all(out)?;
+            std::fs::write(out.join("bench.json"), serde_json::to_string_pretty(&self.json())?)?;
+            std::fs::write(out.join("bench.svg"), self.svg()?)?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> Value {
+        let figure = |figure: &Figure| {
+            let measured: serde_json::Map<String, Value> =
+                figure.measured.iter().map(|(who, values)| (who.clone(), json!(values))).collect();
+            json!({"workload": figure.workload, "unit": figure.unit, "measured": measured})
+        };
+        json!({"run": self.head, "figures": self.figures.iter().map(figure).collect::<Vec<_>>()})
+    }
+
+    /// Bars for each workload, as long as its largest is wide.
+    fn svg(&self) -> Result<String> {
+        let rows: usize = self.figures.iter().map(|figure| figure.measured.len() + 1).sum();
+        let height = rows * 18 + 20;
+        let mut out = format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"760\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n"
+        );
+        let mut y = 16;
+        for figure in &self.figures {
+            writeln!(out, "<text x=\"8\" y=\"{y}\" font-weight=\"bold\">{} ({})</text>", figure.workload, figure.unit)?;
+            y += 18;
+            let medians = figure.measured.iter().filter_map(|(who, _)| figure.median(who));
+            let largest = medians.fold(f64::MIN_POSITIVE, f64::max);
+            for (who, _) in &figure.measured {
+                let value = figure.median(who).unwrap_or(0.0);
+                let width = value / largest * 480.0;
+                let colour = COLOURS.iter().find(|(name, _)| name == who).map_or("#666666", |(_, colour)| colour);
+                writeln!(
+                    out,
+                    "<text x=\"8\" y=\"{y}\">{who}</text><rect x=\"90\" y=\"{}\" width=\"{width:.1}\" height=\"12\" fill=\"{colour}\"/><text x=\"{:.1}\" y=\"{y}\">{value:.1}</text>",
+                    y - 10,
+                    96.0 + width
+                )?;
+                y += 18;
+            }
+        }
+        out.push_str("</svg>\n");
+        Ok(out)
+    }
+}
