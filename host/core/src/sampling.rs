@@ -8,8 +8,9 @@ mod params;
 mod penalties;
 mod row;
 mod select;
+mod values;
 
 pub use chain::StandardChain;
 pub use draws::Draws;
 pub use params::{LogitBias, SamplingParams};
-pub use row::{InvalidLogits, LogSoftmax, Row, RowError};
+pub use row::{InvalidLogits, LogSoftmax, Row, RowError, Workspace};

@@ -8,7 +8,7 @@ use crate::message::{Delta, FinishReason, Start, TokenLogprob, Usage, WorkerErro
 use crate::pages::Namespace;
 use crate::policy::TokenSampler;
 use crate::prefix::NodeId;
-use crate::sampling::{LogSoftmax, Row};
+use crate::sampling::{LogSoftmax, Row, Workspace};
 use crate::text::TextStream;
 use crate::vocabulary::Vocabulary;
 
@@ -129,8 +129,15 @@ impl Sequence {
         Usage { prompt_tokens, cached_tokens: self.cached.min(prompt_tokens), generated_tokens: self.generated }
     }
 
-    /// Draws the next token from the logits of the sequence's last position.
-    pub(crate) fn advance(&mut self, logits: &[f32]) -> Outcome {
+    /// Draws the next token from the logits of the sequence's last position, in the worker's buffers.
+    pub(crate) fn advance(&mut self, logits: &[f32], workspace: &mut Workspace) -> Outcome {
+        self.row.exchange(workspace);
+        let outcome = self.draw_next(logits);
+        self.row.exchange(workspace);
+        outcome
+    }
+
+    fn draw_next(&mut self, logits: &[f32]) -> Outcome {
         if self.row.load(logits).is_err() {
             return Outcome::Failed(WorkerError::InvalidLogits);
         }

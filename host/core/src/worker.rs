@@ -18,6 +18,7 @@ use crate::engine::{Engine, EngineError, EngineLimits};
 use crate::ids::{RequestId, WorkerId};
 use crate::message::{Command, Event, FinishReason, Start, WorkerError};
 use crate::policy::{SamplerHook, SamplingRequest, WorkerFacts};
+use crate::sampling::Workspace;
 use crate::sequence::{Outcome, Sequence};
 use crate::step::{Part, StepBudget, StepPlan};
 use crate::vocabulary::Vocabulary;
@@ -67,6 +68,8 @@ pub struct Worker {
     prefill_budget: u32,
     pace: Pace,
     rate: Rate,
+    /// Lent to the sequences in turn.
+    workspace: Workspace,
 }
 
 impl fmt::Debug for Worker {
@@ -111,6 +114,7 @@ impl Worker {
             prefill_budget: 0,
             pace: Pace::new(step_target),
             rate: Rate::default(),
+            workspace: Workspace::default(),
         }
     }
 
@@ -335,7 +339,7 @@ impl Worker {
             drawn += 1;
             let sequence = &mut self.sequences[index];
             let id = sequence.id();
-            let outcome = sequence.advance(engine.logits(row));
+            let outcome = sequence.advance(engine.logits(row), &mut self.workspace);
             let (delta, ended) = match outcome {
                 Outcome::GoesOn(delta) => (delta, None),
                 Outcome::Ended(delta, reason) => (delta, Some(Ok(reason))),

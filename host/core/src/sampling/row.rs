@@ -2,6 +2,7 @@
 use super::draws::Draws;
 use super::penalties::{History, Penalties};
 use super::select::{self, Candidate, best_first};
+use super::values::{Values, exp_sum};
 use crate::ids::Token;
 
 /// Bytes of generated text kept for policies that work on text.
@@ -16,13 +17,20 @@ const TOP_P_FIRST_GUESS: usize = 256;
 /// when every candidate has been banned.
 #[derive(Debug, Default)]
 pub struct Row {
-    logits: Vec<f32>,
-    candidates: Vec<Candidate>,
+    workspace: Workspace,
     narrowed: bool,
     settled: bool,
     history: History,
     text: Vec<u8>,
     draws: Draws,
+}
+
+/// What a row needs while a token is drawn and not afterwards. A worker lends the same one to all its rows in turn, so
+/// that it stays in the nearest cache.
+#[derive(Debug, Default)]
+pub struct Workspace {
+    values: Values,
+    candidates: Vec<Candidate>,
 }
 
 /// The model gave a logit that is not a number, or none that is finite.
@@ -59,12 +67,13 @@ impl Row {
     /// NaN, +infinity, or nothing finite.
     pub fn load(&mut self, logits: &[f32]) -> Result<(), InvalidLogits> {
         (self.narrowed, self.settled) = (false, false);
-        self.candidates.clear();
-        self.logits.clear();
-        self.logits.extend_from_slice(logits);
-        // One vectorised pass: NaN is the only value that is not below infinity and not minus infinity.
-        let all_below = logits.iter().fold(true, |ok, &value| ok & (value < f32::INFINITY));
-        if all_below && select::maximum(logits) > f32::NEG_INFINITY { Ok(()) } else { Err(InvalidLogits) }
+        self.workspace.candidates.clear();
+        if self.workspace.values.load(logits) { Ok(()) } else { Err(InvalidLogits) }
+    }
+
+    /// Exchanges the workspace: to lend them before `load`, to take them back once the token is drawn.
+    pub fn exchange(&mut self, workspace: &mut Workspace) {
+        std::mem::swap(&mut self.workspace, workspace);
     }
 
     /// Notes the token that was drawn, and the bytes it stands for.
@@ -78,12 +87,12 @@ impl Row {
 
     /// Number of tokens in the vocabulary.
     pub fn size(&self) -> usize {
-        self.logits.len()
+        self.workspace.values.len()
     }
 
     /// Number of candidates left.
     pub fn candidates(&self) -> usize {
-        if self.narrowed { self.candidates.len() } else { self.logits.len() }
+        if self.narrowed { self.workspace.candidates.len() } else { self.workspace.values.len() }
     }
 
     /// Whether a temperature was set (1 counts) or the best candidate kept since the logits came: the row is then a
@@ -108,7 +117,7 @@ impl Row {
     }
 
     fn index(&self, token: u32) -> Result<usize, RowError> {
-        let size = self.logits.len();
+        let size = self.workspace.values.len();
         if (token as usize) < size { Ok(token as usize) } else { Err(RowError::UnknownToken { token, size }) }
     }
 
@@ -123,8 +132,8 @@ impl Row {
         }
         for (&token, &value) in ids.iter().zip(values) {
             let plus = |logit: f32| if logit == f32::NEG_INFINITY { logit } else { (logit + value).min(f32::MAX) };
-            self.logits[token as usize] = plus(self.logits[token as usize]);
-            for c in self.candidates.iter_mut().filter(|c| c.token == token) {
+            self.workspace.values.set(token, plus(self.workspace.values.get(token)));
+            for c in self.workspace.candidates.iter_mut().filter(|c| c.token == token) {
                 c.logit = plus(c.logit);
             }
         }
@@ -139,14 +148,14 @@ impl Row {
         check("frequency", frequency, frequency.is_finite())?;
         check("presence", presence, presence.is_finite())?;
         let penalties = Penalties { last_n: last_n as usize, repeat, frequency, presence };
-        let (logits, candidates, narrowed) = (&mut self.logits, &mut self.candidates, self.narrowed);
+        let (Workspace { values, candidates }, narrowed) = (&mut self.workspace, self.narrowed);
         self.history.apply(penalties, |token, change| {
             if narrowed {
                 for c in candidates.iter_mut().filter(|c| c.token == token.0) {
                     c.logit = change(c.logit);
                 }
-            } else if let Some(logit) = logits.get_mut(token.0 as usize) {
-                *logit = change(*logit);
+            } else if (token.0 as usize) < values.len() {
+                values.set(token.0, change(values.get(token.0)));
             }
         });
         Ok(())
@@ -162,9 +171,9 @@ impl Row {
             return Ok(());
         }
         if self.narrowed {
-            self.candidates.iter_mut().for_each(|c| c.logit *= scale);
+            self.workspace.candidates.iter_mut().for_each(|c| c.logit *= scale);
         } else {
-            self.logits.iter_mut().for_each(|logit| *logit *= scale);
+            self.workspace.values.scale(scale);
         }
         Ok(())
     }
@@ -173,11 +182,12 @@ impl Row {
     pub fn keep_best(&mut self) {
         self.settled = true;
         if self.narrowed {
-            self.candidates.sort_unstable_by(best_first);
-            self.candidates.truncate(1);
-        } else if let Some(best) = select::argmax(&self.logits) {
-            let logit = self.logits[best];
-            self.narrow_to(vec![Candidate { token: best as u32, logit }]);
+            self.workspace.candidates.sort_unstable_by(best_first);
+            self.workspace.candidates.truncate(1);
+        } else if let Some(token) = self.workspace.values.argmax() {
+            let logit = self.workspace.values.get(token);
+            self.workspace.candidates.push(Candidate { token, logit });
+            self.narrowed = true;
         }
     }
 
@@ -187,12 +197,11 @@ impl Row {
             return;
         }
         if self.narrowed {
-            select::shrink(&mut self.candidates, k as usize);
-            self.candidates.sort_unstable_by(best_first);
-        } else if (k as usize) < self.logits.len() {
-            let mut out = std::mem::take(&mut self.candidates);
-            select::top_k(&self.logits, k as usize, &mut out);
-            self.narrow_to(out);
+            select::shrink(&mut self.workspace.candidates, k as usize);
+            self.workspace.candidates.sort_unstable_by(best_first);
+        } else if (k as usize) < self.size() {
+            self.workspace.values.top_k(k as usize, &mut self.workspace.candidates);
+            self.narrowed = true;
         }
     }
 
@@ -203,28 +212,26 @@ impl Row {
             return Ok(());
         }
         if self.narrowed {
-            self.candidates.sort_unstable_by(best_first);
-            let total: f64 = mass(&self.candidates);
-            let keep = count_for_mass(&self.candidates, f64::from(p) * total).max(min_keep as usize).max(1);
-            self.candidates.truncate(keep);
+            self.workspace.candidates.sort_unstable_by(best_first);
+            let total: f64 = mass(&self.workspace.candidates);
+            let keep = count_for_mass(&self.workspace.candidates, f64::from(p) * total).max(min_keep as usize).max(1);
+            self.workspace.candidates.truncate(keep);
             return Ok(());
         }
-        let best = select::maximum(&self.logits);
-        let total: f64 = self.logits.iter().map(|&logit| f64::from((logit - best).exp())).sum();
-        let wanted = f64::from(p) * total;
-        let mut out = std::mem::take(&mut self.candidates);
+        let Workspace { values, candidates } = &mut self.workspace;
+        let wanted = f64::from(p) * values.total();
         let mut guess = TOP_P_FIRST_GUESS.max(min_keep as usize);
         loop {
-            select::top_k(&self.logits, guess, &mut out);
-            let exhausted = out.len() < guess;
-            if exhausted || mass(&out) >= wanted {
+            values.top_k(guess, candidates);
+            let exhausted = candidates.len() < guess;
+            if exhausted || mass(candidates) >= wanted {
                 break;
             }
             guess = guess.saturating_mul(8);
         }
-        let keep = count_for_mass(&out, wanted).max(min_keep as usize).max(1);
-        out.truncate(keep);
-        self.narrow_to(out);
+        let keep = count_for_mass(candidates, wanted).max(min_keep as usize).max(1);
+        candidates.truncate(keep);
+        self.narrowed = true;
         Ok(())
     }
 
@@ -234,15 +241,21 @@ impl Row {
         if p == 0.0 {
             return Ok(());
         }
-        self.narrow_all();
-        let best =
-            self.candidates.iter().fold(f32::NEG_INFINITY, |best, c| if c.logit > best { c.logit } else { best });
-        let floor = best + p.ln();
-        let above = self.candidates.iter().filter(|c| c.logit >= floor).count();
+        let Workspace { values, candidates } = &mut self.workspace;
+        if !self.narrowed {
+            values.at_least(values.maximum() + p.ln(), candidates);
+            if candidates.len() < min_keep as usize {
+                values.top_k(min_keep as usize, candidates);
+            }
+            self.narrowed = true;
+            return Ok(());
+        }
+        let floor = maximum(candidates) + p.ln();
+        let above = candidates.iter().filter(|c| c.logit >= floor).count();
         if above >= min_keep as usize {
-            self.candidates.retain(|c| c.logit >= floor);
+            candidates.retain(|c| c.logit >= floor);
         } else {
-            select::shrink(&mut self.candidates, (min_keep as usize).max(1));
+            select::shrink(candidates, (min_keep as usize).max(1));
         }
         Ok(())
     }
@@ -255,11 +268,11 @@ impl Row {
             return Ok(());
         }
         self.narrow_all();
-        let probabilities = probabilities(&self.candidates);
+        let probabilities = probabilities(&self.workspace.candidates);
         let entropy: f64 = probabilities.iter().filter(|&&q| q > 0.0).map(|&q| -q * q.ln()).sum();
         let mut order: Vec<(f64, f64, Candidate)> = probabilities
             .iter()
-            .zip(&self.candidates)
+            .zip(&self.workspace.candidates)
             .map(|(&q, &c)| (if q > 0.0 { (-q.ln() - entropy).abs() } else { f64::INFINITY }, q, c))
             .collect();
         order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| best_first(&a.2, &b.2)));
@@ -269,9 +282,9 @@ impl Row {
             sum >= f64::from(p)
         });
         let keep = reached.map_or(order.len(), |i| i + 1).max(min_keep as usize).max(1);
-        self.candidates.clear();
-        self.candidates.extend(order.into_iter().take(keep).map(|(_, _, c)| c));
-        self.candidates.sort_unstable_by(best_first);
+        self.workspace.candidates.clear();
+        self.workspace.candidates.extend(order.into_iter().take(keep).map(|(_, _, c)| c));
+        self.workspace.candidates.sort_unstable_by(best_first);
         Ok(())
     }
 
@@ -281,7 +294,7 @@ impl Row {
             self.index(token)?;
         }
         for &token in ids {
-            self.logits[token as usize] = f32::NEG_INFINITY;
+            self.workspace.values.set(token, f32::NEG_INFINITY);
         }
         self.drop_banned();
         Ok(())
@@ -292,24 +305,20 @@ impl Row {
         for &token in ids {
             self.index(token)?;
         }
-        let mut allowed = vec![f32::NEG_INFINITY; self.logits.len()];
-        for &token in ids {
-            allowed[token as usize] = self.logits[token as usize];
-        }
-        self.logits = allowed;
+        self.workspace.values.allow_only(ids);
         self.drop_banned();
         Ok(())
     }
 
     /// The `n` best candidates, best first.
-    pub fn top(&self, n: usize) -> Vec<(Token, f32)> {
+    pub fn top(&mut self, n: usize) -> Vec<(Token, f32)> {
         let mut out = Vec::new();
         if self.narrowed {
-            out.extend_from_slice(&self.candidates);
+            out.extend_from_slice(&self.workspace.candidates);
             out.sort_unstable_by(best_first);
             out.truncate(n);
         } else {
-            select::top_k(&self.logits, n, &mut out);
+            self.workspace.values.top_k(n, &mut out);
         }
         out.into_iter().map(|c| (Token(c.token), c.logit)).collect()
     }
@@ -317,7 +326,7 @@ impl Row {
     /// Logits of tokens `start..start + len`.
     pub fn read(&self, start: u32, len: u32) -> Result<&[f32], RowError> {
         let range = self.range(start, len as usize)?;
-        Ok(&self.logits[range])
+        Ok(&self.workspace.values.as_slice()[range])
     }
 
     /// Overwrites logits from token `start` on.
@@ -326,9 +335,10 @@ impl Row {
         for &value in values {
             check("logit", value, value < f32::INFINITY)?;
         }
-        self.logits[range.clone()].copy_from_slice(values);
-        for c in self.candidates.iter_mut().filter(|c| range.contains(&(c.token as usize))) {
-            c.logit = self.logits[c.token as usize];
+        let Workspace { values: row, candidates } = &mut self.workspace;
+        row.write(range.start, values);
+        for c in candidates.iter_mut().filter(|c| range.contains(&(c.token as usize))) {
+            c.logit = row.get(c.token);
         }
         self.drop_banned();
         Ok(())
@@ -337,32 +347,26 @@ impl Row {
     /// Draws from the candidates in proportion to their probabilities; the best token left in the row if every
     /// candidate was banned; `None` if the whole row was.
     pub fn draw(&mut self) -> Option<Token> {
-        if self.narrowed {
-            match self.candidates.as_slice() {
-                [] => return select::argmax(&self.logits).map(|i| Token(i as u32)),
-                // A certain token needs no number: greedy requests draw none.
-                [only] => return Some(Token(only.token)),
-                _ => {}
-            }
-        } else {
-            self.narrow_all();
-            if self.candidates.is_empty() {
-                return None;
-            }
+        let Workspace { values, candidates } = &mut self.workspace;
+        match candidates.as_slice() {
+            _ if !self.narrowed => return values.draw(self.draws.next_unit()).map(Token),
+            [] => return values.argmax().map(Token),
+            // A certain token needs no number: greedy requests draw none.
+            [only] => return Some(Token(only.token)),
+            _ => {}
         }
-        let best =
-            self.candidates.iter().fold(f32::NEG_INFINITY, |best, c| if c.logit > best { c.logit } else { best });
+        let best = maximum(candidates);
         let weight = |c: &Candidate| f64::from((c.logit - best).exp());
-        let total: f64 = self.candidates.iter().map(weight).sum();
+        let total: f64 = candidates.iter().map(weight).sum();
         let mut left = self.draws.next_unit() * total;
-        for c in &self.candidates {
+        for c in candidates.iter() {
             left -= weight(c);
             if left < 0.0 {
                 return Some(Token(c.token));
             }
         }
         // Rounding can leave a crumb past the last one.
-        self.candidates.last().map(|c| Token(c.token))
+        candidates.last().map(|c| Token(c.token))
     }
 
     /// The next random bits of the request's generator, for policies that draw by their own rules.
@@ -372,32 +376,25 @@ impl Row {
 
     fn range(&self, start: u32, len: usize) -> Result<std::ops::Range<usize>, RowError> {
         let end = u64::from(start) + len as u64;
-        let size = self.logits.len();
+        let size = self.workspace.values.len();
         if end > size as u64 {
             return Err(RowError::OutOfBounds { start: u64::from(start), end, size });
         }
         Ok(start as usize..start as usize + len)
     }
 
-    fn narrow_to(&mut self, candidates: Vec<Candidate>) {
-        self.candidates = candidates;
-        self.narrowed = true;
-    }
-
     /// Makes the candidate set explicit without leaving anything out that could be drawn.
     fn narrow_all(&mut self) {
         if !self.narrowed {
-            self.candidates.clear();
-            let drawable = (0u32..).zip(&self.logits).filter(|&(_, &logit)| logit > f32::NEG_INFINITY);
-            self.candidates.extend(drawable.map(|(token, &logit)| Candidate { token, logit }));
+            self.workspace.values.at_least(f32::NEG_INFINITY, &mut self.workspace.candidates);
             self.narrowed = true;
         }
     }
 
     fn drop_banned(&mut self) {
         if self.narrowed {
-            let logits = &self.logits;
-            self.candidates.retain(|c| c.logit > f32::NEG_INFINITY && logits[c.token as usize] > f32::NEG_INFINITY);
+            let Workspace { values, candidates } = &mut self.workspace;
+            candidates.retain(|c| c.logit > f32::NEG_INFINITY && values.get(c.token) > f32::NEG_INFINITY);
         }
     }
 }
@@ -412,8 +409,7 @@ pub struct LogSoftmax<'a> {
 impl<'a> LogSoftmax<'a> {
     pub fn new(logits: &'a [f32]) -> Self {
         let best = select::maximum(logits);
-        let total: f64 = logits.iter().map(|&logit| f64::from((logit - best).exp())).sum();
-        Self { logits, log_total: f64::from(best) + total.ln() }
+        Self { logits, log_total: f64::from(best) + exp_sum(logits, best).ln() }
     }
 
     /// Natural logarithm of the token's probability; minus infinity outside the vocabulary.
@@ -427,6 +423,10 @@ impl<'a> LogSoftmax<'a> {
         select::top_k(self.logits, n, &mut out);
         out.iter().map(|c| (Token(c.token), (f64::from(c.logit) - self.log_total) as f32)).collect()
     }
+}
+
+fn maximum(candidates: &[Candidate]) -> f32 {
+    candidates.iter().fold(f32::NEG_INFINITY, |best, c| if c.logit > best { c.logit } else { best })
 }
 
 /// Sum of exp(logit - best) over candidates sorted best first.
@@ -447,7 +447,7 @@ fn count_for_mass(sorted: &[Candidate], wanted: f64) -> usize {
 }
 
 fn probabilities(candidates: &[Candidate]) -> Vec<f64> {
-    let best = candidates.iter().fold(f32::NEG_INFINITY, |best, c| if c.logit > best { c.logit } else { best });
+    let best = maximum(candidates);
     let weights: Vec<f64> = candidates.iter().map(|c| f64::from((c.logit - best).exp())).collect();
     let total: f64 = weights.iter().sum();
     weights.into_iter().map(|w| w / total).collect()

@@ -6,7 +6,7 @@ fn row(logits: &[f32]) -> Row {
     row
 }
 
-fn tokens(row: &Row) -> Vec<u32> {
+fn tokens(row: &mut Row) -> Vec<u32> {
     row.top(100).into_iter().map(|(token, _)| token.0).collect()
 }
 
@@ -25,9 +25,9 @@ fn keeps_the_best_candidates() {
     let logits = [1.0, 4.0, 3.0, 2.0, f32::NEG_INFINITY];
     let mut r = row(&logits);
     r.keep_top_k(2);
-    assert_eq!(tokens(&r), [1, 2]);
+    assert_eq!(tokens(&mut r), [1, 2]);
     r.keep_best();
-    assert_eq!((tokens(&r), r.draw()), (vec![1], Some(Token(1))));
+    assert_eq!((tokens(&mut r), r.draw()), (vec![1], Some(Token(1))));
     let mut r = row(&logits);
     r.keep_top_k(0);
     assert_eq!(r.candidates(), 5);
@@ -68,7 +68,7 @@ fn typical_drops_what_is_too_expected_as_well_as_too_surprising() {
     let logits = [0.4f32.ln(), 0.4f32.ln(), 0.2f32.ln()];
     let mut r = row(&logits);
     r.keep_typical(0.3, 1).unwrap();
-    assert_eq!(tokens(&r), [0]);
+    assert_eq!(tokens(&mut r), [0]);
 }
 
 #[test]

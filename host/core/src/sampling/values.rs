@@ -1,0 +1,228 @@
+//! The logits of one step, with the maximum of each block kept beside them: most of what samplers ask for is then
+//! answered by looking at a few blocks instead of the whole vocabulary.
+use super::select::{self, Candidate, best_first};
+
+/// Wide enough to fill vector registers several times, small enough that looking into a block costs little.
+const BLOCK: usize = 64;
+/// Lanes of the kernels below: a multiple of every vector width in use.
+const LANES: usize = 16;
+
+/// Logits by token id. Their buffers outlive the step; one set serves all sequences of a worker in turn, so that it stays
+/// in the nearest cache.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Values {
+    logits: Vec<f32>,
+    /// The maximum of each block of `BLOCK` tokens.
+    maxima: Vec<f32>,
+    /// Scratch of `top_k`.
+    order: Vec<f32>,
+}
+
+impl Values {
+    /// Takes the logits of a step in one pass; whether all are below infinity and one is finite.
+    pub(super) fn load(&mut self, logits: &[f32]) -> bool {
+        self.logits.resize(logits.len(), 0.0);
+        self.maxima.clear();
+        let mut valid = true;
+        let mut copy = |from: &[f32], to: &mut [f32]| {
+            to.copy_from_slice(from);
+            let (best, numbers) = scan(from);
+            valid &= numbers;
+            self.maxima.push(best);
+        };
+        logits.chunks(BLOCK).zip(self.logits.chunks_mut(BLOCK)).for_each(|(from, to)| copy(from, to));
+        let best = self.maximum();
+        valid && best > f32::NEG_INFINITY && best < f32::INFINITY
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.logits.len()
+    }
+
+    pub(super) fn as_slice(&self) -> &[f32] {
+        &self.logits
+    }
+
+    /// The token's logit. The token is in the vocabulary.
+    pub(super) fn get(&self, token: u32) -> f32 {
+        self.logits[token as usize]
+    }
+
+    /// Replaces one logit. The token is in the vocabulary.
+    pub(super) fn set(&mut self, token: u32, logit: f32) {
+        self.logits[token as usize] = logit;
+        self.refresh(token as usize / BLOCK);
+    }
+
+    /// Replaces the logits from `start` on, which are within the vocabulary.
+    pub(super) fn write(&mut self, start: usize, values: &[f32]) {
+        self.logits[start..start + values.len()].copy_from_slice(values);
+        for block in start / BLOCK..(start + values.len()).div_ceil(BLOCK) {
+            self.refresh(block);
+        }
+    }
+
+    /// Sets the logits of all tokens but `ids` to minus infinity.
+    pub(super) fn allow_only(&mut self, ids: &[u32]) {
+        let kept: Vec<f32> = ids.iter().map(|&token| self.get(token)).collect();
+        self.logits.fill(f32::NEG_INFINITY);
+        self.maxima.fill(f32::NEG_INFINITY);
+        for (&token, logit) in ids.iter().zip(kept) {
+            self.set(token, logit);
+        }
+    }
+
+    /// Multiplies all logits by a positive number.
+    pub(super) fn scale(&mut self, by: f32) {
+        self.logits.iter_mut().chain(&mut self.maxima).for_each(|value| *value *= by);
+    }
+
+    /// Minus infinity for an empty vocabulary.
+    pub(super) fn maximum(&self) -> f32 {
+        select::maximum(&self.maxima)
+    }
+
+    /// The first token with the largest logit, unless all are banned.
+    pub(super) fn argmax(&self) -> Option<u32> {
+        let best = self.maximum();
+        if best == f32::NEG_INFINITY {
+            return None;
+        }
+        let block = self.maxima.iter().position(|&maximum| maximum == best)?;
+        let within = self.block(block).iter().position(|&logit| logit == best)?;
+        Some((block * BLOCK + within) as u32)
+    }
+
+    /// Fills `out` with the `k` largest (fewer if fewer are finite), best first; of equal ones the smaller ids.
+    pub(super) fn top_k(&mut self, k: usize, out: &mut Vec<Candidate>) {
+        out.clear();
+        if k == 0 {
+            return;
+        }
+        // At least k logits reach the k-th largest of the maxima.
+        let floor = if k < self.maxima.len() {
+            self.order.clone_from(&self.maxima);
+            *self.order.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
+        } else {
+            f32::NEG_INFINITY
+        };
+        self.at_least(floor, out);
+        select::shrink(out, k);
+        out.sort_unstable_by(best_first);
+    }
+
+    /// Fills `out` with the finite logits of at least `floor`, by token id.
+    pub(super) fn at_least(&self, floor: f32, out: &mut Vec<Candidate>) {
+        out.clear();
+        let floor = floor.max(f32::MIN);
+        for (block, &maximum) in self.maxima.iter().enumerate() {
+            if maximum >= floor {
+                let base = (block * BLOCK) as u32;
+                let reach = (base..).zip(self.block(block)).filter(|&(_, &logit)| logit >= floor);
+                out.extend(reach.map(|(token, &logit)| Candidate { token, logit }));
+            }
+        }
+    }
+
+    /// The sum of exp(logit - maximum).
+    pub(super) fn total(&self) -> f64 {
+        let best = self.maximum();
+        self.logits.chunks(BLOCK).map(|block| exp_sum(block, best)).sum()
+    }
+
+    /// The token at which the running sum of exp(logit - maximum) passes `share` (in [0, 1)) of the total; `None` where
+    /// all are banned.
+    pub(super) fn draw(&mut self, share: f64) -> Option<u32> {
+        let best = self.maximum();
+        if best == f32::NEG_INFINITY {
+            return None;
+        }
+        let sums: Vec<f64> = self.logits.chunks(BLOCK).map(|block| exp_sum(block, best)).collect();
+        let mut left = share * sums.iter().sum::<f64>();
+        let mut last = None;
+        for (block, &sum) in sums.iter().enumerate() {
+            if left >= sum && block + 1 < sums.len() {
+                left -= sum;
+                continue;
+            }
+            for (token, &logit) in ((block * BLOCK) as u32..).zip(self.block(block)) {
+                let weight = f64::from(exp(logit - best));
+                left -= weight;
+                last = if weight > 0.0 { Some(token) } else { last };
+                if left < 0.0 {
+                    return last;
+                }
+            }
+        }
+        // Rounding can leave a crumb past the last token that can be drawn.
+        last.or_else(|| self.argmax())
+    }
+
+    fn block(&self, block: usize) -> &[f32] {
+        let start = block * BLOCK;
+        &self.logits[start..(start + BLOCK).min(self.logits.len())]
+    }
+
+    fn refresh(&mut self, block: usize) {
+        self.maxima[block] = select::maximum(self.block(block));
+    }
+}
+
+/// The maximum, and whether none is NaN.
+fn scan(values: &[f32]) -> (f32, bool) {
+    let mut best = [f32::NEG_INFINITY; LANES];
+    let mut numbers = [true; LANES];
+    let groups = values.chunks_exact(LANES);
+    let rest = groups.remainder();
+    for group in groups {
+        for lane in 0..LANES {
+            let value = group[lane];
+            best[lane] = if value > best[lane] { value } else { best[lane] };
+            numbers[lane] &= !value.is_nan();
+        }
+    }
+    let best = best.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
+    (best, numbers.iter().all(|&ok| ok) && rest.iter().all(|value| !value.is_nan()))
+}
+
+/// The sum of exp(value - best) over values that are not above `best`.
+pub(super) fn exp_sum(values: &[f32], best: f32) -> f64 {
+    let mut sums = [0.0f32; LANES];
+    let groups = values.chunks_exact(LANES);
+    let rest: f64 = groups.remainder().iter().map(|&value| f64::from(exp(value - best))).sum();
+    for group in groups {
+        for lane in 0..LANES {
+            sums[lane] += exp(group[lane] - best);
+        }
+    }
+    sums.iter().map(|&sum| f64::from(sum)).sum::<f64>() + rest
+}
+
+/// e^x for x <= 0, within 2 units in the last place; 0 below -87. Unlike the library's it vectorises.
+#[inline]
+fn exp(x: f32) -> f32 {
+    /// 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the mantissa.
+    const ROUND: f32 = 12_582_912.0;
+    /// ln 2 in two parts, the first exact in products with small integers (Cody and Waite 1980).
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let clamped = if x > -87.0 { x } else { -87.0 };
+    let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = clamped - n * LN2_HIGH - n * LN2_LOW;
+    // Taylor's series with its last coefficients fitted to |r| <= ln 2 / 2 (as in Cephes' expf).
+    let p = 1.987_569_1e-4;
+    let p = p * r + 1.398_2e-3;
+    let p = p * r + 8.333_452e-3;
+    let p = p * r + 4.166_579_6e-2;
+    let p = p * r + 1.666_666_5e-1;
+    let p = p * r + 0.5;
+    let y = p * r * r + r + 1.0;
+    // 2^n: the integer moved into the exponent.
+    let scaled = f32::from_bits(y.to_bits().wrapping_add(shifted.to_bits() << 23));
+    if x > -87.0 { scaled } else { 0.0 }
+}
+
+#[cfg(test)]
+#[path = "values_tests.rs"]
+mod tests;

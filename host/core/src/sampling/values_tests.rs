@@ -1,0 +1,98 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn loaded(logits: &[f32]) -> Values {
+    let mut values = Values::default();
+    assert!(values.load(logits));
+    values
+}
+
+fn sorted(logits: &[f32]) -> Vec<Candidate> {
+    let mut all: Vec<Candidate> = (0u32..).zip(logits).map(|(token, &logit)| Candidate { token, logit }).collect();
+    all.retain(|c| c.logit > f32::NEG_INFINITY);
+    all.sort_by(best_first);
+    all
+}
+
+/// Few distinct values, so that ties are common; some banned.
+fn logits() -> impl Strategy<Value = Vec<f32>> {
+    let value = prop_oneof![9 => (-8i8..8).prop_map(f32::from), 1 => Just(f32::NEG_INFINITY)];
+    prop::collection::vec(value, 1..700).prop_map(|mut logits| {
+        logits[0] = logits[0].max(-9.0);
+        logits
+    })
+}
+
+proptest! {
+    #[test]
+    fn selections_equal_a_full_sort(logits in logits(), k in 1usize..400, floor in -9i8..9) {
+        let mut values = loaded(&logits);
+        let mut expected = sorted(&logits);
+        prop_assert_eq!(values.argmax(), Some(expected[0].token));
+        let mut out = Vec::new();
+        values.at_least(f32::from(floor), &mut out);
+        out.sort_by(best_first);
+        prop_assert_eq!(&out[..], &expected[..expected.iter().filter(|c| c.logit >= f32::from(floor)).count()]);
+        values.top_k(k, &mut out);
+        expected.truncate(k);
+        prop_assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn maxima_follow_every_change(
+        logits in logits(),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), -20i8..20, 0u8..4), 0..20),
+    ) {
+        let mut values = loaded(&logits);
+        for (index, value, how) in changes {
+            let (token, value) = (index.index(logits.len()) as u32, f32::from(value));
+            match how {
+                0 => values.set(token, value),
+                1 => values.set(token, f32::NEG_INFINITY),
+                2 => values.write(token as usize, &vec![value; (logits.len() - token as usize).min(130)]),
+                _ => values.scale(0.5),
+            }
+            for block in 0..values.maxima.len() {
+                prop_assert_eq!(values.maxima[block], select::maximum(values.block(block)));
+            }
+        }
+        let ids = [0, (logits.len() - 1) as u32];
+        let kept = ids.map(|id| values.get(id));
+        values.allow_only(&ids);
+        prop_assert_eq!(ids.map(|id| values.get(id)), kept);
+        prop_assert_eq!(values.maximum(), kept[0].max(kept[1]));
+    }
+
+    #[test]
+    fn draws_the_token_whose_share_it_is(logits in logits(), share in 0.0f64..1.0) {
+        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weights: Vec<f64> = logits.iter().map(|&logit| f64::from(logit - best).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let token = loaded(&logits).draw(share).unwrap() as usize;
+        let before: f64 = weights[..token].iter().sum();
+        prop_assert!(weights[token] > 0.0);
+        prop_assert!(before <= (share + 1e-5) * total && share * total <= before + weights[token] + 1e-5 * total);
+    }
+}
+
+#[test]
+fn exp_is_within_two_units_in_the_last_place() {
+    for i in 0..870_000 {
+        let x = -(i as f32) * 1e-4;
+        let (ours, exact) = (f64::from(exp(x)), f64::from(x).exp());
+        let unit = f64::from(f32::EPSILON) * exact;
+        assert!((ours - exact).abs() <= 2.0 * unit, "exp({x}) = {ours}, {exact}");
+    }
+    assert_eq!((exp(0.0), exp(-88.0), exp(f32::NEG_INFINITY)), (1.0, 0.0, 0.0));
+}
+
+#[test]
+fn sums_over_any_length() {
+    for len in [1, 15, 16, 17, 63, 64, 65, 200] {
+        let logits: Vec<f32> = (0..len).map(|i| (i % 7) as f32).collect();
+        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let expected: f64 = logits.iter().map(|&logit| f64::from(logit - best).exp()).sum();
+        assert!((loaded(&logits).total() / expected - 1.0).abs() < 1e-6);
+    }
+}
