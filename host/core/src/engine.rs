@@ -116,8 +116,9 @@ pub trait Engine {
     fn truncate(&mut self, seq: SeqId, from: u32);
     /// What the model's state allows beside decoding.
     fn reuse(&self) -> Reuse;
-    /// Lets `to`, which holds everything before `range`, go on with what `from` holds there, without decoding it.
-    fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>);
+    /// Lets `to`, which holds everything before `range`, go on with what `from` holds there, without decoding it. False if
+    /// it cannot be; the sequence is then as before.
+    fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool;
     /// A copy of what the sequence holds at the positions of `range`; `None` if it cannot be copied.
     fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>>;
     /// Lets the sequence, which holds everything before `range`, go on with the positions of `range` from a copy that was

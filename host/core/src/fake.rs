@@ -141,11 +141,12 @@ impl Engine for FakeEngine {
         self.reuse
     }
 
-    fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) {
+    fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool {
         let range = range.start as usize..range.end as usize;
         assert_eq!(self.sequences[to.0 as usize].len(), range.start, "shares where the sequence ends");
         let cells = self.sequences[from.0 as usize][range].to_vec();
         self.sequences[to.0 as usize].extend(cells);
+        true
     }
 
     fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>> {

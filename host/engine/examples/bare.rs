@@ -1,6 +1,6 @@
 //! The bare engine loop: the batches of a benchmark without a server, the yardstick of `docs/benchmarks.md`.
 //!
-//! `bare MODEL STREAMS PROMPT_TOKENS TOKENS ROUNDS THREADS` prints tokens per second, greedy by argmax.
+//! `bare MODEL STREAMS PROMPT_TOKENS TOKENS ROUNDS THREADS KV_TOKENS [pooled]` prints tokens per second, greedy by argmax.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::path::Path;
@@ -8,17 +8,20 @@ use std::time::Instant;
 
 use camshaft_core::engine::{Batch, Engine};
 use camshaft_core::ids::{SeqId, Token};
-use camshaft_engine::{EngineOptions, KvType, LlamaEngine, LoadOptions, LoadedModel};
+use camshaft_engine::{EngineOptions, KvLayout, KvType, LlamaEngine, LoadOptions, LoadedModel};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize| -> Result<u32, Box<dyn std::error::Error>> {
-        Ok(arguments.get(i).ok_or("bare MODEL STREAMS PROMPT_TOKENS TOKENS ROUNDS THREADS")?.parse()?)
+        Ok(arguments.get(i).ok_or("bare MODEL STREAMS PROMPT_TOKENS TOKENS ROUNDS THREADS KV_TOKENS")?.parse()?)
     };
-    let (streams, prompt_tokens, tokens, rounds, threads) =
-        (number(1)?, number(2)?, number(3)?, number(4)?, number(5)?);
+    let (streams, prompt_tokens, tokens, rounds, threads, kv_tokens) =
+        (number(1)?, number(2)?, number(3)?, number(4)?, number(5)?, number(6)?);
+    let pooled = arguments.get(7).is_some_and(|word| word == "pooled");
+    let kv_layout = if pooled { KvLayout::Pooled } else { KvLayout::PerSequence };
     let model = LoadedModel::from_file(Path::new(&arguments[0]), &LoadOptions::default())?;
-    let options = EngineOptions { sequences: 32, kv_tokens: 8192, batch_tokens: 512, threads, kv_type: KvType::F16 };
+    let options =
+        EngineOptions { sequences: 32, kv_tokens, kv_layout, batch_tokens: 512, threads, kv_type: KvType::F16 };
     let mut engine = LlamaEngine::new(model.clone(), &options)?;
     let vocabulary = model.info().vocabulary.size() as u32;
     // One round to warm up.

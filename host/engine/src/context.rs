@@ -17,6 +17,7 @@ use llama_cpp_2::token::LlamaToken;
 use crate::backend::{CONTEXT_CREATION, backend};
 use crate::error::EngineLoadError;
 use crate::load::LoadedModel;
+use crate::state;
 
 /// How keys and values are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,6 +28,17 @@ pub enum KvType {
     Q4_0,
 }
 
+/// How the sequences divide the cache. In an even number of parts attention looks at a sequence's own cells only; in one
+/// pool every sequence passes over the cells of all others, but can use what they leave and share prefixes without a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvLayout {
+    /// Any sequence may grow to the whole cache.
+    #[default]
+    Pooled,
+    /// Each sequence has `kv_tokens / sequences` of its own, rounded up to 256.
+    PerSequence,
+}
+
 /// Whose bytes saved state is: another llama.cpp may lay it out otherwise.
 const STATE_OF: &str = "llama-cpp-sys-2 0.1.161";
 
@@ -35,8 +47,9 @@ const STATE_OF: &str = "llama-cpp-sys-2 0.1.161";
 pub struct EngineOptions {
     /// 1 to 255.
     pub sequences: u32,
-    /// KV cache in tokens, shared by the sequences.
+    /// KV cache in tokens, of all sequences together.
     pub kv_tokens: u32,
+    pub kv_layout: KvLayout,
     /// Tokens in one batch.
     pub batch_tokens: u32,
     /// 0: one for each core.
@@ -47,7 +60,11 @@ pub struct EngineOptions {
 impl EngineOptions {
     /// What the state that a context saves depends on, beside the weights.
     pub fn state_layout(&self) -> String {
-        format!("{STATE_OF}|kv {:?}", self.kv_type)
+        let layout = match self.kv_layout {
+            KvLayout::Pooled => String::new(),
+            KvLayout::PerSequence => format!("|{} parts", self.sequences),
+        };
+        format!("{STATE_OF}|kv {:?}{layout}", self.kv_type)
     }
 }
 
@@ -58,6 +75,9 @@ pub struct LlamaEngine {
     model: Arc<LoadedModel>,
     batch: LlamaBatch<'static>,
     limits: EngineLimits,
+    layout: KvLayout,
+    /// The last sequence that was copied, while nothing was decoded since: many may want the same prefix at once.
+    copied: Option<(SeqId, Vec<u8>)>,
 }
 
 impl fmt::Debug for LlamaEngine {
@@ -84,15 +104,15 @@ impl LlamaEngine {
             KvType::Q8_0 => KvCacheType::Q8_0,
             KvType::Q4_0 => KvCacheType::Q4_0,
         };
+        let pooled = options.kv_layout == KvLayout::Pooled;
         let params = LlamaContextParams::default()
             .with_n_ctx(NonZeroU32::new(options.kv_tokens))
             // A step is one llama.cpp batch and is computed whole: cutting it up again would only add passes over the weights.
             .with_n_batch(options.batch_tokens)
             .with_n_ubatch(options.batch_tokens)
-            // One more for copies of state, see `save`.
-            .with_n_seq_max(options.sequences + 1)
-            // All sequences share one pool of cells, so that a prefix can be shared without a copy.
-            .with_kv_unified(true)
+            // One more for copies of state in a pool, see `save`.
+            .with_n_seq_max(options.sequences + u32::from(pooled))
+            .with_kv_unified(pooled)
             .with_n_threads(threads)
             .with_n_threads_batch(threads)
             .with_type_k(kv_type)
@@ -110,12 +130,14 @@ impl LlamaEngine {
         let context = unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) };
         let kv_tokens = context.n_ctx();
         // Positions beyond the trained ones abort in models that learned them.
-        let context_tokens = model.info().trained_context_tokens.min(kv_tokens);
+        let most = if pooled { kv_tokens } else { kv_tokens / options.sequences };
+        let context_tokens = model.info().trained_context_tokens.min(most);
         let batch_tokens = options.batch_tokens.min(context.n_batch());
         let limits = EngineLimits { sequences: options.sequences, kv_tokens, batch_tokens, context_tokens };
         // Each row belongs to one sequence.
         let batch = LlamaBatch::new(batch_tokens as usize, 1);
-        Ok(Self { context: ManuallyDrop::new(context), model, batch, limits })
+        let layout = options.kv_layout;
+        Ok(Self { context: ManuallyDrop::new(context), model, batch, limits, layout, copied: None })
     }
 
     /// llama.cpp checks less than it should: everything it would index with is checked here.
@@ -157,6 +179,7 @@ impl Engine for LlamaEngine {
 
     fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {
         self.check(batch)?;
+        self.copied = None;
         self.batch.clear();
         for row in 0..batch.len() {
             let token = LlamaToken::new(batch.tokens[row].0 as i32);
@@ -178,6 +201,7 @@ impl Engine for LlamaEngine {
     }
 
     fn truncate(&mut self, seq: SeqId, from: u32) {
+        self.forget_copy(seq);
         let seq = seq.0 as i32;
         let whole = from == 0;
         if self.context.kv_cache_seq_rm(seq, Some(from), None).is_err() && !whole {
@@ -194,14 +218,25 @@ impl Engine for LlamaEngine {
         if model.is_recurrent() || model.is_hybrid() { Reuse::Whole } else { Reuse::Ranges }
     }
 
-    fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) {
-        // Positions fit: they are below the context's size.
-        let _ = self.context.kv_cache_seq_cp(from.0 as i32, to.0 as i32, Some(range.start), Some(range.end));
+    fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool {
+        if self.layout == KvLayout::PerSequence {
+            let Some(source) = self.copy_of(from) else { return false };
+            let shared = self.extend(to, &range, &source);
+            self.copied = Some((from, source));
+            return shared;
+        }
+        self.context.kv_cache_seq_cp(from.0 as i32, to.0 as i32, Some(range.start), Some(range.end)).is_ok()
     }
 
     fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>> {
         if self.reuse() == Reuse::Whole {
             return self.copy_state(seq.0 as i32);
+        }
+        if self.layout == KvLayout::PerSequence {
+            let whole = self.copy_of(seq)?;
+            let cut = state::join(&[(&whole, range)]);
+            self.copied = Some((seq, whole));
+            return cut;
         }
         // llama.cpp copies whole sequences only, so the range becomes one for a moment; cells are not moved.
         let scratch = self.scratch();
@@ -215,6 +250,9 @@ impl Engine for LlamaEngine {
     fn restore(&mut self, seq: SeqId, range: Range<u32>, state: &[u8]) -> bool {
         if self.reuse() == Reuse::Whole {
             return self.set_state(seq.0 as i32, state);
+        }
+        if self.layout == KvLayout::PerSequence {
+            return self.extend(seq, &range, state);
         }
         let scratch = self.scratch();
         let whole = self.set_state(scratch, state);
@@ -230,6 +268,36 @@ impl LlamaEngine {
     /// The sequence after those that have ids: for a moment's use.
     fn scratch(&self) -> i32 {
         self.limits.sequences as i32
+    }
+
+    fn forget_copy(&mut self, seq: SeqId) {
+        if self.copied.as_ref().is_some_and(|(of, _)| *of == seq) {
+            self.copied = None;
+        }
+    }
+
+    /// The whole state of the sequence.
+    fn copy_of(&mut self, seq: SeqId) -> Option<Vec<u8>> {
+        match self.copied.take() {
+            Some((of, copy)) if of == seq => Some(copy),
+            _ => self.copy_state(seq.0 as i32),
+        }
+    }
+
+    /// Appends positions from a copy to what the sequence holds, which llama.cpp can only replace as a whole. False if they
+    /// cannot be; the sequence is then as before.
+    fn extend(&mut self, seq: SeqId, range: &Range<u32>, source: &[u8]) -> bool {
+        self.forget_copy(seq);
+        if range.end > self.limits.kv_tokens / self.limits.sequences {
+            return false;
+        }
+        let joined = if range.start == 0 {
+            state::join(&[(source, range.clone())])
+        } else {
+            self.copy_state(seq.0 as i32)
+                .and_then(|held| state::join(&[(&held, 0..range.start), (source, range.clone())]))
+        };
+        joined.is_some_and(|joined| self.set_state(seq.0 as i32, &joined))
     }
 
     fn copy_state(&self, seq: i32) -> Option<Vec<u8>> {

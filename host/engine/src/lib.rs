@@ -11,10 +11,11 @@ mod embedder;
 mod error;
 mod gguf;
 mod load;
+mod state;
 mod tokenizer;
 
 pub use backend::system_info;
-pub use context::{EngineOptions, KvType, LlamaEngine};
+pub use context::{EngineOptions, KvLayout, KvType, LlamaEngine};
 pub use embedder::LlamaEmbedder;
 pub use error::EngineLoadError;
 pub use load::{LoadOptions, LoadedModel};

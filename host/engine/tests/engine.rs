@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use camshaft_core::engine::{Batch, Engine, EngineError};
 use camshaft_core::ids::{SeqId, Token};
-use camshaft_engine::{EngineLoadError, EngineOptions, KvType, LlamaEngine, LoadOptions, LoadedModel};
+use camshaft_engine::{EngineLoadError, EngineOptions, KvLayout, KvType, LlamaEngine, LoadOptions, LoadedModel};
 
 fn demo_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/models/demo.gguf")
@@ -26,8 +26,15 @@ fn outside(file: &str) -> Option<PathBuf> {
     }
 }
 
+const LAYOUTS: [KvLayout; 2] = [KvLayout::Pooled, KvLayout::PerSequence];
+
 fn engine(model: &Arc<LoadedModel>, kv_tokens: u32) -> LlamaEngine {
-    let options = EngineOptions { sequences: 8, kv_tokens, batch_tokens: 256, threads: 2, kv_type: KvType::F16 };
+    engine_with(model, kv_tokens, KvLayout::Pooled)
+}
+
+fn engine_with(model: &Arc<LoadedModel>, kv_tokens: u32, kv_layout: KvLayout) -> LlamaEngine {
+    let options =
+        EngineOptions { sequences: 8, kv_tokens, kv_layout, batch_tokens: 256, threads: 2, kv_type: KvType::F16 };
     LlamaEngine::new(model.clone(), &options).unwrap()
 }
 
@@ -108,14 +115,24 @@ fn loads_from_memory_and_describes_itself() {
 #[test]
 fn a_shared_prefix_is_as_good_as_a_prefilled_one() {
     let model = demo();
-    let mut engine = engine(&model, 2048);
-    let tokens = prompt(&model, PROMPTS[6]);
-    let (head, tail) = tokens.split_at(tokens.len() / 2);
-    let whole = prefill(&mut engine, SeqId(0), &tokens, 0);
-    engine.share(SeqId(0), SeqId(1), 0..head.len() as u32);
-    assert_eq!(prefill(&mut engine, SeqId(1), tail, head.len() as u32), whole);
-    engine.truncate(SeqId(0), head.len() as u32);
-    assert_eq!(prefill(&mut engine, SeqId(0), tail, head.len() as u32), whole);
+    for layout in LAYOUTS {
+        let mut engine = engine_with(&model, 2048, layout);
+        let tokens = prompt(&model, PROMPTS[6]);
+        let (head, tail) = tokens.split_at(tokens.len() / 2);
+        let whole = prefill(&mut engine, SeqId(0), &tokens, 0);
+        // In two pieces, and to two sequences.
+        for to in [SeqId(1), SeqId(2)] {
+            assert!(engine.share(SeqId(0), to, 0..5) && engine.share(SeqId(0), to, 5..head.len() as u32), "{layout:?}");
+            assert_eq!(prefill(&mut engine, to, tail, head.len() as u32), whole, "{layout:?}");
+        }
+        engine.truncate(SeqId(0), head.len() as u32);
+        assert_eq!(prefill(&mut engine, SeqId(0), tail, head.len() as u32), whole, "{layout:?}");
+        // What it held before it was cut must not come back.
+        assert!(engine.save(SeqId(0), 0..tokens.len() as u32).is_some());
+        engine.truncate(SeqId(0), 3);
+        assert!(engine.share(SeqId(0), SeqId(3), 0..3), "{layout:?}");
+        assert_eq!(prefill(&mut engine, SeqId(3), &tokens[3..], 3), whole, "{layout:?}");
+    }
 }
 
 /// Prefills and returns the last token's logits.
@@ -129,8 +146,9 @@ fn a_saved_range_decodes_to_the_same_logits_wherever_it_is_restored() {
     let model = demo();
     let tokens = prompt(&model, PROMPTS[6]);
     let (a, b, len) = (tokens.len() as u32 / 3, tokens.len() as u32 / 2, tokens.len() as u32);
-    for kv_type in [KvType::F16, KvType::Q8_0] {
-        let options = EngineOptions { sequences: 4, kv_tokens: 512, batch_tokens: 256, threads: 1, kv_type };
+    for (kv_layout, kv_type) in LAYOUTS.iter().flat_map(|&layout| [(layout, KvType::F16), (layout, KvType::Q8_0)]) {
+        let options =
+            EngineOptions { sequences: 4, kv_tokens: 1024, kv_layout, batch_tokens: 256, threads: 1, kv_type };
         let mut first = LlamaEngine::new(model.clone(), &options).unwrap();
         let whole = logits(&mut first, SeqId(0), &tokens, 0);
         let head = first.save(SeqId(0), 0..a).unwrap();
@@ -142,12 +160,16 @@ fn a_saved_range_decodes_to_the_same_logits_wherever_it_is_restored() {
         let again = logits(&mut second, SeqId(3), &tokens[b as usize..], b);
         let apart = again.iter().zip(&whole).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
         // Exact where the same positions are decoded in the same batches; here the batches differ.
-        assert!(apart < 0.05, "{kv_type:?}: {apart}");
+        assert!(apart < 0.05, "{kv_layout:?} {kv_type:?}: {apart}");
         second.truncate(SeqId(3), 0);
         assert!(second.restore(SeqId(3), 0..a, &head) && second.restore(SeqId(3), a..len - 1, &rest));
         let last = logits(&mut second, SeqId(3), &tokens[len as usize - 1..], len - 1);
         first.truncate(SeqId(0), len - 1);
-        assert_eq!(logits(&mut first, SeqId(0), &tokens[len as usize - 1..], len - 1), last, "{kv_type:?}");
+        assert_eq!(
+            logits(&mut first, SeqId(0), &tokens[len as usize - 1..], len - 1),
+            last,
+            "{kv_layout:?} {kv_type:?}"
+        );
     }
 }
 
@@ -156,10 +178,24 @@ fn a_state_that_does_not_fit_is_refused_and_nothing_is_disturbed() {
     let model = demo();
     let tokens = prompt(&model, PROMPTS[6]);
     let len = tokens.len() as u32;
+    let mut parts = engine_with(&model, 2048, KvLayout::PerSequence);
+    prefill(&mut parts, SeqId(0), &tokens, 0);
+    let state = parts.save(SeqId(0), 0..len).unwrap();
+    prefill(&mut parts, SeqId(1), &tokens[..4], 0);
+    assert!(!parts.restore(SeqId(1), 4..len + 5, &state), "more than was saved");
+    assert!(!parts.restore(SeqId(1), 4..len, &state[..state.len() - 1]), "cut off");
+    assert!(parts.restore(SeqId(1), 4..len - 1, &state), "still holds the first four");
     let mut engine = engine(&model, 512);
     prefill(&mut engine, SeqId(0), &tokens, 0);
     let state = engine.save(SeqId(0), 0..len).unwrap();
-    let options = EngineOptions { sequences: 2, kv_tokens: 256, batch_tokens: 64, threads: 1, kv_type: KvType::F16 };
+    let options = EngineOptions {
+        sequences: 2,
+        kv_tokens: 256,
+        kv_layout: KvLayout::Pooled,
+        batch_tokens: 64,
+        threads: 1,
+        kv_type: KvType::F16,
+    };
     let mut small = LlamaEngine::new(model.clone(), &options).unwrap();
     let filler: Vec<Token> = tokens.iter().copied().cycle().take(256 - len as usize / 2).collect();
     for (at, chunk) in filler.chunks(64).enumerate() {

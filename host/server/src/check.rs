@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use camshaft_engine::{EngineOptions, LlamaEngine};
+use camshaft_engine::LlamaEngine;
 
 use crate::config::Config;
 use crate::error::ServerError;
@@ -17,13 +17,7 @@ pub(crate) fn configuration(config: &Config) -> Result<(), ServerError> {
     }
     let mut failure = None;
     for model in &config.models {
-        let options = EngineOptions {
-            sequences: model.sequences,
-            kv_tokens: model.context_tokens,
-            batch_tokens: model.batch_tokens,
-            threads: model.threads,
-            kv_type: model.kv_type,
-        };
+        let options = model.engine_options();
         let loaded = models::load(model, false).and_then(|loaded| {
             let context =
                 LlamaEngine::new(loaded.clone(), &options).map_err(|error| models::from_engine(model, &error))?;

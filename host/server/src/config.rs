@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use camshaft_core::limits;
 use camshaft_core::worker::Reserve;
-use camshaft_engine::KvType;
+use camshaft_engine::{EngineOptions, KvLayout, KvType};
 
 use crate::error::ServerError;
 
@@ -62,6 +62,8 @@ pub struct ModelConfig {
     /// Threads that compute; 0: one for each core.
     pub threads: u32,
     pub kv_type: KvType,
+    /// How the sequences of a worker divide its KV cache.
+    pub kv_layout: KvLayout,
     /// How much of the KV cache a request is admitted with beside its prompt.
     pub kv_reserve: Reserve,
     /// The longest a step shall take while prompts are prefilled beside streams.
@@ -70,6 +72,28 @@ pub struct ModelConfig {
     pub embeddings: bool,
     /// Shorter vectors that the model was trained to give.
     pub dimensions: Vec<u32>,
+}
+
+impl ModelConfig {
+    /// The most tokens that one request can come to, as far as the KV cache goes.
+    pub fn sequence_tokens(&self) -> u32 {
+        match self.kv_layout {
+            KvLayout::Pooled => self.context_tokens,
+            KvLayout::PerSequence => self.context_tokens / self.sequences,
+        }
+    }
+
+    /// What one worker's context is made with.
+    pub fn engine_options(&self) -> EngineOptions {
+        EngineOptions {
+            sequences: self.sequences,
+            kv_tokens: self.context_tokens,
+            kv_layout: self.kv_layout,
+            batch_tokens: self.batch_tokens,
+            threads: self.threads,
+            kv_type: self.kv_type,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -185,6 +209,10 @@ fn model(raw: raw::RawModel) -> Result<ModelConfig, ServerError> {
     within(&key("workers"), raw.workers, 1, 64)?;
     within(&key("sequences"), raw.sequences, 1, u64::from(limits::SEQUENCES))?;
     within(&key("context-tokens"), raw.context_tokens, 16, 1 << 24)?;
+    if raw.kv_layout == raw::RawKvLayout::PerSequence {
+        // As much as a worker needs at the least, for each of them.
+        within(&key("context-tokens"), raw.context_tokens, 16 * raw.sequences, 1 << 24)?;
+    }
     within(&key("batch-tokens"), raw.batch_tokens, raw.sequences, 1 << 16)?;
     within(&key("threads"), raw.threads, 0, 1024)?;
     if raw.step_target.0.is_zero() {
@@ -225,6 +253,7 @@ fn model(raw: raw::RawModel) -> Result<ModelConfig, ServerError> {
         batch_tokens: raw.batch_tokens as u32,
         threads: raw.threads as u32,
         kv_type: raw.kv_type.into(),
+        kv_layout: raw.kv_layout.into(),
         kv_reserve: raw.kv_reserve.into(),
         step_target: raw.step_target.0,
         embeddings: raw.embeddings,

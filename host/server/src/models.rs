@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use camshaft_engine::{EngineLoadError, EngineOptions, KvType, LlamaEngine, LoadOptions, LoadedModel};
+use camshaft_engine::{EngineLoadError, EngineOptions, KvLayout, KvType, LlamaEngine, LoadOptions, LoadedModel};
 
 use crate::config::{ModelConfig, ModelSource};
 use crate::error::ServerError;
@@ -53,7 +53,14 @@ pub(crate) fn probe_here(path: &Path) -> Result<(), ServerError> {
     use camshaft_core::ids::{SeqId, Token};
     let bad = |error: String| ServerError::BadData(error);
     let model = LoadedModel::from_file(path, &LoadOptions::default()).map_err(|error| bad(error.to_string()))?;
-    let options = EngineOptions { sequences: 1, kv_tokens: 64, batch_tokens: 16, threads: 1, kv_type: KvType::F16 };
+    let options = EngineOptions {
+        sequences: 1,
+        kv_tokens: 64,
+        kv_layout: KvLayout::Pooled,
+        batch_tokens: 16,
+        threads: 1,
+        kv_type: KvType::F16,
+    };
     // Characters that only byte tokens can stand for.
     let _ = model.tokenizer().tokenize("a \u{1F600}\u{1}", true, true);
     let mut engine = LlamaEngine::new(model, &options).map_err(|error| bad(error.to_string()))?;

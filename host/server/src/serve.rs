@@ -10,7 +10,7 @@ use camshaft_core::engine::Engine;
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
 use camshaft_core::worker::{Worker, WorkerOptions};
-use camshaft_engine::{EngineOptions, LlamaEmbedder, LlamaEngine, LoadedModel};
+use camshaft_engine::{LlamaEmbedder, LlamaEngine, LoadedModel};
 use camshaft_policy::{PolicyConfig, PolicyHost};
 use prometheus::Registry;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -210,20 +210,14 @@ fn start_model(
         return start_embedder(config, all, &loaded, created);
     }
     let mut info = loaded.info().clone();
-    info.context_tokens = info.context_tokens.min(config.context_tokens);
+    info.context_tokens = info.context_tokens.min(config.sequence_tokens());
     let begun = Instant::now();
     let mut pool = Pool::new(policies.clone(), all.queue.high_watermark, config.kv_reserve);
     let (reports_in, reports) = crossbeam_channel::bounded(REPORTS);
     let mut workers = BTreeMap::new();
     for number in 0..config.workers {
         let id = WorkerId(number);
-        let options = EngineOptions {
-            sequences: config.sequences,
-            kv_tokens: config.context_tokens,
-            batch_tokens: config.batch_tokens,
-            threads: config.threads,
-            kv_type: config.kv_type,
-        };
+        let options = config.engine_options();
         let make = {
             let (config, loaded, policies) = (config.clone(), loaded.clone(), policies.clone());
             let (vocabulary, room) = (info.vocabulary.clone(), room.clone());

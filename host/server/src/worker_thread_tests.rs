@@ -50,8 +50,8 @@ impl Engine for Fragile {
     fn reuse(&self) -> Reuse {
         self.engine.reuse()
     }
-    fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) {
-        self.engine.share(from, to, range);
+    fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool {
+        self.engine.share(from, to, range)
     }
     fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>> {
         self.engine.save(seq, range)

@@ -1,6 +1,7 @@
 //! The server over HTTP, against the bare engine loop and against another server, in one run, alternating.
 //!
-//! `serve [--model PATH] [--peer HOST:PORT] [--bare] [--streams 1,8,32] [--repeats 3] [--rounds 4] [--threads 2]
+//! `serve [--model PATH] [--peer HOST:PORT] [--bare] [--streams 1,8,32] [--repeats 3] [--rounds 4] [--tokens 64]
+//! [--threads 2] [--kv-tokens 40960] [--kv-layout per-sequence]
 //! [--only NAME,NAME] [--out DIR]`. The peer has the same model, as many threads and at least 32 sequences.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -24,7 +25,10 @@ struct Options {
     streams: Vec<u32>,
     repeats: u32,
     rounds: u32,
+    tokens: u32,
     threads: u32,
+    kv_tokens: u32,
+    kv_layout: String,
     only: Option<Vec<String>>,
     out: Option<PathBuf>,
 }
@@ -37,7 +41,8 @@ impl Options {
 
 fn main() -> Result<()> {
     let options = options()?;
-    let own = Own::start(&options, "")?;
+    let (kv_tokens, kv_layout) = (options.kv_tokens, &options.kv_layout);
+    let own = Own::start(&options, &format!(", context-tokens={kv_tokens}, kv-layout={kv_layout:?}"))?;
     let vocabulary = own.vocabulary()?;
     let mut targets = vec![Target::new("camshaft", &own.address, "m", vocabulary)];
     targets.extend(options.peer.as_ref().map(|peer| Target::new("peer", peer, "m", vocabulary)));
@@ -77,7 +82,10 @@ fn options() -> Result<Options> {
         streams: vec![1, 8, 32],
         repeats: 3,
         rounds: 4,
+        tokens: 64,
         threads: 2,
+        kv_tokens: 32 * 1280,
+        kv_layout: "per-sequence".to_owned(),
         only: None,
         out: None,
     };
@@ -94,7 +102,10 @@ fn options() -> Result<Options> {
             "--streams" => options.streams = value.split(',').map(str::parse).collect::<std::result::Result<_, _>>()?,
             "--repeats" => options.repeats = value.parse()?,
             "--rounds" => options.rounds = value.parse()?,
+            "--tokens" => options.tokens = value.parse()?,
             "--threads" => options.threads = value.parse()?,
+            "--kv-tokens" => options.kv_tokens = value.parse()?,
+            "--kv-layout" => options.kv_layout = value,
             "--only" => options.only = Some(value.split(',').map(str::to_owned).collect()),
             "--out" => options.out = Some(value.into()),
             _ => return Err(format!("unknown option {name}").into()),

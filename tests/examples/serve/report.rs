@@ -41,7 +41,8 @@ impl Report {
     pub(crate) fn new(options: &Options) -> Self {
         let head = json!({
             "model": options.model.file_name().unwrap_or_default().to_string_lossy(),
-            "threads": options.threads, "repeats": options.repeats, "rounds": options.rounds,
+            "threads": options.threads, "repeats": options.repeats, "rounds": options.rounds, "tokens": options.tokens,
+            "kv_tokens": options.kv_tokens, "kv_layout": options.kv_layout,
         });
         println!("{head}");
         Self { head, out: options.out.clone(), figures: Vec::new() }

@@ -56,9 +56,9 @@ impl Own {
 
 /// Tokens per second of the same batches without sampling policies, queue or HTTP.
 pub(crate) fn bare(options: &Options, streams: u32, prompt: u32, tokens: u32) -> Result<f64> {
-    let numbers = [streams, prompt, tokens, options.rounds, options.threads].map(|n| n.to_string());
+    let numbers = [streams, prompt, tokens, options.rounds, options.threads, options.kv_tokens].map(|n| n.to_string());
     let program = target()?.join("release/examples/bare");
-    let output = Command::new(program).arg(&options.model).args(numbers).output()?;
+    let output = Command::new(program).arg(&options.model).args(numbers).arg(&options.kv_layout).output()?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into());
     }

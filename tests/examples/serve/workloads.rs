@@ -7,7 +7,6 @@ use crate::servers::bare;
 use crate::{Options, Result};
 
 const PROMPT: u32 = 32;
-const TOKENS: u32 = 64;
 /// A system prompt of some pages.
 const PREFIX: u32 = 1000;
 
@@ -39,10 +38,10 @@ pub(crate) fn distinct(options: &Options, targets: &[Target], streams: u32, repo
     let name = format!("{streams} streams, distinct prompts");
     for _ in 0..options.repeats {
         if options.bare {
-            report.add(&name, "tokens/s", "bare", bare(options, streams, PROMPT, TOKENS)?);
+            report.add(&name, "tokens/s", "bare", bare(options, streams, PROMPT, options.tokens)?);
         }
         for target in targets {
-            let speed = throughput(target, streams, options.rounds, PROMPT, TOKENS)?;
+            let speed = throughput(target, streams, options.rounds, PROMPT, options.tokens)?;
             report.add(&name, "tokens/s", &target.name, speed);
         }
     }

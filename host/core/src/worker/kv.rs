@@ -172,11 +172,12 @@ impl Kv {
             s.seq != to && s.done >= piece.end && s.prefix.is_some_and(|(leaf, _)| tree.is_on_path(leaf, piece.node))
         };
         let from = sequences.iter().find(holds).and_then(|s| s.seq);
-        match from.zip(to) {
-            Some((from, to)) => engine.share(from, to, start..piece.end),
-            None => self.cache.tree.set_cells(piece.node, Cells::Absent),
+        let shared = from.zip(to).is_some_and(|(from, to)| engine.share(from, to, start..piece.end));
+        if !shared {
+            // The next who wants it restores or computes it.
+            self.cache.tree.set_cells(piece.node, Cells::Absent);
         }
-        from.is_some()
+        shared
     }
 
     fn restore(&mut self, piece: &Piece, seq: SeqId, range: Range<u32>, engine: &mut impl Engine) -> bool {

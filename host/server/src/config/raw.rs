@@ -1,6 +1,6 @@
 //! The configuration as it is written: kebab-case keys, unknown ones refused, defaults as documented.
 use camshaft_core::worker::Reserve;
-use camshaft_engine::KvType;
+use camshaft_engine::{KvLayout, KvType};
 use figment::value::magic::RelativePathBuf;
 use serde::Deserialize;
 
@@ -78,6 +78,8 @@ pub(super) struct RawModel {
     #[serde(default)]
     pub(super) kv_type: RawKvType,
     #[serde(default)]
+    pub(super) kv_layout: RawKvLayout,
+    #[serde(default)]
     pub(super) kv_reserve: RawReserve,
     #[serde(default = "default_step_target")]
     pub(super) step_target: Span,
@@ -122,6 +124,23 @@ impl From<RawReserve> for Reserve {
             RawReserve::None => Reserve::None,
             RawReserve::Expected => Reserve::Expected,
             RawReserve::Full => Reserve::Full,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum RawKvLayout {
+    #[default]
+    Pooled,
+    PerSequence,
+}
+
+impl From<RawKvLayout> for KvLayout {
+    fn from(raw: RawKvLayout) -> Self {
+        match raw {
+            RawKvLayout::Pooled => KvLayout::Pooled,
+            RawKvLayout::PerSequence => KvLayout::PerSequence,
         }
     }
 }

@@ -1,0 +1,208 @@
+//! Cutting and joining what llama.cpp saves of a sequence.
+//!
+//! llama.cpp copies whole sequences only. Where each has a part of the cache of its own, positions cannot be lent to
+//! another sequence for a moment either, so the copy itself is cut: its layout is that of `llama_kv_cache::state_write`
+//! in the llama.cpp that is linked. What does not read as such a copy to its last byte is refused, never guessed at.
+use std::ops::Range;
+
+/// Magic, sequence id.
+const HEAD_BYTES: usize = 8;
+/// Position, number of sequences (one), sequence id.
+const CELL_BYTES: usize = 12;
+/// Whether values are transposed, number of layers, sizes of the rotation matrices.
+const DATA_HEAD_BYTES: usize = 16;
+/// Type, bytes of a row.
+const ROWS_HEAD_BYTES: usize = 12;
+
+/// The parts of a copy, borrowed.
+#[derive(Debug)]
+struct State<'a> {
+    head: &'a [u8],
+    streams: u32,
+    /// Which of the streams holds cells.
+    stream: u32,
+    cells: Vec<&'a [u8]>,
+    data_head: &'a [u8],
+    /// Keys of each layer, then values of each layer.
+    rows: Vec<Rows<'a>>,
+}
+
+#[derive(Debug)]
+struct Rows<'a> {
+    head: &'a [u8],
+    bytes: usize,
+    data: &'a [u8],
+}
+
+/// Takes bytes from the front.
+fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (front, rest) = bytes.split_at_checked(count)?;
+    *bytes = rest;
+    Some(front)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
+    u32_at(take(bytes, 4)?, 0)
+}
+
+impl<'a> State<'a> {
+    /// `None` for an empty sequence and for anything else than a copy of keys and values, cell by cell.
+    fn read(mut bytes: &'a [u8]) -> Option<Self> {
+        let bytes = &mut bytes;
+        let head = take(bytes, HEAD_BYTES)?;
+        let streams = take_u32(bytes)?;
+        // Streams before the one with cells are a zero each, and so are those after its data.
+        let mut stream = 0;
+        let count = loop {
+            match take_u32(bytes)? {
+                0 => stream += 1,
+                count => break count as usize,
+            }
+        };
+        let after = (streams.checked_sub(stream + 1)? * 4) as usize;
+        if count > bytes.len() / CELL_BYTES {
+            return None;
+        }
+        let cells: Vec<&[u8]> = (0..count).map(|_| take(bytes, CELL_BYTES)).collect::<Option<_>>()?;
+        if cells.iter().any(|cell| u32_at(cell, 4) != Some(1)) {
+            return None;
+        }
+        let data_head = take(bytes, DATA_HEAD_BYTES)?;
+        let (transposed, layers) = (u32_at(data_head, 0)?, u32_at(data_head, 4)?);
+        if transposed != 0 {
+            return None;
+        }
+        let mut rows = Vec::new();
+        // Some models keep no values beside their keys.
+        while bytes.len() > after {
+            let head = take(bytes, ROWS_HEAD_BYTES)?;
+            let row = usize::try_from(u64::from_le_bytes(head[4..].try_into().ok()?)).ok()?;
+            rows.push(Rows { head, bytes: row, data: take(bytes, count.checked_mul(row)?)? });
+        }
+        let whole = rows.len() == layers as usize || rows.len() == 2 * layers as usize;
+        (whole && bytes.len() == after && bytes.iter().all(|&byte| byte == 0)).then_some(Self {
+            head,
+            streams,
+            stream,
+            cells,
+            data_head,
+            rows,
+        })
+    }
+
+    fn position(&self, cell: usize) -> u32 {
+        u32_at(self.cells[cell], 0).unwrap_or(u32::MAX)
+    }
+
+    /// Indices of the cells in the range, by position. `None` unless there is one for each position.
+    fn cells_of(&self, range: &Range<u32>) -> Option<Vec<usize>> {
+        let mut cells: Vec<usize> =
+            (0..self.cells.len()).filter(|&cell| range.contains(&self.position(cell))).collect();
+        cells.sort_unstable_by_key(|&cell| self.position(cell));
+        let complete = cells.iter().map(|&cell| self.position(cell)).eq(range.clone());
+        complete.then_some(cells)
+    }
+
+    fn alike(&self, other: &Self) -> bool {
+        let rows = self.rows.iter().map(|rows| rows.head).eq(other.rows.iter().map(|rows| rows.head));
+        self.streams == other.streams && self.data_head == other.data_head && rows
+    }
+}
+
+/// A copy that holds the positions of each range from the copy beside it, in this order. `None` if one lacks some of them
+/// or they are of different models.
+pub(crate) fn join(parts: &[(&[u8], Range<u32>)]) -> Option<Vec<u8>> {
+    let parts: Vec<(State<'_>, Vec<usize>)> = parts
+        .iter()
+        .map(|(bytes, range)| {
+            let state = State::read(bytes)?;
+            let cells = state.cells_of(range)?;
+            Some((state, cells))
+        })
+        .collect::<Option<_>>()?;
+    let (first, _) = parts.first()?;
+    if parts.iter().any(|(state, _)| !state.alike(first)) {
+        return None;
+    }
+    let count: usize = parts.iter().map(|(_, cells)| cells.len()).sum();
+    let row_bytes: usize = first.rows.iter().map(|rows| rows.bytes).sum();
+    let mut out = Vec::with_capacity(count * (CELL_BYTES + row_bytes) + 4 * first.streams as usize + 4096);
+    out.extend_from_slice(first.head);
+    out.extend_from_slice(&first.streams.to_le_bytes());
+    out.extend((0..first.stream).flat_map(|_| [0; 4]));
+    out.extend_from_slice(&(count as u32).to_le_bytes());
+    for (state, cells) in &parts {
+        cells.iter().for_each(|&cell| out.extend_from_slice(state.cells[cell]));
+    }
+    out.extend_from_slice(first.data_head);
+    for (index, rows) in first.rows.iter().enumerate() {
+        out.extend_from_slice(rows.head);
+        for (state, cells) in &parts {
+            let rows = &state.rows[index];
+            for run in cells.chunk_by(|a, b| a + 1 == *b) {
+                let start = run[0] * rows.bytes;
+                out.extend_from_slice(&rows.data[start..start + run.len() * rows.bytes]);
+            }
+        }
+    }
+    out.extend((first.stream + 1..first.streams).flat_map(|_| [0; 4]));
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A copy of cells at the positions, with one layer whose rows are told by position and `mark`.
+    fn copy(positions: &[u32], streams: u32, stream: u32, mark: u8) -> Vec<u8> {
+        let mut out = vec![1, 2, 3, 4, 9, 0, 0, 0];
+        out.extend(streams.to_le_bytes());
+        out.extend((0..stream).flat_map(|_| [0; 4]));
+        out.extend((positions.len() as u32).to_le_bytes());
+        for position in positions {
+            out.extend([*position, 1, 9].map(u32::to_le_bytes).concat());
+        }
+        out.extend([0u32, 1, 0, 0].map(u32::to_le_bytes).concat());
+        for kind in [7u8, 8] {
+            out.extend(1u32.to_le_bytes());
+            out.extend(3u64.to_le_bytes());
+            out.extend(positions.iter().flat_map(|&position| [kind, position as u8, mark]));
+        }
+        out.extend((stream + 1..streams).flat_map(|_| [0; 4]));
+        out
+    }
+
+    #[test]
+    fn cuts_and_joins_by_position_whatever_the_order_of_cells() {
+        let scattered = copy(&[2, 0, 1, 4, 3], 4, 2, 5);
+        assert_eq!(join(&[(&scattered, 0..5)]).unwrap(), copy(&[0, 1, 2, 3, 4], 4, 2, 5));
+        let (front, back) = (join(&[(&scattered, 0..2)]).unwrap(), join(&[(&scattered, 2..5)]).unwrap());
+        assert_eq!(front, copy(&[0, 1], 4, 2, 5));
+        assert_eq!(join(&[(&front, 0..2), (&back, 2..5)]).unwrap(), copy(&[0, 1, 2, 3, 4], 4, 2, 5));
+        assert_eq!(join(&[(&front, 0..2), (&scattered, 2..4)]).unwrap(), copy(&[0, 1, 2, 3], 4, 2, 5));
+    }
+
+    #[test]
+    fn the_stream_may_differ_between_parts_and_the_first_one_counts() {
+        let joined = join(&[(&copy(&[0], 3, 0, 1), 0..1), (&copy(&[1], 3, 2, 1), 1..2)]).unwrap();
+        assert_eq!(joined, copy(&[0, 1], 3, 0, 1));
+    }
+
+    #[test]
+    fn refuses_what_is_missing_different_or_cut_off() {
+        let whole = copy(&[0, 1, 2], 2, 0, 1);
+        assert_eq!(join(&[(&whole, 0..4)]), None);
+        assert_eq!(join(&[(&whole, 0..3), (&copy(&[3], 3, 0, 1), 3..4)]), None);
+        assert_eq!(join(&[]), None);
+        for len in 0..whole.len() {
+            assert_eq!(join(&[(&whole[..len], 0..3)]), None, "{len} bytes of {}", whole.len());
+        }
+        let mut longer = whole.clone();
+        longer.push(0);
+        assert_eq!(join(&[(&longer, 0..3)]), None);
+    }
+}
