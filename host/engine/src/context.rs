@@ -18,6 +18,7 @@ use crate::backend::{CONTEXT_CREATION, backend};
 use crate::error::EngineLoadError;
 use crate::load::LoadedModel;
 use crate::state;
+use crate::streams::Streams;
 
 /// How keys and values are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -75,7 +76,10 @@ pub struct LlamaEngine {
     model: Arc<LoadedModel>,
     batch: LlamaBatch<'static>,
     limits: EngineLimits,
-    layout: KvLayout,
+    /// Where each sequence has a part of its own.
+    streams: Option<Streams>,
+    /// Where each row of the last batch was in llama.cpp's.
+    places: Vec<i32>,
     /// The last sequence that was copied, while nothing was decoded since: many may want the same prefix at once.
     copied: Option<(SeqId, Vec<u8>)>,
 }
@@ -136,8 +140,9 @@ impl LlamaEngine {
         let limits = EngineLimits { sequences: options.sequences, kv_tokens, batch_tokens, context_tokens };
         // Each row belongs to one sequence.
         let batch = LlamaBatch::new(batch_tokens as usize, 1);
-        let layout = options.kv_layout;
-        Ok(Self { context: ManuallyDrop::new(context), model, batch, limits, layout, copied: None })
+        let streams = (!pooled).then(|| Streams::new(options.sequences));
+        let context = ManuallyDrop::new(context);
+        Ok(Self { context, model, batch, limits, streams, places: Vec::new(), copied: None })
     }
 
     /// llama.cpp checks less than it should: everything it would index with is checked here.
@@ -180,10 +185,17 @@ impl Engine for LlamaEngine {
     fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {
         self.check(batch)?;
         self.copied = None;
+        self.move_together();
         self.batch.clear();
-        for row in 0..batch.len() {
+        let stream: Vec<i32> = batch.seqs.iter().map(|&seq| self.stream(seq)).collect();
+        let mut order: Vec<usize> = (0..batch.len()).collect();
+        // One after the other, as llama.cpp wants parts of the cache that are to be decoded together.
+        order.sort_by_key(|&row| stream[row]);
+        self.places.resize(batch.len(), 0);
+        for (place, row) in (0..).zip(order) {
+            self.places[row] = place;
             let token = LlamaToken::new(batch.tokens[row].0 as i32);
-            let seq = [batch.seqs[row].0 as i32];
+            let seq = [stream[row]];
             let added = self.batch.add(token, batch.positions[row] as i32, &seq, batch.wants_logits[row]);
             added.map_err(|error| EngineError::BadBatch(error.to_string()))?;
         }
@@ -197,19 +209,23 @@ impl Engine for LlamaEngine {
     }
 
     fn logits(&self, row: usize) -> &[f32] {
-        self.context.get_logits_ith(row as i32)
+        self.context.get_logits_ith(self.places[row])
     }
 
     fn truncate(&mut self, seq: SeqId, from: u32) {
         self.forget_copy(seq);
-        let seq = seq.0 as i32;
         let whole = from == 0;
+        let id = seq;
+        let seq = self.stream(seq);
         if self.context.kv_cache_seq_rm(seq, Some(from), None).is_err() && !whole {
             // Recurrent state cannot be cut in the middle: without it the sequence is empty, which the next decode's
             // positions show.
             tracing::warn!(seq, from, "the model's state cannot be truncated; the sequence is dropped");
             // Removing a whole sequence never fails.
             let _ = self.context.kv_cache_seq_rm(seq, None, None);
+        }
+        if whole && let Some(streams) = &mut self.streams {
+            streams.free(id);
         }
     }
 
@@ -219,7 +235,7 @@ impl Engine for LlamaEngine {
     }
 
     fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool {
-        if self.layout == KvLayout::PerSequence {
+        if self.streams.is_some() {
             let Some(source) = self.copy_of(from) else { return false };
             let shared = self.extend(to, &range, &source);
             self.copied = Some((from, source));
@@ -230,9 +246,10 @@ impl Engine for LlamaEngine {
 
     fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>> {
         if self.reuse() == Reuse::Whole {
-            return self.copy_state(seq.0 as i32);
+            let stream = self.stream(seq);
+            return self.copy_state(stream);
         }
-        if self.layout == KvLayout::PerSequence {
+        if self.streams.is_some() {
             let whole = self.copy_of(seq)?;
             let cut = state::join(&[(&whole, range)]);
             self.copied = Some((seq, whole));
@@ -249,9 +266,10 @@ impl Engine for LlamaEngine {
 
     fn restore(&mut self, seq: SeqId, range: Range<u32>, state: &[u8]) -> bool {
         if self.reuse() == Reuse::Whole {
-            return self.set_state(seq.0 as i32, state);
+            let stream = self.stream(seq);
+            return self.set_state(stream, state);
         }
-        if self.layout == KvLayout::PerSequence {
+        if self.streams.is_some() {
             return self.extend(seq, &range, state);
         }
         let scratch = self.scratch();
@@ -265,6 +283,29 @@ impl Engine for LlamaEngine {
 }
 
 impl LlamaEngine {
+    /// llama.cpp's number of the sequence.
+    fn stream(&mut self, seq: SeqId) -> i32 {
+        self.streams.as_mut().map_or(seq.0, |streams| streams.get_or_take(seq)) as i32
+    }
+
+    /// Closes gaps between the parts that sequences have.
+    fn move_together(&mut self) {
+        while let Some((from, to)) = self.streams.as_ref().and_then(Streams::closer) {
+            // A sequence that holds nothing yet has nothing to move.
+            let empty = self.context.kv_cache_seq_pos_max(from as i32) < 0;
+            let moved = empty || self.copy_state(from as i32).is_some_and(|state| self.set_state(to as i32, &state));
+            if !moved {
+                tracing::warn!(from, to, "llama.cpp does not move a sequence's state; steps will take longer");
+                return;
+            }
+            // Removing a whole sequence never fails.
+            let _ = self.context.kv_cache_seq_rm(from as i32, None, None);
+            if let Some(streams) = &mut self.streams {
+                streams.moved(from, to);
+            }
+        }
+    }
+
     /// The sequence after those that have ids: for a moment's use.
     fn scratch(&self) -> i32 {
         self.limits.sequences as i32
@@ -280,7 +321,10 @@ impl LlamaEngine {
     fn copy_of(&mut self, seq: SeqId) -> Option<Vec<u8>> {
         match self.copied.take() {
             Some((of, copy)) if of == seq => Some(copy),
-            _ => self.copy_state(seq.0 as i32),
+            _ => {
+                let stream = self.stream(seq);
+                self.copy_state(stream)
+            }
         }
     }
 
@@ -291,13 +335,13 @@ impl LlamaEngine {
         if range.end > self.limits.kv_tokens / self.limits.sequences {
             return false;
         }
+        let stream = self.stream(seq);
         let joined = if range.start == 0 {
             state::join(&[(source, range.clone())])
         } else {
-            self.copy_state(seq.0 as i32)
-                .and_then(|held| state::join(&[(&held, 0..range.start), (source, range.clone())]))
+            self.copy_state(stream).and_then(|held| state::join(&[(&held, 0..range.start), (source, range.clone())]))
         };
-        joined.is_some_and(|joined| self.set_state(seq.0 as i32, &joined))
+        joined.is_some_and(|joined| self.set_state(stream, &joined))
     }
 
     fn copy_state(&self, seq: i32) -> Option<Vec<u8>> {

@@ -12,6 +12,7 @@ mod error;
 mod gguf;
 mod load;
 mod state;
+mod streams;
 mod tokenizer;
 
 pub use backend::system_info;

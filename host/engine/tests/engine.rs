@@ -135,6 +135,46 @@ fn a_shared_prefix_is_as_good_as_a_prefilled_one() {
     }
 }
 
+#[test]
+fn sequences_go_on_unchanged_when_others_between_them_end() {
+    let model = demo();
+    let mut engine = engine_with(&model, 8 * 256, KvLayout::PerSequence);
+    let prompts: Vec<Vec<Token>> = PROMPTS.iter().take(4).map(|text| prompt(&model, text)).collect();
+    let step = |engine: &mut LlamaEngine, live: &[(u32, Token, u32)]| -> Vec<Token> {
+        let mut batch = Batch::default();
+        // Backwards: the engine puts rows in its own order.
+        for &(seq, token, position) in live.iter().rev() {
+            batch.push(token, position, SeqId(seq), true);
+        }
+        engine.decode(&batch).unwrap();
+        (0..live.len()).rev().map(|row| best(engine.logits(row))).collect()
+    };
+    let alone: Vec<Vec<Token>> = (0u32..)
+        .zip(&prompts)
+        .map(|(seq, tokens)| {
+            let mut out = vec![prefill(&mut engine, SeqId(seq), tokens, 0)];
+            for i in 0..6 {
+                out.extend(step(&mut engine, &[(seq, out[i as usize], tokens.len() as u32 + i)]));
+            }
+            engine.truncate(SeqId(seq), 0);
+            out
+        })
+        .collect();
+    for (seq, tokens) in (0u32..).zip(&prompts) {
+        assert_eq!(prefill(&mut engine, SeqId(seq), tokens, 0), alone[seq as usize][0]);
+    }
+    let mut live = vec![0u32, 1, 2, 3];
+    for i in 0..6usize {
+        if i == 2 || i == 4 {
+            engine.truncate(SeqId(live.remove(1)), 0);
+        }
+        let at = |&seq: &u32| (seq, alone[seq as usize][i], (prompts[seq as usize].len() + i) as u32);
+        let rows: Vec<(u32, Token, u32)> = live.iter().map(at).collect();
+        let expected: Vec<Token> = live.iter().map(|&seq| alone[seq as usize][i + 1]).collect();
+        assert_eq!(step(&mut engine, &rows), expected, "step {i}");
+    }
+}
+
 /// Prefills and returns the last token's logits.
 fn logits(engine: &mut LlamaEngine, seq: SeqId, tokens: &[Token], at: u32) -> Vec<f32> {
     prefill(engine, seq, tokens, at);
