@@ -154,6 +154,9 @@ impl Worker {
         match command {
             Command::Start(start) => {
                 let id = start.id;
+                if self.is_idle() {
+                    self.pace.idle();
+                }
                 match self.prepare(start) {
                     Ok(sequence) => {
                         self.queue(sequence);
@@ -309,8 +312,8 @@ impl Worker {
             self.rate.note(now, 0);
             return Step::Idle;
         }
-        let prefilled = self.plan.parts.iter().filter(|part| part.prefill).map(|part| part.tokens).sum();
-        self.pace.planned(now, prefilled);
+        let prefills = self.plan.parts.iter().any(|part| part.prefill);
+        self.pace.planned(now, tokens as u32, prefills);
         match engine.decode(&self.plan.batch) {
             Ok(()) => self.apply(now, engine, events),
             Err(EngineError::KvFull { .. }) => self.shed(engine, events),

@@ -43,6 +43,7 @@ struct Bench {
     worker: Worker,
     engine: FakeEngine,
     events: Vec<Event>,
+    now: Duration,
 }
 
 impl Bench {
@@ -55,7 +56,7 @@ impl Bench {
         let step_target = Duration::from_millis(50);
         let worker =
             Worker::new(WorkerOptions { id: WorkerId(0), limits, vocabulary, samplers, reserve, cache, step_target });
-        Self { worker, engine: FakeEngine::new(limits, 3), events: Vec::new() }
+        Self { worker, engine: FakeEngine::new(limits, 3), events: Vec::new(), now: Duration::ZERO }
     }
 
     fn native() -> Self {
@@ -72,7 +73,7 @@ impl Bench {
     }
 
     fn step(&mut self) -> Step {
-        let step = self.worker.step(Duration::ZERO, &mut self.engine, &mut self.events);
+        let step = self.worker.step(self.now, &mut self.engine, &mut self.events);
         assert!(self.worker.check());
         step
     }
@@ -273,6 +274,32 @@ fn decodes_running_sequences_while_a_long_prompt_is_prefilled_in_chunks() {
     bench.begin(start(2, &"y".repeat(35)));
     for expected in [11, 11, 11, 6, 2] {
         assert_eq!(bench.step(), Step::Decoded { tokens: expected });
+    }
+}
+
+#[test]
+fn idle_time_is_not_taken_for_slow_steps() {
+    let limits = EngineLimits { sequences: 4, kv_tokens: 1000, batch_tokens: 512, context_tokens: 500 };
+    let mut bench = Bench::new(limits, Arc::new(Native));
+    // A millisecond for each token; a step is to take 50 at the most.
+    let step = |bench: &mut Bench| {
+        let Step::Decoded { tokens } = bench.step() else { return 0 };
+        bench.now += Duration::from_millis(tokens as u64);
+        tokens
+    };
+    for id in [1, 2] {
+        bench.begin(Start { ignore_eos: true, max_tokens: 4, ..start(id, "some prompt") });
+        while step(&mut bench) > 0 && !bench.worker.is_idle() {}
+        bench.now += Duration::from_secs(60);
+    }
+    bench.begin(Start { ignore_eos: true, max_tokens: 40, ..start(3, "another prompt") });
+    for _ in 0..4 {
+        step(&mut bench);
+    }
+    bench.begin(start(4, &"x".repeat(300)));
+    for _ in 0..4 {
+        let tokens = step(&mut bench);
+        assert!((40..=50).contains(&tokens), "{tokens}");
     }
 }
 

@@ -10,10 +10,19 @@ const WEIGHT: f32 = 0.3;
 #[derive(Debug)]
 pub(super) struct Pace {
     target: Duration,
-    /// Seconds of a step without prefill, and of a prompt token on top.
+    /// Seconds of a step without prefill.
     step: f32,
+    /// Seconds of each token of a step with prefill, its fixed costs included: rather too much than too little.
     token: f32,
-    last: Option<(Duration, u32)>,
+    last: Option<Planned>,
+}
+
+/// The step under way.
+#[derive(Debug, Clone, Copy)]
+struct Planned {
+    begun: Duration,
+    tokens: u32,
+    prefills: bool,
 }
 
 impl Pace {
@@ -23,20 +32,20 @@ impl Pace {
 
     /// A step begins. What began before it has ended by now, unless the worker was idle in between.
     pub(super) fn begin(&mut self, now: Duration) {
-        let Some((begun, prefilled)) = self.last.take() else { return };
+        let Some(Planned { begun, tokens, prefills }) = self.last.take() else { return };
         let took = now.saturating_sub(begun).as_secs_f32();
         let learn =
             |known: &mut f32, seen: f32| *known = if *known == 0.0 { seen } else { *known + (seen - *known) * WEIGHT };
-        if prefilled == 0 {
-            learn(&mut self.step, took);
+        if prefills {
+            learn(&mut self.token, took / tokens.max(1) as f32);
         } else {
-            learn(&mut self.token, (took - self.step).max(0.0) / prefilled as f32);
+            learn(&mut self.step, took);
         }
     }
 
-    /// The step that began at `now` prefills so many tokens.
-    pub(super) fn planned(&mut self, now: Duration, prefilled: u32) {
-        self.last = Some((now, prefilled));
+    /// The step that began at `now` has so many tokens.
+    pub(super) fn planned(&mut self, now: Duration, tokens: u32, prefills: bool) {
+        self.last = Some(Planned { begun: now, tokens, prefills });
     }
 
     pub(super) fn idle(&mut self) {
@@ -48,8 +57,8 @@ impl Pace {
         if self.token <= 0.0 {
             return usize::MAX;
         }
-        // Where a bare step is slower than the target, a step may take twice as long as that.
-        let left = (self.target.as_secs_f32() - self.step).max(self.step);
+        // Where the model is too slow for the target, those who are being answered keep a quarter of their speed.
+        let left = (self.target.as_secs_f32() - self.step).max(3.0 * self.step);
         (left / self.token).clamp(LEAST, 1e6) as usize
     }
 }
@@ -64,11 +73,11 @@ mod tests {
     fn gives_what_fits_into_the_target_and_never_nothing() {
         let mut pace = Pace::new(50 * MS);
         assert_eq!(pace.budget(), usize::MAX);
-        // 10 ms a step, 1 ms a prompt token.
-        pace.planned(Duration::ZERO, 0);
+        // 10 ms a step, 1 ms a token: the target leaves 40 ms.
+        pace.planned(Duration::ZERO, 5, false);
         pace.begin(10 * MS);
-        pace.planned(10 * MS, 100);
-        pace.begin(120 * MS);
+        pace.planned(10 * MS, 105, true);
+        pace.begin(115 * MS);
         assert!((39..=40).contains(&pace.budget()), "{}", pace.budget());
         // Idle time is nobody's cost.
         pace.idle();
@@ -76,13 +85,17 @@ mod tests {
         assert!((39..=40).contains(&pace.budget()));
         // Slower than the target whatever it does: 100 ms a step.
         for i in 0..40u32 {
-            pace.planned(100 * i * MS, 0);
+            pace.planned(100 * i * MS, 5, false);
             pace.begin(100 * (i + 1) * MS);
         }
-        assert!((98..=100).contains(&pace.budget()), "{}", pace.budget());
-        // 50 ms a prompt token.
+        assert!((295..=300).contains(&pace.budget()), "{}", pace.budget());
+        // A step that was expected to take longer than it did with its prompt tokens does not make them free.
+        pace.planned(Duration::ZERO, 20, true);
+        pace.begin(20 * MS);
+        assert!((295..=300).contains(&pace.budget()), "{}", pace.budget());
+        // 50 ms a token.
         for i in 0..40u32 {
-            pace.planned(1000 * i * MS, 10);
+            pace.planned(1000 * i * MS, 12, true);
             pace.begin((1000 * i + 600) * MS);
         }
         assert_eq!(pace.budget(), 8);
