@@ -6,14 +6,21 @@ use crate::{build, setup};
 
 pub(crate) fn run(arguments: &[String]) -> Done {
     let (name, rest) =
-        arguments.split_first().ok_or_else(|| Failure("bench wants serve, sampler or swap".to_owned()))?;
+        arguments.split_first().ok_or_else(|| Failure("bench wants serve, kernels, sampler or swap".to_owned()))?;
     setup::run()?;
+    if name == "kernels" {
+        for (package, bench) in [("camshaft-core", "core"), ("camshaft-engine", "sampling")] {
+            let bench = ["bench", "--profile", "release", "-p", package, "--bench", bench, "--"];
+            command::run(cargo(&bench).args(rest))?;
+        }
+        return Ok(());
+    }
     let binary = build::host()?;
     build::plugins()?;
     let example = match name.as_str() {
         "serve" | "swap" => ("camshaft-tests", name.as_str()),
         "sampler" => ("camshaft-policy", "sampler"),
-        other => return Err(Failure(format!("unknown benchmark {other:?}: serve, sampler or swap"))),
+        other => return Err(Failure(format!("unknown benchmark {other:?}: serve, kernels, sampler or swap"))),
     };
     command::run(&mut cargo(&["build", "--release", "-p", example.0, "--example", example.1]))?;
     if name == "serve" {

@@ -1,0 +1,87 @@
+//! Sampling kernels, the prefix tree and the ledger: `cargo xtask bench kernels`.
+#![allow(missing_docs, reason = "criterion's macros make public items")]
+use std::hint::black_box;
+
+use camshaft_core::ids::{RequestId, Token};
+use camshaft_core::ledger::Ledger;
+use camshaft_core::pages::Namespace;
+use camshaft_core::prefix::PrefixTree;
+use camshaft_core::sampling::{Row, SamplingParams, StandardChain};
+use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
+
+/// Logits as they come from models: few stand out. Xorshift (Marsaglia 2003), so that every run has the same.
+fn logits(size: u32) -> Vec<f32> {
+    let mut state = 0x9e37_79b9u32;
+    let mut uniform = || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state as f32 / u32::MAX as f32
+    };
+    (0..size).map(|_| (0..4).map(|_| uniform()).sum::<f32>() * 6.0 - 12.0).collect()
+}
+
+fn sampling(c: &mut Criterion) {
+    let mut group = c.benchmark_group("sampling");
+    for size in [32_000, 128_256] {
+        let logits = logits(size);
+        let mut row = Row::new(&[], 1);
+        let chain = StandardChain::new(SamplingParams::default());
+        let all = StandardChain::new(SamplingParams { top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() });
+        group.bench_function(BenchmarkId::new("load", size), |b| b.iter(|| row.load(black_box(&logits))));
+        for (name, chain) in [("standard chain and draw", &chain), ("temperature and draw", &all)] {
+            group.bench_function(BenchmarkId::new(name, size), |b| {
+                b.iter(|| {
+                    row.load(black_box(&logits)).map_err(|error| error.to_string())?;
+                    chain.shape(&mut row).map_err(|error| error.to_string())?;
+                    Ok::<_, String>(row.draw())
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+fn prefix_tree(c: &mut Criterion) {
+    let mut group = c.benchmark_group("prefix tree");
+    let tenant = Namespace::Tenant("t".into());
+    // A common part of 1 000 tokens, then 200 of each request's own.
+    let run = |own: u32| -> Vec<Token> { (0..1000).chain((0..200).map(|i| own * 1000 + i)).map(Token).collect() };
+    let mut tree = PrefixTree::default();
+    for own in 1..=1000 {
+        tree.enter(&tenant, &run(own));
+    }
+    let (known, new) = (run(500), run(5000));
+    group.bench_function("probe among 1 000 requests", |b| b.iter(|| tree.probe(&tenant, black_box(&known))));
+    group.bench_function("enter and leave among 1 000 requests", |b| {
+        b.iter(|| {
+            let leaf = tree.enter(&tenant, black_box(&new));
+            tree.leave(leaf, RequestId(5000));
+        });
+    });
+    group.finish();
+}
+
+fn ledger(c: &mut Criterion) {
+    let filled = || {
+        let mut ledger = Ledger::new(1 << 20);
+        for id in 0..256 {
+            let _ = ledger.reserve(RequestId(id), 100);
+        }
+        ledger
+    };
+    c.bench_function("ledger: reserve, grow, release among 256", |b| {
+        b.iter_batched_ref(
+            filled,
+            |ledger| {
+                let _ = black_box(ledger.reserve(RequestId(999), 64));
+                let _ = black_box(ledger.grow(RequestId(999), 64));
+                ledger.release(RequestId(999));
+            },
+            BatchSize::SmallInput,
+        );
+    });
+}
+
+criterion_group!(benches, sampling, prefix_tree, ledger);
+criterion_main!(benches);
