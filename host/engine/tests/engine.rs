@@ -334,17 +334,27 @@ fn refuses_a_vocabulary_without_byte_tokens() {
     assert!(error.to_string().contains("byte tokens"), "{error}");
 }
 
+/// Greedy continuation of a prompt, as text.
+fn continuation(model: &Arc<LoadedModel>, text: &str, tokens: u32) -> String {
+    let drawn = greedy(&mut engine(model, 1024), &[prompt(model, text)], tokens).remove(0);
+    let vocabulary = &model.info().vocabulary;
+    let bytes: Vec<u8> = drawn.iter().flat_map(|&t| vocabulary.token_bytes(t).unwrap().to_vec()).collect();
+    String::from_utf8(bytes).unwrap()
+}
+
 #[test]
 fn continues_the_story_of_stories260k() {
     let Some(path) = outside("stories260K-f32.gguf") else { return };
     let model = LoadedModel::from_file(&path, &LoadOptions::default()).unwrap();
-    let mut engine = engine(&model, 1024);
-    let tokens = prompt(&model, "");
-    assert_eq!(tokens.len(), 1, "the beginning-of-sequence token alone");
-    let drawn = greedy(&mut engine, &[tokens], 60).remove(0);
-    let vocabulary = &model.info().vocabulary;
-    let bytes: Vec<u8> = drawn.iter().flat_map(|&t| vocabulary.token_bytes(t).unwrap().to_vec()).collect();
-    let text = String::from_utf8(bytes).unwrap();
+    assert_eq!(prompt(&model, "").len(), 1, "the beginning-of-sequence token alone");
+    let text = continuation(&model, "", 60);
     let expected = "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball.";
     assert!(text.trim_start().starts_with(expected), "{text}");
+}
+
+#[test]
+fn continues_the_story_of_the_demo_model() {
+    let text = continuation(&demo(), "<|user|>Tell me a short story.<|end|><|assistant|>", 80);
+    let expected = "Once upon a time there was a shy wolf named Mina who lived in a small village. One morning the wolf woke up early and saw a silver bell by the door. They set out together, but the path was lost in fog. So the wolf lit a small fire. At last the sun came out again.";
+    assert!(text.starts_with(expected), "{text}");
 }
