@@ -58,7 +58,8 @@ fn four_times_more_than_the_cache_holds_finishes_as_if_it_had_been_alone() {
         drawn(&server.client.ask(COMPLETIONS, &body))
     };
     let expected: Vec<Vec<(String, f64)>> = (0..64).map(|i| ask(&calm, i)).collect();
-    for _ in 0..2 {
+    let mut memory = Vec::new();
+    for _ in 0..10 {
         std::thread::scope(|scope| {
             for (i, expected) in expected.iter().enumerate() {
                 let (server, ask) = (&server, &ask);
@@ -73,11 +74,35 @@ fn four_times_more_than_the_cache_holds_finishes_as_if_it_had_been_alone() {
                 });
             }
         });
+        memory.push(server.resident_bytes());
     }
+    // The first rounds fill buffers and the prefix cache.
+    assert!(memory[9] <= memory[4] + (8 << 20), "bytes after each round: {memory:?}");
     assert!(server.metrics().count("camshaft_parks_total", &[]) > 0.0, "there was pressure");
     server.wait_until_idle();
     let kv = |state: &str| server.metrics().get("camshaft_kv_tokens", &[("state", state)]);
     assert_eq!((kv("free"), kv("held")), (Some(1024.0), Some(0.0)));
+}
+
+#[test]
+fn a_prefix_is_shared_between_parts_of_the_cache_as_well() {
+    let server = served("kv-layout = \"per-sequence\"\nsequences = 8\ncontext-tokens = 4096\n");
+    let shown = server.client.get("/v1/models/demo").json();
+    assert_eq!(shown["context_tokens"], json!(512), "{shown}");
+    assert_eq!((&shown["task"], &shown["prefix_reuse"]), (&json!("generate"), &json!("ranges")), "{shown}");
+    let long = "You answer questions about numbers and cities in whole sentences. ".repeat(4);
+    let ask = |i: u32| server.client.ask(COMPLETIONS, &body(&format!("{long}What is {i} plus 3?"), 40));
+    let alone: Vec<String> = (0..6).map(|i| text(&ask(i))).collect();
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..6).map(|i| scope.spawn(move || ask(i))).collect();
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    for (answer, alone) in answers.iter().zip(alone) {
+        assert!(cached(answer) > 70, "{answer}");
+        // Batches round differently; the beginning is far from any tie.
+        assert_eq!(text(answer)[..8], alone[..8]);
+    }
+    server.wait_until_idle();
 }
 
 #[test]

@@ -66,6 +66,14 @@ impl Server {
         self.log.lock().expect("nobody panics with the log").clone()
     }
 
+    /// Memory of the process in use, mapped files included.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says so");
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+        kib * 1024
+    }
+
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).expect("the process is there");

@@ -3,11 +3,12 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
+use camshaft_core::engine::Reuse;
 use serde::Serialize;
 
 use crate::api::Api;
 use crate::auth::Caller;
-use crate::backend::Model;
+use crate::backend::{Backend, Model};
 use crate::error::ApiError;
 
 #[derive(Debug, Serialize)]
@@ -22,6 +23,40 @@ pub(crate) struct ModelObject {
 pub(crate) struct ModelList {
     object: &'static str,
     data: Vec<ModelObject>,
+}
+
+/// The object with what clients may want to know of a model beyond OpenAI's shape.
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelDetails {
+    #[serde(flatten)]
+    object: ModelObject,
+    /// "generate" or "embed".
+    task: &'static str,
+    /// Prompt and output of one request together, or one input, in tokens.
+    context_tokens: u32,
+    trained_context_tokens: u32,
+    vocabulary_tokens: usize,
+    parameters: u64,
+    /// "ranges": what requests begin with in common is computed once; "none": the model's state does not allow it.
+    prefix_reuse: &'static str,
+    chat_template: bool,
+}
+
+impl From<&Model> for ModelDetails {
+    fn from(model: &Model) -> Self {
+        let info = &model.info;
+        let generates = matches!(model.backend, Backend::Generate(_));
+        Self {
+            object: ModelObject::from(model),
+            task: if generates { "generate" } else { "embed" },
+            context_tokens: info.context_tokens,
+            trained_context_tokens: info.trained_context_tokens,
+            vocabulary_tokens: info.vocabulary.size(),
+            parameters: info.parameters,
+            prefix_reuse: if generates && info.reuse == Reuse::Ranges { "ranges" } else { "none" },
+            chat_template: info.chat_template.is_some(),
+        }
+    }
 }
 
 impl From<&Model> for ModelObject {
@@ -41,6 +76,6 @@ pub(crate) async fn show(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
-) -> Result<Json<ModelObject>, ApiError> {
-    Ok(Json(ModelObject::from(&api.model_for(&id, &caller)?.model)))
+) -> Result<Json<ModelDetails>, ApiError> {
+    Ok(Json(ModelDetails::from(&api.model_for(&id, &caller)?.model)))
 }

@@ -19,6 +19,8 @@ pub struct ModelInfo {
     pub trained_context_tokens: u32,
     /// The most tokens (prompt and output) that one sequence may hold.
     pub context_tokens: u32,
+    /// What its sequences' state can be used for beside going on.
+    pub reuse: Reuse,
     /// The chat template in Jinja, if the model has one.
     pub chat_template: Option<String>,
     /// Text of the special tokens that chat templates name.
@@ -131,6 +133,7 @@ pub trait Engine {
 pub enum Reuse {
     /// Any range of positions can be shared, saved and restored.
     Ranges,
-    /// Only everything from position 0 on (recurrent and hybrid models): parking works, prefixes are not shared.
+    /// Only everything from position 0 on (recurrent, hybrid and sliding-window models, which forget): parking works,
+    /// prefixes are not shared.
     Whole,
 }

@@ -61,6 +61,7 @@ impl FakeEngine {
             parameters: 0,
             weight_bytes: 0,
             trained_context_tokens: limits.context_tokens,
+            reuse: Reuse::Ranges,
             context_tokens: limits.context_tokens,
             chat_template: None,
             bos_text: String::new(),

@@ -230,8 +230,7 @@ impl Engine for LlamaEngine {
     }
 
     fn reuse(&self) -> Reuse {
-        let model = &self.model.model;
-        if model.is_recurrent() || model.is_hybrid() { Reuse::Whole } else { Reuse::Ranges }
+        self.model.info().reuse
     }
 
     fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool {

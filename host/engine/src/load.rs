@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use camshaft_core::engine::{ModelInfo, Tokenizer};
+use camshaft_core::engine::{ModelInfo, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use llama_cpp_2::model::LlamaModel;
@@ -126,12 +126,22 @@ fn describe(model: &LlamaModel, stem: &str, sha256: Option<String>) -> ModelInfo
         weight_bytes: model.size(),
         trained_context_tokens: trained,
         context_tokens: trained,
+        reuse: reuse(model),
         chat_template: model.chat_template(None).ok().and_then(|template| template.to_string().ok()),
         bos_text: special_text(&vocab, vocab.bos()),
         eos_text: special_text(&vocab, vocab.eos()),
         sha256,
         vocabulary: Arc::new(vocabulary(&vocab)),
     }
+}
+
+/// Recurrent layers keep one state for all positions, and layers with a sliding window are saved without what is behind
+/// it: neither can be cut at another position than the one it was saved at.
+fn reuse(model: &LlamaModel) -> Reuse {
+    let architecture = model.meta_val_str("general.architecture").unwrap_or_default();
+    let window = model.meta_val_str(&format!("{architecture}.attention.sliding_window"));
+    let slides = window.is_ok_and(|window| window.trim() != "0");
+    if slides || model.is_recurrent() || model.is_hybrid() { Reuse::Whole } else { Reuse::Ranges }
 }
 
 /// How a special token is written; empty for none.

@@ -1,7 +1,7 @@
 //! Rendering and tokenizing with a byte-level tokenizer that knows three control tokens.
 use std::sync::Arc;
 
-use camshaft_core::engine::{ModelInfo, Tokenizer};
+use camshaft_core::engine::{ModelInfo, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde_json::{Map, Value, json};
@@ -45,6 +45,7 @@ pub(super) fn info(template: Option<&str>, bos: &str, eos: &str) -> ModelInfo {
         parameters: 1,
         weight_bytes: 1,
         trained_context_tokens: 64,
+        reuse: Reuse::Ranges,
         context_tokens: 64,
         chat_template: template.map(str::to_owned),
         bos_text: bos.into(),

@@ -9,7 +9,7 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
 use camshaft_api::backend::{Backend, Model};
 use camshaft_api::{Api, ApiLimits, ApiOptions, Readiness, admin_router, public_router};
-use camshaft_core::engine::{ModelInfo, Tokenizer};
+use camshaft_core::engine::{ModelInfo, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
 use camshaft_core::message::Start;
 use camshaft_core::vocabulary::Vocabulary;
@@ -178,6 +178,7 @@ pub(crate) fn info() -> ModelInfo {
         parameters: 3,
         weight_bytes: 4,
         trained_context_tokens: 1024,
+        reuse: Reuse::Ranges,
         context_tokens: CONTEXT,
         chat_template: Some(TEMPLATE.into()),
         bos_text: "<|bos|>".into(),

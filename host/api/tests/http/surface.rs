@@ -94,8 +94,13 @@ async fn lists_only_models_that_the_caller_may_use() {
         AuthOutcome::Allow(Principal { allowed_models, ..Principal::anonymous() })
     });
     let server = Server::with(rules, hello);
-    let demo = json!({"id": "demo", "object": "model", "created": 1_700_000_000, "owned_by": "camshaft"});
+    let mut demo = json!({"id": "demo", "object": "model", "created": 1_700_000_000, "owned_by": "camshaft"});
     assert_eq!(server.get("/v1/models").await.json(), json!({"object": "list", "data": [demo]}));
+    let details = json!({
+        "task": "generate", "context_tokens": 200, "trained_context_tokens": 1024, "vocabulary_tokens": 258,
+        "parameters": 3, "prefix_reuse": "ranges", "chat_template": true,
+    });
+    demo.as_object_mut().unwrap().extend(details.as_object().unwrap().clone());
     assert_eq!(server.get("/v1/models/demo").await.json(), demo);
     let forbidden = "permission_error model_not_allowed model";
     assert_eq!(server.get("/v1/models/org/secret").await.error(403).0, forbidden);
