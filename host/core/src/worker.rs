@@ -323,9 +323,11 @@ impl Worker {
     }
 
     fn budget(&self) -> StepBudget {
-        let anybody_decodes = self.sequences.iter().any(Sequence::is_decoding);
+        let decoding = self.sequences.iter().filter(|s| s.is_decoding()).count();
+        let can_prefill = |(s, limit): &(&Sequence, &u32)| !s.is_decoding() && **limit > s.done;
+        let prefilling = self.sequences.iter().zip(&self.limits_now).filter(can_prefill).count();
         let prefill_tokens = match self.prefill_budget {
-            0 if anybody_decodes => self.pace.budget(),
+            0 if decoding > 0 => self.pace.budget(decoding, prefilling),
             0 => usize::MAX,
             tokens => tokens as usize,
         };

@@ -26,7 +26,9 @@ impl Figure {
         let (_, values) = self.measured.iter().find(|(name, _)| name == who)?;
         let mut values = values.clone();
         values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied()
+        let upper = *values.get(values.len() / 2)?;
+        let lower = values[(values.len() - 1) / 2];
+        Some(f64::midpoint(lower, upper))
     }
 
     fn ratio(&self, to: &str) -> String {

@@ -52,14 +52,17 @@ impl Pace {
         self.last = None;
     }
 
-    /// Prompt tokens for the next step while others decode.
-    pub(super) fn budget(&self) -> usize {
+    /// Prompt tokens for the next step while `decoding` sequences wait for it, and `prefilling` for their first token.
+    pub(super) fn budget(&self, decoding: usize, prefilling: usize) -> usize {
         if self.token <= 0.0 {
             return usize::MAX;
         }
         // Where the model is too slow for the target, those who are being answered keep a quarter of their speed.
         let left = (self.target.as_secs_f32() - self.step).max(3.0 * self.step);
-        (left / self.token).clamp(LEAST, 1e6) as usize
+        // Where more wait for their first token than for the next one, a step takes longer in proportion: a burst of new
+        // requests is not held up by the few that already run.
+        let burst = (prefilling as f32 / decoding.max(1) as f32).max(1.0);
+        (left * burst / self.token).clamp(LEAST, 1e6) as usize
     }
 }
 
@@ -72,32 +75,34 @@ mod tests {
     #[test]
     fn gives_what_fits_into_the_target_and_never_nothing() {
         let mut pace = Pace::new(50 * MS);
-        assert_eq!(pace.budget(), usize::MAX);
+        assert_eq!(pace.budget(8, 0), usize::MAX);
         // 10 ms a step, 1 ms a token: the target leaves 40 ms.
         pace.planned(Duration::ZERO, 5, false);
         pace.begin(10 * MS);
         pace.planned(10 * MS, 105, true);
         pace.begin(115 * MS);
-        assert!((39..=40).contains(&pace.budget()), "{}", pace.budget());
+        assert!((39..=40).contains(&pace.budget(8, 0)), "{}", pace.budget(8, 0));
+        // Three times as many want to begin.
+        assert!((39..=40).contains(&pace.budget(8, 8)) && (118..=120).contains(&pace.budget(2, 6)));
         // Idle time is nobody's cost.
         pace.idle();
         pace.begin(9999 * MS);
-        assert!((39..=40).contains(&pace.budget()));
+        assert!((39..=40).contains(&pace.budget(8, 0)));
         // Slower than the target whatever it does: 100 ms a step.
         for i in 0..40u32 {
             pace.planned(100 * i * MS, 5, false);
             pace.begin(100 * (i + 1) * MS);
         }
-        assert!((295..=300).contains(&pace.budget()), "{}", pace.budget());
+        assert!((295..=300).contains(&pace.budget(8, 0)), "{}", pace.budget(8, 0));
         // A step that was expected to take longer than it did with its prompt tokens does not make them free.
         pace.planned(Duration::ZERO, 20, true);
         pace.begin(20 * MS);
-        assert!((295..=300).contains(&pace.budget()), "{}", pace.budget());
+        assert!((295..=300).contains(&pace.budget(8, 0)), "{}", pace.budget(8, 0));
         // 50 ms a token.
         for i in 0..40u32 {
             pace.planned(1000 * i * MS, 12, true);
             pace.begin((1000 * i + 600) * MS);
         }
-        assert_eq!(pace.budget(), 8);
+        assert_eq!(pace.budget(8, 0), 8);
     }
 }
