@@ -208,3 +208,28 @@ fn a_directory_that_cannot_be_used_costs_the_tier_and_nothing_else() {
     assert_eq!(server.client.post(COMPLETIONS, &body("a", 2)).status, 200);
     assert!(server.log().contains("no prefixes are kept on disk"), "{}", server.log());
 }
+
+#[test]
+fn a_session_keeps_its_prefix_while_others_come_and_go() {
+    // Room for a handful of prompts.
+    let server = Setup::new().config("[cache]\nram = \"1MiB\"\n[[model]]\nid = \"demo\"\nthreads = 1\n").start();
+    let with = |prompt: &str, session: Option<&str>| {
+        let mut body = body(prompt, 2);
+        body["session_id"] = json!(session);
+        cached(&server.client.ask(COMPLETIONS, &body))
+    };
+    let others = || {
+        for i in 0..12 {
+            with(&format!("{i} is the number of this one. {}", prompt(i)), None);
+        }
+    };
+    let talk = "We talk about the weather in Oslo, and it has rained for three days. ".repeat(2);
+    with(&talk, Some("weather"));
+    others();
+    assert!(with(&format!("{talk}And now?"), Some("weather")) > 30);
+    assert_eq!(server.metrics().get("camshaft_sessions", &[]), Some(1.0));
+    let closed = server.client.ask("/v1/session/close", &json!({"model": "demo", "session_id": "weather"}));
+    assert_eq!(closed, json!({"id": "weather", "object": "session.closed", "closed": true}));
+    others();
+    assert_eq!(with(&format!("{talk}And now?"), None), 0);
+}

@@ -19,4 +19,5 @@ mod openai;
 mod queue;
 mod rejections;
 mod settings;
+mod speculation;
 mod swap;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_core::engine::{ModelInfo, Tokenizer};
-use camshaft_core::ids::Token;
+use camshaft_core::ids::{SessionId, Token};
 use camshaft_core::message::{Event, Start, WorkerError};
+use camshaft_core::pages::Namespace;
 use camshaft_core::policy::{PolicySet, Priority};
 use crossbeam_channel::Sender;
 use tokio::sync::{mpsc, oneshot};
@@ -69,6 +70,11 @@ impl fmt::Debug for Model {
 #[derive(Debug)]
 pub enum PoolMessage {
     Submit(Box<Submission>),
+    /// What the session keeps may go.
+    CloseSession {
+        namespace: Namespace,
+        session: SessionId,
+    },
     /// A receiver was dropped: look for generations whose client is gone.
     Wake,
     /// Let go of everything: streams that still run end with an error.

@@ -55,6 +55,9 @@ pub(crate) struct Totals {
     pub(crate) prompt_tokens: u64,
     pub(crate) cached_tokens: u64,
     pub(crate) generated_tokens: u64,
+    /// Of the generated ones: guessed ahead, rightly and wrongly.
+    pub(crate) accepted_tokens: u64,
+    pub(crate) rejected_tokens: u64,
 }
 
 impl Running {
@@ -122,11 +125,14 @@ impl Running {
 
     /// Complete when all choices have finished.
     pub(crate) fn totals(&self) -> Totals {
+        let sum = |of: fn(&Usage) -> u32| self.choices.iter().map(|choice| u64::from(of(&choice.usage))).sum();
         let firsts = self.choices.iter().step_by(self.n.max(1));
         Totals {
             prompt_tokens: self.prompt_tokens,
             cached_tokens: firsts.map(|choice| u64::from(choice.usage.cached_tokens)).sum(),
-            generated_tokens: self.choices.iter().map(|choice| u64::from(choice.usage.generated_tokens)).sum(),
+            generated_tokens: sum(|usage| usage.generated_tokens),
+            accepted_tokens: sum(|usage| usage.accepted_tokens),
+            rejected_tokens: sum(|usage| usage.drafted_tokens.saturating_sub(usage.accepted_tokens)),
         }
     }
 
@@ -146,7 +152,7 @@ impl Running {
             }
             Some(Event::Finished { reason, usage, .. }) => {
                 choice.events = None;
-                choice.usage.generated_tokens = usage.generated_tokens;
+                choice.usage = Usage { cached_tokens: choice.usage.cached_tokens, ..usage };
                 self.exchange.add_generated_tokens(u64::from(usage.generated_tokens));
                 match reason {
                     FinishReason::Cancelled => Some(Err(ApiError::Cancelled)),
@@ -221,6 +227,8 @@ fn start(api: &Api, caller: &Caller, request: &GenerationRequest, (index, prompt
         id: api.next_request(),
         model: request.served.model.id.clone(),
         tenant: caller.principal.tenant.clone(),
+        namespace: caller.principal.namespace(),
+        session: settings.session.clone(),
         priority: caller.principal.priority,
         generation: caller.policies.generation(),
         prompt: prompt.tokens.clone(),

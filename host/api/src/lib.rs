@@ -26,6 +26,7 @@ mod render;
 mod request;
 mod request_id;
 mod routes;
+mod session;
 mod sse;
 mod stream;
 mod template;

@@ -1,5 +1,5 @@
 //! Parameters that chat and plain completions share, checked against the limits.
-use camshaft_core::ids::{PolicyName, Token};
+use camshaft_core::ids::{PolicyName, SessionId, Token};
 use camshaft_core::limits::{self, Range};
 use camshaft_core::sampling::{LogitBias, SamplingParams};
 use serde_json::Value;
@@ -34,6 +34,8 @@ pub(crate) struct Settings {
     pub(crate) include_usage: bool,
     pub(crate) samplers: Option<Vec<String>>,
     pub(crate) ignore_eos: bool,
+    /// Keeps what the request leaves in the prefix cache.
+    pub(crate) session: Option<SessionId>,
 }
 
 impl Settings {
@@ -57,6 +59,7 @@ impl Settings {
             include_usage: include_usage(fields, stream)?,
             samplers: samplers(fields, bounds.samplers)?,
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
+            session: session(fields)?,
         })
     }
 }
@@ -192,6 +195,17 @@ fn samplers(fields: &Fields<'_>, known: &[PolicyName]) -> Result<Option<Vec<Stri
     list.iter().enumerate().map(name).collect::<Result<_, _>>().map(Some)
 }
 
+/// `session_id`: a name that the client chose.
+pub(crate) fn session(fields: &Fields<'_>) -> Result<Option<SessionId>, ApiError> {
+    let Some(name) = fields.text("session_id")? else { return Ok(None) };
+    let most = limits::SESSION_ID;
+    if name.is_empty() || name.len() > most || !name.bytes().all(|b| b.is_ascii_graphic()) {
+        let message = format!("session_id must have 1 to {most} visible ASCII characters, got {}", name.len());
+        return Err(ApiError::param("session_id", message));
+    }
+    Ok(Some(SessionId::new(name)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,6 +324,16 @@ mod tests {
         let settings = read(&harmless).unwrap();
         assert!(settings.include_usage && settings.stream);
         assert_eq!(settings.samplers, Some(vec!["avoid-words".to_owned()]));
+    }
+
+    #[test]
+    fn takes_a_session_of_1_to_128_visible_characters() {
+        let session = |name: &str| read(&json!({"session_id": name})).map(|settings| settings.session);
+        assert_eq!(session(&"s".repeat(128)).unwrap(), Some(SessionId::new("s".repeat(128))));
+        for bad in ["", "a b", "é", "\n", &"s".repeat(129)] {
+            assert_eq!(refusal(&json!({"session_id": bad})).0.as_deref(), Some("session_id"), "{bad:?}");
+        }
+        assert_eq!(refusal(&json!({"session_id": 7})).0.as_deref(), Some("session_id"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::api::Api;
 use crate::error::ApiError;
-use crate::{admin, auth, chat, completions, embeddings, health, models, observe, tokenize};
+use crate::{admin, auth, chat, completions, embeddings, health, models, observe, session, tokenize};
 
 /// Routes that need no credentials. Every other route does: a new one is guarded until it is listed here.
 const OPEN: [&str; 4] = ["/healthz", "/readyz", "/health", "/ready"];
@@ -31,6 +31,7 @@ pub fn public_router(api: Arc<Api>) -> Router {
         .route("/embeddings", post(embeddings::embed))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::show))
+        .route("/v1/session/close", post(session::close))
         .route("/v1/tokenize", post(tokenize::tokenize))
         .route("/v1/detokenize", post(tokenize::detokenize))
         .method_not_allowed_fallback(method_not_allowed)

@@ -3,13 +3,17 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::ids::RequestId;
+use crate::ids::{RequestId, SessionId};
 use crate::pages::{ColdTier, Namespace, PageId, PageInfo};
 use crate::prefix::{NodeId, PrefixTree};
 
 /// No request: who holds a path only while it is being built.
 const NOBODY: RequestId = RequestId(u64::MAX);
+/// Sessions of one worker; a further one takes the place of the one that was not used for longest.
+const SESSIONS: usize = 1024;
+const SESSION_TTL: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 struct Page {
@@ -19,6 +23,13 @@ struct Page {
     cold: bool,
 }
 
+/// What a session keeps from being evicted: everything up to `leaf`, which it holds as a parked sequence does.
+#[derive(Debug)]
+struct Pinned {
+    leaf: NodeId,
+    until: Duration,
+}
+
 /// What the cache holds, and what left it since the beginning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheFacts {
@@ -26,6 +37,7 @@ pub struct CacheFacts {
     /// Tokens that pages keep, in RAM or behind it.
     pub tokens: u64,
     pub ram_bytes: u64,
+    pub sessions: u64,
     /// Pages that left RAM for want of room.
     pub evicted_from_ram: u64,
     /// Pages that left the cold tier, for room or because they were bad.
@@ -40,6 +52,9 @@ pub struct PrefixCache {
     capacity_bytes: u64,
     next_page: u64,
     cold: Option<Box<dyn ColdTier>>,
+    sessions: HashMap<(Namespace, SessionId), Pinned>,
+    session_ttl: Duration,
+    now: Duration,
     evicted_from_ram: u64,
     evicted_from_cold: u64,
 }
@@ -61,9 +76,17 @@ impl PrefixCache {
             capacity_bytes,
             next_page: 0,
             cold: None,
+            sessions: HashMap::new(),
+            session_ttl: SESSION_TTL,
+            now: Duration::ZERO,
             evicted_from_ram: 0,
             evicted_from_cold: 0,
         }
+    }
+
+    /// How long a session that is not used stays pinned.
+    pub fn with_session_ttl(self, session_ttl: Duration) -> Self {
+        Self { session_ttl, ..self }
     }
 
     /// Adds a tier with the pages that it has from an earlier life. What hangs in the air is removed from it.
@@ -103,9 +126,44 @@ impl PrefixCache {
             pages: self.pages.len() as u64,
             tokens: self.tree.paged(),
             ram_bytes: self.ram_bytes,
+            sessions: self.sessions.len() as u64,
             evicted_from_ram: self.evicted_from_ram,
             evicted_from_cold: self.evicted_from_cold,
         }
+    }
+
+    /// It is `now`, counted from the worker's start: sessions past their time are closed.
+    pub fn tick(&mut self, now: Duration) {
+        self.now = now;
+        let past: Vec<_> = self.sessions.iter().filter(|(_, s)| s.until <= now).map(|(key, _)| key.clone()).collect();
+        for (namespace, session) in past {
+            self.close_session(&namespace, &session);
+        }
+    }
+
+    /// Makes a session the holder of everything up to `leaf`, in place of a sequence that ran there and of what the
+    /// session held before. What it holds is evicted after everything that no session holds.
+    pub fn pin(&mut self, namespace: &Namespace, session: &SessionId, leaf: NodeId, from: RequestId) {
+        self.tree.park(leaf, from);
+        self.close_session(namespace, session);
+        if self.sessions.len() >= SESSIONS {
+            self.close_oldest();
+        }
+        let pinned = Pinned { leaf, until: self.now + self.session_ttl };
+        self.sessions.insert((namespace.clone(), session.clone()), pinned);
+    }
+
+    /// What a session held is evicted like everything else from now on.
+    pub fn close_session(&mut self, namespace: &Namespace, session: &SessionId) {
+        if let Some(pinned) = self.sessions.remove(&(namespace.clone(), session.clone())) {
+            self.tree.forget_parked(pinned.leaf);
+        }
+    }
+
+    /// False without any.
+    fn close_oldest(&mut self) -> bool {
+        let oldest = self.sessions.iter().min_by_key(|(key, pinned)| (pinned.until, *key)).map(|(key, _)| key.clone());
+        oldest.inspect(|(namespace, session)| self.close_session(namespace, session)).is_some()
     }
 
     /// Whether pages are kept at all.
@@ -164,8 +222,19 @@ impl PrefixCache {
         self.tree.drop_page(page);
     }
 
-    /// Brings RAM back under its bound, coldest first, and takes note of what the cold tier lost.
+    /// Brings RAM back under its bound, coldest first and what sessions hold last, and takes note of what the cold tier
+    /// lost.
     pub fn settle(&mut self) {
+        self.note_lost();
+        loop {
+            self.evict();
+            if self.ram_bytes <= self.capacity_bytes || !self.close_oldest() {
+                return;
+            }
+        }
+    }
+
+    fn note_lost(&mut self) {
         let mut lost = Vec::new();
         if let Some(cold) = &mut self.cold {
             cold.lost(&mut lost);
@@ -178,6 +247,9 @@ impl PrefixCache {
                 None => {}
             }
         }
+    }
+
+    fn evict(&mut self) {
         if self.ram_bytes <= self.capacity_bytes {
             return;
         }
@@ -191,7 +263,7 @@ impl PrefixCache {
                 known.state = None;
                 self.ram_bytes -= known.bytes;
             } else {
-                // Children are colder than their parents, so nothing is left hanging below.
+                // What may be left hanging below is used again once the gap was computed.
                 self.forget(page);
             }
         }

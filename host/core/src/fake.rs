@@ -26,6 +26,8 @@ pub struct FakeEngine {
     pub end_logit: f32,
     /// Tokens decoded since the beginning.
     pub decoded: usize,
+    /// How many of a sequence's last tokens its logits depend on; with few of them texts soon repeat themselves.
+    pub memory: usize,
     /// What it says it can do with state.
     pub reuse: Reuse,
 }
@@ -49,6 +51,7 @@ impl FakeEngine {
             fail_in: None,
             end_logit: 5.0,
             decoded: 0,
+            memory: usize::MAX,
             reuse: Reuse::Ranges,
         }
     }
@@ -84,7 +87,8 @@ impl FakeEngine {
     fn row(&self, seq: SeqId) -> Vec<f32> {
         // FNV-1a over the whole sequence.
         let mut hash = 0xcbf2_9ce4_8422_2325u64 ^ self.seed;
-        for cell in &self.sequences[seq.0 as usize] {
+        let held = &self.sequences[seq.0 as usize];
+        for cell in &held[held.len().saturating_sub(self.memory)..] {
             hash = (hash ^ u64::from(cell.token.0)).wrapping_mul(0x0100_0000_01b3);
         }
         let mut logits = vec![-10.0; 257];

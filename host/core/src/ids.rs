@@ -76,3 +76,7 @@ text_id! {
     /// Whom a request is accounted to.
     TenantId
 }
+text_id! {
+    /// A conversation whose prefix a client wants kept, within its namespace.
+    SessionId
+}

@@ -17,10 +17,10 @@ pub mod pages;
 pub mod policy;
 pub mod pool;
 pub mod prefix;
-
 pub mod request;
 pub mod sampling;
 pub mod sequence;
+pub mod speculate;
 pub mod step;
 pub mod text;
 pub mod vocabulary;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Generation, RequestId, TenantId, Token};
+use crate::ids::{Generation, RequestId, SessionId, TenantId, Token};
+use crate::pages::Namespace;
 use crate::policy::{Priority, WorkerFacts};
 use crate::sampling::SamplingParams;
 
@@ -21,6 +22,8 @@ pub enum Command {
     Park { id: RequestId },
     /// Prompt tokens to prefill per step at the most; 0: the worker's own choice.
     PrefillBudget { tokens: u32 },
+    /// What a session pinned may go. Nothing happens to one that is unknown.
+    CloseSession { namespace: Namespace, session: SessionId },
 }
 
 /// One generation.
@@ -29,6 +32,10 @@ pub struct Start {
     pub id: RequestId,
     pub model: String,
     pub tenant: TenantId,
+    /// Who may share its prefixes.
+    pub namespace: Namespace,
+    /// Pins what it leaves in the prefix cache, in place of what the session pinned before.
+    pub session: Option<SessionId>,
     /// Who is parked first when the KV cache is full: the lowest, and of those the latest.
     pub priority: Priority,
     /// The policies that the request began with.
@@ -123,6 +130,9 @@ pub struct Usage {
     pub prompt_tokens: u32,
     pub cached_tokens: u32,
     pub generated_tokens: u32,
+    /// Guessed ahead of being drawn, and how many of those were right.
+    pub drafted_tokens: u32,
+    pub accepted_tokens: u32,
 }
 
 /// Why a generation could not go on.

@@ -3,6 +3,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{TenantId, Token};
 
 /// Names a page for the life of a worker.
@@ -16,12 +18,17 @@ impl fmt::Display for PageId {
 }
 
 /// Whose prompts may share a prefix. Timing must not tell one tenant what another one asked.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Namespace {
-    /// One tenant's own.
+    /// One tenant's own, or a name that the auth policy gave to several.
     Tenant(TenantId),
     /// Of everybody who chose to share.
     Shared,
+}
+
+impl Namespace {
+    /// What an auth policy names to share prefixes with everybody else who does.
+    pub const SHARED: &str = "shared";
 }
 
 /// What a page holds: the KV cells at positions `start..tokens.len()` of a run of tokens from position 0 on.

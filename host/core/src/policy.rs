@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, PolicyName, RequestId, TenantId, Token, WorkerId};
+use crate::pages::Namespace;
 use crate::sampling::{Row, SamplingParams};
 use crate::vocabulary::Vocabulary;
 
@@ -136,6 +137,15 @@ impl Principal {
             allowed_models: None,
             cache_namespace: "anonymous".to_owned(),
         }
+    }
+
+    /// Where its prefixes are kept: with the tenant's own, or with those of all who chose to share theirs.
+    pub fn namespace(&self) -> Namespace {
+        let own = self.cache_namespace == self.tenant.as_str();
+        if self.cache_namespace == Namespace::SHARED && !own {
+            return Namespace::Shared;
+        }
+        Namespace::Tenant(TenantId::new(self.cache_namespace.as_str()))
     }
 
     pub fn may_use(&self, model: &str) -> bool {

@@ -3,6 +3,7 @@
 //! The scheduler advises, the pool keeps correctness: every action is checked against the pool's own books before the
 //! first one is carried out. A scheduler that faults is replaced by the native one at once and tried again later.
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -419,6 +420,31 @@ impl Pool {
         arrival.prompt_tokens.saturating_add(output)
     }
 
+    /// Where a dispatched generation really goes: to the worker that keeps its session if that has room, otherwise where
+    /// the scheduler said, unless one of another session took that place.
+    fn place_for(&self, id: RequestId, said: WorkerId) -> WorkerId {
+        let Some(entry) = self.entries.get(&id) else { return said };
+        let need = self.kv_need(&entry.arrival);
+        let session = entry.start.as_ref().and_then(|start| start.session.as_ref());
+        let home = session.and_then(|session| {
+            let healthy: Vec<WorkerId> =
+                self.workers.iter().filter(|(_, account)| account.facts.healthy).map(|(&id, _)| id).collect();
+            let mut hash = DefaultHasher::new();
+            (session, entry.start.as_ref().map(|start| &start.namespace)).hash(&mut hash);
+            healthy.get(hash.finish() as usize % healthy.len().max(1)).copied()
+        });
+        let fits = |worker: &WorkerId, need: u32| {
+            self.workers
+                .get(worker)
+                .map(WorkerAccount::facts)
+                .is_some_and(|facts| facts.healthy && facts.free_sequences > 0 && facts.kv_free >= need)
+        };
+        home.filter(|home| fits(home, need))
+            .or_else(|| Some(said).filter(|said| fits(said, 0)))
+            .or_else(|| self.workers.keys().copied().find(|worker| fits(worker, 0)))
+            .unwrap_or(said)
+    }
+
     fn carry_out(&mut self, action: Action, out: &mut Vec<Output>) {
         match action {
             Action::Park { id } => {
@@ -434,6 +460,7 @@ impl Pool {
                 out.push(Output::Fail { id, error: WorkerError::Rejected(message) });
             }
             Action::Dispatch { id, worker } => {
+                let worker = self.place_for(id, worker);
                 let need = self.entries.get(&id).map_or(0, |entry| self.kv_need(&entry.arrival));
                 let (Some(entry), Some(account)) = (self.entries.get_mut(&id), self.workers.get_mut(&worker)) else {
                     return;

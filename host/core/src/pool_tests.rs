@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::message::{FinishReason, Usage};
+use crate::pages::Namespace;
 use crate::sampling::SamplingParams;
 
 const LIMITS: EngineLimits = EngineLimits { sequences: 2, kv_tokens: 100, batch_tokens: 64, context_tokens: 100 };
@@ -73,6 +74,8 @@ fn start(id: u64) -> Box<Start> {
         id: RequestId(id),
         model: "m".to_owned(),
         tenant: "t".into(),
+        namespace: Namespace::Tenant("t".into()),
+        session: None,
         priority: Default::default(),
         generation: Generation(0),
         prompt: vec![crate::ids::Token(1); 10].into(),

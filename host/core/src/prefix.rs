@@ -395,20 +395,21 @@ impl PrefixTree {
         self.nodes.iter().enumerate().filter(|(_, node)| node.is_some()).map(|(index, _)| NodeId(index))
     }
 
-    /// Pages of nodes that nobody holds, least recently used first. A parent comes after its children: it was used at
-    /// least as recently.
+    /// Pages that nobody holds, least recently used first. A page that was split stands for the longest of its nodes: the
+    /// first token, which all prompts of a model have in common, does not keep warm what one of them went on with.
     pub fn coldest(&self) -> Vec<PageId> {
-        let mut cold: BTreeMap<PageId, (u64, bool)> = BTreeMap::new();
-        for id in self.ids() {
-            let node = self.node(id);
+        let mut longest: BTreeMap<PageId, &Node> = BTreeMap::new();
+        for node in self.ids().map(|id| self.node(id)) {
             let Some(page) = node.page else { continue };
-            let entry = cold.entry(page).or_insert((0, true));
-            *entry = (entry.0.max(node.last_use), entry.1 && node.holders == 0);
+            let known = longest.entry(page).or_insert(node);
+            if node.run.len() > known.run.len() {
+                *known = node;
+            }
         }
-        let mut pages: Vec<(u64, std::cmp::Reverse<PageId>)> = cold
+        let mut pages: Vec<(u64, std::cmp::Reverse<PageId>)> = longest
             .iter()
-            .filter(|(_, (_, free))| *free)
-            .map(|(&page, &(used, _))| (used, std::cmp::Reverse(page)))
+            .filter(|(_, node)| node.holders == 0)
+            .map(|(&page, node)| (node.last_use, std::cmp::Reverse(page)))
             .collect();
         pages.sort_unstable();
         pages.into_iter().map(|(_, page)| page.0).collect()

@@ -9,6 +9,7 @@ use crate::pages::Namespace;
 use crate::policy::TokenSampler;
 use crate::prefix::NodeId;
 use crate::sampling::{LogSoftmax, Row, Workspace};
+use crate::speculate::Odds;
 use crate::text::TextStream;
 use crate::vocabulary::Vocabulary;
 
@@ -49,7 +50,11 @@ pub struct Sequence {
     pub(crate) prefix: Option<(NodeId, u32)>,
     /// The cells from the end of the prefix on, while it is parked.
     pub(crate) parked: Option<Parked>,
-    pub(crate) namespace: Namespace,
+    /// A guess at the tokens after the last one, for the next step.
+    pub(crate) draft: Vec<Token>,
+    pub(crate) odds: Odds,
+    drafted: u32,
+    accepted: u32,
     context_tokens: u32,
     row: Row,
     sampler: Box<dyn TokenSampler>,
@@ -89,7 +94,10 @@ impl Sequence {
             generated: 0,
             prefix: None,
             parked: None,
-            namespace: Namespace::Tenant(start.tenant.clone()),
+            draft: Vec::new(),
+            odds: Odds::default(),
+            drafted: 0,
+            accepted: 0,
             context_tokens,
             row: Row::new(&start.prompt, start.params.seed),
             sampler,
@@ -126,7 +134,36 @@ impl Sequence {
 
     pub(crate) fn usage(&self) -> Usage {
         let prompt_tokens = self.start.prompt.len() as u32;
-        Usage { prompt_tokens, cached_tokens: self.cached.min(prompt_tokens), generated_tokens: self.generated }
+        Usage {
+            prompt_tokens,
+            cached_tokens: self.cached.min(prompt_tokens),
+            generated_tokens: self.generated,
+            drafted_tokens: self.drafted,
+            accepted_tokens: self.accepted,
+        }
+    }
+
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.start.namespace
+    }
+
+    /// Tokens that may be guessed beside the one that is drawn anyway.
+    pub(crate) fn most_draft(&self) -> u32 {
+        self.most_tokens().saturating_sub(self.tokens.len() as u32 + 1)
+    }
+
+    /// Whether the token that was just drawn is the one that was guessed after `accepted` others.
+    pub(crate) fn guessed(&self, accepted: u32) -> bool {
+        self.draft.get(accepted as usize).is_some_and(|guess| self.tokens.last() == Some(guess))
+    }
+
+    /// The guess was tried: its first `accepted` tokens were right.
+    pub(crate) fn settle_draft(&mut self, accepted: u32) {
+        let drafted = self.draft.len() as u32;
+        self.odds.learn(drafted, accepted);
+        self.drafted += drafted;
+        self.accepted += accepted;
+        self.draft.clear();
     }
 
     /// Draws the next token from the logits of the sequence's last position, in the worker's buffers.

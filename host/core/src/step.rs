@@ -16,10 +16,12 @@ pub struct StepPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     pub seq: SeqId,
-    /// Tokens of it in the batch, at least one.
+    /// Tokens of it in the batch, at least one; guessed ones are not counted.
     pub tokens: u32,
     /// The row whose logits give its next token; `None` while its prompt is not complete.
     pub row: Option<usize>,
+    /// Guessed tokens, in the rows after that one.
+    pub drafted: u32,
     pub prefill: bool,
 }
 
@@ -32,13 +34,16 @@ pub struct StepBudget {
 }
 
 impl StepPlan {
-    /// Plans decode tokens of all running sequences first, then prompt chunks in order of arrival up to the budget.
+    /// Plans decode tokens of all running sequences first, with what is guessed to follow them, then prompt chunks in order of arrival up to the budget.
     /// `sequences` are in order of arrival; `limits` says for each how far it may compute now.
     pub fn plan(&mut self, sequences: &[Sequence], limits: &[u32], budget: StepBudget) {
         self.batch.clear();
         self.parts.clear();
         for (sequence, &limit) in sequences.iter().zip(limits) {
-            if sequence.is_decoding() && limit > sequence.done && self.batch.len() < budget.batch_tokens {
+            if sequence.is_decoding()
+                && limit > sequence.done
+                && self.batch.len() + sequence.draft.len() < budget.batch_tokens
+            {
                 self.add(sequence, sequence.done + 1, false);
             }
         }
@@ -61,6 +66,12 @@ impl StepPlan {
             let index = self.batch.push(sequence.tokens[position as usize], position, seq, last);
             row = last.then_some(index);
         }
-        self.parts.push(Part { seq, tokens: end - sequence.done, row, prefill });
+        // Logits follow each guess, too: there the token after it is drawn if it was right.
+        let draft = if row.is_some() && !prefill { &sequence.draft[..] } else { &[] };
+        for (position, &token) in (end..).zip(draft) {
+            self.batch.push(token, position, seq, true);
+        }
+        let drafted = draft.len() as u32;
+        self.parts.push(Part { seq, tokens: end - sequence.done, row, drafted, prefill });
     }
 }

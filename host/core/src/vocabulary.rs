@@ -32,6 +32,11 @@ impl fmt::Debug for Vocabulary {
 }
 
 impl Vocabulary {
+    /// Whether a token of the one is the same token of the other.
+    pub fn says_the_same_as(&self, other: &Self) -> bool {
+        (&self.bytes, &self.ends, &self.end_tokens) == (&other.bytes, &other.ends, &other.end_tokens)
+    }
+
     /// `pieces[i]` is what token `i` adds to the text (empty for control tokens); `end_tokens` end a generation.
     pub fn new<P: AsRef<[u8]>>(pieces: impl IntoIterator<Item = P>, end_tokens: Vec<Token>) -> Self {
         let mut bytes = Vec::new();

@@ -2,6 +2,7 @@
 //!
 //! Continuous batching: every step decodes one token of each running sequence and as much of the waiting prompts as the
 //! budget allows. State moves in `handle`, `step`, `park` and `end` only.
+mod ahead;
 mod kv;
 mod pace;
 
@@ -9,13 +10,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ahead::Room;
+pub use ahead::Speculation;
 use kv::Kv;
 pub use kv::Reserve;
 use pace::Pace;
 
 use crate::cache::{CacheFacts, PrefixCache};
-use crate::engine::{Engine, EngineError, EngineLimits};
-use crate::ids::{RequestId, WorkerId};
+use crate::engine::{Engine, EngineError, EngineLimits, Reuse};
+use crate::ids::{RequestId, SeqId, WorkerId};
 use crate::message::{Command, Event, FinishReason, Start, WorkerError};
 use crate::policy::{SamplerHook, SamplingRequest, WorkerFacts};
 use crate::sampling::Workspace;
@@ -48,6 +51,8 @@ pub struct WorkerOptions {
     pub cache: PrefixCache,
     /// The longest a step shall take while prompts are prefilled beside others that decode.
     pub step_target: Duration,
+    /// `None`: nothing is guessed ahead.
+    pub speculation: Option<Speculation>,
 }
 
 /// The running generations of one engine.
@@ -67,6 +72,7 @@ pub struct Worker {
     limits_now: Vec<u32>,
     prefill_budget: u32,
     pace: Pace,
+    speculation: Option<Speculation>,
     rate: Rate,
     /// Lent to the sequences in turn.
     workspace: Workspace,
@@ -99,7 +105,7 @@ impl Rate {
 
 impl Worker {
     pub fn new(options: WorkerOptions) -> Self {
-        let WorkerOptions { id, limits, vocabulary, samplers, reserve, cache, step_target } = options;
+        let WorkerOptions { id, limits, vocabulary, samplers, reserve, cache, step_target, speculation } = options;
         Self {
             id,
             limits,
@@ -113,6 +119,7 @@ impl Worker {
             limits_now: Vec::new(),
             prefill_budget: 0,
             pace: Pace::new(step_target),
+            speculation,
             rate: Rate::default(),
             workspace: Workspace::default(),
         }
@@ -190,6 +197,7 @@ impl Worker {
                 }
             }
             Command::PrefillBudget { tokens } => self.prefill_budget = tokens,
+            Command::CloseSession { namespace, session } => self.kv.cache.close_session(&namespace, &session),
         }
     }
 
@@ -281,9 +289,16 @@ impl Worker {
     fn park(&mut self, index: usize, engine: &mut impl Engine, events: &mut Vec<Event>) {
         self.let_others_follow(index, engine);
         let mut sequence = self.sequences.remove(index);
+        self.forget_guesses(sequence.seq);
         self.kv.park(&mut sequence, engine);
         events.push(Event::Parked { id: sequence.id() });
         self.queue(sequence);
+    }
+
+    fn forget_guesses(&mut self, seq: Option<SeqId>) {
+        if let (Some(speculation), Some(seq)) = (&mut self.speculation, seq) {
+            speculation.forget(seq);
+        }
     }
 
     /// Before a sequence's cells go: whoever shares its prefix takes what is there.
@@ -298,6 +313,7 @@ impl Worker {
     /// Decodes one batch and moves every sequence in it. `now` counts from the worker's start.
     pub fn step(&mut self, now: Duration, engine: &mut impl Engine, events: &mut Vec<Event>) -> Step {
         self.pace.begin(now);
+        self.kv.cache.tick(now);
         self.admit_waiting(engine, events);
         self.make_room(engine, events);
         self.limits_now.clear();
@@ -305,6 +321,7 @@ impl Worker {
             self.kv.follow(index, &mut self.sequences, engine);
             self.limits_now.push(self.kv.limit(&self.sequences[index]));
         }
+        self.guess_ahead(engine.reuse());
         self.plan.plan(&self.sequences, &self.limits_now, self.budget());
         let tokens = self.plan.batch.len();
         if tokens == 0 {
@@ -320,6 +337,14 @@ impl Worker {
             Err(error) => self.fail_batch(&error, engine, events),
         }
         Step::Decoded { tokens }
+    }
+
+    /// What a wrong guess leaves in the cache has to be cut off, which not every model's state can be.
+    fn guess_ahead(&mut self, reuse: Reuse) {
+        let Some(speculation) = self.speculation.as_mut().filter(|_| reuse == Reuse::Ranges) else { return };
+        self.sequences.iter_mut().for_each(|s| s.draft.clear());
+        let Self { sequences, limits_now: limits, kv, pace, .. } = self;
+        speculation.guess(sequences, Room { limits, batch_tokens: self.limits.batch_tokens, kv, pace });
     }
 
     fn budget(&self) -> StepBudget {
@@ -341,18 +366,16 @@ impl Worker {
             let Some(index) = self.sequences.iter().position(|s| s.seq == Some(part.seq)) else { continue };
             self.note_computed(index, part, events);
             let Some(row) = part.row else { continue };
-            drawn += 1;
-            let sequence = &mut self.sequences[index];
-            let id = sequence.id();
-            let outcome = sequence.advance(engine.logits(row), &mut self.workspace);
-            let (delta, ended) = match outcome {
-                Outcome::GoesOn(delta) => (delta, None),
-                Outcome::Ended(delta, reason) => (delta, Some(Ok(reason))),
-                Outcome::Failed(error) => (None, Some(Err(error))),
-            };
-            events.extend(delta.map(|delta| Event::Delta { id, delta }));
+            let id = self.sequences[index].id();
+            let (tokens, ended) = self.draw(index, row, engine, events);
+            drawn += tokens;
             match ended {
-                None => self.report_progress(index, events),
+                None => {
+                    if part.drafted > tokens - 1 {
+                        // What was guessed wrong.
+                        engine.truncate(part.seq, self.sequences[index].done);
+                    }
+                }
                 Some(result) => {
                     let usage = self.end(index, result.is_ok(), engine).usage();
                     events.push(match result {
@@ -364,6 +387,40 @@ impl Worker {
         }
         self.plan.parts = parts;
         self.rate.note(now, drawn);
+    }
+
+    /// Draws from the row that gives a sequence's next token, and from those after it as long as what was guessed was
+    /// right. How many tokens were drawn, and the end if it came to one.
+    fn draw(
+        &mut self,
+        index: usize,
+        row: usize,
+        engine: &mut impl Engine,
+        events: &mut Vec<Event>,
+    ) -> (u32, Option<Result<FinishReason, WorkerError>>) {
+        let mut accepted = 0;
+        let ended = loop {
+            let sequence = &mut self.sequences[index];
+            let outcome = sequence.advance(engine.logits(row + accepted as usize), &mut self.workspace);
+            let (delta, ended) = match outcome {
+                Outcome::GoesOn(delta) => (delta, None),
+                Outcome::Ended(delta, reason) => (delta, Some(Ok(reason))),
+                Outcome::Failed(error) => (None, Some(Err(error))),
+            };
+            let id = sequence.id();
+            events.extend(delta.map(|delta| Event::Delta { id, delta }));
+            let goes_on = ended.is_none() && sequence.guessed(accepted);
+            if ended.is_none() {
+                self.report_progress(index, events);
+            }
+            if !goes_on {
+                break ended;
+            }
+            accepted += 1;
+            self.sequences[index].done += 1;
+        };
+        self.sequences[index].settle_draft(accepted);
+        (accepted + 1, ended)
     }
 
     fn note_computed(&mut self, index: usize, part: &Part, events: &mut Vec<Event>) {
@@ -417,6 +474,7 @@ impl Worker {
     fn end(&mut self, index: usize, keep: bool, engine: &mut impl Engine) -> Sequence {
         self.let_others_follow(index, engine);
         let mut sequence = self.sequences.remove(index);
+        self.forget_guesses(sequence.seq);
         self.kv.end(&mut sequence, keep, engine);
         sequence
     }

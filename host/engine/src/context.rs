@@ -16,7 +16,7 @@ use llama_cpp_2::token::LlamaToken;
 
 use crate::backend::{CONTEXT_CREATION, backend};
 use crate::error::EngineLoadError;
-use crate::load::LoadedModel;
+use crate::load::{Adapter, LoadedModel};
 use crate::state;
 use crate::streams::Streams;
 
@@ -124,10 +124,14 @@ impl LlamaEngine {
             .with_offload_kqv(false)
             .with_op_offload(false)
             .with_no_perf(true);
-        let context = {
+        let mut context = {
             let _one_at_a_time = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
             model.model.new_context(backend()?, params).map_err(|error| refused(error.to_string()))?
         };
+        if let Some(Adapter { adapter, scale }) = &model.adapter {
+            let mut adapter = adapter.lock().unwrap_or_else(PoisonError::into_inner);
+            context.lora_adapter_set(&mut adapter, *scale).map_err(|error| refused(error.to_string()))?;
+        }
         // SAFETY: the context borrows `model.model`, which lives in an `Arc` whose content never moves and which this
         // struct keeps until the context is dropped (`drop` below takes the context first). Nothing hands the context
         // or a borrow of it with the longer lifetime out of this struct.

@@ -34,8 +34,8 @@ const OUTCOMES: usize = 4 * QUEUED_PAGES;
 /// What the bytes of a page depend on beside the tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// Digest of the weights.
-    pub model_sha256: String,
+    /// What the model computes with: the digest of its weights and adapter.
+    pub model: String,
     /// Everything else: KV types, llama.cpp's version, which worker's they are.
     pub context: String,
 }
@@ -43,7 +43,7 @@ pub struct Layout {
 impl Layout {
     /// The name of its directory: the beginning of a digest.
     fn directory(&self) -> String {
-        let all = format!("{}|{}", self.model_sha256, self.context);
+        let all = format!("{}|{}", self.model, self.context);
         blake3::hash(all.as_bytes()).to_hex()[..16].to_owned()
     }
 }

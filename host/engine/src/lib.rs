@@ -19,4 +19,4 @@ pub use backend::system_info;
 pub use context::{EngineOptions, KvLayout, KvType, LlamaEngine};
 pub use embedder::LlamaEmbedder;
 pub use error::EngineLoadError;
-pub use load::{LoadOptions, LoadedModel};
+pub use load::{AdapterOptions, LoadOptions, LoadedModel};

@@ -2,14 +2,14 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 use camshaft_core::engine::{ModelInfo, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
-use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::model::{LlamaLoraAdapter, LlamaModel};
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::vocab::LlamaVocab;
 use sha2::{Digest, Sha256};
@@ -26,11 +26,28 @@ pub struct LoadOptions {
     pub verify_sha256: Option<String>,
     /// Work out the digest although there is nothing to compare it with.
     pub digest: bool,
+    pub adapter: Option<AdapterOptions>,
+}
+
+/// A LoRA adapter that changes what the weights do, in a GGUF file of its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdapterOptions {
+    pub path: PathBuf,
+    /// How much of it: 1 is what it was trained for.
+    pub scale: f32,
+}
+
+/// A loaded adapter, which belongs to the model.
+pub(crate) struct Adapter {
+    pub(crate) adapter: Mutex<LlamaLoraAdapter>,
+    pub(crate) scale: f32,
 }
 
 /// Weights and vocabulary, shared by all contexts and tokenizing threads.
 pub struct LoadedModel {
     pub(crate) model: LlamaModel,
+    pub(crate) adapter: Option<Adapter>,
+    identity: Option<String>,
     info: ModelInfo,
 }
 
@@ -83,24 +100,59 @@ impl LoadedModel {
             }
         };
         let params = LlamaModelParams::default().with_n_gpu_layers(0);
-        let model = LlamaModel::load_from_file(backend()?, path, &params)
+        let mut model = LlamaModel::load_from_file(backend()?, path, &params)
             .map_err(|error| EngineLoadError::NotLoaded { path: shown.to_owned(), why: error.to_string() })?;
+        let mut identity = sha256.clone();
+        let adapter = match &options.adapter {
+            None => None,
+            Some(adapter) => {
+                if let Some(weights) = &mut identity {
+                    let digest = digest(&adapter.path).map_err(|error| unreadable_at(&adapter.path, error))?;
+                    *weights = format!("{weights}+{digest}*{}", adapter.scale);
+                }
+                Some(load_adapter(&mut model, adapter)?)
+            }
+        };
         let info = describe(&model, stem, sha256);
         if info.vocabulary.size() == 0 {
             let why = "the model has no vocabulary".to_owned();
             return Err(EngineLoadError::BadFile { path: shown.to_owned(), why });
         }
-        Ok(Arc::new(Self { model, info }))
+        Ok(Arc::new(Self { model, adapter, identity, info }))
     }
 
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
 
+    /// Changes with everything that changes what the model computes: weights and adapter. `None` if no digest was asked
+    /// for.
+    pub fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
+    }
+
     /// A tokenizer that shares the model.
     pub fn tokenizer(self: &Arc<Self>) -> Arc<dyn Tokenizer> {
         Arc::new(LlamaTokenizer(self.clone()))
     }
+}
+
+fn unreadable_at(path: &Path, source: std::io::Error) -> EngineLoadError {
+    EngineLoadError::Unreadable { path: path.to_owned(), source }
+}
+
+fn load_adapter(model: &mut LlamaModel, options: &AdapterOptions) -> Result<Adapter, EngineLoadError> {
+    let AdapterOptions { path, scale } = options;
+    let mut file = File::open(path).map_err(|error| unreadable_at(path, error))?;
+    gguf::preflight(&mut file).map_err(|error| match error {
+        gguf::Refused::Io(source) => unreadable_at(path, source),
+        gguf::Refused::Bad(why) => EngineLoadError::BadFile { path: path.clone(), why },
+    })?;
+    let adapter = model.lora_adapter_init(path).map_err(|error| {
+        let why = format!("llama.cpp takes it for no LoRA adapter of this model: {error}");
+        EngineLoadError::BadFile { path: path.clone(), why }
+    })?;
+    Ok(Adapter { adapter: Mutex::new(adapter), scale: *scale })
 }
 
 fn digest(path: &Path) -> std::io::Result<String> {

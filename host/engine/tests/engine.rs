@@ -323,7 +323,8 @@ fn says_what_is_wrong_with_a_file() {
         assert!(!error.is_missing_input() && error.to_string().contains(word), "{error}");
         assert!(error.to_string().contains(name), "{error}");
     }
-    let wrong = load("good.gguf", &good, &LoadOptions { verify_sha256: Some("0".repeat(64)), digest: false });
+    let wrong =
+        load("good.gguf", &good, &LoadOptions { verify_sha256: Some("0".repeat(64)), digest: false, adapter: None });
     assert!(matches!(&wrong, EngineLoadError::WrongDigest { found, .. } if found.len() == 64), "{wrong}");
 }
 

@@ -1,6 +1,7 @@
 //! Each worker's part of the room for kept prefixes, and `camshaft cache`.
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::ids::WorkerId;
@@ -15,6 +16,7 @@ use crate::error::ServerError;
 #[derive(Debug, Clone)]
 pub(crate) struct CacheRoom {
     ram_bytes: u64,
+    session_ttl: Duration,
     pub(crate) disk: Option<DiskConfig>,
 }
 
@@ -22,15 +24,15 @@ impl CacheRoom {
     pub(crate) fn of(config: &CacheConfig, workers: u64) -> Self {
         let workers = workers.max(1);
         let disk = config.disk.clone().map(|disk| DiskConfig { bytes: disk.bytes / workers, ..disk });
-        Self { ram_bytes: config.ram_bytes / workers, disk }
+        Self { ram_bytes: config.ram_bytes / workers, session_ttl: config.session_ttl, disk }
     }
 
     /// A worker's cache, with what an earlier process left on disk. A disk that cannot be used costs its tier, no more.
     pub(crate) fn open(&self, model: &LoadedModel, options: &EngineOptions, worker: WorkerId) -> PrefixCache {
-        let cache = PrefixCache::new(self.ram_bytes);
-        let (Some(config), Some(digest)) = (&self.disk, &model.info().sha256) else { return cache };
+        let cache = PrefixCache::new(self.ram_bytes).with_session_ttl(self.session_ttl);
+        let (Some(config), Some(identity)) = (&self.disk, model.identity()) else { return cache };
         let context = format!("{}|worker {worker}", options.state_layout());
-        let layout = Layout { model_sha256: digest.clone(), context };
+        let layout = Layout { model: identity.to_owned(), context };
         let opened = DiskTier::open(&DiskOptions { dir: config.dir.clone(), capacity_bytes: config.bytes, layout });
         match opened {
             Ok((tier, pages)) => {

@@ -25,7 +25,7 @@ enum Command {
     /// Load a model and its context, then end: what `serve` and `check` try in a process of its own first, because
     /// llama.cpp aborts on some corrupt files.
     #[command(hide = true)]
-    ProbeModel { path: PathBuf },
+    ProbeModel { path: PathBuf, lora: Option<PathBuf> },
     /// Look at the prefixes that are kept on disk, or remove them.
     Cache {
         #[command(subcommand)]
@@ -138,7 +138,7 @@ pub fn run() -> ExitCode {
             logging::start(&config.log)?;
             check::configuration(&config)
         }),
-        Command::ProbeModel { path } => models::probe_here(&path),
+        Command::ProbeModel { path, lora } => models::probe_here(&path, lora),
         Command::Cache { command } => match command {
             CacheCommand::Verify(args) => args.dir().and_then(|dir| cache_room::report(&dir, true)),
             CacheCommand::Stats(args) => args.dir().and_then(|dir| cache_room::report(&dir, false)),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use camshaft_core::limits;
 use camshaft_core::worker::Reserve;
-use camshaft_engine::{EngineOptions, KvLayout, KvType};
+use camshaft_engine::{AdapterOptions, EngineOptions, KvLayout, KvType};
 
 use crate::error::ServerError;
 
@@ -46,7 +46,7 @@ pub enum ModelSource {
 }
 
 /// One model and its workers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
     pub id: String,
     pub source: ModelSource,
@@ -72,6 +72,11 @@ pub struct ModelConfig {
     pub embeddings: bool,
     /// Shorter vectors that the model was trained to give.
     pub dimensions: Vec<u32>,
+    pub lora: Option<AdapterOptions>,
+    /// Tokens guessed ahead for a sequence in one step; 0: none.
+    pub draft_tokens: u32,
+    /// A smaller model that guesses; `None`: what stands in the text already.
+    pub draft_model: Option<PathBuf>,
 }
 
 impl ModelConfig {
@@ -108,6 +113,8 @@ pub struct QueueConfig {
 pub struct CacheConfig {
     /// For the prefixes of all workers together; 0: none are kept.
     pub ram_bytes: u64,
+    /// How long a session that is not used keeps its prefix from being evicted.
+    pub session_ttl: Duration,
     /// For what shall outlive the process.
     pub disk: Option<DiskConfig>,
 }
@@ -147,6 +154,9 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
+/// Guessed by a draft model unless a number is set.
+const DRAFT_TOKENS: u64 = 4;
+
 /// Refuses `value` outside `min..=max`, naming key, value and bounds.
 fn within(key: &str, value: u64, min: u64, max: u64) -> Result<(), ServerError> {
     if (min..=max).contains(&value) {
@@ -177,7 +187,7 @@ impl Config {
             admin_listen: admin.map(|text| address("admin.listen", text)).transpose()?,
             models: models(raw.model)?,
             queue: QueueConfig { high_watermark: raw.queue.high_watermark as usize, timeout: raw.queue.timeout.0 },
-            cache: CacheConfig { ram_bytes: raw.cache.ram.0, disk },
+            cache: CacheConfig { ram_bytes: raw.cache.ram.0, session_ttl: raw.cache.session_ttl.0, disk },
             policy: PolicyDirConfig { dir: raw.policy.dir.relative(), poll: raw.policy.poll.0 },
             limits: LimitsConfig {
                 body_bytes: raw.limits.body.0 as usize,
@@ -224,6 +234,20 @@ fn model(raw: raw::RawModel) -> Result<ModelConfig, ServerError> {
     for &dimensions in &raw.dimensions {
         within(&key("dimensions"), dimensions, 1, 1 << 20)?;
     }
+    let lora_scale = raw.lora_scale as f32;
+    if !(-100.0..=100.0).contains(&raw.lora_scale) {
+        return Err(ServerError::Config(format!(
+            "model.lora-scale must be between -100 and 100, got {}",
+            raw.lora_scale
+        )));
+    }
+    let lora = raw.lora.map(|path| AdapterOptions { path: path.relative(), scale: lora_scale });
+    let draft_model = raw.draft_model.map(|path| path.relative());
+    let draft_tokens = raw.draft_tokens.unwrap_or(if draft_model.is_some() { DRAFT_TOKENS } else { 0 });
+    within(&key("draft-tokens"), draft_tokens, u64::from(draft_model.is_some()), u64::from(limits::DRAFT_TOKENS))?;
+    if raw.embeddings && (lora.is_some() || draft_tokens > 0) {
+        return Err(ServerError::Config("model.lora and model.draft-tokens are for models that generate".to_owned()));
+    }
     if let Some(digest) = &raw.sha256 {
         let hex = digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit());
         if !hex {
@@ -257,6 +281,9 @@ fn model(raw: raw::RawModel) -> Result<ModelConfig, ServerError> {
         kv_reserve: raw.kv_reserve.into(),
         step_target: raw.step_target.0,
         embeddings: raw.embeddings,
+        lora,
+        draft_tokens: draft_tokens as u32,
+        draft_model,
         dimensions: raw.dimensions.iter().map(|&dimensions| dimensions as u32).collect(),
     })
 }

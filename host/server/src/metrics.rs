@@ -2,6 +2,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use camshaft_core::cache::CacheFacts;
+use camshaft_core::message::Usage;
 use camshaft_core::policy::WorkerFacts;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -25,6 +26,8 @@ pub(crate) struct ServerMetrics {
     cache_evictions: IntCounterVec,
     cache_tokens: IntGaugeVec,
     cache_ram_bytes: IntGaugeVec,
+    sessions: IntGaugeVec,
+    draft_tokens: IntCounterVec,
 }
 
 /// Handles of one model's pool.
@@ -50,14 +53,24 @@ pub(crate) struct WorkerMetrics {
     evicted_from_disk: IntCounter,
     cache_tokens: IntGauge,
     cache_ram_bytes: IntGauge,
+    sessions: IntGauge,
+    drafts_accepted: IntCounter,
+    drafts_rejected: IntCounter,
     published: Mutex<CacheFacts>,
 }
 
 impl WorkerMetrics {
+    /// A generation ended.
+    pub(crate) fn count_drafts(&self, usage: &Usage) {
+        self.drafts_accepted.inc_by(u64::from(usage.accepted_tokens));
+        self.drafts_rejected.inc_by(u64::from(usage.drafted_tokens.saturating_sub(usage.accepted_tokens)));
+    }
+
     /// `facts` count from the worker's beginning; a restarted one begins again.
     pub(crate) fn publish(&self, facts: &CacheFacts) {
         self.cache_tokens.set(facts.tokens as i64);
         self.cache_ram_bytes.set(facts.ram_bytes as i64);
+        self.sessions.set(facts.sessions as i64);
         let before = std::mem::replace(&mut *self.published.lock().unwrap_or_else(PoisonError::into_inner), *facts);
         self.evicted_from_ram.inc_by(facts.evicted_from_ram.saturating_sub(before.evicted_from_ram));
         self.evicted_from_disk.inc_by(facts.evicted_from_cold.saturating_sub(before.evicted_from_cold));
@@ -109,6 +122,12 @@ impl ServerMetrics {
             cache_evictions: counter("camshaft_cache_evictions_total", "Pages that left a tier", &["model", "tier"])?,
             cache_tokens: gauge("camshaft_cache_tokens", "Tokens of prefixes kept in pages", &["model", "worker"])?,
             cache_ram_bytes: gauge("camshaft_cache_ram_bytes", "Pages in RAM", &["model", "worker"])?,
+            sessions: gauge("camshaft_sessions", "Sessions that pin a prefix", &["model", "worker"])?,
+            draft_tokens: counter(
+                "camshaft_draft_tokens_total",
+                "Tokens guessed ahead, by whether they were right",
+                &["model", "result"],
+            )?,
         };
         registry.register(Box::new(metrics.waiting.clone()))?;
         registry.register(Box::new(metrics.running.clone()))?;
@@ -122,6 +141,8 @@ impl ServerMetrics {
         registry.register(Box::new(metrics.cache_evictions.clone()))?;
         registry.register(Box::new(metrics.cache_tokens.clone()))?;
         registry.register(Box::new(metrics.cache_ram_bytes.clone()))?;
+        registry.register(Box::new(metrics.sessions.clone()))?;
+        registry.register(Box::new(metrics.draft_tokens.clone()))?;
         Ok(metrics)
     }
 
@@ -148,6 +169,9 @@ impl ServerMetrics {
             evicted_from_disk: self.cache_evictions.with_label_values(&[model, "disk"]),
             cache_tokens: self.cache_tokens.with_label_values(&[model, worker]),
             cache_ram_bytes: self.cache_ram_bytes.with_label_values(&[model, worker]),
+            sessions: self.sessions.with_label_values(&[model, worker]),
+            drafts_accepted: self.draft_tokens.with_label_values(&[model, "accepted"]),
+            drafts_rejected: self.draft_tokens.with_label_values(&[model, "rejected"]),
             published: Mutex::new(CacheFacts::default()),
         })
     }

@@ -1,10 +1,13 @@
 //! Loading models: the bundled one or a file, with errors that say which exit code they mean.
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use camshaft_engine::{EngineLoadError, EngineOptions, KvLayout, KvType, LlamaEngine, LoadOptions, LoadedModel};
+use camshaft_core::engine::Reuse;
+use camshaft_engine::{
+    AdapterOptions, EngineLoadError, EngineOptions, KvLayout, KvType, LlamaEngine, LoadOptions, LoadedModel,
+};
 
 use crate::config::{ModelConfig, ModelSource};
 use crate::error::ServerError;
@@ -12,22 +15,37 @@ use crate::error::ServerError;
 /// The demo model, so that the server answers from any directory without any file.
 static DEMO: &[u8] = include_bytes!("../../../config/models/demo.gguf");
 
+/// What names it on a command line.
+const DEMO_NAME: &str = "demo";
+
+fn from_bytes(options: &LoadOptions) -> Result<Arc<LoadedModel>, EngineLoadError> {
+    LoadedModel::from_bytes(DEMO_NAME, DEMO, options)
+}
+
 /// Loads a model's weights. `digest`: their digest is wanted.
 pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel>, ServerError> {
-    let options = LoadOptions { verify_sha256: config.sha256.clone(), digest };
+    let adapter = config.lora.clone();
+    let options = LoadOptions { verify_sha256: config.sha256.clone(), digest, adapter };
+    let lora = config.lora.as_ref().map(|lora| lora.path.as_path());
     match &config.source {
         ModelSource::Demo => {
-            LoadedModel::from_bytes("demo", DEMO, &options).map_err(|error| from_engine(config, &error))
+            // The bundled weights are known to be good; an adapter is not.
+            if lora.is_some() {
+                probe(Path::new(DEMO_NAME), lora)?;
+            }
+            from_bytes(&options).map_err(|error| from_engine(config, &error))
         }
-        ModelSource::File(path) => probe(path)
+        ModelSource::File(path) => probe(path, lora)
             .and_then(|()| LoadedModel::from_file(path, &options).map_err(|error| from_engine(config, &error))),
     }
 }
 
 /// Tries a file in another process, which may die of it. The weights are mapped, so the second load finds them warm.
-fn probe(path: &Path) -> Result<(), ServerError> {
+fn probe(path: &Path, lora: Option<&Path>) -> Result<(), ServerError> {
     let program = std::env::current_exe().map_err(|error| ServerError::internal("find the own program", error))?;
-    let output = Command::new(program).arg("probe-model").arg(path).stdin(Stdio::null()).output();
+    let mut command = Command::new(program);
+    command.arg("probe-model").arg(path).args(lora).stdin(Stdio::null());
+    let output = command.output();
     let output = output.map_err(|error| ServerError::internal("start the probe of a model", error))?;
     match (output.status.code(), output.status.signal()) {
         // An ordinary refusal is met again by the load itself, which says it better.
@@ -37,22 +55,27 @@ fn probe(path: &Path) -> Result<(), ServerError> {
             let reason =
                 said.lines().find(|line| line.contains("ASSERT") || line.contains("abort") || line.contains("error"));
             let reason = reason.unwrap_or("no reason given").trim();
+            let file = lora.map_or(path, |lora| lora);
             let reason = reason.rsplit_once(".cpp:").map_or(reason, |(_, rest)| rest);
             let signal = signal.unwrap_or_default();
             Err(ServerError::BadData(format!(
                 "bad model file {}: llama.cpp died of it (signal {signal}): {reason}",
-                path.display()
+                file.display()
             )))
         }
     }
 }
 
 /// The other process's part of [`probe`]: loads the file, makes a small context, decodes one token.
-pub(crate) fn probe_here(path: &Path) -> Result<(), ServerError> {
+pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), ServerError> {
     use camshaft_core::engine::{Batch, Engine};
     use camshaft_core::ids::{SeqId, Token};
     let bad = |error: String| ServerError::BadData(error);
-    let model = LoadedModel::from_file(path, &LoadOptions::default()).map_err(|error| bad(error.to_string()))?;
+    let adapter = lora.map(|path| AdapterOptions { path, scale: 1.0 });
+    let load = LoadOptions { adapter, ..LoadOptions::default() };
+    let is_demo = path == Path::new(DEMO_NAME);
+    let model = if is_demo { from_bytes(&load) } else { LoadedModel::from_file(path, &load) };
+    let model = model.map_err(|error| bad(error.to_string()))?;
     let options = EngineOptions {
         sequences: 1,
         kv_tokens: 64,
@@ -67,6 +90,33 @@ pub(crate) fn probe_here(path: &Path) -> Result<(), ServerError> {
     let mut batch = Batch::default();
     batch.push(Token(0), 0, SeqId(0), true);
     engine.decode(&batch).map_err(|error| bad(error.to_string()))
+}
+
+/// Loads the model that guesses for another one.
+///
+/// # Errors
+/// As [`load`], and one that has another vocabulary or whose state cannot be cut.
+pub(crate) fn load_draft(
+    config: &ModelConfig,
+    path: &Path,
+    target: &LoadedModel,
+) -> Result<Arc<LoadedModel>, ServerError> {
+    let draft = probe(path, None).and_then(|()| {
+        let source = ModelConfig { source: ModelSource::File(path.to_owned()), ..config.clone() };
+        LoadedModel::from_file(path, &LoadOptions::default()).map_err(|error| from_engine(&source, &error))
+    })?;
+    let bad = |why: String| {
+        Err(ServerError::BadData(format!("model {:?}: draft-model {}: {why}", config.id, path.display())))
+    };
+    let (theirs, ours) = (&draft.info().vocabulary, &target.info().vocabulary);
+    if !theirs.says_the_same_as(ours) {
+        let (theirs, ours) = (theirs.size(), ours.size());
+        return bad(format!("its vocabulary of {theirs} tokens is not the model's own of {ours}"));
+    }
+    if draft.info().reuse != Reuse::Ranges || target.info().reuse != Reuse::Ranges {
+        return bad("guesses cannot be taken back from the state of such a model".to_owned());
+    }
+    Ok(draft)
 }
 
 /// An engine's load error as the process's.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use camshaft_api::{PoolMessage, Submission};
 use camshaft_core::ids::{RequestId, WorkerId};
-use camshaft_core::message::{Event, WorkerError};
+use camshaft_core::message::{Command, Event, WorkerError};
 use camshaft_core::policy::Arrival;
 use camshaft_core::pool::{Output, Pool};
 use crossbeam_channel::{Receiver, Sender, select};
@@ -91,6 +91,12 @@ impl PoolThread {
     fn take(&mut self, message: PoolMessage) -> bool {
         match message {
             PoolMessage::Submit(submission) => self.submit(*submission),
+            PoolMessage::CloseSession { namespace, session } => {
+                for &worker in self.setup.workers.keys() {
+                    let (namespace, session) = (namespace.clone(), session.clone());
+                    self.send(worker, WorkerMessage::Command(Command::CloseSession { namespace, session }));
+                }
+            }
             PoolMessage::Wake => self.sweep(),
             PoolMessage::Stop => {
                 self.fail_waiting();

@@ -9,8 +9,9 @@ use camshaft_api::{Api, ApiLimits, ApiOptions, Backend, EmbedBackend, Model, Rea
 use camshaft_core::engine::Engine;
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
-use camshaft_core::worker::{Worker, WorkerOptions};
-use camshaft_engine::{LlamaEmbedder, LlamaEngine, LoadedModel};
+use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
+use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
+use camshaft_engine::{EngineOptions, LlamaEmbedder, LlamaEngine, LoadedModel};
 use camshaft_policy::{PolicyConfig, PolicyHost};
 use prometheus::Registry;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -211,6 +212,10 @@ fn start_model(
     }
     let mut info = loaded.info().clone();
     info.context_tokens = info.context_tokens.min(config.sequence_tokens());
+    let draft = match &config.draft_model {
+        Some(path) => Some(models::load_draft(config, path, &loaded)?),
+        None => None,
+    };
     let begun = Instant::now();
     let mut pool = Pool::new(policies.clone(), all.queue.high_watermark, config.kv_reserve);
     let (reports_in, reports) = crossbeam_channel::bounded(REPORTS);
@@ -220,10 +225,11 @@ fn start_model(
         let options = config.engine_options();
         let make = {
             let (config, loaded, policies) = (config.clone(), loaded.clone(), policies.clone());
-            let (vocabulary, room) = (info.vocabulary.clone(), room.clone());
+            let (vocabulary, room, draft) = (info.vocabulary.clone(), room.clone(), draft.clone());
             move || {
                 let engine = LlamaEngine::new(loaded.clone(), &options);
                 let engine = engine.map_err(|error| models::from_engine(&config, &error))?;
+                let speculation = speculation(&config, draft.as_ref(), &options)?;
                 let worker = Worker::new(WorkerOptions {
                     id,
                     limits: engine.limits(),
@@ -232,6 +238,7 @@ fn start_model(
                     reserve: config.kv_reserve,
                     cache: room.open(&loaded, &options, id),
                     step_target: config.step_target,
+                    speculation,
                 });
                 Ok((engine, worker))
             }
@@ -255,6 +262,25 @@ fn start_model(
     );
     let backend = Backend::Generate(submissions_in);
     Ok(Model { id: config.id.clone(), created, tokenizer: loaded.tokenizer(), info, backend })
+}
+
+/// Who guesses ahead for a worker.
+fn speculation(
+    config: &ModelConfig,
+    draft: Option<&Arc<LoadedModel>>,
+    options: &EngineOptions,
+) -> Result<Option<Speculation>, ServerError> {
+    if config.draft_tokens == 0 {
+        return Ok(None);
+    }
+    let drafter: Box<dyn Drafter> = match draft {
+        None => Box::new(PromptLookup),
+        Some(draft) => {
+            let engine = LlamaEngine::new(draft.clone(), options);
+            Box::new(ModelDrafter::new(engine.map_err(|error| models::from_engine(config, &error))?))
+        }
+    };
+    Ok(Some(Speculation { drafter, draft_tokens: config.draft_tokens }))
 }
 
 fn start_embedder(

@@ -204,6 +204,9 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
             };
             if !matches!(event, Event::Delta { .. }) {
                 ended |= matches!(event, Event::Finished { .. } | Event::Failed { .. });
+                if let Event::Finished { usage, .. } = &event {
+                    self.setup.metrics.count_drafts(usage);
+                }
                 parked += u64::from(matches!(event, Event::Parked { .. }));
                 // A send fails only when the pool is gone; the generations then run to their end.
                 let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, event.clone()));

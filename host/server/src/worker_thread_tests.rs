@@ -5,6 +5,7 @@ use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, EngineError, Reuse};
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::ids::{Generation, SeqId, Token};
+use camshaft_core::pages::Namespace;
 use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
 use camshaft_core::worker::{Reserve, WorkerOptions};
@@ -67,6 +68,8 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
         id: RequestId(id),
         model: "fake".to_owned(),
         tenant: "t".into(),
+        namespace: Namespace::Tenant("t".into()),
+        session: None,
         priority: Priority::Normal,
         generation: Generation(0),
         prompt: [Token(97)].into(),
@@ -101,6 +104,7 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
             reserve: Reserve::Full,
             cache: PrefixCache::new(0),
             step_target: Duration::from_millis(50),
+            speculation: None,
         };
         Ok((engine, Worker::new(options)))
     };

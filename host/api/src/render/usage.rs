@@ -18,11 +18,12 @@ struct PromptDetails {
     audio_tokens: u64,
 }
 
-/// Kinds of tokens that no model here generates; clients expect the fields.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+/// No model here reasons or speaks; clients expect the fields.
+#[derive(Debug, Clone, Copy, Serialize)]
 struct CompletionDetails {
     reasoning_tokens: u64,
     audio_tokens: u64,
+    /// Guessed ahead by speculative decoding: drawn as guessed, and not.
     accepted_prediction_tokens: u64,
     rejected_prediction_tokens: u64,
 }
@@ -34,7 +35,12 @@ impl From<Totals> for UsageObject {
             completion_tokens: totals.generated_tokens,
             total_tokens: totals.prompt_tokens + totals.generated_tokens,
             prompt_tokens_details: PromptDetails { cached_tokens: totals.cached_tokens, audio_tokens: 0 },
-            completion_tokens_details: CompletionDetails::default(),
+            completion_tokens_details: CompletionDetails {
+                reasoning_tokens: 0,
+                audio_tokens: 0,
+                accepted_prediction_tokens: totals.accepted_tokens,
+                rejected_prediction_tokens: totals.rejected_tokens,
+            },
         }
     }
 }

@@ -2,8 +2,9 @@
 use std::sync::{Arc, Mutex};
 
 use camshaft_api::backend::{PoolMessage, Submission};
-use camshaft_core::ids::{RequestId, Token};
+use camshaft_core::ids::{RequestId, SessionId, Token};
 use camshaft_core::message::{Delta, Event, FinishReason, Start, TokenLogprob, Usage, WorkerError};
+use camshaft_core::pages::Namespace;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 /// What a choice does, in order. The channel closes after the last step unless that is `Hold`.
@@ -28,12 +29,14 @@ pub(crate) struct Pool {
     pub(crate) sender: Sender<PoolMessage>,
     pub(crate) starts: Arc<Mutex<Vec<Start>>>,
     pub(crate) cancelled: Receiver<RequestId>,
+    pub(crate) closed_sessions: Receiver<(Namespace, SessionId)>,
 }
 
 impl Pool {
     pub(crate) fn run(script: Script) -> Self {
         let (sender, messages) = bounded::<PoolMessage>(256);
         let (report, cancelled) = bounded(256);
+        let (closing, closed_sessions) = bounded(256);
         let starts = Arc::new(Mutex::new(Vec::new()));
         let seen = starts.clone();
         std::thread::spawn(move || {
@@ -49,18 +52,19 @@ impl Pool {
                             report.send(gone.start.id).unwrap();
                         }
                     }
+                    PoolMessage::CloseSession { namespace, session } => closing.send((namespace, session)).unwrap(),
                     PoolMessage::Stop => held.clear(),
                 }
             }
         });
-        Self { sender, starts, cancelled }
+        Self { sender, starts, cancelled, closed_sessions }
     }
 
     /// A pool whose channel takes `capacity` messages and that never looks at them.
     pub(crate) fn stuck(capacity: usize) -> (Self, Receiver<PoolMessage>) {
         let (sender, messages) = bounded(capacity);
-        let (_, cancelled) = bounded(1);
-        (Self { sender, starts: Arc::default(), cancelled }, messages)
+        let ((_, cancelled), (_, closed_sessions)) = (bounded(1), bounded(1));
+        (Self { sender, starts: Arc::default(), cancelled, closed_sessions }, messages)
     }
 }
 
@@ -75,7 +79,7 @@ fn play(submission: Submission, script: &Script) -> Option<Submission> {
             Step::Progressed => Event::Progressed { id, prompt_tokens: 1, generated_tokens: 1 },
             Step::Finished(reason, generated_tokens) => {
                 let prompt_tokens = start.prompt.len() as u32;
-                Event::Finished { id, reason, usage: Usage { prompt_tokens, cached_tokens: 0, generated_tokens } }
+                Event::Finished { id, reason, usage: Usage { prompt_tokens, generated_tokens, ..Usage::default() } }
             }
             Step::Failed(error) => Event::Failed { id, error },
             Step::Hold => return Some(submission),

@@ -1,6 +1,7 @@
 //! What is not generation: models, tokens, health, metrics, admin, request ids, authentication.
 use axum::body::Body;
 use axum::http::Request;
+use camshaft_core::pages::Namespace;
 use camshaft_core::policy::{AuthOutcome, Principal};
 use serde_json::{Value, json};
 
@@ -9,12 +10,13 @@ use crate::policies::{Rules, fault, refusal};
 use crate::pool::hello;
 
 /// Everything a client can reach that is not always open.
-const GUARDED: [(&str, &str); 9] = [
+const GUARDED: [(&str, &str); 10] = [
     ("POST", "/v1/chat/completions"),
     ("POST", "/chat"),
     ("POST", "/v1/completions"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/demo"),
+    ("POST", "/v1/session/close"),
     ("POST", "/v1/tokenize"),
     ("POST", "/v1/detokenize"),
     ("GET", "/metrics"),
@@ -37,6 +39,38 @@ async fn guards_every_route_but_health() {
         assert_eq!(server.get(path).await.status, 200, "{path}");
     }
     assert_eq!(server.metric(r#"camshaft_rejections_total{reason="auth"}"#).await, GUARDED.len() as f64);
+}
+
+#[tokio::test]
+async fn a_session_is_pinned_and_closed_within_the_callers_namespace() {
+    let namespaces = [
+        ("acme", "acme", Namespace::Tenant("acme".into())),
+        ("acme", "research", Namespace::Tenant("research".into())),
+        ("acme", "shared", Namespace::Shared),
+        // One that is only called so has not chosen to share.
+        ("shared", "shared", Namespace::Tenant("shared".into())),
+    ];
+    for (tenant, cache, expected) in namespaces {
+        let principal =
+            Principal { tenant: tenant.into(), cache_namespace: cache.to_owned(), ..Principal::anonymous() };
+        let server = Server::with(Rules::default().auth(move |_| AuthOutcome::Allow(principal.clone())), hello);
+        assert_eq!(server.complete(json!({"session_id": "talk-1"})).await.status, 200);
+        let start = server.start();
+        assert_eq!((start.namespace, start.session), (expected.clone(), Some("talk-1".into())));
+        let reply = server.post("/v1/session/close", json!({"model": "demo", "session_id": "talk-1"})).await;
+        assert_eq!(reply.json(), json!({"id": "talk-1", "object": "session.closed", "closed": true}));
+        let closed = server.pool.closed_sessions.recv_timeout(std::time::Duration::from_secs(10));
+        assert_eq!(closed.unwrap(), (expected, "talk-1".into()));
+    }
+    let server = Server::new();
+    for (body, param) in [
+        (json!({"model": "demo"}), "session_id"),
+        (json!({"model": "demo", "session_id": "two words"}), "session_id"),
+        (json!({"session_id": "s"}), "model"),
+    ] {
+        let reply = server.post("/v1/session/close", body).await;
+        assert!(reply.error(400).0.ends_with(param), "{}", reply.text);
+    }
 }
 
 #[tokio::test]

@@ -88,7 +88,7 @@ impl Kv {
             None if reuse == Reuse::Whole => (0, 0),
             None => {
                 let run = &sequence.tokens[..sequence.tokens.len() - 1];
-                (run.len() as u32, run.len() as u32 - tree.probe(&sequence.namespace, run).held)
+                (run.len() as u32, run.len() as u32 - tree.probe(sequence.namespace(), run).held)
             }
         };
         let own = self.own_reserve(sequence, len);
@@ -102,7 +102,7 @@ impl Kv {
                 self.cache.tree.unpark(leaf);
                 leaf
             }
-            None => self.cache.tree.enter(&sequence.namespace, &sequence.tokens[..len as usize]),
+            None => self.cache.tree.enter(sequence.namespace(), &sequence.tokens[..len as usize]),
         };
         sequence.prefix = Some((leaf, len));
         let room = self.settle_shared() && self.ledger.reserve(sequence.id(), own).is_ok();
@@ -135,6 +135,15 @@ impl Kv {
         let most = sequence.most_tokens() - sequence.prefix.map_or(0, |(_, len)| len);
         let wanted = (most.max(need) - held).min(GROW).min(self.ledger.free()).max(need - held);
         self.ledger.grow(sequence.id(), wanted).is_ok()
+    }
+
+    /// Room for guessed tokens beside the sequence's own, at most `wanted`, without taking what `running` sequences will
+    /// soon grow into.
+    pub(super) fn room_for_draft(&mut self, sequence: &Sequence, wanted: u32, running: usize) -> u32 {
+        let spare = self.ledger.held(sequence.id()).saturating_sub(sequence.own_tokens());
+        let more = wanted.saturating_sub(spare).min(self.ledger.free().saturating_sub(GROW * running as u32));
+        let grown = more > 0 && self.ledger.grow(sequence.id(), more).is_ok();
+        wanted.min(if grown { spare + more } else { spare })
     }
 
     /// Brings a sequence past everything that others have computed or that was kept.
@@ -247,9 +256,12 @@ impl Kv {
         };
         let worth_keeping = keep && self.cache.is_on() && self.reuse == Reuse::Ranges && sequence.done >= KEEP_TOKENS;
         if worth_keeping {
-            let all = self.cache.tree.enter(&sequence.namespace, &sequence.tokens[..sequence.done as usize]);
+            let all = self.cache.tree.enter(sequence.namespace(), &sequence.tokens[..sequence.done as usize]);
             self.keep(all, seq, sequence, engine);
-            self.cache.tree.leave(all, sequence.id());
+            match &sequence.start.session {
+                Some(session) => self.cache.pin(sequence.namespace(), session, all, sequence.id()),
+                None => self.cache.tree.leave(all, sequence.id()),
+            }
         }
         engine.truncate(seq, 0);
         self.free.push(seq);
@@ -271,7 +283,7 @@ impl Kv {
         let pieces: Vec<Piece> = self.cache.tree.path(leaf).filter(bare).collect();
         for piece in pieces {
             if let Some(state) = engine.save(seq, piece.start..piece.end) {
-                self.cache.store(piece.node, &sequence.namespace, state);
+                self.cache.store(piece.node, sequence.namespace(), state);
             }
         }
     }

@@ -1,6 +1,8 @@
 //! How much of the prompts a step may prefill, so that those who are being answered do not wait too long for it.
 use std::time::Duration;
 
+use crate::speculate::Price;
+
 /// Prompt tokens of a step at the least, so that prefill always goes on.
 const LEAST: f32 = 8.0;
 /// How much of a new measurement counts.
@@ -14,6 +16,8 @@ pub(super) struct Pace {
     step: f32,
     /// Seconds of each token of a step with prefill, its fixed costs included: rather too much than too little.
     token: f32,
+    /// What a row of a step without prefill costs.
+    price: Price,
     last: Option<Planned>,
 }
 
@@ -27,7 +31,7 @@ struct Planned {
 
 impl Pace {
     pub(super) fn new(target: Duration) -> Self {
-        Self { target, step: 0.0, token: 0.0, last: None }
+        Self { target, step: 0.0, token: 0.0, price: Price::default(), last: None }
     }
 
     /// A step begins. What began before it has ended by now, unless the worker was idle in between.
@@ -40,6 +44,7 @@ impl Pace {
             learn(&mut self.token, took / tokens.max(1) as f32);
         } else {
             learn(&mut self.step, took);
+            self.price.note(tokens, took);
         }
     }
 
@@ -50,6 +55,11 @@ impl Pace {
 
     pub(super) fn idle(&mut self) {
         self.last = None;
+    }
+
+    /// How likely a guessed row must be right to pay, in a step of so many rows.
+    pub(super) fn least_chance(&self, rows: usize) -> f32 {
+        self.price.least_chance(rows)
     }
 
     /// Prompt tokens for the next step while `decoding` sequences wait for it, and `prefilling` for their first token.

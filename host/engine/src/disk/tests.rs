@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn options(dir: &Path, capacity_bytes: u64) -> DiskOptions {
-    let layout = Layout { model_sha256: "ab".repeat(32), context: "f16".to_owned() };
+    let layout = Layout { model: "ab".repeat(32), context: "f16".to_owned() };
     DiskOptions { dir: dir.to_owned(), capacity_bytes, layout }
 }
 

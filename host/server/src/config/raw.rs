@@ -87,10 +87,20 @@ pub(super) struct RawModel {
     pub(super) embeddings: bool,
     #[serde(default)]
     pub(super) dimensions: Vec<u64>,
+    pub(super) lora: Option<RelativePathBuf>,
+    #[serde(default = "whole")]
+    pub(super) lora_scale: f64,
+    /// Unset: 0, or with a draft model 4.
+    pub(super) draft_tokens: Option<u64>,
+    pub(super) draft_model: Option<RelativePathBuf>,
 }
 
 fn one() -> u64 {
     1
+}
+
+fn whole() -> f64 {
+    1.0
 }
 
 fn default_sequences() -> u64 {
@@ -222,11 +232,9 @@ pub(super) struct RawShutdown {
 impl Raw {
     /// Keys that ask for something this version does not do, so that the operator can be told.
     pub(super) fn without_effect(&self) -> Vec<&'static str> {
-        let minutes = std::time::Duration::from_secs(600);
         let mut keys = Vec::new();
         for (key, set) in [
             ("queue.low-watermark", self.queue.low_watermark.is_some()),
-            ("cache.session-ttl", self.cache.session_ttl.0 != minutes),
             ("telemetry.otlp-endpoint", !self.telemetry.otlp_endpoint.is_empty()),
         ] {
             if set {

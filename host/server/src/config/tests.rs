@@ -79,6 +79,14 @@ fn numbers_are_held_to_their_bounds() {
             "context-tokens",
         ),
         ("[[model]]\ncontext-tokens = 16", "[[model]]\ncontext-tokens = 15", "context-tokens"),
+        ("[[model]]\ndraft-tokens = 16", "[[model]]\ndraft-tokens = 17", "draft-tokens"),
+        (
+            "[[model]]\ndraft-model = \"small.gguf\"\ndraft-tokens = 1",
+            "[[model]]\ndraft-model = \"small.gguf\"\ndraft-tokens = 0",
+            "draft-tokens",
+        ),
+        ("[[model]]\nlora-scale = -100", "[[model]]\nlora-scale = 100.1", "lora-scale"),
+        ("[[model]]\nlora-scale = 100.0", "[[model]]\nlora-scale = nan", "lora-scale"),
         ("[limits]\nbody = \"1KiB\"", "[limits]\nbody = 1023", "limits.body"),
         ("[limits]\nmax-tokens = 1", "[limits]\nmax-tokens = 0", "limits.max-tokens"),
         ("[queue]\nlow-watermark = 256", "[queue]\nlow-watermark = 257", "queue.low-watermark"),
@@ -102,6 +110,8 @@ fn wrong_values_name_their_key() {
         ("[[model]]\nsha256 = \"abc\"", "sha256"),
         ("[[model]]\ndimensions = [64]", "model.dimensions"),
         ("[[model]]\nembeddings = true\ndimensions = [0]", "model.dimensions"),
+        ("[[model]]\nembeddings = true\nlora = \"x.gguf\"", "model.lora"),
+        ("[[model]]\nembeddings = true\ndraft-tokens = 1", "model.draft-tokens"),
         ("[[model]]\nkv-reserve = \"some\"", "kv-reserve"),
         ("[[model]]\nkv-layout = \"paged\"", "kv-layout"),
         ("[[model]]\nstep-target = \"0s\"", "model.step-target"),
@@ -141,8 +151,8 @@ fn paths_in_a_file_are_relative_to_it_and_paths_of_flags_are_not() {
 
 #[test]
 fn says_which_keys_have_no_effect_yet() {
-    let config = file("[cache]\nsession-ttl = \"1m\"\n[telemetry]\notlp-endpoint = \"http://x\"").unwrap();
-    assert_eq!(config.without_effect, ["cache.session-ttl", "telemetry.otlp-endpoint"]);
+    let config = file("[telemetry]\notlp-endpoint = \"http://x\"").unwrap();
+    assert_eq!(config.without_effect, ["telemetry.otlp-endpoint"]);
 }
 
 #[test]

@@ -1,0 +1,101 @@
+//! Sessions keep what they left in the prefix cache.
+use super::kv::cached;
+use super::*;
+
+const TURN: &str = "a turn of some length that is worth keeping";
+
+fn turn(id: u64, text: &str, session: &str) -> Start {
+    let session = (!session.is_empty()).then(|| session.into());
+    Start { max_tokens: 1, ignore_eos: true, session, ..start(id, text) }
+}
+
+/// Room for about three turns.
+fn bench() -> Bench {
+    let cache = PrefixCache::new(3 * 4 * TURN.len() as u64 + 64).with_session_ttl(Duration::from_secs(60));
+    Bench::with(LIMITS, Arc::new(Native), Reserve::Full, cache)
+}
+
+/// Other requests that fill the cache.
+fn crowd(bench: &mut Bench) {
+    for (id, letter) in (10..).zip("ABCDEF".chars()) {
+        bench.begin(turn(id, &format!("{letter} {TURN}"), ""));
+        bench.run();
+    }
+}
+
+#[test]
+fn what_a_session_left_outlives_what_others_leave() {
+    let mut bench = bench();
+    bench.begin(turn(1, TURN, "s"));
+    bench.run();
+    assert_eq!(bench.worker.cache_facts().sessions, 1);
+    crowd(&mut bench);
+    bench.begin(turn(2, &format!("{TURN}, and on"), "s"));
+    bench.begin(turn(3, &format!("A {TURN}"), ""));
+    bench.run();
+    assert_eq!((cached(&bench, 2), cached(&bench, 3)), (TURN.len() as u32, 0));
+    // The session holds its latest turn now.
+    assert_eq!(bench.worker.cache_facts().sessions, 1);
+}
+
+#[test]
+fn a_session_that_was_closed_or_is_past_its_time_is_evicted_like_the_rest() {
+    for close in [true, false] {
+        let mut bench = bench();
+        bench.begin(turn(1, TURN, "s"));
+        bench.run();
+        if close {
+            let namespace = Namespace::Tenant("t".into());
+            bench.command(Command::CloseSession { namespace: namespace.clone(), session: "other".into() });
+            assert_eq!(bench.worker.cache_facts().sessions, 1);
+            bench.command(Command::CloseSession { namespace, session: "s".into() });
+        } else {
+            bench.now += Duration::from_secs(61);
+            bench.step();
+        }
+        assert_eq!(bench.worker.cache_facts().sessions, 0);
+        crowd(&mut bench);
+        bench.begin(turn(2, &format!("{TURN}, and on"), ""));
+        bench.run();
+        assert_eq!(cached(&bench, 2), 0);
+    }
+}
+
+#[test]
+fn sessions_go_when_nothing_else_is_left_to_go_and_the_oldest_first() {
+    let mut bench = bench();
+    for id in 0..6 {
+        bench.now += Duration::from_secs(1);
+        bench.begin(turn(id, &format!("{id} {TURN}"), &format!("session {id}")));
+        bench.run();
+    }
+    let facts = bench.worker.cache_facts();
+    assert!((2..=3).contains(&facts.sessions), "{facts:?}");
+    bench.begin(turn(10, &format!("5 {TURN}"), ""));
+    bench.begin(turn(11, &format!("0 {TURN}"), ""));
+    bench.run();
+    assert!(cached(&bench, 10) > 0 && cached(&bench, 11) == 0);
+}
+
+#[test]
+fn the_number_of_sessions_is_bounded() {
+    let mut bench = Bench::with(LIMITS, Arc::new(Native), Reserve::Full, PrefixCache::new(1 << 24));
+    for id in 0..1025 {
+        bench.now += Duration::from_millis(1);
+        bench.begin(turn(id, TURN, &format!("{id}")));
+        bench.run();
+        assert_eq!(bench.worker.cache_facts().sessions, (id + 1).min(1024));
+    }
+}
+
+#[test]
+fn a_session_belongs_to_its_namespace() {
+    let mut bench = bench();
+    bench.begin(turn(1, TURN, "s"));
+    bench.run();
+    bench.command(Command::CloseSession { namespace: Namespace::Shared, session: "s".into() });
+    assert_eq!(bench.worker.cache_facts().sessions, 1);
+    bench.begin(Start { namespace: Namespace::Shared, ..turn(2, TURN, "s") });
+    bench.run();
+    assert_eq!((cached(&bench, 2), bench.worker.cache_facts().sessions), (0, 2));
+}

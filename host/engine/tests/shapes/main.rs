@@ -1,0 +1,176 @@
+//! Models that are not plain transformers, and adapters: on synthetic weights, so that nothing has to be downloaded.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+mod synthetic;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camshaft_core::cache::PrefixCache;
+use camshaft_core::engine::{Batch, Engine, Reuse};
+use camshaft_core::ids::{Generation, RequestId, SeqId, Token, WorkerId};
+use camshaft_core::message::{Command, Event, Start};
+use camshaft_core::pages::Namespace;
+use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
+use camshaft_core::sampling::{SamplingParams, StandardChain};
+use camshaft_core::speculate::PromptLookup;
+use camshaft_core::worker::{Reserve, Speculation, Step, Worker, WorkerOptions};
+use camshaft_engine::{AdapterOptions, EngineOptions, KvLayout, KvType, LlamaEngine, LoadOptions, LoadedModel};
+
+#[derive(Debug)]
+struct Native;
+
+impl SamplerHook for Native {
+    fn open(&self, _: Generation, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+        Ok(Box::new(StandardChain::new(request.params.clone())))
+    }
+}
+
+fn load(path: &Path) -> Arc<LoadedModel> {
+    LoadedModel::from_file(path, &LoadOptions::default()).unwrap()
+}
+
+fn engine(model: &Arc<LoadedModel>, kv_tokens: u32) -> LlamaEngine {
+    let options = EngineOptions {
+        sequences: 6,
+        kv_tokens,
+        kv_layout: KvLayout::Pooled,
+        batch_tokens: 64,
+        threads: 1,
+        kv_type: KvType::F16,
+    };
+    LlamaEngine::new(model.clone(), &options).unwrap()
+}
+
+fn start(id: u64, prompt: &str, max_tokens: u32) -> Start {
+    Start {
+        id: RequestId(id),
+        model: "synthetic".to_owned(),
+        tenant: "t".into(),
+        namespace: Namespace::Tenant("t".into()),
+        session: None,
+        priority: Priority::Normal,
+        generation: Generation(0),
+        prompt: prompt.bytes().map(|byte| Token(u32::from(byte))).collect(),
+        params: SamplingParams::greedy(),
+        samplers: None,
+        choice: 0,
+        max_tokens,
+        stop: Vec::new(),
+        ignore_eos: true,
+        logprobs: Some(0),
+    }
+}
+
+/// Tokens of all requests, run together on a worker with `kv_tokens`, and how often one was parked.
+fn run(model: &Arc<LoadedModel>, kv_tokens: u32, requests: &[Start]) -> (BTreeMap<u64, Vec<Token>>, usize) {
+    let mut engine = engine(model, kv_tokens);
+    let mut worker = Worker::new(WorkerOptions {
+        id: WorkerId(0),
+        limits: engine.limits(),
+        vocabulary: model.info().vocabulary.clone(),
+        samplers: Arc::new(Native),
+        reserve: Reserve::None,
+        cache: PrefixCache::new(1 << 24),
+        step_target: Duration::from_millis(50),
+        speculation: Some(Speculation { drafter: Box::new(PromptLookup), draft_tokens: 4 }),
+    });
+    let mut events = Vec::new();
+    for request in requests {
+        worker.handle(Command::Start(Box::new(request.clone())), &mut engine, &mut events);
+    }
+    while worker.step(Duration::ZERO, &mut engine, &mut events) != Step::Idle {
+        assert!(worker.check());
+    }
+    let (mut tokens, mut parks): (BTreeMap<u64, Vec<Token>>, usize) = (BTreeMap::new(), 0);
+    for event in events {
+        match event {
+            Event::Delta { id, delta } => {
+                tokens.entry(id.0).or_default().extend(delta.logprobs.iter().map(|scored| scored.token));
+            }
+            Event::Parked { .. } => parks += 1,
+            Event::Failed { id, error } => panic!("{id}: {error}"),
+            _ => {}
+        }
+    }
+    (tokens, parks)
+}
+
+/// Requests that need more room than there is give what each gives alone, although their state cannot be cut.
+fn survives_pressure(model: &Arc<LoadedModel>) {
+    assert_eq!(model.info().reuse, Reuse::Whole);
+    let requests: Vec<Start> =
+        (0..5).map(|id| start(id, &format!("the same beginning, and number {id}"), 70 + 5 * id as u32)).collect();
+    let (together, parks) = run(model, 256, &requests);
+    assert!(parks > 0, "256 tokens are too few for all");
+    for request in requests {
+        let alone = run(model, 512, std::slice::from_ref(&request)).0;
+        let id = request.id.0;
+        assert_eq!(together[&id].len(), request.max_tokens as usize);
+        assert_eq!(together[&id], alone[&id], "request {id}");
+    }
+}
+
+#[test]
+fn a_recurrent_model_is_parked_and_resumed_whole() {
+    survives_pressure(&load(synthetic::mamba().path()));
+}
+
+#[test]
+fn a_sliding_window_model_is_parked_and_resumed_whole() {
+    survives_pressure(&load(synthetic::sliding_window().path()));
+}
+
+fn demo() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/models/demo.gguf")
+}
+
+/// Width of the demo model.
+const DEMO_WIDTH: u64 = 192;
+
+fn with_adapter(path: &Path, scale: f32) -> LoadOptions {
+    let adapter = Some(AdapterOptions { path: path.to_owned(), scale });
+    LoadOptions { adapter, digest: true, ..LoadOptions::default() }
+}
+
+#[test]
+fn an_adapter_changes_what_the_model_says_as_much_as_its_scale_says() {
+    let adapter = synthetic::adapter(DEMO_WIDTH);
+    let logits = |options: &LoadOptions| -> Vec<f32> {
+        let model = LoadedModel::from_file(&demo(), options).unwrap();
+        let mut engine = engine(&model, 256);
+        let mut batch = Batch::default();
+        for (position, token) in (0..).zip([0, 4, 300, 301]) {
+            batch.push(Token(token), position, SeqId(0), position == 3);
+        }
+        engine.decode(&batch).unwrap();
+        engine.logits(3).to_vec()
+    };
+    let distance = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    let plain = logits(&LoadOptions::default());
+    let (none, half, whole) = (
+        logits(&with_adapter(adapter.path(), 0.0)),
+        logits(&with_adapter(adapter.path(), 0.5)),
+        logits(&with_adapter(adapter.path(), 1.0)),
+    );
+    assert!(distance(&plain, &none) < 1e-3);
+    let (less, more) = (distance(&plain, &half), distance(&plain, &whole));
+    assert!(less > 0.01 && more > less, "{less} {more}");
+    // What is kept of the one is nothing for the other.
+    let identity =
+        |options: &LoadOptions| LoadedModel::from_file(&demo(), options).unwrap().identity().unwrap().to_owned();
+    let digest = LoadOptions { digest: true, ..LoadOptions::default() };
+    let identities = [&digest, &with_adapter(adapter.path(), 0.5), &with_adapter(adapter.path(), 1.0)].map(identity);
+    assert!(identities[0] != identities[1] && identities[1] != identities[2]);
+}
+
+#[test]
+fn refuses_an_adapter_of_another_model_and_what_is_none() {
+    let other = synthetic::adapter(DEMO_WIDTH / 2);
+    let missing = Path::new("no-such-adapter.gguf");
+    for (path, expected) in [(other.path(), "adapter"), (demo().as_path(), "adapter"), (missing, "no-such-adapter")] {
+        let error = LoadedModel::from_file(&demo(), &with_adapter(path, 1.0)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}

@@ -1,0 +1,209 @@
+//! GGUF files of random weights in shapes that no small published model has. Their text is noise.
+use std::io::Write as _;
+
+use tempfile::NamedTempFile;
+
+/// Tokens: one for each byte, and an end.
+pub(crate) const TOKENS: usize = 257;
+const END: u32 = 256;
+const ALIGNMENT: usize = 32;
+/// GGUF's numbers for types.
+const U32: u32 = 4;
+const I32: u32 = 5;
+const F32: u32 = 6;
+const STRING: u32 = 8;
+const ARRAY: u32 = 9;
+
+/// A file in the making.
+#[derive(Default)]
+pub(crate) struct Gguf {
+    keys: Vec<u8>,
+    key_count: u64,
+    tensors: Vec<(String, Vec<u64>, Vec<f32>)>,
+    /// State of the generator of weights.
+    state: u64,
+}
+
+fn string(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+impl Gguf {
+    fn key(&mut self, key: &str, kind: u32, value: &[u8]) -> &mut Self {
+        string(&mut self.keys, key);
+        self.keys.extend(kind.to_le_bytes());
+        self.keys.extend(value);
+        self.key_count += 1;
+        self
+    }
+
+    pub(crate) fn text(&mut self, key: &str, value: &str) -> &mut Self {
+        let mut bytes = Vec::new();
+        string(&mut bytes, value);
+        self.key(key, STRING, &bytes)
+    }
+
+    pub(crate) fn number(&mut self, key: &str, value: u32) -> &mut Self {
+        self.key(key, U32, &value.to_le_bytes())
+    }
+
+    pub(crate) fn float(&mut self, key: &str, value: f32) -> &mut Self {
+        self.key(key, F32, &value.to_le_bytes())
+    }
+
+    fn list(&mut self, key: &str, kind: u32, count: usize, items: &[u8]) -> &mut Self {
+        let mut value = kind.to_le_bytes().to_vec();
+        value.extend((count as u64).to_le_bytes());
+        value.extend(items);
+        self.key(key, ARRAY, &value)
+    }
+
+    /// Random weights, evenly around 0.
+    pub(crate) fn random(&mut self, name: &str, shape: &[u64], size: f32) -> &mut Self {
+        let count = shape.iter().product::<u64>() as usize;
+        let mut next = || {
+            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((self.state >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * size
+        };
+        let values = (0..count).map(|_| next()).collect();
+        self.tensors.push((name.to_owned(), shape.to_vec(), values));
+        self
+    }
+
+    pub(crate) fn constant(&mut self, name: &str, shape: &[u64], value: f32) -> &mut Self {
+        let count = shape.iter().product::<u64>() as usize;
+        self.tensors.push((name.to_owned(), shape.to_vec(), vec![value; count]));
+        self
+    }
+
+    /// A vocabulary of bytes, as GPT-2 writes them.
+    fn vocabulary(&mut self) -> &mut Self {
+        let mut shifted = 0x100..;
+        let mut tokens = Vec::new();
+        for byte in 0..=255u32 {
+            let printable = matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+            let code = if printable { byte } else { shifted.next().unwrap() };
+            string(&mut tokens, &char::from_u32(code).unwrap().to_string());
+        }
+        string(&mut tokens, "<end>");
+        let kinds: Vec<u8> = (0..TOKENS).flat_map(|i| if i == 256 { 3i32 } else { 1 }.to_le_bytes()).collect();
+        let mut merge = Vec::new();
+        string(&mut merge, "e e");
+        self.text("tokenizer.ggml.model", "gpt2")
+            .text("tokenizer.ggml.pre", "gpt-2")
+            .list("tokenizer.ggml.tokens", STRING, TOKENS, &tokens)
+            .list("tokenizer.ggml.token_type", I32, TOKENS, &kinds)
+            .list("tokenizer.ggml.merges", STRING, 1, &merge)
+            .number("tokenizer.ggml.eos_token_id", END)
+            .number("tokenizer.ggml.bos_token_id", END)
+    }
+
+    pub(crate) fn write(&self) -> NamedTempFile {
+        let mut out = b"GGUF".to_vec();
+        out.extend(3u32.to_le_bytes());
+        out.extend((self.tensors.len() as u64).to_le_bytes());
+        out.extend(self.key_count.to_le_bytes());
+        out.extend(&self.keys);
+        let mut at = 0u64;
+        for (name, shape, values) in &self.tensors {
+            string(&mut out, name);
+            out.extend((shape.len() as u32).to_le_bytes());
+            shape.iter().for_each(|n| out.extend(n.to_le_bytes()));
+            out.extend(0u32.to_le_bytes());
+            out.extend(at.to_le_bytes());
+            at += (values.len() * 4).next_multiple_of(ALIGNMENT) as u64;
+        }
+        for (_, _, values) in &self.tensors {
+            out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
+            out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
+        let mut file = tempfile::Builder::new().suffix(".gguf").tempfile().unwrap();
+        file.write_all(&out).unwrap();
+        file
+    }
+}
+
+const WIDTH: u64 = 64;
+const LAYERS: u32 = 2;
+
+fn model(architecture: &str) -> Gguf {
+    let mut file = Gguf { state: 7, ..Gguf::default() };
+    file.text("general.architecture", architecture).text("general.name", "synthetic").vocabulary();
+    let key = |name: &str| format!("{architecture}.{name}");
+    file.number(&key("context_length"), 512)
+        .number(&key("embedding_length"), WIDTH as u32)
+        .number(&key("block_count"), LAYERS)
+        .float(&key("attention.layer_norm_rms_epsilon"), 1e-5)
+        .random("token_embd.weight", &[WIDTH, TOKENS as u64], 1.0)
+        .constant("output_norm.weight", &[WIDTH], 1.0);
+    file
+}
+
+/// A recurrent model (Gu and Dao 2023).
+pub(crate) fn mamba() -> NamedTempFile {
+    let (inner, states, rank) = (2 * WIDTH, 16, 4);
+    let mut file = model("mamba");
+    file.number("mamba.feed_forward_length", 0)
+        .number("mamba.attention.head_count", 0)
+        .number("mamba.ssm.conv_kernel", 4)
+        .number("mamba.ssm.inner_size", inner as u32)
+        .number("mamba.ssm.state_size", states as u32)
+        .number("mamba.ssm.time_step_rank", rank as u32);
+    for layer in 0..LAYERS {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        file.constant(&name("attn_norm.weight"), &[WIDTH], 1.0)
+            .random(&name("ssm_in.weight"), &[WIDTH, 2 * inner], 0.2)
+            .random(&name("ssm_conv1d.weight"), &[4, inner], 0.5)
+            .random(&name("ssm_conv1d.bias"), &[inner], 0.1)
+            .random(&name("ssm_x.weight"), &[inner, rank + 2 * states], 0.2)
+            .random(&name("ssm_dt.weight"), &[rank, inner], 0.2)
+            .random(&name("ssm_dt.bias"), &[inner], 0.1)
+            .constant(&name("ssm_a"), &[states, inner], -1.0)
+            .random(&name("ssm_d"), &[inner], 1.0)
+            .random(&name("ssm_out.weight"), &[inner, WIDTH], 0.2);
+    }
+    file.write()
+}
+
+/// A model every other layer of which looks back 16 tokens only (Gemma 2).
+pub(crate) fn sliding_window() -> NamedTempFile {
+    let mut file = model("gemma2");
+    file.number("gemma2.feed_forward_length", 128)
+        .number("gemma2.attention.head_count", 4)
+        .number("gemma2.attention.head_count_kv", 4)
+        .number("gemma2.attention.key_length", 16)
+        .number("gemma2.attention.value_length", 16)
+        .number("gemma2.attention.sliding_window", 16)
+        .number("gemma2.rope.dimension_count", 16);
+    for layer in 0..LAYERS {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        for norm in ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"] {
+            file.constant(&name(norm), &[WIDTH], 1.0);
+        }
+        for square in ["attn_q", "attn_k", "attn_v", "attn_output"] {
+            file.random(&name(square), &[WIDTH, WIDTH], 0.2);
+        }
+        file.random(&name("ffn_gate"), &[WIDTH, 128], 0.2).random(&name("ffn_up"), &[WIDTH, 128], 0.2).random(
+            &name("ffn_down"),
+            &[128, WIDTH],
+            0.2,
+        );
+    }
+    file.write()
+}
+
+/// A LoRA adapter of rank 4 for the attention of a llama model's first layer.
+pub(crate) fn adapter(width: u64) -> NamedTempFile {
+    let mut file = Gguf { state: 11, ..Gguf::default() };
+    file.text("general.architecture", "llama")
+        .text("general.type", "adapter")
+        .text("adapter.type", "lora")
+        .float("adapter.lora.alpha", 4.0);
+    for part in ["attn_q", "attn_output"] {
+        file.random(&format!("blk.0.{part}.weight.lora_a"), &[width, 4], 0.3);
+        file.random(&format!("blk.0.{part}.weight.lora_b"), &[4, width], 0.3);
+    }
+    file.write()
+}

@@ -1,0 +1,81 @@
+//! Guessing ahead: the same texts in fewer steps.
+use std::path::Path;
+
+use camshaft_tests::{Server, Setup, repository};
+use serde_json::{Value, json};
+
+/// Log-probabilities nearer together than this may change places by rounding, see cache.rs.
+const TIE: f64 = 0.8;
+
+fn serve(model: &str) -> Server {
+    Setup::new().config(&format!("[[model]]\nid = \"demo\"\nthreads = 1\n{model}")).start()
+}
+
+/// A list that repeats itself, which the demo model goes on with.
+fn ask(server: &Server, seed: Option<u64>) -> Value {
+    let prompt = "one two three four one two three four one two three four one two";
+    let temperature = if seed.is_some() { 0.7 } else { 0.0 };
+    let body = json!({"model": "demo", "prompt": prompt, "max_tokens": 60, "temperature": temperature, "seed": seed,
+        "ignore_eos": true, "logprobs": 2});
+    server.client.ask("/v1/completions", &body)
+}
+
+fn tokens(answer: &Value) -> Vec<String> {
+    let tokens = answer["choices"][0]["logprobs"]["tokens"].as_array().unwrap();
+    tokens.iter().map(|token| token.as_str().unwrap().to_owned()).collect()
+}
+
+/// The texts are the same, or part where rounding may have decided.
+fn same(guessed: &Value, plain: &Value) {
+    let (a, b) = (tokens(guessed), tokens(plain));
+    assert_eq!(a.len(), b.len());
+    let Some(at) = (0..a.len()).find(|&at| a[at] != b[at]) else { return };
+    let top = plain["choices"][0]["logprobs"]["top_logprobs"][at].as_object().unwrap();
+    let values: Vec<f64> = top.values().map(|value| value.as_f64().unwrap()).collect();
+    let gap = if values.len() < 2 { 0.0 } else { (values[0] - values[1]).abs() };
+    assert!(gap < TIE, "token {at} of {a:?} and {b:?}, {gap} apart");
+}
+
+fn predictions(answer: &Value) -> (u64, u64) {
+    let details = &answer["usage"]["completion_tokens_details"];
+    let number = |name: &str| details[name].as_u64().unwrap();
+    (number("accepted_prediction_tokens"), number("rejected_prediction_tokens"))
+}
+
+#[test]
+fn prompt_lookup_gives_the_same_text_and_says_how_often_it_was_right() {
+    let (plain, guessing) = (serve(""), serve("draft-tokens = 4\n"));
+    let expected = ask(&plain, None);
+    assert_eq!(predictions(&expected), (0, 0));
+    let answer = ask(&guessing, None);
+    same(&answer, &expected);
+    let (accepted, rejected) = predictions(&answer);
+    assert!(accepted > 10, "{answer}");
+    let count = |result: &str| guessing.metrics().count("camshaft_draft_tokens_total", &[("result", result)]);
+    assert_eq!((count("accepted"), count("rejected")), (accepted as f64, rejected as f64));
+    guessing.wait_until_idle();
+}
+
+#[test]
+fn a_draft_model_gives_the_same_text_too() {
+    let demo = repository().join("config/models/demo.gguf");
+    let (plain, guessing) = (serve(""), serve(&format!("draft-model = {:?}\n", demo.to_string_lossy())));
+    let answer = ask(&guessing, None);
+    same(&answer, &ask(&plain, None));
+    // It guesses for itself, so it is right but for rounding and the end tokens, which are not to be drawn here.
+    assert!(predictions(&answer).0 > 30, "{answer}");
+    guessing.wait_until_idle();
+}
+
+#[test]
+fn a_draft_model_of_another_vocabulary_is_refused() {
+    let Some(folder) = std::env::var_os("CAMSHAFT_MODELS") else {
+        eprintln!("skipped: CAMSHAFT_MODELS is not set, stories260K-f32.gguf is needed");
+        return;
+    };
+    let other = Path::new(&folder).join("stories260K-f32.gguf");
+    let config = format!("[[model]]\nid = \"demo\"\ndraft-model = {:?}\n", other.to_string_lossy());
+    let finished = Setup::new().config(&config).run(&["serve"]);
+    assert_eq!(finished.code, Some(65), "{finished:?}");
+    assert!(finished.stderr.contains("vocabulary of 512 tokens"), "{finished:?}");
+}
