@@ -50,7 +50,8 @@ fn drawn(answer: &Value) -> Vec<(String, f64)> {
 #[test]
 fn four_times_more_than_the_cache_holds_finishes_as_if_it_had_been_alone() {
     // 64 requests of about 110 tokens each want some 7 000 of 1 024.
-    let server = served("context-tokens = 1024\nsequences = 64\nkv-reserve = \"none\"\n");
+    // What rounding makes of a text is kept as well, so the room for that is small enough to be full early.
+    let server = served("context-tokens = 1024\nsequences = 64\nkv-reserve = \"none\"\n[cache]\nram = \"16MiB\"\n");
     let calm = served("context-tokens = 1024\nsequences = 1\nkv-reserve = \"full\"\n");
     let ask = |server: &Server, i: usize| {
         let mut body = body(&prompt(i), 80);
@@ -231,5 +232,6 @@ fn a_session_keeps_its_prefix_while_others_come_and_go() {
     let closed = server.client.ask("/v1/session/close", &json!({"model": "demo", "session_id": "weather"}));
     assert_eq!(closed, json!({"id": "weather", "object": "session.closed", "closed": true}));
     others();
-    assert_eq!(with(&format!("{talk}And now?"), None), 0);
+    // The first token is every prompt's.
+    assert!(with(&format!("{talk}And now?"), None) <= 1);
 }

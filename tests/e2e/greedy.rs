@@ -29,8 +29,9 @@ const PROMPTS: [&str; 8] = [
     "<|user|>Spell \"zebra\" backwards.<|end|><|assistant|>",
 ];
 
-/// Logits that are closer than this are equal but for rounding: keys and values have 11 bits, activations 8.
-const TIE: f32 = 0.05;
+/// Logits that are closer than this may change places by rounding: keys and values have 11 bits, activations 8, and one
+/// that is rounded the other way moves all that follow (by up to 0.53 in cache.rs, where many more batches are tried).
+const TIE: f32 = 0.8;
 
 /// What a generation came to.
 #[derive(Debug, Clone, PartialEq)]
