@@ -18,6 +18,8 @@ pub(crate) struct Target {
     address: String,
     model: String,
     vocabulary: u32,
+    /// Draws nothing at random.
+    greedy: bool,
 }
 
 /// What a stream was like. Moments are absolute.
@@ -42,7 +44,13 @@ impl Stream {
 
 impl Target {
     pub(crate) fn new(name: &str, address: &str, model: &str, vocabulary: u32) -> Self {
-        Self { name: name.to_owned(), address: address.to_owned(), model: model.to_owned(), vocabulary }
+        let (name, address, model) = (name.to_owned(), address.to_owned(), model.to_owned());
+        Self { name, address, model, vocabulary, greedy: false }
+    }
+
+    /// The same, asked to draw nothing at random.
+    pub(crate) fn greedy(self) -> Self {
+        Self { greedy: true, ..self }
     }
 
     /// So many tokens that no one has sent before.
@@ -81,11 +89,12 @@ impl Target {
         self.post("/v1/embeddings", &json!({"model": self.model, "input": inputs}).to_string())
     }
 
-    /// Streams a completion of exactly `tokens`, with OpenAI's default sampling.
+    /// Streams a completion of exactly `tokens`, with OpenAI's default sampling or greedily.
     pub(crate) fn stream(&self, prompt: &[u32], tokens: u32) -> Result<Stream> {
         let body = json!({
             "model": self.model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "stream": true,
             "stream_options": {"include_usage": true},
+            "temperature": if self.greedy { 0.0 } else { 1.0 },
         });
         let sent = Instant::now();
         let (mut frames, mut drawn, mut done) = (Vec::with_capacity(tokens as usize), None, false);

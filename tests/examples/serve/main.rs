@@ -64,6 +64,12 @@ fn main() -> Result<()> {
     if options.wants("embeddings") {
         workloads::embeddings(&options, &targets, &mut report)?;
     }
+    if options.wants("guesses") {
+        let settings = format!(", context-tokens={kv_tokens}, kv-layout={kv_layout:?}, draft-tokens=4");
+        let server = Own::start(&options, &settings)?;
+        let greedy = |address: &str| Target::new("camshaft", address, "m", vocabulary).greedy();
+        workloads::guesses(&options, [greedy(&own.address), greedy(&server.address)], &mut report)?;
+    }
     drop(own);
     if options.wants("pressure") {
         // Half of what 32 requests of 256 tokens want.

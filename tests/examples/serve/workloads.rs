@@ -48,6 +48,23 @@ pub(crate) fn distinct(options: &Options, targets: &[Target], streams: u32, repo
     Ok(())
 }
 
+/// Prompts that repeat themselves, greedy: without guessing ahead, and with.
+pub(crate) fn guesses(options: &Options, targets: [Target; 2], report: &mut Report) -> Result<()> {
+    for streams in [1, 8] {
+        for _ in 0..options.repeats {
+            // The same for all, since how well they can be guessed differs.
+            let prompts: Vec<Vec<u32>> = (0..streams).map(|_| targets[0].fresh(12).repeat(6)).collect();
+            for (target, how) in targets.iter().zip(["plain", "guessing 4 tokens ahead"]) {
+                let begun = Instant::now();
+                let drawn: u32 = target.streams(&prompts, 4 * options.tokens)?.iter().map(|s| s.tokens).sum();
+                let name = format!("{streams} streams, greedy, prompts that repeat themselves, {how}");
+                report.add(&name, "tokens/s", &target.name, f64::from(drawn) / begun.elapsed().as_secs_f64());
+            }
+        }
+    }
+    Ok(())
+}
+
 /// 32 requests at once that begin with the same thousand tokens.
 pub(crate) fn shared(options: &Options, targets: &[Target], report: &mut Report) -> Result<()> {
     for _ in 0..options.repeats {
