@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use camshaft_core::ids::RequestId;
 use camshaft_core::policy::Policies;
 use crossbeam_channel::Sender;
@@ -14,6 +15,7 @@ use crate::backend::{Backend, EmbedBackend, Model, PoolMessage};
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::metrics::Metrics;
+use crate::quota::QuotaStore;
 use crate::readiness::Readiness;
 use crate::template::ChatTemplate;
 
@@ -24,8 +26,10 @@ pub struct ApiLimits {
     pub body_bytes: usize,
     /// Tokens that one choice may generate; a request for more is refused with 400, one that names no number gets this.
     pub max_tokens: u32,
-    /// How long a request may wait for its first token; past it 504.
+    /// How long a request may wait for its first token unless it says so itself; past it 504.
     pub timeout: Duration,
+    /// The longest that a request may ask for.
+    pub max_timeout: Duration,
 }
 
 /// What an [`Api`] is made of.
@@ -37,6 +41,8 @@ pub struct ApiOptions {
     pub registry: prometheus::Registry,
     pub limits: ApiLimits,
     pub readiness: Arc<Readiness>,
+    /// Who keeps the tenants' accounts.
+    pub quotas: Arc<dyn QuotaStore>,
 }
 
 /// The HTTP surface's state, shared by both routers.
@@ -44,8 +50,9 @@ pub struct Api {
     pub models: Vec<Model>,
     pub policies: Arc<dyn Policies>,
     pub registry: prometheus::Registry,
-    pub limits: ApiLimits,
+    limits: ArcSwap<ApiLimits>,
     pub readiness: Arc<Readiness>,
+    pub(crate) quotas: Arc<dyn QuotaStore>,
     pub(crate) metrics: Metrics,
     /// True once the streams that still run are to end.
     cut: watch::Sender<bool>,
@@ -74,7 +81,7 @@ impl Api {
     /// # Errors
     /// A chat template that does not compile, two models of one name, or a registry that has these metrics already.
     pub fn new(options: ApiOptions) -> Result<Arc<Self>, ApiError> {
-        let ApiOptions { models, policies, registry, limits, readiness } = options;
+        let ApiOptions { models, policies, registry, limits, readiness, quotas } = options;
         let metrics = Metrics::register(&registry)?;
         let mut served: Vec<Arc<Served>> = Vec::with_capacity(models.len());
         for model in &models {
@@ -85,7 +92,18 @@ impl Api {
         }
         let next_request = AtomicU64::new(1);
         let cut = watch::Sender::new(false);
-        Ok(Arc::new(Self { models, policies, registry, limits, readiness, metrics, cut, served, next_request }))
+        let limits = ArcSwap::from_pointee(limits);
+        Ok(Arc::new(Self { models, policies, registry, limits, readiness, quotas, metrics, cut, served, next_request }))
+    }
+
+    /// The bounds in force.
+    pub fn limits(&self) -> ApiLimits {
+        **self.limits.load()
+    }
+
+    /// Bounds for requests that come from now on.
+    pub fn set_limits(&self, limits: ApiLimits) {
+        self.limits.store(Arc::new(limits));
     }
 
     /// Ends every generation: clients whose stream has begun get an error frame, the others an error, even where a worker

@@ -8,6 +8,7 @@ use camshaft_core::ids::{SessionId, Token};
 use camshaft_core::message::{Event, Start, WorkerError};
 use camshaft_core::pages::Namespace;
 use camshaft_core::policy::{PolicySet, Priority};
+use camshaft_core::pool::Watermarks;
 use crossbeam_channel::Sender;
 use tokio::sync::{mpsc, oneshot};
 
@@ -75,6 +76,8 @@ pub enum PoolMessage {
         namespace: Namespace,
         session: SessionId,
     },
+    /// Bounds of the queue from now on.
+    Watermarks(Watermarks),
     /// A receiver was dropped: look for generations whose client is gone.
     Wake,
     /// Let go of everything: streams that still run end with an error.
@@ -89,6 +92,8 @@ pub struct Submission {
     pub start: Start,
     pub priority: Priority,
     pub weight: f64,
+    /// Of the queue, for what its tenant has waiting.
+    pub queue_share: Option<f64>,
     /// When the HTTP request was accepted.
     pub accepted: Instant,
     /// How long it may take from `accepted` to the first token.

@@ -1,6 +1,6 @@
 //! `POST /v1/embeddings`.
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
 use axum::{Extension, Json};
@@ -22,9 +22,10 @@ use crate::backend::EmbedJob;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 use crate::observe::Exchange;
+use crate::quota::Grant;
 use crate::request::Context;
 use crate::validate::{self, Judged};
-use crate::{body, completions};
+use crate::{body, completions, params};
 
 const INPUT: &str = "input";
 
@@ -36,6 +37,7 @@ struct EmbedRequest {
     base64: bool,
     /// Numbers of a vector.
     dimensions: u32,
+    timeout: Option<Duration>,
 }
 
 #[derive(Debug, Serialize)]
@@ -75,7 +77,8 @@ pub(crate) async fn embed(
     let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
     let exchange = exchange.ok_or_else(|| ApiError::Internal("a request without an exchange".to_owned()))?;
     api.readiness.admit()?;
-    let text = body::read(request, api.limits.body_bytes).await?;
+    let from_header = params::timeout_header(request.headers(), api.limits().max_timeout)?;
+    let text = body::read(request, api.limits().body_bytes).await?;
     let reading = {
         let (api, caller) = (api.clone(), caller.clone());
         // Many long inputs take a while to tokenize.
@@ -86,7 +89,14 @@ pub(crate) async fn embed(
     exchange.set_model(&request.served.model.id);
     let prompt_tokens = request.inputs.iter().map(|input| input.len() as u64).sum();
     exchange.set_prompt_tokens(prompt_tokens);
-    let vectors = compute(&api, &caller, &request, exchange.started()).await?;
+    let grant = Grant::take(&api.quotas, &caller.principal, prompt_tokens)?.map(|(mut grant, standings)| {
+        exchange.set_standings(standings);
+        grant.set_used(prompt_tokens);
+        grant
+    });
+    let timeout = request.timeout.or(from_header).unwrap_or(api.limits().timeout);
+    let vectors = compute(&api, &caller, &request, exchange.started().checked_add(timeout)).await?;
+    drop(grant);
     api.metrics.of_model(&request.served.model.id).prompt_tokens.inc_by(prompt_tokens);
     Ok(Json(request.render(vectors, prompt_tokens)))
 }
@@ -121,7 +131,8 @@ fn parse(context: Context<'_>, body: &Map<String, Value>) -> Result<EmbedRequest
         }
     };
     let inputs = inputs(&fields, served, embedder.input_tokens)?;
-    Ok(EmbedRequest { served: served.clone(), inputs, base64, dimensions })
+    let timeout = params::timeout(&fields, context.api.limits().max_timeout)?;
+    Ok(EmbedRequest { served: served.clone(), inputs, base64, dimensions, timeout })
 }
 
 /// A string, a list of strings, a list of token ids, or a list of such lists.
@@ -170,10 +181,9 @@ async fn compute(
     api: &Api,
     caller: &Caller,
     request: &EmbedRequest,
-    accepted: Instant,
+    deadline: Option<Instant>,
 ) -> Result<Vec<Vec<f32>>, ApiError> {
     let (reply, answer) = oneshot::channel();
-    let deadline = accepted.checked_add(api.limits.timeout);
     let job = EmbedJob { inputs: request.inputs.clone(), priority: caller.principal.priority, deadline, reply };
     request.served.embedder()?.jobs.try_send(job).map_err(|error| match error {
         TrySendError::Full(_) => ApiError::Overloaded,

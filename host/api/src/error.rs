@@ -6,7 +6,10 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use camshaft_core::message::WorkerError;
 use camshaft_core::policy::{Fault, Hook, Refusal};
+use camshaft_core::quota::{Exceeded, Quota};
 use serde::Serialize;
+
+use crate::quota;
 
 const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
@@ -34,6 +37,8 @@ pub enum ApiError {
     ModelForbidden(String),
     #[error("{}", .0.message)]
     ValidatorRefused(Box<Refusal>),
+    #[error("{}", quota_message(.0))]
+    QuotaExceeded(Box<Exceeded>),
     #[error("{hook} policy failed: {fault}")]
     PolicyFault { hook: Hook, fault: Box<Fault> },
     #[error("validator {index} amended the request to something that is refused: {detail}")]
@@ -132,6 +137,7 @@ impl ApiError {
             }
             Self::ModelForbidden(_) => (403, "permission_error", Some("model_not_allowed"), Unsaid),
             Self::ValidatorRefused(refusal) => (refusal.status, invalid, None, refusal_retry(refusal.status)),
+            Self::QuotaExceeded(exceeded) => quota_answer(exceeded),
             Self::UnknownUrl { .. } => (404, invalid, Some("unknown_url"), Unsaid),
             Self::MethodNotAllowed { .. } => (405, invalid, Some("method_not_allowed"), Unsaid),
             Self::BodyTimeout => (408, invalid, Some("timeout"), Unsaid),
@@ -204,6 +210,7 @@ impl ApiError {
             Self::AuthRefused(_) => Some("auth"),
             Self::ModelForbidden(_) => Some("model_not_allowed"),
             Self::ValidatorRefused(_) => Some("policy"),
+            Self::QuotaExceeded(_) => Some("quota"),
             Self::PolicyFault { .. } | Self::BadAmendment { .. } => Some("policy_fault"),
             Self::NotReady => Some("not_ready"),
             Self::Draining => Some("draining"),
@@ -220,6 +227,33 @@ impl ApiError {
         let code = error.code.map_or_else(|| error.kind.to_owned(), Cow::into_owned);
         ErrorNote { code, reason: self.rejection(), detail: self.detail() }
     }
+}
+
+fn quota_message(exceeded: &Exceeded) -> String {
+    let limit = exceeded.limit;
+    match exceeded.quota {
+        Quota::Requests => format!("your quota of {limit} requests per minute is used up"),
+        Quota::Concurrency => format!("your quota allows {limit} requests at the same time"),
+        Quota::Tokens if exceeded.retry_after.is_none() => {
+            format!("prompt and max_tokens together are over your whole quota of {limit} tokens per minute")
+        }
+        Quota::Tokens => format!("your quota of {limit} tokens per minute does not hold prompt and max_tokens now"),
+    }
+}
+
+/// A quota that will hold the request later is a rate limit, one that never will is insufficient.
+fn quota_answer(exceeded: &Exceeded) -> (u16, &'static str, Option<&'static str>, Retry) {
+    let kind = "rate_limit_error";
+    match (exceeded.quota, exceeded.retry_after) {
+        (_, Some(wait)) => (429, kind, Some("rate_limit_exceeded"), Retry::After(seconds(wait))),
+        (Quota::Concurrency, None) if exceeded.limit > 0 => (429, kind, Some("rate_limit_exceeded"), Retry::After(1)),
+        (_, None) => (429, kind, Some("insufficient_quota"), Retry::Never),
+    }
+}
+
+/// Whole seconds, at least one and at most what clients wait for.
+fn seconds(wait: std::time::Duration) -> u8 {
+    wait.as_secs_f64().ceil().clamp(1.0, 120.0) as u8
 }
 
 fn auth_kind(status: u16) -> &'static str {
@@ -252,6 +286,9 @@ impl IntoResponse for ApiError {
         };
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Self::QuotaExceeded(exceeded) = &self {
+            quota::write_headers(&exceeded.standings, response.headers_mut());
         }
         response.extensions_mut().insert(self.note());
         response

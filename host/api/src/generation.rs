@@ -14,6 +14,7 @@ use crate::backend::{PoolMessage, STREAM_EVENTS, Submission};
 use crate::error::ApiError;
 use crate::metrics::ModelMetrics;
 use crate::observe::Exchange;
+use crate::quota::Grant;
 use crate::request::{GenerationRequest, Prompt};
 
 /// All choices of one request. Dropping it cancels those that still run.
@@ -31,6 +32,7 @@ pub(crate) struct Running {
     first_token_seen: bool,
     metrics: ModelMetrics,
     exchange: Arc<Exchange>,
+    grant: Option<Grant>,
 }
 
 #[derive(Debug)]
@@ -39,11 +41,16 @@ struct Choice {
     events: Option<mpsc::Receiver<Event>>,
     usage: Usage,
     last_token: Option<Instant>,
+    started: bool,
+    /// Tokens that came, known before the end.
+    drawn: u32,
 }
 
 /// What a choice did.
 #[derive(Debug)]
 pub(crate) enum Output {
+    /// It waits, and is the first, second, … in line.
+    Queued(u32),
     Started,
     Delta(Delta),
     Finished(FinishReason),
@@ -72,6 +79,11 @@ impl Running {
         exchange: Arc<Exchange>,
     ) -> Result<Self, ApiError> {
         let prompt_tokens = request.prompt_tokens();
+        let grant = Grant::take(&api.quotas, &caller.principal, request.most_tokens())?;
+        let grant = grant.map(|(grant, standings)| {
+            exchange.set_standings(standings);
+            grant
+        });
         exchange.set_prompt_tokens(prompt_tokens);
         let model = &request.served.model;
         let mut running = Self {
@@ -84,6 +96,7 @@ impl Running {
             first_token_seen: false,
             metrics: api.metrics.of_model(&model.id),
             exchange,
+            grant,
         };
         for (index, prompt) in (0..).zip(request.choices()) {
             let (sender, events) = mpsc::channel(STREAM_EVENTS);
@@ -92,12 +105,13 @@ impl Running {
                 priority: caller.principal.priority,
                 weight: caller.principal.weight,
                 accepted: running.exchange.started(),
-                timeout: Some(api.limits.timeout),
+                queue_share: caller.principal.quotas.queue_share,
+                timeout: Some(request.settings.timeout.unwrap_or(api.limits().timeout)),
                 events: sender,
                 policies: caller.policies.clone(),
             };
             let usage = Usage { prompt_tokens: prompt.tokens.len() as u32, ..Usage::default() };
-            running.choices.push(Choice { events: Some(events), usage, last_token: None });
+            running.choices.push(Choice { events: Some(events), usage, last_token: None, started: false, drawn: 0 });
             running.pool.try_send(PoolMessage::Submit(Box::new(submission))).map_err(|error| match error {
                 TrySendError::Full(_) => ApiError::Overloaded,
                 TrySendError::Disconnected(_) => ApiError::PoolGone,
@@ -136,17 +150,28 @@ impl Running {
         }
     }
 
+    /// Tokens that count against quotas so far: a prompt once its first choice has begun, and what was drawn.
+    fn used(&self) -> u64 {
+        let prompts = self.choices.iter().step_by(self.n.max(1)).filter(|choice| choice.started);
+        let drawn = |choice: &Choice| u64::from(choice.usage.generated_tokens.max(choice.drawn));
+        prompts.map(|choice| u64::from(choice.usage.prompt_tokens)).sum::<u64>()
+            + self.choices.iter().map(drawn).sum::<u64>()
+    }
+
     /// Accounts for an event; `None` if it is not for clients. Without an event the pool let go of the choice.
     fn take(&mut self, index: usize, event: Option<Event>) -> Option<Result<Output, ApiError>> {
         let choice = &mut self.choices[index];
         match event {
+            Some(Event::Queued { position, .. }) => Some(Ok(Output::Queued(position))),
             Some(Event::Started { cached_tokens, .. }) => {
+                choice.started = true;
                 choice.usage.cached_tokens = cached_tokens.min(choice.usage.prompt_tokens);
                 self.metrics.prompt_tokens.inc_by(u64::from(choice.usage.prompt_tokens));
                 self.metrics.prompt_tokens_cached.inc_by(u64::from(choice.usage.cached_tokens));
                 Some(Ok(Output::Started))
             }
             Some(Event::Delta { delta, .. }) => {
+                choice.drawn += delta.tokens;
                 self.measure(index, delta.tokens);
                 Some(Ok(Output::Delta(delta)))
             }
@@ -207,6 +232,10 @@ fn poll_event(choices: &mut [Choice], turn: &mut usize, cx: &mut Context<'_>) ->
 
 impl Drop for Running {
     fn drop(&mut self) {
+        let used = self.used();
+        if let Some(grant) = &mut self.grant {
+            grant.set_used(used);
+        }
         let mut open = false;
         for choice in &mut self.choices {
             open |= choice.events.take().is_some();

@@ -7,12 +7,13 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Version, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use camshaft_core::quota::Standings;
 
 use crate::api::Api;
 use crate::error::{ApiError, ErrorNote};
 use crate::metrics::Metrics;
-use crate::readiness;
 use crate::request_id::{self, X_REQUEST_ID};
+use crate::{quota, readiness};
 
 /// Never sent: the client went away before it had its answer.
 const CLIENT_GONE: u16 = 499;
@@ -32,6 +33,7 @@ pub(crate) struct Exchange {
     outcome: Mutex<Outcome>,
     tenant: OnceLock<String>,
     model: OnceLock<String>,
+    standings: OnceLock<Standings>,
     prompt_tokens: AtomicU64,
     generated_tokens: AtomicU64,
 }
@@ -57,6 +59,7 @@ impl Exchange {
             outcome: Mutex::default(),
             tenant: OnceLock::new(),
             model: OnceLock::new(),
+            standings: OnceLock::new(),
             prompt_tokens: AtomicU64::new(0),
             generated_tokens: AtomicU64::new(0),
         }
@@ -74,6 +77,11 @@ impl Exchange {
     /// `model` is one that is served, never just what a client wrote.
     pub(crate) fn set_model(&self, model: &str) {
         let _ = self.model.set(model.to_owned());
+    }
+
+    /// Where the caller stands with its quotas, for the response's headers.
+    pub(crate) fn set_standings(&self, standings: Standings) {
+        let _ = self.standings.set(standings);
     }
 
     pub(crate) fn set_prompt_tokens(&self, tokens: u64) {
@@ -145,6 +153,9 @@ pub(crate) async fn observe(State(api): State<Arc<Api>>, mut request: Request, n
     let headers = response.headers_mut();
     if let Ok(id) = HeaderValue::from_str(&exchange.id) {
         headers.insert(X_REQUEST_ID, id);
+    }
+    if let Some(standings) = exchange.standings.get() {
+        quota::write_headers(standings, headers);
     }
     // HTTP/2 has no such header: there the server says goodbye on the connection itself.
     if keeps_connections && api.readiness.state() == readiness::State::Draining {

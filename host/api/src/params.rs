@@ -1,4 +1,7 @@
 //! Parameters that chat and plain completions share, checked against the limits.
+use std::time::Duration;
+
+use axum::http::HeaderMap;
 use camshaft_core::ids::{PolicyName, SessionId, Token};
 use camshaft_core::limits::{self, Range};
 use camshaft_core::sampling::{LogitBias, SamplingParams};
@@ -7,6 +10,9 @@ use serde_json::Value;
 use crate::error::ApiError;
 use crate::fields::{self, Fields};
 
+/// Seconds from arrival to the first token.
+const TIMEOUT_HEADER: &str = "x-request-timeout";
+const SHORTEST_TIMEOUT: f64 = 0.001;
 /// Below it a temperature is greedy: dividing logits by less would overflow.
 const GREEDY_TEMPERATURE: f32 = 1e-5;
 /// Not understood by any engine here; absent, null or empty they are harmless.
@@ -17,6 +23,7 @@ const UNSUPPORTED: [&str; 8] =
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds<'a> {
     pub(crate) max_tokens: u32,
+    pub(crate) max_timeout: Duration,
     pub(crate) vocabulary_size: usize,
     pub(crate) samplers: &'a [PolicyName],
 }
@@ -36,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) ignore_eos: bool,
     /// Keeps what the request leaves in the prefix cache.
     pub(crate) session: Option<SessionId>,
+    /// From arrival to the first token.
+    pub(crate) timeout: Option<Duration>,
 }
 
 impl Settings {
@@ -60,6 +69,7 @@ impl Settings {
             samplers: samplers(fields, bounds.samplers)?,
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
             session: session(fields)?,
+            timeout: timeout(fields, bounds.max_timeout)?,
         })
     }
 }
@@ -195,6 +205,28 @@ fn samplers(fields: &Fields<'_>, known: &[PolicyName]) -> Result<Option<Vec<Stri
     list.iter().enumerate().map(name).collect::<Result<_, _>>().map(Some)
 }
 
+/// `timeout`: seconds.
+pub(crate) fn timeout(fields: &Fields<'_>, most: Duration) -> Result<Option<Duration>, ApiError> {
+    let range = Range { min: SHORTEST_TIMEOUT, max: most.as_secs_f64() };
+    Ok(fields.number("timeout", range)?.map(Duration::from_secs_f64))
+}
+
+/// The same as a header, for clients that cannot add a field.
+pub(crate) fn timeout_header(headers: &HeaderMap, most: Duration) -> Result<Option<Duration>, ApiError> {
+    let Some(value) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
+    let range = Range { min: SHORTEST_TIMEOUT, max: most.as_secs_f64() };
+    let seconds = value.to_str().ok().and_then(|text| text.trim().parse::<f64>().ok());
+    match seconds.filter(|&seconds| range.contains(seconds)) {
+        Some(seconds) => Ok(Some(Duration::from_secs_f64(seconds))),
+        None => {
+            let shown = String::from_utf8_lossy(value.as_bytes());
+            let message =
+                format!("{TIMEOUT_HEADER} must be seconds between {} and {}, got {shown:?}", range.min, range.max);
+            Err(ApiError::param(TIMEOUT_HEADER, message))
+        }
+    }
+}
+
 /// `session_id`: a name that the client chose.
 pub(crate) fn session(fields: &Fields<'_>) -> Result<Option<SessionId>, ApiError> {
     let Some(name) = fields.text("session_id")? else { return Ok(None) };
@@ -213,7 +245,8 @@ mod tests {
 
     fn read(body: &Value) -> Result<Settings, ApiError> {
         let samplers = [PolicyName::from("avoid-words")];
-        let bounds = Bounds { max_tokens: 64, vocabulary_size: 256, samplers: &samplers };
+        let max_timeout = Duration::from_secs(600);
+        let bounds = Bounds { max_tokens: 64, max_timeout, vocabulary_size: 256, samplers: &samplers };
         Settings::read(&Fields::of_body(body.as_object().unwrap()), bounds)
     }
 
@@ -324,6 +357,26 @@ mod tests {
         let settings = read(&harmless).unwrap();
         assert!(settings.include_usage && settings.stream);
         assert_eq!(settings.samplers, Some(vec!["avoid-words".to_owned()]));
+    }
+
+    #[test]
+    fn takes_a_timeout_up_to_the_longest_from_field_and_header() {
+        let timeout = |value: Value| read(&json!({"timeout": value})).map(|settings| settings.timeout);
+        assert_eq!(timeout(json!(600)).unwrap(), Some(Duration::from_secs(600)));
+        assert_eq!(timeout(json!(0.001)).unwrap(), Some(Duration::from_millis(1)));
+        assert_eq!(timeout(Value::Null).unwrap(), None);
+        for bad in [json!(600.5), json!(0), json!(-1), json!("1"), json!(1e300)] {
+            assert_eq!(refusal(&json!({"timeout": bad})).0.as_deref(), Some("timeout"));
+        }
+        let header = |text: &'static str| {
+            let headers = HeaderMap::from_iter([(TIMEOUT_HEADER.parse().unwrap(), text.parse().unwrap())]);
+            timeout_header(&headers, Duration::from_secs(600)).map_err(|error| error.to_string())
+        };
+        assert_eq!(header("1.5"), Ok(Some(Duration::from_millis(1500))));
+        for bad in ["601", "0", "soon", "NaN", "-1"] {
+            let error = header(bad).unwrap_err();
+            assert_eq!(error, format!("x-request-timeout must be seconds between 0.001 and 600, got {bad:?}"));
+        }
     }
 
     #[test]

@@ -7,14 +7,14 @@ use camshaft_core::ids::Token;
 use camshaft_core::limits;
 use serde_json::{Map, Value};
 
-use crate::api::{Api, Served};
+use crate::api::{Api, ApiLimits, Served};
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::Running;
 use crate::observe::Exchange;
 use crate::params::{Bounds, Settings};
-use crate::{body, chat, completions, stream, unary, validate};
+use crate::{body, chat, completions, params, stream, unary, validate};
 
 /// Bodies up to this size are parsed and tokenized in place; a longer one moves to a thread that may block, so that it
 /// does not delay other connections.
@@ -68,8 +68,10 @@ pub(crate) async fn complete(
     let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
     let exchange = exchange.ok_or_else(|| ApiError::Internal("a request without an exchange".to_owned()))?;
     api.readiness.admit()?;
-    let text = body::read(request, api.limits.body_bytes).await?;
-    let request = read(endpoint, &api, &caller, text).await?;
+    let from_header = params::timeout_header(request.headers(), api.limits().max_timeout)?;
+    let text = body::read(request, api.limits().body_bytes).await?;
+    let mut request = read(endpoint, &api, &caller, text).await?;
+    request.settings.timeout = request.settings.timeout.or(from_header);
     exchange.set_model(&request.served.model.id);
     let running = Running::submit(&api, &caller, &request, exchange.clone())?;
     match request.settings.stream {
@@ -117,7 +119,8 @@ impl Context<'_> {
     pub(crate) fn settings(&self, fields: &Fields<'_>, served: &Served) -> Result<Settings, ApiError> {
         let samplers = if fields.get("samplers").is_some() { self.caller.policies.samplers() } else { Vec::new() };
         let vocabulary_size = served.model.info.vocabulary.size();
-        Settings::read(fields, Bounds { max_tokens: self.api.limits.max_tokens, vocabulary_size, samplers: &samplers })
+        let ApiLimits { max_tokens, max_timeout, .. } = self.api.limits();
+        Settings::read(fields, Bounds { max_tokens, max_timeout, vocabulary_size, samplers: &samplers })
     }
 
     /// Checks a prompt against the model's context; `param` is the field it came from.
@@ -136,7 +139,7 @@ impl Context<'_> {
         if left == 0 {
             return Err(ApiError::ContextLength { tokens: tokens.len(), context, param });
         }
-        let wanted = settings.max_tokens.unwrap_or(self.api.limits.max_tokens).max(1);
+        let wanted = settings.max_tokens.unwrap_or(self.api.limits().max_tokens).max(1);
         Ok(Prompt { tokens: tokens.into(), max_tokens: wanted.min(left), echo: String::new() })
     }
 }
@@ -156,6 +159,11 @@ impl GenerationRequest {
     /// Each choice with its prompt, in the order of their indices.
     pub(crate) fn choices(&self) -> impl Iterator<Item = &Prompt> {
         self.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, self.settings.n as usize))
+    }
+
+    /// The most tokens that it can come to use.
+    pub(crate) fn most_tokens(&self) -> u64 {
+        self.prompt_tokens() + self.choices().map(|prompt| u64::from(prompt.max_tokens)).sum::<u64>()
     }
 
     /// Length of all prompts together: each counts once, however many choices it has.

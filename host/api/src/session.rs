@@ -26,7 +26,7 @@ pub(crate) async fn close(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<Closed>, ApiError> {
-    let body = body::parse(&body::read(request, api.limits.body_bytes).await?)?;
+    let body = body::parse(&body::read(request, api.limits().body_bytes).await?)?;
     let fields = Fields::of_body(&body);
     let served = api.model_of(&fields, &caller)?;
     let required = || ApiError::param("session_id", "session_id is required");

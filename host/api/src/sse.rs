@@ -6,6 +6,11 @@ pub(crate) const DONE: &[u8] = b"data: [DONE]\n\n";
 /// A comment, which clients skip: keeps proxies from closing a connection where nothing happens for a while.
 pub(crate) const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
+/// Appends a comment that says a number.
+pub(crate) fn comment(out: &mut Vec<u8>, name: &str, number: u32) {
+    out.extend_from_slice(format!(": {name}: {number}\n\n").as_bytes());
+}
+
 /// Appends an event with `payload` as JSON.
 pub(crate) fn write<T: Serialize>(out: &mut Vec<u8>, payload: &T) {
     let start = out.len();

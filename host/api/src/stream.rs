@@ -82,9 +82,13 @@ impl Live {
     }
 
     fn take(&mut self, index: usize, output: Result<Output, ApiError>) {
+        if let Ok(Output::Queued(position)) = output {
+            sse::comment(&mut self.out, "x-queue-position", position);
+            return;
+        }
         self.chunks.open(&mut self.out, index);
         match output {
-            Ok(Output::Started) => {}
+            Ok(Output::Started | Output::Queued(_)) => {}
             Ok(Output::Delta(delta)) => self.chunks.delta(&mut self.out, index, &delta),
             Ok(Output::Finished(reason)) => self.chunks.end(&mut self.out, index, reason),
             Err(error) => {

@@ -31,7 +31,7 @@ pub(crate) async fn tokenize(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<Tokenized>, ApiError> {
-    let body = body::parse(&body::read(request, api.limits.body_bytes).await?)?;
+    let body = body::parse(&body::read(request, api.limits().body_bytes).await?)?;
     let fields = Fields::of_body(&body);
     let served = api.model_of(&fields, &caller)?.clone();
     fields.require("text")?;
@@ -53,7 +53,7 @@ pub(crate) async fn detokenize(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<Detokenized>, ApiError> {
-    let body = body::parse(&body::read(request, api.limits.body_bytes).await?)?;
+    let body = body::parse(&body::read(request, api.limits().body_bytes).await?)?;
     let fields = Fields::of_body(&body);
     let served = api.model_of(&fields, &caller)?;
     fields.require("tokens")?;

@@ -12,7 +12,7 @@ pub(crate) async fn respond(mut running: Running, request: GenerationRequest) ->
     let mut choices: Vec<Collected> = request.choices().map(|prompt| Collected::new(&prompt.echo)).collect();
     while let Some((index, output)) = running.next().await {
         match output? {
-            Output::Started => {}
+            Output::Queued(_) | Output::Started => {}
             Output::Delta(delta) => choices[index].add(delta),
             Output::Finished(reason) => choices[index].reason = Some(reason),
         }

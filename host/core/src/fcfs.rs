@@ -1,18 +1,26 @@
-//! The native scheduler: first come, first served.
+//! The native scheduler: first come, first served within each priority class.
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use crate::ids::RequestId;
 use crate::policy::{Action, Fault, Scheduler, SchedulerEvent, SchedulingPoint};
 
-/// Dispatches in order of arrival, each to the worker with the most free KV. A request that does not fit yet waits at
-/// the head of the line, so that large ones are not starved.
+/// A request that has waited for so long counts as one of the next higher class.
+const AGEING: Duration = Duration::from_secs(30);
+
+/// Dispatches the first class with work, within it in order of arrival, each to the worker with the most free KV. A
+/// request that does not fit yet waits at the head of the line, so that large ones are not starved.
 #[derive(Debug, Default)]
 pub struct Fcfs {
     /// By place in the line: request and KV tokens it may need.
-    line: BTreeMap<u64, (RequestId, u32)>,
-    places: HashMap<RequestId, u64>,
+    line: BTreeMap<Place, (RequestId, u32)>,
+    places: HashMap<RequestId, Place>,
     next_place: u64,
 }
+
+/// The arrival, which lies later for each class: so a request overtakes those of higher classes that came longer after it
+/// than it ages. Then the order in which they were told of.
+type Place = (Duration, u64);
 
 impl Fcfs {
     fn leave(&mut self, id: RequestId) {
@@ -30,7 +38,7 @@ impl Scheduler for Fcfs {
         for event in &point.events {
             match event {
                 SchedulerEvent::Arrived(arrival) => {
-                    let place = self.next_place;
+                    let place = (arrival.arrived + AGEING * arrival.priority as u32, self.next_place);
                     self.next_place += 1;
                     self.line.insert(place, (arrival.id, arrival.prompt_tokens.saturating_add(arrival.max_tokens)));
                     self.places.insert(arrival.id, place);

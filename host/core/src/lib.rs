@@ -17,6 +17,7 @@ pub mod pages;
 pub mod policy;
 pub mod pool;
 pub mod prefix;
+pub mod quota;
 pub mod request;
 pub mod sampling;
 pub mod sequence;

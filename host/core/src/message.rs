@@ -61,6 +61,8 @@ pub struct Start {
 /// Worker to host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Event {
+    /// It still waits, as the first, second, … in line.
+    Queued { id: RequestId, position: u32 },
     /// It has its room in the KV cache; what the facts before it say includes that.
     Admitted { id: RequestId },
     /// It lost its place in the KV cache for now and comes back by itself.
@@ -83,7 +85,8 @@ impl Event {
     /// The request an event speaks of.
     pub fn id(&self) -> Option<RequestId> {
         match self {
-            Event::Admitted { id }
+            Event::Queued { id, .. }
+            | Event::Admitted { id }
             | Event::Parked { id }
             | Event::Started { id, .. }
             | Event::Delta { id, .. }

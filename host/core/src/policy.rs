@@ -91,7 +91,7 @@ pub struct Fault {
     pub detail: String,
 }
 
-/// Priority class: the first class with work goes first.
+/// Priority class: the first class with work goes first. As a number 0, 1 and 2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
@@ -102,11 +102,13 @@ pub enum Priority {
 }
 
 /// Rates a tenant may use; `None` is not limited.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Quotas {
     pub requests_per_minute: Option<u32>,
     pub tokens_per_minute: Option<u32>,
     pub concurrent_requests: Option<u32>,
+    /// In (0, 1]: of the queue, for waiting requests.
+    pub queue_share: Option<f64>,
 }
 
 /// Who calls, as the auth policy says.

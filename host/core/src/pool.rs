@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::engine::EngineLimits;
 use crate::fcfs::Fcfs;
-use crate::ids::{Generation, PolicyName, RequestId, WorkerId};
+use crate::ids::{Generation, PolicyName, RequestId, TenantId, WorkerId};
 use crate::message::{Command, Event, Start, WorkerError};
 use crate::policy::{
     Action, Arrival, Fault, FaultKind, Scheduler, SchedulerEvent, SchedulerHook, SchedulingPoint, WorkerFacts,
@@ -33,9 +33,18 @@ pub enum Output {
     Fail { id: RequestId, error: WorkerError },
 }
 
-/// The queue was at its bound.
+/// How many generations may wait: at `high` the queue stops accepting, at `low` it accepts again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watermarks {
+    /// At least 1.
+    pub high: usize,
+    /// Below `high`.
+    pub low: usize,
+}
+
+/// The queue does not accept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{waiting} requests wait, the queue's bound")]
+#[error("{waiting} requests wait; the queue accepts again at its low watermark")]
 pub struct QueueFull {
     pub waiting: usize,
 }
@@ -86,7 +95,10 @@ pub struct Pool {
     entries: HashMap<RequestId, Entry>,
     next_place: u64,
     waiting: usize,
-    capacity: usize,
+    /// By tenant; none is 0.
+    waiting_of: HashMap<TenantId, usize>,
+    watermarks: Watermarks,
+    accepting: bool,
     reserve: Reserve,
     workers: BTreeMap<WorkerId, WorkerAccount>,
     events: Vec<SchedulerEvent>,
@@ -102,8 +114,8 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// `capacity`: generations that may wait. `reserve`: as its workers do.
-    pub fn new(hook: Arc<dyn SchedulerHook>, capacity: usize, reserve: Reserve) -> Self {
+    /// `reserve`: as its workers do.
+    pub fn new(hook: Arc<dyn SchedulerHook>, watermarks: Watermarks, reserve: Reserve) -> Self {
         let mut pool = Self {
             scheduler: Box::new(Fcfs::default()),
             policy: None,
@@ -114,7 +126,9 @@ impl Pool {
             entries: HashMap::new(),
             next_place: 0,
             waiting: 0,
-            capacity,
+            waiting_of: HashMap::new(),
+            watermarks,
+            accepting: true,
             reserve,
             workers: BTreeMap::new(),
             events: Vec::new(),
@@ -163,17 +177,61 @@ impl Pool {
         self.workers.values().map(WorkerAccount::facts).collect()
     }
 
-    /// A generation arrives. `arrival.arrived` is now.
-    pub fn submit(&mut self, arrival: Arrival, start: Box<Start>) -> Result<(), QueueFull> {
-        if self.waiting >= self.capacity {
+    /// A generation arrives. `arrival.arrived` is now; `share`: of the queue, for what its tenant has waiting.
+    pub fn submit(&mut self, arrival: Arrival, start: Box<Start>, share: Option<f64>) -> Result<(), QueueFull> {
+        let most = share.map_or(usize::MAX, |share| ((self.watermarks.high as f64 * share) as usize).max(1));
+        let own = self.waiting_of.get(&arrival.tenant).copied().unwrap_or(0);
+        if !self.accepting || own >= most {
             return Err(QueueFull { waiting: self.waiting });
         }
+        *self.waiting_of.entry(arrival.tenant.clone()).or_default() += 1;
         self.events.push(SchedulerEvent::Arrived(arrival.clone()));
         let entry = Entry { stage: Stage::Waiting, arrival, start: Some(start), place: self.next_place };
         self.entries.insert(entry.arrival.id, entry);
         self.next_place += 1;
         self.waiting += 1;
+        self.note_crossing();
         Ok(())
+    }
+
+    /// Bounds the queue anew; what waits already goes on waiting.
+    pub fn set_watermarks(&mut self, watermarks: Watermarks) {
+        self.watermarks = watermarks;
+        // Between the new marks it is as if it had come from below.
+        self.accepting = self.waiting < watermarks.high;
+        self.note_crossing();
+    }
+
+    /// Whether a generation may come.
+    pub fn accepts(&self) -> bool {
+        self.accepting
+    }
+
+    fn no_longer_waits(&mut self, tenant: Option<TenantId>) {
+        self.waiting -= 1;
+        self.note_crossing();
+        let Some(tenant) = tenant else { return };
+        if let Some(own) = self.waiting_of.get_mut(&tenant) {
+            *own -= 1;
+            if *own == 0 {
+                self.waiting_of.remove(&tenant);
+            }
+        }
+    }
+
+    fn note_crossing(&mut self) {
+        if self.waiting >= self.watermarks.high {
+            self.accepting = false;
+        } else if self.waiting <= self.watermarks.low {
+            self.accepting = true;
+        }
+    }
+
+    /// Waiting generations in the order in which the native scheduler would serve them.
+    pub fn queue(&self) -> Vec<&Arrival> {
+        let mut waiting: Vec<&Entry> = self.entries.values().filter(|e| e.stage == Stage::Waiting).collect();
+        waiting.sort_unstable_by_key(|entry| (entry.arrival.priority, entry.place));
+        waiting.into_iter().map(|entry| &entry.arrival).collect()
     }
 
     /// The client of a generation is gone.
@@ -190,8 +248,8 @@ impl Pool {
     }
 
     fn forget_waiting(&mut self, id: RequestId) {
-        self.entries.remove(&id);
-        self.waiting -= 1;
+        let entry = self.entries.remove(&id);
+        self.no_longer_waits(entry.map(|entry| entry.arrival.tenant));
         self.events.push(SchedulerEvent::Cancelled { id });
     }
 
@@ -239,7 +297,7 @@ impl Pool {
                 }
             }
             Event::Parked { id } => self.events.push(SchedulerEvent::Parked { id: *id }),
-            Event::Delta { .. } => {}
+            Event::Queued { .. } | Event::Delta { .. } => {}
         }
     }
 
@@ -270,6 +328,7 @@ impl Pool {
         let waiting = self.entries.values().filter(|e| e.stage == Stage::Waiting).count();
         let on_workers = self.entries.len() - waiting;
         waiting == self.waiting
+            && self.waiting_of.values().sum::<usize>() == waiting
             && self.workers.values().all(|w| w.running <= w.sequences && w.on_their_way.len() <= w.running as usize)
             && self.workers.values().map(|w| w.running as usize).sum::<usize>() == on_workers
     }
@@ -468,9 +527,10 @@ impl Pool {
                 let (Ok(()), Some(start)) = (entry.stage.dispatch(worker), entry.start.take()) else { return };
                 account.on_their_way.insert(id, need);
                 account.running += 1;
-                self.waiting -= 1;
                 self.events.push(SchedulerEvent::Dispatched { id, worker });
                 let waited = self.now.saturating_sub(entry.arrival.arrived);
+                let tenant = entry.arrival.tenant.clone();
+                self.no_longer_waits(Some(tenant));
                 out.push(Output::Start { worker, start, waited });
             }
         }

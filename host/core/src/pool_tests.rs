@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::message::{FinishReason, Usage};
 use crate::pages::Namespace;
+use crate::policy::Priority;
 use crate::sampling::SamplingParams;
 
 const LIMITS: EngineLimits = EngineLimits { sequences: 2, kv_tokens: 100, batch_tokens: 64, context_tokens: 100 };
@@ -90,13 +91,13 @@ fn start(id: u64) -> Box<Start> {
 }
 
 fn pool(hook: &Arc<Scripted>) -> Pool {
-    let mut pool = Pool::new(hook.clone(), 4, Reserve::Full);
+    let mut pool = Pool::new(hook.clone(), Watermarks { high: 4, low: 3 }, Reserve::Full);
     pool.add_worker(W, LIMITS);
     pool
 }
 
 fn submit(pool: &mut Pool, id: u64, now: Duration) -> Result<(), QueueFull> {
-    pool.submit(arrival(id, now), start(id))
+    pool.submit(arrival(id, now), start(id), None)
 }
 
 fn finished(id: u64) -> Event {
@@ -123,6 +124,80 @@ fn dispatches_in_order_of_arrival_as_room_comes_free() {
 }
 
 #[test]
+fn stops_accepting_at_the_high_mark_and_accepts_again_at_the_low_one() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = Pool::new(hook, Watermarks { high: 4, low: 2 }, Reserve::Full);
+    (1..=4).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    assert_eq!(submit(&mut pool, 5, ms(0)), Err(QueueFull { waiting: 4 }));
+    pool.cancel(RequestId(1));
+    assert_eq!(submit(&mut pool, 5, ms(0)), Err(QueueFull { waiting: 3 }), "between the marks nothing changes");
+    pool.cancel(RequestId(2));
+    assert!(pool.accepts() && submit(&mut pool, 5, ms(0)).is_ok());
+    pool.set_watermarks(Watermarks { high: 3, low: 1 });
+    assert!(!pool.accepts());
+    pool.set_watermarks(Watermarks { high: 9, low: 1 });
+    assert!(pool.accepts() && pool.check());
+}
+
+#[test]
+fn a_tenant_takes_no_more_of_the_queue_than_its_share() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = Pool::new(hook, Watermarks { high: 8, low: 2 }, Reserve::Full);
+    let mut of = |id: u64, tenant: &str, share| {
+        pool.submit(Arrival { tenant: tenant.into(), ..arrival(id, ms(0)) }, start(id), share).is_ok()
+    };
+    assert!(of(1, "a", Some(0.25)) && of(2, "a", Some(0.25)) && !of(3, "a", Some(0.25)));
+    assert!(of(4, "b", Some(0.01)) && !of(5, "b", Some(0.01)), "one may always wait");
+    assert!(of(6, "c", None));
+    pool.cancel(RequestId(1));
+    assert!(pool.submit(Arrival { tenant: "a".into(), ..arrival(7, ms(0)) }, start(7), Some(0.25)).is_ok());
+    assert!(pool.check());
+}
+
+#[test]
+fn natively_the_first_class_goes_first_and_a_low_request_ages() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = pool(&hook);
+    let now = Duration::from_secs(100);
+    let mut add = |id: u64, at: u64, priority| {
+        let arrival = Arrival { priority, ..arrival(id, Duration::from_secs(at)) };
+        pool.submit(arrival, start(id), None).unwrap();
+    };
+    add(1, 30, Priority::Low);
+    add(2, 89, Priority::High);
+    add(3, 91, Priority::High);
+    add(4, 10, Priority::Normal);
+    // 30 s lift by a class: the normal one stands where a high one of 40 s would, the low one where one of 90 s would.
+    let mut order = started(&pool.schedule(now));
+    while order.len() < 4 {
+        pool.worker_event(W, &finished(order[order.len() - 1]));
+        order.extend(started(&pool.schedule(now)));
+    }
+    assert_eq!(order, [4, 2, 1, 3]);
+}
+
+proptest! {
+    #[test]
+    fn the_queue_opens_and_closes_at_its_marks_only(acts in prop::collection::vec(any::<bool>(), 0..200)) {
+        let mut pool = Pool::new(Arc::new(Scripted::default()), Watermarks { high: 10, low: 5 }, Reserve::Full);
+        let (mut next, mut live, mut open) = (0, Vec::new(), true);
+        for arrives in acts {
+            if arrives {
+                next += 1;
+                prop_assert_eq!(submit(&mut pool, next, ms(0)).is_ok(), open);
+                if open {
+                    live.push(next);
+                }
+            } else if let Some(id) = live.pop() {
+                pool.cancel(RequestId(id));
+            }
+            open = if live.len() >= 10 { false } else if live.len() <= 5 { true } else { open };
+            prop_assert_eq!(pool.accepts(), open);
+        }
+    }
+}
+
+#[test]
 fn a_cancelled_generation_leaves_the_queue_or_is_reported_to_its_worker_once() {
     let hook = Arc::new(Scripted::default());
     let mut pool = pool(&hook);
@@ -143,7 +218,7 @@ fn a_deadline_is_kept_at_the_bound() {
     let mut pool = pool(&hook);
     (1..=2).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
     pool.schedule(ms(0));
-    pool.submit(Arrival { deadline: Some(ms(100)), ..arrival(3, ms(0)) }, start(3)).unwrap();
+    pool.submit(Arrival { deadline: Some(ms(100)), ..arrival(3, ms(0)) }, start(3), None).unwrap();
     assert_eq!(pool.next_deadline(), Some(ms(100)));
     assert_eq!(pool.schedule(ms(99)), []);
     assert_eq!(pool.schedule(ms(100)), [Output::Fail { id: RequestId(3), error: WorkerError::DeadlineExceeded }]);

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use camshaft_core::limits;
+use camshaft_core::pool::Watermarks;
 use camshaft_core::worker::Reserve;
 use camshaft_engine::{AdapterOptions, EngineOptions, KvLayout, KvType};
 
@@ -103,10 +104,11 @@ impl ModelConfig {
 
 #[derive(Debug, Clone)]
 pub struct QueueConfig {
-    /// Waiting requests of one model; a further one is refused with 429.
-    pub high_watermark: usize,
-    /// From arrival to the first token.
+    pub watermarks: Watermarks,
+    /// From arrival to the first token, for a request that does not say.
     pub timeout: Duration,
+    /// The longest that a request may ask for.
+    pub max_timeout: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -174,7 +176,14 @@ impl Config {
     fn from_raw(raw: raw::Raw) -> Result<Self, ServerError> {
         let without_effect = raw.without_effect();
         within("queue.high-watermark", raw.queue.high_watermark, 1, 1_000_000)?;
-        within("queue.low-watermark", raw.queue.low_watermark.unwrap_or(0), 0, raw.queue.high_watermark)?;
+        let low_watermark = raw.queue.low_watermark.unwrap_or(raw.queue.high_watermark * 3 / 4);
+        within("queue.low-watermark", low_watermark, 0, raw.queue.high_watermark - 1)?;
+        if raw.queue.max_timeout.0 < raw.queue.timeout.0 {
+            let (most, timeout) = (raw.queue.max_timeout.0, raw.queue.timeout.0);
+            return Err(ServerError::Config(format!(
+                "queue.max-timeout must be at least queue.timeout ({timeout:?}), got {most:?}"
+            )));
+        }
         within("limits.max-tokens", raw.limits.max_tokens, 1, 1 << 24)?;
         within("limits.connections", raw.limits.connections, 1, 1_000_000)?;
         within("limits.body (bytes)", raw.limits.body.0, 1 << 10, 1 << 30)?;
@@ -186,7 +195,11 @@ impl Config {
             listen: address("listen", &raw.listen)?,
             admin_listen: admin.map(|text| address("admin.listen", text)).transpose()?,
             models: models(raw.model)?,
-            queue: QueueConfig { high_watermark: raw.queue.high_watermark as usize, timeout: raw.queue.timeout.0 },
+            queue: QueueConfig {
+                watermarks: Watermarks { high: raw.queue.high_watermark as usize, low: low_watermark as usize },
+                timeout: raw.queue.timeout.0,
+                max_timeout: raw.queue.max_timeout.0,
+            },
             cache: CacheConfig { ram_bytes: raw.cache.ram.0, session_ttl: raw.cache.session_ttl.0, disk },
             policy: PolicyDirConfig { dir: raw.policy.dir.relative(), poll: raw.policy.poll.0 },
             limits: LimitsConfig {

@@ -18,6 +18,8 @@ use crate::worker_thread::{WorkerMessage, WorkerReport};
 
 /// How often the queue is looked over although nothing happened (a swapped scheduler, a client that left).
 const LOOK_OVER: Duration = Duration::from_millis(50);
+/// How often those who wait hear of their place in line.
+const POSITIONS: Duration = Duration::from_secs(1);
 /// Messages taken in before the scheduler is asked again.
 const BURST: usize = 1024;
 
@@ -34,7 +36,7 @@ pub(crate) struct PoolSetup {
 /// Starts the thread. It ends when the sender of `submissions` is gone, and lets go of its workers then.
 pub(crate) fn spawn(setup: PoolSetup, model: &str) -> Result<JoinHandle<()>, ServerError> {
     let builder = std::thread::Builder::new().name(format!("pool-{model}"));
-    let thread = PoolThread { setup, streams: HashMap::new() };
+    let thread = PoolThread { setup, streams: HashMap::new(), told: Instant::now() };
     builder.spawn(move || thread.run()).map_err(|error| ServerError::internal("start a pool thread", error))
 }
 
@@ -42,12 +44,15 @@ struct PoolThread {
     setup: PoolSetup,
     /// Receiving sides of waiting generations.
     streams: HashMap<RequestId, Stream>,
+    /// When those who wait last heard of their place.
+    told: Instant,
 }
 
 impl PoolThread {
     fn run(mut self) {
         while self.take_messages() {
             self.schedule();
+            self.tell_positions();
             self.publish();
         }
     }
@@ -97,6 +102,7 @@ impl PoolThread {
                     self.send(worker, WorkerMessage::Command(Command::CloseSession { namespace, session }));
                 }
             }
+            PoolMessage::Watermarks(watermarks) => self.setup.pool.set_watermarks(watermarks),
             PoolMessage::Wake => self.sweep(),
             PoolMessage::Stop => {
                 self.fail_waiting();
@@ -108,7 +114,7 @@ impl PoolThread {
     }
 
     fn submit(&mut self, submission: Submission) {
-        let Submission { start, priority, weight, accepted, timeout, events, policies } = submission;
+        let Submission { start, priority, weight, queue_share, accepted, timeout, events, policies } = submission;
         let id = start.id;
         let fail = |error| drop(events.try_send(Event::Failed { id, error }));
         if !self.setup.pool.is_healthy() {
@@ -126,7 +132,7 @@ impl PoolThread {
             max_tokens: start.max_tokens,
             cached_tokens: 0,
         };
-        match self.setup.pool.submit(arrival, Box::new(start)) {
+        match self.setup.pool.submit(arrival, Box::new(start), queue_share) {
             Ok(()) => drop(self.streams.insert(id, Stream::new(events, policies))),
             Err(_) => fail(WorkerError::QueueFull),
         }
@@ -153,6 +159,18 @@ impl PoolThread {
         for id in waiting {
             self.setup.pool.cancel(id);
             self.fail(id, WorkerError::WorkerGone);
+        }
+    }
+
+    fn tell_positions(&mut self) {
+        if self.streams.is_empty() || self.told.elapsed() < POSITIONS {
+            return;
+        }
+        self.told = Instant::now();
+        for (position, arrival) in (1..).zip(self.setup.pool.queue()) {
+            if let Some(stream) = self.streams.get(&arrival.id) {
+                stream.tell(Event::Queued { id: arrival.id, position });
+            }
         }
     }
 

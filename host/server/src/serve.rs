@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use camshaft_api::{Api, ApiLimits, ApiOptions, Backend, EmbedBackend, Model, Readiness};
+use camshaft_api::{Api, ApiLimits, ApiOptions, Backend, EmbedBackend, LocalQuotas, Model, Readiness};
 use camshaft_core::engine::Engine;
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
@@ -161,8 +161,10 @@ fn load(config: &Config, registry: Registry) -> Result<Loaded, ServerError> {
             body_bytes: config.limits.body_bytes,
             max_tokens: config.limits.max_tokens,
             timeout: config.queue.timeout,
+            max_timeout: config.queue.max_timeout,
         },
         readiness: Arc::new(Readiness::new()),
+        quotas: Arc::new(LocalQuotas::default()),
     });
     let api = api.map_err(|error| ServerError::BadData(error.to_string()))?;
     Ok(Loaded { api, policies })
@@ -217,7 +219,7 @@ fn start_model(
         None => None,
     };
     let begun = Instant::now();
-    let mut pool = Pool::new(policies.clone(), all.queue.high_watermark, config.kv_reserve);
+    let mut pool = Pool::new(policies.clone(), all.queue.watermarks, config.kv_reserve);
     let (reports_in, reports) = crossbeam_channel::bounded(REPORTS);
     let mut workers = BTreeMap::new();
     for number in 0..config.workers {
@@ -305,7 +307,7 @@ fn start_embedder(
     info.context_tokens = input_tokens;
     tracing::info!(model = config.id, name = info.name, dimensions, input_tokens, "embedding model loaded");
     let backend = Backend::Embed(EmbedBackend {
-        jobs: embed_thread::spawn(embedder, &config.id, all.queue.high_watermark)?,
+        jobs: embed_thread::spawn(embedder, &config.id, all.queue.watermarks.high)?,
         input_tokens,
         dimensions,
         shorter_dimensions: config.dimensions.clone(),

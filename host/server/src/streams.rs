@@ -36,6 +36,11 @@ impl Stream {
         let _ = self.events.try_send(event);
     }
 
+    /// What may be missed: of a reader who is behind it is kept back.
+    pub(crate) fn tell(&self, event: Event) {
+        let _ = self.events.try_send(event);
+    }
+
     /// Whether something waits for room in the channel.
     fn is_behind(&self) -> bool {
         self.held.is_some() || self.end.is_some()

@@ -57,6 +57,9 @@ fn checked_key(index: usize, entry: KeySettings) -> Result<Key, String> {
     if !(entry.weight > 0.0 && entry.weight <= 1000.0) {
         return Err(format!("key {name:?}: weight must be above 0 and at most 1000, not {}", entry.weight));
     }
+    if let Some(share) = entry.queue_share.filter(|&share| !(share > 0.0 && share <= 1.0)) {
+        return Err(format!("key {name:?}: queue-share must be above 0 and at most 1, not {share}"));
+    }
     let priority = match entry.priority {
         PriorityClass::High => Priority::High,
         PriorityClass::Normal => Priority::Normal,
@@ -66,6 +69,7 @@ fn checked_key(index: usize, entry: KeySettings) -> Result<Key, String> {
         requests_per_minute: entry.requests_per_minute,
         tokens_per_minute: entry.tokens_per_minute,
         concurrent_requests: entry.concurrent_requests,
+        queue_share: entry.queue_share,
     };
     let principal = Principal {
         priority,

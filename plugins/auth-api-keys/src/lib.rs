@@ -17,6 +17,7 @@
 //! | `weight` | share of the service against other tenants, above 0 and at most 1000. Default 1 |
 //! | `allowed-models` | list of model ids. Default: all |
 //! | `requests-per-minute`, `tokens-per-minute`, `concurrent-requests` | quotas of the tenant. Default: none |
+//! | `queue-share` | share of the queue that the tenant's waiting requests may take, above 0 and at most 1. Default: all |
 //! | `cache-namespace` | namespace of the prefix cache. Default: the tenant's own |
 #![forbid(unsafe_code)]
 

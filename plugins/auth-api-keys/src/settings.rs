@@ -24,6 +24,7 @@ pub struct KeySettings {
     pub requests_per_minute: Option<u32>,
     pub tokens_per_minute: Option<u32>,
     pub concurrent_requests: Option<u32>,
+    pub queue_share: Option<f64>,
     pub cache_namespace: Option<String>,
 }
 

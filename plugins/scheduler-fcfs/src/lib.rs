@@ -1,14 +1,16 @@
 //! Scheduler policy: first come, first served.
 //!
-//! Requests go in the order of their arrival, a parked one with its first arrival, to the first worker with a free
-//! sequence and enough KV cache for prompt and output. While the first in line has no room, everybody waits, so that
+//! Requests go in the order of their arrival to the first worker with a free sequence and enough KV cache for prompt
+//! and output. While the first in line has no room, everybody waits, so that
 //! small requests never starve a large one.
 //!
 //! | setting | |
 //! |---|---|
 //! | `priority-classes` | `true` (default): the order is kept within each priority class, and the first class with work goes first. `false`: one line for all |
+//! | `ageing` | a request that has waited for so long counts as one of the next higher class: `"30s"` (default), milliseconds as a number |
 #![forbid(unsafe_code)]
 
+use camshaft_plugin::Span;
 use camshaft_plugin::scheduler::{Actions, Arrival, Book, Point, Policy, Room};
 use serde::Deserialize;
 
@@ -17,19 +19,21 @@ use serde::Deserialize;
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Settings {
     pub priority_classes: bool,
+    pub ageing: Span,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { priority_classes: true }
+        Self { priority_classes: true, ageing: Span { ms: 30_000 } }
     }
 }
 
 /// The policy.
 #[derive(Debug)]
 pub struct FirstComeFirstServed {
-    /// Keyed by class and arrival.
-    book: Book<(u8, u64)>,
+    /// Keyed by the arrival, which lies later for each class: a request overtakes those of higher classes that came
+    /// longer after it than it ages.
+    book: Book<u64>,
 }
 
 impl Policy for FirstComeFirstServed {
@@ -38,9 +42,8 @@ impl Policy for FirstComeFirstServed {
     type Settings = Settings;
 
     fn new(settings: Settings) -> Result<Self, String> {
-        let by_class: fn(&Arrival) -> (u8, u64) = |request| (request.class(), request.arrived_ms);
-        let one_line: fn(&Arrival) -> (u8, u64) = |request| (0, request.arrived_ms);
-        Ok(Self { book: Book::new(if settings.priority_classes { by_class } else { one_line }) })
+        let ageing_ms = if settings.priority_classes { settings.ageing.ms } else { 0 };
+        Ok(Self { book: Book::new(move |request: &Arrival| request.aged_ms(ageing_ms)) })
     }
 
     fn schedule(&mut self, point: &Point) -> Actions {

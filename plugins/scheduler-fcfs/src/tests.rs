@@ -100,12 +100,22 @@ fn forgets_cancelled_requests_and_never_dispatches_one_twice() {
 }
 
 #[test]
-fn a_parked_request_waits_again_with_its_first_arrival() {
+fn regression_a_parked_request_is_left_to_its_worker() {
     let mut policy = policy("{}");
     policy.schedule(&point(&[arrival(1, 1, 10), arrival(2, 2, 10)], &[worker(1, 1, 90)]));
     let mut next = point(&[], &[worker(1, 1, 90)]);
     next.parked_ids.push(1);
-    assert_eq!(dispatched(&policy.schedule(&next)), [(1, 1)]);
+    assert_eq!(dispatched(&policy.schedule(&next)), [(2, 1)]);
+}
+
+#[test]
+fn a_low_request_is_overtaken_until_it_has_aged_and_not_longer() {
+    let low = Arrival { priority: Priority::Low, ..arrival(1, 0, 10) };
+    for (arrived_ms, first) in [(1, 2), (19_999, 2), (20_001, 1)] {
+        let high = Arrival { priority: Priority::High, ..arrival(2, arrived_ms, 10) };
+        let actions = policy(r#"{"ageing": "10s"}"#).schedule(&point(&[low, high], &[worker(1, 1, 1000)]));
+        assert_eq!(dispatched(&actions), [(first, 1)], "high after {arrived_ms} ms");
+    }
 }
 
 #[test]

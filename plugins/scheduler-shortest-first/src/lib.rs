@@ -10,24 +10,21 @@
 //! | `priority-classes` | `true` (default): the first priority class with work goes first (after what has waited too long). `false`: one line for all |
 #![forbid(unsafe_code)]
 
-mod wait;
-
+use camshaft_plugin::Span;
 use camshaft_plugin::scheduler::{Actions, Arrival, Book, Point, Policy, Room};
 use serde::Deserialize;
-
-pub use wait::MaxWait;
 
 /// `[settings]`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Settings {
-    pub max_wait: MaxWait,
+    pub max_wait: Span,
     pub priority_classes: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { max_wait: MaxWait { ms: 10_000 }, priority_classes: true }
+        Self { max_wait: Span { ms: 10_000 }, priority_classes: true }
     }
 }
 

@@ -89,7 +89,8 @@ fn keeps_its_book_through_dispatch_parking_and_the_end() {
     parked.dispatched_ids.push(1);
     parked.dispatched_workers.push(1);
     parked.parked_ids.push(1);
-    assert_eq!(dispatched(&policy.schedule(&parked)), [(1, 1)]);
+    // The parked one is its worker's.
+    assert_eq!(dispatched(&policy.schedule(&parked)), [(2, 1)]);
     let mut ended = point(&[], &[]);
     ended.finished_ids.push(1);
     ended.finished_generated.push(5);

@@ -44,7 +44,12 @@ impl Principal {
             tenant: tenant.into(),
             priority: Priority::Normal,
             weight: 1.0,
-            quotas: Quotas { requests_per_minute: None, tokens_per_minute: None, concurrent_requests: None },
+            quotas: Quotas {
+                requests_per_minute: None,
+                tokens_per_minute: None,
+                concurrent_requests: None,
+                queue_share: None,
+            },
             allowed_models: None,
             cache_namespace: None,
         }

@@ -39,8 +39,10 @@ mod refusal;
 pub mod sampler;
 pub mod scheduler;
 mod settings;
+mod span;
 pub mod validator;
 
 pub use bindings::host::camshaft::policy::types::{Priority, Refusal};
 pub use bindings::host::camshaft::policy::{clock, random, state, vocabulary};
 pub use settings::NoSettings;
+pub use span::Span;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use camshaft_api::{Api, ApiError, ApiLimits, ApiOptions, Readiness, public_router};
+use camshaft_api::{Api, ApiError, ApiOptions, LocalQuotas, Readiness, public_router};
 use camshaft_core::message::{FinishReason, WorkerError};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::fixture::{BODY_BYTES, MAX_TOKENS, Server, chat_body, request};
+use crate::fixture::{BODY_BYTES, LIMITS, MAX_TOKENS, Server, chat_body, request};
 use crate::policies::{Fixed, Rules};
 use crate::pool::{Pool, Step};
 
@@ -235,7 +235,8 @@ fn loading(template: &str) -> Result<Arc<Api>, ApiError> {
         models: vec![model],
         policies: Arc::new(Fixed(Arc::new(Rules::default()))),
         registry: prometheus::Registry::new(),
-        limits: ApiLimits { body_bytes: BODY_BYTES, max_tokens: MAX_TOKENS, timeout: Duration::from_secs(60) },
+        limits: LIMITS,
+        quotas: Arc::new(LocalQuotas::default()),
         readiness: Arc::new(Readiness::new()),
     })
 }

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
 use camshaft_api::backend::{Backend, Model};
-use camshaft_api::{Api, ApiLimits, ApiOptions, Readiness, admin_router, public_router};
+use camshaft_api::{Api, ApiLimits, ApiOptions, LocalQuotas, Readiness, admin_router, public_router};
 use camshaft_core::engine::{ModelInfo, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
 use camshaft_core::message::Start;
@@ -48,6 +48,13 @@ impl Tokenizer for Bytes {
         tokens
     }
 }
+
+pub(crate) const LIMITS: ApiLimits = ApiLimits {
+    body_bytes: BODY_BYTES,
+    max_tokens: MAX_TOKENS,
+    timeout: Duration::from_secs(60),
+    max_timeout: Duration::from_secs(600),
+};
 
 pub(crate) struct Server {
     pub(crate) api: Arc<Api>,
@@ -90,7 +97,8 @@ impl Server {
             models: vec![model("demo"), model("org/secret")],
             policies: Arc::new(Fixed(Arc::new(rules))),
             registry: prometheus::Registry::new(),
-            limits: ApiLimits { body_bytes: BODY_BYTES, max_tokens: MAX_TOKENS, timeout: Duration::from_secs(60) },
+            limits: LIMITS,
+            quotas: Arc::new(LocalQuotas::default()),
             readiness,
         });
         let api = api.unwrap();

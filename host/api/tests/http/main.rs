@@ -8,6 +8,7 @@ mod errors;
 mod fixture;
 mod policies;
 mod pool;
+mod quotas;
 mod streaming;
 mod surface;
 mod validators;

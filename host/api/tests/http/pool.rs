@@ -10,6 +10,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 /// What a choice does, in order. The channel closes after the last step unless that is `Hold`.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
+    Queued(u32),
     Started(u32),
     Text(&'static str),
     /// Text with the log-probabilities of its bytes as tokens, each with the next byte as the one alternative.
@@ -53,6 +54,7 @@ impl Pool {
                         }
                     }
                     PoolMessage::CloseSession { namespace, session } => closing.send((namespace, session)).unwrap(),
+                    PoolMessage::Watermarks(_) => {}
                     PoolMessage::Stop => held.clear(),
                 }
             }
@@ -73,6 +75,7 @@ fn play(submission: Submission, script: &Script) -> Option<Submission> {
     let id = start.id;
     for step in script(start) {
         let event = match step {
+            Step::Queued(position) => Event::Queued { id, position },
             Step::Started(cached_tokens) => Event::Started { id, cached_tokens },
             Step::Text(text) => Event::Delta { id, delta: delta(text, false) },
             Step::Scored(text) => Event::Delta { id, delta: delta(text, true) },

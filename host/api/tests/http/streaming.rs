@@ -37,6 +37,22 @@ async fn sends_role_content_end_and_done() {
 }
 
 #[tokio::test]
+async fn tells_who_waits_of_its_place_in_line_by_comments() {
+    let script = |end: Step| vec![Step::Queued(3), Step::Queued(1), end, Step::Finished(FinishReason::Stop, 0)];
+    let server = Server::scripted(move |_| script(Step::Started(0)));
+    let reply = server.chat(json!({"stream": true})).await;
+    assert!(reply.text.starts_with(": x-queue-position: 3\n\n: x-queue-position: 1\n\ndata: "), "{}", reply.text);
+    assert!(reply.events().1);
+    assert_eq!(server.chat(json!({})).await.status, 200);
+    // An error while it waits comes in the stream that has begun.
+    let server = Server::scripted(move |_| script(Step::Failed(WorkerError::DeadlineExceeded)));
+    let reply = server.chat(json!({"stream": true})).await;
+    assert_eq!(reply.status, 200);
+    assert!(reply.text.contains("deadline_exceeded") && !reply.text.contains("[DONE]"), "{}", reply.text);
+    assert_eq!(server.chat(json!({})).await.status, 504);
+}
+
+#[tokio::test]
 async fn sends_usage_last_and_null_before_when_asked() {
     let more = json!({"stream": true, "stream_options": {"include_usage": true}});
     let (mut events, done) = Server::new().chat(more).await.events();

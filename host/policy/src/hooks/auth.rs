@@ -145,6 +145,9 @@ fn principal(answer: wit::Principal) -> Result<Principal, String> {
     if !(answer.weight > 0.0 && answer.weight <= WEIGHT_MAX) {
         return Err(format!("a principal of weight {}, which is not above 0 and at most {WEIGHT_MAX}", answer.weight));
     }
+    if let Some(share) = answer.quotas.queue_share.filter(|&share| !(share > 0.0 && share <= 1.0)) {
+        return Err(format!("a principal with a queue share of {share}, which is not above 0 and at most 1"));
+    }
     if let Some(models) = &answer.allowed_models
         && (models.len() > MODELS || models.iter().any(|model| model.chars().count() > MODEL_CHARS))
     {
@@ -164,6 +167,7 @@ fn principal(answer: wit::Principal) -> Result<Principal, String> {
             requests_per_minute: answer.quotas.requests_per_minute,
             tokens_per_minute: answer.quotas.tokens_per_minute,
             concurrent_requests: answer.quotas.concurrent_requests,
+            queue_share: answer.quotas.queue_share,
         },
         allowed_models: answer.allowed_models,
     })
@@ -191,7 +195,12 @@ mod tests {
     use super::*;
 
     fn answer() -> wit::Principal {
-        let quotas = wit::Quotas { requests_per_minute: None, tokens_per_minute: Some(9), concurrent_requests: None };
+        let quotas = wit::Quotas {
+            requests_per_minute: None,
+            tokens_per_minute: Some(9),
+            concurrent_requests: None,
+            queue_share: None,
+        };
         wit::Principal {
             name: "n".repeat(300),
             tenant: "t".to_owned(),

@@ -33,6 +33,7 @@ listen = "127.0.0.1:9090"
 [queue]
 high-watermark = 256
 timeout = "60s"
+max-timeout = "10m"
 [cache]
 ram = "1GiB"
 disk = "0"
@@ -183,6 +184,7 @@ pub(super) struct RawQueue {
     /// Unset: three quarters of the high one.
     pub(super) low_watermark: Option<u64>,
     pub(super) timeout: Span,
+    pub(super) max_timeout: Span,
 }
 
 #[derive(Debug, Deserialize)]
@@ -233,10 +235,7 @@ impl Raw {
     /// Keys that ask for something this version does not do, so that the operator can be told.
     pub(super) fn without_effect(&self) -> Vec<&'static str> {
         let mut keys = Vec::new();
-        for (key, set) in [
-            ("queue.low-watermark", self.queue.low_watermark.is_some()),
-            ("telemetry.otlp-endpoint", !self.telemetry.otlp_endpoint.is_empty()),
-        ] {
+        for (key, set) in [("telemetry.otlp-endpoint", !self.telemetry.otlp_endpoint.is_empty())] {
             if set {
                 keys.push(key);
             }

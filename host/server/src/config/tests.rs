@@ -35,7 +35,7 @@ fn flags_beat_the_environment_which_beats_the_file_which_beats_defaults() {
     let flags = set(&["queue.high-watermark=400"]);
     let none = Overrides::default();
     let watermark = |file, environment: &[(&str, &str)], flags: &Overrides| {
-        load(file, environment, flags).unwrap().queue.high_watermark
+        load(file, environment, flags).unwrap().queue.watermarks.high
     };
     for (with_file, with_environment, with_flag, expected) in [
         (false, false, false, 256),
@@ -89,8 +89,9 @@ fn numbers_are_held_to_their_bounds() {
         ("[[model]]\nlora-scale = 100.0", "[[model]]\nlora-scale = nan", "lora-scale"),
         ("[limits]\nbody = \"1KiB\"", "[limits]\nbody = 1023", "limits.body"),
         ("[limits]\nmax-tokens = 1", "[limits]\nmax-tokens = 0", "limits.max-tokens"),
-        ("[queue]\nlow-watermark = 256", "[queue]\nlow-watermark = 257", "queue.low-watermark"),
-        ("[queue]\nlow-watermark=1\nhigh-watermark = 1", "[queue]\nhigh-watermark = 0", "queue.high-watermark"),
+        ("[queue]\nlow-watermark = 255", "[queue]\nlow-watermark = 256", "queue.low-watermark"),
+        ("[queue]\nmax-timeout = \"60s\"", "[queue]\nmax-timeout = \"59s\"", "queue.max-timeout"),
+        ("[queue]\nlow-watermark=0\nhigh-watermark = 1", "[queue]\nhigh-watermark = 0", "queue.high-watermark"),
     ] {
         assert!(file(good).is_ok(), "{good}: {:?}", file(good));
         let error = file(bad).unwrap_err();

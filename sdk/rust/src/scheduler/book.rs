@@ -1,5 +1,6 @@
 //! A scheduler's own book, kept from events.
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use super::{Arrival, Point};
 
@@ -7,18 +8,23 @@ use super::{Arrival, Point};
 ///
 /// Holds what the host holds: a request leaves with its end. A point costs the logarithm of the queue's length for each
 /// of its events. Ordered maps, because the hashing ones would import a source of random numbers.
-#[derive(Debug)]
 pub struct Book<K> {
-    key: fn(&Arrival) -> K,
+    key: Box<dyn Fn(&Arrival) -> K>,
     requests: BTreeMap<u64, Arrival>,
     by_key: BTreeSet<(K, u64)>,
     by_age: BTreeSet<(u64, u64)>,
 }
 
+impl<K: fmt::Debug> fmt::Debug for Book<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Book").field("requests", &self.requests).field("by_key", &self.by_key).finish_non_exhaustive()
+    }
+}
+
 impl<K: Ord> Book<K> {
     /// An empty book. Requests of equal keys go by their ids, which the host counts up.
-    pub fn new(key: fn(&Arrival) -> K) -> Self {
-        Self { key, requests: BTreeMap::new(), by_key: BTreeSet::new(), by_age: BTreeSet::new() }
+    pub fn new(key: impl Fn(&Arrival) -> K + 'static) -> Self {
+        Self { key: Box::new(key), requests: BTreeMap::new(), by_key: BTreeSet::new(), by_age: BTreeSet::new() }
     }
 
     /// Enters what happened since the last point.
@@ -36,7 +42,6 @@ impl<K: Ord> Book<K> {
             }
         }
         point.dispatched_ids.iter().for_each(|&id| self.leave(id));
-        point.parked_ids.iter().for_each(|&id| self.wait(id));
         point.finished_ids.iter().chain(&point.cancelled_ids).for_each(|&id| self.forget(id));
     }
 
@@ -50,7 +55,7 @@ impl<K: Ord> Book<K> {
         self.by_age.first().and_then(|(_, id)| self.requests.get(id))
     }
 
-    /// Notes that a request is given to a worker. It waits again when the host says that it was parked.
+    /// Notes that a request is given to a worker, which has it from then on: a parked one comes back by itself.
     pub fn leave(&mut self, id: u64) {
         if let Some(arrival) = self.requests.get(&id) {
             self.by_key.remove(&((self.key)(arrival), id));

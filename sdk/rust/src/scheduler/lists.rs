@@ -27,6 +27,12 @@ impl Arrival {
         self.prompt_tokens.saturating_add(self.max_tokens)
     }
 
+    /// The place in one line of all classes, the smallest first: within a class the order of arrival, and a request that
+    /// has waited `ageing_ms` is treated as one of the next higher class that arrives then.
+    pub fn aged_ms(&self, ageing_ms: u64) -> u64 {
+        self.arrived_ms.saturating_add(ageing_ms.saturating_mul(u64::from(self.class())))
+    }
+
     /// 0 for the class that goes first, then 1 and 2.
     pub fn class(&self) -> u8 {
         match self.priority {

@@ -23,8 +23,14 @@ impl Room {
     /// A worker has room with a free sequence and free KV for prompt and output. An idle worker takes anything, or a
     /// request as large as its cache could wait for ever.
     pub fn take(&mut self, arrival: &Arrival) -> Option<u32> {
+        self.take_leaving(arrival, 0)
+    }
+
+    /// As [`Room::take`], but leaves so many sequences of each worker free.
+    pub fn take_leaving(&mut self, arrival: &Arrival, sequences: u32) -> Option<u32> {
         let kv_tokens = arrival.kv_tokens();
-        let at = self.workers.iter().position(|w| w.kv_free >= kv_tokens || w.running_sequences == 0)?;
+        let has_room = |w: &Worker| w.kv_free >= kv_tokens || w.running_sequences == 0;
+        let at = self.workers.iter().position(|w| w.free_sequences > sequences && has_room(w))?;
         let worker = &mut self.workers[at];
         worker.kv_free = worker.kv_free.saturating_sub(kv_tokens);
         worker.running_sequences += 1;

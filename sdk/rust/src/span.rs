@@ -1,34 +1,34 @@
-//! The `max-wait` setting.
+//! Spans of time in settings.
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
 /// A span of time: `"500ms"`, `"10s"`, `"2m"`, or milliseconds as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MaxWait {
+pub struct Span {
     pub ms: u64,
 }
 
-impl<'de> Deserialize<'de> for MaxWait {
+impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(MaxWaitVisitor)
+        deserializer.deserialize_any(SpanVisitor)
     }
 }
 
-struct MaxWaitVisitor;
+struct SpanVisitor;
 
-impl Visitor<'_> for MaxWaitVisitor {
-    type Value = MaxWait;
+impl Visitor<'_> for SpanVisitor {
+    type Value = Span;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a time like \"10s\", \"500ms\" or \"2m\", or a whole number of milliseconds")
     }
 
-    fn visit_u64<E: Error>(self, ms: u64) -> Result<MaxWait, E> {
-        Ok(MaxWait { ms })
+    fn visit_u64<E: Error>(self, ms: u64) -> Result<Span, E> {
+        Ok(Span { ms })
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<MaxWait, E> {
+    fn visit_str<E: Error>(self, text: &str) -> Result<Span, E> {
         let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
         let unit_ms = match &text[digits.len()..] {
             "ms" => 1,
@@ -37,7 +37,7 @@ impl Visitor<'_> for MaxWaitVisitor {
             _ => return Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
         };
         match digits.parse::<u64>().ok().and_then(|number| number.checked_mul(unit_ms)) {
-            Some(ms) => Ok(MaxWait { ms }),
+            Some(ms) => Ok(Span { ms }),
             None => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
         }
     }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     fn check(json: &str, expected: Option<u64>) {
-        assert_eq!(serde_json::from_str::<MaxWait>(json).ok().map(|wait| wait.ms), expected, "{json}");
+        assert_eq!(serde_json::from_str::<Span>(json).ok().map(|span| span.ms), expected, "{json}");
     }
 
     #[test]

@@ -1,0 +1,68 @@
+//! Quotas of the principal: refusals at the bound, headers, settling.
+use camshaft_core::policy::{AuthOutcome, Principal, Quotas};
+use serde_json::json;
+
+use crate::fixture::{MAX_TOKENS, Server};
+use crate::policies::Rules;
+use crate::pool::{Step, hello};
+
+fn limited(quotas: Quotas) -> Server {
+    let principal = Principal { quotas, ..Principal::anonymous() };
+    Server::with(Rules::default().auth(move |_| AuthOutcome::Allow(principal.clone())), hello)
+}
+
+#[tokio::test]
+async fn refuses_one_request_past_the_minutes_quota_and_says_when_to_come_back() {
+    let server = limited(Quotas { requests_per_minute: Some(2), ..Quotas::default() });
+    for remaining in ["1", "0"] {
+        let reply = server.chat(json!({})).await;
+        assert_eq!(reply.status, 200);
+        assert_eq!(reply.header("x-ratelimit-limit-requests"), Some("2"));
+        assert_eq!(reply.header("x-ratelimit-remaining-requests"), Some(remaining));
+        assert!(reply.header("x-ratelimit-reset-requests").is_some());
+        assert_eq!(reply.header("x-ratelimit-limit-tokens"), None);
+    }
+    let reply = server.chat(json!({})).await;
+    let (shape, message) = reply.error(429);
+    assert_eq!(shape, "rate_limit_error rate_limit_exceeded -");
+    assert_eq!(message, "your quota of 2 requests per minute is used up");
+    assert_eq!((reply.header("retry-after"), reply.header("x-ratelimit-remaining-requests")), (Some("30"), Some("0")));
+    assert_eq!(server.metric(r#"camshaft_rejections_total{reason="quota"}"#).await, 1.0);
+    // What is refused before it is counted takes nothing, and what does not generate has no quota.
+    assert_eq!(server.chat(json!({"n": 0})).await.status, 400);
+    assert_eq!(server.get("/v1/models").await.status, 200);
+}
+
+#[tokio::test]
+async fn reserves_prompt_and_max_tokens_and_settles_for_what_was_used() {
+    let server = limited(Quotas { tokens_per_minute: Some(100), ..Quotas::default() });
+    // Three tokens of prompt, and what the pool says of "Hello".
+    for (max_tokens, status, remaining) in [(60, 200, "37"), (62, 200, "27"), (98, 429, "84")] {
+        let reply = server.complete(json!({"max_tokens": max_tokens})).await;
+        assert_eq!((reply.status.as_u16(), reply.header("x-ratelimit-remaining-tokens")), (status, Some(remaining)));
+    }
+    let server = limited(Quotas { tokens_per_minute: Some(MAX_TOKENS), ..Quotas::default() });
+    let reply = server.complete(json!({})).await;
+    assert_eq!(reply.error(429).0, "rate_limit_error insufficient_quota -");
+    assert_eq!((reply.header("x-should-retry"), reply.header("retry-after")), (Some("false"), None));
+}
+
+#[tokio::test]
+async fn bounds_what_runs_at_the_same_time_until_a_client_leaves() {
+    let principal =
+        Principal { quotas: Quotas { concurrent_requests: Some(1), ..Quotas::default() }, ..Principal::anonymous() };
+    let rules = Rules::default().auth(move |_| AuthOutcome::Allow(principal.clone()));
+    let server = Server::with(rules, |_| vec![Step::Started(0), Step::Text("a"), Step::Hold]);
+    let first = tokio::time::timeout(std::time::Duration::from_millis(300), server.chat(json!({})));
+    let refused = async {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        server.chat(json!({})).await.error(429)
+    };
+    let (first, (shape, message)) = tokio::join!(first, refused);
+    assert!(first.is_err(), "it holds");
+    assert_eq!(shape, "rate_limit_error rate_limit_exceeded -");
+    assert_eq!(message, "your quota allows 1 requests at the same time");
+    // The first client left, which settled its account.
+    let again = tokio::time::timeout(std::time::Duration::from_millis(300), server.chat(json!({}))).await;
+    assert!(again.is_err(), "it is let through, and holds");
+}

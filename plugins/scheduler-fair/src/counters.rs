@@ -1,0 +1,44 @@
+//! The counters' way to the next instance: the plugin's state store. Natively (in unit tests) a map of the thread.
+#[cfg(target_family = "wasm")]
+use camshaft_plugin::state;
+
+/// What the tenant's counter was; `None` if nothing is known.
+#[cfg(target_family = "wasm")]
+pub(crate) fn load(tenant: &str) -> Option<f64> {
+    let bytes = state::get(&key(tenant))?.value;
+    Some(f64::from_le_bytes(bytes.try_into().ok()?)).filter(|counter| counter.is_finite())
+}
+
+/// Keeps a counter. Beyond what the store holds, tenants begin anew after a swap.
+#[cfg(target_family = "wasm")]
+pub(crate) fn save(tenant: &str, counter: f64) {
+    /// Longer than any swap takes.
+    const KEPT_MS: u64 = 600_000;
+    let _ = state::set(&key(tenant), &counter.to_le_bytes(), Some(KEPT_MS));
+}
+
+#[cfg(target_family = "wasm")]
+fn key(tenant: &str) -> String {
+    format!("counter/{tenant}")
+}
+
+#[cfg(not(target_family = "wasm"))]
+mod native {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+
+    thread_local! {
+        static KEPT: RefCell<BTreeMap<String, f64>> = const { RefCell::new(BTreeMap::new()) };
+    }
+
+    pub(crate) fn load(tenant: &str) -> Option<f64> {
+        KEPT.with_borrow(|kept| kept.get(tenant).copied())
+    }
+
+    pub(crate) fn save(tenant: &str, counter: f64) {
+        KEPT.with_borrow_mut(|kept| kept.insert(tenant.to_owned(), counter));
+    }
+}
+
+#[cfg(not(target_family = "wasm"))]
+pub(crate) use native::{load, save};

@@ -1,0 +1,71 @@
+//! Scheduler policy: strict priority classes.
+//!
+//! The first class with work goes first, within a class the earliest arrival. Some sequences of each worker can be kept
+//! for the high class, so that it finds room when everything else is taken. While the next in line has no room,
+//! everybody waits.
+//!
+//! | setting | |
+//! |---|---|
+//! | `ageing` | a request that has waited for so long counts as one of the next higher class, so that no class starves: `"60s"` (default), milliseconds as a number |
+//! | `reserved-for-high` | sequences of each worker that only high requests may take. Default 0 |
+#![forbid(unsafe_code)]
+
+use camshaft_plugin::scheduler::{Actions, Arrival, Book, Point, Policy, Room};
+use camshaft_plugin::{Priority, Span};
+use serde::Deserialize;
+
+/// `[settings]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Settings {
+    pub ageing: Span,
+    pub reserved_for_high: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { ageing: Span { ms: 60_000 }, reserved_for_high: 0 }
+    }
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct StrictClasses {
+    reserved_for_high: u32,
+    /// Keyed by the arrival, which lies later for each class.
+    book: Book<u64>,
+}
+
+impl Policy for StrictClasses {
+    const NAME: &'static str = env!("CARGO_PKG_NAME");
+    const SCHEMA: &'static str = include_str!("../settings.schema.json");
+    type Settings = Settings;
+
+    fn new(settings: Settings) -> Result<Self, String> {
+        let ageing_ms = settings.ageing.ms;
+        if ageing_ms == 0 {
+            return Err("ageing must be more than 0: without classes there is scheduler-fcfs".to_owned());
+        }
+        let book = Book::new(move |request: &Arrival| request.aged_ms(ageing_ms));
+        Ok(Self { reserved_for_high: settings.reserved_for_high, book })
+    }
+
+    fn schedule(&mut self, point: &Point) -> Actions {
+        self.book.apply(point);
+        let mut actions = Actions::none();
+        let mut room = Room::of(&point.workers);
+        while let Some(request) = self.book.first().filter(|_| !room.is_full()) {
+            let reserved = if request.priority == Priority::High { 0 } else { self.reserved_for_high };
+            let Some(worker) = room.take_leaving(request, reserved) else { break };
+            let id = request.id;
+            self.book.leave(id);
+            actions.dispatch(id, worker);
+        }
+        actions
+    }
+}
+
+camshaft_plugin::export_scheduler!(StrictClasses);
+
+#[cfg(test)]
+mod tests;
