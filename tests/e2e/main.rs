@@ -16,6 +16,7 @@ mod lifecycle;
 mod limits;
 mod models;
 mod openai;
+mod operations;
 mod queue;
 mod rejections;
 mod settings;

@@ -24,7 +24,7 @@ pub struct Server {
     pub admin: Client,
     pub policies: PolicyDir,
     log: Arc<Mutex<String>>,
-    _scratch: TempDir,
+    scratch: TempDir,
 }
 
 impl Drop for Server {
@@ -46,7 +46,7 @@ impl Server {
         let lines = lines_of(child.stdout.take().expect("piped"));
         let log = collect(child.stderr.take().expect("piped"));
         let nowhere = Client::new(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let mut server = Self { child, client: nowhere.clone(), admin: nowhere, policies, log, _scratch: scratch };
+        let mut server = Self { child, client: nowhere.clone(), admin: nowhere, policies, log, scratch };
         server.client = server.listener(&lines, "listening on http://");
         server.admin = server.listener(&lines, "admin on http://");
         server
@@ -64,6 +64,13 @@ impl Server {
     /// What it wrote to standard error so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("nobody panics with the log").clone()
+    }
+
+    /// Replaces the configuration file that the test's setup wrote.
+    pub fn write_config(&self, text: &str) {
+        let new = self.scratch.path().join("config.toml.new");
+        std::fs::write(&new, text).expect("a scratch file can be written");
+        std::fs::rename(&new, self.scratch.path().join("config.toml")).expect("a scratch file can be renamed");
     }
 
     /// Memory of the process in use, mapped files included.

@@ -3,12 +3,15 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use camshaft_core::ids::Generation;
 use camshaft_core::policy::PolicyStatus;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::api::Api;
 use crate::backend::Model;
+use crate::control::Reloaded;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct PolicyReport {
@@ -60,4 +63,31 @@ pub(crate) async fn policies(State(api): State<Arc<Api>>) -> Json<PolicyReport> 
 
 pub(crate) async fn models(State(api): State<Arc<Api>>) -> Json<ModelReport> {
     Json(ModelReport { models: api.models.iter().map(LoadedModel::from).collect() })
+}
+
+pub(crate) async fn config(State(api): State<Arc<Api>>) -> Json<Value> {
+    Json(api.control.config())
+}
+
+/// Reads configuration and policies again: 200, or 422 with the reason if the configuration is rejected.
+pub(crate) async fn reload(State(api): State<Arc<Api>>) -> (StatusCode, Json<Reloaded>) {
+    let asked = api.clone();
+    let report = tokio::task::spawn_blocking(move || asked.control.reload()).await.unwrap_or_default();
+    let status = if report.error.is_none() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+    (status, Json(report))
+}
+
+/// Nothing new is admitted, what runs goes on; the process stays.
+pub(crate) async fn drain(State(api): State<Arc<Api>>) -> Json<Value> {
+    api.readiness.hold();
+    tracing::info!("draining by an operator's wish");
+    Json(json!({"state": "draining"}))
+}
+
+/// Undoes a drain. A server that is shutting down stays so.
+pub(crate) async fn resume(State(api): State<Arc<Api>>) -> Json<Value> {
+    api.readiness.release();
+    let state = if api.readiness.is_ready() { "ready" } else { "draining" };
+    tracing::info!(state, "resumed by an operator's wish");
+    Json(json!({"state": state}))
 }

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use crate::auth::Caller;
 use crate::backend::{Backend, EmbedBackend, Model, PoolMessage};
+use crate::control::Control;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::metrics::Metrics;
@@ -43,6 +44,7 @@ pub struct ApiOptions {
     pub readiness: Arc<Readiness>,
     /// Who keeps the tenants' accounts.
     pub quotas: Arc<dyn QuotaStore>,
+    pub control: Arc<dyn Control>,
 }
 
 /// The HTTP surface's state, shared by both routers.
@@ -53,6 +55,7 @@ pub struct Api {
     limits: ArcSwap<ApiLimits>,
     pub readiness: Arc<Readiness>,
     pub(crate) quotas: Arc<dyn QuotaStore>,
+    pub(crate) control: Arc<dyn Control>,
     pub(crate) metrics: Metrics,
     /// True once the streams that still run are to end.
     cut: watch::Sender<bool>,
@@ -81,7 +84,7 @@ impl Api {
     /// # Errors
     /// A chat template that does not compile, two models of one name, or a registry that has these metrics already.
     pub fn new(options: ApiOptions) -> Result<Arc<Self>, ApiError> {
-        let ApiOptions { models, policies, registry, limits, readiness, quotas } = options;
+        let ApiOptions { models, policies, registry, limits, readiness, quotas, control } = options;
         let metrics = Metrics::register(&registry)?;
         let mut served: Vec<Arc<Served>> = Vec::with_capacity(models.len());
         for model in &models {
@@ -93,7 +96,19 @@ impl Api {
         let next_request = AtomicU64::new(1);
         let cut = watch::Sender::new(false);
         let limits = ArcSwap::from_pointee(limits);
-        Ok(Arc::new(Self { models, policies, registry, limits, readiness, quotas, metrics, cut, served, next_request }))
+        Ok(Arc::new(Self {
+            models,
+            policies,
+            registry,
+            limits,
+            readiness,
+            quotas,
+            control,
+            metrics,
+            cut,
+            served,
+            next_request,
+        }))
     }
 
     /// The bounds in force.

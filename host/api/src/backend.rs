@@ -1,4 +1,5 @@
 //! What stands behind the HTTP surface: loaded models, each with the channel into its pool.
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,9 +8,10 @@ use camshaft_core::engine::{ModelInfo, Tokenizer};
 use camshaft_core::ids::{SessionId, Token};
 use camshaft_core::message::{Event, Start, WorkerError};
 use camshaft_core::pages::Namespace;
-use camshaft_core::policy::{PolicySet, Priority};
+use camshaft_core::policy::{PolicySet, Priority, WorkerFacts};
 use camshaft_core::pool::Watermarks;
 use crossbeam_channel::Sender;
+use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 /// Events buffered for one generation between the worker and its HTTP task. What does not fit is merged by the worker's
@@ -76,12 +78,31 @@ pub enum PoolMessage {
         namespace: Namespace,
         session: SessionId,
     },
+    /// Room of each worker's prefix cache in RAM, and how long sessions last.
+    Cache {
+        ram_bytes: u64,
+        session_ttl: Duration,
+    },
+    /// What is going on, for whoever asks.
+    Snapshot(oneshot::Sender<PoolSnapshot>),
     /// Bounds of the queue from now on.
     Watermarks(Watermarks),
     /// A receiver was dropped: look for generations whose client is gone.
     Wake,
     /// Let go of everything: streams that still run end with an error.
     Stop,
+}
+
+/// A pool at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PoolSnapshot {
+    pub accepting: bool,
+    pub waiting: usize,
+    pub running: usize,
+    pub waiting_by_priority: BTreeMap<&'static str, usize>,
+    /// The tenants with most waiting, at most 100.
+    pub waiting_by_tenant: BTreeMap<String, usize>,
+    pub workers: Vec<WorkerFacts>,
 }
 
 /// One generation with everything the pool needs to queue it, run it and report on it.

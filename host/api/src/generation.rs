@@ -206,10 +206,12 @@ impl Running {
             self.first_token_seen = true;
             let waited = now.duration_since(self.exchange.started());
             self.metrics.time_to_first_token.observe(waited.as_secs_f64());
+            self.metrics.recent.0.note(now, waited.as_secs_f64());
         }
         if let Some(last) = self.choices[index].last_token.replace(now) {
             let each = now.duration_since(last).as_secs_f64() / f64::from(tokens);
             (0..tokens).for_each(|_| self.metrics.inter_token_latency.observe(each));
+            self.metrics.recent.1.note(now, each);
         }
     }
 }

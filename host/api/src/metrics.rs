@@ -1,5 +1,10 @@
 //! The series that the HTTP surface keeps.
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+
+use crate::stats::Recent;
 
 /// Seconds, from 100 us up to two minutes.
 const BUCKETS: [f64; 19] = [
@@ -17,6 +22,8 @@ pub(crate) struct Metrics {
     prompt_tokens: IntCounterVec,
     prompt_tokens_cached: IntCounterVec,
     generated_tokens: IntCounterVec,
+    /// The latest times to first token, and between tokens, of each model.
+    recent: Arc<Mutex<HashMap<String, (Recent, Recent)>>>,
 }
 
 /// One model's series, resolved once per request so that tokens cost no look-up.
@@ -27,6 +34,7 @@ pub(crate) struct ModelMetrics {
     pub(crate) prompt_tokens: IntCounter,
     pub(crate) prompt_tokens_cached: IntCounter,
     pub(crate) generated_tokens: IntCounter,
+    pub(crate) recent: (Recent, Recent),
 }
 
 impl Metrics {
@@ -78,6 +86,7 @@ impl Metrics {
                 &["model"],
             )?,
             generated_tokens: counter("camshaft_generated_tokens_total", "Tokens generated.", &["model"])?,
+            recent: Arc::default(),
         })
     }
 
@@ -89,6 +98,13 @@ impl Metrics {
             prompt_tokens: self.prompt_tokens.with_label_values(&labels),
             prompt_tokens_cached: self.prompt_tokens_cached.with_label_values(&labels),
             generated_tokens: self.generated_tokens.with_label_values(&labels),
+            recent: self.recent(model),
         }
+    }
+
+    /// The latest latencies of a model: to the first token, and between tokens.
+    pub(crate) fn recent(&self, model: &str) -> (Recent, Recent) {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.entry(model.to_owned()).or_default().clone()
     }
 }

@@ -1,9 +1,9 @@
 //! Whether generation requests are admitted: loading, ready, draining.
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::error::ApiError;
 
-/// Where the server is in its life. Only ever moves forward.
+/// Where the server is in its life. Only ever moves forward, but for an operator who drains it for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     Loading,
@@ -13,7 +13,11 @@ pub enum State {
 
 /// Shared between the server, which moves it, and the HTTP surface, which reads it.
 #[derive(Debug)]
-pub struct Readiness(AtomicU8);
+pub struct Readiness {
+    state: AtomicU8,
+    /// An operator drains the server without ending it.
+    held: AtomicBool,
+}
 
 impl Default for Readiness {
     fn default() -> Self {
@@ -24,17 +28,27 @@ impl Default for Readiness {
 impl Readiness {
     /// Starts as loading.
     pub fn new() -> Self {
-        Self(AtomicU8::new(State::Loading as u8))
+        Self { state: AtomicU8::new(State::Loading as u8), held: AtomicBool::new(false) }
     }
 
     /// Loading to ready; a server that already drains stays so.
     pub fn set_ready(&self) {
-        self.0.fetch_max(State::Ready as u8, Ordering::AcqRel);
+        self.state.fetch_max(State::Ready as u8, Ordering::AcqRel);
     }
 
     /// From anything to draining: what runs goes on, nothing new begins.
     pub fn set_draining(&self) {
-        self.0.fetch_max(State::Draining as u8, Ordering::AcqRel);
+        self.state.fetch_max(State::Draining as u8, Ordering::AcqRel);
+    }
+
+    /// Admits nothing new until it is released again.
+    pub fn hold(&self) {
+        self.held.store(true, Ordering::Release);
+    }
+
+    /// Undoes [`Readiness::hold`].
+    pub fn release(&self) {
+        self.held.store(false, Ordering::Release);
     }
 
     pub fn is_ready(&self) -> bool {
@@ -42,9 +56,9 @@ impl Readiness {
     }
 
     pub fn state(&self) -> State {
-        match self.0.load(Ordering::Acquire) {
+        match self.state.load(Ordering::Acquire) {
             0 => State::Loading,
-            1 => State::Ready,
+            1 if !self.held.load(Ordering::Acquire) => State::Ready,
             _ => State::Draining,
         }
     }
@@ -68,6 +82,10 @@ mod tests {
         let readiness = Readiness::new();
         assert_eq!(readiness.state(), State::Loading);
         readiness.set_ready();
+        assert!(readiness.is_ready());
+        readiness.hold();
+        assert_eq!(readiness.state(), State::Draining);
+        readiness.release();
         assert!(readiness.is_ready());
         readiness.set_draining();
         readiness.set_ready();

@@ -9,7 +9,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::api::Api;
 use crate::error::ApiError;
-use crate::{admin, auth, chat, completions, embeddings, health, models, observe, session, tokenize};
+use crate::{admin, auth, chat, completions, embeddings, health, models, observe, session, stats, tokenize};
 
 /// Routes that need no credentials. Every other route does: a new one is guarded until it is listed here.
 const OPEN: [&str; 4] = ["/healthz", "/readyz", "/health", "/ready"];
@@ -24,6 +24,7 @@ pub fn public_router(api: Arc<Api>) -> Router {
         .route("/health", get(health::alive))
         .route("/ready", get(health::ready))
         .route("/metrics", get(health::metrics))
+        .route("/server/stats", get(stats::stats))
         .route("/v1/chat/completions", post(chat::complete))
         .route("/chat", post(chat::complete))
         .route("/v1/completions", post(completions::complete))
@@ -45,6 +46,12 @@ pub fn admin_router(api: Arc<Api>) -> Router {
         .route("/metrics", get(health::metrics))
         .route("/admin/policies", get(admin::policies))
         .route("/admin/models", get(admin::models))
+        .route("/admin/config", get(admin::config))
+        .route("/admin/workers", get(stats::workers))
+        .route("/admin/drain", post(admin::drain))
+        .route("/admin/resume", post(admin::resume))
+        .route("/admin/reload", post(admin::reload))
+        .route("/server/stats", get(stats::stats))
         .method_not_allowed_fallback(method_not_allowed);
     finish(routes, api)
 }

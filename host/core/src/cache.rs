@@ -132,6 +132,12 @@ impl PrefixCache {
         }
     }
 
+    /// Other bounds from now on. Sessions that are open keep the time they were given.
+    pub fn set_room(&mut self, capacity_bytes: u64, session_ttl: Duration) {
+        (self.capacity_bytes, self.session_ttl) = (capacity_bytes, session_ttl);
+        self.settle();
+    }
+
     /// It is `now`, counted from the worker's start: sessions past their time are closed.
     pub fn tick(&mut self, now: Duration) {
         self.now = now;

@@ -3,6 +3,7 @@
 //! They travel over a channel to a worker thread today and can travel over a socket to a worker process, so nothing in
 //! them borrows, locks or calls.
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +25,8 @@ pub enum Command {
     PrefillBudget { tokens: u32 },
     /// What a session pinned may go. Nothing happens to one that is unknown.
     CloseSession { namespace: Namespace, session: SessionId },
+    /// Room of the prefix cache in RAM, and how long a session that is not used lasts.
+    CacheRoom { ram_bytes: u64, session_ttl: Duration },
 }
 
 /// One generation.

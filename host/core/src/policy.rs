@@ -101,6 +101,17 @@ pub enum Priority {
     Low,
 }
 
+impl Priority {
+    /// The name in configuration and snapshots.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Priority::High => "high",
+            Priority::Normal => "normal",
+            Priority::Low => "low",
+        }
+    }
+}
+
 /// Rates a tenant may use; `None` is not limited.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Quotas {

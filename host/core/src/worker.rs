@@ -197,6 +197,7 @@ impl Worker {
                 }
             }
             Command::PrefillBudget { tokens } => self.prefill_budget = tokens,
+            Command::CacheRoom { ram_bytes, session_ttl } => self.kv.cache.set_room(ram_bytes, session_ttl),
             Command::CloseSession { namespace, session } => self.kv.cache.close_session(&namespace, &session),
         }
     }

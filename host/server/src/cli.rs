@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::{Config, Overrides};
+use crate::config::{Config, Overrides, Sources};
 use crate::error::ServerError;
-use crate::{cache_room, check, logging, models, serve};
+use crate::{cache_room, check, logging, models, serve, show};
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -26,6 +26,11 @@ enum Command {
     /// llama.cpp aborts on some corrupt files.
     #[command(hide = true)]
     ProbeModel { path: PathBuf, lora: Option<PathBuf> },
+    /// Show the configuration, or its schema.
+    Config {
+        #[command(subcommand)]
+        command: ConfigCommand,
+    },
     /// Look at the prefixes that are kept on disk, or remove them.
     Cache {
         #[command(subcommand)]
@@ -45,6 +50,19 @@ enum PluginCommand {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Print the configuration file, or with --effective every key in force and where its value came from.
+    Print {
+        #[arg(long)]
+        effective: bool,
+        #[command(flatten)]
+        args: ConfigArgs,
+    },
+    /// Print the JSON schema of the configuration file, for editors.
+    Schema,
 }
 
 #[derive(Debug, Subcommand)]
@@ -106,6 +124,10 @@ struct ConfigArgs {
 
 impl ConfigArgs {
     fn load(self) -> Result<Config, ServerError> {
+        self.sources().load()
+    }
+
+    fn sources(self) -> Sources {
         let overrides = Overrides {
             models: self.model,
             listen: self.listen,
@@ -114,7 +136,7 @@ impl ConfigArgs {
             allow_anonymous: self.allow_anonymous,
             set: self.set,
         };
-        Config::load(self.config.as_deref(), std::env::vars(), &overrides)
+        Sources::new(self.config.as_deref(), std::env::vars(), overrides)
     }
 }
 
@@ -130,10 +152,17 @@ pub fn run() -> ExitCode {
         }
     };
     let done = match cli.command {
-        Command::Serve(args) => args.load().and_then(|config| {
-            logging::start(&config.log)?;
-            serve::run(config)
-        }),
+        Command::Serve(args) => {
+            let sources = args.sources();
+            sources.load().and_then(|config| {
+                let log = logging::start(&config.log)?;
+                serve::run(config, sources, log)
+            })
+        }
+        Command::Config { command } => match command {
+            ConfigCommand::Print { effective, args } => show::configuration(&args.sources(), effective),
+            ConfigCommand::Schema => show::schema(),
+        },
         Command::Check(args) => args.load().and_then(|config| {
             logging::start(&config.log)?;
             check::configuration(&config)

@@ -16,7 +16,7 @@ use camshaft_engine::{AdapterOptions, EngineOptions, KvLayout, KvType};
 
 use crate::error::ServerError;
 
-pub use load::Overrides;
+pub use load::{Effective, Overrides, Sources};
 
 /// Everything the server needs to know, checked.
 #[derive(Debug, Clone)]
@@ -141,7 +141,7 @@ pub struct LimitsConfig {
     pub connections: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     Auto,
@@ -156,8 +156,36 @@ pub struct LogConfig {
     pub format: LogFormat,
 }
 
+/// A value as TOML would say it.
+pub(crate) fn shown(value: &figment::value::Value) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| format!("{value:?}"))
+}
+
+/// JSON schema (2020-12) of the configuration file.
+pub(crate) fn schema() -> schemars::Schema {
+    schemars::schema_for!(raw::Raw)
+}
+
 /// Guessed by a draft model unless a number is set.
 const DRAFT_TOKENS: u64 = 4;
+
+impl Config {
+    /// Keys in which `other` differs and that take effect only at a start.
+    pub fn needs_restart(&self, other: &Self) -> Vec<&'static str> {
+        let differs = [
+            ("listen", self.listen != other.listen),
+            ("admin.listen", self.admin_listen != other.admin_listen),
+            ("allow-anonymous", self.allow_anonymous != other.allow_anonymous),
+            ("model", self.models != other.models),
+            ("cache.disk", self.cache.disk != other.cache.disk),
+            ("policy.dir", self.policy.dir != other.policy.dir),
+            ("policy.poll", self.policy.poll != other.policy.poll),
+            ("limits.connections", self.limits.connections != other.limits.connections),
+            ("log.format", self.log.format != other.log.format),
+        ];
+        differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+    }
+}
 
 /// Refuses `value` outside `min..=max`, naming key, value and bounds.
 fn within(key: &str, value: u64, min: u64, max: u64) -> Result<(), ServerError> {

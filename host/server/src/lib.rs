@@ -13,6 +13,8 @@ mod logging;
 mod metrics;
 mod models;
 mod pool_thread;
+mod reload;
 mod serve;
+mod show;
 mod streams;
 mod worker_thread;

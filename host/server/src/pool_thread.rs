@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use camshaft_api::{PoolMessage, Submission};
+use camshaft_api::{PoolMessage, PoolSnapshot, Submission};
 use camshaft_core::ids::{RequestId, WorkerId};
 use camshaft_core::message::{Command, Event, WorkerError};
 use camshaft_core::policy::Arrival;
@@ -18,6 +18,8 @@ use crate::worker_thread::{WorkerMessage, WorkerReport};
 
 /// How often the queue is looked over although nothing happened (a swapped scheduler, a client that left).
 const LOOK_OVER: Duration = Duration::from_millis(50);
+/// Tenants that a snapshot names.
+const TENANTS: usize = 100;
 /// How often those who wait hear of their place in line.
 const POSITIONS: Duration = Duration::from_secs(1);
 /// Messages taken in before the scheduler is asked again.
@@ -102,6 +104,13 @@ impl PoolThread {
                     self.send(worker, WorkerMessage::Command(Command::CloseSession { namespace, session }));
                 }
             }
+            PoolMessage::Cache { ram_bytes, session_ttl } => {
+                for &worker in self.setup.workers.keys() {
+                    self.send(worker, WorkerMessage::Command(Command::CacheRoom { ram_bytes, session_ttl }));
+                }
+            }
+            // Who asked may have given up.
+            PoolMessage::Snapshot(reply) => drop(reply.send(self.snapshot())),
             PoolMessage::Watermarks(watermarks) => self.setup.pool.set_watermarks(watermarks),
             PoolMessage::Wake => self.sweep(),
             PoolMessage::Stop => {
@@ -160,6 +169,27 @@ impl PoolThread {
             self.setup.pool.cancel(id);
             self.fail(id, WorkerError::WorkerGone);
         }
+    }
+
+    fn snapshot(&self) -> PoolSnapshot {
+        let pool = &self.setup.pool;
+        let mut snapshot = PoolSnapshot {
+            accepting: pool.accepts(),
+            waiting: pool.waiting(),
+            running: pool.running(),
+            workers: pool.worker_facts(),
+            ..PoolSnapshot::default()
+        };
+        let mut tenants: HashMap<&str, usize> = HashMap::new();
+        for arrival in pool.queue() {
+            *snapshot.waiting_by_priority.entry(arrival.priority.as_str()).or_default() += 1;
+            *tenants.entry(arrival.tenant.as_str()).or_default() += 1;
+        }
+        let mut tenants: Vec<(&str, usize)> = tenants.into_iter().collect();
+        tenants.sort_unstable_by_key(|&(tenant, waiting)| (std::cmp::Reverse(waiting), tenant));
+        let named = tenants.into_iter().take(TENANTS).map(|(tenant, waiting)| (tenant.to_owned(), waiting));
+        snapshot.waiting_by_tenant = named.collect();
+        snapshot
     }
 
     fn tell_positions(&mut self) {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use camshaft_api::{Api, ApiLimits, ApiOptions, Backend, EmbedBackend, LocalQuotas, Model, Readiness};
+use camshaft_api::{Api, ApiOptions, Backend, Control, EmbedBackend, LocalQuotas, Model, Readiness};
 use camshaft_core::engine::Engine;
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
@@ -14,17 +14,20 @@ use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_engine::{EngineOptions, LlamaEmbedder, LlamaEngine, LoadedModel};
 use camshaft_policy::{PolicyConfig, PolicyHost};
 use prometheus::Registry;
+use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::cache_room::CacheRoom;
-use crate::config::{Config, ModelConfig};
+use crate::config::{Config, ModelConfig, Sources};
 use crate::embed_thread;
 use crate::error::ServerError;
 use crate::listener;
+use crate::logging::LogHandle;
 use crate::metrics::ServerMetrics;
 use crate::models;
 use crate::pool_thread::{self, PoolSetup};
+use crate::reload::{self, Live};
 use crate::worker_thread::{self, WorkerSetup};
 
 /// Submissions on their way to a pool; a further one is refused as overload.
@@ -35,18 +38,18 @@ const REPORTS: usize = 4096;
 const LAST_FRAMES: Duration = Duration::from_millis(500);
 
 /// Serves until SIGTERM or SIGINT.
-pub(crate) fn run(config: Config) -> Result<(), ServerError> {
+pub(crate) fn run(config: Config, sources: Sources, log: LogHandle) -> Result<(), ServerError> {
     let threads = std::thread::available_parallelism().map_or(2, usize::from).max(2);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(threads).enable_all().build();
     let runtime = runtime.map_err(|error| ServerError::internal("start the runtime", error))?;
-    let ended = runtime.block_on(serve(config));
+    let ended = runtime.block_on(serve(config, sources, log));
     // Tasks that outlived the drain time are not waited for.
     runtime.shutdown_background();
     ended
 }
 
-async fn serve(config: Config) -> Result<(), ServerError> {
+async fn serve(config: Config, sources: Sources, log: LogHandle) -> Result<(), ServerError> {
     for key in &config.without_effect {
         tracing::warn!(key, "this setting has no effect in this version");
     }
@@ -60,13 +63,13 @@ async fn serve(config: Config) -> Result<(), ServerError> {
     let registry = Registry::new();
     let loading = {
         let (config, registry) = (config.clone(), registry.clone());
-        tokio::task::spawn_blocking(move || load(&config, registry))
+        tokio::task::spawn_blocking(move || load(&config, registry, sources, log))
     };
     let loaded = tokio::select! {
         loaded = loading => loaded.map_err(|error| ServerError::internal("load", error))??,
         () = signals.end() => return Ok(()),
     };
-    let Loaded { api, policies } = loaded;
+    let Loaded { api, policies, live } = loaded;
 
     let (stop, stopped) = watch::channel(false);
     let mut listeners = tokio::task::JoinSet::new();
@@ -90,16 +93,24 @@ async fn serve(config: Config) -> Result<(), ServerError> {
     }
     api.readiness.set_ready();
     announce(&announcement)?;
+    notify(&[NotifyState::Ready]);
+    tokio::spawn(live.clone().watch());
 
-    signals.end().await;
-    tracing::info!(drain_s = config.drain.as_secs_f64(), "draining: running streams finish, new requests are refused");
+    while signals.next().await == Wish::Reload {
+        let live = live.clone();
+        // A file that cannot be read now is said so by `reload` itself.
+        let _ = tokio::task::spawn_blocking(move || live.reload()).await;
+    }
+    let drain = live.drain();
+    tracing::info!(drain_s = drain.as_secs_f64(), "draining: running streams finish, new requests are refused");
+    notify(&[NotifyState::Stopping]);
     api.readiness.set_draining();
     // Whoever watches for errors here is gone with the listeners.
     let _ = stop.send(true);
     let drained = async { while listeners.join_next().await.is_some() {} };
     tokio::select! {
         () = drained => {}
-        () = tokio::time::sleep(config.drain) => {
+        () = tokio::time::sleep(drain) => {
             tracing::warn!("the drain time has passed: the remaining streams are cut");
             api.cut_streams();
             tokio::time::sleep(LAST_FRAMES).await;
@@ -117,34 +128,62 @@ fn announce(text: &str) -> Result<(), ServerError> {
     written.map_err(|error| ServerError::internal("write to standard output", error))
 }
 
-/// SIGTERM and SIGINT.
+/// Tells the service manager, if there is one that asked to be told.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "the service manager was not told");
+    }
+}
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    End,
+    Reload,
+}
+
+/// SIGTERM and SIGINT, and SIGHUP.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
     fn new() -> Result<Self, ServerError> {
         let listen = |kind| signal(kind).map_err(|error| ServerError::internal("listen for signals", error));
-        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+        })
     }
 
     /// Waits for the next one.
-    async fn end(&mut self) {
+    async fn next(&mut self) -> Wish {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => Wish::End,
+            _ = self.interrupt.recv() => Wish::End,
+            _ = self.hangup.recv() => Wish::Reload,
         }
+    }
+
+    /// Waits for one that ends the process; nothing is reloaded meanwhile.
+    async fn end(&mut self) {
+        while self.next().await == Wish::Reload {}
     }
 }
 
 struct Loaded {
     api: Arc<Api>,
     policies: Arc<PolicyHost>,
+    live: Arc<Live>,
 }
 
-fn load(config: &Config, registry: Registry) -> Result<Loaded, ServerError> {
+fn load(config: &Config, registry: Registry, sources: Sources, log: LogHandle) -> Result<Loaded, ServerError> {
     let policies = start_policies(config, &registry)?;
+    let reloads = reload::reloads(&registry)?;
+    let live = Live::new(config.clone(), sources, log, policies.clone(), reloads);
     let metrics = ServerMetrics::new(&registry)?;
     let mut served = Vec::new();
     // Every worker has its own pages, so each gets an equal part of the room.
@@ -157,17 +196,14 @@ fn load(config: &Config, registry: Registry) -> Result<Loaded, ServerError> {
         models: served,
         policies: policies.clone(),
         registry,
-        limits: ApiLimits {
-            body_bytes: config.limits.body_bytes,
-            max_tokens: config.limits.max_tokens,
-            timeout: config.queue.timeout,
-            max_timeout: config.queue.max_timeout,
-        },
+        limits: reload::limits(config),
         readiness: Arc::new(Readiness::new()),
         quotas: Arc::new(LocalQuotas::default()),
+        control: live.clone(),
     });
     let api = api.map_err(|error| ServerError::BadData(error.to_string()))?;
-    Ok(Loaded { api, policies })
+    live.bind(api.clone());
+    Ok(Loaded { api, policies, live })
 }
 
 fn start_policies(config: &Config, registry: &Registry) -> Result<Arc<PolicyHost>, ServerError> {

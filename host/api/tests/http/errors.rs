@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::fixture::{BODY_BYTES, LIMITS, MAX_TOKENS, Server, chat_body, request};
+use crate::fixture::{BODY_BYTES, LIMITS, MAX_TOKENS, NoControl, Server, chat_body, request};
 use crate::policies::{Fixed, Rules};
 use crate::pool::{Pool, Step};
 
@@ -237,6 +237,7 @@ fn loading(template: &str) -> Result<Arc<Api>, ApiError> {
         registry: prometheus::Registry::new(),
         limits: LIMITS,
         quotas: Arc::new(LocalQuotas::default()),
+        control: Arc::new(NoControl),
         readiness: Arc::new(Readiness::new()),
     })
 }

@@ -8,7 +8,9 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
 use camshaft_api::backend::{Backend, Model};
-use camshaft_api::{Api, ApiLimits, ApiOptions, LocalQuotas, Readiness, admin_router, public_router};
+use camshaft_api::{
+    Api, ApiLimits, ApiOptions, Control, LocalQuotas, Readiness, Reloaded, admin_router, public_router,
+};
 use camshaft_core::engine::{ModelInfo, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
 use camshaft_core::message::Start;
@@ -46,6 +48,19 @@ impl Tokenizer for Bytes {
             };
         }
         tokens
+    }
+}
+
+/// A process whose configuration is always fine.
+#[derive(Debug)]
+pub(crate) struct NoControl;
+
+impl Control for NoControl {
+    fn reload(&self) -> Reloaded {
+        Reloaded { changed: vec!["queue"], ..Reloaded::default() }
+    }
+    fn config(&self) -> Value {
+        json!({"keys": {}})
     }
 }
 
@@ -99,6 +114,7 @@ impl Server {
             registry: prometheus::Registry::new(),
             limits: LIMITS,
             quotas: Arc::new(LocalQuotas::default()),
+            control: Arc::new(NoControl),
             readiness,
         });
         let api = api.unwrap();

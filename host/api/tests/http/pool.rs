@@ -1,7 +1,7 @@
 //! A pool that answers each submission with the events of a script, on a thread as the real one does.
 use std::sync::{Arc, Mutex};
 
-use camshaft_api::backend::{PoolMessage, Submission};
+use camshaft_api::backend::{PoolMessage, PoolSnapshot, Submission};
 use camshaft_core::ids::{RequestId, SessionId, Token};
 use camshaft_core::message::{Delta, Event, FinishReason, Start, TokenLogprob, Usage, WorkerError};
 use camshaft_core::pages::Namespace;
@@ -54,7 +54,8 @@ impl Pool {
                         }
                     }
                     PoolMessage::CloseSession { namespace, session } => closing.send((namespace, session)).unwrap(),
-                    PoolMessage::Watermarks(_) => {}
+                    PoolMessage::Snapshot(reply) => drop(reply.send(PoolSnapshot::default())),
+                    PoolMessage::Watermarks(_) | PoolMessage::Cache { .. } => {}
                     PoolMessage::Stop => held.clear(),
                 }
             }

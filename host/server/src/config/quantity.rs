@@ -2,15 +2,27 @@
 use std::fmt;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 /// A number of bytes: an integer, or text with a unit (B, KiB, MiB, GiB, TiB).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "NumberOrText")]
 pub(super) struct ByteSize(pub(super) u64);
 
 /// A time span: whole seconds, or text with a unit (ms, s, m, h).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "NumberOrText")]
 pub(super) struct Span(pub(super) Duration);
+
+/// How both are written, for the schema.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "only its shape is used")]
+enum NumberOrText {
+    Number(u64),
+    Text(String),
+}
 
 const SIZES: [(&str, u64); 5] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40), ("B", 1)];
 const MILLIS: [(&str, u64); 4] = [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000)];

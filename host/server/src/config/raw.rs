@@ -2,12 +2,13 @@
 use camshaft_core::worker::Reserve;
 use camshaft_engine::{KvLayout, KvType};
 use figment::value::magic::RelativePathBuf;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::LogFormat;
 use super::quantity::{ByteSize, Span};
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct Raw {
     pub(super) listen: String,
@@ -54,16 +55,17 @@ otlp-endpoint = ""
 drain = "30s"
 "#;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawAdmin {
     pub(super) listen: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawModel {
     pub(super) id: Option<String>,
+    #[schemars(with = "Option<String>")]
     pub(super) path: Option<RelativePathBuf>,
     pub(super) sha256: Option<String>,
     #[serde(default = "one")]
@@ -88,11 +90,13 @@ pub(super) struct RawModel {
     pub(super) embeddings: bool,
     #[serde(default)]
     pub(super) dimensions: Vec<u64>,
+    #[schemars(with = "Option<String>")]
     pub(super) lora: Option<RelativePathBuf>,
     #[serde(default = "whole")]
     pub(super) lora_scale: f64,
     /// Unset: 0, or with a draft model 4.
     pub(super) draft_tokens: Option<u64>,
+    #[schemars(with = "Option<String>")]
     pub(super) draft_model: Option<RelativePathBuf>,
 }
 
@@ -120,7 +124,7 @@ fn default_step_target() -> Span {
     Span(std::time::Duration::from_millis(25))
 }
 
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum RawReserve {
     None,
@@ -139,7 +143,7 @@ impl From<RawReserve> for Reserve {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum RawKvLayout {
     #[default]
@@ -156,7 +160,7 @@ impl From<RawKvLayout> for KvLayout {
     }
 }
 
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum RawKvType {
     #[default]
@@ -177,7 +181,7 @@ impl From<RawKvType> for KvType {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawQueue {
     pub(super) high_watermark: u64,
@@ -187,24 +191,26 @@ pub(super) struct RawQueue {
     pub(super) max_timeout: Span,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawCache {
     pub(super) ram: ByteSize,
     /// Unset or empty: none.
+    #[schemars(with = "Option<String>")]
     pub(super) disk_dir: Option<RelativePathBuf>,
     pub(super) disk: ByteSize,
     pub(super) session_ttl: Span,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawPolicy {
+    #[schemars(with = "String")]
     pub(super) dir: RelativePathBuf,
     pub(super) poll: Span,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawLimits {
     pub(super) body: ByteSize,
@@ -212,20 +218,20 @@ pub(super) struct RawLimits {
     pub(super) connections: u64,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawLog {
     pub(super) level: String,
     pub(super) format: LogFormat,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawTelemetry {
     pub(super) otlp_endpoint: String,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawShutdown {
     pub(super) drain: Span,

@@ -1,5 +1,7 @@
 use std::io::Write;
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn load(file: Option<&str>, environment: &[(&str, &str)], overrides: &Overrides) -> Result<Config, String> {
@@ -160,4 +162,77 @@ fn says_which_keys_have_no_effect_yet() {
 fn a_missing_file_is_missing_input() {
     let error = Config::load(Some(std::path::Path::new("/nowhere/c.toml")), std::iter::empty(), &Overrides::default());
     assert_eq!(error.unwrap_err().exit_code(), 66);
+}
+
+/// Keys of each kind with three good values, and the environment's name for them.
+const KEYS: [(&str, &str, [&str; 3]); 8] = [
+    ("listen", "CAMSHAFT_LISTEN", ["127.0.0.1:1001", "127.0.0.1:1002", "127.0.0.1:1003"]),
+    ("queue.high-watermark", "CAMSHAFT_QUEUE__HIGH_WATERMARK", ["101", "102", "103"]),
+    ("queue.timeout", "CAMSHAFT_QUEUE__TIMEOUT", ["11s", "12s", "13s"]),
+    ("limits.body", "CAMSHAFT_LIMITS__BODY", ["1MiB", "3MiB", "4MiB"]),
+    ("limits.max-tokens", "CAMSHAFT_LIMITS__MAX_TOKENS", ["7", "8", "9"]),
+    ("log.level", "CAMSHAFT_LOG__LEVEL", ["warn", "debug", "error"]),
+    ("shutdown.drain", "CAMSHAFT_SHUTDOWN__DRAIN", ["1s", "2s", "3s"]),
+    ("allow-anonymous", "CAMSHAFT_ALLOW_ANONYMOUS", ["true", "false", "true"]),
+];
+
+/// How a value stands in a file.
+fn written(value: &str) -> String {
+    let bare = value.parse::<u64>().is_ok() || value.parse::<bool>().is_ok();
+    if bare { value.to_owned() } else { format!("{value:?}") }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn of_any_key_set_anywhere_the_highest_source_wins(masks in prop::collection::vec(0u8..8, KEYS.len())) {
+        let (mut text, mut environment, mut flags) = (String::new(), Vec::new(), Vec::new());
+        for (&(key, name, [in_file, in_environment, in_flag]), mask) in KEYS.iter().zip(&masks) {
+            if mask & 1 != 0 {
+                // Top-level keys come before all tables.
+                let line = format!("{key} = {}\n", written(in_file));
+                text = if key.contains('.') { text + &line } else { line + &text };
+            }
+            if mask & 2 != 0 {
+                environment.push((name.to_owned(), in_environment.to_owned()));
+            }
+            if mask & 4 != 0 {
+                flags.push(format!("{key}={in_flag}"));
+            }
+        }
+        let mut on_disk = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+        on_disk.write_all(text.as_bytes()).unwrap();
+        let overrides = Overrides { set: flags, ..Overrides::default() };
+        let effective = Sources::new(Some(on_disk.path()), environment.into_iter(), overrides).effective().unwrap();
+        for (&(key, name, values), mask) in KEYS.iter().zip(&masks) {
+            let found = effective.iter().find(|one| one.key == key).unwrap();
+            let (value, source) = match mask {
+                4.. => (values[2], "flag".to_owned()),
+                2.. => (values[1], format!("environment {name}")),
+                1 => (values[0], format!("file {}", on_disk.path().display())),
+                _ => { prop_assert_eq!(&found.source, "default"); continue }
+            };
+            prop_assert_eq!((shown(&found.value), &found.source), (written(value), &source), "{}", key);
+        }
+    }
+}
+
+#[test]
+fn what_needs_a_restart_is_told_from_what_does_not() {
+    let before = file("[queue]\nhigh-watermark = 9").unwrap();
+    let same = |text: &str| before.needs_restart(&file(text).unwrap());
+    assert!(same("[queue]\nhigh-watermark = 5\n[log]\nlevel = \"debug\"\n[shutdown]\ndrain = 1").is_empty());
+    assert_eq!(same("listen = \"127.0.0.1:9\"\n[[model]]\nsequences = 4"), ["listen", "model"]);
+    assert_eq!(same("[limits]\nconnections = 4\n[policy]\npoll = \"1s\""), ["policy.poll", "limits.connections"]);
+}
+
+#[test]
+fn the_schema_knows_every_key_and_refuses_others() {
+    let schema = serde_json::to_value(schema()).unwrap();
+    assert_eq!(schema["additionalProperties"], serde_json::json!(false));
+    let properties = schema["properties"].as_object().unwrap();
+    for key in ["listen", "admin", "model", "queue", "cache", "policy", "limits", "log", "telemetry", "shutdown"] {
+        assert!(properties.contains_key(key), "{key}");
+    }
+    assert!(schema["$defs"]["RawModel"]["properties"]["kv-layout"].is_object(), "{schema}");
 }

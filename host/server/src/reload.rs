@@ -1,0 +1,198 @@
+//! A configuration that changes while the server runs: read again, checked whole, and only then put in force.
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use camshaft_api::{Api, ApiLimits, Backend, Control, PoolMessage, Reloaded};
+use camshaft_policy::PolicyHost;
+use prometheus::IntCounterVec;
+use serde_json::{Map, Value, json};
+
+use crate::config::{self, Config, Sources};
+use crate::error::ServerError;
+use crate::logging::LogHandle;
+
+/// How often the file is looked at. Its content counts, so that any way of replacing it is noticed.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What there is to change, and how it came to be what it is.
+#[derive(Debug)]
+pub(crate) struct Live {
+    sources: Sources,
+    log: LogHandle,
+    policies: Arc<PolicyHost>,
+    reloads: IntCounterVec,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    config: Config,
+    /// Bound once everything is loaded.
+    api: Option<Arc<Api>>,
+    last: Reloaded,
+}
+
+impl Live {
+    pub(crate) fn new(
+        config: Config,
+        sources: Sources,
+        log: LogHandle,
+        policies: Arc<PolicyHost>,
+        reloads: IntCounterVec,
+    ) -> Arc<Self> {
+        let state = Mutex::new(State { config, api: None, last: Reloaded::default() });
+        Arc::new(Self { sources, log, policies, reloads, state })
+    }
+
+    pub(crate) fn bind(&self, api: Arc<Api>) {
+        self.state().api = Some(api);
+    }
+
+    /// How long streams may go on after SIGTERM, as it is now.
+    pub(crate) fn drain(&self) -> Duration {
+        self.state().config.drain
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the configuration again. Invalid: nothing changes, and the reason is said.
+    pub(crate) fn reread(&self) -> Reloaded {
+        let outcome = self.sources.load().and_then(|config| {
+            crate::logging::filter(&config.log.level)?;
+            Ok(config)
+        });
+        let mut state = self.state();
+        let report = match outcome {
+            Ok(config) => self.put_in_force(&mut state, config),
+            Err(error) => Reloaded { error: Some(error.to_string()), ..Reloaded::default() },
+        };
+        let result = if report.error.is_none() { "ok" } else { "rejected" };
+        self.reloads.with_label_values(&[result]).inc();
+        match &report.error {
+            None => {
+                let (changed, restart) = (report.changed.join(", "), report.needs_restart.join(", "));
+                tracing::info!(changed, needs_restart = restart, "configuration read again");
+            }
+            Some(error) => tracing::error!(error, "the configuration is rejected; the one before stays in force"),
+        }
+        state.last = report.clone();
+        report
+    }
+
+    fn put_in_force(&self, state: &mut State, new: Config) -> Reloaded {
+        let old = &state.config;
+        let needs_restart = old.needs_restart(&new);
+        let mut changed = Vec::new();
+        if old.log.level != new.log.level {
+            if let Err(error) = self.log.set_level(&new.log.level) {
+                return Reloaded { error: Some(error.to_string()), ..Reloaded::default() };
+            }
+            changed.push("log.level");
+        }
+        if limits(old) != limits(&new) {
+            changed.push("limits");
+        }
+        if old.queue.watermarks != new.queue.watermarks {
+            changed.push("queue");
+        }
+        if old.drain != new.drain {
+            changed.push("shutdown.drain");
+        }
+        let cache = |config: &Config| (config.cache.ram_bytes, config.cache.session_ttl);
+        if cache(old) != cache(&new) {
+            changed.push("cache");
+        }
+        if let Some(api) = &state.api {
+            api.set_limits(limits(&new));
+            let workers: u64 = new.models.iter().map(|model| u64::from(model.workers)).sum::<u64>().max(1);
+            let (ram_bytes, session_ttl) = (new.cache.ram_bytes / workers, new.cache.session_ttl);
+            for model in &api.models {
+                let Backend::Generate(pool) = &model.backend else { continue };
+                let tell = |message| {
+                    // A pool that is gone, or overloaded for a second, is told at the next change.
+                    let told = pool.try_send(message).is_ok();
+                    told.then_some(())
+                        .unwrap_or_else(|| tracing::warn!(model = model.id, "could not be told of a change"));
+                };
+                if changed.contains(&"queue") {
+                    tell(PoolMessage::Watermarks(new.queue.watermarks));
+                }
+                if changed.contains(&"cache") {
+                    tell(PoolMessage::Cache { ram_bytes, session_ttl });
+                }
+            }
+        }
+        // What needs a restart stays what it is, so that it is reported until then.
+        let kept = std::mem::replace(&mut state.config, new);
+        let config = &mut state.config;
+        (config.listen, config.admin_listen, config.allow_anonymous) =
+            (kept.listen, kept.admin_listen, kept.allow_anonymous);
+        (config.models, config.policy, config.cache.disk) = (kept.models, kept.policy, kept.cache.disk);
+        (config.limits.connections, config.log.format) = (kept.limits.connections, kept.log.format);
+        Reloaded { changed, needs_restart, error: None }
+    }
+
+    /// Rereads the file whenever its content changes. Never ends.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        let Some(path) = self.sources.file().map(std::path::Path::to_owned) else { return };
+        let mut seen = tokio::fs::read(&path).await.ok();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now = tokio::fs::read(&path).await.ok();
+            // A file that is gone for a moment is being replaced.
+            if now.is_none() || now == seen {
+                continue;
+            }
+            // Half-written files come to rest before they are believed.
+            tokio::time::sleep(LOOK / 4).await;
+            if tokio::fs::read(&path).await.ok() == now {
+                seen = now;
+                self.reread();
+            }
+        }
+    }
+}
+
+/// What requests are held to.
+pub(crate) fn limits(config: &Config) -> ApiLimits {
+    ApiLimits {
+        body_bytes: config.limits.body_bytes,
+        max_tokens: config.limits.max_tokens,
+        timeout: config.queue.timeout,
+        max_timeout: config.queue.max_timeout,
+    }
+}
+
+impl Control for Live {
+    fn reload(&self) -> Reloaded {
+        self.policies.reload();
+        self.reread()
+    }
+
+    fn config(&self) -> Value {
+        let keys = self.sources.effective().map(|all| {
+            let entry = |one: config::Effective| {
+                (one.key, json!({"value": serde_json::to_value(&one.value).unwrap_or_default(), "source": one.source}))
+            };
+            all.into_iter().map(entry).collect::<Map<String, Value>>()
+        });
+        let state = self.state();
+        match keys {
+            Ok(keys) => json!({"keys": keys, "last_reload": state.last}),
+            Err(error) => json!({"keys": null, "error": error.to_string(), "last_reload": state.last}),
+        }
+    }
+}
+
+/// Counts rereads.
+pub(crate) fn reloads(registry: &prometheus::Registry) -> Result<IntCounterVec, ServerError> {
+    let make = || {
+        let opts = prometheus::Opts::new("camshaft_config_reloads_total", "Times the configuration was read again");
+        let counter = IntCounterVec::new(opts, &["result"])?;
+        registry.register(Box::new(counter.clone()))?;
+        Ok::<_, prometheus::Error>(counter)
+    };
+    make().map_err(|error| ServerError::internal("register metrics", error))
+}

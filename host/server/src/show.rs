@@ -1,0 +1,30 @@
+//! `camshaft config`: what is in force, and what could be written.
+use std::fmt::Write as _;
+
+use crate::check::print;
+use crate::config::{self, Sources};
+use crate::error::ServerError;
+
+/// `camshaft config print`.
+pub(crate) fn configuration(sources: &Sources, effective: bool) -> Result<(), ServerError> {
+    if !effective {
+        sources.load()?;
+        let Some(path) = sources.file() else {
+            return print("# no configuration file: see `camshaft config print --effective`\n");
+        };
+        let text = std::fs::read_to_string(path);
+        return print(&text.map_err(|error| ServerError::internal("read the configuration", error))?);
+    }
+    let mut out = String::new();
+    for one in sources.effective()? {
+        let value = config::shown(&one.value);
+        let _ = writeln!(out, "{:<28} = {value:<28} # {}", one.key, one.source);
+    }
+    print(&out)
+}
+
+/// `camshaft config schema`.
+pub(crate) fn schema() -> Result<(), ServerError> {
+    let text = serde_json::to_string_pretty(&config::schema());
+    print(&(text.map_err(|error| ServerError::internal("write the schema", error))? + "\n"))
+}

@@ -1,0 +1,95 @@
+//! A running server whose configuration changes, and that is drained and resumed.
+use camshaft_tests::{Server, Setup, eventually};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+/// The bound on `max_tokens` that requests are held to now.
+fn bound(server: &Server) -> String {
+    let body = json!({"model": "demo", "prompt": "a", "max_tokens": 1_000_000});
+    server.client.post("/v1/completions", &body).json()["error"]["message"].as_str().unwrap_or_default().to_owned()
+}
+
+fn last_reload(server: &Server) -> Value {
+    server.admin.get("/admin/config").json()["last_reload"].clone()
+}
+
+#[test]
+fn a_changed_file_takes_effect_without_touching_a_stream_and_an_invalid_one_changes_nothing() {
+    let server = Setup::new().config("[limits]\nmax-tokens = 600\n[log]\nlevel = \"info\"\n").start();
+    let mut stream = server.client.stream(
+        "/v1/completions",
+        &json!({"model": "demo", "prompt": "Once", "max_tokens": 600, "ignore_eos": true, "stream": true}),
+    );
+    stream.next();
+    server.write_config("[limits]\nmax-tokens = 22\n[log]\nlevel = \"debug\"\n[queue]\nhigh-watermark = 3\n");
+    eventually("the new bound is in force", || {
+        let message = bound(&server);
+        if message.contains("between 1 and 22") { Ok(()) } else { Err(message) }
+    });
+    let report = last_reload(&server);
+    assert_eq!(report["changed"], json!(["log.level", "limits", "queue"]), "{report}");
+    server.write_config("[limits]\nmax-tokens = 33\n[queue]\nhigh-watermrk = 1\n");
+    eventually("the invalid file is reported", || {
+        let report = last_reload(&server);
+        let said = report["error"].as_str().unwrap_or_default().contains("high-watermark");
+        if said { Ok(()) } else { Err(report) }
+    });
+    assert!(bound(&server).contains("between 1 and 22"));
+    server.write_config("[limits]\nconnections = 77\nmax-tokens = 44\n");
+    server.signal(Signal::HUP);
+    eventually("what needs a restart is said", || {
+        let report = last_reload(&server);
+        if report["needs_restart"] == json!(["limits.connections"]) { Ok(()) } else { Err(report) }
+    });
+    assert!(bound(&server).contains("between 1 and 44"));
+    let keys = server.admin.get("/admin/config").json();
+    let source = keys["keys"]["limits.max-tokens"]["source"].as_str().unwrap_or_default().to_owned();
+    assert!(source.starts_with("file "), "{keys}");
+    assert!(server.metrics().count("camshaft_config_reloads_total", &[("result", "rejected")]) >= 1.0);
+    let answer = server.admin.post("/admin/reload", &json!({}));
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    assert!(stream.finish().is_good(), "the stream that ran all the while ends well");
+}
+
+#[test]
+fn drained_it_finishes_what_runs_refuses_what_is_new_and_can_be_resumed() {
+    let server = Setup::new().start();
+    let mut stream = server.client.stream(
+        "/v1/completions",
+        &json!({"model": "demo", "prompt": "Once", "max_tokens": 300, "ignore_eos": true, "stream": true}),
+    );
+    stream.next();
+    assert_eq!(server.admin.post("/admin/drain", &json!({})).json(), json!({"state": "draining"}));
+    let refused = server.client.post("/v1/completions", &json!({"model": "demo", "prompt": "a"}));
+    assert_eq!((refused.status, refused.json()["error"]["code"].as_str()), (503, Some("draining")));
+    assert_eq!(server.client.get("/readyz").status, 503);
+    assert_eq!(server.client.get("/healthz").status, 200);
+    assert!(stream.finish().is_good());
+    assert_eq!(server.admin.post("/admin/resume", &json!({})).json(), json!({"state": "ready"}));
+    assert!(server.answer("What is 3 plus 4?").contains('7'));
+}
+
+#[test]
+fn statistics_say_who_waits_and_what_runs() {
+    let server = Setup::new().config("[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 1\n").start();
+    let body =
+        json!({"model": "demo", "prompt": "Once", "max_tokens": 900, "n": 12, "ignore_eos": true, "stream": true});
+    let mut running = server.client.stream("/v1/completions", &body);
+    running.next();
+    let mut stats = Value::Null;
+    eventually("one runs and others wait", || {
+        let got = server.client.get("/server/stats").json();
+        let queue = &got["models"]["demo"]["queue"];
+        let busy = queue["waiting"].as_u64() > Some(0) && queue["running"] == 1;
+        stats = got;
+        if busy { Ok(()) } else { Err(stats.clone()) }
+    });
+    let demo = &stats["models"]["demo"];
+    let waiting = demo["queue"]["waiting"].clone();
+    assert_eq!(demo["queue"]["waiting_by_priority"], json!({"normal": waiting}), "{stats}");
+    assert_eq!(demo["queue"]["waiting_by_tenant"], json!({"anonymous": waiting}));
+    assert!(demo["time_to_first_token_seconds"]["p50"].as_f64().is_some_and(|seconds| seconds > 0.0));
+    assert!(demo["kv_tokens"]["held"].as_u64().is_some_and(|held| held > 0));
+    assert_eq!(stats["state"], "ready");
+    assert!(running.finish().is_good());
+}
