@@ -45,7 +45,7 @@ fn finishes(socket: TcpStream) {
 #[test]
 fn a_full_queue_refuses_and_says_when_to_come_again() {
     let server =
-        one_at_a_time("2s").args(["--set", "queue.high-watermark=1", "--set", "queue.low-watermark=1"]).start();
+        one_at_a_time("2s").args(["--set", "queue.high-watermark=1", "--set", "queue.low-watermark=0"]).start();
     let running = hold(&server);
     let waiting = server.client.begin(&Request::post(COMPLETIONS, &with_stream(4)));
     wait_for(&server, "camshaft_requests_waiting", 1.0);

@@ -11,7 +11,7 @@ use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, PolicySet, Principal
 use crate::api::Api;
 use crate::error::ApiError;
 use crate::observe::Exchange;
-use crate::routes;
+use crate::{routes, trace};
 
 /// Headers that an auth policy sees at the most.
 const MAX_HEADERS: usize = 100;
@@ -30,14 +30,17 @@ pub(crate) async fn guard(State(api): State<Arc<Api>>, mut request: Request, nex
         return Ok(next.run(request).await);
     }
     let policies = api.policies.current();
-    let principal = match policies.authenticate(&head(&request)) {
+    let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
+    let span = exchange.as_ref().map_or_else(tracing::Span::none, |exchange| trace::auth(exchange.span()));
+    let principal = match span.in_scope(|| policies.authenticate(&head(&request))) {
         AuthOutcome::Allow(principal) => principal,
         AuthOutcome::Refuse(refusal) => return Err(ApiError::AuthRefused(Box::new(refusal))),
         AuthOutcome::Fault(fault) => {
             return Err(ApiError::PolicyFault { hook: Hook::Auth, fault: Box::new(fault) });
         }
     };
-    if let Some(exchange) = request.extensions().get::<Arc<Exchange>>() {
+    drop(span);
+    if let Some(exchange) = exchange {
         exchange.set_tenant(principal.tenant.as_str());
     }
     request.extensions_mut().insert(Caller { principal: Arc::new(principal), policies });

@@ -25,7 +25,7 @@ use crate::observe::Exchange;
 use crate::quota::Grant;
 use crate::request::Context;
 use crate::validate::{self, Judged};
-use crate::{body, completions, params};
+use crate::{body, completions, params, trace};
 
 const INPUT: &str = "input";
 
@@ -79,6 +79,7 @@ pub(crate) async fn embed(
     api.readiness.admit()?;
     let from_header = params::timeout_header(request.headers(), api.limits().max_timeout)?;
     let text = body::read(request, api.limits().body_bytes).await?;
+    let span = trace::validate(exchange.span());
     let reading = {
         let (api, caller) = (api.clone(), caller.clone());
         // Many long inputs take a while to tokenize.
@@ -86,6 +87,7 @@ pub(crate) async fn embed(
     };
     let request =
         reading.await.map_err(|error| ApiError::Internal(format!("a request could not be read: {error}")))??;
+    drop(span);
     exchange.set_model(&request.served.model.id);
     let prompt_tokens = request.inputs.iter().map(|input| input.len() as u64).sum();
     exchange.set_prompt_tokens(prompt_tokens);

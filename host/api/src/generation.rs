@@ -16,6 +16,7 @@ use crate::metrics::ModelMetrics;
 use crate::observe::Exchange;
 use crate::quota::Grant;
 use crate::request::{GenerationRequest, Prompt};
+use crate::trace::Stages;
 
 /// All choices of one request. Dropping it cancels those that still run.
 #[derive(Debug)]
@@ -44,6 +45,7 @@ struct Choice {
     started: bool,
     /// Tokens that came, known before the end.
     drawn: u32,
+    stages: Stages,
 }
 
 /// What a choice did.
@@ -111,7 +113,15 @@ impl Running {
                 policies: caller.policies.clone(),
             };
             let usage = Usage { prompt_tokens: prompt.tokens.len() as u32, ..Usage::default() };
-            running.choices.push(Choice { events: Some(events), usage, last_token: None, started: false, drawn: 0 });
+            let stages = Stages::queued(running.exchange.span(), index);
+            running.choices.push(Choice {
+                events: Some(events),
+                usage,
+                last_token: None,
+                started: false,
+                drawn: 0,
+                stages,
+            });
             running.pool.try_send(PoolMessage::Submit(Box::new(submission))).map_err(|error| match error {
                 TrySendError::Full(_) => ApiError::Overloaded,
                 TrySendError::Disconnected(_) => ApiError::PoolGone,
@@ -166,17 +176,20 @@ impl Running {
             Some(Event::Started { cached_tokens, .. }) => {
                 choice.started = true;
                 choice.usage.cached_tokens = cached_tokens.min(choice.usage.prompt_tokens);
+                choice.stages.started(choice.usage.prompt_tokens, choice.usage.cached_tokens);
                 self.metrics.prompt_tokens.inc_by(u64::from(choice.usage.prompt_tokens));
                 self.metrics.prompt_tokens_cached.inc_by(u64::from(choice.usage.cached_tokens));
                 Some(Ok(Output::Started))
             }
             Some(Event::Delta { delta, .. }) => {
                 choice.drawn += delta.tokens;
+                choice.stages.decoding();
                 self.measure(index, delta.tokens);
                 Some(Ok(Output::Delta(delta)))
             }
             Some(Event::Finished { reason, usage, .. }) => {
                 choice.events = None;
+                choice.stages.ended(usage.generated_tokens);
                 choice.usage = Usage { cached_tokens: choice.usage.cached_tokens, ..usage };
                 self.exchange.add_generated_tokens(u64::from(usage.generated_tokens));
                 match reason {
@@ -207,6 +220,7 @@ impl Running {
             let waited = now.duration_since(self.exchange.started());
             self.metrics.time_to_first_token.observe(waited.as_secs_f64());
             self.metrics.recent.0.note(now, waited.as_secs_f64());
+            self.exchange.note_first_token();
         }
         if let Some(last) = self.choices[index].last_token.replace(now) {
             let each = now.duration_since(last).as_secs_f64() / f64::from(tokens);

@@ -34,6 +34,7 @@ mod stats;
 mod stream;
 mod template;
 mod tokenize;
+pub mod trace;
 mod unary;
 mod validate;
 

@@ -8,12 +8,13 @@ use axum::http::{HeaderValue, Version, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use camshaft_core::quota::Standings;
+use tracing::Span;
 
 use crate::api::Api;
 use crate::error::{ApiError, ErrorNote};
 use crate::metrics::Metrics;
 use crate::request_id::{self, X_REQUEST_ID};
-use crate::{quota, readiness};
+use crate::{quota, readiness, trace};
 
 /// Never sent: the client went away before it had its answer.
 const CLIENT_GONE: u16 = 499;
@@ -30,6 +31,8 @@ pub(crate) struct Exchange {
     path: String,
     endpoint: String,
     started: Instant,
+    span: Span,
+    first_token: OnceLock<Instant>,
     outcome: Mutex<Outcome>,
     tenant: OnceLock<String>,
     model: OnceLock<String>,
@@ -49,9 +52,12 @@ struct Outcome {
 impl Exchange {
     fn new(metrics: &Metrics, request: &Request) -> Self {
         let route = request.extensions().get::<MatchedPath>();
+        let id = request_id::of(request.headers());
         Self {
             metrics: metrics.clone(),
-            id: request_id::of(request.headers()),
+            span: trace::accept(request, &id),
+            first_token: OnceLock::new(),
+            id,
             method: request.method().to_string(),
             path: request.uri().path().to_owned(),
             endpoint: route.map_or(NO_ROUTE, MatchedPath::as_str).to_owned(),
@@ -68,6 +74,16 @@ impl Exchange {
     /// When the request's head had arrived.
     pub(crate) fn started(&self) -> Instant {
         self.started
+    }
+
+    /// The parent of all spans of the request.
+    pub(crate) fn span(&self) -> &Span {
+        &self.span
+    }
+
+    /// The first token of any choice came.
+    pub(crate) fn note_first_token(&self) {
+        let _ = self.first_token.set(Instant::now());
     }
 
     pub(crate) fn set_tenant(&self, tenant: &str) {
@@ -124,16 +140,27 @@ impl Drop for Exchange {
         let elapsed = self.started.elapsed();
         self.metrics.requests.with_label_values(&[self.endpoint.as_str(), &status.to_string()]).inc();
         self.metrics.request_duration.with_label_values(&[&self.endpoint]).observe(elapsed.as_secs_f64());
+        let (prompt_tokens, generated_tokens) = (&self.prompt_tokens, &self.generated_tokens);
+        let (prompt_tokens, generated_tokens) =
+            (prompt_tokens.load(Ordering::Relaxed), generated_tokens.load(Ordering::Relaxed));
+        let (tenant, model) = (self.tenant.get().map(String::as_str), self.model.get().map(String::as_str));
+        let first_token_ms = self.first_token.get().map(|at| at.duration_since(self.started).as_secs_f64() * 1e3);
+        self.span.record("http.response.status_code", status);
+        self.span.record("camshaft.tenant", tenant.unwrap_or_default());
+        self.span.record("camshaft.model", model.unwrap_or_default());
+        self.span.record("camshaft.prompt_tokens", prompt_tokens);
+        self.span.record("camshaft.generated_tokens", generated_tokens);
         tracing::info!(
             request_id = self.id,
             // Escaped: a client wrote these.
             method = %self.method.escape_debug(),
             path = %self.path.escape_debug(),
             status,
-            tenant = self.tenant.get().map(String::as_str),
-            model = self.model.get().map(String::as_str),
-            prompt_tokens = self.prompt_tokens.load(Ordering::Relaxed),
-            generated_tokens = self.generated_tokens.load(Ordering::Relaxed),
+            tenant,
+            model,
+            prompt_tokens,
+            generated_tokens,
+            first_token_ms,
             ms = elapsed.as_secs_f64() * 1e3,
             "request"
         );

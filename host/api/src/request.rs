@@ -14,7 +14,7 @@ use crate::fields::Fields;
 use crate::generation::Running;
 use crate::observe::Exchange;
 use crate::params::{Bounds, Settings};
-use crate::{body, chat, completions, params, stream, unary, validate};
+use crate::{body, chat, completions, params, stream, trace, unary, validate};
 
 /// Bodies up to this size are parsed and tokenized in place; a longer one moves to a thread that may block, so that it
 /// does not delay other connections.
@@ -70,7 +70,9 @@ pub(crate) async fn complete(
     api.readiness.admit()?;
     let from_header = params::timeout_header(request.headers(), api.limits().max_timeout)?;
     let text = body::read(request, api.limits().body_bytes).await?;
+    let span = trace::validate(exchange.span());
     let mut request = read(endpoint, &api, &caller, text).await?;
+    drop(span);
     request.settings.timeout = request.settings.timeout.or(from_header);
     exchange.set_model(&request.served.model.id);
     let running = Running::submit(&api, &caller, &request, exchange.clone())?;

@@ -15,7 +15,7 @@ use crate::generation::{Output, Running};
 use crate::observe::Exchange;
 use crate::render::chunks::Chunks;
 use crate::request::GenerationRequest;
-use crate::sse;
+use crate::{sse, trace};
 
 /// Silence after which a comment is sent.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -31,6 +31,8 @@ struct Live {
     exchange: Arc<Exchange>,
     out: Vec<u8>,
     ended: bool,
+    /// From the head to the last frame.
+    _span: tracing::Span,
 }
 
 /// Waits for the first event, so that an error before it is an ordinary response, then streams.
@@ -44,7 +46,8 @@ pub(crate) async fn respond(
 ) -> Result<Response, ApiError> {
     let (index, output) = running.next().await.ok_or(ApiError::PoolGone)?;
     let chunks = Chunks::new(request);
-    let mut live = Live { running, chunks, exchange, out: Vec::new(), ended: false };
+    let span = trace::stream(exchange.span());
+    let mut live = Live { running, chunks, exchange, out: Vec::new(), ended: false, _span: span };
     live.take(index, Ok(output?));
     live.exchange.begin_stream();
     let headers = [

@@ -12,9 +12,6 @@ use crate::models;
 /// Loads every model and examines every policy, says what it found, and fails with the worst of it.
 pub(crate) fn configuration(config: &Config) -> Result<(), ServerError> {
     let mut report = String::from("configuration: ok\n");
-    for key in &config.without_effect {
-        let _ = writeln!(report, "configuration: {key} has no effect in this version");
-    }
     let mut failure = None;
     for model in &config.models {
         let options = model.engine_options();

@@ -154,17 +154,14 @@ pub fn run() -> ExitCode {
     let done = match cli.command {
         Command::Serve(args) => {
             let sources = args.sources();
-            sources.load().and_then(|config| {
-                let log = logging::start(&config.log)?;
-                serve::run(config, sources, log)
-            })
+            sources.load().and_then(|config| serve::run(config, sources))
         }
         Command::Config { command } => match command {
             ConfigCommand::Print { effective, args } => show::configuration(&args.sources(), effective),
             ConfigCommand::Schema => show::schema(),
         },
         Command::Check(args) => args.load().and_then(|config| {
-            logging::start(&config.log)?;
+            logging::start(&config.log, None)?;
             check::configuration(&config)
         }),
         Command::ProbeModel { path, lora } => models::probe_here(&path, lora),

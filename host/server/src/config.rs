@@ -30,12 +30,12 @@ pub struct Config {
     pub policy: PolicyDirConfig,
     pub limits: LimitsConfig,
     pub log: LogConfig,
+    /// Where spans go; `None`: nowhere.
+    pub otlp_endpoint: Option<String>,
     /// How long streams may go on after SIGTERM.
     pub drain: Duration,
     /// Serve everybody on any address when no auth policy is in force.
     pub allow_anonymous: bool,
-    /// Keys that were set but have no effect in this version.
-    pub without_effect: Vec<&'static str>,
 }
 
 /// Where a model's weights are.
@@ -182,6 +182,7 @@ impl Config {
             ("policy.poll", self.policy.poll != other.policy.poll),
             ("limits.connections", self.limits.connections != other.limits.connections),
             ("log.format", self.log.format != other.log.format),
+            ("telemetry.otlp-endpoint", self.otlp_endpoint != other.otlp_endpoint),
         ];
         differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
     }
@@ -202,7 +203,6 @@ fn address(key: &str, text: &str) -> Result<SocketAddr, ServerError> {
 
 impl Config {
     fn from_raw(raw: raw::Raw) -> Result<Self, ServerError> {
-        let without_effect = raw.without_effect();
         within("queue.high-watermark", raw.queue.high_watermark, 1, 1_000_000)?;
         let low_watermark = raw.queue.low_watermark.unwrap_or(raw.queue.high_watermark * 3 / 4);
         within("queue.low-watermark", low_watermark, 0, raw.queue.high_watermark - 1)?;
@@ -236,9 +236,9 @@ impl Config {
                 connections: raw.limits.connections as usize,
             },
             log: LogConfig { level: raw.log.level, format: raw.log.format },
+            otlp_endpoint: Some(raw.telemetry.otlp_endpoint).filter(|endpoint| !endpoint.is_empty()),
             drain: raw.shutdown.drain.0,
             allow_anonymous: raw.allow_anonymous,
-            without_effect,
         })
     }
 }

@@ -1,8 +1,14 @@
-//! Logs to standard error: text on a terminal, JSON otherwise. The level can change while the server runs.
+//! Logs to standard error (text on a terminal, JSON otherwise; the level can change while the server runs), and spans to
+//! an OpenTelemetry collector.
 use std::fmt;
 use std::io::IsTerminal;
 use std::sync::Arc;
 
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_otlp::{SpanExporter, WithExportConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt as lines, reload};
@@ -10,9 +16,12 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt as lines, reload};
 use crate::config::{LogConfig, LogFormat};
 use crate::error::ServerError;
 
-/// The way to the installed filter.
+/// The way to the installed filter, and to the exporter of spans.
 #[derive(Clone)]
-pub(crate) struct LogHandle(Arc<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>);
+pub(crate) struct LogHandle {
+    reload: Arc<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>,
+    spans: Option<SdkTracerProvider>,
+}
 
 impl fmt::Debug for LogHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -27,7 +36,14 @@ impl LogHandle {
     /// Directives that cannot be read; the level stays as it was.
     pub(crate) fn set_level(&self, level: &str) -> Result<(), ServerError> {
         let filter = filter(level)?;
-        (self.0)(filter).map_err(|error| ServerError::internal("change the log level", error))
+        (self.reload)(filter).map_err(|error| ServerError::internal("change the log level", error))
+    }
+
+    /// Sends what was not exported yet.
+    pub(crate) fn flush(&self) {
+        if let Some(Err(error)) = self.spans.as_ref().map(SdkTracerProvider::shutdown) {
+            tracing::warn!(%error, "the last spans were not exported");
+        }
     }
 }
 
@@ -36,11 +52,13 @@ pub(crate) fn filter(level: &str) -> Result<EnvFilter, ServerError> {
     // llama.cpp tells a hundred lines about every model at its info level; whoever asks for more gets them.
     let quiet = ["error", "warn", "info"].contains(&level);
     let directives = if quiet { format!("{level},llama-cpp-2=warn,llama_cpp_2=error") } else { level.to_owned() };
+    // Spans are for the collector.
+    let directives = format!("{directives},{}=off", camshaft_api::trace::TARGET);
     EnvFilter::try_new(directives).map_err(|error| ServerError::Config(format!("log.level = {level:?}: {error}")))
 }
 
-/// Installs the process's subscriber.
-pub(crate) fn start(config: &LogConfig) -> Result<LogHandle, ServerError> {
+/// Installs the process's subscriber. With an endpoint it must be called on the runtime that exports shall run on.
+pub(crate) fn start(config: &LogConfig, otlp_endpoint: Option<&str>) -> Result<LogHandle, ServerError> {
     let json = match config.format {
         LogFormat::Auto => !std::io::stderr().is_terminal(),
         LogFormat::Json => true,
@@ -49,7 +67,26 @@ pub(crate) fn start(config: &LogConfig) -> Result<LogHandle, ServerError> {
     let (filter, handle) = reload::Layer::new(filter(&config.level)?);
     let writer = lines::layer::<Registry>().with_writer(std::io::stderr);
     let writer = if json { writer.json().flatten_event(true).boxed() } else { writer.boxed() };
-    let installed = tracing_subscriber::registry().with(writer.with_filter(filter)).try_init();
+    let spans = otlp_endpoint.map(exporter).transpose()?;
+    let exported = spans.as_ref().map(|spans| {
+        let tracer = spans.tracer("camshaft");
+        let only_spans = Targets::new().with_target(camshaft_api::trace::TARGET, tracing::Level::INFO);
+        tracing_opentelemetry::layer().with_tracer(tracer).with_filter(only_spans)
+    });
+    let subscriber = tracing_subscriber::registry().with(writer.with_filter(filter)).with(exported);
+    let installed = subscriber.try_init();
     installed.map_err(|error| ServerError::Internal { what: "start logging", source: anyhow::anyhow!(error) })?;
-    Ok(LogHandle(Arc::new(move |filter| handle.reload(filter))))
+    Ok(LogHandle { reload: Arc::new(move |filter| handle.reload(filter)), spans })
+}
+
+/// Batches of spans over gRPC. A collector that is not there costs the spans, nothing else.
+fn exporter(endpoint: &str) -> Result<SdkTracerProvider, ServerError> {
+    let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build();
+    let exporter =
+        exporter.map_err(|error| ServerError::Config(format!("telemetry.otlp-endpoint = {endpoint:?}: {error}")))?;
+    let resource = Resource::builder()
+        .with_service_name("camshaft")
+        .with_attribute(opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .build();
+    Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
 }

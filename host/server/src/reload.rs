@@ -131,6 +131,7 @@ impl Live {
             (kept.listen, kept.admin_listen, kept.allow_anonymous);
         (config.models, config.policy, config.cache.disk) = (kept.models, kept.policy, kept.cache.disk);
         (config.limits.connections, config.log.format) = (kept.limits.connections, kept.log.format);
+        config.otlp_endpoint = kept.otlp_endpoint;
         Reloaded { changed, needs_restart, error: None }
     }
 

@@ -23,7 +23,7 @@ use crate::config::{Config, ModelConfig, Sources};
 use crate::embed_thread;
 use crate::error::ServerError;
 use crate::listener;
-use crate::logging::LogHandle;
+use crate::logging::{self, LogHandle};
 use crate::metrics::ServerMetrics;
 use crate::models;
 use crate::pool_thread::{self, PoolSetup};
@@ -38,21 +38,23 @@ const REPORTS: usize = 4096;
 const LAST_FRAMES: Duration = Duration::from_millis(500);
 
 /// Serves until SIGTERM or SIGINT.
-pub(crate) fn run(config: Config, sources: Sources, log: LogHandle) -> Result<(), ServerError> {
+pub(crate) fn run(config: Config, sources: Sources) -> Result<(), ServerError> {
     let threads = std::thread::available_parallelism().map_or(2, usize::from).max(2);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(threads).enable_all().build();
     let runtime = runtime.map_err(|error| ServerError::internal("start the runtime", error))?;
-    let ended = runtime.block_on(serve(config, sources, log));
+    let log = {
+        let _exports_run_here = runtime.enter();
+        logging::start(&config.log, config.otlp_endpoint.as_deref())?
+    };
+    let ended = runtime.block_on(serve(config, sources, log.clone()));
+    log.flush();
     // Tasks that outlived the drain time are not waited for.
     runtime.shutdown_background();
     ended
 }
 
 async fn serve(config: Config, sources: Sources, log: LogHandle) -> Result<(), ServerError> {
-    for key in &config.without_effect {
-        tracing::warn!(key, "this setting has no effect in this version");
-    }
     // First of all, so that a signal during the load is not lost.
     let mut signals = Signals::new()?;
     let public = listener::bind(config.listen).await?;

@@ -236,16 +236,3 @@ pub(super) struct RawTelemetry {
 pub(super) struct RawShutdown {
     pub(super) drain: Span,
 }
-
-impl Raw {
-    /// Keys that ask for something this version does not do, so that the operator can be told.
-    pub(super) fn without_effect(&self) -> Vec<&'static str> {
-        let mut keys = Vec::new();
-        for (key, set) in [("telemetry.otlp-endpoint", !self.telemetry.otlp_endpoint.is_empty())] {
-            if set {
-                keys.push(key);
-            }
-        }
-        keys
-    }
-}

@@ -27,7 +27,7 @@ fn without_anything_it_serves_the_demo_model_on_loopback() {
     let [model] = &config.models[..] else { panic!("one model") };
     assert_eq!((model.id.as_str(), &model.source), ("demo", &ModelSource::Demo));
     assert_eq!(config.drain, Duration::from_secs(30));
-    assert!(config.without_effect.is_empty());
+    assert_eq!(config.otlp_endpoint, None);
 }
 
 #[test]
@@ -150,12 +150,6 @@ fn paths_in_a_file_are_relative_to_it_and_paths_of_flags_are_not() {
     assert_eq!(config.policy.dir, PathBuf::from("q"));
     assert_eq!(config.models[0].source, ModelSource::File("y.gguf".into()));
     assert_eq!(config.models[1].source, ModelSource::Demo);
-}
-
-#[test]
-fn says_which_keys_have_no_effect_yet() {
-    let config = file("[telemetry]\notlp-endpoint = \"http://x\"").unwrap();
-    assert_eq!(config.without_effect, ["telemetry.otlp-endpoint"]);
 }
 
 #[test]

@@ -1,0 +1,109 @@
+//! The spans of a request, for OpenTelemetry: accept, and below it auth, validate, and for each choice queue, prefill,
+//! decode; then stream.
+//!
+//! All have the target [`TARGET`], which the log leaves out. While nobody exports spans they cost next to nothing.
+use std::collections::HashMap;
+
+use axum::extract::{MatchedPath, Request};
+use axum::http::HeaderMap;
+use opentelemetry::propagation::TextMapPropagator;
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use tracing::Span;
+use tracing::field::Empty;
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+/// Of all spans.
+pub const TARGET: &str = "camshaft::trace";
+/// The W3C's headers.
+const HEADERS: [&str; 2] = ["traceparent", "tracestate"];
+
+/// The span of a whole exchange, below the one that the client named in `traceparent`.
+pub(crate) fn accept(request: &Request, id: &str) -> Span {
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let span = tracing::info_span!(
+        target: TARGET,
+        "accept",
+        otel.kind = "server",
+        http.request.method = request.method().as_str(),
+        http.route = route,
+        camshaft.request_id = id,
+        http.response.status_code = Empty,
+        camshaft.tenant = Empty,
+        camshaft.model = Empty,
+        camshaft.prompt_tokens = Empty,
+        camshaft.generated_tokens = Empty,
+    );
+    if !span.is_disabled() && request.headers().contains_key(HEADERS[0]) {
+        // A parent that cannot be read begins a trace of its own.
+        let _ = span.set_parent(TraceContextPropagator::new().extract(&carrier(request.headers())));
+    }
+    span
+}
+
+fn carrier(headers: &HeaderMap) -> HashMap<String, String> {
+    let value = |name: &str| Some((name.to_owned(), headers.get(name)?.to_str().ok()?.to_owned()));
+    HEADERS.iter().filter_map(|name| value(name)).collect()
+}
+
+/// Who calls.
+pub(crate) fn auth(accept: &Span) -> Span {
+    tracing::info_span!(target: TARGET, parent: accept, "auth")
+}
+
+/// Parsing, tokenizing, and the validators.
+pub(crate) fn validate(accept: &Span) -> Span {
+    tracing::info_span!(target: TARGET, parent: accept, "validate")
+}
+
+/// The response on its way to the client.
+pub(crate) fn stream(accept: &Span) -> Span {
+    tracing::info_span!(target: TARGET, parent: accept, "stream")
+}
+
+/// Where one choice is; each stage's span ends where the next one begins.
+#[derive(Debug)]
+pub(crate) struct Stages {
+    accept: Span,
+    choice: u32,
+    now: Span,
+    decoding: bool,
+}
+
+impl Stages {
+    /// It was handed to the pool.
+    pub(crate) fn queued(accept: &Span, choice: u32) -> Self {
+        let now = tracing::info_span!(target: TARGET, parent: accept, "queue", camshaft.choice = choice);
+        Self { accept: accept.clone(), choice, now, decoding: false }
+    }
+
+    /// Its prompt is being computed.
+    pub(crate) fn started(&mut self, prompt_tokens: u32, cached_tokens: u32) {
+        self.now = tracing::info_span!(
+            target: TARGET,
+            parent: &self.accept,
+            "prefill",
+            camshaft.choice = self.choice,
+            camshaft.prompt_tokens = prompt_tokens,
+            camshaft.cached_tokens = cached_tokens,
+        );
+    }
+
+    /// Tokens come; does nothing the second time.
+    pub(crate) fn decoding(&mut self) {
+        if !std::mem::replace(&mut self.decoding, true) {
+            self.now = tracing::info_span!(
+                target: TARGET,
+                parent: &self.accept,
+                "decode",
+                camshaft.choice = self.choice,
+                camshaft.generated_tokens = Empty,
+            );
+        }
+    }
+
+    /// It is over.
+    pub(crate) fn ended(&mut self, generated_tokens: u32) {
+        self.now.record("camshaft.generated_tokens", generated_tokens);
+        self.now = Span::none();
+    }
+}
