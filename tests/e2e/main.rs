@@ -22,3 +22,4 @@ mod rejections;
 mod settings;
 mod speculation;
 mod swap;
+mod telemetry;

@@ -145,11 +145,11 @@ impl Drop for Exchange {
             (prompt_tokens.load(Ordering::Relaxed), generated_tokens.load(Ordering::Relaxed));
         let (tenant, model) = (self.tenant.get().map(String::as_str), self.model.get().map(String::as_str));
         let first_token_ms = self.first_token.get().map(|at| at.duration_since(self.started).as_secs_f64() * 1e3);
-        self.span.record("http.response.status_code", status);
+        self.span.record("http.response.status_code", i64::from(status));
         self.span.record("camshaft.tenant", tenant.unwrap_or_default());
         self.span.record("camshaft.model", model.unwrap_or_default());
-        self.span.record("camshaft.prompt_tokens", prompt_tokens);
-        self.span.record("camshaft.generated_tokens", generated_tokens);
+        self.span.record("camshaft.prompt_tokens", prompt_tokens as i64);
+        self.span.record("camshaft.generated_tokens", generated_tokens as i64);
         tracing::info!(
             request_id = self.id,
             // Escaped: a client wrote these.

@@ -72,7 +72,7 @@ pub(crate) struct Stages {
 impl Stages {
     /// It was handed to the pool.
     pub(crate) fn queued(accept: &Span, choice: u32) -> Self {
-        let now = tracing::info_span!(target: TARGET, parent: accept, "queue", camshaft.choice = choice);
+        let now = tracing::info_span!(target: TARGET, parent: accept, "queue", camshaft.choice = i64::from(choice));
         Self { accept: accept.clone(), choice, now, decoding: false }
     }
 
@@ -82,9 +82,9 @@ impl Stages {
             target: TARGET,
             parent: &self.accept,
             "prefill",
-            camshaft.choice = self.choice,
-            camshaft.prompt_tokens = prompt_tokens,
-            camshaft.cached_tokens = cached_tokens,
+            camshaft.choice = i64::from(self.choice),
+            camshaft.prompt_tokens = i64::from(prompt_tokens),
+            camshaft.cached_tokens = i64::from(cached_tokens),
         );
     }
 
@@ -95,7 +95,7 @@ impl Stages {
                 target: TARGET,
                 parent: &self.accept,
                 "decode",
-                camshaft.choice = self.choice,
+                camshaft.choice = i64::from(self.choice),
                 camshaft.generated_tokens = Empty,
             );
         }
@@ -103,7 +103,7 @@ impl Stages {
 
     /// It is over.
     pub(crate) fn ended(&mut self, generated_tokens: u32) {
-        self.now.record("camshaft.generated_tokens", generated_tokens);
+        self.now.record("camshaft.generated_tokens", i64::from(generated_tokens));
         self.now = Span::none();
     }
 }

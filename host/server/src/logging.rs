@@ -71,7 +71,9 @@ pub(crate) fn start(config: &LogConfig, otlp_endpoint: Option<&str>) -> Result<L
     let exported = spans.as_ref().map(|spans| {
         let tracer = spans.tracer("camshaft");
         let only_spans = Targets::new().with_target(camshaft_api::trace::TARGET, tracing::Level::INFO);
-        tracing_opentelemetry::layer().with_tracer(tracer).with_filter(only_spans)
+        // Where in the code a span was made, and on which thread, helps nobody who looks at a request.
+        let layer = tracing_opentelemetry::layer().with_location(false).with_threads(false).with_target(false);
+        layer.with_tracked_inactivity(false).with_tracer(tracer).with_filter(only_spans)
     });
     let subscriber = tracing_subscriber::registry().with(writer.with_filter(filter)).with(exported);
     let installed = subscriber.try_init();
