@@ -14,6 +14,7 @@ mod greedy;
 mod guests;
 mod lifecycle;
 mod limits;
+mod load;
 mod models;
 mod openai;
 mod operations;

@@ -1,7 +1,8 @@
 //! Spans at an independent receiver, and what is exported for scrapers.
+use std::collections::BTreeSet;
 use std::net::TcpListener;
 
-use camshaft_tests::Setup;
+use camshaft_tests::{Setup, repository};
 
 use crate::openai::run_client;
 
@@ -21,4 +22,36 @@ fn a_collector_that_is_not_there_costs_nothing_but_the_spans() {
     assert!(server.answer("What is 3 plus 4?").contains('7'));
     server.signal(rustix::process::Signal::TERM);
     assert_eq!(server.wait(), Some(0));
+}
+
+/// Every name of ours in a text.
+fn names(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("camshaft_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_name_only_what_is_exported() {
+    let server = Setup::new()
+        .set("metrics.vllm-aliases", "true")
+        .plugin("validator", "10-limits", "validator-limits", "")
+        .start();
+    assert!(server.answer("What is 3 plus 4?").contains('7'));
+    server.admin.post("/admin/reload", &serde_json::json!({}));
+    let exported = server.admin.get("/metrics").text().to_owned();
+    let known: BTreeSet<&str> =
+        exported.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    for file in ["dashboard.json", "alerts.yaml"] {
+        let text = std::fs::read_to_string(repository().join("config/observability").join(file)).unwrap();
+        let used = names(&text);
+        assert!(used.len() > 5, "{used:?}");
+        for name in used {
+            let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
+            assert!(known.contains(family), "{file} names {name}, which is not exported: {known:?}");
+        }
+    }
+    for alias in ["vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"] {
+        assert!(exported.contains(&format!("\n{alias}{{model_name=\"demo\"}} 0\n")), "{alias}: {exported}");
+    }
+    assert!(exported.contains("camshaft_build_info{"));
 }

@@ -45,6 +45,8 @@ pub struct ApiOptions {
     /// Who keeps the tenants' accounts.
     pub quotas: Arc<dyn QuotaStore>,
     pub control: Arc<dyn Control>,
+    /// Also exports the main gauges under the names that vLLM gives them.
+    pub vllm_aliases: bool,
 }
 
 /// The HTTP surface's state, shared by both routers.
@@ -56,6 +58,7 @@ pub struct Api {
     pub readiness: Arc<Readiness>,
     pub(crate) quotas: Arc<dyn QuotaStore>,
     pub(crate) control: Arc<dyn Control>,
+    pub(crate) vllm_aliases: bool,
     pub(crate) metrics: Metrics,
     /// True once the streams that still run are to end.
     cut: watch::Sender<bool>,
@@ -84,13 +87,15 @@ impl Api {
     /// # Errors
     /// A chat template that does not compile, two models of one name, or a registry that has these metrics already.
     pub fn new(options: ApiOptions) -> Result<Arc<Self>, ApiError> {
-        let ApiOptions { models, policies, registry, limits, readiness, quotas, control } = options;
+        let ApiOptions { models, policies, registry, limits, readiness, quotas, control, vllm_aliases } = options;
         let metrics = Metrics::register(&registry)?;
         let mut served: Vec<Arc<Served>> = Vec::with_capacity(models.len());
         for model in &models {
             if served.iter().any(|other| other.model.id == model.id) {
                 return Err(ApiError::DuplicateModel(model.id.clone()));
             }
+            // Its series are there from the beginning, at zero.
+            metrics.of_model(&model.id);
             served.push(Arc::new(Served::new(model)?));
         }
         let next_request = AtomicU64::new(1);
@@ -104,6 +109,7 @@ impl Api {
             readiness,
             quotas,
             control,
+            vllm_aliases,
             metrics,
             cut,
             served,

@@ -149,6 +149,7 @@ impl ApiError {
             Self::Overloaded | Self::PoolGone | Self::Cancelled => (503, server, Some("overloaded"), After(1)),
             Self::Worker(error) => match error {
                 WorkerError::QueueFull => (429, "rate_limit_error", Some("queue_full"), After(1)),
+                WorkerError::SlowReader => (408, invalid, Some("slow_reader"), Never),
                 WorkerError::Refused(_) => (400, invalid, None, Unsaid),
                 WorkerError::Rejected(_) | WorkerError::WorkerGone => (503, server, Some("overloaded"), After(1)),
                 WorkerError::DeadlineExceeded => (504, server, Some("deadline_exceeded"), After(5)),
@@ -218,6 +219,7 @@ impl ApiError {
             Self::Worker(WorkerError::Rejected(_)) => Some("scheduler"),
             Self::Worker(WorkerError::QueueFull) => Some("queue_full"),
             Self::Worker(WorkerError::DeadlineExceeded) => Some("deadline"),
+            Self::Worker(WorkerError::SlowReader) => Some("slow_reader"),
             _ => None,
         }
     }

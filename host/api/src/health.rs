@@ -5,9 +5,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use prometheus::{Encoder, TEXT_FORMAT, TextEncoder};
+use prometheus::{TEXT_FORMAT, TextEncoder};
 use serde_json::{Value, json};
 
+use crate::aliases;
 use crate::api::Api;
 use crate::error::ApiError;
 
@@ -23,9 +24,12 @@ pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, Ap
 
 /// The registry in Prometheus' text format.
 pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Result<impl IntoResponse, ApiError> {
-    let mut text = Vec::new();
-    TextEncoder::new()
-        .encode(&api.registry.gather(), &mut text)
+    let families = api.registry.gather();
+    let mut text = TextEncoder::new()
+        .encode_to_string(&families)
         .map_err(|error| ApiError::Internal(format!("metrics could not be rendered: {error}")))?;
+    if api.vllm_aliases {
+        aliases::write(&families, &mut text);
+    }
     Ok(([(CONTENT_TYPE, TEXT_FORMAT)], text))
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod aliases;
 mod api;
 mod auth;
 pub mod backend;
@@ -14,6 +15,8 @@ mod control;
 mod embeddings;
 mod error;
 mod fields;
+#[doc(hidden)]
+pub mod fuzz;
 mod generation;
 mod health;
 mod merge_patch;

@@ -49,7 +49,7 @@ impl Metrics {
             registry.register(Box::new(histogram.clone()))?;
             Ok::<_, prometheus::Error>(histogram)
         };
-        Ok(Self {
+        let metrics = Self {
             requests: counter(
                 "camshaft_requests_total",
                 "HTTP requests by route and status (499: the client went away).",
@@ -87,8 +87,27 @@ impl Metrics {
             )?,
             generated_tokens: counter("camshaft_generated_tokens_total", "Tokens generated.", &["model"])?,
             recent: Arc::default(),
-        })
+        };
+        for reason in Self::REASONS {
+            metrics.rejections.with_label_values(&[reason]);
+        }
+        Ok(metrics)
     }
+
+    /// Reasons that a request is turned away for.
+    const REASONS: [&str; 11] = [
+        "auth",
+        "deadline",
+        "draining",
+        "model_not_allowed",
+        "not_ready",
+        "overloaded",
+        "policy",
+        "policy_fault",
+        "queue_full",
+        "quota",
+        "slow_reader",
+    ];
 
     pub(crate) fn of_model(&self, model: &str) -> ModelMetrics {
         let labels = [model];

@@ -1,15 +1,24 @@
 //! The routes, and which of them are open to anybody.
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::compression::{CompressionLayer, DefaultPredicate};
+use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::api::Api;
 use crate::error::ApiError;
+use crate::request_id::X_REQUEST_ID;
 use crate::{admin, auth, chat, completions, embeddings, health, models, observe, session, stats, tokenize};
+
+/// How long browsers may remember what they were allowed.
+const PREFLIGHT: Duration = Duration::from_secs(600);
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// Routes that need no credentials. Every other route does: a new one is guarded until it is listed here.
 const OPEN: [&str; 4] = ["/healthz", "/readyz", "/health", "/ready"];
@@ -19,7 +28,9 @@ pub(crate) fn is_open(route: &str) -> bool {
 }
 
 /// What clients reach. Serve it with `ConnectInfo<SocketAddr>`: without it no peer counts as local.
-pub fn public_router(api: Arc<Api>) -> Router {
+///
+/// `cors_origins`: web pages of these origins may call (`*`: of all); without any the browser lets none.
+pub fn public_router(api: Arc<Api>, cors_origins: &[String]) -> Router {
     let routes = health_routes()
         .route("/health", get(health::alive))
         .route("/ready", get(health::ready))
@@ -37,7 +48,24 @@ pub fn public_router(api: Arc<Api>) -> Router {
         .route("/v1/detokenize", post(tokenize::detokenize))
         .method_not_allowed_fallback(method_not_allowed)
         .route_layer(from_fn_with_state(api.clone(), auth::guard));
-    finish(routes, api)
+    // A stream is never compressed: every frame has to go out when it is there.
+    let compression = CompressionLayer::new().gzip(true).compress_when(DefaultPredicate::new());
+    let router = finish(routes, api).layer(compression);
+    if cors_origins.is_empty() { router } else { router.layer(cors(cors_origins)) }
+}
+
+fn cors(origins: &[String]) -> CorsLayer {
+    let origin = if origins.iter().any(|origin| origin == "*") {
+        AllowOrigin::any()
+    } else {
+        AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()))
+    };
+    CorsLayer::new()
+        .allow_origin(origin)
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, X_API_KEY, X_REQUEST_ID])
+        .expose_headers([X_REQUEST_ID, header::RETRY_AFTER])
+        .max_age(PREFLIGHT)
 }
 
 /// What operators reach, on a listener of its own. It asks for no credentials: bind it to where only operators are.

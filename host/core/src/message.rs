@@ -21,6 +21,10 @@ pub enum Command {
     Cancel { id: RequestId },
     /// Take a generation's place in the KV cache away for now; it goes on when the worker has room and nothing else waits.
     Park { id: RequestId },
+    /// As `Park`, but it waits until it is released: its reader is behind.
+    Hold { id: RequestId },
+    /// Undoes `Hold`.
+    Release { id: RequestId },
     /// Prompt tokens to prefill per step at the most; 0: the worker's own choice.
     PrefillBudget { tokens: u32 },
     /// What a session pinned may go. Nothing happens to one that is unknown.
@@ -165,6 +169,9 @@ pub enum WorkerError {
     /// The deadline passed before the first token.
     #[error("the deadline passed before the first token")]
     DeadlineExceeded,
+    /// The client was behind for too long.
+    #[error("the response was read too slowly")]
+    SlowReader,
     /// The worker is gone.
     #[error("the worker stopped")]
     WorkerGone,

@@ -41,6 +41,8 @@ pub struct Sequence {
     pub(crate) done: u32,
     /// How many came there without being computed for this request.
     pub(crate) cached: u32,
+    /// Not to be admitted for now: its reader is behind.
+    pub(crate) held: bool,
     /// Whether its client has heard of it.
     pub(crate) started: bool,
     /// Tokens drawn.
@@ -90,6 +92,7 @@ impl Sequence {
             tokens,
             done: 0,
             cached: 0,
+            held: false,
             started: false,
             generated: 0,
             prefix: None,

@@ -125,8 +125,9 @@ impl Worker {
         }
     }
 
+    /// Whether there is nothing to do now.
     pub fn is_idle(&self) -> bool {
-        self.sequences.is_empty() && self.waiting.is_empty()
+        self.sequences.is_empty() && self.waiting.iter().all(|s| s.held)
     }
 
     /// Whether the KV account, the prefix tree and the sequence ids add up.
@@ -143,7 +144,7 @@ impl Worker {
             free_sequences: self.kv.free_sequences().saturating_sub(self.waiting.len() as u32),
             running_sequences: self.sequences.len() as u32,
             // Room is for those that wait here first.
-            kv_free: if self.waiting.is_empty() { self.kv.free_tokens() } else { 0 },
+            kv_free: if self.waiting.iter().all(|s| s.held) { self.kv.free_tokens() } else { 0 },
             kv_total: self.kv.total_tokens(),
             prefilling_tokens: self.sequences.iter().chain(&self.waiting).map(Sequence::prefill_left).sum(),
             tokens_per_second: self.rate.per_second,
@@ -195,6 +196,21 @@ impl Worker {
                     self.next_place += 1;
                     self.park(index, engine, events);
                 }
+            }
+            Command::Hold { id } => {
+                if let Some(index) = self.find(id) {
+                    self.sequences[index].held = true;
+                    self.park(index, engine, events);
+                } else if let Some(sequence) = self.waiting.iter_mut().find(|s| s.id() == id) {
+                    sequence.held = true;
+                }
+                self.admit_waiting(engine, events);
+            }
+            Command::Release { id } => {
+                if let Some(sequence) = self.waiting.iter_mut().find(|s| s.id() == id) {
+                    sequence.held = false;
+                }
+                self.admit_waiting(engine, events);
             }
             Command::PrefillBudget { tokens } => self.prefill_budget = tokens,
             Command::CacheRoom { ram_bytes, session_ttl } => self.kv.cache.set_room(ram_bytes, session_ttl),
@@ -254,9 +270,10 @@ impl Worker {
     /// Gives those that wait their place, in order, as long as there is room. Nobody passes the first.
     fn admit_waiting(&mut self, engine: &mut impl Engine, events: &mut Vec<Event>) {
         let mut admitted = Vec::new();
-        while let Some(mut sequence) = self.waiting.pop() {
+        while let Some(next) = self.waiting.iter().rposition(|s| !s.held) {
+            let mut sequence = self.waiting.remove(next);
             if !self.kv.admit(&mut sequence, self.sequences.len(), engine.reuse()) {
-                self.waiting.push(sequence);
+                self.waiting.insert(next, sequence);
                 break;
             }
             admitted.push(sequence.id());

@@ -41,7 +41,7 @@ pub enum KvLayout {
 }
 
 /// Whose bytes saved state is: another llama.cpp may lay it out otherwise.
-const STATE_OF: &str = "llama-cpp-sys-2 0.1.161";
+pub const LLAMA_CPP: &str = "llama-cpp-sys-2 0.1.161";
 
 /// Size of a context.
 #[derive(Debug, Clone)]
@@ -65,7 +65,7 @@ impl EngineOptions {
             KvLayout::Pooled => String::new(),
             KvLayout::PerSequence => format!("|{} parts", self.sequences),
         };
-        format!("{STATE_OF}|kv {:?}{layout}", self.kv_type)
+        format!("{LLAMA_CPP}|kv {:?}{layout}", self.kv_type)
     }
 }
 
@@ -368,7 +368,7 @@ mod tests {
     #[test]
     fn saved_state_names_the_llama_cpp_that_is_linked() {
         let manifest = include_str!("../../../Cargo.toml");
-        let version = super::STATE_OF.rsplit_once(' ').unwrap().1;
+        let version = super::LLAMA_CPP.rsplit_once(' ').unwrap().1;
         assert!(manifest.contains(&format!("llama-cpp-sys-2 = {{ version = \"={version}\"")));
     }
 }

@@ -16,6 +16,7 @@ mod streams;
 mod tokenizer;
 
 pub use backend::system_info;
+pub use context::LLAMA_CPP;
 pub use context::{EngineOptions, KvLayout, KvType, LlamaEngine};
 pub use embedder::LlamaEmbedder;
 pub use error::EngineLoadError;

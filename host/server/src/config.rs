@@ -29,6 +29,11 @@ pub struct Config {
     pub cache: CacheConfig,
     pub policy: PolicyDirConfig,
     pub limits: LimitsConfig,
+    pub tls: Option<TlsFiles>,
+    /// Web pages of these origins may call; empty: none.
+    pub cors_origins: Vec<String>,
+    /// Also exports the main gauges under the names that vLLM gives them.
+    pub vllm_aliases: bool,
     pub log: LogConfig,
     /// Where spans go; `None`: nowhere.
     pub otlp_endpoint: Option<String>,
@@ -139,6 +144,16 @@ pub struct LimitsConfig {
     pub body_bytes: usize,
     pub max_tokens: u32,
     pub connections: usize,
+    /// How long a reader may be behind, and a write may make no progress.
+    pub slow_reader: Duration,
+}
+
+/// For HTTPS on the public listener, as PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate and those that it was signed with.
+    pub cert: PathBuf,
+    pub key: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
@@ -166,6 +181,8 @@ pub(crate) fn schema() -> schemars::Schema {
     schemars::schema_for!(raw::Raw)
 }
 
+/// A reader that is behind for less is not even held.
+const SHORTEST_STALL: Duration = Duration::from_secs(2);
 /// Guessed by a draft model unless a number is set.
 const DRAFT_TOKENS: u64 = 4;
 
@@ -180,6 +197,10 @@ impl Config {
             ("cache.disk", self.cache.disk != other.cache.disk),
             ("policy.dir", self.policy.dir != other.policy.dir),
             ("policy.poll", self.policy.poll != other.policy.poll),
+            ("limits.slow-reader", self.limits.slow_reader != other.limits.slow_reader),
+            ("tls", self.tls != other.tls),
+            ("cors", self.cors_origins != other.cors_origins),
+            ("metrics", self.vllm_aliases != other.vllm_aliases),
             ("limits.connections", self.limits.connections != other.limits.connections),
             ("log.format", self.log.format != other.log.format),
             ("telemetry.otlp-endpoint", self.otlp_endpoint != other.otlp_endpoint),
@@ -218,6 +239,24 @@ impl Config {
         let dir = raw.cache.disk_dir.filter(|dir| !dir.original().as_os_str().is_empty());
         let bytes = raw.cache.disk.0;
         let disk = dir.filter(|_| bytes > 0).map(|dir| DiskConfig { dir: dir.relative(), bytes });
+        if raw.limits.slow_reader.0 < SHORTEST_STALL {
+            return Err(ServerError::Config(format!(
+                "limits.slow-reader must be at least {SHORTEST_STALL:?}, got {:?}",
+                raw.limits.slow_reader.0
+            )));
+        }
+        for origin in &raw.cors.origins {
+            let good = origin == "*" || origin.starts_with("http://") || origin.starts_with("https://");
+            if !good || origin.bytes().any(|b| !b.is_ascii_graphic()) {
+                let message = format!("cors.origins: {origin:?} is no origin such as https://example.org, and not *");
+                return Err(ServerError::Config(message));
+            }
+        }
+        let tls = match (raw.tls.cert, raw.tls.key) {
+            (Some(cert), Some(key)) => Some(TlsFiles { cert: cert.relative(), key: key.relative() }),
+            (None, None) => None,
+            _ => return Err(ServerError::Config("tls.cert and tls.key go together".to_owned())),
+        };
         let admin = Some(raw.admin.listen.as_str()).filter(|text| !text.is_empty());
         Ok(Self {
             listen: address("listen", &raw.listen)?,
@@ -234,7 +273,11 @@ impl Config {
                 body_bytes: raw.limits.body.0 as usize,
                 max_tokens: raw.limits.max_tokens as u32,
                 connections: raw.limits.connections as usize,
+                slow_reader: raw.limits.slow_reader.0,
             },
+            tls,
+            cors_origins: raw.cors.origins,
+            vllm_aliases: raw.metrics.vllm_aliases,
             log: LogConfig { level: raw.log.level, format: raw.log.format },
             otlp_endpoint: Some(raw.telemetry.otlp_endpoint).filter(|endpoint| !endpoint.is_empty()),
             drain: raw.shutdown.drain.0,

@@ -1,5 +1,7 @@
-//! Listening sockets: accept under a connection limit, serve HTTP/1.1 and HTTP/2, finish what runs on shutdown.
+//! Listening sockets: accept under a connection limit, with TLS where it is configured, serve HTTP/1.1 and HTTP/2, finish
+//! what runs on shutdown.
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,14 +13,60 @@ use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+use tokio_io_timeout::TimeoutStream;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tower::ServiceExt;
 
+use crate::config::TlsFiles;
 use crate::error::ServerError;
 
 /// A client that has not sent its request head in this time is let go.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Of a request's head; past it 431.
+const HEAD_BYTES: usize = 64 << 10;
+const HEADERS: usize = 100;
+const HTTP2_HEAD_BYTES: u32 = 16 << 10;
+const HTTP2_STREAMS: u32 = 256;
+/// Silence on an HTTP/2 connection after which the peer is asked whether it is there.
+const HTTP2_PING: Duration = Duration::from_secs(30);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How connections are let in.
+#[derive(Debug, Clone)]
+pub(crate) struct Access {
+    pub(crate) connections: usize,
+    /// A write that makes no progress for so long ends its connection.
+    pub(crate) stall: Duration,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+}
+
+/// Certificate and key for TLS.
+///
+/// # Errors
+/// Files that are missing or hold something else.
+pub(crate) fn tls(files: &TlsFiles) -> Result<Arc<ServerConfig>, ServerError> {
+    let bad =
+        |what: &str, path: &Path, why: String| ServerError::Config(format!("tls.{what} = {}: {why}", path.display()));
+    let certificates = CertificateDer::pem_file_iter(&files.cert)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| bad("cert", &files.cert, error.to_string()))?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| bad("key", &files.key, error.to_string()))?;
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map(|builder| builder.with_no_client_auth())
+        .and_then(|builder| builder.with_single_cert(certificates, key));
+    let mut config = config.map_err(|error| bad("cert", &files.cert, error.to_string()))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
 
 /// Binds `address` now, so that an address in use is known before a model is loaded.
 pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
@@ -26,9 +74,10 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError
 }
 
 /// Accepts until `stop` turns true, then waits until all connections are done.
-pub(crate) async fn serve(listener: TcpListener, router: Router, connections: usize, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn serve(listener: TcpListener, router: Router, access: Access, mut stop: watch::Receiver<bool>) {
     let graceful = GracefulShutdown::new();
-    let permits = Arc::new(Semaphore::new(connections));
+    let permits = Arc::new(Semaphore::new(access.connections));
+    let acceptor = access.tls.clone().map(TlsAcceptor::from);
     loop {
         let accepted = tokio::select! {
             accepted = accept(&listener, &permits) => accepted,
@@ -36,13 +85,23 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, connections: us
         };
         match accepted {
             Ok((stream, peer, permit)) => {
-                let connection = graceful.watch(connection(stream, peer, router.clone()));
-                tokio::spawn(async move {
-                    if let Err(error) = connection.await {
-                        tracing::debug!(%peer, %error, "connection ended");
+                let mut stream = TimeoutStream::new(stream);
+                stream.set_write_timeout(Some(access.stall));
+                let stream = Box::pin(stream);
+                let router = router.clone();
+                match acceptor.clone() {
+                    None => spawn(graceful.watch(connection(stream, peer, router)), peer, permit),
+                    Some(acceptor) => {
+                        let watcher = graceful.watcher();
+                        tokio::spawn(async move {
+                            match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+                                Ok(Ok(stream)) => spawn(watcher.watch(connection(stream, peer, router)), peer, permit),
+                                Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+                                Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
+                            }
+                        });
                     }
-                    drop(permit);
-                });
+                }
             }
             Err(error) => {
                 // Out of file descriptors, or a connection that died in the backlog: neither ends the server.
@@ -55,7 +114,20 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, connections: us
     graceful.shutdown().await;
 }
 
-type Accepted = (TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit);
+fn spawn<F, E>(connection: F, peer: SocketAddr, permit: OwnedSemaphorePermit)
+where
+    F: Future<Output = Result<(), E>> + Send + 'static,
+    E: std::fmt::Display + Send,
+{
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%peer, %error, "connection ended");
+        }
+        drop(permit);
+    });
+}
+
+type Accepted = (TcpStream, SocketAddr, OwnedSemaphorePermit);
 
 async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> std::io::Result<Accepted> {
     let permit = permits.clone().acquire_owned().await.map_err(std::io::Error::other)?;
@@ -65,8 +137,8 @@ async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> std::io::Re
     Ok((stream, peer, permit))
 }
 
-fn connection(
-    stream: TcpStream,
+fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    stream: S,
     peer: SocketAddr,
     router: Router,
 ) -> impl hyper_util::server::graceful::GracefulConnection<Error = Box<dyn std::error::Error + Send + Sync>> {
@@ -76,7 +148,17 @@ fn connection(
         router.clone().oneshot(request)
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    builder.http2().timer(TokioTimer::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_buf_size(HEAD_BYTES)
+        .max_headers(HEADERS);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS)
+        .max_header_list_size(HTTP2_HEAD_BYTES)
+        .keep_alive_interval(HTTP2_PING);
     builder.serve_connection(TokioIo::new(stream), service).into_owned()
 }

@@ -129,6 +129,10 @@ impl ServerMetrics {
                 &["model", "result"],
             )?,
         };
+        let build =
+            IntGaugeVec::new(Opts::new("camshaft_build_info", "What is running; always 1"), &["version", "llama_cpp"])?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION"), camshaft_engine::LLAMA_CPP]).set(1);
+        registry.register(Box::new(build))?;
         registry.register(Box::new(metrics.waiting.clone()))?;
         registry.register(Box::new(metrics.running.clone()))?;
         registry.register(Box::new(metrics.queue_duration.clone()))?;

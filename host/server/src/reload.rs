@@ -131,7 +131,8 @@ impl Live {
             (kept.listen, kept.admin_listen, kept.allow_anonymous);
         (config.models, config.policy, config.cache.disk) = (kept.models, kept.policy, kept.cache.disk);
         (config.limits.connections, config.log.format) = (kept.limits.connections, kept.log.format);
-        config.otlp_endpoint = kept.otlp_endpoint;
+        (config.otlp_endpoint, config.tls, config.cors_origins) = (kept.otlp_endpoint, kept.tls, kept.cors_origins);
+        (config.limits.slow_reader, config.vllm_aliases) = (kept.limits.slow_reader, kept.vllm_aliases);
         Reloaded { changed, needs_restart, error: None }
     }
 

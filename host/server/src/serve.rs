@@ -22,7 +22,7 @@ use crate::cache_room::CacheRoom;
 use crate::config::{Config, ModelConfig, Sources};
 use crate::embed_thread;
 use crate::error::ServerError;
-use crate::listener;
+use crate::listener::{self, Access};
 use crate::logging::{self, LogHandle};
 use crate::metrics::ServerMetrics;
 use crate::models;
@@ -62,6 +62,7 @@ async fn serve(config: Config, sources: Sources, log: LogHandle) -> Result<(), S
         Some(address) => Some(listener::bind(address).await?),
         None => None,
     };
+    let tls = config.tls.as_ref().map(listener::tls).transpose()?;
     let registry = Registry::new();
     let loading = {
         let (config, registry) = (config.clone(), registry.clone());
@@ -76,11 +77,12 @@ async fn serve(config: Config, sources: Sources, log: LogHandle) -> Result<(), S
     let (stop, stopped) = watch::channel(false);
     let mut listeners = tokio::task::JoinSet::new();
     let address = public.local_addr().map_err(|error| ServerError::internal("read the address", error))?;
-    let mut announcement = format!("listening on http://{address}\n");
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let mut announcement = format!("listening on {scheme}://{address}\n");
     listeners.spawn(listener::serve(
         public,
-        camshaft_api::public_router(api.clone()),
-        config.limits.connections,
+        camshaft_api::public_router(api.clone(), &config.cors_origins),
+        Access { connections: config.limits.connections, stall: config.limits.slow_reader, tls: tls.clone() },
         stopped.clone(),
     ));
     if let Some(admin) = admin {
@@ -89,7 +91,7 @@ async fn serve(config: Config, sources: Sources, log: LogHandle) -> Result<(), S
         listeners.spawn(listener::serve(
             admin,
             camshaft_api::admin_router(api.clone()),
-            config.limits.connections,
+            Access { connections: config.limits.connections, stall: config.limits.slow_reader, tls: None },
             stopped,
         ));
     }
@@ -202,6 +204,7 @@ fn load(config: &Config, registry: Registry, sources: Sources, log: LogHandle) -
         readiness: Arc::new(Readiness::new()),
         quotas: Arc::new(LocalQuotas::default()),
         control: live.clone(),
+        vllm_aliases: config.vllm_aliases,
     });
     let api = api.map_err(|error| ServerError::BadData(error.to_string()))?;
     live.bind(api.clone());
@@ -284,7 +287,10 @@ fn start_model(
             }
         };
         let metrics = metrics.worker(&config.id, &id.to_string());
-        let hired = worker_thread::spawn(WorkerSetup { id, reports: reports_in.clone(), metrics }, make)?;
+        let hired = worker_thread::spawn(
+            WorkerSetup { id, reports: reports_in.clone(), metrics, slow_reader: all.limits.slow_reader },
+            make,
+        )?;
         info.context_tokens = info.context_tokens.min(hired.limits.context_tokens);
         pool.add_worker(id, hired.limits);
         workers.insert(id, hired.messages);

@@ -1,12 +1,16 @@
 //! The way of events from a worker's thread to HTTP tasks, without ever waiting for one.
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use camshaft_core::ids::RequestId;
-use camshaft_core::message::{Delta, Event};
+use camshaft_core::message::{Delta, Event, WorkerError};
 use camshaft_core::policy::PolicySet;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
+
+/// A reader that is behind for so long has its sequence taken off the worker.
+const HOLD_AFTER: Duration = Duration::from_secs(1);
 
 /// The receiving side of one generation.
 #[derive(Debug)]
@@ -18,11 +22,27 @@ pub(crate) struct Stream {
     held: Option<Delta>,
     /// The last event, waiting behind it.
     end: Option<Event>,
+    /// Since when there is always something that waits for room.
+    behind_since: Option<Instant>,
+    /// Its sequence was taken off the worker until the reader has caught up.
+    is_held: bool,
+    cut: bool,
+}
+
+/// What a reader's pace asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// It is behind: generating on would only fill memory.
+    Hold,
+    /// It has caught up.
+    Release,
+    /// It was behind for too long: its stream ends with an error.
+    Cut,
 }
 
 impl Stream {
     pub(crate) fn new(events: Sender<Event>, policies: Arc<dyn PolicySet>) -> Self {
-        Self { events, _policies: policies, held: None, end: None }
+        Self { events, _policies: policies, held: None, end: None, behind_since: None, is_held: false, cut: false }
     }
 
     /// Whether the client is gone.
@@ -69,6 +89,9 @@ impl Stream {
     }
 
     fn send(&mut self, id: RequestId, event: Event) -> bool {
+        if self.cut {
+            return self.flush(id);
+        }
         match event {
             Event::Delta { delta, .. } => match &mut self.held {
                 Some(held) => {
@@ -106,6 +129,32 @@ impl Streams {
     pub(crate) fn flush(&mut self) -> bool {
         self.0.retain(|&id, stream| !stream.is_behind() || !stream.flush(id));
         self.0.values().any(Stream::is_behind)
+    }
+
+    /// What is to be done about readers who are behind, or no longer are. A stream that is cut has its error by then.
+    pub(crate) fn review(&mut self, now: Instant, cut_after: Duration) -> Vec<(RequestId, Pace)> {
+        let mut out = Vec::new();
+        for (&id, stream) in &mut self.0 {
+            if !stream.is_behind() {
+                stream.behind_since = None;
+                if std::mem::take(&mut stream.is_held) {
+                    out.push((id, Pace::Release));
+                }
+                continue;
+            }
+            let since = *stream.behind_since.get_or_insert(now);
+            let behind = now.saturating_duration_since(since);
+            if behind >= cut_after && !stream.cut {
+                stream.cut = true;
+                stream.held = None;
+                stream.end = Some(Event::Failed { id, error: WorkerError::SlowReader });
+                out.push((id, Pace::Cut));
+            } else if behind >= HOLD_AFTER && !stream.is_held && !stream.cut && stream.end.is_none() {
+                stream.is_held = true;
+                out.push((id, Pace::Hold));
+            }
+        }
+        out
     }
 
     /// Generations whose client is gone.
@@ -181,6 +230,32 @@ pub(crate) mod tests {
         }
         assert_eq!((text.as_str(), tokens, last), ("abcde", 5, Some(end)));
         assert!(!streams.flush() && streams.0.is_empty());
+    }
+
+    #[test]
+    fn a_slow_reader_is_waited_for_then_held_then_cut() {
+        let (sender, mut receiver) = mpsc::channel(1);
+        let mut streams = Streams::default();
+        streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
+        let (begun, second, cut_after) = (Instant::now(), Duration::from_secs(1), Duration::from_secs(5));
+        streams.send(ID, delta("a"));
+        assert!(streams.review(begun, cut_after).is_empty(), "nothing waits");
+        streams.send(ID, delta("b"));
+        assert!(streams.review(begun, cut_after).is_empty(), "it is waited for");
+        assert_eq!(streams.review(begun + second, cut_after), [(ID, Pace::Hold)]);
+        assert!(streams.review(begun + 2 * second, cut_after).is_empty(), "said once");
+        receiver.try_recv().unwrap();
+        streams.flush();
+        assert_eq!(streams.review(begun + 3 * second, cut_after), [(ID, Pace::Release)]);
+        streams.send(ID, delta("c"));
+        assert!(streams.review(begun + 4 * second, cut_after).is_empty());
+        assert_eq!(streams.review(begun + 9 * second, cut_after), [(ID, Pace::Cut)]);
+        // What the worker says of the cancelled sequence is not for the client.
+        streams.send(ID, Event::Finished { id: ID, reason: FinishReason::Cancelled, usage: Usage::default() });
+        assert!(matches!(receiver.try_recv(), Ok(Event::Delta { delta, .. }) if delta.text == "b"));
+        streams.flush();
+        assert_eq!(receiver.try_recv(), Ok(Event::Failed { id: ID, error: WorkerError::SlowReader }));
+        assert!(streams.0.is_empty());
     }
 
     #[test]

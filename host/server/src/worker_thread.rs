@@ -11,7 +11,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 
 use crate::error::ServerError;
 use crate::metrics::WorkerMetrics;
-use crate::streams::{Stream, Streams};
+use crate::streams::{Pace, Stream, Streams};
 
 /// How soon an idle worker looks again at a reader that is behind, or at a client that may have left.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -55,6 +55,8 @@ pub(crate) struct WorkerSetup {
     pub(crate) id: WorkerId,
     pub(crate) reports: Sender<WorkerReport>,
     pub(crate) metrics: Arc<WorkerMetrics>,
+    /// How long a reader may be behind.
+    pub(crate) slow_reader: Duration,
 }
 
 /// From an engine's making to its end: a worker and the way to it.
@@ -90,7 +92,7 @@ pub(crate) fn spawn<E: Engine + Send + 'static>(
 
 /// One life after the other until the pool has no more work for any.
 fn live<E: Engine>(setup: &WorkerSetup, mut life: Life<E>, mut make: impl FnMut() -> Result<(E, Worker), ServerError>) {
-    let WorkerSetup { id, reports, metrics } = setup;
+    let WorkerSetup { id, reports, metrics, .. } = setup;
     let mut pause = FIRST_PAUSE;
     loop {
         metrics.up.set(1);
@@ -149,6 +151,7 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
             }
             self.send_events();
             behind = self.streams.flush();
+            self.mind_readers();
         }
     }
 
@@ -183,6 +186,17 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
         let Life { engine, worker, .. } = &mut self.life;
         worker.handle(command, engine, &mut self.events);
         self.send_events();
+    }
+
+    /// Sequences of readers who are behind leave the worker, and come back when those have caught up.
+    fn mind_readers(&mut self) {
+        for (id, pace) in self.streams.review(Instant::now(), self.setup.slow_reader) {
+            self.carry_out(match pace {
+                Pace::Hold => Command::Hold { id },
+                Pace::Release => Command::Release { id },
+                Pace::Cut => Command::Cancel { id },
+            });
+        }
     }
 
     fn cancel_gone(&mut self) {

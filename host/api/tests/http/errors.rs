@@ -238,13 +238,14 @@ fn loading(template: &str) -> Result<Arc<Api>, ApiError> {
         limits: LIMITS,
         quotas: Arc::new(LocalQuotas::default()),
         control: Arc::new(NoControl),
+        vllm_aliases: true,
         readiness: Arc::new(Readiness::new()),
     })
 }
 
 #[tokio::test]
 async fn is_not_ready_while_it_loads() {
-    let router = public_router(loading("x").unwrap());
+    let router = public_router(loading("x").unwrap(), &[]);
     for (method, path) in [("GET", "/readyz"), ("POST", CHAT)] {
         let response = router.clone().oneshot(request(method, path, "{}")).await.unwrap();
         assert_eq!(response.status(), 503, "{path}");

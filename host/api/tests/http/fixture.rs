@@ -115,10 +115,11 @@ impl Server {
             limits: LIMITS,
             quotas: Arc::new(LocalQuotas::default()),
             control: Arc::new(NoControl),
+            vllm_aliases: true,
             readiness,
         });
         let api = api.unwrap();
-        Self { public: public_router(api.clone()), admin: admin_router(api.clone()), pool, api }
+        Self { public: public_router(api.clone(), &[]), admin: admin_router(api.clone()), pool, api }
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Reply {

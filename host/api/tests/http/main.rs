@@ -4,6 +4,7 @@
 
 mod chat;
 mod completions;
+mod corpus;
 mod errors;
 mod fixture;
 mod policies;

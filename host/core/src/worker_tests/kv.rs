@@ -140,6 +140,31 @@ fn regression_a_first_token_in_common_keeps_no_page_warm() {
     assert!(cached(&bench, 10) > 30 && cached(&bench, 11) <= 1, "{} {}", cached(&bench, 10), cached(&bench, 11));
 }
 
+#[test]
+fn a_held_request_waits_until_it_is_released_and_nobody_for_it() {
+    let mut bench = Bench::native();
+    let request = |id: u64| Start { ignore_eos: true, ..start(id, &format!("request {id}")) };
+    (1..3).for_each(|id| bench.begin(request(id)));
+    bench.steps(5);
+    bench.command(Command::Hold { id: RequestId(1) });
+    bench.command(Command::Hold { id: RequestId(99) });
+    bench.run();
+    assert!(bench.results()[&1].1.is_none(), "it holds no cells and is not over");
+    assert!(bench.worker.facts().kv_free == LIMITS.kv_tokens, "others may come");
+    bench.begin(request(3));
+    bench.run();
+    bench.command(Command::Release { id: RequestId(1) });
+    bench.run();
+    for id in [1, 2, 3] {
+        assert_eq!(bench.results()[&id].0, alone(request(id)).0);
+    }
+    bench.begin(request(4));
+    bench.command(Command::Hold { id: RequestId(4) });
+    bench.command(Command::Cancel { id: RequestId(4) });
+    bench.run();
+    assert!(matches!(bench.results()[&4].1, Some(Event::Finished { reason: FinishReason::Cancelled, .. })));
+}
+
 /// A random life of a worker with little room.
 #[derive(Debug, Clone)]
 enum Act {

@@ -19,6 +19,9 @@ pub(super) struct Raw {
     pub(super) cache: RawCache,
     pub(super) policy: RawPolicy,
     pub(super) limits: RawLimits,
+    pub(super) tls: RawTls,
+    pub(super) cors: RawCors,
+    pub(super) metrics: RawMetrics,
     pub(super) log: RawLog,
     pub(super) telemetry: RawTelemetry,
     pub(super) shutdown: RawShutdown,
@@ -46,6 +49,12 @@ poll = "10s"
 body = "2MiB"
 max-tokens = 4096
 connections = 1024
+slow-reader = "60s"
+[tls]
+[cors]
+origins = []
+[metrics]
+vllm-aliases = false
 [log]
 level = "info"
 format = "auto"
@@ -216,6 +225,28 @@ pub(super) struct RawLimits {
     pub(super) body: ByteSize,
     pub(super) max_tokens: u64,
     pub(super) connections: u64,
+    pub(super) slow_reader: Span,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawTls {
+    #[schemars(with = "Option<String>")]
+    pub(super) cert: Option<RelativePathBuf>,
+    #[schemars(with = "Option<String>")]
+    pub(super) key: Option<RelativePathBuf>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawCors {
+    pub(super) origins: Vec<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct RawMetrics {
+    pub(super) vllm_aliases: bool,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

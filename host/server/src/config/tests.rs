@@ -230,3 +230,16 @@ fn the_schema_knows_every_key_and_refuses_others() {
     }
     assert!(schema["$defs"]["RawModel"]["properties"]["kv-layout"].is_object(), "{schema}");
 }
+
+#[test]
+fn the_corpus_of_the_fuzz_target_passes() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/configuration");
+    let entries: Vec<Vec<u8>> =
+        std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect();
+    assert!(entries.len() >= 5);
+    for entry in entries {
+        crate::fuzz_configuration(&entry);
+        // Cut anywhere it is read or refused, too.
+        (0..entry.len()).step_by(97).for_each(|at| crate::fuzz_configuration(&entry[..at]));
+    }
+}

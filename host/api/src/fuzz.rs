@@ -1,0 +1,142 @@
+//! What fuzz targets and their corpus runs call: the parsers of everything that clients write, on any bytes.
+use std::sync::Arc;
+use std::time::Duration;
+
+use camshaft_core::engine::EngineLimits;
+use camshaft_core::fake::{ByteTokenizer, FakeEngine};
+use camshaft_core::ids::{Generation, PolicyName};
+use camshaft_core::policy::{
+    AuthOutcome, AuthRequest, Policies, PolicySet, PolicyStatus, Principal, ValidateOutcome, ValidateRequest,
+};
+use serde_json::Value;
+
+use crate::api::{Api, ApiLimits, ApiOptions};
+use crate::auth::Caller;
+use crate::backend::{Backend, Model};
+use crate::control::{Control, Reloaded};
+use crate::quota::LocalQuotas;
+use crate::readiness::Readiness;
+use crate::request::{Context, Endpoint};
+use crate::{body, sse};
+
+/// Nobody decides anything.
+#[derive(Debug)]
+struct Nothing;
+
+impl PolicySet for Nothing {
+    fn generation(&self) -> Generation {
+        Generation(0)
+    }
+    fn has_auth(&self) -> bool {
+        false
+    }
+    fn authenticate(&self, _: &AuthRequest) -> AuthOutcome {
+        AuthOutcome::Allow(Principal::anonymous())
+    }
+    fn validators(&self) -> usize {
+        0
+    }
+    fn validate(&self, _: usize, _: &ValidateRequest) -> ValidateOutcome {
+        ValidateOutcome::Accept
+    }
+    fn samplers(&self) -> Vec<PolicyName> {
+        vec![PolicyName::from("standard")]
+    }
+}
+
+impl Policies for Nothing {
+    fn current(&self) -> Arc<dyn PolicySet> {
+        Arc::new(Nothing)
+    }
+    fn status(&self) -> Vec<PolicyStatus> {
+        Vec::new()
+    }
+}
+
+impl Control for Nothing {
+    fn reload(&self) -> Reloaded {
+        Reloaded::default()
+    }
+    fn config(&self) -> Value {
+        Value::Null
+    }
+}
+
+/// The parsers over a model of bytes.
+#[derive(Debug)]
+pub struct Parsers {
+    api: Arc<Api>,
+    caller: Caller,
+}
+
+impl Parsers {
+    /// # Errors
+    /// None that a build which passes its tests could have.
+    pub fn new() -> Result<Self, crate::ApiError> {
+        let limits = EngineLimits { sequences: 4, kv_tokens: 4096, batch_tokens: 64, context_tokens: 1024 };
+        let (pool, _) = crossbeam_channel::bounded(1);
+        let model = Model {
+            id: "fuzz".to_owned(),
+            created: 0,
+            info: FakeEngine::info(limits),
+            tokenizer: Arc::new(ByteTokenizer),
+            backend: Backend::Generate(pool),
+        };
+        let second = Duration::from_secs(1);
+        let api = Api::new(ApiOptions {
+            models: vec![model],
+            policies: Arc::new(Nothing),
+            registry: prometheus::Registry::new(),
+            limits: ApiLimits { body_bytes: 1 << 20, max_tokens: 512, timeout: second, max_timeout: 60 * second },
+            readiness: Arc::new(Readiness::new()),
+            quotas: Arc::new(LocalQuotas::default()),
+            control: Arc::new(Nothing),
+            vllm_aliases: false,
+        })?;
+        let caller = Caller { principal: Arc::new(Principal::anonymous()), policies: Arc::new(Nothing) };
+        Ok(Self { api, caller })
+    }
+
+    /// A body as it came, for both endpoints. Accepted requests are within every bound.
+    ///
+    /// # Panics
+    /// If what was accepted is not.
+    pub fn request(&self, bytes: &[u8]) {
+        let Ok(body) = std::str::from_utf8(bytes).map_err(drop).and_then(|text| body::parse(text).map_err(drop)) else {
+            return;
+        };
+        let context = Context { api: &self.api, caller: &self.caller };
+        for endpoint in [Endpoint::Chat, Endpoint::Completion] {
+            match endpoint.parse(context, &body) {
+                Ok(request) => {
+                    assert!(!request.prompts.is_empty() && request.choices().count() <= 128);
+                    for prompt in &request.prompts {
+                        assert!(!prompt.tokens.is_empty() && prompt.max_tokens >= 1);
+                        assert!(prompt.tokens.len() + prompt.max_tokens as usize <= 1024);
+                    }
+                    let sampling = &request.settings.sampling;
+                    assert!(sampling.temperature.is_finite() && sampling.top_p > 0.0 && sampling.top_p <= 1.0);
+                }
+                Err(error) => {
+                    let status = error.answer().status.as_u16();
+                    assert!((400..500).contains(&status), "{status}: {error}");
+                }
+            }
+        }
+    }
+}
+
+/// Any text within an event leaves exactly one event in the stream.
+///
+/// # Panics
+/// If it does not.
+pub fn event(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let mut out = Vec::new();
+    sse::write(&mut out, &serde_json::json!({"text": text, "again": [text]}));
+    let frame = out.strip_prefix(b"data: ").and_then(|rest| rest.strip_suffix(b"\n\n"));
+    let Some(frame) = frame else { panic!("a frame that is none") };
+    assert!(!frame.contains(&b'\n') && !frame.contains(&b'\r'));
+    let value: Value = serde_json::from_slice(frame).unwrap_or_default();
+    assert_eq!(value["text"], text.as_ref());
+}

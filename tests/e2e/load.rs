@@ -1,0 +1,129 @@
+//! More than the server can do: shares, clients that leave, readers that do not read.
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use camshaft_tests::{Request, Setup, api_keys, eventually};
+use serde_json::json;
+
+const COMPLETIONS: &str = "/v1/completions";
+
+/// Service by the prices of the fair scheduler.
+fn service(prompt: u64, generated: u64) -> u64 {
+    prompt + 2 * generated
+}
+
+#[test]
+fn ten_times_too_much_load_is_shared_by_weight_and_refused_in_order() {
+    const WEIGHTS: [(&str, u64); 3] = [("sk-one", 1), ("sk-two", 2), ("sk-four", 4)];
+    let keys: Vec<(&str, String)> =
+        WEIGHTS.iter().map(|(key, weight)| (*key, format!("weight = {weight}.0\nqueue-share = 0.34"))).collect();
+    let keys: Vec<(&str, &str)> = keys.iter().map(|(key, more)| (*key, more.as_str())).collect();
+    let server = Setup::new()
+        .config("[queue]\nhigh-watermark = 30\n[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 4\n")
+        .plugin("auth", "10-api-keys", "auth-api-keys", &api_keys(&keys))
+        .plugin("scheduler", "10-fair", "scheduler-fair", "")
+        .start();
+    let (stop, counting) = (AtomicBool::new(false), AtomicBool::new(false));
+    let served: Mutex<BTreeMap<&str, u64>> = Mutex::default();
+    let refused = Mutex::new(0u32);
+    std::thread::scope(|scope| {
+        for (key, _) in WEIGHTS {
+            for client in 0..14 {
+                let (server, stop, counting, served, refused) = (&server, &stop, &counting, &served, &refused);
+                scope.spawn(move || {
+                    let asking = server.client.with_key(key);
+                    let prompt = format!("{key} {client} tells a story of some length about a shy wolf");
+                    let body = json!({"model": "demo", "prompt": prompt, "max_tokens": 24, "ignore_eos": true});
+                    while !stop.load(Ordering::Relaxed) {
+                        let answer = asking.post(COMPLETIONS, &body);
+                        if answer.status == 200 {
+                            let usage = answer.json()["usage"].clone();
+                            let number = |name: &str| usage[name].as_u64().unwrap();
+                            if counting.load(Ordering::Relaxed) {
+                                let got = service(number("prompt_tokens"), number("completion_tokens"));
+                                *served.lock().unwrap().entry(key).or_default() += got;
+                            }
+                        } else {
+                            assert!([429, 503].contains(&answer.status), "{} {}", answer.status, answer.text());
+                            assert!(answer.header("retry-after").is_some());
+                            *refused.lock().unwrap() += 1;
+                            std::thread::sleep(Duration::from_millis(5));
+                        }
+                    }
+                });
+            }
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        counting.store(true, Ordering::Relaxed);
+        std::thread::sleep(Duration::from_secs(10));
+        counting.store(false, Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
+    });
+    let served = served.into_inner().unwrap();
+    let total: u64 = served.values().sum();
+    for (key, weight) in WEIGHTS {
+        let share = served[key] as f64 / total as f64 * 7.0 / weight as f64;
+        assert!((0.9..=1.1).contains(&share), "{key} got {share} of its share: {served:?}");
+    }
+    assert!(refused.into_inner().unwrap() > 50, "there was too much");
+    server.wait_until_idle();
+}
+
+#[test]
+fn after_two_hundred_clients_that_left_at_any_moment_everything_is_idle() {
+    let server = Setup::new().config("[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 8\n").start();
+    std::thread::scope(|scope| {
+        for client in 0..200u64 {
+            let server = &server;
+            scope.spawn(move || {
+                let prompt =
+                    "a long prompt that takes a while to compute ".repeat(if client % 3 == 0 { 15 } else { 1 });
+                let body = json!({"model": "demo", "prompt": format!("{client} {prompt}"), "max_tokens": 600,
+                    "ignore_eos": true, "stream": client % 2 == 0});
+                let mut socket = server.client.begin(&Request::post(COMPLETIONS, &body));
+                // Whoever gets something reads it meanwhile.
+                socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+                let stay = Duration::from_millis(100 + client * 2);
+                let begun = Instant::now();
+                while begun.elapsed() < stay {
+                    let mut buffer = [0; 4096];
+                    if matches!(socket.read(&mut buffer), Ok(0)) {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    server.wait_until_idle();
+    assert!(server.metrics().count("camshaft_requests_total", &[("status", "499")]) > 100.0);
+    assert!(server.answer("What is 3 plus 4?").contains('7'));
+}
+
+#[test]
+fn a_reader_that_stops_reading_holds_up_nobody_and_is_cut() {
+    let server = Setup::new()
+        .config("[limits]\nslow-reader = \"3s\"\n[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 16\n")
+        .start();
+    // Log-probabilities make the response larger than what sockets buffer.
+    let much = json!({"model": "demo", "prompt": "Once", "max_tokens": 1000, "ignore_eos": true, "stream": true, "n": 16,
+        "logprobs": 5});
+    let socket = server.client.begin(&Request::post(COMPLETIONS, &much));
+    let stuck = eventually("its sequences are taken off the worker", || {
+        let parks = server.metrics().count("camshaft_parks_total", &[]);
+        if parks > 0.0 { Ok(parks) } else { Err(parks) }
+    });
+    assert!(stuck >= 1.0);
+    for _ in 0..15 {
+        assert!(server.answer("What is 3 plus 4?").contains('7'));
+    }
+    eventually("it is cut", || {
+        let metrics = server.metrics();
+        let gone = metrics.get("camshaft_requests_running", &[]) == Some(0.0);
+        if gone { Ok(()) } else { Err(metrics.get("camshaft_requests_running", &[])) }
+    });
+    drop(socket);
+    server.wait_until_idle();
+}
