@@ -66,7 +66,8 @@ impl Stream {
         self.held.is_some() || self.end.is_some()
     }
 
-    /// Sends what waits, in order. True when everything is out and it was the end, or the client is gone.
+    /// Sends what waits, in order. True when that was the end. A client that is gone is found by [`Streams::closed`]: its
+    /// sequence has to be cancelled first.
     fn flush(&mut self, id: RequestId) -> bool {
         if let Some(delta) = self.held.take() {
             match self.events.try_send(Event::Delta { id, delta }) {
@@ -75,7 +76,7 @@ impl Stream {
                     self.held = Some(delta);
                     return false;
                 }
-                Err(_) => return true,
+                Err(_) => {}
             }
         }
         let Some(end) = self.end.take() else { return false };
@@ -259,14 +260,17 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_client_that_left_is_noticed_and_forgotten() {
+    fn regression_a_client_that_left_is_noticed_even_after_a_send_and_then_forgotten() {
         let (sender, receiver) = mpsc::channel(2);
         let mut streams = Streams::default();
         streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
         assert_eq!(streams.closed().count(), 0);
         drop(receiver);
-        assert_eq!(streams.closed().collect::<Vec<_>>(), [ID]);
+        // Also where something was sent before anybody looked: its sequence still runs.
         streams.send(ID, delta("x"));
+        assert_eq!(streams.closed().collect::<Vec<_>>(), [ID]);
+        let end = Event::Finished { id: ID, reason: FinishReason::Cancelled, usage: Usage::default() };
+        streams.send(ID, end);
         assert!(streams.0.is_empty());
     }
 }
