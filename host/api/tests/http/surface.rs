@@ -4,13 +4,15 @@ use axum::http::Request;
 use camshaft_core::pages::Namespace;
 use camshaft_core::policy::{AuthOutcome, Principal};
 use serde_json::{Value, json};
+use tower::ServiceExt;
 
 use crate::fixture::{Server, chat_body, request};
 use crate::policies::{Rules, fault, refusal};
 use crate::pool::hello;
 
 /// Everything a client can reach that is not always open.
-const GUARDED: [(&str, &str); 10] = [
+const GUARDED: [(&str, &str); 11] = [
+    ("GET", "/server/stats"),
     ("POST", "/v1/chat/completions"),
     ("POST", "/chat"),
     ("POST", "/v1/completions"),
@@ -39,6 +41,66 @@ async fn guards_every_route_but_health() {
         assert_eq!(server.get(path).await.status, 200, "{path}");
     }
     assert_eq!(server.metric(r#"camshaft_rejections_total{reason="auth"}"#).await, GUARDED.len() as f64);
+}
+
+/// A request with one more header.
+fn with(method: &str, path: &str, body: &str, (name, value): (&'static str, &'static str)) -> Request<Body> {
+    let mut request = request(method, path, body);
+    request.headers_mut().insert(name, value.parse().unwrap());
+    request
+}
+
+#[tokio::test]
+async fn compresses_whole_responses_for_who_asks_and_never_a_stream() {
+    let server = Server::new();
+    let gzip = ("accept-encoding", "gzip");
+    let whole = server.public.clone().oneshot(with("GET", "/v1/models", "", gzip)).await.unwrap();
+    assert_eq!(whole.headers()["content-encoding"], "gzip");
+    let body = chat_body(json!({"stream": true})).to_string();
+    let stream = server.public.clone().oneshot(with("POST", "/v1/chat/completions", &body, gzip)).await.unwrap();
+    assert_eq!(stream.status(), 200);
+    assert!(!stream.headers().contains_key("content-encoding"));
+    assert_eq!(server.get("/v1/models").await.header("content-encoding"), None);
+}
+
+#[tokio::test]
+async fn lets_web_pages_of_configured_origins_call_and_no_others() {
+    let origin = |origin| ("origin", origin);
+    let good = "https://chat.example.org";
+    let server = Server::new();
+    let router = camshaft_api::public_router(server.api.clone(), &[good.to_owned()]);
+    let ask = async |router: &axum::Router, from| {
+        let reply = router.clone().oneshot(with("GET", "/v1/models", "", origin(from))).await.unwrap();
+        reply.headers().get("access-control-allow-origin").map(|value| value.to_str().unwrap().to_owned())
+    };
+    assert_eq!(ask(&router, good).await.as_deref(), Some(good));
+    assert_eq!(ask(&router, "https://evil.example.org").await, None);
+    assert_eq!(ask(&server.public, good).await, None, "off unless it is configured");
+    let mut preflight = with("OPTIONS", "/v1/chat/completions", "", origin(good));
+    preflight.headers_mut().insert("access-control-request-method", "POST".parse().unwrap());
+    let reply = router.oneshot(preflight).await.unwrap();
+    assert_eq!(reply.status(), 200);
+    let headers = reply.headers()["access-control-allow-headers"].to_str().unwrap().to_owned();
+    assert!(["authorization", "x-api-key"].iter().all(|name| headers.contains(name)), "{headers}");
+}
+
+#[tokio::test]
+async fn operators_reread_drain_and_resume() {
+    let server = Server::new();
+    let admin = async |method, path| {
+        let reply = server.admin.clone().oneshot(request(method, path, "")).await.unwrap();
+        (reply.status().as_u16(), reply)
+    };
+    assert_eq!(admin("POST", "/admin/reload").await.0, 200);
+    assert_eq!(admin("GET", "/admin/config").await.0, 200);
+    assert_eq!(admin("POST", "/admin/drain").await.0, 200);
+    assert_eq!(server.chat(json!({})).await.error(503).0, "server_error draining -");
+    assert_eq!(admin("POST", "/admin/resume").await.0, 200);
+    assert_eq!(server.chat(json!({})).await.status, 200);
+    assert_eq!(admin("GET", "/admin/workers").await.0, 200);
+    for path in ["/admin/reload", "/admin/drain", "/admin/resume"] {
+        assert_eq!(server.post(path, json!({})).await.status, 404, "never on the public listener");
+    }
 }
 
 #[tokio::test]
