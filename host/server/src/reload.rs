@@ -112,9 +112,9 @@ impl Live {
                 let Backend::Generate(pool) = &model.backend else { continue };
                 let tell = |message| {
                     // A pool that is gone, or overloaded for a second, is told at the next change.
-                    let told = pool.try_send(message).is_ok();
-                    told.then_some(())
-                        .unwrap_or_else(|| tracing::warn!(model = model.id, "could not be told of a change"));
+                    if pool.try_send(message).is_err() {
+                        tracing::warn!(model = model.id, "could not be told of a change");
+                    }
                 };
                 if changed.contains(&"queue") {
                     tell(PoolMessage::Watermarks(new.queue.watermarks));

@@ -54,7 +54,8 @@ impl Policy for FairShares {
 
     fn new(settings: Settings) -> Result<Self, String> {
         let Settings { input_price: input, output_price: output } = settings;
-        if !(input >= 0.0 && input.is_finite()) || !(output > 0.0 && output.is_finite()) {
+        let good = input >= 0.0 && output > 0.0 && input.is_finite() && output.is_finite();
+        if !good {
             return Err(format!("prices must be at least 0, and output-price above it, got {input} and {output}"));
         }
         Ok(Self { tenants: Tenants::new(Prices { input, output }) })

@@ -129,12 +129,13 @@ impl Tenants {
             changed: false,
             line: BTreeSet::new(),
         });
-        // In a replay everybody's counter is what it was.
-        let lifted =
-            if tenant.line.is_empty() && !(replay && !known) { tenant.counter.max(lowest) } else { tenant.counter };
         if tenant.line.is_empty() {
-            (tenant.changed, tenant.counter) = (tenant.changed || lifted != tenant.counter, lifted);
-            self.active.insert((lifted.to_bits(), name.to_owned()));
+            // In a replay everybody's counter is what it was.
+            let as_handed_over = replay && !known;
+            if !as_handed_over && lowest > tenant.counter {
+                (tenant.counter, tenant.changed) = (lowest, true);
+            }
+            self.active.insert((tenant.counter.to_bits(), name.to_owned()));
         }
         tenant.line.insert((arrival.class(), arrival.arrived_ms, arrival.id));
         let request = Request { arrival, tenant: name.to_owned(), running: false, charged: Some(0) };

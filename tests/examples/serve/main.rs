@@ -68,7 +68,7 @@ fn main() -> Result<()> {
         let settings = format!(", context-tokens={kv_tokens}, kv-layout={kv_layout:?}, draft-tokens=4");
         let server = Own::start(&options, &settings)?;
         let greedy = |address: &str| Target::new("camshaft", address, "m", vocabulary).greedy();
-        workloads::guesses(&options, [greedy(&own.address), greedy(&server.address)], &mut report)?;
+        workloads::guesses(&options, &[greedy(&own.address), greedy(&server.address)], &mut report)?;
     }
     drop(own);
     if options.wants("pressure") {

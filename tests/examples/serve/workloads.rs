@@ -49,7 +49,7 @@ pub(crate) fn distinct(options: &Options, targets: &[Target], streams: u32, repo
 }
 
 /// Prompts that repeat themselves, greedy: without guessing ahead, and with.
-pub(crate) fn guesses(options: &Options, targets: [Target; 2], report: &mut Report) -> Result<()> {
+pub(crate) fn guesses(options: &Options, targets: &[Target; 2], report: &mut Report) -> Result<()> {
     for streams in [1, 8] {
         for _ in 0..options.repeats {
             // The same for all, since how well they can be guessed differs.
