@@ -43,6 +43,8 @@ fn a_changed_file_takes_effect_without_touching_a_stream_and_an_invalid_one_chan
     });
     assert!(bound(&server).contains("between 1 and 44"));
     let keys = server.admin.get("/admin/config").json();
+    // What waits for a restart is shown as it is in force.
+    assert_eq!(keys["keys"]["limits.connections"]["value"], 1024, "{keys}");
     let source = keys["keys"]["limits.max-tokens"]["source"].as_str().unwrap_or_default().to_owned();
     assert!(source.starts_with("file "), "{keys}");
     assert!(server.metrics().count("camshaft_config_reloads_total", &[("result", "rejected")]) >= 1.0);

@@ -91,14 +91,15 @@ pub(crate) async fn embed(
     exchange.set_model(&request.served.model.id);
     let prompt_tokens = request.inputs.iter().map(|input| input.len() as u64).sum();
     exchange.set_prompt_tokens(prompt_tokens);
-    let grant = Grant::take(&api.quotas, &caller.principal, prompt_tokens)?.map(|(mut grant, standings)| {
+    let grant = Grant::take(&api.quotas, &caller.principal, prompt_tokens)?.map(|(grant, standings)| {
         exchange.set_standings(standings);
-        grant.set_used(prompt_tokens);
         grant
     });
     let timeout = request.timeout.or(from_header).unwrap_or(api.limits().timeout);
     let vectors = compute(&api, &caller, &request, exchange.started().checked_add(timeout)).await?;
-    drop(grant);
+    if let Some(mut grant) = grant {
+        grant.set_used(prompt_tokens);
+    }
     api.metrics.of_model(&request.served.model.id).prompt_tokens.inc_by(prompt_tokens);
     Ok(Json(request.render(vectors, prompt_tokens)))
 }

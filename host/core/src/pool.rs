@@ -2,14 +2,19 @@
 //!
 //! The scheduler advises, the pool keeps correctness: every action is checked against the pool's own books before the
 //! first one is carried out. A scheduler that faults is replaced by the native one at once and tried again later.
+mod gate;
+
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use gate::Gate;
+pub use gate::Watermarks;
+
 use crate::engine::EngineLimits;
 use crate::fcfs::Fcfs;
-use crate::ids::{Generation, PolicyName, RequestId, TenantId, WorkerId};
+use crate::ids::{Generation, PolicyName, RequestId, WorkerId};
 use crate::message::{Command, Event, Start, WorkerError};
 use crate::policy::{
     Action, Arrival, Fault, FaultKind, Scheduler, SchedulerEvent, SchedulerHook, SchedulingPoint, WorkerFacts,
@@ -31,15 +36,6 @@ pub enum Output {
     Send { worker: WorkerId, command: Command },
     /// Tell the client that its generation ended in the queue.
     Fail { id: RequestId, error: WorkerError },
-}
-
-/// How many generations may wait: at `high` the queue stops accepting, at `low` it accepts again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Watermarks {
-    /// At least 1.
-    pub high: usize,
-    /// Below `high`.
-    pub low: usize,
 }
 
 /// The queue does not accept.
@@ -94,11 +90,7 @@ pub struct Pool {
     replay: bool,
     entries: HashMap<RequestId, Entry>,
     next_place: u64,
-    waiting: usize,
-    /// By tenant; none is 0.
-    waiting_of: HashMap<TenantId, usize>,
-    watermarks: Watermarks,
-    accepting: bool,
+    gate: Gate,
     reserve: Reserve,
     workers: BTreeMap<WorkerId, WorkerAccount>,
     events: Vec<SchedulerEvent>,
@@ -125,10 +117,7 @@ impl Pool {
             replay: true,
             entries: HashMap::new(),
             next_place: 0,
-            waiting: 0,
-            waiting_of: HashMap::new(),
-            watermarks,
-            accepting: true,
+            gate: Gate::new(watermarks),
             reserve,
             workers: BTreeMap::new(),
             events: Vec::new(),
@@ -159,12 +148,12 @@ impl Pool {
     }
 
     pub fn waiting(&self) -> usize {
-        self.waiting
+        self.gate.waiting()
     }
 
     /// Generations that a worker has.
     pub fn running(&self) -> usize {
-        self.entries.len() - self.waiting
+        self.entries.len() - self.waiting()
     }
 
     /// Whether any worker can run something.
@@ -179,52 +168,24 @@ impl Pool {
 
     /// A generation arrives. `arrival.arrived` is now; `share`: of the queue, for what its tenant has waiting.
     pub fn submit(&mut self, arrival: Arrival, start: Box<Start>, share: Option<f64>) -> Result<(), QueueFull> {
-        let most = share.map_or(usize::MAX, |share| ((self.watermarks.high as f64 * share) as usize).max(1));
-        let own = self.waiting_of.get(&arrival.tenant).copied().unwrap_or(0);
-        if !self.accepting || own >= most {
-            return Err(QueueFull { waiting: self.waiting });
+        if !self.gate.enter(&arrival.tenant, share) {
+            return Err(QueueFull { waiting: self.waiting() });
         }
-        *self.waiting_of.entry(arrival.tenant.clone()).or_default() += 1;
         self.events.push(SchedulerEvent::Arrived(arrival.clone()));
         let entry = Entry { stage: Stage::Waiting, arrival, start: Some(start), place: self.next_place };
         self.entries.insert(entry.arrival.id, entry);
         self.next_place += 1;
-        self.waiting += 1;
-        self.note_crossing();
         Ok(())
     }
 
     /// Bounds the queue anew; what waits already goes on waiting.
     pub fn set_watermarks(&mut self, watermarks: Watermarks) {
-        self.watermarks = watermarks;
-        // Between the new marks it is as if it had come from below.
-        self.accepting = self.waiting < watermarks.high;
-        self.note_crossing();
+        self.gate.set_watermarks(watermarks);
     }
 
     /// Whether a generation may come.
     pub fn accepts(&self) -> bool {
-        self.accepting
-    }
-
-    fn no_longer_waits(&mut self, tenant: Option<TenantId>) {
-        self.waiting -= 1;
-        self.note_crossing();
-        let Some(tenant) = tenant else { return };
-        if let Some(own) = self.waiting_of.get_mut(&tenant) {
-            *own -= 1;
-            if *own == 0 {
-                self.waiting_of.remove(&tenant);
-            }
-        }
-    }
-
-    fn note_crossing(&mut self) {
-        if self.waiting >= self.watermarks.high {
-            self.accepting = false;
-        } else if self.waiting <= self.watermarks.low {
-            self.accepting = true;
-        }
+        self.gate.is_open()
     }
 
     /// Waiting generations in the order in which the native scheduler would serve them.
@@ -248,8 +209,9 @@ impl Pool {
     }
 
     fn forget_waiting(&mut self, id: RequestId) {
-        let entry = self.entries.remove(&id);
-        self.no_longer_waits(entry.map(|entry| entry.arrival.tenant));
+        if let Some(entry) = self.entries.remove(&id) {
+            self.gate.leave(&entry.arrival.tenant);
+        }
         self.events.push(SchedulerEvent::Cancelled { id });
     }
 
@@ -327,8 +289,8 @@ impl Pool {
     pub fn check(&self) -> bool {
         let waiting = self.entries.values().filter(|e| e.stage == Stage::Waiting).count();
         let on_workers = self.entries.len() - waiting;
-        waiting == self.waiting
-            && self.waiting_of.values().sum::<usize>() == waiting
+        waiting == self.waiting()
+            && self.gate.check()
             && self.workers.values().all(|w| w.running <= w.sequences && w.on_their_way.len() <= w.running as usize)
             && self.workers.values().map(|w| w.running as usize).sum::<usize>() == on_workers
     }
@@ -529,8 +491,7 @@ impl Pool {
                 account.running += 1;
                 self.events.push(SchedulerEvent::Dispatched { id, worker });
                 let waited = self.now.saturating_sub(entry.arrival.arrived);
-                let tenant = entry.arrival.tenant.clone();
-                self.no_longer_waits(Some(tenant));
+                self.gate.leave(&entry.arrival.tenant);
                 out.push(Output::Start { worker, start, waited });
             }
         }

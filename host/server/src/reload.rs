@@ -7,7 +7,7 @@ use camshaft_policy::PolicyHost;
 use prometheus::IntCounterVec;
 use serde_json::{Map, Value, json};
 
-use crate::config::{self, Config, Sources};
+use crate::config::{Config, Effective, Sources};
 use crate::error::ServerError;
 use crate::logging::LogHandle;
 
@@ -29,6 +29,8 @@ struct State {
     config: Config,
     /// Bound once everything is loaded.
     api: Option<Arc<Api>>,
+    /// What is in force, key by key.
+    keys: Vec<Effective>,
     last: Reloaded,
 }
 
@@ -40,7 +42,9 @@ impl Live {
         policies: Arc<PolicyHost>,
         reloads: IntCounterVec,
     ) -> Arc<Self> {
-        let state = Mutex::new(State { config, api: None, last: Reloaded::default() });
+        // It was loaded a moment ago; if it cannot be any more, the first reload says so.
+        let keys = sources.effective().unwrap_or_default();
+        let state = Mutex::new(State { config, api: None, keys, last: Reloaded::default() });
         Arc::new(Self { sources, log, policies, reloads, state })
     }
 
@@ -61,11 +65,17 @@ impl Live {
     pub(crate) fn reread(&self) -> Reloaded {
         let outcome = self.sources.load().and_then(|config| {
             crate::logging::filter(&config.log.level)?;
-            Ok(config)
+            Ok((config, self.sources.effective()?))
         });
         let mut state = self.state();
         let report = match outcome {
-            Ok(config) => self.put_in_force(&mut state, config),
+            Ok((config, keys)) => {
+                let report = self.put_in_force(&mut state, config);
+                if report.error.is_none() {
+                    state.keys = in_force(std::mem::take(&mut state.keys), keys, &report.needs_restart);
+                }
+                report
+            }
             Err(error) => Reloaded { error: Some(error.to_string()), ..Reloaded::default() },
         };
         let result = if report.error.is_none() { "ok" } else { "rejected" };
@@ -157,6 +167,19 @@ impl Live {
     }
 }
 
+/// The new keys, but for those that take a restart, which stay what they were.
+fn in_force(old: Vec<Effective>, new: Vec<Effective>, needs_restart: &[&str]) -> Vec<Effective> {
+    let waits = |one: &Effective| {
+        needs_restart
+            .iter()
+            .any(|key| one.key.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-'])))
+    };
+    let mut keys: Vec<Effective> = new.into_iter().filter(|one| !waits(one)).collect();
+    keys.extend(old.into_iter().filter(waits));
+    keys.sort_by(|a, b| a.key.cmp(&b.key));
+    keys
+}
+
 /// What requests are held to.
 pub(crate) fn limits(config: &Config) -> ApiLimits {
     ApiLimits {
@@ -174,17 +197,13 @@ impl Control for Live {
     }
 
     fn config(&self) -> Value {
-        let keys = self.sources.effective().map(|all| {
-            let entry = |one: config::Effective| {
-                (one.key, json!({"value": serde_json::to_value(&one.value).unwrap_or_default(), "source": one.source}))
-            };
-            all.into_iter().map(entry).collect::<Map<String, Value>>()
-        });
         let state = self.state();
-        match keys {
-            Ok(keys) => json!({"keys": keys, "last_reload": state.last}),
-            Err(error) => json!({"keys": null, "error": error.to_string(), "last_reload": state.last}),
-        }
+        let entry = |one: &Effective| {
+            let value = serde_json::to_value(&one.value).unwrap_or_default();
+            (one.key.clone(), json!({"value": value, "source": one.source}))
+        };
+        let keys: Map<String, Value> = state.keys.iter().map(entry).collect();
+        json!({"keys": keys, "last_reload": state.last})
     }
 }
 

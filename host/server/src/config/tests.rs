@@ -81,6 +81,9 @@ fn numbers_are_held_to_their_bounds() {
             "context-tokens",
         ),
         ("[[model]]\ncontext-tokens = 16", "[[model]]\ncontext-tokens = 15", "context-tokens"),
+        ("[limits]\nslow-reader = \"2s\"", "[limits]\nslow-reader = \"1999ms\"", "limits.slow-reader"),
+        ("[cors]\norigins = [\"*\", \"https://a.org\"]", "[cors]\norigins = [\"a.org\"]", "cors.origins"),
+        ("[tls]\ncert = \"c\"\nkey = \"k\"", "[tls]\ncert = \"c\"", "tls.cert"),
         ("[[model]]\ndraft-tokens = 16", "[[model]]\ndraft-tokens = 17", "draft-tokens"),
         (
             "[[model]]\ndraft-model = \"small.gguf\"\ndraft-tokens = 1",
