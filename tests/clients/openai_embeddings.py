@@ -34,9 +34,13 @@ def main():
                 assert abs(sum(x * x for x in vector) - 1) < 1e-5, "not normalised"
                 near = cosine(vector, wanted)
                 assert near >= least, f"{kind} {encoding}: {near} < {least}"
-    alone = client.embeddings.create(model="embedder", input=reference["sentences"][0]).data[0].embedding
-    among = client.embeddings.create(model="embedder", input=reference["sentences"]).data[0].embedding
-    assert cosine(alone, among) > 0.9999999, cosine(alone, among)
+    together = client.embeddings.create(model="embedder", input=reference["sentences"]).data
+    for sentence, among in zip(reference["sentences"], together, strict=True):
+        alone = client.embeddings.create(model="embedder", input=sentence).data[0].embedding
+        # Sums are taken in another order in another batch, and what is rounded to 8 bits in between may flip: no more than
+        # a tenth of what separates the weights' type from the reference.
+        near = cosine(alone, among.embedding)
+        assert 1 - near <= (1 - least) / 10, f"{sentence!r}: {near}"
     try:
         client.embeddings.create(model="embedder", input=["short", "long " * 600])
     except openai.BadRequestError as error:

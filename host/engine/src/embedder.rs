@@ -13,6 +13,7 @@ use llama_cpp_2::token::LlamaToken;
 
 use crate::backend::{CONTEXT_CREATION, backend};
 use crate::error::EngineLoadError;
+use crate::gelu;
 use crate::load::LoadedModel;
 
 /// Inputs of one batch.
@@ -72,6 +73,7 @@ impl LlamaEmbedder {
             .with_offload_kqv(false)
             .with_op_offload(false)
             .with_no_perf(true);
+        let params = gelu::exact(params, &architecture);
         let context = {
             let _one_at_a_time = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
             llama.new_context(backend()?, params).map_err(|error| refused(error.to_string()))?

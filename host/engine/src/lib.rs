@@ -9,6 +9,7 @@ mod context;
 pub mod disk;
 mod embedder;
 mod error;
+mod gelu;
 mod gguf;
 mod load;
 mod state;
