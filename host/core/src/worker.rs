@@ -130,6 +130,11 @@ impl Worker {
         self.sequences.is_empty() && self.waiting.iter().all(|s| s.held)
     }
 
+    /// Whether the next step may compute more than the last one did: a prompt, or what was parked.
+    pub fn may_take_longer(&self) -> bool {
+        self.waiting.iter().any(|s| !s.held) || self.sequences.iter().any(|s| !s.is_decoding())
+    }
+
     /// Whether the KV account, the prefix tree and the sequence ids add up.
     pub fn check(&self) -> bool {
         self.kv.check(&self.sequences)

@@ -146,6 +146,8 @@ pub struct LimitsConfig {
     pub connections: usize,
     /// How long a reader may be behind, and a write may make no progress.
     pub slow_reader: Duration,
+    /// Text of a stream that comes sooner after the last shares a frame with what follows.
+    pub frame_interval: Duration,
 }
 
 /// For HTTPS on the public listener, as PEM.
@@ -183,6 +185,8 @@ pub(crate) fn schema() -> schemars::Schema {
 
 /// A reader that is behind for less is not even held.
 const SHORTEST_STALL: Duration = Duration::from_secs(2);
+/// From one frame of text to the next.
+const LONGEST_FRAME: Duration = Duration::from_secs(1);
 /// Guessed by a draft model unless a number is set.
 const DRAFT_TOKENS: u64 = 4;
 
@@ -198,6 +202,7 @@ impl Config {
             ("policy.dir", self.policy.dir != other.policy.dir),
             ("policy.poll", self.policy.poll != other.policy.poll),
             ("limits.slow-reader", self.limits.slow_reader != other.limits.slow_reader),
+            ("limits.frame-interval", self.limits.frame_interval != other.limits.frame_interval),
             ("tls", self.tls != other.tls),
             ("cors", self.cors_origins != other.cors_origins),
             ("metrics", self.vllm_aliases != other.vllm_aliases),
@@ -245,6 +250,12 @@ impl Config {
                 raw.limits.slow_reader.0
             )));
         }
+        if raw.limits.frame_interval.0 > LONGEST_FRAME {
+            return Err(ServerError::Config(format!(
+                "limits.frame-interval must be at most {LONGEST_FRAME:?}, got {:?}",
+                raw.limits.frame_interval.0
+            )));
+        }
         for origin in &raw.cors.origins {
             let good = origin == "*" || origin.starts_with("http://") || origin.starts_with("https://");
             if !good || origin.bytes().any(|b| !b.is_ascii_graphic()) {
@@ -274,6 +285,7 @@ impl Config {
                 max_tokens: raw.limits.max_tokens as u32,
                 connections: raw.limits.connections as usize,
                 slow_reader: raw.limits.slow_reader.0,
+                frame_interval: raw.limits.frame_interval.0,
             },
             tls,
             cors_origins: raw.cors.origins,

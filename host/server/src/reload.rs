@@ -143,6 +143,7 @@ impl Live {
         (config.limits.connections, config.log.format) = (kept.limits.connections, kept.log.format);
         (config.otlp_endpoint, config.tls, config.cors_origins) = (kept.otlp_endpoint, kept.tls, kept.cors_origins);
         (config.limits.slow_reader, config.vllm_aliases) = (kept.limits.slow_reader, kept.vllm_aliases);
+        config.limits.frame_interval = kept.limits.frame_interval;
         Reloaded { changed, needs_restart, error: None }
     }
 

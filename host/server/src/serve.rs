@@ -288,7 +288,13 @@ fn start_model(
         };
         let metrics = metrics.worker(&config.id, &id.to_string());
         let hired = worker_thread::spawn(
-            WorkerSetup { id, reports: reports_in.clone(), metrics, slow_reader: all.limits.slow_reader },
+            WorkerSetup {
+                id,
+                reports: reports_in.clone(),
+                metrics,
+                slow_reader: all.limits.slow_reader,
+                frame_interval: all.limits.frame_interval,
+            },
             make,
         )?;
         info.context_tokens = info.context_tokens.min(hired.limits.context_tokens);

@@ -18,10 +18,14 @@ pub(crate) struct Stream {
     events: Sender<Event>,
     /// Keeps the generation of policies alive that the request began with.
     _policies: Arc<dyn PolicySet>,
-    /// Text that did not fit into the channel yet, merged. Bounded by what the generation may produce.
+    /// Text that did not fit into the channel yet, or waits for more, merged. Bounded by what the generation may produce.
     held: Option<Delta>,
     /// The last event, waiting behind it.
     end: Option<Event>,
+    /// When text was last sent.
+    sent: Option<Instant>,
+    /// The channel had no room for the next of them.
+    full: bool,
     /// Since when there is always something that waits for room.
     behind_since: Option<Instant>,
     /// Its sequence was taken off the worker until the reader has caught up.
@@ -42,7 +46,17 @@ pub(crate) enum Pace {
 
 impl Stream {
     pub(crate) fn new(events: Sender<Event>, policies: Arc<dyn PolicySet>) -> Self {
-        Self { events, _policies: policies, held: None, end: None, behind_since: None, is_held: false, cut: false }
+        Self {
+            events,
+            _policies: policies,
+            held: None,
+            end: None,
+            sent: None,
+            full: false,
+            behind_since: None,
+            is_held: false,
+            cut: false,
+        }
     }
 
     /// Whether the client is gone.
@@ -63,7 +77,16 @@ impl Stream {
 
     /// Whether something waits for room in the channel.
     fn is_behind(&self) -> bool {
+        self.full
+    }
+
+    fn has_something(&self) -> bool {
         self.held.is_some() || self.end.is_some()
+    }
+
+    /// Whether text waits for more of it: the last was sent less than an interval ago.
+    fn gathers(&self, now: Instant, interval: Duration) -> bool {
+        !self.full && self.end.is_none() && self.sent.is_some_and(|sent| now.saturating_duration_since(sent) < interval)
     }
 
     /// Sends what waits, in order. True when that was the end. A client that is gone is found by [`Streams::closed`]: its
@@ -71,25 +94,28 @@ impl Stream {
     fn flush(&mut self, id: RequestId) -> bool {
         if let Some(delta) = self.held.take() {
             match self.events.try_send(Event::Delta { id, delta }) {
-                Ok(()) => {}
+                Ok(()) => self.sent = Some(Instant::now()),
                 Err(TrySendError::Full(Event::Delta { delta, .. })) => {
                     self.held = Some(delta);
+                    self.full = true;
                     return false;
                 }
                 Err(_) => {}
             }
         }
+        self.full = false;
         let Some(end) = self.end.take() else { return false };
         match self.events.try_send(end) {
             Err(TrySendError::Full(end)) => {
                 self.end = Some(end);
+                self.full = true;
                 false
             }
             Ok(()) | Err(TrySendError::Closed(_)) => true,
         }
     }
 
-    fn send(&mut self, id: RequestId, event: Event) -> bool {
+    fn send(&mut self, id: RequestId, event: Event, interval: Duration) -> bool {
         if self.cut {
             return self.flush(id);
         }
@@ -106,36 +132,56 @@ impl Stream {
             // A full channel at the very first event cannot be; a closed one is found by the next sweep.
             other => drop(self.events.try_send(other)),
         }
+        if self.gathers(Instant::now(), interval) {
+            return false;
+        }
         self.flush(id)
     }
 }
 
 /// All generations of one worker that still have something to tell their clients.
-#[derive(Debug, Default)]
-pub(crate) struct Streams(HashMap<RequestId, Stream>);
+#[derive(Debug)]
+pub(crate) struct Streams {
+    of: HashMap<RequestId, Stream>,
+    /// Text of one stream that comes sooner than this after the last waits for more.
+    interval: Duration,
+}
 
 impl Streams {
+    pub(crate) fn new(interval: Duration) -> Self {
+        Self { of: HashMap::new(), interval }
+    }
+
     pub(crate) fn insert(&mut self, id: RequestId, stream: Stream) {
-        self.0.insert(id, stream);
+        self.of.insert(id, stream);
     }
 
     /// Sends an event on; forgets the stream after its last one.
     pub(crate) fn send(&mut self, id: RequestId, event: Event) {
-        if self.0.get_mut(&id).is_some_and(|stream| stream.send(id, event)) {
-            self.0.remove(&id);
+        let interval = self.interval;
+        if self.of.get_mut(&id).is_some_and(|stream| stream.send(id, event, interval)) {
+            self.of.remove(&id);
         }
     }
 
-    /// Tries again what did not fit. True while something still waits.
+    /// Sends what has waited for long enough, and tries again what did not fit. True while something still waits.
     pub(crate) fn flush(&mut self) -> bool {
-        self.0.retain(|&id, stream| !stream.is_behind() || !stream.flush(id));
-        self.0.values().any(Stream::is_behind)
+        let (now, interval) = (Instant::now(), self.interval);
+        let done =
+            |id, stream: &mut Stream| stream.has_something() && !stream.gathers(now, interval) && stream.flush(id);
+        self.of.retain(|&id, stream| !done(id, stream));
+        self.of.values().any(Stream::has_something)
+    }
+
+    /// Sends what waits for more text: there may be none for a while.
+    pub(crate) fn flush_gathered(&mut self) {
+        self.of.retain(|&id, stream| !stream.has_something() || stream.full || !stream.flush(id));
     }
 
     /// What is to be done about readers who are behind, or no longer are. A stream that is cut has its error by then.
     pub(crate) fn review(&mut self, now: Instant, cut_after: Duration) -> Vec<(RequestId, Pace)> {
         let mut out = Vec::new();
-        for (&id, stream) in &mut self.0 {
+        for (&id, stream) in &mut self.of {
             if !stream.is_behind() {
                 stream.behind_since = None;
                 if std::mem::take(&mut stream.is_held) {
@@ -160,11 +206,11 @@ impl Streams {
 
     /// Generations whose client is gone.
     pub(crate) fn closed(&self) -> impl Iterator<Item = RequestId> + '_ {
-        self.0.iter().filter(|(_, stream)| stream.is_closed()).map(|(&id, _)| id)
+        self.of.iter().filter(|(_, stream)| stream.is_closed()).map(|(&id, _)| id)
     }
 
     pub(crate) fn remove(&mut self, id: RequestId) {
-        self.0.remove(&id);
+        self.of.remove(&id);
     }
 }
 
@@ -210,7 +256,7 @@ pub(crate) mod tests {
     #[test]
     fn a_slow_reader_gets_every_word_merged_and_in_order() {
         let (sender, mut receiver) = mpsc::channel(2);
-        let mut streams = Streams::default();
+        let mut streams = Streams::new(Duration::ZERO);
         streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
         for word in ["a", "b", "c", "d", "e"] {
             streams.send(ID, delta(word));
@@ -230,13 +276,54 @@ pub(crate) mod tests {
             streams.flush();
         }
         assert_eq!((text.as_str(), tokens, last), ("abcde", 5, Some(end)));
-        assert!(!streams.flush() && streams.0.is_empty());
+        assert!(!streams.flush() && streams.of.is_empty());
+    }
+
+    #[test]
+    fn fast_text_shares_a_frame_but_the_first_and_the_end_wait_for_nothing() {
+        let (sender, mut receiver) = mpsc::channel(8);
+        let mut streams = Streams::new(Duration::from_secs(3600));
+        streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
+        let mut next = || match receiver.try_recv() {
+            Ok(Event::Delta { delta, .. }) => Some(delta.text),
+            Ok(Event::Finished { .. }) => Some("END".to_owned()),
+            _ => None,
+        };
+        streams.send(ID, delta("a"));
+        assert_eq!(next().as_deref(), Some("a"), "the first goes at once");
+        assert!(!streams.flush(), "nothing waits");
+        streams.send(ID, delta("b"));
+        streams.send(ID, delta("c"));
+        assert!(streams.flush(), "it waits for more, which the worker has to know");
+        assert_eq!(next(), None);
+        assert!(streams.review(Instant::now(), Duration::ZERO).is_empty(), "no reader is behind");
+        streams.flush_gathered();
+        assert_eq!(next().as_deref(), Some("bc"), "nothing may come for a while");
+        streams.send(ID, delta("d"));
+        streams.send(ID, Event::Finished { id: ID, reason: FinishReason::Stop, usage: Usage::default() });
+        assert_eq!((next().as_deref(), next().as_deref()), (Some("d"), Some("END")));
+        assert!(streams.of.is_empty());
+    }
+
+    #[test]
+    fn text_waits_no_longer_than_the_interval() {
+        let (sender, mut receiver) = mpsc::channel(8);
+        let mut streams = Streams::new(Duration::from_millis(1));
+        streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
+        streams.send(ID, delta("a"));
+        streams.send(ID, delta("b"));
+        while streams.flush() {}
+        let text = std::iter::from_fn(|| receiver.try_recv().ok()).map(|event| match event {
+            Event::Delta { delta, .. } => delta.text,
+            other => format!("{other:?}"),
+        });
+        assert_eq!(text.collect::<String>(), "ab");
     }
 
     #[test]
     fn a_slow_reader_is_waited_for_then_held_then_cut() {
         let (sender, mut receiver) = mpsc::channel(1);
-        let mut streams = Streams::default();
+        let mut streams = Streams::new(Duration::ZERO);
         streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
         let (begun, second, cut_after) = (Instant::now(), Duration::from_secs(1), Duration::from_secs(5));
         streams.send(ID, delta("a"));
@@ -256,13 +343,13 @@ pub(crate) mod tests {
         assert!(matches!(receiver.try_recv(), Ok(Event::Delta { delta, .. }) if delta.text == "b"));
         streams.flush();
         assert_eq!(receiver.try_recv(), Ok(Event::Failed { id: ID, error: WorkerError::SlowReader }));
-        assert!(streams.0.is_empty());
+        assert!(streams.of.is_empty());
     }
 
     #[test]
     fn regression_a_client_that_left_is_noticed_even_after_a_send_and_then_forgotten() {
         let (sender, receiver) = mpsc::channel(2);
-        let mut streams = Streams::default();
+        let mut streams = Streams::new(Duration::ZERO);
         streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
         assert_eq!(streams.closed().count(), 0);
         drop(receiver);
@@ -271,6 +358,6 @@ pub(crate) mod tests {
         assert_eq!(streams.closed().collect::<Vec<_>>(), [ID]);
         let end = Event::Finished { id: ID, reason: FinishReason::Cancelled, usage: Usage::default() };
         streams.send(ID, end);
-        assert!(streams.0.is_empty());
+        assert!(streams.of.is_empty());
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct WorkerSetup {
     pub(crate) metrics: Arc<WorkerMetrics>,
     /// How long a reader may be behind.
     pub(crate) slow_reader: Duration,
+    /// Text of a stream that comes faster shares frames.
+    pub(crate) frame_interval: Duration,
 }
 
 /// From an engine's making to its end: a worker and the way to it.
@@ -136,7 +138,7 @@ struct WorkerThread<'a, E> {
 
 impl<'a, E: Engine> WorkerThread<'a, E> {
     fn new(setup: &'a WorkerSetup, life: Life<E>) -> Self {
-        let (streams, events, gone) = (Streams::default(), Vec::new(), Vec::new());
+        let (streams, events, gone) = (Streams::new(setup.frame_interval), Vec::new(), Vec::new());
         Self { setup, life, streams, events, gone, begun: Instant::now() }
     }
 
@@ -144,6 +146,9 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
         let mut behind = false;
         while self.take_messages(behind) {
             self.cancel_gone();
+            if self.life.worker.may_take_longer() {
+                self.streams.flush_gathered();
+            }
             let Life { engine, worker, .. } = &mut self.life;
             let step = worker.step(self.begun.elapsed(), engine, &mut self.events);
             if let Step::Decoded { tokens } = step {

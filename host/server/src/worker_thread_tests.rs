@@ -108,7 +108,13 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
         };
         Ok((engine, Worker::new(options)))
     };
-    let setup = WorkerSetup { id: ID, reports: reports_in, metrics: metrics.clone(), slow_reader: PATIENCE };
+    let setup = WorkerSetup {
+        id: ID,
+        reports: reports_in,
+        metrics: metrics.clone(),
+        slow_reader: PATIENCE,
+        frame_interval: Duration::ZERO,
+    };
     let first = spawn(setup, make).unwrap();
     let (message, mut events) = start(1);
     first.messages.send(message).unwrap();

@@ -50,6 +50,7 @@ body = "2MiB"
 max-tokens = 4096
 connections = 1024
 slow-reader = "60s"
+frame-interval = "1ms"
 [tls]
 [cors]
 origins = []
@@ -226,6 +227,7 @@ pub(super) struct RawLimits {
     pub(super) max_tokens: u64,
     pub(super) connections: u64,
     pub(super) slow_reader: Span,
+    pub(super) frame_interval: Span,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
