@@ -32,6 +32,8 @@ const PROMPTS: [&str; 8] = [
 /// Logits that are closer than this may change places by rounding: keys and values have 11 bits, activations 8, and one
 /// that is rounded the other way moves all that follow (by up to 0.53 in cache.rs, where many more batches are tried).
 const TIE: f32 = 0.8;
+/// Weights and activations of 24 bits leave only what keys and values are rounded by.
+const TIE_F32: f32 = 0.02;
 
 /// What a generation came to.
 #[derive(Debug, Clone, PartialEq)]
@@ -115,7 +117,7 @@ fn assert_equal(choice: &Value, expected: &Generated, what: &str) {
 
 /// As [`assert_equal`], but for a tie: where texts part, llama.cpp's own best logits must have been equal but for the
 /// rounding that another composition of a batch brings into sums. True if the texts are equal.
-fn assert_equal_but_for_ties(choice: &Value, expected: &Generated, what: &str) -> bool {
+fn assert_equal_but_for_ties(choice: &Value, expected: &Generated, tie: f32, what: &str) -> bool {
     let text = choice["text"].as_str().expect("a text");
     if text == expected.text {
         assert_equal(choice, expected, what);
@@ -125,11 +127,11 @@ fn assert_equal_but_for_ties(choice: &Value, expected: &Generated, what: &str) -
     let parted = expected.ends.partition_point(|&end| end <= common);
     let margin = expected.margins[parted];
     eprintln!("{what}: parted after {parted} tokens, where llama.cpp's best two logits are {margin} apart");
-    assert!(margin < TIE, "{what}: {text:?} instead of {:?}", expected.text);
+    assert!(margin < tie, "{what}: {text:?} instead of {:?}", expected.text);
     false
 }
 
-fn compare(path: &Path, prompts: &[&str], most: usize) {
+fn compare(path: &Path, prompts: &[&str], most: usize, tie: f32) {
     let expected = references(path, prompts, most);
     assert!(expected.iter().any(|one| one.tokens.len() > 20), "{expected:?}");
     let path = path.to_string_lossy();
@@ -151,7 +153,7 @@ fn compare(path: &Path, prompts: &[&str], most: usize) {
     let mut equal = 0;
     for ((index, expected), prompt) in expected.iter().enumerate().zip(prompts) {
         let what = format!("{prompt:?} in a batch");
-        equal += usize::from(assert_equal_but_for_ties(&answer["choices"][index], expected, &what));
+        equal += usize::from(assert_equal_but_for_ties(&answer["choices"][index], expected, tie, &what));
     }
     assert!(equal >= 5, "only {equal} of 8 texts had no tie");
     std::thread::scope(|scope| {
@@ -160,7 +162,8 @@ fn compare(path: &Path, prompts: &[&str], most: usize) {
             scope.spawn(move || {
                 for _ in 0..3 {
                     let answer = client.ask(COMPLETIONS, &body(&json!(expected.prompt), most));
-                    assert_equal_but_for_ties(&answer["choices"][0], expected, &format!("{prompt:?} among others"));
+                    let what = format!("{prompt:?} among others");
+                    assert_equal_but_for_ties(&answer["choices"][0], expected, tie, &what);
                 }
             });
         }
@@ -170,7 +173,7 @@ fn compare(path: &Path, prompts: &[&str], most: usize) {
 
 #[test]
 fn the_demo_model_says_what_llama_cpp_says() {
-    compare(&demo_model(), &PROMPTS, 120);
+    compare(&demo_model(), &PROMPTS, 120, TIE);
 }
 
 #[test]
@@ -186,5 +189,5 @@ fn a_model_from_elsewhere_says_what_llama_cpp_says() {
         "There was a cat. The cat",
         "They",
     ];
-    compare(&folder.join("stories260K-f32.gguf"), &prompts, 200);
+    compare(&folder.join("stories260K-f32.gguf"), &prompts, 200, TIE_F32);
 }
