@@ -109,7 +109,10 @@ impl Engine for FakeEngine {
         if batch.is_empty() || batch.len() > self.limits.batch_tokens as usize {
             return Err(EngineError::BadBatch(format!("{} tokens", batch.len())));
         }
-        if self.used() + batch.len() > self.limits.kv_tokens as usize {
+        // Sharing only makes it less.
+        let at_most: usize = self.sequences.iter().map(Vec::len).sum();
+        let room = self.limits.kv_tokens as usize;
+        if at_most + batch.len() > room && self.used() + batch.len() > room {
             return Err(EngineError::KvFull { tokens: batch.len() });
         }
         if let Some(left) = &mut self.fail_in {

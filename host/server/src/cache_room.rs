@@ -15,7 +15,7 @@ use crate::error::ServerError;
 /// An equal part for every worker, since each has its own pages.
 #[derive(Debug, Clone)]
 pub(crate) struct CacheRoom {
-    ram_bytes: u64,
+    pub(crate) ram_bytes: u64,
     session_ttl: Duration,
     pub(crate) disk: Option<DiskConfig>,
 }

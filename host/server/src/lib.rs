@@ -16,8 +16,20 @@ mod pool_thread;
 mod reload;
 mod serve;
 mod show;
+mod start;
 mod streams;
 mod worker_thread;
+
+/// Serves as `camshaft serve` does, but every configured model is the fake engine of core: what is left is the cost of all
+/// that lies around an engine. For `cargo xtask bench front`.
+#[doc(hidden)]
+pub fn serve_fake_models(sources: config::Sources) -> anyhow::Result<()> {
+    let mut config = sources.load()?;
+    for model in &mut config.models {
+        model.source = config::ModelSource::Fake;
+    }
+    Ok(serve::run(config, sources)?)
+}
 
 /// What the fuzz target for configuration files calls: any bytes are a configuration or an error that says why.
 #[doc(hidden)]

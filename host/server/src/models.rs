@@ -35,6 +35,7 @@ pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel
             }
             from_bytes(&options).map_err(|error| from_engine(config, &error))
         }
+        ModelSource::Fake => Err(ServerError::Config("the fake engine has no weights".to_owned())),
         ModelSource::File(path) => probe(path, lora)
             .and_then(|()| LoadedModel::from_file(path, &options).map_err(|error| from_engine(config, &error))),
     }

@@ -1,17 +1,10 @@
 //! `camshaft serve`: loads everything, starts the threads, listens, and ends in good order.
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use camshaft_api::{Api, ApiOptions, Backend, Control, EmbedBackend, LocalQuotas, Model, Readiness};
-use camshaft_core::engine::Engine;
-use camshaft_core::ids::WorkerId;
-use camshaft_core::pool::Pool;
-use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
-use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
-use camshaft_engine::{EngineOptions, LlamaEmbedder, LlamaEngine, LoadedModel};
+use camshaft_api::{Api, ApiOptions, Control, LocalQuotas, Readiness};
 use camshaft_policy::{PolicyConfig, PolicyHost};
 use prometheus::Registry;
 use sd_notify::NotifyState;
@@ -19,21 +12,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::cache_room::CacheRoom;
-use crate::config::{Config, ModelConfig, Sources};
-use crate::embed_thread;
+use crate::config::{Config, Sources};
 use crate::error::ServerError;
 use crate::listener::{self, Access};
 use crate::logging::{self, LogHandle};
 use crate::metrics::ServerMetrics;
-use crate::models;
-use crate::pool_thread::{self, PoolSetup};
 use crate::reload::{self, Live};
-use crate::worker_thread::{self, WorkerSetup};
+use crate::start::Starter;
 
-/// Submissions on their way to a pool; a further one is refused as overload.
-const SUBMISSIONS: usize = 1024;
-/// Reports on their way from workers to a pool; a worker waits at the bound.
-const REPORTS: usize = 4096;
 /// After the drain time has passed: how long cut streams have to write their last frame.
 const LAST_FRAMES: Duration = Duration::from_millis(500);
 
@@ -193,8 +179,9 @@ fn load(config: &Config, registry: Registry, sources: Sources, log: LogHandle) -
     // Every worker has its own pages, so each gets an equal part of the room.
     let workers: u64 = config.models.iter().map(|model| u64::from(model.workers)).sum();
     let room = CacheRoom::of(&config.cache, workers);
+    let starter = Starter { all: config, room: &room, policies: &policies, metrics: &metrics };
     for model in &config.models {
-        served.push(start_model(model, config, &room, &policies, &metrics)?);
+        served.push(starter.start(model)?);
     }
     let api = Api::new(ApiOptions {
         models: served,
@@ -239,128 +226,4 @@ fn cache_dir() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let base = base.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
     base.filter(|base| base.is_absolute()).map(|base| base.join("camshaft"))
-}
-
-fn start_model(
-    config: &ModelConfig,
-    all: &Config,
-    room: &CacheRoom,
-    policies: &Arc<PolicyHost>,
-    metrics: &ServerMetrics,
-) -> Result<Model, ServerError> {
-    let loaded = models::load(config, room.disk.is_some())?;
-    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    if config.embeddings {
-        return start_embedder(config, all, &loaded, created);
-    }
-    let mut info = loaded.info().clone();
-    info.context_tokens = info.context_tokens.min(config.sequence_tokens());
-    let draft = match &config.draft_model {
-        Some(path) => Some(models::load_draft(config, path, &loaded)?),
-        None => None,
-    };
-    let begun = Instant::now();
-    let mut pool = Pool::new(policies.clone(), all.queue.watermarks, config.kv_reserve);
-    let (reports_in, reports) = crossbeam_channel::bounded(REPORTS);
-    let mut workers = BTreeMap::new();
-    for number in 0..config.workers {
-        let id = WorkerId(number);
-        let options = config.engine_options();
-        let make = {
-            let (config, loaded, policies) = (config.clone(), loaded.clone(), policies.clone());
-            let (vocabulary, room, draft) = (info.vocabulary.clone(), room.clone(), draft.clone());
-            move || {
-                let engine = LlamaEngine::new(loaded.clone(), &options);
-                let engine = engine.map_err(|error| models::from_engine(&config, &error))?;
-                let speculation = speculation(&config, draft.as_ref(), &options)?;
-                let worker = Worker::new(WorkerOptions {
-                    id,
-                    limits: engine.limits(),
-                    vocabulary: vocabulary.clone(),
-                    samplers: policies.clone(),
-                    reserve: config.kv_reserve,
-                    cache: room.open(&loaded, &options, id),
-                    step_target: config.step_target,
-                    speculation,
-                });
-                Ok((engine, worker))
-            }
-        };
-        let metrics = metrics.worker(&config.id, &id.to_string());
-        let hired = worker_thread::spawn(
-            WorkerSetup {
-                id,
-                reports: reports_in.clone(),
-                metrics,
-                slow_reader: all.limits.slow_reader,
-                frame_interval: all.limits.frame_interval,
-            },
-            make,
-        )?;
-        info.context_tokens = info.context_tokens.min(hired.limits.context_tokens);
-        pool.add_worker(id, hired.limits);
-        workers.insert(id, hired.messages);
-    }
-    let (submissions_in, submissions) = crossbeam_channel::bounded(SUBMISSIONS);
-    let pool_metrics = metrics.pool(&config.id);
-    pool_thread::spawn(PoolSetup { pool, begun, submissions, reports, workers, metrics: pool_metrics }, &config.id)?;
-    tracing::info!(
-        model = config.id,
-        name = info.name,
-        parameters = info.parameters,
-        context_tokens = info.context_tokens,
-        workers = config.workers,
-        "model loaded"
-    );
-    let backend = Backend::Generate(submissions_in);
-    Ok(Model { id: config.id.clone(), created, tokenizer: loaded.tokenizer(), info, backend })
-}
-
-/// Who guesses ahead for a worker.
-fn speculation(
-    config: &ModelConfig,
-    draft: Option<&Arc<LoadedModel>>,
-    options: &EngineOptions,
-) -> Result<Option<Speculation>, ServerError> {
-    if config.draft_tokens == 0 {
-        return Ok(None);
-    }
-    let drafter: Box<dyn Drafter> = match draft {
-        None => Box::new(PromptLookup),
-        Some(draft) => {
-            let engine = LlamaEngine::new(draft.clone(), options);
-            Box::new(ModelDrafter::new(engine.map_err(|error| models::from_engine(config, &error))?))
-        }
-    };
-    Ok(Some(Speculation { drafter, draft_tokens: config.draft_tokens }))
-}
-
-fn start_embedder(
-    config: &ModelConfig,
-    all: &Config,
-    loaded: &Arc<LoadedModel>,
-    created: u64,
-) -> Result<Model, ServerError> {
-    let mut info = loaded.info().clone();
-    // An input is computed in one piece, so a batch holds at least one of the longest.
-    let input_tokens = info.trained_context_tokens.min(config.context_tokens);
-    let batch_tokens = config.batch_tokens.max(input_tokens);
-    let embedder = LlamaEmbedder::new(loaded.clone(), batch_tokens, config.threads);
-    let embedder = embedder.map_err(|error| models::from_engine(config, &error))?;
-    let dimensions = embedder.dimensions();
-    if let Some(bad) = config.dimensions.iter().find(|&&shorter| shorter >= dimensions) {
-        let id = &config.id;
-        return Err(ServerError::Config(format!(
-            "model.dimensions of {id:?} must be below the model's own {dimensions}, got {bad}"
-        )));
-    }
-    info.context_tokens = input_tokens;
-    tracing::info!(model = config.id, name = info.name, dimensions, input_tokens, "embedding model loaded");
-    let backend = Backend::Embed(EmbedBackend {
-        jobs: embed_thread::spawn(embedder, &config.id, all.queue.watermarks.high)?,
-        input_tokens,
-        dimensions,
-        shorter_dimensions: config.dimensions.clone(),
-    });
-    Ok(Model { id: config.id.clone(), created, tokenizer: loaded.tokenizer(), info, backend })
 }
