@@ -53,6 +53,29 @@ fn a_validator_that_misbehaves_denies_or_is_passed_over_as_chosen() {
 }
 
 #[test]
+fn no_call_finds_what_another_left_in_memory() {
+    let rig = rig(&[
+        ("auth/10-bad.wasm", &component("guests/misbehave-auth")),
+        ("validator/10-bad.wasm", &component("guests/misbehave-validator")),
+    ]);
+    for hook in ["auth", "validator"] {
+        rig.put(&format!("{hook}/10-bad.toml"), behave("remember", "deadline = \"2s\""));
+    }
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    let allowed = rig.authenticate(&caller(false, None));
+                    assert!(matches!(allowed, AuthOutcome::Allow(_)), "{allowed:?}");
+                    let accepted = rig.validate(&generation_request(1));
+                    assert!(matches!(accepted, ValidateOutcome::Accept), "{accepted:?}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn a_scheduler_that_misbehaves_faults() {
     let rig = rig(&[("scheduler/10-bad.wasm", &component("guests/misbehave-scheduler"))]);
     for (how, kind) in MISBEHAVIOURS {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use camshaft_plugin::log;
@@ -44,6 +45,8 @@ pub enum Behaviour {
     RefuseSettings,
     /// Answers with 32 MiB.
     Leak,
+    /// Writes to all of a large static; panics where an earlier call did.
+    Remember,
 }
 
 /// Which kind of answer is left to give.
@@ -80,6 +83,7 @@ impl Behaviour {
             Behaviour::Recurse => {
                 black_box(recurse(black_box(0)));
             }
+            Behaviour::Remember => remember(),
             Behaviour::Sleep => std::thread::sleep(Duration::from_secs(3600)),
             Behaviour::FloodLog => (0..10_000).for_each(|line| log::info(&format!("line {line}"))),
             Behaviour::Nonsense => return Answer::Nonsense,
@@ -88,6 +92,14 @@ impl Behaviour {
         }
         Answer::Well
     }
+}
+
+/// More than the host keeps of a memory between two calls.
+static MARKS: [AtomicU8; 1 << 20] = [const { AtomicU8::new(0) }; 1 << 20];
+
+fn remember() {
+    let marked = MARKS.iter().filter(|mark| mark.swap(0xab, Ordering::Relaxed) != 0).count();
+    assert!(marked == 0, "{marked} bytes are left of an earlier call");
 }
 
 fn spin() -> ! {
