@@ -5,7 +5,7 @@
 //! peer's `/health`.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -74,12 +74,16 @@ fn loads() -> [Load; 4] {
     ]
 }
 
-/// Reads one response to its end.
-fn response(reader: &mut BufReader<TcpStream>, line: &mut Vec<u8>) -> Result<()> {
+/// Reads one response to its end. False if the connection had been closed instead.
+fn response(reader: &mut BufReader<TcpStream>, line: &mut Vec<u8>) -> Result<bool> {
     let (mut length, mut chunked, mut first) = (0usize, false, true);
     loop {
         line.clear();
-        reader.read_until(b'\n', line)?;
+        let read = reader.read_until(b'\n', line);
+        if first && read.as_ref().map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |&bytes| bytes == 0) {
+            return Ok(false);
+        }
+        read?;
         if std::mem::take(&mut first) && !line.starts_with(b"HTTP/1.1 200") {
             return Err(format!("answered {:?}", String::from_utf8_lossy(line)).into());
         }
@@ -95,7 +99,7 @@ fn response(reader: &mut BufReader<TcpStream>, line: &mut Vec<u8>) -> Result<()>
     if !chunked {
         line.resize(length, 0);
         reader.read_exact(line)?;
-        return Ok(());
+        return Ok(true);
     }
     loop {
         line.clear();
@@ -104,7 +108,7 @@ fn response(reader: &mut BufReader<TcpStream>, line: &mut Vec<u8>) -> Result<()>
         line.resize(size + 2, 0);
         reader.read_exact(line)?;
         if size == 0 {
-            return Ok(());
+            return Ok(true);
         }
     }
 }
@@ -113,14 +117,19 @@ fn response(reader: &mut BufReader<TcpStream>, line: &mut Vec<u8>) -> Result<()>
 fn drive(address: &str, load: &Load, connections: usize, span: Duration) -> Result<(f64, Vec<f64>)> {
     let begun = Instant::now();
     let one = || -> Result<Vec<f64>> {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
-        let mut reader = BufReader::new(stream.try_clone()?);
+        let connect = || -> Result<_> {
+            let stream = TcpStream::connect(address)?;
+            stream.set_nodelay(true)?;
+            Ok(BufReader::new(stream))
+        };
+        let mut reader = connect()?;
         let (mut line, mut times) = (Vec::new(), Vec::new());
         while begun.elapsed() < span {
             let sent = Instant::now();
-            stream.write_all(&load.request)?;
-            response(&mut reader, &mut line)?;
+            // Some servers close a connection after so many requests; a new one is part of what they cost.
+            while reader.get_mut().write_all(&load.request).is_err() || !response(&mut reader, &mut line)? {
+                reader = connect()?;
+            }
             times.push(sent.elapsed().as_secs_f64());
         }
         Ok(times)
