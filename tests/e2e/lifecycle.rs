@@ -1,8 +1,12 @@
 //! Beginnings and ends: signals while streams run, clients that leave, readers that stop reading.
+use std::fs::File;
+use std::io::Read;
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 
-use camshaft_tests::{Request, Server, Setup, Stream, eventually};
+use camshaft_tests::{Request, Server, Setup, Stream, binary, demo_model, eventually};
 use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -201,4 +205,29 @@ fn a_reader_that_stops_holds_up_nobody_and_misses_nothing() {
         let bytes: Vec<u8> = bytes.map(|byte| byte.as_u64().expect("a byte") as u8).collect();
         assert_eq!(String::from_utf8_lossy(&bytes), collected.text(index), "choice {index}");
     }
+}
+
+#[test]
+fn a_bar_on_a_terminal_says_how_far_a_model_is_loaded_and_is_nowhere_else() {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let name = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
+    let terminal = File::options().read(true).write(true).open(name).unwrap();
+    let mut check = Command::new(binary());
+    check.args(["check", "--policy-dir", "none", "--model"]).arg(demo_model()).env_clear().env("TERM", "xterm");
+    let mut child = check.stdout(Stdio::null()).stderr(terminal).spawn().unwrap();
+    // The command holds the other side of the terminal as well.
+    drop(check);
+    let mut drawn = Vec::new();
+    // The end of a terminal is an error.
+    let _ = File::from(ours).read_to_end(&mut drawn);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let drawn = String::from_utf8_lossy(&drawn);
+    assert!(drawn.contains("model demo: checking [") && drawn.contains(" %"), "{drawn:?}");
+    assert!(!drawn.trim_end().ends_with('%'), "it is gone at the end: {drawn:?}");
+
+    let path = demo_model().to_string_lossy().into_owned();
+    let piped = Setup::new().run(&["check", "--policy-dir", "none", "--model", &path]);
+    assert_eq!((piped.code, piped.stderr.contains('%')), (Some(0), false), "{}", piped.stderr);
 }

@@ -21,4 +21,4 @@ pub use context::LLAMA_CPP;
 pub use context::{EngineOptions, KvLayout, KvType, LlamaEngine};
 pub use embedder::LlamaEmbedder;
 pub use error::EngineLoadError;
-pub use load::{AdapterOptions, LoadOptions, LoadedModel};
+pub use load::{AdapterOptions, LoadOptions, LoadProgress, LoadedModel};

@@ -27,6 +27,18 @@ pub struct LoadOptions {
     /// Work out the digest although there is nothing to compare it with.
     pub digest: bool,
     pub adapter: Option<AdapterOptions>,
+    /// Told how far the weights are loaded.
+    pub progress: Option<LoadProgress>,
+}
+
+/// Called with the part that is done, 0 to 1.
+#[derive(Clone)]
+pub struct LoadProgress(pub Arc<dyn Fn(f32) + Send + Sync>);
+
+impl fmt::Debug for LoadProgress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LoadProgress")
+    }
 }
 
 /// A LoRA adapter that changes what the weights do, in a GGUF file of its own.
@@ -99,7 +111,13 @@ impl LoadedModel {
                 Some(found)
             }
         };
-        let params = LlamaModelParams::default().with_n_gpu_layers(0);
+        let mut params = LlamaModelParams::default().with_n_gpu_layers(0);
+        if let Some(LoadProgress(tell)) = options.progress.clone() {
+            params = params.with_progress_callback(move |part| {
+                tell(part);
+                true
+            });
+        }
         let mut model = LlamaModel::load_from_file(backend()?, path, &params)
             .map_err(|error| EngineLoadError::NotLoaded { path: shown.to_owned(), why: error.to_string() })?;
         let mut identity = sha256.clone();

@@ -324,7 +324,7 @@ fn says_what_is_wrong_with_a_file() {
         assert!(error.to_string().contains(name), "{error}");
     }
     let wrong =
-        load("good.gguf", &good, &LoadOptions { verify_sha256: Some("0".repeat(64)), digest: false, adapter: None });
+        load("good.gguf", &good, &LoadOptions { verify_sha256: Some("0".repeat(64)), ..LoadOptions::default() });
     assert!(matches!(&wrong, EngineLoadError::WrongDigest { found, .. } if found.len() == 64), "{wrong}");
 }
 

@@ -13,6 +13,7 @@ mod logging;
 mod metrics;
 mod models;
 mod pool_thread;
+mod progress;
 mod reload;
 mod serve;
 mod show;

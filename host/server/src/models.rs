@@ -11,6 +11,7 @@ use camshaft_engine::{
 
 use crate::config::{ModelConfig, ModelSource};
 use crate::error::ServerError;
+use crate::progress::{self, LoadBar};
 
 /// The demo model, so that the server answers from any directory without any file.
 static DEMO: &[u8] = include_bytes!("../../../config/models/demo.gguf");
@@ -25,29 +26,38 @@ fn from_bytes(options: &LoadOptions) -> Result<Arc<LoadedModel>, EngineLoadError
 /// Loads a model's weights. `digest`: their digest is wanted.
 pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel>, ServerError> {
     let adapter = config.lora.clone();
-    let options = LoadOptions { verify_sha256: config.sha256.clone(), digest, adapter };
+    let bar = LoadBar::new(&config.id);
+    let options =
+        LoadOptions { verify_sha256: config.sha256.clone(), digest, adapter, progress: Some(bar.stage("loading")) };
     let lora = config.lora.as_ref().map(|lora| lora.path.as_path());
     match &config.source {
         ModelSource::Demo => {
             // The bundled weights are known to be good; an adapter is not.
             if lora.is_some() {
-                probe(Path::new(DEMO_NAME), lora)?;
+                probe(Path::new(DEMO_NAME), lora, &bar)?;
             }
             from_bytes(&options).map_err(|error| from_engine(config, &error))
         }
         ModelSource::Fake => Err(ServerError::Config("the fake engine has no weights".to_owned())),
-        ModelSource::File(path) => probe(path, lora)
+        ModelSource::File(path) => probe(path, lora, &bar)
             .and_then(|()| LoadedModel::from_file(path, &options).map_err(|error| from_engine(config, &error))),
     }
 }
 
 /// Tries a file in another process, which may die of it. The weights are mapped, so the second load finds them warm.
-fn probe(path: &Path, lora: Option<&Path>) -> Result<(), ServerError> {
+fn probe(path: &Path, lora: Option<&Path>, bar: &LoadBar) -> Result<(), ServerError> {
     let program = std::env::current_exe().map_err(|error| ServerError::internal("find the own program", error))?;
     let mut command = Command::new(program);
-    command.arg("probe-model").arg(path).args(lora).stdin(Stdio::null());
-    let output = command.output();
-    let output = output.map_err(|error| ServerError::internal("start the probe of a model", error))?;
+    command.arg("probe-model").arg(path).args(lora);
+    let failed = |error| ServerError::internal("start the probe of a model", error);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.map_err(failed)?;
+    let said = child.stdout.take();
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| bar.follow(said));
+        child.wait_with_output()
+    });
+    let output = output.map_err(failed)?;
     match (output.status.code(), output.status.signal()) {
         // An ordinary refusal is met again by the load itself, which says it better.
         (Some(_), _) => Ok(()),
@@ -73,7 +83,7 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
     use camshaft_core::ids::{SeqId, Token};
     let bad = |error: String| ServerError::BadData(error);
     let adapter = lora.map(|path| AdapterOptions { path, scale: 1.0 });
-    let load = LoadOptions { adapter, ..LoadOptions::default() };
+    let load = LoadOptions { adapter, progress: Some(progress::tell_parent()), ..LoadOptions::default() };
     let is_demo = path == Path::new(DEMO_NAME);
     let model = if is_demo { from_bytes(&load) } else { LoadedModel::from_file(path, &load) };
     let model = model.map_err(|error| bad(error.to_string()))?;
@@ -102,7 +112,7 @@ pub(crate) fn load_draft(
     path: &Path,
     target: &LoadedModel,
 ) -> Result<Arc<LoadedModel>, ServerError> {
-    let draft = probe(path, None).and_then(|()| {
+    let draft = probe(path, None, &LoadBar::new(&config.id)).and_then(|()| {
         let source = ModelConfig { source: ModelSource::File(path.to_owned()), ..config.clone() };
         LoadedModel::from_file(path, &LoadOptions::default()).map_err(|error| from_engine(&source, &error))
     })?;
