@@ -24,3 +24,4 @@ mod settings;
 mod speculation;
 mod swap;
 mod telemetry;
+mod tls;

@@ -47,8 +47,8 @@ impl Server {
         let log = collect(child.stderr.take().expect("piped"));
         let nowhere = Client::new(SocketAddr::from(([127, 0, 0, 1], 0)));
         let mut server = Self { child, client: nowhere.clone(), admin: nowhere, policies, log, scratch };
-        server.client = server.listener(&lines, "listening on http://");
-        server.admin = server.listener(&lines, "admin on http://");
+        server.client = server.listener(&lines, "listening on ");
+        server.admin = server.listener(&lines, "admin on ");
         server
     }
 
@@ -56,6 +56,8 @@ impl Server {
         let line = lines.recv_timeout(PATIENCE);
         let line = line.unwrap_or_else(|error| panic!("no line {prefix:?} ({error}); it wrote: {}", self.log()));
         let address = line.strip_prefix(prefix).unwrap_or_else(|| panic!("expected {prefix:?}, got {line:?}"));
+        // Whoever asked for TLS knows what to speak there.
+        let address = address.trim_start_matches("https://").trim_start_matches("http://");
         let address: SocketAddr = address.parse().unwrap_or_else(|_| panic!("no address: {line:?}"));
         // A server that listens everywhere is reached on loopback, like any other here.
         Client::new(SocketAddr::from(([127, 0, 0, 1], address.port())))

@@ -1,0 +1,100 @@
+//! HTTPS on the public listener.
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use camshaft_tests::{Server, Setup};
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use serde_json::json;
+
+/// A server with a certificate of its own for `localhost`, and that certificate.
+fn serve() -> (Server, CertificateDer<'static>) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let setup = Setup::new();
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| setup.scratch.path().join(name));
+    fs::write(&cert, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let server = setup.config(&format!("[tls]\ncert = {cert:?}\nkey = {key:?}\n")).start();
+    (server, made.cert.der().clone())
+}
+
+type Tls = StreamOwned<ClientConnection, TcpStream>;
+
+fn connect(server: &Server, trusted: &CertificateDer<'static>, protocols: &[&str]) -> Tls {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+    let name = ServerName::try_from("localhost").unwrap();
+    let socket = TcpStream::connect(server.client.address).unwrap();
+    socket.set_read_timeout(Some(camshaft_tests::PATIENCE)).unwrap();
+    StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket)
+}
+
+fn exchange(mut tls: Tls, request: &str) -> String {
+    tls.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    tls.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn requests_and_streams_come_through_tls() {
+    let (server, trusted) = serve();
+    let body =
+        json!({"model": "demo", "prompt": "1, 2,", "max_tokens": 8, "ignore_eos": true, "stream": true}).to_string();
+    let head =
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json";
+    let request = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let answer = exchange(connect(&server, &trusted, &["http/1.1"]), &request);
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("data: [DONE]"), "{answer}");
+
+    // Whoever offers HTTP/2 gets it: the server begins with its settings, a frame of type 4.
+    let mut tls = connect(&server, &trusted, &["h2", "http/1.1"]);
+    tls.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let mut frame = [0; 9];
+    tls.read_exact(&mut frame).unwrap();
+    assert_eq!((tls.conn.alpn_protocol(), frame[3]), (Some(b"h2".as_slice()), 4));
+
+    // The admin listener stays on loopback and without TLS.
+    assert_eq!(server.admin.get("/admin/models").status, 200);
+}
+
+#[test]
+fn who_speaks_no_tls_or_says_nothing_holds_up_nobody() {
+    let (mut server, trusted) = serve();
+    let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(server.client.address).unwrap()).collect();
+    let mut plain = TcpStream::connect(server.client.address).unwrap();
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    // However it ends, there was no answer in plain text.
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
+    let get = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let answer = exchange(connect(&server, &trusted, &["http/1.1"]), get);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    server.assert_runs();
+    drop(silent);
+}
+
+#[test]
+fn files_that_hold_no_certificate_are_named() {
+    for (cert, key, named) in [("no", "key", "tls.cert"), ("cert", "no", "tls.key"), ("key", "key", "tls.cert")] {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let setup = Setup::new();
+        let path = |name: &str| setup.scratch.path().join(name);
+        fs::write(path("cert"), made.cert.pem()).unwrap();
+        fs::write(path("key"), made.signing_key.serialize_pem()).unwrap();
+        let ended = setup.config(&format!("[tls]\ncert = {cert:?}\nkey = {key:?}\n")).run(&[
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+        ]);
+        assert_eq!(ended.code, Some(64), "{cert} {key}: {}", ended.stderr);
+        assert!(ended.stderr.contains(named), "{cert} {key}: {}", ended.stderr);
+    }
+}
