@@ -72,6 +72,58 @@ fn drained_it_finishes_what_runs_refuses_what_is_new_and_can_be_resumed() {
 }
 
 #[test]
+fn another_policy_directory_and_other_modes_take_effect_while_it_runs() {
+    let setup = Setup::new();
+    let (first, second) = (setup.scratch.path().join("first"), setup.scratch.path().join("second"));
+    let component = camshaft_tests::plugin("validator-limits");
+    for (dir, most) in [(&first, 10), (&second, 20)] {
+        std::fs::create_dir_all(dir.join("validator")).unwrap();
+        std::fs::write(dir.join("validator/10-limits.wasm"), &component).unwrap();
+        std::fs::write(dir.join("validator/10-limits.toml"), format!("[settings]\nmax-tokens = {most}\n")).unwrap();
+    }
+    let config = |dir: &std::path::Path| {
+        let listen =
+            "listen = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n[[model]]\nid = \"demo\"\nthreads = 1\n";
+        format!("{listen}[policy]\ndir = {dir:?}\n")
+    };
+    let server = setup.config(&config(&first)).start_as_is("serve");
+    let status = |tokens: u32| {
+        let body = json!({"model": "demo", "prompt": "a", "max_tokens": tokens});
+        server.client.post("/v1/completions", &body).status
+    };
+    assert_eq!((status(10), status(11)), (200, 400));
+    server.write_config(&config(&second));
+    let report = server.admin.post("/admin/reload", &json!({})).json();
+    assert_eq!((&report["changed"], &report["needs_restart"]), (&json!(["policy"]), &json!([])), "{report}");
+    assert_eq!((status(20), status(21)), (200, 400));
+    server.write_config(&config(std::path::Path::new("/nowhere")));
+    let answer = server.admin.post("/admin/reload", &json!({}));
+    assert_eq!(answer.status, 422);
+    assert!(answer.json()["error"].as_str().unwrap().contains("policy.dir"), "{}", answer.text());
+    assert_eq!((status(20), status(21)), (200, 400));
+
+    let set = |path: &str| server.admin.post(&format!("/admin/policies/{path}"), &json!({}));
+    let off = set("validator/limits/off");
+    assert_eq!((off.status, &off.json()["state"]), (200, &json!("off")), "{}", off.text());
+    assert_eq!(status(21), 200);
+    assert_eq!(set("validator/limits/enforce").json()["overridden"], true);
+    assert_eq!(status(21), 400);
+    for (path, status, param) in [
+        ("validator/limits/on", 400, json!("mode")),
+        ("sampling/limits/off", 400, json!("hook")),
+        ("auth/limits/off", 404, Value::Null),
+    ] {
+        let refused = set(path);
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (status, &param), "{path}: {}", refused.text());
+    }
+    assert_eq!(
+        server.client.post("/admin/policies/validator/limits/off", &json!({})).status,
+        404,
+        "only for operators"
+    );
+}
+
+#[test]
 fn statistics_say_who_waits_and_what_runs() {
     let server = Setup::new().config("[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 1\n").start();
     let body =

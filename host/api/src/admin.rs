@@ -2,16 +2,17 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use camshaft_core::ids::Generation;
-use camshaft_core::policy::PolicyStatus;
+use camshaft_core::policy::{Hook, ModeError, PolicyStatus};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::api::Api;
 use crate::backend::Model;
 use crate::control::Reloaded;
+use crate::error::ApiError;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct PolicyReport {
@@ -59,6 +60,26 @@ impl From<&Model> for LoadedModel {
 
 pub(crate) async fn policies(State(api): State<Arc<Api>>) -> Json<PolicyReport> {
     Json(PolicyReport { generation: api.policies.current().generation(), policies: api.policies.status() })
+}
+
+/// Makes a policy `enforce`, `monitor` or `off` until its files change.
+///
+/// # Errors
+/// 404 for a policy that is not there, 400 for a hook or mode that does not exist or cannot be combined.
+pub(crate) async fn set_policy_mode(
+    State(api): State<Arc<Api>>,
+    Path((hook, name, mode)): Path<(String, String, String)>,
+) -> Result<Json<PolicyStatus>, ApiError> {
+    let known = Hook::ALL.into_iter().find(|known| known.as_str() == hook);
+    let hooks = Hook::ALL.map(Hook::as_str).join(", ");
+    let known = known.ok_or_else(|| ApiError::param("hook", format!("there is no hook {hook:?}: {hooks}")))?;
+    // It waits for the thread that loads policies.
+    let set = tokio::task::spawn_blocking(move || api.policies.set_mode(known, &name, &mode)).await;
+    let set = set.map_err(|error| ApiError::Internal(error.to_string()))?;
+    set.map(Json).map_err(|error| match error {
+        ModeError::NoPolicy { .. } => ApiError::UnknownPolicy(error.to_string()),
+        ModeError::Refused(why) => ApiError::param("mode", why),
+    })
 }
 
 pub(crate) async fn models(State(api): State<Arc<Api>>) -> Json<ModelReport> {

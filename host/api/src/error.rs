@@ -31,6 +31,8 @@ pub enum ApiError {
     ContextLength { tokens: usize, context: u32, param: &'static str },
     #[error("the model {0} does not exist")]
     UnknownModel(String),
+    #[error("{0}")]
+    UnknownPolicy(String),
     #[error("{}", .0.message)]
     AuthRefused(Box<Refusal>),
     #[error("the model {0} may not be used with these credentials")]
@@ -132,6 +134,7 @@ impl ApiError {
             Self::Invalid { code, .. } => (400, invalid, *code, Unsaid),
             Self::ContextLength { .. } => (400, invalid, Some("context_length_exceeded"), Unsaid),
             Self::UnknownModel(_) => (404, invalid, Some("model_not_found"), Unsaid),
+            Self::UnknownPolicy(_) => (404, invalid, Some("policy_not_found"), Unsaid),
             Self::AuthRefused(refusal) => {
                 (refusal.status, auth_kind(refusal.status), None, refusal_retry(refusal.status))
             }

@@ -73,6 +73,7 @@ pub fn admin_router(api: Arc<Api>) -> Router {
     let routes = health_routes()
         .route("/metrics", get(health::metrics))
         .route("/admin/policies", get(admin::policies))
+        .route("/admin/policies/{hook}/{name}/{mode}", post(admin::set_policy_mode))
         .route("/admin/models", get(admin::models))
         .route("/admin/config", get(admin::config))
         .route("/admin/workers", get(stats::workers))

@@ -237,6 +237,23 @@ pub trait Policies: Send + Sync + fmt::Debug {
     fn current(&self) -> Arc<dyn PolicySet>;
     /// One entry for each file in the policy directory, refused ones included.
     fn status(&self) -> Vec<PolicyStatus>;
+    /// Makes a policy `enforce`, `monitor` or `off` until its files change, and says what became of it.
+    ///
+    /// # Errors
+    /// There is no such policy, or its hook has no such mode.
+    fn set_mode(&self, hook: Hook, name: &str, mode: &str) -> Result<PolicyStatus, ModeError> {
+        let _ = mode;
+        Err(ModeError::NoPolicy { hook, name: name.to_owned() })
+    }
+}
+
+/// Why a policy's mode was not changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ModeError {
+    #[error("there is no {hook} policy {name:?} in the policy directory")]
+    NoPolicy { hook: Hook, name: String },
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// State of one policy file, for `GET /admin/policies`.
@@ -247,6 +264,8 @@ pub struct PolicyStatus {
     pub file: String,
     /// `enforce`, `monitor` or `off`.
     pub mode: String,
+    /// An operator chose the mode, not the policy's file.
+    pub overridden: bool,
     /// `active`, `off`, or `rejected` (what is in the file does not serve; an older load of it may, see `serving`).
     pub state: String,
     /// SHA-256 of the component that serves, in hexadecimal.

@@ -22,6 +22,9 @@ pub enum PolicyError {
     /// A file or directory could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
+    /// A policy of another directory that was to serve from now on.
+    #[error("{}: {why}", path.display())]
+    Relocation { path: PathBuf, why: String },
     /// The file changed while it was read.
     #[error("{} is being written", path.display())]
     Unsettled { path: PathBuf },

@@ -10,7 +10,7 @@ use camshaft_core::policy::Hook;
 
 use crate::error::PolicyError;
 use crate::examine::{COMPONENT_MAX_BYTES, digest_of};
-use crate::sidecar::SIDECAR_MAX_BYTES;
+use crate::sidecar::{Mode, SIDECAR_MAX_BYTES};
 
 /// A policy by its place: order is chain order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,7 +133,7 @@ pub(crate) struct Content {
 impl Content {
     /// What two contents are told apart by.
     pub(crate) fn key(&self) -> ContentKey {
-        ContentKey { component: self.digest.clone(), sidecar: self.sidecar.as_deref().map(digest_of) }
+        ContentKey { component: self.digest.clone(), sidecar: self.sidecar.as_deref().map(digest_of), mode: None }
     }
 
     /// Reads both files whole.
@@ -151,11 +151,23 @@ impl Content {
     }
 }
 
-/// Digests of both files.
+/// Digests of both files, and the mode that an operator chose instead of the file's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ContentKey {
     component: String,
     sidecar: Option<String>,
+    pub(crate) mode: Option<Mode>,
+}
+
+impl ContentKey {
+    pub(crate) fn with_mode(self, mode: Mode) -> Self {
+        Self { mode: Some(mode), ..self }
+    }
+
+    /// Whether the files are the same, whatever the mode.
+    pub(crate) fn same_files(&self, other: &ContentKey) -> bool {
+        self.component == other.component && self.sidecar == other.sidecar
+    }
 }
 
 /// Reads a file whole, of which no more than `limit_bytes` are taken even if it grows meanwhile.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use camshaft_core::ids::Generation;
 use camshaft_core::policy::{
-    Fault, Hook, NamedScheduler, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest, SchedulerHook,
-    TokenSampler,
+    Fault, Hook, ModeError, NamedScheduler, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest,
+    SchedulerHook, TokenSampler,
 };
 use crossbeam_channel::{Sender, bounded};
 
@@ -18,6 +18,7 @@ use crate::load::Loader;
 use crate::metrics::{Outcome, PolicyMetrics};
 use crate::registry::Registry;
 use crate::runtime::{Runtime, Ticker};
+use crate::sidecar::Mode;
 use crate::watch::{self, Request};
 
 /// Reload requests that may wait.
@@ -80,12 +81,23 @@ impl PolicyHost {
     /// Looks at the policy directory now and returns when what is there serves or was rejected. Waits about a second
     /// for files that are being written.
     pub fn reload(&self) {
-        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let requests = threads.as_ref().map(|threads| threads.requests.clone());
-        drop(threads);
-        if let Some(requests) = requests {
-            watch::ask_reload(&requests);
+        if let Some(requests) = self.requests() {
+            watch::ask(&requests, Request::Reload);
         }
+    }
+
+    /// Serves what another directory holds from now on, all of it or nothing. The same directory is no change.
+    ///
+    /// # Errors
+    /// The directory is missing or unreadable, or a policy in it cannot serve; everything then stays as it was.
+    pub fn relocate(&self, dir: PathBuf, poll: Duration) -> Result<(), PolicyError> {
+        let Some(requests) = self.requests() else { return Ok(()) };
+        watch::ask(&requests, |done| Request::Relocate { dir, poll, done }).unwrap_or(Ok(()))
+    }
+
+    fn requests(&self) -> Option<Sender<Request>> {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.as_ref().map(|threads| threads.requests.clone())
     }
 
     /// Ends the watcher and the deadlines. What is loaded goes on serving, but nothing stops a guest that spins: call it
@@ -114,6 +126,16 @@ impl Policies for PolicyHost {
 
     fn status(&self) -> Vec<PolicyStatus> {
         self.registry.statuses().to_vec()
+    }
+
+    fn set_mode(&self, hook: Hook, name: &str, mode: &str) -> Result<PolicyStatus, ModeError> {
+        let no_policy = || ModeError::NoPolicy { hook, name: name.to_owned() };
+        let Some(mode) = Mode::parse(mode) else {
+            return Err(ModeError::Refused(format!("there is no mode {mode:?}: enforce, monitor or off")));
+        };
+        let requests = self.requests().ok_or_else(no_policy)?;
+        let name = name.to_owned();
+        watch::ask(&requests, |done| Request::SetMode { hook, name, mode, done }).ok_or_else(no_policy)?
     }
 }
 

@@ -1,5 +1,7 @@
 //! From the policy directory to a published generation: what changed, whether it may serve, what serves instead.
 mod judge;
+mod mode;
+mod relocate;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -52,6 +54,10 @@ pub(crate) struct Loader {
     policies: BTreeMap<Place, Policy>,
     identities: HashMap<(Hook, String), Arc<Identity>>,
     compiled: HashMap<String, Arc<Compiled>>,
+    /// Modes that an operator chose, each for the files that it was chosen for.
+    overrides: BTreeMap<Place, ContentKey>,
+    /// While what another directory holds is being judged, nothing of it serves.
+    on_trial: bool,
     /// Whether nothing has been published yet: what cannot be loaded then has no older version to fall back on.
     starting: bool,
 }
@@ -90,6 +96,8 @@ impl Loader {
             policies: BTreeMap::new(),
             identities: HashMap::new(),
             compiled: HashMap::new(),
+            overrides: BTreeMap::new(),
+            on_trial: false,
             starting: true,
         }
     }
@@ -142,6 +150,9 @@ impl Loader {
                 Err(error) => tracing::warn!(%hook, %error, "cannot look for policies; what serves goes on serving"),
             }
         }
+        if self.on_trial {
+            return Scan { pending, published: false };
+        }
         // The first generation is a whole one.
         let published = !(self.starting && pending) && self.publish();
         self.registry.set_statuses(self.statuses());
@@ -173,6 +184,7 @@ impl Loader {
 
     fn remove(&mut self, place: &Place) {
         let Some(policy) = self.policies.remove(place) else { return };
+        self.overrides.remove(place);
         let (hook, plugin) = (place.hook, place.name().to_owned());
         let renamed = self.policies.keys().any(|other| other.hook == hook && other.name() == plugin);
         if !renamed {
@@ -237,6 +249,7 @@ impl Loader {
                 name: place.name().to_owned(),
                 file: policy.file.display().to_string(),
                 mode: policy.mode.as_str().to_owned(),
+                overridden: self.overrides.contains_key(place),
                 state: state.to_owned(),
                 serving: serving.map(|loaded| loaded.compiled.digest.clone()),
                 generation: serving.map(|loaded| loaded.generation),

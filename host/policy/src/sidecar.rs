@@ -29,6 +29,19 @@ pub(crate) enum Mode {
 }
 
 impl Mode {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        [Mode::Enforce, Mode::Monitor, Mode::Off].into_iter().find(|mode| mode.as_str() == text)
+    }
+
+    /// # Errors
+    /// Policies of the hook cannot be run in this mode.
+    pub(crate) fn check(self, hook: Hook) -> Result<(), PolicyError> {
+        if self == Mode::Monitor && matches!(hook, Hook::Scheduler | Hook::Sampler) {
+            return Err(PolicyError::MonitorUnsupported(hook));
+        }
+        Ok(())
+    }
+
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Mode::Enforce => "enforce",
@@ -125,12 +138,7 @@ impl Sidecar {
     fn set(&mut self, key: &str, value: &str) -> Result<(), &'static str> {
         match key {
             "mode" => {
-                self.mode = match value {
-                    "enforce" => Mode::Enforce,
-                    "monitor" => Mode::Monitor,
-                    "off" => Mode::Off,
-                    _ => return Err(r#"expected "enforce", "monitor" or "off""#),
-                }
+                self.mode = Mode::parse(value).ok_or(r#"expected "enforce", "monitor" or "off""#)?;
             }
             "on-fault" => {
                 self.on_fault = match value {
@@ -160,9 +168,7 @@ impl Sidecar {
     }
 
     fn check(&self, hook: Hook) -> Result<(), PolicyError> {
-        if self.mode == Mode::Monitor && matches!(hook, Hook::Scheduler | Hook::Sampler) {
-            return Err(PolicyError::MonitorUnsupported(hook));
-        }
+        self.mode.check(hook)?;
         if hook == Hook::Scheduler && self.on_fault != OnFault::Fallback {
             let why = "the native scheduler takes over at once";
             return Err(PolicyError::OnFaultUnsupported { hook, value: self.on_fault.as_str(), why });

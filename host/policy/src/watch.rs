@@ -5,12 +5,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use camshaft_core::policy::Hook;
+use camshaft_core::policy::{Hook, ModeError, PolicyStatus};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
 use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 
+use crate::error::PolicyError;
 use crate::load::{Loader, Patience, SETTLE};
+use crate::sidecar::Mode;
 
 /// A change is acted on when nothing has happened for `QUIET`, or `MAX_WAIT` after its beginning.
 const QUIET: Duration = Duration::from_millis(250);
@@ -23,6 +25,18 @@ const NICE: i32 = 10;
 pub(crate) enum Request {
     /// Scan now; answered when it is done.
     Reload(Sender<()>),
+    /// Serve what another directory holds; answered when it does, or cannot.
+    Relocate {
+        dir: PathBuf,
+        poll: Duration,
+        done: Sender<Result<(), PolicyError>>,
+    },
+    SetMode {
+        hook: Hook,
+        name: String,
+        mode: Mode,
+        done: Sender<Result<PolicyStatus, ModeError>>,
+    },
     Stop,
 }
 
@@ -32,7 +46,7 @@ pub(crate) fn run(mut loader: Loader, requests: &Receiver<Request>, poll: Durati
         tracing::debug!(%error, "cannot lower the priority of the policy watcher");
     }
     let (notices, changes) = bounded(1);
-    let mut watches = Watches::new(loader.dir(), notices);
+    let mut watches = Watches::new(loader.dir(), notices.clone());
     watches.arm(&loader);
     let mut pace = Pace::new(poll);
     // What changed between the first load and the watch.
@@ -49,6 +63,20 @@ pub(crate) fn run(mut loader: Loader, requests: &Receiver<Request>, poll: Durati
                     reload(&mut loader, &mut watches, &mut pace);
                     // Nobody may be waiting any more.
                     let _ = done.send(());
+                }
+                Ok(Request::Relocate { dir, poll, done }) => {
+                    let moved = if dir == loader.dir() { Ok(()) } else { loader.relocate(dir) };
+                    if moved.is_ok() {
+                        watches = Watches::new(loader.dir(), notices.clone());
+                        watches.arm(&loader);
+                        pace = Pace::new(poll);
+                        // What changed between the look and the watch.
+                        pace.notice();
+                    }
+                    let _ = done.send(moved);
+                }
+                Ok(Request::SetMode { hook, name, mode, done }) => {
+                    let _ = done.send(loader.set_mode(hook, &name, mode));
                 }
                 Ok(Request::Stop) | Err(_) => return,
             },
@@ -222,15 +250,18 @@ fn nearest(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_path_buf()
 }
 
-/// Asks the thread for a reload and waits for its end; returns at once if the thread is gone.
-pub(crate) fn ask_reload(requests: &Sender<Request>) {
+/// Asks the thread for something and waits for the answer; `None` if the thread is gone.
+pub(crate) fn ask<T>(requests: &Sender<Request>, request: impl FnOnce(Sender<T>) -> Request) -> Option<T> {
     const LONGEST: Duration = Duration::from_secs(600);
     let (done, finished) = bounded(1);
-    if requests.send(Request::Reload(done)).is_err() {
-        return;
-    }
-    if let Err(RecvTimeoutError::Timeout) = finished.recv_timeout(LONGEST) {
-        tracing::error!("the policy watcher has not answered for ten minutes");
+    requests.send(request(done)).ok()?;
+    match finished.recv_timeout(LONGEST) {
+        Ok(answer) => Some(answer),
+        Err(RecvTimeoutError::Timeout) => {
+            tracing::error!("the policy watcher has not answered for ten minutes");
+            None
+        }
+        Err(RecvTimeoutError::Disconnected) => None,
     }
 }
 

@@ -135,7 +135,7 @@ pub struct DiskConfig {
     pub bytes: u64,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyDirConfig {
     pub dir: PathBuf,
     pub poll: Duration,
@@ -201,8 +201,6 @@ impl Config {
             ("allow-anonymous", self.allow_anonymous != other.allow_anonymous),
             ("model", self.models != other.models),
             ("cache.disk", self.cache.disk != other.cache.disk),
-            ("policy.dir", self.policy.dir != other.policy.dir),
-            ("policy.poll", self.policy.poll != other.policy.poll),
             ("limits.slow-reader", self.limits.slow_reader != other.limits.slow_reader),
             ("limits.frame-interval", self.limits.frame_interval != other.limits.frame_interval),
             ("tls", self.tls != other.tls),

@@ -7,7 +7,7 @@ use camshaft_policy::PolicyHost;
 use prometheus::IntCounterVec;
 use serde_json::{Map, Value, json};
 
-use crate::config::{Config, Effective, Sources};
+use crate::config::{Config, Effective, PolicyDirConfig, Sources};
 use crate::error::ServerError;
 use crate::logging::LogHandle;
 
@@ -95,6 +95,15 @@ impl Live {
         let old = &state.config;
         let needs_restart = old.needs_restart(&new);
         let mut changed = Vec::new();
+        if old.policy != new.policy {
+            // First, since it is what can fail.
+            let PolicyDirConfig { dir, poll } = new.policy.clone();
+            if let Err(error) = self.policies.relocate(dir, poll) {
+                let error = Some(format!("policy.dir: {error}"));
+                return Reloaded { error, ..Reloaded::default() };
+            }
+            changed.push("policy");
+        }
         if old.log.level != new.log.level {
             if let Err(error) = self.log.set_level(&new.log.level) {
                 return Reloaded { error: Some(error.to_string()), ..Reloaded::default() };
@@ -139,7 +148,7 @@ impl Live {
         let config = &mut state.config;
         (config.listen, config.admin_listen, config.allow_anonymous) =
             (kept.listen, kept.admin_listen, kept.allow_anonymous);
-        (config.models, config.policy, config.cache.disk) = (kept.models, kept.policy, kept.cache.disk);
+        (config.models, config.cache.disk) = (kept.models, kept.cache.disk);
         (config.limits.connections, config.log.format) = (kept.limits.connections, kept.log.format);
         (config.otlp_endpoint, config.tls, config.cors_origins) = (kept.otlp_endpoint, kept.tls, kept.cors_origins);
         (config.limits.slow_reader, config.vllm_aliases) = (kept.limits.slow_reader, kept.vllm_aliases);
@@ -162,7 +171,9 @@ impl Live {
             tokio::time::sleep(LOOK / 4).await;
             if tokio::fs::read(&path).await.ok() == now {
                 seen = now;
-                self.reread();
+                let live = self.clone();
+                // Policies of another directory are compiled meanwhile. What goes wrong is said by `reread` itself.
+                let _ = tokio::task::spawn_blocking(move || live.reread()).await;
             }
         }
     }

@@ -88,6 +88,7 @@ impl Policies for Fixed {
             name: "avoid-words".into(),
             file: "sampler/10-avoid-words.wasm".into(),
             mode: "enforce".into(),
+            overridden: false,
             state: "active".into(),
             serving: Some("ab12".into()),
             generation: Some(Generation(7)),

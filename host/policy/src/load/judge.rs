@@ -72,7 +72,7 @@ impl Loader {
         (content, stamps): (&Content, Stamps),
         patience: Patience,
     ) -> bool {
-        let key = content.key();
+        let key = self.key_of(place, content);
         let age = stamps.age(SystemTime::now());
         let trusted = (age >= TRUST).then_some(stamps);
         let known = policy.judged.as_ref().is_some_and(|(judged, _)| *judged == key);
@@ -90,7 +90,7 @@ impl Loader {
             policy.judged = Some((key, trusted));
             return false;
         }
-        let verdict = self.load(place, content);
+        let verdict = self.load(place, content, key.mode);
         if let Err(error) = &verdict
             && patience == Patience::Wait
             && age < CONTINUE
@@ -109,9 +109,13 @@ impl Loader {
     }
 
     /// Everything that has to go well before content may serve.
-    fn load(&mut self, place: &Place, content: &Content) -> Result<Verdict, PolicyError> {
+    fn load(&mut self, place: &Place, content: &Content, mode: Option<Mode>) -> Result<Verdict, PolicyError> {
         let hook = place.hook;
-        let sidecar = parse_sidecar(hook, content)?;
+        if mode == Some(Mode::Off) {
+            return Ok(Verdict::Off);
+        }
+        let mut sidecar = parse_sidecar(hook, content)?;
+        sidecar.mode = mode.unwrap_or(sidecar.mode);
         if sidecar.mode == Mode::Off {
             return Ok(Verdict::Off);
         }

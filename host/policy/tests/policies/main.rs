@@ -5,6 +5,7 @@ mod directory;
 mod faults;
 mod forged;
 mod hooks;
+mod operators;
 mod rejections;
 mod rig;
 mod swaps;

@@ -1,0 +1,106 @@
+//! What operators do beside putting files in place: another mode, another directory.
+use camshaft_core::policy::{AuthOutcome, Hook, ModeError, Policies, ValidateOutcome};
+
+use crate::rig::{NEVER, Rig, behave, caller, component, generation_request, put, rig};
+
+const LIMITS: &str = "[settings]\nmax-tokens = 100";
+
+fn limits() -> Rig {
+    rig(&[
+        ("validator/10-limits.wasm", &component("plugins/validator-limits")),
+        ("validator/10-limits.toml", LIMITS.as_bytes()),
+    ])
+}
+
+/// Whether the validator, if any, refuses 101 tokens.
+fn refuses(rig: &Rig) -> bool {
+    rig.host.current().validators() > 0 && matches!(rig.validate(&generation_request(101)), ValidateOutcome::Refuse(_))
+}
+
+#[test]
+fn an_operators_mode_holds_until_the_files_change() {
+    let rig = limits();
+    assert!(refuses(&rig));
+    let set = |mode: &str| rig.host.set_mode(Hook::Validator, "limits", mode);
+    let status = set("monitor").unwrap();
+    assert_eq!((status.mode.as_str(), status.overridden, status.state.as_str()), ("monitor", true, "active"));
+    assert!(!refuses(&rig));
+    assert_eq!(rig.calls("validator", "limits", "monitor"), 1.0, "it saw the request");
+    rig.host.reload();
+    assert!(!refuses(&rig), "looking again changes nothing");
+    let status = set("off").unwrap();
+    assert_eq!((status.mode.as_str(), status.state.as_str(), status.serving), ("off", "off", None));
+    assert_eq!(rig.host.current().validators(), 0);
+    assert_eq!(set("enforce").unwrap().state, "active");
+    assert!(refuses(&rig));
+    set("off").unwrap();
+    rig.put("validator/10-limits.toml", "[settings]\nmax-tokens = 99");
+    assert!(refuses(&rig), "new files decide for themselves");
+    assert!(!rig.status("validator/10-limits.wasm").overridden);
+}
+
+#[test]
+fn a_mode_that_cannot_be_is_refused_and_changes_nothing() {
+    let rig = rig(&[
+        ("sampler/10-x.wasm", &component("plugins/sampler-standard")),
+        ("validator/10-bad.wasm", &component("guests/misbehave-validator")),
+        ("validator/10-bad.toml", format!("{}\n", behave("trap-at-start", "mode = \"off\"")).as_bytes()),
+    ]);
+    let refused = |hook, name: &str, mode: &str| match rig.host.set_mode(hook, name, mode) {
+        Err(ModeError::Refused(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    assert!(refused(Hook::Sampler, "x", "monitor").contains("monitor"));
+    assert!(refused(Hook::Sampler, "x", "Enforce").contains("enforce, monitor or off"));
+    assert_eq!(rig.status("sampler/10-x.wasm").state, "active");
+    // What is off is not even tried; now it is.
+    assert_eq!(rig.status("validator/10-bad.wasm").state, "off");
+    assert!(refused(Hook::Validator, "bad", "enforce").contains("traps at start"));
+    let status = rig.status("validator/10-bad.wasm");
+    assert_eq!((status.state.as_str(), status.overridden, status.error), ("off", false, None));
+    let nobody = rig.host.set_mode(Hook::Auth, "x", "off");
+    assert_eq!(nobody, Err(ModeError::NoPolicy { hook: Hook::Auth, name: "x".to_owned() }));
+}
+
+#[test]
+fn another_directory_serves_whole_and_is_watched() {
+    let rig = limits();
+    let other = tempfile::tempdir().unwrap();
+    put(other.path(), "auth/10-open.wasm", &component("guests/misbehave-auth"));
+    put(other.path(), "validator/30-limits.wasm", &component("plugins/validator-limits"));
+    put(other.path(), "validator/30-limits.toml", b"[settings]\nmax-tokens = 200");
+    let held = rig.host.current();
+    rig.host.relocate(other.path().to_path_buf(), NEVER).unwrap();
+    assert!(rig.host.current().has_auth() && !refuses(&rig));
+    assert!(matches!(held.validate(0, &generation_request(101)), ValidateOutcome::Refuse(_)), "who began goes on");
+    let files: Vec<String> = rig.host.status().into_iter().map(|status| status.file).collect();
+    assert!(
+        files.len() == 2 && files.iter().all(|file| file.starts_with(&*other.path().to_string_lossy())),
+        "{files:?}"
+    );
+    assert_eq!(rig.metric("camshaft_policy_generation{hook=\"validator\",plugin=\"limits\"}"), 2.0);
+    put(other.path(), "validator/30-limits.toml", LIMITS.as_bytes());
+    rig.wait("the new directory is watched", refuses);
+    // The old one no longer is.
+    rig.put("auth/99-new.wasm", component("guests/misbehave-auth"));
+    assert_eq!(rig.host.status().len(), 2);
+}
+
+#[test]
+fn a_directory_with_anything_bad_in_it_changes_nothing() {
+    let rig = limits();
+    let generation = rig.generation();
+    let other = tempfile::tempdir().unwrap();
+    let missing = rig.host.relocate(other.path().join("none"), NEVER).unwrap_err().to_string();
+    assert!(missing.contains("none"), "{missing}");
+    put(other.path(), "validator/10-limits.wasm", &component("plugins/validator-limits"));
+    put(other.path(), "auth/10-bad.wasm", b"\0asm nonsense");
+    let bad = rig.host.relocate(other.path().to_path_buf(), NEVER).unwrap_err().to_string();
+    assert!(bad.contains("auth/10-bad.wasm"), "{bad}");
+    assert!(refuses(&rig) && !rig.host.current().has_auth());
+    assert_eq!((rig.generation(), rig.host.status().len()), (generation, 1));
+    assert_eq!(rig.metric("camshaft_policy_generation{hook=\"validator\",plugin=\"limits\"}"), 1.0);
+    // It is still the one that is looked at.
+    rig.put("auth/10-open.wasm", component("guests/misbehave-auth"));
+    assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)));
+}
