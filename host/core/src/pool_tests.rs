@@ -197,6 +197,64 @@ proptest! {
     }
 }
 
+const CLASSES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
+
+proptest! {
+    #[test]
+    fn natively_they_start_in_order_of_class_age_and_arrival(
+        arrivals in prop::collection::vec((0u64..200, 0usize..3), 1..30),
+    ) {
+        let hook = Arc::new(Scripted::default());
+        let mut pool = Pool::new(hook, Watermarks { high: 100, low: 50 }, Reserve::Full);
+        let mut expected: Vec<(Duration, u64)> = Vec::new();
+        for (id, (seconds, class)) in (1..).zip(arrivals) {
+            let (arrived, priority) = (Duration::from_secs(seconds), CLASSES[class]);
+            pool.submit(Arrival { priority, ..arrival(id, arrived) }, start(id), None).unwrap();
+            expected.push((arrived + Duration::from_secs(30) * class as u32, id));
+        }
+        expected.sort();
+        pool.add_worker(W, LIMITS);
+        let (mut order, mut running): (Vec<u64>, Vec<u64>) = Default::default();
+        while order.len() < expected.len() {
+            let begun = started(&pool.schedule(Duration::from_secs(1000)));
+            prop_assert!(!begun.is_empty() || !running.is_empty(), "{} of {} started", order.len(), expected.len());
+            order.extend(&begun);
+            running.extend(begun);
+            pool.worker_event(W, &finished(running.remove(0)));
+        }
+        prop_assert_eq!(order, expected.into_iter().map(|(_, id)| id).collect::<Vec<_>>());
+        prop_assert!(pool.check());
+    }
+
+    #[test]
+    fn whoever_waits_past_its_deadline_is_answered_once_and_nobody_before(
+        deadlines in prop::collection::vec(prop::option::of(1u64..100), 1..30),
+        looks in prop::collection::btree_set(0u64..120, 1..10),
+    ) {
+        let hook = Arc::new(Scripted::default());
+        let mut pool = Pool::new(hook, Watermarks { high: 100, low: 50 }, Reserve::Full);
+        for (id, deadline) in (1..).zip(&deadlines) {
+            pool.submit(Arrival { deadline: deadline.map(ms), ..arrival(id, ms(0)) }, start(id), None).unwrap();
+        }
+        let mut before = None;
+        for now in looks {
+            let mut failed: Vec<u64> = pool.schedule(ms(now)).iter().map(|output| match output {
+                Output::Fail { id, error: WorkerError::DeadlineExceeded } => id.0,
+                other => panic!("{other:?}"),
+            }).collect();
+            failed.sort_unstable();
+            let due = |&deadline: &u64| deadline <= now && before.is_none_or(|before| deadline > before);
+            let expected: Vec<u64> = (1..).zip(&deadlines).filter(|(_, d)| d.as_ref().is_some_and(due)).map(|(id, _)| id).collect();
+            prop_assert_eq!(failed, expected, "at {} ms", now);
+            let left = deadlines.iter().flatten().filter(|&&deadline| deadline > now).min();
+            prop_assert_eq!(pool.next_deadline(), left.map(|&left| ms(left)));
+            before = Some(now);
+        }
+        prop_assert_eq!(pool.waiting(), deadlines.iter().filter(|d| d.is_none_or(|d| before.is_none_or(|now| d > now))).count());
+        prop_assert!(pool.check());
+    }
+}
+
 #[test]
 fn a_cancelled_generation_leaves_the_queue_or_is_reported_to_its_worker_once() {
     let hook = Arc::new(Scripted::default());

@@ -118,6 +118,9 @@ fn bad_settings_are_refused_with_key_and_field() {
     for weight in [0.0, -1.0, 1000.5] {
         check(serde_json::json!({"weight": weight}), &["\"a\"", "weight", "1000"]);
     }
+    for share in [0.0, -0.5, 1.001] {
+        check(serde_json::json!({"queue-share": share}), &["\"a\"", "queue-share", "at most 1"]);
+    }
     check(serde_json::json!({"colour": "red"}), &["unknown field `colour`"]);
 }
 

@@ -225,6 +225,15 @@ mod tests {
         for weight in [0.0, -1.0, 1000.1, f64::NAN, f64::INFINITY] {
             assert!(principal(wit::Principal { weight, ..answer() }).is_err());
         }
+        let of_share = |share: f64| {
+            let quotas = wit::Quotas { queue_share: Some(share), ..answer().quotas };
+            principal(wit::Principal { quotas, ..answer() })
+        };
+        assert_eq!(of_share(1.0).unwrap().quotas.queue_share, Some(1.0));
+        assert!(of_share(f64::MIN_POSITIVE).is_ok());
+        for share in [0.0, -0.1, 1.001, f64::NAN, f64::INFINITY] {
+            assert!(of_share(share).is_err(), "{share}");
+        }
         for tenant in [String::new(), "x".repeat(129)] {
             assert!(principal(wit::Principal { tenant: tenant.clone(), ..answer() }).is_err());
             assert!(principal(wit::Principal { cache_namespace: Some(tenant), ..answer() }).is_err());
