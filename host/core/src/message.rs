@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, RequestId, SessionId, TenantId, Token};
@@ -108,7 +109,8 @@ impl Event {
 /// New text of a generation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Delta {
-    pub text: String,
+    /// As short as the text of a token, it needs no allocation.
+    pub text: CompactString,
     /// Tokens that this text comes from (0 where text is the rest held back at the end).
     pub tokens: u32,
     /// One for each token, if asked for.

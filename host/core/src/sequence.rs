@@ -3,6 +3,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use compact_str::CompactString;
+
 use crate::ids::{RequestId, SeqId, Token};
 use crate::message::{Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
 use crate::pages::Namespace;
@@ -64,6 +66,8 @@ pub struct Sequence {
     /// Tokens whose text is not out yet: the place where each begins, and what is to be reported of it.
     unreported: VecDeque<(usize, Option<TokenLogprob>)>,
     vocabulary: Arc<Vocabulary>,
+    /// Tokens that are not to be drawn although they would end the text; none unless the request ignores ends.
+    ends: Vec<u32>,
 }
 
 impl fmt::Debug for Sequence {
@@ -102,10 +106,15 @@ impl Sequence {
             drafted: 0,
             accepted: 0,
             context_tokens,
-            row: Row::new(&start.prompt, start.params.seed),
+            row: Row::new(&start.prompt, start.params.seed).with_room(room - prompt),
             sampler,
             text: TextStream::new(&start.stop),
             unreported: VecDeque::new(),
+            ends: if start.ignore_eos {
+                vocabulary.end_tokens().iter().map(|token| token.0).collect()
+            } else {
+                Vec::new()
+            },
             vocabulary,
             start,
         }
@@ -203,7 +212,8 @@ impl Sequence {
         }
         let held = self.start.prompt.len() as u32 + self.generated;
         if self.generated >= self.start.max_tokens || held >= self.context_tokens {
-            let text = pushed.text + &self.text.rest();
+            let mut text = pushed.text;
+            text.push_str(&self.text.rest());
             return Outcome::Ended(self.delta(text, true), FinishReason::Length);
         }
         self.tokens.push(token);
@@ -212,9 +222,8 @@ impl Sequence {
 
     /// Runs the sampler chain; draws where it did not.
     fn draw(&mut self) -> Result<Token, WorkerError> {
-        if self.start.ignore_eos {
-            let ends: Vec<u32> = self.vocabulary.end_tokens().iter().map(|token| token.0).collect();
-            self.row.ban(&ends).map_err(|error| WorkerError::Engine(error.to_string()))?;
+        if !self.ends.is_empty() {
+            self.row.ban(&self.ends).map_err(|error| WorkerError::Engine(error.to_string()))?;
         }
         let fault = |detail: String| WorkerError::PolicyFault { detail };
         let drawn = self.sampler.sample(&mut self.row).map_err(|error| fault(error.to_string()))?;
@@ -230,7 +239,7 @@ impl Sequence {
     }
 
     /// The text with the tokens that it comes from; all tokens left if `all`. Nothing for no text and no tokens.
-    fn delta(&mut self, text: String, all: bool) -> Option<Delta> {
+    fn delta(&mut self, text: CompactString, all: bool) -> Option<Delta> {
         let given = self.text.given();
         let mut delta = Delta { text, ..Delta::default() };
         while self.unreported.front().is_some_and(|(begins, _)| all || *begins < given) {

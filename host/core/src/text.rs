@@ -1,4 +1,5 @@
 //! From token bytes to text: whole UTF-8 characters, nothing of a stop string.
+use compact_str::CompactString;
 
 /// Assembles the bytes of a generation and holds back what may still change its meaning: an unfinished character, or
 /// the beginning of a stop string.
@@ -15,7 +16,7 @@ pub struct TextStream {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pushed {
     /// Text that is final now.
-    pub text: String,
+    pub text: CompactString,
     /// A stop string was completed; nothing more comes.
     pub stopped: bool,
 }
@@ -48,7 +49,7 @@ impl TextStream {
     }
 
     /// Everything held back; what is not UTF-8 becomes U+FFFD. For the end of a generation.
-    pub fn rest(&mut self) -> String {
+    pub fn rest(&mut self) -> CompactString {
         self.take(self.held.len(), true)
     }
 
@@ -69,8 +70,8 @@ impl TextStream {
     }
 
     /// Takes up to `len` bytes as text, stopping before an unfinished character unless `all`.
-    fn take(&mut self, len: usize, all: bool) -> String {
-        let mut text = String::with_capacity(len);
+    fn take(&mut self, len: usize, all: bool) -> CompactString {
+        let mut text = CompactString::with_capacity(len);
         let mut at = 0;
         while at < len {
             match std::str::from_utf8(&self.held[at..len]) {
@@ -126,7 +127,7 @@ mod tests {
         if !ended {
             out.push(stream.rest());
         }
-        assert_eq!((out.iter().map(String::as_str).collect::<Vec<_>>(), ended), (expected.to_vec(), stopped));
+        assert_eq!((out.iter().map(CompactString::as_str).collect::<Vec<_>>(), ended), (expected.to_vec(), stopped));
     }
 
     #[test]

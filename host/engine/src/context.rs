@@ -80,6 +80,8 @@ pub struct LlamaEngine {
     streams: Option<Streams>,
     /// Where each row of the last batch was in llama.cpp's.
     places: Vec<i32>,
+    /// Its rows as llama.cpp wants them: sequence and row. Kept for its room.
+    order: Vec<(i32, usize)>,
     /// The last sequence that was copied, while nothing was decoded since: many may want the same prefix at once.
     copied: Option<(SeqId, Vec<u8>)>,
 }
@@ -146,7 +148,7 @@ impl LlamaEngine {
         let batch = LlamaBatch::new(batch_tokens as usize, 1);
         let streams = (!pooled).then(|| Streams::new(options.sequences));
         let context = ManuallyDrop::new(context);
-        Ok(Self { context, model, batch, limits, streams, places: Vec::new(), copied: None })
+        Ok(Self { context, model, batch, limits, streams, places: Vec::new(), order: Vec::new(), copied: None })
     }
 
     /// llama.cpp checks less than it should: everything it would index with is checked here.
@@ -191,18 +193,20 @@ impl Engine for LlamaEngine {
         self.copied = None;
         self.move_together();
         self.batch.clear();
-        let stream: Vec<i32> = batch.seqs.iter().map(|&seq| self.stream(seq)).collect();
-        let mut order: Vec<usize> = (0..batch.len()).collect();
+        let mut order = std::mem::take(&mut self.order);
+        order.clear();
+        order.extend(batch.seqs.iter().enumerate().map(|(row, &seq)| (self.stream(seq), row)));
         // One after the other, as llama.cpp wants parts of the cache that are to be decoded together.
-        order.sort_by_key(|&row| stream[row]);
+        order.sort_unstable();
         self.places.resize(batch.len(), 0);
-        for (place, row) in (0..).zip(order) {
+        for (place, &(stream, row)) in (0..).zip(&order) {
             self.places[row] = place;
             let token = LlamaToken::new(batch.tokens[row].0 as i32);
-            let seq = [stream[row]];
+            let seq = [stream];
             let added = self.batch.add(token, batch.positions[row] as i32, &seq, batch.wants_logits[row]);
             added.map_err(|error| EngineError::BadBatch(error.to_string()))?;
         }
+        self.order = order;
         match self.context.decode(&mut self.batch) {
             Ok(()) => Ok(()),
             Err(DecodeError::NoKvCacheSlot) => Err(EngineError::KvFull { tokens: batch.len() }),

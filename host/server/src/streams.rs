@@ -250,7 +250,7 @@ pub(crate) mod tests {
     const ID: RequestId = RequestId(1);
 
     fn delta(text: &str) -> Event {
-        Event::Delta { id: ID, delta: Delta { text: text.to_owned(), tokens: 1, logprobs: Vec::new() } }
+        Event::Delta { id: ID, delta: Delta { text: text.into(), tokens: 1, logprobs: Vec::new() } }
     }
 
     #[test]
@@ -285,7 +285,7 @@ pub(crate) mod tests {
         let mut streams = Streams::new(Duration::from_secs(3600));
         streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
         let mut next = || match receiver.try_recv() {
-            Ok(Event::Delta { delta, .. }) => Some(delta.text),
+            Ok(Event::Delta { delta, .. }) => Some(delta.text.to_string()),
             Ok(Event::Finished { .. }) => Some("END".to_owned()),
             _ => None,
         };
@@ -314,7 +314,7 @@ pub(crate) mod tests {
         streams.send(ID, delta("b"));
         while streams.flush() {}
         let text = std::iter::from_fn(|| receiver.try_recv().ok()).map(|event| match event {
-            Event::Delta { delta, .. } => delta.text,
+            Event::Delta { delta, .. } => delta.text.to_string(),
             other => format!("{other:?}"),
         });
         assert_eq!(text.collect::<String>(), "ab");

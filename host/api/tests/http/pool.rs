@@ -99,7 +99,7 @@ fn delta(text: &str, scored: bool) -> Delta {
         TokenLogprob { token, logprob: -0.5, top: vec![(token, -0.5), (Token(u32::from(byte) + 1), -1.5)] }
     };
     let logprobs = if scored { text.bytes().map(score).collect() } else { Vec::new() };
-    Delta { text: text.to_owned(), tokens: text.len() as u32, logprobs }
+    Delta { text: text.into(), tokens: text.len() as u32, logprobs }
 }
 
 /// Two deltas and a proper end.

@@ -27,6 +27,10 @@ impl History {
         Self { tokens: prompt.to_vec(), prompt_len: prompt.len(), ..Self::default() }
     }
 
+    pub(super) fn reserve(&mut self, tokens: usize) {
+        self.tokens.reserve(tokens);
+    }
+
     pub(super) fn push(&mut self, token: Token) {
         self.tokens.push(token);
         *self.output_counts.entry(token).or_default() += 1;

@@ -61,6 +61,14 @@ impl Row {
         Self { history: History::new(prompt), draws: Draws::new(seed), ..Self::default() }
     }
 
+    /// Makes room for so many tokens more and the text that they usually come to.
+    #[must_use]
+    pub fn with_room(mut self, tokens: usize) -> Self {
+        self.history.reserve(tokens);
+        self.text.reserve((4 * tokens).min(2 * TEXT_TAIL_BYTES + 64));
+        self
+    }
+
     /// Takes the logits of a step; all tokens are candidates again.
     ///
     /// # Errors
