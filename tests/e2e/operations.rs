@@ -121,6 +121,10 @@ fn another_policy_directory_and_other_modes_take_effect_while_it_runs() {
         404,
         "only for operators"
     );
+    // Also not for a page in an operator's browser.
+    let page = server.admin.with_header("origin", "https://evil.example");
+    assert_eq!(page.post("/admin/policies/validator/limits/off", &json!({})).status, 403);
+    assert_eq!((page.post("/admin/drain", &json!({})).status, status(21)), (403, 400));
 }
 
 #[test]

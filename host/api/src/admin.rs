@@ -79,6 +79,7 @@ pub(crate) async fn set_policy_mode(
     set.map(Json).map_err(|error| match error {
         ModeError::NoPolicy { .. } => ApiError::UnknownPolicy(error.to_string()),
         ModeError::Refused(why) => ApiError::param("mode", why),
+        ModeError::Unanswered(why) => ApiError::Internal(why),
     })
 }
 

@@ -91,15 +91,21 @@ pub(crate) async fn embed(
     exchange.set_model(&request.served.model.id);
     let prompt_tokens = request.inputs.iter().map(|input| input.len() as u64).sum();
     exchange.set_prompt_tokens(prompt_tokens);
-    let grant = Grant::take(&api.quotas, &caller.principal, prompt_tokens)?.map(|(grant, standings)| {
+    let mut grant = Grant::take(&api.quotas, &caller.principal, prompt_tokens)?.map(|(mut grant, standings)| {
         exchange.set_standings(standings);
+        // Also if the client leaves: by then most of it is computed.
+        grant.set_used(prompt_tokens);
         grant
     });
     let timeout = request.timeout.or(from_header).unwrap_or(api.limits().timeout);
-    let vectors = compute(&api, &caller, &request, exchange.started().checked_add(timeout)).await?;
-    if let Some(mut grant) = grant {
-        grant.set_used(prompt_tokens);
+    let computed = compute(&api, &caller, &request, exchange.started().checked_add(timeout)).await;
+    if let (Err(error), Some(grant)) = (&computed, &mut grant)
+        && !matches!(error, ApiError::Worker(WorkerError::DeadlineExceeded))
+    {
+        grant.set_used(0);
     }
+    drop(grant);
+    let vectors = computed?;
     api.metrics.of_model(&request.served.model.id).prompt_tokens.inc_by(prompt_tokens);
     Ok(Json(request.render(vectors, prompt_tokens)))
 }

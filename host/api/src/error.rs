@@ -33,6 +33,8 @@ pub enum ApiError {
     UnknownModel(String),
     #[error("{0}")]
     UnknownPolicy(String),
+    #[error("web pages may not post here")]
+    WebPage,
     #[error("{}", .0.message)]
     AuthRefused(Box<Refusal>),
     #[error("the model {0} may not be used with these credentials")]
@@ -134,6 +136,7 @@ impl ApiError {
             Self::Invalid { code, .. } => (400, invalid, *code, Unsaid),
             Self::ContextLength { .. } => (400, invalid, Some("context_length_exceeded"), Unsaid),
             Self::UnknownModel(_) => (404, invalid, Some("model_not_found"), Unsaid),
+            Self::WebPage => (403, "permission_error", Some("web_page"), Unsaid),
             Self::UnknownPolicy(_) => (404, invalid, Some("policy_not_found"), Unsaid),
             Self::AuthRefused(refusal) => {
                 (refusal.status, auth_kind(refusal.status), None, refusal_retry(refusal.status))

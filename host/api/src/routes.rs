@@ -5,7 +5,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, header};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::response::Response;
 use axum::routing::{get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::{CompressionLayer, DefaultPredicate};
@@ -81,8 +82,18 @@ pub fn admin_router(api: Arc<Api>) -> Router {
         .route("/admin/resume", post(admin::resume))
         .route("/admin/reload", post(admin::reload))
         .route("/server/stats", get(stats::stats))
-        .method_not_allowed_fallback(method_not_allowed);
+        .method_not_allowed_fallback(method_not_allowed)
+        .route_layer(from_fn(no_web_pages));
     finish(routes, api)
+}
+
+/// A page in an operator's browser could post to an address that only operators reach. Browsers say where a post comes
+/// from; whoever else posts does not.
+async fn no_web_pages(request: Request, next: Next) -> Result<Response, ApiError> {
+    if request.method() == Method::POST && request.headers().contains_key(header::ORIGIN) {
+        return Err(ApiError::WebPage);
+    }
+    Ok(next.run(request).await)
 }
 
 fn health_routes() -> Router<Arc<Api>> {

@@ -254,6 +254,9 @@ pub enum ModeError {
     NoPolicy { hook: Hook, name: String },
     #[error("{0}")]
     Refused(String),
+    /// It may still happen.
+    #[error("{0}")]
+    Unanswered(String),
 }
 
 /// State of one policy file, for `GET /admin/policies`.

@@ -2,8 +2,8 @@
 use llama_cpp_2::context::params::LlamaContextParams;
 use llama_cpp_sys_2 as sys;
 
-/// Models of this architecture have `hidden_act = "gelu"`, `x/2 (1 + erf(x/√2))`. (Devlin et al., NAACL 2019.) Others ask
-/// for the approximation by `tanh`, and have it.
+/// Models of this architecture have `hidden_act = "gelu"`, `x/2 (1 + erf(x/√2))`. (Devlin et al., NAACL 2019.) Others are
+/// left as llama.cpp has them, since many were trained with the approximation by `tanh`.
 const ARCHITECTURE: &str = "bert";
 
 /// Lets a context of a model of this architecture compute exact activations.

@@ -22,6 +22,13 @@ pub enum PolicyError {
     /// A file or directory could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
+    /// Whoever loads policies is gone or stuck.
+    #[error("the thread that loads policies does not answer")]
+    Unanswered,
+    #[error("{} holds no policies: it has none of auth/, validator/, scheduler/, sampler/", path.display())]
+    NoPolicyDirectory { path: PathBuf },
+    #[error("{} has no auth policy in force, but callers that are not local may come (or set allow-anonymous)", path.display())]
+    NoAuth { path: PathBuf },
     /// A policy of another directory that was to serve from now on.
     #[error("{}: {why}", path.display())]
     Relocation { path: PathBuf, why: String },

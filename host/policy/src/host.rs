@@ -81,18 +81,22 @@ impl PolicyHost {
     /// Looks at the policy directory now and returns when what is there serves or was rejected. Waits about a second
     /// for files that are being written.
     pub fn reload(&self) {
-        if let Some(requests) = self.requests() {
-            watch::ask(&requests, Request::Reload);
+        if let Some(requests) = self.requests()
+            && let Err(error) = watch::ask(&requests, Request::Reload)
+        {
+            tracing::error!(%error, "the policy directory was not looked at");
         }
     }
 
     /// Serves what another directory holds from now on, all of it or nothing. The same directory is no change.
     ///
+    /// `needs_auth`: callers that are not local may come, so one without an auth policy is refused.
+    ///
     /// # Errors
-    /// The directory is missing or unreadable, or a policy in it cannot serve; everything then stays as it was.
-    pub fn relocate(&self, dir: PathBuf, poll: Duration) -> Result<(), PolicyError> {
-        let Some(requests) = self.requests() else { return Ok(()) };
-        watch::ask(&requests, |done| Request::Relocate { dir, poll, done }).unwrap_or(Ok(()))
+    /// The directory is none of policies, or unreadable, or a policy in it cannot serve; everything then stays as it was.
+    pub fn relocate(&self, dir: PathBuf, poll: Duration, needs_auth: bool) -> Result<(), PolicyError> {
+        let requests = self.requests().ok_or(PolicyError::Unanswered)?;
+        watch::ask(&requests, |done| Request::Relocate { dir, poll, needs_auth, done })?
     }
 
     fn requests(&self) -> Option<Sender<Request>> {
@@ -134,8 +138,8 @@ impl Policies for PolicyHost {
             return Err(ModeError::Refused(format!("there is no mode {mode:?}: enforce, monitor or off")));
         };
         let requests = self.requests().ok_or_else(no_policy)?;
-        let name = name.to_owned();
-        watch::ask(&requests, |done| Request::SetMode { hook, name, mode, done }).ok_or_else(no_policy)?
+        let asked = watch::ask(&requests, |done| Request::SetMode { hook, name: name.to_owned(), mode, done });
+        asked.map_err(|error| ModeError::Unanswered(error.to_string()))?
     }
 }
 

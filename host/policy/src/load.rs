@@ -58,6 +58,8 @@ pub(crate) struct Loader {
     overrides: BTreeMap<Place, ContentKey>,
     /// While what another directory holds is being judged, nothing of it serves.
     on_trial: bool,
+    /// Why a directory could not be listed while it was on trial.
+    unread: Option<PolicyError>,
     /// Whether nothing has been published yet: what cannot be loaded then has no older version to fall back on.
     starting: bool,
 }
@@ -79,6 +81,14 @@ struct Policy {
     reported: Option<(Option<ContentKey>, String)>,
 }
 
+impl Policy {
+    /// Whether it runs, or does not, in a mode that an operator chose.
+    fn is_overridden(&self) -> bool {
+        let key = self.serving.as_ref().map(|(_, key)| key).or(self.judged.as_ref().map(|(key, _)| key));
+        key.is_some_and(|key| key.mode.is_some())
+    }
+}
+
 impl Loader {
     pub(crate) fn new(
         dir: PathBuf,
@@ -98,6 +108,7 @@ impl Loader {
             compiled: HashMap::new(),
             overrides: BTreeMap::new(),
             on_trial: false,
+            unread: None,
             starting: true,
         }
     }
@@ -147,6 +158,7 @@ impl Loader {
             match files::list(&self.dir, hook) {
                 Ok(listed) => pending |= self.scan_hook(hook, listed, patience),
                 // Not being able to look is no reason to believe that policies were removed.
+                Err(error) if self.on_trial => self.unread = Some(error),
                 Err(error) => tracing::warn!(%hook, %error, "cannot look for policies; what serves goes on serving"),
             }
         }
@@ -249,7 +261,7 @@ impl Loader {
                 name: place.name().to_owned(),
                 file: policy.file.display().to_string(),
                 mode: policy.mode.as_str().to_owned(),
-                overridden: self.overrides.contains_key(place),
+                overridden: policy.is_overridden(),
                 state: state.to_owned(),
                 serving: serving.map(|loaded| loaded.compiled.digest.clone()),
                 generation: serving.map(|loaded| loaded.generation),

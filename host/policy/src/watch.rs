@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use camshaft_core::policy::{Hook, ModeError, PolicyStatus};
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, select};
+use crossbeam_channel::{Receiver, Sender, bounded, select};
 use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 
@@ -29,6 +29,8 @@ pub(crate) enum Request {
     Relocate {
         dir: PathBuf,
         poll: Duration,
+        /// Refuse a directory without an auth policy.
+        needs_auth: bool,
         done: Sender<Result<(), PolicyError>>,
     },
     SetMode {
@@ -64,8 +66,8 @@ pub(crate) fn run(mut loader: Loader, requests: &Receiver<Request>, poll: Durati
                     // Nobody may be waiting any more.
                     let _ = done.send(());
                 }
-                Ok(Request::Relocate { dir, poll, done }) => {
-                    let moved = if dir == loader.dir() { Ok(()) } else { loader.relocate(dir) };
+                Ok(Request::Relocate { dir, poll, needs_auth, done }) => {
+                    let moved = if dir == loader.dir() { Ok(()) } else { loader.relocate(dir, needs_auth) };
                     if moved.is_ok() {
                         watches = Watches::new(loader.dir(), notices.clone());
                         watches.arm(&loader);
@@ -128,6 +130,8 @@ struct Pace {
 
 impl Pace {
     fn new(poll: Duration) -> Self {
+        // Without a pause between two scans nobody would be listened to.
+        let poll = poll.max(SETTLE / 2);
         Self { poll, next_poll: Instant::now() + poll, noticed: None, retry: None }
     }
 
@@ -250,19 +254,15 @@ fn nearest(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_path_buf()
 }
 
-/// Asks the thread for something and waits for the answer; `None` if the thread is gone.
-pub(crate) fn ask<T>(requests: &Sender<Request>, request: impl FnOnce(Sender<T>) -> Request) -> Option<T> {
+/// Asks the thread for something and waits for the answer.
+///
+/// # Errors
+/// The thread is gone, or has not answered for ten minutes (it may still do what it was asked).
+pub(crate) fn ask<T>(requests: &Sender<Request>, request: impl FnOnce(Sender<T>) -> Request) -> Result<T, PolicyError> {
     const LONGEST: Duration = Duration::from_secs(600);
     let (done, finished) = bounded(1);
-    requests.send(request(done)).ok()?;
-    match finished.recv_timeout(LONGEST) {
-        Ok(answer) => Some(answer),
-        Err(RecvTimeoutError::Timeout) => {
-            tracing::error!("the policy watcher has not answered for ten minutes");
-            None
-        }
-        Err(RecvTimeoutError::Disconnected) => None,
-    }
+    requests.send_timeout(request(done), LONGEST).map_err(|_| PolicyError::Unanswered)?;
+    finished.recv_timeout(LONGEST).map_err(|_| PolicyError::Unanswered)
 }
 
 #[cfg(test)]

@@ -189,6 +189,8 @@ pub(crate) fn schema() -> schemars::Schema {
 const SHORTEST_STALL: Duration = Duration::from_secs(2);
 /// From one frame of text to the next.
 const LONGEST_FRAME: Duration = Duration::from_secs(1);
+/// Between two looks at the policy directory.
+const SHORTEST_POLL: Duration = Duration::from_millis(100);
 /// Guessed by a draft model unless a number is set.
 const DRAFT_TOKENS: u64 = 4;
 
@@ -248,6 +250,12 @@ impl Config {
             return Err(ServerError::Config(format!(
                 "limits.slow-reader must be at least {SHORTEST_STALL:?}, got {:?}",
                 raw.limits.slow_reader.0
+            )));
+        }
+        if raw.policy.poll.0 < SHORTEST_POLL {
+            return Err(ServerError::Config(format!(
+                "policy.poll must be at least {SHORTEST_POLL:?}, got {:?}",
+                raw.policy.poll.0
             )));
         }
         if raw.limits.frame_interval.0 > LONGEST_FRAME {

@@ -21,6 +21,9 @@ pub(crate) struct Live {
     log: LogHandle,
     policies: Arc<PolicyHost>,
     reloads: IntCounterVec,
+    /// Whose turn it is to read again: what is read first is put in force first.
+    turn: Mutex<()>,
+    /// Never held for long: policies may take seconds to compile, and requests look here.
     state: Mutex<State>,
 }
 
@@ -45,7 +48,7 @@ impl Live {
         // It was loaded a moment ago; if it cannot be any more, the first reload says so.
         let keys = sources.effective().unwrap_or_default();
         let state = Mutex::new(State { config, api: None, keys, last: Reloaded::default() });
-        Arc::new(Self { sources, log, policies, reloads, state })
+        Arc::new(Self { sources, log, policies, reloads, turn: Mutex::new(()), state })
     }
 
     pub(crate) fn bind(&self, api: Arc<Api>) {
@@ -63,14 +66,18 @@ impl Live {
 
     /// Reads the configuration again. Invalid: nothing changes, and the reason is said.
     pub(crate) fn reread(&self) -> Reloaded {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = self.sources.load().and_then(|config| {
             crate::logging::filter(&config.log.level)?;
-            Ok((config, self.sources.effective()?))
+            let keys = self.sources.effective()?;
+            // Last of what can fail, since it cannot be taken back.
+            let moved = self.move_policies(&config)?;
+            Ok((config, keys, moved))
         });
         let mut state = self.state();
         let report = match outcome {
-            Ok((config, keys)) => {
-                let report = self.put_in_force(&mut state, config);
+            Ok((config, keys, moved)) => {
+                let report = self.put_in_force(&mut state, config, moved);
                 if report.error.is_none() {
                     state.keys = in_force(std::mem::take(&mut state.keys), keys, &report.needs_restart);
                 }
@@ -91,17 +98,26 @@ impl Live {
         report
     }
 
-    fn put_in_force(&self, state: &mut State, new: Config) -> Reloaded {
+    /// Serves the policies of the directory that is configured now. Whether it is another than before.
+    fn move_policies(&self, new: &Config) -> Result<bool, ServerError> {
+        let needs_auth = {
+            let old = &self.state().config;
+            if old.policy == new.policy {
+                return Ok(false);
+            }
+            // As at the start; an address that waits for a restart does not count.
+            !old.listen.ip().is_loopback() && !old.allow_anonymous
+        };
+        let PolicyDirConfig { dir, poll } = new.policy.clone();
+        let moved = self.policies.relocate(dir, poll, needs_auth);
+        moved.map(|()| true).map_err(|error| ServerError::Config(format!("policy.dir: {error}")))
+    }
+
+    fn put_in_force(&self, state: &mut State, new: Config, moved: bool) -> Reloaded {
         let old = &state.config;
         let needs_restart = old.needs_restart(&new);
         let mut changed = Vec::new();
-        if old.policy != new.policy {
-            // First, since it is what can fail.
-            let PolicyDirConfig { dir, poll } = new.policy.clone();
-            if let Err(error) = self.policies.relocate(dir, poll) {
-                let error = Some(format!("policy.dir: {error}"));
-                return Reloaded { error, ..Reloaded::default() };
-            }
+        if moved {
             changed.push("policy");
         }
         if old.log.level != new.log.level {
@@ -125,7 +141,7 @@ impl Live {
         }
         if let Some(api) = &state.api {
             api.set_limits(limits(&new));
-            let workers: u64 = new.models.iter().map(|model| u64::from(model.workers)).sum::<u64>().max(1);
+            let workers: u64 = old.models.iter().map(|model| u64::from(model.workers)).sum::<u64>().max(1);
             let (ram_bytes, session_ttl) = (new.cache.ram_bytes / workers, new.cache.session_ttl);
             for model in &api.models {
                 let Backend::Generate(pool) = &model.backend else { continue };

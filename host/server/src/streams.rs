@@ -91,10 +91,10 @@ impl Stream {
 
     /// Sends what waits, in order. True when that was the end. A client that is gone is found by [`Streams::closed`]: its
     /// sequence has to be cancelled first.
-    fn flush(&mut self, id: RequestId) -> bool {
+    fn flush(&mut self, id: RequestId, now: Instant) -> bool {
         if let Some(delta) = self.held.take() {
             match self.events.try_send(Event::Delta { id, delta }) {
-                Ok(()) => self.sent = Some(Instant::now()),
+                Ok(()) => self.sent = Some(now),
                 Err(TrySendError::Full(Event::Delta { delta, .. })) => {
                     self.held = Some(delta);
                     self.full = true;
@@ -115,9 +115,9 @@ impl Stream {
         }
     }
 
-    fn send(&mut self, id: RequestId, event: Event, interval: Duration) -> bool {
+    fn send(&mut self, id: RequestId, event: Event, (now, interval): (Instant, Duration)) -> bool {
         if self.cut {
-            return self.flush(id);
+            return self.flush(id, now);
         }
         match event {
             Event::Delta { delta, .. } => match &mut self.held {
@@ -132,10 +132,10 @@ impl Stream {
             // A full channel at the very first event cannot be; a closed one is found by the next sweep.
             other => drop(self.events.try_send(other)),
         }
-        if self.gathers(Instant::now(), interval) {
+        if self.gathers(now, interval) {
             return false;
         }
-        self.flush(id)
+        self.flush(id, now)
     }
 }
 
@@ -157,25 +157,25 @@ impl Streams {
     }
 
     /// Sends an event on; forgets the stream after its last one.
-    pub(crate) fn send(&mut self, id: RequestId, event: Event) {
+    pub(crate) fn send(&mut self, id: RequestId, event: Event, now: Instant) {
         let interval = self.interval;
-        if self.of.get_mut(&id).is_some_and(|stream| stream.send(id, event, interval)) {
+        if self.of.get_mut(&id).is_some_and(|stream| stream.send(id, event, (now, interval))) {
             self.of.remove(&id);
         }
     }
 
     /// Sends what has waited for long enough, and tries again what did not fit. True while something still waits.
-    pub(crate) fn flush(&mut self) -> bool {
-        let (now, interval) = (Instant::now(), self.interval);
+    pub(crate) fn flush(&mut self, now: Instant) -> bool {
+        let interval = self.interval;
         let done =
-            |id, stream: &mut Stream| stream.has_something() && !stream.gathers(now, interval) && stream.flush(id);
+            |id, stream: &mut Stream| stream.has_something() && !stream.gathers(now, interval) && stream.flush(id, now);
         self.of.retain(|&id, stream| !done(id, stream));
         self.of.values().any(Stream::has_something)
     }
 
     /// Sends what waits for more text: there may be none for a while.
-    pub(crate) fn flush_gathered(&mut self) {
-        self.of.retain(|&id, stream| !stream.has_something() || stream.full || !stream.flush(id));
+    pub(crate) fn flush_gathered(&mut self, now: Instant) {
+        self.of.retain(|&id, stream| !stream.has_something() || stream.full || !stream.flush(id, now));
     }
 
     /// What is to be done about readers who are behind, or no longer are. A stream that is cut has its error by then.
@@ -255,15 +255,16 @@ pub(crate) mod tests {
 
     #[test]
     fn a_slow_reader_gets_every_word_merged_and_in_order() {
+        let now = Instant::now();
         let (sender, mut receiver) = mpsc::channel(2);
         let mut streams = Streams::new(Duration::ZERO);
         streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
         for word in ["a", "b", "c", "d", "e"] {
-            streams.send(ID, delta(word));
+            streams.send(ID, delta(word), now);
         }
         let end = Event::Finished { id: ID, reason: FinishReason::Stop, usage: Usage::default() };
-        streams.send(ID, end.clone());
-        assert!(streams.flush());
+        streams.send(ID, end.clone(), now);
+        assert!(streams.flush(now));
         let (mut text, mut tokens, mut last) = (String::new(), 0, None);
         while last.is_none() {
             match receiver.try_recv().unwrap() {
@@ -273,14 +274,15 @@ pub(crate) mod tests {
                 }
                 other => last = Some(other),
             }
-            streams.flush();
+            streams.flush(now);
         }
         assert_eq!((text.as_str(), tokens, last), ("abcde", 5, Some(end)));
-        assert!(!streams.flush() && streams.of.is_empty());
+        assert!(!streams.flush(now) && streams.of.is_empty());
     }
 
     #[test]
     fn fast_text_shares_a_frame_but_the_first_and_the_end_wait_for_nothing() {
+        let now = Instant::now();
         let (sender, mut receiver) = mpsc::channel(8);
         let mut streams = Streams::new(Duration::from_secs(3600));
         streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
@@ -289,18 +291,18 @@ pub(crate) mod tests {
             Ok(Event::Finished { .. }) => Some("END".to_owned()),
             _ => None,
         };
-        streams.send(ID, delta("a"));
+        streams.send(ID, delta("a"), now);
         assert_eq!(next().as_deref(), Some("a"), "the first goes at once");
-        assert!(!streams.flush(), "nothing waits");
-        streams.send(ID, delta("b"));
-        streams.send(ID, delta("c"));
-        assert!(streams.flush(), "it waits for more, which the worker has to know");
+        assert!(!streams.flush(now), "nothing waits");
+        streams.send(ID, delta("b"), now);
+        streams.send(ID, delta("c"), now);
+        assert!(streams.flush(now), "it waits for more, which the worker has to know");
         assert_eq!(next(), None);
-        assert!(streams.review(Instant::now(), Duration::ZERO).is_empty(), "no reader is behind");
-        streams.flush_gathered();
+        assert!(streams.review(now, Duration::ZERO).is_empty(), "no reader is behind");
+        streams.flush_gathered(now);
         assert_eq!(next().as_deref(), Some("bc"), "nothing may come for a while");
-        streams.send(ID, delta("d"));
-        streams.send(ID, Event::Finished { id: ID, reason: FinishReason::Stop, usage: Usage::default() });
+        streams.send(ID, delta("d"), now);
+        streams.send(ID, Event::Finished { id: ID, reason: FinishReason::Stop, usage: Usage::default() }, now);
         assert_eq!((next().as_deref(), next().as_deref()), (Some("d"), Some("END")));
         assert!(streams.of.is_empty());
     }
@@ -310,14 +312,20 @@ pub(crate) mod tests {
         let (sender, mut receiver) = mpsc::channel(8);
         let mut streams = Streams::new(Duration::from_millis(1));
         streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
-        streams.send(ID, delta("a"));
-        streams.send(ID, delta("b"));
-        while streams.flush() {}
+        let begun = Instant::now();
+        let at = |micros: u64| begun + Duration::from_micros(micros);
+        streams.send(ID, delta("a"), at(0));
+        streams.send(ID, delta("b"), at(400));
+        assert!(streams.flush(at(999)), "it still waits");
+        streams.send(ID, delta("c"), at(999));
+        assert!(!streams.flush(at(1000)), "now it does not");
+        // What comes at the interval's end does not wait at all.
+        streams.send(ID, delta("d"), at(2000));
         let text = std::iter::from_fn(|| receiver.try_recv().ok()).map(|event| match event {
             Event::Delta { delta, .. } => delta.text.to_string(),
             other => format!("{other:?}"),
         });
-        assert_eq!(text.collect::<String>(), "ab");
+        assert_eq!(text.collect::<Vec<_>>(), ["a", "bc", "d"]);
     }
 
     #[test]
@@ -326,38 +334,40 @@ pub(crate) mod tests {
         let mut streams = Streams::new(Duration::ZERO);
         streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
         let (begun, second, cut_after) = (Instant::now(), Duration::from_secs(1), Duration::from_secs(5));
-        streams.send(ID, delta("a"));
+        let now = begun;
+        streams.send(ID, delta("a"), now);
         assert!(streams.review(begun, cut_after).is_empty(), "nothing waits");
-        streams.send(ID, delta("b"));
+        streams.send(ID, delta("b"), now);
         assert!(streams.review(begun, cut_after).is_empty(), "it is waited for");
         assert_eq!(streams.review(begun + second, cut_after), [(ID, Pace::Hold)]);
         assert!(streams.review(begun + 2 * second, cut_after).is_empty(), "said once");
         receiver.try_recv().unwrap();
-        streams.flush();
+        streams.flush(now);
         assert_eq!(streams.review(begun + 3 * second, cut_after), [(ID, Pace::Release)]);
-        streams.send(ID, delta("c"));
+        streams.send(ID, delta("c"), now);
         assert!(streams.review(begun + 4 * second, cut_after).is_empty());
         assert_eq!(streams.review(begun + 9 * second, cut_after), [(ID, Pace::Cut)]);
         // What the worker says of the cancelled sequence is not for the client.
-        streams.send(ID, Event::Finished { id: ID, reason: FinishReason::Cancelled, usage: Usage::default() });
+        streams.send(ID, Event::Finished { id: ID, reason: FinishReason::Cancelled, usage: Usage::default() }, now);
         assert!(matches!(receiver.try_recv(), Ok(Event::Delta { delta, .. }) if delta.text == "b"));
-        streams.flush();
+        streams.flush(now);
         assert_eq!(receiver.try_recv(), Ok(Event::Failed { id: ID, error: WorkerError::SlowReader }));
         assert!(streams.of.is_empty());
     }
 
     #[test]
     fn regression_a_client_that_left_is_noticed_even_after_a_send_and_then_forgotten() {
+        let now = Instant::now();
         let (sender, receiver) = mpsc::channel(2);
         let mut streams = Streams::new(Duration::ZERO);
         streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
         assert_eq!(streams.closed().count(), 0);
         drop(receiver);
         // Also where something was sent before anybody looked: its sequence still runs.
-        streams.send(ID, delta("x"));
+        streams.send(ID, delta("x"), now);
         assert_eq!(streams.closed().collect::<Vec<_>>(), [ID]);
         let end = Event::Finished { id: ID, reason: FinishReason::Cancelled, usage: Usage::default() };
-        streams.send(ID, end);
+        streams.send(ID, end, now);
         assert!(streams.of.is_empty());
     }
 }

@@ -146,16 +146,21 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
         let mut behind = false;
         while self.take_messages(behind) {
             self.cancel_gone();
+            let begun = Instant::now();
             if self.life.worker.may_take_longer() {
-                self.streams.flush_gathered();
+                self.streams.flush_gathered(begun);
             }
             let Life { engine, worker, .. } = &mut self.life;
             let step = worker.step(self.begun.elapsed(), engine, &mut self.events);
             if let Step::Decoded { tokens } = step {
                 self.setup.metrics.batch_tokens.observe(tokens as f64);
             }
-            self.send_events();
-            behind = self.streams.flush();
+            let now = self.send_events();
+            if now.saturating_duration_since(begun) >= self.setup.frame_interval {
+                // The next step will take as long: several tokens of this one, guessed rightly, are not to wait for it.
+                self.streams.flush_gathered(now);
+            }
+            behind = self.streams.flush(now);
             self.mind_readers();
         }
     }
@@ -214,7 +219,9 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
         }
     }
 
-    fn send_events(&mut self) {
+    /// When that was.
+    fn send_events(&mut self) -> Instant {
+        let now = Instant::now();
         let (mut ended, mut parked) = (false, 0);
         for event in self.events.drain(..) {
             let Some(id) = event.id() else {
@@ -234,7 +241,7 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
                 event,
                 Event::Started { .. } | Event::Delta { .. } | Event::Finished { .. } | Event::Failed { .. }
             ) {
-                self.streams.send(id, event);
+                self.streams.send(id, event, now);
             }
         }
         self.setup.metrics.parks.inc_by(parked);
@@ -243,6 +250,7 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
             let facts = Event::Facts(self.life.worker.facts());
             let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, facts));
         }
+        now
     }
 }
 

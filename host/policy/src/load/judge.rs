@@ -101,8 +101,8 @@ impl Loader {
         policy.judged = Some((key.clone(), trusted));
         policy.looked = None;
         match verdict {
-            Ok(Verdict::Serve(loaded)) => self.accept(policy, Arc::new(*loaded), key),
-            Ok(Verdict::Off) => self.turn_off(place, policy),
+            Ok(Verdict::Serve(loaded)) => self.accept(place, policy, Arc::new(*loaded), key),
+            Ok(Verdict::Off) => self.turn_off(place, policy, &key),
             Err(error) => self.reject(place, policy, Some(key), &error),
         }
         false
@@ -157,9 +157,12 @@ impl Loader {
         self.identities.entry((place.hook, name.clone())).or_insert_with(make).clone()
     }
 
-    fn accept(&self, policy: &mut Policy, loaded: Arc<Loaded>, key: ContentKey) {
-        self.metrics.swap(loaded.hook(), Swap::Swapped);
-        self.metrics.serving(loaded.hook(), &loaded.name, loaded.generation);
+    fn accept(&mut self, place: &Place, policy: &mut Policy, loaded: Arc<Loaded>, key: ContentKey) {
+        if !self.on_trial {
+            self.metrics.swap(loaded.hook(), Swap::Swapped);
+            self.metrics.serving(loaded.hook(), &loaded.name, loaded.generation);
+        }
+        self.forget_override(place, &key);
         policy.mode = loaded.sidecar.mode;
         policy.serving = Some((loaded, key));
         policy.broken = None;
@@ -167,7 +170,8 @@ impl Loader {
         policy.reported = None;
     }
 
-    fn turn_off(&self, place: &Place, policy: &mut Policy) {
+    fn turn_off(&mut self, place: &Place, policy: &mut Policy, key: &ContentKey) {
+        self.forget_override(place, key);
         if policy.serving.take().is_some() | policy.broken.take().is_some() {
             self.metrics.swap(place.hook, Swap::Removed);
             self.metrics.gone(place.hook, &PolicyName::from(place.name()));
@@ -193,6 +197,7 @@ impl Loader {
         self.metrics.swap(place.hook, Swap::Rejected);
         let (hook, plugin, file) = (place.hook, place.name(), policy.file.display());
         let serving = match (serves, policy.broken.is_some()) {
+            _ if self.on_trial => "the directory before goes on serving",
             (true, _) => "the version before goes on serving",
             (false, true) => "requests that need it fail as its on-fault setting says",
             (false, false) => "nothing serves in its place",

@@ -1,7 +1,7 @@
 //! Modes that an operator chooses while the process runs, instead of those in the policies' files.
 use camshaft_core::policy::{Hook, ModeError, PolicyStatus};
 
-use super::{Loader, Patience};
+use super::Loader;
 use crate::files::{Content, ContentKey, Place};
 use crate::sidecar::Mode;
 
@@ -16,7 +16,7 @@ impl Loader {
             return refused(error.to_string());
         }
         // What lies there now is what the choice is for.
-        self.scan(Patience::Judge);
+        self.scan_settled();
         let found = self.policies.iter().find(|(place, policy)| {
             place.hook == hook && place.name() == name && (policy.judged.is_some() || policy.serving.is_some())
         });
@@ -48,20 +48,22 @@ impl Loader {
         if let Some(policy) = self.policies.get_mut(place) {
             policy.judged = None;
         }
-        self.scan(Patience::Judge);
+        self.scan_settled();
     }
 
-    /// What the content is told apart by, with the mode that was chosen for it. A choice for other files is forgotten.
-    pub(super) fn key_of(&mut self, place: &Place, content: &Content) -> ContentKey {
+    /// What the content is told apart by, with the mode that was chosen for it.
+    pub(super) fn key_of(&self, place: &Place, content: &Content) -> ContentKey {
         let key = content.key();
         match self.overrides.get(place) {
             Some(chosen) if chosen.same_files(&key) => chosen.clone(),
-            Some(_) => {
-                tracing::info!(hook = %place.hook, plugin = place.name(), "changed files: the mode is theirs again");
-                self.overrides.remove(place);
-                key
-            }
-            None => key,
+            _ => key,
+        }
+    }
+
+    /// Other files than those that a mode was chosen for have come into force.
+    pub(super) fn forget_override(&mut self, place: &Place, key: &ContentKey) {
+        if key.mode.is_none() && self.overrides.remove(place).is_some() {
+            tracing::info!(hook = %place.hook, plugin = place.name(), "changed files: the mode is theirs again");
         }
     }
 }

@@ -33,7 +33,15 @@ fn an_operators_mode_holds_until_the_files_change() {
     assert_eq!(rig.host.current().validators(), 0);
     assert_eq!(set("enforce").unwrap().state, "active");
     assert!(refuses(&rig));
+    set("monitor").unwrap();
+    rig.put("validator/10-limits.wasm", "nonsense");
+    let status = rig.status("validator/10-limits.wasm");
+    assert_eq!((status.mode.as_str(), status.overridden, status.state.as_str()), ("monitor", true, "rejected"));
+    rig.put("validator/10-limits.wasm", component("plugins/validator-limits"));
+    let status = rig.status("validator/10-limits.wasm");
+    assert_eq!((status.mode.as_str(), status.overridden, status.state.as_str()), ("monitor", true, "active"));
     set("off").unwrap();
+    assert!(rig.status("validator/10-limits.wasm").overridden);
     rig.put("validator/10-limits.toml", "[settings]\nmax-tokens = 99");
     assert!(refuses(&rig), "new files decide for themselves");
     assert!(!rig.status("validator/10-limits.wasm").overridden);
@@ -70,7 +78,7 @@ fn another_directory_serves_whole_and_is_watched() {
     put(other.path(), "validator/30-limits.wasm", &component("plugins/validator-limits"));
     put(other.path(), "validator/30-limits.toml", b"[settings]\nmax-tokens = 200");
     let held = rig.host.current();
-    rig.host.relocate(other.path().to_path_buf(), NEVER).unwrap();
+    rig.host.relocate(other.path().to_path_buf(), NEVER, true).unwrap();
     assert!(rig.host.current().has_auth() && !refuses(&rig));
     assert!(matches!(held.validate(0, &generation_request(101)), ValidateOutcome::Refuse(_)), "who began goes on");
     let files: Vec<String> = rig.host.status().into_iter().map(|status| status.file).collect();
@@ -91,15 +99,24 @@ fn a_directory_with_anything_bad_in_it_changes_nothing() {
     let rig = limits();
     let generation = rig.generation();
     let other = tempfile::tempdir().unwrap();
-    let missing = rig.host.relocate(other.path().join("none"), NEVER).unwrap_err().to_string();
+    let refused = |dir: &std::path::Path, needs_auth| {
+        rig.host.relocate(dir.to_path_buf(), NEVER, needs_auth).unwrap_err().to_string()
+    };
+    let missing = refused(&other.path().join("none"), false);
     assert!(missing.contains("none"), "{missing}");
+    assert!(refused(other.path(), false).contains("auth/"), "a directory without any hook's");
     put(other.path(), "validator/10-limits.wasm", &component("plugins/validator-limits"));
+    assert!(refused(other.path(), true).contains("no auth policy"));
+    put(other.path(), "auth/10-open.wasm", &component("guests/misbehave-auth"));
+    put(other.path(), "auth/10-open.toml", b"[policy]\nmode = \"monitor\"");
+    assert!(refused(other.path(), true).contains("no auth policy"), "one that is only looked at is none");
     put(other.path(), "auth/10-bad.wasm", b"\0asm nonsense");
-    let bad = rig.host.relocate(other.path().to_path_buf(), NEVER).unwrap_err().to_string();
+    let bad = refused(other.path(), false);
     assert!(bad.contains("auth/10-bad.wasm"), "{bad}");
     assert!(refuses(&rig) && !rig.host.current().has_auth());
     assert_eq!((rig.generation(), rig.host.status().len()), (generation, 1));
     assert_eq!(rig.metric("camshaft_policy_generation{hook=\"validator\",plugin=\"limits\"}"), 1.0);
+    assert_eq!((rig.swaps("validator", "swapped"), rig.swaps("validator", "removed")), (1.0, 0.0));
     // It is still the one that is looked at.
     rig.put("auth/10-open.wasm", component("guests/misbehave-auth"));
     assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)));

@@ -83,6 +83,7 @@ fn numbers_are_held_to_their_bounds() {
         ("[[model]]\ncontext-tokens = 16", "[[model]]\ncontext-tokens = 15", "context-tokens"),
         ("[limits]\nslow-reader = \"2s\"", "[limits]\nslow-reader = \"1999ms\"", "limits.slow-reader"),
         ("[limits]\nframe-interval = \"1s\"", "[limits]\nframe-interval = \"1001ms\"", "limits.frame-interval"),
+        ("[policy]\npoll = \"100ms\"", "[policy]\npoll = \"99ms\"", "policy.poll"),
         ("[cors]\norigins = [\"*\", \"https://a.org\"]", "[cors]\norigins = [\"a.org\"]", "cors.origins"),
         ("[tls]\ncert = \"c\"\nkey = \"k\"", "[tls]\ncert = \"c\"", "tls.cert"),
         ("[[model]]\ndraft-tokens = 16", "[[model]]\ndraft-tokens = 17", "draft-tokens"),
