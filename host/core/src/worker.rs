@@ -5,6 +5,7 @@
 mod ahead;
 mod kv;
 mod pace;
+mod rate;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ pub use ahead::Speculation;
 use kv::Kv;
 pub use kv::Reserve;
 use pace::Pace;
+use rate::Rate;
 
 use crate::cache::{CacheFacts, PrefixCache};
 use crate::engine::{Engine, EngineError, EngineLimits, Reuse};
@@ -84,25 +86,6 @@ impl fmt::Debug for Worker {
     }
 }
 
-/// Tokens drawn over the last full second.
-#[derive(Debug, Default)]
-struct Rate {
-    since: Duration,
-    tokens: u32,
-    per_second: f32,
-}
-
-impl Rate {
-    fn note(&mut self, now: Duration, tokens: u32) {
-        self.tokens += tokens;
-        let passed = now.saturating_sub(self.since);
-        if passed >= Duration::from_secs(1) {
-            self.per_second = self.tokens as f32 / passed.as_secs_f32();
-            (self.since, self.tokens) = (now, 0);
-        }
-    }
-}
-
 impl Worker {
     pub fn new(options: WorkerOptions) -> Self {
         let WorkerOptions { id, limits, vocabulary, samplers, reserve, cache, step_target, speculation } = options;
@@ -152,7 +135,7 @@ impl Worker {
             kv_free: if self.waiting.iter().all(|s| s.held) { self.kv.free_tokens() } else { 0 },
             kv_total: self.kv.total_tokens(),
             prefilling_tokens: self.sequences.iter().chain(&self.waiting).map(Sequence::prefill_left).sum(),
-            tokens_per_second: self.rate.per_second,
+            tokens_per_second: self.rate.per_second(),
             can_park: true,
         }
     }
