@@ -22,7 +22,7 @@ fn ten_times_too_much_load_is_shared_by_weight_and_refused_in_order() {
         WEIGHTS.iter().map(|(key, weight)| (*key, format!("weight = {weight}.0\nqueue-share = 0.34"))).collect();
     let keys: Vec<(&str, &str)> = keys.iter().map(|(key, more)| (*key, more.as_str())).collect();
     let server = Setup::new()
-        .config("[queue]\nhigh-watermark = 30\n[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 4\n")
+        .config("[queue]\nhigh-watermark = 30\n[cache]\nram = \"16MiB\"\n[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 4\n")
         .plugin("auth", "10-api-keys", "auth-api-keys", &api_keys(&keys))
         .plugin("scheduler", "10-fair", "scheduler-fair", "")
         .start();
@@ -58,7 +58,11 @@ fn ten_times_too_much_load_is_shared_by_weight_and_refused_in_order() {
         }
         std::thread::sleep(Duration::from_secs(2));
         counting.store(true, Ordering::Relaxed);
+        // The cache of prefixes is full by then.
+        let before = server.resident_bytes();
         std::thread::sleep(Duration::from_secs(10));
+        let grown = server.resident_bytes().saturating_sub(before);
+        assert!(grown < 32 << 20, "{grown} bytes more after ten seconds");
         counting.store(false, Ordering::Relaxed);
         stop.store(true, Ordering::Relaxed);
     });
