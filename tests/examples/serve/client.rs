@@ -1,12 +1,11 @@
 //! A streaming client that takes the time of every frame.
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::Result;
+use crate::connections::{Connections, Response};
 
 /// Prompts never repeat by chance, neither within a run nor between servers.
 static FRESH: AtomicU32 = AtomicU32::new(1);
@@ -18,8 +17,47 @@ pub(crate) struct Target {
     address: String,
     model: String,
     vocabulary: u32,
-    /// Draws nothing at random.
-    greedy: bool,
+    sampling: Sampling,
+    connections: Connections,
+}
+
+/// What both servers are asked to draw with. All of it is sent: what they do by default differs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sampling {
+    /// The most likely token.
+    Greedy,
+    /// OpenAI's defaults: the whole distribution as it is.
+    OpenAi,
+    /// llama-server's defaults: the 40 most likely tokens, and of those the likelier ones.
+    LlamaServer,
+}
+
+impl Sampling {
+    pub(crate) fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "greedy" => Self::Greedy,
+            "openai" => Self::OpenAi,
+            "llama-server" => Self::LlamaServer,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Greedy => "greedy",
+            Self::OpenAi => "openai",
+            Self::LlamaServer => "llama-server",
+        }
+    }
+
+    /// Temperature, `top_k`, `top_p` and `min_p`.
+    fn parameters(self) -> (f64, u32, f64, f64) {
+        match self {
+            Self::Greedy => (0.0, 0, 1.0, 0.0),
+            Self::OpenAi => (1.0, 0, 1.0, 0.0),
+            Self::LlamaServer => (0.8, 40, 0.95, 0.05),
+        }
+    }
 }
 
 /// What a stream was like. Moments are absolute.
@@ -45,12 +83,12 @@ impl Stream {
 impl Target {
     pub(crate) fn new(name: &str, address: &str, model: &str, vocabulary: u32) -> Self {
         let (name, address, model) = (name.to_owned(), address.to_owned(), model.to_owned());
-        Self { name, address, model, vocabulary, greedy: false }
+        Self { name, address, model, vocabulary, sampling: Sampling::OpenAi, connections: Connections::default() }
     }
 
-    /// The same, asked to draw nothing at random.
-    pub(crate) fn greedy(self) -> Self {
-        Self { greedy: true, ..self }
+    /// The same, asked to draw in another way.
+    pub(crate) fn sampling(self, sampling: Sampling) -> Self {
+        Self { sampling, ..self }
     }
 
     /// So many tokens that no one has sent before.
@@ -67,40 +105,38 @@ impl Target {
         (0..count).map(|_| token()).collect()
     }
 
-    fn send(&self, path: &str, body: &str) -> Result<BufReader<TcpStream>> {
-        let mut stream = TcpStream::connect(&self.address)?;
-        stream.set_nodelay(true)?;
-        let length = body.len();
-        write!(
-            stream,
-            "POST {path} HTTP/1.1\r\nhost: bench\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-        )?;
-        Ok(BufReader::new(stream))
+    /// The whole body of a response.
+    pub(crate) fn post(&self, path: &str, body: &str) -> Result<String> {
+        let mut response = self.send(path, body)?;
+        let (mut text, mut line) = (Vec::new(), Vec::new());
+        while response.line(&mut line)? {
+            text.append(&mut line);
+        }
+        self.connections.put_back(response);
+        Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// The whole response, head and all.
-    pub(crate) fn post(&self, path: &str, body: &str) -> Result<String> {
-        let mut text = Vec::new();
-        self.send(path, body)?.read_to_end(&mut text)?;
-        Ok(String::from_utf8_lossy(&text).into_owned())
+    fn send(&self, path: &str, body: &str) -> Result<Response> {
+        self.connections.send(&self.address, path, body)
     }
 
     pub(crate) fn embed(&self, inputs: &[Vec<u32>]) -> Result<String> {
         self.post("/v1/embeddings", &json!({"model": self.model, "input": inputs}).to_string())
     }
 
-    /// Streams a completion of exactly `tokens`, with OpenAI's default sampling or greedily.
+    /// Streams a completion of exactly `tokens`.
     pub(crate) fn stream(&self, prompt: &[u32], tokens: u32) -> Result<Stream> {
+        let (temperature, top_k, top_p, min_p) = self.sampling.parameters();
         let body = json!({
             "model": self.model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "stream": true,
             "stream_options": {"include_usage": true},
-            "temperature": if self.greedy { 0.0 } else { 1.0 },
+            "temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p,
         });
         let sent = Instant::now();
         let (mut frames, mut drawn, mut done) = (Vec::with_capacity(tokens as usize), None, false);
-        let mut reader = self.send("/v1/completions", &body.to_string())?;
+        let mut response = self.send("/v1/completions", &body.to_string())?;
         let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line)? > 0 {
+        while response.line(&mut line)? {
             if let Some(data) = line.strip_prefix(b"data: ") {
                 let now = Instant::now();
                 done |= data.starts_with(b"[DONE]");
@@ -116,6 +152,7 @@ impl Target {
             }
             line.clear();
         }
+        self.connections.put_back(response);
         match drawn {
             Some(drawn) if done => Ok(Stream { sent, frames, tokens: drawn as u32 }),
             _ => Err(format!("a stream of {} did not end well after {} frames", self.name, frames.len()).into()),
@@ -124,6 +161,9 @@ impl Target {
 
     /// Streams all prompts at once.
     pub(crate) fn streams(&self, prompts: &[Vec<u32>], tokens: u32) -> Result<Vec<Stream>> {
+        if let [prompt] = prompts {
+            return Ok(vec![self.stream(prompt, tokens)?]);
+        }
         std::thread::scope(|scope| {
             let clients: Vec<_> =
                 prompts.iter().map(|prompt| scope.spawn(move || self.stream(prompt, tokens))).collect();

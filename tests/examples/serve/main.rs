@@ -1,18 +1,19 @@
 //! The server over HTTP, against the bare engine loop and against another server, in one run, alternating.
 //!
 //! `serve [--model PATH] [--peer HOST:PORT] [--bare] [--streams 1,8,32] [--repeats 3] [--rounds 4] [--tokens 64]
-//! [--threads 2] [--kv-tokens 40960] [--kv-layout per-sequence]
+//! [--threads 2] [--kv-tokens 40960] [--kv-layout per-sequence] [--sampling openai|llama-server|greedy]
 //! [--only NAME,NAME] [--out DIR]`. The peer has the same model, as many threads and at least 32 sequences.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 mod client;
+mod connections;
 mod report;
 mod servers;
 mod workloads;
 
 use std::path::PathBuf;
 
-use client::Target;
+use client::{Sampling, Target};
 use report::Report;
 use servers::Own;
 
@@ -29,6 +30,7 @@ struct Options {
     threads: u32,
     kv_tokens: u32,
     kv_layout: String,
+    sampling: Sampling,
     only: Option<Vec<String>>,
     out: Option<PathBuf>,
 }
@@ -44,8 +46,9 @@ fn main() -> Result<()> {
     let (kv_tokens, kv_layout) = (options.kv_tokens, &options.kv_layout);
     let own = Own::start(&options, &format!(", context-tokens={kv_tokens}, kv-layout={kv_layout:?}"))?;
     let vocabulary = own.vocabulary()?;
-    let mut targets = vec![Target::new("camshaft", &own.address, "m", vocabulary)];
-    targets.extend(options.peer.as_ref().map(|peer| Target::new("peer", peer, "m", vocabulary)));
+    let asked = |name: &str, address: &str| Target::new(name, address, "m", vocabulary).sampling(options.sampling);
+    let mut targets = vec![asked("camshaft", &own.address)];
+    targets.extend(options.peer.as_ref().map(|peer| asked("peer", peer)));
     let mut report = Report::new(&options);
     if options.wants("distinct") {
         for &streams in &options.streams {
@@ -67,14 +70,14 @@ fn main() -> Result<()> {
     if options.wants("guesses") {
         let settings = format!(", context-tokens={kv_tokens}, kv-layout={kv_layout:?}, draft-tokens=4");
         let server = Own::start(&options, &settings)?;
-        let greedy = |address: &str| Target::new("camshaft", address, "m", vocabulary).greedy();
+        let greedy = |address: &str| Target::new("camshaft", address, "m", vocabulary).sampling(Sampling::Greedy);
         workloads::guesses(&options, &[greedy(&own.address), greedy(&server.address)], &mut report)?;
     }
     drop(own);
     if options.wants("pressure") {
         // Half of what 32 requests of 256 tokens want.
         let small = Own::start(&options, ", context-tokens=4096, kv-reserve=\"none\"")?;
-        let target = Target::new("camshaft", &small.address, "m", vocabulary);
+        let target = asked("camshaft", &small.address);
         workloads::pressure(&options, &target, &mut report)?;
     }
     report.finish()
@@ -92,6 +95,7 @@ fn options() -> Result<Options> {
         threads: 2,
         kv_tokens: 32 * 1280,
         kv_layout: "per-sequence".to_owned(),
+        sampling: Sampling::OpenAi,
         only: None,
         out: None,
     };
@@ -112,6 +116,10 @@ fn options() -> Result<Options> {
             "--threads" => options.threads = value.parse()?,
             "--kv-tokens" => options.kv_tokens = value.parse()?,
             "--kv-layout" => options.kv_layout = value,
+            "--sampling" => {
+                options.sampling =
+                    Sampling::parse(&value).ok_or(format!("--sampling {value}: greedy, openai or llama-server"))?;
+            }
             "--only" => options.only = Some(value.split(',').map(str::to_owned).collect()),
             "--out" => options.out = Some(value.into()),
             _ => return Err(format!("unknown option {name}").into()),

@@ -22,21 +22,26 @@ pub(crate) struct Report {
 }
 
 impl Figure {
-    fn median(&self, who: &str) -> Option<f64> {
-        let (_, values) = self.measured.iter().find(|(name, _)| name == who)?;
-        let mut values = values.clone();
-        values.sort_by(f64::total_cmp);
-        let upper = *values.get(values.len() / 2)?;
-        let lower = values[(values.len() - 1) / 2];
-        Some(f64::midpoint(lower, upper))
+    fn values(&self, who: &str) -> &[f64] {
+        self.measured.iter().find(|(name, _)| name == who).map_or(&[], |(_, values)| values)
     }
 
-    fn ratio(&self, to: &str) -> String {
-        match (self.median("camshaft"), self.median(to)) {
-            (Some(ours), Some(theirs)) => format!("{:.2}", ours / theirs),
-            _ => String::new(),
-        }
+    fn median(&self, who: &str) -> Option<f64> {
+        median(self.values(who).to_vec())
     }
+
+    /// The median of the ratios of what was measured one after the other: a machine that is slower for a while moves both.
+    fn ratio(&self, to: &str) -> String {
+        let pairs = self.values("camshaft").iter().zip(self.values(to));
+        median(pairs.map(|(ours, theirs)| ours / theirs).collect()).map_or(String::new(), |ratio| format!("{ratio:.2}"))
+    }
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let upper = *values.get(values.len() / 2)?;
+    let lower = values[(values.len() - 1) / 2];
+    Some(f64::midpoint(lower, upper))
 }
 
 impl Report {
@@ -44,7 +49,7 @@ impl Report {
         let head = json!({
             "model": options.model.file_name().unwrap_or_default().to_string_lossy(),
             "threads": options.threads, "repeats": options.repeats, "rounds": options.rounds, "tokens": options.tokens,
-            "kv_tokens": options.kv_tokens, "kv_layout": options.kv_layout,
+            "kv_tokens": options.kv_tokens, "kv_layout": options.kv_layout, "sampling": options.sampling.name(),
         });
         println!("{head}");
         Self { head, out: options.out.clone(), figures: Vec::new() }

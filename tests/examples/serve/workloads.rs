@@ -36,11 +36,16 @@ fn throughput(target: &Target, streams: u32, rounds: u32, prompt: u32, tokens: u
 /// Distinct prompts.
 pub(crate) fn distinct(options: &Options, targets: &[Target], streams: u32, report: &mut Report) -> Result<()> {
     let name = format!("{streams} streams, distinct prompts");
-    for _ in 0..options.repeats {
+    for repeat in 0..options.repeats {
         if options.bare {
             report.add(&name, "tokens/s", "bare", bare(options, streams, PROMPT, options.tokens)?);
         }
-        for target in targets {
+        // Each neighbours the bare loop as often as the other.
+        let mut order: Vec<&Target> = targets.iter().collect();
+        if repeat % 2 == 1 {
+            order.reverse();
+        }
+        for target in order {
             let speed = throughput(target, streams, options.rounds, PROMPT, options.tokens)?;
             report.add(&name, "tokens/s", &target.name, speed);
         }
@@ -129,7 +134,7 @@ pub(crate) fn chats(options: &Options, targets: &[Target], report: &mut Report) 
 /// Inputs of about 50 tokens in requests of 16, from 4 clients.
 pub(crate) fn embeddings(options: &Options, targets: &[Target], report: &mut Report) -> Result<()> {
     for target in targets {
-        if !target.embed(&[target.fresh(8)])?.starts_with("HTTP/1.1 200") {
+        if !target.embed(&[target.fresh(8)])?.contains("\"embedding\"") {
             println!("embeddings: {} does not serve them with this model; left out", target.name);
             return Ok(());
         }
