@@ -89,6 +89,20 @@ pub enum Event {
     Facts(WorkerFacts),
 }
 
+/// Where a worker's events go, in order.
+pub trait Events {
+    fn push(&mut self, event: Event);
+
+    /// What was pushed should go out now: the worker is about to do something that nobody has to wait for.
+    fn flush(&mut self) {}
+}
+
+impl Events for Vec<Event> {
+    fn push(&mut self, event: Event) {
+        Self::push(self, event);
+    }
+}
+
 impl Event {
     /// The request an event speaks of.
     pub fn id(&self) -> Option<RequestId> {

@@ -21,7 +21,7 @@ use rate::Rate;
 use crate::cache::{CacheFacts, PrefixCache};
 use crate::engine::{Engine, EngineError, EngineLimits, Reuse};
 use crate::ids::{RequestId, SeqId, WorkerId};
-use crate::message::{Command, Event, FinishReason, Start, WorkerError};
+use crate::message::{Command, Event, Events, FinishReason, Start, WorkerError};
 use crate::policy::{SamplerHook, SamplingRequest, WorkerFacts};
 use crate::sampling::Workspace;
 use crate::sequence::{Outcome, Sequence};
@@ -146,7 +146,7 @@ impl Worker {
     }
 
     /// Carries out a command.
-    pub fn handle(&mut self, command: Command, engine: &mut impl Engine, events: &mut Vec<Event>) {
+    pub fn handle(&mut self, command: Command, engine: &mut impl Engine, events: &mut impl Events) {
         match command {
             Command::Start(start) => {
                 let id = start.id;
@@ -256,7 +256,7 @@ impl Worker {
     }
 
     /// Gives those that wait their place, in order, as long as there is room. Nobody passes the first.
-    fn admit_waiting(&mut self, engine: &mut impl Engine, events: &mut Vec<Event>) {
+    fn admit_waiting(&mut self, engine: &mut impl Engine, events: &mut impl Events) {
         let mut admitted = Vec::new();
         while let Some(next) = self.waiting.iter().rposition(|s| !s.held) {
             let mut sequence = self.waiting.remove(next);
@@ -270,12 +270,12 @@ impl Worker {
         }
         if !admitted.is_empty() {
             events.push(Event::Facts(self.facts()));
-            events.extend(admitted.into_iter().map(|id| Event::Admitted { id }));
+            admitted.into_iter().for_each(|id| events.push(Event::Admitted { id }));
         }
     }
 
     /// Room for every sequence's next token; where there is none, somebody is parked.
-    fn make_room(&mut self, engine: &mut impl Engine, events: &mut Vec<Event>) {
+    fn make_room(&mut self, engine: &mut impl Engine, events: &mut impl Events) {
         let mut index = 0;
         while index < self.sequences.len() {
             if self.kv.grow(&self.sequences[index]) {
@@ -292,7 +292,7 @@ impl Worker {
         }
     }
 
-    fn park(&mut self, index: usize, engine: &mut impl Engine, events: &mut Vec<Event>) {
+    fn park(&mut self, index: usize, engine: &mut impl Engine, events: &mut impl Events) {
         self.let_others_follow(index, engine);
         let mut sequence = self.sequences.remove(index);
         self.forget_guesses(sequence.seq);
@@ -317,7 +317,7 @@ impl Worker {
     }
 
     /// Decodes one batch and moves every sequence in it. `now` counts from the worker's start.
-    pub fn step(&mut self, now: Duration, engine: &mut impl Engine, events: &mut Vec<Event>) -> Step {
+    pub fn step(&mut self, now: Duration, engine: &mut impl Engine, events: &mut impl Events) -> Step {
         self.pace.begin(now);
         self.kv.cache.tick(now);
         self.admit_waiting(engine, events);
@@ -365,9 +365,9 @@ impl Worker {
         StepBudget { batch_tokens: self.limits.batch_tokens as usize, prefill_tokens }
     }
 
-    fn apply(&mut self, now: Duration, engine: &mut impl Engine, events: &mut Vec<Event>) {
+    fn apply(&mut self, now: Duration, engine: &mut impl Engine, events: &mut impl Events) {
         let parts = std::mem::take(&mut self.plan.parts);
-        let mut drawn = 0;
+        let (mut drawn, mut over) = (0, Vec::new());
         for part in &parts {
             let Some(index) = self.sequences.iter().position(|s| s.seq == Some(part.seq)) else { continue };
             self.note_computed(index, part, events);
@@ -383,7 +383,8 @@ impl Worker {
                     }
                 }
                 Some(result) => {
-                    let usage = self.end(index, result.is_ok(), engine).usage();
+                    let usage = self.sequences[index].usage();
+                    over.push((id, result.is_ok()));
                     events.push(match result {
                         Ok(reason) => Event::Finished { id, reason, usage },
                         Err(error) => Event::Failed { id, error },
@@ -393,6 +394,15 @@ impl Worker {
         }
         self.plan.parts = parts;
         self.rate.note(now, drawn);
+        if !over.is_empty() {
+            // Their clients do not wait until their cells are copied.
+            events.flush();
+        }
+        for (id, keep) in over {
+            if let Some(index) = self.find(id) {
+                self.end(index, keep, engine);
+            }
+        }
     }
 
     /// Draws from the row that gives a sequence's next token, and from those after it as long as what was guessed was
@@ -402,7 +412,7 @@ impl Worker {
         index: usize,
         row: usize,
         engine: &mut impl Engine,
-        events: &mut Vec<Event>,
+        events: &mut impl Events,
     ) -> (u32, Option<Result<FinishReason, WorkerError>>) {
         let mut accepted = 0;
         let ended = loop {
@@ -414,7 +424,9 @@ impl Worker {
                 Outcome::Failed(error) => (None, Some(Err(error))),
             };
             let id = sequence.id();
-            events.extend(delta.map(|delta| Event::Delta { id, delta }));
+            if let Some(delta) = delta {
+                events.push(Event::Delta { id, delta });
+            }
             let goes_on = ended.is_none() && sequence.guessed(accepted);
             if ended.is_none() {
                 self.report_progress(index, events);
@@ -429,7 +441,7 @@ impl Worker {
         (accepted + 1, ended)
     }
 
-    fn note_computed(&mut self, index: usize, part: &Part, events: &mut Vec<Event>) {
+    fn note_computed(&mut self, index: usize, part: &Part, events: &mut impl Events) {
         let sequence = &mut self.sequences[index];
         sequence.done += part.tokens;
         if !sequence.started {
@@ -442,7 +454,7 @@ impl Worker {
         }
     }
 
-    fn report_progress(&self, index: usize, events: &mut Vec<Event>) {
+    fn report_progress(&self, index: usize, events: &mut impl Events) {
         let sequence = &self.sequences[index];
         if sequence.generated % PROGRESS_EVERY == 1 {
             let prompt_tokens = sequence.start.prompt.len() as u32;
@@ -451,7 +463,7 @@ impl Worker {
     }
 
     /// The cache had no room although every sequence's need was reserved: the newest one waits, the others go on.
-    fn shed(&mut self, engine: &mut impl Engine, events: &mut Vec<Event>) {
+    fn shed(&mut self, engine: &mut impl Engine, events: &mut impl Events) {
         match self.sequences.len() {
             0 => {}
             1 => {
@@ -462,7 +474,7 @@ impl Worker {
         }
     }
 
-    fn fail_batch(&mut self, error: &EngineError, engine: &mut impl Engine, events: &mut Vec<Event>) {
+    fn fail_batch(&mut self, error: &EngineError, engine: &mut impl Engine, events: &mut impl Events) {
         let lost: Vec<RequestId> = {
             let parts = &self.plan.parts;
             let in_batch = |s: &&Sequence| parts.iter().any(|part| s.seq == Some(part.seq));

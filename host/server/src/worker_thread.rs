@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::engine::{Engine, EngineLimits};
 use camshaft_core::ids::{RequestId, WorkerId};
-use camshaft_core::message::{Command, Event, Start};
+use camshaft_core::message::{Command, Event, Events, Start};
 use camshaft_core::worker::{Step, Worker};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 
@@ -131,6 +131,7 @@ struct WorkerThread<'a, E> {
     setup: &'a WorkerSetup,
     life: Life<E>,
     streams: Streams,
+    /// Lent to each [`Outlet`].
     events: Vec<Event>,
     gone: Vec<RequestId>,
     begun: Instant,
@@ -150,12 +151,12 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
             if self.life.worker.may_take_longer() {
                 self.streams.flush_gathered(begun);
             }
-            let Life { engine, worker, .. } = &mut self.life;
-            let step = worker.step(self.begun.elapsed(), engine, &mut self.events);
+            let now = self.begun.elapsed();
+            let step = self.with_worker(|worker, engine, outlet| worker.step(now, engine, outlet));
             if let Step::Decoded { tokens } = step {
                 self.setup.metrics.batch_tokens.observe(tokens as f64);
             }
-            let now = self.send_events();
+            let now = Instant::now();
             if now.saturating_duration_since(begun) >= self.setup.frame_interval {
                 // The next step will take as long: several tokens of this one, guessed rightly, are not to wait for it.
                 self.streams.flush_gathered(now);
@@ -193,9 +194,25 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
     }
 
     fn carry_out(&mut self, command: Command) {
+        self.with_worker(|worker, engine, outlet| worker.handle(command, engine, outlet));
+    }
+
+    /// What the worker tells on the way goes out, and then what that adds up to.
+    fn with_worker<T>(&mut self, run: impl FnOnce(&mut Worker, &mut E, &mut Outlet<'_>) -> T) -> T {
+        let Self { setup, streams, events, .. } = self;
+        let mut outlet = Outlet { setup, streams, events, ended: false, parked: 0 };
         let Life { engine, worker, .. } = &mut self.life;
-        worker.handle(command, engine, &mut self.events);
-        self.send_events();
+        let result = run(worker, engine, &mut outlet);
+        outlet.flush();
+        let Outlet { ended, parked, .. } = outlet;
+        self.setup.metrics.parks.inc_by(parked);
+        if ended || parked > 0 {
+            self.setup.metrics.publish(&worker.cache_facts());
+            let facts = Event::Facts(worker.facts());
+            // A send fails only when the pool is gone; the generations then run to their end.
+            let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, facts));
+        }
+        result
     }
 
     /// Sequences of readers who are behind leave the worker, and come back when those have caught up.
@@ -210,31 +227,45 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
     }
 
     fn cancel_gone(&mut self) {
-        let Life { engine, worker, .. } = &mut self.life;
         self.gone.clear();
         self.gone.extend(self.streams.closed());
         for id in std::mem::take(&mut self.gone) {
-            worker.handle(Command::Cancel { id }, engine, &mut self.events);
+            self.carry_out(Command::Cancel { id });
             self.streams.remove(id);
         }
     }
+}
 
-    /// When that was.
-    fn send_events(&mut self) -> Instant {
+/// The way of a worker's events to the pool and to the clients' streams. They go together: each that went by itself would
+/// wake a thread.
+struct Outlet<'a> {
+    setup: &'a WorkerSetup,
+    streams: &'a mut Streams,
+    events: &'a mut Vec<Event>,
+    /// Whether a generation ended.
+    ended: bool,
+    /// How many were parked.
+    parked: u64,
+}
+
+impl Events for Outlet<'_> {
+    fn push(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    fn flush(&mut self) {
         let now = Instant::now();
-        let (mut ended, mut parked) = (false, 0);
         for event in self.events.drain(..) {
             let Some(id) = event.id() else {
                 let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, event));
                 continue;
             };
             if !matches!(event, Event::Delta { .. }) {
-                ended |= matches!(event, Event::Finished { .. } | Event::Failed { .. });
+                self.ended |= matches!(event, Event::Finished { .. } | Event::Failed { .. });
                 if let Event::Finished { usage, .. } = &event {
                     self.setup.metrics.count_drafts(usage);
                 }
-                parked += u64::from(matches!(event, Event::Parked { .. }));
-                // A send fails only when the pool is gone; the generations then run to their end.
+                self.parked += u64::from(matches!(event, Event::Parked { .. }));
                 let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, event.clone()));
             }
             if matches!(
@@ -244,13 +275,6 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
                 self.streams.send(id, event, now);
             }
         }
-        self.setup.metrics.parks.inc_by(parked);
-        if ended || parked > 0 {
-            self.setup.metrics.publish(&self.life.worker.cache_facts());
-            let facts = Event::Facts(self.life.worker.facts());
-            let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, facts));
-        }
-        now
     }
 }
 
