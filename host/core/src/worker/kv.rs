@@ -10,8 +10,10 @@ use crate::sequence::{Parked, Sequence};
 
 /// Tokens that a growing sequence gets at a time.
 const GROW: u32 = 32;
-/// Shorter runs are computed sooner than looked up.
+/// Shorter runs are not kept: they are computed sooner than looked up.
 const KEEP_TOKENS: u32 = 16;
+/// Of what is kept, fewer tokens than these are computed again sooner than fetched: say the one that every prompt begins with.
+const FETCH_TOKENS: u32 = 4;
 /// How much a finished request moves the expectation of how long the next one gets.
 const EXPECTATION_WEIGHT: f32 = 0.1;
 const FIRST_EXPECTATION: f32 = 128.0;
@@ -150,13 +152,14 @@ impl Kv {
     pub(super) fn follow(&mut self, index: usize, sequences: &mut [Sequence], engine: &mut impl Engine) {
         let s = &sequences[index];
         let (Some(seq), Some((leaf, len))) = (s.seq, s.prefix) else { return };
+        let worthwhile = self.is_worth_restoring(s);
         while sequences[index].done < len {
             let s = &sequences[index];
             let Some(piece) = self.cache.tree.at(leaf, s.done) else { break };
             let range = s.done..piece.end;
             let brought = match piece.cells {
                 Cells::Live => self.share(&piece, index, sequences, engine),
-                Cells::Absent => self.restore(&piece, seq, range.clone(), engine),
+                Cells::Absent => worthwhile && self.restore(&piece, seq, range.clone(), engine),
                 Cells::Pending(_) => false,
             };
             if !brought {
@@ -172,6 +175,20 @@ impl Kv {
         {
             s.done = parked.end;
         }
+    }
+
+    /// Whether what lies ahead of a sequence in the cache is long enough to be fetched. What a parked sequence has behind its
+    /// prefix must be fetched.
+    fn is_worth_restoring(&self, sequence: &Sequence) -> bool {
+        let Some((leaf, len)) = sequence.prefix.filter(|_| sequence.parked.is_none()) else { return true };
+        let mut position = sequence.done;
+        while position < len.min(sequence.done + FETCH_TOKENS) {
+            match self.cache.tree.at(leaf, position) {
+                Some(piece) if piece.page.is_some() || piece.cells == Cells::Live => position = piece.end,
+                _ => break,
+            }
+        }
+        position >= sequence.done + FETCH_TOKENS
     }
 
     fn share(&mut self, piece: &Piece, index: usize, sequences: &[Sequence], engine: &mut impl Engine) -> bool {
@@ -204,13 +221,14 @@ impl Kv {
     /// computes it takes on itself.
     pub(super) fn limit(&mut self, sequence: &Sequence) -> u32 {
         let Some((leaf, len)) = sequence.prefix else { return 0 };
+        let too_short = !self.is_worth_restoring(sequence);
         let mut position = sequence.done;
         while position < len {
             let Some(piece) = self.cache.tree.at(leaf, position) else { break };
             match piece.cells {
                 Cells::Pending(who) if who == sequence.id() => {}
                 // At its own position it could not be restored.
-                Cells::Absent if piece.page.is_none() || position == sequence.done => {
+                Cells::Absent if piece.page.is_none() || position == sequence.done || too_short => {
                     self.cache.tree.set_cells(piece.node, Cells::Pending(sequence.id()));
                 }
                 _ => return position,

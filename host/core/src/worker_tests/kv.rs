@@ -44,6 +44,23 @@ fn when_who_computes_a_prefix_leaves_another_one_goes_on_from_there() {
 }
 
 #[test]
+fn a_few_common_tokens_are_computed_and_more_are_fetched() {
+    const LEFT: &str = "sixteen letters and what follows";
+    for (common, fetched) in [(1, 0), (3, 0), (4, 4), (16, 16)] {
+        let mut bench = Bench::native();
+        bench.begin(Start { max_tokens: 1, ..start(1, LEFT) });
+        bench.run();
+        let before = bench.engine.decoded;
+        let prompt = format!("{}{}", &LEFT[..common], "#".repeat(20));
+        bench.begin(Start { max_tokens: 1, ..start(2, &prompt) });
+        assert_eq!(bench.step(), Step::Decoded { tokens: prompt.len() - fetched }, "all of it in one step");
+        bench.run();
+        assert_eq!((cached(&bench, 2), bench.engine.decoded - before), (fetched as u32, prompt.len() - fetched));
+        assert_eq!(bench.results()[&2].0, alone(Start { max_tokens: 1, ..start(2, &prompt) }).0);
+    }
+}
+
+#[test]
 fn what_a_request_leaves_behind_serves_the_next_turn_of_its_tenant_only() {
     let mut bench = Bench::native();
     bench.begin(Start { ignore_eos: true, ..start(1, "the first turn of a conversation") });
