@@ -50,7 +50,7 @@ body = "2MiB"
 max-tokens = 4096
 connections = 1024
 slow-reader = "60s"
-frame-interval = "1ms"
+frame-interval = "10ms"
 [tls]
 [cors]
 origins = []
