@@ -17,7 +17,7 @@ cargo xtask serve [-- ARGS...]   set up what is missing, build host and standard
 cargo xtask test                 set up what is missing, run everything CI runs
 cargo xtask plugins              build the standard plugins into target/plugins and target/policy.d
 cargo xtask dist                 make dist/, a directory that runs anywhere with the same libc
-cargo xtask bench serve|kernels|sampler|swap [ARGS...]
+cargo xtask bench serve|front|kernels|sampler|swap [ARGS...]
                                  the benchmarks of docs/benchmarks.md
 ";
 
