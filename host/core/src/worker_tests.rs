@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::engine::Reuse;
+use crate::engine::{Batch, Reuse};
 use crate::fake::FakeEngine;
 use crate::ids::{Generation, TenantId, Token};
 use crate::message::{Delta, Usage};
@@ -9,6 +9,8 @@ use crate::pages::Namespace;
 use crate::policy::{Fault, FaultKind, Priority, TokenSampler};
 use crate::sampling::{Row, SamplingParams, StandardChain};
 
+#[path = "worker_tests/ends.rs"]
+mod ends;
 #[path = "worker_tests/kv.rs"]
 mod kv;
 #[path = "worker_tests/sessions.rs"]
