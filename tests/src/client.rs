@@ -210,6 +210,14 @@ enum Framing {
     Over,
 }
 
+impl Body {
+    /// The connection, if the body was read to its end and another request may follow.
+    pub fn into_socket(self) -> Option<TcpStream> {
+        let over = matches!(self.framing, Framing::Over | Framing::Length(0)) && self.reader.buffer().is_empty();
+        over.then(|| self.reader.into_inner())
+    }
+}
+
 impl Read for Body {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         if let Framing::Chunked { left: 0, first } = self.framing {
@@ -219,14 +227,24 @@ impl Read for Body {
             let size = line(&mut self.reader)?;
             let left = u64::from_str_radix(size.split(';').next().unwrap_or_default().trim(), 16);
             let left = left.map_err(|_| std::io::Error::other(format!("not a chunk size: {size:?}")))?;
-            self.framing = if left == 0 { Framing::Over } else { Framing::Chunked { left, first: false } };
+            self.framing = if left == 0 {
+                // Nobody asked for trailers: an empty line ends the body.
+                line(&mut self.reader)?;
+                Framing::Over
+            } else {
+                Framing::Chunked { left, first: false }
+            };
         }
         let (Framing::Length(left) | Framing::Chunked { left, .. }) = &mut self.framing else {
             return if matches!(self.framing, Framing::Over) { Ok(0) } else { self.reader.read(buffer) };
         };
         let most = buffer.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+        if most == 0 {
+            // A reader that is asked for nothing would wait for more all the same.
+            return Ok(0);
+        }
         let count = self.reader.read(&mut buffer[..most])?;
-        if count == 0 && most > 0 {
+        if count == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
         }
         *left -= count as u64;

@@ -2,6 +2,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::engine::{Batch, Engine, EngineError, EngineLimits, ModelInfo, Reuse, Tokenizer};
 use crate::ids::{SeqId, Token};
@@ -26,6 +27,8 @@ pub struct FakeEngine {
     pub end_logit: f32,
     /// Tokens decoded since the beginning.
     pub decoded: usize,
+    /// Copies of state made since the beginning, shared with who watches while the engine is lent.
+    pub saved: Arc<AtomicUsize>,
     /// How many of a sequence's last tokens its logits depend on; with few of them texts soon repeat themselves.
     pub memory: usize,
     /// What it says it can do with state.
@@ -51,6 +54,7 @@ impl FakeEngine {
             fail_in: None,
             end_logit: 5.0,
             decoded: 0,
+            saved: Arc::default(),
             memory: usize::MAX,
             reuse: Reuse::Ranges,
         }
@@ -159,6 +163,7 @@ impl Engine for FakeEngine {
 
     fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>> {
         assert!(self.reuse == Reuse::Ranges || range.start == 0, "only whole sequences");
+        self.saved.fetch_add(1, Ordering::Relaxed);
         let mut state = range.start.to_le_bytes().to_vec();
         let cells = self.sequences[seq.0 as usize].get(range.start as usize..range.end as usize)?;
         state.extend(cells.iter().flat_map(|cell| cell.token.0.to_le_bytes()));

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::engine::{Batch, Reuse};
+use crate::engine::Reuse;
 use crate::fake::FakeEngine;
 use crate::ids::{Generation, TenantId, Token};
 use crate::message::{Delta, Usage};

@@ -1,4 +1,5 @@
 //! A streaming client that takes the time of every frame.
+use std::io::{BufRead, Read};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -108,10 +109,8 @@ impl Target {
     /// The whole body of a response.
     pub(crate) fn post(&self, path: &str, body: &str) -> Result<String> {
         let mut response = self.send(path, body)?;
-        let (mut text, mut line) = (Vec::new(), Vec::new());
-        while response.line(&mut line)? {
-            text.append(&mut line);
-        }
+        let mut text = Vec::new();
+        response.body.read_to_end(&mut text)?;
         self.connections.put_back(response);
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
@@ -136,7 +135,7 @@ impl Target {
         let (mut frames, mut drawn, mut done) = (Vec::with_capacity(tokens as usize), None, false);
         let mut response = self.send("/v1/completions", &body.to_string())?;
         let mut line = Vec::new();
-        while response.line(&mut line)? {
+        while response.body.read_until(b'\n', &mut line)? > 0 {
             if let Some(data) = line.strip_prefix(b"data: ") {
                 let now = Instant::now();
                 done |= data.starts_with(b"[DONE]");

@@ -1,27 +1,20 @@
-//! Connections that are kept alive, as OpenAI's clients keep theirs, and responses that are read line by line.
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+//! Connections that are kept alive, as OpenAI's clients keep theirs.
+use std::io::{BufReader, ErrorKind, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
+
+use camshaft_tests::{Body, Open};
 
 use crate::Result;
 
 /// Idle connections to one server; clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct Connections(Arc<Mutex<Vec<BufReader<TcpStream>>>>);
+pub(crate) struct Connections(Arc<Mutex<Vec<TcpStream>>>);
 
 /// A response whose head was read.
 pub(crate) struct Response {
-    reader: BufReader<TcpStream>,
-    left: Left,
+    pub(crate) body: BufReader<Body>,
     keep: bool,
-}
-
-/// What is to come of a body.
-enum Left {
-    Bytes(u64),
-    /// Of this chunk; further ones follow.
-    Chunk(u64),
-    Nothing,
 }
 
 impl Connections {
@@ -33,109 +26,38 @@ impl Connections {
         );
         loop {
             let idle = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let used = idle.is_some();
-            let reader = match idle {
-                Some(reader) => reader,
+            let was_idle = idle.is_some();
+            let socket = match idle {
+                Some(socket) => socket,
                 None => {
-                    let stream = TcpStream::connect(address)?;
-                    stream.set_nodelay(true)?;
-                    BufReader::new(stream)
+                    let socket = TcpStream::connect(address)?;
+                    socket.set_nodelay(true)?;
+                    socket
                 }
             };
-            match Response::begin(reader, &request) {
+            match begin(socket, &request) {
                 Ok(response) => return Ok(response),
-                Err(error) if used && closed(error.kind()) => {}
+                Err(error) if was_idle && is_closed(error.kind()) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
+    /// Keeps the connection of a response that was read to its end.
     pub(crate) fn put_back(&self, response: Response) {
-        if response.keep && matches!(response.left, Left::Nothing) {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(response.reader);
+        if let Some(socket) = response.body.into_inner().into_socket().filter(|_| response.keep) {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
         }
     }
 }
 
-fn closed(kind: ErrorKind) -> bool {
+fn begin(mut socket: TcpStream, request: &str) -> std::io::Result<Response> {
+    socket.write_all(request.as_bytes())?;
+    let open = Open::read(socket)?;
+    let keep = !open.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+    Ok(Response { body: BufReader::new(open.body), keep })
+}
+
+fn is_closed(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
-}
-
-impl Response {
-    fn begin(mut reader: BufReader<TcpStream>, request: &str) -> std::io::Result<Self> {
-        reader.get_mut().write_all(request.as_bytes())?;
-        let (mut left, mut keep) = (Left::Nothing, true);
-        let mut line = String::new();
-        loop {
-            line.clear();
-            if reader.read_line(&mut line)? == 0 {
-                return Err(ErrorKind::UnexpectedEof.into());
-            }
-            let head = line.trim_end().to_ascii_lowercase();
-            if head.is_empty() {
-                break;
-            }
-            if let Some(length) = head.strip_prefix("content-length:") {
-                left = Left::Bytes(length.trim().parse().map_err(|_| ErrorKind::InvalidData)?);
-            }
-            if head.starts_with("transfer-encoding:") {
-                left = Left::Chunk(0);
-            }
-            keep &= head != "connection: close";
-        }
-        let mut response = Self { reader, left, keep };
-        if matches!(response.left, Left::Chunk(_)) {
-            response.next_chunk()?;
-        }
-        Ok(response)
-    }
-
-    /// Appends the next line, or what a body ends with; false at its end.
-    pub(crate) fn line(&mut self, out: &mut Vec<u8>) -> std::io::Result<bool> {
-        let before = out.len();
-        loop {
-            let left = match self.left {
-                Left::Bytes(left) | Left::Chunk(left) if left > 0 => left,
-                _ => {
-                    self.left = Left::Nothing;
-                    return Ok(out.len() > before);
-                }
-            };
-            let buffer = self.reader.fill_buf()?;
-            if buffer.is_empty() {
-                return Err(ErrorKind::UnexpectedEof.into());
-            }
-            let here = &buffer[..buffer.len().min(left as usize)];
-            let end = here.iter().position(|&byte| byte == b'\n').map(|at| at + 1);
-            let taken = end.unwrap_or(here.len());
-            out.extend_from_slice(&here[..taken]);
-            self.reader.consume(taken);
-            let left = left - taken as u64;
-            match self.left {
-                Left::Chunk(_) if left == 0 => {
-                    // The line break behind the chunk.
-                    self.reader.read_line(&mut String::new())?;
-                    self.next_chunk()?;
-                }
-                Left::Chunk(_) => self.left = Left::Chunk(left),
-                _ => self.left = Left::Bytes(left),
-            }
-            if end.is_some() {
-                return Ok(true);
-            }
-        }
-    }
-
-    fn next_chunk(&mut self) -> std::io::Result<()> {
-        let mut line = String::new();
-        self.reader.read_line(&mut line)?;
-        let length = u64::from_str_radix(line.trim(), 16).map_err(|_| ErrorKind::InvalidData)?;
-        self.left = Left::Chunk(length);
-        if length == 0 {
-            // No trailers are asked for: a line break ends the body.
-            self.reader.read_line(&mut String::new())?;
-            self.left = Left::Nothing;
-        }
-        Ok(())
-    }
 }
