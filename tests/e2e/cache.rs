@@ -157,10 +157,10 @@ fn cache(command: &str, dir: &Path) -> (Option<i32>, String) {
 }
 
 /// Waits until what was computed is on disk.
-fn written(dir: &Path, pages: &str) {
-    eventually("the pages are on disk", || {
+fn written(dir: &Path, segments: &str) {
+    eventually("the segments are on disk", || {
         let (_, said) = cache("stats", dir);
-        if said.contains(pages) { Ok(()) } else { Err(said) }
+        if said.contains(segments) { Ok(()) } else { Err(said) }
     });
 }
 
@@ -169,10 +169,10 @@ fn kill(mut server: Server) {
     server.wait();
 }
 
-fn segments(dir: &Path) -> Vec<PathBuf> {
+fn data_files(dir: &Path) -> Vec<PathBuf> {
     let layout = std::fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();
     let files = std::fs::read_dir(layout).unwrap().map(|entry| entry.unwrap().path());
-    files.filter(|path| path.extension().is_some_and(|end| end == "seg")).collect()
+    files.filter(|path| path.extension().is_some_and(|end| end == "data")).collect()
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn prefixes_survive_a_kill_and_a_damaged_one_is_recomputed() {
     let server = with_disk(&dir);
     let first = server.client.ask(COMPLETIONS, &ask);
     assert_eq!(cached(&first), 0);
-    written(&dir, "2 pages");
+    written(&dir, "2 segments");
     let (code, said) = cache("clear", &dir);
     assert!(code == Some(64) && said.contains("stop the server"), "{said}");
     kill(server);
@@ -196,7 +196,7 @@ fn prefixes_survive_a_kill_and_a_damaged_one_is_recomputed() {
     kill(server);
 
     // One byte of each part of the file, from its magic to its last state.
-    let path = segments(&dir).remove(0);
+    let path = data_files(&dir).remove(0);
     let good = std::fs::read(&path).unwrap();
     for at in [0, 9, 14, 22, 40, good.len() / 3, good.len() / 2, good.len() - 1] {
         let mut bad = good.clone();
@@ -209,8 +209,8 @@ fn prefixes_survive_a_kill_and_a_damaged_one_is_recomputed() {
         assert_eq!(text(&answer), text(&first), "byte {at}");
         assert!(cached(&answer) < cached(&second), "byte {at}: {answer}");
         kill(server);
-        // What was recomputed went to segments of its own.
-        segments(&dir)
+        // What was recomputed went to data files of its own.
+        data_files(&dir)
             .into_iter()
             .filter(|other| *other != path)
             .for_each(|other| std::fs::remove_file(other).unwrap());

@@ -4,9 +4,9 @@ use std::hint::black_box;
 
 use camshaft_core::ids::{RequestId, Token};
 use camshaft_core::ledger::Ledger;
-use camshaft_core::pages::Namespace;
 use camshaft_core::prefix::PrefixTree;
 use camshaft_core::sampling::{Row, SamplingParams, StandardChain};
+use camshaft_core::segments::Namespace;
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 
 /// Logits as they come from models: few stand out. Xorshift (Marsaglia 2003), so that every run has the same.

@@ -1,4 +1,4 @@
-//! The prefix cache of one worker: the tree, the pages in RAM, and the tier behind them.
+//! The prefix cache of one worker: the tree, the segments in RAM, and the tier behind them.
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::{RequestId, SessionId};
-use crate::pages::{ColdTier, Namespace, PageId, PageInfo};
 use crate::prefix::{NodeId, PrefixTree};
+use crate::segments::{ColdTier, Namespace, SegmentId, SegmentInfo};
 
 /// No request: who holds a path only while it is being built.
 const NOBODY: RequestId = RequestId(u64::MAX);
@@ -16,7 +16,7 @@ const SESSIONS: usize = 1024;
 const SESSION_TTL: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
-struct Page {
+struct Segment {
     /// `None`: only the cold tier has it.
     state: Option<Arc<[u8]>>,
     bytes: u64,
@@ -33,24 +33,24 @@ struct Pinned {
 /// What the cache holds, and what left it since the beginning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheFacts {
-    pub pages: u64,
-    /// Tokens that pages keep, in RAM or behind it.
+    pub segments: u64,
+    /// Tokens that segments keep, in RAM or behind it.
     pub tokens: u64,
     pub ram_bytes: u64,
     pub sessions: u64,
-    /// Pages that left RAM for want of room.
+    /// Segments that left RAM for want of room.
     pub evicted_from_ram: u64,
-    /// Pages that left the cold tier, for room or because they were bad.
+    /// Segments that left the cold tier, for room or because they were bad.
     pub evicted_from_cold: u64,
 }
 
-/// Pages of one worker and the tree that finds them.
+/// Segments of one worker and the tree that finds them.
 pub struct PrefixCache {
     pub tree: PrefixTree,
-    pages: HashMap<PageId, Page>,
+    segments: HashMap<SegmentId, Segment>,
     ram_bytes: u64,
     capacity_bytes: u64,
-    next_page: u64,
+    next_segment: u64,
     cold: Option<Box<dyn ColdTier>>,
     sessions: HashMap<(Namespace, SessionId), Pinned>,
     session_ttl: Duration,
@@ -62,19 +62,19 @@ pub struct PrefixCache {
 impl fmt::Debug for PrefixCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("PrefixCache");
-        out.field("pages", &self.pages.len()).field("ram_bytes", &self.ram_bytes).finish_non_exhaustive()
+        out.field("segments", &self.segments.len()).field("ram_bytes", &self.ram_bytes).finish_non_exhaustive()
     }
 }
 
 impl PrefixCache {
-    /// `capacity_bytes` bounds the pages in RAM; those of parked sequences may go past it.
+    /// `capacity_bytes` bounds the segments in RAM; those of parked sequences may go past it.
     pub fn new(capacity_bytes: u64) -> Self {
         Self {
             tree: PrefixTree::default(),
-            pages: HashMap::new(),
+            segments: HashMap::new(),
             ram_bytes: 0,
             capacity_bytes,
-            next_page: 0,
+            next_segment: 0,
             cold: None,
             sessions: HashMap::new(),
             session_ttl: SESSION_TTL,
@@ -89,13 +89,13 @@ impl PrefixCache {
         Self { session_ttl, ..self }
     }
 
-    /// Adds a tier with the pages that it has from an earlier life. What hangs in the air is removed from it.
-    pub fn with_cold(mut self, mut cold: Box<dyn ColdTier>, mut found: Vec<(PageId, PageInfo)>) -> Self {
+    /// Adds a tier with the segments that it has from an earlier life. What hangs in the air is removed from it.
+    pub fn with_cold(mut self, mut cold: Box<dyn ColdTier>, mut found: Vec<(SegmentId, SegmentInfo)>) -> Self {
         found.sort_by_key(|(id, info)| (info.start, *id));
         for (id, info) in found {
-            self.next_page = self.next_page.max(id.0 + 1);
+            self.next_segment = self.next_segment.max(id.0 + 1);
             if self.adopt(id, &info) {
-                self.pages.insert(id, Page { state: None, bytes: 0, cold: true });
+                self.segments.insert(id, Segment { state: None, bytes: 0, cold: true });
             } else {
                 cold.remove(id);
             }
@@ -104,8 +104,8 @@ impl PrefixCache {
         self
     }
 
-    /// Hangs a page into the tree; false if what comes before it is not there, or it brings nothing new.
-    fn adopt(&mut self, page: PageId, info: &PageInfo) -> bool {
+    /// Hangs a segment into the tree; false if what comes before it is not there, or it brings nothing new.
+    fn adopt(&mut self, segment: SegmentId, info: &SegmentInfo) -> bool {
         if info.start as usize >= info.tokens.len() {
             return false;
         }
@@ -115,16 +115,16 @@ impl PrefixCache {
         }
         let leaf = self.tree.enter(&info.namespace, &info.tokens);
         let bare: Vec<NodeId> =
-            self.tree.path(leaf).filter(|p| p.start >= info.start && p.page.is_none()).map(|p| p.node).collect();
-        bare.iter().for_each(|&node| self.tree.set_page(node, page));
+            self.tree.path(leaf).filter(|p| p.start >= info.start && p.segment.is_none()).map(|p| p.node).collect();
+        bare.iter().for_each(|&node| self.tree.set_segment(node, segment));
         self.tree.leave(leaf, NOBODY);
         !bare.is_empty()
     }
 
     pub fn facts(&self) -> CacheFacts {
         CacheFacts {
-            pages: self.pages.len() as u64,
-            tokens: self.tree.paged(),
+            segments: self.segments.len() as u64,
+            tokens: self.tree.kept_tokens(),
             ram_bytes: self.ram_bytes,
             sessions: self.sessions.len() as u64,
             evicted_from_ram: self.evicted_from_ram,
@@ -133,7 +133,7 @@ impl PrefixCache {
     }
 
     /// Other bounds from now on. Sessions that are open keep the time they were given.
-    pub fn set_room(&mut self, capacity_bytes: u64, session_ttl: Duration) {
+    pub fn set_limits(&mut self, capacity_bytes: u64, session_ttl: Duration) {
         (self.capacity_bytes, self.session_ttl) = (capacity_bytes, session_ttl);
         self.settle();
     }
@@ -172,60 +172,60 @@ impl PrefixCache {
         oldest.inspect(|(namespace, session)| self.close_session(namespace, session)).is_some()
     }
 
-    /// Whether pages are kept at all.
+    /// Whether segments are kept at all.
     pub fn is_on(&self) -> bool {
         self.capacity_bytes > 0 || self.cold.is_some()
     }
 
-    /// Keeps the cells of a node (which has no page yet).
+    /// Keeps the KV entries of a node (which has no segment yet).
     pub fn store(&mut self, node: NodeId, namespace: &Namespace, state: Vec<u8>) {
-        let page = PageId(self.next_page);
-        self.next_page += 1;
+        let segment = SegmentId(self.next_segment);
+        self.next_segment += 1;
         let state: Arc<[u8]> = state.into();
         let bytes = state.len() as u64;
-        self.tree.set_page(node, page);
+        self.tree.set_segment(node, segment);
         if let Some(cold) = &mut self.cold {
             let start = self.tree.path(node).next().map_or(0, |piece| piece.start);
-            let info = PageInfo { namespace: namespace.clone(), tokens: self.tree.tokens(node).into(), start };
-            cold.put(page, &info, &state);
+            let info = SegmentInfo { namespace: namespace.clone(), tokens: self.tree.tokens(node).into(), start };
+            cold.put(segment, &info, &state);
         }
         self.ram_bytes += bytes;
-        self.pages.insert(page, Page { state: Some(state), bytes, cold: self.cold.is_some() });
+        self.segments.insert(segment, Segment { state: Some(state), bytes, cold: self.cold.is_some() });
     }
 
-    /// A page's bytes, as they were stored. A page that turns out bad is forgotten.
-    pub fn load(&mut self, page: PageId) -> Option<Cow<'_, [u8]>> {
-        let known = self.pages.get(&page)?;
+    /// A segment's bytes, as they were stored. A segment that turns out bad is forgotten.
+    pub fn load(&mut self, segment: SegmentId) -> Option<Cow<'_, [u8]>> {
+        let known = self.segments.get(&segment)?;
         if known.state.is_some() {
-            return self.pages.get(&page)?.state.as_deref().map(Cow::Borrowed);
+            return self.segments.get(&segment)?.state.as_deref().map(Cow::Borrowed);
         }
-        let loaded: Option<Arc<[u8]>> = self.cold.as_mut().and_then(|cold| cold.get(page)).map(|state| state.into());
+        let loaded: Option<Arc<[u8]>> = self.cold.as_mut().and_then(|cold| cold.get(segment)).map(|state| state.into());
         match loaded {
             Some(state) => {
                 // Warm again: what is used once is likely to be used soon.
                 self.ram_bytes += state.len() as u64;
-                let known = self.pages.get_mut(&page)?;
+                let known = self.segments.get_mut(&segment)?;
                 known.bytes = state.len() as u64;
                 known.state = Some(state);
                 known.state.as_deref().map(Cow::Borrowed)
             }
             None => {
                 self.evicted_from_cold += 1;
-                self.forget(page);
+                self.forget(segment);
                 None
             }
         }
     }
 
-    /// Lets go of a page everywhere: its bytes are not what they should be.
-    pub fn forget(&mut self, page: PageId) {
-        if let Some(known) = self.pages.remove(&page) {
+    /// Lets go of a segment everywhere: its bytes are not what they should be.
+    pub fn forget(&mut self, segment: SegmentId) {
+        if let Some(known) = self.segments.remove(&segment) {
             self.ram_bytes -= known.state.map_or(0, |_| known.bytes);
             if let Some(cold) = self.cold.as_mut().filter(|_| known.cold) {
-                cold.remove(page);
+                cold.remove(segment);
             }
         }
-        self.tree.drop_page(page);
+        self.tree.drop_segment(segment);
     }
 
     /// Brings RAM back under its bound, coldest first and what sessions hold last, and takes note of what the cold tier
@@ -245,11 +245,11 @@ impl PrefixCache {
         if let Some(cold) = &mut self.cold {
             cold.lost(&mut lost);
         }
-        for page in lost {
+        for segment in lost {
             self.evicted_from_cold += 1;
-            match self.pages.get_mut(&page) {
+            match self.segments.get_mut(&segment) {
                 Some(known) if known.state.is_some() => known.cold = false,
-                Some(_) => self.forget(page),
+                Some(_) => self.forget(segment),
                 None => {}
             }
         }
@@ -259,25 +259,26 @@ impl PrefixCache {
         if self.ram_bytes <= self.capacity_bytes {
             return;
         }
-        for page in self.tree.coldest() {
+        for segment in self.tree.coldest() {
             if self.ram_bytes <= self.capacity_bytes {
                 break;
             }
-            let Some(known) = self.pages.get_mut(&page).filter(|known| known.state.is_some()) else { continue };
+            let Some(known) = self.segments.get_mut(&segment).filter(|known| known.state.is_some()) else { continue };
             self.evicted_from_ram += 1;
             if known.cold {
                 known.state = None;
                 self.ram_bytes -= known.bytes;
             } else {
                 // What may be left hanging below is used again once the gap was computed.
-                self.forget(page);
+                self.forget(segment);
             }
         }
     }
 
     /// Whether the books add up.
     pub fn check(&self) -> bool {
-        let ram: u64 = self.pages.values().filter(|page| page.state.is_some()).map(|page| page.bytes).sum();
+        let ram: u64 =
+            self.segments.values().filter(|segment| segment.state.is_some()).map(|segment| segment.bytes).sum();
         ram == self.ram_bytes && self.tree.check()
     }
 }

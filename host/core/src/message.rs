@@ -9,9 +9,9 @@ use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, RequestId, SessionId, TenantId, Token};
-use crate::pages::Namespace;
 use crate::policy::{Priority, WorkerFacts};
 use crate::sampling::SamplingParams;
+use crate::segments::Namespace;
 
 /// Host to worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -31,7 +31,7 @@ pub enum Command {
     /// What a session pinned may go. Nothing happens to one that is unknown.
     CloseSession { namespace: Namespace, session: SessionId },
     /// Room of the prefix cache in RAM, and how long a session that is not used lasts.
-    CacheRoom { ram_bytes: u64, session_ttl: Duration },
+    CacheLimits { ram_bytes: u64, session_ttl: Duration },
 }
 
 /// One generation.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Generation, PolicyName, RequestId, TenantId, Token, WorkerId};
-use crate::pages::Namespace;
 use crate::sampling::{Row, SamplingParams};
+use crate::segments::Namespace;
 use crate::vocabulary::Vocabulary;
 
 /// The four decision points.

@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::message::{FinishReason, Usage};
-use crate::pages::Namespace;
 use crate::policy::Priority;
 use crate::sampling::SamplingParams;
+use crate::segments::Namespace;
 
 const LIMITS: EngineLimits = EngineLimits { sequences: 2, kv_tokens: 100, batch_tokens: 64, context_tokens: 100 };
 const W: WorkerId = WorkerId(0);

@@ -1,19 +1,19 @@
-//! The prefix tree: runs of tokens whose KV cells are in the live cache, on their way there, or kept in pages.
+//! The prefix tree: runs of tokens whose KV entries are in the live cache, on their way there, or kept in segments.
 //!
 //! A radix tree over token runs with a root for each namespace (as RadixAttention, Zheng et al. 2024), pure: it knows who
-//! holds which run and where its cells are, and moves no byte. A run that a running sequence holds is never taken away.
+//! holds which run and where its KV entries are, and moves no byte. A run that a running sequence holds is never taken away.
 use std::collections::{BTreeMap, HashMap};
 
 use crate::ids::{RequestId, Token};
-use crate::pages::{Namespace, PageId};
+use crate::segments::{Namespace, SegmentId};
 
-/// A node of one tree. Valid while somebody holds the node or it has a page.
+/// A node of one tree. Valid while somebody holds the node or it has a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(usize);
 
-/// Where a node's KV cells are.
+/// Where a node's KV entries are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cells {
+pub enum KvState {
     /// Not in the live cache.
     Absent,
     /// This request computes them.
@@ -34,8 +34,8 @@ struct Node {
     /// Sequences whose tokens begin with everything up to here: running ones, and parked ones.
     holders: u32,
     parked: u32,
-    cells: Cells,
-    page: Option<PageId>,
+    kv: KvState,
+    segment: Option<SegmentId>,
     last_use: u64,
 }
 
@@ -52,8 +52,8 @@ pub struct Piece {
     /// Positions `start..end` of the run.
     pub start: u32,
     pub end: u32,
-    pub cells: Cells,
-    pub page: Option<PageId>,
+    pub kv: KvState,
+    pub segment: Option<SegmentId>,
 }
 
 /// Token runs of one worker.
@@ -65,8 +65,8 @@ pub struct PrefixTree {
     clock: u64,
     /// Tokens of nodes that running sequences hold: each counts once, however many hold it.
     held: u32,
-    /// Nodes that each page serves: a split leaves two.
-    served: HashMap<PageId, u32>,
+    /// Nodes that each segment serves: a split leaves two.
+    served: HashMap<SegmentId, u32>,
 }
 
 impl PrefixTree {
@@ -76,7 +76,7 @@ impl PrefixTree {
     }
 
     fn node(&self, id: NodeId) -> &Node {
-        // An id is valid while its node is held or paged; see `NodeId`.
+        // An id is valid while its node is held or has a segment; see `NodeId`.
         self.nodes[id.0].as_ref().unwrap_or_else(|| unreachable!("node {} was freed", id.0))
     }
 
@@ -104,8 +104,8 @@ impl PrefixTree {
             children: BTreeMap::new(),
             holders: 0,
             parked: 0,
-            cells: Cells::Live,
-            page: None,
+            kv: KvState::Live,
+            segment: None,
             last_use: 0,
         });
         self.roots.insert(namespace.clone(), root);
@@ -123,7 +123,7 @@ impl PrefixTree {
             if node.running() > 0 {
                 probe.held += common as u32;
             }
-            computed &= node.cells != Cells::Absent || node.page.is_some();
+            computed &= node.kv != KvState::Absent || node.segment.is_some();
             if computed {
                 probe.cached += common as u32;
             }
@@ -173,8 +173,8 @@ impl PrefixTree {
             children: BTreeMap::new(),
             holders: 0,
             parked: 0,
-            cells: Cells::Absent,
-            page: None,
+            kv: KvState::Absent,
+            segment: None,
             last_use: self.clock,
         });
         self.node_mut(parent).children.insert(run[0], child);
@@ -194,13 +194,13 @@ impl PrefixTree {
             children: BTreeMap::from([(lower_first, id)]),
             holders: node.holders,
             parked: node.parked,
-            cells: node.cells,
-            page: node.page,
+            kv: node.kv,
+            segment: node.segment,
             last_use: node.last_use,
         };
         node.start += len as u32;
-        let (parent, page) = (node.parent, node.page);
-        if let Some(served) = page.and_then(|page| self.served.get_mut(&page)) {
+        let (parent, segment) = (node.parent, node.segment);
+        if let Some(served) = segment.and_then(|segment| self.served.get_mut(&segment)) {
             *served += 1;
         }
         let above = self.add(above);
@@ -212,7 +212,7 @@ impl PrefixTree {
     }
 
     /// A holder that ran lets go, deepest node first: what nobody runs on any more is no longer in the live cache. The
-    /// caller has taken its cells away by then.
+    /// caller has taken its KV entries away by then.
     pub fn leave(&mut self, leaf: NodeId, who: RequestId) {
         self.clock += 1;
         let now = self.clock;
@@ -225,18 +225,18 @@ impl PrefixTree {
             }
             (node.holders, node.last_use) = (node.holders - 1, now);
             let len = node.run.len() as u32;
-            if node.cells == Cells::Pending(who) {
-                node.cells = Cells::Absent;
+            if node.kv == KvState::Pending(who) {
+                node.kv = KvState::Absent;
             }
             if node.running() == 0 {
-                node.cells = Cells::Absent;
+                node.kv = KvState::Absent;
                 self.held -= len;
             }
             self.prune(id);
         }
     }
 
-    /// A running holder is parked: it keeps its runs from being forgotten, but has no cells.
+    /// A running holder is parked: it keeps its runs from being forgotten, but has no KV entries.
     pub fn park(&mut self, leaf: NodeId, who: RequestId) {
         let mut next = Some(leaf);
         while let Some(id) = next {
@@ -247,11 +247,11 @@ impl PrefixTree {
             }
             node.parked += 1;
             let len = node.run.len() as u32;
-            if node.cells == Cells::Pending(who) {
-                node.cells = Cells::Absent;
+            if node.kv == KvState::Pending(who) {
+                node.kv = KvState::Absent;
             }
             if node.running() == 0 {
-                node.cells = Cells::Absent;
+                node.kv = KvState::Absent;
                 self.held -= len;
             }
         }
@@ -294,7 +294,7 @@ impl PrefixTree {
     /// Removes a node that nothing speaks for any more.
     fn prune(&mut self, id: NodeId) {
         let node = self.node(id);
-        if node.holders > 0 || node.page.is_some() || !node.children.is_empty() {
+        if node.holders > 0 || node.segment.is_some() || !node.children.is_empty() {
             return;
         }
         let (parent, first) = (node.parent, node.run.first().copied());
@@ -308,7 +308,7 @@ impl PrefixTree {
     fn piece(&self, id: NodeId) -> Piece {
         let node = self.node(id);
         let end = node.start + node.run.len() as u32;
-        Piece { node: id, start: node.start, end, cells: node.cells, page: node.page }
+        Piece { node: id, start: node.start, end, kv: node.kv, segment: node.segment }
     }
 
     /// Tokens on the way to `leaf` that no running sequence holds.
@@ -344,35 +344,35 @@ impl PrefixTree {
         ids.iter().flat_map(|&id| self.node(id).run.iter().copied()).collect()
     }
 
-    pub fn set_cells(&mut self, id: NodeId, cells: Cells) {
-        self.node_mut(id).cells = cells;
+    pub fn set_kv(&mut self, id: NodeId, kv: KvState) {
+        self.node_mut(id).kv = kv;
     }
 
     /// Everything that `who` was to compute below `position` is live.
     pub fn mark_computed(&mut self, leaf: NodeId, who: RequestId, position: u32) {
         let done: Vec<NodeId> = self
             .path(leaf)
-            .filter(|piece| piece.end <= position && piece.cells == Cells::Pending(who))
+            .filter(|piece| piece.end <= position && piece.kv == KvState::Pending(who))
             .map(|piece| piece.node)
             .collect();
-        done.into_iter().for_each(|id| self.set_cells(id, Cells::Live));
+        done.into_iter().for_each(|id| self.set_kv(id, KvState::Live));
     }
 
-    /// A page keeps the node's cells (and perhaps those of nodes around it).
-    pub fn set_page(&mut self, id: NodeId, page: PageId) {
-        debug_assert!(self.node(id).page.is_none());
-        self.node_mut(id).page = Some(page);
-        *self.served.entry(page).or_default() += 1;
+    /// A segment keeps the node's KV entries (and perhaps those of nodes around it).
+    pub fn set_segment(&mut self, id: NodeId, segment: SegmentId) {
+        debug_assert!(self.node(id).segment.is_none());
+        self.node_mut(id).segment = Some(segment);
+        *self.served.entry(segment).or_default() += 1;
     }
 
-    /// A page is gone: nodes that only it spoke for go with it. `true` for the pages that serve nothing any more.
-    pub fn drop_page(&mut self, page: PageId) {
-        if self.served.remove(&page).is_none() {
+    /// A segment is gone: nodes that only it spoke for go with it. `true` for the segments that serve nothing any more.
+    pub fn drop_segment(&mut self, segment: SegmentId) {
+        if self.served.remove(&segment).is_none() {
             return;
         }
-        let ids: Vec<NodeId> = self.ids().filter(|&id| self.node(id).page == Some(page)).collect();
+        let ids: Vec<NodeId> = self.ids().filter(|&id| self.node(id).segment == Some(segment)).collect();
         for &id in &ids {
-            self.node_mut(id).page = None;
+            self.node_mut(id).segment = None;
         }
         // Deepest first, so that a parent is without children when its turn comes.
         for &id in ids.iter().rev() {
@@ -395,29 +395,29 @@ impl PrefixTree {
         self.nodes.iter().enumerate().filter(|(_, node)| node.is_some()).map(|(index, _)| NodeId(index))
     }
 
-    /// Pages that nobody holds, least recently used first. A page that was split stands for the longest of its nodes: the
+    /// Segments that nobody holds, least recently used first. A segment that was split stands for the longest of its nodes: the
     /// first token, which all prompts of a model have in common, does not keep warm what one of them went on with.
-    pub fn coldest(&self) -> Vec<PageId> {
-        let mut longest: BTreeMap<PageId, &Node> = BTreeMap::new();
+    pub fn coldest(&self) -> Vec<SegmentId> {
+        let mut longest: BTreeMap<SegmentId, &Node> = BTreeMap::new();
         for node in self.ids().map(|id| self.node(id)) {
-            let Some(page) = node.page else { continue };
-            let known = longest.entry(page).or_insert(node);
+            let Some(segment) = node.segment else { continue };
+            let known = longest.entry(segment).or_insert(node);
             if node.run.len() > known.run.len() {
                 *known = node;
             }
         }
-        let mut pages: Vec<(u64, std::cmp::Reverse<PageId>)> = longest
+        let mut segments: Vec<(u64, std::cmp::Reverse<SegmentId>)> = longest
             .iter()
             .filter(|(_, node)| node.holders == 0)
-            .map(|(&page, node)| (node.last_use, std::cmp::Reverse(page)))
+            .map(|(&segment, node)| (node.last_use, std::cmp::Reverse(segment)))
             .collect();
-        pages.sort_unstable();
-        pages.into_iter().map(|(_, page)| page.0).collect()
+        segments.sort_unstable();
+        segments.into_iter().map(|(_, segment)| segment.0).collect()
     }
 
-    /// Tokens that pages keep.
-    pub fn paged(&self) -> u64 {
-        self.ids().filter(|&id| self.node(id).page.is_some()).map(|id| self.node(id).run.len() as u64).sum()
+    /// Tokens that segments keep.
+    pub fn kept_tokens(&self) -> u64 {
+        self.ids().filter(|&id| self.node(id).segment.is_some()).map(|id| self.node(id).run.len() as u64).sum()
     }
 
     /// Whether the tree's books add up; for tests and when idle.
@@ -427,16 +427,16 @@ impl PrefixTree {
             let node = self.node(id);
             let end = node.start + node.run.len() as u32;
             node.parked <= node.holders
-                && (node.running() > 0 || node.parent.is_none() || node.cells == Cells::Absent)
+                && (node.running() > 0 || node.parent.is_none() || node.kv == KvState::Absent)
                 && node.children.iter().all(|(token, &child)| {
                     let below = self.node(child);
                     below.run.first() == Some(token)
                         && below.parent == Some(id)
                         && below.start == end
                         && (node.parent.is_none() || below.holders <= node.holders)
-                        && (below.cells != Cells::Live || node.cells == Cells::Live)
+                        && (below.kv != KvState::Live || node.kv == KvState::Live)
                 })
-                && (node.parent.is_none() || node.holders > 0 || node.page.is_some() || !node.children.is_empty())
+                && (node.parent.is_none() || node.holders > 0 || node.segment.is_some() || !node.children.is_empty())
         });
         linked && held == self.held as usize
     }
@@ -447,7 +447,7 @@ impl PrefixTree {
 pub struct Probe {
     /// Tokens that running sequences hold already.
     pub held: u32,
-    /// Tokens from the beginning on that are live, being computed or in pages.
+    /// Tokens from the beginning on that are live, being computed or in segments.
     pub cached: u32,
 }
 

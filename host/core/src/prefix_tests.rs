@@ -36,47 +36,47 @@ fn shares_what_two_runs_begin_with() {
 fn namespaces_share_nothing() {
     let mut tree = PrefixTree::default();
     let leaf = tree.enter(&ns("a"), &run("secret"));
-    tree.set_page(leaf, PageId(1));
+    tree.set_segment(leaf, SegmentId(1));
     assert_eq!(tree.probe(&ns("b"), &run("secret")), Probe { held: 0, cached: 0 });
     assert_eq!(tree.probe(&Namespace::Shared, &run("secret")), Probe { held: 0, cached: 0 });
     assert_eq!(tree.probe(&ns("a"), &run("secret")), Probe { held: 6, cached: 6 });
 }
 
 #[test]
-fn a_split_keeps_cells_pages_and_holders_of_both_parts() {
+fn a_split_keeps_kv_segments_and_holders_of_both_parts() {
     let mut tree = PrefixTree::default();
     let a = tree.enter(&ns("t"), &run("abcdef"));
-    tree.set_cells(a, Cells::Pending(A));
-    tree.set_page(a, PageId(7));
+    tree.set_kv(a, KvState::Pending(A));
+    tree.set_segment(a, SegmentId(7));
     let b = tree.enter(&ns("t"), &run("abc"));
     let (upper, lower) = (tree.at(a, 0).unwrap(), tree.at(a, 3).unwrap());
     assert_eq!((upper.node, upper.end, lower.node, lower.start), (b, 3, a, 3));
-    assert_eq!((upper.cells, lower.cells), (Cells::Pending(A), Cells::Pending(A)));
-    assert_eq!((upper.page, lower.page), (Some(PageId(7)), Some(PageId(7))));
+    assert_eq!((upper.kv, lower.kv), (KvState::Pending(A), KvState::Pending(A)));
+    assert_eq!((upper.segment, lower.segment), (Some(SegmentId(7)), Some(SegmentId(7))));
     tree.mark_computed(a, A, 4);
-    assert_eq!((tree.at(a, 0).unwrap().cells, tree.at(a, 3).unwrap().cells), (Cells::Live, Cells::Pending(A)));
+    assert_eq!((tree.at(a, 0).unwrap().kv, tree.at(a, 3).unwrap().kv), (KvState::Live, KvState::Pending(A)));
     assert_eq!(tree.tokens(a), run("abcdef"));
     tree.leave(a, A);
     tree.leave(b, B);
-    assert_eq!((tree.held(), tree.paged(), tree.check()), (0, 6, true));
-    tree.drop_page(PageId(7));
-    assert_eq!((tree.paged(), tree.nodes.iter().flatten().count()), (0, 1));
+    assert_eq!((tree.held(), tree.kept_tokens(), tree.check()), (0, 6, true));
+    tree.drop_segment(SegmentId(7));
+    assert_eq!((tree.kept_tokens(), tree.nodes.iter().flatten().count()), (0, 1));
 }
 
 #[test]
 fn the_coldest_page_is_the_one_used_longest_ago_and_never_a_held_one() {
     let mut tree = PrefixTree::default();
-    for (page, text) in [(1, "one"), (2, "two"), (3, "six")] {
+    for (segment, text) in [(1, "one"), (2, "two"), (3, "six")] {
         let leaf = tree.enter(&ns("t"), &run(text));
-        tree.set_page(leaf, PageId(page));
+        tree.set_segment(leaf, SegmentId(segment));
         tree.leave(leaf, A);
     }
     let again = tree.enter(&ns("t"), &run("one"));
-    assert_eq!(tree.coldest().first(), Some(&PageId(2)));
+    assert_eq!(tree.coldest().first(), Some(&SegmentId(2)));
     tree.leave(again, A);
-    assert_eq!(tree.coldest(), [PageId(2), PageId(3), PageId(1)]);
+    assert_eq!(tree.coldest(), [SegmentId(2), SegmentId(3), SegmentId(1)]);
     let held = tree.enter(&ns("t"), &run("two"));
-    assert_eq!(tree.coldest(), [PageId(3), PageId(1)]);
+    assert_eq!(tree.coldest(), [SegmentId(3), SegmentId(1)]);
     tree.leave(held, A);
 }
 
@@ -84,15 +84,15 @@ fn the_coldest_page_is_the_one_used_longest_ago_and_never_a_held_one() {
 fn a_parked_holder_keeps_its_runs_but_no_cells() {
     let mut tree = PrefixTree::default();
     let leaf = tree.enter(&ns("t"), &run("parked"));
-    tree.set_cells(leaf, Cells::Live);
-    tree.set_page(leaf, PageId(1));
+    tree.set_kv(leaf, KvState::Live);
+    tree.set_segment(leaf, SegmentId(1));
     tree.park(leaf, A);
     assert_eq!((tree.held(), tree.coldest().len(), tree.check()), (0, 0, true));
     tree.unpark(leaf);
-    assert_eq!((tree.held(), tree.at(leaf, 0).unwrap().cells), (6, Cells::Absent));
+    assert_eq!((tree.held(), tree.at(leaf, 0).unwrap().kv), (6, KvState::Absent));
     tree.park(leaf, A);
     tree.forget_parked(leaf);
-    assert_eq!(tree.coldest(), [PageId(1)]);
+    assert_eq!(tree.coldest(), [SegmentId(1)]);
 }
 
 /// What a test does to the tree.
@@ -102,7 +102,7 @@ enum Act {
     Leave(usize),
     Park(usize),
     Unpark(usize),
-    Page(usize),
+    Segment(usize),
     Drop(u64),
 }
 
@@ -112,7 +112,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => any::<usize>().prop_map(Act::Leave),
         1 => any::<usize>().prop_map(Act::Park),
         1 => any::<usize>().prop_map(Act::Unpark),
-        2 => any::<usize>().prop_map(Act::Page),
+        2 => any::<usize>().prop_map(Act::Segment),
         1 => (0..12u64).prop_map(Act::Drop),
     ]
 }
@@ -123,7 +123,7 @@ proptest! {
         let mut tree = PrefixTree::default();
         let mut running: Vec<(NodeId, Vec<Token>)> = Vec::new();
         let mut parked: Vec<(NodeId, Vec<Token>)> = Vec::new();
-        let mut pages = 0;
+        let mut segments = 0;
         for act in acts {
             match act {
                 Act::Enter(text) => {
@@ -148,15 +148,15 @@ proptest! {
                     tree.unpark(entry.0);
                     running.push(entry);
                 }
-                Act::Page(i) if !running.is_empty() => {
+                Act::Segment(i) if !running.is_empty() => {
                     let leaf = running[i % running.len()].0;
-                    let bare: Vec<NodeId> = tree.path(leaf).filter(|p| p.page.is_none()).map(|p| p.node).collect();
+                    let bare: Vec<NodeId> = tree.path(leaf).filter(|p| p.segment.is_none()).map(|p| p.node).collect();
                     for node in bare {
-                        tree.set_page(node, PageId(pages));
-                        pages += 1;
+                        tree.set_segment(node, SegmentId(segments));
+                        segments += 1;
                     }
                 }
-                Act::Drop(page) => tree.drop_page(PageId(page)),
+                Act::Drop(segment) => tree.drop_segment(SegmentId(segment)),
                 _ => {}
             }
             prop_assert!(tree.check(), "{:?}", tree);
@@ -172,7 +172,7 @@ proptest! {
         }
         for (leaf, _) in running { tree.leave(leaf, A); }
         for (leaf, _) in parked { tree.forget_parked(leaf); }
-        for page in 0..pages { tree.drop_page(PageId(page)); }
+        for segment in 0..segments { tree.drop_segment(SegmentId(segment)); }
         prop_assert!(tree.nodes.iter().flatten().all(|node| node.parent.is_none()), "something was left behind");
     }
 }

@@ -7,10 +7,10 @@ use compact_str::CompactString;
 
 use crate::ids::{RequestId, SeqId, Token};
 use crate::message::{Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
-use crate::pages::Namespace;
 use crate::policy::TokenSampler;
 use crate::prefix::NodeId;
 use crate::sampling::{LogSoftmax, Row, Workspace};
+use crate::segments::Namespace;
 use crate::speculate::Odds;
 use crate::text::TextStream;
 use crate::vocabulary::Vocabulary;
@@ -23,7 +23,7 @@ pub enum Outcome {
     Failed(WorkerError),
 }
 
-/// Cells of a parked sequence that the prefix tree does not keep: those at positions up to `end`.
+/// KV entries of a parked sequence that the prefix tree does not keep: those at positions up to `end`.
 #[derive(Debug)]
 pub(crate) struct Parked {
     pub(crate) end: u32,
@@ -52,7 +52,7 @@ pub struct Sequence {
     /// Where the prompt (all but its last token, or nothing where prefixes cannot be shared) ends in the prefix tree,
     /// and its length. `None`: it never was admitted.
     pub(crate) prefix: Option<(NodeId, u32)>,
-    /// The cells from the end of the prefix on, while it is parked.
+    /// The KV entries from the end of the prefix on, while it is parked.
     pub(crate) parked: Option<Parked>,
     /// A guess at the tokens after the last one, for the next step.
     pub(crate) draft: Vec<Token>,

@@ -201,7 +201,7 @@ impl Worker {
                 self.admit_waiting(engine, events);
             }
             Command::PrefillBudget { tokens } => self.prefill_budget = tokens,
-            Command::CacheRoom { ram_bytes, session_ttl } => self.kv.cache.set_room(ram_bytes, session_ttl),
+            Command::CacheLimits { ram_bytes, session_ttl } => self.kv.cache.set_limits(ram_bytes, session_ttl),
             Command::CloseSession { namespace, session } => self.kv.cache.close_session(&namespace, &session),
         }
     }
@@ -307,7 +307,7 @@ impl Worker {
         }
     }
 
-    /// Before a sequence's cells go: whoever shares its prefix takes what is there.
+    /// Before a sequence's KV entries go: whoever shares its prefix takes what is there.
     fn let_others_follow(&mut self, index: usize, engine: &mut impl Engine) {
         for other in 0..self.sequences.len() {
             if other != index {
@@ -395,7 +395,7 @@ impl Worker {
         self.plan.parts = parts;
         self.rate.note(now, drawn);
         if !over.is_empty() {
-            // Their clients do not wait until their cells are copied.
+            // Their clients do not wait until their KV entries are copied.
             events.flush();
         }
         for (id, keep) in over {

@@ -5,9 +5,9 @@ use crate::engine::Reuse;
 use crate::fake::FakeEngine;
 use crate::ids::{Generation, TenantId, Token};
 use crate::message::{Delta, Usage};
-use crate::pages::Namespace;
 use crate::policy::{Fault, FaultKind, Priority, TokenSampler};
 use crate::sampling::{Row, SamplingParams, StandardChain};
+use crate::segments::Namespace;
 
 #[path = "worker_tests/ends.rs"]
 mod ends;

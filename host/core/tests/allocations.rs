@@ -9,9 +9,9 @@ use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse};
 use camshaft_core::ids::{Generation, RequestId, SeqId, Token, WorkerId};
 use camshaft_core::message::{Command, Event, Start};
-use camshaft_core::pages::Namespace;
 use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
+use camshaft_core::segments::Namespace;
 use camshaft_core::vocabulary::Vocabulary;
 use camshaft_core::worker::{Reserve, Step, Worker, WorkerOptions};
 

@@ -361,7 +361,7 @@ impl LlamaEngine {
     }
 
     fn set_state(&mut self, seq: i32, state: &[u8]) -> bool {
-        // SAFETY: the bytes are what `copy_state` wrote for a context of the same model and layout: pages stay in this
+        // SAFETY: the bytes are what `copy_state` wrote for a context of the same model and layout: segments stay in this
         // process's memory, or their keyed checksum was verified against the layout that they were saved under.
         unsafe { self.context.state_seq_set_data_ext(state, seq, LlamaStateSeqFlags::empty()) }
     }

@@ -1,7 +1,7 @@
-//! The tier behind RAM: pages of KV cache on disk, for the next life of the process.
+//! The tier behind RAM: segments of KV cache on disk, for the next life of the process.
 //!
-//! A directory for each model and context layout holds a key and append-only segments (see `disk/record.rs` for the
-//! format). Pages are written by a thread of its own and read through memory maps; every byte is checked against a keyed
+//! A directory for each model and context layout holds a key and append-only data files (see `disk/record.rs` for the
+//! format). Segments are written by a thread of its own and read through memory maps; every byte is checked against a keyed
 //! checksum before it is handed out. Where disk fails, prefixes are recomputed.
 mod directory;
 mod inspect;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use camshaft_core::pages::{ColdTier, PageId, PageInfo};
+use camshaft_core::segments::{ColdTier, SegmentId, SegmentInfo};
 use crossbeam_channel::{Receiver, Sender, bounded, never};
 use memmap2::Mmap;
 
@@ -23,15 +23,15 @@ use directory::Directory;
 pub use inspect::{CacheReport, clear, report};
 use writer::{Job, Outcome, Place, Writer};
 
-/// Bytes of a segment; a larger page gets one of its own.
-const SEGMENT_BYTES: u64 = 64 << 20;
-/// Pages, and their bytes, on their way to the disk; one more is not kept.
-const QUEUED_PAGES: usize = 1024;
+/// Bytes of a data file; a larger segment gets one of its own.
+const DATA_FILE_BYTES: u64 = 64 << 20;
+/// Segments, and their bytes, on their way to the disk; one more is not kept.
+const QUEUED_SEGMENTS: usize = 1024;
 const QUEUED_BYTES: u64 = 512 << 20;
 /// What the writer did and the tier has not heard of yet; the writer waits at the bound.
-const OUTCOMES: usize = 4 * QUEUED_PAGES;
+const OUTCOMES: usize = 4 * QUEUED_SEGMENTS;
 
-/// What the bytes of a page depend on beside the tokens.
+/// What the bytes of a segment depend on beside the tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// What the model computes with: the digest of its weights and adapter.
@@ -65,24 +65,24 @@ pub enum DiskError {
     InUse(PathBuf),
 }
 
-/// Pages on disk.
+/// Segments on disk.
 pub struct DiskTier {
     directory: Arc<Directory>,
-    places: HashMap<PageId, Place>,
+    places: HashMap<SegmentId, Place>,
     maps: HashMap<u64, Mmap>,
     /// Not written yet.
-    pending: HashMap<PageId, Arc<[u8]>>,
+    pending: HashMap<SegmentId, Arc<[u8]>>,
     jobs: Option<Sender<Job>>,
     queued_bytes: Arc<AtomicU64>,
     outcomes: Receiver<Outcome>,
-    lost: Vec<PageId>,
+    lost: Vec<SegmentId>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for DiskTier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut out = f.debug_struct("DiskTier");
-        out.field("path", &self.directory.path).field("pages", &self.places.len()).finish_non_exhaustive()
+        out.field("path", &self.directory.path).field("segments", &self.places.len()).finish_non_exhaustive()
     }
 }
 
@@ -91,40 +91,40 @@ impl DiskTier {
     ///
     /// # Errors
     /// A directory that cannot be made or read, or that another process uses.
-    pub fn open(options: &DiskOptions) -> Result<(Self, Vec<(PageId, PageInfo)>), DiskError> {
-        Self::open_with(options, SEGMENT_BYTES)
+    pub fn open(options: &DiskOptions) -> Result<(Self, Vec<(SegmentId, SegmentInfo)>), DiskError> {
+        Self::open_with(options, DATA_FILE_BYTES)
     }
 
-    fn open_with(options: &DiskOptions, segment_bytes: u64) -> Result<(Self, Vec<(PageId, PageInfo)>), DiskError> {
+    fn open_with(options: &DiskOptions, file_bytes: u64) -> Result<(Self, Vec<(SegmentId, SegmentInfo)>), DiskError> {
         let directory = Arc::new(Directory::open(&options.dir.join(options.layout.directory()))?);
         let failed = |verb, path: PathBuf| move |source| DiskError::Io { verb, path, source };
-        let numbers = directory::segments(&directory.path).map_err(failed("list", directory.path.clone()))?;
-        let (mut places, mut found, mut maps, mut segments) =
+        let numbers = directory::data_files(&directory.path).map_err(failed("list", directory.path.clone()))?;
+        let (mut places, mut found, mut maps, mut files) =
             (HashMap::new(), Vec::new(), HashMap::new(), std::collections::VecDeque::new());
-        for segment in numbers {
-            let path = directory.segment(segment);
+        for file in numbers {
+            let path = directory.data_file(file);
             let map = directory::map(&path).map_err(failed("read", path))?;
             let bytes = map.as_deref().unwrap_or_default();
-            segments.push_back((segment, bytes.len() as u64));
+            files.push_back((file, bytes.len() as u64));
             for (at, header) in directory::scan(&directory.key, bytes).0 {
-                let page = PageId(found.len() as u64);
-                let place = Place { segment, at: at + header.state_at, len: header.state_len, sum: header.state_sum };
-                places.insert(page, place);
-                found.push((page, header.info));
+                let segment = SegmentId(found.len() as u64);
+                let place = Place { file, at: at + header.state_at, len: header.state_len, sum: header.state_sum };
+                places.insert(segment, place);
+                found.push((segment, header.info));
             }
-            maps.extend(map.map(|map| (segment, map)));
+            maps.extend(map.map(|map| (file, map)));
         }
-        let (jobs, to_do) = bounded(QUEUED_PAGES);
+        let (jobs, to_do) = bounded(QUEUED_SEGMENTS);
         let (done, outcomes) = bounded(OUTCOMES);
         let queued_bytes = Arc::new(AtomicU64::new(0));
         let writer = Writer {
             directory: directory.clone(),
             capacity: options.capacity_bytes,
-            segment_bytes,
-            segments,
+            file_bytes,
+            files,
             queued_bytes: queued_bytes.clone(),
             outcomes: done,
-            // What an earlier process left may end in a torn record: new pages go to a new segment.
+            // What an earlier process left may end in a torn record: new segments go to a new data file.
             current: None,
             broken_since: None,
         };
@@ -140,22 +140,22 @@ impl DiskTier {
     fn catch_up(&mut self) {
         for outcome in self.outcomes.try_iter() {
             match outcome {
-                Outcome::Written { page, place } => {
-                    // One that was removed meanwhile stays in the file until its segment goes.
-                    if self.pending.remove(&page).is_some() {
-                        self.places.insert(page, place);
+                Outcome::Written { segment, place } => {
+                    // One that was removed meanwhile stays in the file until its data file goes.
+                    if self.pending.remove(&segment).is_some() {
+                        self.places.insert(segment, place);
                     }
                 }
-                Outcome::NotWritten(page) => {
-                    self.lost.extend(self.pending.remove(&page).map(|_| page));
+                Outcome::NotWritten(segment) => {
+                    self.lost.extend(self.pending.remove(&segment).map(|_| segment));
                 }
-                Outcome::Removed { segment } => {
-                    self.maps.remove(&segment);
-                    let gone: Vec<PageId> =
-                        self.places.iter().filter(|(_, place)| place.segment == segment).map(|(&id, _)| id).collect();
-                    for page in gone {
-                        self.places.remove(&page);
-                        self.lost.push(page);
+                Outcome::Removed { file } => {
+                    self.maps.remove(&file);
+                    let gone: Vec<SegmentId> =
+                        self.places.iter().filter(|(_, place)| place.file == file).map(|(&id, _)| id).collect();
+                    for segment in gone {
+                        self.places.remove(&segment);
+                        self.lost.push(segment);
                     }
                 }
             }
@@ -165,56 +165,56 @@ impl DiskTier {
     /// The state at a place, if it is there and intact.
     fn read(&mut self, place: &Place) -> Option<&[u8]> {
         let end = place.at.checked_add(place.len)? as usize;
-        if self.maps.get(&place.segment).is_none_or(|map| map.len() < end) {
-            // The segment has grown since it was mapped.
-            let map = directory::map(&self.directory.segment(place.segment)).ok()??;
-            self.maps.insert(place.segment, map);
+        if self.maps.get(&place.file).is_none_or(|map| map.len() < end) {
+            // The data file has grown since it was mapped.
+            let map = directory::map(&self.directory.data_file(place.file)).ok()??;
+            self.maps.insert(place.file, map);
         }
-        let state = self.maps.get(&place.segment)?.get(place.at as usize..end)?;
+        let state = self.maps.get(&place.file)?.get(place.at as usize..end)?;
         record::is_intact(&self.directory.key, state, &place.sum).then_some(state)
     }
 }
 
 impl ColdTier for DiskTier {
-    fn put(&mut self, page: PageId, info: &PageInfo, state: &Arc<[u8]>) {
+    fn put(&mut self, segment: SegmentId, info: &SegmentInfo, state: &Arc<[u8]>) {
         self.catch_up();
         let bytes = state.len() as u64;
         let queued = self.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let job = Job { page, info: info.clone(), state: state.clone() };
+        let job = Job { segment, info: info.clone(), state: state.clone() };
         let sent = match &self.jobs {
             Some(jobs) => queued + bytes <= QUEUED_BYTES && jobs.try_send(job).is_ok(),
             None => false,
         };
         if sent {
-            self.pending.insert(page, state.clone());
+            self.pending.insert(segment, state.clone());
         } else {
             self.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.lost.push(page);
+            self.lost.push(segment);
         }
     }
 
-    fn get(&mut self, page: PageId) -> Option<Cow<'_, [u8]>> {
+    fn get(&mut self, segment: SegmentId) -> Option<Cow<'_, [u8]>> {
         self.catch_up();
-        if let Some(state) = self.pending.get(&page) {
+        if let Some(state) = self.pending.get(&segment) {
             return Some(Cow::Owned(state.to_vec()));
         }
-        let place = *self.places.get(&page)?;
+        let place = *self.places.get(&segment)?;
         if self.read(&place).is_none() {
-            tracing::warn!(%page, path = %self.directory.path.display(), "a page on disk is damaged; it is recomputed");
-            self.places.remove(&page);
+            tracing::warn!(%segment, path = %self.directory.path.display(), "a segment on disk is damaged; it is recomputed");
+            self.places.remove(&segment);
             return None;
         }
         self.read(&place).map(Cow::Borrowed)
     }
 
-    fn remove(&mut self, page: PageId) {
-        self.pending.remove(&page);
-        self.places.remove(&page);
+    fn remove(&mut self, segment: SegmentId) {
+        self.pending.remove(&segment);
+        self.places.remove(&segment);
     }
 
-    fn lost(&mut self, pages: &mut Vec<PageId>) {
+    fn lost(&mut self, segments: &mut Vec<SegmentId>) {
         self.catch_up();
-        pages.append(&mut self.lost);
+        segments.append(&mut self.lost);
     }
 }
 

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Overrides, Sources};
 use crate::error::ServerError;
-use crate::{cache_room, check, logging, models, serve, show};
+use crate::{cache_command, check, logging, models, serve, show};
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -166,9 +166,9 @@ pub fn run() -> ExitCode {
         }),
         Command::ProbeModel { path, lora } => models::probe_here(&path, lora),
         Command::Cache { command } => match command {
-            CacheCommand::Verify(args) => args.dir().and_then(|dir| cache_room::report(&dir, true)),
-            CacheCommand::Stats(args) => args.dir().and_then(|dir| cache_room::report(&dir, false)),
-            CacheCommand::Clear(args) => args.dir().and_then(|dir| cache_room::clear(&dir)),
+            CacheCommand::Verify(args) => args.dir().and_then(|dir| cache_command::report(&dir, true)),
+            CacheCommand::Stats(args) => args.dir().and_then(|dir| cache_command::report(&dir, false)),
+            CacheCommand::Clear(args) => args.dir().and_then(|dir| cache_command::clear(&dir)),
         },
         Command::Plugin { command: PluginCommand::Check { files } } => check::plugins(&files),
     };

@@ -131,7 +131,7 @@ pub struct CacheConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskConfig {
     pub dir: PathBuf,
-    /// For the pages of all workers together.
+    /// For the segments of all workers together.
     pub bytes: u64,
 }
 

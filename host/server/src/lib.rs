@@ -6,7 +6,8 @@ pub mod config;
 pub mod embed_thread;
 mod error;
 
-mod cache_room;
+mod cache_command;
+mod cache_plan;
 mod check;
 mod listener;
 mod logging;

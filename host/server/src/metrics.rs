@@ -119,9 +119,17 @@ impl ServerMetrics {
                 &["model", "worker"],
             )?,
             parks: counter("camshaft_parks_total", "Sequences parked for want of KV cache, or by policy", &["model"])?,
-            cache_evictions: counter("camshaft_cache_evictions_total", "Pages that left a tier", &["model", "tier"])?,
-            cache_tokens: gauge("camshaft_cache_tokens", "Tokens of prefixes kept in pages", &["model", "worker"])?,
-            cache_ram_bytes: gauge("camshaft_cache_ram_bytes", "Pages in RAM", &["model", "worker"])?,
+            cache_evictions: counter(
+                "camshaft_cache_evictions_total",
+                "Segments of KV cache evicted from a tier",
+                &["model", "tier"],
+            )?,
+            cache_tokens: gauge(
+                "camshaft_cache_tokens",
+                "Tokens of prefixes saved in segments, in RAM or on disk",
+                &["model", "worker"],
+            )?,
+            cache_ram_bytes: gauge("camshaft_cache_ram_bytes", "Bytes of saved segments in RAM", &["model", "worker"])?,
             sessions: gauge("camshaft_sessions", "Sessions that pin a prefix", &["model", "worker"])?,
             draft_tokens: counter(
                 "camshaft_draft_tokens_total",

@@ -106,7 +106,7 @@ impl PoolThread {
             }
             PoolMessage::Cache { ram_bytes, session_ttl } => {
                 for &worker in self.setup.workers.keys() {
-                    self.send(worker, WorkerMessage::Command(Command::CacheRoom { ram_bytes, session_ttl }));
+                    self.send(worker, WorkerMessage::Command(Command::CacheLimits { ram_bytes, session_ttl }));
                 }
             }
             // Who asked may have given up.

@@ -11,7 +11,7 @@ use sd_notify::NotifyState;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::cache_room::CacheRoom;
+use crate::cache_plan::CachePlan;
 use crate::config::{Config, Sources};
 use crate::error::ServerError;
 use crate::listener::{self, Access};
@@ -176,9 +176,9 @@ fn load(config: &Config, registry: Registry, sources: Sources, log: LogHandle) -
     let live = Live::new(config.clone(), sources, log, policies.clone(), reloads);
     let metrics = ServerMetrics::new(&registry)?;
     let mut served = Vec::new();
-    // Every worker has its own pages, so each gets an equal part of the room.
+    // Every worker keeps its own segments, so each gets an equal share of the memory.
     let workers: u64 = config.models.iter().map(|model| u64::from(model.workers)).sum();
-    let room = CacheRoom::of(&config.cache, workers);
+    let room = CachePlan::of(&config.cache, workers);
     let starter = Starter { all: config, room: &room, policies: &policies, metrics: &metrics };
     for model in &config.models {
         served.push(starter.start(model)?);

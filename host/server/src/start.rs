@@ -14,7 +14,7 @@ use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_engine::{EngineOptions, LlamaEmbedder, LlamaEngine, LoadedModel};
 use camshaft_policy::PolicyHost;
 
-use crate::cache_room::CacheRoom;
+use crate::cache_plan::CachePlan;
 use crate::config::{Config, ModelConfig, ModelSource};
 use crate::error::ServerError;
 use crate::metrics::ServerMetrics;
@@ -30,7 +30,7 @@ const REPORTS: usize = 4096;
 /// What all models are started with.
 pub(crate) struct Starter<'a> {
     pub(crate) all: &'a Config,
-    pub(crate) room: &'a CacheRoom,
+    pub(crate) room: &'a CachePlan,
     pub(crate) policies: &'a Arc<PolicyHost>,
     pub(crate) metrics: &'a ServerMetrics,
 }

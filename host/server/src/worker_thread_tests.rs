@@ -5,9 +5,9 @@ use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, EngineError, Reuse};
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::ids::{Generation, SeqId, Token};
-use camshaft_core::pages::Namespace;
 use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
+use camshaft_core::segments::Namespace;
 use camshaft_core::worker::{Reserve, WorkerOptions};
 use tokio::sync::mpsc;
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use camshaft_api::backend::{PoolMessage, PoolSnapshot, Submission};
 use camshaft_core::ids::{RequestId, SessionId, Token};
 use camshaft_core::message::{Delta, Event, FinishReason, Start, TokenLogprob, Usage, WorkerError};
-use camshaft_core::pages::Namespace;
+use camshaft_core::segments::Namespace;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 /// What a choice does, in order. The channel closes after the last step unless that is `Hold`.

@@ -1,8 +1,8 @@
 //! What is not generation: models, tokens, health, metrics, admin, request ids, authentication.
 use axum::body::Body;
 use axum::http::Request;
-use camshaft_core::pages::Namespace;
 use camshaft_core::policy::{AuthOutcome, Principal};
+use camshaft_core::segments::Namespace;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 

@@ -5,7 +5,7 @@ use crate::cache::PrefixCache;
 use crate::engine::{Engine, EngineLimits, Reuse};
 use crate::ids::SeqId;
 use crate::ledger::Ledger;
-use crate::prefix::{Cells, NodeId, Piece};
+use crate::prefix::{KvState, NodeId, Piece};
 use crate::sequence::{Parked, Sequence};
 
 /// Tokens that a growing sequence gets at a time.
@@ -157,10 +157,10 @@ impl Kv {
             let s = &sequences[index];
             let Some(piece) = self.cache.tree.at(leaf, s.done) else { break };
             let range = s.done..piece.end;
-            let brought = match piece.cells {
-                Cells::Live => self.share(&piece, index, sequences, engine),
-                Cells::Absent => worthwhile && self.restore(&piece, seq, range.clone(), engine),
-                Cells::Pending(_) => false,
+            let brought = match piece.kv {
+                KvState::Live => self.share(&piece, index, sequences, engine),
+                KvState::Absent => worthwhile && self.restore(&piece, seq, range.clone(), engine),
+                KvState::Pending(_) => false,
             };
             if !brought {
                 return;
@@ -184,7 +184,7 @@ impl Kv {
         let mut position = sequence.done;
         while position < len.min(sequence.done + FETCH_TOKENS) {
             match self.cache.tree.at(leaf, position) {
-                Some(piece) if piece.page.is_some() || piece.cells == Cells::Live => position = piece.end,
+                Some(piece) if piece.segment.is_some() || piece.kv == KvState::Live => position = piece.end,
                 _ => break,
             }
         }
@@ -201,18 +201,18 @@ impl Kv {
         let shared = from.zip(to).is_some_and(|(from, to)| engine.share(from, to, start..piece.end));
         if !shared {
             // The next who wants it restores or computes it.
-            self.cache.tree.set_cells(piece.node, Cells::Absent);
+            self.cache.tree.set_kv(piece.node, KvState::Absent);
         }
         shared
     }
 
     fn restore(&mut self, piece: &Piece, seq: SeqId, range: Range<u32>, engine: &mut impl Engine) -> bool {
-        let Some(page) = piece.page.filter(|_| range.start == piece.start) else { return false };
-        // A page that is gone or bad was taken out of the tree by `load`.
-        let Some(state) = self.cache.load(page) else { return false };
+        let Some(segment) = piece.segment.filter(|_| range.start == piece.start) else { return false };
+        // A segment that is gone or bad was taken out of the tree by `load`.
+        let Some(state) = self.cache.load(segment) else { return false };
         let restored = engine.restore(seq, range, &state);
         if restored {
-            self.cache.tree.set_cells(piece.node, Cells::Live);
+            self.cache.tree.set_kv(piece.node, KvState::Live);
         }
         restored
     }
@@ -225,11 +225,11 @@ impl Kv {
         let mut position = sequence.done;
         while position < len {
             let Some(piece) = self.cache.tree.at(leaf, position) else { break };
-            match piece.cells {
-                Cells::Pending(who) if who == sequence.id() => {}
+            match piece.kv {
+                KvState::Pending(who) if who == sequence.id() => {}
                 // At its own position it could not be restored.
-                Cells::Absent if piece.page.is_none() || position == sequence.done || too_short => {
-                    self.cache.tree.set_cells(piece.node, Cells::Pending(sequence.id()));
+                KvState::Absent if piece.segment.is_none() || position == sequence.done || too_short => {
+                    self.cache.tree.set_kv(piece.node, KvState::Pending(sequence.id()));
                 }
                 _ => return position,
             }
@@ -245,7 +245,7 @@ impl Kv {
         }
     }
 
-    /// Takes the cells away from a sequence that will run again, and keeps a copy of them. The others have followed.
+    /// Takes the KV entries away from a sequence that will run again, and keeps a copy of them. The others have followed.
     pub(super) fn park(&mut self, sequence: &mut Sequence, engine: &mut impl Engine) {
         let (Some(seq), Some((leaf, len))) = (sequence.seq.take(), sequence.prefix) else { return };
         self.keep(leaf, seq, sequence, engine);
@@ -262,7 +262,7 @@ impl Kv {
         self.cache.settle();
     }
 
-    /// Takes everything from a sequence that has ended, running or parked. `keep`: its cells are good, others may use
+    /// Takes everything from a sequence that has ended, running or parked. `keep`: its KV entries are good, others may use
     /// them. The others have followed.
     pub(super) fn end(&mut self, sequence: &mut Sequence, keep: bool, engine: &mut impl Engine) {
         let prefix = sequence.prefix.take();
@@ -292,12 +292,12 @@ impl Kv {
         self.expectation += (sequence.generated as f32 - self.expectation) * EXPECTATION_WEIGHT;
     }
 
-    /// Copies the cells on the way to `leaf` that the sequence has and no page keeps.
+    /// Copies the KV entries on the way to `leaf` that the sequence has and no segment keeps.
     fn keep(&mut self, leaf: NodeId, seq: SeqId, sequence: &Sequence, engine: &mut impl Engine) {
         if self.reuse == Reuse::Whole {
             return;
         }
-        let bare = |piece: &Piece| piece.page.is_none() && piece.end <= sequence.done;
+        let bare = |piece: &Piece| piece.segment.is_none() && piece.end <= sequence.done;
         let pieces: Vec<Piece> = self.cache.tree.path(leaf).filter(bare).collect();
         for piece in pieces {
             if let Some(state) = engine.save(seq, piece.start..piece.end) {

@@ -1,4 +1,4 @@
-//! The order in which a generation's end is told and its cells are copied.
+//! The order in which a generation's end is told and its KV entries are copied.
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;

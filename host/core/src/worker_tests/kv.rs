@@ -142,7 +142,7 @@ fn a_request_parked_by_command_goes_on_unchanged_after_the_others() {
 }
 
 #[test]
-fn regression_a_first_token_in_common_keeps_no_page_warm() {
+fn regression_a_first_token_in_common_keeps_no_segment_warm() {
     let prompt = |i: u64| format!("^{} and some more words that are long enough", (b'A' + i as u8) as char);
     let cache = PrefixCache::new(3 * 4 * prompt(0).len() as u64);
     let mut bench = Bench::with(LIMITS, Arc::new(Native), Reserve::Full, cache);
@@ -166,7 +166,7 @@ fn a_held_request_waits_until_it_is_released_and_nobody_for_it() {
     bench.command(Command::Hold { id: RequestId(1) });
     bench.command(Command::Hold { id: RequestId(99) });
     bench.run();
-    assert!(bench.results()[&1].1.is_none(), "it holds no cells and is not over");
+    assert!(bench.results()[&1].1.is_none(), "it holds no KV entries and is not over");
     assert!(bench.worker.facts().kv_free == LIMITS.kv_tokens, "others may come");
     bench.begin(request(3));
     bench.run();

@@ -1,4 +1,4 @@
-//! A directory of segment files: its key, its lock, what lies in it.
+//! A directory of data files: its key, its lock, what lies in it.
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -39,13 +39,13 @@ impl Directory {
         Ok(Self { path: path.to_owned(), key, _lock: lock })
     }
 
-    pub(super) fn segment(&self, number: u64) -> PathBuf {
-        segment(&self.path, number)
+    pub(super) fn data_file(&self, number: u64) -> PathBuf {
+        data_file(&self.path, number)
     }
 }
 
-pub(super) fn segment(directory: &Path, number: u64) -> PathBuf {
-    directory.join(format!("pages-{number:06}.seg"))
+pub(super) fn data_file(directory: &Path, number: u64) -> PathBuf {
+    directory.join(format!("segments-{number:06}.data"))
 }
 
 /// The directory's key; a missing or short one is made anew, which makes everything written before worthless.
@@ -65,13 +65,13 @@ pub(super) fn read_key(path: &Path) -> Option<Key> {
     fs::read(path).ok()?.try_into().ok()
 }
 
-/// Numbers of the segments in a directory, oldest first.
-pub(super) fn segments(directory: &Path) -> std::io::Result<Vec<u64>> {
+/// Numbers of the data files in a directory, oldest first.
+pub(super) fn data_files(directory: &Path) -> std::io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(directory)? {
         let name = entry?.file_name();
         let number =
-            name.to_str().and_then(|name| name.strip_prefix("pages-")?.strip_suffix(".seg")?.parse::<u64>().ok());
+            name.to_str().and_then(|name| name.strip_prefix("segments-")?.strip_suffix(".data")?.parse::<u64>().ok());
         numbers.extend(number);
     }
     numbers.sort_unstable();
@@ -90,7 +90,7 @@ pub(super) fn map(path: &Path) -> std::io::Result<Option<Mmap>> {
     unsafe { Mmap::map(&file) }.map(Some)
 }
 
-/// The good records at the front of a segment, each with its offset, and where they end.
+/// The good records at the front of a data file, each with its offset, and where they end.
 pub(super) fn scan(key: &Key, bytes: &[u8]) -> (Vec<(u64, Header)>, u64) {
     let (mut found, mut at) = (Vec::new(), 0u64);
     while let Some(header) = record::parse(key, &bytes[at as usize..]) {

@@ -10,10 +10,10 @@ use super::record;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheReport {
     pub path: PathBuf,
-    pub segments: u64,
+    pub data_files: u64,
     pub bytes: u64,
-    pub pages: u64,
-    /// Positions that the pages hold together.
+    pub segments: u64,
+    /// Positions that the segments hold together.
     pub tokens: u64,
     /// What cannot be used, in words; empty if all is good.
     pub damage: Vec<String>,
@@ -46,23 +46,23 @@ fn report_one(path: &Path, states: bool) -> Result<CacheReport, DiskError> {
         let path = path.to_owned();
         move |source| DiskError::Io { verb: "read", path, source }
     };
-    let numbers = directory::segments(path).map_err(failed(path))?;
+    let numbers = directory::data_files(path).map_err(failed(path))?;
     let mut report = CacheReport {
         path: path.to_owned(),
-        segments: numbers.len() as u64,
+        data_files: numbers.len() as u64,
         bytes: 0,
-        pages: 0,
+        segments: 0,
         tokens: 0,
         damage: Vec::new(),
     };
     let Some(key) = directory::read_key(&path.join("key")) else {
         if !numbers.is_empty() {
-            report.damage.push("the key is missing or damaged: no page can be used".to_owned());
+            report.damage.push("the key is missing or damaged: no segment can be used".to_owned());
         }
         return Ok(report);
     };
     for number in numbers {
-        let file = directory::segment(path, number);
+        let file = directory::data_file(path, number);
         let map = directory::map(&file).map_err(failed(&file))?;
         let bytes = map.as_deref().unwrap_or_default();
         report.bytes += bytes.len() as u64;
@@ -76,17 +76,17 @@ fn report_one(path: &Path, states: bool) -> Result<CacheReport, DiskError> {
             let from = (at + header.state_at) as usize;
             let state = &bytes[from..from + header.state_len as usize];
             if states && !record::is_intact(&key, state, &header.state_sum) {
-                report.damage.push(format!("{name}: the state of the page at byte {at} was changed"));
+                report.damage.push(format!("{name}: the state of the segment at byte {at} was changed"));
                 continue;
             }
-            report.pages += 1;
+            report.segments += 1;
             report.tokens += (header.info.tokens.len() as u64).saturating_sub(header.info.start.into());
         }
     }
     Ok(report)
 }
 
-/// Removes all pages below `dir`; how many directories that were.
+/// Removes all segments below `dir`; how many directories that were.
 ///
 /// # Errors
 /// A directory that a server uses, or a file that cannot be removed.

@@ -1,4 +1,4 @@
-//! A page as it lies in a segment file.
+//! A segment as it lies in a data file.
 //!
 //! All numbers are little-endian. A record is, in this order:
 //!
@@ -15,12 +15,12 @@
 //! Nothing of a record is believed before its checksum fits.
 use blake3::Hash;
 use camshaft_core::ids::{TenantId, Token};
-use camshaft_core::pages::{Namespace, PageInfo};
+use camshaft_core::segments::{Namespace, SegmentInfo};
 
 const MAGIC: &[u8; 8] = b"CAMSKV01";
 const FIXED: usize = 8 + 4 + 8;
 const SUM: usize = 32;
-/// No page is described in more, none has more state; both bound what a damaged length can ask for.
+/// No segment is described in more, none has more state; both bound what a damaged length can ask for.
 const DESCRIPTION_MAX: usize = 64 << 20;
 const STATE_MAX: u64 = 1 << 40;
 
@@ -30,7 +30,7 @@ pub(super) type Key = [u8; 32];
 /// A record's header, which fits its checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
-    pub(super) info: PageInfo,
+    pub(super) info: SegmentInfo,
     /// Bytes before the state.
     pub(super) state_at: u64,
     pub(super) state_len: u64,
@@ -44,7 +44,7 @@ impl Header {
     }
 }
 
-fn describe(info: &PageInfo) -> Option<Vec<u8>> {
+fn describe(info: &SegmentInfo) -> Option<Vec<u8>> {
     let tenant = match &info.namespace {
         Namespace::Tenant(tenant) => tenant.as_str(),
         Namespace::Shared => "",
@@ -58,8 +58,8 @@ fn describe(info: &PageInfo) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// What goes before the state; `None` for a page that cannot be described.
-pub(super) fn head(key: &Key, info: &PageInfo, state: &[u8]) -> Option<Vec<u8>> {
+/// What goes before the state; `None` for a segment that cannot be described.
+pub(super) fn head(key: &Key, info: &SegmentInfo, state: &[u8]) -> Option<Vec<u8>> {
     let description = describe(info).filter(|description| description.len() <= DESCRIPTION_MAX)?;
     let mut out = Vec::with_capacity(FIXED + description.len() + 2 * SUM);
     out.extend(MAGIC);
@@ -122,7 +122,7 @@ pub(super) fn parse(key: &Key, bytes: &[u8]) -> Option<Header> {
     let tokens = tokens.chunks_exact(4).map(|b| Token(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect();
     let namespace = if shared { Namespace::Shared } else { Namespace::Tenant(TenantId::from(tenant)) };
     let state_at = (FIXED + description_len + 2 * SUM) as u64;
-    Some(Header { info: PageInfo { namespace, tokens, start }, state_at, state_len, state_sum })
+    Some(Header { info: SegmentInfo { namespace, tokens, start }, state_at, state_len, state_sum })
 }
 
 /// Whether the state is what was written.

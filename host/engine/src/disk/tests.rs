@@ -2,7 +2,7 @@ use std::fs;
 use std::path::Path;
 
 use camshaft_core::ids::{TenantId, Token};
-use camshaft_core::pages::Namespace;
+use camshaft_core::segments::Namespace;
 use proptest::prelude::*;
 
 use super::*;
@@ -12,47 +12,47 @@ fn options(dir: &Path, capacity_bytes: u64) -> DiskOptions {
     DiskOptions { dir: dir.to_owned(), capacity_bytes, layout }
 }
 
-fn info(n: u32) -> PageInfo {
+fn info(n: u32) -> SegmentInfo {
     let tokens: Vec<Token> = (0..10 + n).map(|i| Token(i * n)).collect();
-    PageInfo { namespace: Namespace::Tenant(TenantId::from("t")), tokens: tokens.into(), start: n }
+    SegmentInfo { namespace: Namespace::Tenant(TenantId::from("t")), tokens: tokens.into(), start: n }
 }
 
 fn state(n: u32) -> Arc<[u8]> {
     (0..200 + n).map(|i| (i * 31 + n) as u8).collect()
 }
 
-/// Writes pages 0 to `count` and closes the tier.
+/// Writes segments 0 to `count` and closes the tier.
 fn filled(dir: &Path, count: u32) {
     let (mut tier, found) = DiskTier::open(&options(dir, 1 << 20)).unwrap();
     assert!(found.is_empty());
-    (0..count).for_each(|n| tier.put(PageId(n.into()), &info(n), &state(n)));
+    (0..count).for_each(|n| tier.put(SegmentId(n.into()), &info(n), &state(n)));
     for n in 0..count {
-        assert_eq!(tier.get(PageId(n.into())).as_deref(), Some(&state(n)[..]), "also before it is written");
+        assert_eq!(tier.get(SegmentId(n.into())).as_deref(), Some(&state(n)[..]), "also before it is written");
     }
 }
 
-fn segment_file(dir: &Path) -> PathBuf {
+fn data_file(dir: &Path) -> PathBuf {
     let layout = fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();
-    directory::segment(&layout, directory::segments(&layout).unwrap()[0])
+    directory::data_file(&layout, directory::data_files(&layout).unwrap()[0])
 }
 
 #[test]
-fn pages_are_there_after_a_restart() {
+fn segments_are_there_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path(), 5);
     let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
     assert_eq!(found.len(), 5);
-    for (n, (page, found)) in (0..).zip(found) {
-        assert_eq!((found, tier.get(page).as_deref()), (info(n), Some(&state(n)[..])));
+    for (n, (segment, found)) in (0..).zip(found) {
+        assert_eq!((found, tier.get(segment).as_deref()), (info(n), Some(&state(n)[..])));
     }
-    let shared = PageInfo { namespace: Namespace::Shared, ..info(9) };
-    tier.put(PageId(77), &shared, &state(9));
+    let shared = SegmentInfo { namespace: Namespace::Shared, ..info(9) };
+    tier.put(SegmentId(77), &shared, &state(9));
     drop(tier);
     let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
     assert_eq!((found.len(), &found[5].1), (6, &shared));
     assert_eq!(tier.get(found[5].0).as_deref(), Some(&state(9)[..]));
     let report = report(dir.path(), true).unwrap();
-    assert_eq!((report[0].pages, report[0].segments, report[0].damage.len()), (6, 2, 0));
+    assert_eq!((report[0].segments, report[0].data_files, report[0].damage.len()), (6, 2, 0));
 }
 
 #[test]
@@ -71,48 +71,48 @@ fn another_layout_finds_nothing_and_a_second_process_is_refused() {
 }
 
 #[test]
-fn the_oldest_segment_goes_when_the_bound_is_passed_and_its_pages_are_named() {
+fn the_oldest_data_file_goes_when_the_bound_is_passed_and_its_segments_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let (mut tier, _) = DiskTier::open_with(&options(dir.path(), 2000), 700).unwrap();
     let mut lost = Vec::new();
     for n in 0..30 {
-        tier.put(PageId(n), &info(1), &state(1));
+        tier.put(SegmentId(n), &info(1), &state(1));
     }
     drop(tier.jobs.take());
     tier.thread.take().unwrap().join().unwrap();
     tier.lost(&mut lost);
-    let bytes: u64 = fs::read_dir(segment_file(dir.path()).parent().unwrap())
+    let bytes: u64 = fs::read_dir(data_file(dir.path()).parent().unwrap())
         .unwrap()
         .map(|entry| entry.unwrap())
-        .filter(|entry| entry.file_name().to_string_lossy().ends_with(".seg"))
+        .filter(|entry| entry.file_name().to_string_lossy().ends_with(".data"))
         .map(|entry| entry.metadata().unwrap().len())
         .sum();
     assert!(bytes <= 2000 && bytes > 1000, "{bytes}");
-    let kept: Vec<u64> = (0..30).filter(|&n| tier.get(PageId(n)).is_some()).collect();
+    let kept: Vec<u64> = (0..30).filter(|&n| tier.get(SegmentId(n)).is_some()).collect();
     assert_eq!(kept.len() + lost.len(), 30);
-    assert!(kept.contains(&29) && lost.contains(&PageId(0)));
+    assert!(kept.contains(&29) && lost.contains(&SegmentId(0)));
     // One that is larger than the bound is not kept at all.
     let (mut tier, _) = DiskTier::open_with(&options(&dir.path().join("small"), 100), 700).unwrap();
-    tier.put(PageId(0), &info(1), &state(1));
+    tier.put(SegmentId(0), &info(1), &state(1));
     drop(tier.jobs.take());
     tier.thread.take().unwrap().join().unwrap();
     lost.clear();
     tier.lost(&mut lost);
-    assert_eq!((lost, tier.get(PageId(0))), (vec![PageId(0)], None));
+    assert_eq!((lost, tier.get(SegmentId(0))), (vec![SegmentId(0)], None));
 }
 
 #[test]
-fn a_disk_that_cannot_be_written_costs_pages_and_nothing_else() {
+fn a_disk_that_cannot_be_written_costs_segments_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let (mut tier, _) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
     // Root may write anywhere, so the directory goes away altogether.
     fs::remove_dir_all(dir.path()).unwrap();
-    tier.put(PageId(0), &info(0), &state(0));
+    tier.put(SegmentId(0), &info(0), &state(0));
     drop(tier.jobs.take());
     tier.thread.take().unwrap().join().unwrap();
     let mut lost = Vec::new();
     tier.lost(&mut lost);
-    assert_eq!(lost, [PageId(0)]);
+    assert_eq!(lost, [SegmentId(0)]);
     let file = tempfile::NamedTempFile::new().unwrap();
     assert!(matches!(DiskTier::open(&options(file.path(), 1)), Err(DiskError::Io { .. })));
 }
@@ -121,7 +121,7 @@ fn a_disk_that_cannot_be_written_costs_pages_and_nothing_else() {
 fn without_its_key_nothing_is_believed() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path(), 3);
-    fs::write(segment_file(dir.path()).with_file_name("key"), [7; 32]).unwrap();
+    fs::write(data_file(dir.path()).with_file_name("key"), [7; 32]).unwrap();
     assert!(DiskTier::open(&options(dir.path(), 1 << 20)).unwrap().1.is_empty());
     assert!(!report(dir.path(), true).unwrap()[0].damage.is_empty());
 }
@@ -132,7 +132,7 @@ proptest! {
     fn whatever_is_changed_or_cut_off_is_never_handed_out(place in any::<prop::sample::Index>(), bit in 0u8..8, cut in any::<bool>()) {
         let dir = tempfile::tempdir().unwrap();
         filled(dir.path(), 6);
-        let path = segment_file(dir.path());
+        let path = data_file(dir.path());
         let mut bytes = fs::read(&path).unwrap();
         let at = place.index(bytes.len());
         let longest_record = bytes.len() as u64 / 6 + 100;
@@ -141,9 +141,9 @@ proptest! {
         let damaged = report(dir.path(), true).unwrap().remove(0);
         let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
         let mut good = 0;
-        for (n, (page, found)) in (0..).zip(&found) {
+        for (n, (segment, found)) in (0..).zip(&found) {
             prop_assert_eq!(found, &info(n));
-            match tier.get(*page) {
+            match tier.get(*segment) {
                 Some(read) => {
                     prop_assert_eq!(&read[..], &state(n)[..]);
                     good += 1;
@@ -151,12 +151,12 @@ proptest! {
                 None => prop_assert!(!cut),
             }
         }
-        prop_assert_eq!(good, damaged.pages);
+        prop_assert_eq!(good, damaged.segments);
         // Cut between two records, the file is whole again.
         prop_assert!(good < 6 && (cut || !damaged.damage.is_empty()));
-        // Everything before the damage is kept, and new pages are.
+        // Everything before the damage is kept, and new segments are.
         prop_assert!(good >= at as u64 / longest_record, "{good} before {at}");
-        tier.put(PageId(100), &info(8), &state(8));
+        tier.put(SegmentId(100), &info(8), &state(8));
         drop(tier);
         let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
         let last = found.last().unwrap();

@@ -1,0 +1,54 @@
+//! `camshaft cache`: what lies on disk, without a server.
+use std::fmt::Write as _;
+use std::path::Path;
+
+use camshaft_engine::disk::{self, DiskError};
+
+use crate::check::print;
+use crate::error::ServerError;
+
+fn from_disk(error: DiskError) -> ServerError {
+    match error {
+        DiskError::Io { ref path, ref source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            ServerError::MissingInput { path: path.clone(), why: error.to_string() }
+        }
+        DiskError::InUse(_) => ServerError::Config(format!("{error}: stop the server first")),
+        error => ServerError::internal("look at the cache", error),
+    }
+}
+
+/// `camshaft cache stats` and, with the states read too, `camshaft cache verify`.
+pub(crate) fn report(dir: &Path, verify: bool) -> Result<(), ServerError> {
+    let mut out = String::new();
+    let mut bad = 0;
+    for one in disk::report(dir, verify).map_err(from_disk)? {
+        let _ = writeln!(
+            out,
+            "{}: {} segments, {} tokens, {} bytes in {} data files",
+            one.path.display(),
+            one.segments,
+            one.tokens,
+            one.bytes,
+            one.data_files
+        );
+        bad += one.damage.len();
+        for damage in one.damage {
+            let _ = writeln!(out, "  {damage}");
+        }
+    }
+    if out.is_empty() {
+        let _ = writeln!(out, "{}: nothing is kept here", dir.display());
+    }
+    print(&out)?;
+    match bad {
+        0 => Ok(()),
+        count if verify => Err(ServerError::BadData(format!("{count} damaged places; what they held is recomputed"))),
+        _ => Ok(()),
+    }
+}
+
+/// `camshaft cache clear`.
+pub(crate) fn clear(dir: &Path) -> Result<(), ServerError> {
+    let count = disk::clear(dir).map_err(from_disk)?;
+    print(&format!("removed {count} caches below {}\n", dir.display()))
+}

@@ -1,0 +1,44 @@
+//! Each worker's share of the prefix cache.
+use std::time::Duration;
+
+use camshaft_core::cache::PrefixCache;
+use camshaft_core::ids::WorkerId;
+use camshaft_engine::disk::{DiskOptions, DiskTier, Layout};
+use camshaft_engine::{EngineOptions, LoadedModel};
+
+use crate::config::{CacheConfig, DiskConfig};
+
+/// An equal share for every worker, since each keeps its own segments.
+#[derive(Debug, Clone)]
+pub(crate) struct CachePlan {
+    pub(crate) ram_bytes: u64,
+    session_ttl: Duration,
+    pub(crate) disk: Option<DiskConfig>,
+}
+
+impl CachePlan {
+    pub(crate) fn of(config: &CacheConfig, workers: u64) -> Self {
+        let workers = workers.max(1);
+        let disk = config.disk.clone().map(|disk| DiskConfig { bytes: disk.bytes / workers, ..disk });
+        Self { ram_bytes: config.ram_bytes / workers, session_ttl: config.session_ttl, disk }
+    }
+
+    /// A worker's cache, with what an earlier process left on disk. A disk that cannot be used costs its tier, no more.
+    pub(crate) fn open(&self, model: &LoadedModel, options: &EngineOptions, worker: WorkerId) -> PrefixCache {
+        let cache = PrefixCache::new(self.ram_bytes).with_session_ttl(self.session_ttl);
+        let (Some(config), Some(identity)) = (&self.disk, model.identity()) else { return cache };
+        let context = format!("{}|worker {worker}", options.state_layout());
+        let layout = Layout { model: identity.to_owned(), context };
+        let opened = DiskTier::open(&DiskOptions { dir: config.dir.clone(), capacity_bytes: config.bytes, layout });
+        match opened {
+            Ok((tier, segments)) => {
+                tracing::info!(segments = segments.len(), %worker, dir = %config.dir.display(), "prefixes found on disk");
+                cache.with_cold(Box::new(tier), segments)
+            }
+            Err(error) => {
+                tracing::warn!(%error, %worker, "no prefixes are kept on disk");
+                cache
+            }
+        }
+    }
+}
