@@ -10,14 +10,15 @@ use camshaft_core::policy::{
 };
 use serde_json::Value;
 
-use crate::api::{Api, ApiLimits, ApiOptions};
-use crate::auth::Caller;
-use crate::backend::{Backend, Model};
-use crate::control::{Control, Reloaded};
-use crate::quota::LocalQuotas;
-use crate::readiness::Readiness;
-use crate::request::{Context, Endpoint};
-use crate::{body, sse};
+use crate::flow::api::{Api, ApiLimits, ApiOptions};
+use crate::flow::backend::{Backend, Model};
+use crate::flow::control::{Control, Reloaded};
+use crate::flow::quota::LocalQuotas;
+use crate::flow::readiness::Readiness;
+use crate::flow::request::{Context, Endpoint};
+use crate::http::auth::Caller;
+use crate::http::body;
+use crate::wire::sse;
 
 /// Nobody decides anything.
 #[derive(Debug)]

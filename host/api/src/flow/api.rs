@@ -1,0 +1,221 @@
+//! What all handlers share: models with their compiled templates, policies, limits, metrics.
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use camshaft_core::ids::RequestId;
+use camshaft_core::policy::Policies;
+use crossbeam_channel::Sender;
+use tokio::sync::watch;
+
+use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage};
+use crate::flow::control::Control;
+use crate::flow::metrics::Metrics;
+use crate::flow::quota::QuotaStore;
+use crate::flow::readiness::Readiness;
+use crate::flow::template::ChatTemplate;
+use crate::http::auth::Caller;
+use crate::wire::error::ApiError;
+use crate::wire::fields::Fields;
+
+/// Bounds that the operator sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ApiLimits {
+    /// Bytes of a request body; past it 413.
+    pub body_bytes: usize,
+    /// Tokens that one choice may generate; a request for more is refused with 400, one that names no number gets this.
+    pub max_tokens: u32,
+    /// How long a request may wait for its first token unless it says so itself; past it 504.
+    pub timeout: Duration,
+    /// The longest that a request may ask for.
+    pub max_timeout: Duration,
+}
+
+/// What an [`Api`] is made of.
+#[derive(Debug)]
+pub struct ApiOptions {
+    pub models: Vec<Model>,
+    pub policies: Arc<dyn Policies>,
+    /// Where metrics are registered and what `/metrics` renders.
+    pub registry: prometheus::Registry,
+    pub limits: ApiLimits,
+    pub readiness: Arc<Readiness>,
+    /// Who keeps the tenants' accounts.
+    pub quotas: Arc<dyn QuotaStore>,
+    pub control: Arc<dyn Control>,
+    /// Also exports the main gauges under the names that vLLM gives them.
+    pub vllm_aliases: bool,
+}
+
+/// The HTTP surface's state, shared by both routers.
+pub struct Api {
+    pub models: Vec<Model>,
+    pub policies: Arc<dyn Policies>,
+    pub registry: prometheus::Registry,
+    limits: ArcSwap<ApiLimits>,
+    pub readiness: Arc<Readiness>,
+    pub(crate) quotas: Arc<dyn QuotaStore>,
+    pub(crate) control: Arc<dyn Control>,
+    pub(crate) vllm_aliases: bool,
+    pub(crate) metrics: Metrics,
+    /// True once the streams that still run are to end.
+    cut: watch::Sender<bool>,
+    served: Vec<Arc<Served>>,
+    next_request: AtomicU64,
+}
+
+/// A model with what requests need of it.
+#[derive(Debug)]
+pub(crate) struct Served {
+    pub(crate) model: Model,
+    pub(crate) template: ChatTemplate,
+    /// `system_fingerprint`: changes with the weights and the server's version.
+    pub(crate) fingerprint: String,
+}
+
+impl fmt::Debug for Api {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Api").field("models", &self.models).field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Api {
+    /// Compiles the models' chat templates and registers the metrics.
+    ///
+    /// # Errors
+    /// A chat template that does not compile, two models of one name, or a registry that has these metrics already.
+    pub fn new(options: ApiOptions) -> Result<Arc<Self>, ApiError> {
+        let ApiOptions { models, policies, registry, limits, readiness, quotas, control, vllm_aliases } = options;
+        let metrics = Metrics::register(&registry)?;
+        let mut served: Vec<Arc<Served>> = Vec::with_capacity(models.len());
+        for model in &models {
+            if served.iter().any(|other| other.model.id == model.id) {
+                return Err(ApiError::DuplicateModel(model.id.clone()));
+            }
+            // Its series are there from the beginning, at zero.
+            metrics.of_model(&model.id);
+            served.push(Arc::new(Served::new(model)?));
+        }
+        let next_request = AtomicU64::new(1);
+        let cut = watch::Sender::new(false);
+        let limits = ArcSwap::from_pointee(limits);
+        Ok(Arc::new(Self {
+            models,
+            policies,
+            registry,
+            limits,
+            readiness,
+            quotas,
+            control,
+            vllm_aliases,
+            metrics,
+            cut,
+            served,
+            next_request,
+        }))
+    }
+
+    /// The bounds in force.
+    pub fn limits(&self) -> ApiLimits {
+        **self.limits.load()
+    }
+
+    /// Bounds for requests that come from now on.
+    pub fn set_limits(&self, limits: ApiLimits) {
+        self.limits.store(Arc::new(limits));
+    }
+
+    /// Ends every generation: clients whose stream has begun get an error frame, the others an error, even where a worker
+    /// does not come back from a step.
+    pub fn cut_streams(&self) {
+        self.cut.send_replace(true);
+        for model in &self.models {
+            let Backend::Generate(pool) = &model.backend else { continue };
+            // A pool that is gone has nothing to cut; one that is overloaded is cut by the process's end.
+            let _ = pool.try_send(PoolMessage::Stop);
+        }
+    }
+
+    /// Becomes true when generations are to end.
+    pub(crate) fn cut(&self) -> watch::Receiver<bool> {
+        self.cut.subscribe()
+    }
+
+    /// An id for one generation, unique in the process.
+    pub(crate) fn next_request(&self) -> RequestId {
+        RequestId(self.next_request.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn find(&self, id: &str) -> Option<&Arc<Served>> {
+        self.served.iter().find(|served| served.model.id == id)
+    }
+
+    /// The model that a body's `model` names; without a name the only one that is served.
+    ///
+    /// # Errors
+    /// 400 without a name where there are several, 404 for an unknown one, 403 for one that the caller may not use.
+    pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<&Arc<Served>, ApiError> {
+        match (fields.text("model")?, &self.models[..]) {
+            (Some(id), _) => self.model_for(id, caller),
+            (None, [only]) => self.model_for(&only.id, caller),
+            (None, _) => {
+                fields.require("model")?;
+                self.model_for("", caller)
+            }
+        }
+    }
+
+    /// # Errors
+    /// As [`Api::model_of`].
+    pub(crate) fn model_for(&self, id: &str, caller: &Caller) -> Result<&Arc<Served>, ApiError> {
+        let served = self.find(id).ok_or_else(|| ApiError::UnknownModel(id.to_owned()))?;
+        match caller.principal.may_use(id) {
+            true => Ok(served),
+            false => Err(ApiError::ModelForbidden(id.to_owned())),
+        }
+    }
+}
+
+impl Served {
+    /// The channel into the pool of a model that generates.
+    ///
+    /// # Errors
+    /// 400 for one that embeds.
+    pub(crate) fn pool(&self) -> Result<&Sender<PoolMessage>, ApiError> {
+        match &self.model.backend {
+            Backend::Generate(pool) => Ok(pool),
+            Backend::Embed(_) => {
+                let id = &self.model.id;
+                Err(ApiError::param("model", format!("the model {id} embeds texts; it generates none")))
+            }
+        }
+    }
+
+    /// # Errors
+    /// 400 for a model that generates.
+    pub(crate) fn embedder(&self) -> Result<&EmbedBackend, ApiError> {
+        match &self.model.backend {
+            Backend::Embed(embedder) => Ok(embedder),
+            Backend::Generate(_) => {
+                let id = &self.model.id;
+                Err(ApiError::param("model", format!("the model {id} is not served for embeddings")))
+            }
+        }
+    }
+
+    fn new(model: &Model) -> Result<Self, ApiError> {
+        let template = ChatTemplate::compile(&model.info)
+            .map_err(|source| ApiError::ChatTemplate { model: model.id.clone(), source })?;
+        if model.info.chat_template.is_none() {
+            tracing::info!(
+                model = model.id,
+                "the model has no chat template: chats are rendered as `role: content` lines"
+            );
+        }
+        let weights = model.info.sha256.as_deref().and_then(|digest| digest.get(..12)).unwrap_or("unhashed");
+        let fingerprint = format!("fp_{weights}_{}", env!("CARGO_PKG_VERSION"));
+        Ok(Self { model: model.clone(), template, fingerprint })
+    }
+}

@@ -1,0 +1,288 @@
+//! Generations in flight: submitted to the pool, their events merged, measured and cancelled together.
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use camshaft_core::message::{Delta, Event, FinishReason, Start, Usage};
+use crossbeam_channel::{Sender, TrySendError};
+use tokio::sync::{mpsc, watch};
+
+use crate::flow::api::Api;
+use crate::flow::backend::{PoolMessage, STREAM_EVENTS, Submission};
+use crate::flow::metrics::ModelMetrics;
+use crate::flow::quota::Grant;
+use crate::flow::request::{GenerationRequest, Prompt};
+use crate::flow::trace::Stages;
+use crate::http::auth::Caller;
+use crate::http::observe::Exchange;
+use crate::wire::error::ApiError;
+
+/// All choices of one request. Dropping it cancels those that still run.
+#[derive(Debug)]
+pub(crate) struct Running {
+    choices: Vec<Choice>,
+    pool: Sender<PoolMessage>,
+    /// True when the server cuts what still runs.
+    cut: watch::Receiver<bool>,
+    /// Where the next look for an event begins, so that no choice starves the others.
+    turn: usize,
+    /// Choices of each prompt: the first one reports how much of the prompt was cached.
+    n: usize,
+    prompt_tokens: u64,
+    first_token_seen: bool,
+    metrics: ModelMetrics,
+    exchange: Arc<Exchange>,
+    grant: Option<Grant>,
+}
+
+#[derive(Debug)]
+struct Choice {
+    /// `None` once it has ended.
+    events: Option<mpsc::Receiver<Event>>,
+    usage: Usage,
+    last_token: Option<Instant>,
+    started: bool,
+    /// Tokens that came, known before the end.
+    drawn: u32,
+    stages: Stages,
+}
+
+/// What a choice did.
+#[derive(Debug)]
+pub(crate) enum Output {
+    /// It waits, and is the first, second, … in line.
+    Queued(u32),
+    Started,
+    Delta(Delta),
+    Finished(FinishReason),
+}
+
+/// Tokens of a whole request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Totals {
+    pub(crate) prompt_tokens: u64,
+    pub(crate) cached_tokens: u64,
+    pub(crate) generated_tokens: u64,
+    /// Of the generated ones: guessed ahead, rightly and wrongly.
+    pub(crate) accepted_tokens: u64,
+    pub(crate) rejected_tokens: u64,
+}
+
+impl Running {
+    /// Hands every choice to the model's pool.
+    ///
+    /// # Errors
+    /// 503 if the pool's channel is full or closed; what was submitted by then is cancelled.
+    pub(crate) fn submit(
+        api: &Api,
+        caller: &Caller,
+        request: &GenerationRequest,
+        exchange: Arc<Exchange>,
+    ) -> Result<Self, ApiError> {
+        let prompt_tokens = request.prompt_tokens();
+        let grant = Grant::take(&api.quotas, &caller.principal, request.most_tokens())?;
+        let grant = grant.map(|(grant, standings)| {
+            exchange.set_standings(standings);
+            grant
+        });
+        exchange.set_prompt_tokens(prompt_tokens);
+        let model = &request.served.model;
+        let mut running = Self {
+            choices: Vec::new(),
+            pool: request.served.pool()?.clone(),
+            cut: api.cut(),
+            turn: 0,
+            n: request.settings.n as usize,
+            prompt_tokens,
+            first_token_seen: false,
+            metrics: api.metrics.of_model(&model.id),
+            exchange,
+            grant,
+        };
+        for (index, prompt) in (0..).zip(request.choices()) {
+            let (sender, events) = mpsc::channel(STREAM_EVENTS);
+            let submission = Submission {
+                start: start(api, caller, request, (index, prompt)),
+                priority: caller.principal.priority,
+                weight: caller.principal.weight,
+                accepted: running.exchange.started(),
+                queue_share: caller.principal.quotas.queue_share,
+                timeout: Some(request.settings.timeout.unwrap_or(api.limits().timeout)),
+                events: sender,
+                policies: caller.policies.clone(),
+            };
+            let usage = Usage { prompt_tokens: prompt.tokens.len() as u32, ..Usage::default() };
+            let stages = Stages::queued(running.exchange.span(), index);
+            running.choices.push(Choice {
+                events: Some(events),
+                usage,
+                last_token: None,
+                started: false,
+                drawn: 0,
+                stages,
+            });
+            running.pool.try_send(PoolMessage::Submit(Box::new(submission))).map_err(|error| match error {
+                TrySendError::Full(_) => ApiError::Overloaded,
+                TrySendError::Disconnected(_) => ApiError::PoolGone,
+            })?;
+        }
+        Ok(running)
+    }
+
+    /// The next thing that any choice does, with the choice's index; `None` when all have ended. Nothing is lost if the
+    /// future is dropped.
+    pub(crate) async fn next(&mut self) -> Option<(usize, Result<Output, ApiError>)> {
+        loop {
+            let Self { choices, turn, cut, .. } = self;
+            let (index, event) = tokio::select! {
+                // What has come already goes out first.
+                biased;
+                event = poll_fn(|cx| poll_event(choices, turn, cx)) => event?,
+                Ok(_) = cut.wait_for(|&cut| cut) => return Some((0, Err(ApiError::Draining))),
+            };
+            if let Some(output) = self.take(index, event) {
+                return Some((index, output));
+            }
+        }
+    }
+
+    /// Complete when all choices have finished.
+    pub(crate) fn totals(&self) -> Totals {
+        let sum = |of: fn(&Usage) -> u32| self.choices.iter().map(|choice| u64::from(of(&choice.usage))).sum();
+        let firsts = self.choices.iter().step_by(self.n.max(1));
+        Totals {
+            prompt_tokens: self.prompt_tokens,
+            cached_tokens: firsts.map(|choice| u64::from(choice.usage.cached_tokens)).sum(),
+            generated_tokens: sum(|usage| usage.generated_tokens),
+            accepted_tokens: sum(|usage| usage.accepted_tokens),
+            rejected_tokens: sum(|usage| usage.drafted_tokens.saturating_sub(usage.accepted_tokens)),
+        }
+    }
+
+    /// Tokens that count against quotas so far: a prompt once its first choice has begun, and what was drawn.
+    fn used(&self) -> u64 {
+        let prompts = self.choices.iter().step_by(self.n.max(1)).filter(|choice| choice.started);
+        let drawn = |choice: &Choice| u64::from(choice.usage.generated_tokens.max(choice.drawn));
+        prompts.map(|choice| u64::from(choice.usage.prompt_tokens)).sum::<u64>()
+            + self.choices.iter().map(drawn).sum::<u64>()
+    }
+
+    /// Accounts for an event; `None` if it is not for clients. Without an event the pool let go of the choice.
+    fn take(&mut self, index: usize, event: Option<Event>) -> Option<Result<Output, ApiError>> {
+        let choice = &mut self.choices[index];
+        match event {
+            Some(Event::Queued { position, .. }) => Some(Ok(Output::Queued(position))),
+            Some(Event::Started { cached_tokens, .. }) => {
+                choice.started = true;
+                choice.usage.cached_tokens = cached_tokens.min(choice.usage.prompt_tokens);
+                choice.stages.started(choice.usage.prompt_tokens, choice.usage.cached_tokens);
+                self.metrics.prompt_tokens.inc_by(u64::from(choice.usage.prompt_tokens));
+                self.metrics.prompt_tokens_cached.inc_by(u64::from(choice.usage.cached_tokens));
+                Some(Ok(Output::Started))
+            }
+            Some(Event::Delta { delta, .. }) => {
+                choice.drawn += delta.tokens;
+                choice.stages.decoding();
+                self.measure(index, delta.tokens);
+                Some(Ok(Output::Delta(delta)))
+            }
+            Some(Event::Finished { reason, usage, .. }) => {
+                choice.events = None;
+                choice.stages.ended(usage.generated_tokens);
+                choice.usage = Usage { cached_tokens: choice.usage.cached_tokens, ..usage };
+                self.exchange.add_generated_tokens(u64::from(usage.generated_tokens));
+                match reason {
+                    FinishReason::Cancelled => Some(Err(ApiError::Cancelled)),
+                    reason => Some(Ok(Output::Finished(reason))),
+                }
+            }
+            Some(Event::Failed { error, .. }) => {
+                choice.events = None;
+                Some(Err(error.into()))
+            }
+            Some(Event::Admitted { .. } | Event::Parked { .. } | Event::Progressed { .. } | Event::Facts(_)) => None,
+            None => {
+                choice.events = None;
+                Some(Err(ApiError::PoolGone))
+            }
+        }
+    }
+
+    fn measure(&mut self, index: usize, tokens: u32) {
+        if tokens == 0 {
+            return;
+        }
+        let now = Instant::now();
+        self.metrics.generated_tokens.inc_by(u64::from(tokens));
+        if !self.first_token_seen {
+            self.first_token_seen = true;
+            let waited = now.duration_since(self.exchange.started());
+            self.metrics.time_to_first_token.observe(waited.as_secs_f64());
+            self.metrics.recent.0.note(now, waited.as_secs_f64());
+            self.exchange.note_first_token();
+        }
+        if let Some(last) = self.choices[index].last_token.replace(now) {
+            let each = now.duration_since(last).as_secs_f64() / f64::from(tokens);
+            (0..tokens).for_each(|_| self.metrics.inter_token_latency.observe(each));
+            self.metrics.recent.1.note(now, each);
+        }
+    }
+}
+
+/// The next event of any choice, looked for from `turn` on; `None` when all have ended.
+fn poll_event(choices: &mut [Choice], turn: &mut usize, cx: &mut Context<'_>) -> Poll<Option<(usize, Option<Event>)>> {
+    let count = choices.len();
+    let mut open = false;
+    for step in 0..count {
+        let index = (*turn + step) % count;
+        let Some(events) = &mut choices[index].events else { continue };
+        open = true;
+        if let Poll::Ready(event) = events.poll_recv(cx) {
+            *turn = index + 1;
+            return Poll::Ready(Some((index, event)));
+        }
+    }
+    if open { Poll::Pending } else { Poll::Ready(None) }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let used = self.used();
+        if let Some(grant) = &mut self.grant {
+            grant.set_used(used);
+        }
+        let mut open = false;
+        for choice in &mut self.choices {
+            open |= choice.events.take().is_some();
+        }
+        if open {
+            // A full channel means that the pool is awake anyway.
+            let _ = self.pool.try_send(PoolMessage::Wake);
+        }
+    }
+}
+
+fn start(api: &Api, caller: &Caller, request: &GenerationRequest, (index, prompt): (u32, &Prompt)) -> Start {
+    let settings = &request.settings;
+    let mut params = settings.sampling.clone();
+    // Choices of one prompt differ; the same prompt alone or in a list of prompts draws the same.
+    params.seed = params.seed.wrapping_add(u64::from(index % settings.n));
+    Start {
+        id: api.next_request(),
+        model: request.served.model.id.clone(),
+        tenant: caller.principal.tenant.clone(),
+        namespace: caller.principal.namespace(),
+        session: settings.session.clone(),
+        priority: caller.principal.priority,
+        generation: caller.policies.generation(),
+        prompt: prompt.tokens.clone(),
+        params,
+        samplers: settings.samplers.clone(),
+        choice: index,
+        max_tokens: prompt.max_tokens,
+        stop: settings.stop.clone(),
+        ignore_eos: settings.ignore_eos,
+        logprobs: request.logprobs,
+    }
+}

@@ -1,0 +1,129 @@
+//! The series that the HTTP surface keeps.
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
+
+use crate::http::stats::Recent;
+
+/// Seconds, from 100 us up to two minutes.
+const BUCKETS: [f64; 19] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+    120.0,
+];
+
+#[derive(Debug, Clone)]
+pub(crate) struct Metrics {
+    pub(crate) requests: IntCounterVec,
+    pub(crate) request_duration: HistogramVec,
+    pub(crate) rejections: IntCounterVec,
+    time_to_first_token: HistogramVec,
+    inter_token_latency: HistogramVec,
+    prompt_tokens: IntCounterVec,
+    prompt_tokens_cached: IntCounterVec,
+    generated_tokens: IntCounterVec,
+    /// The latest times to first token, and between tokens, of each model.
+    recent: Arc<Mutex<HashMap<String, (Recent, Recent)>>>,
+}
+
+/// One model's series, resolved once per request so that tokens cost no look-up.
+#[derive(Debug, Clone)]
+pub(crate) struct ModelMetrics {
+    pub(crate) time_to_first_token: Histogram,
+    pub(crate) inter_token_latency: Histogram,
+    pub(crate) prompt_tokens: IntCounter,
+    pub(crate) prompt_tokens_cached: IntCounter,
+    pub(crate) generated_tokens: IntCounter,
+    pub(crate) recent: (Recent, Recent),
+}
+
+impl Metrics {
+    pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let counter = |name: &str, help: &str, labels: &[&str]| {
+            let counter = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let histogram = |name: &str, help: &str, label: &str| {
+            let histogram = HistogramVec::new(HistogramOpts::new(name, help).buckets(BUCKETS.to_vec()), &[label])?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok::<_, prometheus::Error>(histogram)
+        };
+        let metrics = Self {
+            requests: counter(
+                "camshaft_requests_total",
+                "HTTP requests by route and status (499: the client went away).",
+                &["endpoint", "status"],
+            )?,
+            request_duration: histogram(
+                "camshaft_request_duration_seconds",
+                "Time from the request's head to the end of its response.",
+                "endpoint",
+            )?,
+            rejections: counter(
+                "camshaft_rejections_total",
+                "Requests that were turned away, by reason.",
+                &["reason"],
+            )?,
+            time_to_first_token: histogram(
+                "camshaft_time_to_first_token_seconds",
+                "Time from a request's arrival to its first token.",
+                "model",
+            )?,
+            inter_token_latency: histogram(
+                "camshaft_inter_token_latency_seconds",
+                "Time between two tokens of one generation.",
+                "model",
+            )?,
+            prompt_tokens: counter(
+                "camshaft_prompt_tokens_total",
+                "Prompt tokens of started generations.",
+                &["model"],
+            )?,
+            prompt_tokens_cached: counter(
+                "camshaft_prompt_tokens_cached_total",
+                "Prompt tokens that were found in a prefix cache.",
+                &["model"],
+            )?,
+            generated_tokens: counter("camshaft_generated_tokens_total", "Tokens generated.", &["model"])?,
+            recent: Arc::default(),
+        };
+        for reason in Self::REASONS {
+            metrics.rejections.with_label_values(&[reason]);
+        }
+        Ok(metrics)
+    }
+
+    /// Reasons that a request is turned away for.
+    const REASONS: [&str; 11] = [
+        "auth",
+        "deadline",
+        "draining",
+        "model_not_allowed",
+        "not_ready",
+        "overloaded",
+        "policy",
+        "policy_fault",
+        "queue_full",
+        "quota",
+        "slow_reader",
+    ];
+
+    pub(crate) fn of_model(&self, model: &str) -> ModelMetrics {
+        let labels = [model];
+        ModelMetrics {
+            time_to_first_token: self.time_to_first_token.with_label_values(&labels),
+            inter_token_latency: self.inter_token_latency.with_label_values(&labels),
+            prompt_tokens: self.prompt_tokens.with_label_values(&labels),
+            prompt_tokens_cached: self.prompt_tokens_cached.with_label_values(&labels),
+            generated_tokens: self.generated_tokens.with_label_values(&labels),
+            recent: self.recent(model),
+        }
+    }
+
+    /// The latest latencies of a model: to the first token, and between tokens.
+    pub(crate) fn recent(&self, model: &str) -> (Recent, Recent) {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.entry(model.to_owned()).or_default().clone()
+    }
+}

@@ -1,0 +1,69 @@
+//! OpenAI's response shapes.
+pub(crate) mod chunks;
+mod logprobs;
+mod usage;
+pub(crate) mod whole;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use camshaft_core::message::FinishReason;
+use serde::Serialize;
+
+use crate::flow::request::{Endpoint, GenerationRequest};
+use usage::UsageObject;
+
+/// What all objects of one response have in common.
+#[derive(Debug)]
+struct Envelope {
+    id: String,
+    created: u64,
+    model: String,
+    fingerprint: String,
+}
+
+/// A response, or one chunk of it.
+#[derive(Debug, Serialize)]
+struct Object<'a, C> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'a str,
+    choices: &'a [C],
+    /// Left out, `null`, or there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<UsageObject>>,
+}
+
+impl Envelope {
+    fn new(request: &GenerationRequest) -> Self {
+        let prefix = match request.endpoint {
+            Endpoint::Chat => "chatcmpl",
+            Endpoint::Completion => "cmpl",
+        };
+        Self {
+            id: format!("{prefix}-{:032x}", rand::random::<u128>()),
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
+            model: request.served.model.id.clone(),
+            fingerprint: request.served.fingerprint.clone(),
+        }
+    }
+
+    fn object<'a, C>(
+        &'a self,
+        object: &'static str,
+        choices: &'a [C],
+        usage: Option<Option<UsageObject>>,
+    ) -> Object<'a, C> {
+        let Self { id, created, model, fingerprint } = self;
+        Object { id, object, created: *created, model, system_fingerprint: fingerprint, choices, usage }
+    }
+}
+
+fn finish_reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        // A cancelled generation is an error before it comes here.
+        FinishReason::Length | FinishReason::Cancelled => "length",
+    }
+}

@@ -1,0 +1,136 @@
+//! Chunks of a streamed response.
+use camshaft_core::message::{Delta, FinishReason};
+use serde::Serialize;
+
+use super::logprobs::{self, ChatLogprobs, TextLogprobs};
+use super::usage::UsageObject;
+use super::{Envelope, finish_reason};
+use crate::flow::generation::Totals;
+use crate::flow::request::{Endpoint, GenerationRequest};
+use crate::wire::sse;
+
+/// Writes the frames of one response, in the order that clients rely on: for each choice a chunk that opens it (chat: the
+/// role, with empty content; completions: the prompt if it is echoed), its text, a chunk that ends it; then the usage.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    request: GenerationRequest,
+    envelope: Envelope,
+    choices: Vec<Progress>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Progress {
+    opened: bool,
+    /// Characters of the tokens so far, for `text_offset`.
+    offset: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct ChatChoice<'a> {
+    index: usize,
+    delta: ChatDelta<'a>,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct ChatDelta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
+    /// Only with the role.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<Option<&'a str>>,
+}
+
+#[derive(Debug, Serialize)]
+struct TextChoice<'a> {
+    text: &'a str,
+    index: usize,
+    logprobs: Option<TextLogprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+impl Chunks {
+    pub(crate) fn new(request: GenerationRequest) -> Self {
+        let choices = vec![Progress::default(); request.choices().count()];
+        Self { envelope: Envelope::new(&request), request, choices }
+    }
+
+    /// Must come before anything else of a choice; does nothing the second time.
+    pub(crate) fn open(&mut self, out: &mut Vec<u8>, index: usize) {
+        if std::mem::replace(&mut self.choices[index].opened, true) {
+            return;
+        }
+        match self.request.endpoint {
+            Endpoint::Chat => {
+                let delta = ChatDelta { role: Some("assistant"), content: Some(""), refusal: Some(None) };
+                self.chat(out, ChatChoice { index, delta, logprobs: None, finish_reason: None });
+            }
+            Endpoint::Completion => {
+                let echo = self.request.choices().nth(index).map_or("", |prompt| prompt.echo.as_str());
+                if !echo.is_empty() {
+                    self.text(out, TextChoice { text: echo, index, logprobs: None, finish_reason: None });
+                }
+            }
+        }
+    }
+
+    pub(crate) fn delta(&mut self, out: &mut Vec<u8>, index: usize, delta: &Delta) {
+        if delta.text.is_empty() && delta.logprobs.is_empty() {
+            return;
+        }
+        let vocabulary = &self.request.served.model.info.vocabulary;
+        let text = delta.text.as_str();
+        match self.request.endpoint {
+            Endpoint::Chat => {
+                let logprobs = logprobs::chat(vocabulary, &delta.logprobs);
+                let delta = ChatDelta { content: Some(text), ..ChatDelta::default() };
+                self.chat(out, ChatChoice { index, delta, logprobs, finish_reason: None });
+            }
+            Endpoint::Completion => {
+                let logprobs = logprobs::text(vocabulary, &delta.logprobs, &mut self.choices[index].offset);
+                self.text(out, TextChoice { text, index, logprobs, finish_reason: None });
+            }
+        }
+    }
+
+    pub(crate) fn end(&self, out: &mut Vec<u8>, index: usize, reason: FinishReason) {
+        let finish_reason = Some(finish_reason(reason));
+        match self.request.endpoint {
+            Endpoint::Chat => {
+                self.chat(out, ChatChoice { index, delta: ChatDelta::default(), logprobs: None, finish_reason });
+            }
+            Endpoint::Completion => self.text(out, TextChoice { text: "", index, logprobs: None, finish_reason }),
+        }
+    }
+
+    /// The last chunk, if the client asked for it.
+    pub(crate) fn usage(&self, out: &mut Vec<u8>, totals: Totals) {
+        if self.request.settings.include_usage {
+            let nothing: &[TextChoice<'_>] = &[];
+            sse::write(out, &self.envelope.object(self.object(), nothing, Some(Some(totals.into()))));
+        }
+    }
+
+    fn chat(&self, out: &mut Vec<u8>, choice: ChatChoice<'_>) {
+        sse::write(out, &self.envelope.object(self.object(), &[choice], self.no_usage()));
+    }
+
+    fn text(&self, out: &mut Vec<u8>, choice: TextChoice<'_>) {
+        sse::write(out, &self.envelope.object(self.object(), &[choice], self.no_usage()));
+    }
+
+    fn object(&self) -> &'static str {
+        match self.request.endpoint {
+            Endpoint::Chat => "chat.completion.chunk",
+            Endpoint::Completion => "text_completion",
+        }
+    }
+
+    /// `null` where a usage chunk will follow, otherwise left out.
+    fn no_usage(&self) -> Option<Option<UsageObject>> {
+        self.request.settings.include_usage.then_some(None)
+    }
+}

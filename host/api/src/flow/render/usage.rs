@@ -1,0 +1,46 @@
+//! The `usage` object.
+use serde::Serialize;
+
+use crate::flow::generation::Totals;
+
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(super) struct UsageObject {
+    prompt_tokens: u64,
+    completion_tokens: u64,
+    total_tokens: u64,
+    prompt_tokens_details: PromptDetails,
+    completion_tokens_details: CompletionDetails,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct PromptDetails {
+    cached_tokens: u64,
+    audio_tokens: u64,
+}
+
+/// No model here reasons or speaks; clients expect the fields.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct CompletionDetails {
+    reasoning_tokens: u64,
+    audio_tokens: u64,
+    /// Guessed ahead by speculative decoding: drawn as guessed, and not.
+    accepted_prediction_tokens: u64,
+    rejected_prediction_tokens: u64,
+}
+
+impl From<Totals> for UsageObject {
+    fn from(totals: Totals) -> Self {
+        Self {
+            prompt_tokens: totals.prompt_tokens,
+            completion_tokens: totals.generated_tokens,
+            total_tokens: totals.prompt_tokens + totals.generated_tokens,
+            prompt_tokens_details: PromptDetails { cached_tokens: totals.cached_tokens, audio_tokens: 0 },
+            completion_tokens_details: CompletionDetails {
+                reasoning_tokens: 0,
+                audio_tokens: 0,
+                accepted_prediction_tokens: totals.accepted_tokens,
+                rejected_prediction_tokens: totals.rejected_tokens,
+            },
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Whole responses.
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use camshaft_core::message::{Delta, FinishReason, TokenLogprob};
+use serde::Serialize;
+
+use super::logprobs::{self, ChatLogprobs, TextLogprobs};
+use super::{Envelope, finish_reason};
+use crate::flow::generation::Totals;
+use crate::flow::request::{Endpoint, GenerationRequest};
+
+/// What came of one choice.
+#[derive(Debug)]
+pub(crate) struct Collected {
+    text: String,
+    logprobs: Vec<TokenLogprob>,
+    pub(crate) reason: Option<FinishReason>,
+}
+
+impl Collected {
+    /// A choice whose text begins with `echo`.
+    pub(crate) fn new(echo: &str) -> Self {
+        Self { text: echo.to_owned(), logprobs: Vec::new(), reason: None }
+    }
+
+    pub(crate) fn add(&mut self, delta: Delta) {
+        self.text.push_str(&delta.text);
+        self.logprobs.extend(delta.logprobs);
+    }
+
+    fn finish_reason(&self) -> &'static str {
+        finish_reason(self.reason.unwrap_or(FinishReason::Length))
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct ChatChoice<'a> {
+    index: usize,
+    message: Message<'a>,
+    logprobs: Option<ChatLogprobs>,
+    finish_reason: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Message<'a> {
+    role: &'static str,
+    content: &'a str,
+    refusal: Option<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+struct TextChoice<'a> {
+    text: &'a str,
+    index: usize,
+    logprobs: Option<TextLogprobs>,
+    finish_reason: &'static str,
+}
+
+pub(crate) fn respond(request: &GenerationRequest, choices: &[Collected], totals: Totals) -> Response {
+    let envelope = Envelope::new(request);
+    let vocabulary = &request.served.model.info.vocabulary;
+    let usage = Some(Some(totals.into()));
+    let choices = choices.iter().enumerate();
+    match request.endpoint {
+        Endpoint::Chat => {
+            let choices: Vec<_> = choices
+                .map(|(index, choice)| ChatChoice {
+                    index,
+                    message: Message { role: "assistant", content: &choice.text, refusal: None },
+                    logprobs: logprobs::chat(vocabulary, &choice.logprobs),
+                    finish_reason: choice.finish_reason(),
+                })
+                .collect();
+            Json(envelope.object("chat.completion", &choices, usage)).into_response()
+        }
+        Endpoint::Completion => {
+            let choices: Vec<_> = choices
+                .map(|(index, choice)| TextChoice {
+                    text: &choice.text,
+                    index,
+                    logprobs: logprobs::text(vocabulary, &choice.logprobs, &mut 0),
+                    finish_reason: choice.finish_reason(),
+                })
+                .collect();
+            Json(envelope.object("text_completion", &choices, usage)).into_response()
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A response that is written while the model generates.
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use futures_util::{FutureExt, stream};
+use tokio::time::timeout;
+
+use crate::flow::generation::{Output, Running};
+use crate::flow::render::chunks::Chunks;
+use crate::flow::request::GenerationRequest;
+use crate::flow::trace;
+use crate::http::observe::Exchange;
+use crate::wire::error::ApiError;
+use crate::wire::sse;
+
+/// Silence after which a comment is sent.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Frames that are ready are sent together up to this size.
+const WRITE_BYTES: usize = 16 << 10;
+/// Tells nginx not to collect the response before it passes it on.
+const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// Owns the generations: dropped with the body when the client leaves, which cancels them.
+struct Live {
+    running: Running,
+    chunks: Chunks,
+    exchange: Arc<Exchange>,
+    out: Vec<u8>,
+    ended: bool,
+    /// From the head to the last frame.
+    _span: tracing::Span,
+}
+
+/// Waits for the first event, so that an error before it is an ordinary response, then streams.
+///
+/// # Errors
+/// What a choice failed with before any began.
+pub(crate) async fn respond(
+    mut running: Running,
+    request: GenerationRequest,
+    exchange: Arc<Exchange>,
+) -> Result<Response, ApiError> {
+    let (index, output) = running.next().await.ok_or(ApiError::PoolGone)?;
+    let chunks = Chunks::new(request);
+    let span = trace::stream(exchange.span());
+    let mut live = Live { running, chunks, exchange, out: Vec::new(), ended: false, _span: span };
+    live.take(index, Ok(output?));
+    live.exchange.begin_stream();
+    let headers = [
+        (CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8")),
+        (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+        (X_ACCEL_BUFFERING, HeaderValue::from_static("no")),
+    ];
+    Ok((headers, Body::from_stream(stream::unfold(live, Live::write))).into_response())
+}
+
+impl Live {
+    /// The next bytes; `None` after the last ones.
+    async fn write(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        while self.out.is_empty() && !self.ended {
+            match timeout(KEEP_ALIVE, self.running.next()).await {
+                Err(_) => self.out.extend_from_slice(sse::KEEP_ALIVE),
+                Ok(Some((index, output))) => self.take(index, output),
+                Ok(None) => self.finish(),
+            }
+        }
+        while !self.ended && self.out.len() < WRITE_BYTES {
+            match self.running.next().now_or_never() {
+                Some(Some((index, output))) => self.take(index, output),
+                Some(None) => self.finish(),
+                None => break,
+            }
+        }
+        if self.ended {
+            self.exchange.end_stream();
+        }
+        if self.out.is_empty() {
+            return None;
+        }
+        Some((Ok(Bytes::from(std::mem::take(&mut self.out))), self))
+    }
+
+    fn take(&mut self, index: usize, output: Result<Output, ApiError>) {
+        if let Ok(Output::Queued(position)) = output {
+            sse::comment(&mut self.out, "x-queue-position", position);
+            return;
+        }
+        self.chunks.open(&mut self.out, index);
+        match output {
+            Ok(Output::Started | Output::Queued(_)) => {}
+            Ok(Output::Delta(delta)) => self.chunks.delta(&mut self.out, index, &delta),
+            Ok(Output::Finished(reason)) => self.chunks.end(&mut self.out, index, reason),
+            Err(error) => {
+                self.exchange.note(&error.note());
+                sse::write(&mut self.out, &error.answer().body);
+                self.ended = true;
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        self.chunks.usage(&mut self.out, self.running.totals());
+        self.out.extend_from_slice(sse::DONE);
+        self.ended = true;
+    }
+}

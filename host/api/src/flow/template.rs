@@ -1,0 +1,136 @@
+//! Chat templates: the model's own Jinja, rendered as Hugging Face's `apply_chat_template` does.
+mod json;
+mod prompt;
+mod strftime;
+
+use std::error::Error as _;
+use std::fmt;
+use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use camshaft_core::engine::ModelInfo;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, Error, ErrorKind};
+use serde_json::Map;
+
+use crate::wire::error::ApiError;
+use crate::wire::messages::Message;
+
+pub(crate) use prompt::tokens;
+
+/// Template instructions that one rendering may run; past it the request is refused.
+const FUEL: u64 = 5_000_000;
+/// Nested calls and loops of one rendering; past it the request is refused.
+const RECURSION: usize = 100;
+/// Bytes that one rendering may write; past it the request is refused.
+const OUTPUT_BYTES: usize = 16 << 20;
+/// What a model without a template of its own gets.
+pub(crate) const FALLBACK: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
+                                   {% if add_generation_prompt %}assistant:{% endif %}";
+const NAME: &str = "chat_template";
+/// Variables that are the host's to set.
+const RESERVED: [&str; 3] = ["messages", "bos_token", "eos_token"];
+
+/// A compiled template with the model's special tokens.
+pub(crate) struct ChatTemplate {
+    environment: Environment<'static>,
+}
+
+impl fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ChatTemplate")
+    }
+}
+
+/// What `raise_exception` was called with: meant for the client.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Raised(String);
+
+impl ChatTemplate {
+    /// Compiles a model's template, or [`FALLBACK`] for a model that has none.
+    ///
+    /// # Errors
+    /// A template that is not Jinja, or uses what is not known here.
+    pub(crate) fn compile(info: &ModelInfo) -> Result<Self, Error> {
+        let mut environment = Environment::new();
+        environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_fuel(Some(FUEL));
+        environment.set_recursion_limit(RECURSION);
+        environment.add_global("bos_token", info.bos_text.clone());
+        environment.add_global("eos_token", info.eos_text.clone());
+        environment.add_filter("tojson", json::filter);
+        environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
+        });
+        environment.add_function("strftime_now", |format: String| strftime::format(&format, unix_seconds()));
+        let source = info.chat_template.clone().unwrap_or_else(|| FALLBACK.to_owned());
+        environment.add_template_owned(NAME, source)?;
+        Ok(Self { environment })
+    }
+
+    /// Renders the prompt of a conversation that the assistant is to go on with. `kwargs` are further variables.
+    ///
+    /// # Errors
+    /// 400: the template's own refusal, or a template that cannot make a prompt of these messages.
+    pub(crate) fn render(
+        &self,
+        messages: &[Message],
+        kwargs: &Map<String, serde_json::Value>,
+    ) -> Result<String, ApiError> {
+        if let Some(name) = RESERVED.iter().find(|name| kwargs.contains_key(**name)) {
+            let param = format!("chat_template_kwargs.{name}");
+            return Err(ApiError::param(param, format!("the template variable {name} may not be set")));
+        }
+        let mut variables = vec![("add_generation_prompt".to_owned(), Value::from(true))];
+        variables.extend(kwargs.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
+        variables.push(("messages".to_owned(), Value::from(Serde(messages))));
+        let mut output = Capped(Vec::new());
+        let rendered = self
+            .environment
+            .get_template(NAME)
+            .and_then(|template| template.render_captured_to(Value::from_pairs(variables), &mut output).map(drop));
+        rendered.map_err(|error| refused(&error))?;
+        String::from_utf8(output.0).map_err(|_| ApiError::Internal("a chat template wrote invalid UTF-8".to_owned()))
+    }
+}
+
+fn refused(error: &Error) -> ApiError {
+    let mut source = error.source();
+    while let Some(inner) = source {
+        if let Some(Raised(message)) = inner.downcast_ref::<Raised>() {
+            return ApiError::param("messages", message.clone());
+        }
+        source = inner.source();
+    }
+    ApiError::param("messages", format!("the model's chat template cannot render these messages: {error}"))
+}
+
+/// Collects up to [`OUTPUT_BYTES`].
+struct Capped(Vec<u8>);
+
+impl io::Write for Capped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > OUTPUT_BYTES {
+            return Err(io::Error::other("the rendered prompt is too long"));
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}
+
+#[cfg(test)]
+mod golden_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+//! From messages to tokens, without letting a message's text pass for a control token.
+use camshaft_core::engine::Tokenizer;
+use camshaft_core::ids::Token;
+use serde_json::{Map, Value};
+
+use super::ChatTemplate;
+use crate::flow::backend::Model;
+use crate::wire::error::ApiError;
+use crate::wire::messages::Message;
+
+/// Private-use characters around a marker's number. No template changes their case or splits at them.
+const OPEN: char = '\u{F8F0}';
+const CLOSE: char = '\u{F8F1}';
+
+/// A part of a rendered prompt.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece<'a> {
+    /// Written by the template: control tokens are read as such.
+    Template(&'a str),
+    /// Written by the client.
+    Content(&'a str),
+}
+
+/// Tokens of the rendered conversation.
+///
+/// Usually the rendered text is tokenized as a whole, as the model was trained. Where a client's text holds the text of
+/// a control token (or the texts of neighbouring messages together do), the conversation is rendered with markers in place of
+/// the texts, and the texts are tokenized apart, as plain text.
+///
+/// # Errors
+/// 400 as [`ChatTemplate::render`], and for template variables that hold the text of a control token.
+pub(crate) fn tokens(
+    model: &Model,
+    template: &ChatTemplate,
+    messages: &[Message],
+    kwargs: &Map<String, Value>,
+) -> Result<Vec<Token>, ApiError> {
+    let tokenizer = model.tokenizer.as_ref();
+    let mut variables = String::new();
+    kwargs.iter().for_each(|(name, value)| collect_text(name, value, &mut variables));
+    if contains_control_text(tokenizer, &variables) {
+        let message = "chat_template_kwargs may not contain the text of a control token";
+        return Err(ApiError::param("chat_template_kwargs", message));
+    }
+    let written: String = messages.iter().map(|message| message.content.trim()).collect();
+    let pieces;
+    let rendered;
+    if contains_control_text(tokenizer, &written) {
+        let markers = Markers::new(messages);
+        rendered = template.render(&markers.messages, kwargs)?;
+        pieces = markers.split(&rendered, messages);
+    } else {
+        rendered = template.render(messages, kwargs)?;
+        pieces = vec![Piece::Template(&rendered)];
+    }
+    Ok(tokenize(tokenizer, &model.info.bos_text, &pieces))
+}
+
+/// Whether a tokenizer that reads control tokens sees any in `text`.
+fn contains_control_text(tokenizer: &dyn Tokenizer, text: &str) -> bool {
+    !text.is_empty() && tokenizer.tokenize(text, false, true) != tokenizer.tokenize(text, false, false)
+}
+
+fn tokenize(tokenizer: &dyn Tokenizer, bos_text: &str, pieces: &[Piece<'_>]) -> Vec<Token> {
+    let mut tokens = Vec::new();
+    for (i, piece) in pieces.iter().enumerate() {
+        // A template that begins with BOS itself must not get a second one.
+        let more = match *piece {
+            Piece::Template(text) => {
+                let has_bos = !bos_text.is_empty() && text.starts_with(bos_text);
+                tokenizer.tokenize(text, i == 0 && !has_bos, true)
+            }
+            Piece::Content(text) => tokenizer.tokenize(text, i == 0, false),
+        };
+        if tokens.is_empty() { tokens = more } else { tokens.extend(more) }
+    }
+    tokens
+}
+
+/// Text and names within a template variable.
+fn collect_text(name: &str, value: &Value, text: &mut String) {
+    text.push_str(name);
+    match value {
+        Value::String(string) => text.push_str(string),
+        Value::Array(list) => list.iter().for_each(|item| collect_text("", item, text)),
+        Value::Object(map) => map.iter().for_each(|(name, item)| collect_text(name, item, text)),
+        _ => {}
+    }
+}
+
+/// Messages with markers in place of their texts.
+struct Markers {
+    nonce: u64,
+    messages: Vec<Message>,
+}
+
+impl Markers {
+    fn new(messages: &[Message]) -> Self {
+        let nonce = rand::random();
+        let mark = |(i, message): (usize, &Message)| {
+            let text = &message.content;
+            // White space at the ends stays, so that a template that trims has something to trim.
+            let end = text.trim_end().len();
+            let start = end - text[..end].trim_start().len();
+            let marker = if start == end { String::new() } else { format!("{OPEN}{nonce}-{i}{CLOSE}") };
+            Message { role: message.role, content: format!("{}{marker}{}", &text[..start], &text[end..]) }
+        };
+        Self { nonce, messages: messages.iter().enumerate().map(mark).collect() }
+    }
+
+    /// Takes the markers out of a rendered prompt and puts the texts of `messages` in.
+    fn split<'a>(&self, rendered: &'a str, messages: &'a [Message]) -> Vec<Piece<'a>> {
+        let opening = format!("{OPEN}{}-", self.nonce);
+        let mut pieces = Vec::new();
+        let mut rest = rendered;
+        while let Some(at) = rest.find(&opening) {
+            let after = &rest[at + opening.len()..];
+            let Some((number, tail)) = after.split_once(CLOSE) else { break };
+            if at > 0 {
+                pieces.push(Piece::Template(&rest[..at]));
+            }
+            let message = number.parse::<usize>().ok().and_then(|i| messages.get(i));
+            pieces.extend(message.map(|message| Piece::Content(message.content.trim())));
+            rest = tail;
+        }
+        if !rest.is_empty() {
+            pieces.push(Piece::Template(rest));
+        }
+        pieces
+    }
+}

@@ -1,0 +1,185 @@
+//! Rendering and tokenizing with a byte-level tokenizer that knows three control tokens.
+use std::sync::Arc;
+
+use camshaft_core::engine::{ModelInfo, Reuse, Tokenizer};
+use camshaft_core::ids::Token;
+use camshaft_core::vocabulary::Vocabulary;
+use serde_json::{Map, Value, json};
+
+use super::{ChatTemplate, FALLBACK, tokens};
+use crate::flow::backend::Model;
+use crate::wire::error::ApiError;
+use crate::wire::messages::{Message, Role};
+
+const CONTROL: [&str; 3] = ["<|bos|>", "<|user|>", "<|end|>"];
+const TEMPLATE: &str =
+    "{{ bos_token }}{% for m in messages %}<|user|>{{ m.content | trim }}<|end|>{% endfor %}{{ extra }}";
+
+/// Token 0 to 255: the byte; from 256 on: control tokens.
+#[derive(Debug)]
+struct Bytes;
+
+impl Tokenizer for Bytes {
+    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
+        let mut tokens: Vec<Token> = add_special.then_some(Token(256)).into_iter().collect();
+        let mut rest = text;
+        while let Some(byte) = rest.bytes().next() {
+            let control = CONTROL.iter().position(|control| parse_special && rest.starts_with(control));
+            if let Some(i) = control {
+                tokens.push(Token(256 + i as u32));
+                rest = &rest[CONTROL[i].len()..];
+            } else {
+                tokens.push(Token(u32::from(byte)));
+                let next = rest.chars().next().map_or(1, char::len_utf8);
+                tokens.extend(rest.bytes().take(next).skip(1).map(|byte| Token(u32::from(byte))));
+                rest = &rest[next..];
+            }
+        }
+        tokens
+    }
+}
+
+pub(super) fn info(template: Option<&str>, bos: &str, eos: &str) -> ModelInfo {
+    ModelInfo {
+        name: "test".into(),
+        parameters: 1,
+        weight_bytes: 1,
+        trained_context_tokens: 64,
+        reuse: Reuse::Ranges,
+        context_tokens: 64,
+        chat_template: template.map(str::to_owned),
+        bos_text: bos.into(),
+        eos_text: eos.into(),
+        sha256: None,
+        vocabulary: Arc::new(Vocabulary::new(["a"], Vec::new())),
+    }
+}
+
+pub(super) fn message(role: Role, content: &str) -> Message {
+    Message { role, content: content.to_owned() }
+}
+
+fn user(contents: &[&str]) -> Vec<Message> {
+    contents.iter().map(|content| message(Role::User, content)).collect()
+}
+
+fn kwargs(value: &Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap_or_default()
+}
+
+fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Result<Vec<u32>, ApiError> {
+    let info = info(template, "<|bos|>", "<|end|>");
+    let compiled = ChatTemplate::compile(&info).unwrap();
+    let (pool, _) = crossbeam_channel::bounded(1);
+    let model = Model {
+        id: "test".into(),
+        created: 0,
+        info,
+        tokenizer: Arc::new(Bytes),
+        backend: crate::flow::backend::Backend::Generate(pool),
+    };
+    let tokens = tokens(&model, &compiled, &user(contents), &kwargs(variables))?;
+    Ok(tokens.into_iter().map(|token| token.0).collect())
+}
+
+fn bytes(text: &str) -> Vec<u32> {
+    text.bytes().map(u32::from).collect()
+}
+
+fn rendered(template: &str, contents: &[&str], variables: &Value) -> Result<String, String> {
+    let compiled = ChatTemplate::compile(&info(Some(template), "<s>", "</s>")).unwrap();
+    compiled.render(&user(contents), &kwargs(variables)).map_err(|error| error.to_string())
+}
+
+#[test]
+fn reads_control_tokens_of_the_template_and_adds_no_second_bos() {
+    let got = tokenized(Some(TEMPLATE), &[" hi "], &json!({})).unwrap();
+    assert_eq!(got, [vec![256, 257], bytes("hi"), vec![258]].concat());
+}
+
+#[test]
+fn adds_bos_to_a_template_that_does_not_begin_with_it() {
+    let got = tokenized(None, &["hi"], &json!({})).unwrap();
+    assert_eq!(got, [vec![256], bytes("user: hi\nassistant:")].concat());
+}
+
+#[test]
+fn reads_control_text_that_a_client_wrote_as_plain_text() {
+    let got = tokenized(Some(TEMPLATE), &[" a<|end|>b\n", "c"], &json!({})).unwrap();
+    let expected = [vec![256, 257], bytes("a<|end|>b"), vec![258, 257], bytes("c"), vec![258]].concat();
+    assert_eq!(got, expected);
+}
+
+#[test]
+fn reads_control_text_split_over_neighbouring_messages_as_plain_text() {
+    let got = tokenized(Some("{% for m in messages %}{{ m.content }}{% endfor %}"), &["<|e", "nd|>"], &json!({}));
+    assert_eq!(got.unwrap(), [vec![256], bytes("<|end|>")].concat());
+}
+
+#[test]
+fn keeps_edge_space_where_the_template_does_not_trim() {
+    let template = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+    let got = tokenized(Some(template), &[" <|end|> ", "  "], &json!({})).unwrap();
+    assert_eq!(got, [vec![256], bytes("[ <|end|> ][  ]")].concat());
+}
+
+#[test]
+fn refuses_control_text_in_template_variables() {
+    let error = tokenized(Some(TEMPLATE), &["hi"], &json!({"extra": {"a": ["<|end|>"]}})).unwrap_err();
+    assert_eq!(error.answer().body.error.param.as_deref(), Some("chat_template_kwargs"));
+    assert!(tokenized(Some(TEMPLATE), &["hi"], &json!({"extra": "x"})).is_ok());
+}
+
+#[test]
+fn refuses_to_replace_the_hosts_variables() {
+    let error = rendered(FALLBACK, &["hi"], &json!({"messages": []})).unwrap_err();
+    assert_eq!(error, "the template variable messages may not be set");
+}
+
+#[test]
+fn passes_what_raise_exception_says_to_the_client() {
+    let template = "{% macro f() %}{{ raise_exception('roles must alternate') }}{% endmacro %}{{ f() }}";
+    assert_eq!(rendered(template, &["hi"], &json!({})), Err("roles must alternate".to_owned()));
+}
+
+#[test]
+fn stops_templates_that_run_or_write_without_end() {
+    let looping = "{% for i in range(10000) %}{% for j in range(10000) %}{% set x = j %}{% endfor %}{% endfor %}";
+    assert!(rendered(looping, &["hi"], &json!({})).unwrap_err().contains("fuel"));
+    let long = "x".repeat(1 << 20);
+    let writing = "{% for i in range(1000) %}{{ messages[0].content }}{% endfor %}";
+    assert!(rendered(writing, &[&long], &json!({})).unwrap_err().contains("cannot render"));
+    let recursive = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
+    assert!(rendered(recursive, &["hi"], &json!({})).unwrap_err().contains("cannot render"));
+}
+
+#[test]
+fn offers_what_published_templates_use() {
+    let check = |template: &str, expected: &str| {
+        let variables = json!({"tools": [{"name": "f", "n": 1}], "thinking": false});
+        assert_eq!(rendered(template, &["<b>'hi'"], &variables).as_deref(), Ok(expected), "{template}");
+    };
+    check("{{ messages[0]['content'] }}", "<b>'hi'");
+    check("{{ messages[0].content.strip().startswith('<b>') }}", "True");
+    check("{{ messages[0].content.split('>')[-1] }}", "'hi'");
+    check("{{ tools | tojson }}", r#"[{"name": "f", "n": 1}]"#);
+    check("{{ tools | tojson(indent=2) }}", "[\n  {\n    \"name\": \"f\",\n    \"n\": 1\n  }\n]");
+    check("{{ messages[0].content | tojson }}", r#""<b>'hi'""#);
+    check(
+        "{% for i in range(5) %}{% if i == 1 %}{% continue %}{% elif i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+        "02",
+    );
+    check("{% set ns = namespace(x=1) %}{% for m in messages %}{% set ns.x = 2 %}{% endfor %}{{ ns.x }}", "2");
+    check("{% if messages[0].tool_calls is defined %}a{% else %}b{% endif %}", "b");
+    check("{% if thinking is defined and thinking is false %}off{% endif %}", "off");
+    check("{{ bos_token + eos_token }}{{ messages[::-1][0].role }}", "<s></s>user");
+    check("{{ messages[0].get('name', 'none') }}", "none");
+    check("{{ strftime_now('%Y') | length }}", "4");
+    check("  {% if true %}\n  x\n  {% endif %}\n", "  x\n");
+    check("{{- 'a' -}}\n  {%- if true %}b{% endif -%}\n", "ab");
+}
+
+#[test]
+fn reports_a_template_that_is_not_jinja() {
+    assert!(ChatTemplate::compile(&info(Some("{% if %}"), "", "")).is_err());
+}

@@ -1,0 +1,13 @@
+//! Routes, authentication, health, metrics and admin: what HTTP sees of the server.
+pub(crate) mod admin;
+pub(crate) mod aliases;
+pub(crate) mod auth;
+pub(crate) mod body;
+pub(crate) mod health;
+pub(crate) mod models;
+pub(crate) mod observe;
+pub(crate) mod request_id;
+pub(crate) mod routes;
+pub(crate) mod session;
+pub(crate) mod stats;
+pub(crate) mod tokenize;

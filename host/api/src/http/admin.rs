@@ -1,0 +1,115 @@
+//! What operators ask: which policies serve, which models are loaded.
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use camshaft_core::ids::Generation;
+use camshaft_core::policy::{Hook, ModeError, PolicyStatus};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::flow::api::Api;
+use crate::flow::backend::Model;
+use crate::flow::control::Reloaded;
+use crate::wire::error::ApiError;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct PolicyReport {
+    /// The published set of policies.
+    generation: Generation,
+    policies: Vec<PolicyStatus>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelReport {
+    models: Vec<LoadedModel>,
+}
+
+#[derive(Debug, Serialize)]
+struct LoadedModel {
+    id: String,
+    name: String,
+    created: u64,
+    sha256: Option<String>,
+    parameters: u64,
+    weight_bytes: u64,
+    context_tokens: u32,
+    trained_context_tokens: u32,
+    vocabulary_tokens: usize,
+    chat_template: bool,
+}
+
+impl From<&Model> for LoadedModel {
+    fn from(model: &Model) -> Self {
+        let info = &model.info;
+        Self {
+            id: model.id.clone(),
+            name: info.name.clone(),
+            created: model.created,
+            sha256: info.sha256.clone(),
+            parameters: info.parameters,
+            weight_bytes: info.weight_bytes,
+            context_tokens: info.context_tokens,
+            trained_context_tokens: info.trained_context_tokens,
+            vocabulary_tokens: info.vocabulary.size(),
+            chat_template: info.chat_template.is_some(),
+        }
+    }
+}
+
+pub(crate) async fn policies(State(api): State<Arc<Api>>) -> Json<PolicyReport> {
+    Json(PolicyReport { generation: api.policies.current().generation(), policies: api.policies.status() })
+}
+
+/// Makes a policy `enforce`, `monitor` or `off` until its files change.
+///
+/// # Errors
+/// 404 for a policy that is not there, 400 for a hook or mode that does not exist or cannot be combined.
+pub(crate) async fn set_policy_mode(
+    State(api): State<Arc<Api>>,
+    Path((hook, name, mode)): Path<(String, String, String)>,
+) -> Result<Json<PolicyStatus>, ApiError> {
+    let known = Hook::ALL.into_iter().find(|known| known.as_str() == hook);
+    let hooks = Hook::ALL.map(Hook::as_str).join(", ");
+    let known = known.ok_or_else(|| ApiError::param("hook", format!("there is no hook {hook:?}: {hooks}")))?;
+    // It waits for the thread that loads policies.
+    let set = tokio::task::spawn_blocking(move || api.policies.set_mode(known, &name, &mode)).await;
+    let set = set.map_err(|error| ApiError::Internal(error.to_string()))?;
+    set.map(Json).map_err(|error| match error {
+        ModeError::NoPolicy { .. } => ApiError::UnknownPolicy(error.to_string()),
+        ModeError::Refused(why) => ApiError::param("mode", why),
+        ModeError::Unanswered(why) => ApiError::Internal(why),
+    })
+}
+
+pub(crate) async fn models(State(api): State<Arc<Api>>) -> Json<ModelReport> {
+    Json(ModelReport { models: api.models.iter().map(LoadedModel::from).collect() })
+}
+
+pub(crate) async fn config(State(api): State<Arc<Api>>) -> Json<Value> {
+    Json(api.control.config())
+}
+
+/// Reads configuration and policies again: 200, or 422 with the reason if the configuration is rejected.
+pub(crate) async fn reload(State(api): State<Arc<Api>>) -> (StatusCode, Json<Reloaded>) {
+    let asked = api.clone();
+    let report = tokio::task::spawn_blocking(move || asked.control.reload()).await.unwrap_or_default();
+    let status = if report.error.is_none() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+    (status, Json(report))
+}
+
+/// Nothing new is admitted, what runs goes on; the process stays.
+pub(crate) async fn drain(State(api): State<Arc<Api>>) -> Json<Value> {
+    api.readiness.hold();
+    tracing::info!("draining by an operator's wish");
+    Json(json!({"state": "draining"}))
+}
+
+/// Undoes a drain. A server that is shutting down stays so.
+pub(crate) async fn resume(State(api): State<Arc<Api>>) -> Json<Value> {
+    api.readiness.release();
+    let state = if api.readiness.is_ready() { "ready" } else { "draining" };
+    tracing::info!(state, "resumed by an operator's wish");
+    Json(json!({"state": state}))
+}

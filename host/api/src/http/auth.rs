@@ -1,0 +1,69 @@
+//! Who may call: guarded routes run the auth policies before anything else is read.
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::http::HeaderMap;
+use axum::middleware::Next;
+use axum::response::Response;
+use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, PolicySet, Principal};
+
+use crate::flow::api::Api;
+use crate::flow::trace;
+use crate::http::observe::Exchange;
+use crate::http::routes;
+use crate::wire::error::ApiError;
+
+/// Headers that an auth policy sees at the most.
+const MAX_HEADERS: usize = 100;
+
+/// Who calls, and the policies that the request keeps to its end.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) principal: Arc<Principal>,
+    pub(crate) policies: Arc<dyn PolicySet>,
+}
+
+/// Middleware of the public router: every route that is not listed as open needs a principal.
+pub(crate) async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Result<Response, ApiError> {
+    let open = request.extensions().get::<MatchedPath>().is_some_and(|route| routes::is_open(route.as_str()));
+    if open {
+        return Ok(next.run(request).await);
+    }
+    let policies = api.policies.current();
+    let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
+    let span = exchange.as_ref().map_or_else(tracing::Span::none, |exchange| trace::auth(exchange.span()));
+    let principal = match span.in_scope(|| policies.authenticate(&head(&request))) {
+        AuthOutcome::Allow(principal) => principal,
+        AuthOutcome::Refuse(refusal) => return Err(ApiError::AuthRefused(Box::new(refusal))),
+        AuthOutcome::Fault(fault) => {
+            return Err(ApiError::PolicyFault { hook: Hook::Auth, fault: Box::new(fault) });
+        }
+    };
+    drop(span);
+    if let Some(exchange) = exchange {
+        exchange.set_tenant(principal.tenant.as_str());
+    }
+    request.extensions_mut().insert(Caller { principal: Arc::new(principal), policies });
+    Ok(next.run(request).await)
+}
+
+fn head(request: &Request) -> AuthRequest {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical());
+    AuthRequest {
+        method: request.method().to_string(),
+        path: request.uri().path().to_owned(),
+        headers: headers(request.headers()),
+        remote_address: peer.map_or_else(String::new, |ip| ip.to_string()),
+        loopback: peer.is_some_and(|ip| ip.is_loopback()),
+    }
+}
+
+/// Names are in lower case already.
+fn headers(headers: &HeaderMap) -> Vec<(String, String)> {
+    let readable = headers.iter().filter_map(|(name, value)| {
+        let value = std::str::from_utf8(value.as_bytes()).ok()?;
+        Some((name.as_str().to_owned(), value.to_owned()))
+    });
+    readable.take(MAX_HEADERS).collect()
+}

@@ -1,0 +1,81 @@
+//! `GET /v1/models` and `GET /v1/models/{id}`.
+use std::sync::Arc;
+
+use axum::extract::{Path, State};
+use axum::{Extension, Json};
+use camshaft_core::engine::Reuse;
+use serde::Serialize;
+
+use crate::flow::api::Api;
+use crate::flow::backend::{Backend, Model};
+use crate::http::auth::Caller;
+use crate::wire::error::ApiError;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelObject {
+    id: String,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelList {
+    object: &'static str,
+    data: Vec<ModelObject>,
+}
+
+/// The object with what clients may want to know of a model beyond OpenAI's shape.
+#[derive(Debug, Serialize)]
+pub(crate) struct ModelDetails {
+    #[serde(flatten)]
+    object: ModelObject,
+    /// "generate" or "embed".
+    task: &'static str,
+    /// Prompt and output of one request together, or one input, in tokens.
+    context_tokens: u32,
+    trained_context_tokens: u32,
+    vocabulary_tokens: usize,
+    parameters: u64,
+    /// "ranges": what requests begin with in common is computed once; "none": the model's state does not allow it.
+    prefix_reuse: &'static str,
+    chat_template: bool,
+}
+
+impl From<&Model> for ModelDetails {
+    fn from(model: &Model) -> Self {
+        let info = &model.info;
+        let generates = matches!(model.backend, Backend::Generate(_));
+        Self {
+            object: ModelObject::from(model),
+            task: if generates { "generate" } else { "embed" },
+            context_tokens: info.context_tokens,
+            trained_context_tokens: info.trained_context_tokens,
+            vocabulary_tokens: info.vocabulary.size(),
+            parameters: info.parameters,
+            prefix_reuse: if generates && info.reuse == Reuse::Ranges { "ranges" } else { "none" },
+            chat_template: info.chat_template.is_some(),
+        }
+    }
+}
+
+impl From<&Model> for ModelObject {
+    fn from(model: &Model) -> Self {
+        Self { id: model.id.clone(), object: "model", created: model.created, owned_by: "camshaft" }
+    }
+}
+
+/// The models that the caller may use.
+pub(crate) async fn list(State(api): State<Arc<Api>>, Extension(caller): Extension<Caller>) -> Json<ModelList> {
+    let allowed = api.models.iter().filter(|model| caller.principal.may_use(&model.id));
+    Json(ModelList { object: "list", data: allowed.map(ModelObject::from).collect() })
+}
+
+/// Ids may hold slashes, as the names of published models do.
+pub(crate) async fn show(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> Result<Json<ModelDetails>, ApiError> {
+    Ok(Json(ModelDetails::from(&api.model_for(&id, &caller)?.model)))
+}

@@ -1,0 +1,100 @@
+//! `POST /v1/tokenize` and `POST /v1/detokenize`.
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::{Extension, Json};
+use camshaft_core::ids::Token;
+use camshaft_core::vocabulary::Vocabulary;
+use serde::Serialize;
+
+use crate::flow::api::Api;
+use crate::flow::completions;
+use crate::http::auth::Caller;
+use crate::http::body;
+use crate::wire::error::ApiError;
+use crate::wire::fields::Fields;
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Tokenized {
+    tokens: Vec<Token>,
+    /// Start and end of each token in the text, in bytes.
+    offsets: Vec<(usize, usize)>,
+}
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Detokenized {
+    text: String,
+}
+
+/// `{"model","text"}`, optionally `add_special` and `parse_special` (both false).
+pub(crate) async fn tokenize(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Json<Tokenized>, ApiError> {
+    let body = body::parse(&body::read(request, api.limits().body_bytes).await?)?;
+    let fields = Fields::of_body(&body);
+    let served = api.model_of(&fields, &caller)?.clone();
+    fields.require("text")?;
+    let text = fields.text("text")?.unwrap_or_default().to_owned();
+    let add_special = fields.flag("add_special")?.unwrap_or(false);
+    let parse_special = fields.flag("parse_special")?.unwrap_or(false);
+    let work = move || {
+        let tokens = served.model.tokenizer.tokenize(&text, add_special, parse_special);
+        let offsets = offsets(&text, &tokens, &served.model.info.vocabulary);
+        Tokenized { tokens, offsets }
+    };
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map(Json).map_err(|error| ApiError::Internal(format!("a text could not be tokenized: {error}")))
+}
+
+/// `{"model","tokens"}`; bytes that are not UTF-8 are replaced.
+pub(crate) async fn detokenize(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Json<Detokenized>, ApiError> {
+    let body = body::parse(&body::read(request, api.limits().body_bytes).await?)?;
+    let fields = Fields::of_body(&body);
+    let served = api.model_of(&fields, &caller)?;
+    fields.require("tokens")?;
+    let list = fields.list("tokens")?.map_or(&[][..], Vec::as_slice);
+    let vocabulary = &served.model.info.vocabulary;
+    let tokens = completions::token_ids(list, "tokens", vocabulary)?;
+    Ok(Json(Detokenized { text: completions::text_of(vocabulary, &tokens) }))
+}
+
+/// Tokens cover the text one after the other. Some vocabularies put a space in front of a text; it belongs to nothing
+/// the client sent, so offsets leave it out.
+fn offsets(text: &str, tokens: &[Token], vocabulary: &Vocabulary) -> Vec<(usize, usize)> {
+    let bytes = |token: &Token| vocabulary.token_bytes(*token).unwrap_or_default();
+    let covered: usize = tokens.iter().map(|token| bytes(token).len()).sum();
+    let first = tokens.iter().map(bytes).find(|bytes| !bytes.is_empty()).unwrap_or_default();
+    let prefix = usize::from(covered == text.len() + 1 && first.starts_with(b" "));
+    let mut end = 0_usize;
+    let span = |token: &Token| {
+        let start = end;
+        end += bytes(token).len();
+        (start.saturating_sub(prefix).min(text.len()), end.saturating_sub(prefix).min(text.len()))
+    };
+    tokens.iter().map(span).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_cover_the_text_without_a_space_that_the_vocabulary_put_in_front() {
+        let vocabulary = Vocabulary::new(["", "ab", " ab", "c"], Vec::new());
+        let check = |text: &str, ids: &[u32], expected: &[(usize, usize)]| {
+            let tokens: Vec<Token> = ids.iter().copied().map(Token).collect();
+            assert_eq!(offsets(text, &tokens, &vocabulary), expected);
+        };
+        check("abc", &[1, 3], &[(0, 2), (2, 3)]);
+        check("abc", &[0, 1, 3], &[(0, 0), (0, 2), (2, 3)]);
+        check("abc", &[2, 3], &[(0, 2), (2, 3)]);
+        check(" abc", &[2, 3], &[(0, 3), (3, 4)]);
+        check("", &[], &[]);
+    }
+}

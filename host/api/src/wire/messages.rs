@@ -1,0 +1,140 @@
+//! The messages of a chat request.
+use camshaft_core::limits;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::wire::error::ApiError;
+use crate::wire::fields::{Fields, wrong_type};
+
+/// A message as chat templates see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Message {
+    pub(crate) role: Role,
+    pub(crate) content: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Role {
+    System,
+    User,
+    Assistant,
+}
+
+/// Reads `messages`.
+///
+/// # Errors
+/// 400 that names the message and field, such as `messages[2].content`.
+pub(crate) fn read(fields: &Fields<'_>) -> Result<Vec<Message>, ApiError> {
+    fields.require("messages")?;
+    let list = fields.list("messages")?.map_or(&[][..], Vec::as_slice);
+    if list.is_empty() {
+        return Err(ApiError::param("messages", "messages must hold at least one message"));
+    }
+    if list.len() > limits::MESSAGES {
+        let most = limits::MESSAGES;
+        return Err(ApiError::param("messages", format!("messages may hold at most {most}, got {}", list.len())));
+    }
+    list.iter().enumerate().map(|(i, value)| message(value, &format!("messages[{i}]"))).collect()
+}
+
+fn message(value: &Value, path: &str) -> Result<Message, ApiError> {
+    let fields = Fields::of(value, path)?;
+    fields.require("role")?;
+    let role = match fields.text("role")?.unwrap_or_default() {
+        // Newer clients say `developer` for what templates know as `system`.
+        "system" | "developer" => Role::System,
+        "user" => Role::User,
+        "assistant" => Role::Assistant,
+        role @ ("tool" | "function") => {
+            return Err(ApiError::param(fields.path("role"), format!("messages of role {role} are not supported")));
+        }
+        role => {
+            let message = format!("role must be system, developer, user or assistant, got {role:?}");
+            return Err(ApiError::param(fields.path("role"), message));
+        }
+    };
+    if role == Role::Assistant && fields.list("tool_calls")?.is_some_and(|calls| !calls.is_empty()) {
+        return Err(ApiError::param(fields.path("tool_calls"), "tool calls are not supported"));
+    }
+    let path = fields.path("content");
+    let content = match fields.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => text_of_parts(parts, &path)?,
+        Some(other) => return Err(wrong_type(&path, "a string or a list of text parts", other)),
+        None if role == Role::Assistant => String::new(),
+        None => return Err(ApiError::param(path.clone(), format!("{path} is required"))),
+    };
+    Ok(Message { role, content })
+}
+
+fn text_of_parts(parts: &[Value], path: &str) -> Result<String, ApiError> {
+    let mut text = String::new();
+    for (i, part) in parts.iter().enumerate() {
+        let fields = Fields::of(part, &format!("{path}[{i}]"))?;
+        fields.require("type")?;
+        let kind = fields.text("type")?.unwrap_or_default();
+        if kind != "text" {
+            let message = format!("content parts of type {kind:?} are not supported, only text");
+            return Err(ApiError::param(fields.path("type"), message));
+        }
+        fields.require("text")?;
+        text.push_str(fields.text("text")?.unwrap_or_default());
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn parse(messages: &Value) -> Result<Vec<Message>, ApiError> {
+        let body = json!({ "messages": messages });
+        read(&Fields::of_body(body.as_object().unwrap()))
+    }
+
+    fn check_param(messages: &Value, param: &str) {
+        let error = parse(messages).unwrap_err().answer().body.error;
+        assert_eq!(error.param.as_deref(), Some(param), "{}", error.message);
+    }
+
+    #[test]
+    fn reads_roles_text_parts_and_a_null_assistant_content() {
+        let got = parse(&json!([
+            {"role": "developer", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": null, "refusal": null},
+            {"role": "user", "content": "", "name": "ann"},
+        ]));
+        let expected = [(Role::System, "be brief"), (Role::User, "ab"), (Role::Assistant, ""), (Role::User, "")];
+        let got = got.unwrap();
+        let got: Vec<_> = got.iter().map(|message| (message.role, message.content.as_str())).collect();
+        assert_eq!(got, expected);
+    }
+
+    #[test]
+    fn names_the_message_and_field_at_fault() {
+        let user = json!({"role": "user", "content": "hi"});
+        check_param(&Value::Null, "messages");
+        check_param(&json!("hi"), "messages");
+        check_param(&json!([]), "messages");
+        check_param(&json!([user, "hi"]), "messages[1]");
+        check_param(&json!([{"content": "hi"}]), "messages[0].role");
+        check_param(&json!([user, {"role": "wizard", "content": "hi"}]), "messages[1].role");
+        check_param(&json!([{"role": "tool", "content": "hi"}]), "messages[0].role");
+        check_param(&json!([user, user, {"role": "user"}]), "messages[2].content");
+        check_param(&json!([{"role": "user", "content": null}]), "messages[0].content");
+        check_param(&json!([{"role": "user", "content": 3}]), "messages[0].content");
+        check_param(&json!([{"role": "user", "content": [{"type": "image_url"}]}]), "messages[0].content[0].type");
+        check_param(&json!([{"role": "user", "content": [{"type": "text"}]}]), "messages[0].content[0].text");
+        check_param(&json!([{"role": "assistant", "tool_calls": [{}]}]), "messages[0].tool_calls");
+    }
+
+    #[test]
+    fn accepts_as_many_messages_as_the_limit_and_not_one_more() {
+        let messages = |count| json!(vec![json!({"role": "user", "content": "x"}); count]);
+        assert_eq!(parse(&messages(limits::MESSAGES)).unwrap().len(), limits::MESSAGES);
+        check_param(&messages(limits::MESSAGES + 1), "messages");
+    }
+}

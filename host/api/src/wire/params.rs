@@ -1,0 +1,398 @@
+//! Parameters that chat and plain completions share, checked against the limits.
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use camshaft_core::ids::{PolicyName, SessionId, Token};
+use camshaft_core::limits::{self, Range};
+use camshaft_core::sampling::{LogitBias, SamplingParams};
+use serde_json::Value;
+
+use crate::wire::error::ApiError;
+use crate::wire::fields::{self, Fields};
+
+/// Seconds from arrival to the first token.
+const TIMEOUT_HEADER: &str = "x-request-timeout";
+const SHORTEST_TIMEOUT: f64 = 0.001;
+/// Below it a temperature is greedy: dividing logits by less would overflow.
+const GREEDY_TEMPERATURE: f32 = 1e-5;
+/// Not understood by any engine here; absent, null or empty they are harmless.
+const UNSUPPORTED: [&str; 8] =
+    ["tools", "functions", "audio", "prediction", "grammar", "json_schema", "suffix", "web_search_options"];
+
+/// What a request is checked against.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds<'a> {
+    pub(crate) max_tokens: u32,
+    pub(crate) max_timeout: Duration,
+    pub(crate) vocabulary_size: usize,
+    pub(crate) samplers: &'a [PolicyName],
+}
+
+/// How to generate.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Settings {
+    pub(crate) sampling: SamplingParams,
+    /// What the client set itself.
+    pub(crate) max_tokens: Option<u32>,
+    pub(crate) stop: Vec<String>,
+    /// Choices for each prompt.
+    pub(crate) n: u32,
+    pub(crate) stream: bool,
+    pub(crate) include_usage: bool,
+    pub(crate) samplers: Option<Vec<String>>,
+    pub(crate) ignore_eos: bool,
+    /// Keeps what the request leaves in the prefix cache.
+    pub(crate) session: Option<SessionId>,
+    /// From arrival to the first token.
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl Settings {
+    /// # Errors
+    /// 400 that names the field, what came and what is allowed.
+    pub(crate) fn read(fields: &Fields<'_>, bounds: Bounds<'_>) -> Result<Self, ApiError> {
+        refuse_unsupported(fields)?;
+        let n = fields.integer("n", limits::CHOICES)?.unwrap_or(1);
+        if let Some(best_of) = fields.integer("best_of", limits::CHOICES)?
+            && best_of > n
+        {
+            return Err(ApiError::param("best_of", format!("best_of above n ({n}) is not supported, got {best_of}")));
+        }
+        let stream = fields.flag("stream")?.unwrap_or(false);
+        Ok(Self {
+            sampling: sampling(fields, bounds.vocabulary_size)?,
+            max_tokens: max_tokens(fields, bounds.max_tokens)?,
+            stop: stop(fields)?,
+            n,
+            stream,
+            include_usage: include_usage(fields, stream)?,
+            samplers: samplers(fields, bounds.samplers)?,
+            ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
+            session: session(fields)?,
+            timeout: timeout(fields, bounds.max_timeout)?,
+        })
+    }
+}
+
+/// Fields that change what a client gets so much that ignoring them would be a lie.
+fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
+    for name in UNSUPPORTED {
+        if fields.get(name).is_some_and(|value| !is_empty(value)) {
+            return Err(ApiError::param(name, format!("{name} is not supported")));
+        }
+    }
+    let Some(format) = fields.get("response_format") else { return Ok(()) };
+    match Fields::of(format, "response_format")?.text("type")? {
+        Some("text") => Ok(()),
+        kind => Err(ApiError::param(
+            "response_format",
+            format!("response_format of type {} is not supported, only text", kind.unwrap_or("(none)")),
+        )),
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    }
+}
+
+fn sampling(fields: &Fields<'_>, vocabulary_size: usize) -> Result<SamplingParams, ApiError> {
+    let defaults = SamplingParams::default();
+    let number = |name, range, default: f32| fields.number(name, range).map(|n| n.map_or(default, |n| n as f32));
+    let temperature = number("temperature", limits::TEMPERATURE, defaults.temperature)?;
+    let penalty_name = if fields.get("repeat_penalty").is_some() { "repeat_penalty" } else { "repetition_penalty" };
+    Ok(SamplingParams {
+        temperature: if temperature < GREEDY_TEMPERATURE { 0.0 } else { temperature },
+        top_k: fields.integer("top_k", limits::TOP_K)?.unwrap_or(defaults.top_k),
+        // Zero mass is the most probable token alone, which the smallest positive mass says too.
+        top_p: number("top_p", limits::TOP_P, defaults.top_p)?.max(f32::MIN_POSITIVE),
+        min_p: number("min_p", limits::MIN_P, defaults.min_p)?,
+        typical_p: number("typical_p", limits::TYPICAL_P, defaults.typical_p)?.max(f32::MIN_POSITIVE),
+        repeat_penalty: number(penalty_name, limits::REPEAT_PENALTY, defaults.repeat_penalty)?,
+        repeat_last_n: fields.integer("repeat_last_n", limits::REPEAT_LAST_N)?.unwrap_or(defaults.repeat_last_n),
+        frequency_penalty: number("frequency_penalty", limits::FREQUENCY_PENALTY, defaults.frequency_penalty)?,
+        presence_penalty: number("presence_penalty", limits::PRESENCE_PENALTY, defaults.presence_penalty)?,
+        logit_bias: logit_bias(fields, vocabulary_size)?,
+        seed: seed(fields)?,
+    })
+}
+
+/// Any 64-bit integer, signed or not; a random one if absent.
+fn seed(fields: &Fields<'_>) -> Result<u64, ApiError> {
+    let Some(value) = fields.get("seed") else { return Ok(rand::random()) };
+    let seed = value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned));
+    seed.ok_or_else(|| fields::wrong_type("seed", "a 64-bit integer", value))
+}
+
+fn logit_bias(fields: &Fields<'_>, vocabulary_size: usize) -> Result<Vec<LogitBias>, ApiError> {
+    let Some(map) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
+    if map.len() > limits::LOGIT_BIAS_ENTRIES {
+        let most = limits::LOGIT_BIAS_ENTRIES;
+        return Err(ApiError::param("logit_bias", format!("logit_bias has {} entries, at most {most}", map.len())));
+    }
+    let entry = |(key, value): (&String, &Value)| {
+        let known = |token: &u32| (*token as usize) < vocabulary_size;
+        let Some(token) = key.parse::<u32>().ok().filter(known) else {
+            let message = format!("logit_bias keys must be token ids below {vocabulary_size}, got {key:?}");
+            return Err(ApiError::param("logit_bias", message));
+        };
+        let bias = fields::number(value, &format!("logit_bias.{token}"), limits::LOGIT_BIAS)?;
+        Ok(LogitBias { token: Token(token), bias: bias as f32 })
+    };
+    map.iter().map(entry).collect()
+}
+
+/// `max_completion_tokens`, or its older name.
+fn max_tokens(fields: &Fields<'_>, most: u32) -> Result<Option<u32>, ApiError> {
+    let range = Range { min: 1.0, max: f64::from(most) };
+    let old = fields.integer("max_tokens", range)?;
+    Ok(fields.integer("max_completion_tokens", range)?.or(old))
+}
+
+fn stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let texts = match fields.get("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => vec![text],
+        Some(Value::Array(list)) => {
+            let text = |value: &'_ Value| matches!(value, Value::String(_));
+            if let Some(other) = list.iter().find(|value| !text(value)) {
+                return Err(fields::wrong_type("stop", "a string or a list of strings", other));
+            }
+            list.iter().filter_map(|value| if let Value::String(text) = value { Some(text) } else { None }).collect()
+        }
+        Some(other) => return Err(fields::wrong_type("stop", "a string or a list of strings", other)),
+    };
+    let (strings, bytes) = (limits::STOP_STRINGS, limits::STOP_BYTES);
+    if texts.len() > strings {
+        return Err(ApiError::param("stop", format!("stop may hold at most {strings} strings, got {}", texts.len())));
+    }
+    for text in &texts {
+        if text.is_empty() || text.len() > bytes {
+            let message = format!("a stop string must have between 1 and {bytes} bytes, got {}", text.len());
+            return Err(ApiError::param("stop", message));
+        }
+    }
+    Ok(texts.into_iter().cloned().collect())
+}
+
+fn include_usage(fields: &Fields<'_>, stream: bool) -> Result<bool, ApiError> {
+    let Some(options) = fields.get("stream_options") else { return Ok(false) };
+    let include = Fields::of(options, "stream_options")?.flag("include_usage")?;
+    if !stream {
+        return Err(ApiError::param("stream_options", "stream_options is only allowed when stream is true"));
+    }
+    Ok(include.unwrap_or(false))
+}
+
+fn samplers(fields: &Fields<'_>, known: &[PolicyName]) -> Result<Option<Vec<String>>, ApiError> {
+    let Some(list) = fields.list("samplers")? else { return Ok(None) };
+    if list.len() > limits::SAMPLERS {
+        let most = limits::SAMPLERS;
+        return Err(ApiError::param("samplers", format!("samplers may name at most {most}, got {}", list.len())));
+    }
+    let name = |(i, value): (usize, &Value)| {
+        let path = format!("samplers[{i}]");
+        let name = value.as_str().ok_or_else(|| fields::wrong_type(&path, "a string", value))?;
+        match known.iter().any(|sampler| sampler.as_str() == name) {
+            true => Ok(name.to_owned()),
+            false => Err(ApiError::param(path, format!("there is no sampler named {name:?} in force"))),
+        }
+    };
+    list.iter().enumerate().map(name).collect::<Result<_, _>>().map(Some)
+}
+
+/// `timeout`: seconds.
+pub(crate) fn timeout(fields: &Fields<'_>, most: Duration) -> Result<Option<Duration>, ApiError> {
+    let range = Range { min: SHORTEST_TIMEOUT, max: most.as_secs_f64() };
+    Ok(fields.number("timeout", range)?.map(Duration::from_secs_f64))
+}
+
+/// The same as a header, for clients that cannot add a field.
+pub(crate) fn timeout_header(headers: &HeaderMap, most: Duration) -> Result<Option<Duration>, ApiError> {
+    let Some(value) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
+    let range = Range { min: SHORTEST_TIMEOUT, max: most.as_secs_f64() };
+    let seconds = value.to_str().ok().and_then(|text| text.trim().parse::<f64>().ok());
+    match seconds.filter(|&seconds| range.contains(seconds)) {
+        Some(seconds) => Ok(Some(Duration::from_secs_f64(seconds))),
+        None => {
+            let shown = String::from_utf8_lossy(value.as_bytes());
+            let message =
+                format!("{TIMEOUT_HEADER} must be seconds between {} and {}, got {shown:?}", range.min, range.max);
+            Err(ApiError::param(TIMEOUT_HEADER, message))
+        }
+    }
+}
+
+/// `session_id`: a name that the client chose.
+pub(crate) fn session(fields: &Fields<'_>) -> Result<Option<SessionId>, ApiError> {
+    let Some(name) = fields.text("session_id")? else { return Ok(None) };
+    let most = limits::SESSION_ID;
+    if name.is_empty() || name.len() > most || !name.bytes().all(|b| b.is_ascii_graphic()) {
+        let message = format!("session_id must have 1 to {most} visible ASCII characters, got {}", name.len());
+        return Err(ApiError::param("session_id", message));
+    }
+    Ok(Some(SessionId::new(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn read(body: &Value) -> Result<Settings, ApiError> {
+        let samplers = [PolicyName::from("avoid-words")];
+        let max_timeout = Duration::from_secs(600);
+        let bounds = Bounds { max_tokens: 64, max_timeout, vocabulary_size: 256, samplers: &samplers };
+        Settings::read(&Fields::of_body(body.as_object().unwrap()), bounds)
+    }
+
+    /// `param` and message of the refusal.
+    fn refusal(body: &Value) -> (Option<String>, String) {
+        let error = read(body).unwrap_err().answer().body.error;
+        (error.param, error.message)
+    }
+
+    #[test]
+    fn accepts_every_numeric_parameter_at_its_bounds_and_refuses_one_past() {
+        let cases = [
+            ("temperature", limits::TEMPERATURE, 0.01),
+            ("top_p", limits::TOP_P, 0.01),
+            ("min_p", limits::MIN_P, 0.01),
+            ("typical_p", limits::TYPICAL_P, 0.01),
+            ("repeat_penalty", limits::REPEAT_PENALTY, 0.001),
+            ("repetition_penalty", limits::REPEAT_PENALTY, 0.001),
+            ("frequency_penalty", limits::FREQUENCY_PENALTY, 0.01),
+            ("presence_penalty", limits::PRESENCE_PENALTY, 0.01),
+        ];
+        for (name, range, past) in cases {
+            assert!(read(&json!({name: range.min})).is_ok(), "{name}");
+            assert!(read(&json!({name: range.max})).is_ok(), "{name}");
+            for value in [range.min - past, range.max + past] {
+                let (param, message) = refusal(&json!({name: value}));
+                assert_eq!(param.as_deref(), Some(name));
+                let bounds = format!("{name} must be between {} and {}, got {value}", range.min, range.max);
+                assert_eq!(message, bounds);
+            }
+        }
+        let integers = [
+            ("top_k", limits::TOP_K),
+            ("repeat_last_n", limits::REPEAT_LAST_N),
+            ("n", limits::CHOICES),
+            ("max_tokens", Range { min: 1.0, max: 64.0 }),
+            ("max_completion_tokens", Range { min: 1.0, max: 64.0 }),
+        ];
+        for (name, range) in integers {
+            assert!(read(&json!({name: range.min as i64})).is_ok(), "{name}");
+            assert!(read(&json!({name: range.max as i64})).is_ok(), "{name}");
+            for value in [range.min as i64 - 1, range.max as i64 + 1, i64::MIN, i64::MAX] {
+                assert_eq!(refusal(&json!({name: value})).0.as_deref(), Some(name), "{value}");
+            }
+        }
+    }
+
+    #[test]
+    fn keeps_what_the_kernels_need_where_openai_allows_zero() {
+        let settings = read(&json!({"top_p": 0, "typical_p": 1e-300, "temperature": 1e-40})).unwrap();
+        assert!(settings.sampling.top_p > 0.0 && settings.sampling.typical_p > 0.0);
+        assert_eq!(settings.sampling.temperature, 0.0);
+    }
+
+    #[test]
+    fn takes_any_64_bit_seed_and_draws_one_if_absent() {
+        let seed = |value: Value| read(&json!({"seed": value})).unwrap().sampling.seed;
+        assert_eq!(seed(json!(7)), 7);
+        assert_eq!(seed(json!(u64::MAX)), u64::MAX);
+        assert_eq!(seed(json!(-1)), u64::MAX);
+        assert_ne!(seed(Value::Null), seed(Value::Null));
+        assert_eq!(refusal(&json!({"seed": 1.5})).0.as_deref(), Some("seed"));
+    }
+
+    #[test]
+    fn reads_stop_as_one_string_or_up_to_four() {
+        let stop = |value: Value| read(&json!({"stop": value})).map(|settings| settings.stop);
+        assert_eq!(stop(json!("x")).unwrap(), ["x"]);
+        assert_eq!(stop(json!(["a", "b", "c", "d"])).unwrap().len(), 4);
+        assert_eq!(stop(json!("y".repeat(512))).unwrap().len(), 1);
+        for bad in [json!(["a", "b", "c", "d", "e"]), json!(""), json!(["a", ""]), json!("y".repeat(513)), json!([1])] {
+            assert_eq!(refusal(&json!({"stop": bad})).0.as_deref(), Some("stop"));
+        }
+    }
+
+    #[test]
+    fn checks_logit_bias_keys_values_and_count() {
+        let settings = read(&json!({"logit_bias": {"0": -100, "255": 100}})).unwrap();
+        let last = LogitBias { token: Token(255), bias: 100.0 };
+        assert_eq!(settings.sampling.logit_bias, [LogitBias { token: Token(0), bias: -100.0 }, last]);
+        for bad in [json!({"256": 1}), json!({"-1": 1}), json!({"1.5": 1}), json!({"cat": 1})] {
+            assert_eq!(refusal(&json!({"logit_bias": bad})).0.as_deref(), Some("logit_bias"));
+        }
+        assert_eq!(refusal(&json!({"logit_bias": {"7": 101}})).0.as_deref(), Some("logit_bias.7"));
+        let many = |count: usize| json!({"logit_bias": (0..count).map(|i| (format!("{i:05}"), 1)).collect::<std::collections::HashMap<_, _>>()});
+        let (_, message) = refusal(&many(1025));
+        assert_eq!(message, "logit_bias has 1025 entries, at most 1024");
+    }
+
+    #[test]
+    fn refuses_what_would_change_the_answer_and_ignores_the_rest() {
+        let unsupported = json!([{"type": "function"}]);
+        for (name, value) in [
+            ("tools", unsupported.clone()),
+            ("functions", unsupported),
+            ("response_format", json!({"type": "json_object"})),
+            ("suffix", json!("end")),
+            ("best_of", json!(2)),
+            ("stream_options", json!({"include_usage": true})),
+            ("samplers", json!("avoid-words")),
+        ] {
+            assert_eq!(refusal(&json!({name: value})).0.as_deref(), Some(name));
+        }
+        assert_eq!(refusal(&json!({"samplers": ["avoid-words", "nope"]})).0.as_deref(), Some("samplers[1]"));
+        let harmless = json!({"tools": [], "functions": null, "response_format": {"type": "text"}, "suffix": "",
+            "best_of": 1, "user": "me", "service_tier": "auto", "store": true, "x_unknown": {"deep": [1]},
+            "samplers": ["avoid-words"], "stream": true, "stream_options": {"include_usage": true}});
+        let settings = read(&harmless).unwrap();
+        assert!(settings.include_usage && settings.stream);
+        assert_eq!(settings.samplers, Some(vec!["avoid-words".to_owned()]));
+    }
+
+    #[test]
+    fn takes_a_timeout_up_to_the_longest_from_field_and_header() {
+        let timeout = |value: Value| read(&json!({"timeout": value})).map(|settings| settings.timeout);
+        assert_eq!(timeout(json!(600)).unwrap(), Some(Duration::from_secs(600)));
+        assert_eq!(timeout(json!(0.001)).unwrap(), Some(Duration::from_millis(1)));
+        assert_eq!(timeout(Value::Null).unwrap(), None);
+        for bad in [json!(600.5), json!(0), json!(-1), json!("1"), json!(1e300)] {
+            assert_eq!(refusal(&json!({"timeout": bad})).0.as_deref(), Some("timeout"));
+        }
+        let header = |text: &'static str| {
+            let headers = HeaderMap::from_iter([(TIMEOUT_HEADER.parse().unwrap(), text.parse().unwrap())]);
+            timeout_header(&headers, Duration::from_secs(600)).map_err(|error| error.to_string())
+        };
+        assert_eq!(header("1.5"), Ok(Some(Duration::from_millis(1500))));
+        for bad in ["601", "0", "soon", "NaN", "-1"] {
+            let error = header(bad).unwrap_err();
+            assert_eq!(error, format!("x-request-timeout must be seconds between 0.001 and 600, got {bad:?}"));
+        }
+    }
+
+    #[test]
+    fn takes_a_session_of_1_to_128_visible_characters() {
+        let session = |name: &str| read(&json!({"session_id": name})).map(|settings| settings.session);
+        assert_eq!(session(&"s".repeat(128)).unwrap(), Some(SessionId::new("s".repeat(128))));
+        for bad in ["", "a b", "é", "\n", &"s".repeat(129)] {
+            assert_eq!(refusal(&json!({"session_id": bad})).0.as_deref(), Some("session_id"), "{bad:?}");
+        }
+        assert_eq!(refusal(&json!({"session_id": 7})).0.as_deref(), Some("session_id"));
+    }
+
+    #[test]
+    fn prefers_the_new_name_of_max_tokens() {
+        let settings = read(&json!({"max_tokens": 5, "max_completion_tokens": 6})).unwrap();
+        assert_eq!(settings.max_tokens, Some(6));
+        assert_eq!(read(&json!({})).unwrap().max_tokens, None);
+    }
+}
