@@ -3,14 +3,43 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{SeqId, Token};
 use crate::vocabulary::Vocabulary;
+
+/// What a model is served for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// It continues texts.
+    Generate,
+    /// It turns texts into vectors.
+    Embed,
+}
+
+impl ModelKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Generate => "generate",
+            Self::Embed => "embed",
+        }
+    }
+}
+
+impl fmt::Display for ModelKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
 
 /// What is known of a loaded model.
 #[derive(Debug, Clone)]
 pub struct ModelInfo {
     /// From the model's metadata (`general.name`), or the file's stem.
     pub name: String,
+    /// What it is served for: what its file says it was made for, unless something else was asked for and is possible.
+    pub kind: ModelKind,
     /// Parameters of the weights.
     pub parameters: u64,
     /// Bytes of the weights.

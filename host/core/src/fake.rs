@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::engine::{Batch, Engine, EngineError, EngineLimits, ModelInfo, Reuse, Tokenizer};
+use crate::engine::{Batch, Engine, EngineError, EngineLimits, ModelInfo, ModelKind, Reuse, Tokenizer};
 use crate::ids::{SeqId, Token};
 use crate::vocabulary::Vocabulary;
 
@@ -65,6 +65,7 @@ impl FakeEngine {
         let pieces = (0..=255u8).map(|byte| vec![byte]).chain([Vec::new()]);
         ModelInfo {
             name: "fake".to_owned(),
+            kind: ModelKind::Generate,
             parameters: 0,
             weight_bytes: 0,
             trained_context_tokens: limits.context_tokens,

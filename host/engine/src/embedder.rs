@@ -14,12 +14,11 @@ use llama_cpp_2::token::LlamaToken;
 use crate::backend::{CONTEXT_CREATION, backend};
 use crate::error::EngineLoadError;
 use crate::gelu;
+use crate::kind::Traits;
 use crate::load::LoadedModel;
 
 /// Inputs of one batch.
 const INPUTS: u32 = 64;
-/// Pooling types of a GGUF's metadata that give one vector for an input: mean, first token, last token.
-const POOLED: [&str; 3] = ["1", "2", "3"];
 
 /// Computes one vector for each of several inputs at a time. Lives on one thread.
 pub struct LlamaEmbedder {
@@ -40,19 +39,19 @@ impl fmt::Debug for LlamaEmbedder {
 impl LlamaEmbedder {
     /// Makes a context for batches of `batch_tokens` (at least the model's own context, so that every input fits).
     ///
-    /// Pooling is what the model's metadata says; a model that says nothing gives the vector of the last token.
+    /// Pooling is what the model's metadata says. A model that says nothing gives the mean of all tokens if it attends in
+    /// both directions, and the vector of the last token otherwise, which has seen all the others.
     ///
     /// # Errors
-    /// A model that ranks instead of embedding, or a context that llama.cpp cannot make.
+    /// A context that llama.cpp cannot make.
     pub fn new(model: Arc<LoadedModel>, batch_tokens: u32, threads: u32) -> Result<Self, EngineLoadError> {
         let refused = |why: String| EngineLoadError::NoContext { sequences: INPUTS, kv_tokens: batch_tokens, why };
         let llama = &model.model;
-        let architecture = llama.meta_val_str("general.architecture").unwrap_or_default();
-        let pooling = llama.meta_val_str(&format!("{architecture}.pooling_type")).ok();
-        let pooling = match pooling.as_deref() {
-            Some("4") => return Err(refused("the model ranks pairs of texts; it has no embeddings".to_owned())),
-            Some(kind) if POOLED.contains(&kind) => LlamaPoolingType::Unspecified,
-            _ => LlamaPoolingType::Last,
+        let traits = Traits::of(llama);
+        let pooling = match traits.pools {
+            true => LlamaPoolingType::Unspecified,
+            false if traits.encodes => LlamaPoolingType::Mean,
+            false => LlamaPoolingType::Last,
         };
         // An encoder sees a whole batch at once, so no input may be cut.
         let input_tokens = model.info().trained_context_tokens.min(batch_tokens);
@@ -73,7 +72,7 @@ impl LlamaEmbedder {
             .with_offload_kqv(false)
             .with_op_offload(false)
             .with_no_perf(true);
-        let params = gelu::exact(params, &architecture);
+        let params = gelu::exact(params, &traits.architecture);
         let context = {
             let _one_at_a_time = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
             llama.new_context(backend()?, params).map_err(|error| refused(error.to_string()))?

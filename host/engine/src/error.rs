@@ -1,6 +1,8 @@
 //! Why a model could not be loaded or given a context.
 use std::path::PathBuf;
 
+use crate::kind::WrongKind;
+
 #[derive(Debug, thiserror::Error)]
 pub enum EngineLoadError {
     #[error("cannot read model file {path}: {source}", path = path.display())]
@@ -10,6 +12,9 @@ pub enum EngineLoadError {
     BadFile { path: PathBuf, why: String },
     #[error("model file {path} has SHA-256 {found}, the configuration wants {wanted}", path = path.display())]
     WrongDigest { path: PathBuf, wanted: String, found: String },
+    /// The file cannot do what it is asked for.
+    #[error("model file {path} {why}", path = path.display())]
+    WrongKind { path: PathBuf, why: WrongKind },
     #[error("llama.cpp cannot load {path}: {why}", path = path.display())]
     NotLoaded { path: PathBuf, why: String },
     #[error("llama.cpp cannot make a context of {sequences} sequences and {kv_tokens} tokens: {why}")]

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use camshaft_core::engine::{ModelInfo, Reuse, Tokenizer};
+use camshaft_core::engine::{ModelInfo, ModelKind, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use llama_cpp_2::model::params::LlamaModelParams;
@@ -17,6 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::backend::backend;
 use crate::error::EngineLoadError;
 use crate::gguf;
+use crate::kind::Traits;
 use crate::tokenizer::LlamaTokenizer;
 
 /// How to load.
@@ -26,6 +27,8 @@ pub struct LoadOptions {
     pub verify_sha256: Option<String>,
     /// Work out the digest although there is nothing to compare it with.
     pub digest: bool,
+    /// What it is to be served for; `None`: what its file says it was made for.
+    pub kind: Option<ModelKind>,
     pub adapter: Option<AdapterOptions>,
     /// Told how far the weights are loaded.
     pub progress: Option<LoadProgress>,
@@ -120,6 +123,8 @@ impl LoadedModel {
         }
         let mut model = LlamaModel::load_from_file(backend()?, path, &params)
             .map_err(|error| EngineLoadError::NotLoaded { path: shown.to_owned(), why: error.to_string() })?;
+        let kind = Traits::of(&model).serve_as(options.kind);
+        let kind = kind.map_err(|why| EngineLoadError::WrongKind { path: shown.to_owned(), why })?;
         let mut identity = sha256.clone();
         let adapter = match &options.adapter {
             None => None,
@@ -131,7 +136,7 @@ impl LoadedModel {
                 Some(load_adapter(&mut model, adapter)?)
             }
         };
-        let info = describe(&model, stem, sha256);
+        let info = describe(&model, stem, kind, sha256);
         if info.vocabulary.size() == 0 {
             let why = "the model has no vocabulary".to_owned();
             return Err(EngineLoadError::BadFile { path: shown.to_owned(), why });
@@ -187,11 +192,12 @@ fn digest(path: &Path) -> std::io::Result<String> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-fn describe(model: &LlamaModel, stem: &str, sha256: Option<String>) -> ModelInfo {
+fn describe(model: &LlamaModel, stem: &str, kind: ModelKind, sha256: Option<String>) -> ModelInfo {
     let vocab = model.vocab();
     let trained = model.n_ctx_train();
     ModelInfo {
         name: model.meta_val_str("general.name").unwrap_or_else(|_| stem.to_owned()),
+        kind,
         parameters: model.n_params(),
         weight_bytes: model.size(),
         trained_context_tokens: trained,

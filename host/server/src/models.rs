@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use camshaft_core::engine::Reuse;
+use camshaft_core::engine::{ModelKind, Reuse};
 use camshaft_engine::{
-    AdapterOptions, EngineLoadError, EngineOptions, KvLayout, KvType, LlamaEngine, LoadOptions, LoadedModel,
+    AdapterOptions, EngineLoadError, EngineOptions, KvLayout, KvType, LlamaEmbedder, LlamaEngine, LoadOptions,
+    LoadedModel, WrongKind,
 };
 
 use crate::config::{ModelConfig, ModelSource};
@@ -23,12 +24,22 @@ fn from_bytes(options: &LoadOptions) -> Result<Arc<LoadedModel>, EngineLoadError
     LoadedModel::from_bytes(DEMO_NAME, DEMO, options)
 }
 
+/// What the configuration wants a model to be served for; `None`: what its file was made for.
+fn wanted_kind(config: &ModelConfig) -> Option<ModelKind> {
+    config.embeddings.then_some(ModelKind::Embed)
+}
+
 /// Loads a model's weights. `digest`: their digest is wanted.
 pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel>, ServerError> {
     let adapter = config.lora.clone();
     let bar = LoadBar::new(&config.id);
-    let options =
-        LoadOptions { verify_sha256: config.sha256.clone(), digest, adapter, progress: Some(bar.stage("loading")) };
+    let options = LoadOptions {
+        verify_sha256: config.sha256.clone(),
+        digest,
+        kind: wanted_kind(config),
+        adapter,
+        progress: Some(bar.stage("loading")),
+    };
     let lora = config.lora.as_ref().map(|lora| lora.path.as_path());
     match &config.source {
         ModelSource::Demo => {
@@ -97,6 +108,10 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
     };
     // Characters that only byte tokens can stand for.
     let _ = model.tokenizer().tokenize("a \u{1F600}\u{1}", true, true);
+    if model.info().kind == ModelKind::Embed {
+        let mut embedder = LlamaEmbedder::new(model, 64, 1).map_err(|error| bad(error.to_string()))?;
+        return embedder.embed(&[[Token(0)].into()]).map(drop).map_err(|error| bad(error.to_string()));
+    }
     let mut engine = LlamaEngine::new(model, &options).map_err(|error| bad(error.to_string()))?;
     let mut batch = Batch::default();
     batch.push(Token(0), 0, SeqId(0), true);
@@ -114,7 +129,8 @@ pub(crate) fn load_draft(
 ) -> Result<Arc<LoadedModel>, ServerError> {
     let draft = probe(path, None, &LoadBar::new(&config.id)).and_then(|()| {
         let source = ModelConfig { source: ModelSource::File(path.to_owned()), ..config.clone() };
-        LoadedModel::from_file(path, &LoadOptions::default()).map_err(|error| from_engine(&source, &error))
+        let options = LoadOptions { kind: Some(ModelKind::Generate), ..LoadOptions::default() };
+        LoadedModel::from_file(path, &options).map_err(|error| from_engine(&source, &error))
     })?;
     let bad = |why: String| {
         Err(ServerError::BadData(format!("model {:?}: draft-model {}: {why}", config.id, path.display())))
@@ -134,6 +150,9 @@ pub(crate) fn load_draft(
 pub(crate) fn from_engine(config: &ModelConfig, error: &EngineLoadError) -> ServerError {
     match (&config.source, error.is_missing_input()) {
         (ModelSource::File(path), true) => ServerError::MissingInput { path: path.clone(), why: error.to_string() },
+        _ if matches!(error, EngineLoadError::WrongKind { why: WrongKind::Encoder { .. }, .. }) => {
+            ServerError::Config(format!("model.kind of {:?}: {error}", config.id))
+        }
         _ => ServerError::BadData(format!("model {:?}: {error}", config.id)),
     }
 }

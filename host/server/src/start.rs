@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use camshaft_api::{Backend, EmbedBackend, Model};
 use camshaft_core::cache::PrefixCache;
-use camshaft_core::engine::{Engine, EngineLimits, ModelInfo, Tokenizer};
+use camshaft_core::engine::{Engine, EngineLimits, ModelInfo, ModelKind, Tokenizer};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
@@ -51,8 +51,11 @@ impl Starter<'_> {
             return self.start_fake(config);
         }
         let loaded = models::load(config, self.room.disk.is_some())?;
-        if config.embeddings {
+        if loaded.info().kind == ModelKind::Embed {
             return self.start_embedder(config, &loaded);
+        }
+        if !config.dimensions.is_empty() {
+            return Err(for_kind(config, "model.dimensions", ModelKind::Embed));
         }
         let draft = match &config.draft_model {
             Some(path) => Some(models::load_draft(config, path, &loaded)?),
@@ -142,6 +145,9 @@ impl Starter<'_> {
     }
 
     fn start_embedder(&self, config: &ModelConfig, loaded: &Arc<LoadedModel>) -> Result<Model, ServerError> {
+        if config.lora.is_some() || config.draft_tokens > 0 {
+            return Err(for_kind(config, "model.lora and model.draft-tokens", ModelKind::Generate));
+        }
         let mut info = loaded.info().clone();
         // An input is computed in one piece, so a batch holds at least one of the longest.
         let input_tokens = info.trained_context_tokens.min(config.context_tokens);
@@ -165,6 +171,11 @@ impl Starter<'_> {
         });
         Ok(Model { id: config.id.clone(), created: now(), tokenizer: loaded.tokenizer(), info, backend })
     }
+}
+
+/// Something was set that only models of another kind have.
+fn for_kind(config: &ModelConfig, what: &str, kind: ModelKind) -> ServerError {
+    ServerError::Config(format!("{what} of {:?}: only for models with kind = \"{kind}\"", config.id))
 }
 
 /// Seconds since the Unix epoch.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::RequestId;
 use camshaft_core::policy::Policies;
 use crossbeam_channel::Sender;
@@ -208,7 +209,7 @@ impl Served {
     fn new(model: &Model) -> Result<Self, ApiError> {
         let template = ChatTemplate::compile(&model.info)
             .map_err(|source| ApiError::ChatTemplate { model: model.id.clone(), source })?;
-        if model.info.chat_template.is_none() {
+        if model.info.kind == ModelKind::Generate && model.info.chat_template.is_none() {
             tracing::info!(
                 model = model.id,
                 "the model has no chat template: chats are rendered as `role: content` lines"

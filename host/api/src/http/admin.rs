@@ -4,6 +4,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::Generation;
 use camshaft_core::policy::{Hook, ModeError, PolicyStatus};
 use serde::Serialize;
@@ -30,6 +31,7 @@ pub(crate) struct ModelReport {
 struct LoadedModel {
     id: String,
     name: String,
+    kind: ModelKind,
     created: u64,
     sha256: Option<String>,
     parameters: u64,
@@ -46,6 +48,7 @@ impl From<&Model> for LoadedModel {
         Self {
             id: model.id.clone(),
             name: info.name.clone(),
+            kind: info.kind,
             created: model.created,
             sha256: info.sha256.clone(),
             parameters: info.parameters,

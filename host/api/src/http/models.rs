@@ -3,11 +3,11 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
-use camshaft_core::engine::Reuse;
+use camshaft_core::engine::{ModelKind, Reuse};
 use serde::Serialize;
 
 use crate::flow::api::Api;
-use crate::flow::backend::{Backend, Model};
+use crate::flow::backend::Model;
 use crate::http::auth::Caller;
 use crate::wire::error::ApiError;
 
@@ -30,8 +30,7 @@ pub(crate) struct ModelList {
 pub(crate) struct ModelDetails {
     #[serde(flatten)]
     object: ModelObject,
-    /// "generate" or "embed".
-    task: &'static str,
+    task: ModelKind,
     /// Prompt and output of one request together, or one input, in tokens.
     context_tokens: u32,
     trained_context_tokens: u32,
@@ -45,10 +44,10 @@ pub(crate) struct ModelDetails {
 impl From<&Model> for ModelDetails {
     fn from(model: &Model) -> Self {
         let info = &model.info;
-        let generates = matches!(model.backend, Backend::Generate(_));
+        let generates = info.kind == ModelKind::Generate;
         Self {
             object: ModelObject::from(model),
-            task: if generates { "generate" } else { "embed" },
+            task: info.kind,
             context_tokens: info.context_tokens,
             trained_context_tokens: info.trained_context_tokens,
             vocabulary_tokens: info.vocabulary.size(),

@@ -11,7 +11,7 @@ use camshaft_api::backend::{Backend, Model};
 use camshaft_api::{
     Api, ApiLimits, ApiOptions, Control, LocalQuotas, Readiness, Reloaded, admin_router, public_router,
 };
-use camshaft_core::engine::{ModelInfo, Reuse, Tokenizer};
+use camshaft_core::engine::{ModelInfo, ModelKind, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
 use camshaft_core::message::Start;
 use camshaft_core::vocabulary::Vocabulary;
@@ -200,6 +200,7 @@ pub(crate) fn info() -> ModelInfo {
     let pieces = (0..=255_u8).map(|byte| vec![byte]).chain([Vec::new(), Vec::new()]);
     ModelInfo {
         name: "Demo".into(),
+        kind: ModelKind::Generate,
         parameters: 3,
         weight_bytes: 4,
         trained_context_tokens: 1024,

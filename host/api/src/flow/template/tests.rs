@@ -1,7 +1,7 @@
 //! Rendering and tokenizing with a byte-level tokenizer that knows three control tokens.
 use std::sync::Arc;
 
-use camshaft_core::engine::{ModelInfo, Reuse, Tokenizer};
+use camshaft_core::engine::{ModelInfo, ModelKind, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde_json::{Map, Value, json};
@@ -42,6 +42,7 @@ impl Tokenizer for Bytes {
 pub(super) fn info(template: Option<&str>, bos: &str, eos: &str) -> ModelInfo {
     ModelInfo {
         name: "test".into(),
+        kind: ModelKind::Generate,
         parameters: 1,
         weight_bytes: 1,
         trained_context_tokens: 64,

@@ -1,0 +1,111 @@
+//! What a model can be served for, read from its file's metadata.
+use camshaft_core::engine::ModelKind;
+use llama_cpp_2::model::LlamaModel;
+
+/// Architectures that attend in both directions: they read a text whole and cannot continue it.
+const ENCODERS: [&str; 10] = [
+    "bert",
+    "eurobert",
+    "gemma-embedding",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "modern-bert",
+    "neo-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "t5encoder",
+];
+/// `pooling_type` of a model that gives one vector for a text: mean, first token, last token.
+const POOLED: [&str; 3] = ["1", "2", "3"];
+/// `pooling_type` of a model that scores pairs of texts.
+const RANKS: &str = "4";
+
+/// Why a model cannot be served for what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WrongKind {
+    #[error("holds an encoder ({architecture}): it embeds texts and cannot generate any")]
+    Encoder { architecture: String },
+    #[error("ranks pairs of texts: it neither generates texts nor embeds them")]
+    Ranker,
+}
+
+/// What the metadata says about a model's use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Traits {
+    pub(crate) architecture: String,
+    /// It attends in both directions.
+    pub(crate) encodes: bool,
+    /// It was trained to give one vector for a text.
+    pub(crate) pools: bool,
+    ranks: bool,
+}
+
+impl Traits {
+    pub(crate) fn of(model: &LlamaModel) -> Self {
+        let architecture = model.meta_val_str("general.architecture").unwrap_or_default();
+        let key = |name: &str| model.meta_val_str(&format!("{architecture}.{name}")).ok();
+        Self::read(&architecture, key("attention.causal").as_deref(), key("pooling_type").as_deref())
+    }
+
+    fn read(architecture: &str, causal: Option<&str>, pooling: Option<&str>) -> Self {
+        Self {
+            architecture: architecture.to_owned(),
+            encodes: ENCODERS.contains(&architecture) || causal == Some("false"),
+            pools: pooling.is_some_and(|kind| POOLED.contains(&kind)),
+            ranks: pooling == Some(RANKS),
+        }
+    }
+
+    /// The kind to serve: the wanted one if the model can, by default the one it was made for. A decoder without pooling
+    /// can embed when that is asked for.
+    pub(crate) fn serve_as(&self, wanted: Option<ModelKind>) -> Result<ModelKind, WrongKind> {
+        if self.ranks {
+            return Err(WrongKind::Ranker);
+        }
+        match wanted {
+            Some(ModelKind::Generate) if self.encodes => {
+                Err(WrongKind::Encoder { architecture: self.architecture.clone() })
+            }
+            Some(kind) => Ok(kind),
+            None if self.encodes || self.pools => Ok(ModelKind::Embed),
+            None => Ok(ModelKind::Generate),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_the_kind_comes_from_the_file_and_a_wrong_wish_is_refused() {
+        use ModelKind::{Embed, Generate};
+        let check = |file: (&str, Option<&str>, Option<&str>), wanted, expected: Option<ModelKind>| {
+            let served = Traits::read(file.0, file.1, file.2).serve_as(wanted);
+            assert_eq!(served.ok(), expected, "{file:?} as {wanted:?}");
+        };
+        let (bert, decoder) = (("bert", None, Some("1")), ("llama", None, None));
+        check(bert, None, Some(Embed));
+        check(bert, Some(Embed), Some(Embed));
+        check(bert, Some(Generate), None);
+        check(("nomic-bert", None, None), None, Some(Embed));
+        check(("llama", Some("false"), None), None, Some(Embed));
+        check(("llama", Some("false"), None), Some(Generate), None);
+        check(decoder, None, Some(Generate));
+        check(decoder, Some(Generate), Some(Generate));
+        check(decoder, Some(Embed), Some(Embed));
+        check(("llama", None, Some("0")), None, Some(Generate));
+        // A decoder that was trained further to embed still generates when asked.
+        check(("qwen3", None, Some("3")), None, Some(Embed));
+        check(("qwen3", None, Some("3")), Some(Generate), Some(Generate));
+        for wanted in [None, Some(Embed), Some(Generate)] {
+            check(("bert", None, Some("4")), wanted, None);
+        }
+    }
+
+    #[test]
+    fn says_why_in_a_sentence_about_the_file() {
+        let why = Traits::read("bert", None, None).serve_as(Some(ModelKind::Generate)).unwrap_err();
+        assert_eq!(why.to_string(), "holds an encoder (bert): it embeds texts and cannot generate any");
+    }
+}
