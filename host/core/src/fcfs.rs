@@ -12,7 +12,7 @@ const AGEING: Duration = Duration::from_secs(30);
 /// request that does not fit yet waits at the head of the line, so that large ones are not starved.
 #[derive(Debug, Default)]
 pub struct Fcfs {
-    /// By place in the line: request and KV tokens it may need.
+    /// By place in the line: request and KV tokens that it needs.
     line: BTreeMap<Place, (RequestId, u32)>,
     places: HashMap<RequestId, Place>,
     next_place: u64,
@@ -40,7 +40,7 @@ impl Scheduler for Fcfs {
                 SchedulerEvent::Arrived(arrival) => {
                     let place = (arrival.arrived + AGEING * arrival.priority as u32, self.next_place);
                     self.next_place += 1;
-                    self.line.insert(place, (arrival.id, arrival.prompt_tokens.saturating_add(arrival.max_tokens)));
+                    self.line.insert(place, (arrival.id, arrival.need));
                     self.places.insert(arrival.id, place);
                 }
                 SchedulerEvent::Dispatched { id, .. }
@@ -51,11 +51,11 @@ impl Scheduler for Fcfs {
         }
         let mut workers: Vec<_> = point.workers.iter().filter(|w| w.healthy).cloned().collect();
         let mut actions = Vec::new();
-        for &(id, kv_tokens) in self.line.values() {
-            let room = workers.iter_mut().filter(|w| w.free_sequences > 0 && w.kv_free >= kv_tokens);
+        for &(id, need) in self.line.values() {
+            let room = workers.iter_mut().filter(|w| w.free_sequences > 0 && w.kv_free >= need);
             let Some(worker) = room.max_by_key(|w| w.kv_free) else { break };
             worker.free_sequences -= 1;
-            worker.kv_free -= kv_tokens;
+            worker.kv_free -= need;
             actions.push(Action::Dispatch { id, worker: worker.worker });
         }
         Ok(actions)

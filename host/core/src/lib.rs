@@ -18,6 +18,7 @@ pub mod pool;
 pub mod prefix;
 pub mod quota;
 pub mod request;
+pub mod reserve;
 pub mod sampling;
 pub mod segments;
 pub mod sequence;

@@ -16,8 +16,8 @@ use crate::segments::Namespace;
 /// Host to worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Command {
-    /// Begin a generation. Answered by `Started` or `Failed`.
-    Start(Box<Start>),
+    /// Begin a generation. Answered by `Started` or `Failed`. `need`: KV tokens to admit it with, see [`crate::reserve`].
+    Start { start: Box<Start>, need: u32 },
     /// Stop a generation at the next step. Answered by `Finished` with `Cancelled`, or by nothing if it is unknown.
     Cancel { id: RequestId },
     /// Take a generation's place in the KV cache away for now; it goes on when the worker has room and nothing else waits.

@@ -321,6 +321,8 @@ pub struct Arrival {
     pub deadline: Option<Duration>,
     pub prompt_tokens: u32,
     pub max_tokens: u32,
+    /// KV tokens that a worker must have free to admit it. Never more than an idle worker has.
+    pub need: u32,
     pub cached_tokens: u32,
 }
 

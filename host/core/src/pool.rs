@@ -20,22 +20,32 @@ use crate::policy::{
     Action, Arrival, Fault, FaultKind, Scheduler, SchedulerEvent, SchedulerHook, SchedulingPoint, WorkerFacts,
 };
 use crate::request::{Cancelled, Stage};
-use crate::worker::Reserve;
+use crate::reserve::{Reservation, Reserve};
 
 const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
-/// Room for so many tokens of output is asked for where not all of it is reserved.
-const LEAST_OUTPUT: u32 = 32;
 
 /// What the pool wants done by whoever owns the threads.
 #[derive(Debug, PartialEq)]
 pub enum Output {
     /// Give the worker a generation. `waited`: time in the queue.
-    Start { worker: WorkerId, start: Box<Start>, waited: Duration },
+    Start { worker: WorkerId, start: Box<Start>, need: u32, waited: Duration },
     /// Give the worker another command.
     Send { worker: WorkerId, command: Command },
     /// Tell the client that its generation ended in the queue.
     Fail { id: RequestId, error: WorkerError },
+}
+
+/// A generation that asks to wait. Times count from the pool's start.
+#[derive(Debug)]
+pub struct NewRequest {
+    pub start: Box<Start>,
+    pub arrived: Duration,
+    /// Latest moment of the first token.
+    pub deadline: Option<Duration>,
+    pub weight: f64,
+    /// Of the queue, for what its tenant has waiting.
+    pub queue_share: Option<f64>,
 }
 
 /// The queue does not accept.
@@ -91,7 +101,7 @@ pub struct Pool {
     entries: HashMap<RequestId, Entry>,
     next_place: u64,
     gate: Gate,
-    reserve: Reserve,
+    reservation: Reservation,
     workers: BTreeMap<WorkerId, WorkerAccount>,
     events: Vec<SchedulerEvent>,
     /// Worker facts that changed are a scheduling point too.
@@ -106,7 +116,7 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// `reserve`: as its workers do.
+    /// `reserve`: how much of a worker's KV cache a generation is admitted with.
     pub fn new(hook: Arc<dyn SchedulerHook>, watermarks: Watermarks, reserve: Reserve) -> Self {
         let mut pool = Self {
             scheduler: Box::new(Fcfs::default()),
@@ -118,7 +128,7 @@ impl Pool {
             entries: HashMap::new(),
             next_place: 0,
             gate: Gate::new(watermarks),
-            reserve,
+            reservation: Reservation::new(reserve),
             workers: BTreeMap::new(),
             events: Vec::new(),
             changed: false,
@@ -143,6 +153,7 @@ impl Pool {
             can_park: true,
         };
         let account = WorkerAccount { facts, sequences: limits.sequences, running: 0, on_their_way: HashMap::new() };
+        self.reservation.bound(limits.context_tokens.min(limits.kv_tokens));
         self.workers.insert(worker, account);
         self.changed = true;
     }
@@ -166,11 +177,25 @@ impl Pool {
         self.workers.values().map(WorkerAccount::facts).collect()
     }
 
-    /// A generation arrives. `arrival.arrived` is now; `share`: of the queue, for what its tenant has waiting.
-    pub fn submit(&mut self, arrival: Arrival, start: Box<Start>, share: Option<f64>) -> Result<(), QueueFull> {
-        if !self.gate.enter(&arrival.tenant, share) {
+    /// A generation arrives.
+    pub fn submit(&mut self, new: NewRequest) -> Result<(), QueueFull> {
+        let NewRequest { start, arrived, deadline, weight, queue_share } = new;
+        if !self.gate.enter(&start.tenant, queue_share) {
             return Err(QueueFull { waiting: self.waiting() });
         }
+        let prompt_tokens = start.prompt.len() as u32;
+        let arrival = Arrival {
+            id: start.id,
+            arrived,
+            tenant: start.tenant.clone(),
+            priority: start.priority,
+            weight,
+            deadline,
+            prompt_tokens,
+            max_tokens: start.max_tokens,
+            need: self.reservation.need(prompt_tokens, start.max_tokens),
+            cached_tokens: 0,
+        };
         self.events.push(SchedulerEvent::Arrived(arrival.clone()));
         let entry = Entry { stage: Stage::Waiting, arrival, start: Some(start), place: self.next_place };
         self.entries.insert(entry.arrival.id, entry);
@@ -245,7 +270,10 @@ impl Pool {
                 prompt_tokens: *prompt_tokens,
                 generated_tokens: *generated_tokens,
             }),
-            Event::Finished { id, usage, .. } => self.finish(*id, usage.generated_tokens),
+            Event::Finished { id, usage, .. } => {
+                self.reservation.learn(usage.generated_tokens);
+                self.finish(*id, usage.generated_tokens);
+            }
             Event::Failed { id, .. } => self.finish(*id, 0),
             Event::Facts(facts) => {
                 if let Some(account) = self.workers.get_mut(&worker) {
@@ -418,7 +446,7 @@ impl Pool {
                 let Some(facts) = workers.get_mut(worker).filter(|w| w.healthy) else {
                     return Some(format!("worker {worker} is unknown or down"));
                 };
-                let need = self.entries.get(id).map_or(0, |entry| self.kv_need(&entry.arrival));
+                let need = self.entries.get(id).map_or(0, |entry| entry.arrival.need);
                 if facts.free_sequences == 0 || facts.kv_free < need {
                     let (sequences, kv) = (facts.free_sequences, facts.kv_free);
                     return Some(format!(
@@ -432,20 +460,11 @@ impl Pool {
         None
     }
 
-    /// KV tokens that a generation is dispatched with. The worker has the last word: what does not fit waits there.
-    fn kv_need(&self, arrival: &Arrival) -> u32 {
-        let output = match self.reserve {
-            Reserve::Full => arrival.max_tokens,
-            Reserve::None | Reserve::Expected => arrival.max_tokens.min(LEAST_OUTPUT),
-        };
-        arrival.prompt_tokens.saturating_add(output)
-    }
-
     /// Where a dispatched generation really goes: to the worker that keeps its session if that has room, otherwise where
     /// the scheduler said, unless one of another session took that place.
     fn place_for(&self, id: RequestId, said: WorkerId) -> WorkerId {
         let Some(entry) = self.entries.get(&id) else { return said };
-        let need = self.kv_need(&entry.arrival);
+        let need = entry.arrival.need;
         let session = entry.start.as_ref().and_then(|start| start.session.as_ref());
         let home = session.and_then(|session| {
             let healthy: Vec<WorkerId> =
@@ -482,17 +501,17 @@ impl Pool {
             }
             Action::Dispatch { id, worker } => {
                 let worker = self.place_for(id, worker);
-                let need = self.entries.get(&id).map_or(0, |entry| self.kv_need(&entry.arrival));
                 let (Some(entry), Some(account)) = (self.entries.get_mut(&id), self.workers.get_mut(&worker)) else {
                     return;
                 };
                 let (Ok(()), Some(start)) = (entry.stage.dispatch(worker), entry.start.take()) else { return };
+                let need = entry.arrival.need;
                 account.on_their_way.insert(id, need);
                 account.running += 1;
                 self.events.push(SchedulerEvent::Dispatched { id, worker });
                 let waited = self.now.saturating_sub(entry.arrival.arrived);
                 self.gate.leave(&entry.arrival.tenant);
-                out.push(Output::Start { worker, start, waited });
+                out.push(Output::Start { worker, start, need, waited });
             }
         }
     }

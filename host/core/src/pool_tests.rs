@@ -66,6 +66,7 @@ fn arrival(id: u64, now: Duration) -> Arrival {
         deadline: None,
         prompt_tokens: 10,
         max_tokens: 30,
+        need: 40,
         cached_tokens: 0,
     }
 }
@@ -97,7 +98,11 @@ fn pool(hook: &Arc<Scripted>) -> Pool {
 }
 
 fn submit(pool: &mut Pool, id: u64, now: Duration) -> Result<(), QueueFull> {
-    pool.submit(arrival(id, now), start(id), None)
+    pool.submit(new(id, now))
+}
+
+fn new(id: u64, now: Duration) -> NewRequest {
+    NewRequest { start: start(id), arrived: now, deadline: None, weight: 1.0, queue_share: None }
 }
 
 fn finished(id: u64) -> Event {
@@ -143,14 +148,15 @@ fn stops_accepting_at_the_high_mark_and_accepts_again_at_the_low_one() {
 fn a_tenant_takes_no_more_of_the_queue_than_its_share() {
     let hook = Arc::new(Scripted::default());
     let mut pool = Pool::new(hook, Watermarks { high: 8, low: 2 }, Reserve::Full);
-    let mut of = |id: u64, tenant: &str, share| {
-        pool.submit(Arrival { tenant: tenant.into(), ..arrival(id, ms(0)) }, start(id), share).is_ok()
+    let of = |pool: &mut Pool, id: u64, tenant: &str, share| {
+        let start = Box::new(Start { tenant: tenant.into(), ..*start(id) });
+        pool.submit(NewRequest { start, queue_share: share, ..new(id, ms(0)) }).is_ok()
     };
-    assert!(of(1, "a", Some(0.25)) && of(2, "a", Some(0.25)) && !of(3, "a", Some(0.25)));
-    assert!(of(4, "b", Some(0.01)) && !of(5, "b", Some(0.01)), "one may always wait");
-    assert!(of(6, "c", None));
+    assert!(of(&mut pool, 1, "a", Some(0.25)) && of(&mut pool, 2, "a", Some(0.25)) && !of(&mut pool, 3, "a", Some(0.25)));
+    assert!(of(&mut pool, 4, "b", Some(0.01)) && !of(&mut pool, 5, "b", Some(0.01)), "one may always wait");
+    assert!(of(&mut pool, 6, "c", None));
     pool.cancel(RequestId(1));
-    assert!(pool.submit(Arrival { tenant: "a".into(), ..arrival(7, ms(0)) }, start(7), Some(0.25)).is_ok());
+    assert!(of(&mut pool, 7, "a", Some(0.25)));
     assert!(pool.check());
 }
 
@@ -160,8 +166,8 @@ fn natively_the_first_class_goes_first_and_a_low_request_ages() {
     let mut pool = pool(&hook);
     let now = Duration::from_secs(100);
     let mut add = |id: u64, at: u64, priority| {
-        let arrival = Arrival { priority, ..arrival(id, Duration::from_secs(at)) };
-        pool.submit(arrival, start(id), None).unwrap();
+        let start = Box::new(Start { priority, ..*start(id) });
+        pool.submit(NewRequest { start, ..new(id, Duration::from_secs(at)) }).unwrap();
     };
     add(1, 30, Priority::Low);
     add(2, 89, Priority::High);
@@ -209,7 +215,8 @@ proptest! {
         let mut expected: Vec<(Duration, u64)> = Vec::new();
         for (id, (seconds, class)) in (1..).zip(arrivals) {
             let (arrived, priority) = (Duration::from_secs(seconds), CLASSES[class]);
-            pool.submit(Arrival { priority, ..arrival(id, arrived) }, start(id), None).unwrap();
+            let start = Box::new(Start { priority, ..*start(id) });
+            pool.submit(NewRequest { start, ..new(id, arrived) }).unwrap();
             expected.push((arrived + Duration::from_secs(30) * class as u32, id));
         }
         expected.sort();
@@ -234,7 +241,7 @@ proptest! {
         let hook = Arc::new(Scripted::default());
         let mut pool = Pool::new(hook, Watermarks { high: 100, low: 50 }, Reserve::Full);
         for (id, deadline) in (1..).zip(&deadlines) {
-            pool.submit(Arrival { deadline: deadline.map(ms), ..arrival(id, ms(0)) }, start(id), None).unwrap();
+            pool.submit(NewRequest { deadline: deadline.map(ms), ..new(id, ms(0)) }).unwrap();
         }
         let mut before = None;
         for now in looks {
@@ -276,7 +283,7 @@ fn a_deadline_is_kept_at_the_bound() {
     let mut pool = pool(&hook);
     (1..=2).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
     pool.schedule(ms(0));
-    pool.submit(Arrival { deadline: Some(ms(100)), ..arrival(3, ms(0)) }, start(3), None).unwrap();
+    pool.submit(NewRequest { deadline: Some(ms(100)), ..new(3, ms(0)) }).unwrap();
     assert_eq!(pool.next_deadline(), Some(ms(100)));
     assert_eq!(pool.schedule(ms(99)), []);
     assert_eq!(pool.schedule(ms(100)), [Output::Fail { id: RequestId(3), error: WorkerError::DeadlineExceeded }]);

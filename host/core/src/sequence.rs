@@ -35,6 +35,8 @@ pub struct Sequence {
     pub(crate) start: Box<Start>,
     /// Among those of its class, the lower the earlier.
     pub(crate) place: u64,
+    /// KV tokens that it is admitted with.
+    pub(crate) need: u32,
     /// `None` while it has no place on the engine: before it is admitted, and while it is parked.
     pub(crate) seq: Option<SeqId>,
     /// The prompt and what was drawn. The last one is never in the KV cache: decoding it gives the next.
@@ -92,6 +94,7 @@ impl Sequence {
         tokens.extend_from_slice(&start.prompt);
         Self {
             place: 0,
+            need: 0,
             seq: None,
             tokens,
             done: 0,

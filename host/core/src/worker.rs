@@ -14,7 +14,6 @@ use std::time::Duration;
 use ahead::Room;
 pub use ahead::Speculation;
 use kv::Kv;
-pub use kv::Reserve;
 use pace::Pace;
 use rate::Rate;
 
@@ -49,7 +48,6 @@ pub struct WorkerOptions {
     pub limits: EngineLimits,
     pub vocabulary: Arc<Vocabulary>,
     pub samplers: Arc<dyn SamplerHook>,
-    pub reserve: Reserve,
     pub cache: PrefixCache,
     /// The longest a step shall take while prompts are prefilled beside others that decode.
     pub step_target: Duration,
@@ -88,7 +86,7 @@ impl fmt::Debug for Worker {
 
 impl Worker {
     pub fn new(options: WorkerOptions) -> Self {
-        let WorkerOptions { id, limits, vocabulary, samplers, reserve, cache, step_target, speculation } = options;
+        let WorkerOptions { id, limits, vocabulary, samplers, cache, step_target, speculation } = options;
         Self {
             id,
             limits,
@@ -97,7 +95,7 @@ impl Worker {
             sequences: Vec::new(),
             waiting: Vec::new(),
             next_place: 0,
-            kv: Kv::new(limits, reserve, cache),
+            kv: Kv::new(limits, cache),
             plan: StepPlan::default(),
             limits_now: Vec::new(),
             prefill_budget: 0,
@@ -148,12 +146,12 @@ impl Worker {
     /// Carries out a command.
     pub fn handle(&mut self, command: Command, engine: &mut impl Engine, events: &mut impl Events) {
         match command {
-            Command::Start(start) => {
+            Command::Start { start, need } => {
                 let id = start.id;
                 if self.is_idle() {
                     self.pace.idle();
                 }
-                match self.prepare(start) {
+                match self.prepare(start, need) {
                     Ok(sequence) => {
                         self.queue(sequence);
                         self.admit_waiting(engine, events);
@@ -210,7 +208,7 @@ impl Worker {
         self.sequences.iter().position(|s| s.id() == id)
     }
 
-    fn prepare(&mut self, start: Box<Start>) -> Result<Sequence, WorkerError> {
+    fn prepare(&mut self, start: Box<Start>, need: u32) -> Result<Sequence, WorkerError> {
         let refuse = |why: String| Err(WorkerError::Refused(why));
         let prompt_tokens = start.prompt.len() as u32;
         if prompt_tokens == 0 || prompt_tokens >= self.limits.context_tokens {
@@ -227,7 +225,7 @@ impl Worker {
         }
         let sampler = self.open_sampler(&start)?;
         let mut sequence = Sequence::new(start, sampler, self.vocabulary.clone(), self.limits.context_tokens);
-        sequence.place = self.next_place;
+        (sequence.place, sequence.need) = (self.next_place, need);
         self.next_place += 1;
         Ok(sequence)
     }

@@ -6,6 +6,7 @@ use crate::fake::FakeEngine;
 use crate::ids::{Generation, TenantId, Token};
 use crate::message::{Delta, Usage};
 use crate::policy::{Fault, FaultKind, Priority, TokenSampler};
+use crate::reserve::{Reservation, Reserve};
 use crate::sampling::{Row, SamplingParams, StandardChain};
 use crate::segments::Namespace;
 
@@ -52,6 +53,7 @@ fn start(id: u64, prompt: &str) -> Start {
 struct Bench {
     worker: Worker,
     engine: FakeEngine,
+    reservation: Reservation,
     events: Vec<Event>,
     now: Duration,
 }
@@ -70,12 +72,13 @@ impl Bench {
             limits,
             vocabulary,
             samplers,
-            reserve,
             cache,
             step_target,
             speculation,
         });
-        Self { worker, engine: FakeEngine::new(limits, 3), events: Vec::new(), now: Duration::ZERO }
+        let mut reservation = Reservation::new(reserve);
+        reservation.bound(limits.context_tokens.min(limits.kv_tokens));
+        Self { worker, engine: FakeEngine::new(limits, 3), reservation, events: Vec::new(), now: Duration::ZERO }
     }
 
     fn native() -> Self {
@@ -93,7 +96,8 @@ impl Bench {
     }
 
     fn begin(&mut self, start: Start) {
-        self.command(Command::Start(Box::new(start)));
+        let need = self.reservation.need(start.prompt.len() as u32, start.max_tokens);
+        self.command(Command::Start { start: Box::new(start), need });
     }
 
     fn step(&mut self) -> Step {

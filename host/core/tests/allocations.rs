@@ -13,7 +13,7 @@ use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, Token
 use camshaft_core::sampling::{SamplingParams, StandardChain};
 use camshaft_core::segments::Namespace;
 use camshaft_core::vocabulary::Vocabulary;
-use camshaft_core::worker::{Reserve, Step, Worker, WorkerOptions};
+use camshaft_core::worker::{Step, Worker, WorkerOptions};
 
 const LIMITS: EngineLimits = EngineLimits { sequences: 8, kv_tokens: 8192, batch_tokens: 64, context_tokens: 1024 };
 
@@ -55,7 +55,7 @@ impl SamplerHook for Native {
 }
 
 fn start(id: u64, params: SamplingParams) -> Command {
-    Command::Start(Box::new(Start {
+    let start = Start {
         id: RequestId(id),
         model: "m".to_owned(),
         tenant: "t".into(),
@@ -72,7 +72,8 @@ fn start(id: u64, params: SamplingParams) -> Command {
         stop: vec!["\u{1}never".to_owned(), "0a".to_owned()],
         ignore_eos: true,
         logprobs: None,
-    }))
+    };
+    Command::Start { need: 20 + start.max_tokens, start: Box::new(start) }
 }
 
 #[test]
@@ -83,7 +84,6 @@ fn tokens_of_running_generations_allocate_nothing() {
         limits: LIMITS,
         vocabulary: Arc::new(Vocabulary::new(pieces, vec![Token(256)])),
         samplers: Arc::new(Native),
-        reserve: Reserve::Full,
         cache: PrefixCache::new(1 << 20),
         step_target: Duration::from_millis(50),
         speculation: None,

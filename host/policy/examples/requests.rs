@@ -121,6 +121,7 @@ fn arrival(id: u64) -> SchedulerEvent {
         deadline: None,
         prompt_tokens: 100,
         max_tokens: 100,
+        need: 200,
         cached_tokens: 0,
     })
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use camshaft_core::limits;
 use camshaft_core::pool::Watermarks;
-use camshaft_core::worker::Reserve;
+use camshaft_core::reserve::Reserve;
 use camshaft_engine::{AdapterOptions, EngineOptions, KvLayout, KvType};
 
 use crate::error::ServerError;

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use camshaft_api::{PoolMessage, PoolSnapshot, Submission};
 use camshaft_core::ids::{RequestId, WorkerId};
 use camshaft_core::message::{Command, Event, WorkerError};
-use camshaft_core::policy::Arrival;
-use camshaft_core::pool::{Output, Pool};
+use camshaft_core::pool::{NewRequest, Output, Pool};
 use crossbeam_channel::{Receiver, Sender, select};
 
 use crate::error::ServerError;
@@ -123,25 +122,15 @@ impl PoolThread {
     }
 
     fn submit(&mut self, submission: Submission) {
-        let Submission { start, priority, weight, queue_share, accepted, timeout, events, policies } = submission;
+        let Submission { start, weight, queue_share, accepted, timeout, events, policies, .. } = submission;
         let id = start.id;
         let fail = |error| drop(events.try_send(Event::Failed { id, error }));
         if !self.setup.pool.is_healthy() {
             return fail(WorkerError::WorkerGone);
         }
         let arrived = accepted.saturating_duration_since(self.setup.begun);
-        let arrival = Arrival {
-            id,
-            arrived,
-            tenant: start.tenant.clone(),
-            priority,
-            weight,
-            deadline: timeout.map(|timeout| arrived + timeout),
-            prompt_tokens: start.prompt.len() as u32,
-            max_tokens: start.max_tokens,
-            cached_tokens: 0,
-        };
-        match self.setup.pool.submit(arrival, Box::new(start), queue_share) {
+        let deadline = timeout.map(|timeout| arrived + timeout);
+        match self.setup.pool.submit(NewRequest { start: Box::new(start), arrived, deadline, weight, queue_share }) {
             Ok(()) => drop(self.streams.insert(id, Stream::new(events, policies))),
             Err(_) => fail(WorkerError::QueueFull),
         }
@@ -216,11 +205,11 @@ impl PoolThread {
     fn schedule(&mut self) {
         for output in self.setup.pool.schedule(self.setup.begun.elapsed()) {
             match output {
-                Output::Start { worker, start, waited } => {
+                Output::Start { worker, start, need, waited } => {
                     self.setup.metrics.queue_duration.observe(waited.as_secs_f64());
                     let id = start.id;
                     let Some(stream) = self.streams.remove(&id) else { continue };
-                    self.send(worker, WorkerMessage::Start { start, stream });
+                    self.send(worker, WorkerMessage::Start { start, need, stream });
                 }
                 Output::Send { worker, command } => self.send(worker, WorkerMessage::Command(command)),
                 Output::Fail { id, error } => self.fail(id, error),

@@ -110,7 +110,7 @@ impl Starter<'_> {
                 frame_interval: self.all.limits.frame_interval,
             };
             let (make, policies, vocabulary) = (make.clone(), self.policies.clone(), info.vocabulary.clone());
-            let (reserve, step_target) = (config.kv_reserve, config.step_target);
+            let step_target = config.step_target;
             let hired = worker_thread::spawn(setup, move || {
                 let (engine, Parts { cache, speculation }) = make(id)?;
                 let worker = Worker::new(WorkerOptions {
@@ -118,7 +118,6 @@ impl Starter<'_> {
                     limits: engine.limits(),
                     vocabulary: vocabulary.clone(),
                     samplers: policies.clone(),
-                    reserve,
                     cache,
                     step_target,
                     speculation,

@@ -26,6 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub(crate) enum WorkerMessage {
     Start {
         start: Box<Start>,
+        need: u32,
         stream: Stream,
     },
     Command(Command),
@@ -182,9 +183,9 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
             };
             match received {
                 Ok(WorkerMessage::Stop) => return false,
-                Ok(WorkerMessage::Start { start, stream }) => {
+                Ok(WorkerMessage::Start { start, need, stream }) => {
                     self.streams.insert(start.id, stream);
-                    self.carry_out(Command::Start(start));
+                    self.carry_out(Command::Start { start, need });
                 }
                 Ok(WorkerMessage::Command(command)) => self.carry_out(command),
                 Err(TryRecvError::Empty) => return true,

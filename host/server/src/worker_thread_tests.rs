@@ -8,7 +8,7 @@ use camshaft_core::ids::{Generation, SeqId, Token};
 use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
 use camshaft_core::segments::Namespace;
-use camshaft_core::worker::{Reserve, WorkerOptions};
+use camshaft_core::worker::WorkerOptions;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -82,7 +82,7 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
         logprobs: None,
     };
     let stream = Stream::new(sender, Arc::new(NoPolicies));
-    (WorkerMessage::Start { start: Box::new(start), stream }, events)
+    (WorkerMessage::Start { start: Box::new(start), need: 5, stream }, events)
 }
 
 #[test]
@@ -101,7 +101,6 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
             limits: LIMITS,
             vocabulary: FakeEngine::info(LIMITS).vocabulary,
             samplers: Arc::new(Native),
-            reserve: Reserve::Full,
             cache: PrefixCache::new(0),
             step_target: Duration::from_millis(50),
             speculation: None,

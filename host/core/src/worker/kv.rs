@@ -6,30 +6,13 @@ use crate::engine::{Engine, EngineLimits, Reuse};
 use crate::ids::SeqId;
 use crate::ledger::Ledger;
 use crate::prefix::{KvState, NodeId, Piece};
+use crate::reserve::GROWTH_TOKENS;
 use crate::sequence::{Parked, Sequence};
 
-/// Tokens that a growing sequence gets at a time.
-const GROW: u32 = 32;
 /// Shorter runs are not kept: they are computed sooner than looked up.
 const KEEP_TOKENS: u32 = 16;
 /// Of what is kept, fewer tokens than these are computed again sooner than fetched: say the one that every prompt begins with.
 const FETCH_TOKENS: u32 = 4;
-/// How much a finished request moves the expectation of how long the next one gets.
-const EXPECTATION_WEIGHT: f32 = 0.1;
-const FIRST_EXPECTATION: f32 = 128.0;
-
-/// How much room a request is admitted with beside its prompt. What is not reserved is taken as the request grows; when
-/// there is none left, a sequence is parked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Reserve {
-    /// Next to nothing: the most sequences at once, and the most parking.
-    None,
-    /// What requests needed lately.
-    #[default]
-    Expected,
-    /// All it may generate: nothing is ever parked for want of room.
-    Full,
-}
 
 /// The KV cache of one worker.
 #[derive(Debug)]
@@ -37,23 +20,18 @@ pub(super) struct Kv {
     pub(super) cache: PrefixCache,
     ledger: Ledger,
     free: Vec<SeqId>,
-    reserve: Reserve,
     reuse: Reuse,
     sequences: u32,
-    /// Tokens that a request generates, on the average of the last ones.
-    expectation: f32,
 }
 
 impl Kv {
-    pub(super) fn new(limits: EngineLimits, reserve: Reserve, cache: PrefixCache) -> Self {
+    pub(super) fn new(limits: EngineLimits, cache: PrefixCache) -> Self {
         Self {
             cache,
             ledger: Ledger::new(limits.kv_tokens),
             free: (0..limits.sequences).rev().map(SeqId).collect(),
-            reserve,
             reuse: Reuse::Ranges,
             sequences: limits.sequences,
-            expectation: FIRST_EXPECTATION,
         }
     }
 
@@ -93,9 +71,9 @@ impl Kv {
                 (run.len() as u32, run.len() as u32 - tree.probe(sequence.namespace(), run).held)
             }
         };
-        let own = self.own_reserve(sequence, len);
+        let own = Self::own_reserve(sequence, len);
         // One that was parked comes back when the others have room to grow, or it would soon be parked again.
-        let margin = if sequence.prefix.is_some() { GROW * running as u32 } else { 0 };
+        let margin = if sequence.prefix.is_some() { GROWTH_TOKENS * running as u32 } else { 0 };
         if self.ledger.free() < shared + own + margin && running > 0 {
             return false;
         }
@@ -114,14 +92,10 @@ impl Kv {
         true
     }
 
-    fn own_reserve(&self, sequence: &Sequence, prefix: u32) -> u32 {
+    /// What is reserved for the sequence alone: what the pool promised, or, when it comes back, its tokens and some growth.
+    fn own_reserve(sequence: &Sequence, prefix: u32) -> u32 {
         let (now, most) = (sequence.tokens.len() as u32 - prefix, sequence.most_tokens() - prefix);
-        let reserve = match self.reserve {
-            Reserve::Full => most,
-            Reserve::None => now + GROW,
-            Reserve::Expected => now + GROW.max((self.expectation as u32).saturating_sub(sequence.generated)),
-        };
-        reserve.clamp(now, most.max(now))
+        sequence.need.saturating_sub(prefix).max(now + GROWTH_TOKENS).clamp(now, most.max(now))
     }
 
     fn settle_shared(&mut self) -> bool {
@@ -135,7 +109,7 @@ impl Kv {
             return true;
         }
         let most = sequence.most_tokens() - sequence.prefix.map_or(0, |(_, len)| len);
-        let wanted = (most.max(need) - held).min(GROW).min(self.ledger.free()).max(need - held);
+        let wanted = (most.max(need) - held).min(GROWTH_TOKENS).min(self.ledger.free()).max(need - held);
         self.ledger.grow(sequence.id(), wanted).is_ok()
     }
 
@@ -143,7 +117,7 @@ impl Kv {
     /// soon grow into.
     pub(super) fn room_for_draft(&mut self, sequence: &Sequence, wanted: u32, running: usize) -> u32 {
         let spare = self.ledger.held(sequence.id()).saturating_sub(sequence.own_tokens());
-        let more = wanted.saturating_sub(spare).min(self.ledger.free().saturating_sub(GROW * running as u32));
+        let more = wanted.saturating_sub(spare).min(self.ledger.free().saturating_sub(GROWTH_TOKENS * running as u32));
         let grown = more > 0 && self.ledger.grow(sequence.id(), more).is_ok();
         wanted.min(if grown { spare + more } else { spare })
     }
@@ -289,7 +263,6 @@ impl Kv {
         self.ledger.release(sequence.id());
         self.settle_shared();
         self.cache.settle();
-        self.expectation += (sequence.generated as f32 - self.expectation) * EXPECTATION_WEIGHT;
     }
 
     /// Copies the KV entries on the way to `leaf` that the sequence has and no segment keeps.

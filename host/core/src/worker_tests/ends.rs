@@ -27,7 +27,7 @@ fn clients_know_the_end_before_any_cells_are_copied() {
     let mut sink = Sink { saved: engine.saved.clone(), ..Sink::default() };
     for id in [1, 2] {
         let start = Start { max_tokens: 3, ignore_eos: true, ..start(id, &format!("{id} is a prompt worth keeping")) };
-        worker.handle(Command::Start(Box::new(start)), &mut engine, &mut sink);
+        worker.handle(Command::Start { start: Box::new(start), need: 64 }, &mut engine, &mut sink);
     }
     while worker.step(Duration::ZERO, &mut engine, &mut sink) != Step::Idle {}
     assert_eq!(sink.sent, [(2, 0)]);

@@ -15,7 +15,7 @@ use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, Token
 use camshaft_core::sampling::{SamplingParams, StandardChain};
 use camshaft_core::segments::Namespace;
 use camshaft_core::speculate::PromptLookup;
-use camshaft_core::worker::{Reserve, Speculation, Step, Worker, WorkerOptions};
+use camshaft_core::worker::{Speculation, Step, Worker, WorkerOptions};
 use camshaft_engine::{AdapterOptions, EngineOptions, KvLayout, KvType, LlamaEngine, LoadOptions, LoadedModel};
 
 #[derive(Debug)]
@@ -71,14 +71,14 @@ fn run(model: &Arc<LoadedModel>, kv_tokens: u32, requests: &[Start]) -> (BTreeMa
         limits: engine.limits(),
         vocabulary: model.info().vocabulary.clone(),
         samplers: Arc::new(Native),
-        reserve: Reserve::None,
         cache: PrefixCache::new(1 << 24),
         step_target: Duration::from_millis(50),
         speculation: Some(Speculation { drafter: Box::new(PromptLookup), draft_tokens: 4 }),
     });
     let mut events = Vec::new();
     for request in requests {
-        worker.handle(Command::Start(Box::new(request.clone())), &mut engine, &mut events);
+        let need = request.prompt.len() as u32 + 32;
+        worker.handle(Command::Start { start: Box::new(request.clone()), need }, &mut engine, &mut events);
     }
     while worker.step(Duration::ZERO, &mut engine, &mut events) != Step::Idle {
         assert!(worker.check());

@@ -199,6 +199,7 @@ pub(crate) fn arrival(id: u64, max_tokens: u32) -> SchedulerEvent {
         deadline: None,
         prompt_tokens: 10,
         max_tokens,
+        need: 10 + max_tokens,
         cached_tokens: 0,
     })
 }

@@ -1,5 +1,5 @@
 //! The configuration as it is written: kebab-case keys, unknown ones refused, defaults as documented.
-use camshaft_core::worker::Reserve;
+use camshaft_core::reserve::Reserve;
 use camshaft_engine::{KvLayout, KvType};
 use figment::value::magic::RelativePathBuf;
 use schemars::JsonSchema;

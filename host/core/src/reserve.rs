@@ -1,0 +1,93 @@
+//! How many KV tokens a request is admitted with.
+//!
+//! The pool computes `need` once, when a request arrives. The scheduler chooses by it, the pool checks actions by it, and
+//! the worker reserves it. A worker whose running sequences hold part of the prompt already takes less, never more.
+
+/// KV tokens that a sequence beyond its reserve gets at a time, and the least that is reserved for output.
+pub const GROWTH_TOKENS: u32 = 32;
+const FIRST_EXPECTATION: f32 = 128.0;
+/// How much a finished request moves the expectation.
+const EXPECTATION_WEIGHT: f32 = 0.1;
+
+/// How much output a request is admitted with. What is not reserved is taken as the request grows; when nothing is free,
+/// a sequence is preempted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reserve {
+    /// Next to nothing: the most sequences at once, and the most preemptions.
+    None,
+    /// What requests needed lately.
+    #[default]
+    Expected,
+    /// All that a request may generate: nothing is preempted because the cache is full.
+    Full,
+}
+
+/// The policy, and what it has learned from finished requests.
+#[derive(Debug, Clone)]
+pub struct Reservation {
+    policy: Reserve,
+    /// Output tokens of a request, averaged over recent ones.
+    expected_tokens: f32,
+    /// KV tokens that one sequence can hold at most.
+    capacity: u32,
+}
+
+impl Reservation {
+    pub fn new(policy: Reserve) -> Self {
+        Self { policy, expected_tokens: FIRST_EXPECTATION, capacity: u32::MAX }
+    }
+
+    /// No sequence holds more than `tokens`; the lowest of all bounds counts.
+    pub fn bound(&mut self, tokens: u32) {
+        self.capacity = self.capacity.min(tokens);
+    }
+
+    /// A request ended with so many output tokens.
+    pub fn learn(&mut self, generated_tokens: u32) {
+        self.expected_tokens += (generated_tokens as f32 - self.expected_tokens) * EXPECTATION_WEIGHT;
+    }
+
+    /// KV tokens that must be free before a request is admitted. Never more than an idle worker has, so that every
+    /// request runs at some time.
+    pub fn need(&self, prompt_tokens: u32, max_tokens: u32) -> u32 {
+        let output = match self.policy {
+            Reserve::None => GROWTH_TOKENS,
+            Reserve::Expected => GROWTH_TOKENS.max(self.expected_tokens as u32),
+            Reserve::Full => max_tokens,
+        };
+        prompt_tokens.saturating_add(output.min(max_tokens)).min(self.capacity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(policy: Reserve, (prompt, max): (u32, u32), expected: u32) {
+        let mut reservation = Reservation::new(policy);
+        reservation.bound(1000);
+        assert_eq!(reservation.need(prompt, max), expected, "{policy:?} of {prompt} and {max}");
+    }
+
+    #[test]
+    fn follows_the_policy_up_to_what_a_sequence_can_hold() {
+        check(Reserve::None, (500, 4096), 532);
+        check(Reserve::Expected, (500, 4096), 628);
+        check(Reserve::Full, (500, 400), 900);
+        check(Reserve::Full, (500, 4096), 1000);
+        for policy in [Reserve::None, Reserve::Expected, Reserve::Full] {
+            check(policy, (10, 5), 15);
+            check(policy, (990, 50), 1000);
+        }
+        assert_eq!(Reservation::new(Reserve::Full).need(u32::MAX, 7), u32::MAX);
+    }
+
+    #[test]
+    fn learns_how_much_requests_generate_and_keeps_a_minimum() {
+        let mut reservation = Reservation::new(Reserve::Expected);
+        (0..100).for_each(|_| reservation.learn(300));
+        assert_eq!(reservation.need(10, 1000), 309);
+        (0..100).for_each(|_| reservation.learn(0));
+        assert_eq!(reservation.need(10, 1000), 10 + GROWTH_TOKENS);
+    }
+}
