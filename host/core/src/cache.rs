@@ -1,34 +1,21 @@
-//! The prefix cache of one worker: the tree, the segments in RAM, and the tier behind them.
+//! The prefix cache of one worker: the tree that finds segments, their bytes, and the sessions that pin them.
+mod sessions;
+mod store;
+
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::{RequestId, SessionId};
-use crate::prefix::{NodeId, PrefixTree};
+use crate::prefix::{Claim, NodeId, PrefixTree};
 use crate::segments::{ColdTier, Namespace, SegmentId, SegmentInfo};
 
-/// No request: who holds a path only while it is being built.
+use sessions::Sessions;
+use store::SegmentStore;
+
+/// No request: holds a path while segments of an earlier process are put into the tree.
 const NOBODY: RequestId = RequestId(u64::MAX);
-/// Sessions of one worker; a further one takes the place of the one that was not used for longest.
-const SESSIONS: usize = 1024;
-const SESSION_TTL: Duration = Duration::from_secs(600);
-
-#[derive(Debug)]
-struct Segment {
-    /// `None`: only the cold tier has it.
-    state: Option<Arc<[u8]>>,
-    bytes: u64,
-    cold: bool,
-}
-
-/// What a session keeps from being evicted: everything up to `leaf`, which it holds as a parked sequence does.
-#[derive(Debug)]
-struct Pinned {
-    leaf: NodeId,
-    until: Duration,
-}
 
 /// What the cache holds, and what left it since the beginning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,73 +25,58 @@ pub struct CacheFacts {
     pub tokens: u64,
     pub ram_bytes: u64,
     pub sessions: u64,
-    /// Segments that left RAM for want of room.
+    /// Segments that were evicted from RAM.
     pub evicted_from_ram: u64,
-    /// Segments that left the cold tier, for room or because they were bad.
+    /// Segments that left the cold tier, evicted or damaged.
     pub evicted_from_cold: u64,
 }
 
 /// Segments of one worker and the tree that finds them.
 pub struct PrefixCache {
     pub tree: PrefixTree,
-    segments: HashMap<SegmentId, Segment>,
-    ram_bytes: u64,
+    store: SegmentStore,
     capacity_bytes: u64,
-    next_segment: u64,
-    cold: Option<Box<dyn ColdTier>>,
-    sessions: HashMap<(Namespace, SessionId), Pinned>,
-    session_ttl: Duration,
-    now: Duration,
-    evicted_from_ram: u64,
-    evicted_from_cold: u64,
+    sessions: Sessions,
 }
 
 impl fmt::Debug for PrefixCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("PrefixCache");
-        out.field("segments", &self.segments.len()).field("ram_bytes", &self.ram_bytes).finish_non_exhaustive()
+        f.debug_struct("PrefixCache").field("facts", &self.facts()).finish_non_exhaustive()
     }
 }
 
 impl PrefixCache {
-    /// `capacity_bytes` bounds the segments in RAM; those of parked sequences may go past it.
+    /// `capacity_bytes` bounds the segments in RAM, but for those that sequences hold.
     pub fn new(capacity_bytes: u64) -> Self {
         Self {
             tree: PrefixTree::default(),
-            segments: HashMap::new(),
-            ram_bytes: 0,
+            store: SegmentStore::default(),
             capacity_bytes,
-            next_segment: 0,
-            cold: None,
-            sessions: HashMap::new(),
-            session_ttl: SESSION_TTL,
-            now: Duration::ZERO,
-            evicted_from_ram: 0,
-            evicted_from_cold: 0,
+            sessions: Sessions::default(),
         }
     }
 
-    /// How long a session that is not used stays pinned.
-    pub fn with_session_ttl(self, session_ttl: Duration) -> Self {
-        Self { session_ttl, ..self }
-    }
-
-    /// Adds a tier with the segments that it has from an earlier life. What hangs in the air is removed from it.
-    pub fn with_cold(mut self, mut cold: Box<dyn ColdTier>, mut found: Vec<(SegmentId, SegmentInfo)>) -> Self {
-        found.sort_by_key(|(id, info)| (info.start, *id));
-        for (id, info) in found {
-            self.next_segment = self.next_segment.max(id.0 + 1);
-            if self.adopt(id, &info) {
-                self.segments.insert(id, Segment { state: None, bytes: 0, cold: true });
-            } else {
-                cold.remove(id);
-            }
-        }
-        self.cold = Some(cold);
+    /// How long a session that is not used stays open.
+    pub fn with_session_ttl(mut self, ttl: Duration) -> Self {
+        self.sessions.set_ttl(ttl);
         self
     }
 
-    /// Hangs a segment into the tree; false if what comes before it is not there, or it brings nothing new.
+    /// Adds a tier with the segments that an earlier process left there. Removes orphaned ones from it.
+    pub fn with_cold(mut self, mut cold: Box<dyn ColdTier>, mut found: Vec<(SegmentId, SegmentInfo)>) -> Self {
+        found.sort_by_key(|(id, info)| (info.start, *id));
+        found.retain(|(id, info)| {
+            let adopted = self.adopt(*id, info);
+            if !adopted {
+                cold.remove(*id);
+            }
+            adopted
+        });
+        self.store.set_cold(cold, found.into_iter().map(|(id, _)| id));
+        self
+    }
+
+    /// Puts a segment into the tree; false if the tokens before it are not there, or it covers nothing new.
     fn adopt(&mut self, segment: SegmentId, info: &SegmentInfo) -> bool {
         if info.start as usize >= info.tokens.len() {
             return false;
@@ -114,8 +86,8 @@ impl PrefixCache {
             return false;
         }
         let leaf = self.tree.enter(&info.namespace, &info.tokens);
-        let bare: Vec<NodeId> =
-            self.tree.path(leaf).filter(|p| p.start >= info.start && p.segment.is_none()).map(|p| p.node).collect();
+        let bare = self.tree.path(leaf).filter(|piece| piece.start >= info.start && piece.segment.is_none());
+        let bare: Vec<NodeId> = bare.map(|piece| piece.node).collect();
         bare.iter().for_each(|&node| self.tree.set_segment(node, segment));
         self.tree.leave(leaf, NOBODY);
         !bare.is_empty()
@@ -123,162 +95,138 @@ impl PrefixCache {
 
     pub fn facts(&self) -> CacheFacts {
         CacheFacts {
-            segments: self.segments.len() as u64,
-            tokens: self.tree.kept_tokens(),
-            ram_bytes: self.ram_bytes,
+            segments: self.store.len() as u64,
+            tokens: self.tree.saved_tokens(),
+            ram_bytes: self.store.ram_bytes(),
             sessions: self.sessions.len() as u64,
-            evicted_from_ram: self.evicted_from_ram,
-            evicted_from_cold: self.evicted_from_cold,
+            evicted_from_ram: self.store.evicted_from_ram,
+            evicted_from_cold: self.store.evicted_from_cold,
         }
     }
 
-    /// Other bounds from now on. Sessions that are open keep the time they were given.
+    /// Changes the bounds. Sessions that are open keep the time they were given.
     pub fn set_limits(&mut self, capacity_bytes: u64, session_ttl: Duration) {
-        (self.capacity_bytes, self.session_ttl) = (capacity_bytes, session_ttl);
+        self.capacity_bytes = capacity_bytes;
+        self.sessions.set_ttl(session_ttl);
         self.settle();
     }
 
-    /// It is `now`, counted from the worker's start: sessions past their time are closed.
+    /// It is `now`, counted from the worker's start: closes the sessions that expired.
     pub fn tick(&mut self, now: Duration) {
-        self.now = now;
-        let past: Vec<_> = self.sessions.iter().filter(|(_, s)| s.until <= now).map(|(key, _)| key.clone()).collect();
-        for (namespace, session) in past {
-            self.close_session(&namespace, &session);
+        for key in self.sessions.expired(now) {
+            self.close(&key);
         }
     }
 
-    /// Makes a session the holder of everything up to `leaf`, in place of a sequence that ran there and of what the
-    /// session held before. What it holds is evicted after everything that no session holds.
+    /// Hands everything up to `leaf` from a running sequence to a session, in place of what the session pinned before.
     pub fn pin(&mut self, namespace: &Namespace, session: &SessionId, leaf: NodeId, from: RequestId) {
-        self.tree.park(leaf, from);
-        self.close_session(namespace, session);
-        if self.sessions.len() >= SESSIONS {
-            self.close_oldest();
+        self.tree.pin(leaf, from);
+        let key = (namespace.clone(), session.clone());
+        self.close(&key);
+        if self.sessions.is_full()
+            && let Some(oldest) = self.sessions.oldest(|_| true)
+        {
+            self.close(&oldest);
         }
-        let pinned = Pinned { leaf, until: self.now + self.session_ttl };
-        self.sessions.insert((namespace.clone(), session.clone()), pinned);
+        self.sessions.open(key, leaf);
     }
 
-    /// What a session held is evicted like everything else from now on.
-    pub fn close_session(&mut self, namespace: &Namespace, session: &SessionId) {
-        if let Some(pinned) = self.sessions.remove(&(namespace.clone(), session.clone())) {
-            self.tree.forget_parked(pinned.leaf);
-        }
+    /// What the session pinned is evicted like everything else from now on. False without such a session.
+    pub fn close_session(&mut self, namespace: &Namespace, session: &SessionId) -> bool {
+        self.close(&(namespace.clone(), session.clone()))
     }
 
-    /// False without any.
-    fn close_oldest(&mut self) -> bool {
-        let oldest = self.sessions.iter().min_by_key(|(key, pinned)| (pinned.until, *key)).map(|(key, _)| key.clone());
-        oldest.inspect(|(namespace, session)| self.close_session(namespace, session)).is_some()
+    fn close(&mut self, key: &sessions::Key) -> bool {
+        let leaf = self.sessions.close(key);
+        leaf.into_iter().for_each(|leaf| self.tree.unpin(leaf));
+        leaf.is_some()
     }
 
-    /// Whether segments are kept at all.
+    /// Whether anything is kept at all.
     pub fn is_on(&self) -> bool {
-        self.capacity_bytes > 0 || self.cold.is_some()
+        self.capacity_bytes > 0 || self.store.has_cold()
     }
 
-    /// Keeps the KV entries of a node (which has no segment yet).
+    /// Stores a copy of a node's KV entries. The node has no segment yet.
     pub fn store(&mut self, node: NodeId, namespace: &Namespace, state: Vec<u8>) {
-        let segment = SegmentId(self.next_segment);
-        self.next_segment += 1;
-        let state: Arc<[u8]> = state.into();
-        let bytes = state.len() as u64;
+        let segment = self.store.next_id();
         self.tree.set_segment(node, segment);
-        if let Some(cold) = &mut self.cold {
-            let start = self.tree.path(node).next().map_or(0, |piece| piece.start);
-            let info = SegmentInfo { namespace: namespace.clone(), tokens: self.tree.tokens(node).into(), start };
-            cold.put(segment, &info, &state);
-        }
-        self.ram_bytes += bytes;
-        self.segments.insert(segment, Segment { state: Some(state), bytes, cold: self.cold.is_some() });
+        let tree = &self.tree;
+        let info = || {
+            let start = tree.path(node).next().map_or(0, |piece| piece.start);
+            SegmentInfo { namespace: namespace.clone(), tokens: tree.tokens(node).into(), start }
+        };
+        self.store.put(segment, info, state);
     }
 
-    /// A segment's bytes, as they were stored. A segment that turns out bad is forgotten.
+    /// A segment's bytes, as they were stored. A segment that is gone or damaged is forgotten.
     pub fn load(&mut self, segment: SegmentId) -> Option<Cow<'_, [u8]>> {
-        let known = self.segments.get(&segment)?;
-        if known.state.is_some() {
-            return self.segments.get(&segment)?.state.as_deref().map(Cow::Borrowed);
+        if self.store.get(segment).is_none() {
+            self.forget(segment);
         }
-        let loaded: Option<Arc<[u8]>> = self.cold.as_mut().and_then(|cold| cold.get(segment)).map(|state| state.into());
-        match loaded {
-            Some(state) => {
-                // Warm again: what is used once is likely to be used soon.
-                self.ram_bytes += state.len() as u64;
-                let known = self.segments.get_mut(&segment)?;
-                known.bytes = state.len() as u64;
-                known.state = Some(state);
-                known.state.as_deref().map(Cow::Borrowed)
-            }
-            None => {
-                self.evicted_from_cold += 1;
-                self.forget(segment);
-                None
-            }
-        }
+        self.store.get(segment)
     }
 
-    /// Lets go of a segment everywhere: its bytes are not what they should be.
-    pub fn forget(&mut self, segment: SegmentId) {
-        if let Some(known) = self.segments.remove(&segment) {
-            self.ram_bytes -= known.state.map_or(0, |_| known.bytes);
-            if let Some(cold) = self.cold.as_mut().filter(|_| known.cold) {
-                cold.remove(segment);
-            }
-        }
+    fn forget(&mut self, segment: SegmentId) {
+        self.store.remove(segment);
         self.tree.drop_segment(segment);
     }
 
-    /// Brings RAM back under its bound, coldest first and what sessions hold last, and takes note of what the cold tier
-    /// lost.
+    /// Takes note of what the cold tier lost, and brings RAM back under its bound.
+    ///
+    /// What nobody holds goes first, least recently used first, then what sessions pin and the cold tier still has. Segments
+    /// that sequences hold stay, over the bound if need be. Sessions are closed, the one that was not used for longest
+    /// first, when what they pin is over the bound by itself.
     pub fn settle(&mut self) {
-        self.note_lost();
-        loop {
-            self.evict();
-            if self.ram_bytes <= self.capacity_bytes || !self.close_oldest() {
+        for segment in self.store.note_lost() {
+            self.forget(segment);
+        }
+        while self.store.ram_bytes() > self.capacity_bytes {
+            let pinned = self.evict();
+            let pinned_bytes: u64 = pinned.iter().map(|&segment| self.store.in_ram(segment)).sum();
+            if pinned_bytes <= self.capacity_bytes || !self.close_oldest_of(&pinned) {
                 return;
             }
         }
     }
 
-    fn note_lost(&mut self) {
-        let mut lost = Vec::new();
-        if let Some(cold) = &mut self.cold {
-            cold.lost(&mut lost);
-        }
-        for segment in lost {
-            self.evicted_from_cold += 1;
-            match self.segments.get_mut(&segment) {
-                Some(known) if known.state.is_some() => known.cold = false,
-                Some(_) => self.forget(segment),
-                None => {}
+    /// Evicts without closing sessions. What is left in RAM that only sessions hold.
+    fn evict(&mut self) -> HashSet<SegmentId> {
+        let mut pinned = HashSet::new();
+        for (segment, claim) in self.tree.eviction_order() {
+            let goes = match claim {
+                Claim::None => true,
+                Claim::Session => self.store.is_cold(segment),
+                Claim::Sequence => false,
+            };
+            if self.store.in_ram(segment) == 0 {
+                continue;
+            }
+            if goes && self.store.ram_bytes() > self.capacity_bytes {
+                // Segments below a gap are used again once the gap was computed.
+                if !self.store.evict(segment) {
+                    self.tree.drop_segment(segment);
+                }
+            } else if claim == Claim::Session {
+                pinned.insert(segment);
             }
         }
+        pinned
     }
 
-    fn evict(&mut self) {
-        if self.ram_bytes <= self.capacity_bytes {
-            return;
-        }
-        for segment in self.tree.coldest() {
-            if self.ram_bytes <= self.capacity_bytes {
-                break;
-            }
-            let Some(known) = self.segments.get_mut(&segment).filter(|known| known.state.is_some()) else { continue };
-            self.evicted_from_ram += 1;
-            if known.cold {
-                known.state = None;
-                self.ram_bytes -= known.bytes;
-            } else {
-                // What may be left hanging below is used again once the gap was computed.
-                self.forget(segment);
-            }
-        }
+    /// Closes the session that was not used for longest, of those that pin one of these; false without any.
+    fn close_oldest_of(&mut self, segments: &HashSet<SegmentId>) -> bool {
+        let tree = &self.tree;
+        let pins = |leaf| tree.path(leaf).any(|piece| piece.segment.is_some_and(|segment| segments.contains(&segment)));
+        self.sessions.oldest(pins).is_some_and(|key| self.close(&key))
     }
 
     /// Whether the books add up.
     pub fn check(&self) -> bool {
-        let ram: u64 =
-            self.segments.values().filter(|segment| segment.state.is_some()).map(|segment| segment.bytes).sum();
-        ram == self.ram_bytes && self.tree.check()
+        self.store.check() && self.tree.check()
     }
 }
+
+#[cfg(test)]
+#[path = "cache_tests.rs"]
+mod tests;

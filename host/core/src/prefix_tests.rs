@@ -29,7 +29,7 @@ fn shares_what_two_runs_begin_with() {
     assert!(tree.check());
     assert_eq!(tree.held(), 11);
     tree.leave(b, B);
-    assert_eq!((tree.held(), tree.check(), tree.nodes.iter().flatten().count()), (0, true, 1));
+    assert_eq!((tree.held(), tree.check(), tree.nodes.iter().count()), (0, true, 1));
 }
 
 #[test]
@@ -58,41 +58,77 @@ fn a_split_keeps_kv_segments_and_holders_of_both_parts() {
     assert_eq!(tree.tokens(a), run("abcdef"));
     tree.leave(a, A);
     tree.leave(b, B);
-    assert_eq!((tree.held(), tree.kept_tokens(), tree.check()), (0, 6, true));
+    assert_eq!((tree.held(), tree.saved_tokens(), tree.check()), (0, 6, true));
     tree.drop_segment(SegmentId(7));
-    assert_eq!((tree.kept_tokens(), tree.nodes.iter().flatten().count()), (0, 1));
+    assert_eq!((tree.saved_tokens(), tree.nodes.iter().count()), (0, 1));
+}
+
+/// Enters a text, saves what is new of it in a segment, and leaves.
+fn save(tree: &mut PrefixTree, text: &str, segment: u64) {
+    let leaf = tree.enter(&ns("t"), &run(text));
+    let bare: Vec<NodeId> = tree.path(leaf).filter(|piece| piece.segment.is_none()).map(|piece| piece.node).collect();
+    bare.into_iter().for_each(|node| tree.set_segment(node, SegmentId(segment)));
+    tree.leave(leaf, A);
+}
+
+/// What may be evicted without a session's being closed, in order.
+fn unclaimed(tree: &PrefixTree) -> Vec<u64> {
+    tree.eviction_order().into_iter().filter(|(_, claim)| *claim == Claim::None).map(|(segment, _)| segment.0).collect()
 }
 
 #[test]
-fn the_coldest_page_is_the_one_used_longest_ago_and_never_a_held_one() {
+fn evicts_the_segment_used_longest_ago_and_never_a_held_one() {
     let mut tree = PrefixTree::default();
     for (segment, text) in [(1, "one"), (2, "two"), (3, "six")] {
-        let leaf = tree.enter(&ns("t"), &run(text));
-        tree.set_segment(leaf, SegmentId(segment));
-        tree.leave(leaf, A);
+        save(&mut tree, text, segment);
     }
     let again = tree.enter(&ns("t"), &run("one"));
-    assert_eq!(tree.coldest().first(), Some(&SegmentId(2)));
+    assert_eq!(unclaimed(&tree), [2, 3]);
     tree.leave(again, A);
-    assert_eq!(tree.coldest(), [SegmentId(2), SegmentId(3), SegmentId(1)]);
+    assert_eq!(unclaimed(&tree), [2, 3, 1]);
     let held = tree.enter(&ns("t"), &run("two"));
-    assert_eq!(tree.coldest(), [SegmentId(3), SegmentId(1)]);
+    assert_eq!(unclaimed(&tree), [3, 1]);
     tree.leave(held, A);
 }
 
 #[test]
-fn a_parked_holder_keeps_its_runs_but_no_cells() {
+fn evicts_the_end_of_a_path_before_its_beginning() {
     let mut tree = PrefixTree::default();
-    let leaf = tree.enter(&ns("t"), &run("parked"));
+    let leaf = tree.enter(&ns("t"), &run("beginning, end"));
+    let above = tree.enter(&ns("t"), &run("beginning"));
+    tree.set_segment(above, SegmentId(1));
+    tree.set_segment(leaf, SegmentId(2));
+    tree.leave(above, A);
+    tree.leave(leaf, B);
+    assert_eq!(unclaimed(&tree), [2, 1]);
+}
+
+#[test]
+fn a_preempted_sequence_keeps_its_runs_but_no_kv_entries() {
+    let mut tree = PrefixTree::default();
+    let leaf = tree.enter(&ns("t"), &run("preempted"));
     tree.set_kv(leaf, KvState::Live);
     tree.set_segment(leaf, SegmentId(1));
-    tree.park(leaf, A);
-    assert_eq!((tree.held(), tree.coldest().len(), tree.check()), (0, 0, true));
-    tree.unpark(leaf);
-    assert_eq!((tree.held(), tree.at(leaf, 0).unwrap().kv), (6, KvState::Absent));
-    tree.park(leaf, A);
-    tree.forget_parked(leaf);
-    assert_eq!(tree.coldest(), [SegmentId(1)]);
+    tree.preempt(leaf, A);
+    assert_eq!((tree.held(), unclaimed(&tree).len(), tree.check()), (0, 0, true));
+    tree.resume(leaf);
+    assert_eq!((tree.held(), tree.at(leaf, 0).unwrap().kv), (9, KvState::Absent));
+    tree.preempt(leaf, A);
+    tree.abandon(leaf);
+    assert_eq!(unclaimed(&tree), [1]);
+}
+
+#[test]
+fn regression_a_claim_on_any_part_of_a_segment_counts() {
+    for (hold, claim) in [(PrefixTree::pin as fn(&mut _, _, _), Claim::Session), (PrefixTree::preempt, Claim::Sequence)]
+    {
+        let mut tree = PrefixTree::default();
+        save(&mut tree, "short, and a much longer end", 1);
+        // Splits the segment: its longest node is nobody's.
+        let leaf = tree.enter(&ns("t"), &run("short"));
+        hold(&mut tree, leaf, A);
+        assert_eq!(tree.eviction_order(), [(SegmentId(1), claim)]);
+    }
 }
 
 /// What a test does to the tree.
@@ -100,8 +136,10 @@ fn a_parked_holder_keeps_its_runs_but_no_cells() {
 enum Act {
     Enter(Vec<u8>),
     Leave(usize),
-    Park(usize),
-    Unpark(usize),
+    Preempt(usize),
+    Resume(usize),
+    Pin(usize),
+    Unpin(usize),
     Segment(usize),
     Drop(u64),
 }
@@ -110,8 +148,10 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         3 => prop::collection::vec(0..3u8, 1..10).prop_map(Act::Enter),
         2 => any::<usize>().prop_map(Act::Leave),
-        1 => any::<usize>().prop_map(Act::Park),
-        1 => any::<usize>().prop_map(Act::Unpark),
+        1 => any::<usize>().prop_map(Act::Preempt),
+        1 => any::<usize>().prop_map(Act::Resume),
+        1 => any::<usize>().prop_map(Act::Pin),
+        1 => any::<usize>().prop_map(Act::Unpin),
         2 => any::<usize>().prop_map(Act::Segment),
         1 => (0..12u64).prop_map(Act::Drop),
     ]
@@ -122,7 +162,8 @@ proptest! {
     fn holds_each_run_once_whatever_comes_and_goes(acts in prop::collection::vec(act(), 1..60)) {
         let mut tree = PrefixTree::default();
         let mut running: Vec<(NodeId, Vec<Token>)> = Vec::new();
-        let mut parked: Vec<(NodeId, Vec<Token>)> = Vec::new();
+        let mut preempted: Vec<(NodeId, Vec<Token>)> = Vec::new();
+        let mut pinned: Vec<(NodeId, Vec<Token>)> = Vec::new();
         let mut segments = 0;
         for act in acts {
             match act {
@@ -138,15 +179,24 @@ proptest! {
                     let (leaf, _) = running.swap_remove(i % running.len());
                     tree.leave(leaf, A);
                 }
-                Act::Park(i) if !running.is_empty() => {
+                Act::Preempt(i) if !running.is_empty() => {
                     let entry = running.swap_remove(i % running.len());
-                    tree.park(entry.0, A);
-                    parked.push(entry);
+                    tree.preempt(entry.0, A);
+                    preempted.push(entry);
                 }
-                Act::Unpark(i) if !parked.is_empty() => {
-                    let entry = parked.swap_remove(i % parked.len());
-                    tree.unpark(entry.0);
+                Act::Resume(i) if !preempted.is_empty() => {
+                    let entry = preempted.swap_remove(i % preempted.len());
+                    tree.resume(entry.0);
                     running.push(entry);
+                }
+                Act::Pin(i) if !running.is_empty() => {
+                    let entry = running.swap_remove(i % running.len());
+                    tree.pin(entry.0, A);
+                    pinned.push(entry);
+                }
+                Act::Unpin(i) if !pinned.is_empty() => {
+                    let (leaf, _) = pinned.swap_remove(i % pinned.len());
+                    tree.unpin(leaf);
                 }
                 Act::Segment(i) if !running.is_empty() => {
                     let leaf = running[i % running.len()].0;
@@ -160,7 +210,7 @@ proptest! {
                 _ => {}
             }
             prop_assert!(tree.check(), "{:?}", tree);
-            for (leaf, tokens) in running.iter().chain(&parked) {
+            for (leaf, tokens) in running.iter().chain(&preempted).chain(&pinned) {
                 prop_assert_eq!(&tree.tokens(*leaf), tokens);
             }
             // The runs of running sequences, each distinct prefix counted once.
@@ -171,8 +221,9 @@ proptest! {
             prop_assert_eq!(tree.held() as usize, prefixes.len());
         }
         for (leaf, _) in running { tree.leave(leaf, A); }
-        for (leaf, _) in parked { tree.forget_parked(leaf); }
+        for (leaf, _) in preempted { tree.abandon(leaf); }
+        for (leaf, _) in pinned { tree.unpin(leaf); }
         for segment in 0..segments { tree.drop_segment(SegmentId(segment)); }
-        prop_assert!(tree.nodes.iter().flatten().all(|node| node.parent.is_none()), "something was left behind");
+        prop_assert!(tree.nodes.iter().all(|(_, node)| node.parent.is_none()), "something was left behind");
     }
 }

@@ -79,7 +79,7 @@ impl Kv {
         }
         let leaf = match sequence.prefix {
             Some((leaf, _)) => {
-                self.cache.tree.unpark(leaf);
+                self.cache.tree.resume(leaf);
                 leaf
             }
             None => self.cache.tree.enter(sequence.namespace(), &sequence.tokens[..len as usize]),
@@ -230,7 +230,7 @@ impl Kv {
         sequence.done = 0;
         engine.truncate(seq, 0);
         self.free.push(seq);
-        self.cache.tree.park(leaf, sequence.id());
+        self.cache.tree.preempt(leaf, sequence.id());
         self.ledger.release(sequence.id());
         self.settle_shared();
         self.cache.settle();
@@ -242,7 +242,7 @@ impl Kv {
         let prefix = sequence.prefix.take();
         let Some(seq) = sequence.seq.take() else {
             if let Some((leaf, _)) = prefix {
-                self.cache.tree.forget_parked(leaf);
+                self.cache.tree.abandon(leaf);
             }
             return;
         };

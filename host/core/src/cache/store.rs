@@ -1,0 +1,140 @@
+//! The bytes of segments: in RAM up to a bound that its owner keeps, and in the tier behind.
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::segments::{ColdTier, SegmentId, SegmentInfo};
+
+#[derive(Debug)]
+struct Stored {
+    /// `None`: only the cold tier has it.
+    state: Option<Arc<[u8]>>,
+    bytes: u64,
+    cold: bool,
+}
+
+/// Segments by id.
+#[derive(Default)]
+pub(super) struct SegmentStore {
+    segments: HashMap<SegmentId, Stored>,
+    ram_bytes: u64,
+    next: u64,
+    cold: Option<Box<dyn ColdTier>>,
+    pub(super) evicted_from_ram: u64,
+    pub(super) evicted_from_cold: u64,
+}
+
+impl SegmentStore {
+    pub(super) fn len(&self) -> usize {
+        self.segments.len()
+    }
+
+    pub(super) fn ram_bytes(&self) -> u64 {
+        self.ram_bytes
+    }
+
+    pub(super) fn has_cold(&self) -> bool {
+        self.cold.is_some()
+    }
+
+    /// Takes a tier, with those of its segments that the prefix tree found a place for.
+    pub(super) fn set_cold(&mut self, cold: Box<dyn ColdTier>, adopted: impl Iterator<Item = SegmentId>) {
+        for id in adopted {
+            self.next = self.next.max(id.0 + 1);
+            self.segments.insert(id, Stored { state: None, bytes: 0, cold: true });
+        }
+        self.cold = Some(cold);
+    }
+
+    /// An id for a new segment.
+    pub(super) fn next_id(&mut self) -> SegmentId {
+        let id = SegmentId(self.next);
+        self.next += 1;
+        id
+    }
+
+    /// Stores a segment in RAM, and a copy in the cold tier. `info` is asked for only where there is one.
+    pub(super) fn put(&mut self, id: SegmentId, info: impl FnOnce() -> SegmentInfo, state: Vec<u8>) {
+        let state: Arc<[u8]> = state.into();
+        let bytes = state.len() as u64;
+        if let Some(cold) = &mut self.cold {
+            cold.put(id, &info(), &state);
+        }
+        self.ram_bytes += bytes;
+        self.segments.insert(id, Stored { state: Some(state), bytes, cold: self.cold.is_some() });
+    }
+
+    /// A segment's bytes, as they were stored; `None` if they cannot be had any more.
+    pub(super) fn get(&mut self, id: SegmentId) -> Option<Cow<'_, [u8]>> {
+        let stored = self.segments.get_mut(&id)?;
+        if stored.state.is_none() {
+            let Some(state) = self.cold.as_mut().and_then(|cold| cold.get(id)) else {
+                self.evicted_from_cold += 1;
+                return None;
+            };
+            // Back in RAM: what is used once is likely to be used soon.
+            let state: Arc<[u8]> = state.into();
+            stored.bytes = state.len() as u64;
+            self.ram_bytes += stored.bytes;
+            stored.state = Some(state);
+        }
+        stored.state.as_deref().map(Cow::Borrowed)
+    }
+
+    /// Bytes that a segment takes in RAM.
+    pub(super) fn in_ram(&self, id: SegmentId) -> u64 {
+        self.segments.get(&id).filter(|stored| stored.state.is_some()).map_or(0, |stored| stored.bytes)
+    }
+
+    /// Whether the cold tier has the segment, too.
+    pub(super) fn is_cold(&self, id: SegmentId) -> bool {
+        self.segments.get(&id).is_some_and(|stored| stored.cold)
+    }
+
+    /// Evicts a segment from RAM; false if it is gone altogether then.
+    pub(super) fn evict(&mut self, id: SegmentId) -> bool {
+        self.evicted_from_ram += 1;
+        match self.segments.get_mut(&id) {
+            Some(stored) if stored.cold => {
+                self.ram_bytes -= stored.state.take().map_or(0, |_| stored.bytes);
+                true
+            }
+            _ => {
+                self.remove(id);
+                false
+            }
+        }
+    }
+
+    /// Removes a segment from both tiers.
+    pub(super) fn remove(&mut self, id: SegmentId) {
+        let Some(stored) = self.segments.remove(&id) else { return };
+        self.ram_bytes -= stored.state.map_or(0, |_| stored.bytes);
+        if let Some(cold) = self.cold.as_mut().filter(|_| stored.cold) {
+            cold.remove(id);
+        }
+    }
+
+    /// Takes note of what left the cold tier by itself. The segments that are gone altogether.
+    pub(super) fn note_lost(&mut self) -> Vec<SegmentId> {
+        let mut lost = Vec::new();
+        if let Some(cold) = &mut self.cold {
+            cold.lost(&mut lost);
+        }
+        self.evicted_from_cold += lost.len() as u64;
+        lost.retain(|id| match self.segments.get_mut(id) {
+            Some(stored) if stored.state.is_some() => {
+                stored.cold = false;
+                false
+            }
+            known => known.is_some(),
+        });
+        lost
+    }
+
+    /// Whether the books add up.
+    pub(super) fn check(&self) -> bool {
+        let in_ram = self.segments.values().filter(|stored| stored.state.is_some());
+        in_ram.map(|stored| stored.bytes).sum::<u64>() == self.ram_bytes
+    }
+}

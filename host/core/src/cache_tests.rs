@@ -1,0 +1,279 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::ids::Token;
+
+/// A step of a cache's life. Indices are taken modulo what there is.
+#[derive(Debug, Clone)]
+enum Act {
+    Enter(Vec<u8>),
+    Store(usize),
+    Leave(usize),
+    Preempt(usize),
+    Resume(usize),
+    Abandon(usize),
+    Pin(usize, u8),
+    Close(u8),
+    Load(usize),
+    Limit(u64),
+    Wait(u8),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let any = any::<usize>;
+    prop_oneof![
+        5 => prop::collection::vec(0..3u8, 1..12).prop_map(Act::Enter),
+        5 => any().prop_map(Act::Store),
+        2 => any().prop_map(Act::Leave),
+        2 => any().prop_map(Act::Preempt),
+        1 => any().prop_map(Act::Resume),
+        1 => any().prop_map(Act::Abandon),
+        3 => (any(), 0..4u8).prop_map(|(i, name)| Act::Pin(i, name)),
+        1 => (0..5u8).prop_map(Act::Close),
+        2 => any().prop_map(Act::Load),
+        1 => (0..400u64).prop_map(Act::Limit),
+        1 => (0..30u8).prop_map(Act::Wait),
+    ]
+}
+
+/// A cold tier that never fails.
+#[derive(Default)]
+struct Memory(std::collections::HashMap<SegmentId, Vec<u8>>);
+
+impl ColdTier for Memory {
+    fn put(&mut self, segment: SegmentId, _: &SegmentInfo, state: &std::sync::Arc<[u8]>) {
+        self.0.insert(segment, state.to_vec());
+    }
+    fn get(&mut self, segment: SegmentId) -> Option<Cow<'_, [u8]>> {
+        self.0.get(&segment).map(|state| Cow::Borrowed(&state[..]))
+    }
+    fn remove(&mut self, segment: SegmentId) {
+        self.0.remove(&segment);
+    }
+    fn lost(&mut self, _: &mut Vec<SegmentId>) {}
+}
+
+const A: RequestId = RequestId(1);
+const BYTES_PER_TOKEN: u32 = 4;
+
+/// A cache, and who holds what in it.
+struct Bench {
+    cache: PrefixCache,
+    namespace: Namespace,
+    running: Vec<NodeId>,
+    preempted: Vec<NodeId>,
+    now: Duration,
+}
+
+fn remove(list: &mut Vec<NodeId>, index: usize) -> Option<NodeId> {
+    (!list.is_empty()).then(|| list.swap_remove(index % list.len()))
+}
+
+impl Bench {
+    fn new(capacity_bytes: u64) -> Self {
+        let cache = PrefixCache::new(capacity_bytes).with_session_ttl(Duration::from_secs(20));
+        Self { cache, namespace: Namespace::Shared, running: Vec::new(), preempted: Vec::new(), now: Duration::ZERO }
+    }
+
+    fn enter(&mut self, text: &str) -> NodeId {
+        let tokens: Vec<Token> = text.bytes().map(|b| Token(u32::from(b))).collect();
+        self.cache.tree.enter(&self.namespace, &tokens)
+    }
+
+    fn store(&mut self, leaf: NodeId) {
+        let bare: Vec<_> = self.cache.tree.path(leaf).filter(|piece| piece.segment.is_none()).collect();
+        for piece in bare {
+            let state = vec![0; ((piece.end - piece.start) * BYTES_PER_TOKEN) as usize];
+            self.cache.store(piece.node, &self.namespace, state);
+        }
+    }
+
+    /// A request comes, computes and ends, in a session or in none.
+    fn request(&mut self, text: &str, session: Option<&str>) {
+        let leaf = self.enter(text);
+        self.store(leaf);
+        match session {
+            Some(session) => self.cache.pin(&self.namespace, &session.into(), leaf, A),
+            None => self.cache.tree.leave(leaf, A),
+        }
+        self.cache.settle();
+    }
+
+    /// A sequence computes, and is preempted.
+    fn preempt(&mut self, text: &str) {
+        let leaf = self.enter(text);
+        self.store(leaf);
+        self.cache.tree.preempt(leaf, A);
+        self.preempted.push(leaf);
+        self.cache.settle();
+    }
+
+    fn cached(&self, text: &str) -> u32 {
+        let tokens: Vec<Token> = text.bytes().map(|b| Token(u32::from(b))).collect();
+        self.cache.tree.probe(&self.namespace, &tokens).cached
+    }
+
+    fn act(&mut self, act: Act) {
+        match act {
+            Act::Enter(text) => {
+                let text: String = text.iter().map(|&b| char::from(b'a' + b)).collect();
+                let leaf = self.enter(&text);
+                self.running.push(leaf);
+            }
+            Act::Store(i) => {
+                if let Some(&leaf) = self.running.get(i % self.running.len().max(1)) {
+                    self.store(leaf);
+                }
+            }
+            Act::Leave(i) => {
+                remove(&mut self.running, i).into_iter().for_each(|leaf| self.cache.tree.leave(leaf, A));
+            }
+            Act::Preempt(i) => {
+                let leaf = remove(&mut self.running, i);
+                leaf.into_iter().for_each(|leaf| self.cache.tree.preempt(leaf, A));
+                self.preempted.extend(leaf);
+            }
+            Act::Resume(i) => {
+                let leaf = remove(&mut self.preempted, i);
+                leaf.into_iter().for_each(|leaf| self.cache.tree.resume(leaf));
+                self.running.extend(leaf);
+            }
+            Act::Abandon(i) => {
+                remove(&mut self.preempted, i).into_iter().for_each(|leaf| self.cache.tree.abandon(leaf));
+            }
+            Act::Pin(i, name) => {
+                if let Some(leaf) = remove(&mut self.running, i) {
+                    self.cache.pin(&self.namespace, &name.to_string().as_str().into(), leaf, A);
+                }
+            }
+            Act::Close(name) => {
+                self.cache.close_session(&self.namespace, &name.to_string().as_str().into());
+            }
+            Act::Load(i) => {
+                let order = self.cache.tree.eviction_order();
+                if let Some(&(segment, _)) = order.get(i % order.len().max(1)) {
+                    self.cache.load(segment);
+                }
+            }
+            Act::Limit(bytes) => self.cache.capacity_bytes = bytes,
+            Act::Wait(seconds) => {
+                self.now += Duration::from_secs(seconds.into());
+                self.cache.tick(self.now);
+            }
+        }
+    }
+
+    /// Segments on the ways to these leaves.
+    fn on_paths(&self, leaves: impl Iterator<Item = NodeId>) -> HashSet<SegmentId> {
+        leaves.flat_map(|leaf| self.cache.tree.path(leaf)).filter_map(|piece| piece.segment).collect()
+    }
+
+    fn pinned(&self) -> HashSet<SegmentId> {
+        self.on_paths(self.cache.sessions.leaves())
+    }
+
+    fn in_ram(&self) -> HashSet<SegmentId> {
+        let all = self.cache.tree.eviction_order().into_iter().map(|(segment, _)| segment);
+        all.filter(|&segment| self.cache.store.in_ram(segment) > 0).collect()
+    }
+
+    /// Settles, and says what is wrong with how.
+    fn settle(&mut self) -> Result<(), TestCaseError> {
+        let (pinned, before, open) = (self.pinned(), self.in_ram(), self.cache.sessions.len());
+        let preempted = self.on_paths(self.preempted.iter().copied());
+        let running = self.on_paths(self.running.iter().copied());
+        let pinned_bytes: u64 = pinned.difference(&preempted).map(|&s| self.cache.store.in_ram(s)).sum();
+        self.cache.settle();
+        let after = self.in_ram();
+        let gone: HashSet<SegmentId> = before.difference(&after).copied().collect();
+        prop_assert!(gone.is_disjoint(&preempted), "a preempted sequence lost a segment");
+        let free = |segment: &&SegmentId| !pinned.contains(segment) && !preempted.contains(segment);
+        if !gone.is_disjoint(&pinned) {
+            let passed_over: Vec<_> = after.iter().filter(free).filter(|segment| !running.contains(segment)).collect();
+            prop_assert!(passed_over.is_empty(), "{:?} are nobody's and outlived a pinned one", passed_over);
+        }
+        let capacity = self.cache.capacity_bytes;
+        if self.cache.store.ram_bytes() > capacity {
+            let still = self.pinned();
+            let pinned = after.iter().filter(|segment| still.contains(segment) && !preempted.contains(segment));
+            let bytes: u64 = pinned.filter(|s| !running.contains(s)).map(|&s| self.cache.store.in_ram(s)).sum();
+            prop_assert!(bytes <= capacity, "{} bytes are pinned and nothing else, of {}", bytes, capacity);
+            let free: Vec<_> = after.iter().filter(free).filter(|segment| !running.contains(segment)).collect();
+            prop_assert!(free.is_empty(), "{:?} may go", free);
+        }
+        if self.cache.sessions.len() < open {
+            prop_assert!(
+                pinned_bytes > capacity,
+                "{pinned_bytes} bytes of {capacity} are pinned and sessions were closed"
+            );
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+    #[test]
+    fn a_pinned_segment_outlives_what_nobody_holds(
+        acts in prop::collection::vec(act(), 1..80),
+        cold in any::<bool>(),
+    ) {
+        let mut bench = Bench::new(120);
+        if cold {
+            bench.cache = bench.cache.with_cold(Box::new(Memory::default()), Vec::new());
+        }
+        for act in acts {
+            bench.act(act);
+            bench.settle()?;
+            prop_assert!(bench.cache.check());
+        }
+        bench.running.drain(..).for_each(|leaf| bench.cache.tree.leave(leaf, A));
+        bench.preempted.drain(..).for_each(|leaf| bench.cache.tree.abandon(leaf));
+        bench.settle()?;
+        prop_assert!(bench.cache.store.ram_bytes() <= bench.cache.capacity_bytes);
+    }
+}
+
+#[test]
+fn regression_a_session_keeps_the_segment_that_it_uses_the_smaller_part_of() {
+    let mut bench = Bench::new(300);
+    bench.request("shared, then a long end that nobody asks for again", None);
+    bench.request("shared", Some("s"));
+    for other in ["another one of some length", "a third one of some length", "yet another of some length"] {
+        bench.request(other, None);
+    }
+    assert_eq!((bench.cached("shared"), bench.cache.sessions.len()), (6, 1));
+}
+
+#[test]
+fn regression_preempted_sequences_over_the_bound_close_no_session() {
+    let mut bench = Bench::new(100);
+    bench.request("one session", Some("s"));
+    bench.preempt("what is preempted is longer than all that fits");
+    assert_eq!((bench.cached("one session"), bench.cache.sessions.len()), (11, 1));
+    assert!(bench.cache.store.ram_bytes() > 100);
+    // Without it, the bound holds for sessions.
+    bench.request("two sessions are too many", Some("t"));
+    assert_eq!((bench.cached("one session"), bench.cache.sessions.len()), (0, 1));
+}
+
+#[test]
+fn closes_only_sessions_whose_segments_no_sequence_holds() {
+    let mut bench = Bench::new(100);
+    bench.request("held by a sequence", Some("older"));
+    bench.preempt("held by a sequence");
+    bench.request("not held by any sequence", Some("newer"));
+    bench.request("and the last session", Some("newest"));
+    let oldest = bench.cache.close_session(&bench.namespace, &"older".into());
+    assert_eq!((oldest, bench.cached("and the last session"), bench.cache.sessions.len()), (true, 20, 1));
+}
+
+#[test]
+fn what_sessions_pin_leaves_ram_for_the_cold_tier_and_stays_pinned() {
+    let mut bench = Bench::new(60);
+    bench.cache = bench.cache.with_cold(Box::new(Memory::default()), Vec::new());
+    bench.request("the first session", Some("s"));
+    bench.request("the second session", Some("t"));
+    assert_eq!((bench.cached("the first session"), bench.cache.sessions.len()), (17, 2));
+    assert!(bench.cache.store.ram_bytes() <= 60);
+}

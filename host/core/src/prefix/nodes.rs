@@ -1,0 +1,143 @@
+//! Nodes of prefix trees: what a node knows, and the slots that nodes lie in.
+use std::collections::BTreeMap;
+use std::ops::{Index, IndexMut};
+
+use crate::ids::{RequestId, Token};
+use crate::segments::SegmentId;
+
+/// A node of one tree. Valid while the node has a holder, a segment or a child.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(usize);
+
+/// Where a node's KV entries are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvState {
+    /// Not in the live cache.
+    Absent,
+    /// This request computes them.
+    Pending(RequestId),
+    /// In the live cache, in every sequence that has come past the node.
+    Live,
+}
+
+/// Whose tokens begin with everything up to a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Holders {
+    pub(super) running: u32,
+    pub(super) preempted: u32,
+    pub(super) sessions: u32,
+}
+
+impl Holders {
+    pub(super) fn total(&self) -> u32 {
+        self.running + self.preempted + self.sessions
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    /// `None`: a root.
+    pub(super) parent: Option<NodeId>,
+    /// Never empty but for a root.
+    pub(super) run: Vec<Token>,
+    /// Position of the run's first token.
+    pub(super) start: u32,
+    pub(super) children: BTreeMap<Token, NodeId>,
+    pub(super) holders: Holders,
+    pub(super) kv: KvState,
+    pub(super) segment: Option<SegmentId>,
+    pub(super) last_use: u64,
+}
+
+impl Node {
+    pub(super) fn root() -> Self {
+        Self {
+            parent: None,
+            run: Vec::new(),
+            start: 0,
+            children: BTreeMap::new(),
+            holders: Holders::default(),
+            kv: KvState::Live,
+            segment: None,
+            last_use: 0,
+        }
+    }
+
+    pub(super) fn child(parent: NodeId, start: u32, run: Vec<Token>) -> Self {
+        Self { parent: Some(parent), run, start, kv: KvState::Absent, ..Self::root() }
+    }
+
+    /// Tokens of the run.
+    pub(super) fn len(&self) -> u32 {
+        self.run.len() as u32
+    }
+
+    /// The position after the run.
+    pub(super) fn end(&self) -> u32 {
+        self.start + self.len()
+    }
+
+    /// Whether nothing needs the node any more.
+    pub(super) fn is_unused(&self) -> bool {
+        self.parent.is_some() && self.holders.total() == 0 && self.segment.is_none() && self.children.is_empty()
+    }
+}
+
+/// All nodes, by id. Slots are used again.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    slots: Vec<Option<Node>>,
+    vacant: Vec<usize>,
+}
+
+impl Nodes {
+    pub(super) fn insert(&mut self, node: Node) -> NodeId {
+        if let Some(index) = self.vacant.pop() {
+            self.slots[index] = Some(node);
+            return NodeId(index);
+        }
+        self.slots.push(Some(node));
+        NodeId(self.slots.len() - 1)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.slots.iter().enumerate().filter_map(|(index, node)| Some((NodeId(index), node.as_ref()?)))
+    }
+
+    /// From `leaf` up to the root, which is left out.
+    pub(super) fn path(&self, leaf: NodeId) -> impl Iterator<Item = NodeId> + '_ {
+        let mut next = Some(leaf);
+        std::iter::from_fn(move || {
+            let id = next?;
+            next = self[id].parent;
+            next.is_some().then_some(id)
+        })
+    }
+
+    /// Removes unused nodes from `id` upwards.
+    pub(super) fn prune(&mut self, id: NodeId) {
+        let mut next = Some(id);
+        while let Some(id) = next {
+            let Some(node) = self.slots[id.0].take_if(|node| node.is_unused()) else { return };
+            self.vacant.push(id.0);
+            next = node.parent;
+            if let (Some(parent), Some(first)) = (node.parent, node.run.first()) {
+                self[parent].children.remove(first);
+            }
+        }
+    }
+}
+
+impl Index<NodeId> for Nodes {
+    type Output = Node;
+
+    fn index(&self, id: NodeId) -> &Node {
+        self.slots[id.0].as_ref().unwrap_or_else(|| unreachable!("node {} was freed", id.0))
+    }
+}
+
+impl IndexMut<NodeId> for Nodes {
+    fn index_mut(&mut self, id: NodeId) -> &mut Node {
+        self.slots[id.0].as_mut().unwrap_or_else(|| unreachable!("node {} was freed", id.0))
+    }
+}
