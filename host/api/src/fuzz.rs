@@ -10,15 +10,16 @@ use camshaft_core::policy::{
 };
 use serde_json::Value;
 
-use crate::flow::api::{Api, ApiLimits, ApiOptions};
+use crate::flow::api::{Api, ApiLimits, ApiOptions, StartError};
 use crate::flow::backend::{Backend, Model};
+use crate::flow::caller::Caller;
+use crate::flow::context::Context;
 use crate::flow::control::{Control, Reloaded};
+use crate::flow::generate;
 use crate::flow::quota::LocalQuotas;
 use crate::flow::readiness::Readiness;
-use crate::flow::request::{Context, Endpoint};
-use crate::http::auth::Caller;
-use crate::http::body;
-use crate::wire::sse;
+use crate::flow::request::Endpoint;
+use crate::wire::{json, sse};
 
 /// Nobody decides anything.
 #[derive(Debug)]
@@ -73,7 +74,7 @@ pub struct Parsers {
 impl Parsers {
     /// # Errors
     /// None that a build which passes its tests could have.
-    pub fn new() -> Result<Self, crate::ApiError> {
+    pub fn new() -> Result<Self, StartError> {
         let limits = EngineLimits { sequences: 4, kv_tokens: 4096, batch_tokens: 64, context_tokens: 1024 };
         let (pool, _) = crossbeam_channel::bounded(1);
         let model = Model {
@@ -103,12 +104,12 @@ impl Parsers {
     /// # Panics
     /// If what was accepted is not.
     pub fn request(&self, bytes: &[u8]) {
-        let Ok(body) = std::str::from_utf8(bytes).map_err(drop).and_then(|text| body::parse(text).map_err(drop)) else {
+        let Ok(body) = std::str::from_utf8(bytes).map_err(drop).and_then(|text| json::parse(text).map_err(drop)) else {
             return;
         };
         let context = Context { api: &self.api, caller: &self.caller };
         for endpoint in [Endpoint::Chat, Endpoint::Completion] {
-            match endpoint.parse(context, &body) {
+            match generate::parse(endpoint, context, &body) {
                 Ok(request) => {
                     assert!(!request.prompts.is_empty() && request.choices().count() <= 128);
                     for prompt in &request.prompts {
@@ -119,7 +120,7 @@ impl Parsers {
                     assert!(sampling.temperature.is_finite() && sampling.top_p > 0.0 && sampling.top_p <= 1.0);
                 }
                 Err(error) => {
-                    let status = error.answer().status.as_u16();
+                    let status = error.answer().status().as_u16();
                     assert!((400..500).contains(&status), "{status}: {error}");
                 }
             }

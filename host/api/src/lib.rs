@@ -10,11 +10,10 @@ pub mod fuzz;
 mod http;
 mod wire;
 
-pub use flow::api::{Api, ApiLimits, ApiOptions};
+pub use flow::api::{Api, ApiLimits, ApiOptions, StartError};
 pub use flow::backend::{self, Backend, EmbedBackend, EmbedJob, Model, PoolMessage, PoolSnapshot, Submission};
 pub use flow::control::{Control, Reloaded};
 pub use flow::quota::{LocalQuotas, QuotaStore};
 pub use flow::readiness::{Readiness, State};
 pub use flow::trace;
-pub use http::routes::{admin_router, public_router};
-pub use wire::error::ApiError;
+pub use http::routes::{Access, ROUTES, Route, admin_router, public_router};

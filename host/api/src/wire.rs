@@ -1,7 +1,13 @@
-//! What goes over the wire: errors, fields and parameters of bodies, frames of streams. Knows neither models nor policies at work.
+//! What goes over the wire: errors, fields and parameters of bodies, frames of streams. It knows no models, no callers and no
+//! policies.
+pub(crate) mod answer;
 pub(crate) mod error;
 pub(crate) mod fields;
+pub(crate) mod input;
+pub(crate) mod json;
 pub(crate) mod merge_patch;
 pub(crate) mod messages;
 pub(crate) mod params;
+pub(crate) mod quota_headers;
 pub(crate) mod sse;
+pub(crate) mod tokens;

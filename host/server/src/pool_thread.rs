@@ -97,11 +97,13 @@ impl PoolThread {
     fn take(&mut self, message: PoolMessage) -> bool {
         match message {
             PoolMessage::Submit(submission) => self.submit(*submission),
-            PoolMessage::CloseSession { namespace, session } => {
+            PoolMessage::CloseSession { namespace, session, reply } => {
                 for &worker in self.setup.workers.keys() {
                     let (namespace, session) = (namespace.clone(), session.clone());
                     self.send(worker, WorkerMessage::Command(Command::CloseSession { namespace, session }));
                 }
+                // Who asked may have given up.
+                let _ = reply.send(true);
             }
             PoolMessage::Cache { ram_bytes, session_ttl } => {
                 for &worker in self.setup.workers.keys() {
@@ -171,7 +173,7 @@ impl PoolThread {
         };
         let mut tenants: HashMap<&str, usize> = HashMap::new();
         for arrival in pool.queue() {
-            *snapshot.waiting_by_priority.entry(arrival.priority.as_str()).or_default() += 1;
+            *snapshot.waiting_by_priority.entry(arrival.priority).or_default() += 1;
             *tenants.entry(arrival.tenant.as_str()).or_default() += 1;
         }
         let mut tenants: Vec<(&str, usize)> = tenants.into_iter().collect();

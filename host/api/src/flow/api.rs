@@ -12,13 +12,13 @@ use crossbeam_channel::Sender;
 use tokio::sync::watch;
 
 use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage};
+use crate::flow::caller::Caller;
 use crate::flow::control::Control;
+use crate::flow::error::FlowError;
 use crate::flow::metrics::Metrics;
 use crate::flow::quota::QuotaStore;
 use crate::flow::readiness::Readiness;
 use crate::flow::template::ChatTemplate;
-use crate::http::auth::Caller;
-use crate::wire::error::ApiError;
 use crate::wire::fields::Fields;
 
 /// Bounds that the operator sets.
@@ -48,6 +48,17 @@ pub struct ApiOptions {
     pub control: Arc<dyn Control>,
     /// Also exports the main gauges under the names that vLLM gives them.
     pub vllm_aliases: bool,
+}
+
+/// Why an [`Api`] could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the chat template of model {model} does not compile: {source}")]
+    ChatTemplate { model: String, source: minijinja::Error },
+    #[error("a metric could not be registered: {0}")]
+    Metric(#[from] prometheus::Error),
+    #[error("two models are named {0}")]
+    DuplicateModel(String),
 }
 
 /// The HTTP surface's state, shared by both routers.
@@ -87,13 +98,13 @@ impl Api {
     ///
     /// # Errors
     /// A chat template that does not compile, two models of one name, or a registry that has these metrics already.
-    pub fn new(options: ApiOptions) -> Result<Arc<Self>, ApiError> {
+    pub fn new(options: ApiOptions) -> Result<Arc<Self>, StartError> {
         let ApiOptions { models, policies, registry, limits, readiness, quotas, control, vllm_aliases } = options;
         let metrics = Metrics::register(&registry)?;
         let mut served: Vec<Arc<Served>> = Vec::with_capacity(models.len());
         for model in &models {
             if served.iter().any(|other| other.model.id == model.id) {
-                return Err(ApiError::DuplicateModel(model.id.clone()));
+                return Err(StartError::DuplicateModel(model.id.clone()));
             }
             // Its series are there from the beginning, at zero.
             metrics.of_model(&model.id);
@@ -157,24 +168,24 @@ impl Api {
     ///
     /// # Errors
     /// 400 without a name where there are several, 404 for an unknown one, 403 for one that the caller may not use.
-    pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<&Arc<Served>, ApiError> {
+    pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<&Arc<Served>, FlowError> {
         match (fields.text("model")?, &self.models[..]) {
             (Some(id), _) => self.model_for(id, caller),
             (None, [only]) => self.model_for(&only.id, caller),
-            (None, _) => {
-                fields.require("model")?;
-                self.model_for("", caller)
+            (None, several) => {
+                let allowed = several.iter().map(|model| &model.id).filter(|id| caller.principal.may_use(id));
+                Err(FlowError::ModelRequired { models: allowed.cloned().collect() })
             }
         }
     }
 
     /// # Errors
-    /// As [`Api::model_of`].
-    pub(crate) fn model_for(&self, id: &str, caller: &Caller) -> Result<&Arc<Served>, ApiError> {
-        let served = self.find(id).ok_or_else(|| ApiError::UnknownModel(id.to_owned()))?;
+    /// 404 for an unknown model, 403 for one that the caller may not use.
+    pub(crate) fn model_for(&self, id: &str, caller: &Caller) -> Result<&Arc<Served>, FlowError> {
+        let served = self.find(id).ok_or_else(|| FlowError::UnknownModel(id.to_owned()))?;
         match caller.principal.may_use(id) {
             true => Ok(served),
-            false => Err(ApiError::ModelForbidden(id.to_owned())),
+            false => Err(FlowError::ModelForbidden(id.to_owned())),
         }
     }
 }
@@ -184,31 +195,25 @@ impl Served {
     ///
     /// # Errors
     /// 400 for one that embeds.
-    pub(crate) fn pool(&self) -> Result<&Sender<PoolMessage>, ApiError> {
+    pub(crate) fn pool(&self) -> Result<&Sender<PoolMessage>, FlowError> {
         match &self.model.backend {
             Backend::Generate(pool) => Ok(pool),
-            Backend::Embed(_) => {
-                let id = &self.model.id;
-                Err(ApiError::param("model", format!("the model {id} embeds texts; it generates none")))
-            }
+            Backend::Embed(_) => Err(FlowError::NotAGenerator(self.model.id.clone())),
         }
     }
 
     /// # Errors
     /// 400 for a model that generates.
-    pub(crate) fn embedder(&self) -> Result<&EmbedBackend, ApiError> {
+    pub(crate) fn embedder(&self) -> Result<&EmbedBackend, FlowError> {
         match &self.model.backend {
             Backend::Embed(embedder) => Ok(embedder),
-            Backend::Generate(_) => {
-                let id = &self.model.id;
-                Err(ApiError::param("model", format!("the model {id} is not served for embeddings")))
-            }
+            Backend::Generate(_) => Err(FlowError::NotAnEmbedder(self.model.id.clone())),
         }
     }
 
-    fn new(model: &Model) -> Result<Self, ApiError> {
+    fn new(model: &Model) -> Result<Self, StartError> {
         let template = ChatTemplate::compile(&model.info)
-            .map_err(|source| ApiError::ChatTemplate { model: model.id.clone(), source })?;
+            .map_err(|source| StartError::ChatTemplate { model: model.id.clone(), source })?;
         if model.info.kind == ModelKind::Generate && model.info.chat_template.is_none() {
             tracing::info!(
                 model = model.id,

@@ -73,12 +73,13 @@ impl fmt::Debug for Model {
 #[derive(Debug)]
 pub enum PoolMessage {
     Submit(Box<Submission>),
-    /// What the session keeps may go.
+    /// The session's KV may go; whether there was such a session is the answer.
     CloseSession {
         namespace: Namespace,
         session: SessionId,
+        reply: oneshot::Sender<bool>,
     },
-    /// Room of each worker's prefix cache in RAM, and how long sessions last.
+    /// Capacity of each worker's prefix cache in RAM, and how long sessions last.
     Cache {
         ram_bytes: u64,
         session_ttl: Duration,
@@ -99,7 +100,7 @@ pub struct PoolSnapshot {
     pub accepting: bool,
     pub waiting: usize,
     pub running: usize,
-    pub waiting_by_priority: BTreeMap<&'static str, usize>,
+    pub waiting_by_priority: BTreeMap<Priority, usize>,
     /// The tenants with most waiting, at most 100.
     pub waiting_by_tenant: BTreeMap<String, usize>,
     pub workers: Vec<WorkerFacts>,

@@ -1,9 +1,7 @@
-//! `POST /v1/embeddings`.
+//! An embedding's whole way: parsed, validated, sent to the embedder, rendered.
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{Request, State};
-use axum::{Extension, Json};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use camshaft_core::embed::normalize;
@@ -16,18 +14,17 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use crate::flow::api::{Api, Served};
+use crate::flow::api::Served;
 use crate::flow::backend::EmbedJob;
+use crate::flow::context::Context;
+use crate::flow::error::FlowError;
+use crate::flow::incoming::Incoming;
 use crate::flow::quota::Grant;
-use crate::flow::request::Context;
-use crate::flow::validate::{self, Judged};
-use crate::flow::{completions, trace};
-use crate::http::auth::Caller;
-use crate::http::body;
-use crate::http::observe::Exchange;
-use crate::wire::error::ApiError;
-use crate::wire::fields::{self, Fields};
-use crate::wire::params;
+use crate::flow::trace;
+use crate::flow::validate::{self, Validated};
+use crate::wire::fields::Fields;
+use crate::wire::input::{self, Content, Input};
+use crate::wire::{json, params};
 
 const INPUT: &str = "input";
 
@@ -36,10 +33,17 @@ const INPUT: &str = "input";
 struct EmbedRequest {
     served: Arc<Served>,
     inputs: Vec<Arc<[Token]>>,
-    base64: bool,
+    encoding: Encoding,
     /// Numbers of a vector.
     dimensions: u32,
     timeout: Option<Duration>,
+}
+
+/// `encoding_format`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Float,
+    Base64,
 }
 
 #[derive(Debug, Serialize)]
@@ -71,63 +75,54 @@ struct Usage {
     total_tokens: u64,
 }
 
-pub(crate) async fn embed(
-    State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
-    request: Request,
-) -> Result<Json<Embeddings>, ApiError> {
-    let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
-    let exchange = exchange.ok_or_else(|| ApiError::Internal("a request without an exchange".to_owned()))?;
-    api.readiness.admit()?;
-    let from_header = params::timeout_header(request.headers(), api.limits().max_timeout)?;
-    let text = body::read(request, api.limits().body_bytes).await?;
+/// # Errors
+/// Whatever keeps the vectors from being computed.
+pub(crate) async fn respond(mut incoming: Incoming) -> Result<Embeddings, FlowError> {
+    let limits = incoming.api.limits();
+    let from_header = params::timeout_header(&incoming.headers, limits.max_timeout)?;
+    let exchange = incoming.exchange.clone();
     let span = trace::validate(exchange.span());
-    let reading = {
-        let (api, caller) = (api.clone(), caller.clone());
-        // Many long inputs take a while to tokenize.
-        tokio::task::spawn_blocking(move || read(Context { api: &api, caller: &caller }, &text))
-    };
-    let request =
-        reading.await.map_err(|error| ApiError::Internal(format!("a request could not be read: {error}")))??;
+    // Many long inputs take a while to tokenize.
+    let request = incoming.read_aside(read).await?;
     drop(span);
     exchange.set_model(&request.served.model.id);
     let prompt_tokens = request.inputs.iter().map(|input| input.len() as u64).sum();
     exchange.set_prompt_tokens(prompt_tokens);
-    let mut grant = Grant::take(&api.quotas, &caller.principal, prompt_tokens)?.map(|(mut grant, standings)| {
-        exchange.set_standings(standings);
+    let mut grant = Grant::take(&incoming.api.quotas, &incoming.caller.principal, prompt_tokens)?;
+    if let Some(grant) = &mut grant {
+        exchange.set_standings(grant.standings());
         // Also if the client leaves: by then most of it is computed.
         grant.set_used(prompt_tokens);
-        grant
-    });
-    let timeout = request.timeout.or(from_header).unwrap_or(api.limits().timeout);
-    let computed = compute(&api, &caller, &request, exchange.started().checked_add(timeout)).await;
+    }
+    let timeout = request.timeout.or(from_header).unwrap_or(limits.timeout);
+    let computed = compute(&incoming, &request, exchange.started().checked_add(timeout)).await;
     if let (Err(error), Some(grant)) = (&computed, &mut grant)
-        && !matches!(error, ApiError::Worker(WorkerError::DeadlineExceeded))
+        && !matches!(error, FlowError::Worker(WorkerError::DeadlineExceeded))
     {
         grant.set_used(0);
     }
     drop(grant);
     let vectors = computed?;
-    api.metrics.of_model(&request.served.model.id).prompt_tokens.inc_by(prompt_tokens);
-    Ok(Json(request.render(vectors, prompt_tokens)))
+    incoming.api.metrics.of_model(&request.served.model.id).prompt_tokens.inc_by(prompt_tokens);
+    Ok(request.render(vectors, prompt_tokens))
 }
 
-fn read(context: Context<'_>, text: &str) -> Result<EmbedRequest, ApiError> {
-    let body = body::parse(text)?;
+fn read(context: Context<'_>, text: &str) -> Result<EmbedRequest, FlowError> {
+    let body = json::parse(text)?;
     let request = parse(context, &body)?;
-    validate::judge(context, body, request)
+    validate::run(context, body, request)
 }
 
-fn parse(context: Context<'_>, body: &Map<String, Value>) -> Result<EmbedRequest, ApiError> {
+fn parse(context: Context<'_>, body: &Map<String, Value>) -> Result<EmbedRequest, FlowError> {
     let fields = Fields::of_body(body);
     let served = context.api.model_of(&fields, context.caller)?;
     let embedder = served.embedder()?;
-    let base64 = match fields.text("encoding_format")? {
-        None | Some("float") => false,
-        Some("base64") => true,
+    let encoding = match fields.text("encoding_format")? {
+        None | Some("float") => Encoding::Float,
+        Some("base64") => Encoding::Base64,
         Some(other) => {
             let message = format!("encoding_format must be float or base64, got {other:?}");
-            return Err(ApiError::param("encoding_format", message));
+            return Err(FlowError::field("encoding_format", message));
         }
     };
     let full = embedder.dimensions;
@@ -138,75 +133,54 @@ fn parse(context: Context<'_>, body: &Map<String, Value>) -> Result<EmbedRequest
             let mut possible = embedder.shorter_dimensions.clone();
             possible.push(full);
             let message = format!("this model was not trained for {wanted} dimensions; possible are {possible:?}");
-            return Err(ApiError::param("dimensions", message));
+            return Err(FlowError::field("dimensions", message));
         }
     };
     let inputs = inputs(&fields, served, embedder.input_tokens)?;
     let timeout = params::timeout(&fields, context.api.limits().max_timeout)?;
-    Ok(EmbedRequest { served: served.clone(), inputs, base64, dimensions, timeout })
+    Ok(EmbedRequest { served: served.clone(), inputs, encoding, dimensions, timeout })
 }
 
-/// A string, a list of strings, a list of token ids, or a list of such lists.
-fn inputs(fields: &Fields<'_>, served: &Served, most_tokens: u32) -> Result<Vec<Arc<[Token]>>, ApiError> {
-    let vocabulary = &served.model.info.vocabulary;
-    // Special tokens that a text spells out stay text.
-    let text = |text: &str| served.model.tokenizer.tokenize(text, true, false);
-    let check = |path: &str, tokens: Vec<Token>| match tokens.len() {
-        0 => Err(ApiError::param(path, format!("{path} is empty"))),
-        len if len > most_tokens as usize => {
-            let message = format!("{path} has {len} tokens, this model takes at most {most_tokens}");
-            Err(ApiError::Invalid { message, param: Some(path.to_owned()), code: Some("context_length_exceeded") })
-        }
-        _ => Ok(Arc::from(tokens)),
-    };
-    let list = match fields.require(INPUT)? {
-        Value::String(string) if string.is_empty() => {
-            return Err(ApiError::param(INPUT, "input must not be an empty string"));
-        }
-        Value::String(string) => return Ok(vec![check(INPUT, text(string))?]),
-        Value::Array(list) if !list.is_empty() => list,
-        Value::Array(_) => return Err(ApiError::param(INPUT, "input must not be an empty list")),
-        other => return Err(fields::wrong_type(INPUT, "a string, a list of strings or a list of token ids", other)),
-    };
-    if list[0].is_number() {
-        return Ok(vec![check(INPUT, completions::token_ids(list, INPUT, vocabulary)?)?]);
-    }
-    if list.len() > limits::EMBED_INPUTS {
-        let most = limits::EMBED_INPUTS;
-        return Err(ApiError::param(INPUT, format!("input may hold at most {most} inputs, got {}", list.len())));
-    }
-    let one = |(i, value): (usize, &Value)| {
-        let path = format!("{INPUT}[{i}]");
-        let tokens = match value {
-            Value::String(string) if string.is_empty() => Vec::new(),
-            Value::String(string) => text(string),
-            Value::Array(ids) => completions::token_ids(ids, &path, vocabulary)?,
-            other => return Err(fields::wrong_type(&path, "a string or a list of token ids", other)),
+fn inputs(fields: &Fields<'_>, served: &Served, max_tokens: u32) -> Result<Vec<Arc<[Token]>>, FlowError> {
+    let one = |input: Input| {
+        let tokens = match input.content {
+            Content::Text(text) if text.is_empty() => Vec::new(),
+            // Special tokens that a text spells out stay text.
+            Content::Text(text) => served.model.tokenizer.tokenize(&text, true, false),
+            Content::Tokens(tokens) => tokens,
         };
-        check(&path, tokens)
+        match tokens.len() {
+            0 => Err(FlowError::field(input.path.clone(), format!("{} is empty", input.path))),
+            tokens if tokens > max_tokens as usize => {
+                Err(FlowError::InputLength { tokens, max: max_tokens, param: input.path })
+            }
+            _ => Ok(Arc::from(tokens)),
+        }
     };
-    list.iter().enumerate().map(one).collect()
+    let inputs = input::read(fields, INPUT, limits::EMBED_INPUTS, &served.model.info.vocabulary)?;
+    inputs.into_iter().map(one).collect()
 }
 
+/// Sends the inputs to the embedder and waits for their vectors.
 async fn compute(
-    api: &Api,
-    caller: &Caller,
+    incoming: &Incoming,
     request: &EmbedRequest,
     deadline: Option<Instant>,
-) -> Result<Vec<Vec<f32>>, ApiError> {
+) -> Result<Vec<Vec<f32>>, FlowError> {
     let (reply, answer) = oneshot::channel();
-    let job = EmbedJob { inputs: request.inputs.clone(), priority: caller.principal.priority, deadline, reply };
+    let priority = incoming.caller.principal.priority;
+    let job = EmbedJob { inputs: request.inputs.clone(), priority, deadline, reply };
     request.served.embedder()?.jobs.try_send(job).map_err(|error| match error {
-        TrySendError::Full(_) => ApiError::Overloaded,
-        TrySendError::Disconnected(_) => ApiError::PoolGone,
+        TrySendError::Full(_) => FlowError::Overloaded,
+        TrySendError::Disconnected(_) => FlowError::PoolGone,
     })?;
-    let mut cut = api.cut();
+    let mut cut = incoming.api.cut();
     let vectors = tokio::select! {
         biased;
-        answer = answer => answer.map_err(|_| ApiError::PoolGone)?,
-        Ok(_) = cut.wait_for(|&cut| cut) => return Err(ApiError::Draining),
+        answer = answer => answer.map_err(|_| FlowError::WorkerLost)?,
+        Ok(_) = cut.wait_for(|&cut| cut) => return Err(FlowError::Draining),
     };
-    vectors.map_err(|error: WorkerError| error.into())
+    Ok(vectors?)
 }
 
 impl EmbedRequest {
@@ -214,12 +188,12 @@ impl EmbedRequest {
         let one = |(index, mut vector): (usize, Vec<f32>)| {
             vector.truncate(self.dimensions as usize);
             normalize(&mut vector);
-            let embedding = match self.base64 {
-                true => {
+            let embedding = match self.encoding {
+                Encoding::Base64 => {
                     let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
                     Vector::Base64(STANDARD.encode(bytes))
                 }
-                false => Vector::Numbers(vector),
+                Encoding::Float => Vector::Numbers(vector),
             };
             Embedding { object: "embedding", index, embedding }
         };
@@ -232,8 +206,8 @@ impl EmbedRequest {
     }
 }
 
-impl Judged for EmbedRequest {
-    fn parse(&self, context: Context<'_>, body: &Map<String, Value>) -> Result<Self, ApiError> {
+impl Validated for EmbedRequest {
+    fn parse(&self, context: Context<'_>, body: &Map<String, Value>) -> Result<Self, FlowError> {
         parse(context, body)
     }
 

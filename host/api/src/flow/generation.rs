@@ -10,13 +10,13 @@ use tokio::sync::{mpsc, watch};
 
 use crate::flow::api::Api;
 use crate::flow::backend::{PoolMessage, STREAM_EVENTS, Submission};
+use crate::flow::caller::Caller;
+use crate::flow::error::FlowError;
+use crate::flow::exchange::Exchange;
 use crate::flow::metrics::ModelMetrics;
 use crate::flow::quota::Grant;
 use crate::flow::request::{GenerationRequest, Prompt};
 use crate::flow::trace::Stages;
-use crate::http::auth::Caller;
-use crate::http::observe::Exchange;
-use crate::wire::error::ApiError;
 
 /// All choices of one request. Dropping it cancels those that still run.
 #[derive(Debug)]
@@ -79,13 +79,12 @@ impl Running {
         caller: &Caller,
         request: &GenerationRequest,
         exchange: Arc<Exchange>,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self, FlowError> {
         let prompt_tokens = request.prompt_tokens();
-        let grant = Grant::take(&api.quotas, &caller.principal, request.most_tokens())?;
-        let grant = grant.map(|(grant, standings)| {
-            exchange.set_standings(standings);
-            grant
-        });
+        let grant = Grant::take(&api.quotas, &caller.principal, request.max_total_tokens())?;
+        if let Some(grant) = &grant {
+            exchange.set_standings(grant.standings());
+        }
         exchange.set_prompt_tokens(prompt_tokens);
         let model = &request.served.model;
         let mut running = Self {
@@ -100,10 +99,11 @@ impl Running {
             exchange,
             grant,
         };
+        let starting = Starting { api, caller, request };
         for (index, prompt) in (0..).zip(request.choices()) {
             let (sender, events) = mpsc::channel(STREAM_EVENTS);
             let submission = Submission {
-                start: start(api, caller, request, (index, prompt)),
+                start: starting.start(index, prompt),
                 priority: caller.principal.priority,
                 weight: caller.principal.weight,
                 accepted: running.exchange.started(),
@@ -123,8 +123,8 @@ impl Running {
                 stages,
             });
             running.pool.try_send(PoolMessage::Submit(Box::new(submission))).map_err(|error| match error {
-                TrySendError::Full(_) => ApiError::Overloaded,
-                TrySendError::Disconnected(_) => ApiError::PoolGone,
+                TrySendError::Full(_) => FlowError::Overloaded,
+                TrySendError::Disconnected(_) => FlowError::PoolGone,
             })?;
         }
         Ok(running)
@@ -132,14 +132,14 @@ impl Running {
 
     /// The next thing that any choice does, with the choice's index; `None` when all have ended. Nothing is lost if the
     /// future is dropped.
-    pub(crate) async fn next(&mut self) -> Option<(usize, Result<Output, ApiError>)> {
+    pub(crate) async fn next(&mut self) -> Option<(usize, Result<Output, FlowError>)> {
         loop {
             let Self { choices, turn, cut, .. } = self;
             let (index, event) = tokio::select! {
                 // What has come already goes out first.
                 biased;
                 event = poll_fn(|cx| poll_event(choices, turn, cx)) => event?,
-                Ok(_) = cut.wait_for(|&cut| cut) => return Some((0, Err(ApiError::Draining))),
+                Ok(_) = cut.wait_for(|&cut| cut) => return Some((0, Err(FlowError::Draining))),
             };
             if let Some(output) = self.take(index, event) {
                 return Some((index, output));
@@ -169,7 +169,7 @@ impl Running {
     }
 
     /// Accounts for an event; `None` if it is not for clients. Without an event the pool let go of the choice.
-    fn take(&mut self, index: usize, event: Option<Event>) -> Option<Result<Output, ApiError>> {
+    fn take(&mut self, index: usize, event: Option<Event>) -> Option<Result<Output, FlowError>> {
         let choice = &mut self.choices[index];
         match event {
             Some(Event::Queued { position, .. }) => Some(Ok(Output::Queued(position))),
@@ -193,7 +193,7 @@ impl Running {
                 choice.usage = Usage { cached_tokens: choice.usage.cached_tokens, ..usage };
                 self.exchange.add_generated_tokens(u64::from(usage.generated_tokens));
                 match reason {
-                    FinishReason::Cancelled => Some(Err(ApiError::Cancelled)),
+                    FinishReason::Cancelled => Some(Err(FlowError::Cancelled)),
                     reason => Some(Ok(Output::Finished(reason))),
                 }
             }
@@ -204,7 +204,7 @@ impl Running {
             Some(Event::Admitted { .. } | Event::Parked { .. } | Event::Progressed { .. } | Event::Facts(_)) => None,
             None => {
                 choice.events = None;
-                Some(Err(ApiError::PoolGone))
+                Some(Err(FlowError::WorkerLost))
             }
         }
     }
@@ -219,13 +219,13 @@ impl Running {
             self.first_token_seen = true;
             let waited = now.duration_since(self.exchange.started());
             self.metrics.time_to_first_token.observe(waited.as_secs_f64());
-            self.metrics.recent.0.note(now, waited.as_secs_f64());
+            self.metrics.latencies.first_token.record(now, waited.as_secs_f64());
             self.exchange.note_first_token();
         }
         if let Some(last) = self.choices[index].last_token.replace(now) {
             let each = now.duration_since(last).as_secs_f64() / f64::from(tokens);
             (0..tokens).for_each(|_| self.metrics.inter_token_latency.observe(each));
-            self.metrics.recent.1.note(now, each);
+            self.metrics.latencies.between_tokens.record(now, each);
         }
     }
 }
@@ -263,26 +263,36 @@ impl Drop for Running {
     }
 }
 
-fn start(api: &Api, caller: &Caller, request: &GenerationRequest, (index, prompt): (u32, &Prompt)) -> Start {
-    let settings = &request.settings;
-    let mut params = settings.sampling.clone();
-    // Choices of one prompt differ; the same prompt alone or in a list of prompts draws the same.
-    params.seed = params.seed.wrapping_add(u64::from(index % settings.n));
-    Start {
-        id: api.next_request(),
-        model: request.served.model.id.clone(),
-        tenant: caller.principal.tenant.clone(),
-        namespace: caller.principal.namespace(),
-        session: settings.session.clone(),
-        priority: caller.principal.priority,
-        generation: caller.policies.generation(),
-        prompt: prompt.tokens.clone(),
-        params,
-        samplers: settings.samplers.clone(),
-        choice: index,
-        max_tokens: prompt.max_tokens,
-        stop: settings.stop.clone(),
-        ignore_eos: settings.ignore_eos,
-        logprobs: request.logprobs,
+/// What all choices of a request are started with.
+struct Starting<'a> {
+    api: &'a Api,
+    caller: &'a Caller,
+    request: &'a GenerationRequest,
+}
+
+impl Starting<'_> {
+    fn start(&self, index: u32, prompt: &Prompt) -> Start {
+        let Self { api, caller, request } = self;
+        let settings = &request.settings;
+        let mut params = settings.sampling.clone();
+        // Choices of one prompt differ; the same prompt alone or in a list of prompts draws the same.
+        params.seed = params.seed.wrapping_add(u64::from(index % settings.n));
+        Start {
+            id: api.next_request(),
+            model: request.served.model.id.clone(),
+            tenant: caller.principal.tenant.clone(),
+            namespace: caller.principal.namespace(),
+            session: settings.session.clone(),
+            priority: caller.principal.priority,
+            generation: caller.policies.generation(),
+            prompt: prompt.tokens.clone(),
+            params,
+            samplers: settings.samplers.clone(),
+            choice: index,
+            max_tokens: prompt.max_tokens,
+            stop: settings.stop.clone(),
+            ignore_eos: settings.ignore_eos,
+            logprobs: request.logprobs,
+        }
     }
 }

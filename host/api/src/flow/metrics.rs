@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry};
 
-use crate::http::stats::Recent;
+use crate::flow::recent::Recent;
+use crate::wire::answer::Rejection;
 
 /// Seconds, from 100 us up to two minutes.
 const BUCKETS: [f64; 19] = [
@@ -22,8 +23,14 @@ pub(crate) struct Metrics {
     prompt_tokens: IntCounterVec,
     prompt_tokens_cached: IntCounterVec,
     generated_tokens: IntCounterVec,
-    /// The latest times to first token, and between tokens, of each model.
-    recent: Arc<Mutex<HashMap<String, (Recent, Recent)>>>,
+    latencies: Arc<Mutex<HashMap<String, Latencies>>>,
+}
+
+/// The latest latencies of one model.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Latencies {
+    pub(crate) first_token: Recent,
+    pub(crate) between_tokens: Recent,
 }
 
 /// One model's series, resolved once per request so that tokens cost no look-up.
@@ -34,7 +41,7 @@ pub(crate) struct ModelMetrics {
     pub(crate) prompt_tokens: IntCounter,
     pub(crate) prompt_tokens_cached: IntCounter,
     pub(crate) generated_tokens: IntCounter,
-    pub(crate) recent: (Recent, Recent),
+    pub(crate) latencies: Latencies,
 }
 
 impl Metrics {
@@ -86,28 +93,13 @@ impl Metrics {
                 &["model"],
             )?,
             generated_tokens: counter("camshaft_generated_tokens_total", "Tokens generated.", &["model"])?,
-            recent: Arc::default(),
+            latencies: Arc::default(),
         };
-        for reason in Self::REASONS {
-            metrics.rejections.with_label_values(&[reason]);
+        for reason in Rejection::ALL {
+            metrics.rejections.with_label_values(&[reason.as_str()]);
         }
         Ok(metrics)
     }
-
-    /// Reasons that a request is turned away for.
-    const REASONS: [&str; 11] = [
-        "auth",
-        "deadline",
-        "draining",
-        "model_not_allowed",
-        "not_ready",
-        "overloaded",
-        "policy",
-        "policy_fault",
-        "queue_full",
-        "quota",
-        "slow_reader",
-    ];
 
     pub(crate) fn of_model(&self, model: &str) -> ModelMetrics {
         let labels = [model];
@@ -117,13 +109,12 @@ impl Metrics {
             prompt_tokens: self.prompt_tokens.with_label_values(&labels),
             prompt_tokens_cached: self.prompt_tokens_cached.with_label_values(&labels),
             generated_tokens: self.generated_tokens.with_label_values(&labels),
-            recent: self.recent(model),
+            latencies: self.latencies(model),
         }
     }
 
-    /// The latest latencies of a model: to the first token, and between tokens.
-    pub(crate) fn recent(&self, model: &str) -> (Recent, Recent) {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.entry(model.to_owned()).or_default().clone()
+    pub(crate) fn latencies(&self, model: &str) -> Latencies {
+        let mut latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
+        latencies.entry(model.to_owned()).or_default().clone()
     }
 }

@@ -2,14 +2,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use camshaft_core::ids::TenantId;
 use camshaft_core::policy::{Principal, Quotas};
-use camshaft_core::quota::{Account, Exceeded, Standing, Standings};
+use camshaft_core::quota::{Account, Exceeded, Standings};
 
-use crate::wire::error::ApiError;
+use crate::flow::error::FlowError;
 
 /// Accounts beyond which idle ones are forgotten.
 const ACCOUNTS: usize = 4096;
@@ -61,6 +60,7 @@ impl QuotaStore for LocalQuotas {
 pub(crate) struct Grant {
     store: Arc<dyn QuotaStore>,
     tenant: TenantId,
+    standings: Standings,
     reserved: u64,
     used: u64,
 }
@@ -74,13 +74,19 @@ impl Grant {
         store: &Arc<dyn QuotaStore>,
         principal: &Principal,
         tokens: u64,
-    ) -> Result<Option<(Self, Standings)>, ApiError> {
+    ) -> Result<Option<Self>, FlowError> {
         if principal.quotas == Quotas::default() {
             return Ok(None);
         }
-        let standings = store.reserve(&principal.tenant, &principal.quotas, tokens).map_err(ApiError::QuotaExceeded)?;
-        let grant = Self { store: store.clone(), tenant: principal.tenant.clone(), reserved: tokens, used: 0 };
-        Ok(Some((grant, standings)))
+        let standings =
+            store.reserve(&principal.tenant, &principal.quotas, tokens).map_err(FlowError::QuotaExceeded)?;
+        let tenant = principal.tenant.clone();
+        Ok(Some(Self { store: store.clone(), tenant, standings, reserved: tokens, used: 0 }))
+    }
+
+    /// Where the tenant stood when this was taken.
+    pub(crate) fn standings(&self) -> Standings {
+        self.standings
     }
 
     pub(crate) fn set_used(&mut self, tokens: u64) {
@@ -94,64 +100,22 @@ impl Drop for Grant {
     }
 }
 
-/// The headers that OpenAI tells a caller's standing with.
-pub(crate) fn write_headers(standings: &Standings, headers: &mut HeaderMap) {
-    let mut write = |limit, remaining, reset, standing: Option<Standing>| {
-        let Some(standing) = standing else { return };
-        headers.insert(HeaderName::from_static(limit), HeaderValue::from(standing.limit));
-        headers.insert(HeaderName::from_static(remaining), HeaderValue::from(standing.remaining));
-        if let Ok(value) = HeaderValue::from_str(&span(standing.reset)) {
-            headers.insert(HeaderName::from_static(reset), value);
-        }
-    };
-    write(
-        "x-ratelimit-limit-requests",
-        "x-ratelimit-remaining-requests",
-        "x-ratelimit-reset-requests",
-        standings.requests,
-    );
-    write("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", standings.tokens);
-}
-
-/// As OpenAI writes it: `17ms`, `7.66s`, `6m0s`.
-fn span(time: Duration) -> String {
-    let seconds = time.as_secs_f64();
-    if seconds < 1.0 {
-        return format!("{}ms", time.as_millis());
-    }
-    if seconds < 60.0 {
-        let text = format!("{seconds:.2}");
-        return format!("{}s", text.trim_end_matches('0').trim_end_matches('.'));
-    }
-    let whole = seconds.ceil() as u64;
-    format!("{}m{}s", whole / 60, whole % 60)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn writes_spans_as_openai_does() {
-        for (ms, expected) in
-            [(0, "0ms"), (17, "17ms"), (1000, "1s"), (7660, "7.66s"), (59_990, "59.99s"), (360_000, "6m0s")]
-        {
-            assert_eq!(span(Duration::from_millis(ms)), expected);
-        }
-    }
 
     #[test]
     fn a_grant_that_is_dropped_settles() {
         let store: Arc<dyn QuotaStore> = Arc::new(LocalQuotas::default());
         let quotas = Quotas { tokens_per_minute: Some(100), concurrent_requests: Some(1), ..Quotas::default() };
         let principal = Principal { quotas, ..Principal::anonymous() };
-        let (mut grant, standings) = Grant::take(&store, &principal, 90).unwrap().unwrap();
-        assert_eq!(standings.tokens.unwrap().remaining, 10);
-        assert!(matches!(Grant::take(&store, &principal, 1), Err(ApiError::QuotaExceeded(_))));
+        let mut grant = Grant::take(&store, &principal, 90).unwrap().unwrap();
+        assert_eq!(grant.standings().tokens.unwrap().remaining, 10);
+        assert!(matches!(Grant::take(&store, &principal, 1), Err(FlowError::QuotaExceeded(_))));
         grant.set_used(30);
         drop(grant);
-        let (_, standings) = Grant::take(&store, &principal, 70).unwrap().unwrap();
-        assert_eq!(standings.tokens.unwrap().remaining, 0);
+        let grant = Grant::take(&store, &principal, 70).unwrap().unwrap();
+        assert_eq!(grant.standings().tokens.unwrap().remaining, 0);
         assert!(Grant::take(&store, &Principal::anonymous(), u64::MAX).unwrap().is_none());
     }
 }

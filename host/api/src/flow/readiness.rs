@@ -1,10 +1,13 @@
 //! Whether generation requests are admitted: loading, ready, draining.
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use crate::wire::error::ApiError;
+use serde::Serialize;
+
+use crate::flow::error::FlowError;
 
 /// Where the server is in its life. Only ever moves forward, but for an operator who drains it for a while.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum State {
     Loading,
     Ready,
@@ -64,11 +67,11 @@ impl Readiness {
     }
 
     /// An error with the reason if no generation may begin.
-    pub(crate) fn admit(&self) -> Result<(), ApiError> {
+    pub(crate) fn admit(&self) -> Result<(), FlowError> {
         match self.state() {
-            State::Loading => Err(ApiError::NotReady),
+            State::Loading => Err(FlowError::NotReady),
             State::Ready => Ok(()),
-            State::Draining => Err(ApiError::Draining),
+            State::Draining => Err(FlowError::Draining),
         }
     }
 }
@@ -90,6 +93,6 @@ mod tests {
         readiness.set_draining();
         readiness.set_ready();
         assert_eq!(readiness.state(), State::Draining);
-        assert!(matches!(readiness.admit(), Err(ApiError::Draining)));
+        assert!(matches!(readiness.admit(), Err(FlowError::Draining)));
     }
 }

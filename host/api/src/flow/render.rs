@@ -60,10 +60,20 @@ impl Envelope {
     }
 }
 
-fn finish_reason(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        // A cancelled generation is an error before it comes here.
-        FinishReason::Length | FinishReason::Cancelled => "length",
+/// `finish_reason`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Finish {
+    Stop,
+    Length,
+}
+
+impl From<FinishReason> for Finish {
+    fn from(reason: FinishReason) -> Self {
+        match reason {
+            FinishReason::Stop => Finish::Stop,
+            // A cancelled generation is an error before it comes here.
+            FinishReason::Length | FinishReason::Cancelled => Finish::Length,
+        }
     }
 }

@@ -10,12 +10,12 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{FutureExt, stream};
 use tokio::time::timeout;
 
+use crate::flow::error::FlowError;
+use crate::flow::exchange::Exchange;
 use crate::flow::generation::{Output, Running};
 use crate::flow::render::chunks::Chunks;
 use crate::flow::request::GenerationRequest;
 use crate::flow::trace;
-use crate::http::observe::Exchange;
-use crate::wire::error::ApiError;
 use crate::wire::sse;
 
 /// Silence after which a comment is sent.
@@ -44,8 +44,8 @@ pub(crate) async fn respond(
     mut running: Running,
     request: GenerationRequest,
     exchange: Arc<Exchange>,
-) -> Result<Response, ApiError> {
-    let (index, output) = running.next().await.ok_or(ApiError::PoolGone)?;
+) -> Result<Response, FlowError> {
+    let (index, output) = running.next().await.ok_or(FlowError::WorkerLost)?;
     let chunks = Chunks::new(request);
     let span = trace::stream(exchange.span());
     let mut live = Live { running, chunks, exchange, out: Vec::new(), ended: false, _span: span };
@@ -85,7 +85,7 @@ impl Live {
         Some((Ok(Bytes::from(std::mem::take(&mut self.out))), self))
     }
 
-    fn take(&mut self, index: usize, output: Result<Output, ApiError>) {
+    fn take(&mut self, index: usize, output: Result<Output, FlowError>) {
         if let Ok(Output::Queued(position)) = output {
             sse::comment(&mut self.out, "x-queue-position", position);
             return;
@@ -96,8 +96,9 @@ impl Live {
             Ok(Output::Delta(delta)) => self.chunks.delta(&mut self.out, index, &delta),
             Ok(Output::Finished(reason)) => self.chunks.end(&mut self.out, index, reason),
             Err(error) => {
-                self.exchange.note(&error.note());
-                sse::write(&mut self.out, &error.answer().body);
+                let answer = error.answer();
+                self.exchange.note(&answer.note());
+                sse::write(&mut self.out, &answer.body());
                 self.ended = true;
             }
         }

@@ -1,6 +1,5 @@
 //! Chat templates: the model's own Jinja, rendered as Hugging Face's `apply_chat_template` does.
 mod json;
-mod prompt;
 mod strftime;
 
 use std::error::Error as _;
@@ -14,10 +13,8 @@ use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, ErrorKind};
 use serde_json::Map;
 
-use crate::wire::error::ApiError;
+use crate::flow::error::FlowError;
 use crate::wire::messages::Message;
-
-pub(crate) use prompt::tokens;
 
 /// Template instructions that one rendering may run; past it the request is refused.
 const FUEL: u64 = 5_000_000;
@@ -80,10 +77,10 @@ impl ChatTemplate {
         &self,
         messages: &[Message],
         kwargs: &Map<String, serde_json::Value>,
-    ) -> Result<String, ApiError> {
+    ) -> Result<String, FlowError> {
         if let Some(name) = RESERVED.iter().find(|name| kwargs.contains_key(**name)) {
             let param = format!("chat_template_kwargs.{name}");
-            return Err(ApiError::param(param, format!("the template variable {name} may not be set")));
+            return Err(FlowError::field(param, format!("the template variable {name} may not be set")));
         }
         let mut variables = vec![("add_generation_prompt".to_owned(), Value::from(true))];
         variables.extend(kwargs.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
@@ -93,20 +90,20 @@ impl ChatTemplate {
             .environment
             .get_template(NAME)
             .and_then(|template| template.render_captured_to(Value::from_pairs(variables), &mut output).map(drop));
-        rendered.map_err(|error| refused(&error))?;
-        String::from_utf8(output.0).map_err(|_| ApiError::Internal("a chat template wrote invalid UTF-8".to_owned()))
+        rendered.map_err(refused)?;
+        String::from_utf8(output.0).map_err(FlowError::TemplateOutput)
     }
 }
 
-fn refused(error: &Error) -> ApiError {
+fn refused(error: Error) -> FlowError {
     let mut source = error.source();
     while let Some(inner) = source {
         if let Some(Raised(message)) = inner.downcast_ref::<Raised>() {
-            return ApiError::param("messages", message.clone());
+            return FlowError::field("messages", message.clone());
         }
         source = inner.source();
     }
-    ApiError::param("messages", format!("the model's chat template cannot render these messages: {error}"))
+    FlowError::Template(error)
 }
 
 /// Collects up to [`OUTPUT_BYTES`].

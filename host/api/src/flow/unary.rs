@@ -1,14 +1,14 @@
 //! A response that is sent when all choices are done.
 use axum::response::Response;
 
+use crate::flow::error::FlowError;
 use crate::flow::generation::{Output, Running};
 use crate::flow::render::whole::{self, Collected};
 use crate::flow::request::GenerationRequest;
-use crate::wire::error::ApiError;
 
 /// # Errors
 /// What the first choice to fail failed with; the others are cancelled then.
-pub(crate) async fn respond(mut running: Running, request: GenerationRequest) -> Result<Response, ApiError> {
+pub(crate) async fn respond(mut running: Running, request: GenerationRequest) -> Result<Response, FlowError> {
     let mut choices: Vec<Collected> = request.choices().map(|prompt| Collected::new(&prompt.echo)).collect();
     while let Some((index, output)) = running.next().await {
         match output? {

@@ -6,14 +6,14 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::Generation;
-use camshaft_core::policy::{Hook, ModeError, PolicyStatus};
+use camshaft_core::policy::{Hook, PolicyStatus};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::flow::api::Api;
 use crate::flow::backend::Model;
 use crate::flow::control::Reloaded;
-use crate::wire::error::ApiError;
+use crate::http::error::ApiError;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct PolicyReport {
@@ -73,17 +73,11 @@ pub(crate) async fn set_policy_mode(
     State(api): State<Arc<Api>>,
     Path((hook, name, mode)): Path<(String, String, String)>,
 ) -> Result<Json<PolicyStatus>, ApiError> {
-    let known = Hook::ALL.into_iter().find(|known| known.as_str() == hook);
-    let hooks = Hook::ALL.map(Hook::as_str).join(", ");
-    let known = known.ok_or_else(|| ApiError::param("hook", format!("there is no hook {hook:?}: {hooks}")))?;
+    let known =
+        Hook::ALL.into_iter().find(|known| known.as_str() == hook).ok_or(ApiError::UnknownHook { name: hook })?;
     // It waits for the thread that loads policies.
     let set = tokio::task::spawn_blocking(move || api.policies.set_mode(known, &name, &mode)).await;
-    let set = set.map_err(|error| ApiError::Internal(error.to_string()))?;
-    set.map(Json).map_err(|error| match error {
-        ModeError::NoPolicy { .. } => ApiError::UnknownPolicy(error.to_string()),
-        ModeError::Refused(why) => ApiError::param("mode", why),
-        ModeError::Unanswered(why) => ApiError::Internal(why),
-    })
+    set.map_err(ApiError::PolicyModeTask)?.map(Json).map_err(ApiError::PolicyMode)
 }
 
 pub(crate) async fn models(State(api): State<Arc<Api>>) -> Json<ModelReport> {
@@ -112,7 +106,7 @@ pub(crate) async fn drain(State(api): State<Arc<Api>>) -> Json<Value> {
 /// Undoes a drain. A server that is shutting down stays so.
 pub(crate) async fn resume(State(api): State<Arc<Api>>) -> Json<Value> {
     api.readiness.release();
-    let state = if api.readiness.is_ready() { "ready" } else { "draining" };
-    tracing::info!(state, "resumed by an operator's wish");
+    let state = api.readiness.state();
+    tracing::info!(?state, "resumed by an operator's wish");
     Json(json!({"state": state}))
 }

@@ -2,43 +2,30 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::HeaderMap;
 use axum::middleware::Next;
 use axum::response::Response;
-use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, PolicySet, Principal};
+use camshaft_core::policy::{AuthOutcome, AuthRequest};
 
 use crate::flow::api::Api;
+use crate::flow::caller::Caller;
+use crate::flow::exchange::Exchange;
 use crate::flow::trace;
-use crate::http::observe::Exchange;
-use crate::http::routes;
-use crate::wire::error::ApiError;
+use crate::http::error::ApiError;
 
 /// Headers that an auth policy sees at the most.
 const MAX_HEADERS: usize = 100;
 
-/// Who calls, and the policies that the request keeps to its end.
-#[derive(Debug, Clone)]
-pub(crate) struct Caller {
-    pub(crate) principal: Arc<Principal>,
-    pub(crate) policies: Arc<dyn PolicySet>,
-}
-
-/// Middleware of the public router: every route that is not listed as open needs a principal.
+/// Middleware of guarded routes: only who has a principal gets through.
 pub(crate) async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Result<Response, ApiError> {
-    let open = request.extensions().get::<MatchedPath>().is_some_and(|route| routes::is_open(route.as_str()));
-    if open {
-        return Ok(next.run(request).await);
-    }
     let policies = api.policies.current();
     let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
     let span = exchange.as_ref().map_or_else(tracing::Span::none, |exchange| trace::auth(exchange.span()));
     let principal = match span.in_scope(|| policies.authenticate(&head(&request))) {
         AuthOutcome::Allow(principal) => principal,
         AuthOutcome::Refuse(refusal) => return Err(ApiError::AuthRefused(Box::new(refusal))),
-        AuthOutcome::Fault(fault) => {
-            return Err(ApiError::PolicyFault { hook: Hook::Auth, fault: Box::new(fault) });
-        }
+        AuthOutcome::Fault(fault) => return Err(ApiError::AuthFault(Box::new(fault))),
     };
     drop(span);
     if let Some(exchange) = exchange {

@@ -9,25 +9,24 @@ use prometheus::{TEXT_FORMAT, TextEncoder};
 use serde_json::{Value, json};
 
 use crate::flow::api::Api;
+use crate::flow::error::FlowError;
 use crate::http::aliases;
-use crate::wire::error::ApiError;
+use crate::http::error::ApiError;
 
 /// 200 as long as the process answers at all.
 pub(crate) async fn alive() -> Json<Value> {
     Json(json!({"status": "ok"}))
 }
 
-/// 200 only while generation requests are admitted.
-pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, ApiError> {
+/// 200 only while requests are admitted.
+pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, FlowError> {
     api.readiness.admit().map(|()| Json(json!({"status": "ready"})))
 }
 
 /// The registry in Prometheus' text format.
 pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Result<impl IntoResponse, ApiError> {
     let families = api.registry.gather();
-    let mut text = TextEncoder::new()
-        .encode_to_string(&families)
-        .map_err(|error| ApiError::Internal(format!("metrics could not be rendered: {error}")))?;
+    let mut text = TextEncoder::new().encode_to_string(&families).map_err(ApiError::Metrics)?;
     if api.vllm_aliases {
         aliases::write(&families, &mut text);
     }

@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::flow::api::Api;
 use crate::flow::backend::Model;
-use crate::http::auth::Caller;
-use crate::wire::error::ApiError;
+use crate::flow::caller::Caller;
+use crate::http::error::ApiError;
 
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelObject {
@@ -36,15 +36,26 @@ pub(crate) struct ModelDetails {
     trained_context_tokens: u32,
     vocabulary_tokens: usize,
     parameters: u64,
-    /// "ranges": what requests begin with in common is computed once; "none": the model's state does not allow it.
-    prefix_reuse: &'static str,
+    prefix_reuse: PrefixReuse,
     chat_template: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum PrefixReuse {
+    /// A prefix that several requests have is computed once.
+    Ranges,
+    /// The model's state does not allow it.
+    None,
 }
 
 impl From<&Model> for ModelDetails {
     fn from(model: &Model) -> Self {
         let info = &model.info;
-        let generates = info.kind == ModelKind::Generate;
+        let prefix_reuse = match (info.kind, info.reuse) {
+            (ModelKind::Generate, Reuse::Ranges) => PrefixReuse::Ranges,
+            _ => PrefixReuse::None,
+        };
         Self {
             object: ModelObject::from(model),
             task: info.kind,
@@ -52,7 +63,7 @@ impl From<&Model> for ModelDetails {
             trained_context_tokens: info.trained_context_tokens,
             vocabulary_tokens: info.vocabulary.size(),
             parameters: info.parameters,
-            prefix_reuse: if generates && info.reuse == Reuse::Ranges { "ranges" } else { "none" },
+            prefix_reuse,
             chat_template: info.chat_template.is_some(),
         }
     }

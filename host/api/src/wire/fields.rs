@@ -2,7 +2,7 @@
 use camshaft_core::limits::Range;
 use serde_json::{Map, Value};
 
-use crate::wire::error::ApiError;
+use crate::wire::error::RequestError;
 
 /// An object and where it stands in the body.
 #[derive(Debug, Clone)]
@@ -19,7 +19,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Fields of a value that must be an object; `path` is where it stands.
-    pub(crate) fn of(value: &'a Value, path: &str) -> Result<Self, ApiError> {
+    pub(crate) fn of(value: &'a Value, path: &str) -> Result<Self, RequestError> {
         let map = value.as_object().ok_or_else(|| wrong_type(path, "an object", value))?;
         Ok(Self { map, prefix: format!("{path}.") })
     }
@@ -33,34 +33,34 @@ impl<'a> Fields<'a> {
         self.map.get(name).filter(|value| !value.is_null())
     }
 
-    pub(crate) fn require(&self, name: &str) -> Result<&'a Value, ApiError> {
-        self.get(name).ok_or_else(|| ApiError::param(self.path(name), format!("{} is required", self.path(name))))
+    pub(crate) fn require(&self, name: &str) -> Result<&'a Value, RequestError> {
+        self.get(name).ok_or_else(|| RequestError::field(self.path(name), format!("{} is required", self.path(name))))
     }
 
-    pub(crate) fn text(&self, name: &str) -> Result<Option<&'a str>, ApiError> {
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&'a str>, RequestError> {
         self.typed(name, "a string", Value::as_str)
     }
 
-    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, ApiError> {
+    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>, RequestError> {
         self.typed(name, "a boolean", Value::as_bool)
     }
 
-    pub(crate) fn list(&self, name: &str) -> Result<Option<&'a Vec<Value>>, ApiError> {
+    pub(crate) fn list(&self, name: &str) -> Result<Option<&'a Vec<Value>>, RequestError> {
         self.typed(name, "a list", Value::as_array)
     }
 
-    pub(crate) fn object(&self, name: &str) -> Result<Option<&'a Map<String, Value>>, ApiError> {
+    pub(crate) fn object(&self, name: &str) -> Result<Option<&'a Map<String, Value>>, RequestError> {
         self.typed(name, "an object", Value::as_object)
     }
 
     /// A number within `range`.
-    pub(crate) fn number(&self, name: &str, range: Range) -> Result<Option<f64>, ApiError> {
+    pub(crate) fn number(&self, name: &str, range: Range) -> Result<Option<f64>, RequestError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         number(value, &self.path(name), range).map(Some)
     }
 
     /// An integer within `range` (of non-negative 32-bit numbers).
-    pub(crate) fn integer(&self, name: &str, range: Range) -> Result<Option<u32>, ApiError> {
+    pub(crate) fn integer(&self, name: &str, range: Range) -> Result<Option<u32>, RequestError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         integer(value, &self.path(name), range).map(Some)
     }
@@ -70,20 +70,20 @@ impl<'a> Fields<'a> {
         name: &str,
         expected: &str,
         read: impl Fn(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, ApiError> {
+    ) -> Result<Option<T>, RequestError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         read(value).map(Some).ok_or_else(|| wrong_type(&self.path(name), expected, value))
     }
 }
 
 /// A number within `range`.
-pub(crate) fn number(value: &Value, path: &str, range: Range) -> Result<f64, ApiError> {
+pub(crate) fn number(value: &Value, path: &str, range: Range) -> Result<f64, RequestError> {
     let number = value.as_f64().ok_or_else(|| wrong_type(path, "a number", value))?;
     if range.contains(number) { Ok(number) } else { Err(out_of_range(path, range, value)) }
 }
 
 /// An integer within `range` (of non-negative 32-bit numbers).
-pub(crate) fn integer(value: &Value, path: &str, range: Range) -> Result<u32, ApiError> {
+pub(crate) fn integer(value: &Value, path: &str, range: Range) -> Result<u32, RequestError> {
     if !value.is_i64() && !value.is_u64() && !is_huge_integer(value) {
         return Err(wrong_type(path, "an integer", value));
     }
@@ -97,7 +97,7 @@ fn is_huge_integer(value: &Value) -> bool {
     value.as_f64().is_some_and(|number| number.abs() >= 9.2e18)
 }
 
-pub(crate) fn wrong_type(path: &str, expected: &str, value: &Value) -> ApiError {
+pub(crate) fn wrong_type(path: &str, expected: &str, value: &Value) -> RequestError {
     let got = match value {
         Value::Null => "null".to_owned(),
         Value::Bool(_) => "a boolean".to_owned(),
@@ -106,11 +106,11 @@ pub(crate) fn wrong_type(path: &str, expected: &str, value: &Value) -> ApiError 
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
     };
-    ApiError::param(path, format!("{path} must be {expected}, got {got}"))
+    RequestError::field(path, format!("{path} must be {expected}, got {got}"))
 }
 
-fn out_of_range(path: &str, range: Range, value: &Value) -> ApiError {
-    ApiError::param(path, format!("{path} must be between {} and {}, got {value}", range.min, range.max))
+fn out_of_range(path: &str, range: Range, value: &Value) -> RequestError {
+    RequestError::field(path, format!("{path} must be between {} and {}, got {value}", range.min, range.max))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ use camshaft_core::limits;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::wire::error::ApiError;
+use crate::wire::error::RequestError;
 use crate::wire::fields::{Fields, wrong_type};
 
 /// A message as chat templates see it.
@@ -25,20 +25,20 @@ pub(crate) enum Role {
 ///
 /// # Errors
 /// 400 that names the message and field, such as `messages[2].content`.
-pub(crate) fn read(fields: &Fields<'_>) -> Result<Vec<Message>, ApiError> {
+pub(crate) fn read(fields: &Fields<'_>) -> Result<Vec<Message>, RequestError> {
     fields.require("messages")?;
     let list = fields.list("messages")?.map_or(&[][..], Vec::as_slice);
     if list.is_empty() {
-        return Err(ApiError::param("messages", "messages must hold at least one message"));
+        return Err(RequestError::field("messages", "messages must hold at least one message"));
     }
     if list.len() > limits::MESSAGES {
         let most = limits::MESSAGES;
-        return Err(ApiError::param("messages", format!("messages may hold at most {most}, got {}", list.len())));
+        return Err(RequestError::field("messages", format!("messages may hold at most {most}, got {}", list.len())));
     }
     list.iter().enumerate().map(|(i, value)| message(value, &format!("messages[{i}]"))).collect()
 }
 
-fn message(value: &Value, path: &str) -> Result<Message, ApiError> {
+fn message(value: &Value, path: &str) -> Result<Message, RequestError> {
     let fields = Fields::of(value, path)?;
     fields.require("role")?;
     let role = match fields.text("role")?.unwrap_or_default() {
@@ -47,15 +47,15 @@ fn message(value: &Value, path: &str) -> Result<Message, ApiError> {
         "user" => Role::User,
         "assistant" => Role::Assistant,
         role @ ("tool" | "function") => {
-            return Err(ApiError::param(fields.path("role"), format!("messages of role {role} are not supported")));
+            return Err(RequestError::field(fields.path("role"), format!("messages of role {role} are not supported")));
         }
         role => {
             let message = format!("role must be system, developer, user or assistant, got {role:?}");
-            return Err(ApiError::param(fields.path("role"), message));
+            return Err(RequestError::field(fields.path("role"), message));
         }
     };
     if role == Role::Assistant && fields.list("tool_calls")?.is_some_and(|calls| !calls.is_empty()) {
-        return Err(ApiError::param(fields.path("tool_calls"), "tool calls are not supported"));
+        return Err(RequestError::field(fields.path("tool_calls"), "tool calls are not supported"));
     }
     let path = fields.path("content");
     let content = match fields.get("content") {
@@ -63,12 +63,12 @@ fn message(value: &Value, path: &str) -> Result<Message, ApiError> {
         Some(Value::Array(parts)) => text_of_parts(parts, &path)?,
         Some(other) => return Err(wrong_type(&path, "a string or a list of text parts", other)),
         None if role == Role::Assistant => String::new(),
-        None => return Err(ApiError::param(path.clone(), format!("{path} is required"))),
+        None => return Err(RequestError::field(path.clone(), format!("{path} is required"))),
     };
     Ok(Message { role, content })
 }
 
-fn text_of_parts(parts: &[Value], path: &str) -> Result<String, ApiError> {
+fn text_of_parts(parts: &[Value], path: &str) -> Result<String, RequestError> {
     let mut text = String::new();
     for (i, part) in parts.iter().enumerate() {
         let fields = Fields::of(part, &format!("{path}[{i}]"))?;
@@ -76,7 +76,7 @@ fn text_of_parts(parts: &[Value], path: &str) -> Result<String, ApiError> {
         let kind = fields.text("type")?.unwrap_or_default();
         if kind != "text" {
             let message = format!("content parts of type {kind:?} are not supported, only text");
-            return Err(ApiError::param(fields.path("type"), message));
+            return Err(RequestError::field(fields.path("type"), message));
         }
         fields.require("text")?;
         text.push_str(fields.text("text")?.unwrap_or_default());
@@ -89,13 +89,13 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn parse(messages: &Value) -> Result<Vec<Message>, ApiError> {
+    fn parse(messages: &Value) -> Result<Vec<Message>, RequestError> {
         let body = json!({ "messages": messages });
         read(&Fields::of_body(body.as_object().unwrap()))
     }
 
     fn check_param(messages: &Value, param: &str) {
-        let error = parse(messages).unwrap_err().answer().body.error;
+        let error = parse(messages).unwrap_err().answer().body().error;
         assert_eq!(error.param.as_deref(), Some(param), "{}", error.message);
     }
 

@@ -7,7 +7,7 @@ use camshaft_core::limits::{self, Range};
 use camshaft_core::sampling::{LogitBias, SamplingParams};
 use serde_json::Value;
 
-use crate::wire::error::ApiError;
+use crate::wire::error::RequestError;
 use crate::wire::fields::{self, Fields};
 
 /// Seconds from arrival to the first token.
@@ -50,13 +50,16 @@ pub(crate) struct Settings {
 impl Settings {
     /// # Errors
     /// 400 that names the field, what came and what is allowed.
-    pub(crate) fn read(fields: &Fields<'_>, bounds: Bounds<'_>) -> Result<Self, ApiError> {
+    pub(crate) fn read(fields: &Fields<'_>, bounds: Bounds<'_>) -> Result<Self, RequestError> {
         refuse_unsupported(fields)?;
         let n = fields.integer("n", limits::CHOICES)?.unwrap_or(1);
         if let Some(best_of) = fields.integer("best_of", limits::CHOICES)?
             && best_of > n
         {
-            return Err(ApiError::param("best_of", format!("best_of above n ({n}) is not supported, got {best_of}")));
+            return Err(RequestError::field(
+                "best_of",
+                format!("best_of above n ({n}) is not supported, got {best_of}"),
+            ));
         }
         let stream = fields.flag("stream")?.unwrap_or(false);
         Ok(Self {
@@ -75,16 +78,16 @@ impl Settings {
 }
 
 /// Fields that change what a client gets so much that ignoring them would be a lie.
-fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), ApiError> {
+fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), RequestError> {
     for name in UNSUPPORTED {
         if fields.get(name).is_some_and(|value| !is_empty(value)) {
-            return Err(ApiError::param(name, format!("{name} is not supported")));
+            return Err(RequestError::field(name, format!("{name} is not supported")));
         }
     }
     let Some(format) = fields.get("response_format") else { return Ok(()) };
     match Fields::of(format, "response_format")?.text("type")? {
         Some("text") => Ok(()),
-        kind => Err(ApiError::param(
+        kind => Err(RequestError::field(
             "response_format",
             format!("response_format of type {} is not supported, only text", kind.unwrap_or("(none)")),
         )),
@@ -100,7 +103,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-fn sampling(fields: &Fields<'_>, vocabulary_size: usize) -> Result<SamplingParams, ApiError> {
+fn sampling(fields: &Fields<'_>, vocabulary_size: usize) -> Result<SamplingParams, RequestError> {
     let defaults = SamplingParams::default();
     let number = |name, range, default: f32| fields.number(name, range).map(|n| n.map_or(default, |n| n as f32));
     let temperature = number("temperature", limits::TEMPERATURE, defaults.temperature)?;
@@ -122,23 +125,23 @@ fn sampling(fields: &Fields<'_>, vocabulary_size: usize) -> Result<SamplingParam
 }
 
 /// Any 64-bit integer, signed or not; a random one if absent.
-fn seed(fields: &Fields<'_>) -> Result<u64, ApiError> {
+fn seed(fields: &Fields<'_>) -> Result<u64, RequestError> {
     let Some(value) = fields.get("seed") else { return Ok(rand::random()) };
     let seed = value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned));
     seed.ok_or_else(|| fields::wrong_type("seed", "a 64-bit integer", value))
 }
 
-fn logit_bias(fields: &Fields<'_>, vocabulary_size: usize) -> Result<Vec<LogitBias>, ApiError> {
+fn logit_bias(fields: &Fields<'_>, vocabulary_size: usize) -> Result<Vec<LogitBias>, RequestError> {
     let Some(map) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
     if map.len() > limits::LOGIT_BIAS_ENTRIES {
         let most = limits::LOGIT_BIAS_ENTRIES;
-        return Err(ApiError::param("logit_bias", format!("logit_bias has {} entries, at most {most}", map.len())));
+        return Err(RequestError::field("logit_bias", format!("logit_bias has {} entries, at most {most}", map.len())));
     }
     let entry = |(key, value): (&String, &Value)| {
         let known = |token: &u32| (*token as usize) < vocabulary_size;
         let Some(token) = key.parse::<u32>().ok().filter(known) else {
             let message = format!("logit_bias keys must be token ids below {vocabulary_size}, got {key:?}");
-            return Err(ApiError::param("logit_bias", message));
+            return Err(RequestError::field("logit_bias", message));
         };
         let bias = fields::number(value, &format!("logit_bias.{token}"), limits::LOGIT_BIAS)?;
         Ok(LogitBias { token: Token(token), bias: bias as f32 })
@@ -147,13 +150,13 @@ fn logit_bias(fields: &Fields<'_>, vocabulary_size: usize) -> Result<Vec<LogitBi
 }
 
 /// `max_completion_tokens`, or its older name.
-fn max_tokens(fields: &Fields<'_>, most: u32) -> Result<Option<u32>, ApiError> {
+fn max_tokens(fields: &Fields<'_>, most: u32) -> Result<Option<u32>, RequestError> {
     let range = Range { min: 1.0, max: f64::from(most) };
     let old = fields.integer("max_tokens", range)?;
     Ok(fields.integer("max_completion_tokens", range)?.or(old))
 }
 
-fn stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
+fn stop(fields: &Fields<'_>) -> Result<Vec<String>, RequestError> {
     let texts = match fields.get("stop") {
         None => return Ok(Vec::new()),
         Some(Value::String(text)) => vec![text],
@@ -168,51 +171,54 @@ fn stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     };
     let (strings, bytes) = (limits::STOP_STRINGS, limits::STOP_BYTES);
     if texts.len() > strings {
-        return Err(ApiError::param("stop", format!("stop may hold at most {strings} strings, got {}", texts.len())));
+        return Err(RequestError::field(
+            "stop",
+            format!("stop may hold at most {strings} strings, got {}", texts.len()),
+        ));
     }
     for text in &texts {
         if text.is_empty() || text.len() > bytes {
             let message = format!("a stop string must have between 1 and {bytes} bytes, got {}", text.len());
-            return Err(ApiError::param("stop", message));
+            return Err(RequestError::field("stop", message));
         }
     }
     Ok(texts.into_iter().cloned().collect())
 }
 
-fn include_usage(fields: &Fields<'_>, stream: bool) -> Result<bool, ApiError> {
+fn include_usage(fields: &Fields<'_>, stream: bool) -> Result<bool, RequestError> {
     let Some(options) = fields.get("stream_options") else { return Ok(false) };
     let include = Fields::of(options, "stream_options")?.flag("include_usage")?;
     if !stream {
-        return Err(ApiError::param("stream_options", "stream_options is only allowed when stream is true"));
+        return Err(RequestError::field("stream_options", "stream_options is only allowed when stream is true"));
     }
     Ok(include.unwrap_or(false))
 }
 
-fn samplers(fields: &Fields<'_>, known: &[PolicyName]) -> Result<Option<Vec<String>>, ApiError> {
+fn samplers(fields: &Fields<'_>, known: &[PolicyName]) -> Result<Option<Vec<String>>, RequestError> {
     let Some(list) = fields.list("samplers")? else { return Ok(None) };
     if list.len() > limits::SAMPLERS {
         let most = limits::SAMPLERS;
-        return Err(ApiError::param("samplers", format!("samplers may name at most {most}, got {}", list.len())));
+        return Err(RequestError::field("samplers", format!("samplers may name at most {most}, got {}", list.len())));
     }
     let name = |(i, value): (usize, &Value)| {
         let path = format!("samplers[{i}]");
         let name = value.as_str().ok_or_else(|| fields::wrong_type(&path, "a string", value))?;
         match known.iter().any(|sampler| sampler.as_str() == name) {
             true => Ok(name.to_owned()),
-            false => Err(ApiError::param(path, format!("there is no sampler named {name:?} in force"))),
+            false => Err(RequestError::field(path, format!("there is no sampler named {name:?} in force"))),
         }
     };
     list.iter().enumerate().map(name).collect::<Result<_, _>>().map(Some)
 }
 
 /// `timeout`: seconds.
-pub(crate) fn timeout(fields: &Fields<'_>, most: Duration) -> Result<Option<Duration>, ApiError> {
+pub(crate) fn timeout(fields: &Fields<'_>, most: Duration) -> Result<Option<Duration>, RequestError> {
     let range = Range { min: SHORTEST_TIMEOUT, max: most.as_secs_f64() };
     Ok(fields.number("timeout", range)?.map(Duration::from_secs_f64))
 }
 
 /// The same as a header, for clients that cannot add a field.
-pub(crate) fn timeout_header(headers: &HeaderMap, most: Duration) -> Result<Option<Duration>, ApiError> {
+pub(crate) fn timeout_header(headers: &HeaderMap, most: Duration) -> Result<Option<Duration>, RequestError> {
     let Some(value) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
     let range = Range { min: SHORTEST_TIMEOUT, max: most.as_secs_f64() };
     let seconds = value.to_str().ok().and_then(|text| text.trim().parse::<f64>().ok());
@@ -222,18 +228,18 @@ pub(crate) fn timeout_header(headers: &HeaderMap, most: Duration) -> Result<Opti
             let shown = String::from_utf8_lossy(value.as_bytes());
             let message =
                 format!("{TIMEOUT_HEADER} must be seconds between {} and {}, got {shown:?}", range.min, range.max);
-            Err(ApiError::param(TIMEOUT_HEADER, message))
+            Err(RequestError::field(TIMEOUT_HEADER, message))
         }
     }
 }
 
 /// `session_id`: a name that the client chose.
-pub(crate) fn session(fields: &Fields<'_>) -> Result<Option<SessionId>, ApiError> {
+pub(crate) fn session(fields: &Fields<'_>) -> Result<Option<SessionId>, RequestError> {
     let Some(name) = fields.text("session_id")? else { return Ok(None) };
     let most = limits::SESSION_ID;
     if name.is_empty() || name.len() > most || !name.bytes().all(|b| b.is_ascii_graphic()) {
         let message = format!("session_id must have 1 to {most} visible ASCII characters, got {}", name.len());
-        return Err(ApiError::param("session_id", message));
+        return Err(RequestError::field("session_id", message));
     }
     Ok(Some(SessionId::new(name)))
 }
@@ -243,7 +249,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn read(body: &Value) -> Result<Settings, ApiError> {
+    fn read(body: &Value) -> Result<Settings, RequestError> {
         let samplers = [PolicyName::from("avoid-words")];
         let max_timeout = Duration::from_secs(600);
         let bounds = Bounds { max_tokens: 64, max_timeout, vocabulary_size: 256, samplers: &samplers };
@@ -252,7 +258,7 @@ mod tests {
 
     /// `param` and message of the refusal.
     fn refusal(body: &Value) -> (Option<String>, String) {
-        let error = read(body).unwrap_err().answer().body.error;
+        let error = read(body).unwrap_err().answer().body().error;
         (error.param, error.message)
     }
 

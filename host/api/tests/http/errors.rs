@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use camshaft_api::{Api, ApiError, ApiOptions, LocalQuotas, Readiness, public_router};
+use camshaft_api::{Api, ApiOptions, LocalQuotas, Readiness, StartError, public_router};
 use camshaft_core::message::{FinishReason, WorkerError};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
@@ -193,7 +193,7 @@ async fn maps_what_the_worker_says_before_the_first_token() {
     check(WorkerError::QueueFull, 429, "rate_limit_error queue_full -", Some("1")).await;
     check(WorkerError::DeadlineExceeded, 504, "server_error deadline_exceeded -", Some("5")).await;
     check(WorkerError::Rejected("too busy".into()), 503, "server_error overloaded -", Some("1")).await;
-    check(WorkerError::WorkerGone, 503, "server_error overloaded -", Some("1")).await;
+    check(WorkerError::WorkerGone, 503, "server_error worker_lost -", Some("1")).await;
     check(WorkerError::Refused("too long".into()), 400, "invalid_request_error - -", None).await;
     check(WorkerError::InvalidLogits, 500, "server_error server_error -", None).await;
     check(WorkerError::Engine("x".into()), 500, "server_error server_error -", None).await;
@@ -207,7 +207,7 @@ async fn an_error_after_the_first_token_of_a_unary_request_is_still_a_status() {
     let cancelled = Server::scripted(|_| vec![Step::Started(0), Step::Finished(FinishReason::Cancelled, 0)]);
     assert_eq!(cancelled.chat(json!({})).await.error(503).0, "server_error overloaded -");
     let silent = Server::scripted(|_| Vec::new());
-    assert_eq!(silent.chat(json!({})).await.error(503).0, "server_error overloaded -");
+    assert_eq!(silent.chat(json!({})).await.error(503).0, "server_error worker_lost -");
 }
 
 #[tokio::test]
@@ -226,7 +226,7 @@ async fn a_full_pool_is_overload_and_cancels_what_was_submitted() {
 }
 
 /// An API over one model in the state that a server has while it loads.
-fn loading(template: &str) -> Result<Arc<Api>, ApiError> {
+fn loading(template: &str) -> Result<Arc<Api>, StartError> {
     let (pool, _messages) = Pool::stuck(1);
     let demo = Server::over(Rules::default(), pool).api.models[0].clone();
     let mut model = demo;

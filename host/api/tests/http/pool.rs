@@ -24,6 +24,9 @@ pub(crate) enum Step {
 
 type Script = Box<dyn Fn(&Start) -> Vec<Step> + Send>;
 
+/// A session that no worker of a test has.
+pub(crate) const UNKNOWN_SESSION: &str = "never-opened";
+
 /// What the pool has seen.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -53,7 +56,11 @@ impl Pool {
                             report.send(gone.start.id).unwrap();
                         }
                     }
-                    PoolMessage::CloseSession { namespace, session } => closing.send((namespace, session)).unwrap(),
+                    PoolMessage::CloseSession { namespace, session, reply } => {
+                        // Of the sessions that tests close, one is unknown.
+                        let _ = reply.send(session.as_str() != UNKNOWN_SESSION);
+                        closing.send((namespace, session)).unwrap();
+                    }
                     PoolMessage::Snapshot(reply) => drop(reply.send(PoolSnapshot::default())),
                     PoolMessage::Watermarks(_) | PoolMessage::Cache { .. } => {}
                     PoolMessage::Stop => held.clear(),

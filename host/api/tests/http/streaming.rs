@@ -118,7 +118,7 @@ async fn tells_of_a_pool_that_goes_away_in_the_middle() {
     let server = Server::scripted(|_| vec![Step::Started(0), Step::Text("Hel")]);
     let (events, done) = server.chat(json!({"stream": true})).await.events();
     assert!(!done);
-    assert_eq!(events.last().unwrap()["error"]["code"], "overloaded");
+    assert_eq!(events.last().unwrap()["error"]["code"], "worker_lost");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! What is not generation: models, tokens, health, metrics, admin, request ids, authentication.
 use axum::body::Body;
 use axum::http::Request;
+use camshaft_api::{Access, ROUTES, Route};
 use camshaft_core::policy::{AuthOutcome, Principal};
 use camshaft_core::segments::Namespace;
 use serde_json::{Value, json};
@@ -8,39 +9,61 @@ use tower::ServiceExt;
 
 use crate::fixture::{Server, chat_body, request};
 use crate::policies::{Rules, fault, refusal};
-use crate::pool::hello;
+use crate::pool::{UNKNOWN_SESSION, hello};
 
-/// Everything a client can reach that is not always open.
-const GUARDED: [(&str, &str); 11] = [
-    ("GET", "/server/stats"),
-    ("POST", "/v1/chat/completions"),
-    ("POST", "/chat"),
-    ("POST", "/v1/completions"),
-    ("GET", "/v1/models"),
-    ("GET", "/v1/models/demo"),
-    ("POST", "/v1/session/close"),
-    ("POST", "/v1/tokenize"),
-    ("POST", "/v1/detokenize"),
-    ("GET", "/metrics"),
-    ("HEAD", "/metrics"),
-];
+/// A path of the route table with its placeholders filled in.
+fn sample(route: &Route) -> String {
+    let parts = route.path.split('/').map(|part| match part {
+        "{*id}" => "demo",
+        "{hook}" => "sampler",
+        "{name}" => "avoid-words",
+        "{mode}" => "off",
+        part => part,
+    });
+    parts.collect::<Vec<_>>().join("/")
+}
 
 #[tokio::test]
 async fn guards_every_route_but_health() {
     let refused = Rules::default().auth(|_| AuthOutcome::Refuse(refusal(401, "invalid_api_key")));
     let server = Server::with(refused, hello);
-    for (method, path) in GUARDED {
-        let reply = server.send(request(method, path, "not even JSON")).await;
-        assert_eq!(reply.status, 401, "{method} {path}");
-        assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
-        if method != "HEAD" {
-            assert_eq!(reply.error(401).0, "authentication_error invalid_api_key model");
+    let mut guarded = 0;
+    for route in ROUTES {
+        let path = sample(route);
+        let reply = server.send(request(route.method.as_str(), &path, "not even JSON")).await;
+        match route.access {
+            Access::Open => assert_eq!(reply.status, 200, "{route:?}"),
+            Access::Guarded | Access::Monitoring => {
+                guarded += 1;
+                assert_eq!(reply.error(401).0, "authentication_error invalid_api_key model", "{route:?}");
+                assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
+            }
+            Access::Operators => assert_eq!(reply.status, 404, "{route:?}: never on the public listener"),
         }
     }
-    for path in ["/healthz", "/readyz", "/health", "/ready"] {
-        assert_eq!(server.get(path).await.status, 200, "{path}");
+    assert_eq!(server.send(request("HEAD", "/metrics", "")).await.status, 401);
+    assert_eq!(server.metric(r#"camshaft_rejections_total{reason="auth"}"#).await, f64::from(guarded + 1));
+}
+
+#[test]
+fn only_health_is_open() {
+    let open: Vec<_> = ROUTES.iter().filter(|route| route.access == Access::Open).map(|route| route.path).collect();
+    assert_eq!(open, ["/healthz", "/health", "/readyz", "/ready"]);
+}
+
+#[tokio::test]
+async fn the_admin_listener_asks_for_no_credentials_and_has_no_clients_routes() {
+    let refused = Rules::default().auth(|_| AuthOutcome::Refuse(refusal(401, "invalid_api_key")));
+    let server = Server::with(refused, hello);
+    for route in ROUTES {
+        let sent = request(route.method.as_str(), &sample(route), "");
+        let status = server.admin.clone().oneshot(sent).await.unwrap().status();
+        assert_eq!(
+            status == 404,
+            route.access == Access::Guarded || route.path.contains("{mode}"),
+            "{route:?}: {status}"
+        );
     }
-    assert_eq!(server.metric(r#"camshaft_rejections_total{reason="auth"}"#).await, GUARDED.len() as f64);
 }
 
 /// A request with one more header.
@@ -133,6 +156,28 @@ async fn a_session_is_pinned_and_closed_within_the_callers_namespace() {
         let reply = server.post("/v1/session/close", body).await;
         assert!(reply.error(400).0.ends_with(param), "{}", reply.text);
     }
+}
+
+#[tokio::test]
+async fn regression_closing_an_unknown_session_does_not_say_that_one_was_closed() {
+    let body = json!({"model": "demo", "session_id": UNKNOWN_SESSION});
+    let reply = Server::new().post("/v1/session/close", body).await;
+    assert_eq!(reply.status, 200);
+    assert_eq!(reply.json(), json!({"id": UNKNOWN_SESSION, "object": "session.closed", "closed": false}));
+}
+
+#[tokio::test]
+async fn regression_a_request_without_a_model_is_told_which_there_are() {
+    let allowed = Rules::default().auth(|_| {
+        let allowed_models = Some(vec!["demo".to_owned()]);
+        AuthOutcome::Allow(Principal { allowed_models, ..Principal::anonymous() })
+    });
+    let ask = async |server: Server| server.post("/v1/tokenize", json!({"text": "x"})).await.error(400);
+    let (shape, message) = ask(Server::new()).await;
+    assert_eq!(shape, "invalid_request_error - model");
+    assert_eq!(message, "model is required where several are served: demo, org/secret");
+    // Whoever may not use a model does not learn of it.
+    assert_eq!(ask(Server::with(allowed, hello)).await.1, "model is required where several are served: demo");
 }
 
 #[tokio::test]
@@ -285,8 +330,11 @@ async fn admits_nothing_before_it_is_ready_or_while_it_drains() {
     assert_eq!(reply.header("retry-after"), Some("5"));
     assert_eq!(server.get("/readyz").await.error(503).0, "server_error draining -");
     assert_eq!(server.get("/healthz").await.json(), json!({"status": "ok"}));
-    assert_eq!(server.get("/v1/models").await.status, 200);
-    assert_eq!(server.metric(r#"camshaft_rejections_total{reason="draining"}"#).await, 2.0);
+    // Every guarded route says so, whoever asks, so that a client goes elsewhere.
+    assert_eq!(server.get("/v1/models").await.error(503).0, "server_error draining -");
+    let reply = server.get("/metrics").await;
+    assert_eq!((reply.status.as_u16(), reply.header("connection")), (200, Some("close")));
+    assert_eq!(server.metric(r#"camshaft_rejections_total{reason="draining"}"#).await, 3.0);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::logprobs::{self, ChatLogprobs, TextLogprobs};
 use super::usage::UsageObject;
-use super::{Envelope, finish_reason};
+use super::{Envelope, Finish};
 use crate::flow::generation::Totals;
 use crate::flow::request::{Endpoint, GenerationRequest};
 use crate::wire::sse;
@@ -30,7 +30,7 @@ struct ChatChoice<'a> {
     index: usize,
     delta: ChatDelta<'a>,
     logprobs: Option<ChatLogprobs>,
-    finish_reason: Option<&'static str>,
+    finish_reason: Option<Finish>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -49,7 +49,7 @@ struct TextChoice<'a> {
     text: &'a str,
     index: usize,
     logprobs: Option<TextLogprobs>,
-    finish_reason: Option<&'static str>,
+    finish_reason: Option<Finish>,
 }
 
 impl Chunks {
@@ -97,7 +97,7 @@ impl Chunks {
     }
 
     pub(crate) fn end(&self, out: &mut Vec<u8>, index: usize, reason: FinishReason) {
-        let finish_reason = Some(finish_reason(reason));
+        let finish_reason = Some(Finish::from(reason));
         match self.request.endpoint {
             Endpoint::Chat => {
                 self.chat(out, ChatChoice { index, delta: ChatDelta::default(), logprobs: None, finish_reason });

@@ -5,7 +5,7 @@ use camshaft_core::message::{Delta, FinishReason, TokenLogprob};
 use serde::Serialize;
 
 use super::logprobs::{self, ChatLogprobs, TextLogprobs};
-use super::{Envelope, finish_reason};
+use super::{Envelope, Finish};
 use crate::flow::generation::Totals;
 use crate::flow::request::{Endpoint, GenerationRequest};
 
@@ -28,8 +28,8 @@ impl Collected {
         self.logprobs.extend(delta.logprobs);
     }
 
-    fn finish_reason(&self) -> &'static str {
-        finish_reason(self.reason.unwrap_or(FinishReason::Length))
+    fn finish_reason(&self) -> Finish {
+        self.reason.map_or(Finish::Length, Finish::from)
     }
 }
 
@@ -38,7 +38,7 @@ struct ChatChoice<'a> {
     index: usize,
     message: Message<'a>,
     logprobs: Option<ChatLogprobs>,
-    finish_reason: &'static str,
+    finish_reason: Finish,
 }
 
 #[derive(Debug, Serialize)]
@@ -53,7 +53,7 @@ struct TextChoice<'a> {
     text: &'a str,
     index: usize,
     logprobs: Option<TextLogprobs>,
-    finish_reason: &'static str,
+    finish_reason: Finish,
 }
 
 pub(crate) fn respond(request: &GenerationRequest, choices: &[Collected], totals: Totals) -> Response {

@@ -6,9 +6,10 @@ use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde_json::{Map, Value, json};
 
-use super::{ChatTemplate, FALLBACK, tokens};
-use crate::flow::backend::Model;
-use crate::wire::error::ApiError;
+use super::{ChatTemplate, FALLBACK};
+use crate::flow::backend::{Backend, Model};
+use crate::flow::error::FlowError;
+use crate::flow::prompt;
 use crate::wire::messages::{Message, Role};
 
 const CONTROL: [&str; 3] = ["<|bos|>", "<|user|>", "<|end|>"];
@@ -68,18 +69,13 @@ fn kwargs(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
-fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Result<Vec<u32>, ApiError> {
+fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Result<Vec<u32>, FlowError> {
     let info = info(template, "<|bos|>", "<|end|>");
     let compiled = ChatTemplate::compile(&info).unwrap();
     let (pool, _) = crossbeam_channel::bounded(1);
-    let model = Model {
-        id: "test".into(),
-        created: 0,
-        info,
-        tokenizer: Arc::new(Bytes),
-        backend: crate::flow::backend::Backend::Generate(pool),
-    };
-    let tokens = tokens(&model, &compiled, &user(contents), &kwargs(variables))?;
+    let model =
+        Model { id: "test".into(), created: 0, info, tokenizer: Arc::new(Bytes), backend: Backend::Generate(pool) };
+    let tokens = prompt::tokens(&model, &compiled, &user(contents), &kwargs(variables))?;
     Ok(tokens.into_iter().map(|token| token.0).collect())
 }
 
@@ -127,7 +123,7 @@ fn keeps_edge_space_where_the_template_does_not_trim() {
 #[test]
 fn refuses_control_text_in_template_variables() {
     let error = tokenized(Some(TEMPLATE), &["hi"], &json!({"extra": {"a": ["<|end|>"]}})).unwrap_err();
-    assert_eq!(error.answer().body.error.param.as_deref(), Some("chat_template_kwargs"));
+    assert_eq!(error.answer().body().error.param.as_deref(), Some("chat_template_kwargs"));
     assert!(tokenized(Some(TEMPLATE), &["hi"], &json!({"extra": "x"})).is_ok());
 }
 

@@ -1,18 +1,12 @@
-//! `POST /v1/tokenize` and `POST /v1/detokenize`.
-use std::sync::Arc;
-
-use axum::extract::{Request, State};
-use axum::{Extension, Json};
+//! Text to tokens and back.
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde::Serialize;
 
-use crate::flow::api::Api;
-use crate::flow::completions;
-use crate::http::auth::Caller;
-use crate::http::body;
-use crate::wire::error::ApiError;
+use crate::flow::error::FlowError;
+use crate::flow::incoming::Incoming;
 use crate::wire::fields::Fields;
+use crate::wire::{json, tokens};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Tokenized {
@@ -27,14 +21,13 @@ pub(crate) struct Detokenized {
 }
 
 /// `{"model","text"}`, optionally `add_special` and `parse_special` (both false).
-pub(crate) async fn tokenize(
-    State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
-    request: Request,
-) -> Result<Json<Tokenized>, ApiError> {
-    let body = body::parse(&body::read(request, api.limits().body_bytes).await?)?;
+///
+/// # Errors
+/// 400, 403 or 404 for what is wrong with the body.
+pub(crate) async fn tokenize(incoming: &Incoming) -> Result<Tokenized, FlowError> {
+    let body = json::parse(&incoming.text)?;
     let fields = Fields::of_body(&body);
-    let served = api.model_of(&fields, &caller)?.clone();
+    let served = incoming.api.model_of(&fields, &incoming.caller)?.clone();
     fields.require("text")?;
     let text = fields.text("text")?.unwrap_or_default().to_owned();
     let add_special = fields.flag("add_special")?.unwrap_or(false);
@@ -45,23 +38,22 @@ pub(crate) async fn tokenize(
         Tokenized { tokens, offsets }
     };
     let done = tokio::task::spawn_blocking(work).await;
-    done.map(Json).map_err(|error| ApiError::Internal(format!("a text could not be tokenized: {error}")))
+    done.map_err(|source| FlowError::Task { task: "tokenizing a text", source })
 }
 
 /// `{"model","tokens"}`; bytes that are not UTF-8 are replaced.
-pub(crate) async fn detokenize(
-    State(api): State<Arc<Api>>,
-    Extension(caller): Extension<Caller>,
-    request: Request,
-) -> Result<Json<Detokenized>, ApiError> {
-    let body = body::parse(&body::read(request, api.limits().body_bytes).await?)?;
+///
+/// # Errors
+/// 400, 403 or 404 for what is wrong with the body.
+pub(crate) fn detokenize(incoming: &Incoming) -> Result<Detokenized, FlowError> {
+    let body = json::parse(&incoming.text)?;
     let fields = Fields::of_body(&body);
-    let served = api.model_of(&fields, &caller)?;
+    let served = incoming.api.model_of(&fields, &incoming.caller)?;
     fields.require("tokens")?;
     let list = fields.list("tokens")?.map_or(&[][..], Vec::as_slice);
     let vocabulary = &served.model.info.vocabulary;
-    let tokens = completions::token_ids(list, "tokens", vocabulary)?;
-    Ok(Json(Detokenized { text: completions::text_of(vocabulary, &tokens) }))
+    let tokens = tokens::read(list, "tokens", vocabulary)?;
+    Ok(Detokenized { text: tokens::text(vocabulary, &tokens) })
 }
 
 /// Tokens cover the text one after the other. Some vocabularies put a space in front of a text; it belongs to nothing

@@ -3,9 +3,9 @@ use camshaft_core::engine::Tokenizer;
 use camshaft_core::ids::Token;
 use serde_json::{Map, Value};
 
-use super::ChatTemplate;
 use crate::flow::backend::Model;
-use crate::wire::error::ApiError;
+use crate::flow::error::FlowError;
+use crate::flow::template::ChatTemplate;
 use crate::wire::messages::Message;
 
 /// Private-use characters around a marker's number. No template changes their case or splits at them.
@@ -34,13 +34,13 @@ pub(crate) fn tokens(
     template: &ChatTemplate,
     messages: &[Message],
     kwargs: &Map<String, Value>,
-) -> Result<Vec<Token>, ApiError> {
+) -> Result<Vec<Token>, FlowError> {
     let tokenizer = model.tokenizer.as_ref();
     let mut variables = String::new();
     kwargs.iter().for_each(|(name, value)| collect_text(name, value, &mut variables));
     if contains_control_text(tokenizer, &variables) {
         let message = "chat_template_kwargs may not contain the text of a control token";
-        return Err(ApiError::param("chat_template_kwargs", message));
+        return Err(FlowError::field("chat_template_kwargs", message));
     }
     let written: String = messages.iter().map(|message| message.content.trim()).collect();
     let pieces;

@@ -1,0 +1,48 @@
+//! What a body is parsed against: the server's models and bounds, and the caller.
+use camshaft_core::ids::Token;
+
+use crate::flow::api::{Api, ApiLimits, Served};
+use crate::flow::caller::Caller;
+use crate::flow::error::FlowError;
+use crate::flow::request::Prompt;
+use crate::wire::fields::Fields;
+use crate::wire::params::{Bounds, Settings};
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub(crate) api: &'a Api,
+    pub(crate) caller: &'a Caller,
+}
+
+impl Context<'_> {
+    /// Reads the parameters that both generation endpoints share.
+    ///
+    /// # Errors
+    /// 400 for one that is out of range or of another type.
+    pub(crate) fn settings(&self, fields: &Fields<'_>, served: &Served) -> Result<Settings, FlowError> {
+        let samplers = if fields.get("samplers").is_some() { self.caller.policies.samplers() } else { Vec::new() };
+        let vocabulary_size = served.model.info.vocabulary.size();
+        let ApiLimits { max_tokens, max_timeout, .. } = self.api.limits();
+        Ok(Settings::read(fields, Bounds { max_tokens, max_timeout, vocabulary_size, samplers: &samplers })?)
+    }
+
+    /// Checks a prompt against the model's context; `param` is the field it came from.
+    pub(crate) fn prompt(
+        &self,
+        tokens: Vec<Token>,
+        served: &Served,
+        settings: &Settings,
+        param: &'static str,
+    ) -> Result<Prompt, FlowError> {
+        if tokens.is_empty() {
+            return Err(FlowError::field(param, "the prompt is empty, and this model does not begin a text by itself"));
+        }
+        let context = served.model.info.context_tokens;
+        let left = u32::try_from(tokens.len()).ok().and_then(|used| context.checked_sub(used)).unwrap_or(0);
+        if left == 0 {
+            return Err(FlowError::ContextLength { tokens: tokens.len(), context, param });
+        }
+        let wanted = settings.max_tokens.unwrap_or(self.api.limits().max_tokens).max(1);
+        Ok(Prompt { tokens: tokens.into(), max_tokens: wanted.min(left), echo: String::new() })
+    }
+}

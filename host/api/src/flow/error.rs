@@ -1,0 +1,281 @@
+//! What can go wrong on a request's way from its body to its response.
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use camshaft_core::message::WorkerError;
+use camshaft_core::policy::{Fault, Refusal};
+use camshaft_core::quota::{Exceeded, Quota};
+use tokio::task::JoinError;
+
+use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
+use crate::wire::error::RequestError;
+
+/// Seconds until a loading or draining server, or the one that takes its place, is worth another try.
+const LIFE_CYCLE_RETRY: u8 = 5;
+
+/// A request that failed. Its text is for the client unless [`FlowError::answer`] says otherwise.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FlowError {
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error("model is required where several are served: {}", listed(models))]
+    ModelRequired { models: Vec<String> },
+    #[error("the model {0} does not exist")]
+    UnknownModel(String),
+    #[error("the model {0} may not be used with these credentials")]
+    ModelForbidden(String),
+    #[error("the model {0} embeds texts; it generates none")]
+    NotAGenerator(String),
+    #[error("the model {0} is not served for embeddings")]
+    NotAnEmbedder(String),
+    #[error(
+        "this model's context holds {context} tokens, but the prompt has {tokens} (and at least one must be left to generate)"
+    )]
+    ContextLength { tokens: usize, context: u32, param: &'static str },
+    #[error("{param} has {tokens} tokens, this model takes at most {max}")]
+    InputLength { tokens: usize, max: u32, param: String },
+    #[error("the model's chat template cannot render these messages: {0}")]
+    Template(#[source] minijinja::Error),
+    #[error("a chat template wrote invalid UTF-8")]
+    TemplateOutput(#[source] std::string::FromUtf8Error),
+
+    #[error("{}", .0.message)]
+    ValidatorRefused(Box<Refusal>),
+    #[error("a validator policy failed")]
+    ValidatorFault(#[source] Box<Fault>),
+    #[error("validator {index} amended the request to something that is refused")]
+    Amendment { index: usize, source: Box<AmendmentError> },
+    #[error("{}", quota_message(.0))]
+    QuotaExceeded(Box<Exceeded>),
+
+    #[error("the model is still loading")]
+    NotReady,
+    #[error("the server is shutting down")]
+    Draining,
+    #[error("the server is overloaded")]
+    Overloaded,
+    /// Its queue cannot be reached: nothing was begun.
+    #[error("the model is not served at the moment")]
+    PoolGone,
+    #[error("the worker stopped before the generation was done")]
+    WorkerLost,
+    #[error("the generation was cancelled by the server")]
+    Cancelled,
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+
+    #[error("{task} did not come to its end")]
+    Task { task: &'static str, source: JoinError },
+    #[error("a body could not be written")]
+    Serialize(#[source] serde_json::Error),
+}
+
+/// Why a validator's amendment cannot stand.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AmendmentError {
+    #[error("the amendment has {bytes} bytes, at most {max}")]
+    TooLarge { bytes: usize, max: usize },
+    #[error("the amendment changes model or stream")]
+    AnotherKind,
+    #[error(transparent)]
+    Refused(#[from] FlowError),
+}
+
+impl From<RequestError> for AmendmentError {
+    fn from(error: RequestError) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
+impl FlowError {
+    /// A body's field with a value that cannot be accepted.
+    pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+        RequestError::field(param, message).into()
+    }
+
+    /// The mapping from conditions to statuses, types and codes.
+    pub(crate) fn answer(&self) -> Answer {
+        let text = || self.to_string();
+        let model = || Some("model".to_owned());
+        match self {
+            Self::Request(error) => error.answer(),
+            Self::ModelRequired { .. } | Self::NotAGenerator(_) | Self::NotAnEmbedder(_) => {
+                Answer::invalid(text()).param(model())
+            }
+            Self::UnknownModel(_) => {
+                let answer = Answer::new(StatusCode::NOT_FOUND, ErrorType::InvalidRequest, text());
+                answer.code("model_not_found").param(model())
+            }
+            Self::ModelForbidden(_) => {
+                let answer = Answer::new(StatusCode::FORBIDDEN, ErrorType::Permission, text());
+                answer.code("model_not_allowed").param(model()).rejection(Rejection::ModelNotAllowed)
+            }
+            Self::ContextLength { param, .. } => {
+                Answer::invalid(text()).code("context_length_exceeded").param((*param).to_owned())
+            }
+            Self::InputLength { param, .. } => {
+                Answer::invalid(text()).code("context_length_exceeded").param(param.clone())
+            }
+            Self::Template(_) => Answer::invalid(text()).param("messages".to_owned()),
+            Self::ValidatorRefused(refusal) => refused(refusal, ErrorType::InvalidRequest).rejection(Rejection::Policy),
+            Self::ValidatorFault(_) | Self::Amendment { .. } => {
+                let answer = Answer::internal("a validator policy failed", self).retry(Retry::Never);
+                answer.rejection(Rejection::PolicyFault)
+            }
+            Self::QuotaExceeded(exceeded) => quota_answer(exceeded, text()),
+            Self::NotReady => Answer::unavailable("not_ready", text(), LIFE_CYCLE_RETRY).rejection(Rejection::NotReady),
+            Self::Draining => Answer::unavailable("draining", text(), LIFE_CYCLE_RETRY).rejection(Rejection::Draining),
+            Self::Overloaded => Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded),
+            Self::PoolGone | Self::Cancelled => Answer::unavailable("overloaded", text(), 1),
+            Self::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
+            Self::Worker(error) => worker_answer(error),
+            Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) => {
+                Answer::internal("internal error", self)
+            }
+        }
+    }
+}
+
+/// A policy's own refusal, with the status, code and param that it chose.
+pub(crate) fn refused(refusal: &Refusal, kind: ErrorType) -> Answer {
+    let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    // Clients retry 408 and 409 unasked, although a policy would refuse again; a 429 is about time.
+    let retry = match refusal.status {
+        408 | 409 => Retry::Never,
+        429 => Retry::After(1),
+        _ => Retry::Unsaid,
+    };
+    let answer = Answer::new(status, kind, refusal.message.clone());
+    answer.code(refusal.code.clone()).param(refusal.param.clone()).retry(retry)
+}
+
+fn worker_answer(error: &WorkerError) -> Answer {
+    let text = || error.to_string();
+    match error {
+        WorkerError::QueueFull => {
+            let answer = Answer::new(StatusCode::TOO_MANY_REQUESTS, ErrorType::RateLimit, text());
+            answer.code("queue_full").retry(Retry::After(1)).rejection(Rejection::QueueFull)
+        }
+        WorkerError::SlowReader => {
+            let answer = Answer::new(StatusCode::REQUEST_TIMEOUT, ErrorType::InvalidRequest, text());
+            answer.code("slow_reader").retry(Retry::Never).rejection(Rejection::SlowReader)
+        }
+        WorkerError::Refused(_) => Answer::invalid(text()),
+        WorkerError::Rejected(_) => Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Scheduler),
+        WorkerError::WorkerGone => Answer::unavailable("worker_lost", text(), 1),
+        WorkerError::DeadlineExceeded => {
+            let answer = Answer::new(StatusCode::GATEWAY_TIMEOUT, ErrorType::Server, text());
+            answer.code("deadline_exceeded").retry(Retry::After(5)).rejection(Rejection::Deadline)
+        }
+        WorkerError::Engine(_) => Answer::internal("the engine failed", error),
+        WorkerError::InvalidLogits => Answer::internal(text(), error).retry(Retry::Never),
+        WorkerError::PolicyFault { detail } => {
+            Answer::internal(text(), error).retry(Retry::Never).detail(detail.clone())
+        }
+    }
+}
+
+/// A quota that will hold the request later is a rate limit, one that never will is insufficient.
+fn quota_answer(exceeded: &Exceeded, message: String) -> Answer {
+    let (code, retry) = match (exceeded.quota, exceeded.retry_after) {
+        (_, Some(wait)) => ("rate_limit_exceeded", Retry::After(seconds(wait))),
+        (Quota::Concurrency, None) if exceeded.limit > 0 => ("rate_limit_exceeded", Retry::After(1)),
+        (_, None) => ("insufficient_quota", Retry::Never),
+    };
+    let answer = Answer::new(StatusCode::TOO_MANY_REQUESTS, ErrorType::RateLimit, message).code(code).retry(retry);
+    answer.rejection(Rejection::Quota).standings(exceeded.standings)
+}
+
+fn quota_message(exceeded: &Exceeded) -> String {
+    let limit = exceeded.limit;
+    match exceeded.quota {
+        Quota::Requests => format!("your quota of {limit} requests per minute is used up"),
+        Quota::Concurrency => format!("your quota allows {limit} requests at the same time"),
+        Quota::Tokens if exceeded.retry_after.is_none() => {
+            format!("prompt and max_tokens together are over your whole quota of {limit} tokens per minute")
+        }
+        Quota::Tokens => format!("your quota of {limit} tokens per minute does not hold prompt and max_tokens now"),
+    }
+}
+
+/// Whole seconds, at least one and at most what clients wait for.
+fn seconds(wait: std::time::Duration) -> u8 {
+    wait.as_secs_f64().ceil().clamp(1.0, 120.0) as u8
+}
+
+/// The first few names.
+fn listed(names: &[String]) -> String {
+    const SHOWN: usize = 10;
+    let mut text = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if let Some(more) = names.len().checked_sub(SHOWN).filter(|&more| more > 0) {
+        text.push_str(&format!(" and {more} more (GET /v1/models lists all)"));
+    }
+    text
+}
+
+impl IntoResponse for FlowError {
+    fn into_response(self) -> Response {
+        self.answer().into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use camshaft_core::policy::FaultKind;
+
+    #[test]
+    fn maps_every_worker_error_to_its_status() {
+        use Retry::{After, Never, Unsaid};
+        let check = |error: WorkerError, status, code, retry| {
+            FlowError::from(error).answer().check(status, code, retry);
+        };
+        check(WorkerError::InvalidLogits, 500, Some("server_error"), Never);
+        check(WorkerError::PolicyFault { detail: "trap at 0x10".into() }, 500, Some("server_error"), Never);
+        check(WorkerError::Refused("prompt too long".into()), 400, None, Unsaid);
+        check(WorkerError::Rejected("not today".into()), 503, Some("overloaded"), After(1));
+        check(WorkerError::Engine("decode returned -3".into()), 500, Some("server_error"), Unsaid);
+        check(WorkerError::QueueFull, 429, Some("queue_full"), After(1));
+        check(WorkerError::SlowReader, 408, Some("slow_reader"), Never);
+        check(WorkerError::DeadlineExceeded, 504, Some("deadline_exceeded"), After(5));
+        check(WorkerError::WorkerGone, 503, Some("worker_lost"), After(1));
+    }
+
+    #[test]
+    fn keeps_what_a_policy_or_the_engine_said_out_of_the_clients_sight() {
+        let fault = Fault { plugin: "limits".into(), kind: FaultKind::Trap, detail: "secret backtrace".into() };
+        let amended = FlowError::field("secret", "secret backtrace");
+        let errors = [
+            FlowError::ValidatorFault(Box::new(fault)),
+            FlowError::Amendment { index: 1, source: Box::new(amended.into()) },
+            WorkerError::PolicyFault { detail: "secret backtrace".into() }.into(),
+            WorkerError::Engine("secret backtrace".into()).into(),
+        ];
+        for error in errors {
+            let answer = error.answer();
+            assert!(!answer.body().error.message.contains("secret"), "{error:?}");
+            assert!(answer.note().detail.is_some_and(|detail| detail.contains("secret backtrace")), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn tells_clients_not_to_retry_a_refusal_that_sdks_would_retry() {
+        let refuse = |status| {
+            let refusal = Refusal { status, code: "policy_refused".into(), message: "no".into(), param: None };
+            FlowError::ValidatorRefused(Box::new(refusal)).answer()
+        };
+        refuse(409).check(409, Some("policy_refused"), Retry::Never);
+        refuse(429).check(429, Some("policy_refused"), Retry::After(1));
+        refuse(422).check(422, Some("policy_refused"), Retry::Unsaid);
+    }
+
+    #[test]
+    fn regression_lists_the_models_where_one_has_to_be_named_and_not_without_end() {
+        let message = |count: usize| {
+            let models = (0..count).map(|i| format!("m{i}")).collect();
+            FlowError::ModelRequired { models }.answer().body().error.message
+        };
+        assert_eq!(message(2), "model is required where several are served: m0, m1");
+        assert!(message(10).ends_with("m9"), "{}", message(10));
+        assert!(message(11).ends_with("m9 and 1 more (GET /v1/models lists all)"), "{}", message(11));
+    }
+}

@@ -1,0 +1,85 @@
+//! A generation's whole way: parsed, validated, submitted, rendered.
+use axum::response::Response;
+use camshaft_core::policy::ValidateRequest;
+use serde_json::{Map, Value};
+
+use crate::flow::context::Context;
+use crate::flow::error::FlowError;
+use crate::flow::generation::Running;
+use crate::flow::incoming::Incoming;
+use crate::flow::request::{Endpoint, GenerationRequest};
+use crate::flow::validate::{self, Validated};
+use crate::flow::{chat, completions, stream, trace, unary};
+use crate::wire::{json, params};
+
+/// Bodies up to this size are parsed and tokenized in place; a longer one moves to a thread that may block.
+const INLINE_BYTES: usize = 32 << 10;
+
+/// # Errors
+/// Whatever happens before the response's head is sent.
+pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Result<Response, FlowError> {
+    let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
+    let span = trace::validate(incoming.exchange.span());
+    let mut request = match incoming.text.len() <= INLINE_BYTES {
+        true => read(endpoint, incoming.context(), &incoming.text)?,
+        false => incoming.read_aside(move |context, text| read(endpoint, context, text)).await?,
+    };
+    drop(span);
+    request.settings.timeout = request.settings.timeout.or(from_header);
+    let Incoming { api, caller, exchange, .. } = incoming;
+    exchange.set_model(&request.served.model.id);
+    let running = Running::submit(&api, &caller, &request, exchange.clone())?;
+    match request.settings.stream {
+        true => stream::respond(running, request, exchange).await,
+        false => unary::respond(running, request).await,
+    }
+}
+
+/// # Errors
+/// The first thing wrong with the body, a validator's refusal, or 500 for a validator that failed.
+fn read(endpoint: Endpoint, context: Context<'_>, text: &str) -> Result<GenerationRequest, FlowError> {
+    let body = json::parse(text)?;
+    let request = parse(endpoint, context, &body)?;
+    validate::run(context, body, request)
+}
+
+/// # Errors
+/// 400, 403 or 404 for what is wrong with the body.
+pub(crate) fn parse(
+    endpoint: Endpoint,
+    context: Context<'_>,
+    body: &Map<String, Value>,
+) -> Result<GenerationRequest, FlowError> {
+    match endpoint {
+        Endpoint::Chat => chat::parse(context, body),
+        Endpoint::Completion => completions::parse(context, body),
+    }
+}
+
+impl Validated for GenerationRequest {
+    fn parse(&self, context: Context<'_>, body: &Map<String, Value>) -> Result<Self, FlowError> {
+        parse(self.endpoint, context, body)
+    }
+
+    fn question(&self, context: Context<'_>, body: String) -> ValidateRequest {
+        let settings = &self.settings;
+        let longest = self.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
+        ValidateRequest {
+            endpoint: self.endpoint.as_str(),
+            model: self.served.model.id.clone(),
+            tenant: context.caller.principal.tenant.clone(),
+            body,
+            prompt_tokens: u32::try_from(longest).unwrap_or(u32::MAX),
+            max_tokens: self.prompts.iter().map(|prompt| prompt.max_tokens).max().unwrap_or(0),
+            max_tokens_set: settings.max_tokens.is_some(),
+            temperature: settings.sampling.temperature,
+            top_p: settings.sampling.top_p,
+            n: settings.n,
+            stream: settings.stream,
+        }
+    }
+
+    fn is_same_kind(&self, before: &Self) -> bool {
+        self.served.model.id == before.served.model.id && self.settings.stream == before.settings.stream
+    }
+}

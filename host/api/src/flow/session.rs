@@ -1,0 +1,48 @@
+//! The end of a session: its KV may go.
+use std::time::Duration;
+
+use crossbeam_channel::TrySendError;
+use serde::Serialize;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::flow::backend::PoolMessage;
+use crate::flow::error::FlowError;
+use crate::flow::incoming::Incoming;
+use crate::wire::error::RequestError;
+use crate::wire::fields::Fields;
+use crate::wire::{json, params};
+
+/// A worker answers between two steps; one that does not by then counts as overloaded.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Serialize)]
+pub(crate) struct Closed {
+    id: String,
+    object: &'static str,
+    /// Whether there was such a session.
+    closed: bool,
+}
+
+/// `{"model","session_id"}`. Closing a session that is unknown, or closed already, is no error: `closed` is false then.
+///
+/// # Errors
+/// 400 for a bad body, 503 where no worker answers.
+pub(crate) async fn close(incoming: &Incoming) -> Result<Closed, FlowError> {
+    let body = json::parse(&incoming.text)?;
+    let fields = Fields::of_body(&body);
+    let served = incoming.api.model_of(&fields, &incoming.caller)?;
+    let required = || RequestError::field("session_id", "session_id is required");
+    let session = params::session(&fields)?.ok_or_else(required)?;
+    let id = session.as_str().to_owned();
+    let (reply, answer) = oneshot::channel();
+    let namespace = incoming.caller.principal.namespace();
+    let message = PoolMessage::CloseSession { namespace, session, reply };
+    served.pool()?.try_send(message).map_err(|error| match error {
+        TrySendError::Full(_) => FlowError::Overloaded,
+        TrySendError::Disconnected(_) => FlowError::PoolGone,
+    })?;
+    let answer = timeout(PATIENCE, answer).await.map_err(|_| FlowError::Overloaded)?;
+    let closed = answer.map_err(|_| FlowError::WorkerLost)?;
+    Ok(Closed { id, object: "session.closed", closed })
+}

@@ -1,0 +1,104 @@
+//! What HTTP itself refuses, and what the layers below say.
+use std::error::Error;
+
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use camshaft_core::policy::{Fault, Hook, ModeError, Refusal};
+use tokio::task::JoinError;
+
+use crate::flow::error::{self, FlowError};
+use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
+use crate::wire::error::RequestError;
+
+/// A request that failed. Its text is for the client unless [`ApiError::answer`] says otherwise.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    #[error(transparent)]
+    Flow(#[from] FlowError),
+    #[error("{}", .0.message)]
+    AuthRefused(Box<Refusal>),
+    #[error("an auth policy failed")]
+    AuthFault(#[source] Box<Fault>),
+    #[error("unknown request URL: {method} {path}")]
+    UnknownUrl { method: Method, path: String },
+    #[error("{method} is not allowed on {path}")]
+    MethodNotAllowed { method: Method, path: String },
+    #[error("web pages may not post here")]
+    WebPage,
+    #[error("there is no hook {name:?}: {}", Hook::ALL.map(Hook::as_str).join(", "))]
+    UnknownHook { name: String },
+    #[error(transparent)]
+    PolicyMode(ModeError),
+    #[error("a policy's mode could not be set")]
+    PolicyModeTask(#[source] JoinError),
+    #[error("the metrics could not be rendered")]
+    Metrics(#[source] prometheus::Error),
+    #[error("a guarded route was reached without a caller")]
+    NoCaller,
+    #[error("a handler was reached without an exchange")]
+    NoExchange,
+    #[error("a handler panicked")]
+    HandlerPanicked,
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        Self::Flow(error.into())
+    }
+}
+
+impl ApiError {
+    /// The mapping from conditions to statuses, types and codes.
+    pub(crate) fn answer(&self) -> Answer {
+        let text = || self.to_string();
+        let invalid = |status, code| Answer::new(status, ErrorType::InvalidRequest, text()).code(code);
+        match self {
+            Self::Flow(error) => error.answer(),
+            Self::AuthRefused(refusal) => error::refused(refusal, auth_kind(refusal.status)).rejection(Rejection::Auth),
+            Self::AuthFault(_) => Answer::internal(text(), self).retry(Retry::Never).rejection(Rejection::PolicyFault),
+            Self::UnknownUrl { .. } => invalid(StatusCode::NOT_FOUND, "unknown_url"),
+            Self::MethodNotAllowed { .. } => invalid(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+            Self::WebPage => Answer::new(StatusCode::FORBIDDEN, ErrorType::Permission, text()).code("web_page"),
+            Self::UnknownHook { .. } => Answer::invalid(text()).param("hook".to_owned()),
+            Self::PolicyMode(error) => match error {
+                ModeError::NoPolicy { .. } => invalid(StatusCode::NOT_FOUND, "policy_not_found"),
+                ModeError::Refused(_) => Answer::invalid(text()).param("mode".to_owned()),
+                ModeError::Unanswered(_) => Answer::internal(INTERNAL, self),
+            },
+            Self::PolicyModeTask(_) | Self::Metrics(_) | Self::NoCaller | Self::NoExchange | Self::HandlerPanicked => {
+                Answer::internal(INTERNAL, self as &dyn Error)
+            }
+        }
+    }
+}
+
+const INTERNAL: &str = "internal error";
+
+fn auth_kind(status: u16) -> ErrorType {
+    match status {
+        401 => ErrorType::Authentication,
+        403 => ErrorType::Permission,
+        429 => ErrorType::RateLimit,
+        _ => ErrorType::InvalidRequest,
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.answer().into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use camshaft_core::policy::FaultKind;
+
+    #[test]
+    fn keeps_what_an_auth_policy_said_out_of_the_clients_sight() {
+        let fault = Fault { plugin: "keys".into(), kind: FaultKind::Trap, detail: "secret backtrace".into() };
+        let answer = ApiError::AuthFault(Box::new(fault)).answer();
+        assert_eq!(answer.body().error.message, "an auth policy failed");
+        assert!(answer.note().detail.is_some_and(|detail| detail.contains("secret backtrace")));
+    }
+}

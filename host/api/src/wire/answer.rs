@@ -1,0 +1,252 @@
+//! What a client is told of a failure: a status, the one error object, and whether to try again.
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt::Write as _;
+
+use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use camshaft_core::quota::Standings;
+use serde::Serialize;
+
+use crate::wire::quota_headers;
+
+const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// The answer to a request that failed. Every layer's error enum maps its conditions to one.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    status: StatusCode,
+    object: ErrorObject,
+    retry: Retry,
+    rejection: Option<Rejection>,
+    /// What only the log may say.
+    detail: Option<String>,
+    standings: Option<Standings>,
+}
+
+/// Whether the same request may succeed another time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Retry {
+    /// No header: the status speaks for itself.
+    Unsaid,
+    /// It would fail again.
+    Never,
+    /// After this many seconds.
+    After(u8),
+}
+
+/// The wire shape of every error.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ErrorBody {
+    pub(crate) error: ErrorObject,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct ErrorObject {
+    pub(crate) message: String,
+    #[serde(rename = "type")]
+    pub(crate) kind: ErrorType,
+    pub(crate) param: Option<String>,
+    pub(crate) code: Option<Cow<'static, str>>,
+}
+
+/// `type` of an error object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ErrorType {
+    InvalidRequest,
+    Authentication,
+    Permission,
+    RateLimit,
+    Server,
+}
+
+/// Why a request was turned away: `reason` of `camshaft_rejections_total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rejection {
+    Auth,
+    Deadline,
+    Draining,
+    ModelNotAllowed,
+    NotReady,
+    Overloaded,
+    Policy,
+    PolicyFault,
+    QueueFull,
+    Quota,
+    Scheduler,
+    SlowReader,
+}
+
+/// Left in a response's extensions for the access log and the metrics.
+#[derive(Debug, Clone)]
+pub(crate) struct ErrorNote {
+    pub(crate) code: String,
+    pub(crate) rejection: Option<Rejection>,
+    /// The whole story where the client is told less.
+    pub(crate) detail: Option<String>,
+}
+
+impl Answer {
+    pub(crate) fn new(status: StatusCode, kind: ErrorType, message: impl Into<String>) -> Self {
+        let object = ErrorObject { message: message.into(), kind, param: None, code: None };
+        Self { status, object, retry: Retry::Unsaid, rejection: None, detail: None, standings: None }
+    }
+
+    /// 400.
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, ErrorType::InvalidRequest, message)
+    }
+
+    /// 503 with a `Retry-After` of so many seconds.
+    pub(crate) fn unavailable(code: &'static str, message: impl Into<String>, seconds: u8) -> Self {
+        let answer = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorType::Server, message);
+        answer.code(code).retry(Retry::After(seconds))
+    }
+
+    /// 500 whose cause only the log is told.
+    pub(crate) fn internal(message: impl Into<String>, cause: &dyn Error) -> Self {
+        let answer = Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorType::Server, message);
+        answer.code("server_error").detail(chain(cause))
+    }
+
+    pub(crate) fn code(mut self, code: impl Into<Cow<'static, str>>) -> Self {
+        self.object.code = Some(code.into());
+        self
+    }
+
+    pub(crate) fn param(mut self, param: impl Into<Option<String>>) -> Self {
+        self.object.param = param.into();
+        self
+    }
+
+    pub(crate) fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    pub(crate) fn rejection(mut self, rejection: Rejection) -> Self {
+        self.rejection = Some(rejection);
+        self
+    }
+
+    pub(crate) fn detail(mut self, detail: String) -> Self {
+        self.detail = Some(detail);
+        self
+    }
+
+    pub(crate) fn standings(mut self, standings: Standings) -> Self {
+        self.standings = Some(standings);
+        self
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// What the client reads.
+    pub(crate) fn body(&self) -> ErrorBody {
+        ErrorBody { error: self.object.clone() }
+    }
+
+    pub(crate) fn note(&self) -> ErrorNote {
+        let code = self.object.code.as_deref().unwrap_or(self.object.kind.as_str()).to_owned();
+        ErrorNote { code, rejection: self.rejection, detail: self.detail.clone() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn check(&self, status: u16, code: Option<&str>, retry: Retry) {
+        assert_eq!(self.status.as_u16(), status, "{self:?}");
+        assert_eq!(self.object.code.as_deref(), code, "{self:?}");
+        assert_eq!(self.retry, retry, "{self:?}");
+    }
+}
+
+impl ErrorType {
+    fn as_str(self) -> &'static str {
+        match self {
+            ErrorType::InvalidRequest => "invalid_request_error",
+            ErrorType::Authentication => "authentication_error",
+            ErrorType::Permission => "permission_error",
+            ErrorType::RateLimit => "rate_limit_error",
+            ErrorType::Server => "server_error",
+        }
+    }
+}
+
+impl Serialize for ErrorType {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl Rejection {
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Auth,
+        Self::Deadline,
+        Self::Draining,
+        Self::ModelNotAllowed,
+        Self::NotReady,
+        Self::Overloaded,
+        Self::Policy,
+        Self::PolicyFault,
+        Self::QueueFull,
+        Self::Quota,
+        Self::Scheduler,
+        Self::SlowReader,
+    ];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Rejection::Auth => "auth",
+            Rejection::Deadline => "deadline",
+            Rejection::Draining => "draining",
+            Rejection::ModelNotAllowed => "model_not_allowed",
+            Rejection::NotReady => "not_ready",
+            Rejection::Overloaded => "overloaded",
+            Rejection::Policy => "policy",
+            Rejection::PolicyFault => "policy_fault",
+            Rejection::QueueFull => "queue_full",
+            Rejection::Quota => "quota",
+            Rejection::Scheduler => "scheduler",
+            Rejection::SlowReader => "slow_reader",
+        }
+    }
+}
+
+/// An error and its sources in one line; a source whose text the error repeats is left out.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        let part = inner.to_string();
+        if !text.contains(&part) {
+            // Writing into a string never fails.
+            let _ = write!(text, ": {part}");
+        }
+        source = inner.source();
+    }
+    text
+}
+
+impl IntoResponse for Answer {
+    fn into_response(self) -> Response {
+        let note = self.note();
+        let Self { status, object, retry, standings, .. } = self;
+        let mut response = (status, axum::Json(ErrorBody { error: object })).into_response();
+        let headers = response.headers_mut();
+        match retry {
+            Retry::Unsaid => None,
+            Retry::Never => headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false")),
+            Retry::After(seconds) => headers.insert(RETRY_AFTER, HeaderValue::from(u16::from(seconds))),
+        };
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(standings) = &standings {
+            quota_headers::write(standings, headers);
+        }
+        response.extensions_mut().insert(note);
+        response
+    }
+}
