@@ -6,12 +6,15 @@
 //! `anonymous-loopback` says so and its peer is a loopback one; otherwise the next auth policy decides, and after the
 //! last one the host refuses with 401.
 //!
+//! As long as no key is configured there is none to be wrong: `anonymous-loopback` then allows requests from loopback
+//! peers whatever credential they carry, since many clients insist on sending one. A line in the log says so.
+//!
 //! | setting | |
 //! |---|---|
-//! | `anonymous-loopback` | `true`: requests without a credential from loopback peers are allowed. Default `false` |
+//! | `anonymous-loopback` | `true`: requests without a credential from loopback peers are allowed (with any credential while no key is configured). Default `false` |
 //! | `[[settings.keys]]` | one table for each key, at most 1024: |
 //! | `name` | which key this is, for logs; unique |
-//! | `sha256` | SHA-256 of the key in hexadecimal: `printf %s "$KEY" \| sha256sum`; unique |
+//! | `sha256` | SHA-256 of the key in hexadecimal: `printf %s "$KEY" \| sha256sum \| cut -d' ' -f1`; unique |
 //! | `tenant` | whose key it is, at most 128 characters |
 //! | `priority` | `"high"`, `"normal"` (default) or `"low"` |
 //! | `weight` | share of the service against other tenants, above 0 and at most 1000. Default 1 |
@@ -45,22 +48,33 @@ impl Policy for ApiKeys {
 
     fn new(settings: Settings) -> Result<Self, String> {
         let keys = keys::checked(settings.keys)?;
+        if keys.is_empty() {
+            // The host keeps what is logged here when it loads the policy, not for every request.
+            camshaft_plugin::log::info(match settings.anonymous_loopback {
+                true => "no API key is configured: callers on loopback addresses pass with any key or none",
+                false => "no API key is configured: this policy lets nobody pass",
+            });
+        }
         Ok(Self { keys, anonymous_loopback: settings.anonymous_loopback })
     }
 
     fn authenticate(&mut self, request: &Request) -> Result<Verdict, Refusal> {
+        let local = self.anonymous_loopback && request.loopback;
         match credential::of(request) {
+            Credential::Key(_) | Credential::Malformed(_) if local && self.keys.is_empty() => anonymous(),
             Credential::Key(key) => match keys::find(&self.keys, key) {
                 Some(principal) => Ok(Verdict::Allow(principal.clone())),
                 None => Err(Refusal::new(401, "invalid_api_key", "the API key is not valid")),
             },
             Credential::Malformed(message) => Err(Refusal::new(401, "invalid_api_key", message)),
-            Credential::Absent if self.anonymous_loopback && request.loopback => {
-                Ok(Verdict::Allow(Principal::new("anonymous", "anonymous")))
-            }
+            Credential::Absent if local => anonymous(),
             Credential::Absent => Ok(Verdict::Next),
         }
     }
+}
+
+fn anonymous() -> Result<Verdict, Refusal> {
+    Ok(Verdict::Allow(Principal::new("anonymous", "anonymous")))
 }
 
 camshaft_plugin::export_auth!(ApiKeys);

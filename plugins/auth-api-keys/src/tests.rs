@@ -95,6 +95,33 @@ fn lets_loopback_in_without_a_credential_only_where_configured() {
 }
 
 #[test]
+fn regression_with_no_key_configured_loopback_callers_pass_with_whatever_key_their_client_sends() {
+    let headers: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("authorization", "Bearer sk-anything")],
+        &[("authorization", "Bearer ")],
+        &[("authorization", "Basic eDp5")],
+        &[("x-api-key", "sk-anything")],
+        &[("x-api-key", "")],
+    ];
+    let ask = |anonymous_loopback: bool, headers, loopback| {
+        let settings = serde_json::json!({ "anonymous-loopback": anonymous_loopback });
+        policy(settings).unwrap().authenticate(&request(headers, loopback))
+    };
+    for headers in headers {
+        let verdict = ask(true, headers, true);
+        let Ok(Verdict::Allow(principal)) = verdict else { panic!("{headers:?}: {verdict:?}") };
+        assert_eq!(principal.tenant, "anonymous");
+        // From elsewhere, or where loopback is no reason to trust, nothing changes.
+        for (anonymous_loopback, loopback) in [(true, false), (false, true)] {
+            let verdict = ask(anonymous_loopback, headers, loopback);
+            let refused = verdict.is_err_and(|refusal| refusal.status == 401);
+            assert_eq!(refused, !headers.is_empty(), "{headers:?}");
+        }
+    }
+}
+
+#[test]
 fn bad_settings_are_refused_with_key_and_field() {
     let key = |change: serde_json::Value| {
         let mut entry = serde_json::json!({"name": "a", "sha256": ALICE, "tenant": "red"});
