@@ -46,7 +46,9 @@ fn checked_key(index: usize, entry: KeySettings) -> Result<Key, String> {
         return Err(format!("settings.keys[{index}].name is empty"));
     }
     let Some(digest) = digest(&entry.sha256) else {
-        return Err(format!("key {name:?}: sha256 must be 64 hexadecimal digits (printf %s \"$KEY\" | sha256sum | cut -d' ' -f1)"));
+        return Err(format!(
+            "key {name:?}: sha256 must be 64 hexadecimal digits (printf %s \"$KEY\" | sha256sum | cut -d' ' -f1)"
+        ));
     };
     if entry.tenant.trim().is_empty() {
         return Err(format!("key {name:?}: tenant is empty"));
