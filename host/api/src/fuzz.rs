@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
-use camshaft_core::ids::{Generation, PolicyName};
+use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{
     AuthOutcome, AuthRequest, Policies, PolicySet, PolicyStatus, Principal, ValidateOutcome, ValidateRequest,
 };
@@ -40,6 +40,9 @@ impl PolicySet for Nothing {
     }
     fn validate(&self, _: usize, _: &ValidateRequest) -> ValidateOutcome {
         ValidateOutcome::Accept
+    }
+    fn sampler_chain(&self) -> PolicyDigest {
+        PolicyDigest::NATIVE
     }
     fn samplers(&self) -> Vec<PolicyName> {
         vec![PolicyName::from("standard")]

@@ -68,6 +68,56 @@ number_id! {
     /// A published set of policies. Grows with every swap.
     Generation(u64)
 }
+
+/// What a chain of policies is made of, as a SHA-256: each component's bytes, settings and place in the order. Equal digests
+/// mean equal chains in any process; written as 64 lower-case hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct PolicyDigest([u8; 32]);
+
+impl PolicyDigest {
+    /// The chain without any policy: the native one.
+    pub const NATIVE: Self = Self([0; 32]);
+
+    pub const fn new(sha256: [u8; 32]) -> Self {
+        Self(sha256)
+    }
+}
+
+impl fmt::Display for PolicyDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for PolicyDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PolicyDigest({self})")
+    }
+}
+
+impl From<PolicyDigest> for String {
+    fn from(digest: PolicyDigest) -> Self {
+        digest.to_string()
+    }
+}
+
+/// A text that is not 64 hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a digest of 64 hexadecimal digits")]
+pub struct NotADigest(String);
+
+impl TryFrom<String> for PolicyDigest {
+    type Error = NotADigest;
+
+    fn try_from(text: String) -> Result<Self, NotADigest> {
+        let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        let bytes: Option<Vec<u8>> =
+            text.as_bytes().chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?)).collect();
+        bytes.and_then(|bytes| bytes.try_into().ok()).map(Self).ok_or(NotADigest(text))
+    }
+}
+
 text_id! {
     /// A policy's name: what stands between `NN-` and `.wasm`.
     PolicyName
@@ -79,4 +129,19 @@ text_id! {
 text_id! {
     /// A conversation whose prefix a client wants kept, within its namespace.
     SessionId
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_read_as_it_is_written() {
+        let digest = PolicyDigest::new(std::array::from_fn(|i| u8::try_from(i * 8 + 7).unwrap()));
+        assert!(digest.to_string().starts_with("070f17"));
+        assert_eq!(PolicyDigest::try_from(digest.to_string()), Ok(digest));
+        for text in ["", "07", &"0".repeat(63), &"0".repeat(65), &"g".repeat(64), &"é".repeat(32)] {
+            assert!(PolicyDigest::try_from(text.to_owned()).is_err(), "{text:?}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Generation, RequestId, SessionId, TenantId, Token};
+use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token};
 use crate::policy::{Priority, WorkerFacts};
 use crate::sampling::SamplingParams;
 use crate::segments::Namespace;
@@ -46,8 +46,8 @@ pub struct Start {
     pub session: Option<SessionId>,
     /// Who is parked first when the KV cache is full: the lowest, and of those the latest.
     pub priority: Priority,
-    /// The policies that the request began with.
-    pub generation: Generation,
+    /// The sampler chain that was in force when the request began.
+    pub sampler_chain: PolicyDigest,
     /// At least one token, and room for one more in the context.
     pub prompt: Arc<[Token]>,
     /// With the seed of this choice.

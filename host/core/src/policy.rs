@@ -3,46 +3,21 @@
 //! A **verdict** is an answer, a **refusal** an error that a policy chose for the client, a **fault** a policy that did
 //! not answer properly. They are distinct types everywhere. Implemented by `camshaft-policy` over WebAssembly and, for
 //! every hook, natively.
+mod hook;
+mod status;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Generation, PolicyName, RequestId, TenantId, Token, WorkerId};
+pub use self::hook::{Hook, Mode};
+pub use self::status::{ModeError, PolicyState, PolicyStatus};
+use crate::ids::{Generation, PolicyDigest, PolicyName, RequestId, TenantId, Token, WorkerId};
 use crate::sampling::{Row, SamplingParams};
 use crate::segments::Namespace;
 use crate::vocabulary::Vocabulary;
-
-/// The four decision points.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Hook {
-    Auth,
-    Validator,
-    Scheduler,
-    Sampler,
-}
-
-impl Hook {
-    pub const ALL: [Hook; 4] = [Hook::Auth, Hook::Validator, Hook::Scheduler, Hook::Sampler];
-
-    /// The name in paths, labels and logs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Hook::Auth => "auth",
-            Hook::Validator => "validator",
-            Hook::Scheduler => "scheduler",
-            Hook::Sampler => "sampler",
-        }
-    }
-}
-
-impl fmt::Display for Hook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
 
 /// An error that a policy chose; the client reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -228,6 +203,8 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
     fn validators(&self) -> usize;
     /// Runs validator `index`, in chain order. Faults that do not deny are handled inside.
     fn validate(&self, index: usize, request: &ValidateRequest) -> ValidateOutcome;
+    /// What the sampler chain in force is made of: workers find it by this.
+    fn sampler_chain(&self) -> PolicyDigest;
     /// Names of the sampler policies in force (those that a request may name in `samplers`).
     fn samplers(&self) -> Vec<PolicyName>;
 }
@@ -237,46 +214,14 @@ pub trait Policies: Send + Sync + fmt::Debug {
     fn current(&self) -> Arc<dyn PolicySet>;
     /// One entry for each file in the policy directory, refused ones included.
     fn status(&self) -> Vec<PolicyStatus>;
-    /// Makes a policy `enforce`, `monitor` or `off` until its files change, and says what became of it.
+    /// Runs a policy in this mode until its files change, and says what became of it.
     ///
     /// # Errors
     /// There is no such policy, or its hook has no such mode.
-    fn set_mode(&self, hook: Hook, name: &str, mode: &str) -> Result<PolicyStatus, ModeError> {
+    fn set_mode(&self, hook: Hook, name: &str, mode: Mode) -> Result<PolicyStatus, ModeError> {
         let _ = mode;
         Err(ModeError::NoPolicy { hook, name: name.to_owned() })
     }
-}
-
-/// Why a policy's mode was not changed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ModeError {
-    #[error("there is no {hook} policy {name:?} in the policy directory")]
-    NoPolicy { hook: Hook, name: String },
-    #[error("{0}")]
-    Refused(String),
-    /// It may still happen.
-    #[error("{0}")]
-    Unanswered(String),
-}
-
-/// State of one policy file, for `GET /admin/policies`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PolicyStatus {
-    pub hook: Hook,
-    pub name: String,
-    pub file: String,
-    /// `enforce`, `monitor` or `off`.
-    pub mode: String,
-    /// An operator chose the mode, not the policy's file.
-    pub overridden: bool,
-    /// `active`, `off`, or `rejected` (what is in the file does not serve; an older load of it may, see `serving`).
-    pub state: String,
-    /// SHA-256 of the component that serves, in hexadecimal.
-    pub serving: Option<String>,
-    /// The generation that brought in what serves.
-    pub generation: Option<Generation>,
-    /// Why the newest content was rejected.
-    pub error: Option<String>,
 }
 
 /// What a sampler learns of its request when it is made.
@@ -304,9 +249,9 @@ pub trait TokenSampler: Send {
 
 /// Makes sampler chains. Called on the worker's thread.
 pub trait SamplerHook: Send + Sync + fmt::Debug {
-    /// A chain of the given generation's samplers (of the newest if that generation is gone). Never fails for lack of
-    /// a policy: without one it is the native standard chain.
-    fn open(&self, generation: Generation, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault>;
+    /// An instance of the chain with this digest, or of the newest one if nothing holds that any more. Never fails for
+    /// lack of a policy: without one it is the native standard chain.
+    fn open(&self, chain: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault>;
 }
 
 /// A waiting request, as a scheduler sees it. Times count from the pool's start.

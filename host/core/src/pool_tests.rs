@@ -3,6 +3,7 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 
 use super::*;
+use crate::ids::PolicyDigest;
 use crate::message::{FinishReason, Usage};
 use crate::policy::Priority;
 use crate::sampling::SamplingParams;
@@ -79,7 +80,7 @@ fn start(id: u64) -> Box<Start> {
         namespace: Namespace::Tenant("t".into()),
         session: None,
         priority: Default::default(),
-        generation: Generation(0),
+        sampler_chain: PolicyDigest::NATIVE,
         prompt: vec![crate::ids::Token(1); 10].into(),
         params: SamplingParams::greedy(),
         samplers: None,
@@ -152,7 +153,9 @@ fn a_tenant_takes_no_more_of_the_queue_than_its_share() {
         let start = Box::new(Start { tenant: tenant.into(), ..*start(id) });
         pool.submit(NewRequest { start, queue_share: share, ..new(id, ms(0)) }).is_ok()
     };
-    assert!(of(&mut pool, 1, "a", Some(0.25)) && of(&mut pool, 2, "a", Some(0.25)) && !of(&mut pool, 3, "a", Some(0.25)));
+    assert!(
+        of(&mut pool, 1, "a", Some(0.25)) && of(&mut pool, 2, "a", Some(0.25)) && !of(&mut pool, 3, "a", Some(0.25))
+    );
     assert!(of(&mut pool, 4, "b", Some(0.01)) && !of(&mut pool, 5, "b", Some(0.01)), "one may always wait");
     assert!(of(&mut pool, 6, "c", None));
     pool.cancel(RequestId(1));

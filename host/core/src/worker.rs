@@ -244,7 +244,7 @@ impl Worker {
             samplers: start.samplers.clone(),
             vocabulary: self.vocabulary.clone(),
         };
-        let opened = self.samplers.open(start.generation, &request);
+        let opened = self.samplers.open(start.sampler_chain, &request);
         opened.map_err(|fault| WorkerError::PolicyFault { detail: fault.to_string() })
     }
 

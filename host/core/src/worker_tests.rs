@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::engine::Reuse;
 use crate::fake::FakeEngine;
-use crate::ids::{Generation, TenantId, Token};
+use crate::ids::{PolicyDigest, TenantId, Token};
 use crate::message::{Delta, Usage};
 use crate::policy::{Fault, FaultKind, Priority, TokenSampler};
 use crate::reserve::{Reservation, Reserve};
@@ -25,7 +25,7 @@ const LIMITS: EngineLimits = EngineLimits { sequences: 8, kv_tokens: 1024, batch
 struct Native;
 
 impl SamplerHook for Native {
-    fn open(&self, _: Generation, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
         Ok(Box::new(StandardChain::new(request.params.clone())))
     }
 }
@@ -38,7 +38,7 @@ fn start(id: u64, prompt: &str) -> Start {
         namespace: Namespace::Tenant("t".into()),
         session: None,
         priority: Priority::Normal,
-        generation: Generation(0),
+        sampler_chain: PolicyDigest::NATIVE,
         prompt: prompt.bytes().map(|b| Token(u32::from(b))).collect(),
         params: SamplingParams::greedy(),
         samplers: None,
@@ -348,7 +348,7 @@ fn a_failed_step_ends_its_sequences_and_later_ones_run() {
 struct Hostile;
 
 impl SamplerHook for Hostile {
-    fn open(&self, _: Generation, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
         let fault = Fault { plugin: "hostile".into(), kind: FaultKind::Trap, detail: "test".to_owned() };
         struct Answer(Result<Option<Token>, Fault>);
         impl TokenSampler for Answer {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse};
-use camshaft_core::ids::{Generation, RequestId, SeqId, Token, WorkerId};
+use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
 use camshaft_core::message::{Command, Event, Start};
 use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
@@ -49,7 +49,7 @@ impl Engine for Even {
 struct Native;
 
 impl SamplerHook for Native {
-    fn open(&self, _: Generation, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
         Ok(Box::new(StandardChain::new(request.params.clone())))
     }
 }
@@ -62,7 +62,7 @@ fn start(id: u64, params: SamplingParams) -> Command {
         namespace: Namespace::Tenant("t".into()),
         session: None,
         priority: Priority::Normal,
-        generation: Generation(0),
+        sampler_chain: PolicyDigest::NATIVE,
         prompt: (0..20).map(Token).collect(),
         params,
         samplers: None,

@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("| validator-limits, fresh instance | {:.1} |", median(|| drop(set.validate(0, &body))));
     println!(
         "| sampler-standard, start | {:.1} |",
-        median(|| drop(SamplerHook::open(&*host, set.generation(), &sampling)))
+        median(|| drop(SamplerHook::open(&*host, set.sampler_chain(), &sampling)))
     );
     for waiting in [0, 100, 10_000] {
         let (_, mut scheduler) = SchedulerHook::open(&*host)?.ok_or("no scheduler")?;

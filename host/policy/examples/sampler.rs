@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 samplers: None,
                 vocabulary: Arc::new(Vocabulary::new((0..size).map(|i: u32| i.to_le_bytes()), vec![Token(0)])),
             };
-            let mut component = host.open(host.current().generation(), &request)?;
+            let mut component = host.open(host.current().sampler_chain(), &request)?;
             let mut native = StandardChain::new(params);
             // Alternating, so that both meet the same machine.
             let mut medians = [Vec::new(), Vec::new()];

@@ -6,11 +6,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use camshaft_core::policy::Hook;
+use camshaft_core::policy::{Hook, Mode};
 
 use crate::error::PolicyError;
 use crate::examine::{COMPONENT_MAX_BYTES, digest_of};
-use crate::sidecar::{Mode, SIDECAR_MAX_BYTES};
+use crate::sidecar::SIDECAR_MAX_BYTES;
 
 /// A policy by its place: order is chain order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

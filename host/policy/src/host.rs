@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use camshaft_core::ids::Generation;
+use camshaft_core::ids::{Generation, PolicyDigest};
 use camshaft_core::policy::{
-    Fault, Hook, ModeError, NamedScheduler, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest,
+    Fault, Hook, Mode, ModeError, NamedScheduler, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest,
     SchedulerHook, TokenSampler,
 };
 use crossbeam_channel::{Sender, bounded};
@@ -18,7 +18,6 @@ use crate::load::Loader;
 use crate::metrics::{Outcome, PolicyMetrics};
 use crate::registry::Registry;
 use crate::runtime::{Runtime, Ticker};
-use crate::sidecar::Mode;
 use crate::watch::{self, Request};
 
 /// Reload requests that may wait.
@@ -132,11 +131,8 @@ impl Policies for PolicyHost {
         self.registry.statuses().to_vec()
     }
 
-    fn set_mode(&self, hook: Hook, name: &str, mode: &str) -> Result<PolicyStatus, ModeError> {
+    fn set_mode(&self, hook: Hook, name: &str, mode: Mode) -> Result<PolicyStatus, ModeError> {
         let no_policy = || ModeError::NoPolicy { hook, name: name.to_owned() };
-        let Some(mode) = Mode::parse(mode) else {
-            return Err(ModeError::Refused(format!("there is no mode {mode:?}: enforce, monitor or off")));
-        };
         let requests = self.requests().ok_or_else(no_policy)?;
         let asked = watch::ask(&requests, |done| Request::SetMode { hook, name: name.to_owned(), mode, done });
         asked.map_err(|error| ModeError::Unanswered(error.to_string()))?
@@ -144,8 +140,8 @@ impl Policies for PolicyHost {
 }
 
 impl SamplerHook for PolicyHost {
-    fn open(&self, generation: Generation, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
-        sampler::open(self.registry.find(generation), request)
+    fn open(&self, chain: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+        sampler::open(self.registry.find(chain), request)
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_core::ids::{Generation, PolicyName};
-use camshaft_core::policy::{Hook, PolicyStatus};
+use camshaft_core::policy::{Hook, Mode, PolicyState, PolicyStatus};
 
 use crate::error::PolicyError;
 use crate::files::{self, ContentKey, Files, Place, Stamps};
@@ -20,7 +20,6 @@ use crate::loaded::{Compiled, Loaded};
 use crate::metrics::{PolicyMetrics, Swap};
 use crate::registry::{Link, LoadedSet, Registry};
 use crate::runtime::Runtime;
-use crate::sidecar::Mode;
 
 /// A file that was written to less than this ago may still be written to.
 pub(crate) const SETTLE: Duration = Duration::from_millis(200);
@@ -227,6 +226,7 @@ impl Loader {
                 (Hook::Scheduler, ready) => set.scheduler = ready.cloned().or(set.scheduler.take()),
             }
         }
+        set.name_chains();
         self.forget_unused();
         let first = current.generation == Generation(0);
         if set.same(&current) && !first {
@@ -250,9 +250,9 @@ impl Loader {
         let status = |(place, policy): (&Place, &Policy)| {
             let serving = policy.serving.as_ref().map(|(loaded, _)| loaded);
             let state = match (&policy.error, serving) {
-                (Some(_), _) => "rejected",
-                (None, Some(_)) => "active",
-                (None, None) if policy.mode == Mode::Off => "off",
+                (Some(_), _) => PolicyState::Rejected,
+                (None, Some(_)) => PolicyState::Active,
+                (None, None) if policy.mode == Mode::Off => PolicyState::Off,
                 // Not judged yet.
                 (None, None) => return None,
             };
@@ -260,9 +260,9 @@ impl Loader {
                 hook: place.hook,
                 name: place.name().to_owned(),
                 file: policy.file.display().to_string(),
-                mode: policy.mode.as_str().to_owned(),
+                mode: policy.mode,
                 overridden: policy.is_overridden(),
-                state: state.to_owned(),
+                state,
                 serving: serving.map(|loaded| loaded.compiled.digest.clone()),
                 generation: serving.map(|loaded| loaded.generation),
                 error: policy.error.clone(),

@@ -3,8 +3,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
-use camshaft_core::ids::{Generation, PolicyName};
+use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{AuthOutcome, AuthRequest, PolicySet, PolicyStatus, ValidateOutcome, ValidateRequest};
+use sha2::{Digest, Sha256};
 
 use crate::hooks::auth::Broken;
 use crate::hooks::{auth, validator};
@@ -35,6 +36,8 @@ pub(crate) struct LoadedSet {
     /// Monitored ones among them, so that they see the request where they stand in the chain.
     pub(crate) validators: Vec<Link>,
     pub(crate) samplers: Vec<Arc<Loaded>>,
+    /// What the samplers are, in their order.
+    pub(crate) sampler_chain: PolicyDigest,
     pub(crate) scheduler: Option<Arc<Loaded>>,
     /// The generation that brought the scheduler in.
     pub(crate) scheduler_generation: Generation,
@@ -62,10 +65,16 @@ impl LoadedSet {
             auth_monitors: Vec::new(),
             validators: Vec::new(),
             samplers: Vec::new(),
+            sampler_chain: PolicyDigest::NATIVE,
             scheduler: None,
             scheduler_generation: Generation(0),
             allow_anonymous,
         }
+    }
+
+    /// Gives the chains that workers ask for their digests.
+    pub(crate) fn name_chains(&mut self) {
+        self.sampler_chain = chain_digest(self.samplers.iter().map(|policy| &**policy));
     }
 
     /// Whether both hold the same loads in the same places.
@@ -90,6 +99,27 @@ impl LoadedSet {
     }
 }
 
+/// The digest of a chain: of each policy its name, its component and everything that its settings file says.
+fn chain_digest<'a>(chain: impl Iterator<Item = &'a Loaded>) -> PolicyDigest {
+    let mut hash = Sha256::new();
+    let mut empty = true;
+    for policy in chain {
+        empty = false;
+        let sidecar = &policy.sidecar;
+        let deadline_us = sidecar.deadline.as_micros().to_string();
+        let memory_bytes = sidecar.memory_bytes.to_string();
+        let on_fault = sidecar.on_fault.as_str();
+        for part in
+            [policy.name.as_str(), &policy.compiled.digest, &sidecar.settings, &deadline_us, &memory_bytes, on_fault]
+        {
+            // With its length in front, no two lists of parts are the same bytes.
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+    }
+    if empty { PolicyDigest::NATIVE } else { PolicyDigest::new(hash.finalize().into()) }
+}
+
 impl PolicySet for LoadedSet {
     fn generation(&self) -> Generation {
         self.generation
@@ -111,6 +141,10 @@ impl PolicySet for LoadedSet {
         validator::validate(self, index, request)
     }
 
+    fn sampler_chain(&self) -> PolicyDigest {
+        self.sampler_chain
+    }
+
     fn samplers(&self) -> Vec<PolicyName> {
         self.samplers.iter().map(|policy| policy.name.clone()).collect()
     }
@@ -120,40 +154,36 @@ impl PolicySet for LoadedSet {
 #[derive(Debug)]
 pub(crate) struct Registry {
     current: ArcSwap<LoadedSet>,
-    alive: Mutex<Vec<(Generation, Weak<LoadedSet>)>>,
+    alive: Mutex<Vec<Weak<LoadedSet>>>,
     statuses: ArcSwap<Vec<PolicyStatus>>,
 }
 
 impl Registry {
     pub(crate) fn new(allow_anonymous: bool) -> Self {
         let set = Arc::new(LoadedSet::empty(allow_anonymous));
-        Self {
-            alive: Mutex::new(vec![(set.generation, Arc::downgrade(&set))]),
-            current: ArcSwap::new(set),
-            statuses: ArcSwap::default(),
-        }
+        Self { alive: Mutex::new(vec![Arc::downgrade(&set)]), current: ArcSwap::new(set), statuses: ArcSwap::default() }
     }
 
     pub(crate) fn current(&self) -> Arc<LoadedSet> {
         self.current.load_full()
     }
 
-    /// The generation if somebody still uses it; the newest otherwise.
-    pub(crate) fn find(&self, generation: Generation) -> Arc<LoadedSet> {
+    /// A set with this sampler chain if somebody still uses one; the newest otherwise.
+    pub(crate) fn find(&self, sampler_chain: PolicyDigest) -> Arc<LoadedSet> {
         let current = self.current();
-        if current.generation == generation {
+        if current.sampler_chain == sampler_chain {
             return current;
         }
         let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = alive.iter().find(|(number, _)| *number == generation);
-        found.and_then(|(_, set)| set.upgrade()).unwrap_or(current)
+        let found = alive.iter().filter_map(Weak::upgrade).find(|set| set.sampler_chain == sampler_chain);
+        found.unwrap_or(current)
     }
 
     pub(crate) fn publish(&self, set: LoadedSet) {
         let set = Arc::new(set);
         let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        alive.retain(|(_, set)| set.strong_count() > 0);
-        alive.push((set.generation, Arc::downgrade(&set)));
+        alive.retain(|set| set.strong_count() > 0);
+        alive.push(Arc::downgrade(&set));
         self.current.store(set);
     }
 

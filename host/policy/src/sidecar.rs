@@ -1,8 +1,7 @@
 //! The TOML file beside a policy: how the host runs it, and what the policy itself is given.
 use std::time::Duration;
 
-use camshaft_core::policy::Hook;
-use serde::Serialize;
+use camshaft_core::policy::{Hook, Mode};
 use toml::{Table, Value};
 
 use crate::error::PolicyError;
@@ -16,40 +15,6 @@ const MEMORY_MIN_BYTES: usize = 64 << 10;
 const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
-
-/// Whether a policy's answers count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Mode {
-    #[default]
-    Enforce,
-    /// Runs beside the active policies; differences are recorded.
-    Monitor,
-    Off,
-}
-
-impl Mode {
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        [Mode::Enforce, Mode::Monitor, Mode::Off].into_iter().find(|mode| mode.as_str() == text)
-    }
-
-    /// # Errors
-    /// Policies of the hook cannot be run in this mode.
-    pub(crate) fn check(self, hook: Hook) -> Result<(), PolicyError> {
-        if self == Mode::Monitor && matches!(hook, Hook::Scheduler | Hook::Sampler) {
-            return Err(PolicyError::MonitorUnsupported(hook));
-        }
-        Ok(())
-    }
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Mode::Enforce => "enforce",
-            Mode::Monitor => "monitor",
-            Mode::Off => "off",
-        }
-    }
-}
 
 /// What happens where a policy faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +32,7 @@ impl OnFault {
         }
     }
 
-    fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             OnFault::Deny => "deny",
             OnFault::Skip => "skip",
@@ -168,13 +133,21 @@ impl Sidecar {
     }
 
     fn check(&self, hook: Hook) -> Result<(), PolicyError> {
-        self.mode.check(hook)?;
+        check_mode(hook, self.mode)?;
         if hook == Hook::Scheduler && self.on_fault != OnFault::Fallback {
             let why = "the native scheduler takes over at once";
             return Err(PolicyError::OnFaultUnsupported { hook, value: self.on_fault.as_str(), why });
         }
         Ok(())
     }
+}
+
+/// Whether policies of the hook can be run in this mode.
+pub(crate) fn check_mode(hook: Hook, mode: Mode) -> Result<(), PolicyError> {
+    if mode == Mode::Monitor && matches!(hook, Hook::Scheduler | Hook::Sampler) {
+        return Err(PolicyError::MonitorUnsupported(hook));
+    }
+    Ok(())
 }
 
 fn bad(key: &str, value: &Value, expected: &'static str) -> PolicyError {

@@ -5,14 +5,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use camshaft_core::policy::{Hook, ModeError, PolicyStatus};
+use camshaft_core::policy::{Hook, Mode, ModeError, PolicyStatus};
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 use notify::event::{AccessKind, AccessMode};
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 
 use crate::error::PolicyError;
 use crate::load::{Loader, Patience, SETTLE};
-use crate::sidecar::Mode;
 
 /// A change is acted on when nothing has happened for `QUIET`, or `MAX_WAIT` after its beginning.
 const QUIET: Duration = Duration::from_millis(250);

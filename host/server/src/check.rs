@@ -37,7 +37,7 @@ pub(crate) fn configuration(config: &Config) -> Result<(), ServerError> {
         let dir = &config.policy.dir;
         let statuses = camshaft_policy::check_dir(dir).map_err(|error| ServerError::BadData(error.to_string()))?;
         for status in statuses {
-            let verdict = status.error.as_deref().unwrap_or(&status.state);
+            let verdict = status.error.as_deref().unwrap_or(status.state.as_str());
             let _ = writeln!(report, "policy {}/{}: {verdict}", status.hook, status.file);
             if let Some(error) = &status.error {
                 failure.get_or_insert(ServerError::BadData(format!("policy {}/{}: {error}", status.hook, status.file)));

@@ -216,7 +216,7 @@ impl Streams {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use camshaft_core::ids::Generation;
+    use camshaft_core::ids::{Generation, PolicyDigest};
     use camshaft_core::message::{FinishReason, Usage};
     use camshaft_core::policy::{AuthOutcome, AuthRequest, ValidateOutcome, ValidateRequest};
     use tokio::sync::mpsc;
@@ -241,6 +241,9 @@ pub(crate) mod tests {
         }
         fn validate(&self, _: usize, _: &ValidateRequest) -> ValidateOutcome {
             ValidateOutcome::Accept
+        }
+        fn sampler_chain(&self) -> PolicyDigest {
+            PolicyDigest::NATIVE
         }
         fn samplers(&self) -> Vec<camshaft_core::ids::PolicyName> {
             Vec::new()

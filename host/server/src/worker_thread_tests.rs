@@ -4,7 +4,7 @@ use std::ops::Range;
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, EngineError, Reuse};
 use camshaft_core::fake::FakeEngine;
-use camshaft_core::ids::{Generation, SeqId, Token};
+use camshaft_core::ids::{PolicyDigest, SeqId, Token};
 use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
 use camshaft_core::segments::Namespace;
@@ -23,7 +23,7 @@ const LIMITS: EngineLimits = EngineLimits { sequences: 4, kv_tokens: 256, batch_
 struct Native;
 
 impl SamplerHook for Native {
-    fn open(&self, _: Generation, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
         Ok(Box::new(StandardChain::new(request.params.clone())))
     }
 }
@@ -71,7 +71,7 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
         namespace: Namespace::Tenant("t".into()),
         session: None,
         priority: Priority::Normal,
-        generation: Generation(0),
+        sampler_chain: PolicyDigest::NATIVE,
         prompt: [Token(97)].into(),
         params: SamplingParams::greedy(),
         samplers: None,

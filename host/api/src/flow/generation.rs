@@ -284,7 +284,7 @@ impl Starting<'_> {
             namespace: caller.principal.namespace(),
             session: settings.session.clone(),
             priority: caller.principal.priority,
-            generation: caller.policies.generation(),
+            sampler_chain: caller.policies.sampler_chain(),
             prompt: prompt.tokens.clone(),
             params,
             samplers: settings.samplers.clone(),

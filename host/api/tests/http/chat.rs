@@ -1,5 +1,5 @@
 //! Unary chat completions: the prompt that reaches the pool and the response that comes back.
-use camshaft_core::ids::{Generation, Token};
+use camshaft_core::ids::{PolicyDigest, Token};
 use camshaft_core::message::FinishReason;
 use serde_json::{Value, json};
 
@@ -46,7 +46,8 @@ async fn submits_the_rendered_prompt_with_everything_the_client_asked_for() {
     let start = server.start();
     let prompt = [vec![Token(256)], ids("[user]hi"), vec![Token(257)], ids("[assistant]")].concat();
     assert_eq!(start.prompt.to_vec(), prompt);
-    assert_eq!((start.model.as_str(), start.tenant.as_str(), start.generation), ("demo", "anonymous", Generation(7)));
+    let chain = PolicyDigest::new([7; 32]);
+    assert_eq!((start.model.as_str(), start.tenant.as_str(), start.sampler_chain), ("demo", "anonymous", chain));
     assert_eq!((start.params.temperature, start.params.top_k, start.params.seed), (0.0, 3, 9));
     assert_eq!((start.params.logit_bias[0].token, start.params.logit_bias[0].bias), (Token(65), -100.0));
     assert_eq!((start.stop, start.max_tokens, start.choice), (vec!["x".to_owned(), "y".to_owned()], 4, 0));

@@ -2,10 +2,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use camshaft_core::ids::{Generation, PolicyName};
+use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{
-    AuthOutcome, AuthRequest, Fault, FaultKind, Hook, Policies, PolicySet, PolicyStatus, Principal, Refusal,
-    ValidateOutcome, ValidateRequest,
+    AuthOutcome, AuthRequest, Fault, FaultKind, Hook, Mode, Policies, PolicySet, PolicyState, PolicyStatus, Principal,
+    Refusal, ValidateOutcome, ValidateRequest,
 };
 
 type Auth = Box<dyn Fn(&AuthRequest) -> AuthOutcome + Send + Sync>;
@@ -69,6 +69,10 @@ impl PolicySet for Rules {
         (self.validators[index])(request)
     }
 
+    fn sampler_chain(&self) -> PolicyDigest {
+        PolicyDigest::new([7; 32])
+    }
+
     fn samplers(&self) -> Vec<PolicyName> {
         self.samplers.clone()
     }
@@ -87,9 +91,9 @@ impl Policies for Fixed {
             hook: Hook::Sampler,
             name: "avoid-words".into(),
             file: "sampler/10-avoid-words.wasm".into(),
-            mode: "enforce".into(),
+            mode: Mode::Enforce,
             overridden: false,
-            state: "active".into(),
+            state: PolicyState::Active,
             serving: Some("ab12".into()),
             generation: Some(Generation(7)),
             error: None,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, Engine, Reuse};
-use camshaft_core::ids::{Generation, RequestId, SeqId, Token, WorkerId};
+use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
 use camshaft_core::message::{Command, Event, Start};
 use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
@@ -22,7 +22,7 @@ use camshaft_engine::{AdapterOptions, EngineOptions, KvLayout, KvType, LlamaEngi
 struct Native;
 
 impl SamplerHook for Native {
-    fn open(&self, _: Generation, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
         Ok(Box::new(StandardChain::new(request.params.clone())))
     }
 }
@@ -51,7 +51,7 @@ fn start(id: u64, prompt: &str, max_tokens: u32) -> Start {
         namespace: Namespace::Tenant("t".into()),
         session: None,
         priority: Priority::Normal,
-        generation: Generation(0),
+        sampler_chain: PolicyDigest::NATIVE,
         prompt: prompt.bytes().map(|byte| Token(u32::from(byte))).collect(),
         params: SamplingParams::greedy(),
         samplers: None,

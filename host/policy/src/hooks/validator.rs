@@ -1,14 +1,14 @@
 //! Validators: a fresh instance for each request and link, all in file order.
 use std::time::Instant;
 
-use camshaft_core::policy::{Fault, FaultKind, ValidateOutcome, ValidateRequest};
+use camshaft_core::policy::{Fault, FaultKind, Mode, ValidateOutcome, ValidateRequest};
 
 use crate::answers;
 use crate::bindings::validator as wit;
 use crate::loaded::{HookPre, Loaded};
 use crate::metrics::Outcome;
 use crate::registry::{Link, LoadedSet};
-use crate::sidecar::{Mode, OnFault};
+use crate::sidecar::OnFault;
 
 /// Bytes of an amendment.
 const PATCH_BYTES: usize = 1 << 20;

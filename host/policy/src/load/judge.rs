@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use camshaft_core::ids::{Generation, PolicyName};
-use camshaft_core::policy::Hook;
+use camshaft_core::policy::{Hook, Mode};
 
 use super::{Loader, Patience, Policy, SETTLE};
 use crate::error::PolicyError;
@@ -13,7 +13,7 @@ use crate::hooks::auth::Broken;
 use crate::identity::Identity;
 use crate::loaded::Loaded;
 use crate::metrics::Swap;
-use crate::sidecar::{Mode, OnFault, Sidecar};
+use crate::sidecar::{OnFault, Sidecar};
 
 /// A file that breaks off is given this long to be continued before it is said to be broken.
 const CONTINUE: Duration = Duration::from_secs(1);

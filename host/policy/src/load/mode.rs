@@ -1,9 +1,9 @@
 //! Modes that an operator chooses while the process runs, instead of those in the policies' files.
-use camshaft_core::policy::{Hook, ModeError, PolicyStatus};
+use camshaft_core::policy::{Hook, Mode, ModeError, PolicyStatus};
 
 use super::Loader;
 use crate::files::{Content, ContentKey, Place};
-use crate::sidecar::Mode;
+use crate::sidecar::check_mode;
 
 impl Loader {
     /// Runs a policy in another mode until its files change.
@@ -12,7 +12,7 @@ impl Loader {
     /// There is no such policy, its hook has no such mode, or what it was kept from shows that it cannot serve.
     pub(crate) fn set_mode(&mut self, hook: Hook, name: &str, mode: Mode) -> Result<PolicyStatus, ModeError> {
         let refused = |why: String| Err(ModeError::Refused(why));
-        if let Err(error) = mode.check(hook) {
+        if let Err(error) = check_mode(hook, mode) {
             return refused(error.to_string());
         }
         // What lies there now is what the choice is for.

@@ -2,12 +2,11 @@
 use std::path::PathBuf;
 
 use camshaft_core::ids::PolicyName;
-use camshaft_core::policy::Hook;
+use camshaft_core::policy::{Hook, Mode};
 
 use super::Loader;
 use crate::error::PolicyError;
 use crate::metrics::Swap;
-use crate::sidecar::Mode;
 
 impl Loader {
     /// Judges the policies in `dir` and serves them in one step, instead of those that serve now. Policies of the same

@@ -2,7 +2,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use camshaft_core::policy::Policies;
+use camshaft_core::policy::{Policies, PolicyState};
 use camshaft_policy::{PolicyConfig, PolicyHost};
 
 use crate::rig::{NEVER, component, put, rig};
@@ -46,7 +46,7 @@ fn compiled_code_is_kept_where_nobody_else_can_write() {
             allow_anonymous: false,
         };
         let host = PolicyHost::start(config, &prometheus::Registry::new()).unwrap();
-        assert_eq!(host.status()[0].state, "active");
+        assert_eq!(host.status()[0].state, PolicyState::Active);
     };
     start();
     assert_eq!(fs::metadata(&cache).unwrap().mode() & 0o777, 0o700);

@@ -1,6 +1,8 @@
 //! The standard policies through their hooks, and the native defaults where there is none.
 use camshaft_core::ids::{RequestId, Token, WorkerId};
-use camshaft_core::policy::{Action, AuthOutcome, FaultKind, Policies, SchedulerHook, ValidateOutcome};
+use camshaft_core::policy::{
+    Action, AuthOutcome, FaultKind, Mode, Policies, PolicyState, SchedulerHook, ValidateOutcome,
+};
 use camshaft_core::sampling::{LogitBias, Row, SamplingParams, StandardChain};
 use camshaft_policy::{PolicyConfig, PolicyHost};
 use sha2::{Digest, Sha256};
@@ -120,7 +122,7 @@ fn the_last_scheduler_in_file_order_is_in_force() {
     rig.put("scheduler/20-short.toml", "[policy]\nmode = \"off\"");
     assert!(rig.host.generation() > generation);
     assert_eq!(first(&rig), ("fcfs".to_owned(), dispatch(1)));
-    assert_eq!(rig.status("scheduler/20-short.wasm").state, "off");
+    assert_eq!(rig.status("scheduler/20-short.wasm").state, PolicyState::Off);
 }
 
 #[test]
@@ -233,5 +235,5 @@ fn monitored_policies_enforce_nothing_and_record_differences() {
     assert_eq!(rig.calls("validator", "limits", "monitor"), 0.0);
     assert!(matches!(rig.validate(&generation_request(101)), ValidateOutcome::Accept));
     assert_eq!(rig.calls("validator", "limits", "monitor"), 1.0);
-    assert_eq!(rig.status("auth/20-open.wasm").mode, "monitor");
+    assert_eq!(rig.status("auth/20-open.wasm").mode, Mode::Monitor);
 }

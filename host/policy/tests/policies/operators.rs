@@ -1,5 +1,5 @@
 //! What operators do beside putting files in place: another mode, another directory.
-use camshaft_core::policy::{AuthOutcome, Hook, ModeError, Policies, ValidateOutcome};
+use camshaft_core::policy::{AuthOutcome, Hook, Mode, ModeError, Policies, PolicyState, ValidateOutcome};
 
 use crate::rig::{NEVER, Rig, behave, caller, component, generation_request, put, rig};
 
@@ -21,26 +21,26 @@ fn refuses(rig: &Rig) -> bool {
 fn an_operators_mode_holds_until_the_files_change() {
     let rig = limits();
     assert!(refuses(&rig));
-    let set = |mode: &str| rig.host.set_mode(Hook::Validator, "limits", mode);
-    let status = set("monitor").unwrap();
-    assert_eq!((status.mode.as_str(), status.overridden, status.state.as_str()), ("monitor", true, "active"));
+    let set = |mode: Mode| rig.host.set_mode(Hook::Validator, "limits", mode);
+    let status = set(Mode::Monitor).unwrap();
+    assert_eq!((status.mode, status.overridden, status.state), (Mode::Monitor, true, PolicyState::Active));
     assert!(!refuses(&rig));
     assert_eq!(rig.calls("validator", "limits", "monitor"), 1.0, "it saw the request");
     rig.host.reload();
     assert!(!refuses(&rig), "looking again changes nothing");
-    let status = set("off").unwrap();
-    assert_eq!((status.mode.as_str(), status.state.as_str(), status.serving), ("off", "off", None));
+    let status = set(Mode::Off).unwrap();
+    assert_eq!((status.mode, status.state, status.serving), (Mode::Off, PolicyState::Off, None));
     assert_eq!(rig.host.current().validators(), 0);
-    assert_eq!(set("enforce").unwrap().state, "active");
+    assert_eq!(set(Mode::Enforce).unwrap().state, PolicyState::Active);
     assert!(refuses(&rig));
-    set("monitor").unwrap();
+    set(Mode::Monitor).unwrap();
     rig.put("validator/10-limits.wasm", "nonsense");
     let status = rig.status("validator/10-limits.wasm");
-    assert_eq!((status.mode.as_str(), status.overridden, status.state.as_str()), ("monitor", true, "rejected"));
+    assert_eq!((status.mode, status.overridden, status.state), (Mode::Monitor, true, PolicyState::Rejected));
     rig.put("validator/10-limits.wasm", component("plugins/validator-limits"));
     let status = rig.status("validator/10-limits.wasm");
-    assert_eq!((status.mode.as_str(), status.overridden, status.state.as_str()), ("monitor", true, "active"));
-    set("off").unwrap();
+    assert_eq!((status.mode, status.overridden, status.state), (Mode::Monitor, true, PolicyState::Active));
+    set(Mode::Off).unwrap();
     assert!(rig.status("validator/10-limits.wasm").overridden);
     rig.put("validator/10-limits.toml", "[settings]\nmax-tokens = 99");
     assert!(refuses(&rig), "new files decide for themselves");
@@ -54,19 +54,18 @@ fn a_mode_that_cannot_be_is_refused_and_changes_nothing() {
         ("validator/10-bad.wasm", &component("guests/misbehave-validator")),
         ("validator/10-bad.toml", format!("{}\n", behave("trap-at-start", "mode = \"off\"")).as_bytes()),
     ]);
-    let refused = |hook, name: &str, mode: &str| match rig.host.set_mode(hook, name, mode) {
+    let refused = |hook, name: &str, mode: Mode| match rig.host.set_mode(hook, name, mode) {
         Err(ModeError::Refused(why)) => why,
         other => panic!("{other:?}"),
     };
-    assert!(refused(Hook::Sampler, "x", "monitor").contains("monitor"));
-    assert!(refused(Hook::Sampler, "x", "Enforce").contains("enforce, monitor or off"));
-    assert_eq!(rig.status("sampler/10-x.wasm").state, "active");
+    assert!(refused(Hook::Sampler, "x", Mode::Monitor).contains("monitor"));
+    assert_eq!(rig.status("sampler/10-x.wasm").state, PolicyState::Active);
     // What is off is not even tried; now it is.
-    assert_eq!(rig.status("validator/10-bad.wasm").state, "off");
-    assert!(refused(Hook::Validator, "bad", "enforce").contains("traps at start"));
+    assert_eq!(rig.status("validator/10-bad.wasm").state, PolicyState::Off);
+    assert!(refused(Hook::Validator, "bad", Mode::Enforce).contains("traps at start"));
     let status = rig.status("validator/10-bad.wasm");
-    assert_eq!((status.state.as_str(), status.overridden, status.error), ("off", false, None));
-    let nobody = rig.host.set_mode(Hook::Auth, "x", "off");
+    assert_eq!((status.state, status.overridden, status.error), (PolicyState::Off, false, None));
+    let nobody = rig.host.set_mode(Hook::Auth, "x", Mode::Off);
     assert_eq!(nobody, Err(ModeError::NoPolicy { hook: Hook::Auth, name: "x".to_owned() }));
 }
 

@@ -1,5 +1,5 @@
 //! Files that are rejected: each with its own sentence, and what served goes on serving.
-use camshaft_core::policy::{AuthOutcome, Policies, ValidateOutcome};
+use camshaft_core::policy::{AuthOutcome, Policies, PolicyState, ValidateOutcome};
 use camshaft_policy::{check_dir, inspect};
 
 use crate::forged::forge;
@@ -19,14 +19,14 @@ fn check(bad: impl AsRef<[u8]>, sentence: &str) {
         let status = rig.status("auth/10-door.wasm");
         let error = status.error.unwrap_or_default();
         assert!(error.contains(sentence), "{error:?} does not say {sentence:?}");
-        assert_eq!((status.state.as_str(), &status.serving), ("rejected", &serving));
+        assert_eq!((status.state, &status.serving), (PolicyState::Rejected, &serving));
         assert_eq!(rig.generation(), generation, "nothing is published");
         assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)), "the old one serves");
         assert_eq!(rig.swaps("auth", "rejected"), 1.0, "one content is counted once");
     }
     rig.put("auth/10-door.wasm", good);
     let status = rig.status("auth/10-door.wasm");
-    assert_eq!((status.state.as_str(), status.error), ("active", None), "what was put back is no news");
+    assert_eq!((status.state, status.error), (PolicyState::Active, None), "what was put back is no news");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_pinned_digest_must_be_the_files() {
     let error = rig.error("auth/10-x.wasm");
     assert_eq!(error, format!("its SHA-256 is {digest}, but its settings file pins {}", "0".repeat(64)));
     rig.put("auth/10-x.toml", format!("[policy]\nsha256 = \"{digest}\""));
-    assert_eq!(rig.status("auth/10-x.wasm").state, "active");
+    assert_eq!(rig.status("auth/10-x.wasm").state, PolicyState::Active);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_new_bad_file_changes_nothing_while_running() {
     let rig = rig(&[]);
     rig.put("auth/10-new.wasm", "nonsense");
     assert!(!rig.host.current().has_auth());
-    assert_eq!((rig.status("auth/10-new.wasm").state.as_str(), rig.swaps("auth", "rejected")), ("rejected", 1.0));
+    assert_eq!((rig.status("auth/10-new.wasm").state, rig.swaps("auth", "rejected")), (PolicyState::Rejected, 1.0));
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn two_policies_of_one_hook_cannot_share_a_name() {
     let rig = rig(&[("auth/10-x.wasm", &good), ("auth/20-x.wasm", &good)]);
     assert_eq!(rig.error("auth/20-x.wasm"), "the name x is taken by 10-x.wasm");
     rig.remove("auth/10-x.wasm");
-    assert_eq!(rig.status("auth/20-x.wasm").state, "active");
+    assert_eq!(rig.status("auth/20-x.wasm").state, PolicyState::Active);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn checking_a_directory_reports_without_serving() {
     crate::rig::put(dir.path(), "auth/10-x.wasm", &component("guests/misbehave-auth"));
     crate::rig::put(dir.path(), "sampler/10-y.wasm", b"nonsense");
     let states: Vec<_> = check_dir(dir.path()).unwrap().into_iter().map(|s| (s.name, s.state)).collect();
-    assert_eq!(states, [("x".into(), "active".into()), ("y".into(), "rejected".into())]);
+    assert_eq!(states, [("x".to_owned(), PolicyState::Active), ("y".to_owned(), PolicyState::Rejected)]);
 }
 
 #[test]

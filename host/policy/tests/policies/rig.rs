@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use camshaft_core::ids::{Generation, RequestId, TenantId, Token, WorkerId};
+use camshaft_core::ids::{Generation, PolicyDigest, RequestId, TenantId, Token, WorkerId};
 use camshaft_core::policy::{
     Arrival, AuthOutcome, AuthRequest, Fault, FaultKind, Policies, PolicyStatus, Priority, SamplerHook,
     SamplingRequest, SchedulerEvent, SchedulingPoint, TokenSampler, ValidateOutcome, ValidateRequest, WorkerFacts,
@@ -85,6 +85,11 @@ impl Rig {
         self.host.current().generation()
     }
 
+    /// The sampler chain in force.
+    pub(crate) fn chain(&self) -> PolicyDigest {
+        self.host.current().sampler_chain()
+    }
+
     pub(crate) fn status(&self, file: &str) -> PolicyStatus {
         let path = self.path(file).display().to_string();
         let found = self.host.status().into_iter().find(|status| status.file == path);
@@ -120,7 +125,7 @@ impl Rig {
     }
 
     pub(crate) fn sampler(&self, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
-        SamplerHook::open(&*self.host, self.generation(), request)
+        SamplerHook::open(&*self.host, self.chain(), request)
     }
 
     /// Waits until the watcher has brought something about.

@@ -1,8 +1,8 @@
 //! Swaps: who gets which generation, and for how long it lives.
 use std::sync::Arc;
 
-use camshaft_core::ids::Generation;
-use camshaft_core::policy::{Policies, PolicySet, SamplerHook};
+use camshaft_core::ids::PolicyDigest;
+use camshaft_core::policy::{Policies, PolicySet, PolicyState, SamplerHook};
 
 use crate::rig::{behave, component, drawn, rig, row, sampling_request};
 
@@ -20,22 +20,22 @@ fn a_sequence_keeps_the_sampler_that_it_began_with() {
 }
 
 #[test]
-fn a_generation_is_found_while_somebody_uses_it_and_the_newest_otherwise() {
+fn a_chain_is_found_while_somebody_uses_it_and_the_newest_otherwise() {
     let rig = rig(&[("sampler/10-x.wasm", &component("guests/misbehave-sampler"))]);
     let nonsense = behave("nonsense", "on-fault = \"deny\"");
     rig.put("sampler/10-x.toml", &nonsense);
     let held = rig.host.current();
     rig.put("sampler/10-x.toml", behave("well", ""));
-    let denies = |generation| {
-        let mut sampler = SamplerHook::open(&*rig.host, generation, &sampling_request()).unwrap();
+    let denies = |chain| {
+        let mut sampler = SamplerHook::open(&*rig.host, chain, &sampling_request()).unwrap();
         drawn(&mut *sampler, &mut row()).is_err()
     };
-    let old = held.generation();
+    let old = held.sampler_chain();
     assert!(denies(old), "held, so a request of it starts under it");
-    assert!(!denies(rig.generation()));
+    assert!(!denies(rig.chain()));
     drop(held);
     assert!(!denies(old), "gone, so the newest serves");
-    assert!(!denies(Generation(999)));
+    assert!(!denies(PolicyDigest::new([9; 32])));
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn a_generation_is_freed_when_its_last_user_is_gone() {
     let rig = rig(&[("sampler/10-x.wasm", &component("plugins/sampler-standard"))]);
     let held: Arc<dyn PolicySet> = rig.host.current();
     let weak = Arc::downgrade(&held);
-    let sampler = SamplerHook::open(&*rig.host, held.generation(), &sampling_request()).unwrap();
+    let sampler = SamplerHook::open(&*rig.host, held.sampler_chain(), &sampling_request()).unwrap();
     rig.put("sampler/10-x.wasm", component("guests/misbehave-sampler"));
     assert_ne!(rig.generation(), held.generation());
     drop(held);
@@ -92,5 +92,37 @@ fn a_stopped_host_goes_on_answering() {
     rig.put("sampler/10-x.wasm", "nonsense");
     let mut sampler = rig.sampler(&sampling_request()).unwrap();
     assert!(drawn(&mut *sampler, &mut row()).is_ok());
-    assert_eq!(rig.status("sampler/10-x.wasm").state, "active", "nothing was looked at any more");
+    assert_eq!(rig.status("sampler/10-x.wasm").state, PolicyState::Active, "nothing was looked at any more");
+}
+
+#[test]
+fn a_chain_is_named_by_what_it_is_made_of() {
+    let (standard, avoid) = (component("plugins/sampler-standard"), component("plugins/sampler-avoid-words"));
+    let words = |word: &str| format!("[settings]\nwords = [\"{word}\"]");
+    let first = rig(&[("sampler/10-x.wasm", &standard)]);
+    let chain = first.chain();
+    assert_ne!(chain, PolicyDigest::NATIVE);
+    first.put("auth/10-x.wasm", component("guests/misbehave-auth"));
+    assert_eq!(first.chain(), chain, "other hooks have no part in it");
+    first.put("sampler/20-y.wasm", &avoid);
+    first.put("sampler/20-y.toml", words("blue"));
+    let both = first.chain();
+    assert_ne!(both, chain);
+    first.put("sampler/20-y.toml", words("red"));
+    assert_ne!(first.chain(), both, "settings count");
+    // Another process, another history, the same chain.
+    let second = rig(&[
+        ("sampler/10-x.wasm", &standard),
+        ("sampler/20-y.wasm", &avoid),
+        ("sampler/20-y.toml", words("blue").as_bytes()),
+    ]);
+    assert_eq!(second.chain(), both);
+    second.remove("sampler/20-y.wasm");
+    assert_eq!(second.chain(), chain);
+    let turned = rig(&[
+        ("sampler/20-x.wasm", &standard),
+        ("sampler/10-y.wasm", &avoid),
+        ("sampler/10-y.toml", words("blue").as_bytes()),
+    ]);
+    assert_ne!(turned.chain(), both, "order counts");
 }

@@ -4,13 +4,13 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
 
-use camshaft_core::policy::Policies;
+use camshaft_core::policy::{Mode, Policies, PolicyState};
 
 use crate::rig::{NEVER, Rig, behave, component, put, rig, rig_polling};
 
 fn active(rig: &Rig, file: &str) -> bool {
     let path = rig.path(file).display().to_string();
-    rig.host.status().iter().any(|status| status.file == path && status.state == "active")
+    rig.host.status().iter().any(|status| status.file == path && status.state == PolicyState::Active)
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn a_burst_of_rewrites_ends_on_the_last_content() {
         fs::write(rig.path("auth/10-x.toml"), behave(how, &format!("deadline = \"{}ms\"", 100 + i))).unwrap();
     }
     fs::write(rig.path("auth/10-x.toml"), "[policy]\nmode = \"monitor\"").unwrap();
-    rig.wait("the last content", |rig| rig.status("auth/10-x.wasm").mode == "monitor");
+    rig.wait("the last content", |rig| rig.status("auth/10-x.wasm").mode == Mode::Monitor);
     let published = rig.generation().0 - before.0;
     assert!((1..=10).contains(&published), "{published} generations for one burst");
     assert_eq!(rig.status("auth/10-x.wasm").error, None);
@@ -76,7 +76,7 @@ fn notices_that_a_file_is_deleted() {
 fn notices_edited_settings() {
     let rig = rig(&[("auth/10-x.wasm", &component("guests/misbehave-auth"))]);
     fs::write(rig.path("auth/10-x.toml"), "[policy]\nmode = \"off\"").unwrap();
-    rig.wait("the policy to be off", |rig| rig.status("auth/10-x.wasm").state == "off");
+    rig.wait("the policy to be off", |rig| rig.status("auth/10-x.wasm").state == PolicyState::Off);
     fs::remove_file(rig.path("auth/10-x.toml")).unwrap();
     rig.wait("the policy to be on again", |rig| active(rig, "auth/10-x.wasm"));
 }
