@@ -268,7 +268,22 @@ pub struct Arrival {
     pub max_tokens: u32,
     /// KV tokens that a worker must have free to admit it. Never more than an idle worker has.
     pub need: u32,
-    pub cached_tokens: u32,
+    /// Workers whose prefix cache probably holds a beginning of the prompt: an estimate of when the request arrived.
+    pub cached: Vec<CachedPrefix>,
+}
+
+/// Prompt tokens that a worker's prefix cache probably holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CachedPrefix {
+    pub worker: WorkerId,
+    pub tokens: u32,
+}
+
+impl Arrival {
+    /// Prompt tokens that a worker's prefix cache probably holds.
+    pub fn cached_on(&self, worker: WorkerId) -> u32 {
+        self.cached.iter().find(|cached| cached.worker == worker).map_or(0, |cached| cached.tokens)
+    }
 }
 
 /// Facts about a worker; the newest replace older ones.
@@ -277,13 +292,14 @@ pub struct WorkerFacts {
     pub worker: WorkerId,
     pub healthy: bool,
     pub free_sequences: u32,
+    /// Requests that the worker has, whether they run, wait for KV or are on their way to it.
     pub running_sequences: u32,
     pub kv_free: u32,
     pub kv_total: u32,
     /// Prompt tokens still to prefill.
     pub prefilling_tokens: u32,
     pub tokens_per_second: f32,
-    pub can_park: bool,
+    pub can_preempt: bool,
 }
 
 /// What a scheduler learns.
@@ -294,7 +310,7 @@ pub enum SchedulerEvent {
     Progressed { id: RequestId, prompt_tokens: u32, generated_tokens: u32 },
     Finished { id: RequestId, generated_tokens: u32 },
     Cancelled { id: RequestId },
-    Parked { id: RequestId },
+    Preempted { id: RequestId },
 }
 
 /// A scheduling point: what happened since the last one.
@@ -312,7 +328,7 @@ pub struct SchedulingPoint {
 /// What a scheduler wants done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    Park { id: RequestId },
+    Preempt { id: RequestId },
     Reject { id: RequestId, message: String },
     Dispatch { id: RequestId, worker: WorkerId },
     PrefillBudget { worker: WorkerId, tokens: u32 },

@@ -2,6 +2,7 @@
 //!
 //! The scheduler advises, the pool keeps correctness: every action is checked against the pool's own books before the
 //! first one is carried out. A scheduler that faults is replaced by the native one at once and tried again later.
+mod affinity;
 mod gate;
 
 use std::collections::{BTreeMap, HashMap};
@@ -9,11 +10,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use affinity::{Affinity, PromptBlocks};
 use gate::Gate;
 pub use gate::Watermarks;
 
 use crate::engine::EngineLimits;
-use crate::fcfs::Fcfs;
+use crate::fcfs::{Fcfs, aged_arrival};
 use crate::ids::{Generation, PolicyName, RequestId, WorkerId};
 use crate::message::{Command, Event, Start, WorkerError};
 use crate::policy::{
@@ -61,6 +63,7 @@ struct Entry {
     arrival: Arrival,
     /// Taken when it is dispatched.
     start: Option<Box<Start>>,
+    blocks: PromptBlocks,
     /// Order of arrival.
     place: u64,
 }
@@ -102,6 +105,7 @@ pub struct Pool {
     next_place: u64,
     gate: Gate,
     reservation: Reservation,
+    affinity: Affinity,
     workers: BTreeMap<WorkerId, WorkerAccount>,
     events: Vec<SchedulerEvent>,
     /// Worker facts that changed are a scheduling point too.
@@ -129,6 +133,7 @@ impl Pool {
             next_place: 0,
             gate: Gate::new(watermarks),
             reservation: Reservation::new(reserve),
+            affinity: Affinity::default(),
             workers: BTreeMap::new(),
             events: Vec::new(),
             changed: false,
@@ -150,7 +155,7 @@ impl Pool {
             kv_total: limits.kv_tokens,
             prefilling_tokens: 0,
             tokens_per_second: 0.0,
-            can_park: true,
+            can_preempt: true,
         };
         let account = WorkerAccount { facts, sequences: limits.sequences, running: 0, on_their_way: HashMap::new() };
         self.reservation.bound(limits.context_tokens.min(limits.kv_tokens));
@@ -184,6 +189,7 @@ impl Pool {
             return Err(QueueFull { waiting: self.waiting() });
         }
         let prompt_tokens = start.prompt.len() as u32;
+        let blocks = self.affinity.blocks(&start.namespace, &start.prompt);
         let arrival = Arrival {
             id: start.id,
             arrived,
@@ -194,10 +200,10 @@ impl Pool {
             prompt_tokens,
             max_tokens: start.max_tokens,
             need: self.reservation.need(prompt_tokens, start.max_tokens),
-            cached_tokens: 0,
+            cached: self.affinity.estimate(&blocks),
         };
         self.events.push(SchedulerEvent::Arrived(arrival.clone()));
-        let entry = Entry { stage: Stage::Waiting, arrival, start: Some(start), place: self.next_place };
+        let entry = Entry { stage: Stage::Waiting, arrival, start: Some(start), blocks, place: self.next_place };
         self.entries.insert(entry.arrival.id, entry);
         self.next_place += 1;
         Ok(())
@@ -216,7 +222,7 @@ impl Pool {
     /// Waiting generations in the order in which the native scheduler would serve them.
     pub fn queue(&self) -> Vec<&Arrival> {
         let mut waiting: Vec<&Entry> = self.entries.values().filter(|e| e.stage == Stage::Waiting).collect();
-        waiting.sort_unstable_by_key(|entry| (entry.arrival.priority, entry.place));
+        waiting.sort_unstable_by_key(|entry| (aged_arrival(&entry.arrival), entry.place));
         waiting.into_iter().map(|entry| &entry.arrival).collect()
     }
 
@@ -259,7 +265,8 @@ impl Pool {
     /// A worker says something (all but its deltas).
     pub fn worker_event(&mut self, worker: WorkerId, event: &Event) {
         match event {
-            Event::Started { id, .. } => {
+            Event::Started { id, cached_tokens } => {
+                self.affinity.started(*id, *cached_tokens);
                 if let Some(entry) = self.entries.get_mut(id) {
                     // A start that comes twice changes nothing.
                     let _ = entry.stage.start();
@@ -286,7 +293,7 @@ impl Pool {
                     account.on_their_way.remove(id);
                 }
             }
-            Event::Parked { id } => self.events.push(SchedulerEvent::Parked { id: *id }),
+            Event::Parked { id } => self.events.push(SchedulerEvent::Preempted { id: *id }),
             Event::Queued { .. } | Event::Delta { .. } => {}
         }
     }
@@ -294,6 +301,7 @@ impl Pool {
     fn finish(&mut self, id: RequestId, generated_tokens: u32) {
         let Some(worker) = self.entries.get(&id).and_then(|entry| entry.stage.worker()) else { return };
         self.entries.remove(&id);
+        self.affinity.ended(id);
         self.events.push(SchedulerEvent::Finished { id, generated_tokens });
         if let Some(account) = self.workers.get_mut(&worker) {
             account.on_their_way.remove(&id);
@@ -306,6 +314,7 @@ impl Pool {
         let lost: Vec<RequestId> =
             self.entries.values().filter(|e| e.stage.worker() == Some(worker)).map(|e| e.arrival.id).collect();
         lost.iter().for_each(|&id| self.finish(id, 0));
+        self.affinity.lost(worker);
         if let Some(account) = self.workers.get_mut(&worker) {
             account.facts.healthy = false;
         }
@@ -421,10 +430,10 @@ impl Pool {
         let mut chosen = std::collections::HashSet::new();
         for action in actions {
             match action {
-                Action::Park { id } => {
+                Action::Preempt { id } => {
                     let on_worker = self.entries.get(id).is_some_and(|entry| entry.stage.worker().is_some());
                     if !on_worker {
-                        return Some(format!("parks request {id}, which does not run"));
+                        return Some(format!("preempts request {id}, which does not run"));
                     }
                 }
                 Action::PrefillBudget { worker, .. } if !workers.contains_key(worker) => {
@@ -487,7 +496,7 @@ impl Pool {
 
     fn carry_out(&mut self, action: Action, out: &mut Vec<Output>) {
         match action {
-            Action::Park { id } => {
+            Action::Preempt { id } => {
                 if let Some(worker) = self.entries.get(&id).and_then(|entry| entry.stage.worker()) {
                     out.push(Output::Send { worker, command: Command::Park { id } });
                 }
@@ -508,6 +517,7 @@ impl Pool {
                 let need = entry.arrival.need;
                 account.on_their_way.insert(id, need);
                 account.running += 1;
+                self.affinity.dispatched(id, worker, &entry.blocks);
                 self.events.push(SchedulerEvent::Dispatched { id, worker });
                 let waited = self.now.saturating_sub(entry.arrival.arrived);
                 self.gate.leave(&entry.arrival.tenant);

@@ -1,3 +1,6 @@
+#[path = "pool_tests/placement.rs"]
+mod placement;
+
 use std::sync::Mutex;
 
 use proptest::prelude::*;
@@ -68,7 +71,7 @@ fn arrival(id: u64, now: Duration) -> Arrival {
         prompt_tokens: 10,
         max_tokens: 30,
         need: 40,
-        cached_tokens: 0,
+        cached: Vec::new(),
     }
 }
 
@@ -300,7 +303,7 @@ fn refuses_actions_that_break_the_books_and_falls_back_to_native_at_once() {
         (vec![dispatch(1, 7)], "worker 7"),
         (vec![dispatch(1, 0), dispatch(1, 0)], "twice"),
         (vec![dispatch(1, 0), dispatch(2, 0), dispatch(3, 0)], "full"),
-        (vec![Action::Park { id: RequestId(1) }], "parks"),
+        (vec![Action::Preempt { id: RequestId(1) }], "preempts"),
         (vec![Action::PrefillBudget { worker: WorkerId(3), tokens: 1 }], "budget"),
     ];
     for (actions, reason) in cases {

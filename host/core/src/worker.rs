@@ -134,7 +134,7 @@ impl Worker {
             kv_total: self.kv.total_tokens(),
             prefilling_tokens: self.sequences.iter().chain(&self.waiting).map(Sequence::prefill_left).sum(),
             tokens_per_second: self.rate.per_second(),
-            can_park: true,
+            can_preempt: true,
         }
     }
 

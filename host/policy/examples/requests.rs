@@ -122,7 +122,7 @@ fn arrival(id: u64) -> SchedulerEvent {
         prompt_tokens: 100,
         max_tokens: 100,
         need: 200,
-        cached_tokens: 0,
+        cached: Vec::new(),
     })
 }
 
@@ -136,7 +136,7 @@ fn point(ms: u64, events: Vec<SchedulerEvent>) -> SchedulingPoint {
         kv_total: 8192,
         prefilling_tokens: 0,
         tokens_per_second: 100.0,
-        can_park: false,
+        can_preempt: false,
     };
     SchedulingPoint { now: Duration::from_millis(ms), replay: ms == 0, events, workers: vec![worker] }
 }

@@ -3,8 +3,8 @@
 //!
 //! Each tenant has a counter of the service that it got: input and output tokens at their prices, divided by its weight.
 //! The tenant with the lowest counter goes next, within it the first priority class, then the earliest arrival. A tenant
-//! that comes back from having nothing to do is lifted to the lowest counter of those who have, so that it cannot save
-//! up service. While the next in line has no room, everybody waits.
+//! that was idle is lifted to the lowest counter of the active ones, so that it cannot save up service. Requests go to the
+//! worker with the fewest active sequences; while the next in line fits no worker, all others wait behind it.
 //!
 //! Between two tenants that always have requests waiting, the service differs by at most `2 max(p L, q M)` over any
 //! span of time: `L` the longest prompt, `M` the tokens that run at once, `p` and `q` the prices (theorem 4.4 there),
@@ -22,7 +22,7 @@
 mod counters;
 mod tenants;
 
-use camshaft_plugin::scheduler::{Actions, Point, Policy, Room};
+use camshaft_plugin::scheduler::{Actions, Capacity, Point, Policy};
 use serde::Deserialize;
 
 pub use tenants::{Prices, Tenants};
@@ -64,9 +64,9 @@ impl Policy for FairShares {
     fn schedule(&mut self, point: &Point) -> Actions {
         self.tenants.apply(point);
         let mut actions = Actions::none();
-        let mut room = Room::of(&point.workers);
-        while let Some(request) = self.tenants.next().filter(|_| !room.is_full()) {
-            let Some(worker) = room.take(request) else { break };
+        let mut capacity = Capacity::of(&point.workers);
+        while let Some(request) = self.tenants.next().filter(|_| !capacity.is_exhausted()) {
+            let Some(worker) = capacity.place(request) else { break };
             let id = request.id;
             self.tenants.serve(id);
             actions.dispatch(id, worker);

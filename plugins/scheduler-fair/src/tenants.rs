@@ -56,7 +56,7 @@ impl Tenants {
         if point.replay {
             *self = Self::new(self.prices);
         }
-        for arrival in point.arrived.iter() {
+        for arrival in point.arrivals() {
             let tenant = point.tenants.get(arrival.tenant as usize).map_or("", String::as_str);
             self.arrive(arrival, tenant, point.replay);
         }
@@ -137,9 +137,9 @@ impl Tenants {
             }
             self.active.insert((tenant.counter.to_bits(), name.to_owned()));
         }
-        tenant.line.insert((arrival.class(), arrival.arrived_ms, arrival.id));
-        let request = Request { arrival, tenant: name.to_owned(), running: false, charged: Some(0) };
-        self.requests.insert(arrival.id, request);
+        let id = arrival.id;
+        tenant.line.insert((arrival.class(), arrival.arrived_ms, id));
+        self.requests.insert(id, Request { arrival, tenant: name.to_owned(), running: false, charged: Some(0) });
     }
 
     fn charge_output(&mut self, id: u64, generated: u32) {

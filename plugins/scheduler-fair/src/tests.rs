@@ -1,6 +1,5 @@
 //! The policy at scheduling points, and in long runs.
-use camshaft_plugin::Priority;
-use camshaft_plugin::scheduler::{Arrival, Worker};
+use camshaft_plugin::scheduler::{Arrival, testing};
 use proptest::prelude::*;
 
 use super::*;
@@ -11,34 +10,12 @@ fn policy() -> FairShares {
 
 /// Tenants are numbered and named by their letter.
 fn arrival(id: u64, tenant: u32, prompt_tokens: u32) -> Arrival {
-    Arrival {
-        id,
-        arrived_ms: id,
-        tenant,
-        priority: Priority::Normal,
-        weight: 1.0,
-        deadline_ms: 0,
-        prompt_tokens,
-        max_tokens: 50,
-        cached_tokens: 0,
-    }
+    Arrival { tenant, prompt_tokens, ..testing::arrival(id) }
 }
 
 fn point(arrivals: &[Arrival], free_sequences: u32) -> Point {
-    let mut point = Point::at(0);
+    let mut point = testing::point(arrivals, &[testing::worker(0, free_sequences, 1_000_000)]);
     point.tenants = ["a", "b", "c"].map(str::to_owned).to_vec();
-    arrivals.iter().for_each(|arrival| point.arrived.push(*arrival));
-    point.workers.push(Worker {
-        id: 0,
-        healthy: true,
-        free_sequences,
-        running_sequences: 1,
-        kv_free: 1_000_000,
-        kv_total: 1_000_000,
-        prefilling_tokens: 0,
-        tokens_per_second: 0.0,
-        can_park: true,
-    });
     point
 }
 
@@ -126,6 +103,16 @@ fn refuses_prices_that_are_none() {
     }
 }
 
+#[test]
+fn spreads_load_over_workers_and_follows_their_health() {
+    testing::check_placement(policy);
+}
+
+#[test]
+fn keeps_the_books_under_any_load_and_serves_everybody() {
+    (0..50).for_each(|seed| testing::check_load(seed, policy));
+}
+
 /// A server of `SLOTS` sequences that generates a token of each in a tick and reports every 32.
 const SLOTS: usize = 6;
 const LONGEST_PROMPT: u32 = 200;
@@ -152,17 +139,19 @@ proptest! {
         let mut waiting = [0usize; 2];
         let mut running: Vec<(u64, u32, u32)> = Vec::new();
         let mut service = [0.0f64; 2];
+        let mut arrivals = Vec::new();
         let mut events = point(&[], 0);
         let bound = 2.0 * (f64::from(LONGEST_PROMPT)).max(2.0 * (SLOTS as f64) * f64::from(LONGEST_OUTPUT + LONGEST_PROMPT))
             + (SLOTS * 32 * 2) as f64;
         for _ in 0..400 {
             while waiting[0] < 20 || waiting[1] < 20 {
                 let (arrival, _) = request(next);
-                events.arrived.push(arrival);
+                arrivals.push(arrival);
                 waiting[(next % 2) as usize] += 1;
                 next += 1;
             }
-            events.workers.free_sequences[0] = (SLOTS - running.len()) as u32;
+            let arrived = point(&std::mem::take(&mut arrivals), (SLOTS - running.len()) as u32);
+            (events.arrived, events.workers) = (arrived.arrived, arrived.workers);
             for id in policy.schedule(&events).dispatch_ids {
                 let (arrival, output) = request(id);
                 running.push((id, 0, output));

@@ -1,17 +1,17 @@
 //! Scheduler policy: first come, first served.
 //!
-//! Requests go in the order of their arrival to the first worker with a free sequence and enough KV cache for prompt
-//! and output. While the first in line has no room, everybody waits, so that
+//! Requests are dispatched in the order of their arrival, each to the worker with the fewest active sequences among those
+//! with a free sequence and enough free KV. While the first in line fits no worker, all others wait behind it, so that
 //! small requests never starve a large one.
 //!
 //! | setting | |
 //! |---|---|
 //! | `priority-classes` | `true` (default): the order is kept within each priority class, and the first class with work goes first. `false`: one line for all |
-//! | `ageing` | a request that has waited for so long counts as one of the next higher class: `"30s"` (default), milliseconds as a number |
+//! | `ageing` | a request that has waited this long counts as one of the next higher class: `"30s"` (default), or milliseconds as a number |
 #![forbid(unsafe_code)]
 
 use camshaft_plugin::Span;
-use camshaft_plugin::scheduler::{Actions, Arrival, Book, Point, Policy, Room};
+use camshaft_plugin::scheduler::{Actions, Arrival, Book, Capacity, Point, Policy};
 use serde::Deserialize;
 
 /// `[settings]`.
@@ -31,8 +31,8 @@ impl Default for Settings {
 /// The policy.
 #[derive(Debug)]
 pub struct FirstComeFirstServed {
-    /// Keyed by the arrival, which lies later for each class: a request overtakes those of higher classes that came
-    /// longer after it than it ages.
+    /// Keyed by the time of arrival, plus the ageing for each class below the first: a request overtakes those of higher
+    /// classes that arrived later than it takes to age.
     book: Book<u64>,
 }
 
@@ -49,9 +49,9 @@ impl Policy for FirstComeFirstServed {
     fn schedule(&mut self, point: &Point) -> Actions {
         self.book.apply(point);
         let mut actions = Actions::none();
-        let mut room = Room::of(&point.workers);
-        while let Some(request) = self.book.first().filter(|_| !room.is_full()) {
-            let Some(worker) = room.take(request) else { break };
+        let mut capacity = Capacity::of(&point.workers);
+        while let Some(request) = self.book.first().filter(|_| !capacity.is_exhausted()) {
+            let Some(worker) = capacity.place(request) else { break };
             let id = request.id;
             self.book.leave(id);
             actions.dispatch(id, worker);

@@ -1,4 +1,5 @@
 //! The policy at scheduling points.
+use camshaft_plugin::scheduler::testing::{check_load, check_placement, dispatched, point, sized, worker};
 use camshaft_plugin::scheduler::{Priority, Worker};
 
 use super::*;
@@ -8,42 +9,7 @@ fn policy(settings: &str) -> FirstComeFirstServed {
 }
 
 fn arrival(id: u64, arrived_ms: u64, tokens: u32) -> Arrival {
-    Arrival {
-        id,
-        arrived_ms,
-        tenant: 0,
-        priority: Priority::Normal,
-        weight: 1.0,
-        deadline_ms: 0,
-        prompt_tokens: tokens / 2,
-        max_tokens: tokens - tokens / 2,
-        cached_tokens: 0,
-    }
-}
-
-fn worker(id: u32, free_sequences: u32, kv_free: u32) -> Worker {
-    Worker {
-        id,
-        healthy: true,
-        free_sequences,
-        running_sequences: 1,
-        kv_free,
-        kv_total: 1000,
-        prefilling_tokens: 0,
-        tokens_per_second: 0.0,
-        can_park: false,
-    }
-}
-
-fn point(arrivals: &[Arrival], workers: &[Worker]) -> Point {
-    let mut point = Point::at(1000);
-    arrivals.iter().for_each(|arrival| point.arrived.push(*arrival));
-    workers.iter().for_each(|worker| point.workers.push(*worker));
-    point
-}
-
-fn dispatched(actions: &Actions) -> Vec<(u64, u32)> {
-    actions.dispatch_ids.iter().copied().zip(actions.dispatch_workers.iter().copied()).collect()
+    Arrival { arrived_ms, ..sized(id, tokens) }
 }
 
 #[test]
@@ -54,27 +20,28 @@ fn dispatches_in_the_order_of_arrival() {
 }
 
 #[test]
-fn fills_the_first_worker_with_room_and_goes_on_to_the_next() {
-    let arrivals = [arrival(1, 1, 60), arrival(2, 2, 60), arrival(3, 3, 60)];
-    let sick = Worker { healthy: false, ..worker(0, 9, 1000) };
-    let actions = policy("{}").schedule(&point(&arrivals, &[sick, worker(1, 1, 100), worker(2, 9, 100)]));
-    assert_eq!(dispatched(&actions), [(1, 1), (2, 2)]);
+fn goes_to_the_worker_with_the_fewest_sequences_then_the_most_free_kv() {
+    let arrivals = [arrival(1, 1, 60), arrival(2, 2, 60), arrival(3, 3, 60), arrival(4, 4, 60)];
+    let sick = Worker { healthy: false, running_sequences: 0, ..worker(0, 9, 1000) };
+    let busy = Worker { running_sequences: 2, ..worker(1, 9, 1000) };
+    let actions = policy("{}").schedule(&point(&arrivals, &[sick, busy, worker(2, 9, 100), worker(3, 9, 200)]));
+    assert_eq!(dispatched(&actions), [(1, 3), (2, 2), (3, 1), (4, 3)]);
 }
 
 #[test]
-fn lets_everybody_wait_while_the_first_in_line_has_no_room() {
+fn lets_all_others_wait_while_the_first_in_line_fits_no_worker() {
     let arrivals = [arrival(1, 1, 500), arrival(2, 2, 10)];
-    let actions = policy("{}").schedule(&point(&arrivals, &[worker(1, 9, 499)]));
-    assert_eq!(dispatched(&actions), []);
+    let mut policy = policy("{}");
+    assert_eq!(dispatched(&policy.schedule(&point(&arrivals, &[worker(1, 9, 499)]))), []);
+    assert_eq!(dispatched(&policy.schedule(&point(&[], &[worker(1, 9, 510)]))), [(1, 1), (2, 1)]);
 }
 
 #[test]
-fn gives_a_request_larger_than_the_cache_to_an_idle_worker() {
-    let mut policy = policy("{}");
-    let actions = policy.schedule(&point(&[arrival(1, 1, 5000)], &[worker(1, 9, 1000)]));
-    assert_eq!(dispatched(&actions), []);
-    let idle = Worker { running_sequences: 0, ..worker(1, 9, 900) };
-    assert_eq!(dispatched(&policy.schedule(&point(&[], &[idle]))), [(1, 1)]);
+fn asks_for_what_the_host_checks_and_not_for_all_that_may_be_generated() {
+    let reserved = Arrival { max_tokens: 4000, need: 60, ..arrival(1, 1, 60) };
+    assert_eq!(dispatched(&policy("{}").schedule(&point(&[reserved], &[worker(1, 9, 60)]))), [(1, 1)]);
+    let over = Arrival { max_tokens: 1, need: 61, ..arrival(1, 1, 60) };
+    assert_eq!(dispatched(&policy("{}").schedule(&point(&[over], &[worker(1, 9, 60)]))), []);
 }
 
 #[test]
@@ -100,18 +67,18 @@ fn forgets_cancelled_requests_and_never_dispatches_one_twice() {
 }
 
 #[test]
-fn regression_a_parked_request_is_left_to_its_worker() {
+fn regression_a_preempted_request_is_left_to_its_worker() {
     let mut policy = policy("{}");
     policy.schedule(&point(&[arrival(1, 1, 10), arrival(2, 2, 10)], &[worker(1, 1, 90)]));
     let mut next = point(&[], &[worker(1, 1, 90)]);
-    next.parked_ids.push(1);
+    next.preempted_ids.push(1);
     assert_eq!(dispatched(&policy.schedule(&next)), [(2, 1)]);
 }
 
 #[test]
 fn a_low_request_is_overtaken_until_it_has_aged_and_not_longer() {
-    let low = Arrival { priority: Priority::Low, ..arrival(1, 0, 10) };
     for (arrived_ms, first) in [(1, 2), (19_999, 2), (20_001, 1)] {
+        let low = Arrival { priority: Priority::Low, ..arrival(1, 0, 10) };
         let high = Arrival { priority: Priority::High, ..arrival(2, arrived_ms, 10) };
         let actions = policy(r#"{"ageing": "10s"}"#).schedule(&point(&[low, high], &[worker(1, 1, 1000)]));
         assert_eq!(dispatched(&actions), [(first, 1)], "high after {arrived_ms} ms");
@@ -141,4 +108,14 @@ fn the_book_holds_no_more_than_what_lives() {
         policy.schedule(&point);
         assert!(policy.book.live() <= 2 && policy.book.waiting() == 0);
     }
+}
+
+#[test]
+fn spreads_load_over_workers_and_follows_their_health() {
+    check_placement(|| policy("{}"));
+}
+
+#[test]
+fn keeps_the_books_under_any_load_and_serves_everybody() {
+    (0..50).for_each(|seed| check_load(seed, || policy("{}")));
 }

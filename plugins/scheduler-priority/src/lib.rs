@@ -1,16 +1,16 @@
 //! Scheduler policy: strict priority classes.
 //!
-//! The first class with work goes first, within a class the earliest arrival. Some sequences of each worker can be kept
-//! for the high class, so that it finds room when everything else is taken. While the next in line has no room,
-//! everybody waits.
+//! The first class with work goes first, within a class the earliest arrival, each to the worker with the fewest active
+//! sequences. Some sequences of each worker can be reserved for the high class, so that it is served when everything
+//! else is taken. While the next in line fits no worker, all others wait behind it.
 //!
 //! | setting | |
 //! |---|---|
-//! | `ageing` | a request that has waited for so long counts as one of the next higher class, so that no class starves: `"60s"` (default), milliseconds as a number |
-//! | `reserved-for-high` | sequences of each worker that only high requests may take. Default 0 |
+//! | `ageing` | a request that has waited this long counts as one of the next higher class, so that no class starves: `"60s"` (default), or milliseconds as a number |
+//! | `reserved-for-high` | sequences of each worker that only high requests may take, at most all but one. Default 0 |
 #![forbid(unsafe_code)]
 
-use camshaft_plugin::scheduler::{Actions, Arrival, Book, Point, Policy, Room};
+use camshaft_plugin::scheduler::{Actions, Arrival, Book, Capacity, Point, Policy};
 use camshaft_plugin::{Priority, Span};
 use serde::Deserialize;
 
@@ -32,7 +32,7 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct StrictClasses {
     reserved_for_high: u32,
-    /// Keyed by the arrival, which lies later for each class.
+    /// Keyed by the time of arrival, plus the ageing for each class below the first.
     book: Book<u64>,
 }
 
@@ -53,10 +53,10 @@ impl Policy for StrictClasses {
     fn schedule(&mut self, point: &Point) -> Actions {
         self.book.apply(point);
         let mut actions = Actions::none();
-        let mut room = Room::of(&point.workers);
-        while let Some(request) = self.book.first().filter(|_| !room.is_full()) {
+        let mut capacity = Capacity::of(&point.workers);
+        while let Some(request) = self.book.first().filter(|_| !capacity.is_exhausted()) {
             let reserved = if request.priority == Priority::High { 0 } else { self.reserved_for_high };
-            let Some(worker) = room.take_leaving(request, reserved) else { break };
+            let Some(worker) = capacity.place_reserving(request, reserved) else { break };
             let id = request.id;
             self.book.leave(id);
             actions.dispatch(id, worker);

@@ -1,5 +1,5 @@
 //! The policy at scheduling points.
-use camshaft_plugin::scheduler::Worker;
+use camshaft_plugin::scheduler::{Worker, testing};
 
 use super::*;
 
@@ -8,34 +8,11 @@ fn policy(settings: &str) -> StrictClasses {
 }
 
 fn arrival(id: u64, arrived_ms: u64, priority: Priority) -> Arrival {
-    Arrival {
-        id,
-        arrived_ms,
-        tenant: 0,
-        priority,
-        weight: 1.0,
-        deadline_ms: 0,
-        prompt_tokens: 5,
-        max_tokens: 5,
-        cached_tokens: 0,
-    }
+    Arrival { arrived_ms, priority, ..testing::arrival(id) }
 }
 
 fn point(arrivals: &[Arrival], free_sequences: u32) -> Point {
-    let mut point = Point::at(100_000);
-    arrivals.iter().for_each(|arrival| point.arrived.push(*arrival));
-    point.workers.push(Worker {
-        id: 0,
-        healthy: true,
-        free_sequences,
-        running_sequences: 1,
-        kv_free: 1000,
-        kv_total: 1000,
-        prefilling_tokens: 0,
-        tokens_per_second: 0.0,
-        can_park: true,
-    });
-    point
+    Point { now_ms: 100_000, ..testing::point(arrivals, &[testing::worker(0, free_sequences, 1000)]) }
 }
 
 #[test]
@@ -47,9 +24,8 @@ fn the_first_class_with_work_goes_first_and_within_it_who_came_first() {
 
 #[test]
 fn a_low_request_counts_as_high_after_two_spans_and_not_before() {
-    let low = arrival(1, 0, Priority::Low);
     for (arrived_ms, first) in [(19_999, 2), (20_001, 1)] {
-        let arrivals = [low, arrival(2, arrived_ms, Priority::High)];
+        let arrivals = [arrival(1, 0, Priority::Low), arrival(2, arrived_ms, Priority::High)];
         assert_eq!(policy(r#"{"ageing": "10s"}"#).schedule(&point(&arrivals, 1)).dispatch_ids, [first]);
     }
 }
@@ -68,4 +44,24 @@ fn the_reserve_is_for_high_requests_only_up_to_its_bound() {
 fn refuses_to_age_in_no_time() {
     let settings = serde_json::from_str(r#"{"ageing": 0}"#).unwrap();
     assert!(StrictClasses::new(settings).unwrap_err().contains("ageing"));
+}
+
+#[test]
+fn regression_a_reserve_of_all_sequences_leaves_one_for_everybody() {
+    let mut policy = policy(r#"{"reserved-for-high": 9}"#);
+    let idle = Worker { running_sequences: 0, ..testing::worker(0, 4, 1000) };
+    let normal = [1, 2].map(|id| arrival(id, id, Priority::Normal));
+    assert_eq!(policy.schedule(&testing::point(&normal, &[idle])).dispatch_ids, [1]);
+}
+
+#[test]
+fn spreads_load_over_workers_and_follows_their_health() {
+    testing::check_placement(|| policy("{}"));
+}
+
+#[test]
+fn keeps_the_books_under_any_load_and_serves_everybody() {
+    for settings in ["{}", r#"{"reserved-for-high": 1}"#, r#"{"reserved-for-high": 9}"#] {
+        (0..50).for_each(|seed| testing::check_load(seed, || policy(settings)));
+    }
 }

@@ -1,8 +1,9 @@
 //! Scheduler policy: the shortest request first.
 //!
-//! Short is what has few prompt tokens and asks for few output tokens; of equals, the earlier one goes first. A request
-//! that has waited longer than `max-wait` goes before all others, in the order of arrival, so that long ones are not
-//! starved. While the next in line has no room on any worker, everybody waits.
+//! Short is what asks for few output tokens and has few prompt tokens to compute (those that a prefix cache probably holds
+//! do not count); of equals, the earlier one goes first. A request that has waited longer than `max-wait` goes before all
+//! others, in the order of arrival, so that long ones are not starved. Requests go to the worker with the fewest active
+//! sequences; while the next in line fits no worker, all others wait behind it.
 //!
 //! | setting | |
 //! |---|---|
@@ -11,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use camshaft_plugin::Span;
-use camshaft_plugin::scheduler::{Actions, Arrival, Book, Point, Policy, Room};
+use camshaft_plugin::scheduler::{Actions, Arrival, Book, Capacity, Point, Policy};
 use serde::Deserialize;
 
 /// `[settings]`.
@@ -32,12 +33,12 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct ShortestFirst {
     max_wait_ms: u64,
-    /// Keyed by class, tokens and arrival.
+    /// Keyed by class, tokens to compute and arrival.
     book: Book<(u8, u32, u64)>,
 }
 
 impl ShortestFirst {
-    /// The request that is served next.
+    /// The request that is dispatched next.
     fn next(&self, now_ms: u64) -> Option<&Arrival> {
         let overdue = |request: &&Arrival| now_ms.saturating_sub(request.arrived_ms) > self.max_wait_ms;
         self.book.oldest().filter(overdue).or_else(|| self.book.first())
@@ -50,24 +51,30 @@ impl Policy for ShortestFirst {
     type Settings = Settings;
 
     fn new(settings: Settings) -> Result<Self, String> {
-        let by_class: fn(&Arrival) -> (u8, u32, u64) = |r| (r.class(), r.kv_tokens(), r.arrived_ms);
-        let one_line: fn(&Arrival) -> (u8, u32, u64) = |r| (0, r.kv_tokens(), r.arrived_ms);
-        let book = Book::new(if settings.priority_classes { by_class } else { one_line });
+        let book = Book::new(move |request: &Arrival| {
+            let class = if settings.priority_classes { request.class() } else { 0 };
+            (class, tokens_to_compute(request), request.arrived_ms)
+        });
         Ok(Self { max_wait_ms: settings.max_wait.ms, book })
     }
 
     fn schedule(&mut self, point: &Point) -> Actions {
         self.book.apply(point);
         let mut actions = Actions::none();
-        let mut room = Room::of(&point.workers);
-        while let Some(request) = self.next(point.now_ms).filter(|_| !room.is_full()) {
-            let Some(worker) = room.take(request) else { break };
+        let mut capacity = Capacity::of(&point.workers);
+        while let Some(request) = self.next(point.now_ms).filter(|_| !capacity.is_exhausted()) {
+            let Some(worker) = capacity.place(request) else { break };
             let id = request.id;
             self.book.leave(id);
             actions.dispatch(id, worker);
         }
         actions
     }
+}
+
+/// What is left of the prompt where most of it is cached, and the most that the request may generate.
+fn tokens_to_compute(request: &Arrival) -> u32 {
+    request.prompt_tokens.saturating_sub(request.cached_tokens()).saturating_add(request.max_tokens)
 }
 
 camshaft_plugin::export_scheduler!(ShortestFirst);

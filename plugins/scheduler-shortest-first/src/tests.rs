@@ -1,5 +1,6 @@
 //! The policy at scheduling points.
-use camshaft_plugin::scheduler::{Priority, Worker};
+use camshaft_plugin::scheduler::{CachedPrefix, Priority};
+use camshaft_plugin::scheduler::testing::{check_load, check_placement, dispatched, point, sized, worker};
 
 use super::*;
 
@@ -8,42 +9,7 @@ fn policy(settings: &str) -> ShortestFirst {
 }
 
 fn arrival(id: u64, arrived_ms: u64, tokens: u32) -> Arrival {
-    Arrival {
-        id,
-        arrived_ms,
-        tenant: 0,
-        priority: Priority::Normal,
-        weight: 1.0,
-        deadline_ms: 0,
-        prompt_tokens: tokens / 2,
-        max_tokens: tokens - tokens / 2,
-        cached_tokens: 0,
-    }
-}
-
-fn worker(id: u32, free_sequences: u32, kv_free: u32) -> Worker {
-    Worker {
-        id,
-        healthy: true,
-        free_sequences,
-        running_sequences: 1,
-        kv_free,
-        kv_total: 1000,
-        prefilling_tokens: 0,
-        tokens_per_second: 0.0,
-        can_park: false,
-    }
-}
-
-fn point(arrivals: &[Arrival], workers: &[Worker]) -> Point {
-    let mut point = Point::at(1000);
-    arrivals.iter().for_each(|arrival| point.arrived.push(*arrival));
-    workers.iter().for_each(|worker| point.workers.push(*worker));
-    point
-}
-
-fn dispatched(actions: &Actions) -> Vec<(u64, u32)> {
-    actions.dispatch_ids.iter().copied().zip(actions.dispatch_workers.iter().copied()).collect()
+    Arrival { arrived_ms, ..sized(id, tokens) }
 }
 
 #[test]
@@ -51,6 +17,14 @@ fn dispatches_the_shortest_first_and_equals_by_arrival() {
     let arrivals = [arrival(1, 1, 30), arrival(2, 2, 10), arrival(3, 4, 20), arrival(4, 3, 20)];
     let actions = policy("{}").schedule(&point(&arrivals, &[worker(1, 9, 1000)]));
     assert_eq!(dispatched(&actions), [(2, 1), (4, 1), (3, 1), (1, 1)]);
+}
+
+#[test]
+fn what_a_prefix_cache_probably_holds_does_not_count() {
+    let cached = vec![CachedPrefix { worker: 1, tokens: 32 }];
+    let known = Arrival { cached, prompt_tokens: 40, max_tokens: 5, need: 45, ..arrival(2, 2, 0) };
+    let actions = policy("{}").schedule(&point(&[arrival(1, 1, 20), known], &[worker(1, 9, 1000)]));
+    assert_eq!(dispatched(&actions), [(2, 1), (1, 1)]);
 }
 
 #[test]
@@ -62,7 +36,7 @@ fn serves_by_arrival_what_has_waited_too_long() {
 }
 
 #[test]
-fn lets_no_short_request_overtake_an_overdue_one_without_room() {
+fn lets_no_short_request_overtake_an_overdue_one_that_fits_nowhere() {
     let arrivals = [arrival(1, 0, 900), arrival(2, 999, 5)];
     let mut policy = policy(r#"{"max-wait": 500}"#);
     assert_eq!(dispatched(&policy.schedule(&point(&arrivals, &[worker(1, 9, 899)]))), []);
@@ -81,16 +55,16 @@ fn puts_priority_classes_before_size_and_overdue_requests_before_both() {
 }
 
 #[test]
-fn keeps_its_book_through_dispatch_parking_and_the_end() {
+fn keeps_its_book_through_dispatch_preemption_and_the_end() {
     let mut policy = policy("{}");
     let first = policy.schedule(&point(&[arrival(1, 1, 10), arrival(2, 2, 20)], &[worker(1, 1, 90)]));
     assert_eq!(dispatched(&first), [(1, 1)]);
-    let mut parked = point(&[], &[worker(1, 1, 90)]);
-    parked.dispatched_ids.push(1);
-    parked.dispatched_workers.push(1);
-    parked.parked_ids.push(1);
-    // The parked one is its worker's.
-    assert_eq!(dispatched(&policy.schedule(&parked)), [(2, 1)]);
+    let mut preempted = point(&[], &[worker(1, 1, 90)]);
+    preempted.dispatched_ids.push(1);
+    preempted.dispatched_workers.push(1);
+    preempted.preempted_ids.push(1);
+    // Its worker resumes what it preempted.
+    assert_eq!(dispatched(&policy.schedule(&preempted)), [(2, 1)]);
     let mut ended = point(&[], &[]);
     ended.finished_ids.push(1);
     ended.finished_generated.push(5);
@@ -103,4 +77,14 @@ fn keeps_its_book_through_dispatch_parking_and_the_end() {
 fn refuses_a_wait_that_is_not_a_time() {
     let error = serde_json::from_str::<Settings>(r#"{"max-wait": "soon"}"#).unwrap_err().to_string();
     assert!(error.contains("a time like \"10s\""), "{error}");
+}
+
+#[test]
+fn spreads_load_over_workers_and_follows_their_health() {
+    check_placement(|| policy("{}"));
+}
+
+#[test]
+fn keeps_the_books_under_any_load_and_serves_everybody() {
+    (0..50).for_each(|seed| check_load(seed, || policy("{}")));
 }

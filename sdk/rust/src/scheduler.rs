@@ -1,4 +1,4 @@
-//! Who goes first.
+//! Who goes first, and where.
 use std::marker::PhantomData;
 
 use serde::de::DeserializeOwned;
@@ -8,12 +8,14 @@ pub use crate::bindings::scheduler::exports::camshaft::policy::scheduler::{Actio
 use crate::instance::{self, Package, plugin_exports};
 
 mod book;
+mod capacity;
 mod lists;
-mod room;
+#[cfg(not(target_family = "wasm"))]
+pub mod testing;
 
 pub use book::Book;
-pub use lists::{Arrival, Worker};
-pub use room::Room;
+pub use capacity::Capacity;
+pub use lists::{Arrival, CachedPrefix, Worker};
 
 /// A scheduler policy. An instance is kept as long as it does not fault; it must not ask for the time, which reaches it
 /// only as `point.now_ms`.

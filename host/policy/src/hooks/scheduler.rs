@@ -93,7 +93,7 @@ fn fill(out: &mut wit::Point, tenants: &mut HashMap<TenantId, u32>, point: &Sche
     out.replay = point.replay;
     for event in &point.events {
         match event {
-            SchedulerEvent::Arrived(arrival) => push_arrival(out, tenants, arrival),
+            SchedulerEvent::Arrived(arrival) => push_arrival(out, tenants, arrival, &point.workers),
             SchedulerEvent::Dispatched { id, worker } => {
                 out.dispatched_ids.push(id.0);
                 out.dispatched_workers.push(worker.0);
@@ -108,13 +108,18 @@ fn fill(out: &mut wit::Point, tenants: &mut HashMap<TenantId, u32>, point: &Sche
                 out.finished_generated.push(*generated_tokens);
             }
             SchedulerEvent::Cancelled { id } => out.cancelled_ids.push(id.0),
-            SchedulerEvent::Parked { id } => out.parked_ids.push(id.0),
+            SchedulerEvent::Preempted { id } => out.preempted_ids.push(id.0),
         }
     }
     point.workers.iter().for_each(|facts| push_worker(&mut out.workers, facts));
 }
 
-fn push_arrival(out: &mut wit::Point, tenants: &mut HashMap<TenantId, u32>, arrival: &Arrival) {
+fn push_arrival(
+    out: &mut wit::Point,
+    tenants: &mut HashMap<TenantId, u32>,
+    arrival: &Arrival,
+    workers: &[WorkerFacts],
+) {
     let tenant = match tenants.get(&arrival.tenant) {
         Some(index) => *index,
         None => {
@@ -138,7 +143,8 @@ fn push_arrival(out: &mut wit::Point, tenants: &mut HashMap<TenantId, u32>, arri
     list.deadlines_ms.push(arrival.deadline.map_or(0, |deadline| ms(deadline).max(1)));
     list.prompt_tokens.push(arrival.prompt_tokens);
     list.max_tokens.push(arrival.max_tokens);
-    list.cached_tokens.push(arrival.cached_tokens);
+    list.need.push(arrival.need);
+    list.cached_tokens.extend(workers.iter().map(|facts| arrival.cached_on(facts.worker)));
 }
 
 fn push_worker(list: &mut wit::Workers, facts: &WorkerFacts) {
@@ -150,7 +156,7 @@ fn push_worker(list: &mut wit::Workers, facts: &WorkerFacts) {
     list.kv_total.push(facts.kv_total);
     list.prefilling_tokens.push(facts.prefilling_tokens);
     list.tokens_per_second.push(facts.tokens_per_second);
-    list.can_park.push(facts.can_park);
+    list.can_preempt.push(facts.can_preempt);
 }
 
 /// The actions that a guest answers, in the order in which they are to be carried out.
@@ -160,11 +166,11 @@ fn actions(answer: wit::Actions) -> Result<Vec<Action>, String> {
         _ if a > ACTIONS => Err(format!("{what}: {a} entries, over {ACTIONS}")),
         _ => Ok(()),
     };
-    equal("parks", answer.park_ids.len(), answer.park_ids.len())?;
+    equal("preemptions", answer.preempt_ids.len(), answer.preempt_ids.len())?;
     equal("rejections", answer.reject_ids.len(), answer.reject_messages.len())?;
     equal("dispatches", answer.dispatch_ids.len(), answer.dispatch_workers.len())?;
     equal("budgets", answer.budget_workers.len(), answer.budget_tokens.len())?;
-    let parks = answer.park_ids.into_iter().map(|id| Action::Park { id: RequestId(id) });
+    let preemptions = answer.preempt_ids.into_iter().map(|id| Action::Preempt { id: RequestId(id) });
     let rejections = answer
         .reject_ids
         .into_iter()
@@ -174,7 +180,7 @@ fn actions(answer: wit::Actions) -> Result<Vec<Action>, String> {
     let dispatches = dispatches.map(|(id, worker)| Action::Dispatch { id: RequestId(id), worker: WorkerId(worker) });
     let budgets = answer.budget_workers.into_iter().zip(answer.budget_tokens);
     let budgets = budgets.map(|(worker, tokens)| Action::PrefillBudget { worker: WorkerId(worker), tokens });
-    Ok(parks.chain(rejections).chain(dispatches).chain(budgets).collect())
+    Ok(preemptions.chain(rejections).chain(dispatches).chain(budgets).collect())
 }
 
 fn empty_point() -> wit::Point {
@@ -191,6 +197,7 @@ fn empty_point() -> wit::Point {
             deadlines_ms: Vec::new(),
             prompt_tokens: Vec::new(),
             max_tokens: Vec::new(),
+            need: Vec::new(),
             cached_tokens: Vec::new(),
         },
         dispatched_ids: Vec::new(),
@@ -201,7 +208,7 @@ fn empty_point() -> wit::Point {
         finished_ids: Vec::new(),
         finished_generated: Vec::new(),
         cancelled_ids: Vec::new(),
-        parked_ids: Vec::new(),
+        preempted_ids: Vec::new(),
         workers: wit::Workers {
             ids: Vec::new(),
             healthy: Vec::new(),
@@ -211,7 +218,7 @@ fn empty_point() -> wit::Point {
             kv_total: Vec::new(),
             prefilling_tokens: Vec::new(),
             tokens_per_second: Vec::new(),
-            can_park: Vec::new(),
+            can_preempt: Vec::new(),
         },
     }
 }
@@ -227,6 +234,7 @@ fn clear(point: &mut wit::Point) {
     arrived.deadlines_ms.clear();
     arrived.prompt_tokens.clear();
     arrived.max_tokens.clear();
+    arrived.need.clear();
     arrived.cached_tokens.clear();
     workers.ids.clear();
     workers.healthy.clear();
@@ -236,7 +244,7 @@ fn clear(point: &mut wit::Point) {
     workers.kv_total.clear();
     workers.prefilling_tokens.clear();
     workers.tokens_per_second.clear();
-    workers.can_park.clear();
+    workers.can_preempt.clear();
     point.dispatched_ids.clear();
     point.dispatched_workers.clear();
     point.progressed_ids.clear();
@@ -245,5 +253,5 @@ fn clear(point: &mut wit::Point) {
     point.finished_ids.clear();
     point.finished_generated.clear();
     point.cancelled_ids.clear();
-    point.parked_ids.clear();
+    point.preempted_ids.clear();
 }

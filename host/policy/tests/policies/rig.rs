@@ -205,7 +205,7 @@ pub(crate) fn arrival(id: u64, max_tokens: u32) -> SchedulerEvent {
         prompt_tokens: 10,
         max_tokens,
         need: 10 + max_tokens,
-        cached_tokens: 0,
+        cached: Vec::new(),
     })
 }
 
@@ -220,7 +220,7 @@ pub(crate) fn point(events: Vec<SchedulerEvent>) -> SchedulingPoint {
         kv_total: 1000,
         prefilling_tokens: 0,
         tokens_per_second: 0.0,
-        can_park: false,
+        can_preempt: false,
     };
     SchedulingPoint { now: Duration::from_millis(50), replay: true, events, workers: vec![worker] }
 }

@@ -1,13 +1,12 @@
-//! A scheduler's own book, kept from events.
+//! A scheduler's own record of the queue, kept from events.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::{Arrival, Point};
 
-/// Every live request, and those that wait in the order of a key `K`, the smallest first.
+/// All live requests; the waiting ones are ordered by a key `K`, the smallest first.
 ///
-/// Holds what the host holds: a request leaves with its end. A point costs the logarithm of the queue's length for each
-/// of its events. Ordered maps, because the hashing ones would import a source of random numbers.
+/// Holds what the host holds: a request is removed when it ends. Each event costs the logarithm of the queue's length. Ordered maps, because the hashing ones would import a source of random numbers.
 pub struct Book<K> {
     key: Box<dyn Fn(&Arrival) -> K>,
     requests: BTreeMap<u64, Arrival>,
@@ -22,23 +21,24 @@ impl<K: fmt::Debug> fmt::Debug for Book<K> {
 }
 
 impl<K: Ord> Book<K> {
-    /// An empty book. Requests of equal keys go by their ids, which the host counts up.
+    /// An empty book. Requests with equal keys are ordered by their ids, which the host counts up.
     pub fn new(key: impl Fn(&Arrival) -> K + 'static) -> Self {
         Self { key: Box::new(key), requests: BTreeMap::new(), by_key: BTreeSet::new(), by_age: BTreeSet::new() }
     }
 
-    /// Enters what happened since the last point.
+    /// Applies what happened since the last point.
     pub fn apply(&mut self, point: &Point) {
         if point.replay {
-            // Built in one go: a whole queue entered one by one would take milliseconds.
-            self.requests = point.arrived.iter().map(|a| (a.id, a)).collect();
+            // Built in one go: inserting a whole queue one by one would take milliseconds.
+            self.requests = point.arrivals().map(|a| (a.id, a)).collect();
             self.by_key = self.requests.values().map(|a| ((self.key)(a), a.id)).collect();
             self.by_age = self.requests.values().map(|a| (a.arrived_ms, a.id)).collect();
         } else {
-            for arrival in point.arrived.iter() {
-                self.forget(arrival.id);
-                self.requests.insert(arrival.id, arrival);
-                self.wait(arrival.id);
+            for arrival in point.arrivals() {
+                let id = arrival.id;
+                self.forget(id);
+                self.requests.insert(id, arrival);
+                self.wait(id);
             }
         }
         point.dispatched_ids.iter().for_each(|&id| self.leave(id));
@@ -55,7 +55,8 @@ impl<K: Ord> Book<K> {
         self.by_age.first().and_then(|(_, id)| self.requests.get(id))
     }
 
-    /// Notes that a request is given to a worker, which has it from then on: a parked one comes back by itself.
+    /// Takes a dispatched request out of the queue. It belongs to its worker from then on, which also resumes it if it is
+    /// preempted.
     pub fn leave(&mut self, id: u64) {
         if let Some(arrival) = self.requests.get(&id) {
             self.by_key.remove(&((self.key)(arrival), id));

@@ -1,8 +1,8 @@
 //! The parallel lists of a scheduling point, read and written one entry at a time.
-use super::{Actions, Arrivals, Point, Priority, Workers};
+use super::{Actions, Point, Priority, Workers};
 
 /// A request that waits, or did.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Arrival {
     pub id: u64,
     /// Milliseconds on the clock of `point.now_ms`.
@@ -17,18 +17,32 @@ pub struct Arrival {
     pub prompt_tokens: u32,
     /// The most that the request may generate.
     pub max_tokens: u32,
-    /// Prompt tokens found in a prefix cache.
-    pub cached_tokens: u32,
+    /// KV tokens that a worker must have free to admit the request: what the host checks a dispatch with.
+    pub need: u32,
+    /// Workers whose prefix cache probably holds a beginning of the prompt: an estimate of when the request arrived.
+    pub cached: Vec<CachedPrefix>,
+}
+
+/// Prompt tokens that a worker's prefix cache probably holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CachedPrefix {
+    pub worker: u32,
+    pub tokens: u32,
 }
 
 impl Arrival {
-    /// The KV cache that the request may come to need, in tokens.
-    pub fn kv_tokens(&self) -> u32 {
-        self.prompt_tokens.saturating_add(self.max_tokens)
+    /// Prompt tokens that a worker's prefix cache probably holds.
+    pub fn cached_on(&self, worker: u32) -> u32 {
+        self.cached.iter().find(|cached| cached.worker == worker).map_or(0, |cached| cached.tokens)
     }
 
-    /// The place in one line of all classes, the smallest first: within a class the order of arrival, and a request that
-    /// has waited `ageing_ms` is treated as one of the next higher class that arrives then.
+    /// As [`Arrival::cached_on`], on the worker that holds most.
+    pub fn cached_tokens(&self) -> u32 {
+        self.cached.iter().map(|cached| cached.tokens).max().unwrap_or(0)
+    }
+
+    /// The position in one queue of all classes, the smallest first: within a class the order of arrival, and a request
+    /// that has waited `ageing_ms` is treated as one of the next higher class that arrives then.
     pub fn aged_ms(&self, ageing_ms: u64) -> u64 {
         self.arrived_ms.saturating_add(ageing_ms.saturating_mul(u64::from(self.class())))
     }
@@ -50,6 +64,7 @@ pub struct Worker {
     pub healthy: bool,
     /// Sequences that can still be started.
     pub free_sequences: u32,
+    /// Requests that the worker has, whether they run, wait for KV or are on their way to it.
     pub running_sequences: u32,
     /// KV cache, in tokens.
     pub kv_free: u32,
@@ -58,36 +73,31 @@ pub struct Worker {
     pub prefilling_tokens: u32,
     /// Tokens generated per second over the last second.
     pub tokens_per_second: f32,
-    pub can_park: bool,
+    pub can_preempt: bool,
 }
 
-impl Arrivals {
-    /// One entry after the other. Panics if the host sent lists of unequal length.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Arrival> + '_ {
-        (0..self.ids.len()).map(|i| Arrival {
-            id: self.ids[i],
-            arrived_ms: self.arrived_ms[i],
-            tenant: self.tenants[i],
-            priority: self.priorities[i],
-            weight: self.weights[i],
-            deadline_ms: self.deadlines_ms[i],
-            prompt_tokens: self.prompt_tokens[i],
-            max_tokens: self.max_tokens[i],
-            cached_tokens: self.cached_tokens[i],
+impl Point {
+    /// The requests that arrived, one after the other. Panics if the host sent lists of unequal length.
+    pub fn arrivals(&self) -> impl ExactSizeIterator<Item = Arrival> + '_ {
+        let (list, workers) = (&self.arrived, self.workers.ids.len());
+        (0..list.ids.len()).map(move |i| Arrival {
+            id: list.ids[i],
+            arrived_ms: list.arrived_ms[i],
+            tenant: list.tenants[i],
+            priority: list.priorities[i],
+            weight: list.weights[i],
+            deadline_ms: list.deadlines_ms[i],
+            prompt_tokens: list.prompt_tokens[i],
+            max_tokens: list.max_tokens[i],
+            need: list.need[i],
+            cached: self.cached_of(&list.cached_tokens[i * workers..(i + 1) * workers]),
         })
     }
 
-    /// Adds an entry.
-    pub fn push(&mut self, arrival: Arrival) {
-        self.ids.push(arrival.id);
-        self.arrived_ms.push(arrival.arrived_ms);
-        self.tenants.push(arrival.tenant);
-        self.priorities.push(arrival.priority);
-        self.weights.push(arrival.weight);
-        self.deadlines_ms.push(arrival.deadline_ms);
-        self.prompt_tokens.push(arrival.prompt_tokens);
-        self.max_tokens.push(arrival.max_tokens);
-        self.cached_tokens.push(arrival.cached_tokens);
+    /// The workers that hold something; most requests find nothing anywhere and cost no allocation.
+    fn cached_of(&self, tokens: &[u32]) -> Vec<CachedPrefix> {
+        let all = self.workers.ids.iter().zip(tokens).map(|(&worker, &tokens)| CachedPrefix { worker, tokens });
+        all.filter(|cached| cached.tokens > 0).collect()
     }
 }
 
@@ -103,63 +113,8 @@ impl Workers {
             kv_total: self.kv_total[i],
             prefilling_tokens: self.prefilling_tokens[i],
             tokens_per_second: self.tokens_per_second[i],
-            can_park: self.can_park[i],
+            can_preempt: self.can_preempt[i],
         })
-    }
-
-    /// Adds an entry.
-    pub fn push(&mut self, worker: Worker) {
-        self.ids.push(worker.id);
-        self.healthy.push(worker.healthy);
-        self.free_sequences.push(worker.free_sequences);
-        self.running_sequences.push(worker.running_sequences);
-        self.kv_free.push(worker.kv_free);
-        self.kv_total.push(worker.kv_total);
-        self.prefilling_tokens.push(worker.prefilling_tokens);
-        self.tokens_per_second.push(worker.tokens_per_second);
-        self.can_park.push(worker.can_park);
-    }
-}
-
-impl Point {
-    /// A point at which nothing happened yet, for tests of schedulers.
-    pub fn at(now_ms: u64) -> Self {
-        Self {
-            now_ms,
-            replay: false,
-            tenants: Vec::new(),
-            arrived: Arrivals {
-                ids: Vec::new(),
-                arrived_ms: Vec::new(),
-                tenants: Vec::new(),
-                priorities: Vec::new(),
-                weights: Vec::new(),
-                deadlines_ms: Vec::new(),
-                prompt_tokens: Vec::new(),
-                max_tokens: Vec::new(),
-                cached_tokens: Vec::new(),
-            },
-            dispatched_ids: Vec::new(),
-            dispatched_workers: Vec::new(),
-            progressed_ids: Vec::new(),
-            progressed_prompt: Vec::new(),
-            progressed_generated: Vec::new(),
-            finished_ids: Vec::new(),
-            finished_generated: Vec::new(),
-            cancelled_ids: Vec::new(),
-            parked_ids: Vec::new(),
-            workers: Workers {
-                ids: Vec::new(),
-                healthy: Vec::new(),
-                free_sequences: Vec::new(),
-                running_sequences: Vec::new(),
-                kv_free: Vec::new(),
-                kv_total: Vec::new(),
-                prefilling_tokens: Vec::new(),
-                tokens_per_second: Vec::new(),
-                can_park: Vec::new(),
-            },
-        }
     }
 }
 
@@ -167,7 +122,7 @@ impl Actions {
     /// Nothing to do.
     pub fn none() -> Self {
         Self {
-            park_ids: Vec::new(),
+            preempt_ids: Vec::new(),
             reject_ids: Vec::new(),
             reject_messages: Vec::new(),
             dispatch_ids: Vec::new(),
@@ -177,9 +132,9 @@ impl Actions {
         }
     }
 
-    /// Takes a running request off its worker, to wait again.
-    pub fn park(&mut self, id: u64) {
-        self.park_ids.push(id);
+    /// Preempts a running request: its worker saves its KV and resumes it when others leave capacity.
+    pub fn preempt(&mut self, id: u64) {
+        self.preempt_ids.push(id);
     }
 
     /// Refuses a waiting request; the client reads `message` with status 503.

@@ -1,7 +1,7 @@
 //! Bad guest for the scheduler hook: see `misbehave::Behaviour`. Behaving well is first come, first served.
 #![forbid(unsafe_code)]
 
-use camshaft_plugin::scheduler::{Actions, Book, Point, Policy, Room};
+use camshaft_plugin::scheduler::{Actions, Book, Capacity, Point, Policy};
 use misbehave::{Answer, Behaviour, LEAK_BYTES, Settings};
 
 /// The guest.
@@ -24,9 +24,9 @@ impl Policy for Misbehave {
         let mut actions = Actions::none();
         match self.behaviour.when_asked() {
             Answer::Well => {
-                let mut room = Room::of(&point.workers);
+                let mut capacity = Capacity::of(&point.workers);
                 while let Some(request) = self.book.first() {
-                    let Some(worker) = room.take(request) else { break };
+                    let Some(worker) = capacity.place(request) else { break };
                     let id = request.id;
                     self.book.leave(id);
                     actions.dispatch(id, worker);

@@ -1,0 +1,50 @@
+//! What the workers can still take within one scheduling point.
+use std::cmp::Reverse;
+
+use super::{Arrival, Worker, Workers};
+
+/// The workers' capacity, used up by what the policy places on them.
+#[derive(Debug, Clone)]
+pub struct Capacity {
+    workers: Vec<Worker>,
+}
+
+impl Capacity {
+    /// The healthy workers with a free sequence, in the host's order.
+    pub fn of(workers: &Workers) -> Self {
+        Self { workers: workers.iter().filter(|worker| worker.healthy && worker.free_sequences > 0).collect() }
+    }
+
+    /// Whether no worker can take anything more.
+    pub fn is_exhausted(&self) -> bool {
+        self.workers.is_empty()
+    }
+
+    /// Takes the capacity that a request needs and names the worker: of those with a free sequence and the KV that the
+    /// request needs, the one with the fewest active sequences, and of those the one with the most free KV.
+    ///
+    /// `None` if no worker fits now. A request is never too large for an idle worker.
+    pub fn place(&mut self, arrival: &Arrival) -> Option<u32> {
+        self.place_reserving(arrival, 0)
+    }
+
+    /// As [`Capacity::place`], but keeps so many sequences of each worker free; all but one if the worker has no more.
+    pub fn place_reserving(&mut self, arrival: &Arrival, sequences: u32) -> Option<u32> {
+        let fits = |w: &Worker| {
+            let reserved = sequences.min((w.free_sequences + w.running_sequences).saturating_sub(1));
+            w.free_sequences > reserved && w.kv_free >= arrival.need
+        };
+        let fitting = self.workers.iter_mut().filter(|worker| fits(worker));
+        let worker = fitting.min_by_key(|w| (w.running_sequences, Reverse(w.kv_free)))?;
+        let id = worker.id;
+        worker.kv_free -= arrival.need;
+        worker.running_sequences += 1;
+        worker.free_sequences -= 1;
+        self.workers.retain(|worker| worker.free_sequences > 0);
+        Some(id)
+    }
+}
+
+#[cfg(test)]
+#[path = "capacity_tests.rs"]
+mod tests;
