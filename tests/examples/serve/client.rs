@@ -1,4 +1,4 @@
-//! A streaming client that takes the time of every frame.
+//! A streaming client that timestamps every frame.
 use std::io::{BufRead, Read};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use crate::Result;
 use crate::connections::{Connections, Response};
 
-/// Prompts never repeat by chance, neither within a run nor between servers.
+/// Seeds prompts, so that none repeats within a run or between servers.
 static FRESH: AtomicU32 = AtomicU32::new(1);
 
-/// A server that speaks OpenAI's dialect.
+/// A server with an OpenAI-style API.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) name: String,
@@ -22,14 +22,14 @@ pub(crate) struct Target {
     connections: Connections,
 }
 
-/// What both servers are asked to draw with. All of it is sent: what they do by default differs.
+/// Sampling parameters sent to both servers. Every one is sent, because the servers' defaults differ.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sampling {
     /// The most likely token.
     Greedy,
-    /// OpenAI's defaults: the whole distribution as it is.
+    /// OpenAI's defaults: the unmodified distribution.
     OpenAi,
-    /// llama-server's defaults: the 40 most likely tokens, and of those the likelier ones.
+    /// llama-server's defaults: top-k 40, then top-p and min-p.
     LlamaServer,
 }
 
@@ -61,7 +61,7 @@ impl Sampling {
     }
 }
 
-/// What a stream was like. Moments are absolute.
+/// Timestamps of one stream.
 pub(crate) struct Stream {
     pub(crate) sent: Instant,
     pub(crate) frames: Vec<Instant>,
@@ -74,7 +74,7 @@ impl Stream {
         self.frames.first().map_or(f64::NAN, |first| first.duration_since(self.sent).as_secs_f64())
     }
 
-    /// Seconds between frames of which the later one came within the span.
+    /// Seconds between consecutive frames, for gaps that overlap the span.
     pub(crate) fn gaps(&self, from: Instant, to: Instant) -> impl Iterator<Item = f64> + '_ {
         let pairs = self.frames.windows(2).filter(move |pair| pair[1] >= from && pair[0] <= to);
         pairs.map(|pair| pair[1].duration_since(pair[0]).as_secs_f64())
@@ -87,12 +87,12 @@ impl Target {
         Self { name, address, model, vocabulary, sampling: Sampling::OpenAi, connections: Connections::default() }
     }
 
-    /// The same, asked to draw in another way.
+    /// The same target with other sampling parameters.
     pub(crate) fn sampling(self, sampling: Sampling) -> Self {
         Self { sampling, ..self }
     }
 
-    /// So many tokens that no one has sent before.
+    /// A prompt of `count` tokens that was never sent before.
     pub(crate) fn fresh(&self, count: u32) -> Vec<u32> {
         let mut state = FRESH.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9) | 1;
         let mut token = || {
@@ -139,7 +139,7 @@ impl Target {
             if let Some(data) = line.strip_prefix(b"data: ") {
                 let now = Instant::now();
                 done |= data.starts_with(b"[DONE]");
-                // Only what ends a stream is looked into; parsing every frame would take the machine from the server.
+                // Only the last frames are parsed: parsing every one would take CPU time from the server.
                 if !data.starts_with(b"[DONE]") {
                     frames.push(now);
                 }

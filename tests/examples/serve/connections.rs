@@ -1,4 +1,4 @@
-//! Connections that are kept alive, as OpenAI's clients keep theirs.
+//! Kept-alive connections, as OpenAI's clients use them.
 use std::io::{BufReader, ErrorKind, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,14 +11,14 @@ use crate::Result;
 #[derive(Clone, Default)]
 pub(crate) struct Connections(Arc<Mutex<Vec<TcpStream>>>);
 
-/// A response whose head was read.
+/// A response whose head has been read.
 pub(crate) struct Response {
     pub(crate) body: BufReader<Body>,
     keep: bool,
 }
 
 impl Connections {
-    /// Sends a request on an idle connection, or on a new one where there is none that the server still holds.
+    /// Sends a request on an idle connection, or on a new one if the server has closed every idle one.
     pub(crate) fn send(&self, address: &str, path: &str, body: &str) -> Result<Response> {
         let length = body.len();
         let request = format!(
@@ -43,7 +43,7 @@ impl Connections {
         }
     }
 
-    /// Keeps the connection of a response that was read to its end.
+    /// Returns the connection of a fully read response for reuse.
     pub(crate) fn put_back(&self, response: Response) {
         if let Some(socket) = response.body.into_inner().into_socket().filter(|_| response.keep) {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).push(socket);

@@ -1,8 +1,9 @@
-//! The server over HTTP, against the bare engine loop and against another server, in one run, alternating.
+//! The server over HTTP against the bare engine loop and another server, alternating within one run.
 //!
 //! `serve [--model PATH] [--peer HOST:PORT] [--bare] [--streams 1,8,32] [--repeats 3] [--rounds 4] [--tokens 64]
 //! [--threads 2] [--kv-tokens 40960] [--kv-layout per-sequence] [--sampling openai|llama-server|greedy]
-//! [--only NAME,NAME] [--out DIR]`. The peer has the same model, as many threads and at least 32 sequences.
+//! [--only NAME,NAME] [--out DIR]`. The peer must serve the same model with the same number of threads and at least 32
+//! sequences.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 mod client;
@@ -67,15 +68,15 @@ fn main() -> Result<()> {
     if options.wants("embeddings") {
         workloads::embeddings(&options, &targets, &mut report)?;
     }
-    if options.wants("guesses") {
+    if options.wants("speculation") {
         let settings = format!(", context-tokens={kv_tokens}, kv-layout={kv_layout:?}, draft-tokens=4");
         let server = Own::start(&options, &settings)?;
         let greedy = |address: &str| Target::new("camshaft", address, "m", vocabulary).sampling(Sampling::Greedy);
-        workloads::guesses(&options, &[greedy(&own.address), greedy(&server.address)], &mut report)?;
+        workloads::speculation(&options, &[greedy(&own.address), greedy(&server.address)], &mut report)?;
     }
     drop(own);
     if options.wants("pressure") {
-        // Half of what 32 requests of 256 tokens want.
+        // Half of what 32 requests of 256 tokens need.
         let small = Own::start(&options, ", context-tokens=4096, kv-reserve=\"none\"")?;
         let target = asked("camshaft", &small.address);
         workloads::pressure(&options, &target, &mut report)?;

@@ -1,4 +1,4 @@
-//! One table on standard output, the figures as JSON, and a plot.
+//! Prints a table, and writes the figures as JSON and as a plot.
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
@@ -10,11 +10,11 @@ const COLOURS: [(&str, &str); 3] = [("camshaft", "#2a6f97"), ("peer", "#bc6c25")
 struct Figure {
     workload: String,
     unit: &'static str,
-    /// Measurements by who was measured, in the order of the run.
+    /// Measurements of each server, in the order of the run.
     measured: Vec<(String, Vec<f64>)>,
 }
 
-/// Collects measurements; medians count.
+/// Collects measurements and reports medians.
 pub(crate) struct Report {
     head: Value,
     out: Option<std::path::PathBuf>,
@@ -30,7 +30,7 @@ impl Figure {
         median(self.values(who).to_vec())
     }
 
-    /// The median of the ratios of what was measured one after the other: a machine that is slower for a while moves both.
+    /// The median of the ratios of neighbouring measurements: a temporarily slower machine affects both.
     fn ratio(&self, to: &str) -> String {
         let pairs = self.values("camshaft").iter().zip(self.values(to));
         median(pairs.map(|(ours, theirs)| ours / theirs).collect()).map_or(String::new(), |ratio| format!("{ratio:.2}"))
@@ -100,7 +100,7 @@ impl Report {
         json!({"run": self.head, "figures": self.figures.iter().map(figure).collect::<Vec<_>>()})
     }
 
-    /// Bars for each workload, as long as its largest is wide.
+    /// One bar per server and workload, scaled to the workload's largest value.
     fn svg(&self) -> Result<String> {
         let rows: usize = self.figures.iter().map(|figure| figure.measured.len() + 1).sum();
         let height = rows * 18 + 20;

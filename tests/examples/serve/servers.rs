@@ -1,4 +1,4 @@
-//! What is measured beside a peer: our own server as a process, and the bare engine loop.
+//! The servers under test: Camshaft as a process, and the bare engine loop.
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use crate::client::Target;
 use crate::{Options, Result};
 
-/// A server of ours with the standard policies.
+/// A Camshaft process with the standard policies.
 pub(crate) struct Own {
     child: Child,
     pub(crate) address: String,
@@ -14,7 +14,7 @@ pub(crate) struct Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // Gone already, or killed here: both are the end of it.
+        // An error means that it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -32,7 +32,7 @@ impl Own {
         let (path, threads) = (options.model.to_string_lossy(), options.threads);
         command.args(["--set", &format!("model=[{{id=\"m\", path={path:?}, threads={threads}{more}}}]")]);
         command.arg("--policy-dir").arg(target()?.join("policy.d")).stdout(Stdio::piped());
-        // Not settings of the server.
+        // The server would reject these as unknown settings.
         command.env_remove("CAMSHAFT_BIN").env_remove("CAMSHAFT_TARGET");
         let mut child = command.spawn()?;
         let mut line = String::new();
@@ -41,7 +41,7 @@ impl Own {
         Ok(Self { child, address })
     }
 
-    /// The size is not part of the API: the largest token id that is accepted.
+    /// Finds the vocabulary size by bisection: the largest token id that detokenize accepts.
     pub(crate) fn vocabulary(&self) -> Result<u32> {
         let probe = Target::new("", &self.address, "m", 0);
         let (mut low, mut high) = (1u32, 1 << 20);
@@ -54,7 +54,7 @@ impl Own {
     }
 }
 
-/// Tokens per second of the same batches without sampling policies, queue or HTTP.
+/// Tokens per second of the same batches on the bare engine loop.
 pub(crate) fn bare(options: &Options, streams: u32, prompt: u32, tokens: u32) -> Result<f64> {
     let numbers = [streams, prompt, tokens, options.rounds, options.threads, options.kv_tokens].map(|n| n.to_string());
     let program = target()?.join("release/examples/bare");

@@ -1,4 +1,4 @@
-//! What the servers are asked, and which figure of it counts.
+//! The workloads, and the figure that each one reports.
 use std::time::{Duration, Instant};
 
 use crate::client::{Stream, Target};
@@ -7,7 +7,7 @@ use crate::servers::bare;
 use crate::{Options, Result};
 
 const PROMPT: u32 = 32;
-/// A system prompt of some pages.
+/// Length of the shared system prompt.
 const PREFIX: u32 = 1000;
 
 fn mean(values: &[f64]) -> f64 {
@@ -22,7 +22,7 @@ fn percentile(values: &mut [f64], share: f64) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// Tokens per second of streams that begin together, again and again.
+/// Tokens per second over several rounds of streams that start together.
 fn throughput(target: &Target, streams: u32, rounds: u32, prompt: u32, tokens: u32) -> Result<f64> {
     let prompts = || -> Vec<Vec<u32>> { (0..streams).map(|_| target.fresh(prompt)).collect() };
     target.streams(&prompts(), tokens)?;
@@ -40,7 +40,7 @@ pub(crate) fn distinct(options: &Options, targets: &[Target], streams: u32, repo
         if options.bare {
             report.add(&name, "tokens/s", "bare", bare(options, streams, PROMPT, options.tokens)?);
         }
-        // Each neighbours the bare loop as often as the other.
+        // Alternating the order puts each server next to the bare loop equally often.
         let mut order: Vec<&Target> = targets.iter().collect();
         if repeat % 2 == 1 {
             order.reverse();
@@ -53,13 +53,13 @@ pub(crate) fn distinct(options: &Options, targets: &[Target], streams: u32, repo
     Ok(())
 }
 
-/// Prompts that repeat themselves, greedy: without guessing ahead, and with.
-pub(crate) fn guesses(options: &Options, targets: &[Target; 2], report: &mut Report) -> Result<()> {
+/// Prompts that repeat themselves, greedy: without speculative decoding, then with it.
+pub(crate) fn speculation(options: &Options, targets: &[Target; 2], report: &mut Report) -> Result<()> {
     for streams in [1, 8] {
         for _ in 0..options.repeats {
-            // The same for all, since how well they can be guessed differs.
+            // The same prompts for both, because the acceptance rate depends on the prompt.
             let prompts: Vec<Vec<u32>> = (0..streams).map(|_| targets[0].fresh(12).repeat(6)).collect();
-            for (target, how) in targets.iter().zip(["plain", "guessing 4 tokens ahead"]) {
+            for (target, how) in targets.iter().zip(["plain", "4 draft tokens"]) {
                 let begun = Instant::now();
                 let drawn: u32 = target.streams(&prompts, 4 * options.tokens)?.iter().map(|s| s.tokens).sum();
                 let name = format!("{streams} streams, greedy, prompts that repeat themselves, {how}");
@@ -70,7 +70,7 @@ pub(crate) fn guesses(options: &Options, targets: &[Target; 2], report: &mut Rep
     Ok(())
 }
 
-/// 32 requests at once that begin with the same thousand tokens.
+/// 32 simultaneous requests that share their first thousand tokens.
 pub(crate) fn shared(options: &Options, targets: &[Target], report: &mut Report) -> Result<()> {
     for _ in 0..options.repeats {
         for target in targets {
@@ -111,7 +111,7 @@ pub(crate) fn long(options: &Options, targets: &[Target], report: &mut Report) -
     Ok(())
 }
 
-/// 8 conversations of 4 turns: each turn sends everything before it again.
+/// 8 conversations of 4 turns; each turn resends the whole conversation.
 pub(crate) fn chats(options: &Options, targets: &[Target], report: &mut Report) -> Result<()> {
     for _ in 0..options.repeats {
         for target in targets {
@@ -163,7 +163,7 @@ pub(crate) fn embeddings(options: &Options, targets: &[Target], report: &mut Rep
     Ok(())
 }
 
-/// 32 streams that want twice the KV cache; each must end well.
+/// 32 streams that need twice the KV capacity; every one must finish.
 pub(crate) fn pressure(options: &Options, target: &Target, report: &mut Report) -> Result<()> {
     for _ in 0..options.repeats {
         let speed = throughput(target, 32, 1, PROMPT, 224)?;
