@@ -14,6 +14,6 @@ pub use flow::api::{Api, ApiLimits, ApiOptions, StartError};
 pub use flow::backend::{self, Backend, EmbedBackend, EmbedJob, Model, PoolMessage, PoolSnapshot, Submission};
 pub use flow::control::{Control, Reloaded};
 pub use flow::quota::{LocalQuotas, QuotaStore};
-pub use flow::readiness::{Readiness, State};
+pub use flow::readiness::{Health, Readiness, State};
 pub use flow::trace;
 pub use http::routes::{Access, ROUTES, Route, admin_router, public_router};

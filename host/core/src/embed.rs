@@ -1,11 +1,42 @@
-//! Inputs to embed, waiting to be computed together.
+//! The embedder seam, and the queue of inputs that are computed together.
 //!
-//! An engine that has been idle takes the first input at once; one that is busy lets inputs gather until a batch is full
+//! An embedder that has been idle takes the first input at once; one that is busy lets inputs gather until a batch is full
 //! or the oldest has waited for the window. Higher classes go first, and inputs of a class in order of arrival.
+pub mod fake;
+
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::engine::EngineError;
+use crate::ids::Token;
 use crate::policy::Priority;
+
+/// Computes one vector for each of several inputs at a time. Lives on one thread.
+///
+/// Implemented by llama.cpp in `camshaft-engine` and by the deterministic fake in [`fake`].
+pub trait Embedder {
+    fn limits(&self) -> EmbedderLimits;
+    /// Computes a batch: a vector for each input, as the model pools it, not normalised.
+    ///
+    /// # Errors
+    /// An input that is empty, too long or has tokens outside the vocabulary, a batch over its bounds, or a failure
+    /// inside the engine.
+    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, EngineError>;
+}
+
+/// Limits of an embedder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EmbedderLimits {
+    /// Tokens of a batch.
+    pub batch_tokens: u32,
+    /// Inputs of a batch.
+    pub batch_inputs: usize,
+    /// Tokens of one input.
+    pub input_tokens: u32,
+    /// Numbers of a vector.
+    pub dimensions: u32,
+}
 
 /// Bounds of a queue and its batches.
 #[derive(Debug, Clone, Copy)]

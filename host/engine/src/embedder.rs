@@ -4,6 +4,7 @@ use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
 use std::sync::{Arc, PoisonError};
 
+use camshaft_core::embed::{Embedder, EmbedderLimits};
 use camshaft_core::engine::EngineError;
 use camshaft_core::ids::Token;
 use llama_cpp_2::context::LlamaContext;
@@ -82,28 +83,19 @@ impl LlamaEmbedder {
         let batch = LlamaBatch::new(batch_tokens as usize, 1);
         Ok(Self { context: ManuallyDrop::new(context), model, batch, batch_tokens, input_tokens })
     }
+}
 
-    /// Tokens of a batch, and of one input.
-    pub fn limits(&self) -> (u32, u32) {
-        (self.batch_tokens, self.input_tokens)
+impl Embedder for LlamaEmbedder {
+    fn limits(&self) -> EmbedderLimits {
+        EmbedderLimits {
+            batch_tokens: self.batch_tokens,
+            batch_inputs: INPUTS as usize,
+            input_tokens: self.input_tokens,
+            dimensions: self.model.model.n_embd().max(0) as u32,
+        }
     }
 
-    /// Numbers of a vector.
-    pub fn dimensions(&self) -> u32 {
-        self.model.model.n_embd().max(0) as u32
-    }
-
-    /// Inputs of a batch.
-    pub fn batch_inputs(&self) -> usize {
-        INPUTS as usize
-    }
-
-    /// Computes a batch: a vector for each input, as the model pools it, not normalised.
-    ///
-    /// # Errors
-    /// An input that is empty, too long or has tokens outside the vocabulary, a batch over its bounds, or a failure
-    /// inside llama.cpp.
-    pub fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, EngineError> {
+    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, EngineError> {
         let bad = |why: String| Err(EngineError::BadBatch(why));
         let total: usize = inputs.iter().map(|input| input.len()).sum();
         if inputs.is_empty() || inputs.len() > INPUTS as usize || total > self.batch_tokens as usize {

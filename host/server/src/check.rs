@@ -3,29 +3,20 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::PathBuf;
 
-use camshaft_engine::LlamaEngine;
-
 use crate::config::Config;
 use crate::error::ServerError;
-use crate::models;
+use crate::weights::Engines;
 
 /// Loads every model and examines every policy, says what it found, and fails with the worst of it.
 pub(crate) fn configuration(config: &Config) -> Result<(), ServerError> {
     let mut report = String::from("configuration: ok\n");
     let mut failure = None;
     for model in &config.models {
-        let options = model.engine_options();
-        let loaded = models::load(model, false).and_then(|loaded| {
-            let context =
-                LlamaEngine::new(loaded.clone(), &options).map_err(|error| models::from_engine(model, &error))?;
-            drop(context);
-            Ok(loaded)
-        });
-        match loaded {
-            Ok(loaded) => {
-                let info = loaded.info();
-                let (name, parameters) = (&info.name, info.parameters);
-                let _ = writeln!(report, "model {}: ok ({name}, {parameters} parameters)", model.id);
+        let tried = Engines::Llama.load(model, false).and_then(|weights| weights.try_out().map(|()| weights.info()));
+        match tried {
+            Ok(info) => {
+                let (name, kind, parameters) = (&info.name, info.kind, info.parameters);
+                let _ = writeln!(report, "model {}: ok ({name}, {kind}, {parameters} parameters)", model.id);
             }
             Err(error) => {
                 let _ = writeln!(report, "model {}: {error}", model.id);

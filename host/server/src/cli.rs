@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{Config, Overrides, Sources};
 use crate::error::ServerError;
+use crate::weights::Engines;
 use crate::{cache_command, check, logging, models, serve, show};
 
 /// LLM inference server whose policy is replaceable while it runs.
@@ -154,7 +155,7 @@ pub fn run() -> ExitCode {
     let done = match cli.command {
         Command::Serve(args) => {
             let sources = args.sources();
-            sources.load().and_then(|config| serve::run(config, sources))
+            sources.load().and_then(|config| serve::run(config, sources, Engines::Llama))
         }
         Command::Config { command } => match command {
             ConfigCommand::Print { effective, args } => show::configuration(&args.sources(), effective),

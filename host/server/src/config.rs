@@ -49,8 +49,6 @@ pub enum ModelSource {
     /// The demo model in the binary.
     Demo,
     File(PathBuf),
-    /// No weights: an engine that computes nothing. No configuration names it, see [`crate::serve_fake_models`].
-    Fake,
 }
 
 /// One model and its workers.
@@ -365,7 +363,7 @@ fn model(raw: raw::RawModel) -> Result<ModelConfig, ServerError> {
     };
     let id = match (raw.id, &source) {
         (Some(id), _) => id,
-        (None, ModelSource::Demo | ModelSource::Fake) => "demo".to_owned(),
+        (None, ModelSource::Demo) => "demo".to_owned(),
         (None, ModelSource::File(path)) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
     };
     if id.is_empty() || id.len() > 256 {

@@ -3,14 +3,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use camshaft_api::EmbedJob;
-use camshaft_core::embed::{EmbedLimits, EmbedQueue};
+use camshaft_core::embed::{EmbedLimits, EmbedQueue, Embedder, EmbedderLimits};
 use camshaft_core::ids::Token;
 use camshaft_core::message::WorkerError;
-use camshaft_engine::LlamaEmbedder;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, Sender, after, never, select};
 use tokio::sync::oneshot;
 
 use crate::error::ServerError;
+use crate::supervisor::{Gauges, Service, Stop, Supervisor};
 
 /// How long inputs gather while the embedder is busy.
 const WINDOW: Duration = Duration::from_millis(2);
@@ -64,51 +64,87 @@ struct Input {
     tokens: Arc<[Token]>,
 }
 
-struct EmbedThread {
+/// Gathers inputs and has them computed. Inputs that wait survive a panic of the embedder; inputs on board do not.
+struct EmbedService<F> {
+    make: F,
     jobs: Receiver<EmbedJob>,
     queue: EmbedQueue<Input>,
-    embedder: LlamaEmbedder,
+    /// The batch that is being computed.
+    on_board: Vec<Input>,
     begun: Instant,
 }
 
-/// Starts the thread. It ends when the sender of jobs is gone. `capacity`: inputs that may wait.
-pub(crate) fn spawn(embedder: LlamaEmbedder, model: &str, capacity: usize) -> Result<Sender<EmbedJob>, ServerError> {
-    let (sender, jobs) = crossbeam_channel::bounded(JOBS);
-    let limits = EmbedLimits {
-        batch_tokens: embedder.limits().0,
-        batch_inputs: embedder.batch_inputs(),
+/// Makes an embedder on the calling thread and starts the thread that owns it. The thread ends when the sender of jobs is
+/// gone, or when the supervisor says. `waiting`: inputs that may wait.
+///
+/// # Errors
+/// What `make` failed with the first time.
+pub(crate) fn spawn<E: Embedder + Send + 'static>(
+    supervisor: &Supervisor,
+    gauges: Gauges,
+    model: &str,
+    waiting: usize,
+    mut make: impl FnMut() -> Result<E, ServerError> + Send + 'static,
+) -> Result<(Sender<EmbedJob>, EmbedderLimits), ServerError> {
+    let embedder = make()?;
+    let limits = embedder.limits();
+    let queue = EmbedQueue::new(EmbedLimits {
+        batch_tokens: limits.batch_tokens,
+        batch_inputs: limits.batch_inputs,
         // A request of the most inputs is never refused by an empty queue.
-        waiting: capacity.max(camshaft_core::limits::EMBED_INPUTS),
+        waiting: waiting.max(camshaft_core::limits::EMBED_INPUTS),
         window: WINDOW,
-    };
-    let thread = EmbedThread { jobs, queue: EmbedQueue::new(limits), embedder, begun: Instant::now() };
-    let builder = std::thread::Builder::new().name(format!("embedder-{model}"));
-    builder.spawn(move || thread.run()).map_err(|error| ServerError::internal("start an embedder thread", error))?;
-    Ok(sender)
+    });
+    let (sender, jobs) = crossbeam_channel::bounded(JOBS);
+    let service = EmbedService { make, jobs, queue, on_board: Vec::new(), begun: Instant::now() };
+    supervisor.supervise(&format!("embedder-{model}"), gauges, service, embedder)?;
+    Ok((sender, limits))
 }
 
-impl EmbedThread {
-    fn run(mut self) {
-        while self.take_jobs() {
+impl<E, F> Service for EmbedService<F>
+where
+    E: Embedder + Send + 'static,
+    F: FnMut() -> Result<E, ServerError> + Send + 'static,
+{
+    type Incarnation = E;
+    type Handle = ();
+
+    fn make(&mut self) -> Result<(E, ()), ServerError> {
+        Ok(((self.make)()?, ()))
+    }
+
+    fn run(&mut self, mut embedder: E, stop: &Stop) {
+        while self.take_jobs(stop) {
             self.queue.retain(|input| input.job.is_wanted());
             let now = self.begun.elapsed();
             if self.queue.due(now).is_some_and(|due| due <= now) {
-                self.compute();
+                self.compute(&mut embedder);
             }
         }
     }
 
-    /// Waits until a job comes or a batch is due. False when no job can come any more.
-    fn take_jobs(&mut self) -> bool {
+    fn down(&mut self) -> bool {
+        self.on_board.drain(..).for_each(|input| input.job.fail(WorkerError::WorkerGone));
+        true
+    }
+
+    fn up(&mut self, (): ()) -> bool {
+        true
+    }
+}
+
+impl<F> EmbedService<F> {
+    /// Waits until a job comes or a batch is due. False when the thread has to end.
+    fn take_jobs(&mut self, stop: &Stop) -> bool {
         let now = self.begun.elapsed();
-        let received = match self.queue.due(now) {
-            None => self.jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(due) => self.jobs.recv_timeout(due.saturating_sub(now)),
-        };
-        match received {
-            Ok(job) => self.add(job),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return self.queue.waiting() > 0,
+        let due = self.queue.due(now).map_or_else(never, |due| after(due.saturating_sub(now)));
+        select! {
+            recv(stop.receiver()) -> _ => return false,
+            recv(self.jobs) -> job => match job {
+                Ok(job) => self.add(job),
+                Err(_) => return self.queue.waiting() > 0,
+            },
+            recv(due) -> _ => {}
         }
         for _ in 0..BURST {
             match self.jobs.try_recv() {
@@ -133,7 +169,7 @@ impl EmbedThread {
         }
     }
 
-    fn compute(&mut self) {
+    fn compute(&mut self, embedder: &mut impl Embedder) {
         let now = Instant::now();
         let mut batch = self.queue.take();
         batch.retain(|input| {
@@ -147,7 +183,10 @@ impl EmbedThread {
             return;
         }
         let tokens: Vec<Arc<[Token]>> = batch.iter().map(|input| input.tokens.clone()).collect();
-        match self.embedder.embed(&tokens) {
+        self.on_board = batch;
+        let computed = embedder.embed(&tokens);
+        let batch = std::mem::take(&mut self.on_board);
+        match computed {
             Ok(vectors) => {
                 for (input, vector) in batch.into_iter().zip(vectors) {
                     input.job.put(input.index, vector);
@@ -161,3 +200,7 @@ impl EmbedThread {
         self.queue.computed(self.begun.elapsed());
     }
 }
+
+#[cfg(test)]
+#[path = "embed_thread_tests.rs"]
+mod tests;

@@ -20,17 +20,15 @@ mod serve;
 mod show;
 mod start;
 mod streams;
+mod supervisor;
+mod weights;
 mod worker_thread;
 
-/// Serves as `camshaft serve` does, but every configured model is the fake engine of core: what is left is the cost of all
-/// that lies around an engine. For `cargo xtask bench front`.
+/// Serves as `camshaft serve` does, but every configured model runs on the fakes of core: what is left is the cost of
+/// everything around an engine. For `cargo xtask bench front` and tests.
 #[doc(hidden)]
 pub fn serve_fake_models(sources: config::Sources) -> anyhow::Result<()> {
-    let mut config = sources.load()?;
-    for model in &mut config.models {
-        model.source = config::ModelSource::Fake;
-    }
-    Ok(serve::run(config, sources)?)
+    Ok(serve::run(sources.load()?, sources, weights::Engines::Fake)?)
 }
 
 /// What the fuzz target for configuration files calls: any bytes are a configuration or an error that says why.

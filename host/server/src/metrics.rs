@@ -1,6 +1,7 @@
 //! Metrics of queue, workers and KV cache.
 use std::sync::{Arc, Mutex, PoisonError};
 
+use camshaft_api::Health;
 use camshaft_core::cache::CacheFacts;
 use camshaft_core::message::Usage;
 use camshaft_core::policy::WorkerFacts;
@@ -10,6 +11,7 @@ use prometheus::{
 };
 
 use crate::error::ServerError;
+use crate::supervisor::Gauges;
 
 /// Families of all models.
 #[derive(Debug)]
@@ -46,8 +48,6 @@ pub(crate) struct PoolMetrics {
 #[derive(Debug)]
 pub(crate) struct WorkerMetrics {
     pub(crate) batch_tokens: Histogram,
-    pub(crate) up: IntGauge,
-    pub(crate) restarts: IntCounter,
     pub(crate) parks: IntCounter,
     evicted_from_ram: IntCounter,
     evicted_from_disk: IntCounter,
@@ -112,10 +112,10 @@ impl ServerMetrics {
                 Opts::new("camshaft_kv_usage_ratio", "Share of the KV cache that is held"),
                 &["model"],
             )?,
-            worker_up: gauge("camshaft_worker_up", "Whether the worker runs", &["model", "worker"])?,
+            worker_up: gauge("camshaft_worker_up", "Whether the worker or embedder runs", &["model", "worker"])?,
             worker_restarts: counter(
                 "camshaft_worker_restarts_total",
-                "Workers made anew after a panic",
+                "Workers and embedders restarted after a panic",
                 &["model", "worker"],
             )?,
             parks: counter("camshaft_parks_total", "Sequences parked for want of KV cache, or by policy", &["model"])?,
@@ -171,11 +171,18 @@ impl ServerMetrics {
         })
     }
 
+    /// Of a worker or an embedder.
+    pub(crate) fn gauges(&self, model: &str, worker: &str, health: Health) -> Gauges {
+        Gauges {
+            up: self.worker_up.with_label_values(&[model, worker]),
+            restarts: self.worker_restarts.with_label_values(&[model, worker]),
+            health,
+        }
+    }
+
     pub(crate) fn worker(&self, model: &str, worker: &str) -> Arc<WorkerMetrics> {
         Arc::new(WorkerMetrics {
             batch_tokens: self.batch_tokens.with_label_values(&[model]),
-            up: self.worker_up.with_label_values(&[model, worker]),
-            restarts: self.worker_restarts.with_label_values(&[model, worker]),
             parks: self.parks.with_label_values(&[model]),
             evicted_from_ram: self.cache_evictions.with_label_values(&[model, "ram"]),
             evicted_from_disk: self.cache_evictions.with_label_values(&[model, "disk"]),

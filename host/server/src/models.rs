@@ -25,8 +25,21 @@ fn from_bytes(options: &LoadOptions) -> Result<Arc<LoadedModel>, EngineLoadError
 }
 
 /// What the configuration wants a model to be served for; `None`: what its file was made for.
-fn wanted_kind(config: &ModelConfig) -> Option<ModelKind> {
+pub(crate) fn wanted_kind(config: &ModelConfig) -> Option<ModelKind> {
     config.embeddings.then_some(ModelKind::Embed)
+}
+
+/// Refuses settings that only models of another kind have.
+pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
+    let only_for = |what: &str, kind: ModelKind| {
+        Err(ServerError::Config(format!("{what} of {:?}: only for models with kind = \"{kind}\"", config.id)))
+    };
+    match kind {
+        ModelKind::Generate if !config.dimensions.is_empty() => only_for("model.dimensions", ModelKind::Embed),
+        ModelKind::Embed if config.lora.is_some() => only_for("model.lora", ModelKind::Generate),
+        ModelKind::Embed if config.draft_tokens > 0 => only_for("model.draft-tokens", ModelKind::Generate),
+        _ => Ok(()),
+    }
 }
 
 /// Loads a model's weights. `digest`: their digest is wanted.
@@ -49,7 +62,6 @@ pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel
             }
             from_bytes(&options).map_err(|error| from_engine(config, &error))
         }
-        ModelSource::Fake => Err(ServerError::Config("the fake engine has no weights".to_owned())),
         ModelSource::File(path) => probe(path, lora, &bar)
             .and_then(|()| LoadedModel::from_file(path, &options).map_err(|error| from_engine(config, &error))),
     }
@@ -90,6 +102,7 @@ fn probe(path: &Path, lora: Option<&Path>, bar: &LoadBar) -> Result<(), ServerEr
 
 /// The other process's part of [`probe`]: loads the file, makes a small context, decodes one token.
 pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), ServerError> {
+    use camshaft_core::embed::Embedder;
     use camshaft_core::engine::{Batch, Engine};
     use camshaft_core::ids::{SeqId, Token};
     let bad = |error: String| ServerError::BadData(error);

@@ -1,7 +1,6 @@
 //! The thread that owns a model's pool: submissions in, dispatches out, between the HTTP side and the workers.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use camshaft_api::{PoolMessage, PoolSnapshot, Submission};
@@ -13,6 +12,7 @@ use crossbeam_channel::{Receiver, Sender, select};
 use crate::error::ServerError;
 use crate::metrics::PoolMetrics;
 use crate::streams::Stream;
+use crate::supervisor::{Stage, Stop, Supervisor};
 use crate::worker_thread::{WorkerMessage, WorkerReport};
 
 /// How often the queue is looked over although nothing happened (a swapped scheduler, a client that left).
@@ -34,11 +34,14 @@ pub(crate) struct PoolSetup {
     pub(crate) metrics: Arc<PoolMetrics>,
 }
 
-/// Starts the thread. It ends when the sender of `submissions` is gone, and lets go of its workers then.
-pub(crate) fn spawn(setup: PoolSetup, model: &str) -> Result<JoinHandle<()>, ServerError> {
-    let builder = std::thread::Builder::new().name(format!("pool-{model}"));
-    let thread = PoolThread { setup, streams: HashMap::new(), told: Instant::now() };
-    builder.spawn(move || thread.run()).map_err(|error| ServerError::internal("start a pool thread", error))
+/// Starts the thread. It ends when the sender of `submissions` is gone or the supervisor says, and lets go of its workers
+/// then.
+///
+/// # Errors
+/// No thread can be started.
+pub(crate) fn spawn(supervisor: &Supervisor, setup: PoolSetup, model: &str) -> Result<(), ServerError> {
+    let thread = PoolThread { setup, streams: HashMap::new(), told: Instant::now(), cache: None };
+    supervisor.spawn(Stage::Dispatch, &format!("pool-{model}"), move |stop| thread.run(stop))
 }
 
 struct PoolThread {
@@ -47,19 +50,21 @@ struct PoolThread {
     streams: HashMap<RequestId, Stream>,
     /// When those who wait last heard of their place.
     told: Instant,
+    /// Limits of the workers' caches, if they are other ones than the workers were made with.
+    cache: Option<Command>,
 }
 
 impl PoolThread {
-    fn run(mut self) {
-        while self.take_messages() {
+    fn run(mut self, stop: &Stop) {
+        while self.take_messages(stop) {
             self.schedule();
             self.tell_positions();
             self.publish();
         }
     }
 
-    /// Waits for something to happen and takes in what has. False when no submission can come any more.
-    fn take_messages(&mut self) -> bool {
+    /// Waits for something to happen and takes in what has. False when the pool has to end.
+    fn take_messages(&mut self, stop: &Stop) -> bool {
         let (submissions, reports) = (self.setup.submissions.clone(), self.setup.reports.clone());
         select! {
             recv(submissions) -> message => match message {
@@ -67,6 +72,7 @@ impl PoolThread {
                 Err(_) => return false,
             },
             recv(reports) -> report => if let Ok(report) = report { self.note(report) },
+            recv(stop.receiver()) -> _ => return self.take(PoolMessage::Stop),
             default(self.patience()) => self.sweep(),
         }
         for _ in 0..BURST {
@@ -106,9 +112,11 @@ impl PoolThread {
                 let _ = reply.send(true);
             }
             PoolMessage::Cache { ram_bytes, session_ttl } => {
+                let limits = Command::CacheLimits { ram_bytes, session_ttl };
                 for &worker in self.setup.workers.keys() {
-                    self.send(worker, WorkerMessage::Command(Command::CacheLimits { ram_bytes, session_ttl }));
+                    self.send(worker, WorkerMessage::Command(limits.clone()));
                 }
+                self.cache = Some(limits);
             }
             // Who asked may have given up.
             PoolMessage::Snapshot(reply) => drop(reply.send(self.snapshot())),
@@ -141,15 +149,19 @@ impl PoolThread {
     fn note(&mut self, report: WorkerReport) {
         match report {
             WorkerReport::Event(worker, event) => self.setup.pool.worker_event(worker, &event),
-            WorkerReport::Gone(worker) => {
+            WorkerReport::Down(worker) => {
                 // Their streams went with the worker, which tells the clients. What waits goes on waiting.
                 let lost = self.setup.pool.worker_lost(worker);
                 tracing::error!(%worker, lost = lost.len(), "worker lost");
                 self.setup.workers.remove(&worker);
             }
-            WorkerReport::Back(worker, hired) => {
-                self.setup.pool.add_worker(worker, hired.limits);
-                self.setup.workers.insert(worker, hired.messages);
+            WorkerReport::Up(worker, handle) => {
+                self.setup.pool.add_worker(worker, handle.limits);
+                self.setup.workers.insert(worker, handle.messages);
+                // It was made with the limits of the start.
+                if let Some(limits) = self.cache.clone() {
+                    self.send(worker, WorkerMessage::Command(limits));
+                }
             }
         }
     }
@@ -238,3 +250,7 @@ impl PoolThread {
         self.setup.metrics.publish(pool.waiting(), pool.running(), &pool.worker_facts());
     }
 }
+
+#[cfg(test)]
+#[path = "pool_thread_tests.rs"]
+mod tests;

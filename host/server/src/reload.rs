@@ -32,6 +32,8 @@ struct State {
     config: Config,
     /// Bound once everything is loaded.
     api: Option<Arc<Api>>,
+    /// How many share the prefix cache.
+    caching_workers: u64,
     /// What is in force, key by key.
     keys: Vec<Effective>,
     last: Reloaded,
@@ -47,12 +49,13 @@ impl Live {
     ) -> Arc<Self> {
         // It was loaded a moment ago; if it cannot be any more, the first reload says so.
         let keys = sources.effective().unwrap_or_default();
-        let state = Mutex::new(State { config, api: None, keys, last: Reloaded::default() });
+        let state = Mutex::new(State { config, api: None, caching_workers: 0, keys, last: Reloaded::default() });
         Arc::new(Self { sources, log, policies, reloads, turn: Mutex::new(()), state })
     }
 
-    pub(crate) fn bind(&self, api: Arc<Api>) {
-        self.state().api = Some(api);
+    pub(crate) fn bind(&self, api: Arc<Api>, caching_workers: u64) {
+        let mut state = self.state();
+        (state.api, state.caching_workers) = (Some(api), caching_workers);
     }
 
     /// How long streams may go on after SIGTERM, as it is now.
@@ -141,7 +144,7 @@ impl Live {
         }
         if let Some(api) = &state.api {
             api.set_limits(limits(&new));
-            let workers: u64 = old.models.iter().map(|model| u64::from(model.workers)).sum::<u64>().max(1);
+            let workers = state.caching_workers.max(1);
             let (ram_bytes, session_ttl) = (new.cache.ram_bytes / workers, new.cache.session_ttl);
             for model in &api.models {
                 let Backend::Generate(pool) = &model.backend else { continue };

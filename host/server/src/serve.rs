@@ -19,12 +19,16 @@ use crate::logging::{self, LogHandle};
 use crate::metrics::ServerMetrics;
 use crate::reload::{self, Live};
 use crate::start::Starter;
+use crate::supervisor::Supervisor;
+use crate::weights::{Engines, Weights};
 
 /// After the drain time has passed: how long cut streams have to write their last frame.
 const LAST_FRAMES: Duration = Duration::from_millis(500);
+/// How long each stage of threads has to end, and to write what it keeps on disk.
+const THREADS_END: Duration = Duration::from_secs(10);
 
 /// Serves until SIGTERM or SIGINT.
-pub(crate) fn run(config: Config, sources: Sources) -> Result<(), ServerError> {
+pub(crate) fn run(config: Config, sources: Sources, engines: Engines) -> Result<(), ServerError> {
     let threads = std::thread::available_parallelism().map_or(2, usize::from).max(2);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(threads).enable_all().build();
@@ -33,14 +37,20 @@ pub(crate) fn run(config: Config, sources: Sources) -> Result<(), ServerError> {
         let _exports_run_here = runtime.enter();
         logging::start(&config.log, config.otlp_endpoint.as_deref())?
     };
-    let ended = runtime.block_on(serve(config, sources, log.clone()));
+    let supervisor = Arc::new(Supervisor::new());
+    let load = Load { config, sources, engines, log: log.clone(), supervisor: supervisor.clone() };
+    let ended = runtime.block_on(serve(load));
+    if !supervisor.end(THREADS_END) {
+        tracing::warn!(bound_s = THREADS_END.as_secs(), "threads are still busy; they are left behind");
+    }
     log.flush();
     // Tasks that outlived the drain time are not waited for.
     runtime.shutdown_background();
     ended
 }
 
-async fn serve(config: Config, sources: Sources, log: LogHandle) -> Result<(), ServerError> {
+async fn serve(load: Load) -> Result<(), ServerError> {
+    let (config, supervisor) = (load.config.clone(), load.supervisor.clone());
     // First of all, so that a signal during the load is not lost.
     let mut signals = Signals::new()?;
     let public = listener::bind(config.listen).await?;
@@ -49,11 +59,7 @@ async fn serve(config: Config, sources: Sources, log: LogHandle) -> Result<(), S
         None => None,
     };
     let tls = config.tls.as_ref().map(listener::tls).transpose()?;
-    let registry = Registry::new();
-    let loading = {
-        let (config, registry) = (config.clone(), registry.clone());
-        tokio::task::spawn_blocking(move || load(&config, registry, sources, log))
-    };
+    let loading = tokio::task::spawn_blocking(move || load.run());
     let loaded = tokio::select! {
         loaded = loading => loaded.map_err(|error| ServerError::internal("load", error))??,
         () = signals.end() => return Ok(()),
@@ -86,7 +92,13 @@ async fn serve(config: Config, sources: Sources, log: LogHandle) -> Result<(), S
     notify(&[NotifyState::Ready]);
     tokio::spawn(live.clone().watch());
 
-    while signals.next().await == Wish::Reload {
+    loop {
+        tokio::select! {
+            wish = signals.next() => if wish == Wish::End { break },
+            thread = supervisor.failed() => {
+                return Err(ServerError::internal("serve", anyhow::anyhow!("the thread {thread} panicked")));
+            }
+        }
         let live = live.clone();
         // A file that cannot be read now is said so by `reload` itself.
         let _ = tokio::task::spawn_blocking(move || live.reload()).await;
@@ -170,32 +182,50 @@ struct Loaded {
     live: Arc<Live>,
 }
 
-fn load(config: &Config, registry: Registry, sources: Sources, log: LogHandle) -> Result<Loaded, ServerError> {
-    let policies = start_policies(config, &registry)?;
-    let reloads = reload::reloads(&registry)?;
-    let live = Live::new(config.clone(), sources, log, policies.clone(), reloads);
-    let metrics = ServerMetrics::new(&registry)?;
-    let mut served = Vec::new();
-    // Every worker keeps its own segments, so each gets an equal share of the memory.
-    let workers: u64 = config.models.iter().map(|model| u64::from(model.workers)).sum();
-    let room = CachePlan::of(&config.cache, workers);
-    let starter = Starter { all: config, room: &room, policies: &policies, metrics: &metrics };
-    for model in &config.models {
-        served.push(starter.start(model)?);
+/// What a server is loaded from.
+struct Load {
+    config: Config,
+    sources: Sources,
+    engines: Engines,
+    log: LogHandle,
+    supervisor: Arc<Supervisor>,
+}
+
+impl Load {
+    fn run(self) -> Result<Loaded, ServerError> {
+        let Self { config, sources, engines, log, supervisor } = self;
+        let registry = Registry::new();
+        let policies = start_policies(&config, &registry)?;
+        let reloads = reload::reloads(&registry)?;
+        let live = Live::new(config.clone(), sources, log, policies.clone(), reloads);
+        let metrics = ServerMetrics::new(&registry)?;
+        let readiness = Arc::new(Readiness::new());
+        let weights = config.models.iter().map(|model| engines.load(model, config.cache.disk.is_some()));
+        let weights = weights.collect::<Result<Vec<Weights>, ServerError>>()?;
+        let caching_workers = weights.iter().map(Weights::caching_workers).sum();
+        let starter = Starter {
+            all: &config,
+            cache: &CachePlan::of(&config.cache, caching_workers),
+            policies: &policies,
+            metrics: &metrics,
+            supervisor: &supervisor,
+            readiness: &readiness,
+        };
+        let models = weights.iter().map(|weights| starter.start(weights));
+        let api = Api::new(ApiOptions {
+            models: models.collect::<Result<_, _>>()?,
+            policies: policies.clone(),
+            registry,
+            limits: reload::limits(&config),
+            readiness,
+            quotas: Arc::new(LocalQuotas::default()),
+            control: live.clone(),
+            vllm_aliases: config.vllm_aliases,
+        });
+        let api = api.map_err(|error| ServerError::BadData(error.to_string()))?;
+        live.bind(api.clone(), caching_workers);
+        Ok(Loaded { api, policies, live })
     }
-    let api = Api::new(ApiOptions {
-        models: served,
-        policies: policies.clone(),
-        registry,
-        limits: reload::limits(config),
-        readiness: Arc::new(Readiness::new()),
-        quotas: Arc::new(LocalQuotas::default()),
-        control: live.clone(),
-        vllm_aliases: config.vllm_aliases,
-    });
-    let api = api.map_err(|error| ServerError::BadData(error.to_string()))?;
-    live.bind(api.clone());
-    Ok(Loaded { api, policies, live })
 }
 
 fn start_policies(config: &Config, registry: &Registry) -> Result<Arc<PolicyHost>, ServerError> {

@@ -1,5 +1,4 @@
 //! The thread that owns an engine: takes commands, steps, sends events on.
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,14 +11,12 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use crate::error::ServerError;
 use crate::metrics::WorkerMetrics;
 use crate::streams::{Pace, Stream, Streams};
+use crate::supervisor::{Gauges, Service, Stop, Supervisor};
 
 /// How soon an idle worker looks again at a reader that is behind, or at a client that may have left.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Messages on their way to a worker: more than its sequences, so that the pool never waits.
 const MESSAGES: usize = 1024;
-/// From a panic to the first try of a restart; doubled with each further one up to the bound below.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Pool to worker thread.
 #[derive(Debug)]
@@ -39,14 +36,14 @@ pub(crate) enum WorkerMessage {
 pub(crate) enum WorkerReport {
     Event(WorkerId, Event),
     /// The worker is gone, with everything it ran.
-    Gone(WorkerId),
-    /// A fresh worker in place of one that was gone.
-    Back(WorkerId, Hired),
+    Down(WorkerId),
+    /// A new incarnation of a worker that was gone.
+    Up(WorkerId, Handle),
 }
 
-/// What a pool knows of a worker to begin with.
+/// What a pool needs of an incarnation of a worker: what it can hold, and the way to it.
 #[derive(Debug)]
-pub(crate) struct Hired {
+pub(crate) struct Handle {
     pub(crate) limits: EngineLimits,
     pub(crate) messages: Sender<WorkerMessage>,
 }
@@ -62,75 +59,69 @@ pub(crate) struct WorkerSetup {
     pub(crate) frame_interval: Duration,
 }
 
-/// From an engine's making to its end: a worker and the way to it.
-struct Life<E> {
+/// One engine with its worker, from its making to its end.
+struct Incarnation<E> {
     engine: E,
     worker: Worker,
     messages: Receiver<WorkerMessage>,
 }
 
-impl<E: Engine> Life<E> {
-    fn begin((engine, worker): (E, Worker)) -> (Self, Hired) {
+/// Makes engines with their workers and runs them, one after the other.
+struct WorkerService<F> {
+    setup: WorkerSetup,
+    make: F,
+}
+
+impl<E, F> Service for WorkerService<F>
+where
+    E: Engine + Send + 'static,
+    F: FnMut() -> Result<(E, Worker), ServerError> + Send + 'static,
+{
+    type Incarnation = Incarnation<E>;
+    type Handle = Handle;
+
+    fn make(&mut self) -> Result<(Incarnation<E>, Handle), ServerError> {
+        let (engine, worker) = (self.make)()?;
         let (sender, messages) = crossbeam_channel::bounded(MESSAGES);
-        let limits = engine.limits();
-        (Self { engine, worker, messages }, Hired { limits, messages: sender })
+        let handle = Handle { limits: engine.limits(), messages: sender };
+        Ok((Incarnation { engine, worker, messages }, handle))
+    }
+
+    fn run(&mut self, incarnation: Incarnation<E>, stop: &Stop) {
+        WorkerThread::new(&self.setup, incarnation).run(stop);
+    }
+
+    /// Without a pool nobody wants another incarnation.
+    fn down(&mut self) -> bool {
+        self.setup.reports.send(WorkerReport::Down(self.setup.id)).is_ok()
+    }
+
+    fn up(&mut self, handle: Handle) -> bool {
+        self.setup.reports.send(WorkerReport::Up(self.setup.id, handle)).is_ok()
     }
 }
 
 /// Makes an engine with its worker on the calling thread and starts the thread that owns them. After a panic the thread
-/// makes fresh ones. It ends when the sender of messages is gone and everything it ran is done.
+/// makes new ones. It ends when the sender of messages is gone and everything it ran is done, or when the supervisor says.
 ///
 /// # Errors
 /// What `make` failed with the first time.
 pub(crate) fn spawn<E: Engine + Send + 'static>(
+    supervisor: &Supervisor,
+    gauges: Gauges,
     setup: WorkerSetup,
-    mut make: impl FnMut() -> Result<(E, Worker), ServerError> + Send + 'static,
-) -> Result<Hired, ServerError> {
-    let (life, hired) = Life::begin(make()?);
-    let builder = std::thread::Builder::new().name(format!("worker-{}", setup.id));
-    let thread = builder.spawn(move || live(&setup, life, make));
-    thread.map_err(|error| ServerError::internal("start a worker thread", error))?;
-    Ok(hired)
-}
-
-/// One life after the other until the pool has no more work for any.
-fn live<E: Engine>(setup: &WorkerSetup, mut life: Life<E>, mut make: impl FnMut() -> Result<(E, Worker), ServerError>) {
-    let WorkerSetup { id, reports, metrics, .. } = setup;
-    let mut pause = FIRST_PAUSE;
-    loop {
-        metrics.up.set(1);
-        let begun = Instant::now();
-        let ended = catch_unwind(AssertUnwindSafe(|| WorkerThread::new(setup, life).run()));
-        metrics.up.set(0);
-        // Without a pool there is nobody to come back for.
-        if reports.send(WorkerReport::Gone(*id)).is_err() || ended.is_ok() {
-            return;
-        }
-        tracing::error!(worker = %id, "worker thread panicked; its generations are lost");
-        if begun.elapsed() > LONGEST_PAUSE {
-            pause = FIRST_PAUSE;
-        }
-        let made = loop {
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST_PAUSE);
-            match make() {
-                Ok(made) => break made,
-                Err(error) => tracing::error!(worker = %id, %error, "worker could not be restarted"),
-            }
-        };
-        let hired;
-        (life, hired) = Life::begin(made);
-        metrics.restarts.inc();
-        tracing::info!(worker = %id, "worker restarted");
-        if reports.send(WorkerReport::Back(*id, hired)).is_err() {
-            return;
-        }
-    }
+    make: impl FnMut() -> Result<(E, Worker), ServerError> + Send + 'static,
+) -> Result<Handle, ServerError> {
+    let name = format!("worker-{}", setup.id);
+    let mut service = WorkerService { setup, make };
+    let (first, handle) = service.make()?;
+    supervisor.supervise(&name, gauges, service, first)?;
+    Ok(handle)
 }
 
 struct WorkerThread<'a, E> {
     setup: &'a WorkerSetup,
-    life: Life<E>,
+    incarnation: Incarnation<E>,
     streams: Streams,
     /// Lent to each [`Outlet`].
     events: Vec<Event>,
@@ -139,17 +130,17 @@ struct WorkerThread<'a, E> {
 }
 
 impl<'a, E: Engine> WorkerThread<'a, E> {
-    fn new(setup: &'a WorkerSetup, life: Life<E>) -> Self {
+    fn new(setup: &'a WorkerSetup, incarnation: Incarnation<E>) -> Self {
         let (streams, events, gone) = (Streams::new(setup.frame_interval), Vec::new(), Vec::new());
-        Self { setup, life, streams, events, gone, begun: Instant::now() }
+        Self { setup, incarnation, streams, events, gone, begun: Instant::now() }
     }
 
-    fn run(mut self) {
+    fn run(mut self, stop: &Stop) {
         let mut behind = false;
-        while self.take_messages(behind) {
+        while !stop.is_set() && self.take_messages(behind) {
             self.cancel_gone();
             let begun = Instant::now();
-            if self.life.worker.may_take_longer() {
+            if self.incarnation.worker.may_take_longer() {
                 self.streams.flush_gathered(begun);
             }
             let now = self.begun.elapsed();
@@ -170,16 +161,16 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
     /// Takes in what has come; waits for it only when there is nothing else to do. False when all is over.
     fn take_messages(&mut self, behind: bool) -> bool {
         loop {
-            let idle = self.life.worker.is_idle();
+            let idle = self.incarnation.worker.is_idle();
             let received = if !idle {
-                self.life.messages.try_recv()
+                self.incarnation.messages.try_recv()
             } else if behind {
-                self.life.messages.recv_timeout(LOOK_AGAIN).map_err(|error| match error {
+                self.incarnation.messages.recv_timeout(LOOK_AGAIN).map_err(|error| match error {
                     RecvTimeoutError::Timeout => TryRecvError::Empty,
                     RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
                 })
             } else {
-                self.life.messages.recv().map_err(|_| TryRecvError::Disconnected)
+                self.incarnation.messages.recv().map_err(|_| TryRecvError::Disconnected)
             };
             match received {
                 Ok(WorkerMessage::Stop) => return false,
@@ -202,7 +193,7 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
     fn with_worker<T>(&mut self, run: impl FnOnce(&mut Worker, &mut E, &mut Outlet<'_>) -> T) -> T {
         let Self { setup, streams, events, .. } = self;
         let mut outlet = Outlet { setup, streams, events, ended: false, parked: 0 };
-        let Life { engine, worker, .. } = &mut self.life;
+        let Incarnation { engine, worker, .. } = &mut self.incarnation;
         let result = run(worker, engine, &mut outlet);
         outlet.flush();
         let Outlet { ended, parked, .. } = outlet;

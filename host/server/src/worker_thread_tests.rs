@@ -87,7 +87,9 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
 
 #[test]
 fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
-    let metrics = ServerMetrics::new(&prometheus::Registry::new()).unwrap().worker("fake", "3");
+    let metrics = ServerMetrics::new(&prometheus::Registry::new()).unwrap();
+    let gauges = metrics.gauges("fake", "3", camshaft_api::Health::default());
+    let supervisor = Supervisor::new();
     let (reports_in, reports) = crossbeam_channel::bounded(64);
     let mut lives = 0;
     let make = move || {
@@ -110,11 +112,11 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
     let setup = WorkerSetup {
         id: ID,
         reports: reports_in,
-        metrics: metrics.clone(),
+        metrics: metrics.worker("fake", "3"),
         slow_reader: PATIENCE,
         frame_interval: Duration::ZERO,
     };
-    let first = spawn(setup, make).unwrap();
+    let first = spawn(&supervisor, gauges.clone(), setup, make).unwrap();
     let (message, mut events) = start(1);
     first.messages.send(message).unwrap();
     let next = || loop {
@@ -124,10 +126,10 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
             report => return report,
         }
     };
-    assert!(matches!(next(), WorkerReport::Gone(ID)));
+    assert!(matches!(next(), WorkerReport::Down(ID)));
     assert_eq!(events.blocking_recv(), None, "the client is told by the end of its channel");
-    let WorkerReport::Back(ID, second) = next() else { panic!("it comes back") };
-    assert_eq!((second.limits, metrics.restarts.get()), (LIMITS, 1));
+    let WorkerReport::Up(ID, second) = next() else { panic!("it comes back") };
+    assert_eq!((second.limits, gauges.restarts.get()), (LIMITS, 1));
     let (message, mut events) = start(2);
     second.messages.send(message).unwrap();
     let mut last = None;
@@ -137,6 +139,6 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
     assert!(matches!(last, Some(Event::Finished { usage, .. }) if usage.generated_tokens == 4), "{last:?}");
     // It ends with its sender, and nobody restarts what ended in order.
     drop(second);
-    assert!(matches!(next(), WorkerReport::Gone(ID)));
-    assert_eq!((metrics.up.get(), metrics.restarts.get()), (0, 1));
+    assert!(matches!(next(), WorkerReport::Down(ID)));
+    assert_eq!((gauges.up.get(), gauges.restarts.get()), (0, 1));
 }

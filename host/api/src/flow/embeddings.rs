@@ -167,6 +167,7 @@ async fn compute(
     request: &EmbedRequest,
     deadline: Option<Instant>,
 ) -> Result<Vec<Vec<f32>>, FlowError> {
+    incoming.api.readiness.serves(&request.served.model.id)?;
     let (reply, answer) = oneshot::channel();
     let priority = incoming.caller.principal.priority;
     let job = EmbedJob { inputs: request.inputs.clone(), priority, deadline, reply };
@@ -179,8 +180,18 @@ async fn compute(
         biased;
         answer = answer => answer.map_err(|_| FlowError::WorkerLost)?,
         Ok(_) = cut.wait_for(|&cut| cut) => return Err(FlowError::Draining),
+        // Also where nobody looks at the job, because the embedder is being restarted.
+        () = passed(deadline) => return Err(WorkerError::DeadlineExceeded.into()),
     };
     Ok(vectors?)
+}
+
+/// Waits until the deadline has passed; without one for ever.
+async fn passed(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
 }
 
 impl EmbedRequest {

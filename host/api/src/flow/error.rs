@@ -51,6 +51,8 @@ pub(crate) enum FlowError {
     NotReady,
     #[error("the server is shutting down")]
     Draining,
+    #[error("nobody serves the model {0} at the moment")]
+    ModelDown(String),
     #[error("the server is overloaded")]
     Overloaded,
     /// Its queue cannot be reached: nothing was begun.
@@ -126,7 +128,7 @@ impl FlowError {
             Self::Draining => Answer::unavailable("draining", text(), LIFE_CYCLE_RETRY).rejection(Rejection::Draining),
             Self::Overloaded => Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded),
             Self::PoolGone | Self::Cancelled => Answer::unavailable("overloaded", text(), 1),
-            Self::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
+            Self::ModelDown(_) | Self::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
             Self::Worker(error) => worker_answer(error),
             Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) => {
                 Answer::internal("internal error", self)

@@ -7,6 +7,7 @@ use camshaft_core::quota::Standings;
 use tracing::{Level, Span};
 
 use crate::flow::metrics::Metrics;
+use crate::flow::readiness::InFlight;
 use crate::wire::answer::ErrorNote;
 
 /// Never sent: the client went away before it had its answer.
@@ -31,6 +32,8 @@ pub(crate) struct Exchange {
     standings: OnceLock<Standings>,
     prompt_tokens: AtomicU64,
     generated_tokens: AtomicU64,
+    /// Last: a request is in flight until it is counted and logged.
+    _in_flight: InFlight,
 }
 
 /// What is known from the beginning.
@@ -54,7 +57,7 @@ enum Progress {
 }
 
 impl Exchange {
-    pub(crate) fn new(metrics: Metrics, head: Head, span: Span) -> Self {
+    pub(crate) fn new(metrics: Metrics, head: Head, span: Span, in_flight: InFlight) -> Self {
         Self {
             metrics,
             head,
@@ -68,8 +71,10 @@ impl Exchange {
             standings: OnceLock::new(),
             prompt_tokens: AtomicU64::new(0),
             generated_tokens: AtomicU64::new(0),
+            _in_flight: in_flight,
         }
     }
+
     /// When the request's head had arrived.
     pub(crate) fn started(&self) -> Instant {
         self.started

@@ -18,9 +18,9 @@ pub(crate) async fn alive() -> Json<Value> {
     Json(json!({"status": "ok"}))
 }
 
-/// 200 only while requests are admitted.
+/// 200 only while requests are admitted and every model has somebody to serve it.
 pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, FlowError> {
-    api.readiness.admit().map(|()| Json(json!({"status": "ready"})))
+    api.readiness.ready().map(|()| Json(json!({"status": "ready"})))
 }
 
 /// The registry in Prometheus' text format.

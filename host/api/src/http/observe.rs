@@ -60,7 +60,7 @@ fn begin(api: &Api, request: &Request) -> Exchange {
         path: request.uri().path().to_owned(),
         endpoint: route.to_owned(),
     };
-    Exchange::new(api.metrics.clone(), head, span)
+    Exchange::new(api.metrics.clone(), head, span, api.readiness.enter())
 }
 
 /// Makes a panic in a handler a 500 of the usual shape; the server's panic hook has logged it.

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use crate::ids::{RequestId, Token, WorkerId};
-use crate::segments::Namespace;
 use crate::policy::CachedPrefix;
+use crate::segments::Namespace;
 
 const BLOCK_TOKENS: usize = 32;
 /// Blocks of one prompt that are looked at: what lies behind 32 768 tokens is not estimated.
@@ -157,7 +157,11 @@ mod tests {
         let short = blocks(&affinity, 0..100);
         affinity.dispatched(RequestId(2), B, &short);
         assert_eq!(affinity.estimate(&long), [cached(A, 31 * 32), cached(B, 3 * 32)]);
-        assert_eq!(affinity.estimate(&blocks(&affinity, 0..64)), [cached(A, 32), cached(B, 32)], "never the last token");
+        assert_eq!(
+            affinity.estimate(&blocks(&affinity, 0..64)),
+            [cached(A, 32), cached(B, 32)],
+            "never the last token"
+        );
         assert_eq!(affinity.estimate(&blocks(&affinity, 32..200)), [], "the same tokens at another position");
         let mut other_end = tokens(0..96);
         other_end.extend(tokens(500..600));
@@ -207,7 +211,8 @@ mod tests {
     fn what_is_remembered_is_bounded_and_beginnings_are_forgotten_last() {
         let mut affinity = Affinity::default();
         let count = |affinity: &Affinity| affinity.workers[&A].last_use.len();
-        let prompt = |affinity: &Affinity, n: u32| affinity.blocks(&tenant("t"), &tokens(n * 100_000..(n + 1) * 100_000));
+        let prompt =
+            |affinity: &Affinity, n: u32| affinity.blocks(&tenant("t"), &tokens(n * 100_000..(n + 1) * 100_000));
         assert_eq!(prompt(&affinity, 0).0.len(), MAX_PROMPT_BLOCKS);
         let sent = (MAX_WORKER_BLOCKS / MAX_PROMPT_BLOCKS) as u32;
         for n in 0..sent {

@@ -233,7 +233,8 @@ pub fn check_placement<P: Policy>(policy: impl Fn() -> P) {
     for workers in [2, 4] {
         let mut cluster = Cluster::new(policy(), workers, 8, 10_000);
         let mut ids = 1..;
-        let mut submit = |cluster: &mut Cluster<P>, count| ids.by_ref().take(count).for_each(|id| cluster.submit(arrival(id)));
+        let mut submit =
+            |cluster: &mut Cluster<P>, count| ids.by_ref().take(count).for_each(|id| cluster.submit(arrival(id)));
         for round in 1..=4 {
             submit(&mut cluster, workers as usize);
             cluster.schedule();

@@ -1,0 +1,247 @@
+//! Makes the server's threads, restarts the ones that panic, and ends them all in order.
+use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use camshaft_api::Health;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
+use prometheus::{IntCounter, IntGauge};
+use tokio::sync::watch;
+
+use crate::error::ServerError;
+
+/// From a panic to the first restart. Each further restart waits twice as long, up to the maximum.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+
+/// Threads end stage by stage: first the ones that hand out work, then the ones that do it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Stage {
+    /// Pools.
+    Dispatch,
+    /// Workers and embedders.
+    Compute,
+}
+
+const STAGES: [Stage; 2] = [Stage::Dispatch, Stage::Compute];
+
+/// Tells a thread that it has to end.
+#[derive(Debug, Clone)]
+pub(crate) struct Stop(Receiver<Infallible>);
+
+impl Stop {
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.try_recv() == Err(TryRecvError::Disconnected)
+    }
+
+    /// Sleeps for `pause`, or until the thread has to end: then true.
+    pub(crate) fn wait(&self, pause: Duration) -> bool {
+        self.0.recv_timeout(pause) == Err(RecvTimeoutError::Disconnected)
+    }
+
+    /// For `select!`: becomes ready, with an error, when the thread has to end.
+    pub(crate) fn receiver(&self) -> &Receiver<Infallible> {
+        &self.0
+    }
+}
+
+/// What a supervised thread does. It survives panics; an incarnation does not.
+pub(crate) trait Service: Send + 'static {
+    /// What one run needs and a panic may leave broken.
+    type Incarnation: Send + 'static;
+    /// How others reach an incarnation.
+    type Handle;
+
+    /// Makes an incarnation: the first one before the thread starts, further ones after a panic.
+    ///
+    /// # Errors
+    /// It cannot be made now. It is tried again later.
+    fn make(&mut self) -> Result<(Self::Incarnation, Self::Handle), ServerError>;
+
+    /// Runs until there is nothing left to do, or `stop` is set.
+    fn run(&mut self, incarnation: Self::Incarnation, stop: &Stop);
+
+    /// An incarnation ended, in order or by a panic, and what it held is gone. False: no other one is wanted.
+    fn down(&mut self) -> bool;
+
+    /// A new incarnation is about to run after a panic. False: nobody wants it any more.
+    fn up(&mut self, handle: Self::Handle) -> bool;
+}
+
+/// Where a supervised thread's state shows: in metrics and readiness.
+#[derive(Debug, Clone)]
+pub(crate) struct Gauges {
+    pub(crate) up: IntGauge,
+    pub(crate) restarts: IntCounter,
+    pub(crate) health: Health,
+}
+
+/// Owns every thread that runs a model.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    stages: [Mutex<Threads>; 2],
+    /// The thread whose panic nothing can make good.
+    failed: watch::Sender<Option<String>>,
+}
+
+/// The threads of one stage.
+#[derive(Debug)]
+struct Threads {
+    /// Gone once they have to end.
+    stopper: Option<Sender<Infallible>>,
+    stop: Stop,
+    /// Every thread holds a sender; `ended` disconnects when the last thread is gone.
+    alive: Option<Sender<Infallible>>,
+    ended: Receiver<Infallible>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    fn new() -> Self {
+        let (stopper, stop) = bounded(0);
+        let (alive, ended) = bounded(0);
+        Self { stopper: Some(stopper), stop: Stop(stop), alive: Some(alive), ended, handles: Vec::new() }
+    }
+
+    /// Tells the threads to end and waits for them at most for `bound`. Whether all have.
+    fn end(&mut self, bound: Duration) -> bool {
+        self.stopper = None;
+        self.alive = None;
+        if self.ended.recv_timeout(bound) != Err(RecvTimeoutError::Disconnected) {
+            return false;
+        }
+        // Their panics were caught and logged on their own threads.
+        self.handles.drain(..).for_each(|handle| drop(handle.join()));
+        true
+    }
+}
+
+impl Supervisor {
+    pub(crate) fn new() -> Self {
+        Self { stages: STAGES.map(|_| Mutex::new(Threads::new())), failed: watch::Sender::new(None) }
+    }
+
+    /// Starts a thread that is not restarted: after its panic the server has to end, see [`Supervisor::failed`].
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(crate) fn spawn(
+        &self,
+        stage: Stage,
+        name: &str,
+        body: impl FnOnce(&Stop) + Send + 'static,
+    ) -> Result<(), ServerError> {
+        let (failed, thread) = (self.failed.clone(), name.to_owned());
+        self.start(stage, name, move |stop| {
+            if catch_unwind(AssertUnwindSafe(|| body(stop))).is_err() {
+                tracing::error!(thread, "thread panicked; the server ends");
+                failed.send_replace(Some(thread));
+            }
+        })
+    }
+
+    /// Starts a thread that runs `service`, from `first` on. After a panic the service gets a new incarnation, at once or
+    /// after a pause that doubles as long as it does not last.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(crate) fn supervise<S: Service>(
+        &self,
+        name: &str,
+        gauges: Gauges,
+        mut service: S,
+        first: S::Incarnation,
+    ) -> Result<(), ServerError> {
+        // Before the thread runs, so that the model counts as healthy from the beginning.
+        gauges.up();
+        let thread = name.to_owned();
+        self.start(Stage::Compute, name, move |stop| keep_alive(&thread, &gauges, &mut service, first, stop))
+    }
+
+    fn start(&self, stage: Stage, name: &str, body: impl FnOnce(&Stop) + Send + 'static) -> Result<(), ServerError> {
+        let mut threads = self.stages[stage as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        let (stop, alive) = (threads.stop.clone(), threads.alive.clone());
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        let handle = builder.spawn(move || {
+            body(&stop);
+            drop(alive);
+        });
+        threads.handles.push(handle.map_err(|error| ServerError::internal("start a thread", error))?);
+        Ok(())
+    }
+
+    /// Waits for a thread that cannot be restarted to panic, and names it.
+    pub(crate) async fn failed(&self) -> String {
+        let mut failed = self.failed.subscribe();
+        match failed.wait_for(Option::is_some).await.map(|name| name.clone()) {
+            Ok(Some(name)) => name,
+            // The sender lives as long as `self`.
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Ends all threads, stage by stage, and waits for each stage at most for `bound`. Whether all have ended. What they
+    /// write on their way out (the prefix cache's data files) is written by then.
+    pub(crate) fn end(&self, bound: Duration) -> bool {
+        let mut ended = true;
+        for threads in &self.stages {
+            // Also if an earlier stage did not end: this one may.
+            ended &= threads.lock().unwrap_or_else(PoisonError::into_inner).end(bound);
+        }
+        ended
+    }
+}
+
+impl Gauges {
+    fn up(&self) {
+        self.up.set(1);
+        self.health.up();
+    }
+
+    fn down(&self) {
+        self.up.set(0);
+        self.health.down();
+    }
+}
+
+/// Runs one incarnation after the other, until one ends in order.
+fn keep_alive<S: Service>(thread: &str, gauges: &Gauges, service: &mut S, first: S::Incarnation, stop: &Stop) {
+    let (mut incarnation, mut pause) = (first, MIN_PAUSE);
+    loop {
+        let begun = Instant::now();
+        let ended = catch_unwind(AssertUnwindSafe(|| service.run(incarnation, stop)));
+        gauges.down();
+        if !service.down() || ended.is_ok() || stop.is_set() {
+            return;
+        }
+        tracing::error!(thread, "thread panicked; what it was working on is lost");
+        if begun.elapsed() > MAX_PAUSE {
+            pause = MIN_PAUSE;
+        }
+        let (made, handle) = loop {
+            if stop.wait(pause) {
+                return;
+            }
+            pause = (pause * 2).min(MAX_PAUSE);
+            match catch_unwind(AssertUnwindSafe(|| service.make())) {
+                Ok(Ok(made)) => break made,
+                Ok(Err(error)) => tracing::error!(thread, %error, "thread could not be restarted"),
+                Err(_) => tracing::error!(thread, "thread panicked while it was restarted"),
+            }
+        };
+        gauges.up();
+        gauges.restarts.inc();
+        tracing::info!(thread, "thread restarted");
+        if !service.up(handle) {
+            gauges.down();
+            return;
+        }
+        incarnation = made;
+    }
+}
+
+#[cfg(test)]
+#[path = "supervisor_tests.rs"]
+mod tests;

@@ -1,0 +1,132 @@
+//! Threads that panic, threads that hang, and the order in which they end.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+/// Longer than anything takes that has to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn gauges() -> Gauges {
+    let up = IntGauge::new("up", "up").unwrap();
+    let restarts = IntCounter::new("restarts", "restarts").unwrap();
+    Gauges { up, restarts, health: Health::default() }
+}
+
+/// Takes one message an incarnation and does what it says; tells what becomes of it.
+struct Puppet {
+    orders: Receiver<&'static str>,
+    told: Sender<&'static str>,
+    makes: Arc<AtomicUsize>,
+}
+
+impl Service for Puppet {
+    type Incarnation = ();
+    type Handle = &'static str;
+
+    fn make(&mut self) -> Result<((), &'static str), ServerError> {
+        match self.makes.fetch_add(1, Ordering::Relaxed) {
+            0 => Err(ServerError::BadData("no memory at the moment".to_owned())),
+            1 => panic!("making may panic, too"),
+            _ => Ok(((), "up")),
+        }
+    }
+
+    fn run(&mut self, (): (), stop: &Stop) {
+        crossbeam_channel::select! {
+            recv(self.orders) -> order => assert_ne!(order, Ok("panic"), "as the test asked"),
+            recv(stop.receiver()) -> _ => {}
+        }
+    }
+
+    fn down(&mut self) -> bool {
+        self.told.send("down").is_ok()
+    }
+
+    fn up(&mut self, handle: &'static str) -> bool {
+        self.told.send(handle).is_ok()
+    }
+}
+
+#[test]
+fn a_service_that_panics_comes_back_and_is_counted() {
+    let supervisor = Supervisor::new();
+    let ((orders_in, orders), (told, heard)) = (bounded(4), bounded(16));
+    let (gauges, makes) = (gauges(), Arc::new(AtomicUsize::new(0)));
+    supervisor.supervise("puppet", gauges.clone(), Puppet { orders, told, makes: makes.clone() }, ()).unwrap();
+    assert!(gauges.health.is_up());
+    orders_in.send("panic").unwrap();
+    assert_eq!(heard.recv_timeout(PATIENCE), Ok("down"));
+    assert_eq!(heard.recv_timeout(PATIENCE), Ok("up"));
+    assert_eq!((makes.load(Ordering::Relaxed), gauges.restarts.get(), gauges.up.get()), (3, 1, 1));
+    assert!(gauges.health.is_up());
+    // What ended in order is not restarted.
+    orders_in.send("end").unwrap();
+    assert_eq!(heard.recv_timeout(PATIENCE), Ok("down"));
+    assert_eq!(heard.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+    assert!(!gauges.health.is_up());
+    assert!(supervisor.end(PATIENCE));
+}
+
+#[test]
+fn a_service_that_waits_for_its_restart_ends_at_once() {
+    let supervisor = Supervisor::new();
+    let ((orders_in, orders), (told, heard)) = (bounded(4), bounded(16));
+    struct Broken(Puppet);
+    impl Service for Broken {
+        type Incarnation = ();
+        type Handle = &'static str;
+        fn make(&mut self) -> Result<((), &'static str), ServerError> {
+            Err(ServerError::BadData("never again".to_owned()))
+        }
+        fn run(&mut self, (): (), stop: &Stop) {
+            self.0.run((), stop);
+        }
+        fn down(&mut self) -> bool {
+            self.0.down()
+        }
+        fn up(&mut self, handle: &'static str) -> bool {
+            self.0.up(handle)
+        }
+    }
+    let puppet = Puppet { orders, told, makes: Arc::default() };
+    supervisor.supervise("broken", gauges(), Broken(puppet), ()).unwrap();
+    orders_in.send("panic").unwrap();
+    assert_eq!(heard.recv_timeout(PATIENCE), Ok("down"));
+    assert!(supervisor.end(PATIENCE));
+}
+
+#[test]
+fn whoever_hands_out_work_ends_before_whoever_does_it() {
+    let supervisor = Supervisor::new();
+    let (told, heard) = bounded(16);
+    for (stage, name) in [(Stage::Compute, "compute"), (Stage::Dispatch, "dispatch")] {
+        let told = told.clone();
+        let body = move |stop: &Stop| {
+            assert!(stop.wait(PATIENCE));
+            told.send(name).unwrap();
+        };
+        supervisor.spawn(stage, name, body).unwrap();
+    }
+    assert!(supervisor.end(PATIENCE));
+    assert_eq!(heard.try_iter().collect::<Vec<_>>(), ["dispatch", "compute"]);
+}
+
+#[test]
+fn a_thread_that_hangs_is_not_waited_for_past_the_bound() {
+    let supervisor = Supervisor::new();
+    let (release, hangs) = bounded::<Infallible>(0);
+    let hang = move |_: &Stop| assert!(hangs.recv().is_err());
+    supervisor.spawn(Stage::Dispatch, "hangs", hang).unwrap();
+    assert!(!supervisor.end(Duration::from_millis(10)));
+    drop(release);
+    assert!(supervisor.end(PATIENCE), "it ended late");
+}
+
+#[tokio::test]
+async fn a_thread_that_cannot_be_restarted_is_named_when_it_panics() {
+    let supervisor = Supervisor::new();
+    supervisor.spawn(Stage::Dispatch, "pool-demo", |_| panic!("as the test asked")).unwrap();
+    assert_eq!(supervisor.failed().await, "pool-demo");
+    assert!(supervisor.end(PATIENCE));
+}

@@ -1,0 +1,149 @@
+//! A model's weights, checked against its configuration, and what is made of them: engines, embedders, drafters.
+use std::sync::Arc;
+
+use camshaft_core::embed::Embedder;
+use camshaft_core::engine::{EngineLimits, ModelInfo, ModelKind};
+use camshaft_core::fake::FakeEngine;
+use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
+use camshaft_core::worker::Speculation;
+use camshaft_engine::{EngineOptions, LlamaEmbedder, LlamaEngine, LoadedModel};
+
+use crate::config::ModelConfig;
+use crate::error::ServerError;
+use crate::models;
+
+/// What runs the models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Engines {
+    Llama,
+    /// The fakes of core, which compute nothing: what is then measured or tested is everything around them. No
+    /// configuration names them, see [`crate::serve_fake_models`].
+    Fake,
+}
+
+/// A configured model with its weights, ready to be started.
+#[derive(Debug, Clone)]
+pub(crate) struct Weights {
+    pub(crate) config: ModelConfig,
+    pub(crate) source: Source,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    Llama { model: Arc<LoadedModel>, draft: Option<Arc<LoadedModel>> },
+    Fake(ModelKind),
+}
+
+impl Engines {
+    /// Loads a model's weights. `digest`: the disk cache wants to know them by their digest.
+    ///
+    /// # Errors
+    /// What is wrong with its file, or with what its configuration asks of it.
+    pub(crate) fn load(self, config: &ModelConfig, digest: bool) -> Result<Weights, ServerError> {
+        let source = match self {
+            Self::Fake => Source::Fake(models::wanted_kind(config).unwrap_or(ModelKind::Generate)),
+            Self::Llama => {
+                let model = models::load(config, digest)?;
+                models::settings_fit(config, model.info().kind)?;
+                let draft = config.draft_model.as_ref();
+                let draft = draft.map(|path| models::load_draft(config, path, &model)).transpose()?;
+                Source::Llama { model, draft }
+            }
+        };
+        Ok(Weights { config: config.clone(), source })
+    }
+}
+
+impl Weights {
+    pub(crate) fn kind(&self) -> ModelKind {
+        match &self.source {
+            Source::Llama { model, .. } => model.info().kind,
+            Source::Fake(kind) => *kind,
+        }
+    }
+
+    /// Workers that keep prefixes, each of which gets an equal share of the cache. Embedders keep none.
+    pub(crate) fn caching_workers(&self) -> u64 {
+        match self.kind() {
+            ModelKind::Generate => u64::from(self.config.workers),
+            ModelKind::Embed => 0,
+        }
+    }
+
+    /// Makes what a first worker would run, and lets go of it.
+    ///
+    /// # Errors
+    /// There is not enough memory, or the configuration does not fit the model.
+    pub(crate) fn try_out(&self) -> Result<(), ServerError> {
+        match &self.source {
+            Source::Llama { model, .. } if self.kind() == ModelKind::Embed => {
+                dimensions_fit(&self.config, embedder(&self.config, model)?.limits().dimensions)
+            }
+            Source::Llama { model, draft } => {
+                let options = self.config.engine_options();
+                drop(engine(&self.config, model, &options)?);
+                speculation(&self.config, draft.as_ref(), &options).map(drop)
+            }
+            Source::Fake(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn info(&self) -> ModelInfo {
+        match &self.source {
+            Source::Llama { model, .. } => model.info().clone(),
+            Source::Fake(kind) => ModelInfo { kind: *kind, ..FakeEngine::info(self.fake_limits()) },
+        }
+    }
+
+    pub(crate) fn fake_limits(&self) -> EngineLimits {
+        let config = &self.config;
+        EngineLimits {
+            sequences: config.sequences,
+            kv_tokens: config.context_tokens,
+            batch_tokens: config.batch_tokens,
+            context_tokens: config.context_tokens,
+        }
+    }
+}
+
+pub(crate) fn engine(
+    config: &ModelConfig,
+    model: &Arc<LoadedModel>,
+    options: &EngineOptions,
+) -> Result<LlamaEngine, ServerError> {
+    LlamaEngine::new(model.clone(), options).map_err(|error| models::from_engine(config, &error))
+}
+
+pub(crate) fn embedder(config: &ModelConfig, model: &Arc<LoadedModel>) -> Result<LlamaEmbedder, ServerError> {
+    // An input is computed in one piece, so a batch holds at least one of the longest.
+    let input_tokens = model.info().trained_context_tokens.min(config.context_tokens);
+    let batch_tokens = config.batch_tokens.max(input_tokens);
+    let embedder = LlamaEmbedder::new(model.clone(), batch_tokens, config.threads);
+    embedder.map_err(|error| models::from_engine(config, &error))
+}
+
+pub(crate) fn dimensions_fit(config: &ModelConfig, dimensions: u32) -> Result<(), ServerError> {
+    match config.dimensions.iter().find(|&&shorter| shorter >= dimensions) {
+        None => Ok(()),
+        Some(bad) => Err(ServerError::Config(format!(
+            "model.dimensions of {:?} must be below the model's own {dimensions}, got {bad}",
+            config.id
+        ))),
+    }
+}
+
+/// Who drafts for a worker.
+pub(crate) fn speculation(
+    config: &ModelConfig,
+    draft: Option<&Arc<LoadedModel>>,
+    options: &EngineOptions,
+) -> Result<Option<Speculation>, ServerError> {
+    if config.draft_tokens == 0 {
+        return Ok(None);
+    }
+    let drafter: Box<dyn Drafter> = match draft {
+        None => Box::new(PromptLookup),
+        Some(draft) => Box::new(ModelDrafter::new(engine(config, draft, options)?)),
+    };
+    Ok(Some(Speculation { drafter, draft_tokens: config.draft_tokens }))
+}
