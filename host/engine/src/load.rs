@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use camshaft_core::engine::{ModelInfo, ModelKind, Reuse, Tokenizer};
+use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use llama_cpp_2::model::params::LlamaModelParams;
@@ -18,7 +18,6 @@ use crate::backend::backend;
 use crate::error::EngineLoadError;
 use crate::gguf;
 use crate::kind::Traits;
-use crate::tokenizer::LlamaTokenizer;
 
 /// How to load.
 #[derive(Debug, Clone, Default)]
@@ -152,11 +151,6 @@ impl LoadedModel {
     /// for.
     pub fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
-    }
-
-    /// A tokenizer that shares the model.
-    pub fn tokenizer(self: &Arc<Self>) -> Arc<dyn Tokenizer> {
-        Arc::new(LlamaTokenizer(self.clone()))
     }
 }
 

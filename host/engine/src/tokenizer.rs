@@ -7,8 +7,15 @@ use camshaft_core::ids::Token;
 
 use crate::load::LoadedModel;
 
+impl LoadedModel {
+    /// A tokenizer that shares the model.
+    pub fn tokenizer(self: &Arc<Self>) -> Arc<dyn Tokenizer> {
+        Arc::new(LlamaTokenizer(self.clone()))
+    }
+}
+
 /// Shares the model; `LlamaModel` may be used from many threads.
-pub(crate) struct LlamaTokenizer(pub(crate) Arc<LoadedModel>);
+struct LlamaTokenizer(Arc<LoadedModel>);
 
 impl fmt::Debug for LlamaTokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,10 +10,10 @@ use crate::error::ServerError;
 fn from_disk(error: DiskError) -> ServerError {
     match error {
         DiskError::Io { ref path, ref source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            ServerError::MissingInput { path: path.clone(), why: error.to_string() }
+            ServerError::MissingInput { path: path.clone(), why: format!("{error}: {source}") }
         }
         DiskError::InUse(_) => ServerError::Config(format!("{error}: stop the server first")),
-        error => ServerError::internal("look at the cache", error),
+        error => ServerError::internal("read the prefix cache", error),
     }
 }
 

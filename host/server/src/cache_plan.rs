@@ -23,7 +23,7 @@ impl CachePlan {
         Self { ram_bytes: config.ram_bytes / workers, session_ttl: config.session_ttl, disk }
     }
 
-    /// A worker's cache, with what an earlier process left on disk. A disk that cannot be used costs its tier, no more.
+    /// A worker's cache, with what an earlier process left on disk. Without a usable disk there is no disk tier.
     pub(crate) fn open(&self, model: &LoadedModel, options: &EngineOptions, worker: WorkerId) -> PrefixCache {
         let cache = PrefixCache::new(self.ram_bytes).with_session_ttl(self.session_ttl);
         let (Some(config), Some(identity)) = (&self.disk, model.identity()) else { return cache };
@@ -36,7 +36,8 @@ impl CachePlan {
                 cache.with_cold(Box::new(tier), segments)
             }
             Err(error) => {
-                tracing::warn!(%error, %worker, "no prefixes are kept on disk");
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, %worker, "no prefixes are kept on disk");
                 cache
             }
         }

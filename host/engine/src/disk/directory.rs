@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
-use super::DiskError;
+use super::error::DiskError;
 use super::record::{self, Header, Key};
 
 const KEY: &str = "key";

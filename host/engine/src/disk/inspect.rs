@@ -2,8 +2,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::DiskError;
 use super::directory::{self, Directory};
+use super::error::DiskError;
 use super::record;
 
 /// What one layout's directory holds.

@@ -31,6 +31,14 @@ fn filled(dir: &Path, count: u32) {
     }
 }
 
+/// Until everything that was put is written, or was refused.
+fn wait_for_writer(tier: &mut DiskTier) {
+    while !tier.pending.is_empty() {
+        tier.catch_up();
+        std::thread::yield_now();
+    }
+}
+
 fn data_file(dir: &Path) -> PathBuf {
     let layout = fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();
     directory::data_file(&layout, directory::data_files(&layout).unwrap()[0])
@@ -56,6 +64,39 @@ fn segments_are_there_after_a_restart() {
 }
 
 #[test]
+fn regression_what_is_queued_is_written_before_the_tier_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut tier, _) = DiskTier::open_with(&options(dir.path(), 1 << 20), 2000).unwrap();
+    (0..300).for_each(|n| tier.put(SegmentId(n.into()), &info(n % 7), &state(n)));
+    assert!(tier.lost.is_empty(), "all of them were queued");
+    drop(tier);
+    let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+    assert_eq!(found.len(), 300);
+    for (n, (segment, found)) in (0..).zip(found) {
+        assert_eq!((found, tier.get(segment).as_deref()), (info(n % 7), Some(&state(n)[..])));
+    }
+}
+
+#[test]
+fn a_queue_that_takes_too_long_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("layout");
+    let directory = Arc::new(Directory::open(&path).unwrap());
+    let writer = Writer::new(directory.clone(), 1 << 20, 1 << 20, VecDeque::new());
+    let (jobs, to_do) = crossbeam_channel::bounded(8);
+    let (done, outcomes) = crossbeam_channel::bounded(8);
+    for n in 0..5 {
+        jobs.send(writer::Job { segment: SegmentId(n.into()), info: info(n), state: state(n) }).unwrap();
+    }
+    drop(jobs);
+    writer.shared.deadline.set(Instant::now()).unwrap();
+    writer.run(&to_do, &done);
+    drop(done);
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::NotWritten(_))));
+    assert_eq!(directory::data_files(&path).unwrap(), Vec::<u64>::new());
+}
+
+#[test]
 fn another_layout_finds_nothing_and_a_second_process_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path(), 2);
@@ -78,8 +119,7 @@ fn the_oldest_data_file_goes_when_the_bound_is_passed_and_its_segments_are_named
     for n in 0..30 {
         tier.put(SegmentId(n), &info(1), &state(1));
     }
-    drop(tier.jobs.take());
-    tier.thread.take().unwrap().join().unwrap();
+    wait_for_writer(&mut tier);
     tier.lost(&mut lost);
     let bytes: u64 = fs::read_dir(data_file(dir.path()).parent().unwrap())
         .unwrap()
@@ -94,8 +134,7 @@ fn the_oldest_data_file_goes_when_the_bound_is_passed_and_its_segments_are_named
     // One that is larger than the bound is not kept at all.
     let (mut tier, _) = DiskTier::open_with(&options(&dir.path().join("small"), 100), 700).unwrap();
     tier.put(SegmentId(0), &info(1), &state(1));
-    drop(tier.jobs.take());
-    tier.thread.take().unwrap().join().unwrap();
+    wait_for_writer(&mut tier);
     lost.clear();
     tier.lost(&mut lost);
     assert_eq!((lost, tier.get(SegmentId(0))), (vec![SegmentId(0)], None));
@@ -108,8 +147,7 @@ fn a_disk_that_cannot_be_written_costs_segments_and_nothing_else() {
     // Root may write anywhere, so the directory goes away altogether.
     fs::remove_dir_all(dir.path()).unwrap();
     tier.put(SegmentId(0), &info(0), &state(0));
-    drop(tier.jobs.take());
-    tier.thread.take().unwrap().join().unwrap();
+    wait_for_writer(&mut tier);
     let mut lost = Vec::new();
     tier.lost(&mut lost);
     assert_eq!(lost, [SegmentId(0)]);
