@@ -1,13 +1,14 @@
 //! Beginnings and ends: signals while streams run, clients that leave, readers that stop reading.
 use std::fs::File;
-use std::io::Read;
-use std::net::TcpStream;
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-use camshaft_tests::{Request, Server, Setup, Stream, binary, demo_model, eventually};
+use camshaft_tests::{Open, Request, Server, Setup, Stream, binary, demo_model, eventually};
 use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
+
+use crate::errors::error_of;
 
 const COMPLETIONS: &str = "/v1/completions";
 /// Takes a while, even alone.
@@ -26,28 +27,48 @@ fn streams(server: &Server, count: usize) -> Vec<Stream> {
     streams
 }
 
-/// Whether the public listener still takes new work.
-fn admits(server: &Server) -> bool {
-    // The listener is closed, or whoever came through last is told to go away.
-    TcpStream::connect(server.client.address).is_ok()
-        && server.client.post(COMPLETIONS, &json!({"model": "demo", "prompt": "a", "max_tokens": 1})).status == 200
+fn short() -> Value {
+    json!({"model": "demo", "prompt": "a", "max_tokens": 1})
 }
 
-fn refuses_soon(server: &Server) {
-    eventually("new work is refused", || {
-        let connected = TcpStream::connect(server.client.address);
-        if connected.is_err() { Ok(()) } else { Err("a connection was accepted") }
+/// Waits until a signal has had its effect.
+fn drains_soon(server: &Server) {
+    eventually("readiness ends", || {
+        let status = server.client.get("/readyz").status;
+        if status == 503 { Ok(()) } else { Err(status) }
     });
 }
 
+/// New work is refused by an answer, and not by a closed port.
+fn refuses_by_an_answer(server: &Server) {
+    let refused = server.client.post(COMPLETIONS, &short());
+    assert_eq!((refused.status, error_of(&refused)["code"].as_str()), (503, Some("draining")), "{}", refused.text());
+    assert!(refused.header("retry-after").is_some() && refused.header("connection") == Some("close"));
+    assert_eq!(server.client.get("/healthz").status, 200);
+    assert_eq!(server.client.get("/metrics").status, 200);
+    assert_eq!(server.admin.get("/metrics").status, 200);
+}
+
 #[test]
-fn streams_finish_after_sigterm_and_nothing_new_begins() {
+fn regression_a_server_that_drains_answers_until_its_streams_are_done() {
     // On a busy machine the streams take longer than the default drain time.
     let mut server = Setup::new().set("shutdown.drain", "\"1h\"").start();
-    assert!(admits(&server));
+    assert_eq!(server.client.post(COMPLETIONS, &short()).status, 200);
+    let mut kept = server.client.connect();
+    kept.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let answer = Open::read(kept).unwrap();
+    assert_eq!((answer.status, answer.header("connection")), (200, None));
+    let mut body = answer.body;
+    body.read_to_end(&mut Vec::new()).unwrap();
+    let mut kept = body.into_socket().expect("the connection is kept");
     let streams = streams(&server, 4);
     server.signal(Signal::TERM);
-    refuses_soon(&server);
+    drains_soon(&server);
+    refuses_by_an_answer(&server);
+    // A connection from before is not dropped without an answer either.
+    kept.write_all(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let answer = Open::read(kept).unwrap();
+    assert_eq!((answer.status, answer.header("connection")), (503, Some("close")));
     server.assert_runs();
     for stream in streams {
         let collected = stream.finish();
@@ -67,7 +88,55 @@ fn an_idle_server_ends_at_sigterm_and_at_sigint() {
 }
 
 #[test]
-fn a_second_sigterm_stops_at_once() {
+fn regression_the_grace_keeps_the_listeners_open_for_a_load_balancer() {
+    let mut server = Setup::new().set("shutdown.grace", "\"1h\"").start();
+    server.signal(Signal::TERM);
+    drains_soon(&server);
+    refuses_by_an_answer(&server);
+    server.assert_runs();
+    // A terminal has no load balancer: there is nothing to wait for after SIGINT.
+    let mut other = Setup::new().set("shutdown.grace", "\"1h\"").start();
+    other.signal(Signal::INT);
+    assert_eq!(other.wait(), Some(0));
+    server.assert_runs();
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+    let mut short = Setup::new().set("shutdown.grace", "\"100ms\"").start();
+    short.signal(Signal::TERM);
+    assert_eq!(short.wait(), Some(0), "the grace passes");
+}
+
+#[test]
+fn an_operators_drain_can_be_taken_back() {
+    let server = Setup::new().start();
+    assert_eq!(server.admin.post("/admin/drain", &json!({})).status, 200);
+    assert_eq!(server.client.get("/readyz").status, 503);
+    refuses_by_an_answer(&server);
+    assert_eq!(server.admin.post("/admin/resume", &json!({})).status, 200);
+    assert_eq!(server.client.get("/readyz").status, 200);
+    assert_eq!(server.client.post(COMPLETIONS, &short()).status, 200);
+}
+
+#[test]
+fn regression_what_is_on_its_way_to_the_disk_is_written_at_exit() {
+    let setup = Setup::new();
+    let dir = setup.scratch.path().join("kept");
+    let keep = dir.to_string_lossy().into_owned();
+    let setup = setup.set("cache.disk-dir", &format!("{keep:?}")).set("cache.disk", "\"1GiB\"");
+    let mut server = setup.start();
+    let prompt = "What was said before is kept for those who ask again. ".repeat(10);
+    let body = json!({"model": "demo", "prompt": prompt, "max_tokens": 1});
+    assert_eq!(server.client.post(COMPLETIONS, &body).status, 200);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+    let stats = Setup::new().run(&["cache", "verify", "--dir", &keep]);
+    assert_eq!(stats.code, Some(0), "{}", stats.stdout);
+    assert!(!stats.stdout.contains(" 0 tokens"), "{}", stats.stdout);
+    assert!(stats.stdout.contains(" tokens"), "{}", stats.stdout);
+}
+
+#[test]
+fn regression_a_second_sigterm_stops_at_once() {
     // A sampler that spins holds the stream for longer than a drained stream would take.
     let settings = "[policy]\ndeadline = \"10s\"\n[settings]\nbehave = \"spin\"\n";
     let mut server = Setup::new().guest("sampler", "10-hold", settings).set("shutdown.drain", "\"1h\"").start();
@@ -77,10 +146,11 @@ fn a_second_sigterm_stops_at_once() {
         if running == Some(1.0) { Ok(()) } else { Err(running) }
     });
     server.signal(Signal::TERM);
-    refuses_soon(&server);
+    drains_soon(&server);
     server.assert_runs();
     server.signal(Signal::TERM);
-    server.wait();
+    // It ends in the signal handler: no thread is waited for, not even the one that runs the guest.
+    assert_eq!(server.wait(), Some(0));
     drop(held);
 }
 

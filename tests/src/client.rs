@@ -110,12 +110,18 @@ impl Client {
         Open::read(socket).unwrap_or_else(|error| panic!("{} {}: {error}", request.method, request.path))
     }
 
-    /// Sends and waits for nothing. Dropping the socket is how a client leaves.
-    pub fn begin(&self, request: &Request) -> TcpStream {
-        let mut socket = TcpStream::connect(self.address).expect("the listener accepts");
+    /// A connection on which nothing was sent.
+    pub fn connect(&self) -> TcpStream {
+        let socket = TcpStream::connect(self.address).expect("the listener accepts");
         socket.set_nodelay(true).expect("a socket takes options");
         socket.set_read_timeout(Some(PATIENCE)).expect("a socket takes options");
         socket.set_write_timeout(Some(PATIENCE)).expect("a socket takes options");
+        socket
+    }
+
+    /// Sends and waits for nothing. Dropping the socket is how a client leaves.
+    pub fn begin(&self, request: &Request) -> TcpStream {
+        let mut socket = self.connect();
         let mut head =
             format!("{} {} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n", request.method, request.path, self.address);
         for (name, value) in self.headers.iter().chain(&request.headers) {

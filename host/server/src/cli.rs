@@ -152,6 +152,7 @@ pub fn run() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    let serves = matches!(cli.command, Command::Serve(_));
     let done = match cli.command {
         Command::Serve(args) => {
             let sources = args.sources();
@@ -173,13 +174,18 @@ pub fn run() -> ExitCode {
         },
         Command::Plugin { command: PluginCommand::Check { files } } => check::plugins(&files),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
+    let code = match done {
+        Ok(()) => 0,
         Err(error) => {
             report(&error);
-            ExitCode::from(error.exit_code())
+            error.exit_code()
         }
+    };
+    if serves {
+        // llama.cpp may still compute on a thread that was left behind: its statics must not be destroyed meanwhile.
+        signal_hook::low_level::exit(i32::from(code));
     }
+    ExitCode::from(code)
 }
 
 /// The reason on standard error, with every cause.

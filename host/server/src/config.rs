@@ -37,6 +37,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Where spans go; `None`: nowhere.
     pub otlp_endpoint: Option<String>,
+    /// How long the listeners stay open after SIGTERM at least.
+    pub grace: Duration,
     /// How long streams may go on after SIGTERM.
     pub drain: Duration,
     /// Serve everybody on any address when no auth policy is in force.
@@ -298,6 +300,7 @@ impl Config {
             vllm_aliases: raw.metrics.vllm_aliases,
             log: LogConfig { level: raw.log.level, format: raw.log.format },
             otlp_endpoint: Some(raw.telemetry.otlp_endpoint).filter(|endpoint| !endpoint.is_empty()),
+            grace: raw.shutdown.grace.0,
             drain: raw.shutdown.drain.0,
             allow_anonymous: raw.allow_anonymous,
         })

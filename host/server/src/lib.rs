@@ -18,6 +18,8 @@ mod progress;
 mod reload;
 mod serve;
 mod show;
+mod shutdown;
+mod signals;
 mod start;
 mod streams;
 mod supervisor;

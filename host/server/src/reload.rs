@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::config::{Config, Effective, PolicyDirConfig, Sources};
 use crate::error::ServerError;
 use crate::logging::LogHandle;
+use crate::shutdown::Times;
 
 /// How often the file is looked at. Its content counts, so that any way of replacing it is noticed.
 const LOOK: Duration = Duration::from_secs(1);
@@ -58,9 +59,10 @@ impl Live {
         (state.api, state.caching_workers) = (Some(api), caching_workers);
     }
 
-    /// How long streams may go on after SIGTERM, as it is now.
-    pub(crate) fn drain(&self) -> Duration {
-        self.state().config.drain
+    /// How long the parts of a shutdown may take, as it is now.
+    pub(crate) fn shutdown(&self) -> Times {
+        let state = self.state();
+        Times { grace: state.config.grace, drain: state.config.drain }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -134,6 +136,9 @@ impl Live {
         }
         if old.queue.watermarks != new.queue.watermarks {
             changed.push("queue");
+        }
+        if old.grace != new.grace {
+            changed.push("shutdown.grace");
         }
         if old.drain != new.drain {
             changed.push("shutdown.drain");

@@ -8,8 +8,6 @@ use camshaft_api::{Api, ApiOptions, Control, LocalQuotas, Readiness};
 use camshaft_policy::{PolicyConfig, PolicyHost};
 use prometheus::Registry;
 use sd_notify::NotifyState;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::watch;
 
 use crate::cache_plan::CachePlan;
 use crate::config::{Config, Sources};
@@ -18,16 +16,14 @@ use crate::listener::{self, Access};
 use crate::logging::{self, LogHandle};
 use crate::metrics::ServerMetrics;
 use crate::reload::{self, Live};
+use crate::shutdown::{self, Listener, Running, Times};
+use crate::signals::{Signals, Wish};
 use crate::start::Starter;
 use crate::supervisor::Supervisor;
 use crate::weights::{Engines, Weights};
 
-/// After the drain time has passed: how long cut streams have to write their last frame.
-const LAST_FRAMES: Duration = Duration::from_millis(500);
-/// How long each stage of threads has to end, and to write what it keeps on disk.
-const THREADS_END: Duration = Duration::from_secs(10);
-
-/// Serves until SIGTERM or SIGINT.
+/// Serves until SIGTERM or SIGINT. Threads that do not end are left behind: leave the process without running destructors
+/// under them.
 pub(crate) fn run(config: Config, sources: Sources, engines: Engines) -> Result<(), ServerError> {
     let threads = std::thread::available_parallelism().map_or(2, usize::from).max(2);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -40,9 +36,8 @@ pub(crate) fn run(config: Config, sources: Sources, engines: Engines) -> Result<
     let supervisor = Arc::new(Supervisor::new());
     let load = Load { config, sources, engines, log: log.clone(), supervisor: supervisor.clone() };
     let ended = runtime.block_on(serve(load));
-    if !supervisor.end(THREADS_END) {
-        tracing::warn!(bound_s = THREADS_END.as_secs(), "threads are still busy; they are left behind");
-    }
+    // Where nothing was served, the models that were loaded before it went wrong.
+    supervisor.end(shutdown::THREADS_END);
     log.flush();
     // Tasks that outlived the drain time are not waited for.
     runtime.shutdown_background();
@@ -66,61 +61,63 @@ async fn serve(load: Load) -> Result<(), ServerError> {
     };
     let Loaded { api, policies, live } = loaded;
 
-    let (stop, stopped) = watch::channel(false);
-    let mut listeners = tokio::task::JoinSet::new();
     let address = public.local_addr().map_err(|error| ServerError::internal("read the address", error))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let mut announcement = format!("listening on {scheme}://{address}\n");
-    listeners.spawn(listener::serve(
-        public,
-        camshaft_api::public_router(api.clone(), &config.cors_origins),
-        Access { connections: config.limits.connections, stall: config.limits.slow_reader, tls: tls.clone() },
-        stopped.clone(),
-    ));
-    if let Some(admin) = admin {
-        let address = admin.local_addr().map_err(|error| ServerError::internal("read the address", error))?;
-        announcement.push_str(&format!("admin on http://{address}\n"));
-        listeners.spawn(listener::serve(
-            admin,
-            camshaft_api::admin_router(api.clone()),
-            Access { connections: config.limits.connections, stall: config.limits.slow_reader, tls: None },
-            stopped,
-        ));
-    }
+    let access = |tls| Access { connections: config.limits.connections, stall: config.limits.slow_reader, tls };
+    let public = {
+        let router = camshaft_api::public_router(api.clone(), &config.cors_origins);
+        Listener::spawn(|stop| listener::serve(public, router, access(tls), stop))
+    };
+    let admin = match admin {
+        None => None,
+        Some(admin) => {
+            let address = admin.local_addr().map_err(|error| ServerError::internal("read the address", error))?;
+            announcement.push_str(&format!("admin on http://{address}\n"));
+            let router = camshaft_api::admin_router(api.clone());
+            Some(Listener::spawn(|stop| listener::serve(admin, router, access(None), stop)))
+        }
+    };
+    let running = Running { api: api.clone(), policies, supervisor: supervisor.clone(), public, admin };
     api.readiness.set_ready();
     announce(&announcement)?;
     notify(&[NotifyState::Ready]);
     tokio::spawn(live.clone().watch());
 
+    let end = wait_for_the_end(&mut signals, &live, &supervisor).await;
+    let Times { grace, drain } = live.shutdown();
+    let grace = match end {
+        Ok(Wish::Terminate) => grace,
+        // Nobody has to notice first: somebody waits at a terminal, or streams are lost already.
+        _ => Duration::ZERO,
+    };
+    let (grace_s, drain_s) = (grace.as_secs_f64(), drain.as_secs_f64());
+    tracing::info!(grace_s, drain_s, "draining: running streams finish, new requests are refused");
+    notify(&[NotifyState::Stopping]);
+    running.shut_down(Times { grace, drain }).await;
+    end.map(drop)
+}
+
+/// The signal that ended the server, or an error that names the thread without which it cannot go on.
+async fn wait_for_the_end(
+    signals: &mut Signals,
+    live: &Arc<Live>,
+    supervisor: &Supervisor,
+) -> Result<Wish, ServerError> {
     loop {
-        tokio::select! {
-            wish = signals.next() => if wish == Wish::End { break },
+        let wish = tokio::select! {
+            wish = signals.next() => wish,
             thread = supervisor.failed() => {
                 return Err(ServerError::internal("serve", anyhow::anyhow!("the thread {thread} panicked")));
             }
+        };
+        if wish != Wish::Reload {
+            return Ok(wish);
         }
         let live = live.clone();
         // A file that cannot be read now is said so by `reload` itself.
         let _ = tokio::task::spawn_blocking(move || live.reload()).await;
     }
-    let drain = live.drain();
-    tracing::info!(drain_s = drain.as_secs_f64(), "draining: running streams finish, new requests are refused");
-    notify(&[NotifyState::Stopping]);
-    api.readiness.set_draining();
-    // Whoever watches for errors here is gone with the listeners.
-    let _ = stop.send(true);
-    let drained = async { while listeners.join_next().await.is_some() {} };
-    tokio::select! {
-        () = drained => {}
-        () = tokio::time::sleep(drain) => {
-            tracing::warn!("the drain time has passed: the remaining streams are cut");
-            api.cut_streams();
-            tokio::time::sleep(LAST_FRAMES).await;
-        }
-        () = signals.end() => tracing::warn!("second signal: stopping at once"),
-    }
-    policies.stop();
-    Ok(())
 }
 
 /// The lines on standard output that scripts wait for.
@@ -134,45 +131,6 @@ fn announce(text: &str) -> Result<(), ServerError> {
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::debug!(%error, "the service manager was not told");
-    }
-}
-
-/// What a signal asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    End,
-    Reload,
-}
-
-/// SIGTERM and SIGINT, and SIGHUP.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Signals {
-    fn new() -> Result<Self, ServerError> {
-        let listen = |kind| signal(kind).map_err(|error| ServerError::internal("listen for signals", error));
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-            hangup: listen(SignalKind::hangup())?,
-        })
-    }
-
-    /// Waits for the next one.
-    async fn next(&mut self) -> Wish {
-        tokio::select! {
-            _ = self.terminate.recv() => Wish::End,
-            _ = self.interrupt.recv() => Wish::End,
-            _ = self.hangup.recv() => Wish::Reload,
-        }
-    }
-
-    /// Waits for one that ends the process; nothing is reloaded meanwhile.
-    async fn end(&mut self) {
-        while self.next().await == Wish::Reload {}
     }
 }
 

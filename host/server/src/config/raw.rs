@@ -62,6 +62,7 @@ format = "auto"
 [telemetry]
 otlp-endpoint = ""
 [shutdown]
+grace = "0s"
 drain = "30s"
 "#;
 
@@ -267,5 +268,6 @@ pub(super) struct RawTelemetry {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct RawShutdown {
+    pub(super) grace: Span,
     pub(super) drain: Span,
 }

@@ -1,0 +1,65 @@
+//! What signals ask of the server.
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::error::ServerError;
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// SIGTERM: whoever runs the server takes it out of service.
+    Terminate,
+    /// SIGINT: somebody at a terminal waits for the end.
+    Interrupt,
+    /// SIGHUP.
+    Reload,
+}
+
+/// SIGTERM and SIGINT, and SIGHUP.
+#[derive(Debug)]
+pub(crate) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// Listens from now on. The second SIGTERM or SIGINT ends the process from within the signal handler, so that it does
+    /// not matter which thread hangs.
+    ///
+    /// # Errors
+    /// A signal handler cannot be installed.
+    pub(crate) fn new() -> Result<Self, ServerError> {
+        let failed = |error: std::io::Error| ServerError::internal("listen for signals", error);
+        let signalled = Arc::new(AtomicBool::new(false));
+        for signal in [SIGTERM, SIGINT] {
+            // Handlers run in this order: the first signal finds the flag unset.
+            flag::register_conditional_shutdown(signal, 0, signalled.clone()).map_err(failed)?;
+            flag::register(signal, signalled.clone()).map_err(failed)?;
+        }
+        let listen = |kind| signal(kind).map_err(failed);
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for the next one.
+    pub(crate) async fn next(&mut self) -> Wish {
+        tokio::select! {
+            _ = self.terminate.recv() => Wish::Terminate,
+            _ = self.interrupt.recv() => Wish::Interrupt,
+            _ = self.hangup.recv() => Wish::Reload,
+        }
+    }
+
+    /// Waits for one that ends the process; nothing is reloaded meanwhile.
+    pub(crate) async fn end(&mut self) {
+        while self.next().await == Wish::Reload {}
+    }
+}
