@@ -20,12 +20,13 @@ pub enum Command {
     Start { start: Box<Start>, need: u32 },
     /// Stop a generation at the next step. Answered by `Finished` with `Cancelled`, or by nothing if it is unknown.
     Cancel { id: RequestId },
-    /// Take a generation's place in the KV cache away for now; it goes on when the worker has room and nothing else waits.
-    Park { id: RequestId },
-    /// As `Park`, but it waits until it is released: its reader is behind.
-    Hold { id: RequestId },
-    /// Undoes `Hold`.
-    Release { id: RequestId },
+    /// Take a generation's KV entries away for now. The worker resumes it by itself when it has capacity and nothing else
+    /// waits.
+    Preempt { id: RequestId },
+    /// As `Preempt`, but it waits until it is resumed: its reader is behind.
+    Pause { id: RequestId },
+    /// Ends a pause.
+    Resume { id: RequestId },
     /// Prompt tokens to prefill per step at the most; 0: the worker's own choice.
     PrefillBudget { tokens: u32 },
     /// What a session pinned may go. Nothing happens to one that is unknown.
@@ -73,8 +74,8 @@ pub enum Event {
     Queued { id: RequestId, position: u32 },
     /// It has its room in the KV cache; what the facts before it say includes that.
     Admitted { id: RequestId },
-    /// It lost its place in the KV cache for now and comes back by itself.
-    Parked { id: RequestId },
+    /// Its KV entries were taken away for now; `Admitted` comes again when it goes on.
+    Preempted { id: RequestId },
     /// The prompt's first chunk is in a batch.
     Started { id: RequestId, cached_tokens: u32 },
     /// Text was generated. Always whole UTF-8 characters, never part of a stop string.
@@ -109,7 +110,7 @@ impl Event {
         match self {
             Event::Queued { id, .. }
             | Event::Admitted { id }
-            | Event::Parked { id }
+            | Event::Preempted { id }
             | Event::Started { id, .. }
             | Event::Delta { id, .. }
             | Event::Progressed { id, .. }
@@ -188,7 +189,10 @@ pub enum WorkerError {
     /// The client was behind for too long.
     #[error("the response was read too slowly")]
     SlowReader,
-    /// The worker is gone.
-    #[error("the worker stopped")]
-    WorkerGone,
+    /// The worker died with everything it ran, or no worker is up.
+    #[error("the worker that ran the request was lost")]
+    WorkerLost,
+    /// The server ends.
+    #[error("the server is shutting down")]
+    ShuttingDown,
 }

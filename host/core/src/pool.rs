@@ -293,7 +293,7 @@ impl Pool {
                     account.on_their_way.remove(id);
                 }
             }
-            Event::Parked { id } => self.events.push(SchedulerEvent::Preempted { id: *id }),
+            Event::Preempted { id } => self.events.push(SchedulerEvent::Preempted { id: *id }),
             Event::Queued { .. } | Event::Delta { .. } => {}
         }
     }
@@ -498,7 +498,7 @@ impl Pool {
         match action {
             Action::Preempt { id } => {
                 if let Some(worker) = self.entries.get(&id).and_then(|entry| entry.stage.worker()) {
-                    out.push(Output::Send { worker, command: Command::Park { id } });
+                    out.push(Output::Send { worker, command: Command::Preempt { id } });
                 }
             }
             Action::PrefillBudget { worker, tokens } => {

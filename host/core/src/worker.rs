@@ -176,14 +176,14 @@ impl Worker {
                     self.admit_waiting(engine, events);
                 }
             }
-            Command::Park { id } => {
+            Command::Preempt { id } => {
                 if let Some(index) = self.find(id) {
                     self.sequences[index].place = LAST_PLACE + self.next_place;
                     self.next_place += 1;
                     self.park(index, engine, events);
                 }
             }
-            Command::Hold { id } => {
+            Command::Pause { id } => {
                 if let Some(index) = self.find(id) {
                     self.sequences[index].held = true;
                     self.park(index, engine, events);
@@ -192,7 +192,7 @@ impl Worker {
                 }
                 self.admit_waiting(engine, events);
             }
-            Command::Release { id } => {
+            Command::Resume { id } => {
                 if let Some(sequence) = self.waiting.iter_mut().find(|s| s.id() == id) {
                     sequence.held = false;
                 }
@@ -297,7 +297,7 @@ impl Worker {
         let mut sequence = self.sequences.remove(index);
         self.forget_guesses(sequence.seq);
         self.kv.park(&mut sequence, engine);
-        events.push(Event::Parked { id: sequence.id() });
+        events.push(Event::Preempted { id: sequence.id() });
         self.queue(sequence);
     }
 

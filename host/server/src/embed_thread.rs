@@ -124,7 +124,7 @@ where
     }
 
     fn down(&mut self) -> bool {
-        self.on_board.drain(..).for_each(|input| input.job.fail(WorkerError::WorkerGone));
+        self.on_board.drain(..).for_each(|input| input.job.fail(WorkerError::WorkerLost));
         true
     }
 

@@ -40,7 +40,7 @@ fn regression_an_embedder_that_panics_comes_back() {
 
     let (poisoned, lost) = job(&[&[1, 2], &[POISON.0]]);
     jobs.send(poisoned).unwrap();
-    assert_eq!(lost.blocking_recv().unwrap(), Err(WorkerError::WorkerGone), "who was on board is told");
+    assert_eq!(lost.blocking_recv().unwrap(), Err(WorkerError::WorkerLost), "who was on board is told");
     assert!(!gauges.health.is_up());
     let (good, answer) = job(&[&[1, 2], &[3]]);
     jobs.send(good).unwrap();

@@ -136,7 +136,7 @@ impl PoolThread {
         let id = start.id;
         let fail = |error| drop(events.try_send(Event::Failed { id, error }));
         if !self.setup.pool.is_healthy() {
-            return fail(WorkerError::WorkerGone);
+            return fail(WorkerError::WorkerLost);
         }
         let arrived = accepted.saturating_duration_since(self.setup.begun);
         let deadline = timeout.map(|timeout| arrived + timeout);
@@ -170,7 +170,7 @@ impl PoolThread {
         let waiting: Vec<RequestId> = self.streams.keys().copied().collect();
         for id in waiting {
             self.setup.pool.cancel(id);
-            self.fail(id, WorkerError::WorkerGone);
+            self.fail(id, WorkerError::ShuttingDown);
         }
     }
 

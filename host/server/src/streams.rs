@@ -10,7 +10,7 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
 /// A reader that is behind for so long has its sequence taken off the worker.
-const HOLD_AFTER: Duration = Duration::from_secs(1);
+const PAUSE_AFTER: Duration = Duration::from_secs(1);
 
 /// The receiving side of one generation.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ pub(crate) struct Stream {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
     /// It is behind: generating on would only fill memory.
-    Hold,
+    Pause,
     /// It has caught up.
-    Release,
+    Resume,
     /// It was behind for too long: its stream ends with an error.
     Cut,
 }
@@ -185,7 +185,7 @@ impl Streams {
             if !stream.is_behind() {
                 stream.behind_since = None;
                 if std::mem::take(&mut stream.is_held) {
-                    out.push((id, Pace::Release));
+                    out.push((id, Pace::Resume));
                 }
                 continue;
             }
@@ -196,9 +196,9 @@ impl Streams {
                 stream.held = None;
                 stream.end = Some(Event::Failed { id, error: WorkerError::SlowReader });
                 out.push((id, Pace::Cut));
-            } else if behind >= HOLD_AFTER && !stream.is_held && !stream.cut && stream.end.is_none() {
+            } else if behind >= PAUSE_AFTER && !stream.is_held && !stream.cut && stream.end.is_none() {
                 stream.is_held = true;
-                out.push((id, Pace::Hold));
+                out.push((id, Pace::Pause));
             }
         }
         out
@@ -342,11 +342,11 @@ pub(crate) mod tests {
         assert!(streams.review(begun, cut_after).is_empty(), "nothing waits");
         streams.send(ID, delta("b"), now);
         assert!(streams.review(begun, cut_after).is_empty(), "it is waited for");
-        assert_eq!(streams.review(begun + second, cut_after), [(ID, Pace::Hold)]);
+        assert_eq!(streams.review(begun + second, cut_after), [(ID, Pace::Pause)]);
         assert!(streams.review(begun + 2 * second, cut_after).is_empty(), "said once");
         receiver.try_recv().unwrap();
         streams.flush(now);
-        assert_eq!(streams.review(begun + 3 * second, cut_after), [(ID, Pace::Release)]);
+        assert_eq!(streams.review(begun + 3 * second, cut_after), [(ID, Pace::Resume)]);
         streams.send(ID, delta("c"), now);
         assert!(streams.review(begun + 4 * second, cut_after).is_empty());
         assert_eq!(streams.review(begun + 9 * second, cut_after), [(ID, Pace::Cut)]);

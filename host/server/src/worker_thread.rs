@@ -211,8 +211,8 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
     fn mind_readers(&mut self) {
         for (id, pace) in self.streams.review(Instant::now(), self.setup.slow_reader) {
             self.carry_out(match pace {
-                Pace::Hold => Command::Hold { id },
-                Pace::Release => Command::Release { id },
+                Pace::Pause => Command::Pause { id },
+                Pace::Resume => Command::Resume { id },
                 Pace::Cut => Command::Cancel { id },
             });
         }
@@ -257,7 +257,7 @@ impl Events for Outlet<'_> {
                 if let Event::Finished { usage, .. } = &event {
                     self.setup.metrics.count_drafts(usage);
                 }
-                self.parked += u64::from(matches!(event, Event::Parked { .. }));
+                self.parked += u64::from(matches!(event, Event::Preempted { .. }));
                 let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, event.clone()));
             }
             if matches!(

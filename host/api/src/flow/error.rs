@@ -163,7 +163,8 @@ fn worker_answer(error: &WorkerError) -> Answer {
         }
         WorkerError::Refused(_) => Answer::invalid(text()),
         WorkerError::Rejected(_) => Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Scheduler),
-        WorkerError::WorkerGone => Answer::unavailable("worker_lost", text(), 1),
+        WorkerError::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
+        WorkerError::ShuttingDown => Answer::unavailable("draining", text(), LIFE_CYCLE_RETRY),
         WorkerError::DeadlineExceeded => {
             let answer = Answer::new(StatusCode::GATEWAY_TIMEOUT, ErrorType::Server, text());
             answer.code("deadline_exceeded").retry(Retry::After(5)).rejection(Rejection::Deadline)
@@ -239,7 +240,8 @@ mod tests {
         check(WorkerError::QueueFull, 429, Some("queue_full"), After(1));
         check(WorkerError::SlowReader, 408, Some("slow_reader"), Never);
         check(WorkerError::DeadlineExceeded, 504, Some("deadline_exceeded"), After(5));
-        check(WorkerError::WorkerGone, 503, Some("worker_lost"), After(1));
+        check(WorkerError::WorkerLost, 503, Some("worker_lost"), After(1));
+        check(WorkerError::ShuttingDown, 503, Some("draining"), After(5));
     }
 
     #[test]

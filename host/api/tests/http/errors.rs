@@ -193,7 +193,7 @@ async fn maps_what_the_worker_says_before_the_first_token() {
     check(WorkerError::QueueFull, 429, "rate_limit_error queue_full -", Some("1")).await;
     check(WorkerError::DeadlineExceeded, 504, "server_error deadline_exceeded -", Some("5")).await;
     check(WorkerError::Rejected("too busy".into()), 503, "server_error overloaded -", Some("1")).await;
-    check(WorkerError::WorkerGone, 503, "server_error worker_lost -", Some("1")).await;
+    check(WorkerError::WorkerLost, 503, "server_error worker_lost -", Some("1")).await;
     check(WorkerError::Refused("too long".into()), 400, "invalid_request_error - -", None).await;
     check(WorkerError::InvalidLogits, 500, "server_error server_error -", None).await;
     check(WorkerError::Engine("x".into()), 500, "server_error server_error -", None).await;

@@ -94,7 +94,7 @@ fn four_times_too_many_all_finish_as_if_they_had_been_alone() {
                 .collect();
             requests.iter().for_each(|request| bench.begin(request.clone()));
             bench.run();
-            let parks = bench.events.iter().filter(|event| matches!(event, Event::Parked { .. })).count();
+            let parks = bench.events.iter().filter(|event| matches!(event, Event::Preempted { .. })).count();
             match reserve {
                 Reserve::None => assert!(parks > 0),
                 Reserve::Full => assert_eq!(parks, 0),
@@ -121,7 +121,7 @@ fn parks_the_lowest_class_and_of_it_the_latest() {
     let parked: Vec<u64> = bench
         .events
         .iter()
-        .filter_map(|event| if let Event::Parked { id } = event { Some(id.0) } else { None })
+        .filter_map(|event| if let Event::Preempted { id } = event { Some(id.0) } else { None })
         .collect();
     assert_eq!(parked[..2], [1, 3], "{parked:?}");
     assert!(!parked.contains(&4));
@@ -133,7 +133,7 @@ fn a_request_parked_by_command_goes_on_unchanged_after_the_others() {
     let request = |id: u64| Start { ignore_eos: true, ..start(id, &format!("request {id}")) };
     (1..3).for_each(|id| bench.begin(request(id)));
     bench.steps(5);
-    bench.command(Command::Park { id: RequestId(1) });
+    bench.command(Command::Preempt { id: RequestId(1) });
     assert_eq!(bench.worker.facts().running_sequences, 1);
     bench.run();
     for id in [1, 2] {
@@ -163,20 +163,20 @@ fn a_held_request_waits_until_it_is_released_and_nobody_for_it() {
     let request = |id: u64| Start { ignore_eos: true, ..start(id, &format!("request {id}")) };
     (1..3).for_each(|id| bench.begin(request(id)));
     bench.steps(5);
-    bench.command(Command::Hold { id: RequestId(1) });
-    bench.command(Command::Hold { id: RequestId(99) });
+    bench.command(Command::Pause { id: RequestId(1) });
+    bench.command(Command::Pause { id: RequestId(99) });
     bench.run();
     assert!(bench.results()[&1].1.is_none(), "it holds no KV entries and is not over");
     assert!(bench.worker.facts().kv_free == LIMITS.kv_tokens, "others may come");
     bench.begin(request(3));
     bench.run();
-    bench.command(Command::Release { id: RequestId(1) });
+    bench.command(Command::Resume { id: RequestId(1) });
     bench.run();
     for id in [1, 2, 3] {
         assert_eq!(bench.results()[&id].0, alone(request(id)).0);
     }
     bench.begin(request(4));
-    bench.command(Command::Hold { id: RequestId(4) });
+    bench.command(Command::Pause { id: RequestId(4) });
     bench.command(Command::Cancel { id: RequestId(4) });
     bench.run();
     assert!(matches!(bench.results()[&4].1, Some(Event::Finished { reason: FinishReason::Cancelled, .. })));
@@ -231,7 +231,7 @@ proptest! {
                     bench.begin(request);
                 }
                 Act::Cancel(id) => bench.command(Command::Cancel { id: RequestId(id) }),
-                Act::Park(id) => bench.command(Command::Park { id: RequestId(id) }),
+                Act::Park(id) => bench.command(Command::Preempt { id: RequestId(id) }),
                 Act::Step(n) => bench.steps(n.into()),
             }
         }

@@ -89,7 +89,7 @@ fn run(model: &Arc<LoadedModel>, kv_tokens: u32, requests: &[Start]) -> (BTreeMa
             Event::Delta { id, delta } => {
                 tokens.entry(id.0).or_default().extend(delta.logprobs.iter().map(|scored| scored.token));
             }
-            Event::Parked { .. } => parks += 1,
+            Event::Preempted { .. } => parks += 1,
             Event::Failed { id, error } => panic!("{id}: {error}"),
             _ => {}
         }
