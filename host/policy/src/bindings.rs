@@ -1,6 +1,15 @@
 //! Rust types and linking code generated from the WIT packages: one module for each world, types shared between them.
 #![allow(unreachable_pub, missing_debug_implementations, clippy::too_many_arguments, clippy::needless_pass_by_value)]
 
+use camshaft_core::policy::Hook;
+use wasmtime::AsContextMut;
+use wasmtime::component::InstancePre;
+
+/// What a guest's row handle stands for. The row itself lies in the store's data for the length of the call, and the
+/// component model takes the borrowed handle away when the call ends, so the handle carries nothing.
+#[derive(Debug)]
+pub struct BorrowedRow;
+
 /// Everything that plugins of any hook may import.
 pub mod host {
     wasmtime::component::bindgen!({
@@ -20,7 +29,7 @@ pub mod host {
         path: "../../wit",
         world: "camshaft:host/grants",
         imports: { default: trappable },
-        with: { "camshaft:policy/logits.row": crate::imports::logits::BorrowedRow },
+        with: { "camshaft:policy/logits.row": crate::bindings::BorrowedRow },
     });
     pub use self::camshaft::policy::{clock, log, logits, metrics, random, state, types, vocabulary};
 }
@@ -87,4 +96,74 @@ pub mod sampler {
         },
     });
     pub use self::exports::camshaft::policy::sampler::*;
+}
+
+/// What a plugin says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Description {
+    pub name: String,
+    pub version: String,
+    pub settings_schema: String,
+}
+
+macro_rules! hooks {
+    ($($hook:ident => $module:ident::$guest:ident, $pre:ident;)+) => {
+        /// A component linked for its hook.
+        #[derive(Clone)]
+        pub enum HookPre<T: 'static> {
+            $($hook($module::$pre<T>),)+
+        }
+
+        impl<T: 'static> HookPre<T> {
+            /// # Errors
+            /// The component does not export what the hook's world does.
+            pub fn new(hook: Hook, pre: InstancePre<T>) -> wasmtime::Result<Self> {
+                match hook {
+                    $(Hook::$hook => $module::$pre::new(pre).map(Self::$hook),)+
+                }
+            }
+
+            pub fn hook(&self) -> Hook {
+                match self {
+                    $(Self::$hook(_) => Hook::$hook,)+
+                }
+            }
+
+            pub fn instantiate(&self, store: impl AsContextMut<Data = T>) -> wasmtime::Result<HookGuest> {
+                match self {
+                    $(Self::$hook(pre) => pre.instantiate(store).map(HookGuest::$hook),)+
+                }
+            }
+        }
+
+        /// An instance of any hook, as far as all plugins are alike.
+        pub enum HookGuest {
+            $($hook($module::$guest),)+
+        }
+
+        impl HookGuest {
+            pub fn describe(&self, store: impl AsContextMut) -> wasmtime::Result<Description> {
+                match self {
+                    $(Self::$hook(guest) => {
+                        let said = guest.camshaft_policy_plugin().call_describe(store)?;
+                        let (name, version, settings_schema) = (said.name, said.version, said.settings_schema);
+                        Ok(Description { name, version, settings_schema })
+                    })+
+                }
+            }
+
+            pub fn configure(&self, store: impl AsContextMut, settings: &str) -> wasmtime::Result<Result<(), String>> {
+                match self {
+                    $(Self::$hook(guest) => guest.camshaft_policy_plugin().call_configure(store, settings),)+
+                }
+            }
+        }
+    };
+}
+
+hooks! {
+    Auth => auth::AuthPolicy, AuthPolicyPre;
+    Validator => validator::ValidatorPolicy, ValidatorPolicyPre;
+    Scheduler => scheduler::SchedulerPolicy, SchedulerPolicyPre;
+    Sampler => sampler::SamplerPolicy, SamplerPolicyPre;
 }

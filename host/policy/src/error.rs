@@ -1,37 +1,53 @@
 //! What can go wrong with a policy file, as sentences that an operator reads.
+use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use camshaft_core::policy::Hook;
+use camshaft_core::policy::{Hook, Mode};
+
+use crate::text::{on_one_line, truncated};
+
+/// Bytes of a whole sentence.
+const SENTENCE_BYTES: usize = 4096;
+
+/// An error of a library's that is kept as the cause.
+type Cause = Box<dyn Error + Send + Sync>;
 
 /// Why a policy (or the policy host itself) could not be brought up.
 ///
-/// For everything that is wrong with one file the text says what is wrong and leaves the path to whoever prints it.
+/// Where one component is at fault the text does not name its path: the caller knows it. Causes are not in the text either:
+/// [`PolicyError::sentence`] has them all.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// The runtime could not be set up.
-    #[error("cannot set up the WebAssembly runtime: {0}")]
-    Runtime(String),
+    #[error("cannot set up the WebAssembly runtime")]
+    Runtime(#[source] Cause),
+    #[error("the directory for compiled code, {}, belongs to another user", path.display())]
+    ForeignCache { path: PathBuf },
     /// A metric could not be registered.
-    #[error("cannot register the policy metrics: {0}")]
+    #[error("cannot register the policy metrics")]
     Metrics(#[from] prometheus::Error),
     /// A thread could not be started.
     #[error("cannot start the thread {name}")]
     Thread { name: &'static str, source: std::io::Error },
     /// A file or directory could not be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    /// Whoever loads policies is gone or stuck.
+    /// The thread that loads policies is gone or stuck.
     #[error("the thread that loads policies does not answer")]
     Unanswered,
-    #[error("{} holds no policies: it has none of auth/, validator/, scheduler/, sampler/", path.display())]
+    #[error("{} holds no policies: it has none of {}", path.display(), hook_directories())]
     NoPolicyDirectory { path: PathBuf },
     #[error("{} has no auth policy in force, but callers that are not local may come (or set allow-anonymous)", path.display())]
     NoAuth { path: PathBuf },
     /// A policy of another directory that was to serve from now on.
     #[error("{}: {why}", path.display())]
-    Relocation { path: PathBuf, why: String },
+    Relocation {
+        path: PathBuf,
+        /// As the policy's status says it.
+        why: String,
+    },
     /// The file changed while it was read.
     #[error("{} is being written", path.display())]
     Unsettled { path: PathBuf },
@@ -41,13 +57,19 @@ pub enum PolicyError {
     CoreModule,
     #[error("not a WebAssembly component: the file does not begin as one")]
     NotWasm,
-    #[error("file is truncated or corrupt: {0}")]
-    Corrupt(String),
+    #[error("file is truncated or corrupt: it ends after {size_bytes} bytes")]
+    Cut { size_bytes: usize },
+    #[error("file is truncated or corrupt")]
+    Corrupt(#[source] Cause),
+    #[error("file is truncated or corrupt: the compiler panicked over it")]
+    CompilerPanic,
+    #[error("needs more than a policy may have")]
+    OverLimits(#[source] Cause),
     #[error("needs more than a policy may have: {0}")]
-    OverLimits(String),
+    NoInstance(String),
     #[error("wrong hook: exports camshaft:policy/{found} but lies in {expected}/")]
     WrongHook { found: Hook, expected: Hook },
-    #[error("exports no hook: expected one of camshaft:policy/auth, validator, scheduler, sampler")]
+    #[error("exports no hook: expected camshaft:policy/ and one of {}", hook_names())]
     NoHook,
     #[error("exports more than one hook: {0} and {1}")]
     ManyHooks(Hook, Hook),
@@ -59,8 +81,8 @@ pub enum PolicyError {
     NotGrantedToHook { import: String, hook: Hook },
     #[error("imports {import}, which is not granted")]
     NotGranted { import: String },
-    #[error("does not fit the {hook} world: {detail}")]
-    Mistyped { hook: Hook, detail: String },
+    #[error("does not fit the {hook} world")]
+    Mistyped { hook: Hook, source: Cause },
     #[error("traps at start: {0}")]
     TrapsAtStart(String),
     #[error("asks for more than its memory at start: {0}")]
@@ -71,20 +93,56 @@ pub enum PolicyError {
     NonsenseAtStart(String),
     #[error("refuses its settings: {0}")]
     RefusesSettings(String),
-    #[error("its settings file is not valid TOML: {0}")]
-    SidecarSyntax(String),
-    #[error("its settings file has an unknown key {key}{}", nearest.as_ref().map(|n| format!(" (did you mean {n}?)")).unwrap_or_default())]
-    SidecarKey { key: String, nearest: Option<String> },
-    #[error("its settings file has {key} = {value}: {expected}")]
-    SidecarValue { key: String, value: String, expected: &'static str },
-    #[error("mode \"monitor\" is not supported for the {0} hook yet")]
-    MonitorUnsupported(Hook),
-    #[error("on-fault = {value:?} is not supported for the {hook} hook: {why}")]
-    OnFaultUnsupported { hook: Hook, value: &'static str, why: &'static str },
-    #[error("its SHA-256 is {found}, but its settings file pins {pinned}")]
-    DigestMismatch { found: String, pinned: String },
+    /// The file is the one beside the component.
+    #[error("{file}{}: {problem}", line.map(|line| format!(", line {line}")).unwrap_or_default())]
+    Settings { file: String, line: Option<usize>, problem: SettingsError },
+    #[error("mode \"{mode}\" is not supported for the {hook} hook yet")]
+    ModeUnsupported { hook: Hook, mode: Mode },
     #[error("the name {name} is taken by {first}")]
     NameTaken { name: String, first: String },
+}
+
+/// What is wrong in a settings file.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// In the parser's words.
+    #[error("not valid TOML: {0}")]
+    Syntax(String),
+    #[error("unknown key {key}{}", nearest.as_ref().map(|n| format!(" (did you mean {n}?)")).unwrap_or_default())]
+    UnknownKey { key: String, nearest: Option<String> },
+    #[error("{key} = {value}: {expected}")]
+    Value { key: String, value: String, expected: &'static str },
+    #[error("mode \"{mode}\" is not supported for the {hook} hook yet")]
+    ModeUnsupported { hook: Hook, mode: Mode },
+    #[error("on-fault = {value:?} is not supported for the {hook} hook: {why}")]
+    OnFaultUnsupported { hook: Hook, value: &'static str, why: &'static str },
+    #[error("pins the SHA-256 {pinned}, but the component's is {found}")]
+    DigestMismatch { found: String, pinned: String },
+    /// In the plugin's words.
+    #[error("the plugin refuses its settings: {0}")]
+    Refused(String),
+}
+
+impl PolicyError {
+    /// The error and all its causes, on one line.
+    pub fn sentence(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        on_one_line(truncated(text.trim(), SENTENCE_BYTES))
+    }
+}
+
+fn hook_directories() -> String {
+    Hook::ALL.map(|hook| format!("{hook}/")).join(", ")
+}
+
+fn hook_names() -> String {
+    Hook::ALL.map(Hook::as_str).join(", ")
 }
 
 fn seconds(limit: Duration) -> String {

@@ -5,24 +5,20 @@ use std::time::Duration;
 
 use camshaft_core::policy::{FaultKind, Hook};
 use camshaft_core::vocabulary::Vocabulary;
-use sha2::{Digest, Sha256};
 use wasmtime::component::Component;
 
-use crate::bindings::auth::AuthPolicyPre;
-use crate::bindings::sampler::SamplerPolicyPre;
-use crate::bindings::scheduler::SchedulerPolicyPre;
-use crate::bindings::validator::ValidatorPolicyPre;
+use crate::bindings::Description;
+use crate::digest::digest_of;
 use crate::error::PolicyError;
-use crate::fault::classify;
+use crate::files::COMPONENT_MAX_BYTES;
 use crate::identity::Identity;
 use crate::loaded::{Compiled, HookPre, state_for};
 use crate::runtime::Runtime;
+use crate::spec::spec;
 use crate::store;
 use crate::text::{on_one_line, truncated};
 use crate::wasi;
 
-/// Bytes of a component.
-pub(crate) const COMPONENT_MAX_BYTES: u64 = 64 << 20;
 /// The version of `camshaft:policy` that this host speaks.
 pub(crate) const API_VERSION: &str = "0.1.0";
 /// Versions of one track: patches add nothing that a host of the same track lacks.
@@ -37,21 +33,16 @@ const SENTENCE_BYTES: usize = 1024;
 const NAME_BYTES: usize = 128;
 const SCHEMA_BYTES: usize = 256 << 10;
 
-/// The SHA-256 of a file in lower-case hexadecimal.
-pub(crate) fn digest_of(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// Compiles a component and checks that its imports are granted and its exports are a hook's.
 pub(crate) fn compile(runtime: &Runtime, bytes: &[u8]) -> Result<Compiled, PolicyError> {
+    // A compiler that panics on hostile input must not take its thread with it.
+    let built = catch_unwind(AssertUnwindSafe(|| build(runtime, bytes)));
+    built.unwrap_or(Err(PolicyError::CompilerPanic))
+}
+
+fn build(runtime: &Runtime, bytes: &[u8]) -> Result<Compiled, PolicyError> {
     check_header(bytes)?;
-    // A compiler that panics on hostile input must not take the watcher with it.
-    let built = catch_unwind(AssertUnwindSafe(|| Component::from_binary(&runtime.engine, bytes)));
-    let component = match built {
-        Ok(Ok(component)) => component,
-        Ok(Err(error)) => return Err(compile_error(&error)),
-        Err(_) => return Err(PolicyError::Corrupt("the compiler gave up on it".to_owned())),
-    };
+    let component = Component::from_binary(&runtime.engine, bytes).map_err(compile_error)?;
     let (hook, api_version) = find_hook(&component)?;
     let imports = check_imports(&component, hook)?;
     let pre = link(runtime, &component, hook)?;
@@ -64,26 +55,23 @@ fn check_header(bytes: &[u8]) -> Result<(), PolicyError> {
         return Err(PolicyError::TooLarge { what: "a component", size_bytes, limit_bytes });
     }
     match bytes {
-        [] => Err(PolicyError::Corrupt("it is empty".to_owned())),
+        [] => Err(PolicyError::Cut { size_bytes: 0 }),
         [b'\0', b'a', b's', b'm', 1, 0, 0, 0, ..] => Err(PolicyError::CoreModule),
         [b'\0', b'a', b's', b'm', _, _, _, _, ..] => Ok(()),
-        _ if b"\0asm".starts_with(&bytes[..bytes.len().min(4)]) => {
-            Err(PolicyError::Corrupt(format!("it ends after {} bytes", bytes.len())))
-        }
+        _ if b"\0asm".starts_with(&bytes[..bytes.len().min(4)]) => Err(PolicyError::Cut { size_bytes: bytes.len() }),
         _ => Err(PolicyError::NotWasm),
     }
 }
 
-fn compile_error(error: &wasmtime::Error) -> PolicyError {
-    let text = sentence(&error.root_cause().to_string());
+fn compile_error(error: wasmtime::Error) -> PolicyError {
     // What is too large for the pool is well formed: only then does the chain of causes not come from the parser.
     if error
         .chain()
         .any(|cause| cause.to_string().contains("instance allocat") || cause.to_string().contains("pooling"))
     {
-        return PolicyError::OverLimits(text);
+        return PolicyError::OverLimits(error.into());
     }
-    PolicyError::Corrupt(text)
+    PolicyError::Corrupt(error.into())
 }
 
 /// Splits `camshaft:policy/auth@0.1.0` into `auth` and `0.1.0`.
@@ -119,25 +107,16 @@ fn find_hook(component: &Component) -> Result<(Hook, String), PolicyError> {
     Ok(found)
 }
 
-/// What a component of this hook may import from the policy package.
-fn granted(hook: Hook) -> &'static [&'static str] {
-    match hook {
-        Hook::Auth | Hook::Validator => &["types", "log", "clock", "random", "metrics", "state"],
-        Hook::Scheduler => &["types", "log", "random", "metrics", "state"],
-        Hook::Sampler => &["types", "log", "clock", "random", "metrics", "state", "vocabulary", "logits"],
-    }
-}
-
 fn check_imports(component: &Component, hook: Hook) -> Result<Vec<String>, PolicyError> {
     let ty = component.component_type();
     let imports: Vec<String> = ty.imports(component.engine()).map(|(name, _)| name.to_owned()).collect();
     for import in &imports {
         let plain = import.split('@').next().unwrap_or(import).to_owned();
         if let Some((name, _)) = interface(import) {
-            if granted(hook).contains(&name) {
+            if spec(hook).grants(name) {
                 continue;
             }
-            if Hook::ALL.iter().any(|other| granted(*other).contains(&name)) {
+            if Hook::ALL.iter().any(|other| spec(*other).grants(name)) {
                 return Err(PolicyError::NotGrantedToHook { import: plain, hook });
             }
             return Err(PolicyError::NotGranted { import: plain });
@@ -153,23 +132,9 @@ fn check_imports(component: &Component, hook: Hook) -> Result<Vec<String>, Polic
 }
 
 fn link(runtime: &Runtime, component: &Component, hook: Hook) -> Result<HookPre, PolicyError> {
-    let mistyped = |error: wasmtime::Error| PolicyError::Mistyped { hook, detail: sentence(&format!("{error:#}")) };
+    let mistyped = |error: wasmtime::Error| PolicyError::Mistyped { hook, source: error.into() };
     let pre = runtime.linker(hook).instantiate_pre(component).map_err(mistyped)?;
-    match hook {
-        Hook::Auth => AuthPolicyPre::new(pre).map(HookPre::Auth),
-        Hook::Validator => ValidatorPolicyPre::new(pre).map(HookPre::Validator),
-        Hook::Scheduler => SchedulerPolicyPre::new(pre).map(HookPre::Scheduler),
-        Hook::Sampler => SamplerPolicyPre::new(pre).map(HookPre::Sampler),
-    }
-    .map_err(mistyped)
-}
-
-/// Who a plugin says it is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Description {
-    pub(crate) name: String,
-    pub(crate) version: String,
-    pub(crate) settings_schema: String,
+    HookPre::new(hook, pre).map_err(mistyped)
 }
 
 /// Lets a throwaway instance describe itself and, where there are settings, accept them.
@@ -183,35 +148,22 @@ pub(crate) fn introduce(
     let hook = compiled.pre.hook();
     let mut state = state_for(hook, identity, memory_bytes, None);
     // The model is not known yet: a sampler that asks here finds no tokens.
-    state.vocabulary = (hook == Hook::Sampler).then(|| Arc::new(Vocabulary::new([""; 0], Vec::new())));
+    state.vocabulary = Some(Arc::new(Vocabulary::new([""; 0], Vec::new())));
     let mut store = store::open(&runtime.engine, state, START_LIMIT);
-    macro_rules! meet {
-        ($pre:expr) => {{
-            let guest = $pre.instantiate(&mut store).map_err(|e| start_error("start", START_LIMIT, &e, &store))?;
-            store::arm(&mut store, DESCRIBE_LIMIT);
-            let plugin = guest.camshaft_policy_plugin();
-            let said = plugin.call_describe(&mut store);
-            let said = said.map_err(|e| start_error("describe", DESCRIBE_LIMIT, &e, &store))?;
-            if let Some(settings) = settings {
-                store::arm(&mut store, CONFIGURE_LIMIT);
-                let accepted = plugin.call_configure(&mut store, settings);
-                accepted
-                    .map_err(|e| start_error("configure", CONFIGURE_LIMIT, &e, &store))?
-                    .map_err(|text| PolicyError::RefusesSettings(sentence(&text)))?;
-            }
-            Ok(Description {
-                name: on_one_line(truncated(&said.name, NAME_BYTES)),
-                version: on_one_line(truncated(&said.version, NAME_BYTES)),
-                settings_schema: truncated(&said.settings_schema, SCHEMA_BYTES).to_owned(),
-            })
-        }};
+    let guest = compiled.pre.instantiate(&mut store).map_err(|e| start_error("start", START_LIMIT, &e, &store))?;
+    store::arm(&mut store, DESCRIBE_LIMIT);
+    let said = guest.describe(&mut store).map_err(|e| start_error("describe", DESCRIBE_LIMIT, &e, &store))?;
+    if let Some(settings) = settings {
+        store::arm(&mut store, CONFIGURE_LIMIT);
+        let accepted = guest.configure(&mut store, settings);
+        let accepted = accepted.map_err(|e| start_error("configure", CONFIGURE_LIMIT, &e, &store))?;
+        accepted.map_err(|text| PolicyError::RefusesSettings(sentence(&text)))?;
     }
-    match &compiled.pre {
-        HookPre::Auth(pre) => meet!(pre),
-        HookPre::Validator(pre) => meet!(pre),
-        HookPre::Scheduler(pre) => meet!(pre),
-        HookPre::Sampler(pre) => meet!(pre),
-    }
+    Ok(Description {
+        name: on_one_line(truncated(&said.name, NAME_BYTES)),
+        version: on_one_line(truncated(&said.version, NAME_BYTES)),
+        settings_schema: truncated(&said.settings_schema, SCHEMA_BYTES).to_owned(),
+    })
 }
 
 fn start_error(
@@ -220,14 +172,14 @@ fn start_error(
     error: &wasmtime::Error,
     store: &wasmtime::Store<store::GuestState>,
 ) -> PolicyError {
-    let (kind, detail) = classify(error, store.data());
+    let (kind, detail) = store.data().classify(error);
     let detail = sentence(&detail);
     match kind {
         FaultKind::Deadline => PolicyError::Spins { call, limit },
         FaultKind::Memory => PolicyError::MemoryAtStart(detail),
         FaultKind::Trap => PolicyError::TrapsAtStart(detail),
         FaultKind::InvalidOutput => PolicyError::NonsenseAtStart(detail),
-        FaultKind::Unavailable => PolicyError::OverLimits(detail),
+        FaultKind::Unavailable => PolicyError::NoInstance(detail),
     }
 }
 

@@ -8,9 +8,12 @@ use std::time::{Duration, SystemTime};
 
 use camshaft_core::policy::{Hook, Mode};
 
+use crate::digest::digest_of;
 use crate::error::PolicyError;
-use crate::examine::{COMPONENT_MAX_BYTES, digest_of};
-use crate::sidecar::SIDECAR_MAX_BYTES;
+
+/// Bytes of a component, and of the settings file beside it.
+pub(crate) const COMPONENT_MAX_BYTES: u64 = 64 << 20;
+pub(crate) const SIDECAR_MAX_BYTES: u64 = 256 << 10;
 
 /// A policy by its place: order is chain order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,6 +28,11 @@ impl Place {
     pub(crate) fn name(&self) -> &str {
         self.stem.split_once('-').map_or(&self.stem, |(_, name)| name)
     }
+
+    /// The file name of its settings.
+    pub(crate) fn sidecar_name(&self) -> String {
+        format!("{}.toml", self.stem)
+    }
 }
 
 /// The files of a policy.
@@ -35,8 +43,8 @@ pub(crate) struct Files {
 }
 
 /// `NN-name.wasm` or `NN-name.toml`: stem and extension. Anything else (editors' temporary files, the `..data` of a
-/// mounted volume) is nobody's.
-fn parse(file_name: &str) -> Option<(&str, &str)> {
+/// mounted volume) is no policy.
+pub(crate) fn parse(file_name: &str) -> Option<(&str, &str)> {
     let (stem, extension) = file_name.rsplit_once('.')?;
     let (number, name) = stem.split_once('-')?;
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -72,7 +80,7 @@ pub(crate) fn list(dir: &Path, hook: Hook) -> Result<BTreeMap<Place, Files>, Pol
     Ok(components.into_iter().map(policy).collect())
 }
 
-/// What tells whether a file is the one that was looked at before.
+/// Tells whether a file is the one that was seen before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stamp {
     device: u64,
@@ -105,7 +113,7 @@ pub(crate) struct Stamps {
 }
 
 impl Stamps {
-    /// Looks at both files, through symbolic links.
+    /// Reads the stamps of both files, through symbolic links.
     pub(crate) fn of(files: &Files) -> Result<Self, PolicyError> {
         let stamp = |path: &Path| {
             fs::metadata(path).map(|m| Stamp::of(&m)).map_err(|source| PolicyError::Read { path: path.into(), source })
@@ -113,11 +121,15 @@ impl Stamps {
         Ok(Self { component: stamp(&files.component)?, sidecar: files.sidecar.as_deref().map(stamp).transpose()? })
     }
 
-    /// How long ago either file was last written; zero if that is in the future.
-    pub(crate) fn age(&self, now: SystemTime) -> Duration {
+    /// When either file was last written.
+    pub(crate) fn changed(&self) -> SystemTime {
         let stamps = std::iter::once(&self.component).chain(&self.sidecar);
-        let age = |stamp: &Stamp| now.duration_since(stamp.changed.max(stamp.modified)).unwrap_or_default();
-        stamps.map(age).min().unwrap_or_default()
+        stamps.map(|stamp| stamp.changed.max(stamp.modified)).max().unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+
+    /// How long ago that was; zero if it is in the future.
+    pub(crate) fn age(&self, now: SystemTime) -> Duration {
+        now.duration_since(self.changed()).unwrap_or_default()
     }
 }
 

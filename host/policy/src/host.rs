@@ -11,13 +11,14 @@ use camshaft_core::policy::{
 };
 use crossbeam_channel::{Sender, bounded};
 
+use crate::engine::Ticker;
 use crate::error::PolicyError;
 use crate::hooks::{sampler, scheduler};
-use crate::imports::metrics::PluginMetrics;
+use crate::imports::metrics::MetricFamilies;
 use crate::load::Loader;
 use crate::metrics::{Outcome, PolicyMetrics};
 use crate::registry::Registry;
-use crate::runtime::{Runtime, Ticker};
+use crate::runtime::Runtime;
 use crate::watch::{self, Request};
 
 /// Reload requests that may wait.
@@ -28,7 +29,7 @@ const REQUESTS: usize = 4;
 pub struct PolicyConfig {
     /// The policy directory; `None`: the native defaults serve.
     pub dir: Option<PathBuf>,
-    /// How often the directory is looked at where the system tells of no changes.
+    /// How often the directory is scanned where the system tells of no changes.
     pub poll: Duration,
     /// Where compiled code is kept: the host's alone (made with mode 0700). `None`: it is not kept.
     pub cache_dir: Option<PathBuf>,
@@ -66,7 +67,7 @@ impl PolicyHost {
         };
         let runtime = Arc::new(Runtime::new(config.cache_dir.as_deref())?);
         let ticker = Ticker::start(&runtime.engine)?;
-        let plugin_metrics = PluginMetrics::new(registry.clone());
+        let plugin_metrics = MetricFamilies::new(registry.clone());
         let mut loader = Loader::new(dir, runtime, serving.clone(), metrics, plugin_metrics);
         loader.start()?;
         let (requests, received) = bounded(REQUESTS);
@@ -77,13 +78,14 @@ impl PolicyHost {
         Ok(Arc::new(Self { registry: serving, threads: Mutex::new(Some(threads)) }))
     }
 
-    /// Looks at the policy directory now and returns when what is there serves or was rejected. Waits about a second
+    /// Scans the policy directory now and returns when what is there serves or was rejected. Waits about a second
     /// for files that are being written.
     pub fn reload(&self) {
         if let Some(requests) = self.requests()
             && let Err(error) = watch::ask(&requests, Request::Reload)
         {
-            tracing::error!(%error, "the policy directory was not looked at");
+            let error = error.sentence();
+            tracing::error!(error, "the policy directory was not scanned");
         }
     }
 
@@ -92,7 +94,7 @@ impl PolicyHost {
     /// `needs_auth`: callers that are not local may come, so one without an auth policy is refused.
     ///
     /// # Errors
-    /// The directory is none of policies, or unreadable, or a policy in it cannot serve; everything then stays as it was.
+    /// The directory has no policies, cannot be read, or holds a policy that cannot serve. Nothing changes then.
     pub fn relocate(&self, dir: PathBuf, poll: Duration, needs_auth: bool) -> Result<(), PolicyError> {
         let requests = self.requests().ok_or(PolicyError::Unanswered)?;
         watch::ask(&requests, |done| Request::Relocate { dir, poll, needs_auth, done })?
@@ -135,20 +137,19 @@ impl Policies for PolicyHost {
         let no_policy = || ModeError::NoPolicy { hook, name: name.to_owned() };
         let requests = self.requests().ok_or_else(no_policy)?;
         let asked = watch::ask(&requests, |done| Request::SetMode { hook, name: name.to_owned(), mode, done });
-        asked.map_err(|error| ModeError::Unanswered(error.to_string()))?
+        asked.map_err(|error| ModeError::Unanswered(error.sentence()))?
     }
 }
 
 impl SamplerHook for PolicyHost {
     fn open(&self, chain: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
-        sampler::open(self.registry.find(chain), request)
+        sampler::open(self.registry.find(Hook::Sampler, chain), request)
     }
 }
 
 impl SchedulerHook for PolicyHost {
     fn generation(&self) -> Generation {
-        let set = self.registry.current();
-        set.scheduler_generation
+        self.registry.current().chain(Hook::Scheduler).generation
     }
 
     fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
@@ -157,7 +158,7 @@ impl SchedulerHook for PolicyHost {
 
     fn refused(&self, fault: &Fault) {
         let set = self.registry.current();
-        if let Some(policy) = set.scheduler.as_ref().filter(|policy| policy.name == fault.plugin) {
+        if let Some(policy) = set.scheduler().filter(|policy| policy.name == fault.plugin) {
             policy.metrics.count(Outcome::Fault(fault.kind));
         }
         let (plugin, detail) = (fault.plugin.as_str(), fault.detail.as_str());
@@ -165,17 +166,17 @@ impl SchedulerHook for PolicyHost {
     }
 }
 
-/// What a load of the directory would come to, without serving.
+/// Loads a directory without serving, and tells how each of its policies stands. Compiled code is kept in `cache_dir`.
 ///
 /// # Errors
 /// The runtime cannot be had, or a directory cannot be read.
-pub fn check_dir(dir: &Path) -> Result<Vec<PolicyStatus>, PolicyError> {
+pub fn check_dir(dir: &Path, cache_dir: Option<&Path>) -> Result<Vec<PolicyStatus>, PolicyError> {
     let metrics = prometheus::Registry::new();
     let registry = Arc::new(Registry::new(false));
-    let runtime = Arc::new(Runtime::new(None)?);
+    let runtime = Arc::new(Runtime::new(cache_dir)?);
     let _ticker = Ticker::start(&runtime.engine)?;
     let families = PolicyMetrics::register(&metrics)?;
-    let mut loader = Loader::new(dir.to_path_buf(), runtime, registry.clone(), families, PluginMetrics::new(metrics));
+    let mut loader = Loader::new(dir.to_path_buf(), runtime, registry.clone(), families, MetricFamilies::new(metrics));
     loader.start()?;
     Ok(registry.statuses().to_vec())
 }

@@ -3,15 +3,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use camshaft_core::ids::PolicyName;
-use camshaft_core::policy::Hook;
+use camshaft_core::policy::{Hook, Mode};
 use serde::Serialize;
 
-use crate::error::PolicyError;
-use crate::examine::{self, COMPONENT_MAX_BYTES};
-use crate::files;
+use crate::engine::Ticker;
+use crate::error::{PolicyError, SettingsError};
+use crate::examine;
+use crate::files::{self, COMPONENT_MAX_BYTES, SIDECAR_MAX_BYTES};
 use crate::identity::Identity;
-use crate::imports::metrics::PluginMetrics;
-use crate::runtime::{Runtime, Ticker};
+use crate::imports::metrics::MetricFamilies;
+use crate::runtime::Runtime;
 use crate::sidecar::Sidecar;
 
 /// Facts about a component that is fit to be a policy.
@@ -31,23 +32,42 @@ pub struct PluginReport {
     pub version: String,
     /// JSON Schema of its settings; empty if it has none.
     pub settings_schema: String,
+    /// The settings file beside it, which the plugin accepts.
+    pub settings_file: Option<PathBuf>,
+    pub mode: Mode,
 }
 
-/// Examines a component as a load would, and lets it describe itself. It is given no settings.
+/// Examines a component and the settings file beside it as a load would. Compiled code is kept in `cache_dir`, where the
+/// server that has the same one finds it.
 ///
 /// # Errors
 /// What a load would reject it for.
-pub fn inspect(path: &Path) -> Result<PluginReport, PolicyError> {
+pub fn inspect(path: &Path, cache_dir: Option<&Path>) -> Result<PluginReport, PolicyError> {
     let bytes = files::read(path, "a component", COMPONENT_MAX_BYTES)?;
-    let runtime = Runtime::new(None)?;
+    let runtime = Runtime::new(cache_dir)?;
     let _ticker = Ticker::start(&runtime.engine)?;
     let compiled = examine::compile(&runtime, &bytes)?;
     let hook = compiled.pre.hook();
-    let metrics = Arc::new(PluginMetrics::new(prometheus::Registry::new()));
+    let settings_file = Some(path.with_extension("toml")).filter(|file| file.exists());
+    let file_name = path.with_extension("toml").file_name().map(|name| name.to_string_lossy().into_owned());
+    let file_name = file_name.unwrap_or_default();
+    let sidecar = match &settings_file {
+        Some(file) => Sidecar::read(hook, &file_name, &files::read(file, "a settings file", SIDECAR_MAX_BYTES)?)?,
+        None => Sidecar::default_for(hook),
+    };
+    sidecar.check_digest(&file_name, &compiled.digest)?;
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    let identity = Arc::new(Identity::new(hook, PolicyName::new(name), metrics));
-    let memory_bytes = Sidecar::default_for(hook).memory_bytes;
-    let said = examine::introduce(&runtime, &compiled, identity, memory_bytes, None)?;
+    let families = Arc::new(MetricFamilies::new(prometheus::Registry::new()));
+    let identity = Arc::new(Identity::new(hook, &PolicyName::new(name), families));
+    // Without a file of its own it may well need settings that only its operator knows.
+    let settings = settings_file.as_ref().map(|_| sidecar.settings.as_str());
+    let said = examine::introduce(&runtime, &compiled, identity, sidecar.memory_bytes, settings);
+    let said = said.map_err(|error| match error {
+        PolicyError::RefusesSettings(text) => {
+            PolicyError::Settings { file: file_name, line: None, problem: SettingsError::Refused(text) }
+        }
+        error => error,
+    })?;
     Ok(PluginReport {
         file: path.to_path_buf(),
         hook,
@@ -58,5 +78,7 @@ pub fn inspect(path: &Path) -> Result<PluginReport, PolicyError> {
         name: said.name,
         version: said.version,
         settings_schema: said.settings_schema,
+        settings_file,
+        mode: sidecar.mode,
     })
 }

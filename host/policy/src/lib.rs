@@ -6,6 +6,8 @@
 
 mod answers;
 mod bindings;
+mod digest;
+mod engine;
 mod error;
 mod examine;
 mod fault;
@@ -18,14 +20,18 @@ mod inspect;
 mod load;
 mod loaded;
 mod metrics;
+mod misplaced;
 mod registry;
 mod runtime;
+mod set;
 mod sidecar;
+mod spec;
 mod store;
 mod text;
 mod wasi;
 mod watch;
 
-pub use error::PolicyError;
+pub use error::{PolicyError, SettingsError};
 pub use host::{PolicyConfig, PolicyHost, check_dir};
 pub use inspect::{PluginReport, inspect};
+pub use misplaced::{Misplaced, misplaced};

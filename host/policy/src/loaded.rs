@@ -1,42 +1,22 @@
 //! A policy that was compiled, checked and accepted its settings: what a chain's link runs.
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use camshaft_core::ids::{Generation, PolicyName};
 use camshaft_core::policy::{Fault, FaultKind, Hook};
-use camshaft_core::sampling::Draws;
 use wasmtime::Store;
 
-use crate::bindings::{auth, sampler, scheduler, validator};
-use crate::fault::classify;
-use crate::identity::{Allowance, Identity};
+use crate::bindings;
+use crate::identity::Identity;
+use crate::imports::log::Allowance;
 use crate::metrics::{LinkMetrics, Outcome};
 use crate::runtime::Runtime;
-use crate::sidecar::{OnFault, Sidecar};
-use crate::store::{self, GuestState, Randomness, Time};
-
-/// Seed of what is random to a scheduler: always the same, so that a replay gives the same answers.
-const SCHEDULER_SEED: u64 = 0x6361_6d73_6861_6674;
+use crate::sidecar::Sidecar;
+use crate::spec::{OnFault, spec};
+use crate::store::{self, GuestState};
 
 /// A component linked for its hook.
-#[derive(Clone)]
-pub(crate) enum HookPre {
-    Auth(auth::AuthPolicyPre<GuestState>),
-    Validator(validator::ValidatorPolicyPre<GuestState>),
-    Scheduler(scheduler::SchedulerPolicyPre<GuestState>),
-    Sampler(sampler::SamplerPolicyPre<GuestState>),
-}
-
-impl HookPre {
-    pub(crate) fn hook(&self) -> Hook {
-        match self {
-            HookPre::Auth(_) => Hook::Auth,
-            HookPre::Validator(_) => Hook::Validator,
-            HookPre::Scheduler(_) => Hook::Scheduler,
-            HookPre::Sampler(_) => Hook::Sampler,
-        }
-    }
-}
+pub(crate) type HookPre = bindings::HookPre<GuestState>;
 
 /// The code of a policy, shared by all settings that it runs with.
 pub(crate) struct Compiled {
@@ -63,8 +43,8 @@ pub(crate) struct Loaded {
     pub(crate) sidecar: Sidecar,
     pub(crate) identity: Arc<Identity>,
     pub(crate) metrics: LinkMetrics,
-    /// The generation that it came with.
-    pub(crate) generation: Generation,
+    /// The generation that it came with, once that is published.
+    pub(crate) generation: OnceLock<Generation>,
     pub(crate) runtime: Arc<Runtime>,
 }
 
@@ -95,7 +75,7 @@ impl Loaded {
 
     /// The fault that ended a guest's call.
     pub(crate) fn fault_of(&self, error: &wasmtime::Error, state: &GuestState) -> Fault {
-        let (kind, detail) = classify(error, state);
+        let (kind, detail) = state.classify(error);
         self.fault(kind, detail)
     }
 
@@ -108,7 +88,7 @@ impl Loaded {
     pub(crate) fn note_fault(&self, fault: &Fault, started: Instant) {
         self.metrics.observe(Outcome::Fault(fault.kind), started);
         // Callers can make a guest fault as often as they like: the lines count against its allowance.
-        let Allowance::Granted { dropped } = self.identity.take_line(Instant::now()) else { return };
+        let Allowance::Granted { dropped } = self.identity.log.take_line(Instant::now()) else { return };
         let (hook, plugin, kind) = (self.hook().as_str(), self.name.as_str(), fault.kind.as_str());
         tracing::warn!(hook, plugin, kind, detail = fault.detail, dropped, "a policy faulted");
     }
@@ -116,10 +96,6 @@ impl Loaded {
 
 /// The data of an instance of this hook.
 pub(crate) fn state_for(hook: Hook, identity: Arc<Identity>, memory_bytes: usize, seed: Option<u64>) -> GuestState {
-    let (randomness, time) = match hook {
-        Hook::Scheduler => (Randomness::Seeded(Draws::new(SCHEDULER_SEED)), Time::Frozen),
-        Hook::Sampler => (Randomness::Seeded(Draws::new(seed.unwrap_or_default())), Time::Real),
-        Hook::Auth | Hook::Validator => (Randomness::Secure, Time::Real),
-    };
-    GuestState::new(identity, memory_bytes, randomness, time)
+    let spec = spec(hook);
+    GuestState::new(identity, memory_bytes, (spec.randomness)(seed), spec.time)
 }

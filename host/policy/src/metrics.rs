@@ -10,7 +10,7 @@ use prometheus::{
 
 use crate::error::PolicyError;
 
-/// What a call of a policy came to.
+/// The outcome of a call of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Allow,
@@ -66,7 +66,7 @@ impl Outcome {
     }
 }
 
-/// What became of a changed policy file.
+/// The result of a changed policy file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Swap {
     Swapped,
@@ -98,7 +98,7 @@ impl PolicyMetrics {
     pub(crate) fn register(registry: &Registry) -> Result<Self, PolicyError> {
         let plugin = &["hook", "plugin"];
         let calls = IntCounterVec::new(
-            Opts::new("camshaft_policy_calls_total", "Calls of policies by what they came to"),
+            Opts::new("camshaft_policy_calls_total", "Calls of policies by outcome"),
             &["hook", "plugin", "outcome"],
         )?;
         let durations = HistogramVec::new(
@@ -111,7 +111,7 @@ impl PolicyMetrics {
             plugin,
         )?;
         let swaps = IntCounterVec::new(
-            Opts::new("camshaft_policy_swaps_total", "Changes of policy files by what became of them"),
+            Opts::new("camshaft_policy_swaps_total", "Changes of policy files by result"),
             &["hook", "result"],
         )?;
         let swap_durations = Histogram::with_opts(

@@ -1,47 +1,27 @@
 //! The TOML file beside a policy: how the host runs it, and what the policy itself is given.
+mod read;
+
 use std::time::Duration;
 
 use camshaft_core::policy::{Hook, Mode};
 use toml::{Table, Value};
 
-use crate::error::PolicyError;
+use self::read::{bytes, duration, json, line_at, line_of};
+use crate::engine::MEMORY_MAX_BYTES;
+use crate::error::{PolicyError, SettingsError};
+use crate::spec::{OnFault, spec};
 
-/// Bytes of a sidecar.
-pub(crate) const SIDECAR_MAX_BYTES: u64 = 256 << 10;
-/// Linear memory of a guest: the most that may be set, what it is unless set, and the least that makes sense.
-pub(crate) const MEMORY_MAX_BYTES: usize = 64 << 20;
+/// Linear memory of a guest unless set, and the least that makes sense.
 const MEMORY_DEFAULT_BYTES: usize = 16 << 20;
 const MEMORY_MIN_BYTES: usize = 64 << 10;
 const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 
-/// What happens where a policy faults.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnFault {
-    Deny,
-    Skip,
-    Fallback,
-}
+/// The path of a key, and what is wrong there.
+type Wrong = (String, SettingsError);
 
-impl OnFault {
-    pub(crate) fn default_for(hook: Hook) -> Self {
-        match hook {
-            Hook::Auth | Hook::Validator => OnFault::Deny,
-            Hook::Scheduler | Hook::Sampler => OnFault::Fallback,
-        }
-    }
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            OnFault::Deny => "deny",
-            OnFault::Skip => "skip",
-            OnFault::Fallback => "fallback",
-        }
-    }
-}
-
-/// A checked sidecar.
+/// A checked settings file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sidecar {
     pub(crate) mode: Mode,
@@ -62,24 +42,34 @@ impl Sidecar {
             mode: Mode::default(),
             deadline: DEADLINE_DEFAULT,
             memory_bytes: MEMORY_DEFAULT_BYTES,
-            on_fault: OnFault::default_for(hook),
+            on_fault: spec(hook).on_fault[0],
             sha256: None,
             settings: "{}".to_owned(),
         }
     }
 
-    /// Reads a sidecar.
-    pub(crate) fn parse(hook: Hook, text: &str) -> Result<Self, PolicyError> {
+    /// Reads the settings file of this name.
+    ///
+    /// # Errors
+    /// It is not TOML, or says what cannot be; the file and the line are named.
+    pub(crate) fn read(hook: Hook, file: &str, bytes: &[u8]) -> Result<Self, PolicyError> {
+        let wrong = |line, problem| PolicyError::Settings { file: file.to_owned(), line, problem };
+        let text = std::str::from_utf8(bytes).map_err(|error| wrong(None, SettingsError::Syntax(error.to_string())))?;
         let table: Table = text.parse().map_err(|error: toml::de::Error| {
-            let line = error.span().map(|span| text[..span.start.min(text.len())].lines().count().max(1));
-            let line = line.map(|n| format!("line {n}: ")).unwrap_or_default();
-            PolicyError::SidecarSyntax(format!("{line}{}", error.message()))
+            let line = error.span().map(|span| line_at(text, span.start));
+            wrong(line, SettingsError::Syntax(error.message().to_owned()))
         })?;
+        Self::checked(hook, table).map_err(|(key, problem)| wrong(line_of(text, &key), problem))
+    }
+
+    /// # Errors
+    /// A key's path and what is wrong with it.
+    fn checked(hook: Hook, table: Table) -> Result<Self, Wrong> {
         let mut sidecar = Self::default_for(hook);
         for (key, value) in table {
             match (key.as_str(), value) {
                 ("policy", Value::Table(policy)) => sidecar.set_all(policy)?,
-                ("settings", Value::Table(settings)) => sidecar.settings = json_text(settings)?,
+                ("settings", Value::Table(settings)) => sidecar.settings = settings_json(settings)?,
                 ("policy" | "settings", value) => return Err(bad(&key, &value, "expected a table")),
                 _ => return Err(unknown(&key, "", &["policy", "settings"])),
             }
@@ -88,7 +78,19 @@ impl Sidecar {
         Ok(sidecar)
     }
 
-    fn set_all(&mut self, policy: Table) -> Result<(), PolicyError> {
+    /// # Errors
+    /// The settings file of this name pins another component.
+    pub(crate) fn check_digest(&self, file: &str, found: &str) -> Result<(), PolicyError> {
+        match &self.sha256 {
+            Some(pinned) if pinned != found => {
+                let problem = SettingsError::DigestMismatch { found: found.to_owned(), pinned: pinned.clone() };
+                Err(PolicyError::Settings { file: file.to_owned(), line: None, problem })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn set_all(&mut self, policy: Table) -> Result<(), Wrong> {
         const KEYS: [&str; 5] = ["mode", "deadline", "memory", "on-fault", "sha256"];
         for (key, value) in policy {
             if !KEYS.contains(&key.as_str()) {
@@ -106,12 +108,7 @@ impl Sidecar {
                 self.mode = Mode::parse(value).ok_or(r#"expected "enforce", "monitor" or "off""#)?;
             }
             "on-fault" => {
-                self.on_fault = match value {
-                    "deny" => OnFault::Deny,
-                    "skip" => OnFault::Skip,
-                    "fallback" => OnFault::Fallback,
-                    _ => return Err(r#"expected "deny", "skip" or "fallback""#),
-                }
+                self.on_fault = OnFault::parse(value).ok_or(r#"expected "deny", "skip" or "fallback""#)?;
             }
             "deadline" => {
                 let deadline = duration(value).filter(|d| (DEADLINE_MIN..=DEADLINE_MAX).contains(d));
@@ -132,11 +129,14 @@ impl Sidecar {
         Ok(())
     }
 
-    fn check(&self, hook: Hook) -> Result<(), PolicyError> {
-        check_mode(hook, self.mode)?;
-        if hook == Hook::Scheduler && self.on_fault != OnFault::Fallback {
-            let why = "the native scheduler takes over at once";
-            return Err(PolicyError::OnFaultUnsupported { hook, value: self.on_fault.as_str(), why });
+    fn check(&self, hook: Hook) -> Result<(), Wrong> {
+        if !spec(hook).modes.contains(&self.mode) {
+            return Err(("policy.mode".to_owned(), SettingsError::ModeUnsupported { hook, mode: self.mode }));
+        }
+        if !spec(hook).on_fault.contains(&self.on_fault) {
+            let why = spec(hook).on_fault_why;
+            let problem = SettingsError::OnFaultUnsupported { hook, value: self.on_fault.as_str(), why };
+            return Err(("policy.on-fault".to_owned(), problem));
         }
         Ok(())
     }
@@ -144,79 +144,32 @@ impl Sidecar {
 
 /// Whether policies of the hook can be run in this mode.
 pub(crate) fn check_mode(hook: Hook, mode: Mode) -> Result<(), PolicyError> {
-    if mode == Mode::Monitor && matches!(hook, Hook::Scheduler | Hook::Sampler) {
-        return Err(PolicyError::MonitorUnsupported(hook));
-    }
-    Ok(())
+    if spec(hook).modes.contains(&mode) { Ok(()) } else { Err(PolicyError::ModeUnsupported { hook, mode }) }
 }
 
-fn bad(key: &str, value: &Value, expected: &'static str) -> PolicyError {
-    PolicyError::SidecarValue { key: key.to_owned(), value: value.to_string(), expected }
+fn settings_json(settings: Table) -> Result<String, Wrong> {
+    let json = json(Value::Table(settings), "settings");
+    Ok(json.map_err(|(key, value)| bad(&key, &value, "a number that JSON can hold"))?.to_string())
 }
 
-fn unknown(key: &str, section: &str, known: &[&str]) -> PolicyError {
+fn bad(key: &str, value: &Value, expected: &'static str) -> Wrong {
+    (key.to_owned(), SettingsError::Value { key: key.to_owned(), value: value.to_string(), expected })
+}
+
+fn unknown(key: &str, section: &str, known: &[&str]) -> Wrong {
     let nearest = known.iter().max_by(|a, b| strsim::jaro_winkler(a, key).total_cmp(&strsim::jaro_winkler(b, key)));
-    PolicyError::SidecarKey { key: format!("{section}{key}"), nearest: nearest.map(|k| format!("{section}{k}")) }
-}
-
-/// A whole number and its unit.
-fn quantity(text: &str) -> Option<(u64, &str)> {
-    let unit = text.find(|c: char| !c.is_ascii_digit())?;
-    Some((text[..unit].parse().ok()?, text[unit..].trim()))
-}
-
-fn duration(text: &str) -> Option<Duration> {
-    match quantity(text)? {
-        (n, "us") => Some(Duration::from_micros(n)),
-        (n, "ms") => Some(Duration::from_millis(n)),
-        (n, "s") => Some(Duration::from_secs(n)),
-        _ => None,
-    }
-}
-
-fn bytes(text: &str) -> Option<usize> {
-    let (n, unit) = quantity(text)?;
-    let scale = match unit {
-        "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        _ => return None,
-    };
-    usize::try_from(n.checked_mul(scale)?).ok()
-}
-
-fn json_text(settings: Table) -> Result<String, PolicyError> {
-    Ok(json(Value::Table(settings), "settings")?.to_string())
-}
-
-fn json(value: Value, key: &str) -> Result<serde_json::Value, PolicyError> {
-    Ok(match value {
-        Value::String(text) => text.into(),
-        Value::Integer(number) => number.into(),
-        Value::Float(number) => match serde_json::Number::from_f64(number) {
-            Some(number) => number.into(),
-            None => return Err(bad(key, &value, "a number that JSON can hold")),
-        },
-        Value::Boolean(flag) => flag.into(),
-        Value::Datetime(time) => time.to_string().into(),
-        Value::Array(items) => items.into_iter().map(|item| json(item, key)).collect::<Result<Vec<_>, _>>()?.into(),
-        Value::Table(table) => {
-            let member = |(name, value)| {
-                let value = json(value, &format!("{key}.{name}"))?;
-                Ok((name, value))
-            };
-            let members = table.into_iter().map(member).collect::<Result<serde_json::Map<_, _>, PolicyError>>()?;
-            members.into()
-        }
-    })
+    let (key, nearest) = (format!("{section}{key}"), nearest.map(|nearest| format!("{section}{nearest}")));
+    (key.clone(), SettingsError::UnknownKey { key, nearest })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const FILE: &str = "10-x.toml";
+
     fn refused(hook: Hook, text: &str) -> String {
-        Sidecar::parse(hook, text).unwrap_err().to_string()
+        Sidecar::read(hook, FILE, text.as_bytes()).unwrap_err().to_string()
     }
 
     #[test]
@@ -236,7 +189,7 @@ mod tests {
             [settings.deep]
             on = true
         "#;
-        let sidecar = Sidecar::parse(Hook::Auth, text).unwrap();
+        let sidecar = Sidecar::read(Hook::Auth, FILE, text.as_bytes()).unwrap();
         assert_eq!(sidecar.mode, Mode::Monitor);
         assert_eq!(sidecar.deadline, Duration::from_millis(20));
         assert_eq!(sidecar.memory_bytes, 32 << 20);
@@ -252,16 +205,16 @@ mod tests {
     #[test]
     fn an_empty_sidecar_is_as_none() {
         for hook in Hook::ALL {
-            assert_eq!(Sidecar::parse(hook, "").unwrap(), Sidecar::default_for(hook));
+            assert_eq!(Sidecar::read(hook, FILE, b"").unwrap(), Sidecar::default_for(hook));
         }
     }
 
     #[test]
     fn refuses_unknown_keys_naming_the_nearest() {
         let text = refused(Hook::Auth, "[policy]\ndedline = \"5ms\"");
-        assert_eq!(text, "its settings file has an unknown key policy.dedline (did you mean policy.deadline?)");
+        assert_eq!(text, "10-x.toml, line 2: unknown key policy.dedline (did you mean policy.deadline?)");
         let text = refused(Hook::Auth, "[setings]\nx = 1");
-        assert_eq!(text, "its settings file has an unknown key setings (did you mean settings?)");
+        assert_eq!(text, "10-x.toml, line 1: unknown key setings (did you mean settings?)");
     }
 
     #[test]
@@ -279,16 +232,19 @@ mod tests {
             let text = refused(Hook::Auth, &format!("[policy]\n{line}"));
             assert!(text.contains(bound), "{text}");
         }
-        assert!(refused(Hook::Auth, "[settings]\nx = nan").contains("settings.x"));
-        assert!(refused(Hook::Auth, "[policy\nx").starts_with("its settings file is not valid TOML: line 1"));
+        assert!(refused(Hook::Auth, "[settings]\ny = 1\n\nx = nan").starts_with("10-x.toml, line 4: settings.x"));
+        assert!(refused(Hook::Auth, "[policy\nx").starts_with("10-x.toml, line 1: not valid TOML: "));
     }
 
     #[test]
     fn refuses_what_a_hook_does_not_support() {
         let monitor = "[policy]\nmode = \"monitor\"";
-        assert_eq!(refused(Hook::Sampler, monitor), "mode \"monitor\" is not supported for the sampler hook yet");
+        assert_eq!(
+            refused(Hook::Sampler, monitor),
+            "10-x.toml, line 2: mode \"monitor\" is not supported for the sampler hook yet"
+        );
         assert!(refused(Hook::Scheduler, monitor).contains("scheduler"));
-        assert!(Sidecar::parse(Hook::Validator, monitor).is_ok());
+        assert!(Sidecar::read(Hook::Validator, FILE, monitor.as_bytes()).is_ok());
         assert!(refused(Hook::Scheduler, "[policy]\non-fault = \"deny\"").contains("native scheduler"));
     }
 }

@@ -2,60 +2,45 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use camshaft_core::sampling::{Draws, Row};
+use camshaft_core::policy::FaultKind;
+use camshaft_core::sampling::Row;
 use camshaft_core::vocabulary::Vocabulary;
 use wasmtime::component::ResourceTable;
-use wasmtime::{Engine, ResourceLimiter, Store, UpdateDeadline};
-use wasmtime_wasi::filesystem::WasiFilesystemCtx;
-use wasmtime_wasi::sockets::WasiSocketsCtx;
+use wasmtime::{Engine, PoolConcurrencyLimitError, ResourceLimiter, Store, Trap, UpdateDeadline};
+use wasmtime_wasi::filesystem::{WasiFilesystemCtx, WasiFilesystemCtxView};
+use wasmtime_wasi::sockets::{WasiSocketsCtx, WasiSocketsCtxView};
 
+use crate::engine::{CORE_INSTANCES, MEMORIES, TABLE_ENTRIES, TABLES, TICK};
+use crate::fault::GuestError;
 use crate::identity::Identity;
-use crate::runtime::TICK;
+use crate::imports::clock::{ClockView, Time};
+use crate::imports::log::{LogView, PluginLog};
+use crate::imports::logits::{CurrentRow, LogitsView};
+use crate::imports::metrics::{MetricsView, PluginMetrics};
+use crate::imports::random::{RandomView, Randomness};
+use crate::imports::state::{PluginState, StateView};
+use crate::imports::vocabulary::{ModelTokens, VocabularyView};
+use crate::wasi::{LastWords, Wasi, WasiView};
 
-/// Core instances, tables and memories of one component; interpreters (Python, JavaScript) need many.
-pub(crate) const CORE_INSTANCES: usize = 128;
-pub(crate) const TABLES: usize = 64;
-pub(crate) const MEMORIES: usize = 8;
-/// Entries of one table.
-pub(crate) const TABLE_ENTRIES: usize = 65_536;
 /// Bytes that the host may allocate to take over one call's arguments or answer: a list whose elements all point at the
 /// same guest memory would otherwise multiply it.
 const LIFTED_BYTES: usize = 96 << 20;
-/// Bytes of a guest's standard error that are kept to explain a trap.
-const LAST_WORDS_BYTES: usize = 512;
 /// How often a guest that was not given the CPU may have its deadline again.
 const EXTENSIONS: u32 = 16;
 
-/// Where an instance's random numbers come from.
-#[derive(Debug)]
-pub(crate) enum Randomness {
-    /// The operating system.
-    Secure,
-    /// A seed, so that a replay draws the same numbers.
-    Seeded(Draws),
-}
-
-/// What time an instance sees.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Time {
-    Real,
-    /// Stands still at zero: the instance must be replayable.
-    Frozen,
-}
-
 /// The data of a store.
 pub(crate) struct GuestState {
-    pub(crate) identity: Arc<Identity>,
-    pub(crate) limiter: Limiter,
-    pub(crate) table: ResourceTable,
-    pub(crate) randomness: Randomness,
-    pub(crate) time: Time,
+    identity: Arc<Identity>,
+    limiter: Limiter,
+    table: ResourceTable,
+    randomness: Randomness,
+    time: Time,
     /// The row of the `sample` call in progress; otherwise an empty one.
     pub(crate) row: Row,
     pub(crate) vocabulary: Option<Arc<Vocabulary>>,
-    pub(crate) filesystem: WasiFilesystemCtx,
-    pub(crate) sockets: WasiSocketsCtx,
-    last_words: Vec<u8>,
+    filesystem: WasiFilesystemCtx,
+    sockets: WasiSocketsCtx,
+    last_words: LastWords,
     budget: Budget,
 }
 
@@ -71,42 +56,102 @@ impl GuestState {
             vocabulary: None,
             filesystem: WasiFilesystemCtx::default(),
             sockets: WasiSocketsCtx::default(),
-            last_words: Vec::new(),
+            last_words: LastWords::default(),
             budget: Budget::default(),
         }
     }
 
-    /// Keeps the end of what the guest writes to standard error.
-    pub(crate) fn note_stderr(&mut self, bytes: &[u8]) {
-        let tail = &bytes[bytes.len().saturating_sub(LAST_WORDS_BYTES)..];
-        self.last_words.extend_from_slice(tail);
-        let over = self.last_words.len().saturating_sub(LAST_WORDS_BYTES);
-        self.last_words.drain(..over);
+    /// Kind and text of what ended a call of this guest.
+    pub(crate) fn classify(&self, error: &wasmtime::Error) -> (FaultKind, String) {
+        let over_memory = || format!("asked for more than {} bytes", self.limiter.memory_bytes);
+        let said = self.last_words.text();
+        let tell = |what: String| if said.is_empty() { what } else { format!("{what} (it wrote: {said})") };
+        if let Some(raised) = error.downcast_ref::<GuestError>() {
+            return (raised.kind, raised.detail.clone());
+        }
+        match error.downcast_ref::<Trap>() {
+            Some(Trap::Interrupt) => return (FaultKind::Deadline, "ran past its deadline".to_owned()),
+            Some(_) if self.limiter.denied => return (FaultKind::Memory, tell(over_memory())),
+            Some(trap) => return (FaultKind::Trap, tell(trap.to_string())),
+            None => {}
+        }
+        if error.downcast_ref::<PoolConcurrencyLimitError>().is_some() {
+            return (FaultKind::Unavailable, error.root_cause().to_string());
+        }
+        if self.limiter.denied {
+            return (FaultKind::Memory, over_memory());
+        }
+        (FaultKind::InvalidOutput, error.root_cause().to_string())
+    }
+}
+
+impl LogView for GuestState {
+    fn log(&mut self) -> &PluginLog {
+        &self.identity.log
+    }
+}
+
+impl ClockView for GuestState {
+    fn time(&mut self) -> Time {
+        self.time
+    }
+}
+
+impl RandomView for GuestState {
+    fn randomness(&mut self) -> &mut Randomness {
+        &mut self.randomness
+    }
+}
+
+impl MetricsView for GuestState {
+    fn metrics(&mut self) -> &PluginMetrics {
+        &self.identity.metrics
+    }
+}
+
+impl StateView for GuestState {
+    fn state(&mut self) -> &PluginState {
+        &self.identity.state
+    }
+}
+
+impl VocabularyView for GuestState {
+    fn vocabulary(&mut self) -> ModelTokens<'_> {
+        ModelTokens { tokens: self.vocabulary.as_ref() }
+    }
+}
+
+impl LogitsView for GuestState {
+    fn row(&mut self) -> CurrentRow<'_> {
+        CurrentRow { row: &mut self.row }
+    }
+}
+
+impl WasiView for GuestState {
+    fn wasi(&mut self) -> Wasi<'_> {
+        Wasi {
+            log: &self.identity.log,
+            time: self.time,
+            randomness: &mut self.randomness,
+            last_words: &mut self.last_words,
+        }
     }
 
-    /// The end of what the guest wrote to standard error, on one line.
-    pub(crate) fn last_words(&self) -> String {
-        let text = String::from_utf8_lossy(&self.last_words);
-        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    fn filesystem(&mut self) -> WasiFilesystemCtxView<'_> {
+        WasiFilesystemCtxView { ctx: &mut self.filesystem, table: &mut self.table }
+    }
+
+    fn sockets(&mut self) -> WasiSocketsCtxView<'_> {
+        WasiSocketsCtxView { ctx: &mut self.sockets, table: &mut self.table }
     }
 }
 
 /// Bounds what the instances of a store allocate.
 #[derive(Debug)]
-pub(crate) struct Limiter {
+struct Limiter {
     memory_bytes: usize,
     used_bytes: usize,
     denied: bool,
-}
-
-impl Limiter {
-    pub(crate) fn denied(&self) -> bool {
-        self.denied
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.memory_bytes
-    }
 }
 
 impl ResourceLimiter for Limiter {

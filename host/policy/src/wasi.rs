@@ -4,22 +4,14 @@
 //! so everything that could block is implemented here and traps, or does not need to.
 mod io;
 mod quiet;
+mod view;
 
-use wasmtime::component::{HasData, Linker};
-use wasmtime_wasi::filesystem::{WasiFilesystem, WasiFilesystemCtxView};
+use wasmtime::component::Linker;
+use wasmtime_wasi::filesystem::WasiFilesystem;
 use wasmtime_wasi::p2::bindings::{cli, clocks, random, sockets, sync};
-use wasmtime_wasi::sockets::{WasiSockets, WasiSocketsCtxView};
+use wasmtime_wasi::sockets::WasiSockets;
 
-use crate::store::GuestState;
-
-/// The host's own implementation of WASI interfaces, over a store's data.
-pub(crate) struct Wasi<'a> {
-    state: &'a mut GuestState,
-}
-
-impl HasData for Wasi<'static> {
-    type Data<'a> = Wasi<'a>;
-}
+pub(crate) use self::view::{LastWords, Wasi, WasiView};
 
 /// What [`add_to_linker`] links, without package prefix and version.
 pub(crate) const INTERFACES: [&str; 27] = [
@@ -53,17 +45,9 @@ pub(crate) const INTERFACES: [&str; 27] = [
 ];
 
 /// Links every WASI 0.2 interface that the command world has.
-pub(crate) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
+pub(crate) fn add_to_linker<T: WasiView>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     type Own = Wasi<'static>;
-    fn own(state: &mut GuestState) -> Wasi<'_> {
-        Wasi { state }
-    }
-    fn files(state: &mut GuestState) -> WasiFilesystemCtxView<'_> {
-        WasiFilesystemCtxView { ctx: &mut state.filesystem, table: &mut state.table }
-    }
-    fn net(state: &mut GuestState) -> WasiSocketsCtxView<'_> {
-        WasiSocketsCtxView { ctx: &mut state.sockets, table: &mut state.table }
-    }
+    let (own, files, net) = (T::wasi, T::filesystem, T::sockets);
     let l = linker;
     io::add_error_to_linker(l)?;
     sync::io::poll::add_to_linker::<_, Own>(l, own)?;

@@ -1,28 +1,25 @@
 //! The watcher thread: notices changes in the policy directory, waits for them to end, and scans.
-use std::collections::HashMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+mod notices;
+mod pace;
+
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use camshaft_core::policy::{Hook, Mode, ModeError, PolicyStatus};
 use crossbeam_channel::{Receiver, Sender, bounded, select};
-use notify::event::{AccessKind, AccessMode};
-use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 
+use self::notices::Watches;
+use self::pace::Pace;
 use crate::error::PolicyError;
-use crate::load::{Loader, Patience, SETTLE};
+use crate::load::{Loader, ModeChange, Patience, Relocation, Scan};
 
-/// A change is acted on when nothing has happened for `QUIET`, or `MAX_WAIT` after its beginning.
-const QUIET: Duration = Duration::from_millis(250);
-const MAX_WAIT: Duration = Duration::from_secs(2);
 /// How much less the thread asks of the CPU than those that serve.
 const NICE: i32 = 10;
 
 /// What the watcher thread is asked to do.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Scan now; answered when it is done.
+    /// Scan now; answered when what is there serves or was rejected.
     Reload(Sender<()>),
     /// Serve what another directory holds; answered when it does, or cannot.
     Relocate {
@@ -41,216 +38,148 @@ pub(crate) enum Request {
     Stop,
 }
 
+/// A request whose components are being compiled.
+enum Waiting {
+    Reload(Sender<()>),
+    Relocate(Relocation, Duration, Sender<Result<(), PolicyError>>),
+    SetMode(ModeChange, Sender<Result<PolicyStatus, ModeError>>),
+}
+
 /// Runs until asked to stop.
-pub(crate) fn run(mut loader: Loader, requests: &Receiver<Request>, poll: Duration) {
+pub(crate) fn run(loader: Loader, requests: &Receiver<Request>, poll: Duration) {
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
         tracing::debug!(%error, "cannot lower the priority of the policy watcher");
     }
     let (notices, changes) = bounded(1);
-    let mut watches = Watches::new(loader.dir(), notices.clone());
-    watches.arm(&loader);
-    let mut pace = Pace::new(poll);
-    // What changed between the first load and the watch.
-    pace.notice();
+    let compiled = loader.compiled();
+    let mut watcher = Watcher::new(loader, notices, poll);
     loop {
-        let now = Instant::now();
-        let Some(wait) = pace.wait(now) else {
-            scan(&mut loader, &mut watches, &mut pace);
+        let Some(wait) = watcher.pace.wait(Instant::now()) else {
+            watcher.scan();
             continue;
         };
         select! {
             recv(requests) -> request => match request {
-                Ok(Request::Reload(done)) => {
-                    reload(&mut loader, &mut watches, &mut pace);
-                    // Nobody may be waiting any more.
-                    let _ = done.send(());
-                }
-                Ok(Request::Relocate { dir, poll, needs_auth, done }) => {
-                    let moved = if dir == loader.dir() { Ok(()) } else { loader.relocate(dir, needs_auth) };
-                    if moved.is_ok() {
-                        watches = Watches::new(loader.dir(), notices.clone());
-                        watches.arm(&loader);
-                        pace = Pace::new(poll);
-                        // What changed between the look and the watch.
-                        pace.notice();
-                    }
-                    let _ = done.send(moved);
-                }
-                Ok(Request::SetMode { hook, name, mode, done }) => {
-                    let _ = done.send(loader.set_mode(hook, &name, mode));
-                }
                 Ok(Request::Stop) | Err(_) => return,
+                Ok(request) => watcher.take(request),
             },
-            recv(changes) -> change => if change.is_ok() { pace.notice() },
+            recv(changes) -> change => if change.is_ok() { watcher.pace.notice() },
+            recv(compiled) -> _ => watcher.compiled(),
             default(wait) => {}
         }
     }
 }
 
-fn scan(loader: &mut Loader, watches: &mut Watches, pace: &mut Pace) {
-    let noticed = pace.begin();
-    let scan = loader.scan(Patience::Wait);
-    finish(loader, watches, pace, (noticed, scan.published, scan.pending));
+/// The thread's state.
+struct Watcher {
+    loader: Loader,
+    watches: Watches,
+    notices: Sender<()>,
+    pace: Pace,
+    waiting: Vec<Waiting>,
 }
 
-fn reload(loader: &mut Loader, watches: &mut Watches, pace: &mut Pace) {
-    let noticed = pace.begin();
-    let scan = loader.scan_settled();
-    finish(loader, watches, pace, (noticed, scan.published, scan.pending));
-}
-
-fn finish(
-    loader: &Loader,
-    watches: &mut Watches,
-    pace: &mut Pace,
-    (noticed, published, pending): (Instant, bool, bool),
-) {
-    if published {
-        loader.note_swap_time(noticed);
-    }
-    if pending {
-        pace.retry(noticed);
-    }
-    if watches.arm(loader) {
-        pace.notice();
-    }
-}
-
-/// When to scan next.
-#[derive(Debug)]
-struct Pace {
-    poll: Duration,
-    next_poll: Instant,
-    /// The first and the last notice of changes not yet acted on.
-    noticed: Option<(Instant, Instant)>,
-    /// When to look again at what had not settled, and when that was first noticed.
-    retry: Option<(Instant, Instant)>,
-}
-
-impl Pace {
-    fn new(poll: Duration) -> Self {
-        // Without a pause between two scans nobody would be listened to.
-        let poll = poll.max(SETTLE / 2);
-        Self { poll, next_poll: Instant::now() + poll, noticed: None, retry: None }
+impl Watcher {
+    fn new(loader: Loader, notices: Sender<()>, poll: Duration) -> Self {
+        let watches = Watches::new(loader.dir(), notices.clone());
+        let mut watcher = Self { loader, watches, notices, pace: Pace::new(poll), waiting: Vec::new() };
+        watcher.watches.arm(&watcher.loader);
+        // What changed between the first load and the watch.
+        watcher.pace.notice();
+        watcher
     }
 
-    fn notice(&mut self) {
-        let now = Instant::now();
-        let first = self.noticed.map_or(now, |(first, _)| first);
-        self.noticed = Some((first, now));
+    fn scan(&mut self) {
+        let noticed = self.pace.begin();
+        let scan = self.loader.scan(Patience::Wait);
+        self.finish(noticed, scan);
     }
 
-    fn retry(&mut self, noticed: Instant) {
-        self.retry = Some((Instant::now() + SETTLE, noticed));
-    }
-
-    /// How long until the next scan; `None`: now.
-    fn wait(&self, now: Instant) -> Option<Duration> {
-        let quiet = self.noticed.map(|(first, last)| (last + QUIET).min(first + MAX_WAIT));
-        let retry = self.retry.map(|(at, _)| at);
-        let next = quiet.into_iter().chain(retry).fold(self.next_poll, Instant::min);
-        let wait = next.saturating_duration_since(now);
-        (!wait.is_zero()).then_some(wait)
-    }
-
-    /// A scan begins: when what it acts on was first noticed.
-    fn begin(&mut self) -> Instant {
-        let now = Instant::now();
-        self.next_poll = now + self.poll;
-        let retried = self.retry.take().map(|(_, noticed)| noticed);
-        let noticed = self.noticed.take().map(|(first, _)| first);
-        retried.into_iter().chain(noticed).fold(now, Instant::min)
-    }
-}
-
-/// Watches on directories. Files are not watched: a watch on one stays with the inode that a rename replaces.
-struct Watches {
-    root: PathBuf,
-    watcher: Option<RecommendedWatcher>,
-    /// What is watched, and which directory it was.
-    armed: HashMap<PathBuf, (u64, u64)>,
-}
-
-impl Watches {
-    fn new(root: &Path, notices: Sender<()>) -> Self {
-        let root = std::path::absolute(root).unwrap_or_else(|_| root.to_path_buf());
-        let of = root.clone();
-        let handler = move |event: notify::Result<Event>| {
-            if event.as_ref().map_or(true, |event| matters(&of, event)) {
-                // A full channel says already what there is to say.
-                let _ = notices.try_send(());
+    fn take(&mut self, request: Request) {
+        let waiting = match request {
+            Request::Reload(done) => Waiting::Reload(done),
+            Request::SetMode { hook, name, mode, done } => Waiting::SetMode(ModeChange::new(hook, name, mode), done),
+            Request::Relocate { dir, done, .. } if dir == self.loader.dir() => {
+                // Nobody may be waiting any more, here and below.
+                let _ = done.send(Ok(()));
+                return;
             }
-        };
-        let watcher = notify::recommended_watcher(handler);
-        let watcher = watcher.map_err(|error| tracing::warn!(%error, "cannot watch for changes of policies; polling"));
-        Self { root, watcher: watcher.ok(), armed: HashMap::new() }
-    }
-
-    /// Watches the directories that now matter. Whether there are new ones.
-    fn arm(&mut self, loader: &Loader) -> bool {
-        let wanted = wanted(&self.root, loader);
-        let Some(watcher) = &mut self.watcher else { return false };
-        let mut fresh = false;
-        self.armed.retain(|path, id| {
-            let keep = wanted.get(path) == Some(id);
-            if !keep {
-                // Gone with its directory, as a rule.
-                let _ = watcher.unwatch(path);
-            }
-            keep
-        });
-        for (path, id) in wanted {
-            if self.armed.contains_key(&path) {
-                continue;
-            }
-            match watcher.watch(&path, RecursiveMode::NonRecursive) {
-                Ok(()) => {
-                    fresh = true;
-                    self.armed.insert(path, id);
+            Request::Relocate { dir, poll, needs_auth, done } => match Relocation::new(dir, needs_auth) {
+                Ok(relocation) => Waiting::Relocate(relocation, poll, done),
+                Err(error) => {
+                    let _ = done.send(Err(error));
+                    return;
                 }
-                Err(error) => tracing::debug!(path = %path.display(), %error, "cannot watch a policy directory"),
+            },
+            Request::Stop => return,
+        };
+        self.attempt(waiting);
+    }
+
+    /// A component was compiled: it may be what a change or a request waited for.
+    fn compiled(&mut self) {
+        let noticed = self.pace.compiled();
+        let scan = self.loader.scan(Patience::Wait);
+        self.finish(noticed, scan);
+        for waiting in std::mem::take(&mut self.waiting) {
+            self.attempt(waiting);
+        }
+    }
+
+    /// Does what was asked, or keeps it until the next component is compiled.
+    fn attempt(&mut self, mut waiting: Waiting) {
+        match &mut waiting {
+            Waiting::Reload(done) => {
+                let noticed = self.pace.begin();
+                let scan = self.loader.scan_settled();
+                self.finish(noticed, scan);
+                if !scan.compiling {
+                    let _ = done.send(());
+                    return;
+                }
+            }
+            Waiting::SetMode(change, done) => {
+                if let Some(set) = change.attempt(&mut self.loader) {
+                    let _ = done.send(set);
+                    return;
+                }
+            }
+            Waiting::Relocate(relocation, poll, done) => {
+                if let Some(moved) = relocation.attempt(&mut self.loader) {
+                    if moved.is_ok() {
+                        self.moved(*poll);
+                    }
+                    let _ = done.send(moved);
+                    return;
+                }
             }
         }
-        fresh
+        self.waiting.push(waiting);
     }
-}
 
-/// Whether an event can mean that a policy changed. Reading files makes events too, also this process's own reading.
-fn matters(root: &Path, event: &Event) -> bool {
-    match event.kind {
-        EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}
-        EventKind::Access(_) => return false,
-        _ => {}
+    /// Another directory serves from now on.
+    fn moved(&mut self, poll: Duration) {
+        self.watches = Watches::new(self.loader.dir(), self.notices.clone());
+        self.watches.arm(&self.loader);
+        self.pace = Pace::new(poll);
+        // What changed between the last scan and the watch.
+        self.pace.notice();
     }
-    // Above the root only the way to it matters: other files there are none of ours.
-    let stranger = |path: &PathBuf| {
-        let above = path.parent().is_some_and(|parent| parent != root && root.starts_with(parent));
-        above && !root.starts_with(path)
-    };
-    event.paths.is_empty() || event.need_rescan() || !event.paths.iter().all(stranger)
-}
 
-/// The directories to watch: the root and the hooks' (or what exists of the way to them), the root's parent (the root may
-/// be a link that is swapped), and where the files really lie.
-fn wanted(root: &Path, loader: &Loader) -> HashMap<PathBuf, (u64, u64)> {
-    let hooks = Hook::ALL.map(|hook| root.join(hook.as_str()));
-    let mut paths: Vec<PathBuf> = vec![nearest(root)];
-    paths.extend(root.parent().map(nearest));
-    paths.extend(hooks.iter().map(|path| nearest(path)));
-    for file in loader.component_files() {
-        let real = fs::canonicalize(file).ok();
-        paths.extend(real.and_then(|real| real.parent().map(Path::to_path_buf)));
+    fn finish(&mut self, noticed: Instant, scan: Scan) {
+        if scan.published {
+            self.loader.note_swap_time(noticed);
+        }
+        if scan.unsettled {
+            self.pace.retry(noticed);
+        }
+        if scan.compiling {
+            self.pace.compiling(noticed);
+        }
+        if self.watches.arm(&self.loader) {
+            self.pace.notice();
+        }
     }
-    let identified = paths.into_iter().filter_map(|path| {
-        let meta = fs::metadata(&path).ok()?;
-        Some((path, (meta.dev(), meta.ino())))
-    });
-    identified.collect()
-}
-
-/// The path itself, or the nearest directory above it that exists.
-fn nearest(path: &Path) -> PathBuf {
-    path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_path_buf()
 }
 
 /// Asks the thread for something and waits for the answer.
@@ -262,56 +191,4 @@ pub(crate) fn ask<T>(requests: &Sender<Request>, request: impl FnOnce(Sender<T>)
     let (done, finished) = bounded(1);
     requests.send_timeout(request(done), LONGEST).map_err(|_| PolicyError::Unanswered)?;
     finished.recv_timeout(LONGEST).map_err(|_| PolicyError::Unanswered)
-}
-
-#[cfg(test)]
-mod tests {
-    use notify::event::{CreateKind, ModifyKind};
-
-    use super::*;
-
-    fn event(kind: EventKind, path: &str) -> Event {
-        Event::new(kind).add_path(PathBuf::from(path))
-    }
-
-    #[test]
-    fn wakes_for_changes_below_and_on_the_way_to_the_root_only() {
-        let root = Path::new("/srv/policy.d");
-        let created = EventKind::Create(CreateKind::Any);
-        for path in ["/srv/policy.d", "/srv", "/srv/policy.d/auth/10-x.wasm", "/elsewhere/real/10-x.wasm"] {
-            assert!(matters(root, &event(created, path)), "{path}");
-        }
-        for path in ["/srv/other", "/tmp", "/srv/policy.d.bak"] {
-            assert!(!matters(root, &event(created, path)), "{path}");
-        }
-        assert!(matters(root, &Event::new(EventKind::Other)));
-        assert!(matters(root, &event(EventKind::Modify(ModifyKind::Any), "/srv/policy.d/auth/10-x.toml")));
-    }
-
-    #[test]
-    fn does_not_wake_for_reading() {
-        let root = Path::new("/srv/policy.d");
-        let path = "/srv/policy.d/auth/10-x.wasm";
-        for kind in [AccessKind::Open(AccessMode::Any), AccessKind::Close(AccessMode::Read), AccessKind::Read] {
-            assert!(!matters(root, &event(EventKind::Access(kind), path)));
-        }
-        let closed = EventKind::Access(AccessKind::Close(AccessMode::Write));
-        assert!(matters(root, &event(closed, path)));
-    }
-
-    #[test]
-    fn waits_for_quiet_but_not_for_ever() {
-        let start = Instant::now();
-        let mut pace = Pace { poll: MAX_WAIT * 10, next_poll: start + MAX_WAIT * 10, noticed: None, retry: None };
-        assert_eq!(pace.wait(start), Some(MAX_WAIT * 10));
-        pace.noticed = Some((start, start));
-        assert_eq!(pace.wait(start), Some(QUIET));
-        assert_eq!(pace.wait(start + QUIET), None);
-        pace.noticed = Some((start, start + MAX_WAIT - QUIET / 2));
-        assert_eq!(pace.wait(start), Some(MAX_WAIT));
-        pace.retry = Some((start + SETTLE, start));
-        assert_eq!(pace.wait(start), Some(SETTLE));
-        assert_eq!(pace.begin(), start);
-        assert!(pace.noticed.is_none() && pace.retry.is_none());
-    }
 }

@@ -1,16 +1,18 @@
 //! The auth chain: a fresh instance for each request, in file order until one decides.
 use std::time::Instant;
 
-use camshaft_core::ids::{PolicyName, TenantId};
-use camshaft_core::policy::{AuthOutcome, AuthRequest, Fault, FaultKind, Principal, Priority, Quotas, Refusal};
+use camshaft_core::ids::TenantId;
+use camshaft_core::policy::{
+    AuthOutcome, AuthRequest, Fault, FaultKind, Hook, Mode, Principal, Priority, Quotas, Refusal,
+};
 
 use crate::answers;
 use crate::bindings::auth as wit;
 use crate::bindings::host::types;
 use crate::loaded::{HookPre, Loaded};
 use crate::metrics::Outcome;
-use crate::registry::{Link, LoadedSet};
-use crate::sidecar::OnFault;
+use crate::set::{Link, LoadedSet};
+use crate::spec::OnFault;
 use crate::text::truncate_chars;
 
 const TENANT_CHARS: usize = 128;
@@ -30,22 +32,23 @@ enum Answer {
 
 /// Runs the chain, then what only watches it.
 pub(crate) fn authenticate(set: &LoadedSet, request: &AuthRequest) -> AuthOutcome {
-    if set.auth.is_empty() && set.auth_monitors.is_empty() {
+    if set.chain(Hook::Auth).links.is_empty() {
         return native(set.allow_anonymous || request.loopback);
     }
     let shown = shown(request);
     let outcome = decide(set, request, &shown);
-    for policy in &set.auth_monitors {
+    for policy in set.ready(Hook::Auth).filter(|policy| policy.sidecar.mode == Mode::Monitor) {
         monitor(policy, &shown, &outcome);
     }
     outcome
 }
 
 fn decide(set: &LoadedSet, request: &AuthRequest, shown: &wit::Request) -> AuthOutcome {
-    if set.auth.is_empty() {
+    let mut enforced = set.enforced(Hook::Auth).peekable();
+    if enforced.peek().is_none() {
         return native(set.allow_anonymous || request.loopback);
     }
-    for link in &set.auth {
+    for link in enforced {
         let (answer, on_fault) = match link {
             Link::Ready(policy) => (ask(policy, shown), policy.on_fault()),
             Link::Broken(broken) => (Err(broken.fault()), broken.on_fault),
@@ -171,23 +174,6 @@ fn principal(answer: wit::Principal) -> Result<Principal, String> {
         },
         allowed_models: answer.allowed_models,
     })
-}
-
-/// An auth or validator file that was never good: it stands in the chain and faults, because a door whose lock does not
-/// load must not stand open.
-#[derive(Debug)]
-pub(crate) struct Broken {
-    pub(crate) name: PolicyName,
-    pub(crate) on_fault: OnFault,
-    pub(crate) why: String,
-    pub(crate) metrics: crate::metrics::LinkMetrics,
-}
-
-impl Broken {
-    pub(crate) fn fault(&self) -> Fault {
-        self.metrics.count(Outcome::Fault(FaultKind::Unavailable));
-        Fault { plugin: self.name.clone(), kind: FaultKind::Unavailable, detail: self.why.clone() }
-    }
 }
 
 #[cfg(test)]

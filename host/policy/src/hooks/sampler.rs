@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use camshaft_core::ids::{PolicyName, Token};
-use camshaft_core::policy::{Fault, FaultKind, SamplingRequest, TokenSampler};
+use camshaft_core::policy::{Fault, FaultKind, Hook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{Row, StandardChain};
 use wasmtime::Store;
 use wasmtime::component::Resource;
@@ -11,8 +11,8 @@ use wasmtime::component::Resource;
 use crate::bindings::sampler as wit;
 use crate::loaded::{HookPre, Loaded};
 use crate::metrics::Outcome;
-use crate::registry::LoadedSet;
-use crate::sidecar::OnFault;
+use crate::set::LoadedSet;
+use crate::spec::OnFault;
 use crate::store::{self, GuestState};
 
 /// Keeps a sampler's own random numbers apart from those that its row draws with.
@@ -53,9 +53,9 @@ pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box
 
 /// The samplers that a request asks for: all in file order, or those it names in its order.
 fn chosen<'a>(set: &'a LoadedSet, request: &SamplingRequest) -> Result<Vec<&'a Arc<Loaded>>, Fault> {
-    let Some(names) = &request.samplers else { return Ok(set.samplers.iter().collect()) };
+    let Some(names) = &request.samplers else { return Ok(set.ready(Hook::Sampler).collect()) };
     let by_name = |name: &String| {
-        let found = set.samplers.iter().find(|policy| policy.name.as_str() == name);
+        let found = set.ready(Hook::Sampler).find(|policy| policy.name.as_str() == name);
         found.ok_or_else(|| Fault {
             plugin: PolicyName::from(name.as_str()),
             kind: FaultKind::Unavailable,

@@ -14,7 +14,7 @@ use crate::bindings::host::types;
 use crate::bindings::scheduler as wit;
 use crate::loaded::{HookPre, Loaded};
 use crate::metrics::Outcome;
-use crate::registry::LoadedSet;
+use crate::set::LoadedSet;
 use crate::store::{self, GuestState};
 use crate::text::truncate_chars;
 
@@ -24,7 +24,7 @@ const MESSAGE_CHARS: usize = 1024;
 
 /// A fresh instance of the generation's scheduler; `None` if it has none.
 pub(crate) fn open(set: &LoadedSet) -> Result<Option<NamedScheduler>, Fault> {
-    let Some(policy) = &set.scheduler else { return Ok(None) };
+    let Some(policy) = set.scheduler() else { return Ok(None) };
     let started = Instant::now();
     match Guest::start(policy) {
         Ok(guest) => Ok(Some((policy.name.clone(), Box::new(guest)))),

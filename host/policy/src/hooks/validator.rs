@@ -1,21 +1,21 @@
 //! Validators: a fresh instance for each request and link, all in file order.
 use std::time::Instant;
 
-use camshaft_core::policy::{Fault, FaultKind, Mode, ValidateOutcome, ValidateRequest};
+use camshaft_core::policy::{Fault, FaultKind, Hook, Mode, ValidateOutcome, ValidateRequest};
 
 use crate::answers;
 use crate::bindings::validator as wit;
 use crate::loaded::{HookPre, Loaded};
 use crate::metrics::Outcome;
-use crate::registry::{Link, LoadedSet};
-use crate::sidecar::OnFault;
+use crate::set::{Link, LoadedSet};
+use crate::spec::OnFault;
 
 /// Bytes of an amendment.
 const PATCH_BYTES: usize = 1 << 20;
 
 /// Runs one link.
 pub(crate) fn validate(set: &LoadedSet, index: usize, request: &ValidateRequest) -> ValidateOutcome {
-    let (outcome, on_fault) = match set.validators.get(index) {
+    let (outcome, on_fault) = match set.chain(Hook::Validator).links.get(index) {
         None => return ValidateOutcome::Accept,
         Some(Link::Broken(broken)) => (Err(broken.fault()), broken.on_fault),
         Some(Link::Ready(policy)) if policy.sidecar.mode == Mode::Monitor => {

@@ -2,35 +2,60 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
+use wasmtime::component::{HasData, Linker};
 
-use crate::bindings::host::clock::Host;
-use crate::store::{GuestState, Time};
+use crate::bindings::host::clock::{self, Host};
 
-/// Nanoseconds of the monotonic clock as an instance with this view of time sees it.
-pub(crate) fn monotonic_ns(time: Time) -> u64 {
-    match time {
-        Time::Real => {
-            let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
-            u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+/// What time an instance sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Time {
+    Real,
+    /// Stands still at zero: the instance must be replayable.
+    Frozen,
+}
+
+impl Time {
+    /// Nanoseconds of the monotonic clock.
+    pub(crate) fn monotonic_ns(self) -> u64 {
+        match self {
+            Time::Real => {
+                let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+                u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+            }
+            Time::Frozen => 0,
         }
-        Time::Frozen => 0,
+    }
+
+    /// Time since the Unix epoch.
+    pub(crate) fn unix_time(self) -> Duration {
+        match self {
+            Time::Real => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
+            Time::Frozen => Duration::ZERO,
+        }
     }
 }
 
-/// Time since the Unix epoch as an instance with this view of time sees it.
-pub(crate) fn unix_time(time: Time) -> Duration {
-    match time {
-        Time::Real => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
-        Time::Frozen => Duration::ZERO,
-    }
+/// A guest's state, as the clock sees it.
+pub(crate) trait ClockView: 'static {
+    fn time(&mut self) -> Time;
 }
 
-impl Host for GuestState {
+struct Clock;
+
+impl HasData for Clock {
+    type Data<'a> = Time;
+}
+
+pub(crate) fn add_to_linker<T: ClockView>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    clock::add_to_linker::<_, Clock>(linker, T::time)
+}
+
+impl Host for Time {
     fn monotonic_ns(&mut self) -> wasmtime::Result<u64> {
-        Ok(monotonic_ns(self.time))
+        Ok(Time::monotonic_ns(*self))
     }
 
     fn unix_ms(&mut self) -> wasmtime::Result<u64> {
-        Ok(u64::try_from(unix_time(self.time).as_millis()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(self.unix_time().as_millis()).unwrap_or(u64::MAX))
     }
 }

@@ -1,20 +1,34 @@
 //! `camshaft:policy/logits`: the row of the `sample` call in progress, over core's native operations.
 use camshaft_core::ids::Token;
-use camshaft_core::sampling::RowError;
-use wasmtime::component::Resource;
+use camshaft_core::sampling::{Row, RowError};
+use wasmtime::component::{HasData, Linker, Resource};
 
-use crate::bindings::host::logits::{Host, HostRow};
+use crate::bindings::BorrowedRow;
+use crate::bindings::host::logits::{self, Host, HostRow};
 use crate::fault::invalid;
-use crate::store::GuestState;
 
 /// Entries that `top` and `history` answer at the most.
 const TOP: u32 = 4096;
 
-/// What a guest's row handle stands for. The row itself lies in the store's data for the length of the call, and the
-/// component model takes the borrowed handle away when the call ends, so the handle carries nothing.
-#[derive(Debug)]
-#[allow(unreachable_pub)]
-pub struct BorrowedRow;
+/// A guest's state, as the operations on rows see it. The row lies there for the length of a `sample` call.
+pub(crate) trait LogitsView: 'static {
+    fn row(&mut self) -> CurrentRow<'_>;
+}
+
+/// The row of the call in progress.
+pub(crate) struct CurrentRow<'a> {
+    pub(crate) row: &'a mut Row,
+}
+
+struct Logits;
+
+impl HasData for Logits {
+    type Data<'a> = CurrentRow<'a>;
+}
+
+pub(crate) fn add_to_linker<T: LogitsView>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    logits::add_to_linker::<_, Logits>(linker, T::row)
+}
 
 type This = Resource<BorrowedRow>;
 
@@ -26,9 +40,9 @@ fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-impl Host for GuestState {}
+impl Host for CurrentRow<'_> {}
 
-impl HostRow for GuestState {
+impl HostRow for CurrentRow<'_> {
     fn size(&mut self, _: This) -> wasmtime::Result<u32> {
         Ok(count(self.row.size()))
     }

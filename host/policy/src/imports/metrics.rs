@@ -1,12 +1,13 @@
 //! `camshaft:policy/metrics`: a guest's own counters and gauges, bounded in number.
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use camshaft_core::ids::PolicyName;
+use camshaft_core::policy::Hook;
 use prometheus::{GaugeVec, IntCounterVec, Opts, Registry};
+use wasmtime::component::{HasData, Linker};
 
-use crate::bindings::host::metrics::Host;
-use crate::identity::Identity;
-use crate::store::GuestState;
+use crate::bindings::host::metrics::{self, Host};
 
 /// Metric names of one plugin, and label sets of one name.
 const NAMES: usize = 32;
@@ -18,7 +19,7 @@ const LABEL_VALUE_BYTES: usize = 128;
 
 /// What one plugin has used of its bounds.
 #[derive(Debug, Default)]
-pub(crate) struct SeriesBook {
+struct SeriesBook {
     sets: HashMap<String, HashSet<Vec<String>>>,
 }
 
@@ -38,7 +39,7 @@ impl SeriesBook {
 
 /// Families of all plugins' metrics, made when first used.
 #[derive(Debug)]
-pub(crate) struct PluginMetrics {
+pub(crate) struct MetricFamilies {
     registry: Registry,
     families: Mutex<HashMap<String, Family>>,
     dropped: Option<IntCounterVec>,
@@ -63,44 +64,12 @@ enum Change {
     Set(f64),
 }
 
-impl PluginMetrics {
+impl MetricFamilies {
     pub(crate) fn new(registry: Registry) -> Self {
         let opts = Opts::new("camshaft_policy_metrics_dropped_total", "Metric calls of plugins that were over bounds");
         let dropped = IntCounterVec::new(opts, &["hook", "plugin"]).ok();
         let dropped = dropped.filter(|family| registry.register(Box::new(family.clone())).is_ok());
         Self { registry, families: Mutex::default(), dropped }
-    }
-
-    fn record(&self, plugin: &Identity, name: &str, change: Change, labels: &[(String, String)]) {
-        if self.try_record(plugin, name, change, labels).is_none()
-            && let Some(dropped) = &self.dropped
-        {
-            dropped.with_label_values(&[plugin.hook.as_str(), plugin.name.as_str()]).inc();
-        }
-    }
-
-    fn try_record(&self, plugin: &Identity, name: &str, change: Change, labels: &[(String, String)]) -> Option<()> {
-        if !valid_name(name) || labels.len() > LABELS {
-            return None;
-        }
-        let mut sorted: Vec<&(String, String)> = labels.iter().collect();
-        sorted.sort_unstable();
-        let valid = |(key, value): &(String, String)| valid_label(key) && value.len() <= LABEL_VALUE_BYTES;
-        if !sorted.iter().all(|label| valid(label)) || sorted.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-            return None;
-        }
-        let family = self.family(name, change, &sorted)?;
-        let mut values = vec![plugin.name.to_string()];
-        values.extend(sorted.iter().map(|(_, value)| value.clone()));
-        if !plugin.series.lock().unwrap_or_else(PoisonError::into_inner).admit(name, &values) {
-            return None;
-        }
-        match (family.kind, change) {
-            (Kind::Counter(family), Change::Add(delta)) => family.with_label_values(&values).inc_by(delta),
-            (Kind::Gauge(family), Change::Set(value)) => family.with_label_values(&values).set(value),
-            _ => return None,
-        }
-        Some(())
     }
 
     /// The family of this name if its labels are the same; a new one if there is none.
@@ -130,6 +99,53 @@ impl PluginMetrics {
     }
 }
 
+/// The metrics of one plugin, shared by all its instances.
+#[derive(Debug)]
+pub(crate) struct PluginMetrics {
+    hook: Hook,
+    plugin: PolicyName,
+    families: Arc<MetricFamilies>,
+    series: Mutex<SeriesBook>,
+}
+
+impl PluginMetrics {
+    pub(crate) fn new(hook: Hook, plugin: PolicyName, families: Arc<MetricFamilies>) -> Self {
+        Self { hook, plugin, families, series: Mutex::default() }
+    }
+
+    fn record(&self, name: &str, change: Change, labels: &[(String, String)]) {
+        if self.try_record(name, change, labels).is_none()
+            && let Some(dropped) = &self.families.dropped
+        {
+            dropped.with_label_values(&[self.hook.as_str(), self.plugin.as_str()]).inc();
+        }
+    }
+
+    fn try_record(&self, name: &str, change: Change, labels: &[(String, String)]) -> Option<()> {
+        if !valid_name(name) || labels.len() > LABELS {
+            return None;
+        }
+        let mut sorted: Vec<&(String, String)> = labels.iter().collect();
+        sorted.sort_unstable();
+        let valid = |(key, value): &(String, String)| valid_label(key) && value.len() <= LABEL_VALUE_BYTES;
+        if !sorted.iter().all(|label| valid(label)) || sorted.windows(2).any(|pair| pair[0].0 == pair[1].0) {
+            return None;
+        }
+        let family = self.families.family(name, change, &sorted)?;
+        let mut values = vec![self.plugin.to_string()];
+        values.extend(sorted.iter().map(|(_, value)| value.clone()));
+        if !self.series.lock().unwrap_or_else(PoisonError::into_inner).admit(name, &values) {
+            return None;
+        }
+        match (family.kind, change) {
+            (Kind::Counter(family), Change::Add(delta)) => family.with_label_values(&values).inc_by(delta),
+            (Kind::Gauge(family), Change::Set(value)) => family.with_label_values(&values).set(value),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
 fn valid_name(name: &str) -> bool {
     let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     name.len() <= NAME_BYTES && name.starts_with(|c: char| c.is_ascii_lowercase()) && name.chars().all(word)
@@ -140,29 +156,44 @@ fn valid_label(name: &str) -> bool {
     valid_name(name) && name != "plugin"
 }
 
-impl Host for GuestState {
+/// A guest's state, as its metrics see it.
+pub(crate) trait MetricsView: 'static {
+    fn metrics(&mut self) -> &PluginMetrics;
+}
+
+struct Metrics;
+
+impl HasData for Metrics {
+    type Data<'a> = &'a PluginMetrics;
+}
+
+pub(crate) fn add_to_linker<T: MetricsView>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    metrics::add_to_linker::<_, Metrics>(linker, T::metrics)
+}
+
+impl Host for &PluginMetrics {
     fn count(&mut self, name: String, delta: u64, labels: Vec<(String, String)>) -> wasmtime::Result<()> {
-        self.identity.metrics.record(&self.identity, &name, Change::Add(delta), &labels);
+        self.record(&name, Change::Add(delta), &labels);
         Ok(())
     }
 
     fn gauge(&mut self, name: String, value: f64, labels: Vec<(String, String)>) -> wasmtime::Result<()> {
-        self.identity.metrics.record(&self.identity, &name, Change::Set(value), &labels);
+        self.record(&name, Change::Set(value), &labels);
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use camshaft_core::ids::PolicyName;
-    use camshaft_core::policy::Hook;
-
     use super::*;
 
     fn text(registry: &Registry) -> String {
         prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap()
+    }
+
+    fn keys(registry: &Registry) -> PluginMetrics {
+        let families = Arc::new(MetricFamilies::new(registry.clone()));
+        PluginMetrics::new(Hook::Auth, PolicyName::from("keys"), families)
     }
 
     fn label(key: &str, value: &str) -> (String, String) {
@@ -172,12 +203,11 @@ mod tests {
     #[test]
     fn exports_what_a_plugin_counts_under_its_name() {
         let registry = Registry::new();
-        let metrics = Arc::new(PluginMetrics::new(registry.clone()));
-        let plugin = Identity::new(Hook::Auth, PolicyName::from("keys"), metrics.clone());
+        let plugin = keys(&registry);
         let labels = [label("zone", "a"), label("kind", "b")];
-        metrics.record(&plugin, "seen", Change::Add(2), &labels);
-        metrics.record(&plugin, "seen", Change::Add(3), &[label("kind", "b"), label("zone", "a")]);
-        metrics.record(&plugin, "level", Change::Set(0.5), &[]);
+        plugin.record("seen", Change::Add(2), &labels);
+        plugin.record("seen", Change::Add(3), &[label("kind", "b"), label("zone", "a")]);
+        plugin.record("level", Change::Set(0.5), &[]);
         let text = text(&registry);
         assert!(text.contains(r#"camshaft_plugin_seen{kind="b",plugin="keys",zone="a"} 5"#), "{text}");
         assert!(text.contains(r#"camshaft_plugin_level{plugin="keys"} 0.5"#), "{text}");
@@ -186,17 +216,16 @@ mod tests {
     #[test]
     fn drops_and_counts_what_is_over_the_bounds() {
         let registry = Registry::new();
-        let metrics = Arc::new(PluginMetrics::new(registry.clone()));
-        let plugin = Identity::new(Hook::Auth, PolicyName::from("keys"), metrics.clone());
+        let plugin = keys(&registry);
         for i in 0..=LABEL_SETS {
-            metrics.record(&plugin, "seen", Change::Add(1), &[label("i", &i.to_string())]);
+            plugin.record("seen", Change::Add(1), &[label("i", &i.to_string())]);
         }
         for i in 1..=NAMES {
-            metrics.record(&plugin, &format!("name{i}"), Change::Add(1), &[]);
+            plugin.record(&format!("name{i}"), Change::Add(1), &[]);
         }
-        metrics.record(&plugin, "seen", Change::Set(1.0), &[label("i", "0")]);
-        metrics.record(&plugin, "Bad Name", Change::Add(1), &[]);
-        metrics.record(&plugin, "seen", Change::Add(1), &[label("plugin", "other")]);
+        plugin.record("seen", Change::Set(1.0), &[label("i", "0")]);
+        plugin.record("Bad Name", Change::Add(1), &[]);
+        plugin.record("seen", Change::Add(1), &[label("plugin", "other")]);
         let text = text(&registry);
         assert_eq!(text.lines().filter(|line| line.starts_with("camshaft_plugin_seen{")).count(), LABEL_SETS);
         let dropped = r#"camshaft_policy_metrics_dropped_total{hook="auth",plugin="keys"} 5"#;

@@ -1,12 +1,22 @@
 //! `camshaft:policy/random`: random numbers, seeded where answers must be repeatable.
+use camshaft_core::sampling::Draws;
 use rand::Rng as _;
+use wasmtime::component::{HasData, Linker};
 
-use crate::bindings::host::random::Host;
+use crate::bindings::host::random::{self, Host};
 use crate::fault::invalid;
-use crate::store::{GuestState, Randomness};
 
 /// Bytes of one request.
 const BYTES: u32 = 4096;
+
+/// Where an instance's random numbers come from.
+#[derive(Debug)]
+pub(crate) enum Randomness {
+    /// The operating system.
+    Secure,
+    /// A seed, so that a replay draws the same numbers.
+    Seeded(Draws),
+}
 
 impl Randomness {
     pub(crate) fn number(&mut self) -> u64 {
@@ -30,15 +40,30 @@ impl Randomness {
     }
 }
 
-impl Host for GuestState {
+/// A guest's state, as its random numbers see it.
+pub(crate) trait RandomView: 'static {
+    fn randomness(&mut self) -> &mut Randomness;
+}
+
+struct Random;
+
+impl HasData for Random {
+    type Data<'a> = &'a mut Randomness;
+}
+
+pub(crate) fn add_to_linker<T: RandomView>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    random::add_to_linker::<_, Random>(linker, T::randomness)
+}
+
+impl Host for Randomness {
     fn number(&mut self) -> wasmtime::Result<u64> {
-        Ok(self.randomness.number())
+        Ok(Randomness::number(self))
     }
 
     fn bytes(&mut self, len: u32) -> wasmtime::Result<Vec<u8>> {
         if len > BYTES {
             return Err(invalid(format!("{len} random bytes were asked for; at most {BYTES} are given at once")));
         }
-        Ok(self.randomness.bytes(len as usize))
+        Ok(Randomness::bytes(self, len as usize))
     }
 }

@@ -1,10 +1,11 @@
 //! `camshaft:policy/state`: a small store shared by all instances of a plugin's name.
 use std::collections::HashMap;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::bindings::host::state::{Entry, Error, Host};
-use crate::store::GuestState;
+use wasmtime::component::{HasData, Linker};
+
+use crate::bindings::host::state::{self, Entry, Error, Host};
 
 /// Keys and values of one plugin together.
 const STORE_BYTES: usize = 1 << 20;
@@ -12,9 +13,14 @@ const KEYS: usize = 4096;
 const VALUE_BYTES: usize = 64 << 10;
 const KEY_BYTES: usize = 256;
 
-/// The store of one plugin.
+/// The store of one plugin, shared by all its instances.
 #[derive(Debug, Default)]
-pub(crate) struct StateStore {
+pub(crate) struct PluginState {
+    store: Mutex<StateStore>,
+}
+
+#[derive(Debug, Default)]
+struct StateStore {
     slots: HashMap<String, Slot>,
     bytes: usize,
     writes: u64,
@@ -72,7 +78,7 @@ impl StateStore {
         Ok(self.writes)
     }
 
-    /// Whether an entry of `size` bytes has room in the place of one of `before` bytes (0: a new one).
+    /// Whether an entry of `size` bytes fits where one of `before` bytes was (0: a new entry).
     fn fits(&self, before: usize, size: usize) -> bool {
         self.bytes - before + size <= STORE_BYTES && (before > 0 || self.slots.len() < KEYS)
     }
@@ -109,14 +115,29 @@ impl StateStore {
     }
 }
 
-impl GuestState {
+impl PluginState {
     fn with_store<T>(&self, act: impl FnOnce(&mut StateStore, Instant) -> T) -> wasmtime::Result<T> {
-        let mut store = self.identity.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(act(&mut store, Instant::now()))
     }
 }
 
-impl Host for GuestState {
+/// A guest's state, as its plugin's store sees it.
+pub(crate) trait StateView: 'static {
+    fn state(&mut self) -> &PluginState;
+}
+
+struct State;
+
+impl HasData for State {
+    type Data<'a> = &'a PluginState;
+}
+
+pub(crate) fn add_to_linker<T: StateView>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    state::add_to_linker::<_, State>(linker, T::state)
+}
+
+impl Host for &PluginState {
     fn get(&mut self, key: String) -> wasmtime::Result<Option<Entry>> {
         self.with_store(|store, now| {
             store.get(&key, now).map(|slot| Entry { value: slot.value.clone(), version: slot.version })

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 
-use crate::bindings::host::vocabulary::Host;
+use wasmtime::component::{HasData, Linker};
+
+use crate::bindings::host::vocabulary::{self, Host};
 use crate::fault::invalid;
-use crate::store::GuestState;
 
 /// Bytes of a text to look up; longer than any token, and short enough to be kept as a key.
 const LOOKUP_BYTES: usize = 1024;
@@ -15,13 +16,33 @@ fn plain(tokens: &[Token]) -> Vec<u32> {
     tokens.iter().map(|token| token.0).collect()
 }
 
-impl GuestState {
-    fn vocabulary(&self) -> wasmtime::Result<&Arc<Vocabulary>> {
-        self.vocabulary.as_ref().ok_or_else(|| invalid("the vocabulary is known only from `start` on"))
+/// A guest's state, as the vocabulary sees it.
+pub(crate) trait VocabularyView: 'static {
+    fn vocabulary(&mut self) -> ModelTokens<'_>;
+}
+
+/// The tokens of the model, once it is known.
+pub(crate) struct ModelTokens<'a> {
+    pub(crate) tokens: Option<&'a Arc<Vocabulary>>,
+}
+
+struct Tokens;
+
+impl HasData for Tokens {
+    type Data<'a> = ModelTokens<'a>;
+}
+
+pub(crate) fn add_to_linker<T: VocabularyView>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    vocabulary::add_to_linker::<_, Tokens>(linker, T::vocabulary)
+}
+
+impl<'a> ModelTokens<'a> {
+    fn vocabulary(&self) -> wasmtime::Result<&'a Arc<Vocabulary>> {
+        self.tokens.ok_or_else(|| invalid("the vocabulary is known only from `start` on"))
     }
 }
 
-impl Host for GuestState {
+impl Host for ModelTokens<'_> {
     fn size(&mut self) -> wasmtime::Result<u32> {
         Ok(u32::try_from(self.vocabulary()?.size()).unwrap_or(u32::MAX))
     }

@@ -2,68 +2,81 @@
 use camshaft_core::policy::{Hook, Mode, ModeError, PolicyStatus};
 
 use super::Loader;
-use crate::files::{Content, ContentKey, Place};
+use crate::files::{ContentKey, Place};
 use crate::sidecar::check_mode;
 
-impl Loader {
-    /// Runs a policy in another mode until its files change.
-    ///
-    /// # Errors
-    /// There is no such policy, its hook has no such mode, or what it was kept from shows that it cannot serve.
-    pub(crate) fn set_mode(&mut self, hook: Hook, name: &str, mode: Mode) -> Result<PolicyStatus, ModeError> {
-        let refused = |why: String| Err(ModeError::Refused(why));
-        if let Err(error) = check_mode(hook, mode) {
-            return refused(error.to_string());
-        }
+/// An operator's wish to run a policy in another mode until its files change.
+#[derive(Debug)]
+pub(crate) struct ModeChange {
+    hook: Hook,
+    name: String,
+    mode: Mode,
+    /// For which policy it was tried, and what had been chosen there before.
+    tried: Option<(Place, Option<ContentKey>)>,
+}
+
+impl ModeChange {
+    pub(crate) fn new(hook: Hook, name: String, mode: Mode) -> Self {
+        Self { hook, name, mode, tried: None }
+    }
+
+    /// Sets the mode and answers how the policy stands now. `None`: its component is being compiled; try again when one is
+    /// done.
+    pub(crate) fn attempt(&mut self, loader: &mut Loader) -> Option<Result<PolicyStatus, ModeError>> {
         // What lies there now is what the choice is for.
-        self.scan_settled();
-        let found = self.policies.iter().find(|(place, policy)| {
-            place.hook == hook && place.name() == name && (policy.judged.is_some() || policy.serving.is_some())
-        });
-        let Some((place, policy)) = found else { return Err(ModeError::NoPolicy { hook, name: name.to_owned() }) };
-        let place = place.clone();
-        let judged = policy.judged.as_ref().map(|(key, _)| key.clone());
-        let Some(judged) = judged else { return refused("its files cannot be read".to_owned()) };
-        let before = self.overrides.insert(place.clone(), judged.with_mode(mode));
-        self.look_again(&place);
-        let status = self.statuses().into_iter().find(|status| status.hook == hook && status.name == name);
-        match status {
+        loader.scan_settled();
+        if self.tried.is_none()
+            && let Err(error) = self.choose(loader)
+        {
+            return Some(Err(error));
+        }
+        let (place, before) = self.tried.as_ref()?;
+        let no_policy = || ModeError::NoPolicy { hook: self.hook, name: self.name.clone() };
+        let Some(policy) = loader.directory.policies.get(place) else { return Some(Err(no_policy())) };
+        if policy.staged.is_some() {
+            return None;
+        }
+        let status = loader.directory.statuses().into_iter().find(|s| s.hook == self.hook && s.name == self.name);
+        Some(match status {
             Some(PolicyStatus { error: Some(why), .. }) => {
                 match before {
-                    Some(before) => self.overrides.insert(place.clone(), before),
-                    None => self.overrides.remove(&place),
+                    Some(before) => loader.directory.overrides.insert(place.clone(), before.clone()),
+                    None => loader.directory.overrides.remove(place),
                 };
-                self.look_again(&place);
-                refused(why)
+                loader.examine_again(place);
+                Err(ModeError::Refused(why))
             }
             Some(status) => {
-                tracing::info!(%hook, plugin = name, mode = mode.as_str(), "mode set by an operator's wish");
+                tracing::info!(hook = %self.hook, plugin = self.name, mode = %self.mode, "mode set by an operator");
                 Ok(status)
             }
-            None => Err(ModeError::NoPolicy { hook, name: name.to_owned() }),
-        }
+            None => Err(no_policy()),
+        })
     }
 
-    fn look_again(&mut self, place: &Place) {
-        if let Some(policy) = self.policies.get_mut(place) {
-            policy.judged = None;
+    /// Has the mode hold for what is in the policy's files now.
+    fn choose(&mut self, loader: &mut Loader) -> Result<(), ModeError> {
+        check_mode(self.hook, self.mode).map_err(|error| ModeError::Refused(error.to_string()))?;
+        let found = loader.directory.policies.iter().find(|(place, policy)| {
+            let known = policy.newest().is_some() || policy.serving.is_some();
+            place.hook == self.hook && place.name() == self.name && known
+        });
+        let no_policy = || ModeError::NoPolicy { hook: self.hook, name: self.name.clone() };
+        let (place, policy) = found.ok_or_else(no_policy)?;
+        let unreadable = || ModeError::Refused("its files cannot be read".to_owned());
+        let (place, newest) = (place.clone(), policy.newest().cloned().ok_or_else(unreadable)?);
+        let before = loader.directory.overrides.insert(place.clone(), newest.with_mode(self.mode));
+        loader.examine_again(&place);
+        self.tried = Some((place, before));
+        Ok(())
+    }
+}
+
+impl Loader {
+    fn examine_again(&mut self, place: &Place) {
+        if let Some(policy) = self.directory.policies.get_mut(place) {
+            policy.examine_again();
         }
         self.scan_settled();
-    }
-
-    /// What the content is told apart by, with the mode that was chosen for it.
-    pub(super) fn key_of(&self, place: &Place, content: &Content) -> ContentKey {
-        let key = content.key();
-        match self.overrides.get(place) {
-            Some(chosen) if chosen.same_files(&key) => chosen.clone(),
-            _ => key,
-        }
-    }
-
-    /// Other files than those that a mode was chosen for have come into force.
-    pub(super) fn forget_override(&mut self, place: &Place, key: &ContentKey) {
-        if key.mode.is_none() && self.overrides.remove(place).is_some() {
-            tracing::info!(hook = %place.hook, plugin = place.name(), "changed files: the mode is theirs again");
-        }
     }
 }

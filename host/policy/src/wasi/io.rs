@@ -1,18 +1,15 @@
 //! `wasi:io` and the standard streams: writing goes to the debug log, reading finds the end, waiting traps.
 //!
-//! Handles are plain numbers with nothing behind them, so streams and pollables take no room and cannot be exhausted.
+//! Handles are plain numbers with nothing behind them, so streams and pollables need no memory and cannot be exhausted.
 use camshaft_core::policy::FaultKind;
 use wasmtime::component::{Linker, Resource, ResourceType};
 use wasmtime_wasi::p2::bindings::sync::io::{poll, streams};
 use wasmtime_wasi::p2::bindings::{cli, clocks};
 use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, DynPollable, IoError, StreamError, StreamResult};
 
-use super::Wasi;
+use super::view::Wasi;
 use crate::bindings::host::log::Level;
 use crate::fault::{GuestError, forbidden};
-use crate::imports::clock::{monotonic_ns, unix_time};
-use crate::imports::log::write_line;
-use crate::store::GuestState;
 
 /// Bytes of one write.
 const WRITE_BYTES: u64 = 4096;
@@ -28,7 +25,7 @@ fn waits() -> wasmtime::Error {
 }
 
 /// The interface of errors, of which this host makes none.
-pub(super) fn add_error_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
+pub(super) fn add_error_to_linker<T: 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     let mut error = linker.instance("wasi:io/error@0.2.0")?;
     error.resource("error", ResourceType::host::<IoError>(), |_, _| Ok(()))?;
     error.func_wrap("[method]error.to-debug-string", |_, (_,): (Resource<IoError>,)| Ok((String::new(),)))
@@ -93,12 +90,12 @@ impl streams::HostInputStream for Wasi<'_> {
 impl Wasi<'_> {
     fn put(&mut self, stream: &Resource<DynOutputStream>, bytes: &[u8]) {
         if stream.rep() == STDERR {
-            self.state.note_stderr(bytes);
+            self.last_words.note(bytes);
         }
         let text = String::from_utf8_lossy(bytes);
         let text = text.trim_end();
         if !text.is_empty() && tracing::enabled!(tracing::Level::DEBUG) {
-            write_line(&self.state.identity, Level::Debug, text, &[]);
+            self.log.write_line(Level::Debug, text, &[]);
         }
     }
 }
@@ -179,7 +176,7 @@ impl cli::stderr::Host for Wasi<'_> {
 
 impl clocks::wall_clock::Host for Wasi<'_> {
     fn now(&mut self) -> wasmtime::Result<clocks::wall_clock::Datetime> {
-        let now = unix_time(self.state.time);
+        let now = self.time.unix_time();
         Ok(clocks::wall_clock::Datetime { seconds: now.as_secs(), nanoseconds: now.subsec_nanos() })
     }
 
@@ -190,7 +187,7 @@ impl clocks::wall_clock::Host for Wasi<'_> {
 
 impl clocks::monotonic_clock::Host for Wasi<'_> {
     fn now(&mut self) -> wasmtime::Result<u64> {
-        Ok(monotonic_ns(self.state.time))
+        Ok(self.time.monotonic_ns())
     }
 
     fn resolution(&mut self) -> wasmtime::Result<u64> {
@@ -198,7 +195,7 @@ impl clocks::monotonic_clock::Host for Wasi<'_> {
     }
 
     fn subscribe_instant(&mut self, when: u64) -> wasmtime::Result<Resource<DynPollable>> {
-        let passed = when <= monotonic_ns(self.state.time);
+        let passed = when <= self.time.monotonic_ns();
         Ok(Resource::new_own(if passed { READY } else { AHEAD }))
     }
 

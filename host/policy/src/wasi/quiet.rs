@@ -6,9 +6,8 @@ use wasmtime_wasi::p2::bindings::cli::{terminal_input, terminal_output};
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddressFamily};
 use wasmtime_wasi::p2::bindings::{cli, random, sync};
 
-use super::Wasi;
+use super::view::Wasi;
 use crate::fault::{forbidden, invalid};
-use crate::store::GuestState;
 
 /// Random bytes of one request.
 const RANDOM_BYTES: u64 = 64 << 10;
@@ -78,7 +77,7 @@ impl Wasi<'_> {
                 "{len} random bytes were asked for; at most {RANDOM_BYTES} are given at once"
             )));
         }
-        Ok(self.state.randomness.bytes(len as usize))
+        Ok(self.randomness.bytes(len as usize))
     }
 }
 
@@ -88,7 +87,7 @@ impl random::random::Host for Wasi<'_> {
     }
 
     fn get_random_u64(&mut self) -> wasmtime::Result<u64> {
-        Ok(self.state.randomness.number())
+        Ok(self.randomness.number())
     }
 }
 
@@ -98,13 +97,13 @@ impl random::insecure::Host for Wasi<'_> {
     }
 
     fn get_insecure_random_u64(&mut self) -> wasmtime::Result<u64> {
-        Ok(self.state.randomness.number())
+        Ok(self.randomness.number())
     }
 }
 
 impl random::insecure_seed::Host for Wasi<'_> {
     fn insecure_seed(&mut self) -> wasmtime::Result<(u64, u64)> {
-        Ok((self.state.randomness.number(), self.state.randomness.number()))
+        Ok((self.randomness.number(), self.randomness.number()))
     }
 }
 
@@ -115,7 +114,7 @@ impl sync::filesystem::preopens::Host for Wasi<'_> {
 }
 
 /// Refuses every socket. (TCP is refused by its own implementation; this one would wait for a runtime first.)
-pub(super) fn add_udp_create_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
+pub(super) fn add_udp_create_to_linker<T: 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     let mut create = linker.instance("wasi:sockets/udp-create-socket@0.2.0")?;
     create.func_wrap("create-udp-socket", |_, (_,): (IpAddressFamily,)| {
         Ok((Err::<Resource<UdpSocket>, ErrorCode>(ErrorCode::AccessDenied),))

@@ -61,3 +61,19 @@ fn walk(dir: &std::path::Path) -> usize {
     let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries.map(|path| if path.is_dir() { walk(&path) } else { 1 }).sum()
 }
+
+#[test]
+fn a_status_is_written_in_lower_case_words() {
+    let rig = rig(&[
+        ("scheduler/10-first.wasm", &component("plugins/scheduler-fcfs")),
+        ("scheduler/20-second.wasm", &component("plugins/scheduler-fcfs")),
+        ("sampler/10-off.wasm", &component("plugins/sampler-standard")),
+        ("sampler/10-off.toml", b"[policy]\nmode = \"off\""),
+        ("validator/10-bad.wasm", b""),
+    ]);
+    let json = serde_json::to_value(rig.host.status()).unwrap();
+    let words = |key: &str| json.as_array().unwrap().iter().map(|status| status[key].clone()).collect::<Vec<_>>();
+    assert_eq!(words("hook"), ["validator", "scheduler", "scheduler", "sampler"]);
+    assert_eq!(words("mode"), ["enforce", "enforce", "enforce", "off"]);
+    assert_eq!(words("state"), ["rejected", "standby", "active", "off"]);
+}

@@ -103,7 +103,7 @@ fn limits_refuse_or_amend() {
 }
 
 #[test]
-fn the_last_scheduler_in_file_order_is_in_force() {
+fn regression_the_last_scheduler_in_file_order_decides_and_the_others_stand_by() {
     let first = |rig: &crate::rig::Rig| {
         let (name, mut scheduler) = SchedulerHook::open(&*rig.host).unwrap().unwrap();
         let actions = scheduler.schedule(&point(vec![arrival(1, 500), arrival(2, 5)])).unwrap();
@@ -116,13 +116,17 @@ fn the_last_scheduler_in_file_order_is_in_force() {
     rig.put("scheduler/20-short.wasm", component("plugins/scheduler-shortest-first"));
     assert!(rig.host.generation() > generation);
     assert_eq!(first(&rig), ("short".to_owned(), dispatch(2)));
+    let state = |file: &str| rig.status(file).state;
+    assert_eq!(state("scheduler/10-fcfs.wasm"), PolicyState::Standby, "only the last decides");
+    assert_eq!(state("scheduler/20-short.wasm"), PolicyState::Active);
     let generation = rig.host.generation();
     rig.put("auth/10-x.wasm", component("guests/misbehave-auth"));
     assert_eq!(rig.host.generation(), generation, "another hook's swap is not the scheduler's");
     rig.put("scheduler/20-short.toml", "[policy]\nmode = \"off\"");
     assert!(rig.host.generation() > generation);
     assert_eq!(first(&rig), ("fcfs".to_owned(), dispatch(1)));
-    assert_eq!(rig.status("scheduler/20-short.wasm").state, PolicyState::Off);
+    assert_eq!(state("scheduler/20-short.wasm"), PolicyState::Off);
+    assert_eq!(state("scheduler/10-fcfs.wasm"), PolicyState::Active);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Files that are rejected: each with its own sentence, and what served goes on serving.
-use camshaft_core::policy::{AuthOutcome, Policies, PolicyState, ValidateOutcome};
+use std::fs;
+
+use camshaft_core::policy::{AuthOutcome, Mode, Policies, PolicyState, ValidateOutcome};
 use camshaft_policy::{check_dir, inspect};
 
 use crate::forged::forge;
@@ -34,7 +36,7 @@ fn keeps_the_old_policy_when_the_new_one_is_truncated() {
     let good = component("guests/misbehave-auth");
     check(&good[..good.len() / 2], "file is truncated or corrupt: ");
     check(&good[..6], "file is truncated or corrupt: ");
-    check(b"", "file is truncated or corrupt: it is empty");
+    check(b"", "file is truncated or corrupt: it ends after 0 bytes");
 }
 
 #[test]
@@ -100,8 +102,8 @@ fn keeps_the_old_settings_when_the_guest_fails_over_the_new_ones() {
     for (how, sentence) in [
         ("trap-at-start", "traps at start: "),
         ("spin-at-start", "spins: configure ran past 1 s"),
-        ("refuse-settings", "refuses its settings: behave = refuse-settings: as asked"),
-        ("unheard-of", "refuses its settings: "),
+        ("refuse-settings", "10-x.toml: the plugin refuses its settings: behave = refuse-settings: as asked"),
+        ("unheard-of", "10-x.toml: the plugin refuses its settings: "),
     ] {
         let rig = rig(&[("validator/10-x.wasm", &component("guests/misbehave-validator"))]);
         rig.put("validator/10-x.toml", behave(how, ""));
@@ -127,18 +129,19 @@ fn a_pinned_digest_must_be_the_files() {
     let digest = rig.status("auth/10-x.wasm").serving.unwrap();
     rig.put("auth/10-x.toml", format!("[policy]\nsha256 = \"{}\"", "0".repeat(64)));
     let error = rig.error("auth/10-x.wasm");
-    assert_eq!(error, format!("its SHA-256 is {digest}, but its settings file pins {}", "0".repeat(64)));
+    assert_eq!(error, format!("10-x.toml: pins the SHA-256 {}, but the component's is {digest}", "0".repeat(64)));
     rig.put("auth/10-x.toml", format!("[policy]\nsha256 = \"{digest}\""));
     assert_eq!(rig.status("auth/10-x.wasm").state, PolicyState::Active);
 }
 
 #[test]
-fn a_broken_settings_file_changes_nothing() {
+fn regression_a_broken_settings_file_changes_nothing_and_is_named_with_its_line() {
     let rig = rig(&[("auth/10-x.wasm", &component("guests/misbehave-auth"))]);
-    rig.put("auth/10-x.toml", "[policy]\ndedline = \"5ms\"");
-    assert!(rig.error("auth/10-x.wasm").contains("did you mean policy.deadline?"));
-    rig.put("auth/10-x.toml", "[policy");
-    assert!(rig.error("auth/10-x.wasm").contains("not valid TOML"));
+    rig.put("auth/10-x.toml", "# how it runs\n[policy]\ndedline = \"5ms\"");
+    let error = rig.error("auth/10-x.wasm");
+    assert_eq!(error, "10-x.toml, line 3: unknown key policy.dedline (did you mean policy.deadline?)");
+    rig.put("auth/10-x.toml", "[settings]\n\n[policy");
+    assert!(rig.error("auth/10-x.wasm").starts_with("10-x.toml, line 3: not valid TOML: "));
     assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)));
     assert_eq!(rig.swaps("auth", "rejected"), 2.0);
 }
@@ -178,7 +181,7 @@ fn checking_a_directory_reports_without_serving() {
     let dir = tempfile::tempdir().unwrap();
     crate::rig::put(dir.path(), "auth/10-x.wasm", &component("guests/misbehave-auth"));
     crate::rig::put(dir.path(), "sampler/10-y.wasm", b"nonsense");
-    let states: Vec<_> = check_dir(dir.path()).unwrap().into_iter().map(|s| (s.name, s.state)).collect();
+    let states: Vec<_> = check_dir(dir.path(), None).unwrap().into_iter().map(|s| (s.name, s.state)).collect();
     assert_eq!(states, [("x".to_owned(), PolicyState::Active), ("y".to_owned(), PolicyState::Rejected)]);
 }
 
@@ -187,10 +190,30 @@ fn inspecting_a_component_tells_what_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let bytes = component("plugins/sampler-standard");
     crate::rig::put(dir.path(), "x.wasm", &bytes);
-    let report = inspect(&dir.path().join("x.wasm")).unwrap();
+    let report = inspect(&dir.path().join("x.wasm"), None).unwrap();
     assert_eq!((report.hook.as_str(), report.api_version.as_str()), ("sampler", "0.1.0"));
     assert_eq!((report.name.as_str(), report.size_bytes), ("sampler-standard", bytes.len() as u64));
     assert!(report.imports.iter().any(|import| import.starts_with("camshaft:policy/logits@")));
     crate::rig::put(dir.path(), "x.wasm", b"\0asm\x01\0\0\0");
-    assert!(inspect(&dir.path().join("x.wasm")).unwrap_err().to_string().contains("core module"));
+    assert!(inspect(&dir.path().join("x.wasm"), None).unwrap_err().to_string().contains("core module"));
+}
+
+#[test]
+fn regression_inspecting_a_component_reads_its_settings_and_fills_the_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, cache) = (dir.path().join("10-limits.wasm"), dir.path().join("cache"));
+    crate::rig::put(dir.path(), "10-limits.wasm", &component("plugins/validator-limits"));
+    let report = inspect(&file, Some(&cache)).unwrap();
+    assert_eq!(report.settings_file, None);
+    assert!(fs::read_dir(&cache).unwrap().next().is_some(), "the server finds what was compiled");
+    let refused = |settings: &str| {
+        crate::rig::put(dir.path(), "10-limits.toml", settings.as_bytes());
+        inspect(&file, Some(&cache)).unwrap_err().sentence()
+    };
+    assert_eq!(refused("\n[polcy]"), "10-limits.toml, line 2: unknown key polcy (did you mean policy?)");
+    assert!(refused("[settings]\nmax-tokns = 5").starts_with("10-limits.toml: the plugin refuses its settings: "));
+    assert!(refused(&format!("[policy]\nsha256 = \"{}\"", "0".repeat(64))).starts_with("10-limits.toml: pins "));
+    crate::rig::put(dir.path(), "10-limits.toml", b"[policy]\nmode = \"monitor\"\n[settings]\nmax-tokens = 5");
+    let report = inspect(&file, Some(&cache)).unwrap();
+    assert_eq!((report.settings_file, report.mode), (Some(dir.path().join("10-limits.toml")), Mode::Monitor));
 }

@@ -1,0 +1,166 @@
+//! Compiling beside the thread that watches: several components at once, the oldest change first.
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::SystemTime;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::error::PolicyError;
+use crate::loaded::Compiled;
+
+/// Components that are compiled at once, where there are as many cores.
+const THREADS_MAX: usize = 4;
+/// Bytes of components that wait to be compiled. Those that do not fit are queued when one of them is done.
+pub(super) const QUEUED_MAX_BYTES: usize = 256 << 20;
+
+/// Turns a component's bytes into code that is linked for its hook.
+pub(crate) type Compile = Box<dyn Fn(&[u8]) -> Result<Compiled, PolicyError> + Send + Sync>;
+type Outcome = Result<Arc<Compiled>, Arc<PolicyError>>;
+
+/// A component that is or was compiled. One that nobody holds any more is not begun.
+pub(crate) struct Job {
+    digest: String,
+    bytes: Mutex<Vec<u8>>,
+    outcome: OnceLock<Outcome>,
+}
+
+impl Job {
+    /// The result; `None` while it waits or runs.
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        self.outcome.get().cloned()
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").field("digest", &self.digest).finish_non_exhaustive()
+    }
+}
+
+/// Compiles what it is given on threads of its own, and remembers what is still in use.
+pub(crate) struct Compiler {
+    shared: Arc<Shared>,
+    pub(super) threads_max: usize,
+    finished: Receiver<()>,
+    jobs: HashMap<String, Weak<Job>>,
+    compiled: HashMap<String, Weak<Compiled>>,
+}
+
+struct Shared {
+    compile: Compile,
+    queue: Mutex<Queue>,
+    finished: Sender<()>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// By the time of the change; the number keeps those of the same time in the order in which they came.
+    waiting: BTreeMap<(SystemTime, u64), Weak<Job>>,
+    queued: u64,
+    threads: usize,
+}
+
+impl fmt::Debug for Compiler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Compiler").field("threads_max", &self.threads_max).finish_non_exhaustive()
+    }
+}
+
+impl Compiler {
+    pub(crate) fn new(compile: Compile) -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        // A full channel says already what there is to say.
+        let (notices, finished) = bounded(1);
+        let shared = Arc::new(Shared { compile, queue: Mutex::default(), finished: notices });
+        Self { shared, threads_max: cores.min(THREADS_MAX), finished, jobs: HashMap::new(), compiled: HashMap::new() }
+    }
+
+    /// Receives something after each component that was compiled.
+    pub(crate) fn finished(&self) -> Receiver<()> {
+        self.finished.clone()
+    }
+
+    /// Has a component compiled that was changed at this time. `None` if too much waits already: ask again when something is
+    /// finished.
+    pub(crate) fn compile(&mut self, digest: &str, bytes: &[u8], changed: SystemTime) -> Option<Arc<Job>> {
+        if let Some(job) = self.jobs.get(digest).and_then(Weak::upgrade) {
+            return Some(job);
+        }
+        let job = Job { digest: digest.to_owned(), bytes: Mutex::default(), outcome: OnceLock::new() };
+        if let Some(compiled) = self.compiled.get(digest).and_then(Weak::upgrade) {
+            // An empty cell takes what it is given.
+            let _ = job.outcome.set(Ok(compiled));
+            return Some(Arc::new(job));
+        }
+        let mut queue = self.shared.queue();
+        queue.waiting.retain(|_, job| job.strong_count() > 0);
+        let waiting: usize = queue.waiting.values().filter_map(Weak::upgrade).map(|job| job.bytes().len()).sum();
+        if waiting > 0 && waiting + bytes.len() > QUEUED_MAX_BYTES {
+            return None;
+        }
+        let job = Arc::new(Job { bytes: Mutex::new(bytes.to_vec()), ..job });
+        queue.queued += 1;
+        let place = (changed, queue.queued);
+        queue.waiting.insert(place, Arc::downgrade(&job));
+        self.jobs.retain(|_, job| job.strong_count() > 0);
+        self.jobs.insert(digest.to_owned(), Arc::downgrade(&job));
+        if queue.threads < self.threads_max {
+            queue.threads += 1;
+            drop(queue);
+            self.start_thread(&job);
+        }
+        Some(job)
+    }
+
+    /// Remembers code that policies serve with, so that the same component is not compiled again.
+    pub(crate) fn remember(&mut self, compiled: &Arc<Compiled>) {
+        self.compiled.retain(|_, compiled| compiled.strong_count() > 0);
+        self.compiled.insert(compiled.digest.clone(), Arc::downgrade(compiled));
+    }
+
+    /// Threads end when nothing waits. None of them is waited for at the end: compiling cannot be interrupted.
+    fn start_thread(&self, job: &Job) {
+        const NAME: &str = "policy-compile";
+        let shared = self.shared.clone();
+        let started = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || shared.work());
+        if let Err(source) = started {
+            let _ = job.outcome.set(Err(Arc::new(PolicyError::Thread { name: NAME, source })));
+            self.shared.queue().threads -= 1;
+            let _ = self.shared.finished.try_send(());
+        }
+    }
+}
+
+impl Job {
+    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        while let Some(job) = self.next() {
+            let bytes = std::mem::take(&mut *job.bytes());
+            let outcome = (self.compile)(&bytes).map(Arc::new).map_err(Arc::new);
+            let _ = job.outcome.set(outcome);
+            let _ = self.finished.try_send(());
+        }
+    }
+
+    /// The job whose change is the oldest; `None` ends the thread.
+    fn next(&self) -> Option<Arc<Job>> {
+        let mut queue = self.queue();
+        while let Some((_, job)) = queue.waiting.pop_first() {
+            if let Some(job) = job.upgrade().filter(|job| job.outcome().is_none()) {
+                return Some(job);
+            }
+        }
+        queue.threads -= 1;
+        None
+    }
+}

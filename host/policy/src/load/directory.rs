@@ -1,0 +1,305 @@
+//! One policy directory: what changed in it, and whether what is there now may serve.
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use camshaft_core::policy::{Hook, PolicyStatus};
+
+use super::builder::{Builder, Built};
+use super::policy::{Phase, Policy, Staged};
+use crate::error::{PolicyError, SettingsError};
+use crate::files::{self, Content, ContentKey, Files, Place, Stamps};
+use crate::set::Link;
+use crate::spec::{Decides, spec};
+
+/// A file that was written to less than this ago may still be written to.
+pub(crate) const SETTLE: Duration = Duration::from_millis(200);
+/// A truncated file has this long to be completed before it is rejected.
+const CONTINUE: Duration = Duration::from_secs(1);
+/// A stamp this old is trusted to mean the same content: clocks of file systems tick coarsely.
+const TRUST: Duration = Duration::from_secs(2);
+
+/// Whether to wait for files that may still be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Come back later for what has not settled.
+    Wait,
+    /// Examine what is there.
+    Now,
+}
+
+/// What a scan found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Scan {
+    /// Some file has not settled: scan again soon.
+    pub(crate) unsettled: bool,
+    /// Some component is being compiled: scan again when one is done.
+    pub(crate) compiling: bool,
+    /// A new generation was published.
+    pub(crate) published: bool,
+}
+
+/// Scans until everything has settled, at most for a second, and then examines what is there.
+pub(crate) fn scan_settled(mut scan: impl FnMut(Patience) -> Scan) -> Scan {
+    const SCANS: u32 = 20;
+    let mut published = false;
+    for _ in 0..SCANS {
+        let found = scan(Patience::Wait);
+        published |= found.published;
+        if !found.unsettled {
+            return Scan { published, ..found };
+        }
+        std::thread::sleep(SETTLE / 4);
+    }
+    let found = scan(Patience::Now);
+    Scan { published: published | found.published, ..found }
+}
+
+/// How far one policy is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Done,
+    Unsettled,
+    Compiling,
+}
+
+/// The policies in one directory.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    pub(crate) path: PathBuf,
+    pub(crate) phase: Phase,
+    pub(crate) policies: BTreeMap<Place, Policy>,
+    /// Modes that an operator chose, each for the files that it was chosen for.
+    pub(crate) overrides: BTreeMap<Place, ContentKey>,
+    /// Why it could not be listed while it was staged.
+    pub(crate) unread: Option<PolicyError>,
+}
+
+impl Directory {
+    pub(crate) fn new(path: PathBuf, phase: Phase) -> Self {
+        Self { path, phase, policies: BTreeMap::new(), overrides: BTreeMap::new(), unread: None }
+    }
+
+    /// # Errors
+    /// It cannot be listed.
+    pub(crate) fn check_readable(&self) -> Result<(), PolicyError> {
+        Hook::ALL.into_iter().try_for_each(|hook| files::list(&self.path, hook).map(drop))
+    }
+
+    /// Files of all policies.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &Path> {
+        self.policies.values().map(|policy| policy.file.as_path())
+    }
+
+    /// What serves of it, in file order.
+    pub(crate) fn links(&self) -> impl Iterator<Item = (Hook, Link)> {
+        self.policies.iter().filter_map(|(place, policy)| policy.link().map(|link| (place.hook, link)))
+    }
+
+    pub(crate) fn statuses(&self) -> Vec<PolicyStatus> {
+        let status = |(place, policy): (&Place, &Policy)| {
+            let later = |(other, policy): (&Place, &Policy)| {
+                other.hook == place.hook && other > place && policy.serving.is_some()
+            };
+            let stands_by = spec(place.hook).decides == Decides::Last && self.policies.iter().any(later);
+            policy.status(place, stands_by)
+        };
+        self.policies.iter().filter_map(status).collect()
+    }
+
+    /// Scans every file and examines what changed.
+    pub(crate) fn scan(&mut self, builder: &mut Builder, patience: Patience) -> Scan {
+        let mut scan = Scan::default();
+        for hook in Hook::ALL {
+            match files::list(&self.path, hook) {
+                Ok(listed) => self.scan_hook(hook, listed, (builder, patience), &mut scan),
+                // That it cannot be read is no reason to believe that policies were removed.
+                Err(error) if self.phase == Phase::Staged => self.unread = Some(error),
+                Err(error) => {
+                    let error = error.sentence();
+                    tracing::warn!(%hook, error, "cannot list policies; those that serve go on serving");
+                }
+            }
+        }
+        scan
+    }
+
+    fn scan_hook(
+        &mut self,
+        hook: Hook,
+        listed: BTreeMap<Place, Files>,
+        (builder, patience): (&mut Builder, Patience),
+        scan: &mut Scan,
+    ) {
+        let known = self.policies.keys().filter(|place| place.hook == hook);
+        let gone: Vec<Place> = known.filter(|place| !listed.contains_key(place)).cloned().collect();
+        let mut names: HashMap<String, String> = HashMap::new();
+        let mut replacing = false;
+        for (place, files) in listed {
+            let name = place.name().to_owned();
+            let first = names.entry(name.clone()).or_insert_with(|| place.stem.clone()).clone();
+            let mut policy = self.policies.remove(&place).unwrap_or_default();
+            policy.file = files.component.clone();
+            if first == place.stem {
+                let progress = self.scan_policy(&place, &mut policy, &files, (builder, patience));
+                scan.unsettled |= progress == Progress::Unsettled;
+                scan.compiling |= progress == Progress::Compiling;
+                replacing |= progress != Progress::Done && policy.serving.is_none();
+            } else {
+                let taken = PolicyError::NameTaken { name, first: format!("{first}.wasm") };
+                policy.examine_again();
+                policy.reject(&place, None, &taken, (self.phase, &builder.metrics));
+            }
+            self.policies.insert(place, policy);
+        }
+        // Between a guard that goes and one that comes there must not be a moment without either.
+        if !(spec(hook).guards && replacing) {
+            gone.iter().for_each(|place| self.remove(place, builder));
+        }
+    }
+
+    fn remove(&mut self, place: &Place, builder: &mut Builder) {
+        let Some(mut policy) = self.policies.remove(place) else { return };
+        self.overrides.remove(place);
+        builder.forget_others(self.policies.keys());
+        if policy.leave(place, &builder.metrics) {
+            tracing::info!(hook = %place.hook, plugin = place.name(), "policy removed");
+        }
+    }
+
+    fn scan_policy(
+        &mut self,
+        place: &Place,
+        policy: &mut Policy,
+        files: &Files,
+        (builder, patience): (&mut Builder, Patience),
+    ) -> Progress {
+        let stamps = match Stamps::of(files) {
+            Ok(stamps) => stamps,
+            Err(error) => {
+                policy.examine_again();
+                return self.unreadable(place, policy, &error, (builder, patience));
+            }
+        };
+        if matches!(&policy.examined, Some((_, Some(trusted))) if *trusted == stamps) {
+            policy.unsettled = None;
+            return Progress::Done;
+        }
+        if let Some(Staged { stamps: of, job: Some(job), .. }) = &policy.staged
+            && *of == stamps
+            && job.outcome().is_none()
+        {
+            return Progress::Compiling;
+        }
+        if patience == Patience::Wait && !has_settled(policy, &stamps) {
+            return Progress::Unsettled;
+        }
+        match Content::read(files, &stamps) {
+            Ok(content) => self.examine(place, policy, (&content, stamps), (builder, patience)),
+            Err(error) => self.unreadable(place, policy, &error, (builder, patience)),
+        }
+    }
+
+    fn unreadable(
+        &self,
+        place: &Place,
+        policy: &mut Policy,
+        error: &PolicyError,
+        (builder, patience): (&Builder, Patience),
+    ) -> Progress {
+        if patience == Patience::Wait && matches!(error, PolicyError::Unsettled { .. }) {
+            return Progress::Unsettled;
+        }
+        policy.reject(place, None, error, (self.phase, &builder.metrics));
+        Progress::Done
+    }
+
+    fn examine(
+        &mut self,
+        place: &Place,
+        policy: &mut Policy,
+        (content, stamps): (&Content, Stamps),
+        (builder, patience): (&mut Builder, Patience),
+    ) -> Progress {
+        let key = self.key_of(place, content);
+        let age = stamps.age(SystemTime::now());
+        let trusted = (age >= TRUST).then(|| stamps.clone());
+        if policy.examined.as_ref().is_some_and(|(examined, _)| *examined == key) {
+            policy.examined = Some((key, trusted));
+            policy.staged = None;
+            return Progress::Done;
+        }
+        if policy.serving.as_ref().is_some_and(|(_, of)| *of == key) {
+            policy.restore(place);
+            policy.examined = Some((key, trusted));
+            policy.staged = None;
+            return Progress::Done;
+        }
+        let built = builder.build(place, content, key.mode, stamps.changed());
+        match &built {
+            Ok(Built::Compiling(job)) => {
+                policy.staged = Some(Staged { key, stamps, job: job.clone() });
+                return Progress::Compiling;
+            }
+            Err(error) if patience == Patience::Wait && age < CONTINUE && is_truncated(error) => {
+                return Progress::Unsettled;
+            }
+            _ => {}
+        }
+        policy.examined = Some((key.clone(), trusted));
+        policy.staged = None;
+        policy.unsettled = None;
+        match built {
+            Ok(Built::Ready(loaded)) => {
+                self.forget_override(place, &key);
+                policy.accept(loaded, key);
+            }
+            Ok(_) => {
+                self.forget_override(place, &key);
+                policy.turn_off(place, &builder.metrics);
+            }
+            Err(error) => policy.reject(place, Some(key), &error, (self.phase, &builder.metrics)),
+        }
+        Progress::Done
+    }
+
+    /// What the content is told apart by, with the mode that was chosen for it.
+    fn key_of(&self, place: &Place, content: &Content) -> ContentKey {
+        let key = content.key();
+        match self.overrides.get(place) {
+            Some(chosen) if chosen.same_files(&key) => chosen.clone(),
+            _ => key,
+        }
+    }
+
+    /// Other files than those that a mode was chosen for have come into force.
+    fn forget_override(&mut self, place: &Place, key: &ContentKey) {
+        if key.mode.is_none() && self.overrides.remove(place).is_some() {
+            tracing::info!(hook = %place.hook, plugin = place.name(), "changed files: the mode is theirs again");
+        }
+    }
+}
+
+/// Whether the files are old enough, or have been seen unchanged for long enough.
+fn has_settled(policy: &mut Policy, stamps: &Stamps) -> bool {
+    if stamps.age(SystemTime::now()) >= SETTLE {
+        return true;
+    }
+    match &policy.unsettled {
+        Some((seen, since)) if seen == stamps => since.elapsed() >= SETTLE,
+        _ => {
+            policy.unsettled = Some((stamps.clone(), Instant::now()));
+            false
+        }
+    }
+}
+
+/// Whether the beginning of a good file would get this error.
+fn is_truncated(error: &PolicyError) -> bool {
+    match error {
+        PolicyError::Settings { problem, .. } => {
+            matches!(problem, SettingsError::Syntax(_) | SettingsError::DigestMismatch { .. })
+        }
+        error => matches!(error, PolicyError::Cut { .. } | PolicyError::Corrupt(_) | PolicyError::NoHook),
+    }
+}

@@ -1,0 +1,194 @@
+//! What is known of one policy file, and how that changes.
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use camshaft_core::ids::PolicyName;
+use camshaft_core::policy::{Mode, PolicyState, PolicyStatus};
+
+use super::compile::Job;
+use crate::error::PolicyError;
+use crate::files::{ContentKey, Place, Stamps};
+use crate::loaded::{Compiled, Loaded};
+use crate::metrics::{PolicyMetrics, Swap};
+use crate::set::{Broken, Link};
+use crate::sidecar::Sidecar;
+use crate::spec::{OnFault, spec};
+
+/// What the directory is to the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing was published yet: what cannot be loaded has no older version to fall back on.
+    Starting,
+    /// Its policies serve.
+    Serving,
+    /// Those of another directory serve until all of this one can.
+    Staged,
+}
+
+/// Content whose component is being compiled.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    pub(crate) key: ContentKey,
+    pub(crate) stamps: Stamps,
+    pub(crate) job: Option<Arc<Job>>,
+}
+
+/// One policy file.
+#[derive(Debug, Default)]
+pub(crate) struct Policy {
+    pub(crate) file: PathBuf,
+    pub(crate) mode: Mode,
+    pub(crate) serving: Option<(Arc<Loaded>, ContentKey)>,
+    /// Code of a policy that is off, so that it need not be compiled when it is on again.
+    kept: Option<Arc<Compiled>>,
+    /// Stands in the chain where nothing could ever be loaded.
+    pub(crate) broken: Option<Arc<Broken>>,
+    /// The newest content that was examined, and the stamps it had (if they can be trusted).
+    pub(crate) examined: Option<(ContentKey, Option<Stamps>)>,
+    pub(crate) staged: Option<Staged>,
+    /// Stamps of a file that had not settled at the last scan, and when they were first seen.
+    pub(crate) unsettled: Option<(Stamps, Instant)>,
+    pub(crate) error: Option<String>,
+    /// The error of which the log and the metric know.
+    reported: Option<(Option<ContentKey>, String)>,
+}
+
+impl Policy {
+    /// What is in its files now, as far as they could be read.
+    pub(crate) fn newest(&self) -> Option<&ContentKey> {
+        let staged = self.staged.as_ref().map(|staged| &staged.key);
+        staged.or(self.examined.as_ref().map(|(key, _)| key))
+    }
+
+    /// Whether it runs, or does not, in a mode that an operator chose.
+    fn is_overridden(&self) -> bool {
+        let key = self.serving.as_ref().map(|(_, key)| key).or(self.examined.as_ref().map(|(key, _)| key));
+        key.is_some_and(|key| key.mode.is_some())
+    }
+
+    /// Forgets what was examined, so that the next scan examines it again.
+    pub(crate) fn examine_again(&mut self) {
+        self.examined = None;
+        self.staged = None;
+    }
+
+    /// Its place in the chain.
+    pub(crate) fn link(&self) -> Option<Link> {
+        let ready = self.serving.as_ref().map(|(loaded, _)| Link::Ready(loaded.clone()));
+        ready.or_else(|| self.broken.clone().map(Link::Broken))
+    }
+
+    /// `None` before it was examined. `stands_by`: another policy decides in its place.
+    pub(crate) fn status(&self, place: &Place, stands_by: bool) -> Option<PolicyStatus> {
+        let serving = self.serving.as_ref().map(|(loaded, _)| loaded);
+        let state = match (&self.error, serving) {
+            (Some(_), _) => PolicyState::Rejected,
+            (None, Some(_)) if stands_by => PolicyState::Standby,
+            (None, Some(_)) => PolicyState::Active,
+            (None, None) if self.mode == Mode::Off => PolicyState::Off,
+            (None, None) => return None,
+        };
+        Some(PolicyStatus {
+            hook: place.hook,
+            name: place.name().to_owned(),
+            file: self.file.display().to_string(),
+            mode: self.mode,
+            overridden: self.is_overridden(),
+            state,
+            serving: serving.map(|loaded| loaded.compiled.digest.clone()),
+            generation: serving.and_then(|loaded| loaded.generation.get().copied()),
+            error: self.error.clone(),
+        })
+    }
+
+    /// What is in the files serves from the next generation on.
+    pub(crate) fn accept(&mut self, loaded: Arc<Loaded>, key: ContentKey) {
+        self.mode = loaded.sidecar.mode;
+        self.serving = Some((loaded, key));
+        self.kept = None;
+        self.broken = None;
+        self.error = None;
+        self.reported = None;
+    }
+
+    /// What serves already was put back in place of something that was rejected.
+    pub(crate) fn restore(&mut self, place: &Place) {
+        let Some((loaded, _)) = &self.serving else { return };
+        self.mode = loaded.sidecar.mode;
+        self.reported = None;
+        if self.error.take().is_some() {
+            let (hook, plugin) = (place.hook, place.name());
+            tracing::info!(%hook, plugin, "policy is valid again; its files say what serves already");
+        }
+    }
+
+    /// Its settings, or an operator, turn it off.
+    pub(crate) fn turn_off(&mut self, place: &Place, metrics: &PolicyMetrics) {
+        self.kept = self.serving.as_ref().map(|(loaded, _)| loaded.compiled.clone()).or(self.kept.take());
+        if self.leave(place, metrics) {
+            tracing::info!(hook = %place.hook, plugin = place.name(), "policy turned off");
+        }
+        self.mode = Mode::Off;
+        self.error = None;
+        self.reported = None;
+    }
+
+    /// Takes it out of its chain. Whether it was in one.
+    pub(crate) fn leave(&mut self, place: &Place, metrics: &PolicyMetrics) -> bool {
+        let announced = self.serving.take().is_some_and(|(loaded, _)| loaded.generation.get().is_some());
+        let was_there = self.broken.take().is_some() || announced;
+        if was_there {
+            metrics.swap(place.hook, Swap::Removed);
+            metrics.gone(place.hook, &PolicyName::from(place.name()));
+        }
+        was_there
+    }
+
+    /// What is in the files cannot serve. What served before goes on, and at start a policy that guards refuses.
+    pub(crate) fn reject(
+        &mut self,
+        place: &Place,
+        key: Option<ContentKey>,
+        error: &PolicyError,
+        (phase, metrics): (Phase, &PolicyMetrics),
+    ) {
+        let text = error.sentence();
+        self.error = Some(text.clone());
+        let serves = self.serving.is_some();
+        if phase == Phase::Starting && !serves && self.broken.is_none() {
+            self.broken = self.stand_in(place, &text, metrics);
+        }
+        let report = (key, text.clone());
+        if self.reported.as_ref() == Some(&report) {
+            return;
+        }
+        self.reported = Some(report);
+        metrics.swap(place.hook, Swap::Rejected);
+        let meanwhile = match (serves, self.broken.is_some()) {
+            _ if phase == Phase::Staged => "the directory before goes on serving",
+            (true, _) => "the version before goes on serving",
+            (false, true) => "requests that need it fail as its on-fault setting says",
+            (false, false) => "nothing serves in its place",
+        };
+        let of_settings = matches!(error, PolicyError::Settings { .. });
+        let file = if of_settings { self.file.with_extension("toml") } else { self.file.clone() };
+        let (hook, plugin, file) = (place.hook, place.name(), file.display());
+        tracing::warn!(%hook, plugin, %file, why = text, "policy rejected; {meanwhile}");
+    }
+
+    /// At start, a policy that guards refuses if it cannot be loaded (unless its settings say otherwise).
+    fn stand_in(&self, place: &Place, why: &str, metrics: &PolicyMetrics) -> Option<Arc<Broken>> {
+        if !spec(place.hook).guards {
+            return None;
+        }
+        let sidecar = std::fs::read(self.file.with_extension("toml")).ok();
+        let sidecar = sidecar.and_then(|bytes| Sidecar::read(place.hook, &place.sidecar_name(), &bytes).ok());
+        let (mode, on_fault) = sidecar.map_or((Mode::Enforce, OnFault::Deny), |s| (s.mode, s.on_fault));
+        let name = PolicyName::from(place.name());
+        (mode == Mode::Enforce).then(|| {
+            let metrics = metrics.link(place.hook, &name);
+            Arc::new(Broken { name, on_fault, why: format!("could not be loaded: {why}"), metrics })
+        })
+    }
+}

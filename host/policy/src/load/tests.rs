@@ -1,0 +1,339 @@
+//! What waits for a component that is being compiled, and what does not. Compiling is blocked and counted by the tests.
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use camshaft_core::policy::{Hook, Mode, PolicySet, PolicyState, PolicyStatus};
+use crossbeam_channel::{Receiver, Sender, bounded};
+use tempfile::TempDir;
+
+use super::compile::{Compiler, Job};
+use super::*;
+use crate::digest::digest_of;
+use crate::engine::Ticker;
+
+/// A component that the tests' host can run.
+fn component(name: &str) -> Vec<u8> {
+    // This test runs from `<target>/<profile>/deps`.
+    let test = std::env::current_exe().unwrap();
+    let path = test.ancestors().nth(3).unwrap().join(format!("{name}.wasm"));
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}; run cargo xtask plugins", path.display()))
+}
+
+/// The same component with other bytes: a custom section at its end.
+fn variant(component: &[u8], number: u8) -> Vec<u8> {
+    [component, &[0, 3, 1, b'v', number]].concat()
+}
+
+/// A loader whose compiler holds those components back whose digest is in `held`.
+struct Bench {
+    dir: TempDir,
+    loader: Loader,
+    compiled: Arc<AtomicUsize>,
+    held: Arc<Mutex<Vec<String>>>,
+    begun: Receiver<String>,
+    release: Sender<()>,
+    _ticker: Ticker,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let metrics = prometheus::Registry::new();
+        let runtime = Arc::new(Runtime::new(None).unwrap());
+        let ticker = Ticker::start(&runtime.engine).unwrap();
+        let (compiled, held) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::<String>::new())));
+        let (began, begun) = bounded(16);
+        let (release, released) = bounded::<()>(0);
+        let compile: Compile = Box::new({
+            let (runtime, compiled, held) = (runtime.clone(), compiled.clone(), held.clone());
+            move |bytes: &[u8]| {
+                if held.lock().unwrap().contains(&digest_of(bytes)) {
+                    began.send(digest_of(bytes)).unwrap();
+                    released.recv().unwrap();
+                }
+                compiled.fetch_add(1, Ordering::SeqCst);
+                examine::compile(&runtime, bytes)
+            }
+        });
+        let families = PolicyMetrics::register(&metrics).unwrap();
+        let builder = Builder::new(runtime, compile, families, MetricFamilies::new(metrics));
+        let loader = Loader::with_builder(dir.path().to_path_buf(), Arc::new(Registry::new(false)), builder);
+        Self { dir, loader, compiled, held, begun, release, _ticker: ticker }
+    }
+
+    /// Writes a file as if that had been some time ago.
+    fn put(&self, file: &str, content: impl AsRef<[u8]>) {
+        put(self.dir.path(), file, content.as_ref());
+    }
+
+    fn hold(&self, component: &[u8]) {
+        self.held.lock().unwrap().push(digest_of(component));
+    }
+
+    fn status(&self, name: &str) -> Option<PolicyStatus> {
+        self.loader.directory.statuses().into_iter().find(|status| status.name == name)
+    }
+
+    fn state(&self, name: &str) -> Option<PolicyState> {
+        self.status(name).map(|status| status.state)
+    }
+
+    /// Lets what is held be compiled, and scans until it is.
+    fn finish(&mut self) -> Scan {
+        self.release.send(()).unwrap();
+        self.compile()
+    }
+
+    /// Scans until nothing is being compiled.
+    fn compile(&mut self) -> Scan {
+        let compiled = self.loader.compiled();
+        let mut published = false;
+        loop {
+            compiled.recv().unwrap();
+            let scan = self.loader.scan_settled();
+            published |= scan.published;
+            if !scan.compiling {
+                return Scan { published, ..scan };
+            }
+        }
+    }
+}
+
+fn put(dir: &Path, file: &str, content: &[u8]) {
+    let path = dir.join(file);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let beside = path.with_extension("new");
+    fs::write(&beside, content).unwrap();
+    fs::rename(&beside, &path).unwrap();
+}
+
+#[test]
+fn regression_settings_and_removals_do_not_wait_for_components_that_are_compiled() {
+    let (good, slow) = (component("guests/misbehave-auth"), component("plugins/validator-limits"));
+    let mut bench = Bench::new();
+    bench.put("auth/10-keys.wasm", &good);
+    bench.put("auth/20-other.wasm", variant(&good, 1));
+    bench.loader.start().unwrap();
+    assert_eq!(bench.compiled.load(Ordering::SeqCst), 2);
+    bench.hold(&slow);
+    bench.put("validator/10-slow.wasm", &slow);
+    let scan = bench.loader.scan_settled();
+    bench.begun.recv().unwrap();
+    assert!(scan.compiling && !scan.published);
+    assert_eq!(bench.state("slow"), None, "nothing is known of it yet");
+
+    bench.put("auth/10-keys.toml", "[policy]\ndeadline = \"20ms\"");
+    let scan = bench.loader.scan_settled();
+    assert!(scan.published && scan.compiling, "the settings serve, the component is still being compiled");
+    bench.put("auth/10-keys.toml", "[policy]\nmode = \"off\"");
+    assert!(bench.loader.scan_settled().published);
+    assert_eq!(bench.state("keys"), Some(PolicyState::Off));
+    fs::remove_file(bench.dir.path().join("auth/20-other.wasm")).unwrap();
+    assert!(bench.loader.scan_settled().published);
+    assert_eq!(bench.state("other"), None);
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Monitor);
+    let status = change.attempt(&mut bench.loader).unwrap().unwrap();
+    assert_eq!(
+        (status.mode, status.state),
+        (Mode::Monitor, PolicyState::Active),
+        "and neither does an operator's mode"
+    );
+
+    let scan = bench.finish();
+    assert!(!scan.compiling);
+    assert_eq!(bench.state("slow"), Some(PolicyState::Active));
+    assert_eq!(bench.loader.registry.current().validators(), 1);
+}
+
+#[test]
+fn a_guard_leaves_only_when_its_replacement_is_compiled() {
+    let (old, new) = (component("guests/misbehave-auth"), component("plugins/auth-api-keys"));
+    let mut bench = Bench::new();
+    bench.put("auth/10-old.wasm", &old);
+    bench.loader.start().unwrap();
+    bench.hold(&new);
+    bench.put("auth/10-new.wasm", &new);
+    fs::remove_file(bench.dir.path().join("auth/10-old.wasm")).unwrap();
+    assert!(bench.loader.scan_settled().compiling);
+    bench.begun.recv().unwrap();
+    assert!(bench.loader.registry.current().has_auth(), "there is no moment without a guard");
+    assert_eq!(bench.state("old"), Some(PolicyState::Active));
+    assert!(bench.finish().published);
+    assert_eq!((bench.state("old"), bench.state("new")), (None, Some(PolicyState::Active)));
+    // A policy that guards nothing goes at once, and so does a guard that is not replaced.
+    bench.put("scheduler/10-old.wasm", component("plugins/scheduler-fcfs"));
+    assert!(bench.loader.scan_settled().compiling);
+    assert!(bench.compile().published);
+    fs::remove_file(bench.dir.path().join("auth/10-new.wasm")).unwrap();
+    assert!(bench.loader.scan_settled().published);
+    assert!(!bench.loader.registry.current().has_auth());
+}
+
+#[test]
+fn another_directory_is_compiled_beside_the_one_that_serves() {
+    let (here, there) = (component("guests/misbehave-auth"), component("plugins/auth-api-keys"));
+    let mut bench = Bench::new();
+    bench.put("auth/10-keys.wasm", &here);
+    bench.loader.start().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    put(other.path(), "auth/10-keys.wasm", &there);
+    bench.hold(&there);
+    let mut relocation = Relocation::new(other.path().to_path_buf(), true).unwrap();
+    assert!(relocation.attempt(&mut bench.loader).is_none());
+    bench.begun.recv().unwrap();
+    bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"");
+    assert!(bench.loader.scan_settled().published, "what serves follows its files meanwhile");
+    bench.finish();
+    relocation.attempt(&mut bench.loader).unwrap().unwrap();
+    let status = bench.status("keys").unwrap();
+    assert_eq!((status.mode, status.generation), (Mode::Enforce, Some(Generation(3))));
+    assert_eq!(bench.loader.dir(), other.path());
+}
+
+#[test]
+fn a_policy_turned_off_while_it_is_compiled_is_off_at_once() {
+    let slow = component("plugins/auth-api-keys");
+    let mut bench = Bench::new();
+    bench.loader.start().unwrap();
+    bench.hold(&slow);
+    bench.put("auth/10-keys.wasm", &slow);
+    assert!(bench.loader.scan_settled().compiling);
+    bench.begun.recv().unwrap();
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Off);
+    let status = change.attempt(&mut bench.loader).unwrap().unwrap();
+    assert_eq!((status.mode, status.state, status.overridden), (Mode::Off, PolicyState::Off, true));
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce);
+    assert!(change.attempt(&mut bench.loader).is_none(), "to be on it must be compiled");
+    bench.finish();
+    let status = change.attempt(&mut bench.loader).unwrap().unwrap();
+    assert_eq!((status.state, bench.compiled.load(Ordering::SeqCst)), (PolicyState::Active, 1), "it is compiled once");
+}
+
+#[test]
+fn components_are_compiled_side_by_side_the_oldest_change_first() {
+    let (began, begun) = bounded::<Vec<u8>>(16);
+    let (release, released) = bounded::<()>(0);
+    let mut compiler = Compiler::new(Box::new(move |bytes| {
+        began.send(bytes.to_vec()).unwrap();
+        released.recv().unwrap();
+        Err(PolicyError::NoHook)
+    }));
+    compiler.threads_max = 2;
+    let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    let mut jobs: Vec<Arc<Job>> = Vec::new();
+    for (name, changed) in [("first", 9), ("second", 8)] {
+        jobs.push(compiler.compile(name, name.as_bytes(), at(changed)).unwrap());
+    }
+    let mut both = [begun.recv().unwrap(), begun.recv().unwrap()];
+    both.sort();
+    assert_eq!(both, [b"first".to_vec(), b"second".to_vec()], "two at once");
+    for (name, changed) in [("young", 7), ("old", 1), ("dropped", 2), ("middle", 3)] {
+        jobs.push(compiler.compile(name, name.as_bytes(), at(changed)).unwrap());
+    }
+    let same = compiler.compile("old", b"old", at(99)).unwrap();
+    assert!(Arc::ptr_eq(&same, &jobs[3]), "one component is one job");
+    drop(jobs.remove(4));
+    assert!(begun.is_empty(), "no more than two");
+    for expected in ["old", "middle", "young"] {
+        release.send(()).unwrap();
+        assert_eq!(begun.recv().unwrap(), expected.as_bytes(), "what nobody wants any more is left out");
+    }
+    release.send(()).unwrap();
+    release.send(()).unwrap();
+}
+
+#[test]
+fn what_waits_to_be_compiled_is_bounded() {
+    let (release, released) = bounded::<()>(0);
+    let mut compiler = Compiler::new(Box::new(move |_| {
+        released.recv().unwrap();
+        Err(PolicyError::NoHook)
+    }));
+    compiler.threads_max = 0;
+    let now = SystemTime::now();
+    let large = vec![0; super::compile::QUEUED_MAX_BYTES / 2];
+    let jobs = ["a", "b"].map(|name| compiler.compile(name, &large, now));
+    assert!(jobs.iter().all(Option::is_some), "as much as the bound");
+    assert!(compiler.compile("c", &[0], now).is_none(), "one byte past it");
+    drop(jobs);
+    assert!(compiler.compile("c", &[0], now).is_some());
+    drop(release);
+}
+
+/// Keeps the messages of a closure's log lines.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0.push_str(&format!("{}={value:?} ", field.name()));
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push(text.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// What is logged meanwhile on this thread.
+fn logged(act: impl FnOnce()) -> Vec<String> {
+    let lines = Lines::default();
+    tracing::subscriber::with_default(lines.clone(), act);
+    let lines = lines.0.lock().unwrap();
+    lines.clone()
+}
+
+#[test]
+fn regression_settings_that_are_corrected_to_what_serves_are_logged() {
+    let mut bench = Bench::new();
+    let settings = "[policy]\ndeadline = \"20ms\"";
+    bench.put("auth/10-keys.wasm", component("guests/misbehave-auth"));
+    bench.put("auth/10-keys.toml", settings);
+    bench.loader.start().unwrap();
+    let about_keys = |lines: Vec<String>| lines.into_iter().filter(|line| line.contains("keys")).collect::<Vec<_>>();
+    let wrong = about_keys(logged(|| {
+        bench.put("auth/10-keys.toml", "[policy]\ndeadline = 20");
+        bench.loader.scan_settled();
+    }));
+    assert_eq!(wrong.len(), 1, "{wrong:?}");
+    assert!(wrong[0].contains("auth/10-keys.toml") && wrong[0].contains("10-keys.toml, line 2: policy.deadline = 20"));
+    let again = about_keys(logged(|| {
+        bench.put("auth/10-keys.toml", settings);
+        bench.loader.scan_settled();
+        bench.loader.scan_settled();
+    }));
+    assert_eq!(again.len(), 1, "{again:?}");
+    assert!(again[0].contains("valid again"), "{again:?}");
+}
+
+#[test]
+fn regression_policies_in_the_wrong_place_are_logged_once() {
+    let mut bench = Bench::new();
+    bench.loader.start().unwrap();
+    bench.put("Validator/10-limits.wasm", b"");
+    bench.put("auth/10-alone.toml", b"");
+    let lines = logged(|| {
+        for _ in 0..3 {
+            bench.loader.scan_settled();
+        }
+    });
+    let ignored: Vec<&String> = lines.iter().filter(|line| line.contains("ignored")).collect();
+    assert_eq!(ignored.len(), 2, "{lines:?}");
+    assert!(ignored[0].contains("Validator") && ignored[1].contains("10-alone.toml"), "{ignored:?}");
+}

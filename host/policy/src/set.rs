@@ -1,0 +1,173 @@
+//! One published generation of policies: for each hook what its files say, in their order.
+use std::fmt;
+use std::sync::Arc;
+
+use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
+use camshaft_core::policy::{Fault, FaultKind, Hook, Mode};
+use sha2::{Digest, Sha256};
+
+use crate::loaded::Loaded;
+use crate::metrics::{LinkMetrics, Outcome};
+use crate::spec::{Decides, OnFault, spec};
+
+/// A policy that refuses what it guards because its file could not be loaded: it stands in the chain and faults.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) name: PolicyName,
+    pub(crate) on_fault: OnFault,
+    pub(crate) why: String,
+    pub(crate) metrics: LinkMetrics,
+}
+
+impl Broken {
+    pub(crate) fn fault(&self) -> Fault {
+        self.metrics.count(Outcome::Fault(FaultKind::Unavailable));
+        Fault { plugin: self.name.clone(), kind: FaultKind::Unavailable, detail: self.why.clone() }
+    }
+}
+
+/// One policy of a chain.
+#[derive(Debug, Clone)]
+pub(crate) enum Link {
+    Ready(Arc<Loaded>),
+    Broken(Arc<Broken>),
+}
+
+impl Link {
+    fn same(&self, other: &Link) -> bool {
+        match (self, other) {
+            (Link::Ready(a), Link::Ready(b)) => Arc::ptr_eq(a, b),
+            (Link::Broken(a), Link::Broken(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
+    /// The policy, where it could be loaded.
+    pub(crate) fn ready(&self) -> Option<&Arc<Loaded>> {
+        match self {
+            Link::Ready(loaded) => Some(loaded),
+            Link::Broken(_) => None,
+        }
+    }
+
+    /// Whether its answers do not count.
+    pub(crate) fn is_monitor(&self) -> bool {
+        self.ready().is_some_and(|loaded| loaded.sidecar.mode == Mode::Monitor)
+    }
+}
+
+/// The policies of one hook.
+#[derive(Debug, Clone)]
+pub(crate) struct Chain {
+    /// Monitored ones among them, so that they see what those that are enforced see.
+    pub(crate) links: Vec<Link>,
+    /// What they are made of.
+    pub(crate) digest: PolicyDigest,
+    /// The generation that brought them together.
+    pub(crate) generation: Generation,
+}
+
+impl Chain {
+    fn empty() -> Self {
+        Self { links: Vec::new(), digest: PolicyDigest::NATIVE, generation: Generation(0) }
+    }
+
+    fn same(&self, other: &Chain) -> bool {
+        self.links.len() == other.links.len() && self.links.iter().zip(&other.links).all(|(a, b)| a.same(b))
+    }
+}
+
+/// All policies of one generation. Immutable once published.
+pub(crate) struct LoadedSet {
+    pub(crate) generation: Generation,
+    pub(crate) allow_anonymous: bool,
+    /// In the order of `Hook::ALL`.
+    chains: [Chain; Hook::ALL.len()],
+}
+
+impl fmt::Debug for LoadedSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("LoadedSet");
+        out.field("generation", &self.generation);
+        for hook in Hook::ALL {
+            out.field(hook.as_str(), &self.chain(hook).links.len());
+        }
+        out.finish_non_exhaustive()
+    }
+}
+
+impl LoadedSet {
+    /// No policies: the native defaults.
+    pub(crate) fn empty(allow_anonymous: bool) -> Self {
+        Self { generation: Generation(0), allow_anonymous, chains: Hook::ALL.map(|_| Chain::empty()) }
+    }
+
+    /// The generation after `current`, made of these links in file order. Chains in which nothing changed stay what they were.
+    pub(crate) fn after(current: &LoadedSet, links: impl IntoIterator<Item = (Hook, Link)>) -> Self {
+        let mut set = Self::empty(current.allow_anonymous);
+        set.generation = Generation(current.generation.0 + 1);
+        for (hook, link) in links {
+            set.chains[hook as usize].links.push(link);
+        }
+        for (hook, chain) in Hook::ALL.into_iter().zip(&mut set.chains) {
+            if spec(hook).decides == Decides::Last {
+                chain.links.drain(..chain.links.len().saturating_sub(1));
+            }
+            let before = current.chain(hook);
+            chain.digest = digest(&chain.links);
+            chain.generation = if chain.same(before) { before.generation } else { set.generation };
+        }
+        set
+    }
+
+    pub(crate) fn chain(&self, hook: Hook) -> &Chain {
+        &self.chains[hook as usize]
+    }
+
+    /// The policies of the hook whose answers count, and those that are enforced but broken.
+    pub(crate) fn enforced(&self, hook: Hook) -> impl Iterator<Item = &Link> {
+        self.chain(hook).links.iter().filter(|link| !link.is_monitor())
+    }
+
+    /// The policies of the hook that could be loaded.
+    pub(crate) fn ready(&self, hook: Hook) -> impl Iterator<Item = &Arc<Loaded>> {
+        self.chain(hook).links.iter().filter_map(Link::ready)
+    }
+
+    /// The scheduler that decides.
+    pub(crate) fn scheduler(&self) -> Option<&Arc<Loaded>> {
+        self.ready(Hook::Scheduler).last()
+    }
+
+    /// Whether both hold the same loads in the same places.
+    pub(crate) fn same(&self, other: &LoadedSet) -> bool {
+        self.chains.iter().zip(&other.chains).all(|(a, b)| a.same(b))
+    }
+}
+
+/// The digest of a chain: of each policy its name, its component and everything that its settings file says.
+fn digest(links: &[Link]) -> PolicyDigest {
+    let mut hash = Sha256::new();
+    let mut add = |part: &[u8]| {
+        // With its length in front, no two lists of parts are the same bytes.
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    };
+    for link in links {
+        let (name, made_of) = match link {
+            Link::Broken(broken) => (&broken.name, "broken"),
+            Link::Ready(policy) => (&policy.name, policy.compiled.digest.as_str()),
+        };
+        add(name.as_str().as_bytes());
+        add(made_of.as_bytes());
+        if let Some(policy) = link.ready() {
+            let sidecar = &policy.sidecar;
+            add(sidecar.settings.as_bytes());
+            add(sidecar.mode.as_str().as_bytes());
+            add(sidecar.on_fault.as_str().as_bytes());
+            add(&sidecar.deadline.as_micros().to_le_bytes());
+            add(&(sidecar.memory_bytes as u64).to_le_bytes());
+        }
+    }
+    if links.is_empty() { PolicyDigest::NATIVE } else { PolicyDigest::new(hash.finalize().into()) }
+}

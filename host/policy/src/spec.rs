@@ -1,0 +1,156 @@
+//! One entry for each hook: everything by which loading, settings files, chains and instances treat hooks differently.
+use camshaft_core::policy::{Hook, Mode};
+use camshaft_core::sampling::Draws;
+use wasmtime::component::Linker;
+
+use crate::imports;
+use crate::imports::clock::Time;
+use crate::imports::random::Randomness;
+use crate::store::GuestState;
+
+/// What happens where a policy faults.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnFault {
+    Deny,
+    Skip,
+    Fallback,
+}
+
+impl OnFault {
+    pub(crate) const ALL: [OnFault; 3] = [OnFault::Deny, OnFault::Skip, OnFault::Fallback];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            OnFault::Deny => "deny",
+            OnFault::Skip => "skip",
+            OnFault::Fallback => "fallback",
+        }
+    }
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|on_fault| on_fault.as_str() == text)
+    }
+}
+
+/// Whose answers count where several policies of a hook are enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decides {
+    /// The policies are a chain.
+    All,
+    /// The last in file order; the others stand by.
+    Last,
+}
+
+/// A host interface that guests may import.
+pub(crate) struct Grant {
+    /// Its name in the policy package.
+    pub(crate) name: &'static str,
+    pub(crate) link: fn(&mut Linker<GuestState>) -> wasmtime::Result<()>,
+}
+
+const TYPES: Grant = Grant { name: "types", link: imports::types::add_to_linker };
+const LOG: Grant = Grant { name: "log", link: imports::log::add_to_linker };
+const CLOCK: Grant = Grant { name: "clock", link: imports::clock::add_to_linker };
+const RANDOM: Grant = Grant { name: "random", link: imports::random::add_to_linker };
+const METRICS: Grant = Grant { name: "metrics", link: imports::metrics::add_to_linker };
+const STATE: Grant = Grant { name: "state", link: imports::state::add_to_linker };
+const VOCABULARY: Grant = Grant { name: "vocabulary", link: imports::vocabulary::add_to_linker };
+const LOGITS: Grant = Grant { name: "logits", link: imports::logits::add_to_linker };
+
+/// How the host treats one hook. What its world exports and how it is called is in `bindings` and `hooks`.
+pub(crate) struct HookSpec {
+    /// Host interfaces that its policies may import.
+    pub(crate) grants: &'static [Grant],
+    /// Modes in which its policies may run.
+    pub(crate) modes: &'static [Mode],
+    /// What operators may choose for a fault; the first holds unless they do.
+    pub(crate) on_fault: &'static [OnFault],
+    /// Why the other choices are not supported.
+    pub(crate) on_fault_why: &'static str,
+    pub(crate) decides: Decides,
+    /// Its policies refuse: a file that cannot be loaded at start refuses too, and one that is removed goes on refusing until
+    /// those that were put beside it are compiled.
+    pub(crate) guards: bool,
+    /// Random numbers of an instance, given a seed if its request has one.
+    pub(crate) randomness: fn(Option<u64>) -> Randomness,
+    pub(crate) time: Time,
+}
+
+/// Always the same, so that a replay gives the same answers.
+const SCHEDULER_SEED: u64 = 0x6361_6d73_6861_6674;
+
+/// The entry of a hook.
+pub(crate) fn spec(hook: Hook) -> &'static HookSpec {
+    match hook {
+        Hook::Auth => &AUTH,
+        Hook::Validator => &VALIDATOR,
+        Hook::Scheduler => &SCHEDULER,
+        Hook::Sampler => &SAMPLER,
+    }
+}
+
+static AUTH: HookSpec = HookSpec {
+    grants: &[TYPES, LOG, CLOCK, RANDOM, METRICS, STATE],
+    modes: &Mode::ALL,
+    on_fault: &OnFault::ALL,
+    on_fault_why: "",
+    decides: Decides::All,
+    guards: true,
+    randomness: |_| Randomness::Secure,
+    time: Time::Real,
+};
+
+static VALIDATOR: HookSpec = HookSpec {
+    grants: &[TYPES, LOG, CLOCK, RANDOM, METRICS, STATE],
+    modes: &Mode::ALL,
+    on_fault: &OnFault::ALL,
+    on_fault_why: "",
+    decides: Decides::All,
+    guards: true,
+    randomness: |_| Randomness::Secure,
+    time: Time::Real,
+};
+
+static SCHEDULER: HookSpec = HookSpec {
+    // No clock: time reaches a scheduler through its events only, so that it can be replayed.
+    grants: &[TYPES, LOG, RANDOM, METRICS, STATE],
+    modes: &[Mode::Enforce, Mode::Off],
+    on_fault: &[OnFault::Fallback],
+    on_fault_why: "the native scheduler takes over at once",
+    decides: Decides::Last,
+    guards: false,
+    randomness: |_| Randomness::Seeded(Draws::new(SCHEDULER_SEED)),
+    time: Time::Frozen,
+};
+
+static SAMPLER: HookSpec = HookSpec {
+    grants: &[TYPES, LOG, CLOCK, RANDOM, METRICS, STATE, VOCABULARY, LOGITS],
+    modes: &[Mode::Enforce, Mode::Off],
+    on_fault: &[OnFault::Fallback, OnFault::Deny, OnFault::Skip],
+    on_fault_why: "",
+    decides: Decides::All,
+    guards: false,
+    randomness: |seed| Randomness::Seeded(Draws::new(seed.unwrap_or_default())),
+    time: Time::Real,
+};
+
+impl HookSpec {
+    pub(crate) fn grants(&self, interface: &str) -> bool {
+        self.grants.iter().any(|grant| grant.name == interface)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_hook_has_defaults_that_it_supports() {
+        for hook in Hook::ALL {
+            let spec = spec(hook);
+            assert!(spec.modes.contains(&Mode::default()) && !spec.on_fault.is_empty(), "{hook}");
+            // A choice that is not supported is explained.
+            assert_eq!(spec.on_fault_why.is_empty(), spec.on_fault.len() == OnFault::ALL.len(), "{hook}");
+        }
+    }
+}

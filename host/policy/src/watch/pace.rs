@@ -1,0 +1,88 @@
+//! When the watcher scans: a while after the last change, again for what had not settled, and now and then anyway.
+use std::time::{Duration, Instant};
+
+use crate::load::SETTLE;
+
+/// A change is acted on when nothing has happened for `QUIET`, or `MAX_WAIT` after its beginning.
+const QUIET: Duration = Duration::from_millis(250);
+const MAX_WAIT: Duration = Duration::from_secs(2);
+
+/// When to scan next.
+#[derive(Debug)]
+pub(super) struct Pace {
+    poll: Duration,
+    next_poll: Instant,
+    /// The first and the last notice of changes not yet acted on.
+    noticed: Option<(Instant, Instant)>,
+    /// When to scan again for what had not settled, and when that was first noticed.
+    retry: Option<(Instant, Instant)>,
+    /// When the changes were first noticed whose components are being compiled.
+    compiling: Option<Instant>,
+}
+
+impl Pace {
+    pub(super) fn new(poll: Duration) -> Self {
+        // Without a pause between two scans no request would be heard.
+        let poll = poll.max(SETTLE / 2);
+        Self { poll, next_poll: Instant::now() + poll, noticed: None, retry: None, compiling: None }
+    }
+
+    pub(super) fn notice(&mut self) {
+        let now = Instant::now();
+        let first = self.noticed.map_or(now, |(first, _)| first);
+        self.noticed = Some((first, now));
+    }
+
+    pub(super) fn retry(&mut self, noticed: Instant) {
+        self.retry = Some((Instant::now() + SETTLE, noticed));
+    }
+
+    pub(super) fn compiling(&mut self, noticed: Instant) {
+        self.compiling = Some(self.compiling.map_or(noticed, |first| first.min(noticed)));
+    }
+
+    /// A component was compiled: when the change that brought it was first noticed.
+    pub(super) fn compiled(&mut self) -> Instant {
+        self.compiling.take().unwrap_or_else(Instant::now)
+    }
+
+    /// How long until the next scan; `None`: now.
+    pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
+        let quiet = self.noticed.map(|(first, last)| (last + QUIET).min(first + MAX_WAIT));
+        let retry = self.retry.map(|(at, _)| at);
+        let next = quiet.into_iter().chain(retry).fold(self.next_poll, Instant::min);
+        let wait = next.saturating_duration_since(now);
+        (!wait.is_zero()).then_some(wait)
+    }
+
+    /// A scan begins: when what it acts on was first noticed.
+    pub(super) fn begin(&mut self) -> Instant {
+        let now = Instant::now();
+        self.next_poll = now + self.poll;
+        let retried = self.retry.take().map(|(_, noticed)| noticed);
+        let noticed = self.noticed.take().map(|(first, _)| first);
+        retried.into_iter().chain(noticed).fold(now, Instant::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_for_quiet_but_not_for_ever() {
+        let start = Instant::now();
+        let mut pace =
+            Pace { poll: MAX_WAIT * 10, next_poll: start + MAX_WAIT * 10, noticed: None, retry: None, compiling: None };
+        assert_eq!(pace.wait(start), Some(MAX_WAIT * 10));
+        pace.noticed = Some((start, start));
+        assert_eq!(pace.wait(start), Some(QUIET));
+        assert_eq!(pace.wait(start + QUIET), None);
+        pace.noticed = Some((start, start + MAX_WAIT - QUIET / 2));
+        assert_eq!(pace.wait(start), Some(MAX_WAIT));
+        pace.retry = Some((start + SETTLE, start));
+        assert_eq!(pace.wait(start), Some(SETTLE));
+        assert_eq!(pace.begin(), start);
+        assert!(pace.noticed.is_none() && pace.retry.is_none());
+    }
+}
