@@ -109,6 +109,16 @@ fn check_says_what_is_good_and_fails_with_what_is_bad() {
 }
 
 #[test]
+fn regression_check_fails_over_policies_in_the_wrong_place() {
+    let setup = Setup::new();
+    let dir = setup.policies.root().to_string_lossy().into_owned();
+    let setup = setup.args(["--policy-dir", &dir]);
+    setup.policies.put("sampler", "30-alone.toml", "[settings]\n");
+    let finished = setup.run_again(&["check"]);
+    assert_exit(&finished, 65, &["30-alone.toml", "30-alone.wasm, which is not there"]);
+}
+
+#[test]
 fn the_configuration_that_is_shipped_is_good_and_says_only_defaults() {
     let path = repository().join("config/camshaft.toml");
     let path = path.to_string_lossy();
@@ -168,6 +178,8 @@ fn plugin_check_says_what_a_component_is() {
     for (path, word) in [(&core, "core module"), (&text, "component"), (&cut, "truncated")] {
         let finished = setup.run_again(&["plugin", "check", path]);
         assert_exit(&finished, 65, &[path, word]);
+        assert_eq!(finished.stderr.matches(path.as_str()).count(), 1, "said once: {}", finished.stderr);
+        assert!(!finished.stdout.contains(path.as_str()), "and in one place: {}", finished.stdout);
     }
     let both = setup.run_again(&["plugin", "check", &good, &core]);
     assert_exit(&both, 65, &["core module"]);

@@ -1,7 +1,6 @@
-//! `camshaft check` and `camshaft plugin check`: the verdict without serving.
+//! `camshaft check`: the verdict without serving.
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::PathBuf;
 
 use crate::config::Config;
 use crate::error::ServerError;
@@ -26,7 +25,8 @@ pub(crate) fn configuration(config: &Config) -> Result<(), ServerError> {
     }
     if config.policy.dir.is_dir() {
         let dir = &config.policy.dir;
-        let statuses = camshaft_policy::check_dir(dir).map_err(|error| ServerError::BadData(error.to_string()))?;
+        let statuses = camshaft_policy::check_dir(dir, crate::serve::cache_dir().as_deref())
+            .map_err(|error| ServerError::BadData(error.sentence()))?;
         for status in statuses {
             let verdict = status.error.as_deref().unwrap_or(status.state.as_str());
             let _ = writeln!(report, "policy {}/{}: {verdict}", status.hook, status.file);
@@ -34,50 +34,16 @@ pub(crate) fn configuration(config: &Config) -> Result<(), ServerError> {
                 failure.get_or_insert(ServerError::BadData(format!("policy {}/{}: {error}", status.hook, status.file)));
             }
         }
+        for misplaced in camshaft_policy::misplaced(dir) {
+            let line = format!("policy {}: {}", misplaced.path.display(), misplaced.reason);
+            let _ = writeln!(report, "{line}");
+            failure.get_or_insert(ServerError::BadData(line));
+        }
     } else {
         let _ = writeln!(report, "policies: no directory {}; native defaults serve", config.policy.dir.display());
     }
     print(&report)?;
     failure.map_or(Ok(()), Err)
-}
-
-/// Says what each component is; fails if one cannot serve.
-pub(crate) fn plugins(files: &[PathBuf]) -> Result<(), ServerError> {
-    let mut report = String::new();
-    let mut failure = None;
-    for file in files {
-        if !file.is_file() {
-            failure.get_or_insert(ServerError::MissingInput { path: file.clone(), why: "no such file".to_owned() });
-            continue;
-        }
-        match camshaft_policy::inspect(file) {
-            Ok(found) => {
-                describe(&mut report, &found);
-            }
-            Err(error) => {
-                let _ = writeln!(report, "{}: {error}", file.display());
-                failure.get_or_insert(ServerError::BadData(format!("{}: {error}", file.display())));
-            }
-        }
-    }
-    print(&report)?;
-    failure.map_or(Ok(()), Err)
-}
-
-fn describe(report: &mut String, found: &camshaft_policy::PluginReport) {
-    let _ = writeln!(report, "{}: ok", found.file.display());
-    let schema = if found.settings_schema.is_empty() { "none" } else { &found.settings_schema };
-    for (what, value) in [
-        ("hook", found.hook.to_string()),
-        ("api", format!("camshaft:policy@{}", found.api_version)),
-        ("plugin", format!("{} {}", found.name, found.version)),
-        ("size", format!("{} bytes", found.size_bytes)),
-        ("sha256", found.sha256.clone()),
-        ("imports", found.imports.join(" ")),
-        ("settings", schema.to_owned()),
-    ] {
-        let _ = writeln!(report, "  {what}: {value}");
-    }
 }
 
 pub(crate) fn print(text: &str) -> Result<(), ServerError> {

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{Config, Overrides, Sources};
 use crate::error::ServerError;
 use crate::weights::Engines;
-use crate::{cache_command, check, logging, models, serve, show};
+use crate::{cache_command, check, logging, models, plugin_check, serve, show};
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -172,7 +172,7 @@ pub fn run() -> ExitCode {
             CacheCommand::Stats(args) => args.dir().and_then(|dir| cache_command::report(&dir, false)),
             CacheCommand::Clear(args) => args.dir().and_then(|dir| cache_command::clear(&dir)),
         },
-        Command::Plugin { command: PluginCommand::Check { files } } => check::plugins(&files),
+        Command::Plugin { command: PluginCommand::Check { files } } => plugin_check::plugins(&files),
     };
     let code = match done {
         Ok(()) => 0,

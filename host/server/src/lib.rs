@@ -13,6 +13,7 @@ mod listener;
 mod logging;
 mod metrics;
 mod models;
+mod plugin_check;
 mod pool_thread;
 mod progress;
 mod reload;

@@ -115,7 +115,7 @@ impl Live {
         };
         let PolicyDirConfig { dir, poll } = new.policy.clone();
         let moved = self.policies.relocate(dir, poll, needs_auth);
-        moved.map(|()| true).map_err(|error| ServerError::Config(format!("policy.dir: {error}")))
+        moved.map(|()| true).map_err(|error| ServerError::Config(format!("policy.dir: {}", error.sentence())))
     }
 
     fn put_in_force(&self, state: &mut State, new: Config, moved: bool) -> Reloaded {

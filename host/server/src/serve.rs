@@ -210,7 +210,7 @@ fn start_policies(config: &Config, registry: &Registry) -> Result<Arc<PolicyHost
 }
 
 /// Where compiled components are kept between runs.
-fn cache_dir() -> Option<PathBuf> {
+pub(crate) fn cache_dir() -> Option<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let base = base.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
     base.filter(|base| base.is_absolute()).map(|base| base.join("camshaft"))

@@ -1,0 +1,50 @@
+//! `camshaft plugin check`: what components are, and whether this host takes them.
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use camshaft_policy::PluginReport;
+
+use crate::check::print;
+use crate::error::ServerError;
+use crate::serve::cache_dir;
+
+/// Says what each component is on standard output. What is wrong with the others is the error.
+pub(crate) fn plugins(files: &[PathBuf]) -> Result<(), ServerError> {
+    let (mut report, mut wrong, mut missing) = (String::new(), Vec::new(), None);
+    let cache_dir = cache_dir();
+    for file in files {
+        if !file.is_file() {
+            missing.get_or_insert(ServerError::MissingInput { path: file.clone(), why: "no such file".to_owned() });
+            continue;
+        }
+        match camshaft_policy::inspect(file, cache_dir.as_deref()) {
+            Ok(found) => describe(&mut report, &found),
+            Err(error) => wrong.push(format!("{}: {}", file.display(), error.sentence())),
+        }
+    }
+    print(&report)?;
+    match missing {
+        _ if !wrong.is_empty() => Err(ServerError::BadData(wrong.join("\ncamshaft: "))),
+        Some(missing) => Err(missing),
+        None => Ok(()),
+    }
+}
+
+fn describe(report: &mut String, found: &PluginReport) {
+    let _ = writeln!(report, "{}: ok", found.file.display());
+    let schema = if found.settings_schema.is_empty() { "none" } else { &found.settings_schema };
+    let settings = found.settings_file.as_ref().map_or("none".to_owned(), |file| format!("{}: ok", file.display()));
+    for (what, value) in [
+        ("hook", found.hook.to_string()),
+        ("api", format!("camshaft:policy@{}", found.api_version)),
+        ("plugin", format!("{} {}", found.name, found.version)),
+        ("size", format!("{} bytes", found.size_bytes)),
+        ("sha256", found.sha256.clone()),
+        ("imports", found.imports.join(" ")),
+        ("settings file", settings),
+        ("mode", found.mode.to_string()),
+        ("settings schema", schema.to_owned()),
+    ] {
+        let _ = writeln!(report, "  {what}: {value}");
+    }
+}
