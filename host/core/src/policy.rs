@@ -153,7 +153,7 @@ pub struct AuthRequest {
     pub loopback: bool,
 }
 
-/// What the auth chain came to.
+/// The outcome of the auth chain.
 #[derive(Debug, Clone)]
 pub enum AuthOutcome {
     Allow(Principal),
@@ -180,7 +180,7 @@ pub struct ValidateRequest {
     pub stream: bool,
 }
 
-/// What one validator came to.
+/// The outcome of one validator.
 #[derive(Debug, Clone)]
 pub enum ValidateOutcome {
     Accept,
@@ -214,7 +214,7 @@ pub trait Policies: Send + Sync + fmt::Debug {
     fn current(&self) -> Arc<dyn PolicySet>;
     /// One entry for each file in the policy directory, refused ones included.
     fn status(&self) -> Vec<PolicyStatus>;
-    /// Runs a policy in this mode until its files change, and says what became of it.
+    /// Runs a policy in this mode until its files change, and answers how it stands then.
     ///
     /// # Errors
     /// There is no such policy, or its hook has no such mode.

@@ -7,20 +7,34 @@
 //! ```
 //! use camshaft_plugin::validator::{Policy, Refusal, Request, Verdict};
 //!
-//! struct WorkingTitle;
-//! impl Policy for WorkingTitle {
-//!     const NAME: &'static str = "working-title";
+//! struct FewChoices;
+//! impl Policy for FewChoices {
+//!     const NAME: &'static str = "few-choices";
 //!     type Settings = camshaft_plugin::NoSettings;
 //!     fn new(_: Self::Settings) -> Result<Self, String> { Ok(Self) }
 //!     fn validate(&mut self, request: &Request) -> Result<Verdict, Refusal> {
 //!         if request.n <= 4 { Ok(Verdict::Accept) } else { Err(Refusal::new(400, "too_many", "n is at most 4").param("n")) }
 //!     }
 //! }
-//! camshaft_plugin::export_validator!(WorkingTitle);
+//! camshaft_plugin::export_validator!(FewChoices);
 //! ```
 //!
-//! In `Cargo.toml`: `crate-type = ["cdylib", "rlib"]`; built with `cargo build --release --target wasm32-wasip2`. The
-//! exports exist only for WebAssembly, so that the same crate runs its unit tests natively. There the modules [`log`]
+//! In the `Cargo.toml` of a crate of its own:
+//!
+//! ```toml
+//! [lib]
+//! crate-type = ["cdylib", "rlib"]
+//!
+//! [dependencies]
+//! camshaft-plugin = { path = "../camshaft/sdk/rust" } # where the repository is
+//! serde = { version = "1", features = ["derive"] }    # for settings of its own
+//! ```
+//!
+//! Build it with `cargo build --release --target wasm32-wasip2` and copy `target/wasm32-wasip2/release/few_choices.wasm` to
+//! `policy.d/validator/20-few-choices.wasm`. File names order a chain: the first auth policy that decides wins, so one of yours
+//! has to sort before `10-api-keys`, which refuses every key that it does not know.
+//!
+//! The exports exist only for WebAssembly, so that the same crate runs its unit tests natively. There the modules [`log`]
 //! and [`metrics`] do nothing harmful, and everything else that asks the host ([`state`], [`clock`], [`random`],
 //! [`vocabulary`], [`sampler::Row`]) panics: keep decisions in functions that are given the answers.
 //!
