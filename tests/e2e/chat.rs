@@ -70,7 +70,7 @@ fn the_commands_of_the_readme_work_as_they_stand_there() {
 
 #[test]
 fn a_stream_says_the_same_as_a_whole_answer_in_the_order_that_clients_rely_on() {
-    // The model is so fast that its text would share few frames.
+    // Otherwise tokens of this fast model would share frames.
     let server = Setup::new().set("limits.frame-interval", "\"0s\"").start();
     for question in
         ["Count from 1 to 12.", "Tell me a story about a fox.", "Spell zebra backwards.", "Repeat after me: ß 猫"]
@@ -173,7 +173,7 @@ fn a_stop_string_ends_the_text_and_no_part_of_it_comes_out() {
     let question = "Count from 1 to 12.";
     let full = server.answer(question);
     assert!(full.len() > 20 && full.is_ascii(), "{full:?}");
-    // Numbers are single-digit tokens, so most of these begin within one token and end within another.
+    // Digits are single tokens, so most of these stop strings start within one token and end within another.
     for start in (1..full.len() - 5).step_by(3) {
         for length in [1, 2, 4] {
             let stop = &full[start..start + length];
@@ -271,7 +271,7 @@ fn characters_of_several_tokens_come_whole() {
         let answer = server.client.ask("/v1/tokenize", &json!({"model": "demo", "text": characters}));
         let pieces: Vec<String> = answer["tokens"].as_array().unwrap().iter().map(Value::to_string).collect();
         assert!(pieces.len() > 1, "{characters:?} is one token");
-        // Nothing but the character's own tokens can be drawn, in whatever order the model likes.
+        // Only the character's own tokens can be drawn, in any order.
         let bias: serde_json::Map<_, _> = pieces.into_iter().map(|piece| (piece, json!(100))).collect();
         for (temperature, tokens) in [(0, 24), (0, 23), (1, 24), (1, 7)] {
             let more = json!({"logit_bias": bias, "temperature": temperature, "seed": seed, "max_tokens": tokens, "logprobs": true});
@@ -281,14 +281,14 @@ fn characters_of_several_tokens_come_whole() {
             let drawn = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
             let bytes: Vec<u8> = drawn.iter().flat_map(token_bytes).collect();
             assert_eq!(bytes.len(), tokens, "one byte for each token");
-            // Bytes that are no characters are replaced; an incomplete character at the end may be left out.
+            // Invalid bytes are replaced; an incomplete character at the end may be dropped.
             let expected = String::from_utf8_lossy(&bytes);
             assert_eq!(text.trim_end_matches('\u{FFFD}'), expected.trim_end_matches('\u{FFFD}'), "{bytes:x?}");
             wide += text.chars().filter(|character| *character != '\u{FFFD}').count();
 
             let mut streaming = request;
             merge(&mut streaming, json!({"stream": true}));
-            // Every event is read as JSON in UTF-8, or the reader fails.
+            // The reader fails unless every event is UTF-8 JSON.
             let streamed = server.client.stream(CHAT, &streaming).finish();
             assert!(streamed.is_good());
             assert_eq!(streamed.text(0), text);

@@ -23,7 +23,7 @@ fn tokens(server: &Server, text: &str, add_special: bool) -> Vec<u64> {
 #[test]
 fn a_prompt_may_be_text_tokens_or_a_list_of_either() {
     let server = serve();
-    // Counting leaves no near ties, which another composition of the batch could decide otherwise.
+    // Counting has no near ties, which a different batch composition could decide differently.
     let prompts = ["1, 2, 3, 4,", "21, 22, 23,"];
     let alone: Vec<String> = prompts
         .iter()

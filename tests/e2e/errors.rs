@@ -1,4 +1,4 @@
-//! What bad requests get: status, type, code, the field at fault, words that help.
+//! Answers to bad requests: status, type, code, the field at fault, a helpful message.
 use std::io::Write;
 
 use camshaft_tests::{Client, Open, Request, Response, Server, Setup};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 
-/// A request that must be refused, and how.
+/// A request that must be refused, and the expected error.
 struct Case {
     name: &'static str,
     request: Request,
@@ -16,7 +16,7 @@ struct Case {
     code: Option<&'static str>,
     /// Beginning of `param`.
     param: Option<&'static str>,
-    /// In the message.
+    /// Must appear in the message.
     words: &'static [&'static str],
 }
 
@@ -26,7 +26,7 @@ fn case(name: &'static str, request: Request, status: u16) -> Case {
     Case { name, request, status, kind: INVALID, code: None, param: None, words: &[] }
 }
 
-/// A chat with these fields on top.
+/// A chat with these additional fields.
 fn chat(more: Value) -> Request {
     let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1});
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -188,7 +188,7 @@ fn every_bad_request_is_refused_with_the_field_and_the_reason_and_the_server_goe
     for case in bodies().iter().chain(&routes()).chain(&fields()) {
         check(&server.client, case);
     }
-    // The client that never sent the rest of its body has been waiting all the while.
+    // The client that never sent the rest of its body is still waiting.
     let response = Open::read(stalled).expect("an answer").response();
     assert_eq!(response.status, 408, "{}", response.text());
     assert_eq!(error_of(&response)["code"], "timeout");
@@ -198,7 +198,7 @@ fn every_bad_request_is_refused_with_the_field_and_the_reason_and_the_server_goe
     assert_eq!(server.metrics().count("camshaft_requests_total", &[("status", "500")]), 0.0);
 }
 
-/// Sends a head and the beginning of a body, and then nothing.
+/// Sends a head and the start of a body, then stops.
 fn stall(server: &Server) -> std::net::TcpStream {
     let request = Request::new("POST", CHAT).header("content-type", "application/json").header("content-length", "500");
     let mut socket = server.client.begin(&request);
@@ -233,7 +233,7 @@ fn a_body_may_have_the_limits_bytes_and_not_one_more() {
         assert_eq!(error["code"], "request_too_large");
         assert!(error["message"].as_str().unwrap().contains("65536"), "names the bound: {error}");
     }
-    // A length that only claims to be too much is refused without waiting for it.
+    // A declared length above the bound is refused without waiting for the body.
     let lie =
         Request::new("POST", CHAT).header("content-type", "application/json").header("content-length", "99999999999");
     assert_eq!(server.client.send(&lie).status, 413);
@@ -256,7 +256,7 @@ fn heads_have_100_headers_and_64_kib_at_the_most() {
     let server = Setup::new().start();
     let request =
         |count: usize| (0..count).fold(Request::get("/healthz"), |request, i| request.header(&format!("x-{i}"), "1"));
-    // The client itself sends two.
+    // The client itself adds two headers.
     assert_eq!(server.client.send(&request(98)).status, 200);
     assert_eq!(server.client.send(&request(99)).status, 431);
     let long = |bytes: usize| {

@@ -1,6 +1,6 @@
 //! Greedy output equals llama.cpp's own on the same model and prompt, alone and in a batch of mixed lengths.
 //!
-//! The yardstick is a plain loop over llama.cpp with its own greedy sampler and one sequence: no code of this project.
+//! The reference is a plain loop over llama.cpp with its greedy sampler and one sequence, without code of this project.
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -16,7 +16,7 @@ use llama_cpp_2::token::LlamaToken;
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
-/// Of very different lengths; with control tokens, what a chat looks like to the model.
+/// Prompts of very different lengths; the one with control tokens is what the model sees of a chat.
 const PROMPTS: [&str; 8] = [
     "Once upon a time",
     "1, 2, 3,",
@@ -29,22 +29,22 @@ const PROMPTS: [&str; 8] = [
     "<|user|>Spell \"zebra\" backwards.<|end|><|assistant|>",
 ];
 
-/// Logits that are closer than this may change places by rounding: keys and values have 11 bits, activations 8, and one
-/// that is rounded the other way moves all that follow (by up to 0.53 in cache.rs, where many more batches are tried).
+/// Logits closer than this may swap by rounding: keys and values have 11 bits, activations 8, and one value rounded the
+/// other way shifts all that follow (by up to 0.53 in cache.rs, which tries many more batches).
 const TIE: f32 = 0.8;
-/// Weights and activations of 24 bits leave only what keys and values are rounded by.
+/// With 24-bit weights and activations only the rounding of keys and values remains.
 const TIE_F32: f32 = 0.02;
 
-/// What a generation came to.
+/// The result of a generation.
 #[derive(Debug, Clone, PartialEq)]
 struct Generated {
     prompt: Vec<i32>,
     text: String,
-    /// Tokens drawn, without the one that ended the text.
+    /// Drawn tokens, without the end token.
     tokens: Vec<i32>,
-    /// Bytes of the text after each of them.
+    /// Length of the text in bytes after each token.
     ends: Vec<usize>,
-    /// By how much each token's logit was above the second best, that of the end included.
+    /// The gap between the best and second-best logit at each token, including the end token.
     margins: Vec<f32>,
 }
 
@@ -53,7 +53,7 @@ fn reference(model: &LlamaModel, backend: &LlamaBackend, prompt: &str, most: usi
     let vocab = model.vocab();
     let prompt = vocab.tokenize(prompt.as_bytes(), true, true);
     let params = LlamaContextParams::default().with_n_ctx(NonZeroU32::new(model.n_ctx_train()));
-    // One thread, as the server below: more would wait for each other by spinning while other tests compute.
+    // One thread, like the server below: several would spin while they wait for each other, and slow other tests.
     let params = params.with_n_threads(1).with_n_threads_batch(1);
     let mut context = model.new_context(backend, params).expect("a context");
     let mut sampler = LlamaSampler::greedy();
@@ -84,14 +84,14 @@ fn reference(model: &LlamaModel, backend: &LlamaBackend, prompt: &str, most: usi
     Generated { prompt: ids(&prompt), text, tokens: ids(&drawn), ends, margins }
 }
 
-/// How far `best` is above all others.
+/// The gap between `best` and the second-best logit.
 fn margin(logits: &[f32], best: LlamaToken) -> f32 {
     let others = (0..).zip(logits).filter(|(token, _)| *token != best.0).map(|(_, logit)| *logit);
     logits[best.0 as usize] - others.fold(f32::MIN, f32::max)
 }
 
 fn references(path: &Path, prompts: &[&str], most: usize) -> Vec<Generated> {
-    // Starts once in a process.
+    // The backend can be started once per process.
     static BACKEND: OnceLock<LlamaBackend> = OnceLock::new();
     let backend = BACKEND.get_or_init(|| {
         let mut backend = LlamaBackend::init().expect("llama.cpp starts");
@@ -106,11 +106,11 @@ fn body(prompts: &Value, most: usize) -> Value {
     json!({"model": "m", "prompt": prompts, "temperature": 0, "max_tokens": most, "logprobs": 0})
 }
 
-/// Text and tokens of a choice equal the reference's.
+/// Asserts that a choice's text and tokens equal the reference's.
 fn assert_equal(choice: &Value, expected: &Generated, what: &str) {
     assert_eq!(choice["text"], expected.text.as_str(), "{what}");
     let pieces = choice["logprobs"]["tokens"].as_array().map_or(0, Vec::len);
-    // The token that ends a text may be reported with those that make it.
+    // The end token may be reported with the others.
     let ended = choice["finish_reason"] == "stop";
     assert!(pieces == expected.tokens.len() || ended && pieces == expected.tokens.len() + 1, "{what}: {choice}");
 }
@@ -147,7 +147,7 @@ fn compare(path: &Path, prompts: &[&str], most: usize, tie: f32) {
         assert_equal(&answer["choices"][0], expected, &format!("{prompt:?} as text"));
     }
 
-    // All in one request, which begins them together, and then as requests that come and go at different times.
+    // First all in one request, which starts them together; then as requests that come and go at different times.
     let all: Vec<&Vec<i32>> = expected.iter().map(|one| &one.prompt).collect();
     let answer = server.client.ask(COMPLETIONS, &body(&json!(all), most));
     let mut equal = 0;

@@ -20,7 +20,7 @@ fn accepted(response: &Response, what: &Value) {
     assert_eq!(response.status, 200, "{what}: {}", response.text());
 }
 
-/// The refusal names the field and the words.
+/// Asserts that the refusal names the field and contains the words.
 fn refused(response: &Response, (field, words): (&str, &[&str]), what: &Value) {
     assert_eq!(response.status, 400, "{what}: {}", response.text());
     let error = error_of(response);
@@ -31,7 +31,7 @@ fn refused(response: &Response, (field, words): (&str, &[&str]), what: &Value) {
     }
 }
 
-/// A field, values at its bounds, values past them, the bounds as a refusal says them.
+/// A field, values at its bounds, values past them, and the bounds as the refusal words them.
 type Bounds = (&'static str, Vec<Value>, Vec<Value>, [&'static str; 2]);
 
 #[test]
@@ -111,7 +111,7 @@ fn lists_are_taken_at_their_lengths_and_refused_past_them() {
     for value in [json!(100.1), json!(-100.1)] {
         refused(&chat(&server, &bias(7, value.clone())), ("logit_bias", &["100"]), &value);
     }
-    // The same ids again with zeros in front, to have more entries than the vocabulary has tokens.
+    // The same ids again with leading zeros, to have more entries than the vocabulary has tokens.
     let entries = |count: u64| -> Value {
         let key = |i: u64| if i < vocabulary { i.to_string() } else { format!("0{}", i - vocabulary) };
         json!({"logit_bias": (0..count).map(|i| (key(i), json!(0))).collect::<serde_json::Map<_, _>>()})
@@ -168,7 +168,7 @@ fn what_the_operator_sets_is_the_bound_that_requests_meet() {
 #[test]
 fn json_may_be_nested_to_its_bound_and_no_deeper() {
     let server = Setup::new().start();
-    // The body itself is the first level.
+    // The body itself is the first level of nesting.
     let nested = |depth: usize| {
         let list = format!("{}{}", "[".repeat(depth - 1), "]".repeat(depth - 1));
         let body = format!(

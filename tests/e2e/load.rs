@@ -1,4 +1,4 @@
-//! More than the server can do: shares, clients that leave, readers that do not read.
+//! Overload: fair shares, clients that disconnect, readers that stop reading.
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// Service by the prices of the fair scheduler.
+/// Service, at the fair scheduler's token prices.
 fn service(prompt: u64, generated: u64) -> u64 {
     prompt + 2 * generated
 }
@@ -58,7 +58,7 @@ fn ten_times_too_much_load_is_shared_by_weight_and_refused_in_order() {
         }
         std::thread::sleep(Duration::from_secs(2));
         counting.store(true, Ordering::Relaxed);
-        // The cache of prefixes is full by then.
+        // The prefix cache is full by then.
         let before = server.resident_bytes();
         std::thread::sleep(Duration::from_secs(10));
         let grown = server.resident_bytes().saturating_sub(before);
@@ -88,7 +88,7 @@ fn after_two_hundred_clients_that_left_at_any_moment_everything_is_idle() {
                 let body = json!({"model": "demo", "prompt": format!("{client} {prompt}"), "max_tokens": 600,
                     "ignore_eos": true, "stream": client % 2 == 0});
                 let mut socket = server.client.begin(&Request::post(COMPLETIONS, &body));
-                // Whoever gets something reads it meanwhile.
+                // A client that receives data reads it meanwhile.
                 socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
                 let stay = Duration::from_millis(100 + client * 2);
                 let begun = Instant::now();
@@ -111,7 +111,7 @@ fn a_reader_that_stops_reading_holds_up_nobody_and_is_cut() {
     let server = Setup::new()
         .config("[limits]\nslow-reader = \"3s\"\n[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 16\n")
         .start();
-    // Log-probabilities make the response larger than what sockets buffer.
+    // Log-probabilities make the response larger than socket buffers.
     let much = json!({"model": "demo", "prompt": "Once", "max_tokens": 1000, "ignore_eos": true, "stream": true, "n": 16,
         "logprobs": 5});
     let socket = server.client.begin(&Request::post(COMPLETIONS, &much));

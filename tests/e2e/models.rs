@@ -1,4 +1,4 @@
-//! Model files: missing, cut off, corrupt, hostile; two at once.
+//! Model files: missing, truncated, corrupt, hostile; two at once.
 use std::path::{Path, PathBuf};
 
 use camshaft_tests::{Finished, Setup, demo_model, models_folder, pirate_model, sha256_hex};
@@ -13,7 +13,7 @@ fn check(content: &[u8]) -> (Finished, String) {
     (setup.args(["--model", &path]).run(&["check"]), path)
 }
 
-/// 65, with the path and something about what is wrong; never a signal, never a panic.
+/// Asserts exit code 65 and a message with the path and the reason; never a signal or a panic.
 fn assert_refused(content: &[u8], what: &str) -> String {
     let (finished, path) = check(content);
     assert_eq!(finished.code, Some(65), "{what}: {finished:?}");

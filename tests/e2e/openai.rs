@@ -1,14 +1,14 @@
-//! Conformance to OpenAI's own Python client, installed into a virtual environment of the tests' own.
+//! Conformance to OpenAI's own Python client, installed into a virtual environment that belongs to the tests.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use camshaft_tests::{Setup, api_keys, repository, target};
 
-/// Runs a script of `tests/clients` to its last line.
+/// Runs a script of `tests/clients` and expects its last line.
 pub(crate) fn run_client(script: &str, arguments: &[&str]) {
     let mut command = Command::new(environment());
     command.arg(clients().join(script)).args(arguments);
-    // Neither proxies nor keys of whoever runs the tests.
+    // Without the proxies and keys of the developer's environment.
     for (name, _) in std::env::vars_os() {
         let upper = name.to_string_lossy().to_uppercase();
         if upper.starts_with("OPENAI_") || upper.ends_with("_PROXY") {
@@ -34,7 +34,7 @@ fn clients() -> PathBuf {
     repository().join("tests/clients")
 }
 
-/// The environment's Python, with exactly what `requirements.txt` pins. Made once, and anew when the pins change.
+/// Python with exactly the pinned packages of `requirements.txt`. The environment is rebuilt when the pins change.
 fn environment() -> PathBuf {
     let requirements = clients().join("requirements.txt");
     let pins = std::fs::read_to_string(&requirements).expect("the pins can be read");

@@ -1,17 +1,17 @@
-//! Guessing ahead: the same texts in fewer steps.
+//! Speculative decoding: the same texts in fewer steps.
 use std::path::Path;
 
 use camshaft_tests::{Server, Setup, repository};
 use serde_json::{Value, json};
 
-/// Log-probabilities nearer together than this may change places by rounding, see cache.rs.
+/// Log-probabilities closer than this may swap by rounding, see cache.rs.
 const TIE: f64 = 0.8;
 
 fn serve(model: &str) -> Server {
     Setup::new().config(&format!("[[model]]\nid = \"demo\"\nthreads = 1\n{model}")).start()
 }
 
-/// A list that repeats itself, which the demo model goes on with.
+/// A repetitive list, which the demo model continues.
 fn ask(server: &Server, seed: Option<u64>) -> Value {
     let prompt = "one two three four one two three four one two three four one two";
     let temperature = if seed.is_some() { 0.7 } else { 0.0 };
@@ -25,7 +25,7 @@ fn tokens(answer: &Value) -> Vec<String> {
     tokens.iter().map(|token| token.as_str().unwrap().to_owned()).collect()
 }
 
-/// The texts are the same, or part where rounding may have decided.
+/// Asserts that the texts are equal, or differ first where rounding may have decided.
 fn same(guessed: &Value, plain: &Value) {
     let (a, b) = (tokens(guessed), tokens(plain));
     assert_eq!(a.len(), b.len());
@@ -44,28 +44,28 @@ fn predictions(answer: &Value) -> (u64, u64) {
 
 #[test]
 fn prompt_lookup_gives_the_same_text_and_says_how_often_it_was_right() {
-    let (plain, guessing) = (serve(""), serve("draft-tokens = 4\n"));
+    let (plain, drafting) = (serve(""), serve("draft-tokens = 4\n"));
     let expected = ask(&plain, None);
     assert_eq!(predictions(&expected), (0, 0));
-    let answer = ask(&guessing, None);
+    let answer = ask(&drafting, None);
     same(&answer, &expected);
     let (accepted, rejected) = predictions(&answer);
-    // How much is guessed depends on what a row costs at the moment.
+    // How many tokens are drafted depends on the current cost of a row.
     assert!(accepted > 0, "{answer}");
-    let count = |result: &str| guessing.metrics().count("camshaft_draft_tokens_total", &[("result", result)]);
+    let count = |result: &str| drafting.metrics().count("camshaft_draft_tokens_total", &[("result", result)]);
     assert_eq!((count("accepted"), count("rejected")), (accepted as f64, rejected as f64));
-    guessing.wait_until_idle();
+    drafting.wait_until_idle();
 }
 
 #[test]
 fn a_draft_model_gives_the_same_text_too() {
     let demo = repository().join("config/models/demo.gguf");
-    let (plain, guessing) = (serve(""), serve(&format!("draft-model = {:?}\n", demo.to_string_lossy())));
-    let answer = ask(&guessing, None);
+    let (plain, drafting) = (serve(""), serve(&format!("draft-model = {:?}\n", demo.to_string_lossy())));
+    let answer = ask(&drafting, None);
     same(&answer, &ask(&plain, None));
-    // It guesses for itself, so it is right but for rounding and the end tokens, which are not to be drawn here.
+    // The model drafts for itself, so drafts are right except for rounding and the end tokens, which are banned here.
     assert!(predictions(&answer).0 > 30, "{answer}");
-    guessing.wait_until_idle();
+    drafting.wait_until_idle();
 }
 
 #[test]

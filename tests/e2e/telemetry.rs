@@ -1,4 +1,4 @@
-//! Spans at an independent receiver, and what is exported for scrapers.
+//! Spans at an independent receiver, and metrics for scrapers.
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 
@@ -8,7 +8,7 @@ use crate::openai::run_client;
 
 #[test]
 fn a_traced_request_shows_its_seven_spans_at_an_independent_receiver() {
-    // Free a moment ago: the receiver takes it before the first span is exported.
+    // This port was free a moment ago; the receiver binds it before the first span is exported.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let endpoint = format!("http://127.0.0.1:{port}");
     let server = Setup::new().set("telemetry.otlp-endpoint", &format!("{endpoint:?}")).start();
@@ -24,7 +24,7 @@ fn a_collector_that_is_not_there_costs_nothing_but_the_spans() {
     assert_eq!(server.wait(), Some(0));
 }
 
-/// Every name of ours in a text.
+/// Every `camshaft_` name in a text.
 fn names(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("camshaft_")).map(str::to_owned).collect()

@@ -1,8 +1,8 @@
-//! What lies around an engine costs: requests per second and latency of a server whose engine computes nothing.
+//! The cost of everything around the engine: requests per second and latency with an engine that computes nothing.
 //!
-//! `front [--peer HOST:PORT] [--seconds N] [--repeats N]`: closed loops over kept-alive connections, without policies (the native
-//! scheduler and sampler) and with the standard components in all four hooks. The floor is the server's own `/healthz`, and the
-//! peer's `/health`.
+//! `front [--peer HOST:PORT] [--seconds N] [--repeats N]`: closed loops over kept-alive connections, without policies (the
+//! native scheduler and sampler) and with the standard components in all four hooks. The floor is the server's own
+//! `/healthz`, and the peer's `/health`.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -22,19 +22,19 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Gone already, or killed here: both are the end of it.
+        // An error means that it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The fake engine with room for all at once; `policies`: where they are, or an empty folder.
+/// Starts a server on the fake engine, with capacity for every connection. `policies` is the policy directory.
 fn start(policies: &str) -> Result<Server> {
     let program = PathBuf::from(std::env::var("CAMSHAFT_TARGET")?).join("release/examples/fake");
     let mut command = Command::new(program);
     command.args(["listen=127.0.0.1:0", "admin.listen=", &format!("policy.dir={policies}")]);
     command.arg("model=[{id=\"m\", sequences=255, batch-tokens=2048, context-tokens=65536}]");
-    // The access log is written, as it would be, but nobody reads it.
+    // The access log is written, as in production, and discarded.
     command.env_remove("CAMSHAFT_BIN").env_remove("CAMSHAFT_TARGET").stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn()?;
     let mut line = String::new();
@@ -43,7 +43,7 @@ fn start(policies: &str) -> Result<Server> {
     Ok(Server { child, address })
 }
 
-/// One kind of request, as it goes over the wire.
+/// One kind of request, as bytes on the wire.
 struct Load {
     name: &'static str,
     request: Vec<u8>,
@@ -74,7 +74,7 @@ fn loads() -> [Load; 4] {
     ]
 }
 
-/// Reads one response to its end. False if the connection had been closed instead.
+/// Reads one complete response. False if the server closed the connection instead.
 fn response(reader: &mut BufReader<TcpStream>, line: &mut Vec<u8>) -> Result<bool> {
     let (mut length, mut chunked, mut first) = (0usize, false, true);
     loop {
@@ -113,7 +113,7 @@ fn response(reader: &mut BufReader<TcpStream>, line: &mut Vec<u8>) -> Result<boo
     }
 }
 
-/// Latencies in seconds of all requests that so many connections got through, and how many that was in a second.
+/// Drives this many connections: requests per second, and every request's latency in seconds.
 fn drive(address: &str, load: &Load, connections: usize, span: Duration) -> Result<(f64, Vec<f64>)> {
     let begun = Instant::now();
     let one = || -> Result<Vec<f64>> {
@@ -126,7 +126,7 @@ fn drive(address: &str, load: &Load, connections: usize, span: Duration) -> Resu
         let (mut line, mut times) = (Vec::new(), Vec::new());
         while begun.elapsed() < span {
             let sent = Instant::now();
-            // Some servers close a connection after so many requests; a new one is part of what they cost.
+            // Some servers close a connection after a number of requests; reconnecting is part of their cost.
             while reader.get_mut().write_all(&load.request).is_err() || !response(&mut reader, &mut line)? {
                 reader = connect()?;
             }
@@ -149,7 +149,7 @@ fn drive(address: &str, load: &Load, connections: usize, span: Duration) -> Resu
 /// Requests per second, and milliseconds at the median and at p99.
 type Figures = [f64; 3];
 
-/// Medians of several runs.
+/// The medians of several runs.
 fn measure(address: &str, load: &Load, connections: usize, (span, repeats): (Duration, usize)) -> Result<Figures> {
     let mut runs: Vec<Figures> = Vec::new();
     for _ in 0..repeats {

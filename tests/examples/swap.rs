@@ -1,4 +1,4 @@
-//! Time from a policy file's arrival to the generation that serves it, and what streams notice of it.
+//! Time from dropping a policy file to the generation that serves it, and the effect on running streams.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,7 +23,7 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Gone already, or killed here: both are the end of it.
+        // An error means that it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -56,7 +56,7 @@ fn main() -> Result<()> {
     })
 }
 
-/// Takes the gaps seen so far.
+/// Takes the gaps recorded so far and summarises them.
 fn percentiles(gaps: &Mutex<Vec<Duration>>) -> String {
     let mut gaps = std::mem::take(&mut *gaps.lock().unwrap_or_else(PoisonError::into_inner));
     gaps.sort_unstable();
@@ -75,7 +75,7 @@ fn measure(server: &Server, samplers: &Path, plugins: &Path) -> Result<()> {
     let mut settings = Vec::new();
     let mut removed = Vec::new();
     for i in 0..REPEATS {
-        // An unknown custom section at the end makes it another file, which has to be compiled.
+        // An extra custom section makes it a different file, which must be compiled.
         let mut changed = component.clone();
         changed.extend([0, 3, 1, b'n', i as u8]);
         let appears = || place(samplers, "20-avoid-words.wasm", &changed);
@@ -100,7 +100,7 @@ fn place(dir: &Path, name: &str, content: &[u8]) -> Result<()> {
     Ok(std::fs::rename(part, dir.join(name))?)
 }
 
-/// From the act to the first answer of the admin page with a later generation that has the policy, or has it not.
+/// Time from `act` until the admin page shows a later generation with (or without) the policy.
 fn timed(server: &Server, present: bool, act: impl FnOnce() -> Result<()>) -> Result<Duration> {
     let (before, _) = policies(server)?;
     let begun = Instant::now();
@@ -117,7 +117,7 @@ fn timed(server: &Server, present: bool, act: impl FnOnce() -> Result<()>) -> Re
     }
 }
 
-/// The generation in force, and whether it has a policy.
+/// The current generation, and whether it has an active policy.
 fn policies(server: &Server) -> Result<(u64, bool)> {
     let mut stream = TcpStream::connect(&server.admin)?;
     write!(stream, "GET /admin/policies HTTP/1.0\r\nhost: bench\r\n\r\n")?;
@@ -133,7 +133,7 @@ fn start(policies: &Path, cache: &Path) -> Result<Server> {
     let mut command = Command::new(std::env::var("CAMSHAFT_BIN")?);
     command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--set", "log.level=error"]);
     command.arg("--policy-dir").arg(policies).env("XDG_CACHE_HOME", cache).stdout(Stdio::piped());
-    // Not settings of the server.
+    // The server would reject these as unknown settings.
     command.env_remove("CAMSHAFT_BIN").env_remove("CAMSHAFT_TARGET");
     let mut child = command.spawn()?;
     let mut lines = BufReader::new(child.stdout.take().ok_or("no standard output")?).lines();
@@ -146,7 +146,7 @@ fn start(policies: &Path, cache: &Path) -> Result<Server> {
     Ok(Server { child, public, admin })
 }
 
-/// Streams one request after the other, notes the gaps between frames: finished, failed.
+/// Streams one request after another and records the gaps between frames. Returns how many finished and failed.
 fn stream(address: &str, stop: &AtomicBool, gaps: &Mutex<Vec<Duration>>) -> Result<(u32, u32)> {
     let body = r#"{"prompt":"Tell me a story.","max_tokens":400,"ignore_eos":true,"stream":true}"#;
     let (mut finished, mut failed) = (0, 0);

@@ -1,7 +1,7 @@
-//! An HTTP/1.1 client of one request per connection, over nothing but a socket.
+//! A minimal HTTP/1.1 client on a bare socket: one request per connection.
 //!
-//! The tests have to send what no client library lets them send (half a body, a lying length) and to see exactly which
-//! bytes come back and when; that is most of a client already.
+//! The tests must send what no client library allows (half a body, a wrong length) and see exactly which bytes come
+//! back and when.
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
@@ -10,14 +10,14 @@ use serde_json::Value;
 use crate::poll::PATIENCE;
 use crate::stream::Stream;
 
-/// Speaks to one listener.
+/// A client of one listener.
 #[derive(Debug, Clone)]
 pub struct Client {
     pub address: SocketAddr,
     headers: Vec<(String, String)>,
 }
 
-/// What is sent.
+/// A request to send.
 #[derive(Debug, Clone)]
 pub struct Request {
     method: String,
@@ -45,14 +45,14 @@ impl Request {
         self
     }
 
-    /// The body with its true length.
+    /// Sets the body and its correct length.
     pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.body = body.into();
         let length = self.body.len().to_string();
         self.header("content-length", &length)
     }
 
-    /// Bytes that follow the head, of which the head says nothing.
+    /// Appends bytes after the head without a length header.
     pub fn raw_body(mut self, body: impl Into<Vec<u8>>) -> Self {
         self.body = body.into();
         self
@@ -64,14 +64,14 @@ impl Client {
         Self { address, headers: Vec::new() }
     }
 
-    /// The same, with a header on every request.
+    /// The same client, with a header on every request.
     pub fn with_header(&self, name: &str, value: &str) -> Self {
         let mut client = self.clone();
         client.headers.push((name.to_owned(), value.to_owned()));
         client
     }
 
-    /// The same, with an API key.
+    /// The same client, with an API key.
     pub fn with_key(&self, key: &str) -> Self {
         self.with_header("authorization", &format!("Bearer {key}"))
     }
@@ -88,14 +88,14 @@ impl Client {
         self.open(request).response()
     }
 
-    /// Posts, expects 200, gives back the JSON.
+    /// Posts, expects 200, and returns the JSON.
     pub fn ask(&self, path: &str, body: &Value) -> Value {
         let response = self.post(path, body);
         assert_eq!(response.status, 200, "{path} {body}: {}", response.text());
         response.json()
     }
 
-    /// Posts, expects 200, gives back the events as they come.
+    /// Posts, expects 200, and returns the events as they arrive.
     pub fn stream(&self, path: &str, body: &Value) -> Stream {
         let open = self.open(&Request::post(path, body));
         if open.status != 200 {
@@ -104,13 +104,13 @@ impl Client {
         Stream::new(open)
     }
 
-    /// Sends, waits for the response's head and leaves its body to the caller.
+    /// Sends, reads the response's head, and leaves the body to the caller.
     pub fn open(&self, request: &Request) -> Open {
         let socket = self.begin(request);
         Open::read(socket).unwrap_or_else(|error| panic!("{} {}: {error}", request.method, request.path))
     }
 
-    /// A connection on which nothing was sent.
+    /// Opens a connection without sending anything.
     pub fn connect(&self) -> TcpStream {
         let socket = TcpStream::connect(self.address).expect("the listener accepts");
         socket.set_nodelay(true).expect("a socket takes options");
@@ -119,7 +119,7 @@ impl Client {
         socket
     }
 
-    /// Sends and waits for nothing. Dropping the socket is how a client leaves.
+    /// Sends without waiting. Drop the socket to disconnect.
     pub fn begin(&self, request: &Request) -> TcpStream {
         let mut socket = self.connect();
         let mut head =
@@ -128,13 +128,13 @@ impl Client {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
         head.push_str("\r\n");
-        // A server may answer before it has read everything, and close; then the answer counts, not the failed write.
+        // The server may answer and close before it has read everything; then the answer counts, not the failed write.
         let _ = socket.write_all(&[head.as_bytes(), &request.body].concat());
         socket
     }
 }
 
-/// A whole response.
+/// A complete response.
 #[derive(Debug, Clone)]
 pub struct Response {
     pub status: u16,
@@ -156,7 +156,7 @@ impl Response {
     }
 }
 
-/// A response whose body was not read yet.
+/// A response whose body has not been read yet.
 #[derive(Debug)]
 pub struct Open {
     pub status: u16,
@@ -165,7 +165,7 @@ pub struct Open {
 }
 
 impl Open {
-    /// Reads the head from a socket on which a request was sent.
+    /// Reads the response's head.
     pub fn read(socket: TcpStream) -> std::io::Result<Self> {
         let mut reader = BufReader::new(socket);
         let first = line(&mut reader)?;
@@ -201,7 +201,7 @@ fn find<'a>(headers: &'a [(String, String)], name: &str) -> Option<&'a str> {
     headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
 }
 
-/// A body on its way. Reading fails if the connection ends before the body does.
+/// A body being received. Reading fails if the connection ends before the body does.
 #[derive(Debug)]
 pub struct Body {
     reader: BufReader<TcpStream>,
@@ -217,7 +217,7 @@ enum Framing {
 }
 
 impl Body {
-    /// The connection, if the body was read to its end and another request may follow.
+    /// The connection, if the body was read completely and the connection can be reused.
     pub fn into_socket(self) -> Option<TcpStream> {
         let over = matches!(self.framing, Framing::Over | Framing::Length(0)) && self.reader.buffer().is_empty();
         over.then(|| self.reader.into_inner())
@@ -234,7 +234,7 @@ impl Read for Body {
             let left = u64::from_str_radix(size.split(';').next().unwrap_or_default().trim(), 16);
             let left = left.map_err(|_| std::io::Error::other(format!("not a chunk size: {size:?}")))?;
             self.framing = if left == 0 {
-                // Nobody asked for trailers: an empty line ends the body.
+                // No trailers are expected: an empty line ends the body.
                 line(&mut self.reader)?;
                 Framing::Over
             } else {
@@ -246,7 +246,7 @@ impl Read for Body {
         };
         let most = buffer.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
         if most == 0 {
-            // A reader that is asked for nothing would wait for more all the same.
+            // A zero-length read would still block on the socket.
             return Ok(0);
         }
         let count = self.reader.read(&mut buffer[..most])?;
@@ -258,7 +258,7 @@ impl Read for Body {
     }
 }
 
-/// One line without its end; an error at the end of the connection.
+/// One line without its line break; an error if the connection ends.
 fn line(reader: &mut impl BufRead) -> std::io::Result<String> {
     let mut text = String::new();
     if reader.read_line(&mut text)? == 0 {

@@ -1,4 +1,4 @@
-//! What the end-to-end tests share: a server process, a small HTTP client, policy directories, polling.
+//! Shared by the end-to-end tests: a server process, a small HTTP client, policy directories, polling.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a harness fails by panicking, with a sentence")]
 

@@ -1,4 +1,4 @@
-//! Reading Prometheus' text format.
+//! A parser for the Prometheus text format.
 
 /// One scrape.
 #[derive(Debug, Clone)]
@@ -9,7 +9,7 @@ impl Metrics {
         Self(text)
     }
 
-    /// The scrape as it came.
+    /// The scrape's text.
     pub fn text(&self) -> &str {
         &self.0
     }
@@ -21,7 +21,7 @@ impl Metrics {
         (!values.is_empty()).then(|| values.iter().sum())
     }
 
-    /// As [`Metrics::get`]; a counter that nobody has counted yet is 0.
+    /// Like [`Metrics::get`], but 0 if the counter does not exist yet.
     pub fn count(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
         self.get(name, labels).unwrap_or(0.0)
     }

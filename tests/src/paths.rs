@@ -1,4 +1,4 @@
-//! Where the build puts what the tests run.
+//! Paths of build outputs that the tests run.
 use std::path::{Path, PathBuf};
 
 /// The checkout's root.
@@ -12,7 +12,7 @@ pub fn target() -> PathBuf {
     test.ancestors().nth(3).expect("a test runs from <target>/<profile>/deps").to_owned()
 }
 
-/// The server's binary: `CAMSHAFT_BIN`, or the one that was built beside this test.
+/// The server's binary: `CAMSHAFT_BIN`, or the one built beside this test.
 pub fn binary() -> PathBuf {
     let beside = || {
         let test = std::env::current_exe().expect("the running test has a path");
@@ -41,7 +41,7 @@ pub fn pirate_model() -> PathBuf {
     present(repository().join("config/models/demo-pirate.gguf"), "the second demo model")
 }
 
-/// Real models outside the repository. `None`, and a line that says so, where `CAMSHAFT_MODELS` is not set.
+/// Real models outside the repository. Prints a line and returns `None` if `CAMSHAFT_MODELS` is not set.
 pub fn models_folder(wanted_for: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("CAMSHAFT_MODELS").map(PathBuf::from);
     if folder.is_none() {

@@ -1,9 +1,9 @@
-//! A policy directory of a test's own.
+//! A temporary policy directory.
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-/// `policy.d`, and a folder beside it on the same file system to prepare files in.
+/// `policy.d`, and a staging folder on the same file system.
 #[derive(Debug, Clone)]
 pub struct PolicyDir {
     root: PathBuf,
@@ -11,7 +11,7 @@ pub struct PolicyDir {
 }
 
 impl PolicyDir {
-    /// Makes the directory with a folder for every hook.
+    /// Creates the directory with a folder for every hook.
     pub(crate) fn new(scratch: &Path) -> Self {
         let (root, staging) = (scratch.join("policy.d"), scratch.join("staging"));
         for hook in ["auth", "validator", "scheduler", "sampler"] {
@@ -29,14 +29,14 @@ impl PolicyDir {
         self.root.join(hook).join(file)
     }
 
-    /// Puts a file in place whole, by a rename.
+    /// Puts a file in place atomically, by a rename.
     pub fn put(&self, hook: &str, file: &str, content: impl AsRef<[u8]>) {
         let part = self.staging.join(file);
         std::fs::write(&part, content).expect("a scratch file can be written");
         std::fs::rename(&part, self.path(hook, file)).expect("a scratch file can be renamed");
     }
 
-    /// Writes over a file where it lies, as an editor without a temporary file does.
+    /// Overwrites a file in place, like an editor that uses no temporary file.
     pub fn edit(&self, hook: &str, file: &str, content: &str) {
         std::fs::write(self.path(hook, file), content).expect("a scratch file can be written");
     }
@@ -45,7 +45,7 @@ impl PolicyDir {
         std::fs::remove_file(self.path(hook, file)).expect("the file was there");
     }
 
-    /// A component with its settings, which are there first.
+    /// Installs a component; its settings are written first.
     pub fn install(&self, hook: &str, name: &str, component: &[u8], settings: &str) {
         if !settings.is_empty() {
             self.put(hook, &format!("{name}.toml"), settings);
@@ -54,7 +54,7 @@ impl PolicyDir {
     }
 }
 
-/// The settings of `auth-api-keys` for keys, each with TOML lines of its own (`allowed-models = […]`).
+/// Settings of `auth-api-keys` for these keys, each with extra TOML lines (`allowed-models = […]`).
 pub fn api_keys(keys: &[(&str, &str)]) -> String {
     let mut text = String::from("[settings]\n");
     for (index, (key, more)) in keys.iter().enumerate() {

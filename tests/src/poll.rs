@@ -1,12 +1,12 @@
-//! Waiting for something to become true.
+//! Polling until a condition holds.
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-/// How long anything may take that has to happen. Generous: it only bounds a test that fails anyway.
+/// Timeout of every poll. Generous: it only bounds tests that fail anyway.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Looks again until there is a value, and gives it back. `look` says what it sees instead while there is none.
+/// Polls until `look` returns a value. While there is none, `look` returns what it sees instead.
 pub fn eventually<T, S: Debug>(what: &str, mut look: impl FnMut() -> Result<T, S>) -> T {
     let begun = Instant::now();
     loop {

@@ -1,4 +1,4 @@
-//! Starting the binary: its arguments, files and environment, none of which come from outside the test.
+//! Starts the binary with arguments, files and an environment that come only from the test.
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -11,10 +11,10 @@ use crate::policies::PolicyDir;
 use crate::poll::{PATIENCE, eventually};
 use crate::server::Server;
 
-/// A command line in the making.
+/// A builder for the command line and its files.
 #[derive(Debug)]
 pub struct Setup {
-    /// Everything that this process may write.
+    /// Holds everything that the process may write.
     pub scratch: TempDir,
     pub policies: PolicyDir,
     arguments: Vec<String>,
@@ -23,7 +23,7 @@ pub struct Setup {
     configures_models: bool,
 }
 
-/// A process that ended by itself.
+/// The output of a process that exited by itself.
 #[derive(Debug)]
 pub struct Finished {
     /// `None` if a signal ended it.
@@ -39,7 +39,7 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// `camshaft` in an empty directory, without arguments. Components that were compiled once are kept between tests.
+    /// `camshaft` in an empty directory, without arguments. Tests share a cache of compiled components.
     pub fn new() -> Self {
         let scratch = tempfile::Builder::new().prefix("camshaft-e2e-").tempdir().expect("a scratch folder can be made");
         let policies = PolicyDir::new(scratch.path());
@@ -87,10 +87,10 @@ impl Setup {
         self
     }
 
-    /// Serves on free loopback ports under this test's own policies, and waits until it does.
+    /// Starts a server on free loopback ports with this test's policies, and waits until it listens.
     ///
-    /// Unless the test configures models itself, the bundled one computes on one thread: tests run side by side, and
-    /// llama.cpp's threads wait for each other by spinning.
+    /// Unless the test configures models, the bundled model computes on one thread: tests run in parallel, and
+    /// llama.cpp's threads spin while they wait for each other.
     pub fn start(mut self) -> Server {
         if !self.configures_models {
             self = self.set("model", "[{threads = 1}]");
@@ -100,18 +100,18 @@ impl Setup {
         self.args(flags).start_as_is("serve")
     }
 
-    /// Serves with nothing but the arguments and environment given.
+    /// Starts a server with only the given arguments and environment.
     pub fn start_as_is(self, command: &str) -> Server {
         let child = self.command(&[command]).spawn().expect("the binary can be run");
         Server::new(child, self.scratch, self.policies)
     }
 
-    /// Runs a command that ends by itself.
+    /// Runs a command that exits by itself.
     pub fn run(self, command: &[&str]) -> Finished {
         self.run_again(command)
     }
 
-    /// As [`Setup::run`], leaving the scratch folder for another command.
+    /// Like [`Setup::run`], but keeps the scratch folder for another command.
     pub fn run_again(&self, command: &[&str]) -> Finished {
         let mut child = self.command(command).spawn().expect("the binary can be run");
         let (mut out, mut err) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
@@ -133,7 +133,7 @@ impl Setup {
         Finished { code, stdout: text(stdout), stderr: text(stderr) }
     }
 
-    /// The first line that a command writes, which is ended then.
+    /// The first line that a command writes; the command is killed then.
     pub fn first_line(&self, command: &[&str]) -> String {
         let mut child = self.command(command).spawn().expect("the binary can be run");
         let out = child.stdout.take().expect("piped");

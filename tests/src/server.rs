@@ -1,4 +1,4 @@
-//! A running server: its listeners, what it wrote, its end.
+//! A running server: its listeners, its output, its exit.
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, ChildStdout};
@@ -29,7 +29,7 @@ pub struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Gone already, or killed here: both are the end of it.
+        // An error means that it has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -41,7 +41,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Waits for the lines that say where a started server listens.
+    /// Waits for the lines that name the server's addresses.
     pub(crate) fn new(mut child: Child, scratch: TempDir, policies: PolicyDir) -> Self {
         let lines = lines_of(child.stdout.take().expect("piped"));
         let log = collect(child.stderr.take().expect("piped"));
@@ -56,14 +56,14 @@ impl Server {
         let line = lines.recv_timeout(PATIENCE);
         let line = line.unwrap_or_else(|error| panic!("no line {prefix:?} ({error}); it wrote: {}", self.log()));
         let address = line.strip_prefix(prefix).unwrap_or_else(|| panic!("expected {prefix:?}, got {line:?}"));
-        // Whoever asked for TLS knows what to speak there.
+        // A test that configures TLS speaks TLS.
         let address = address.trim_start_matches("https://").trim_start_matches("http://");
         let address: SocketAddr = address.parse().unwrap_or_else(|_| panic!("no address: {line:?}"));
-        // A server that listens everywhere is reached on loopback, like any other here.
+        // A server on the wildcard address is reached on loopback.
         Client::new(SocketAddr::from(([127, 0, 0, 1], address.port())))
     }
 
-    /// What it wrote to standard error so far.
+    /// Everything written to standard error so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("nobody panics with the log").clone()
     }
@@ -75,7 +75,7 @@ impl Server {
         std::fs::rename(&new, self.scratch.path().join("config.toml")).expect("a scratch file can be renamed");
     }
 
-    /// Memory of the process in use, mapped files included.
+    /// Resident memory of the process, including mapped files.
     pub fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says so");
@@ -88,7 +88,7 @@ impl Server {
         kill_process(pid, signal).expect("the process is there");
     }
 
-    /// Waits for its end by itself: the exit code, `None` if a signal ended it.
+    /// Waits until the server exits: its exit code, or `None` if a signal ended it.
     pub fn wait(&mut self) -> Option<i32> {
         eventually("the server ends", || self.child.try_wait().expect("a child can be waited for").ok_or("it runs"))
             .code()
@@ -108,7 +108,7 @@ impl Server {
         Metrics::new(response.text().to_owned())
     }
 
-    /// Waits until nothing runs, nothing waits and no KV is held.
+    /// Waits until no request runs or waits and no KV is held.
     pub fn wait_until_idle(&self) {
         eventually("the server is idle", || {
             let metrics = self.metrics();
@@ -121,21 +121,21 @@ impl Server {
         });
     }
 
-    /// The page of all policies.
+    /// `/admin/policies`.
     pub fn policy_page(&self) -> Value {
         let response = self.admin.get("/admin/policies");
         assert_eq!(response.status, 200, "{}", response.text());
         response.json()
     }
 
-    /// A file's entry on that page.
+    /// A file's entry in `/admin/policies`.
     pub fn policy(&self, hook: &str, name: &str) -> Option<Value> {
         let page = self.policy_page();
         let entries = page["policies"].as_array().expect("the page lists policies");
         entries.iter().find(|entry| entry["hook"] == hook && entry["name"] == name).cloned()
     }
 
-    /// Waits until a policy's entry is as wanted, and gives it back.
+    /// Waits until a policy's entry satisfies the condition, and returns it.
     pub fn wait_for_policy(&self, (hook, name): (&str, &str), wanted: impl Fn(&Value) -> bool) -> Value {
         eventually(&format!("the policy {hook}/{name} is as wanted"), || {
             let entry = self.policy(hook, name).unwrap_or(Value::Null);
@@ -143,7 +143,7 @@ impl Server {
         })
     }
 
-    /// Waits until a component serves.
+    /// Waits until a component is active.
     pub fn wait_until_active(&self, hook: &str, name: &str, component: &[u8]) -> Value {
         let digest = crate::sha256_hex(component);
         self.wait_for_policy((hook, name), |entry| {
@@ -151,7 +151,7 @@ impl Server {
         })
     }
 
-    /// The content of a greedy chat with one message.
+    /// The answer to a greedy chat with one message.
     pub fn answer(&self, question: &str) -> String {
         let body = json!({"model": "demo", "temperature": 0, "max_tokens": 250, "messages": [{"role": "user", "content": question}]});
         let answer = self.client.ask("/v1/chat/completions", &body);
@@ -159,7 +159,7 @@ impl Server {
     }
 }
 
-/// Standard output by lines. The thread ends with the process.
+/// Lines of standard output. The thread ends with the process.
 fn lines_of(out: ChildStdout) -> Receiver<String> {
     let (sender, receiver) = sync_channel(16);
     std::thread::spawn(move || {
@@ -172,7 +172,7 @@ fn lines_of(out: ChildStdout) -> Receiver<String> {
     receiver
 }
 
-/// Standard error as it grows. The thread ends with the process.
+/// Collects standard error. The thread ends with the process.
 fn collect(mut err: ChildStderr) -> Arc<Mutex<String>> {
     let log = Arc::new(Mutex::new(String::new()));
     let shared = log.clone();

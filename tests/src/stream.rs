@@ -1,4 +1,4 @@
-//! Server-sent events of a generation, one after the other or all together.
+//! Reads the server-sent events of a generation, one by one or all at once.
 use std::io::{BufRead, BufReader};
 use std::time::Instant;
 
@@ -13,32 +13,32 @@ pub struct Stream {
     collected: Collected,
 }
 
-/// What came of a stream so far.
+/// The events received so far.
 #[derive(Debug, Clone, Default)]
 pub struct Collected {
-    /// Every event but the last one, with the moment at which it was read.
+    /// Every event except `[DONE]`, with the time at which it was read.
     pub events: Vec<(Instant, Value)>,
-    /// `[DONE]` came.
+    /// Whether `[DONE]` came.
     pub done: bool,
-    /// The connection ended in the middle of the body.
+    /// Whether the connection ended in the middle of the body.
     pub broken: bool,
 }
 
 impl Stream {
     /// # Panics
-    /// If the response is no event stream.
+    /// If the response is not an event stream.
     pub fn new(open: Open) -> Self {
         let content_type = open.header("content-type").unwrap_or_default();
         assert!(content_type.starts_with("text/event-stream"), "content type {content_type:?}");
         Self { lines: BufReader::new(open.body), collected: Collected::default() }
     }
 
-    /// What has been read.
+    /// The events read so far.
     pub fn so_far(&self) -> &Collected {
         &self.collected
     }
 
-    /// Reads on until the text of all choices together has at least so many bytes, or the stream is over.
+    /// Reads until the text of all choices has at least this many bytes in total, or the stream ends.
     pub fn read_text(&mut self, bytes: usize) -> &Collected {
         let mut read = self.collected.text_from(None).len();
         while read < bytes {
@@ -94,12 +94,12 @@ impl Iterator for Stream {
 }
 
 impl Collected {
-    /// The events without their moments.
+    /// The events without their timestamps.
     pub fn values(&self) -> impl Iterator<Item = &Value> {
         self.events.iter().map(|(_, event)| event)
     }
 
-    /// Choices of all events, flattened.
+    /// The choices of all events, flattened.
     pub fn choices(&self) -> impl Iterator<Item = &Value> {
         self.values().flat_map(|event| event["choices"].as_array().into_iter().flatten())
     }
@@ -109,13 +109,13 @@ impl Collected {
         self.choices().filter(|item| item["index"] == choice).map(choice_text).collect()
     }
 
-    /// The text of all choices that was read at `moment` or later (from the beginning without one).
+    /// The text of all choices read at `moment` or later; all text if it is `None`.
     pub fn text_from(&self, moment: Option<Instant>) -> String {
         let late = self.events.iter().filter(|(at, _)| moment.is_none_or(|moment| *at >= moment));
         late.map(|(_, event)| text_of(event)).collect()
     }
 
-    /// How one choice ended, if it did.
+    /// The finish reason of one choice, if it has finished.
     pub fn finish_reason(&self, choice: u64) -> Option<&str> {
         self.choices().filter(|item| item["index"] == choice).find_map(|item| item["finish_reason"].as_str())
     }
@@ -125,18 +125,18 @@ impl Collected {
         self.values().find_map(|event| event.get("error"))
     }
 
-    /// Ended as a stream should.
+    /// Whether the stream ended with `[DONE]` and without an error.
     pub fn is_good(&self) -> bool {
         self.done && !self.broken && self.error().is_none()
     }
 }
 
-/// Text of all choices in an event.
+/// The text of all choices in an event.
 fn text_of(event: &Value) -> String {
     event["choices"].as_array().into_iter().flatten().map(choice_text).collect()
 }
 
-/// Chats carry it in `delta.content`, completions in `text`.
+/// The text of a choice: `delta.content` in chats, `text` in completions.
 fn choice_text(choice: &Value) -> &str {
     choice["delta"]["content"].as_str().or(choice["text"].as_str()).unwrap_or_default()
 }

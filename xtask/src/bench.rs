@@ -7,7 +7,7 @@ use crate::{build, setup};
 pub(crate) fn run(arguments: &[String]) -> Done {
     let (name, rest) = arguments
         .split_first()
-        .ok_or_else(|| Failure("bench wants serve, front, kernels, sampler or swap".to_owned()))?;
+        .ok_or_else(|| Failure("bench needs a name: serve, front, kernels, sampler or swap".to_owned()))?;
     setup::run()?;
     if name == "kernels" {
         for (package, bench) in [("camshaft-core", "core"), ("camshaft-engine", "sampling")] {

@@ -1,4 +1,4 @@
-//! Building the host and the plugins, and laying out a policy directory that runs.
+//! Builds the host and the plugins, and lays out a working policy directory.
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 use crate::command::{Done, Failure, cargo, copy_if_changed, root, run, say, target};
 use crate::setup;
 
-/// The standard policies: hook, name in the policy directory, package.
+/// The standard policies: hook, file name in the policy directory, package.
 const STANDARD: [(&str, &str, &str); 4] = [
     ("auth", "10-api-keys", "auth-api-keys"),
     ("validator", "10-limits", "validator-limits"),
@@ -14,9 +14,9 @@ const STANDARD: [(&str, &str, &str); 4] = [
     ("sampler", "10-standard", "sampler-standard"),
 ];
 
-/// The server's binary.
+/// Builds the server's binary.
 pub(crate) fn host() -> Result<PathBuf, Failure> {
-    say("building the host (the first time llama.cpp and wasmtime too: several minutes)");
+    say("building the host (the first build includes llama.cpp and wasmtime: several minutes)");
     run(&mut cargo(&["build", "--release", "-p", "camshaft"]))?;
     Ok(target().join("release/camshaft"))
 }
@@ -54,7 +54,7 @@ fn packages_in(folder: &Path) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-/// Makes a policy directory of the standard policies. Settings that are already there stay as they are.
+/// Creates a policy directory with the standard policies. Existing settings files are kept.
 pub(crate) fn lay_out(dir: &Path) -> Done {
     for (hook, name, package) in STANDARD {
         let settings = root().join("config/policy.d").join(hook).join(format!("{name}.toml"));
@@ -68,7 +68,7 @@ pub(crate) fn lay_out(dir: &Path) -> Done {
     Ok(())
 }
 
-/// Becomes the server.
+/// Builds everything, then replaces this process with the server.
 pub(crate) fn serve(arguments: &[String]) -> Done {
     setup::run()?;
     let binary = host()?;

@@ -1,10 +1,10 @@
-//! Running other programs and saying what is done.
+//! Runs other programs and reports progress.
 use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Why a developer command could not go on.
+/// Why a developer command failed.
 #[derive(Debug)]
 pub(crate) struct Failure(pub(crate) String);
 
@@ -22,9 +22,9 @@ impl From<std::io::Error> for Failure {
 
 pub(crate) type Done = Result<(), Failure>;
 
-/// A line to standard error, where progress belongs.
+/// Writes a progress line to standard error.
 pub(crate) fn say(line: &str) {
-    // Nobody reads a closed standard error.
+    // Standard error may be closed.
     let _ = writeln!(std::io::stderr(), "{}", line.trim_end());
 }
 
@@ -34,26 +34,26 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
 }
 
-/// Where cargo builds to.
+/// Cargo's target directory.
 pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
-/// Cargo in the checkout's root.
+/// A cargo command in the checkout's root.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root()).args(arguments);
     command
 }
 
-/// Runs a command to its end; its failure is ours.
+/// Runs a command and fails if it fails.
 pub(crate) fn run(command: &mut Command) -> Done {
     let shown = show(command);
     let status = command.status().map_err(|error| Failure(format!("cannot run `{shown}`: {error}")))?;
     if status.success() { Ok(()) } else { Err(Failure(format!("`{shown}` failed: {status}"))) }
 }
 
-/// Whether a command can be run and succeeds, quietly.
+/// Whether a command runs and succeeds. Its output is discarded.
 pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let output = Command::new(program).args(arguments).output();
     output.is_ok_and(|output| output.status.success())
@@ -64,7 +64,7 @@ fn show(command: &Command) -> String {
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Copies a file if its content differs, over a temporary name, so that a watcher never sees half of it.
+/// Copies a file if its content differs. A rename puts it in place, so that a watcher never sees half a file.
 pub(crate) fn copy_if_changed(from: &Path, to: &Path) -> Done {
     let content = std::fs::read(from).map_err(|error| Failure(format!("{}: {error}", from.display())))?;
     if std::fs::read(to).is_ok_and(|present| present == content) {

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: a directory that runs anywhere with the same libc.
+//! `cargo xtask dist`: a directory that runs on any machine with the same libc.
 use std::path::Path;
 
 use crate::command::{Done, copy_if_changed, root, say};

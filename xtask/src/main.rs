@@ -16,7 +16,7 @@ const USAGE: &str = "\
 cargo xtask serve [-- ARGS...]   set up what is missing, build host and standard plugins, serve the bundled demo model
 cargo xtask test                 set up what is missing, run everything CI runs
 cargo xtask plugins              build the standard plugins into target/plugins and target/policy.d
-cargo xtask dist                 make dist/, a directory that runs anywhere with the same libc
+cargo xtask dist                 make dist/, a directory that runs on any machine with the same libc
 cargo xtask bench serve|front|kernels|sampler|swap [ARGS...]
                                  the benchmarks of docs/benchmarks.md
 ";

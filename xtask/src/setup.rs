@@ -1,4 +1,4 @@
-//! What a fresh machine lacks: Debian packages, the wasm target, the CPU's build flags.
+//! Installs what a fresh machine lacks: Debian packages, the wasm target, build flags for its CPU.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use crate::command::{self, Done, Failure, root, say, succeeds, target};
 
 const WASM_TARGET: &str = "wasm32-wasip2";
 
-/// A program or library that the build needs, and the Debian packages that bring it.
+/// A program or library that the build needs, and the Debian packages that provide it.
 struct Need {
     what: &'static str,
     present: fn() -> bool,
@@ -23,14 +23,14 @@ const NEEDS: [Need; 3] = [
     },
 ];
 
-/// What only the tests need.
+/// Needed only by the tests.
 const TEST_NEEDS: [Need; 1] = [Need {
     what: "python3 with venv (runs the OpenAI client)",
     present: || succeeds("python3", &["-c", "import venv, ensurepip"]),
     packages: &["python3", "python3-venv"],
 }];
 
-/// Installs what building needs. Quick when nothing is missing.
+/// Installs what the build needs. Returns quickly when nothing is missing.
 pub(crate) fn run() -> Done {
     packages(&NEEDS)?;
     wasm_target()?;
@@ -38,13 +38,13 @@ pub(crate) fn run() -> Done {
     moved_build()
 }
 
-/// Installs what the tests need on top.
+/// Installs what the build and the tests need.
 pub(crate) fn run_for_tests() -> Done {
     run()?;
     packages(&TEST_NEEDS)
 }
 
-/// The library, and the compiler's own headers (`stddef.h`), without which it cannot read llama.cpp's.
+/// Whether libclang is there, with the compiler headers (`stddef.h`) that it needs to read llama.cpp's headers.
 fn has_libclang() -> bool {
     if std::env::var_os("LIBCLANG_PATH").is_some() {
         return true;
@@ -117,10 +117,10 @@ fn wasm_target() -> Done {
         .map_err(|failure| Failure(format!("{failure}\ninstall the Rust target {WASM_TARGET} (with rustup, or your distribution's package of its standard library)")))
 }
 
-/// Writes `.cargo/local.toml`: the widest instruction set that this CPU runs safely.
+/// Writes `.cargo/local.toml` with the widest instruction set that this CPU runs safely.
 ///
-/// `target-cpu=native` would let llama.cpp choose AMX kernels, which can die with SIGILL; so the base is x86-64-v3, and
-/// what the CPU has of AVX-512 is switched on by name.
+/// With `target-cpu=native` llama.cpp would choose AMX kernels, which can die with SIGILL. So the base is x86-64-v3,
+/// and each AVX-512 extension of the CPU is enabled by name.
 fn build_flags() -> Done {
     let path = root().join(".cargo/local.toml");
     if path.exists() {
@@ -133,21 +133,21 @@ fn build_flags() -> Done {
     Ok(())
 }
 
-/// Deletes CMake's files where the target directory was moved or copied: they hold the old place's path, and CMake then
-/// fails instead of starting over.
+/// Deletes CMake's files if the target directory was moved or copied: they contain the old path, and CMake fails on it
+/// instead of configuring again.
 fn moved_build() -> Done {
     for build in entries(&target().join("release/build")) {
         let build = build.join("out/build");
         let Ok(cache) = std::fs::read_to_string(build.join("CMakeCache.txt")) else { continue };
         if !made_in(&cache, &build) {
-            say(&format!("setup: {} was moved here; llama.cpp is built again", build.display()));
+            say(&format!("setup: {} was moved here; llama.cpp will be built again", build.display()));
             std::fs::remove_dir_all(&build)?;
         }
     }
     Ok(())
 }
 
-/// Whether a `CMakeCache.txt` was written for the folder.
+/// Whether a `CMakeCache.txt` was written for this folder.
 fn made_in(cache: &str, dir: &Path) -> bool {
     let place = cache.lines().find_map(|line| line.strip_prefix("CMAKE_CACHEFILE_DIR:INTERNAL="));
     place.is_none_or(|place| Path::new(place) == dir)

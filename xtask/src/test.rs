@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything CI runs, in the order in which failures are cheapest.
+//! `cargo xtask test`: everything CI runs, cheapest failures first.
 use crate::command::{self, Done, cargo, say, succeeds};
 use crate::{build, setup};
 
@@ -12,9 +12,9 @@ pub(crate) fn run() -> Done {
     command::run(&mut cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     say("testing");
     if std::env::var_os("CAMSHAFT_MODELS").is_none() {
-        say("CAMSHAFT_MODELS is not set: tests on models outside the repository say that they are skipped");
+        say("CAMSHAFT_MODELS is not set: tests that need other models will say that they are skipped");
     }
-    // nextest runs the packages' tests side by side; plain cargo does without it.
+    // nextest runs tests of all packages in parallel; without it plain cargo runs them.
     if succeeds("cargo", &["nextest", "--version"]) {
         command::run(&mut cargo(&["test", "--release", "--workspace", "--doc", "--quiet"]))?;
         command::run(&mut cargo(&["nextest", "run", "--release", "--workspace", "--no-fail-fast"]))

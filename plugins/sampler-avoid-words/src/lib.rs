@@ -1,17 +1,18 @@
-//! Sampler policy: configured words never appear in the generated text, however the model cuts them into tokens.
+//! Sampler policy: configured words never appear in the generated text, however the model splits them into tokens.
 //!
-//! Before each token, everything is banned that would complete a word: tokens that contain one, and, where the text so
-//! far ends with the beginning of a word, tokens that go on with the rest of it. A word is found inside others too:
-//! with `red` in the list, `bored` cannot appear. Words of the prompt are not looked at.
+//! Before each token, the policy bans every token that would complete a word: tokens that contain one, and, if the text
+//! so far ends with the start of a word, tokens that begin with the rest of it. Words match inside other words: with
+//! `red` in the list, `bored` cannot appear. The prompt is not checked.
 //!
-//! It only bans. Alone it is followed by the host's own standard chain, so temperature and the rest count as ever. Beside
-//! another sampler it comes best first (`10-avoid-words.wasm`, `20-standard.wasm`), so that top-k counts tokens that may be
-//! drawn. Where a sampler before this one left only banned tokens, the host draws the best token that is not banned.
+//! The policy only bans. If it is the only sampler, the host's standard chain follows, so temperature and the other
+//! parameters apply as usual. Beside another sampler, put it first (`05-avoid-words.wasm`, `10-standard.wasm`), so that
+//! top-k counts only allowed tokens. If an earlier sampler kept only banned tokens, the host draws the best allowed
+//! token.
 //!
 //! | setting | |
 //! |---|---|
-//! | `words` | 1 to 256 words of 1 to 64 bytes; white space around them is dropped |
-//! | `ignore-case` | `true` (default): the letters A to Z are equal to a to z |
+//! | `words` | 1 to 256 words of 1 to 64 bytes; surrounding white space is removed |
+//! | `ignore-case` | `true` (default): A to Z match a to z |
 #![forbid(unsafe_code)]
 
 mod watch;
@@ -37,7 +38,7 @@ fn yes() -> bool {
     true
 }
 
-/// The policy: what it watches for in one sequence.
+/// The policy's state for one sequence.
 #[derive(Debug)]
 pub struct AvoidWords {
     watch: Watch,

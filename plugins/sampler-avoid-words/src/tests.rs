@@ -1,10 +1,10 @@
-//! The watch over fake vocabularies: no word ever appears, and nothing else is forbidden.
+//! The watch on fake vocabularies: no word ever appears, and nothing else is banned.
 use camshaft_plugin::sampler::Policy;
 use proptest::prelude::*;
 
 use super::*;
 
-/// Tokens by number; the last one ends the text.
+/// Tokens by id; the last one ends the text.
 #[derive(Debug, Clone)]
 struct Fake {
     tokens: Vec<Vec<u8>>,
@@ -51,7 +51,7 @@ fn watch(words: &[&str], ignore_case: bool, vocabulary: &Fake) -> Watch {
     watch
 }
 
-/// The tokens that are banned after `text`, as text.
+/// The text of the tokens that are banned after `text`.
 fn check(words: &[&str], tokens: &[&str], text: &str, expected: &[&str]) {
     let vocabulary = Fake::of(tokens);
     let mut watch = watch(words, true, &vocabulary);
@@ -130,7 +130,7 @@ fn ignores_case_unless_told_otherwise() {
     assert!(serde_json::from_str::<Settings>("{}").unwrap_err().to_string().contains("missing field `words`"));
 }
 
-/// Few letters, so that words, beginnings and tokens meet all the time.
+/// Few letters, so that words, prefixes and tokens overlap often.
 fn letters(length: std::ops::Range<usize>) -> impl Strategy<Value = String> {
     proptest::collection::vec(prop::sample::select(vec!['a', 'b', 'A', 'c']), length).prop_map(String::from_iter)
 }
@@ -155,7 +155,7 @@ proptest! {
         for wish in wishes {
             let tail = text.len().saturating_sub(watch.tail_bytes() as usize);
             let banned = watch.banned(&text[tail..], &vocabulary).to_vec();
-            // What is banned is exactly what would make a word appear.
+            // Exactly the tokens that would complete a word are banned.
             for (id, token) in vocabulary.tokens.iter().enumerate().take(vocabulary.end()) {
                 let longer = [&text[..], token].concat();
                 prop_assert_eq!(banned.contains(&u32::try_from(id).unwrap()), appears(&longer), "{:?}", token);

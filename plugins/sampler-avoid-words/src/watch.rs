@@ -1,27 +1,27 @@
-//! Which tokens may not come next.
+//! Decides which tokens are banned next.
 use std::collections::BTreeMap;
 
 use crate::words::Words;
 
-/// What has to be known of a vocabulary.
+/// The vocabulary queries that the watch needs.
 pub trait Lookup {
     /// Tokens whose bytes begin with `prefix`.
     fn beginning_with(&self, prefix: &[u8], ignore_case: bool) -> Vec<u32>;
     /// Tokens whose bytes contain `needle`.
     fn containing(&self, needle: &[u8], ignore_case: bool) -> Vec<u32>;
-    /// Tokens that end a generation instead of adding to its text.
+    /// Tokens that end a generation instead of adding text.
     fn ending_the_text(&self) -> Vec<u32>;
 }
 
-/// The watch over one sequence.
+/// Tracks banned tokens of one sequence.
 #[derive(Debug)]
 pub struct Watch {
     words: Words,
-    /// Tokens that contain a word, and after these, in each step, those that complete one.
+    /// Tokens that contain a word, followed in each step by those that complete one.
     banned: Vec<u32>,
     always: usize,
     ends: Vec<u32>,
-    /// Tokens that begin with the rest of a word, asked for when the text first gets there.
+    /// Tokens that begin with the rest of a word, looked up when the text first reaches that prefix.
     completing: BTreeMap<Vec<u8>, Vec<u32>>,
 }
 
@@ -30,9 +30,9 @@ impl Watch {
         Self { words, banned: Vec::new(), always: 0, ends: Vec::new(), completing: BTreeMap::new() }
     }
 
-    /// Learns the vocabulary, before the first token.
+    /// Reads the vocabulary, before the first token.
     pub fn start(&mut self, vocabulary: &impl Lookup) {
-        // The name of an end token, such as `</s>`, is no text; without this the word `s` would keep a text from ending.
+        // The name of an end token such as `</s>` is not text; without this the word `s` would ban the end token.
         self.ends = vocabulary.ending_the_text();
         self.ends.sort_unstable();
         self.banned.clear();
@@ -46,12 +46,12 @@ impl Watch {
         self.completing.clear();
     }
 
-    /// How much of the generated text's end `banned` has to see.
+    /// How many bytes of the generated text's end `banned` needs.
     pub fn tail_bytes(&self) -> u32 {
         u32::try_from(self.words.longest().saturating_sub(1)).unwrap_or(u32::MAX)
     }
 
-    /// Tokens that may not come after a text that ends with `tail`. A token may be listed twice.
+    /// The tokens banned after a text that ends with `tail`. A token may be listed twice.
     pub fn banned(&mut self, tail: &[u8], vocabulary: &impl Lookup) -> &[u32] {
         let Self { words, banned, always, ends, completing } = self;
         banned.truncate(*always);

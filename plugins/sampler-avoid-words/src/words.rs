@@ -1,27 +1,27 @@
-//! The words to avoid, and where the end of a text is inside one of them.
+//! The words to avoid, and which of them the end of a text has begun.
 
 const MOST_WORDS: usize = 256;
 const MOST_BYTES: usize = 64;
 
-/// A beginning of a word: `words[word][..length]`, shorter than the word.
+/// A proper prefix of a word: `words[word][..length]`.
 #[derive(Debug, Clone, Copy)]
 struct Beginning {
     word: usize,
     length: usize,
 }
 
-/// Checked words, folded to lower case where case is ignored.
+/// Validated words, in lower case if case is ignored.
 #[derive(Debug)]
 pub struct Words {
     words: Vec<Vec<u8>>,
     ignore_case: bool,
-    /// All proper, non-empty beginnings, by their last byte: most bytes of a text end none.
+    /// All proper, non-empty prefixes, indexed by their last byte: most bytes of a text end none.
     by_last_byte: Vec<Vec<Beginning>>,
 }
 
 impl Words {
     /// # Errors
-    /// A sentence about the first word, or the number of words, that is out of bounds.
+    /// A sentence that names the first word, or the number of words, out of bounds.
     pub fn new(words: &[String], ignore_case: bool) -> Result<Self, String> {
         if words.is_empty() || words.len() > MOST_WORDS {
             return Err(format!("settings.words has {} words, 1 to {MOST_WORDS} are allowed", words.len()));
@@ -55,17 +55,17 @@ impl Words {
         self.ignore_case
     }
 
-    /// The words whole.
+    /// The complete words.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         self.words.iter().map(Vec::as_slice)
     }
 
-    /// Bytes of the longest word.
+    /// Length of the longest word, in bytes.
     pub fn longest(&self) -> usize {
         self.words.iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// What would complete a word after `tail`: the rest of every word that the text has begun.
+    /// What would complete a word after `tail`: the remainder of every word that the text has begun.
     pub fn rests<'a>(&'a self, tail: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
         let fold = |byte: &u8| if self.ignore_case { byte.to_ascii_lowercase() } else { *byte };
         let beginnings = tail.last().map_or(&[][..], |last| &self.by_last_byte[usize::from(fold(last))]);

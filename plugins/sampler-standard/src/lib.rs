@@ -1,9 +1,9 @@
 //! Sampler policy: the standard chain, in llama.cpp's order.
 //!
-//! `logit_bias`, repetition, frequency and presence penalties, top-k, typical, top-p, min-p, temperature; then the host
-//! draws with the request's seed (or the next sampler of the chain goes on). At temperature 0 the best token is kept
-//! after bias and penalties. Every value comes from the request. Steps that change nothing are left out, since each
-//! costs a call of the host.
+//! `logit_bias`, repetition, frequency and presence penalties, top-k, typical, top-p, min-p, temperature. Then the host
+//! draws with the request's seed, or the next sampler of the chain continues. At temperature 0 only the best token is
+//! kept, after bias and penalties. Every value comes from the request. Steps that change nothing are skipped, because
+//! each costs a host call.
 //!
 //! There are no settings.
 #![forbid(unsafe_code)]
@@ -15,7 +15,7 @@ use camshaft_plugin::sampler::{Policy, Request, Row};
 
 pub use plan::{Step, plan};
 
-/// The policy: the steps of one request.
+/// The policy's state: the steps of one request.
 #[derive(Debug, Default)]
 pub struct Standard {
     steps: Vec<Step>,

@@ -1,4 +1,4 @@
-//! What to do with each row of a request, worked out once.
+//! The operations on each row of a request, computed once.
 use camshaft_plugin::sampler::Request;
 
 /// One operation on the row.
@@ -14,8 +14,8 @@ pub enum Step {
     Temperature(f32),
 }
 
-/// The steps that have an effect, in llama.cpp's order. The last one settles the row: after `KeepBest` or `Temperature`,
-/// even of 1, the host draws from it as it is.
+/// The steps that have an effect, in llama.cpp's order. The last one settles the row: after `KeepBest` or `Temperature`
+/// (even 1) the host draws from the row as it is.
 pub fn plan(r: &Request) -> Vec<Step> {
     let mut steps = Vec::with_capacity(8);
     if !r.logit_bias_ids.is_empty() {
@@ -53,7 +53,7 @@ pub fn plan(r: &Request) -> Vec<Step> {
 mod tests {
     use super::*;
 
-    /// A request for which every step is off.
+    /// A request that turns every step off.
     fn off() -> Request {
         Request {
             temperature: 1.0,

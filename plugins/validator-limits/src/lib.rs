@@ -1,15 +1,15 @@
 //! Validator policy: bounds on prompt and output length, temperature and the number of choices.
 //!
-//! A request past a bound is refused with 400 `policy_refused`, naming the field. A client that did not say how much it
-//! wants is not refused: where the host's own default is larger than `max-tokens`, the request is amended. Embedding
-//! requests generate nothing, so that only `max-prompt-tokens` applies to them.
+//! A request past a bound is refused with 400 `policy_refused`, which names the field. A client that did not set
+//! `max_tokens` is not refused: if the host's default exceeds `max-tokens`, the request is amended. Embedding requests
+//! generate nothing, so only `max-prompt-tokens` applies to them.
 //!
 //! | setting (all optional) | |
 //! |---|---|
-//! | `max-tokens` | most tokens that one choice may generate, at least 1 |
-//! | `max-prompt-tokens` | longest prompt, in tokens, at least 1 |
-//! | `min-temperature`, `max-temperature` | bounds of the temperature, both included |
-//! | `max-n` | most choices, at least 1 |
+//! | `max-tokens` | maximum tokens that one choice may generate, at least 1 |
+//! | `max-prompt-tokens` | maximum prompt length in tokens, at least 1 |
+//! | `min-temperature`, `max-temperature` | temperature bounds, both inclusive |
+//! | `max-n` | maximum number of choices, at least 1 |
 #![forbid(unsafe_code)]
 
 use camshaft_plugin::validator::{Policy, Refusal, Request, Verdict};
@@ -27,7 +27,7 @@ pub struct Settings {
     pub max_n: Option<u32>,
 }
 
-/// The policy: settings that make sense.
+/// The policy: validated settings.
 #[derive(Debug)]
 pub struct Limits(Settings);
 
@@ -103,7 +103,7 @@ fn prompt_field(request: &Request) -> &'static str {
     }
 }
 
-/// The field by which the client bounded its output.
+/// The field with which the client limited its output.
 fn output_field(request: &Request) -> &'static str {
     /// `null` counts as absent.
     #[derive(Deserialize)]

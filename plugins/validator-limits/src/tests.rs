@@ -1,4 +1,4 @@
-//! Each bound, at it and past it.
+//! Every bound, at it and one past it.
 use super::*;
 
 fn policy(settings: &str) -> Result<Limits, String> {
@@ -21,7 +21,7 @@ fn request() -> Request {
     }
 }
 
-/// The refusal's field, or nothing if the request is accepted.
+/// The refused field, or `None` if the request is accepted.
 fn check(settings: &str, request: &Request, expected: Option<(&str, &str)>) {
     let answer = policy(settings).unwrap().validate(request);
     match (answer, expected) {

@@ -1,4 +1,4 @@
-//! Bad guest for the auth hook: see `misbehave::Behaviour`.
+//! Misbehaving guest for the auth hook: see `misbehave::Behaviour`.
 #![forbid(unsafe_code)]
 
 use camshaft_plugin::auth::{Policy, Principal, Refusal, Request, Verdict};

@@ -1,6 +1,6 @@
-//! Bad guest for the sampler hook: see `misbehave::Behaviour`.
+//! Misbehaving guest for the sampler hook: see `misbehave::Behaviour`.
 //!
-//! Its answer is a number, so that what it leaks is the list of an operation.
+//! Its answer is one number, so it leaks through the token list of a row operation instead.
 #![forbid(unsafe_code)]
 
 use camshaft_plugin::sampler::{Policy, Request, Row};

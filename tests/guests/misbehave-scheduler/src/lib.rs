@@ -1,4 +1,6 @@
-//! Bad guest for the scheduler hook: see `misbehave::Behaviour`. Behaving well is first come, first served.
+//! Misbehaving guest for the scheduler hook: see `misbehave::Behaviour`.
+//!
+//! When it behaves, it is first come, first served.
 #![forbid(unsafe_code)]
 
 use camshaft_plugin::scheduler::{Actions, Book, Capacity, Point, Policy};

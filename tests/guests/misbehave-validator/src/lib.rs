@@ -1,4 +1,4 @@
-//! Bad guest for the validator hook: see `misbehave::Behaviour`.
+//! Misbehaving guest for the validator hook: see `misbehave::Behaviour`.
 #![forbid(unsafe_code)]
 
 use camshaft_plugin::validator::{Policy, Refusal, Request, Verdict};

@@ -1,4 +1,4 @@
-//! Ways for a guest to go wrong, chosen by the setting `behave`. Shared by one guest for each hook.
+//! Misbehaviours, chosen by the setting `behave`. Shared by the guests, one for each hook.
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
@@ -16,40 +16,40 @@ pub struct Settings {
     pub behave: Behaviour,
 }
 
-/// What the guest does. Unless the name says `at-start`, when it is asked for an answer.
+/// What the guest does when it is asked for an answer; names with `at-start` apply when it is configured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Behaviour {
-    /// Answers as a plain policy would.
+    /// Behaves like an ordinary policy.
     #[default]
     Well,
     /// Never returns.
     Spin,
     /// Panics.
     Trap,
-    /// Grows its memory without end.
+    /// Grows its memory without bound.
     Allocate,
     /// Overflows its stack.
     Recurse,
-    /// Answers something that the hook does not allow.
+    /// Returns an answer that the hook does not allow.
     Nonsense,
-    /// Waits for an hour in the host.
+    /// Blocks in the host for an hour.
     Sleep,
-    /// Writes 10 000 log lines, then answers well.
+    /// Writes 10,000 log lines, then answers normally.
     FloodLog,
     /// Panics when it is configured.
     TrapAtStart,
-    /// Never returns from being configured.
+    /// Loops forever in `configure`.
     SpinAtStart,
-    /// Refuses its settings.
+    /// Rejects its settings.
     RefuseSettings,
-    /// Answers with 32 MiB.
+    /// Returns a 32 MiB answer.
     Leak,
-    /// Writes to all of a large static; panics where an earlier call did.
+    /// Fills a large static; panics if an earlier call had already written to it.
     Remember,
 }
 
-/// Which kind of answer is left to give.
+/// Which answer to give after misbehaving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     Well,
@@ -57,11 +57,11 @@ pub enum Answer {
     Leak,
 }
 
-/// Bytes of a leaking answer.
+/// Size of an oversized answer, in bytes.
 pub const LEAK_BYTES: usize = 32 << 20;
 
 impl Behaviour {
-    /// What happens in `configure`.
+    /// Acts out the behaviour in `configure`.
     ///
     /// # Errors
     /// `refuse-settings`.
@@ -74,7 +74,7 @@ impl Behaviour {
         }
     }
 
-    /// What happens when an answer is wanted, and the answer to give if that point is reached.
+    /// Acts out the behaviour when asked for an answer. If it returns, it says which answer to give.
     pub fn when_asked(self) -> Answer {
         match self {
             Behaviour::Spin => spin(),
@@ -94,7 +94,7 @@ impl Behaviour {
     }
 }
 
-/// More than the host keeps of a memory between two calls.
+/// Larger than the part of a guest's memory that the host keeps between calls.
 static MARKS: [AtomicU8; 1 << 20] = [const { AtomicU8::new(0) }; 1 << 20];
 
 fn remember() {
@@ -118,7 +118,7 @@ fn allocate() -> ! {
 
 #[allow(unconditional_recursion)]
 fn recurse(depth: u64) -> u64 {
-    // The array and the sum keep the compiler from making a loop of it.
+    // The array and the sum stop the compiler from turning the recursion into a loop.
     let frame = black_box([depth; 64]);
     recurse(depth + 1) + frame[63]
 }
