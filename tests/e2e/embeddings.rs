@@ -127,7 +127,8 @@ fn the_reference_sentences_match_through_the_openai_client() {
     for (file, least) in [("all-MiniLM-L6-v2-f16.gguf", "0.999999"), ("all-MiniLM-L6-v2-q8_0.gguf", "0.9988")] {
         // Nothing says that it embeds but the file.
         let path = folder.join(file);
-        let server = Setup::new().config(&format!("[[model]]\nid = \"embedder\"\npath = {path:?}\nthreads = 1\n")).start();
+        let server =
+            Setup::new().config(&format!("[[model]]\nid = \"embedder\"\npath = {path:?}\nthreads = 1\n")).start();
         let base = format!("http://{}/v1", server.client.address);
         run_client("openai_embeddings.py", &[&base, &reference.to_string_lossy(), least]);
     }

@@ -33,11 +33,8 @@ pub(crate) fn run(config: Config, sources: Sources, engines: Engines) -> Result<
         let _exports_run_here = runtime.enter();
         logging::start(&config.log, config.otlp_endpoint.as_deref())?
     };
-    let supervisor = Arc::new(Supervisor::new());
-    let load = Load { config, sources, engines, log: log.clone(), supervisor: supervisor.clone() };
+    let load = Load { config, sources, engines, log: log.clone(), supervisor: Arc::new(Supervisor::new()) };
     let ended = runtime.block_on(serve(load));
-    // Where nothing was served, the models that were loaded before it went wrong.
-    supervisor.end(shutdown::THREADS_END);
     log.flush();
     // Tasks that outlived the drain time are not waited for.
     runtime.shutdown_background();
@@ -150,7 +147,18 @@ struct Load {
 }
 
 impl Load {
+    /// Starts everything, or nothing.
     fn run(self) -> Result<Loaded, ServerError> {
+        let supervisor = self.supervisor.clone();
+        let loaded = self.load();
+        if loaded.is_err() {
+            // Models that were started before it went wrong.
+            supervisor.end(shutdown::THREADS_END);
+        }
+        loaded
+    }
+
+    fn load(self) -> Result<Loaded, ServerError> {
         let Self { config, sources, engines, log, supervisor } = self;
         let registry = Registry::new();
         let policies = start_policies(&config, &registry)?;
