@@ -1,9 +1,9 @@
 //! llama.cpp's process-wide state: one start, its log, what it was built for.
 use std::ffi::CStr;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use llama_cpp_2::llama_backend::LlamaBackend;
-use llama_cpp_2::{LogOptions, send_logs_to_tracing};
+use llama_cpp_2::{LlamaCppError, LogOptions, send_logs_to_tracing};
 
 use crate::error::EngineLoadError;
 
@@ -12,14 +12,14 @@ pub(crate) static CONTEXT_CREATION: Mutex<()> = Mutex::new(());
 
 /// The started backend. Logs go to `tracing` from the first call on.
 pub(crate) fn backend() -> Result<&'static LlamaBackend, EngineLoadError> {
-    static BACKEND: OnceLock<Result<LlamaBackend, String>> = OnceLock::new();
+    static BACKEND: OnceLock<Result<LlamaBackend, Arc<LlamaCppError>>> = OnceLock::new();
     let started = BACKEND.get_or_init(|| {
         send_logs_to_tracing(LogOptions::default());
-        let backend = LlamaBackend::init().map_err(|error| error.to_string());
+        let backend = LlamaBackend::init().map_err(Arc::new);
         tracing::debug!(system_info = system_info(), "llama.cpp started");
         backend
     });
-    started.as_ref().map_err(|why| EngineLoadError::Backend(why.clone()))
+    started.as_ref().map_err(|error| EngineLoadError::Backend(error.clone()))
 }
 
 /// llama.cpp's own line about the instruction sets it was built for.

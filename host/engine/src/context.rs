@@ -98,11 +98,8 @@ impl LlamaEngine {
     /// # Errors
     /// Where llama.cpp cannot make one (usually: not enough memory for the KV cache).
     pub fn new(model: Arc<LoadedModel>, options: &EngineOptions) -> Result<Self, EngineLoadError> {
-        let refused = |why: String| EngineLoadError::NoContext {
-            sequences: options.sequences,
-            kv_tokens: options.kv_tokens,
-            why,
-        };
+        let refused =
+            |source| EngineLoadError::NoContext { sequences: options.sequences, kv_tokens: options.kv_tokens, source };
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
         let threads = if options.threads == 0 { cores } else { options.threads } as i32;
         let kv_type = match options.kv_type {
@@ -128,11 +125,11 @@ impl LlamaEngine {
             .with_no_perf(true);
         let mut context = {
             let _one_at_a_time = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
-            model.model.new_context(backend()?, params).map_err(|error| refused(error.to_string()))?
+            model.model.new_context(backend()?, params).map_err(|error| refused(Box::new(error)))?
         };
         if let Some(Adapter { adapter, scale }) = &model.adapter {
             let mut adapter = adapter.lock().unwrap_or_else(PoisonError::into_inner);
-            context.lora_adapter_set(&mut adapter, *scale).map_err(|error| refused(error.to_string()))?;
+            context.lora_adapter_set(&mut adapter, *scale).map_err(|error| refused(Box::new(error)))?;
         }
         // SAFETY: the context borrows `model.model`, which lives in an `Arc` whose content never moves and which this
         // struct keeps until the context is dropped (`drop` below takes the context first). Nothing hands the context

@@ -46,7 +46,6 @@ impl LlamaEmbedder {
     /// # Errors
     /// A context that llama.cpp cannot make.
     pub fn new(model: Arc<LoadedModel>, batch_tokens: u32, threads: u32) -> Result<Self, EngineLoadError> {
-        let refused = |why: String| EngineLoadError::NoContext { sequences: INPUTS, kv_tokens: batch_tokens, why };
         let llama = &model.model;
         let traits = Traits::of(llama);
         let pooling = match traits.pools {
@@ -76,7 +75,11 @@ impl LlamaEmbedder {
         let params = gelu::exact(params, &traits.architecture);
         let context = {
             let _one_at_a_time = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
-            llama.new_context(backend()?, params).map_err(|error| refused(error.to_string()))?
+            llama.new_context(backend()?, params).map_err(|error| EngineLoadError::NoContext {
+                sequences: INPUTS,
+                kv_tokens: batch_tokens,
+                source: Box::new(error),
+            })?
         };
         // SAFETY: as in `LlamaEngine::new`: the model lives in an `Arc` that this struct keeps until the context is gone.
         let context = unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) };

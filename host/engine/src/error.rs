@@ -1,5 +1,8 @@
 //! Why a model could not be loaded or given a context.
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use llama_cpp_2::{LlamaCppError, LlamaLoraAdapterInitError, LlamaModelLoadError};
 
 use crate::kind::WrongKind;
 
@@ -15,12 +18,15 @@ pub enum EngineLoadError {
     /// The file cannot do what it is asked for.
     #[error("model file {path} {why}", path = path.display())]
     WrongKind { path: PathBuf, why: WrongKind },
-    #[error("llama.cpp cannot load {path}: {why}", path = path.display())]
-    NotLoaded { path: PathBuf, why: String },
-    #[error("llama.cpp cannot make a context of {sequences} sequences and {kv_tokens} tokens: {why}")]
-    NoContext { sequences: u32, kv_tokens: u32, why: String },
+    #[error("llama.cpp cannot load {path}: {source}", path = path.display())]
+    NotLoaded { path: PathBuf, source: LlamaModelLoadError },
+    #[error("{path} is not a LoRA adapter of this model: {source}", path = path.display())]
+    NotAnAdapter { path: PathBuf, source: LlamaLoraAdapterInitError },
+    #[error("llama.cpp cannot make a context of {sequences} sequences and {kv_tokens} tokens: {source}")]
+    NoContext { sequences: u32, kv_tokens: u32, source: Box<dyn std::error::Error + Send + Sync> },
+    /// Shared, because it is tried only once in the process.
     #[error("llama.cpp cannot be started: {0}")]
-    Backend(String),
+    Backend(#[source] Arc<LlamaCppError>),
     #[error("cannot unpack the bundled model: {0}")]
     Unpack(#[source] std::io::Error),
 }

@@ -121,7 +121,7 @@ impl LoadedModel {
             });
         }
         let mut model = LlamaModel::load_from_file(backend()?, path, &params)
-            .map_err(|error| EngineLoadError::NotLoaded { path: shown.to_owned(), why: error.to_string() })?;
+            .map_err(|source| EngineLoadError::NotLoaded { path: shown.to_owned(), source })?;
         let kind = Traits::of(&model).serve_as(options.kind);
         let kind = kind.map_err(|why| EngineLoadError::WrongKind { path: shown.to_owned(), why })?;
         let mut identity = sha256.clone();
@@ -165,10 +165,8 @@ fn load_adapter(model: &mut LlamaModel, options: &AdapterOptions) -> Result<Adap
         gguf::Refused::Io(source) => unreadable_at(path, source),
         gguf::Refused::Bad(why) => EngineLoadError::BadFile { path: path.clone(), why },
     })?;
-    let adapter = model.lora_adapter_init(path).map_err(|error| {
-        let why = format!("llama.cpp takes it for no LoRA adapter of this model: {error}");
-        EngineLoadError::BadFile { path: path.clone(), why }
-    })?;
+    let adapter = model.lora_adapter_init(path);
+    let adapter = adapter.map_err(|source| EngineLoadError::NotAnAdapter { path: path.clone(), source })?;
     Ok(Adapter { adapter: Mutex::new(adapter), scale: *scale })
 }
 
