@@ -138,7 +138,17 @@ impl LlamaEngine {
         let kv_tokens = context.n_ctx();
         // Positions beyond the trained ones abort in models that learned them.
         let most = if pooled { kv_tokens } else { kv_tokens / options.sequences };
-        let context_tokens = model.info().trained_context_tokens.min(most);
+        let trained = model.info().trained_context_tokens;
+        let context_tokens = trained.min(most);
+        if kv_tokens / options.sequences > trained {
+            tracing::warn!(
+                model = model.info().name,
+                context_tokens = kv_tokens,
+                sequences = options.sequences,
+                trained_context_tokens = trained,
+                "the KV cache is larger than all sequences can use: none grows beyond the trained context"
+            );
+        }
         let batch_tokens = options.batch_tokens.min(context.n_batch());
         let limits = EngineLimits { sequences: options.sequences, kv_tokens, batch_tokens, context_tokens };
         // Each row belongs to one sequence.

@@ -5,6 +5,7 @@ pub mod cli;
 pub mod config;
 pub mod embed_thread;
 mod error;
+mod expected;
 
 mod cache_command;
 mod cache_plan;

@@ -8,13 +8,14 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{SpanExporter, WithExportConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{FilterExt, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt as lines, reload};
 
 use crate::config::{LogConfig, LogFormat};
 use crate::error::ServerError;
+use crate::expected::Unexpected;
 
 /// The way to the installed filter, and to the exporter of spans.
 #[derive(Clone)]
@@ -75,7 +76,7 @@ pub(crate) fn start(config: &LogConfig, otlp_endpoint: Option<&str>) -> Result<L
         let layer = tracing_opentelemetry::layer().with_location(false).with_threads(false).with_target(false);
         layer.with_tracked_inactivity(false).with_tracer(tracer).with_filter(only_spans)
     });
-    let subscriber = tracing_subscriber::registry().with(writer.with_filter(filter)).with(exported);
+    let subscriber = tracing_subscriber::registry().with(writer.with_filter(filter.and(Unexpected))).with(exported);
     let installed = subscriber.try_init();
     installed.map_err(|error| ServerError::Internal { what: "start logging", source: anyhow::anyhow!(error) })?;
     Ok(LogHandle { reload: Arc::new(move |filter| handle.reload(filter)), spans })
