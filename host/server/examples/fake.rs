@@ -3,5 +3,5 @@ use camshaft::config::{Overrides, Sources};
 
 fn main() -> anyhow::Result<()> {
     let overrides = Overrides { set: std::env::args().skip(1).collect(), ..Overrides::default() };
-    camshaft::serve_fake_models(Sources::new(None, std::env::vars(), overrides))
+    camshaft::serve_fake_models(Sources::new(None, std::env::vars_os(), overrides)?)
 }

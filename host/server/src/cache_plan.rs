@@ -6,7 +6,7 @@ use camshaft_core::ids::WorkerId;
 use camshaft_engine::disk::{DiskOptions, DiskTier, Layout};
 use camshaft_engine::{EngineOptions, LoadedModel};
 
-use crate::config::{CacheConfig, DiskConfig};
+use crate::config::{Config, DiskConfig};
 
 /// An equal share for every worker, since each keeps its own segments.
 #[derive(Debug, Clone)]
@@ -17,10 +17,11 @@ pub(crate) struct CachePlan {
 }
 
 impl CachePlan {
-    pub(crate) fn of(config: &CacheConfig, workers: u64) -> Self {
+    pub(crate) fn of(config: &Config, workers: u64) -> Self {
         let workers = workers.max(1);
-        let disk = config.disk.clone().map(|disk| DiskConfig { bytes: disk.bytes / workers, ..disk });
-        Self { ram_bytes: config.ram_bytes / workers, session_ttl: config.session_ttl, disk }
+        let disk = config.fixed.cache.tier().map(|disk| DiskConfig { bytes: disk.bytes / workers, ..disk });
+        let memory = &config.live.cache;
+        Self { ram_bytes: memory.ram.0 / workers, session_ttl: memory.session_ttl.0, disk }
     }
 
     /// A worker's cache, with what an earlier process left on disk. Without a usable disk there is no disk tier.

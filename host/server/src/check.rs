@@ -10,7 +10,7 @@ use crate::weights::Engines;
 pub(crate) fn configuration(config: &Config) -> Result<(), ServerError> {
     let mut report = String::from("configuration: ok\n");
     let mut failure = None;
-    for model in &config.models {
+    for model in &config.fixed.model {
         let tried = Engines::Llama.load(model, false).and_then(|weights| weights.try_out().map(|()| weights.info()));
         match tried {
             Ok(info) => {
@@ -23,8 +23,8 @@ pub(crate) fn configuration(config: &Config) -> Result<(), ServerError> {
             }
         }
     }
-    if config.policy.dir.is_dir() {
-        let dir = &config.policy.dir;
+    if config.live.policy.dir.is_dir() {
+        let dir = &config.live.policy.dir;
         let statuses = camshaft_policy::check_dir(dir, crate::serve::cache_dir().as_deref())
             .map_err(|error| ServerError::BadData(error.sentence()))?;
         for status in statuses {
@@ -40,7 +40,7 @@ pub(crate) fn configuration(config: &Config) -> Result<(), ServerError> {
             failure.get_or_insert(ServerError::BadData(line));
         }
     } else {
-        let _ = writeln!(report, "policies: no directory {}; native defaults serve", config.policy.dir.display());
+        let _ = writeln!(report, "policies: no directory {}; native defaults serve", config.live.policy.dir.display());
     }
     print(&report)?;
     failure.map_or(Ok(()), Err)

@@ -91,9 +91,9 @@ impl CacheArgs {
         if let Some(dir) = self.dir {
             return Ok(dir);
         }
-        let config = Config::load(self.config.as_deref(), std::env::vars(), &Overrides::default())?;
+        let config = Config::load(self.config.as_deref(), std::env::vars_os(), &Overrides::default())?;
         let none = || ServerError::Config("no cache on disk is configured (cache.disk-dir and cache.disk)".to_owned());
-        config.cache.disk.map(|disk| disk.dir).ok_or_else(none)
+        config.fixed.cache.tier().map(|disk| disk.dir).ok_or_else(none)
     }
 }
 
@@ -125,10 +125,10 @@ struct ConfigArgs {
 
 impl ConfigArgs {
     fn load(self) -> Result<Config, ServerError> {
-        self.sources().load()
+        self.sources()?.load()
     }
 
-    fn sources(self) -> Sources {
+    fn sources(self) -> Result<Sources, ServerError> {
         let overrides = Overrides {
             models: self.model,
             listen: self.listen,
@@ -137,7 +137,7 @@ impl ConfigArgs {
             allow_anonymous: self.allow_anonymous,
             set: self.set,
         };
-        Sources::new(self.config.as_deref(), std::env::vars(), overrides)
+        Sources::new(self.config.as_deref(), std::env::vars_os(), overrides)
     }
 }
 
@@ -154,16 +154,17 @@ pub fn run() -> ExitCode {
     };
     let serves = matches!(cli.command, Command::Serve(_));
     let done = match cli.command {
-        Command::Serve(args) => {
-            let sources = args.sources();
-            sources.load().and_then(|config| serve::run(config, sources, Engines::Llama))
-        }
+        Command::Serve(args) => args
+            .sources()
+            .and_then(|sources| sources.load().and_then(|config| serve::run(config, sources, Engines::Llama))),
         Command::Config { command } => match command {
-            ConfigCommand::Print { effective, args } => show::configuration(&args.sources(), effective),
+            ConfigCommand::Print { effective, args } => {
+                args.sources().and_then(|sources| show::configuration(&sources, effective))
+            }
             ConfigCommand::Schema => show::schema(),
         },
         Command::Check(args) => args.load().and_then(|config| {
-            logging::start(&config.log, None)?;
+            logging::start(&config, None)?;
             check::configuration(&config)
         }),
         Command::ProbeModel { path, lora } => models::probe_here(&path, lora),

@@ -16,6 +16,7 @@ mod metrics;
 mod models;
 mod plugin_check;
 mod pool_thread;
+mod preflight;
 mod progress;
 mod reload;
 mod serve;
@@ -41,6 +42,7 @@ pub fn fuzz_configuration(bytes: &[u8]) {
     let Ok(mut file) = tempfile::NamedTempFile::with_suffix(".toml") else { return };
     if std::io::Write::write_all(&mut file, bytes).is_ok() {
         let sources = config::Sources::new(Some(file.path()), std::iter::empty(), config::Overrides::default());
+        let Ok(sources) = sources else { return };
         if let Err(error) = sources.load() {
             assert!(!error.to_string().is_empty());
         }

@@ -13,7 +13,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt as lines, reload};
 
-use crate::config::{LogConfig, LogFormat};
+use crate::config::{Config, LogFormat, level_is_good};
 use crate::error::ServerError;
 use crate::expected::Unexpected;
 
@@ -49,23 +49,28 @@ impl LogHandle {
 }
 
 /// What `log.level` says.
-pub(crate) fn filter(level: &str) -> Result<EnvFilter, ServerError> {
-    // llama.cpp tells a hundred lines about every model at its info level; whoever asks for more gets them.
+///
+/// # Errors
+/// What is wrong with it.
+fn filter(level: &str) -> Result<EnvFilter, ServerError> {
+    let wrong = |why: String| ServerError::Config(format!("log.level {why}"));
+    level_is_good(level).map_err(wrong)?;
+    // llama.cpp logs a hundred lines about every model at its info level; whoever asks for more gets them.
     let quiet = ["error", "warn", "info"].contains(&level);
     let directives = if quiet { format!("{level},llama-cpp-2=warn,llama_cpp_2=error") } else { level.to_owned() };
     // Spans are for the collector.
     let directives = format!("{directives},{}=off", camshaft_api::trace::TARGET);
-    EnvFilter::try_new(directives).map_err(|error| ServerError::Config(format!("log.level = {level:?}: {error}")))
+    EnvFilter::try_new(directives).map_err(|error| wrong(format!("= {level:?}: {error}")))
 }
 
 /// Installs the process's subscriber. With an endpoint it must be called on the runtime that exports shall run on.
-pub(crate) fn start(config: &LogConfig, otlp_endpoint: Option<&str>) -> Result<LogHandle, ServerError> {
-    let json = match config.format {
+pub(crate) fn start(config: &Config, otlp_endpoint: Option<&str>) -> Result<LogHandle, ServerError> {
+    let json = match config.fixed.log.format {
         LogFormat::Auto => !std::io::stderr().is_terminal(),
         LogFormat::Json => true,
         LogFormat::Text => false,
     };
-    let (filter, handle) = reload::Layer::new(filter(&config.level)?);
+    let (filter, handle) = reload::Layer::new(filter(&config.live.log.level)?);
     let writer = lines::layer::<Registry>().with_writer(std::io::stderr);
     let writer = if json { writer.json().flatten_event(true).boxed() } else { writer.boxed() };
     let spans = otlp_endpoint.map(exporter).transpose()?;

@@ -24,11 +24,6 @@ fn from_bytes(options: &LoadOptions) -> Result<Arc<LoadedModel>, EngineLoadError
     LoadedModel::from_bytes(DEMO_NAME, DEMO, options)
 }
 
-/// What the configuration wants a model to be served for; `None`: what its file was made for.
-pub(crate) fn wanted_kind(config: &ModelConfig) -> Option<ModelKind> {
-    config.embeddings.then_some(ModelKind::Embed)
-}
-
 /// Refuses settings that only models of another kind have.
 pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
     let only_for = |what: &str, kind: ModelKind| {
@@ -37,24 +32,24 @@ pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), 
     match kind {
         ModelKind::Generate if !config.dimensions.is_empty() => only_for("model.dimensions", ModelKind::Embed),
         ModelKind::Embed if config.lora.is_some() => only_for("model.lora", ModelKind::Generate),
-        ModelKind::Embed if config.draft_tokens > 0 => only_for("model.draft-tokens", ModelKind::Generate),
+        ModelKind::Embed if config.draft_tokens() > 0 => only_for("model.draft-tokens", ModelKind::Generate),
         _ => Ok(()),
     }
 }
 
 /// Loads a model's weights. `digest`: their digest is wanted.
 pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel>, ServerError> {
-    let adapter = config.lora.clone();
+    let adapter = config.adapter();
     let bar = LoadBar::new(&config.id);
     let options = LoadOptions {
         verify_sha256: config.sha256.clone(),
         digest,
-        kind: wanted_kind(config),
+        kind: config.kind.wanted(),
         adapter,
         progress: Some(bar.stage("loading")),
     };
-    let lora = config.lora.as_ref().map(|lora| lora.path.as_path());
-    match &config.source {
+    let lora = config.lora.as_deref();
+    match config.source() {
         ModelSource::Demo => {
             // The bundled weights are known to be good; an adapter is not.
             if lora.is_some() {
@@ -62,8 +57,8 @@ pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel
             }
             from_bytes(&options).map_err(|error| from_engine(config, &error))
         }
-        ModelSource::File(path) => probe(path, lora, &bar)
-            .and_then(|()| LoadedModel::from_file(path, &options).map_err(|error| from_engine(config, &error))),
+        ModelSource::File(path) => probe(&path, lora, &bar)
+            .and_then(|()| LoadedModel::from_file(&path, &options).map_err(|error| from_engine(config, &error))),
     }
 }
 
@@ -141,7 +136,7 @@ pub(crate) fn load_draft(
     target: &LoadedModel,
 ) -> Result<Arc<LoadedModel>, ServerError> {
     let draft = probe(path, None, &LoadBar::new(&config.id)).and_then(|()| {
-        let source = ModelConfig { source: ModelSource::File(path.to_owned()), ..config.clone() };
+        let source = ModelConfig { path: Some(path.to_owned()), ..config.clone() };
         let options = LoadOptions { kind: Some(ModelKind::Generate), ..LoadOptions::default() };
         LoadedModel::from_file(path, &options).map_err(|error| from_engine(&source, &error))
     })?;
@@ -161,8 +156,8 @@ pub(crate) fn load_draft(
 
 /// An engine's load error as the process's.
 pub(crate) fn from_engine(config: &ModelConfig, error: &EngineLoadError) -> ServerError {
-    match (&config.source, error.is_missing_input()) {
-        (ModelSource::File(path), true) => ServerError::MissingInput { path: path.clone(), why: error.to_string() },
+    match (config.source(), error.is_missing_input()) {
+        (ModelSource::File(path), true) => ServerError::MissingInput { path, why: error.to_string() },
         _ if matches!(error, EngineLoadError::WrongKind { why: WrongKind::Encoder { .. }, .. }) => {
             ServerError::Config(format!("model.kind of {:?}: {error}", config.id))
         }

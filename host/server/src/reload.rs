@@ -7,7 +7,7 @@ use camshaft_policy::PolicyHost;
 use prometheus::IntCounterVec;
 use serde_json::{Map, Value, json};
 
-use crate::config::{Config, Effective, PolicyDirConfig, Sources};
+use crate::config::{self, Config, Effective, Live, Sources};
 use crate::error::ServerError;
 use crate::logging::LogHandle;
 use crate::shutdown::Times;
@@ -15,13 +15,27 @@ use crate::shutdown::Times;
 /// How often the file is looked at. Its content counts, so that any way of replacing it is noticed.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// What a reloader is made of.
+pub(crate) struct Setup {
+    /// What is in force.
+    pub(crate) config: Config,
+    /// Only this machine reaches the public listener.
+    pub(crate) loopback_only: bool,
+    pub(crate) sources: Sources,
+    pub(crate) log: LogHandle,
+    pub(crate) policies: Arc<PolicyHost>,
+    pub(crate) reloads: IntCounterVec,
+}
+
 /// What there is to change, and how it came to be what it is.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub(crate) struct Reloader {
     sources: Sources,
     log: LogHandle,
     policies: Arc<PolicyHost>,
     reloads: IntCounterVec,
+    /// Only this machine reaches the public listener.
+    loopback_only: bool,
     /// Whose turn it is to read again: what is read first is put in force first.
     turn: Mutex<()>,
     /// Never held for long: policies may take seconds to compile, and requests look here.
@@ -40,18 +54,13 @@ struct State {
     last: Reloaded,
 }
 
-impl Live {
-    pub(crate) fn new(
-        config: Config,
-        sources: Sources,
-        log: LogHandle,
-        policies: Arc<PolicyHost>,
-        reloads: IntCounterVec,
-    ) -> Arc<Self> {
+impl Reloader {
+    pub(crate) fn new(setup: Setup) -> Arc<Self> {
+        let Setup { config, loopback_only, sources, log, policies, reloads } = setup;
         // It was loaded a moment ago; if it cannot be any more, the first reload says so.
-        let keys = sources.effective().unwrap_or_default();
+        let keys = sources.effective().map(|(_, keys)| keys).unwrap_or_default();
         let state = Mutex::new(State { config, api: None, caching_workers: 0, keys, last: Reloaded::default() });
-        Arc::new(Self { sources, log, policies, reloads, turn: Mutex::new(()), state })
+        Arc::new(Self { sources, log, policies, reloads, loopback_only, turn: Mutex::new(()), state })
     }
 
     pub(crate) fn bind(&self, api: Arc<Api>, caching_workers: u64) {
@@ -61,8 +70,8 @@ impl Live {
 
     /// How long the parts of a shutdown may take, as it is now.
     pub(crate) fn shutdown(&self) -> Times {
-        let state = self.state();
-        Times { grace: state.config.grace, drain: state.config.drain }
+        let shutdown = self.state().config.live.shutdown.clone();
+        Times { grace: shutdown.grace.0, drain: shutdown.drain.0 }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -72,19 +81,17 @@ impl Live {
     /// Reads the configuration again. Invalid: nothing changes, and the reason is said.
     pub(crate) fn reread(&self) -> Reloaded {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let outcome = self.sources.load().and_then(|config| {
-            crate::logging::filter(&config.log.level)?;
-            let keys = self.sources.effective()?;
+        let outcome = self.sources.effective().and_then(|(config, keys)| {
             // Last of what can fail, since it cannot be taken back.
-            let moved = self.move_policies(&config)?;
-            Ok((config, keys, moved))
+            self.move_policies(&config)?;
+            Ok((config, keys))
         });
         let mut state = self.state();
         let report = match outcome {
-            Ok((config, keys, moved)) => {
-                let report = self.put_in_force(&mut state, config, moved);
+            Ok((config, keys)) => {
+                let report = self.put_in_force(&mut state, config);
                 if report.error.is_none() {
-                    state.keys = in_force(std::mem::take(&mut state.keys), keys, &report.needs_restart);
+                    state.keys = in_force(std::mem::take(&mut state.keys), keys);
                 }
                 report
             }
@@ -103,54 +110,35 @@ impl Live {
         report
     }
 
-    /// Serves the policies of the directory that is configured now. Whether it is another than before.
-    fn move_policies(&self, new: &Config) -> Result<bool, ServerError> {
+    /// Serves the policies of the directory that is configured now.
+    fn move_policies(&self, new: &Config) -> Result<(), ServerError> {
         let needs_auth = {
             let old = &self.state().config;
-            if old.policy == new.policy {
-                return Ok(false);
+            if old.live.policy == new.live.policy {
+                return Ok(());
             }
             // As at the start; an address that waits for a restart does not count.
-            !old.listen.ip().is_loopback() && !old.allow_anonymous
+            !self.loopback_only && !old.fixed.allow_anonymous
         };
-        let PolicyDirConfig { dir, poll } = new.policy.clone();
-        let moved = self.policies.relocate(dir, poll, needs_auth);
-        moved.map(|()| true).map_err(|error| ServerError::Config(format!("policy.dir: {}", error.sentence())))
+        let policy = &new.live.policy;
+        let moved = self.policies.relocate(policy.dir.clone(), policy.poll.0, needs_auth);
+        moved.map_err(|error| ServerError::Config(format!("policy.dir: {}", error.sentence())))
     }
 
-    fn put_in_force(&self, state: &mut State, new: Config, moved: bool) -> Reloaded {
-        let old = &state.config;
-        let needs_restart = old.needs_restart(&new);
-        let mut changed = Vec::new();
-        if moved {
-            changed.push("policy");
-        }
-        if old.log.level != new.log.level {
-            if let Err(error) = self.log.set_level(&new.log.level) {
-                return Reloaded { error: Some(error.to_string()), ..Reloaded::default() };
-            }
-            changed.push("log.level");
-        }
-        if limits(old) != limits(&new) {
-            changed.push("limits");
-        }
-        if old.queue.watermarks != new.queue.watermarks {
-            changed.push("queue");
-        }
-        if old.grace != new.grace {
-            changed.push("shutdown.grace");
-        }
-        if old.drain != new.drain {
-            changed.push("shutdown.drain");
-        }
-        let cache = |config: &Config| (config.cache.ram_bytes, config.cache.session_ttl);
-        if cache(old) != cache(&new) {
-            changed.push("cache");
+    /// Replaces the live half. The fixed half stays what it is, so that what differs is reported until a restart.
+    fn put_in_force(&self, state: &mut State, new: Config) -> Reloaded {
+        let needs_restart = config::changed(&state.config.fixed, &new.fixed);
+        let changed = config::changed(&state.config.live, &new.live);
+        let old = &state.config.live;
+        if old.log != new.live.log
+            && let Err(error) = self.log.set_level(&new.live.log.level)
+        {
+            return Reloaded { error: Some(error.to_string()), ..Reloaded::default() };
         }
         if let Some(api) = &state.api {
-            api.set_limits(limits(&new));
+            api.set_limits(limits(&new.live));
             let workers = state.caching_workers.max(1);
-            let (ram_bytes, session_ttl) = (new.cache.ram_bytes / workers, new.cache.session_ttl);
+            let (ram_bytes, session_ttl) = (new.live.cache.ram.0 / workers, new.live.cache.session_ttl.0);
             for model in &api.models {
                 let Backend::Generate(pool) = &model.backend else { continue };
                 let tell = |message| {
@@ -159,24 +147,15 @@ impl Live {
                         tracing::warn!(model = model.id, "could not be told of a change");
                     }
                 };
-                if changed.contains(&"queue") {
-                    tell(PoolMessage::Watermarks(new.queue.watermarks));
+                if old.queue != new.live.queue {
+                    tell(PoolMessage::Watermarks(new.live.queue.watermarks()));
                 }
-                if changed.contains(&"cache") {
+                if old.cache != new.live.cache {
                     tell(PoolMessage::Cache { ram_bytes, session_ttl });
                 }
             }
         }
-        // What needs a restart stays what it is, so that it is reported until then.
-        let kept = std::mem::replace(&mut state.config, new);
-        let config = &mut state.config;
-        (config.listen, config.admin_listen, config.allow_anonymous) =
-            (kept.listen, kept.admin_listen, kept.allow_anonymous);
-        (config.models, config.cache.disk) = (kept.models, kept.cache.disk);
-        (config.limits.connections, config.log.format) = (kept.limits.connections, kept.log.format);
-        (config.otlp_endpoint, config.tls, config.cors_origins) = (kept.otlp_endpoint, kept.tls, kept.cors_origins);
-        (config.limits.slow_reader, config.vllm_aliases) = (kept.limits.slow_reader, kept.vllm_aliases);
-        config.limits.frame_interval = kept.limits.frame_interval;
+        state.config.live = new.live;
         Reloaded { changed, needs_restart, error: None }
     }
 
@@ -203,30 +182,25 @@ impl Live {
     }
 }
 
-/// The new keys, but for those that take a restart, which stay what they were.
-fn in_force(old: Vec<Effective>, new: Vec<Effective>, needs_restart: &[&str]) -> Vec<Effective> {
-    let waits = |one: &Effective| {
-        needs_restart
-            .iter()
-            .any(|key| one.key.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-'])))
-    };
-    let mut keys: Vec<Effective> = new.into_iter().filter(|one| !waits(one)).collect();
-    keys.extend(old.into_iter().filter(waits));
+/// The new keys of the live half, and of the fixed half those that are in force.
+fn in_force(old: Vec<Effective>, new: Vec<Effective>) -> Vec<Effective> {
+    let mut keys: Vec<Effective> = new.into_iter().filter(|one| one.live).collect();
+    keys.extend(old.into_iter().filter(|one| !one.live));
     keys.sort_by(|a, b| a.key.cmp(&b.key));
     keys
 }
 
 /// What requests are held to.
-pub(crate) fn limits(config: &Config) -> ApiLimits {
+pub(crate) fn limits(live: &Live) -> ApiLimits {
     ApiLimits {
-        body_bytes: config.limits.body_bytes,
-        max_tokens: config.limits.max_tokens,
-        timeout: config.queue.timeout,
-        max_timeout: config.queue.max_timeout,
+        body_bytes: live.limits.body.0 as usize,
+        max_tokens: live.limits.max_tokens,
+        timeout: live.queue.timeout.0,
+        max_timeout: live.queue.max_timeout.0,
     }
 }
 
-impl Control for Live {
+impl Control for Reloader {
     fn reload(&self) -> Reloaded {
         self.policies.reload();
         self.reread()
@@ -236,7 +210,7 @@ impl Control for Live {
         let state = self.state();
         let entry = |one: &Effective| {
             let value = serde_json::to_value(&one.value).unwrap_or_default();
-            (one.key.clone(), json!({"value": value, "source": one.source}))
+            (one.key.clone(), json!({"value": value, "source": one.source.to_string(), "live": one.live}))
         };
         let keys: Map<String, Value> = state.keys.iter().map(entry).collect();
         json!({"keys": keys, "last_reload": state.last})

@@ -1,5 +1,6 @@
 //! `camshaft serve`: loads everything, starts the threads, listens, and ends in good order.
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,8 @@ use crate::error::ServerError;
 use crate::listener::{self, Access};
 use crate::logging::{self, LogHandle};
 use crate::metrics::ServerMetrics;
-use crate::reload::{self, Live};
+use crate::preflight::{self, Checked};
+use crate::reload::{self, Reloader};
 use crate::shutdown::{self, Listener, Running, Times};
 use crate::signals::{Signals, Wish};
 use crate::start::Starter;
@@ -31,7 +33,7 @@ pub(crate) fn run(config: Config, sources: Sources, engines: Engines) -> Result<
     let runtime = runtime.map_err(|error| ServerError::internal("start the runtime", error))?;
     let log = {
         let _exports_run_here = runtime.enter();
-        logging::start(&config.log, config.otlp_endpoint.as_deref())?
+        logging::start(&config, config.fixed.telemetry.endpoint())?
     };
     let load = Load { config, sources, engines, log: log.clone(), supervisor: Arc::new(Supervisor::new()) };
     let ended = runtime.block_on(serve(load));
@@ -45,13 +47,13 @@ async fn serve(load: Load) -> Result<(), ServerError> {
     let (config, supervisor) = (load.config.clone(), load.supervisor.clone());
     // First of all, so that a signal during the load is not lost.
     let mut signals = Signals::new()?;
-    let public = listener::bind(config.listen).await?;
-    let admin = match config.admin_listen {
+    let Checked { listen, admin_listen, tls } = preflight::check(&config)?;
+    let public = listener::bind(listen).await?;
+    let admin = match admin_listen {
         Some(address) => Some(listener::bind(address).await?),
         None => None,
     };
-    let tls = config.tls.as_ref().map(listener::tls).transpose()?;
-    let loading = tokio::task::spawn_blocking(move || load.run());
+    let loading = tokio::task::spawn_blocking(move || load.run(listen));
     let loaded = tokio::select! {
         loaded = loading => loaded.map_err(|error| ServerError::internal("load", error))??,
         () = signals.end() => return Ok(()),
@@ -61,9 +63,10 @@ async fn serve(load: Load) -> Result<(), ServerError> {
     let address = public.local_addr().map_err(|error| ServerError::internal("read the address", error))?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let mut announcement = format!("listening on {scheme}://{address}\n");
-    let access = |tls| Access { connections: config.limits.connections, stall: config.limits.slow_reader, tls };
+    let limits = config.fixed.limits.clone();
+    let access = |tls| Access { connections: limits.connections as usize, stall: limits.slow_reader.0, tls };
     let public = {
-        let router = camshaft_api::public_router(api.clone(), &config.cors_origins);
+        let router = camshaft_api::public_router(api.clone(), &config.fixed.cors.origins);
         Listener::spawn(|stop| listener::serve(public, router, access(tls), stop))
     };
     let admin = match admin {
@@ -98,7 +101,7 @@ async fn serve(load: Load) -> Result<(), ServerError> {
 /// The signal that ended the server, or an error that names the thread without which it cannot go on.
 async fn wait_for_the_end(
     signals: &mut Signals,
-    live: &Arc<Live>,
+    live: &Arc<Reloader>,
     supervisor: &Supervisor,
 ) -> Result<Wish, ServerError> {
     loop {
@@ -134,7 +137,7 @@ fn notify(state: &[NotifyState<'_>]) {
 struct Loaded {
     api: Arc<Api>,
     policies: Arc<PolicyHost>,
-    live: Arc<Live>,
+    live: Arc<Reloader>,
 }
 
 /// What a server is loaded from.
@@ -148,9 +151,9 @@ struct Load {
 
 impl Load {
     /// Starts everything, or nothing.
-    fn run(self) -> Result<Loaded, ServerError> {
+    fn run(self, listen: SocketAddr) -> Result<Loaded, ServerError> {
         let supervisor = self.supervisor.clone();
-        let loaded = self.load();
+        let loaded = self.load(listen);
         if loaded.is_err() {
             // Models that were started before it went wrong.
             supervisor.end(shutdown::THREADS_END);
@@ -158,20 +161,27 @@ impl Load {
         loaded
     }
 
-    fn load(self) -> Result<Loaded, ServerError> {
+    fn load(self, listen: SocketAddr) -> Result<Loaded, ServerError> {
         let Self { config, sources, engines, log, supervisor } = self;
         let registry = Registry::new();
-        let policies = start_policies(&config, &registry)?;
+        let policies = start_policies(&config, listen, &registry)?;
         let reloads = reload::reloads(&registry)?;
-        let live = Live::new(config.clone(), sources, log, policies.clone(), reloads);
+        let live = Reloader::new(reload::Setup {
+            config: config.clone(),
+            loopback_only: listen.ip().is_loopback(),
+            sources,
+            log,
+            policies: policies.clone(),
+            reloads,
+        });
         let metrics = ServerMetrics::new(&registry)?;
         let readiness = Arc::new(Readiness::new());
-        let weights = config.models.iter().map(|model| engines.load(model, config.cache.disk.is_some()));
+        let weights = config.fixed.model.iter().map(|model| engines.load(model, config.fixed.cache.tier().is_some()));
         let weights = weights.collect::<Result<Vec<Weights>, ServerError>>()?;
         let caching_workers = weights.iter().map(Weights::caching_workers).sum();
         let starter = Starter {
             all: &config,
-            cache: &CachePlan::of(&config.cache, caching_workers),
+            cache: &CachePlan::of(&config, caching_workers),
             policies: &policies,
             metrics: &metrics,
             supervisor: &supervisor,
@@ -182,11 +192,11 @@ impl Load {
             models: models.collect::<Result<_, _>>()?,
             policies: policies.clone(),
             registry,
-            limits: reload::limits(&config),
+            limits: reload::limits(&config.live),
             readiness,
             quotas: Arc::new(LocalQuotas::default()),
             control: live.clone(),
-            vllm_aliases: config.vllm_aliases,
+            vllm_aliases: config.fixed.metrics.vllm_aliases,
         });
         let api = api.map_err(|error| ServerError::BadData(error.to_string()))?;
         live.bind(api.clone(), caching_workers);
@@ -194,24 +204,24 @@ impl Load {
     }
 }
 
-fn start_policies(config: &Config, registry: &Registry) -> Result<Arc<PolicyHost>, ServerError> {
+fn start_policies(config: &Config, listen: SocketAddr, registry: &Registry) -> Result<Arc<PolicyHost>, ServerError> {
     use camshaft_core::policy::Policies;
     let host = PolicyHost::start(
         PolicyConfig {
-            dir: Some(config.policy.dir.clone()),
-            poll: config.policy.poll,
+            dir: Some(config.live.policy.dir.clone()),
+            poll: config.live.policy.poll.0,
             cache_dir: cache_dir(),
-            allow_anonymous: config.allow_anonymous,
+            allow_anonymous: config.fixed.allow_anonymous,
         },
         registry,
     );
     let host = host.map_err(|error| ServerError::internal("start the policy host", error))?;
-    let open_to_all = !config.listen.ip().is_loopback();
-    if open_to_all && !host.current().has_auth() && !config.allow_anonymous {
+    let open_to_all = !listen.ip().is_loopback();
+    if open_to_all && !host.current().has_auth() && !config.fixed.allow_anonymous {
         return Err(ServerError::Config(format!(
             "listen = {} is not a loopback address and no auth policy is in force: add one to {} or pass --allow-anonymous",
-            config.listen,
-            config.policy.dir.join("auth").display()
+            config.fixed.listen,
+            config.live.policy.dir.join("auth").display()
         )));
     }
     Ok(host)

@@ -15,9 +15,13 @@ pub(crate) fn configuration(sources: &Sources, effective: bool) -> Result<(), Se
         let text = std::fs::read_to_string(path);
         return print(&text.map_err(|error| ServerError::internal("read the configuration", error))?);
     }
-    let mut out = String::new();
-    for one in sources.effective()? {
-        let value = config::shown(&one.value);
+    let mut out: String = sources
+        .ignored()
+        .iter()
+        .map(|name| format!("# ignored: {name}, which Kubernetes sets for a Service\n"))
+        .collect();
+    for one in sources.effective()?.1 {
+        let value = one.value.to_string();
         let _ = writeln!(out, "{:<28} = {value:<28} # {}", one.key, one.source);
     }
     print(&out)

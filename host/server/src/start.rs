@@ -107,7 +107,7 @@ impl Starter<'_> {
     ) -> Result<Model, ServerError> {
         info.context_tokens = info.context_tokens.min(config.sequence_tokens());
         let begun = Instant::now();
-        let mut pool = Pool::new(self.policies.clone(), self.all.queue.watermarks, config.kv_reserve);
+        let mut pool = Pool::new(self.policies.clone(), self.all.live.queue.watermarks(), config.reserve());
         let (reports_in, reports) = crossbeam_channel::bounded(REPORTS);
         let mut workers = BTreeMap::new();
         for number in 0..config.workers {
@@ -116,11 +116,11 @@ impl Starter<'_> {
                 id,
                 reports: reports_in.clone(),
                 metrics: self.metrics.worker(&config.id, &id.to_string()),
-                slow_reader: self.all.limits.slow_reader,
-                frame_interval: self.all.limits.frame_interval,
+                slow_reader: self.all.fixed.limits.slow_reader.0,
+                frame_interval: self.all.fixed.limits.frame_interval.0,
             };
             let (make, policies, vocabulary) = (make.clone(), self.policies.clone(), info.vocabulary.clone());
-            let step_target = config.step_target;
+            let step_target = config.step_target();
             let gauges = self.gauges(config, &id.to_string());
             let handle = worker_thread::spawn(self.supervisor, gauges, setup, move || {
                 let (engine, Parts { cache, speculation }) = make(id)?;
@@ -165,7 +165,7 @@ impl Starter<'_> {
         tokenizer: Arc<dyn Tokenizer>,
         make: impl FnMut() -> Result<E, ServerError> + Send + 'static,
     ) -> Result<Model, ServerError> {
-        let waiting = self.all.queue.watermarks.high;
+        let waiting = self.all.live.queue.watermarks().high;
         let gauges = self.gauges(config, EMBEDDER);
         let (jobs, limits) = embed_thread::spawn(self.supervisor, gauges, &config.id, waiting, make)?;
         let EmbedderLimits { input_tokens, dimensions, .. } = limits;

@@ -41,7 +41,7 @@ impl Engines {
     /// What is wrong with its file, or with what its configuration asks of it.
     pub(crate) fn load(self, config: &ModelConfig, digest: bool) -> Result<Weights, ServerError> {
         let source = match self {
-            Self::Fake => Source::Fake(models::wanted_kind(config).unwrap_or(ModelKind::Generate)),
+            Self::Fake => Source::Fake(config.kind.wanted().unwrap_or(ModelKind::Generate)),
             Self::Llama => {
                 let model = models::load(config, digest)?;
                 models::settings_fit(config, model.info().kind)?;
@@ -138,12 +138,12 @@ pub(crate) fn speculation(
     draft: Option<&Arc<LoadedModel>>,
     options: &EngineOptions,
 ) -> Result<Option<Speculation>, ServerError> {
-    if config.draft_tokens == 0 {
+    if config.draft_tokens() == 0 {
         return Ok(None);
     }
     let drafter: Box<dyn Drafter> = match draft {
         None => Box::new(PromptLookup),
         Some(draft) => Box::new(ModelDrafter::new(engine(config, draft, options)?)),
     };
-    Ok(Some(Speculation { drafter, draft_tokens: config.draft_tokens }))
+    Ok(Some(Speculation { drafter, draft_tokens: config.draft_tokens() }))
 }

@@ -8,9 +8,9 @@ use serde_json::Value;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Reloaded {
     /// Keys whose new value is in force.
-    pub changed: Vec<&'static str>,
+    pub changed: Vec<String>,
     /// Keys whose new value takes a restart.
-    pub needs_restart: Vec<&'static str>,
+    pub needs_restart: Vec<String>,
     /// Why nothing changed.
     pub error: Option<String>,
 }

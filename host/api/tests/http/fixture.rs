@@ -57,7 +57,7 @@ pub(crate) struct NoControl;
 
 impl Control for NoControl {
     fn reload(&self) -> Reloaded {
-        Reloaded { changed: vec!["queue"], ..Reloaded::default() }
+        Reloaded { changed: vec!["queue".to_owned()], ..Reloaded::default() }
     }
     fn config(&self) -> Value {
         json!({"keys": {}})

@@ -1,102 +1,29 @@
-//! Merging the sources: flags over environment over file over defaults.
+//! Reading and merging the sources: flags over environment over file over defaults.
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use figment::error::Kind;
-use figment::providers::{Format, Serialized, Toml};
-use figment::value::{Dict, Value};
-use figment::{Figment, Metadata, Provider};
+use serde::de::DeserializeOwned;
+use toml::Value;
 
-use super::{Config, raw};
+use super::fixed::Fixed;
+use super::keys::{self, Keys, Wrong};
+use super::live::Live;
+use super::model::ModelConfig;
+use super::overrides::{Overrides, Setting};
+use super::tree::{Misplaced, Node, Source};
+use super::whole::Config;
+use super::{environment, validate};
 use crate::error::ServerError;
-
-/// Environment variables with the prefix that are not configuration keys.
-const NOT_KEYS: [&str; 2] = ["CAMSHAFT_CONFIG", "CAMSHAFT_MODELS"];
-const PREFIX: &str = "CAMSHAFT_";
-
-/// What the command line says.
-#[derive(Debug, Clone, Default)]
-pub struct Overrides {
-    /// GGUF files, or `demo`.
-    pub models: Vec<String>,
-    pub listen: Option<String>,
-    pub admin_listen: Option<String>,
-    pub policy_dir: Option<PathBuf>,
-    pub allow_anonymous: bool,
-    /// `key.path=value`.
-    pub set: Vec<String>,
-}
 
 /// Where a configuration comes from, to be read again when it changes.
 #[derive(Debug, Clone)]
 pub struct Sources {
     file: Option<PathBuf>,
     environment: Vec<(String, String)>,
+    /// Variables that Kubernetes sets for a Service of our name, and that say nothing to us.
+    ignored: Vec<String>,
     overrides: Overrides,
-}
-
-impl Sources {
-    /// `file` beats `CAMSHAFT_CONFIG`.
-    pub fn new(file: Option<&Path>, environment: impl Iterator<Item = (String, String)>, overrides: Overrides) -> Self {
-        let environment: Vec<(String, String)> = environment.filter(|(name, _)| name.starts_with(PREFIX)).collect();
-        let from_environment =
-            environment.iter().find(|(name, _)| name == "CAMSHAFT_CONFIG").map(|(_, v)| PathBuf::from(v));
-        Self { file: file.map(Path::to_owned).or(from_environment), environment, overrides }
-    }
-
-    /// The file, if there is one.
-    pub fn file(&self) -> Option<&Path> {
-        self.file.as_deref()
-    }
-
-    /// Reads and checks everything. Paths in a file are relative to the file.
-    ///
-    /// # Errors
-    /// An unreadable file, an unknown key (with the nearest known one), a value of the wrong type or out of bounds.
-    pub fn load(&self) -> Result<Config, ServerError> {
-        let raw: raw::Raw = self.merged()?.extract().map_err(|error| ServerError::Config(explain(&error)))?;
-        Config::from_raw(raw)
-    }
-
-    /// Every key that is set, with its value and where that came from, in the order of the keys. Values are as they were
-    /// written.
-    ///
-    /// # Errors
-    /// As [`Sources::load`].
-    pub fn effective(&self) -> Result<Vec<Effective>, ServerError> {
-        self.load()?;
-        let figment = self.merged()?;
-        let all: Dict = figment.extract().map_err(|error| ServerError::Config(explain(&error)))?;
-        let mut out = Vec::new();
-        for (key, value) in all {
-            leaves(&key, value, &mut |key, value| {
-                let source = figment.find_metadata(key).map_or_else(|| "default".to_owned(), source_of);
-                out.push(Effective { key: key.to_owned(), value, source });
-            });
-        }
-        Ok(out)
-    }
-
-    fn merged(&self) -> Result<Figment, ServerError> {
-        let mut figment = Figment::new().merge(Toml::string(raw::DEFAULTS));
-        if let Some(path) = &self.file {
-            if !path.is_file() {
-                let why = "no such configuration file".to_owned();
-                return Err(ServerError::MissingInput { path: path.clone(), why });
-            }
-            figment = figment.merge(Toml::file_exact(path));
-        }
-        for (name, value) in self.environment.iter().filter(|(name, _)| !NOT_KEYS.contains(&name.as_str())) {
-            let named = Named {
-                provider: Serialized::global(&key_of(name), parsed(value)),
-                name: format!("{ENVIRONMENT}{name}"),
-            };
-            figment = figment.merge(named);
-        }
-        for (key, value) in self.overrides.values()? {
-            figment = figment.merge(Named { provider: Serialized::global(&key, value), name: FLAG.to_owned() });
-        }
-        Ok(figment)
-    }
 }
 
 /// One key of the configuration in force.
@@ -104,49 +31,193 @@ impl Sources {
 pub struct Effective {
     /// `queue.timeout`, `model.0.id`.
     pub key: String,
+    /// As it was written, if it was.
     pub value: Value,
-    /// `default`, `file PATH`, `environment NAME` or `flag`.
-    pub source: String,
+    pub source: Source,
+    /// Whether a reload changes it.
+    pub live: bool,
 }
 
-const ENVIRONMENT: &str = "environment ";
-const FLAG: &str = "flag";
-
-/// A provider that says in the metadata of its values what it is.
-struct Named<P> {
-    provider: P,
-    name: String,
-}
-
-impl<P: Provider> Provider for Named<P> {
-    fn metadata(&self) -> Metadata {
-        Metadata::named(self.name.clone())
+impl Sources {
+    /// `file` beats `CAMSHAFT_CONFIG`.
+    ///
+    /// # Errors
+    /// A variable with our prefix that is no UTF-8.
+    pub fn new(
+        file: Option<&Path>,
+        environment: impl Iterator<Item = (OsString, OsString)>,
+        overrides: Overrides,
+    ) -> Result<Self, ServerError> {
+        let found = environment::read(environment).map_err(ServerError::Config)?;
+        let file = file.map(Path::to_owned).or(found.file);
+        Ok(Self { file, environment: found.keys, ignored: found.ignored, overrides })
     }
 
-    fn data(&self) -> Result<figment::value::Map<figment::Profile, Dict>, figment::Error> {
-        self.provider.data()
+    /// The file, if there is one.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
-}
 
-fn source_of(metadata: &Metadata) -> String {
-    match &metadata.source {
-        Some(figment::Source::File(path)) => format!("file {}", path.display()),
-        _ if metadata.name == FLAG || metadata.name.starts_with(ENVIRONMENT) => metadata.name.to_string(),
-        _ => "default".to_owned(),
+    /// Variables with our prefix that were left out, because Kubernetes sets them.
+    pub fn ignored(&self) -> &[String] {
+        &self.ignored
     }
-}
 
-/// Calls `leaf` for everything below `key` that holds nothing further.
-fn leaves(key: &str, value: Value, leaf: &mut impl FnMut(&str, Value)) {
-    match value {
-        Value::Dict(_, dict) => {
-            dict.into_iter().for_each(|(name, value)| leaves(&format!("{key}.{name}"), value, leaf))
+    /// Reads and checks everything. Paths in a file are relative to the file.
+    ///
+    /// # Errors
+    /// An unreadable file, an unknown key (with the nearest known one), a value of the wrong type or out of bounds.
+    pub fn load(&self) -> Result<Config, ServerError> {
+        self.read().map(|(config, _)| config)
+    }
+
+    /// As [`Sources::load`], with every key that has a value, in the order of the keys.
+    ///
+    /// # Errors
+    /// As [`Sources::load`].
+    pub fn effective(&self) -> Result<(Config, Vec<Effective>), ServerError> {
+        let (config, tree) = self.read()?;
+        let mut written = BTreeMap::new();
+        tree.leaves(&mut |key, value, source| {
+            if *source != Source::Default {
+                written.insert(key.to_owned(), (value, source));
+            }
+        });
+        let mut effective = Vec::new();
+        for (half, live) in [(value_of(&config.live)?, true), (value_of(&config.fixed)?, false)] {
+            Node::of(half, &Source::Default).leaves(&mut |key, value, default| {
+                let (value, source) = written.get(key).copied().unwrap_or((value, default));
+                effective.push(Effective { key: key.to_owned(), value: value.clone(), source: source.clone(), live });
+            });
         }
-        Value::Array(_, list) if list.iter().any(|value| matches!(value, Value::Dict(..))) => {
-            list.into_iter().enumerate().for_each(|(i, value)| leaves(&format!("{key}.{i}"), value, leaf));
-        }
-        value => leaf(key, value),
+        effective.sort_by(|a, b| a.key.cmp(&b.key));
+        Ok((config, effective))
     }
+
+    fn read(&self) -> Result<(Config, Node), ServerError> {
+        let keys = Keys::new();
+        let tree = self.merged(&keys)?;
+        let explain = |wrong: Vec<Wrong>| ServerError::Config(explain(&wrong, &tree));
+        let wrong = keys.check(&tree);
+        if !wrong.is_empty() {
+            return Err(explain(wrong));
+        }
+        let live: Live = extract(&keys.live, &tree).map_err(|wrong| explain(vec![wrong]))?;
+        let fixed: Fixed = extract(&keys.fixed, &tree).map_err(|wrong| explain(vec![wrong]))?;
+        let mut config = Config { live, fixed };
+        config.complete();
+        let wrong = validate::validate(&config, &tree);
+        if !wrong.is_empty() {
+            return Err(explain(wrong));
+        }
+        Ok((config, tree))
+    }
+
+    fn merged(&self, keys: &Keys) -> Result<Node, ServerError> {
+        let mut tree = Node::of(value_of(&Live::default())?, &Source::Default);
+        tree.merge(Node::of(value_of(&Fixed::default())?, &Source::Default));
+        if let Some(path) = &self.file {
+            tree.merge(read_file(path)?);
+        }
+        let environment = self.environment.iter().map(|(name, text)| environment::setting(name, text));
+        let flags = self.overrides.settings().map_err(ServerError::Config)?;
+        // Models that only keys of theirs mention (`model.1.path`), and who did so first.
+        let mut added: Vec<(String, Source)> = Vec::new();
+        for setting in environment.chain(flags) {
+            let entry = entry_of(&setting.key);
+            match entry {
+                Some(entry) if tree.at(&entry).is_none() => added.push((entry, setting.source.clone())),
+                Some(_) => {}
+                // A list as a whole takes the place of its entries.
+                None => added.retain(|(entry, _)| !entry.starts_with(&format!("{}.", setting.key))),
+            }
+            place(&mut tree, keys, setting)?;
+        }
+        for (entry, source) in added {
+            if tree.at(&format!("{entry}.path")).is_none() {
+                return Err(ServerError::Config(format!("{entry} is no model so far, and has no path ({source})")));
+            }
+        }
+        complete_models(&mut tree)?;
+        Ok(tree)
+    }
+}
+
+/// `model.1` of `model.1.path`.
+fn entry_of(key: &str) -> Option<String> {
+    let mut segments = key.split('.');
+    let (list, index) = (segments.next()?, segments.next()?.parse::<usize>().ok()?);
+    segments.next().map(|_| format!("{list}.{index}"))
+}
+
+fn read_file(path: &Path) -> Result<Node, ServerError> {
+    if !path.is_file() {
+        return Err(ServerError::MissingInput { path: path.to_owned(), why: "no such configuration file".to_owned() });
+    }
+    let unreadable = |why: String| ServerError::Config(format!("{}: {why}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|error| unreadable(format!("is not TOML: {error}")))?;
+    Node::parse(&text, path).map_err(|(line, why)| {
+        ServerError::Config(format!("{}:{line}: is not TOML: {}", path.display(), why.trim_end().replace('\n', ", ")))
+    })
+}
+
+/// Puts what a variable or flag says into the tree, read as the key's type.
+fn place(tree: &mut Node, keys: &Keys, setting: Setting) -> Result<(), ServerError> {
+    let Setting { key, value, source } = setting;
+    let value = value.read(keys.at(&key).is_some_and(keys::is_text));
+    let misplaced = |why: String| ServerError::Config(format!("{why} ({source})"));
+    tree.set(&key, Node::of(value, &source)).map_err(|why| match why {
+        Misplaced::Index { list, entries } => {
+            misplaced(format!("{key}: there are {entries} entries of {list}, the next is {list}.{entries}"))
+        }
+        Misplaced::Scalar { key: above } => misplaced(format!("unknown key `{key}`: {above} is a single value")),
+    })
+}
+
+/// Lays each model over the defaults, so that every key of it has a value.
+fn complete_models(tree: &mut Node) -> Result<(), ServerError> {
+    let default = Node::of(value_of(&ModelConfig::default())?, &Source::Default);
+    let Node::Table(root) = tree else { return Ok(()) };
+    if let Some(Node::List(models, _)) = root.get_mut("model") {
+        for model in models {
+            let given = std::mem::replace(model, default.clone());
+            model.merge(given);
+        }
+    }
+    Ok(())
+}
+
+fn value_of(config: &impl serde::Serialize) -> Result<Value, ServerError> {
+    Value::try_from(config).map_err(|error| ServerError::internal("write the configuration", error))
+}
+
+fn extract<T: DeserializeOwned>(half: &serde_json::Value, tree: &Node) -> Result<T, Wrong> {
+    let value = keys::project(half, tree).unwrap_or_else(|| Value::Table(toml::Table::new()));
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path: Vec<String> = error
+            .path()
+            .iter()
+            .map(|segment| match segment {
+                serde_path_to_error::Segment::Seq { index } => index.to_string(),
+                segment => segment.to_string(),
+            })
+            .collect();
+        Wrong::new(path.join("."), error.inner().to_string().trim_end().to_owned())
+    })
+}
+
+/// One line for everything that is wrong: the key, what is wrong with it, and who wrote it.
+fn explain(wrong: &[Wrong], tree: &Node) -> String {
+    let line = |one: &Wrong| {
+        let Wrong { key, why } = one;
+        let said = if why.contains(&format!("`{key}`")) { why.clone() } else { format!("{key} {why}") };
+        match tree.source(key) {
+            None | Some(Source::Default) => said,
+            Some(source) => format!("{said} ({source})"),
+        }
+    };
+    wrong.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
 impl Config {
@@ -156,78 +227,9 @@ impl Config {
     /// An unreadable file, an unknown key (with the nearest known one), a value of the wrong type or out of bounds.
     pub fn load(
         file: Option<&Path>,
-        environment: impl Iterator<Item = (String, String)>,
+        environment: impl Iterator<Item = (OsString, OsString)>,
         overrides: &Overrides,
     ) -> Result<Self, ServerError> {
-        Sources::new(file, environment, overrides.clone()).load()
-    }
-}
-
-/// `CAMSHAFT_QUEUE__HIGH_WATERMARK` is `queue.high-watermark`.
-fn key_of(name: &str) -> String {
-    name[PREFIX.len()..].to_ascii_lowercase().replace("__", ".").replace('_', "-")
-}
-
-/// A value given as text: TOML if it is, else the text itself.
-fn parsed(text: &str) -> Value {
-    text.parse().unwrap_or_else(|_| Value::from(text))
-}
-
-impl Overrides {
-    fn values(&self) -> Result<Vec<(String, Value)>, ServerError> {
-        let mut values = Vec::new();
-        for pair in &self.set {
-            let (key, value) = pair
-                .split_once('=')
-                .ok_or_else(|| ServerError::Config(format!("--set takes KEY=VALUE, got {pair:?}")))?;
-            values.push((key.trim().to_owned(), parsed(value)));
-        }
-        let text = |key: &str, value: &Option<String>| value.clone().map(|value| (key.to_owned(), Value::from(value)));
-        values.extend(text("listen", &self.listen));
-        values.extend(text("admin.listen", &self.admin_listen));
-        let dir = self.policy_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned());
-        values.extend(text("policy.dir", &dir));
-        if self.allow_anonymous {
-            values.push(("allow-anonymous".to_owned(), Value::from(true)));
-        }
-        if !self.models.is_empty() {
-            let entry = |path: &String| Value::from(Dict::from([("path".to_owned(), Value::from(path.as_str()))]));
-            values.push(("model".to_owned(), Value::from(self.models.iter().map(entry).collect::<Vec<_>>())));
-        }
-        Ok(values)
-    }
-}
-
-/// One line for each thing that is wrong: where, what, and the nearest known key.
-fn explain(error: &figment::Error) -> String {
-    let lines: Vec<String> = error.clone().into_iter().map(|one| explain_one(&one)).collect();
-    lines.join("; ")
-}
-
-fn explain_one(error: &figment::Error) -> String {
-    let path = error.path.join(".");
-    let source =
-        error.metadata.as_ref().and_then(|m| m.source.as_ref()).map(|s| format!(" (in {s})")).unwrap_or_default();
-    match &error.kind {
-        Kind::UnknownField(name, known) => {
-            let at = if path.is_empty() || path == *name { name.clone() } else { join(&path, name) };
-            let nearest = known
-                .iter()
-                .map(|candidate| (strsim::jaro_winkler(name, candidate), *candidate))
-                .max_by(|a, b| a.0.total_cmp(&b.0))
-                .map(|(_, candidate)| format!("; did you mean `{candidate}`?"))
-                .unwrap_or_default();
-            format!("unknown key `{at}`{nearest}{source}")
-        }
-        kind if path.is_empty() => format!("{kind}{source}"),
-        kind => format!("{path}: {kind}{source}"),
-    }
-}
-
-/// The error's path may or may not end in the unknown key itself.
-fn join(path: &str, name: &str) -> String {
-    match path.rsplit('.').next() {
-        Some(last) if last == name => path.to_owned(),
-        _ => format!("{path}.{name}"),
+        Sources::new(file, environment, overrides.clone())?.load()
     }
 }

@@ -1,4 +1,7 @@
+use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -7,8 +10,23 @@ use super::*;
 fn load(file: Option<&str>, environment: &[(&str, &str)], overrides: &Overrides) -> Result<Config, String> {
     let mut on_disk = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
     on_disk.write_all(file.unwrap_or_default().as_bytes()).unwrap();
-    let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-    Config::load(file.map(|_| on_disk.path()), environment, overrides).map_err(|error| error.to_string())
+    let path = file.map(|_| on_disk.path());
+    Config::load(path, variables(environment), overrides).map_err(|error| error.to_string())
+}
+
+fn variables<'a>(environment: &'a [(&str, &str)]) -> impl Iterator<Item = (OsString, OsString)> + 'a {
+    environment.iter().map(|(name, text)| (OsString::from(name), OsString::from(text)))
+}
+
+/// Every key with its value and source, without a file.
+fn keys(environment: &[(&str, &str)], overrides: Overrides) -> Vec<(String, String, String)> {
+    let sources = Sources::new(None, variables(environment), overrides).unwrap();
+    let entry = |one: Effective| (one.key, one.value.to_string(), one.source.to_string());
+    sources.effective().unwrap().1.into_iter().map(entry).collect()
+}
+
+fn has(keys: &[(String, String, String)], key: &str, value: &str, source: &str) -> bool {
+    keys.contains(&(key.to_owned(), value.to_owned(), source.to_owned()))
 }
 
 fn file(text: &str) -> Result<Config, String> {
@@ -22,12 +40,14 @@ fn set(pairs: &[&str]) -> Overrides {
 #[test]
 fn without_anything_it_serves_the_demo_model_on_loopback() {
     let config = load(None, &[("PATH", "/bin"), ("CAMSHAFT_MODELS", "/tmp")], &Overrides::default()).unwrap();
-    assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
-    assert_eq!(config.admin_listen.unwrap().to_string(), "127.0.0.1:9090");
-    let [model] = &config.models[..] else { panic!("one model") };
-    assert_eq!((model.id.as_str(), &model.source), ("demo", &ModelSource::Demo));
-    assert_eq!(config.drain, Duration::from_secs(30));
-    assert_eq!(config.otlp_endpoint, None);
+    let Config { live, fixed } = config;
+    assert_eq!(fixed.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(fixed.admin.listen.to_string(), "127.0.0.1:9090");
+    let [model] = &fixed.model[..] else { panic!("one model") };
+    assert_eq!((model.id.as_str(), model.source()), ("demo", ModelSource::Demo));
+    assert_eq!(live.shutdown.drain.0, Duration::from_secs(30));
+    assert_eq!(live.queue.watermarks().low, 192);
+    assert_eq!(fixed.telemetry.endpoint(), None);
 }
 
 #[test]
@@ -37,7 +57,7 @@ fn flags_beat_the_environment_which_beats_the_file_which_beats_defaults() {
     let flags = set(&["queue.high-watermark=400"]);
     let none = Overrides::default();
     let watermark = |file, environment: &[(&str, &str)], flags: &Overrides| {
-        load(file, environment, flags).unwrap().queue.watermarks.high
+        load(file, environment, flags).unwrap().live.queue.watermarks().high
     };
     for (with_file, with_environment, with_flag, expected) in [
         (false, false, false, 256),
@@ -51,7 +71,7 @@ fn flags_beat_the_environment_which_beats_the_file_which_beats_defaults() {
     ] {
         let environment = if with_environment { &environment[..] } else { &[] };
         let flags = if with_flag { &flags } else { &none };
-        assert_eq!(watermark(with_file.then_some(text), environment, flags), expected);
+        assert_eq!(watermark(with_file.then_some(text), environment, flags), expected as usize);
     }
 }
 
@@ -116,15 +136,24 @@ fn wrong_values_name_their_key() {
         ("[log]\nformat = \"xml\"", "format"),
         ("[[model]]\nkv-type = \"q2\"", "kv-type"),
         ("[[model]]\nsha256 = \"abc\"", "sha256"),
-        ("[[model]]\ndimensions = [64]", "model.dimensions"),
-        ("[[model]]\nembeddings = true\ndimensions = [0]", "model.dimensions"),
-        ("[[model]]\nembeddings = true\nlora = \"x.gguf\"", "model.lora"),
-        ("[[model]]\nembeddings = true\ndraft-tokens = 1", "model.draft-tokens"),
+        ("[[model]]\nkind = \"generate\"\ndimensions = [64]", "model.0.dimensions"),
+        ("[[model]]\nembeddings = true\ndimensions = [0]", "model.0.dimensions"),
+        ("[[model]]\nkind = \"embed\"\nlora = \"x.gguf\"", "model.0.lora"),
+        ("[[model]]\nembeddings = true\ndraft-tokens = 1", "model.0.draft-tokens"),
+        ("[[model]]\nembeddings = true\nkind = \"generate\"", "model.0.kind"),
+        ("[[model]]\nkind = \"rank\"", "model.0.kind"),
+        ("queue = 5", "queue is a section"),
+        ("model = 5", "[[model]]"),
+        ("listen = [1]", "listen"),
+        ("[listen]\na = 1", "listen is a single value"),
+        ("[queue]\nhigh-watermark = 99999999999999999999", "queue.high-watermark"),
+        ("[queue]\nhigh-watermark = -1", "queue.high-watermark must be between 1 and 1000000, got -1"),
+        ("[queue]\nhigh-watermark = \"many\"", "queue.high-watermark"),
         ("[[model]]\nkv-reserve = \"some\"", "kv-reserve"),
         ("[[model]]\nkv-layout = \"paged\"", "kv-layout"),
-        ("[[model]]\nstep-target = \"0s\"", "model.step-target"),
-        ("[[model]]\nid = \"a\"\n[[model]]\nid = \"a\"", "model.id"),
-        ("not toml", "not toml"),
+        ("[[model]]\nstep-target = \"0s\"", "model.0.step-target"),
+        ("[[model]]\nid = \"a\"\n[[model]]\nid = \"a\"", "model.1.id"),
+        ("not toml", ":1: is not TOML"),
     ] {
         let error = file(text).unwrap_err();
         assert!(error.contains(key), "{text}: {error}");
@@ -133,28 +162,30 @@ fn wrong_values_name_their_key() {
 
 #[test]
 fn sizes_and_spans_have_units() {
-    let config = file("[limits]\nbody = \"3MiB\"\n[queue]\ntimeout = \"1500ms\"\n[shutdown]\ndrain = 5").unwrap();
-    assert_eq!(config.limits.body_bytes, 3 << 20);
-    assert_eq!(config.queue.timeout, Duration::from_millis(1500));
-    assert_eq!(config.drain, Duration::from_secs(5));
+    let live = file("[limits]\nbody = \"3MiB\"\n[queue]\ntimeout = \"1500ms\"\n[shutdown]\ndrain = 5").unwrap().live;
+    assert_eq!(live.limits.body.0, 3 << 20);
+    assert_eq!(live.queue.timeout.0, Duration::from_millis(1500));
+    assert_eq!(live.shutdown.drain.0, Duration::from_secs(5));
 }
 
 #[test]
 fn paths_in_a_file_are_relative_to_it_and_paths_of_flags_are_not() {
     let config = file("[policy]\ndir = \"p\"\n[[model]]\npath = \"m/x.gguf\"").unwrap();
     let dir = std::env::temp_dir();
-    assert_eq!(config.policy.dir, dir.join("p"));
-    assert_eq!(config.models[0].source, ModelSource::File(dir.join("m/x.gguf")));
-    assert_eq!(config.models[0].id, "x");
+    assert_eq!(config.live.policy.dir, dir.join("p"));
+    assert_eq!(config.fixed.model[0].source(), ModelSource::File(dir.join("m/x.gguf")));
+    assert_eq!(config.fixed.model[0].id, "x");
+    let demo = file("[[model]]\npath = \"demo\"").unwrap();
+    assert_eq!(demo.fixed.model[0].source(), ModelSource::Demo);
     let flags = Overrides {
         models: vec!["y.gguf".into(), "demo".into()],
         policy_dir: Some("q".into()),
         ..Overrides::default()
     };
     let config = load(Some("[[model]]\npath = \"m/x.gguf\""), &[], &flags).unwrap();
-    assert_eq!(config.policy.dir, PathBuf::from("q"));
-    assert_eq!(config.models[0].source, ModelSource::File("y.gguf".into()));
-    assert_eq!(config.models[1].source, ModelSource::Demo);
+    assert_eq!(config.live.policy.dir, PathBuf::from("q"));
+    assert_eq!(config.fixed.model[0].source(), ModelSource::File("y.gguf".into()));
+    assert_eq!(config.fixed.model[1].source(), ModelSource::Demo);
 }
 
 #[test]
@@ -193,7 +224,7 @@ proptest! {
                 text = if key.contains('.') { text + &line } else { line + &text };
             }
             if mask & 2 != 0 {
-                environment.push((name.to_owned(), in_environment.to_owned()));
+                environment.push((OsString::from(name), OsString::from(in_environment)));
             }
             if mask & 4 != 0 {
                 flags.push(format!("{key}={in_flag}"));
@@ -202,38 +233,236 @@ proptest! {
         let mut on_disk = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
         on_disk.write_all(text.as_bytes()).unwrap();
         let overrides = Overrides { set: flags, ..Overrides::default() };
-        let effective = Sources::new(Some(on_disk.path()), environment.into_iter(), overrides).effective().unwrap();
+        let effective = Sources::new(Some(on_disk.path()), environment.into_iter(), overrides).unwrap();
+        let effective = effective.effective().unwrap().1;
         for (&(key, name, values), mask) in KEYS.iter().zip(&masks) {
             let found = effective.iter().find(|one| one.key == key).unwrap();
             let (value, source) = match mask {
-                4.. => (values[2], "flag".to_owned()),
+                4.. => (values[2], format!("flag --set {key}")),
                 2.. => (values[1], format!("environment {name}")),
-                1 => (values[0], format!("file {}", on_disk.path().display())),
-                _ => { prop_assert_eq!(&found.source, "default"); continue }
+                1 => (values[0], format!("file {}:", on_disk.path().display())),
+                _ => { prop_assert_eq!(&found.source, &Source::Default); continue }
             };
-            prop_assert_eq!((shown(&found.value), &found.source), (written(value), &source), "{}", key);
+            prop_assert_eq!(found.value.to_string(), written(value), "{}", key);
+            prop_assert!(found.source.to_string().starts_with(&source), "{}: {}", key, found.source);
         }
     }
 }
 
 #[test]
-fn what_needs_a_restart_is_told_from_what_does_not() {
+fn a_change_is_told_key_by_key_for_each_half() {
     let before = file("[queue]\nhigh-watermark = 9").unwrap();
-    let same = |text: &str| before.needs_restart(&file(text).unwrap());
-    assert!(same("[queue]\nhigh-watermark = 5\n[log]\nlevel = \"debug\"\n[shutdown]\ndrain = 1").is_empty());
-    assert_eq!(same("listen = \"127.0.0.1:9\"\n[[model]]\nsequences = 4"), ["listen", "model"]);
-    assert_eq!(same("[limits]\nconnections = 4\n[policy]\npoll = \"1s\""), ["limits.connections"]);
+    let differ = |text: &str| {
+        let after = file(text).unwrap();
+        (changed(&before.live, &after.live), changed(&before.fixed, &after.fixed))
+    };
+    let none = || Vec::<String>::new();
+    assert_eq!(differ("[queue]\nhigh-watermark = 9\nlow-watermark = 6"), (none(), none()));
+    let (live, fixed) =
+        differ("[queue]\nhigh-watermark = 9\n[log]\nlevel = \"debug\"\n[shutdown]\ndrain = 1\ngrace = 2");
+    assert_eq!((live, fixed), (vec!["log.level".into(), "shutdown.drain".into(), "shutdown.grace".into()], none()));
+    let text = "listen = \"127.0.0.1:9\"\n[queue]\nhigh-watermark = 9\n[[model]]\nsequences = 4\n[limits]\nconnections = 4\n[policy]\npoll = \"1s\"";
+    let (live, fixed) = differ(text);
+    assert_eq!(live, ["policy.poll"]);
+    assert_eq!(fixed, ["limits.connections", "listen", "model.0.sequences"]);
+    let two = differ("[queue]\nhigh-watermark = 9\n[[model]]\n[[model]]\nid = \"b\"");
+    assert_eq!(two, (none(), vec!["model".to_owned()]));
 }
 
 #[test]
-fn the_schema_knows_every_key_and_refuses_others() {
-    let schema = serde_json::to_value(schema()).unwrap();
-    assert_eq!(schema["additionalProperties"], serde_json::json!(false));
-    let properties = schema["properties"].as_object().unwrap();
-    for key in ["listen", "admin", "model", "queue", "cache", "policy", "limits", "log", "telemetry", "shutdown"] {
-        assert!(properties.contains_key(key), "{key}");
+fn every_key_stands_in_one_half() {
+    let keys = keys::Keys::new();
+    let leaves = |half: &serde_json::Value, tree: toml::Value| {
+        let mut names = Vec::new();
+        tree::Node::of(tree, &Source::Default).leaves(&mut |key, _, _| names.push(key.to_owned()));
+        assert!(half["properties"].is_object());
+        names
+    };
+    let live = leaves(&keys.live, toml::Value::try_from(Live::default()).unwrap());
+    let fixed = leaves(&keys.fixed, toml::Value::try_from(Fixed::default()).unwrap());
+    assert!(live.len() > 8 && fixed.len() > 15, "{live:?} {fixed:?}");
+    assert!(live.iter().all(|key| !fixed.contains(key)), "{live:?} {fixed:?}");
+    assert!(live.iter().chain(&fixed).all(|key| keys.at(key).is_some()));
+}
+
+/// Every schema of a key below this one, with its path.
+fn described(schema: &serde_json::Value, path: &str, visit: &mut impl FnMut(&str, &serde_json::Value)) {
+    let list = schema["items"]["properties"].as_object();
+    for (key, below) in schema["properties"].as_object().or(list).into_iter().flatten() {
+        let path = format!("{path}.{key}");
+        visit(&path, below);
+        described(below, &path, visit);
     }
-    assert!(schema["$defs"]["RawModel"]["properties"]["kv-layout"].is_object(), "{schema}");
+}
+
+#[test]
+fn regression_the_schema_has_a_title_and_says_what_each_key_does() {
+    let schema = schema();
+    assert_eq!(schema["title"], "Camshaft configuration");
+    assert_eq!(schema["additionalProperties"], serde_json::json!(false));
+    let mut keys = 0;
+    described(&schema, "", &mut |path, key| {
+        keys += 1;
+        assert!(key["description"].as_str().is_some_and(|text| text.len() > 10), "{path}: {key}");
+        let section = key["properties"].is_object();
+        assert!(section || key.get("default").is_some(), "{path} says no default: {key}");
+        if section {
+            assert_eq!(key["additionalProperties"], serde_json::json!(false), "{path}");
+        }
+    });
+    assert!(keys > 45, "{keys}");
+    assert_eq!(schema["properties"]["queue"]["properties"]["timeout"]["default"], "1m");
+    assert_eq!(schema["properties"]["limits"]["properties"]["connections"]["maximum"], 1_000_000);
+    // A section of both halves has the keys of both.
+    let limits = schema["properties"]["limits"]["properties"].as_object().unwrap();
+    assert!(limits.contains_key("body") && limits.contains_key("connections"), "{limits:?}");
+}
+
+/// The shipped file with its commented keys switched on.
+fn shipped(with_comments: bool) -> String {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/camshaft.toml")).unwrap();
+    let is_key =
+        |rest: &str| rest.starts_with('[') || rest.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '));
+    let line = |line: &str| match line.strip_prefix("# ") {
+        Some(rest) if with_comments && is_key(rest) => format!("{rest}\n"),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
+#[test]
+fn the_shipped_file_says_the_defaults_and_nothing_else() {
+    let shipped = file(&shipped(false)).unwrap();
+    assert_eq!(changed(&Live::default(), &shipped.live), ["policy.dir", "queue.low-watermark"], "relative, filled in");
+    let mut fixed = shipped.fixed;
+    assert_eq!(fixed.model[0].path.take().unwrap().file_name().unwrap(), "demo.gguf");
+    let mut defaults = Config::default();
+    defaults.complete();
+    assert_eq!(changed(&defaults.fixed, &fixed), [""; 0]);
+}
+
+#[test]
+fn the_shipped_file_shows_every_key() {
+    let tree = tree::Node::parse(&shipped(true), std::path::Path::new("camshaft.toml")).unwrap();
+    let keys = keys::Keys::new();
+    assert_eq!(keys.check(&tree), []);
+    let mut missing = Vec::new();
+    described(&keys.all, "", &mut |path, key| {
+        let path = path[1..].replace("model.", "model.0.");
+        if !key["properties"].is_object() && tree.at(&path).is_none() {
+            missing.push(path);
+        }
+    });
+    // Another way to write `kind`.
+    assert_eq!(missing, ["model.0.embeddings"]);
+}
+
+#[test]
+fn regression_what_is_wrong_names_its_variable_flag_or_line() {
+    let variable = [("CAMSHAFT_QUEUE__HIGH_WATERMARK", "none")];
+    let error = load(None, &variable, &Overrides::default()).unwrap_err();
+    assert!(error.contains("(environment CAMSHAFT_QUEUE__HIGH_WATERMARK)"), "{error}");
+    let error = load(None, &[("CAMSHAFT_LISTENN", "x")], &Overrides::default()).unwrap_err();
+    assert!(error.contains("CAMSHAFT_LISTENN") && error.contains("`listen`"), "{error}");
+    let error = load(None, &[], &set(&["queue.high-watermark=0"])).unwrap_err();
+    assert!(error.contains("(flag --set queue.high-watermark)"), "{error}");
+    let flags = Overrides { listen: Some("nowhere".to_owned()), ..Overrides::default() };
+    assert!(load(None, &[], &flags).unwrap_err().contains("(flag --listen)"));
+    for (text, line) in [
+        ("[queue]\n\nhigh-watermark = 0", 3),
+        ("[queue]\ntimeout = \"soon\"", 2),
+        ("[[model]]\n[[model]]\nid = \"b\"\nkv-type = \"q2\"", 4),
+        ("[queue]\nhigh-watermark = 9\nlow-watermark = 9", 3),
+        ("[queue]\n\nhigh-watermrk = 9", 3),
+        ("listen = \"nowhere\"", 1),
+        ("listen = \"127.0.0.1:1\"\nlisten = 2", 2),
+    ] {
+        let error = file(text).unwrap_err();
+        assert!(error.contains(&format!(".toml:{line}")), "{text}: {error}");
+    }
+    let two = file("[queue]\nhigh-watermark = 0\n[limits]\nmax-tokens = 0").unwrap_err();
+    assert!(two.contains("queue.high-watermark") && two.contains("limits.max-tokens"), "{two}");
+}
+
+#[test]
+fn regression_keys_of_a_model_reach_the_models_that_flags_name() {
+    let flags = Overrides {
+        models: vec!["a.gguf".to_owned(), "b.gguf".to_owned()],
+        ..set(&["model.1.embeddings=true", "model.0.id=7"])
+    };
+    let config = load(Some("[[model]]\npath = \"c.gguf\"\nsequences = 3"), &[], &flags).unwrap();
+    let [a, b] = &config.fixed.model[..] else { panic!("two models") };
+    assert_eq!((a.id.as_str(), a.kind, a.sequences), ("7", KindKey::Auto, 32));
+    assert_eq!((b.id.as_str(), b.kind), ("b", KindKey::Embed));
+    let keys = keys(&[], flags);
+    assert!(has(&keys, "model.1.path", "\"b.gguf\"", "flag --model"), "{keys:?}");
+    assert!(has(&keys, "model.1.embeddings", "true", "flag --set model.1.embeddings"), "{keys:?}");
+    assert!(has(&keys, "model.1.id", "\"b\"", "default"), "{keys:?}");
+    assert!(has(&keys, "model.0.sequences", "32", "default"), "{keys:?}");
+}
+
+#[test]
+fn regression_models_can_be_given_by_environment() {
+    let environment = [
+        ("CAMSHAFT_MODEL__0__PATH", "a.gguf"),
+        ("CAMSHAFT_MODEL__1__ID", "small"),
+        ("CAMSHAFT_MODEL__1__PATH", "b.gguf"),
+        ("CAMSHAFT_MODEL__1__CONTEXT_TOKENS", "512"),
+    ];
+    let config = load(None, &environment, &Overrides::default()).unwrap();
+    let [a, b] = &config.fixed.model[..] else { panic!("two models") };
+    assert_eq!((a.id.as_str(), a.context_tokens), ("a", 8192));
+    assert_eq!((b.id.as_str(), b.context_tokens, b.source()), ("small", 512, ModelSource::File("b.gguf".into())));
+    let keys = keys(&environment, Overrides::default());
+    let source = "environment CAMSHAFT_MODEL__1__CONTEXT_TOKENS";
+    assert!(has(&keys, "model.1.context-tokens", "512", source), "{keys:?}");
+    // Over a file's models, too; and one more.
+    let text = "[[model]]\npath = \"c.gguf\"\nworkers = 2\n";
+    let config = load(Some(text), &environment, &Overrides::default()).unwrap();
+    assert_eq!((config.fixed.model[0].workers, config.fixed.model.len()), (2, 2));
+    for (name, value, word) in [
+        ("CAMSHAFT_MODEL__2__PATH", "d.gguf", "the next is model.1"),
+        ("CAMSHAFT_MODEL__1__SEQUENCES", "4", "no path"),
+        ("CAMSHAFT_MODEL__X__PATH", "d.gguf", "CAMSHAFT_MODEL__X__PATH"),
+        ("CAMSHAFT_MODEL__0__PATH__X", "d.gguf", "single value"),
+    ] {
+        let error = load(None, &[(name, value)], &Overrides::default()).unwrap_err();
+        assert!(error.contains(word) && error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn a_key_of_text_takes_any_text() {
+    let config = load(None, &[("CAMSHAFT_MODEL__0__ID", "7")], &set(&["log.format=\"json\""])).unwrap();
+    assert_eq!((config.fixed.model[0].id.as_str(), config.fixed.log.format), ("7", LogFormat::Json));
+    let error = load(None, &[("CAMSHAFT_QUEUE__TIMEOUT", "")], &Overrides::default()).unwrap_err();
+    assert!(error.contains("time span"), "{error}");
+}
+
+#[test]
+fn regression_what_would_fail_or_be_silent_in_serve_is_refused() {
+    for (text, key, word) in [
+        ("[log]\nlevel = \"verbose\"", "log.level", "debug"),
+        ("[log]\nlevel = \"info,camshaft=loud\"", "log.level", "trace"),
+        ("[log]\nlevel = \"=debug\"", "log.level", "info"),
+        ("[cache]\ndisk = \"1GiB\"", "cache.disk", "cache.disk-dir"),
+        ("[cache]\ndisk-dir = \"cache\"", "cache.disk-dir", "how much"),
+        ("[telemetry]\notlp-endpoint = \"collector:4317\"", "telemetry.otlp-endpoint", "http://"),
+        ("[telemetry]\notlp-endpoint = \"https://collector:4317\"", "telemetry.otlp-endpoint", "TLS"),
+        ("[telemetry]\notlp-endpoint = \"not a url\"", "telemetry.otlp-endpoint", "not a url"),
+        ("[tls]\nkey = \"key.pem\"", "tls.key", "tls.cert"),
+    ] {
+        let error = file(text).unwrap_err();
+        assert!(error.contains(key) && error.contains(word), "{text}: {error}");
+    }
+    for good in [
+        "[log]\nlevel = \"INFO,llama.cpp=debug,camshaft_policy=off\"",
+        "[cache]\ndisk = \"1GiB\"\ndisk-dir = \"cache\"",
+        "[cache]\ndisk = \"0\"\ndisk-dir = \"cache\"",
+        "[telemetry]\notlp-endpoint = \"http://collector.example:4317\"",
+    ] {
+        assert!(file(good).is_ok(), "{good}: {:?}", file(good));
+    }
 }
 
 #[test]

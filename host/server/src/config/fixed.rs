@@ -1,0 +1,195 @@
+//! The half of the configuration that takes a restart to change.
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::listen::Listen;
+use super::model::ModelConfig;
+use super::quantity::{ByteSize, Span};
+
+/// Read once, at the start.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Fixed {
+    /// Address and port of the public listener. An address that is not loopback needs an auth policy, or `allow-anonymous`.
+    pub listen: Listen,
+    /// Serve everybody on any address when no auth policy is in force.
+    pub allow_anonymous: bool,
+    pub admin: Admin,
+    /// The models to serve. Without any: the one in the binary.
+    pub model: Vec<ModelConfig>,
+    pub cache: CacheDisk,
+    pub limits: ConnectionLimits,
+    pub tls: Tls,
+    pub cors: Cors,
+    pub metrics: Metrics,
+    pub log: LogOutput,
+    pub telemetry: Telemetry,
+}
+
+impl Default for Fixed {
+    fn default() -> Self {
+        Self {
+            listen: Listen::loopback(8080),
+            allow_anonymous: false,
+            admin: Admin::default(),
+            model: vec![ModelConfig::default()],
+            cache: CacheDisk::default(),
+            limits: ConnectionLimits::default(),
+            tls: Tls::default(),
+            cors: Cors::default(),
+            metrics: Metrics::default(),
+            log: LogOutput::default(),
+            telemetry: Telemetry::default(),
+        }
+    }
+}
+
+/// The listener for operators.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Admin {
+    /// Address and port of the admin listener, which asks for no credentials; empty: none.
+    pub listen: Listen,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self { listen: Listen::loopback(9090) }
+    }
+}
+
+/// Prefixes of ended requests that outlive the process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct CacheDisk {
+    /// Directory for the prefixes that are kept on disk; needs `disk`. Unset or empty: none are.
+    #[schemars(extend("format" = "path"))]
+    pub disk_dir: Option<PathBuf>,
+    /// Disk space for the prefixes of all workers together; needs `disk-dir`.
+    pub disk: ByteSize,
+}
+
+impl Default for CacheDisk {
+    fn default() -> Self {
+        Self { disk_dir: None, disk: ByteSize(0) }
+    }
+}
+
+/// What prefixes may take on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskConfig {
+    pub dir: PathBuf,
+    /// For the prefixes of all workers together.
+    pub bytes: u64,
+}
+
+impl CacheDisk {
+    pub(super) fn dir(&self) -> Option<&PathBuf> {
+        self.disk_dir.as_ref().filter(|dir| !dir.as_os_str().is_empty())
+    }
+
+    /// `None`: nothing outlives the process.
+    pub fn tier(&self) -> Option<DiskConfig> {
+        let dir = self.dir().filter(|_| self.disk.0 > 0)?;
+        Some(DiskConfig { dir: dir.clone(), bytes: self.disk.0 })
+    }
+}
+
+/// What connections are held to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct ConnectionLimits {
+    /// Connections of each listener; further ones wait.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub connections: u32,
+    /// A stream whose reader is behind for this long is cut, and a write without progress ends its connection.
+    #[schemars(extend("x-minimum" = "2s"))]
+    pub slow_reader: Span,
+    /// Text that comes sooner than this after a stream's last frame shares the next one; 0: never.
+    #[schemars(extend("x-maximum" = "1s"))]
+    pub frame_interval: Span,
+}
+
+impl Default for ConnectionLimits {
+    fn default() -> Self {
+        Self { connections: 1024, slow_reader: Span::secs(60), frame_interval: Span::millis(10) }
+    }
+}
+
+/// HTTPS on the public listener, with PEM files; both or neither.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Tls {
+    /// The certificate and those that it was signed with.
+    #[schemars(extend("format" = "path"))]
+    pub cert: Option<PathBuf>,
+    /// The certificate's private key.
+    #[schemars(extend("format" = "path"))]
+    pub key: Option<PathBuf>,
+}
+
+/// For HTTPS on the public listener, as PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    pub cert: PathBuf,
+    pub key: PathBuf,
+}
+
+impl Tls {
+    /// `None`: plain HTTP.
+    pub fn files(&self) -> Option<TlsFiles> {
+        let (cert, key) = (self.cert.clone()?, self.key.clone()?);
+        Some(TlsFiles { cert, key })
+    }
+}
+
+/// Web pages that may call.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Cors {
+    /// Origins of web pages that may call, such as "https://chat.example.org"; "*": all of them.
+    pub origins: Vec<String>,
+}
+
+/// What is measured.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Metrics {
+    /// Also export the queue, running and KV gauges under vLLM's names, for gateways that look for those.
+    pub vllm_aliases: bool,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct LogOutput {
+    /// "auto": text on a terminal, else JSON.
+    pub format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum LogFormat {
+    #[default]
+    Auto,
+    Text,
+    Json,
+}
+
+/// Spans for an OpenTelemetry collector.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Telemetry {
+    /// Where spans of requests go (OTLP over gRPC), such as "http://127.0.0.1:4317"; empty: nowhere.
+    pub otlp_endpoint: String,
+}
+
+impl Telemetry {
+    /// `None`: spans go nowhere.
+    pub fn endpoint(&self) -> Option<&str> {
+        Some(self.otlp_endpoint.as_str()).filter(|endpoint| !endpoint.is_empty())
+    }
+}

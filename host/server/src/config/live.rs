@@ -1,0 +1,136 @@
+//! The half of the configuration that a reload puts in force while the server runs.
+use std::path::PathBuf;
+
+use camshaft_core::pool::Watermarks;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::quantity::{ByteSize, Span};
+
+/// Takes effect at a reload, without touching a running stream.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Live {
+    pub queue: Queue,
+    pub cache: CacheMemory,
+    pub policy: Policy,
+    pub limits: RequestLimits,
+    pub log: LogLevel,
+    pub shutdown: Shutdown,
+}
+
+/// Requests that wait.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Queue {
+    /// Waiting requests of one model at which it refuses further ones (429).
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub high_watermark: u32,
+    /// Waiting requests at which it accepts again. Unset: three quarters of the high watermark.
+    pub low_watermark: Option<u32>,
+    /// From a request's arrival to its first token; then 504. A request may ask for another.
+    pub timeout: Span,
+    /// The longest timeout that a request may ask for.
+    pub max_timeout: Span,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self { high_watermark: 256, low_watermark: None, timeout: Span::secs(60), max_timeout: Span::secs(600) }
+    }
+}
+
+impl Queue {
+    /// Both bounds.
+    pub fn watermarks(&self) -> Watermarks {
+        Watermarks { high: self.high_watermark as usize, low: self.low_watermark() as usize }
+    }
+
+    pub(super) fn low_watermark(&self) -> u32 {
+        // Widened, since the high one may be anything here.
+        self.low_watermark.unwrap_or((u64::from(self.high_watermark) * 3 / 4) as u32)
+    }
+}
+
+/// Prefixes of ended requests.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct CacheMemory {
+    /// RAM for the prefixes of all workers together; 0: none are kept.
+    pub ram: ByteSize,
+    /// How long an unused session's prefix is protected from eviction.
+    pub session_ttl: Span,
+}
+
+impl Default for CacheMemory {
+    fn default() -> Self {
+        Self { ram: ByteSize::gib(1), session_ttl: Span::secs(600) }
+    }
+}
+
+/// Where policies come from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Policy {
+    /// Directory of the policies; a folder for each hook.
+    #[schemars(extend("format" = "path"))]
+    pub dir: PathBuf,
+    /// How often the directory is scanned, for file systems that report no changes.
+    #[schemars(extend("x-minimum" = "100ms"))]
+    pub poll: Span,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { dir: "policy.d".into(), poll: Span::secs(10) }
+    }
+}
+
+/// What requests are held to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct RequestLimits {
+    /// The largest request body; a larger one is refused with 413.
+    #[schemars(extend("x-minimum" = "1KiB", "x-maximum" = "1GiB"))]
+    pub body: ByteSize,
+    /// The most tokens that a request may ask for.
+    #[schemars(range(min = 1, max = 16_777_216))]
+    pub max_tokens: u32,
+}
+
+impl Default for RequestLimits {
+    fn default() -> Self {
+        Self { body: ByteSize::mib(2), max_tokens: 4096 }
+    }
+}
+
+/// How much is logged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct LogLevel {
+    /// "off", "error", "warn", "info", "debug" or "trace", with exceptions for modules: "info,llama.cpp=debug".
+    pub level: String,
+}
+
+impl Default for LogLevel {
+    fn default() -> Self {
+        Self { level: "info".to_owned() }
+    }
+}
+
+/// What happens after SIGTERM.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct Shutdown {
+    /// How long the listeners stay open while /readyz answers 503, so that load balancers notice.
+    #[schemars(extend("x-maximum" = "1h"))]
+    pub grace: Span,
+    /// How long running streams may go on; then they are cut.
+    pub drain: Span,
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self { grace: Span::secs(0), drain: Span::secs(30) }
+    }
+}

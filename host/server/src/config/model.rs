@@ -1,0 +1,238 @@
+//! One model: where its weights are, and what its workers are made with.
+use std::path::PathBuf;
+use std::time::Duration;
+
+use camshaft_core::engine::ModelKind;
+use camshaft_core::limits;
+use camshaft_core::reserve::Reserve;
+use camshaft_engine::{AdapterOptions, EngineOptions, KvLayout, KvType};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::quantity::Span;
+
+/// Names the model in the binary where a path is expected.
+pub(super) const DEMO: &str = "demo";
+/// Drafted by a draft model unless a number is set.
+const DRAFT_TOKENS: u32 = 4;
+
+/// A model and its workers.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct ModelConfig {
+    /// The name that clients use. Unset: the file's name without its ending.
+    pub id: String,
+    /// The GGUF file. Unset or "demo": the model in the binary.
+    #[schemars(extend("format" = "path", "x-builtin" = "demo"))]
+    pub path: Option<PathBuf>,
+    /// SHA-256 digest that the file must have, in hexadecimal.
+    pub sha256: Option<String>,
+    /// What the model is served for. "auto": what its file says it was made for.
+    pub kind: KindKey,
+    /// Another way to write kind = "embed".
+    pub embeddings: bool,
+    /// Contexts that share the weights, each with a thread and a KV cache of its own.
+    #[schemars(range(min = 1, max = 64))]
+    pub workers: u32,
+    /// Generations that one worker runs at the same time.
+    #[schemars(range(min = 1, max = limits::SEQUENCES))]
+    pub sequences: u32,
+    /// KV cache of one worker in tokens, for its sequences together.
+    #[schemars(range(min = 16, max = 16_777_216))]
+    pub context_tokens: u32,
+    /// Tokens of one step; at least `sequences`.
+    #[schemars(range(min = 1, max = 65_536))]
+    pub batch_tokens: u32,
+    /// Threads that compute; 0: one for each core.
+    #[schemars(range(min = 0, max = 1024))]
+    pub threads: u32,
+    /// Type of the numbers in the KV cache.
+    pub kv_type: KvTypeKey,
+    /// How sequences divide a worker's KV cache. "pooled": one may take all of it, and prefixes are shared without a copy;
+    /// "per-sequence": each has an equal part, which is faster with many streams.
+    pub kv_layout: KvLayoutKey,
+    /// KV that a request is admitted with beside its prompt. With "full" nothing is ever preempted.
+    pub kv_reserve: ReserveKey,
+    /// The longest step while prompts are prefilled beside running streams.
+    #[schemars(extend("x-minimum" = "1ms"))]
+    pub step_target: Span,
+    /// Shorter vectors that an embedding model was trained to give.
+    #[schemars(inner(range(min = 1, max = 1_048_576)))]
+    pub dimensions: Vec<u32>,
+    /// A LoRA adapter for the weights.
+    #[schemars(extend("format" = "path"))]
+    pub lora: Option<PathBuf>,
+    /// The adapter's weight.
+    #[schemars(range(min = -100.0, max = 100.0))]
+    pub lora_scale: f32,
+    /// Tokens that speculative decoding drafts for a sequence in one step. Unset: 0, or 4 with a draft model.
+    #[schemars(range(min = 0, max = limits::DRAFT_TOKENS))]
+    pub draft_tokens: Option<u32>,
+    /// A smaller model of the same vocabulary that drafts. Unset: drafts repeat what stands in the text.
+    #[schemars(extend("format" = "path"))]
+    pub draft_model: Option<PathBuf>,
+}
+
+impl Default for ModelConfig {
+    fn default() -> Self {
+        Self {
+            id: String::new(),
+            path: None,
+            sha256: None,
+            kind: KindKey::default(),
+            embeddings: false,
+            workers: 1,
+            sequences: 32,
+            context_tokens: 8192,
+            batch_tokens: 512,
+            threads: 0,
+            kv_type: KvTypeKey::default(),
+            kv_layout: KvLayoutKey::default(),
+            kv_reserve: ReserveKey::default(),
+            step_target: Span::millis(25),
+            dimensions: Vec::new(),
+            lora: None,
+            lora_scale: 1.0,
+            draft_tokens: None,
+            draft_model: None,
+        }
+    }
+}
+
+/// Where a model's weights are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ModelSource {
+    /// The demo model in the binary.
+    Demo,
+    File(PathBuf),
+}
+
+impl ModelConfig {
+    pub fn source(&self) -> ModelSource {
+        match &self.path {
+            None => ModelSource::Demo,
+            Some(path) if path.as_os_str() == DEMO => ModelSource::Demo,
+            Some(path) => ModelSource::File(path.clone()),
+        }
+    }
+
+    /// Fills in what follows from other keys.
+    pub(super) fn complete(&mut self) {
+        if self.id.is_empty() {
+            self.id = match self.source() {
+                ModelSource::Demo => DEMO.to_owned(),
+                ModelSource::File(path) => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            };
+        }
+        if self.embeddings && self.kind == KindKey::Auto {
+            self.kind = KindKey::Embed;
+        }
+        if let Some(digest) = &mut self.sha256 {
+            digest.make_ascii_lowercase();
+        }
+        self.draft_tokens.get_or_insert(if self.draft_model.is_some() { DRAFT_TOKENS } else { 0 });
+    }
+
+    /// Tokens drafted for a sequence in one step; 0: none.
+    pub fn draft_tokens(&self) -> u32 {
+        self.draft_tokens.unwrap_or_default()
+    }
+
+    /// The adapter, if there is one.
+    pub fn adapter(&self) -> Option<AdapterOptions> {
+        self.lora.clone().map(|path| AdapterOptions { path, scale: self.lora_scale })
+    }
+
+    /// KV that a request is admitted with beside its prompt.
+    pub fn reserve(&self) -> Reserve {
+        match self.kv_reserve {
+            ReserveKey::None => Reserve::None,
+            ReserveKey::Expected => Reserve::Expected,
+            ReserveKey::Full => Reserve::Full,
+        }
+    }
+
+    /// The longest a step shall take while prompts are prefilled beside streams.
+    pub fn step_target(&self) -> Duration {
+        self.step_target.0
+    }
+
+    /// The most tokens that one request can have, as far as the KV cache goes.
+    pub fn sequence_tokens(&self) -> u32 {
+        match self.kv_layout {
+            KvLayoutKey::Pooled => self.context_tokens,
+            KvLayoutKey::PerSequence => self.context_tokens / self.sequences,
+        }
+    }
+
+    /// What one worker's context is made with.
+    pub fn engine_options(&self) -> EngineOptions {
+        EngineOptions {
+            sequences: self.sequences,
+            kv_tokens: self.context_tokens,
+            kv_layout: match self.kv_layout {
+                KvLayoutKey::Pooled => KvLayout::Pooled,
+                KvLayoutKey::PerSequence => KvLayout::PerSequence,
+            },
+            batch_tokens: self.batch_tokens,
+            threads: self.threads,
+            kv_type: match self.kv_type {
+                KvTypeKey::F16 => KvType::F16,
+                KvTypeKey::Q8_0 => KvType::Q8_0,
+                KvTypeKey::Q4_0 => KvType::Q4_0,
+            },
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum KindKey {
+    #[default]
+    Auto,
+    Generate,
+    Embed,
+}
+
+impl KindKey {
+    /// `None`: what the model's file says it was made for.
+    pub fn wanted(self) -> Option<ModelKind> {
+        match self {
+            Self::Auto => None,
+            Self::Generate => Some(ModelKind::Generate),
+            Self::Embed => Some(ModelKind::Embed),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum ReserveKey {
+    None,
+    #[default]
+    Expected,
+    Full,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+pub enum KvLayoutKey {
+    #[default]
+    Pooled,
+    PerSequence,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub enum KvTypeKey {
+    #[default]
+    #[serde(rename = "f16")]
+    F16,
+    #[serde(rename = "q8_0")]
+    Q8_0,
+    #[serde(rename = "q4_0")]
+    Q4_0,
+}

@@ -1,0 +1,289 @@
+//! A configuration as a tree of values, each with the place that it came from.
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use toml::Value;
+use toml::de::{DeTable, DeValue};
+
+/// Where a value was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    Default,
+    File {
+        path: Arc<Path>,
+        line: usize,
+    },
+    Environment(String),
+    /// The flag, and for `--set` its key.
+    Flag(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { path, line } => write!(f, "file {}:{line}", path.display()),
+            Self::Environment(name) => write!(f, "environment {name}"),
+            Self::Flag(flag) => write!(f, "flag {flag}"),
+        }
+    }
+}
+
+/// A value or more of them.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Node {
+    /// A scalar, or a list without tables.
+    Leaf(Value, Source),
+    Table(BTreeMap<String, Node>),
+    /// A list of tables.
+    List(Vec<Node>, Source),
+}
+
+/// Why a value has no place in the tree.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Misplaced {
+    /// The list at this key has only so many entries, and new ones come right behind them.
+    Index { list: String, entries: usize },
+    /// The value at this key has no keys below it.
+    Scalar { key: String },
+}
+
+impl Node {
+    pub(super) fn empty() -> Self {
+        Self::Table(BTreeMap::new())
+    }
+
+    pub(super) fn of(value: Value, source: &Source) -> Self {
+        match value {
+            Value::Table(table) => {
+                Self::Table(table.into_iter().map(|(key, value)| (key, Self::of(value, source))).collect())
+            }
+            Value::Array(list) if !list.is_empty() && list.iter().all(Value::is_table) => {
+                Self::List(list.into_iter().map(|value| Self::of(value, source)).collect(), source.clone())
+            }
+            value => Self::Leaf(value, source.clone()),
+        }
+    }
+
+    /// A file's content, every value with its line.
+    ///
+    /// # Errors
+    /// The line that is no TOML (1 is the first), and why.
+    pub(super) fn parse(text: &str, path: &Path) -> Result<Self, (usize, String)> {
+        let lines = Lines { text, path: path.into() };
+        let table = DeTable::parse(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            (lines.number(at), error.message().to_owned())
+        })?;
+        Ok(lines.table(table.get_ref()))
+    }
+
+    pub(super) fn get(&self, segment: &str) -> Option<&Node> {
+        match self {
+            Self::Leaf(..) => None,
+            Self::Table(table) => table.get(segment),
+            Self::List(list, _) => list.get(segment.parse::<usize>().ok()?),
+        }
+    }
+
+    pub(super) fn at(&self, key: &str) -> Option<&Node> {
+        key.split('.').try_fold(self, Self::get)
+    }
+
+    /// Who wrote what lies at `key`, or above it if there is nothing: whoever wrote that wrote (or failed to write) the key.
+    pub(super) fn source(&self, key: &str) -> Option<&Source> {
+        let mut node = self;
+        for segment in key.split('.') {
+            match node.get(segment) {
+                Some(below) => node = below,
+                None => break,
+            }
+        }
+        node.first_source()
+    }
+
+    fn first_source(&self) -> Option<&Source> {
+        match self {
+            Self::Leaf(_, source) | Self::List(_, source) => Some(source),
+            Self::Table(table) => table.values().find_map(Self::first_source),
+        }
+    }
+
+    /// Lays `other` over this one: tables are merged, all else is replaced.
+    pub(super) fn merge(&mut self, other: Node) {
+        match (self, other) {
+            (Self::Table(ours), Self::Table(theirs)) => {
+                for (key, node) in theirs {
+                    match ours.get_mut(&key) {
+                        Some(present) => present.merge(node),
+                        None => {
+                            ours.insert(key, node);
+                        }
+                    }
+                }
+            }
+            (node, other) => *node = other,
+        }
+    }
+
+    /// Puts `node` at `key`; tables and the next entry of a list are made as needed.
+    ///
+    /// # Errors
+    /// A key below a scalar, or an entry beyond the next one of a list.
+    pub(super) fn set(&mut self, key: &str, node: Node) -> Result<(), Misplaced> {
+        let mut at = self;
+        let mut above = String::new();
+        for segment in key.split('.') {
+            let list = above.clone();
+            above = if above.is_empty() { segment.to_owned() } else { format!("{above}.{segment}") };
+            let index = segment.parse::<usize>().ok();
+            if let (Self::Leaf(Value::Array(entries), source), Some(_)) = (&*at, index)
+                && entries.is_empty()
+            {
+                *at = Self::List(Vec::new(), source.clone());
+            }
+            at = match (at, index) {
+                (Self::Table(table), _) => table.entry(segment.to_owned()).or_insert_with(Self::empty),
+                (Self::List(entries, _), Some(index)) => {
+                    if index == entries.len() {
+                        entries.push(Self::empty());
+                    }
+                    let count = entries.len();
+                    entries.get_mut(index).ok_or(Misplaced::Index { list, entries: count })?
+                }
+                (Self::Leaf(..) | Self::List(..), _) => return Err(Misplaced::Scalar { key: list }),
+            };
+        }
+        at.merge(node);
+        Ok(())
+    }
+
+    /// Calls `visit` for each leaf with its key, and for lists that hold nothing.
+    pub(super) fn leaves<'a>(&'a self, visit: &mut impl FnMut(&str, &'a Value, &'a Source)) {
+        self.leaves_below("", visit);
+    }
+
+    fn leaves_below<'a>(&'a self, above: &str, visit: &mut impl FnMut(&str, &'a Value, &'a Source)) {
+        let key = |segment: &str| if above.is_empty() { segment.to_owned() } else { format!("{above}.{segment}") };
+        match self {
+            Self::Leaf(value, source) => visit(above, value, source),
+            Self::Table(table) => table.iter().for_each(|(name, node)| node.leaves_below(&key(name), visit)),
+            Self::List(list, _) => {
+                list.iter().enumerate().for_each(|(i, node)| node.leaves_below(&key(&i.to_string()), visit));
+            }
+        }
+    }
+}
+
+struct Lines<'a> {
+    text: &'a str,
+    path: Arc<Path>,
+}
+
+impl Lines<'_> {
+    fn number(&self, offset: usize) -> usize {
+        let before = &self.text.as_bytes()[..offset.min(self.text.len())];
+        before.iter().filter(|&&byte| byte == b'\n').count() + 1
+    }
+
+    fn source(&self, offset: usize) -> Source {
+        Source::File { path: self.path.clone(), line: self.number(offset) }
+    }
+
+    fn table(&self, table: &DeTable<'_>) -> Node {
+        let node = |value: &toml::Spanned<DeValue<'_>>| match value.get_ref() {
+            DeValue::Table(table) => self.table(table),
+            DeValue::Array(list) if !list.is_empty() && list.iter().all(|entry| entry.get_ref().is_table()) => {
+                let entries = list.iter().filter_map(|entry| entry.get_ref().as_table());
+                Node::List(entries.map(|entry| self.table(entry)).collect(), self.source(value.span().start))
+            }
+            plain => Node::of(plain_value(plain), &self.source(value.span().start)),
+        };
+        Node::Table(table.iter().map(|(key, value)| (key.get_ref().to_string(), node(value))).collect())
+    }
+}
+
+fn plain_value(value: &DeValue<'_>) -> Value {
+    match value {
+        DeValue::String(text) => Value::String(text.to_string()),
+        DeValue::Boolean(truth) => Value::Boolean(*truth),
+        DeValue::Datetime(time) => Value::Datetime(*time),
+        DeValue::Array(list) => Value::Array(list.iter().map(|entry| plain_value(entry.get_ref())).collect()),
+        DeValue::Table(table) => Value::Table(
+            table.iter().map(|(key, value)| (key.get_ref().to_string(), plain_value(value.get_ref()))).collect(),
+        ),
+        // A number beyond 64 bits stays text, which no key that wants a number takes.
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map_or_else(|_| Value::String(number.as_str().to_owned()), Value::Integer),
+        DeValue::Float(number) => {
+            number.as_str().parse().map_or_else(|_| Value::String(number.as_str().to_owned()), Value::Float)
+        }
+    }
+}
+
+/// The directory that paths of a source are relative to; `None`: that of the process.
+pub(super) fn directory(source: &Source) -> Option<PathBuf> {
+    match source {
+        Source::File { path, .. } => path.parent().map(Path::to_owned),
+        Source::Default | Source::Environment(_) | Source::Flag(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(text: &str) -> Node {
+        Node::parse(text, Path::new("c.toml")).unwrap()
+    }
+
+    fn flag(number: i64) -> Node {
+        Node::Leaf(Value::Integer(number), Source::Flag("--set".to_owned()))
+    }
+
+    #[test]
+    fn values_know_their_line() {
+        let tree = tree("a = 1\n\n[b]\nc = [\n 1,\n]\n[[m]]\nx = 1\n[[m]]\nx = 2\n");
+        let line = |key: &str| tree.source(key).unwrap().to_string();
+        assert_eq!(line("a"), "file c.toml:1");
+        assert_eq!(line("b.c"), "file c.toml:4");
+        assert_eq!(line("m.1.x"), "file c.toml:10");
+        // A key that is not there is looked for where it would be.
+        assert_eq!(line("b.d"), "file c.toml:4");
+    }
+
+    #[test]
+    fn mistakes_know_their_line() {
+        let (line, why) = Node::parse("a = 1\nb = = 2\n", Path::new("c.toml")).unwrap_err();
+        assert_eq!(line, 2, "{why}");
+    }
+
+    #[test]
+    fn entries_of_lists_are_set_by_number_and_added_behind_the_last() {
+        let mut one = tree("[[m]]\nx = 1\n");
+        one.set("m.0.y", flag(7)).unwrap();
+        one.set("m.1.x", flag(8)).unwrap();
+        assert_eq!(one.set("m.3.x", flag(9)), Err(Misplaced::Index { list: "m".to_owned(), entries: 2 }));
+        assert_eq!(one.set("m.x", flag(9)), Err(Misplaced::Scalar { key: "m".to_owned() }));
+        assert_eq!(one.set("m.0.x.z", flag(9)), Err(Misplaced::Scalar { key: "m.0.x".to_owned() }));
+        let mut keys = Vec::new();
+        one.leaves(&mut |key, value, source| keys.push(format!("{key} = {value} {source}")));
+        assert_eq!(keys, ["m.0.x = 1 file c.toml:2", "m.0.y = 7 flag --set", "m.1.x = 8 flag --set"]);
+        let mut none = tree("m = []");
+        none.set("m.0.x", flag(1)).unwrap();
+        assert!(none.get("m").unwrap().get("0").is_some());
+    }
+
+    #[test]
+    fn numbers_keep_their_value_however_they_are_written() {
+        let tree = tree("a = 0x1F\nb = 1_000\nc = 1e3\nd = nan\n");
+        let value = |key: &str| match tree.get(key) {
+            Some(Node::Leaf(value, _)) => value.clone(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((value("a"), value("b"), value("c")), (31.into(), 1000.into(), 1000.0.into()));
+        assert!(value("d").as_float().unwrap().is_nan());
+    }
+}

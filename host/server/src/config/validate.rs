@@ -1,0 +1,105 @@
+//! What must hold between the values of a configuration that is well-formed.
+use super::fixed::Fixed;
+use super::keys::Wrong;
+use super::live::Live;
+use super::model::{KindKey, KvLayoutKey, ModelConfig};
+use super::telling;
+use super::tree::{Node, Source};
+use super::whole::Config;
+
+/// Everything that is wrong. `tree` tells what was set from what is a default.
+pub(super) fn validate(config: &Config, tree: &Node) -> Vec<Wrong> {
+    let mut wrong = Vec::new();
+    live(&config.live, &mut wrong);
+    fixed(&config.fixed, tree, &mut wrong);
+    for (i, model) in config.fixed.model.iter().enumerate() {
+        let earlier = &config.fixed.model[..i];
+        one_model(model, earlier, &mut |key, why| wrong.push(Wrong::new(format!("model.{i}.{key}"), why)));
+    }
+    wrong
+}
+
+fn live(live: &Live, wrong: &mut Vec<Wrong>) {
+    let queue = &live.queue;
+    let (high, low) = (queue.high_watermark, queue.low_watermark());
+    if low >= high {
+        let most = high.saturating_sub(1);
+        wrong.push(Wrong::new("queue.low-watermark", format!("must be between 0 and {most}, got {low}")));
+    }
+    if queue.max_timeout < queue.timeout {
+        let (timeout, max) = (queue.timeout, queue.max_timeout);
+        wrong.push(Wrong::new("queue.max-timeout", format!("must be at least queue.timeout ({timeout}), got {max}")));
+    }
+    if let Err(why) = telling::level_is_good(&live.log.level) {
+        wrong.push(Wrong::new("log.level", why));
+    }
+}
+
+fn fixed(fixed: &Fixed, tree: &Node, wrong: &mut Vec<Wrong>) {
+    if fixed.listen.is_empty() {
+        wrong.push(Wrong::new("listen", "must be an address and port, got \"\""));
+    }
+    let disk = &fixed.cache;
+    let says_how_much = !matches!(tree.source("cache.disk"), None | Some(Source::Default));
+    if disk.disk.0 > 0 && disk.dir().is_none() {
+        wrong.push(Wrong::new("cache.disk", format!("is {}, but cache.disk-dir does not say where", disk.disk)));
+    }
+    if disk.dir().is_some() && !says_how_much {
+        wrong.push(Wrong::new("cache.disk-dir", "is set, but cache.disk does not say how much to keep there"));
+    }
+    match (&fixed.tls.cert, &fixed.tls.key) {
+        (Some(_), None) => wrong.push(Wrong::new("tls.cert", "is set, but tls.key is not")),
+        (None, Some(_)) => wrong.push(Wrong::new("tls.key", "is set, but tls.cert is not")),
+        _ => {}
+    }
+    for origin in &fixed.cors.origins {
+        let good = origin == "*" || origin.starts_with("http://") || origin.starts_with("https://");
+        if !good || origin.bytes().any(|b| !b.is_ascii_graphic()) {
+            let why = format!("must be origins such as https://example.org, or *, got {origin:?}");
+            wrong.push(Wrong::new("cors.origins", why));
+        }
+    }
+    if let Some(Err(why)) = fixed.telemetry.endpoint().map(telling::endpoint_is_good) {
+        wrong.push(Wrong::new("telemetry.otlp-endpoint", why));
+    }
+}
+
+fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&str, String)) {
+    let id = &model.id;
+    if id.is_empty() || id.len() > 256 {
+        wrong("id", format!("must have 1 to 256 characters, got {id:?}"));
+    }
+    if earlier.iter().any(|other| other.id == *id) {
+        wrong("id", format!("must be another for each model, got {id:?} twice"));
+    }
+    if let Some(digest) = &model.sha256
+        && !(digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit()))
+    {
+        wrong("sha256", format!("must be 64 hexadecimal digits, got {digest:?}"));
+    }
+    let (sequences, context, batch) = (model.sequences, model.context_tokens, model.batch_tokens);
+    // Each sequence's part is at least as much as a worker needs.
+    if model.kv_layout == KvLayoutKey::PerSequence && context < 16 * sequences {
+        let least = 16 * sequences;
+        wrong("context-tokens", format!("must be at least {least} for {sequences} separate sequences, got {context}"));
+    }
+    if batch < sequences {
+        wrong("batch-tokens", format!("must be at least model.sequences ({sequences}), got {batch}"));
+    }
+    if model.draft_model.is_some() && model.draft_tokens() == 0 {
+        wrong("draft-tokens", "must be at least 1 with a draft model, got 0".to_owned());
+    }
+    if model.embeddings && model.kind == KindKey::Generate {
+        wrong("kind", "is \"generate\", but embeddings = true says \"embed\"".to_owned());
+    }
+    match model.kind {
+        KindKey::Generate if !model.dimensions.is_empty() => {
+            wrong("dimensions", "is only for models that embed".to_owned());
+        }
+        KindKey::Embed if model.lora.is_some() => wrong("lora", "is only for models that generate".to_owned()),
+        KindKey::Embed if model.draft_tokens() > 0 => {
+            wrong("draft-tokens", "is only for models that generate".to_owned());
+        }
+        _ => {}
+    }
+}

@@ -1,0 +1,37 @@
+//! What can be checked of a configuration before anything is loaded: `serve` and `check` ask the same.
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio_rustls::rustls::ServerConfig;
+
+use crate::config::{Config, Listen};
+use crate::error::ServerError;
+use crate::listener;
+
+/// What was found out on the way.
+#[derive(Debug)]
+pub(crate) struct Checked {
+    pub(crate) listen: SocketAddr,
+    /// `None`: no admin listener.
+    pub(crate) admin_listen: Option<SocketAddr>,
+    /// `None`: plain HTTP.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+}
+
+/// Resolves the addresses and reads the certificate.
+///
+/// # Errors
+/// A host name without an address, or files that hold no certificate or key.
+pub(crate) fn check(config: &Config) -> Result<Checked, ServerError> {
+    let fixed = &config.fixed;
+    let admin = Some(&fixed.admin.listen).filter(|listen| !listen.is_empty());
+    Ok(Checked {
+        listen: resolve("listen", &fixed.listen)?,
+        admin_listen: admin.map(|listen| resolve("admin.listen", listen)).transpose()?,
+        tls: fixed.tls.files().as_ref().map(listener::tls).transpose()?,
+    })
+}
+
+fn resolve(key: &str, listen: &Listen) -> Result<SocketAddr, ServerError> {
+    listen.resolve().map_err(|error| ServerError::Config(format!("{key} = {:?}: {error}", listen.to_string())))
+}
