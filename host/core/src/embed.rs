@@ -47,7 +47,7 @@ pub struct EmbedLimits {
     pub batch_inputs: usize,
     /// Inputs that may wait.
     pub waiting: usize,
-    /// How long the oldest input waits for company while the engine is busy.
+    /// How long the oldest input waits for others to join its batch while the embedder is busy.
     pub window: Duration,
 }
 
@@ -65,7 +65,7 @@ pub struct EmbedQueue<T> {
     classes: [VecDeque<Item<T>>; 3],
     waiting: usize,
     waiting_tokens: u64,
-    /// When the engine was last busy.
+    /// When the embedder was last busy.
     busy_until: Option<Duration>,
 }
 
@@ -79,7 +79,7 @@ impl<T> EmbedQueue<T> {
     }
 
     /// Whether `count` more inputs may wait.
-    pub fn has_room(&self, count: usize) -> bool {
+    pub fn has_capacity(&self, count: usize) -> bool {
         self.waiting + count <= self.limits.waiting
     }
 
@@ -187,7 +187,7 @@ mod tests {
         }
         assert_eq!(queue.take(), ['c', 'b', 'a']);
         assert_eq!((queue.take(), queue.waiting()), (vec!['d'], 0));
-        assert!(queue.has_room(8) && !queue.has_room(9));
+        assert!(queue.has_capacity(8) && !queue.has_capacity(9));
     }
 
     proptest! {

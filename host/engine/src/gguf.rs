@@ -1,4 +1,4 @@
-//! A bounds-checked look at a GGUF file before llama.cpp parses it.
+//! Validates a GGUF file's header before llama.cpp parses it.
 //!
 //! llama.cpp aborts on some inputs; this refuses what is truncated, inconsistent or known to abort, with a reason that
 //! names the place. Format: the GGUF specification (version 2 and 3, little endian).
@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
-/// Why a file is not given to llama.cpp.
+/// Why a file is not passed to llama.cpp.
 #[derive(Debug)]
 pub(crate) enum Refused {
     Io(io::Error),
@@ -15,16 +15,16 @@ pub(crate) enum Refused {
 
 const MAGIC: &[u8; 4] = b"GGUF";
 /// More keys, tensors or dimensions than any model has.
-const MOST_KEYS: u64 = 1 << 16;
-const MOST_TENSORS: u64 = 1 << 16;
-const MOST_DIMENSIONS: u32 = 4;
-const LONGEST_KEY: u64 = 1 << 16;
-const LARGEST_ALIGNMENT: u32 = 1 << 20;
+const MAX_KEYS: u64 = 1 << 16;
+const MAX_TENSORS: u64 = 1 << 16;
+const MAX_DIMENSIONS: u32 = 4;
+const MAX_KEY_BYTES: u64 = 1 << 16;
+const MAX_ALIGNMENT: u32 = 1 << 20;
 /// `tokenizer.ggml.token_type` of a byte token.
 const BYTE_TOKEN: i32 = 6;
-const MOST_NESTING: u32 = 4;
+const MAX_NESTING: u32 = 4;
 
-/// Reads the header, checks that everything it speaks of lies within the file.
+/// Reads the header and checks that everything it refers to lies within the file.
 pub(crate) fn preflight(file: &mut File) -> Result<(), Refused> {
     let size = file.metadata().map_err(Refused::Io)?.len();
     file.seek(SeekFrom::Start(0)).map_err(Refused::Io)?;
@@ -37,7 +37,7 @@ struct Reader<'a> {
     size: u64,
 }
 
-/// What the checks need of the metadata.
+/// Metadata that the checks need.
 #[derive(Default)]
 struct Seen {
     alignment: Option<u32>,
@@ -61,7 +61,7 @@ impl Reader<'_> {
         }
         let tensors = self.u64("the number of tensors")?;
         let keys = self.u64("the number of keys")?;
-        if tensors > MOST_TENSORS || keys > MOST_KEYS {
+        if tensors > MAX_TENSORS || keys > MAX_KEYS {
             return bad(format!("{tensors} tensors and {keys} keys cannot be right"));
         }
         let mut seen = Seen::default();
@@ -72,8 +72,8 @@ impl Reader<'_> {
             return bad("its SentencePiece vocabulary has no byte tokens, so text outside of it cannot be tokenized");
         }
         let alignment = seen.alignment.unwrap_or(32);
-        if !alignment.is_power_of_two() || alignment > LARGEST_ALIGNMENT {
-            return bad(format!("general.alignment = {alignment} is not a power of two up to {LARGEST_ALIGNMENT}"));
+        if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {
+            return bad(format!("general.alignment = {alignment} is not a power of two up to {MAX_ALIGNMENT}"));
         }
         let mut end = 0u64;
         for _ in 0..tensors {
@@ -89,12 +89,12 @@ impl Reader<'_> {
     }
 
     fn key_value(&mut self, seen: &mut Seen) -> Result<(), Refused> {
-        let key = self.string("a key", LONGEST_KEY)?;
+        let key = self.string("a key", MAX_KEY_BYTES)?;
         let kind = self.u32("a value's type")?;
         match (key.as_slice(), kind) {
             (b"general.alignment", 4) => seen.alignment = Some(self.u32("general.alignment")?),
             (b"tokenizer.ggml.model", 8) => {
-                seen.sentence_piece = self.string("tokenizer.ggml.model", LONGEST_KEY)? == b"llama";
+                seen.sentence_piece = self.string("tokenizer.ggml.model", MAX_KEY_BYTES)? == b"llama";
             }
             (b"tokenizer.ggml.token_type", 9) => seen.token_types = Some(self.has_byte_tokens()?),
             (b"tokenizer.ggml.tokens", 9) => self.distinct_tokens()?,
@@ -127,7 +127,7 @@ impl Reader<'_> {
         self.within(count.checked_mul(8), "tokenizer.ggml.tokens")?;
         let mut seen = HashSet::new();
         for _ in 0..count {
-            let token = self.string("a token", LONGEST_KEY)?;
+            let token = self.string("a token", MAX_KEY_BYTES)?;
             if let Some(twice) = seen.replace(token) {
                 return bad(format!("its vocabulary has the token {:?} twice", String::from_utf8_lossy(&twice)));
             }
@@ -143,7 +143,7 @@ impl Reader<'_> {
                 let count = self.u64("an array's length")?;
                 match fixed_size(kind) {
                     Some(size) => self.skip(count.checked_mul(size), key),
-                    None if depth >= MOST_NESTING => bad(format!("{key} is nested too deeply")),
+                    None if depth >= MAX_NESTING => bad(format!("{key} is nested too deeply")),
                     // A string or an array takes at least eight bytes, which bounds the loop by the file.
                     None => {
                         self.within(count.checked_mul(8), key)?;
@@ -160,10 +160,10 @@ impl Reader<'_> {
 
     /// Checks one tensor's description; where its data ends, counted from the beginning of the data.
     fn tensor(&mut self, alignment: u64) -> Result<u64, Refused> {
-        let name = self.string("a tensor's name", LONGEST_KEY)?;
+        let name = self.string("a tensor's name", MAX_KEY_BYTES)?;
         let name = String::from_utf8_lossy(&name).into_owned();
         let dimensions = self.u32("a tensor's dimensions")?;
-        if dimensions > MOST_DIMENSIONS {
+        if dimensions > MAX_DIMENSIONS {
             return bad(format!("tensor {name} has {dimensions} dimensions"));
         }
         let mut elements = 1u64;

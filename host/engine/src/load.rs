@@ -24,16 +24,16 @@ use crate::kind::Traits;
 pub struct LoadOptions {
     /// Lower-case hexadecimal SHA-256 that the file must have.
     pub verify_sha256: Option<String>,
-    /// Work out the digest although there is nothing to compare it with.
+    /// Compute the digest even if there is nothing to compare it with.
     pub digest: bool,
-    /// What it is to be served for; `None`: what its file says it was made for.
+    /// What to serve it for; `None`: what its file says it was made for.
     pub kind: Option<ModelKind>,
     pub adapter: Option<AdapterOptions>,
-    /// Told how far the weights are loaded.
+    /// Receives the loading progress.
     pub progress: Option<LoadProgress>,
 }
 
-/// Called with the part that is done, 0 to 1.
+/// Called with the fraction that is loaded, 0 to 1.
 #[derive(Clone)]
 pub struct LoadProgress(pub Arc<dyn Fn(f32) + Send + Sync>);
 
@@ -47,7 +47,7 @@ impl fmt::Debug for LoadProgress {
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterOptions {
     pub path: PathBuf,
-    /// How much of it: 1 is what it was trained for.
+    /// Weight of the adapter: 1 is what it was trained for.
     pub scale: f32,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct Adapter {
     pub(crate) scale: f32,
 }
 
-/// Weights and vocabulary, shared by all contexts and tokenizing threads.
+/// Weights and vocabulary, shared by all contexts and by the threads that tokenize.
 pub struct LoadedModel {
     pub(crate) model: LlamaModel,
     pub(crate) adapter: Option<Adapter>,

@@ -159,7 +159,7 @@ impl<F> EmbedService<F> {
         let EmbedJob { inputs, priority, deadline, reply } = job;
         let vectors = Mutex::new(vec![None; inputs.len()]);
         let job = Arc::new(Job { deadline, vectors, reply: Mutex::new(Some(reply)) });
-        if !self.queue.has_room(inputs.len()) {
+        if !self.queue.has_capacity(inputs.len()) {
             return job.fail(WorkerError::QueueFull);
         }
         let now = self.begun.elapsed();

@@ -1,5 +1,5 @@
-//! Listening sockets: accept under a connection limit, with TLS where it is configured, serve HTTP/1.1 and HTTP/2, finish
-//! what runs on shutdown.
+//! Listening sockets: accept connections up to a limit, with TLS where it is configured, serve HTTP/1.1 and HTTP/2, and
+//! finish running requests on shutdown.
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,22 +27,22 @@ use tower::ServiceExt;
 use crate::config::TlsFiles;
 use crate::error::ServerError;
 
-/// A client that has not sent its request head in this time is let go.
+/// A connection is closed if its request head is not complete after this time.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Of a request's head; past it 431.
 const HEAD_BYTES: usize = 64 << 10;
 const HEADERS: usize = 100;
 const HTTP2_HEAD_BYTES: u32 = 16 << 10;
 const HTTP2_STREAMS: u32 = 256;
-/// Silence on an HTTP/2 connection after which the peer is asked whether it is there.
+/// An HTTP/2 connection that is silent for this long is pinged.
 const HTTP2_PING: Duration = Duration::from_secs(30);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How connections are let in.
+/// Limits of a listener's connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Access {
     pub(crate) connections: usize,
-    /// A write that makes no progress for so long ends its connection.
+    /// A write that makes no progress for this long ends its connection.
     pub(crate) stall: Duration,
     pub(crate) tls: Option<Arc<ServerConfig>>,
 }
@@ -104,7 +104,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, access: Access,
                 }
             }
             Err(error) => {
-                // Out of file descriptors, or a connection that died in the backlog: neither ends the server.
+                // No file descriptor is free, or a connection died in the backlog: neither ends the server.
                 tracing::warn!(%error, "accept failed");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -132,7 +132,7 @@ type Accepted = (TcpStream, SocketAddr, OwnedSemaphorePermit);
 async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> std::io::Result<Accepted> {
     let permit = permits.clone().acquire_owned().await.map_err(std::io::Error::other)?;
     let (stream, peer) = listener.accept().await?;
-    // Tokens are small and must not wait for each other.
+    // Tokens are small: Nagle's algorithm would hold them back.
     stream.set_nodelay(true)?;
     Ok((stream, peer, permit))
 }

@@ -62,7 +62,8 @@ pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel
     }
 }
 
-/// Tries a file in another process, which may die of it. The weights are mapped, so the second load finds them warm.
+/// Loads a file in another process first, because llama.cpp aborts on some corrupt files. The weights are mapped, so the
+/// second load finds them in the page cache.
 fn probe(path: &Path, lora: Option<&Path>, bar: &LoadBar) -> Result<(), ServerError> {
     let program = std::env::current_exe().map_err(|error| ServerError::internal("find the own program", error))?;
     let mut command = Command::new(program);
@@ -77,7 +78,7 @@ fn probe(path: &Path, lora: Option<&Path>, bar: &LoadBar) -> Result<(), ServerEr
     });
     let output = output.map_err(failed)?;
     match (output.status.code(), output.status.signal()) {
-        // An ordinary refusal is met again by the load itself, which says it better.
+        // The load itself meets an ordinary refusal again, and reports it better.
         (Some(_), _) => Ok(()),
         (None, signal) => {
             let said = String::from_utf8_lossy(&output.stderr);
@@ -88,14 +89,14 @@ fn probe(path: &Path, lora: Option<&Path>, bar: &LoadBar) -> Result<(), ServerEr
             let reason = reason.rsplit_once(".cpp:").map_or(reason, |(_, rest)| rest);
             let signal = signal.unwrap_or_default();
             Err(ServerError::BadData(format!(
-                "bad model file {}: llama.cpp died of it (signal {signal}): {reason}",
+                "bad model file {}: llama.cpp crashed on it (signal {signal}): {reason}",
                 file.display()
             )))
         }
     }
 }
 
-/// The other process's part of [`probe`]: loads the file, makes a small context, decodes one token.
+/// What the other process of [`probe`] does: loads the file, makes a small context, decodes one token.
 pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), ServerError> {
     use camshaft_core::embed::Embedder;
     use camshaft_core::engine::{Batch, Engine};
@@ -126,7 +127,7 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
     engine.decode(&batch).map_err(|error| bad(error.to_string()))
 }
 
-/// Loads the model that guesses for another one.
+/// Loads a draft model.
 ///
 /// # Errors
 /// As [`load`], and one that has another vocabulary or whose state cannot be cut.
@@ -149,7 +150,7 @@ pub(crate) fn load_draft(
         return bad(format!("its vocabulary of {theirs} tokens is not the model's own of {ours}"));
     }
     if draft.info().reuse != Reuse::Ranges || target.info().reuse != Reuse::Ranges {
-        return bad("guesses cannot be taken back from the state of such a model".to_owned());
+        return bad("a rejected draft cannot be removed from the state of such a model".to_owned());
     }
     Ok(draft)
 }

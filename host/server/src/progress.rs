@@ -1,4 +1,4 @@
-//! A bar on the terminal while a model loads. Where standard error is no terminal nothing is drawn.
+//! A progress bar while a model loads. Nothing is drawn unless standard error is a terminal.
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ impl LoadBar {
         Self(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())))
     }
 
-    /// Says how far something is that has just begun.
+    /// Shows the progress of a stage that has just begun.
     pub(crate) fn stage(&self, what: &'static str) -> LoadProgress {
         let bar = self.0.clone();
         LoadProgress(Arc::new(move |part| {
@@ -29,7 +29,7 @@ impl LoadBar {
         }))
     }
 
-    /// Shows what [`tell_parent`] says in the process that tries the file first, until it ends.
+    /// Shows the progress that [`tell_parent`] reports from the process that loads the file first, until it ends.
     pub(crate) fn follow(&self, said: Option<impl Read>) {
         let Some(said) = said else { return };
         self.0.set_message("checking");
@@ -57,7 +57,7 @@ pub(crate) fn tell_parent() -> LoadProgress {
     LoadProgress(Arc::new(move |part| {
         let now = per_cent(part);
         if told.swap(now, Ordering::Relaxed) < now {
-            // Nobody may listen; then nobody misses it.
+            // The parent may be gone; then nobody needs it.
             let _ = writeln!(std::io::stdout(), "{now}");
         }
     }))
