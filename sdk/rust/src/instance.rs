@@ -1,20 +1,20 @@
-//! The one policy that a component instance holds, from `configure` on.
+//! Holds an instance's policy, from `configure` on.
 use std::any::Any;
 use std::cell::RefCell;
 
 use serde::de::DeserializeOwned;
 
 thread_local! {
-    // A component has one thread and one policy; `Any` spares every plugin a cell of its own.
+    // A component has one thread and one policy. `Any` saves every plugin from declaring its own cell.
     static POLICY: RefCell<Option<Box<dyn Any>>> = const { RefCell::new(None) };
 }
 
-/// What an `export_…!` line knows and the policy's author need not say.
+/// The plugin's version, filled in by the `export_…!` macros.
 pub trait Package {
     const VERSION: &'static str;
 }
 
-/// Makes the policy from the host's settings text and keeps it.
+/// Creates the policy from the host's settings text and stores it.
 pub(crate) fn configure<S: DeserializeOwned, P: 'static>(
     settings: &str,
     new: fn(S) -> Result<P, String>,
@@ -24,7 +24,7 @@ pub(crate) fn configure<S: DeserializeOwned, P: 'static>(
     Ok(())
 }
 
-/// Runs `call` on the policy. Panics, which the host sees as a fault, if the host did not configure the instance.
+/// Runs `call` on the policy. Panics (a fault to the host) if the instance was not configured.
 pub(crate) fn with<P: 'static, R>(call: impl FnOnce(&mut P) -> R) -> R {
     POLICY.with_borrow_mut(|slot| match slot.as_mut().and_then(|policy| policy.downcast_mut::<P>()) {
         Some(policy) => call(policy),

@@ -1,4 +1,4 @@
-//! What the author of a Camshaft policy depends on.
+//! The SDK for Camshaft policies.
 //!
 //! A policy is a WebAssembly component that answers one of four questions: who may call ([`auth`]), what is acceptable
 //! ([`validator`]), who goes first ([`scheduler`]), how a token is chosen ([`sampler`]). Write a struct, implement the
@@ -27,19 +27,20 @@
 //!
 //! [dependencies]
 //! camshaft-plugin = { path = "../camshaft/sdk/rust" } # where the repository is
-//! serde = { version = "1", features = ["derive"] }    # for settings of its own
+//! serde = { version = "1", features = ["derive"] }    # if it has settings
 //! ```
 //!
-//! Build it with `cargo build --release --target wasm32-wasip2` and copy `target/wasm32-wasip2/release/few_choices.wasm` to
-//! `policy.d/validator/20-few-choices.wasm`. File names order a chain: the first auth policy that decides wins, so one of yours
-//! has to sort before `10-api-keys`, which refuses every key that it does not know.
+//! Build it with `cargo build --release --target wasm32-wasip2` and copy
+//! `target/wasm32-wasip2/release/few_choices.wasm` to `policy.d/validator/20-few-choices.wasm`. File names order a
+//! chain: the first auth policy that decides wins, so yours must sort before `10-api-keys`, which refuses every key that
+//! it does not know.
 //!
-//! The exports exist only for WebAssembly, so that the same crate runs its unit tests natively. There the modules [`log`]
-//! and [`metrics`] do nothing harmful, and everything else that asks the host ([`state`], [`clock`], [`random`],
-//! [`vocabulary`], [`sampler::Row`]) panics: keep decisions in functions that are given the answers.
+//! The exports exist only for WebAssembly, so the same crate runs its unit tests natively. In those tests [`log`] and
+//! [`metrics`] are harmless, and everything else that calls the host ([`state`], [`clock`], [`random`], [`vocabulary`],
+//! [`sampler::Row`]) panics. So keep decisions in functions that take the host's answers as arguments.
 //!
-//! An instance is configured once, before anything else, and then keeps its policy until the host drops it. Answering
-//! with a refusal is an answer; a panic is a *fault*, and what happens then was chosen by the operator.
+//! The host configures an instance once, before any other call, and drops it when it is done. A refusal is an answer; a
+//! panic is a *fault*, and the operator chose what happens then.
 #![deny(unsafe_code)]
 
 pub mod auth;

@@ -3,22 +3,22 @@
 //! Natively (in unit tests) lines go to standard error.
 pub use crate::bindings::host::camshaft::policy::log::Level;
 
-/// For what is only of interest while hunting a fault.
+/// Of interest only while debugging.
 pub fn debug(message: &str) {
     write(Level::Debug, message, &[]);
 }
 
-/// For what an operator may want to know.
+/// Something an operator may want to know.
 pub fn info(message: &str) {
     write(Level::Info, message, &[]);
 }
 
-/// For what an operator should look at.
+/// Something an operator should look at.
 pub fn warn(message: &str) {
     write(Level::Warn, message, &[]);
 }
 
-/// For what went wrong.
+/// Something went wrong.
 pub fn error(message: &str) {
     write(Level::Error, message, &[]);
 }

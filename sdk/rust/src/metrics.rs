@@ -1,4 +1,4 @@
-//! Metrics of the plugin's own, exported as `camshaft_plugin_*` with the label `plugin`. About 1 us each.
+//! The plugin's own metrics, exported as `camshaft_plugin_*` with the label `plugin`. About 1 us per call.
 //!
 //! A plugin may have 32 names with 64 label sets each; the rest is dropped. Natively (in unit tests) nothing is kept.
 #[cfg(target_family = "wasm")]
@@ -20,7 +20,7 @@ pub fn gauge(name: &str, value: f64, labels: &[(&str, &str)]) {
     let _ = (name, value, labels);
 }
 
-/// The bindings want owned pairs.
+/// The bindings take owned pairs.
 #[cfg(target_family = "wasm")]
 pub(crate) fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

@@ -1,4 +1,4 @@
-//! Building a refusal.
+//! Builds refusals.
 use crate::Refusal;
 
 impl Refusal {

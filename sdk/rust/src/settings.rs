@@ -1,15 +1,15 @@
-//! Settings: from the JSON text that the host hands over to the author's type.
+//! Parses settings: from the host's JSON text to the author's type.
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// For a policy without settings: any key is refused.
+/// The settings of a policy that has none: any key is rejected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoSettings {}
 
 /// Reads settings. The error is for the operator and begins with the path of the field at fault.
 pub(crate) fn parse<S: DeserializeOwned>(text: &str) -> Result<S, String> {
-    // By way of a value, because positions in a text that the host made mean nothing to the operator.
+    // Parsed through a value: positions in the host's text would mean nothing to the operator.
     let value: serde_json::Value =
         serde_json::from_str(text).map_err(|error| format!("settings are not JSON: {error}"))?;
     serde_path_to_error::deserialize(value).map_err(|error| {
