@@ -1,4 +1,4 @@
-//! Embeddings: real vectors, every form of input, and what is refused.
+//! Embeddings: real vectors, every form of input, refused requests.
 use camshaft_tests::{Server, Setup, demo_model, models_folder};
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn setup(path: &str) -> Setup {
     Setup::new().config(&format!("[[model]]\nid = \"embedder\"\npath = {path:?}\nembeddings = true\nthreads = 1\n"))
 }
 
-/// The demo model gives vectors of its last token's state; their meaning is small, their form is right.
+/// The demo model returns the state of its last token: vectors of the right form and little meaning.
 fn demo() -> Server {
     setup(&demo_model().to_string_lossy()).start()
 }
@@ -125,7 +125,7 @@ fn the_reference_sentences_match_through_the_openai_client() {
     let Some(folder) = models_folder("embeddings of all-MiniLM-L6-v2") else { return };
     let reference = folder.join("all-MiniLM-L6-v2.reference.json");
     for (file, least) in [("all-MiniLM-L6-v2-f16.gguf", "0.999999"), ("all-MiniLM-L6-v2-q8_0.gguf", "0.9988")] {
-        // Nothing says that it embeds but the file.
+        // Only the file says that the model embeds.
         let path = folder.join(file);
         let server =
             Setup::new().config(&format!("[[model]]\nid = \"embedder\"\npath = {path:?}\nthreads = 1\n")).start();

@@ -1,4 +1,4 @@
-//! Guests that misbehave in every way that `tests/guests` knows, in every hook, under a real server.
+//! Every misbehaviour of `tests/guests`, in every hook, under a real server.
 use std::collections::BTreeSet;
 
 use camshaft_tests::{Response, Server, Setup, guest, repository};
@@ -8,34 +8,34 @@ use crate::errors::error_of;
 
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
-/// Behaviours that are faults when the guest is asked, and the kind of fault that the metric calls each.
+/// Behaviours that fault when the guest is called, and the fault kind that the metric reports.
 const FAULTS: [(&str, &[&str]); 7] = [
     ("spin", &["deadline"]),
-    // The host lets no guest wait: it ends the call at once.
+    // The host does not let guests wait: it ends the call at once.
     ("sleep", &["trap"]),
     ("trap", &["trap"]),
     ("recurse", &["trap"]),
     ("allocate", &["memory"]),
     ("nonsense", &["invalid_output"]),
-    // In 16 MiB there is no room for what it would leak.
+    // The leaked answer does not fit 16 MiB.
     ("leak", &["memory", "invalid_output"]),
 ];
-/// Behaviours with which a guest answers in the end.
+/// Behaviours after which a guest still answers.
 const ANSWERS: [&str; 2] = ["well", "flood-log"];
-/// With which it answers every time if each call has an instance of its own.
+/// After which it answers every time, if each call has its own instance.
 const FRESH: [&str; 1] = ["remember"];
-/// Behaviours that keep a guest from being loaded, and a word of the reason.
+/// Behaviours that prevent loading, and a word of the reason.
 const AT_START: [(&str, &str); 3] =
     [("trap-at-start", "traps at start"), ("spin-at-start", "spins"), ("refuse-settings", "refuses its settings")];
 const HOOKS: [&str; 4] = ["auth", "validator", "scheduler", "sampler"];
 
 fn settings(behave: &str, policy: &str) -> String {
-    // Only a guest that would never come to anything by itself is to meet its deadline, however busy the machine is.
+    // Only a guest that would never return may meet its deadline, however busy the machine is.
     let deadline = if behave == "spin" { "" } else { "deadline = \"5s\"" };
     format!("[policy]\n{deadline}\n{policy}\n[settings]\nbehave = \"{behave}\"\n")
 }
 
-/// Makes the hook's guest behave like this from now on.
+/// Changes how the hook's guest behaves.
 fn behave(server: &Server, hook: &str, how: &str, policy: &str) {
     let before = server.policy(hook, "bad").map(|entry| entry["generation"].clone());
     server.policies.put(hook, "10-bad.toml", settings(how, policy));
@@ -44,7 +44,7 @@ fn behave(server: &Server, hook: &str, how: &str, policy: &str) {
     });
 }
 
-/// A server whose guest for this hook behaves well so far.
+/// A server with a well-behaved guest for this hook.
 fn serve(hook: &str) -> Server {
     let server = Setup::new().guest(hook, "10-bad", &settings("well", "")).start();
     server.wait_until_active(hook, "bad", &guest(&format!("misbehave-{hook}")));
@@ -61,7 +61,7 @@ fn text(response: &Response) -> String {
     response.json()["choices"][0]["text"].as_str().expect("a text").to_owned()
 }
 
-/// 500 that tells clients not to try again, and nothing of what the guest said.
+/// Asserts a 500 that tells clients not to retry and reveals nothing of the guest's message.
 fn assert_failed(response: &Response, what: &str) {
     assert_eq!(response.status, 500, "{what}: {}", response.text());
     assert_eq!(response.header("x-should-retry"), Some("false"), "{what}");
@@ -153,7 +153,7 @@ fn a_scheduler_that_faults_is_replaced_natively_at_once() {
 
 #[test]
 fn a_sampler_that_faults_is_replaced_natively_or_ends_its_own_request() {
-    // The standard chain in front makes a request greedy; the guest only looks on, until it faults.
+    // The standard chain comes first and makes the request greedy; the guest does nothing until it faults.
     let setup = Setup::new().plugin("sampler", "05-standard", "sampler-standard", "");
     let mut server = setup.guest("sampler", "10-bad", &settings("well", "")).start();
     let expected = text(&complete(&server, false));
@@ -176,7 +176,7 @@ fn a_sampler_that_faults_is_replaced_natively_or_ends_its_own_request() {
     server.wait_until_idle();
 }
 
-/// Either before the stream begins, as any error, or as its last event, without `[DONE]`.
+/// The error comes before the stream begins, like any error, or as its last event, without `[DONE]`.
 fn denied_in_a_stream(server: &Server, how: &str) {
     let response = complete(server, true);
     if response.status != 200 {
@@ -200,7 +200,7 @@ fn one_request_with_a_faulting_sampler_does_not_disturb_the_others() {
         .guest("sampler", "10-good", &good)
         .guest("sampler", "20-bad", &settings("trap", "on-fault = \"deny\""))
         .start();
-    // An answer without near ties, which another composition of the batch could decide otherwise.
+    // An answer without near ties, which a different batch composition could decide differently.
     let body = |samplers: &[&str]| {
         json!({"model": "demo", "temperature": 0, "max_tokens": 200, "samplers": samplers, "stream": true,
             "messages": [{"role": "user", "content": "Count from 1 to 18."}]})

@@ -1,4 +1,4 @@
-//! Beginnings and ends: signals while streams run, clients that leave, readers that stop reading.
+//! Start and shutdown: signals while streams run, clients that leave, readers that stop reading.
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use crate::errors::error_of;
 
 const COMPLETIONS: &str = "/v1/completions";
-/// Takes a while, even alone.
+/// A long generation.
 const LONG: u32 = 600;
 
 fn long(stream: bool) -> Value {
     json!({"model": "demo", "prompt": "Once upon a time", "max_tokens": LONG, "ignore_eos": true, "stream": stream})
 }
 
-/// Streams that have begun and have most of their way before them.
+/// Streams that have started and are far from their end.
 fn streams(server: &Server, count: usize) -> Vec<Stream> {
     let mut streams: Vec<Stream> = (0..count).map(|_| server.client.stream(COMPLETIONS, &long(true))).collect();
     for stream in &mut streams {
@@ -39,7 +39,7 @@ fn drains_soon(server: &Server) {
     });
 }
 
-/// New work is refused by an answer, and not by a closed port.
+/// Asserts that new work is refused by an answer, not by a closed port.
 fn refuses_by_an_answer(server: &Server) {
     let refused = server.client.post(COMPLETIONS, &short());
     assert_eq!((refused.status, error_of(&refused)["code"].as_str()), (503, Some("draining")), "{}", refused.text());
@@ -51,7 +51,7 @@ fn refuses_by_an_answer(server: &Server) {
 
 #[test]
 fn regression_a_server_that_drains_answers_until_its_streams_are_done() {
-    // On a busy machine the streams take longer than the default drain time.
+    // On a busy machine the streams may take longer than the default drain time.
     let mut server = Setup::new().set("shutdown.drain", "\"1h\"").start();
     assert_eq!(server.client.post(COMPLETIONS, &short()).status, 200);
     let mut kept = server.client.connect();
@@ -65,7 +65,7 @@ fn regression_a_server_that_drains_answers_until_its_streams_are_done() {
     server.signal(Signal::TERM);
     drains_soon(&server);
     refuses_by_an_answer(&server);
-    // A connection from before is not dropped without an answer either.
+    // An earlier connection gets an answer, too.
     kept.write_all(b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let answer = Open::read(kept).unwrap();
     assert_eq!((answer.status, answer.header("connection")), (503, Some("close")));
@@ -94,7 +94,7 @@ fn regression_the_grace_keeps_the_listeners_open_for_a_load_balancer() {
     drains_soon(&server);
     refuses_by_an_answer(&server);
     server.assert_runs();
-    // A terminal has no load balancer: there is nothing to wait for after SIGINT.
+    // SIGINT comes from a terminal, without a load balancer to wait for.
     let mut other = Setup::new().set("shutdown.grace", "\"1h\"").start();
     other.signal(Signal::INT);
     assert_eq!(other.wait(), Some(0));
@@ -137,7 +137,7 @@ fn regression_what_is_on_its_way_to_the_disk_is_written_at_exit() {
 
 #[test]
 fn regression_a_second_sigterm_stops_at_once() {
-    // A sampler that spins holds the stream for longer than a drained stream would take.
+    // A spinning sampler holds the stream for longer than the drain takes.
     let settings = "[policy]\ndeadline = \"10s\"\n[settings]\nbehave = \"spin\"\n";
     let mut server = Setup::new().guest("sampler", "10-hold", settings).set("shutdown.drain", "\"1h\"").start();
     let held = server.client.begin(&Request::post(COMPLETIONS, &long(true)));
@@ -149,7 +149,7 @@ fn regression_a_second_sigterm_stops_at_once() {
     drains_soon(&server);
     server.assert_runs();
     server.signal(Signal::TERM);
-    // It ends in the signal handler: no thread is waited for, not even the one that runs the guest.
+    // The process ends in the signal handler and waits for no thread, not even the one that runs the guest.
     assert_eq!(server.wait(), Some(0));
     drop(held);
 }
@@ -173,10 +173,10 @@ fn streams_that_outlast_the_drain_time_end_with_an_error() {
 
 #[test]
 fn streams_of_a_worker_that_does_not_come_back_end_with_an_error_too() {
-    // The sampler holds the worker from the first token on, far past the drain time.
+    // The sampler holds the worker from the first token on, far longer than the drain time.
     let settings = "[policy]\ndeadline = \"10s\"\n[settings]\nbehave = \"spin\"\n";
     let mut server = Setup::new().guest("sampler", "10-hold", settings).set("shutdown.drain", "\"50ms\"").start();
-    // A prompt of more than one step, so that the stream begins before the sampler is asked.
+    // A prompt of more than one step, so that the stream begins before the sampler is called.
     let content = "word ".repeat(400);
     let chat = json!({"model": "demo", "stream": true, "messages": [{"role": "user", "content": content}]});
     let mut stream = server.client.stream("/v1/chat/completions", &chat);
@@ -213,11 +213,11 @@ fn a_client_that_leaves_before_the_first_token_frees_what_it_held() {
         body["n"] = json!(1 + round % 3);
         drop(server.client.begin(&Request::post(COMPLETIONS, &body)));
     }
-    // Half a request is no request.
+    // Half a request is not a request.
     drop(server.client.begin(
         &Request::new("POST", COMPLETIONS).header("content-type", "application/json").header("content-length", "9"),
     ));
-    // One that stays, so that there is something to see; who left at once may not even have been noticed.
+    // One client stays, so that there is something to see: clients that left at once may never have been noticed.
     assert!(server.answer("What is 3 plus 4?").contains('7'));
     server.wait_until_idle();
     eventually("all of the KV cache is free", || {
@@ -251,7 +251,7 @@ fn a_reader_that_stops_holds_up_nobody_and_misses_nothing() {
     const CHOICES: u64 = 32;
     const TOKENS: u64 = 150;
     let server = Setup::new().start();
-    // Alternatives make the events large: more in all than sockets buffer.
+    // Alternatives make the events larger than the socket buffers.
     let body = json!({"model": "demo", "messages": [{"role": "user", "content": "Tell me a story."}], "n": CHOICES,
         "max_tokens": TOKENS, "logprobs": true, "top_logprobs": 20, "ignore_eos": true, "stream": true,
         "stream_options": {"include_usage": true}});
@@ -287,10 +287,10 @@ fn a_bar_on_a_terminal_says_how_far_a_model_is_loaded_and_is_nowhere_else() {
     let mut check = Command::new(binary());
     check.args(["check", "--policy-dir", "none", "--model"]).arg(demo_model()).env_clear().env("TERM", "xterm");
     let mut child = check.stdout(Stdio::null()).stderr(terminal).spawn().unwrap();
-    // The command holds the other side of the terminal as well.
+    // The command also holds the other side of the terminal.
     drop(check);
     let mut drawn = Vec::new();
-    // The end of a terminal is an error.
+    // A closed terminal reads as an error.
     let _ = File::from(ours).read_to_end(&mut drawn);
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let drawn = String::from_utf8_lossy(&drawn);

@@ -1,4 +1,4 @@
-//! Waiting: the queue's bound, the deadline, clients that leave, who goes first.
+//! The queue: its bound, deadlines, clients that leave, priorities.
 use std::net::TcpStream;
 
 use camshaft_tests::{Open, Request, Server, Setup, Stream, eventually};
@@ -8,7 +8,7 @@ use crate::errors::error_of;
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// One sequence at a time, held by a sampler that spins in its first call until it is killed: everything else waits,
+/// One sequence at a time, held by a sampler that spins in its first call until it is killed. Everything else waits,
 /// however fast the machine is.
 fn one_at_a_time(hold: &str) -> Setup {
     let settings = format!("[policy]\ndeadline = \"{hold}\"\n[settings]\nbehave = \"spin\"\n");
@@ -23,7 +23,7 @@ fn with_stream(tokens: u32) -> Value {
     json!({"model": "demo", "temperature": 0, "prompt": "1, 2, 3,", "max_tokens": tokens, "stream": true})
 }
 
-/// Begins a generation and waits until a worker has it.
+/// Starts a generation and waits until a worker has it.
 fn hold(server: &Server) -> TcpStream {
     let socket = server.client.begin(&Request::post(COMPLETIONS, &with_stream(4)));
     wait_for(server, "camshaft_requests_running", 1.0);

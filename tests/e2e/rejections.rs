@@ -1,4 +1,4 @@
-//! Files that come, change and go in the policy directory of a server without load.
+//! Files that appear, change and disappear in the policy directory of an idle server.
 use std::io::Write;
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const QUESTION: &str = "What is the capital of France?";
 
-/// A server with the standard sampler, which makes answers greedy where a request says so.
+/// A server with the standard sampler, which makes answers greedy if a request asks for it.
 fn serve() -> Setup {
     Setup::new().plugin("sampler", "10-standard", "sampler-standard", "")
 }
@@ -21,7 +21,7 @@ fn is_avoided(server: &Server, word: &str) -> bool {
     !server.answer(QUESTION).to_lowercase().contains(word)
 }
 
-/// A component with every occurrence of a name replaced by another one of the same length.
+/// A component with every occurrence of a name replaced by another name of the same length.
 fn renamed(component: &[u8], from: &str, to: &str) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let mut bytes = component.to_vec();
@@ -36,7 +36,7 @@ fn renamed(component: &[u8], from: &str, to: &str) -> Vec<u8> {
     bytes
 }
 
-/// Hook, file without its ending, component, sidecar (none if empty), words of the reason.
+/// Hook, file stem, component, settings file (none if empty), words of the reason.
 type BadFile = (&'static str, &'static str, Vec<u8>, String, &'static [&'static str]);
 
 #[test]
@@ -127,7 +127,7 @@ fn every_bad_file_is_rejected_with_a_sentence_that_says_what_is_wrong() {
         }
         assert!(entry["serving"].is_null() && entry["generation"].is_null(), "{entry}");
         assert_eq!(rejections(), count + 1.0, "{hook}/{file} is counted once");
-        // The log is read by another thread.
+        // Another thread reads the log.
         eventually(&format!("{hook}/{file} is in the log"), || {
             let found = server.log().lines().any(|line| line.contains(file) && line.contains(words[0]));
             if found { Ok(()) } else { Err(()) }
@@ -165,7 +165,7 @@ fn a_bad_replacement_leaves_the_old_file_serving_and_deleting_it_restores_the_de
     eventually("the new settings hold", || if is_avoided(&server, "paris") { Err("paris") } else { Ok(()) });
     assert_eq!(server.answer(QUESTION), before, "the new settings change nothing in this answer");
 
-    // Settings that are gone are as empty ones, which this policy refuses.
+    // A removed settings file counts as empty settings, which this policy rejects.
     server.policies.put("sampler", "20-avoid.toml", avoid("paris"));
     eventually("the first settings hold again", || if is_avoided(&server, "paris") { Ok(()) } else { Err("paris") });
     server.policies.remove("sampler", "20-avoid.toml");
@@ -192,7 +192,7 @@ fn a_file_that_is_written_slowly_serves_once_it_is_whole() {
     let (last, first) = pieces.split_last().expect("pieces");
     for (index, piece) in first.iter().enumerate() {
         file.write_all(piece).expect("a scratch file");
-        // The writer's own pace; once it stops for so long that the half file may well be judged.
+        // The writer is slow, and pauses once for so long that half the file may be examined.
         std::thread::sleep(Duration::from_millis(if index == 30 { 1500 } else { 15 }));
         if index % 10 == 0 {
             assert_eq!(server.answer(QUESTION), before, "half a file serves");
@@ -239,7 +239,7 @@ fn what_editors_and_mounts_leave_beside_policies_is_no_policy() {
         server.policies.put("sampler", file, &good);
     }
     std::fs::create_dir(server.policies.path("sampler", "20-folder.wasm")).expect("a scratch folder");
-    // A change that is seen for certain, after all of those.
+    // A later change that is certainly seen.
     let after = plugin("scheduler-fcfs");
     server.policies.put("scheduler", "10-fcfs.wasm", &after);
     server.wait_until_active("scheduler", "fcfs", &after);
@@ -252,7 +252,7 @@ fn what_editors_and_mounts_leave_beside_policies_is_no_policy() {
 
 #[test]
 fn a_mount_that_swaps_a_link_swaps_the_policies() {
-    // As Kubernetes mounts a ConfigMap: files are links into `..data`, a link that is replaced as a whole.
+    // Like a mounted Kubernetes ConfigMap: files are links into `..data`, which is itself a link that is replaced.
     let good = plugin("sampler-avoid-words");
     let server = serve().start();
     let dir = server.policies.root().join("sampler");

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
 const STREAMS: usize = 8;
-/// Of one stream: more than a swap takes, by far.
+/// Length of one stream: takes much longer than a swap.
 const TOKENS: u32 = 250;
-/// The key that is revoked, and how many of the streams come with it.
+/// The key that is revoked, and how many streams use it.
 const REVOKED: &str = "sk-revoked";
 const KEPT: &str = "sk-kept";
 const WITH_REVOKED: usize = 2;
-/// No story of the demo model does without it.
+/// Occurs in every story of the demo model.
 const WORD: &str = "the";
 
 /// One request of a client.
@@ -25,11 +25,11 @@ struct Run {
     collected: Collected,
 }
 
-/// Clients that stream one story after the other until they are stopped.
+/// Clients that stream one story after another until they are stopped.
 struct Load<'a> {
     server: &'a Server,
     stop: AtomicBool,
-    /// Streams that have begun, and streams that have ended.
+    /// Started and ended streams.
     begun: AtomicUsize,
     ended: AtomicUsize,
 }
@@ -58,14 +58,14 @@ impl Load<'_> {
             runs.push(Run { key, begun, ended: Instant::now(), status, collected });
             self.ended.fetch_add(1, Ordering::Relaxed);
             if status == 401 {
-                // Revoked: there is nothing more to learn.
+                // The key was revoked.
                 break;
             }
         }
         runs
     }
 
-    /// Waits until so many more streams have ended.
+    /// Waits until this many more streams have ended.
     fn wait_for_more(&self, count: usize) {
         let before = self.ended.load(Ordering::Relaxed);
         eventually("streams come and go", || {
@@ -75,7 +75,7 @@ impl Load<'_> {
     }
 }
 
-/// The moments between which a change took effect.
+/// When a change was made, and when it had taken effect.
 #[derive(Clone, Copy)]
 struct Change {
     made: Instant,
@@ -106,7 +106,7 @@ fn policies_swap_under_eight_streams_without_one_failing() {
                 })
             })
             .collect();
-        // Whatever goes wrong here must not leave the clients running.
+        // A failure here must not leave the clients running.
         let changed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| change_everything(&load)));
         load.stop.store(true, Ordering::Relaxed);
         let runs: Vec<Run> = clients.into_iter().flat_map(|client| client.join().expect("a client ends")).collect();
@@ -152,7 +152,7 @@ fn change_everything(load: &Load<'_>) -> Changes {
     Changes { sampler, revocation }
 }
 
-/// Each is seen as rejected with a reason, in the log and in the metric; what served before goes on serving.
+/// Asserts that each file is rejected with a reason, in the log and the metric, and that the old policy still serves.
 fn bad_files_change_nothing(server: &Server) {
     let serving = || {
         let page = server.policy_page();
@@ -191,7 +191,7 @@ fn bad_files_change_nothing(server: &Server) {
     }
 }
 
-/// Every stream that began with a valid key ended well.
+/// Asserts that every stream that started with a valid key ended well.
 fn nothing_failed(runs: &[Run], revocation: Change) {
     assert!(runs.len() > 2 * STREAMS, "only {} streams", runs.len());
     for run in runs {
@@ -234,7 +234,7 @@ fn revoked_streams_end_well(runs: &[Run], revocation: Change) {
             assert_eq!(run.status, 401, "a revoked key was let in");
             refused += 1;
         } else if run.begun < revocation.made && run.ended > revocation.seen {
-            // That it ended well is checked with all others.
+            // The check of all streams covers its end.
             across += 1;
         }
     }
