@@ -26,11 +26,11 @@ use crate::wire::fields::Fields;
 pub struct ApiLimits {
     /// Bytes of a request body; past it 413.
     pub body_bytes: usize,
-    /// Tokens that one choice may generate; a request for more is refused with 400, one that names no number gets this.
+    /// Tokens that one choice may generate: more is refused with 400, and this is the default.
     pub max_tokens: u32,
     /// How long a request may wait for its first token unless it says so itself; past it 504.
     pub timeout: Duration,
-    /// The longest that a request may ask for.
+    /// Upper bound of a request's own timeout.
     pub max_timeout: Duration,
 }
 
@@ -72,7 +72,7 @@ pub struct Api {
     pub(crate) control: Arc<dyn Control>,
     pub(crate) vllm_aliases: bool,
     pub(crate) metrics: Metrics,
-    /// True once the streams that still run are to end.
+    /// Becomes true when running streams are to end.
     cut: watch::Sender<bool>,
     served: Vec<Arc<Served>>,
     next_request: AtomicU64,
@@ -140,7 +140,7 @@ impl Api {
     }
 
     /// Ends every generation: clients whose stream has begun get an error frame, the others an error, even where a worker
-    /// does not come back from a step.
+    /// is stuck in a step.
     pub fn cut_streams(&self) {
         self.cut.send_replace(true);
         for model in &self.models {

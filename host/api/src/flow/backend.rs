@@ -1,4 +1,4 @@
-//! What stands behind the HTTP surface: loaded models, each with the channel into its pool.
+//! What serves requests behind the HTTP surface: loaded models, each with the channel into its pool.
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crossbeam_channel::Sender;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
-/// Events buffered for one generation between the worker and its HTTP task. What does not fit is merged by the worker's
-/// side and sent when there is room.
+/// Events buffered for one generation between the worker and its HTTP task. The worker's side merges what does not fit
+/// and sends it later.
 pub const STREAM_EVENTS: usize = 64;
 
 /// A model that is being served.
@@ -30,7 +30,7 @@ pub struct Model {
     pub backend: Backend,
 }
 
-/// What a model does, and the channel to whoever does it. Bounded: a full channel means overload.
+/// The channel to the thread that serves a model. Bounded: a full channel means overload.
 #[derive(Debug, Clone)]
 pub enum Backend {
     /// Into the pool's thread.
@@ -84,13 +84,13 @@ pub enum PoolMessage {
         ram_bytes: u64,
         session_ttl: Duration,
     },
-    /// What is going on, for whoever asks.
+    /// Asks for a snapshot.
     Snapshot(oneshot::Sender<PoolSnapshot>),
     /// Bounds of the queue from now on.
     Watermarks(Watermarks),
-    /// A receiver was dropped: look for generations whose client is gone.
+    /// A receiver was dropped: generations whose client is gone are to be cancelled.
     Wake,
-    /// Let go of everything: streams that still run end with an error.
+    /// Ends everything: streams that still run get an error.
     Stop,
 }
 

@@ -91,7 +91,7 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Embeddings, FlowEr
     let mut grant = Grant::take(&incoming.api.quotas, &incoming.caller.principal, prompt_tokens)?;
     if let Some(grant) = &mut grant {
         exchange.set_standings(grant.standings());
-        // Also if the client leaves: by then most of it is computed.
+        // A client that leaves is charged as well: by then most of the work is done.
         grant.set_used(prompt_tokens);
     }
     let timeout = request.timeout.or(from_header).unwrap_or(limits.timeout);

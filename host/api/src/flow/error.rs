@@ -9,7 +9,7 @@ use tokio::task::JoinError;
 use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
 use crate::wire::error::RequestError;
 
-/// Seconds until a loading or draining server, or the one that takes its place, is worth another try.
+/// `Retry-After` of a loading or draining server, in seconds.
 const LIFE_CYCLE_RETRY: u8 = 5;
 
 /// A request that failed. Its text is for the client unless [`FlowError::answer`] says otherwise.
@@ -65,7 +65,7 @@ pub(crate) enum FlowError {
     #[error(transparent)]
     Worker(#[from] WorkerError),
 
-    #[error("{task} did not come to its end")]
+    #[error("{task} was aborted")]
     Task { task: &'static str, source: JoinError },
     #[error("a body could not be written")]
     Serialize(#[source] serde_json::Error),

@@ -10,13 +10,13 @@ use crate::flow::metrics::Metrics;
 use crate::flow::readiness::InFlight;
 use crate::wire::answer::ErrorNote;
 
-/// Never sent: the client went away before it had its answer.
+/// Never sent, only logged and counted: the client left before the response was complete.
 const CLIENT_GONE: u16 = 499;
 /// Head of every stream.
 const STREAMED: u16 = 200;
 
-/// It is counted and logged when its last owner lets go: the middleware for most responses, the body for streams. That
-/// also covers clients that leave, because their futures are dropped.
+/// Counted and logged when the last owner drops it: the middleware for most responses, the body for streams. That also
+/// covers clients that leave, because their futures are dropped.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     metrics: Metrics,
@@ -36,7 +36,7 @@ pub(crate) struct Exchange {
     _in_flight: InFlight,
 }
 
-/// What is known from the beginning.
+/// What the request's head says.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) id: String,
@@ -121,12 +121,12 @@ impl Exchange {
         }
     }
 
-    /// From here on the client counts as gone unless [`Exchange::end_stream`] is called.
+    /// The head is about to be sent. The client counts as gone unless [`Exchange::end_stream`] follows.
     pub(crate) fn begin_stream(&self) {
         *self.progress() = Progress::Streaming;
     }
 
-    /// Everything was handed to the connection.
+    /// The whole body was handed to the connection.
     pub(crate) fn end_stream(&self) {
         *self.progress() = Progress::Answered(STREAMED);
     }

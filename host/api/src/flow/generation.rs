@@ -25,7 +25,7 @@ pub(crate) struct Running {
     pool: Sender<PoolMessage>,
     /// True when the server cuts what still runs.
     cut: watch::Receiver<bool>,
-    /// Where the next look for an event begins, so that no choice starves the others.
+    /// The choice that is polled first, rotated so that none starves the others.
     turn: usize,
     /// Choices of each prompt: the first one reports how much of the prompt was cached.
     n: usize,
@@ -43,15 +43,15 @@ struct Choice {
     usage: Usage,
     last_token: Option<Instant>,
     started: bool,
-    /// Tokens that came, known before the end.
+    /// Tokens received so far.
     drawn: u32,
     stages: Stages,
 }
 
-/// What a choice did.
+/// Progress of one choice.
 #[derive(Debug)]
 pub(crate) enum Output {
-    /// It waits, and is the first, second, … in line.
+    /// It waits; its position in the queue, from 1.
     Queued(u32),
     Started,
     Delta(Delta),
@@ -64,7 +64,7 @@ pub(crate) struct Totals {
     pub(crate) prompt_tokens: u64,
     pub(crate) cached_tokens: u64,
     pub(crate) generated_tokens: u64,
-    /// Of the generated ones: guessed ahead, rightly and wrongly.
+    /// Speculative decoding: drafted tokens that were accepted, and those that were not.
     pub(crate) accepted_tokens: u64,
     pub(crate) rejected_tokens: u64,
 }
@@ -130,13 +130,13 @@ impl Running {
         Ok(running)
     }
 
-    /// The next thing that any choice does, with the choice's index; `None` when all have ended. Nothing is lost if the
-    /// future is dropped.
+    /// Waits for the next output of any choice and gives it with the choice's index; `None` when all have ended. Dropping
+    /// the future loses nothing.
     pub(crate) async fn next(&mut self) -> Option<(usize, Result<Output, FlowError>)> {
         loop {
             let Self { choices, turn, cut, .. } = self;
             let (index, event) = tokio::select! {
-                // What has come already goes out first.
+                // Events that have arrived go out before the stream is cut.
                 biased;
                 event = poll_fn(|cx| poll_event(choices, turn, cx)) => event?,
                 Ok(_) = cut.wait_for(|&cut| cut) => return Some((0, Err(FlowError::Draining))),
@@ -168,7 +168,8 @@ impl Running {
             + self.choices.iter().map(drawn).sum::<u64>()
     }
 
-    /// Accounts for an event; `None` if it is not for clients. Without an event the pool let go of the choice.
+    /// Accounts for an event; `None` if clients are not told of it. A channel that closed without an end means that the
+    /// worker is lost.
     fn take(&mut self, index: usize, event: Option<Event>) -> Option<Result<Output, FlowError>> {
         let choice = &mut self.choices[index];
         match event {
@@ -230,7 +231,7 @@ impl Running {
     }
 }
 
-/// The next event of any choice, looked for from `turn` on; `None` when all have ended.
+/// The next event of any choice, polled from `turn` on; `None` when all have ended.
 fn poll_event(choices: &mut [Choice], turn: &mut usize, cx: &mut Context<'_>) -> Poll<Option<(usize, Option<Event>)>> {
     let count = choices.len();
     let mut open = false;
@@ -263,7 +264,7 @@ impl Drop for Running {
     }
 }
 
-/// What all choices of a request are started with.
+/// What the choices of a request share.
 struct Starting<'a> {
     api: &'a Api,
     caller: &'a Caller,

@@ -1,4 +1,4 @@
-//! Quotas of tenants: the seam to whoever keeps the accounts, and the account books of this process.
+//! Quotas of tenants: the interface to whatever keeps the accounts, and the accounts of this process.
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::flow::error::FlowError;
 /// Accounts beyond which idle ones are forgotten.
 const ACCOUNTS: usize = 4096;
 
-/// Keeps the accounts of tenants. This process's own books, or later ones that a fleet shares.
+/// Keeps the accounts of tenants: in this process, or later for a fleet of them.
 pub trait QuotaStore: Send + Sync + fmt::Debug {
     /// Takes one request and `tokens` from the tenant's quotas, all or nothing.
     ///

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::flow::error::FlowError;
 
-/// Where the server is in its life. Only ever moves forward, but for an operator who drains it for a while.
+/// The server's life cycle. It only moves forward, except that operators may drain it for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
@@ -147,7 +147,8 @@ impl Readiness {
         if down { Err(FlowError::ModelDown(model.to_owned())) } else { Ok(()) }
     }
 
-    /// An error with the reason if no generation may begin.
+    /// # Errors
+    /// 503 with the reason while nothing new may begin.
     pub(crate) fn admit(&self) -> Result<(), FlowError> {
         match self.state() {
             State::Loading => Err(FlowError::NotReady),

@@ -28,11 +28,11 @@ pub(crate) struct GenerationRequest {
 
 #[derive(Debug)]
 pub(crate) struct Prompt {
-    /// At least one, and room for one more in the context.
+    /// At least one; the context holds at least one more.
     pub(crate) tokens: Arc<[Token]>,
-    /// What each choice may generate within the context: at least 1.
+    /// Tokens that each choice may generate within the context: at least 1.
     pub(crate) max_tokens: u32,
-    /// The prompt's text if the answer is to begin with it.
+    /// The prompt's text if the response echoes it, otherwise empty.
     pub(crate) echo: String,
 }
 
@@ -54,8 +54,8 @@ impl GenerationRequest {
         if limits::CHOICES.contains(choices) {
             return Ok(self);
         }
-        let most = limits::CHOICES.max;
-        Err(FlowError::field("n", format!("prompts times n must be at most {most} choices, got {choices}")))
+        let max = limits::CHOICES.max;
+        Err(FlowError::field("n", format!("prompts times n must be at most {max} choices, got {choices}")))
     }
 
     /// Each choice with its prompt, in the order of their indices.
@@ -63,7 +63,7 @@ impl GenerationRequest {
         self.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, self.settings.n as usize))
     }
 
-    /// Tokens that it uses at most.
+    /// Upper bound of the tokens that it uses: prompts and output.
     pub(crate) fn max_total_tokens(&self) -> u64 {
         self.prompt_tokens() + self.choices().map(|prompt| u64::from(prompt.max_tokens)).sum::<u64>()
     }

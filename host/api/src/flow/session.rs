@@ -13,8 +13,8 @@ use crate::wire::error::RequestError;
 use crate::wire::fields::Fields;
 use crate::wire::{json, params};
 
-/// A worker answers between two steps; one that does not by then counts as overloaded.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Workers answer between two steps; past this the server counts as overloaded.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Closed {
@@ -42,7 +42,7 @@ pub(crate) async fn close(incoming: &Incoming) -> Result<Closed, FlowError> {
         TrySendError::Full(_) => FlowError::Overloaded,
         TrySendError::Disconnected(_) => FlowError::PoolGone,
     })?;
-    let answer = timeout(PATIENCE, answer).await.map_err(|_| FlowError::Overloaded)?;
+    let answer = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| FlowError::Overloaded)?;
     let closed = answer.map_err(|_| FlowError::WorkerLost)?;
     Ok(Closed { id, object: "session.closed", closed })
 }

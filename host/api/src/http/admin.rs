@@ -1,4 +1,4 @@
-//! What operators ask: which policies serve, which models are loaded.
+//! `/admin/…`: what operators look at and change.
 use std::sync::Arc;
 
 use axum::Json;
@@ -102,7 +102,7 @@ pub(crate) async fn reload(State(api): State<Arc<Api>>) -> (StatusCode, Json<Rel
 /// Nothing new is admitted, what runs goes on; the process stays.
 pub(crate) async fn drain(State(api): State<Arc<Api>>) -> Json<Value> {
     api.readiness.hold();
-    tracing::info!("draining by an operator's wish");
+    tracing::info!("an operator began a drain");
     Json(json!({"state": "draining"}))
 }
 
@@ -110,6 +110,6 @@ pub(crate) async fn drain(State(api): State<Arc<Api>>) -> Json<Value> {
 pub(crate) async fn resume(State(api): State<Arc<Api>>) -> Json<Value> {
     api.readiness.release();
     let state = api.readiness.state();
-    tracing::info!(?state, "resumed by an operator's wish");
+    tracing::info!(?state, "an operator ended a drain");
     Json(json!({"state": state}))
 }

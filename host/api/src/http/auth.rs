@@ -14,7 +14,7 @@ use crate::flow::exchange::Exchange;
 use crate::flow::trace;
 use crate::http::error::ApiError;
 
-/// Headers that an auth policy sees at the most.
+/// Upper bound of headers that an auth policy is shown.
 const MAX_HEADERS: usize = 100;
 
 /// Middleware of guarded routes: only who has a principal gets through.

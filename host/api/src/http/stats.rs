@@ -1,4 +1,4 @@
-//! `GET /server/stats`: what is going on, for people and scripts.
+//! `GET /server/stats` and `GET /admin/workers`: a snapshot of queues, workers and latencies.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,8 +17,8 @@ use crate::flow::backend::{Backend, PoolMessage, PoolSnapshot};
 use crate::flow::readiness;
 use crate::flow::recent::Percentiles;
 
-/// A pool that does not answer by then is left out.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// A pool that does not answer within this time is left out.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Serialize)]
 struct ModelStats {
@@ -85,5 +85,5 @@ async fn snapshot(backend: &Backend) -> Option<PoolSnapshot> {
     let Backend::Generate(pool) = backend else { return None };
     let (reply, answer) = oneshot::channel();
     pool.try_send(PoolMessage::Snapshot(reply)).ok()?;
-    timeout(PATIENCE, answer).await.ok()?.ok()
+    timeout(ANSWER_TIMEOUT, answer).await.ok()?.ok()
 }

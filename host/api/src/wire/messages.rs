@@ -32,8 +32,8 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<Vec<Message>, RequestError> {
         return Err(RequestError::field("messages", "messages must hold at least one message"));
     }
     if list.len() > limits::MESSAGES {
-        let most = limits::MESSAGES;
-        return Err(RequestError::field("messages", format!("messages may hold at most {most}, got {}", list.len())));
+        let max = limits::MESSAGES;
+        return Err(RequestError::field("messages", format!("messages may hold at most {max}, got {}", list.len())));
     }
     list.iter().enumerate().map(|(i, value)| message(value, &format!("messages[{i}]"))).collect()
 }

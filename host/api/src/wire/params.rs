@@ -12,14 +12,14 @@ use crate::wire::fields::{self, Fields};
 
 /// Seconds from arrival to the first token.
 const TIMEOUT_HEADER: &str = "x-request-timeout";
-const SHORTEST_TIMEOUT: f64 = 0.001;
-/// Below it a temperature is greedy: dividing logits by less would overflow.
+const MIN_TIMEOUT: f64 = 0.001;
+/// Temperatures below this are greedy: dividing logits by less would overflow.
 const GREEDY_TEMPERATURE: f32 = 1e-5;
-/// Not understood by any engine here; absent, null or empty they are harmless.
+/// No engine here supports these; absent, null or empty they do no harm.
 const UNSUPPORTED: [&str; 8] =
     ["tools", "functions", "audio", "prediction", "grammar", "json_schema", "suffix", "web_search_options"];
 
-/// What a request is checked against.
+/// The bounds that a request is checked against.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds<'a> {
     pub(crate) max_tokens: u32,
@@ -77,7 +77,7 @@ impl Settings {
     }
 }
 
-/// Fields that change what a client gets so much that ignoring them would be a lie.
+/// Refuses fields that cannot be honoured: ignoring them would change the answer without a word.
 fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), RequestError> {
     for name in UNSUPPORTED {
         if fields.get(name).is_some_and(|value| !is_empty(value)) {
@@ -111,7 +111,7 @@ fn sampling(fields: &Fields<'_>, vocabulary_size: usize) -> Result<SamplingParam
     Ok(SamplingParams {
         temperature: if temperature < GREEDY_TEMPERATURE { 0.0 } else { temperature },
         top_k: fields.integer("top_k", limits::TOP_K)?.unwrap_or(defaults.top_k),
-        // Zero mass is the most probable token alone, which the smallest positive mass says too.
+        // OpenAI allows 0. The kernels need a positive number; the smallest one keeps the most probable token alone, too.
         top_p: number("top_p", limits::TOP_P, defaults.top_p)?.max(f32::MIN_POSITIVE),
         min_p: number("min_p", limits::MIN_P, defaults.min_p)?,
         typical_p: number("typical_p", limits::TYPICAL_P, defaults.typical_p)?.max(f32::MIN_POSITIVE),
@@ -134,8 +134,8 @@ fn seed(fields: &Fields<'_>) -> Result<u64, RequestError> {
 fn logit_bias(fields: &Fields<'_>, vocabulary_size: usize) -> Result<Vec<LogitBias>, RequestError> {
     let Some(map) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
     if map.len() > limits::LOGIT_BIAS_ENTRIES {
-        let most = limits::LOGIT_BIAS_ENTRIES;
-        return Err(RequestError::field("logit_bias", format!("logit_bias has {} entries, at most {most}", map.len())));
+        let max = limits::LOGIT_BIAS_ENTRIES;
+        return Err(RequestError::field("logit_bias", format!("logit_bias has {} entries, at most {max}", map.len())));
     }
     let entry = |(key, value): (&String, &Value)| {
         let known = |token: &u32| (*token as usize) < vocabulary_size;
@@ -150,8 +150,8 @@ fn logit_bias(fields: &Fields<'_>, vocabulary_size: usize) -> Result<Vec<LogitBi
 }
 
 /// `max_completion_tokens`, or its older name.
-fn max_tokens(fields: &Fields<'_>, most: u32) -> Result<Option<u32>, RequestError> {
-    let range = Range { min: 1.0, max: f64::from(most) };
+fn max_tokens(fields: &Fields<'_>, max: u32) -> Result<Option<u32>, RequestError> {
+    let range = Range { min: 1.0, max: f64::from(max) };
     let old = fields.integer("max_tokens", range)?;
     Ok(fields.integer("max_completion_tokens", range)?.or(old))
 }
@@ -197,8 +197,8 @@ fn include_usage(fields: &Fields<'_>, stream: bool) -> Result<bool, RequestError
 fn samplers(fields: &Fields<'_>, known: &[PolicyName]) -> Result<Option<Vec<String>>, RequestError> {
     let Some(list) = fields.list("samplers")? else { return Ok(None) };
     if list.len() > limits::SAMPLERS {
-        let most = limits::SAMPLERS;
-        return Err(RequestError::field("samplers", format!("samplers may name at most {most}, got {}", list.len())));
+        let max = limits::SAMPLERS;
+        return Err(RequestError::field("samplers", format!("samplers may name at most {max}, got {}", list.len())));
     }
     let name = |(i, value): (usize, &Value)| {
         let path = format!("samplers[{i}]");
@@ -212,15 +212,15 @@ fn samplers(fields: &Fields<'_>, known: &[PolicyName]) -> Result<Option<Vec<Stri
 }
 
 /// `timeout`: seconds.
-pub(crate) fn timeout(fields: &Fields<'_>, most: Duration) -> Result<Option<Duration>, RequestError> {
-    let range = Range { min: SHORTEST_TIMEOUT, max: most.as_secs_f64() };
+pub(crate) fn timeout(fields: &Fields<'_>, max: Duration) -> Result<Option<Duration>, RequestError> {
+    let range = Range { min: MIN_TIMEOUT, max: max.as_secs_f64() };
     Ok(fields.number("timeout", range)?.map(Duration::from_secs_f64))
 }
 
-/// The same as a header, for clients that cannot add a field.
-pub(crate) fn timeout_header(headers: &HeaderMap, most: Duration) -> Result<Option<Duration>, RequestError> {
+/// The timeout as a header, for clients that cannot add a field to the body.
+pub(crate) fn timeout_header(headers: &HeaderMap, max: Duration) -> Result<Option<Duration>, RequestError> {
     let Some(value) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
-    let range = Range { min: SHORTEST_TIMEOUT, max: most.as_secs_f64() };
+    let range = Range { min: MIN_TIMEOUT, max: max.as_secs_f64() };
     let seconds = value.to_str().ok().and_then(|text| text.trim().parse::<f64>().ok());
     match seconds.filter(|&seconds| range.contains(seconds)) {
         Some(seconds) => Ok(Some(Duration::from_secs_f64(seconds))),
@@ -236,9 +236,9 @@ pub(crate) fn timeout_header(headers: &HeaderMap, most: Duration) -> Result<Opti
 /// `session_id`: a name that the client chose.
 pub(crate) fn session(fields: &Fields<'_>) -> Result<Option<SessionId>, RequestError> {
     let Some(name) = fields.text("session_id")? else { return Ok(None) };
-    let most = limits::SESSION_ID;
-    if name.is_empty() || name.len() > most || !name.bytes().all(|b| b.is_ascii_graphic()) {
-        let message = format!("session_id must have 1 to {most} visible ASCII characters, got {}", name.len());
+    let max = limits::SESSION_ID;
+    if name.is_empty() || name.len() > max || !name.bytes().all(|b| b.is_ascii_graphic()) {
+        let message = format!("session_id must have 1 to {max} visible ASCII characters, got {}", name.len());
         return Err(RequestError::field("session_id", message));
     }
     Ok(Some(SessionId::new(name)))

@@ -7,6 +7,7 @@ mod completions;
 mod corpus;
 mod errors;
 mod fixture;
+mod logging;
 mod policies;
 mod pool;
 mod quotas;

@@ -23,7 +23,7 @@ struct PromptDetails {
 struct CompletionDetails {
     reasoning_tokens: u64,
     audio_tokens: u64,
-    /// Guessed ahead by speculative decoding: drawn as guessed, and not.
+    /// Speculative decoding: drafted tokens that were accepted, and those that were not.
     accepted_prediction_tokens: u64,
     rejected_prediction_tokens: u64,
 }
