@@ -13,6 +13,7 @@ pub mod ids;
 pub mod ledger;
 pub mod limits;
 pub mod message;
+mod native_sampler;
 pub mod policy;
 pub mod pool;
 pub mod prefix;

@@ -1,8 +1,6 @@
 //! The native standard chain, in llama.cpp's order.
 use super::params::SamplingParams;
 use super::row::{Row, RowError};
-use crate::ids::Token;
-use crate::policy::{Fault, FaultKind, TokenSampler};
 
 /// Bias, penalties, top-k, typical, top-p, min-p, temperature; the caller draws.
 #[derive(Debug, Clone)]
@@ -46,15 +44,5 @@ impl StandardChain {
             row.keep_min_p(p.min_p, 1)?;
         }
         row.temperature(p.temperature)
-    }
-}
-
-impl TokenSampler for StandardChain {
-    fn sample(&mut self, row: &mut Row) -> Result<Option<Token>, Fault> {
-        self.shape(row).map(|()| None).map_err(|error| Fault {
-            plugin: "native".into(),
-            kind: FaultKind::InvalidOutput,
-            detail: error.to_string(),
-        })
     }
 }

@@ -1,5 +1,5 @@
 //! Prompt lookup: what followed the last tokens when they stood in the text before.
-use super::{Ask, Drafter};
+use super::drafter::{Ask, Drafter};
 use crate::ids::{SeqId, Token};
 
 /// Tokens that must have stood there before, at the most and at the least.

@@ -1,5 +1,5 @@
 //! Drafts by a smaller model of the same vocabulary, on an engine of its own.
-use super::{Ask, Drafter};
+use super::drafter::{Ask, Drafter};
 use crate::engine::{Batch, Engine};
 use crate::ids::{SeqId, Token};
 
