@@ -24,6 +24,8 @@ pub struct CacheFacts {
     /// Tokens that segments keep, in RAM or behind it.
     pub tokens: u64,
     pub ram_bytes: u64,
+    /// KV entries of prompts in the live cache that further requests may share. Each counts once, however many share it.
+    pub live_tokens: u64,
     pub sessions: u64,
     /// Segments that were evicted from RAM.
     pub evicted_from_ram: u64,
@@ -98,6 +100,7 @@ impl PrefixCache {
             segments: self.store.len() as u64,
             tokens: self.tree.saved_tokens(),
             ram_bytes: self.store.ram_bytes(),
+            live_tokens: self.tree.held().into(),
             sessions: self.sessions.len() as u64,
             evicted_from_ram: self.store.evicted_from_ram,
             evicted_from_cold: self.store.evicted_from_cold,

@@ -29,8 +29,8 @@ pub enum Command {
     Resume { id: RequestId },
     /// Prompt tokens to prefill per step at the most; 0: the worker's own choice.
     PrefillBudget { tokens: u32 },
-    /// What a session pinned may go. Nothing happens to one that is unknown.
-    CloseSession { namespace: Namespace, session: SessionId },
+    /// A session lets go of what it pinned. Answered by `SessionClosed` with the same id, which no generation has.
+    CloseSession { id: RequestId, namespace: Namespace, session: SessionId },
     /// Room of the prefix cache in RAM, and how long a session that is not used lasts.
     CacheLimits { ram_bytes: u64, session_ttl: Duration },
 }
@@ -74,6 +74,8 @@ pub enum Event {
     Queued { id: RequestId, position: u32 },
     /// It has its room in the KV cache; what the facts before it say includes that.
     Admitted { id: RequestId },
+    /// Answers `CloseSession`: whether there was such a session.
+    SessionClosed { id: RequestId, existed: bool },
     /// Its KV entries were taken away for now; `Admitted` comes again when it goes on.
     Preempted { id: RequestId },
     /// The prompt's first chunk is in a batch.
@@ -111,6 +113,7 @@ impl Event {
             Event::Queued { id, .. }
             | Event::Admitted { id }
             | Event::Preempted { id }
+            | Event::SessionClosed { id, .. }
             | Event::Started { id, .. }
             | Event::Delta { id, .. }
             | Event::Progressed { id, .. }

@@ -294,7 +294,7 @@ impl Pool {
                 }
             }
             Event::Preempted { id } => self.events.push(SchedulerEvent::Preempted { id: *id }),
-            Event::Queued { .. } | Event::Delta { .. } => {}
+            Event::Queued { .. } | Event::Delta { .. } | Event::SessionClosed { .. } => {}
         }
     }
 

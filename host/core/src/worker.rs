@@ -200,8 +200,9 @@ impl Worker {
             }
             Command::PrefillBudget { tokens } => self.prefill_budget = tokens,
             Command::CacheLimits { ram_bytes, session_ttl } => self.kv.cache.set_limits(ram_bytes, session_ttl),
-            Command::CloseSession { namespace, session } => {
-                self.kv.cache.close_session(&namespace, &session);
+            Command::CloseSession { id, namespace, session } => {
+                let existed = self.kv.cache.close_session(&namespace, &session);
+                events.push(Event::SessionClosed { id, existed });
             }
         }
     }

@@ -10,6 +10,7 @@ mod expected;
 mod cache_command;
 mod cache_plan;
 mod check;
+mod closings;
 mod listener;
 mod logging;
 mod metrics;

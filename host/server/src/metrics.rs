@@ -54,6 +54,8 @@ pub(crate) struct WorkerMetrics {
     cache_tokens: IntGauge,
     cache_ram_bytes: IntGauge,
     sessions: IntGauge,
+    /// Of all workers of the model together.
+    kv_cached: Gauge,
     drafts_accepted: IntCounter,
     drafts_rejected: IntCounter,
     published: Mutex<CacheFacts>,
@@ -72,6 +74,7 @@ impl WorkerMetrics {
         self.cache_ram_bytes.set(facts.ram_bytes as i64);
         self.sessions.set(facts.sessions as i64);
         let before = std::mem::replace(&mut *self.published.lock().unwrap_or_else(PoisonError::into_inner), *facts);
+        self.kv_cached.add(facts.live_tokens as f64 - before.live_tokens as f64);
         self.evicted_from_ram.inc_by(facts.evicted_from_ram.saturating_sub(before.evicted_from_ram));
         self.evicted_from_disk.inc_by(facts.evicted_from_cold.saturating_sub(before.evicted_from_cold));
     }
@@ -105,7 +108,10 @@ impl ServerMetrics {
                 &["model"],
             )?,
             kv_tokens: GaugeVec::new(
-                Opts::new("camshaft_kv_tokens", "KV cache of all workers, in tokens"),
+                Opts::new(
+                    "camshaft_kv_tokens",
+                    "KV cache of all workers, in tokens: free, cached (prompts that further requests share), held by one request each",
+                ),
                 &["model", "state"],
             )?,
             kv_usage: GaugeVec::new(
@@ -189,6 +195,7 @@ impl ServerMetrics {
             cache_tokens: self.cache_tokens.with_label_values(&[model, worker]),
             cache_ram_bytes: self.cache_ram_bytes.with_label_values(&[model, worker]),
             sessions: self.sessions.with_label_values(&[model, worker]),
+            kv_cached: self.kv_tokens.with_label_values(&[model, "cached"]),
             drafts_accepted: self.draft_tokens.with_label_values(&[model, "accepted"]),
             drafts_rejected: self.draft_tokens.with_label_values(&[model, "rejected"]),
             published: Mutex::new(CacheFacts::default()),
@@ -203,8 +210,27 @@ impl PoolMetrics {
         let total: f64 = workers.iter().map(|w| f64::from(w.kv_total)).sum();
         let free: f64 = workers.iter().map(|w| f64::from(w.kv_free)).sum();
         self.kv_free.set(free);
-        self.kv_cached.set(0.0);
-        self.kv_held.set(total - free);
+        // Workers tell what is cached on their own, so the two may be a moment apart.
+        self.kv_held.set((total - free - self.kv_cached.get()).max(0.0));
         self.kv_usage.set(if total > 0.0 { (total - free) / total } else { 0.0 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_cached_kv_is_what_the_prefix_trees_of_all_workers_hold() {
+        let metrics = ServerMetrics::new(&Registry::new()).unwrap();
+        let (pool, first, second) = (metrics.pool("m"), metrics.worker("m", "0"), metrics.worker("m", "1"));
+        let facts = |live_tokens| CacheFacts { live_tokens, ..CacheFacts::default() };
+        first.publish(&facts(30));
+        second.publish(&facts(12));
+        first.publish(&facts(10));
+        assert_eq!(pool.kv_cached.get(), 22.0);
+        first.publish(&facts(0));
+        second.publish(&facts(0));
+        assert_eq!(pool.kv_cached.get(), 0.0);
     }
 }

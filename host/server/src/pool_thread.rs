@@ -9,6 +9,7 @@ use camshaft_core::message::{Command, Event, WorkerError};
 use camshaft_core::pool::{NewRequest, Output, Pool};
 use crossbeam_channel::{Receiver, Sender, select};
 
+use crate::closings::Closings;
 use crate::error::ServerError;
 use crate::metrics::PoolMetrics;
 use crate::streams::Stream;
@@ -40,7 +41,8 @@ pub(crate) struct PoolSetup {
 /// # Errors
 /// No thread can be started.
 pub(crate) fn spawn(supervisor: &Supervisor, setup: PoolSetup, model: &str) -> Result<(), ServerError> {
-    let thread = PoolThread { setup, streams: HashMap::new(), told: Instant::now(), cache: None };
+    let thread =
+        PoolThread { setup, streams: HashMap::new(), told: Instant::now(), cache: None, closings: Closings::default() };
     supervisor.spawn(Stage::Dispatch, &format!("pool-{model}"), move |stop| thread.run(stop))
 }
 
@@ -52,6 +54,7 @@ struct PoolThread {
     told: Instant,
     /// Limits of the workers' caches, if they are other ones than the workers were made with.
     cache: Option<Command>,
+    closings: Closings,
 }
 
 impl PoolThread {
@@ -104,12 +107,11 @@ impl PoolThread {
         match message {
             PoolMessage::Submit(submission) => self.submit(*submission),
             PoolMessage::CloseSession { namespace, session, reply } => {
-                for &worker in self.setup.workers.keys() {
-                    let (namespace, session) = (namespace.clone(), session.clone());
-                    self.send(worker, WorkerMessage::Command(Command::CloseSession { namespace, session }));
-                }
-                // Who asked may have given up.
-                let _ = reply.send(true);
+                let id = self.closings.next_id();
+                let workers: Vec<WorkerId> = self.setup.workers.keys().copied().collect();
+                let command = Command::CloseSession { id, namespace, session };
+                let asked = workers.into_iter().filter(|&worker| self.ask(worker, &command)).collect();
+                self.closings.begin(id, asked, reply);
             }
             PoolMessage::Cache { ram_bytes, session_ttl } => {
                 let limits = Command::CacheLimits { ram_bytes, session_ttl };
@@ -148,12 +150,16 @@ impl PoolThread {
 
     fn note(&mut self, report: WorkerReport) {
         match report {
+            WorkerReport::Event(worker, Event::SessionClosed { id, existed }) => {
+                self.closings.answered(id, worker, existed);
+            }
             WorkerReport::Event(worker, event) => self.setup.pool.worker_event(worker, &event),
             WorkerReport::Down(worker) => {
                 // Their streams went with the worker, which tells the clients. What waits goes on waiting.
                 let lost = self.setup.pool.worker_lost(worker);
                 tracing::error!(%worker, lost = lost.len(), "worker lost");
                 self.setup.workers.remove(&worker);
+                self.closings.lost(worker);
             }
             WorkerReport::Up(worker, handle) => {
                 self.setup.pool.add_worker(worker, handle.limits);
@@ -237,6 +243,12 @@ impl PoolThread {
         if !sent {
             tracing::warn!(%worker, "a message for a worker that is gone was dropped");
         }
+    }
+
+    /// False if the worker is gone.
+    fn ask(&self, worker: WorkerId, command: &Command) -> bool {
+        let message = WorkerMessage::Command(command.clone());
+        self.setup.workers.get(&worker).is_some_and(|sender| sender.send(message).is_ok())
     }
 
     fn fail(&mut self, id: RequestId, error: WorkerError) {

@@ -234,7 +234,7 @@ struct Outlet<'a> {
     setup: &'a WorkerSetup,
     streams: &'a mut Streams,
     events: &'a mut Vec<Event>,
-    /// Whether a generation ended.
+    /// Whether a generation was admitted or ended.
     ended: bool,
     /// How many were parked.
     parked: u64,
@@ -253,7 +253,7 @@ impl Events for Outlet<'_> {
                 continue;
             };
             if !matches!(event, Event::Delta { .. }) {
-                self.ended |= matches!(event, Event::Finished { .. } | Event::Failed { .. });
+                self.ended |= matches!(event, Event::Admitted { .. } | Event::Finished { .. } | Event::Failed { .. });
                 if let Event::Finished { usage, .. } = &event {
                     self.setup.metrics.count_drafts(usage);
                 }

@@ -198,6 +198,7 @@ impl Running {
                     reason => Some(Ok(Output::Finished(reason))),
                 }
             }
+            Some(Event::SessionClosed { .. }) => None,
             Some(Event::Failed { error, .. }) => {
                 choice.events = None;
                 Some(Err(error.into()))

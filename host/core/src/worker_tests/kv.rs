@@ -18,6 +18,9 @@ fn a_prefix_of_a_running_request_is_computed_once_however_many_come_at_once() {
         (0..8).map(|id| Start { max_tokens: 3, ignore_eos: true, ..start(id, &format!("{system}{id}?")) }).collect();
     let mut bench = Bench::with(limits, Arc::new(Native), Reserve::Expected, PrefixCache::new(1 << 20));
     requests.iter().for_each(|request| bench.begin(request.clone()));
+    bench.steps(1);
+    // All prompts but for their last tokens; the shared part counts once.
+    assert_eq!(bench.worker.cache_facts().live_tokens as usize, system.len() + 8);
     bench.run();
     // The shared part once, then two tokens of each prompt and two of each answer (the last is drawn, not decoded).
     assert_eq!(bench.engine.decoded, system.len() + 8 * (2 + 2));

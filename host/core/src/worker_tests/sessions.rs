@@ -15,6 +15,10 @@ fn bench() -> Bench {
     Bench::with(LIMITS, Arc::new(Native), Reserve::Full, cache)
 }
 
+fn close(bench: &mut Bench, id: u64, namespace: Namespace, session: &str) {
+    bench.command(Command::CloseSession { id: RequestId(id), namespace, session: session.into() });
+}
+
 /// Other requests that fill the cache.
 fn crowd(bench: &mut Bench) {
     for (id, letter) in (10..).zip("ABCDEF".chars()) {
@@ -40,15 +44,15 @@ fn what_a_session_left_outlives_what_others_leave() {
 
 #[test]
 fn a_session_that_was_closed_or_is_past_its_time_is_evicted_like_the_rest() {
-    for close in [true, false] {
+    for closed in [true, false] {
         let mut bench = bench();
         bench.begin(turn(1, TURN, "s"));
         bench.run();
-        if close {
+        if closed {
             let namespace = Namespace::Tenant("t".into());
-            bench.command(Command::CloseSession { namespace: namespace.clone(), session: "other".into() });
+            close(&mut bench, 90, namespace.clone(), "other");
             assert_eq!(bench.worker.cache_facts().sessions, 1);
-            bench.command(Command::CloseSession { namespace, session: "s".into() });
+            close(&mut bench, 91, namespace, "s");
         } else {
             bench.now += Duration::from_secs(61);
             bench.step();
@@ -93,9 +97,23 @@ fn a_session_belongs_to_its_namespace() {
     let mut bench = bench();
     bench.begin(turn(1, TURN, "s"));
     bench.run();
-    bench.command(Command::CloseSession { namespace: Namespace::Shared, session: "s".into() });
+    close(&mut bench, 90, Namespace::Shared, "s");
     assert_eq!(bench.worker.cache_facts().sessions, 1);
     bench.begin(Start { namespace: Namespace::Shared, ..turn(2, TURN, "s") });
     bench.run();
     assert_eq!((cached(&bench, 2), bench.worker.cache_facts().sessions), (0, 2));
+}
+
+#[test]
+fn regression_closing_a_session_says_whether_there_was_one() {
+    let mut bench = bench();
+    bench.begin(turn(1, TURN, "s"));
+    bench.run();
+    let namespace = Namespace::Tenant("t".into());
+    for (id, session) in [(90, "other"), (91, "s"), (92, "s")] {
+        close(&mut bench, id, namespace.clone(), session);
+    }
+    let closed = |id, existed| Event::SessionClosed { id: RequestId(id), existed };
+    let answers = bench.events.iter().filter(|event| matches!(event, Event::SessionClosed { .. }));
+    assert!(answers.eq(&[closed(90, false), closed(91, true), closed(92, false)]));
 }
