@@ -1,7 +1,7 @@
 //! The words to avoid, and which of them the end of a text has begun.
 
-const MOST_WORDS: usize = 256;
-const MOST_BYTES: usize = 64;
+const MAX_WORDS: usize = 256;
+const MAX_BYTES: usize = 64;
 
 /// A proper prefix of a word: `words[word][..length]`.
 #[derive(Debug, Clone, Copy)]
@@ -23,8 +23,8 @@ impl Words {
     /// # Errors
     /// A sentence that names the first word, or the number of words, out of bounds.
     pub fn new(words: &[String], ignore_case: bool) -> Result<Self, String> {
-        if words.is_empty() || words.len() > MOST_WORDS {
-            return Err(format!("settings.words has {} words, 1 to {MOST_WORDS} are allowed", words.len()));
+        if words.is_empty() || words.len() > MAX_WORDS {
+            return Err(format!("settings.words has {} words, 1 to {MAX_WORDS} are allowed", words.len()));
         }
         let mut checked = Vec::with_capacity(words.len());
         for (index, word) in words.iter().enumerate() {
@@ -32,9 +32,9 @@ impl Words {
             if trimmed.is_empty() {
                 return Err(format!("settings.words[{index}] is empty"));
             }
-            if trimmed.len() > MOST_BYTES {
+            if trimmed.len() > MAX_BYTES {
                 let bytes = trimmed.len();
-                return Err(format!("settings.words[{index}] has {bytes} bytes, at most {MOST_BYTES} are allowed"));
+                return Err(format!("settings.words[{index}] has {bytes} bytes, at most {MAX_BYTES} are allowed"));
             }
             let mut bytes = trimmed.as_bytes().to_vec();
             if ignore_case {

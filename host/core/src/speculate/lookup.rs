@@ -1,11 +1,11 @@
-//! Prompt lookup: what followed the last tokens when they stood in the text before.
+//! Prompt lookup: drafts what followed the last tokens at their previous occurrence.
 use super::drafter::{Ask, Drafter};
 use crate::ids::{SeqId, Token};
 
-/// Tokens that must have stood there before, at the most and at the least.
-const LONGEST: usize = 4;
-const SHORTEST: usize = 2;
-/// How far back it looks, so that a long context costs no more than a few microseconds.
+/// Lengths of the tail that is searched for.
+const MAX_TAIL: usize = 4;
+const MIN_TAIL: usize = 2;
+/// How far back the search goes, so that a long context costs only a few microseconds.
 const REACH: usize = 16 << 10;
 
 /// Drafts from the sequence's own prompt and output (Saxena 2023), without a second model.
@@ -22,12 +22,12 @@ impl Drafter for PromptLookup {
     fn forget(&mut self, _: SeqId) {}
 }
 
-/// What followed the latest earlier place of the longest tail of `tokens`, at most `most` tokens.
+/// What followed the latest earlier occurrence of the longest tail of `tokens`, at most `most` tokens.
 fn continuation(tokens: &[Token], most: usize) -> &[Token] {
     let tokens = &tokens[tokens.len().saturating_sub(REACH)..];
-    for len in (SHORTEST..=LONGEST).rev() {
+    for len in (MIN_TAIL..=MAX_TAIL).rev() {
         let Some((before, tail)) = tokens.len().checked_sub(len).map(|at| tokens.split_at(at)) else { continue };
-        // The tail may overlap its earlier place, as in a run of one token.
+        // The tail may overlap its earlier occurrence, as in a run of one token.
         let found = (0..before.len()).rev().find(|&at| tokens[at..at + len] == *tail);
         if let Some(at) = found {
             let follows = &tokens[at + len..];
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn repeats_what_followed_the_latest_place_of_the_longest_tail() {
+    fn repeats_what_followed_the_latest_occurrence_of_the_longest_tail() {
         check("abcdX abcdY abcd", 3, "Y a");
         check("the cat. the cat", 8, ". the ca"); // at most eight
         check("xxabYY..ab", 4, "YY..");

@@ -1,18 +1,18 @@
-//! Drafts by a smaller model of the same vocabulary, on an engine of its own.
+//! Drafts from a smaller model with the same vocabulary, on its own engine.
 use super::drafter::{Ask, Drafter};
 use crate::engine::{Batch, Engine};
 use crate::ids::{SeqId, Token};
 
-/// Guesses what the smaller model finds most likely, for all sequences in the same batches.
+/// Drafts the smaller model's most likely tokens, for all sequences in the same batches.
 #[derive(Debug)]
 pub struct ModelDrafter<E> {
     engine: E,
-    /// What the engine holds of each sequence.
+    /// The tokens that the engine holds of each sequence.
     held: Vec<Vec<Token>>,
     batch: Batch,
 }
 
-/// A sequence that is being drafted for: its index among the asks, and the row of its last token.
+/// A sequence that gets a draft: its index among the asks, and the row of its last token.
 #[derive(Debug, Clone, Copy)]
 struct Active {
     ask: usize,
@@ -25,15 +25,15 @@ impl<E: Engine> ModelDrafter<E> {
         Self { engine, held, batch: Batch::default() }
     }
 
-    /// Puts what the sequence has more than the engine into the batch, as far as there is room; the row of its last token
-    /// if that is in.
+    /// Adds the tokens that the engine lacks to the batch, as far as they fit. Returns the row of the last token if that
+    /// is among them.
     fn catch_up(&mut self, seq: SeqId, tokens: &[Token]) -> Option<usize> {
         let limits = self.engine.limits();
         let held = self.held.get_mut(seq.0 as usize)?;
         if tokens.len() >= limits.context_tokens as usize {
             return None;
         }
-        // The last token is always decoded anew: its logits are wanted.
+        // The last token is always decoded again, for its logits.
         let common = held.iter().zip(tokens).take_while(|(a, b)| a == b).count().min(tokens.len().checked_sub(1)?);
         if common < held.len() {
             held.truncate(common);
@@ -51,7 +51,7 @@ impl<E: Engine> ModelDrafter<E> {
         row
     }
 
-    /// Decodes the batch; without room everything is given up, and drafting begins anew.
+    /// Decodes the batch. If that fails (the KV cache may be full), drops everything the engine holds.
     fn decode(&mut self) -> bool {
         let done = self.batch.is_empty() || self.engine.decode(&self.batch).is_ok();
         if !done {
@@ -69,7 +69,7 @@ impl<E: Engine + Send> Drafter for ModelDrafter<E> {
         self.batch.clear();
         let mut active = Vec::new();
         for (ask, asked) in asks.iter().enumerate() {
-            // One that does not catch up in this batch goes on in the next one, without a guess until then.
+            // A sequence that does not catch up in this batch continues in the next one, without a draft until then.
             active.extend(self.catch_up(asked.seq, asked.tokens).map(|row| Active { ask, row }));
         }
         let context = self.engine.limits().context_tokens as usize;
@@ -160,7 +160,7 @@ mod tests {
         let guesses: Vec<usize> = (0..6).map(|_| draft(&mut drafter, 1, &b, 2).len()).collect();
         assert_eq!(guesses.last(), Some(&2), "{guesses:?}");
         assert!(drafter.engine.used() <= 64);
-        // At the end of its context there is nothing to guess.
+        // At the end of its context there is nothing to draft.
         assert!(draft(&mut drafter, 0, &tokens(&"c".repeat(48)), 2).is_empty());
     }
 }

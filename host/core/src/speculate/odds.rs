@@ -1,22 +1,22 @@
-//! When a guess pays: how likely it is right, against what its rows cost.
+//! Decides when a draft pays: its acceptance rate against the cost of its rows.
 
-/// How much one more guess counts.
+/// Weight of the latest draft token in the acceptance rate.
 const WEIGHT: f32 = 0.1;
-/// What is believed before the first guess.
+/// Assumed acceptance rate before the first draft.
 const FIRST_CHANCE: f32 = 0.7;
-/// After so many steps without a guess one token is tried: the text may have changed.
+/// Steps without a draft before one token is tried again: the text may have become predictable.
 const TRY_AGAIN: u32 = 64;
-/// How much of what was measured is kept with each step.
+/// Share of the earlier measurements that is kept with each step.
 const MEMORY: f64 = 0.98;
-/// Steps of different size that it takes to know what a row costs.
-const LEAST_SPREAD: f64 = 1.0;
-/// The chance that a guess must have as long as that is not known.
+/// Spread of step sizes below which the cost of a row is unknown.
+const MIN_SPREAD: f64 = 1.0;
+/// Acceptance rate required while the cost of a row is unknown.
 const UNKNOWN: f32 = 0.3;
 
-/// How well one request's guesses did.
+/// The acceptance rate of one request's drafts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Odds {
-    /// That a guessed token is the one that is drawn, if those before it were.
+    /// Probability that a draft token is accepted, given that those before it were.
     chance: f32,
     steps_without: u32,
 }
@@ -28,7 +28,7 @@ impl Default for Odds {
 }
 
 impl Odds {
-    /// Tokens worth guessing, at most `most`, where a row pays that is used with a chance above `least`.
+    /// Tokens worth drafting, at most `most`, if a row pays when its probability of use is above `least`.
     pub(crate) fn wanted(&mut self, least: f32, most: usize) -> usize {
         let (mut count, mut chance) = (0, self.chance);
         while count < most && chance > least {
@@ -42,7 +42,7 @@ impl Odds {
         usize::from(self.steps_without.is_multiple_of(TRY_AGAIN))
     }
 
-    /// Of `drafted` tokens the first `accepted` were right.
+    /// The first `accepted` of `drafted` tokens were accepted.
     pub(crate) fn learn(&mut self, drafted: u32, accepted: u32) {
         for trial in 0..drafted.min(accepted + 1) {
             let hit = if trial < accepted { 1.0 } else { 0.0 };
@@ -51,7 +51,7 @@ impl Odds {
     }
 }
 
-/// What a step costs by its rows: `fixed + each * rows` seconds, fitted to the last steps by least squares.
+/// The cost of a step: `fixed + each * rows` seconds, fitted to recent steps by least squares.
 #[derive(Debug, Default)]
 pub(crate) struct Price {
     weight: f64,
@@ -71,11 +71,11 @@ impl Price {
         }
     }
 
-    /// How likely a further row must be of use in a step of `rows` rows: then it adds more tokens for its time than the
-    /// step has for its own.
+    /// Probability of use above which a further row pays in a step of `rows` rows: it then yields more tokens for its time
+    /// than the rest of the step.
     pub(crate) fn least_chance(&self, rows: usize) -> f32 {
         let spread = self.weight * self.xx - self.x * self.x;
-        if spread < LEAST_SPREAD {
+        if spread < MIN_SPREAD {
             return UNKNOWN;
         }
         let each = ((self.weight * self.xy - self.x * self.y) / spread).max(0.0);
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guesses_more_while_right_and_nothing_while_wrong_but_now_and_then() {
+    fn drafts_more_while_accepted_and_only_now_and_then_while_rejected() {
         let mut odds = Odds::default();
         (0..20).for_each(|_| odds.learn(4, 4));
         assert_eq!(odds.wanted(0.3, 8), 8);
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(tries, 10, "one token each 64 steps");
         (0..40).for_each(|_| odds.learn(1, 1));
         assert_eq!(odds.wanted(0.3, 0), 0);
-        assert!(odds.wanted(0.3, 8) > 1, "it is right again");
+        assert!(odds.wanted(0.3, 8) > 1, "it is accepted again");
     }
 
     #[test]
