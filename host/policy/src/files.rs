@@ -140,6 +140,8 @@ pub(crate) struct Content {
     /// Digest of the component.
     pub(crate) digest: String,
     pub(crate) sidecar: Option<Vec<u8>>,
+    /// What both files had when they were read.
+    pub(crate) stamps: Stamps,
 }
 
 impl Content {
@@ -152,14 +154,14 @@ impl Content {
     ///
     /// # Errors
     /// `Unsettled` if one changed meanwhile or is no longer what `stamps` say.
-    pub(crate) fn read(files: &Files, stamps: &Stamps) -> Result<Self, PolicyError> {
+    pub(crate) fn read(files: &Files, stamps: Stamps) -> Result<Self, PolicyError> {
         let component = read(&files.component, "a component", COMPONENT_MAX_BYTES)?;
         let sidecar = files.sidecar.as_deref().map(|path| read(path, "a settings file", SIDECAR_MAX_BYTES));
         let sidecar = sidecar.transpose()?;
-        if Stamps::of(files)? != *stamps {
+        if Stamps::of(files)? != stamps {
             return Err(PolicyError::Unsettled { path: files.component.clone() });
         }
-        Ok(Self { digest: digest_of(&component), component, sidecar })
+        Ok(Self { digest: digest_of(&component), component, sidecar, stamps })
     }
 }
 

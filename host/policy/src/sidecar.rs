@@ -18,8 +18,11 @@ const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 
-/// The path of a key, and what is wrong there.
-type Wrong = (String, SettingsError);
+/// What is wrong, and at which key.
+struct Wrong {
+    key: String,
+    problem: SettingsError,
+}
 
 /// A checked settings file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +62,7 @@ impl Sidecar {
             let line = error.span().map(|span| line_at(text, span.start));
             wrong(line, SettingsError::Syntax(error.message().to_owned()))
         })?;
-        Self::checked(hook, table).map_err(|(key, problem)| wrong(line_of(text, &key), problem))
+        Self::checked(hook, table).map_err(|Wrong { key, problem }| wrong(line_of(text, &key), problem))
     }
 
     /// # Errors
@@ -131,12 +134,13 @@ impl Sidecar {
 
     fn check(&self, hook: Hook) -> Result<(), Wrong> {
         if !spec(hook).modes.contains(&self.mode) {
-            return Err(("policy.mode".to_owned(), SettingsError::ModeUnsupported { hook, mode: self.mode }));
+            let problem = SettingsError::ModeUnsupported { hook, mode: self.mode };
+            return Err(Wrong { key: "policy.mode".to_owned(), problem });
         }
         if !spec(hook).on_fault.contains(&self.on_fault) {
             let why = spec(hook).on_fault_why;
             let problem = SettingsError::OnFaultUnsupported { hook, value: self.on_fault.as_str(), why };
-            return Err(("policy.on-fault".to_owned(), problem));
+            return Err(Wrong { key: "policy.on-fault".to_owned(), problem });
         }
         Ok(())
     }
@@ -153,13 +157,14 @@ fn settings_json(settings: Table) -> Result<String, Wrong> {
 }
 
 fn bad(key: &str, value: &Value, expected: &'static str) -> Wrong {
-    (key.to_owned(), SettingsError::Value { key: key.to_owned(), value: value.to_string(), expected })
+    let problem = SettingsError::Value { key: key.to_owned(), value: value.to_string(), expected };
+    Wrong { key: key.to_owned(), problem }
 }
 
 fn unknown(key: &str, section: &str, known: &[&str]) -> Wrong {
     let nearest = known.iter().max_by(|a, b| strsim::jaro_winkler(a, key).total_cmp(&strsim::jaro_winkler(b, key)));
     let (key, nearest) = (format!("{section}{key}"), nearest.map(|nearest| format!("{section}{nearest}")));
-    (key.clone(), SettingsError::UnknownKey { key, nearest })
+    Wrong { key: key.clone(), problem: SettingsError::UnknownKey { key, nearest } }
 }
 
 #[cfg(test)]

@@ -33,6 +33,19 @@ struct Slot {
     expires: Option<Instant>,
 }
 
+/// What a key is set to.
+struct NewValue {
+    value: Vec<u8>,
+    expires: Option<Instant>,
+}
+
+impl NewValue {
+    /// A value that lives `ttl_ms` from now.
+    fn living(value: Vec<u8>, now: Instant, ttl_ms: Option<u64>) -> Self {
+        Self { value, expires: expiry(now, ttl_ms) }
+    }
+}
+
 impl Slot {
     fn live(&self, now: Instant) -> bool {
         self.expires.is_none_or(|at| now < at)
@@ -55,7 +68,8 @@ impl StateStore {
         }
     }
 
-    fn set(&mut self, key: String, value: Vec<u8>, expires: Option<Instant>, now: Instant) -> Result<u64, Error> {
+    fn set(&mut self, key: String, new: NewValue, now: Instant) -> Result<u64, Error> {
+        let NewValue { value, expires } = new;
         if key.len() > KEY_BYTES || value.len() > VALUE_BYTES {
             let (key, value) = (key.len(), value.len());
             return Err(Error::Full(format!(
@@ -92,14 +106,14 @@ impl StateStore {
         &mut self,
         key: String,
         expected: Option<u64>,
-        value: Vec<u8>,
-        (now, ttl_ms): (Instant, Option<u64>),
+        value: NewValue,
+        now: Instant,
     ) -> Result<u64, Error> {
         let present = self.get(&key, now).map(|slot| slot.version);
         if present != expected {
             return Err(Error::Conflict(present));
         }
-        self.set(key, value, expiry(now, ttl_ms), now)
+        self.set(key, value, now)
     }
 
     fn increment(&mut self, key: String, delta: i64, now: Instant, ttl_ms: Option<u64>) -> Result<i64, Error> {
@@ -110,7 +124,7 @@ impl StateStore {
                 (number.ok_or(Error::NotANumber)?.saturating_add(delta), slot.expires)
             }
         };
-        self.set(key, sum.to_string().into_bytes(), expires, now)?;
+        self.set(key, NewValue { value: sum.to_string().into_bytes(), expires }, now)?;
         Ok(sum)
     }
 }
@@ -145,7 +159,7 @@ impl Host for &PluginState {
     }
 
     fn set(&mut self, key: String, value: Vec<u8>, ttl_ms: Option<u64>) -> wasmtime::Result<Result<u64, Error>> {
-        self.with_store(|store, now| store.set(key, value, expiry(now, ttl_ms), now))
+        self.with_store(|store, now| store.set(key, NewValue::living(value, now, ttl_ms), now))
     }
 
     fn compare_and_set(
@@ -155,7 +169,7 @@ impl Host for &PluginState {
         value: Vec<u8>,
         ttl_ms: Option<u64>,
     ) -> wasmtime::Result<Result<u64, Error>> {
-        self.with_store(|store, now| store.compare_and_set(key, expected, value, (now, ttl_ms)))
+        self.with_store(|store, now| store.compare_and_set(key, expected, NewValue::living(value, now, ttl_ms), now))
     }
 
     fn increment(&mut self, key: String, delta: i64, ttl_ms: Option<u64>) -> wasmtime::Result<Result<i64, Error>> {
@@ -171,18 +185,22 @@ impl Host for &PluginState {
 mod tests {
     use super::*;
 
+    fn lasting(value: Vec<u8>) -> NewValue {
+        NewValue { value, expires: None }
+    }
+
     #[test]
     fn sets_only_over_the_expected_version() {
         let (mut store, now) = (StateStore::default(), Instant::now());
-        let first = store.compare_and_set("k".into(), None, b"1".to_vec(), (now, None)).unwrap();
+        let first = store.compare_and_set("k".into(), None, lasting(b"1".to_vec()), now).unwrap();
         assert!(
-            matches!(store.compare_and_set("k".into(), None, vec![], (now, None)), Err(Error::Conflict(Some(v))) if v == first)
+            matches!(store.compare_and_set("k".into(), None, lasting(vec![]), now), Err(Error::Conflict(Some(v))) if v == first)
         );
-        let second = store.compare_and_set("k".into(), Some(first), b"2".to_vec(), (now, None)).unwrap();
+        let second = store.compare_and_set("k".into(), Some(first), lasting(b"2".to_vec()), now).unwrap();
         assert!(second > first);
         store.remove("k");
         assert!(matches!(
-            store.compare_and_set("k".into(), Some(second), vec![], (now, None)),
+            store.compare_and_set("k".into(), Some(second), lasting(vec![]), now),
             Err(Error::Conflict(None))
         ));
         assert_eq!(store.bytes, 0);
@@ -195,22 +213,22 @@ mod tests {
         let later = now + Duration::from_millis(999);
         assert_eq!(store.increment("n".into(), -5, later, Some(1000)).unwrap(), -3);
         assert_eq!(store.increment("n".into(), 1, now + Duration::from_millis(1000), None).unwrap(), 1);
-        store.set("t".into(), b"text".to_vec(), None, now).unwrap();
+        store.set("t".into(), lasting(b"text".to_vec()), now).unwrap();
         assert!(matches!(store.increment("t".into(), 1, now, None), Err(Error::NotANumber)));
     }
 
     #[test]
     fn holds_its_bounds_and_makes_room_by_expiring() {
         let (mut store, now) = (StateStore::default(), Instant::now());
-        let too_long = store.set("k".repeat(KEY_BYTES + 1), vec![], None, now);
+        let too_long = store.set("k".repeat(KEY_BYTES + 1), lasting(vec![]), now);
         assert!(matches!(too_long, Err(Error::Full(_))));
-        assert!(matches!(store.set("k".into(), vec![0; VALUE_BYTES + 1], None, now), Err(Error::Full(_))));
+        assert!(matches!(store.set("k".into(), lasting(vec![0; VALUE_BYTES + 1]), now), Err(Error::Full(_))));
         for i in 0..KEYS {
-            store.set(format!("{i}"), vec![0; 8], expiry(now, (i == 0).then_some(10)), now).unwrap();
+            store.set(format!("{i}"), NewValue::living(vec![0; 8], now, (i == 0).then_some(10)), now).unwrap();
         }
-        assert!(matches!(store.set("more".into(), vec![], None, now), Err(Error::Full(_))));
-        store.set("1".into(), vec![1], None, now).unwrap();
-        store.set("more".into(), vec![], None, now + Duration::from_millis(10)).unwrap();
+        assert!(matches!(store.set("more".into(), lasting(vec![]), now), Err(Error::Full(_))));
+        store.set("1".into(), lasting(vec![1]), now).unwrap();
+        store.set("more".into(), lasting(vec![]), now + Duration::from_millis(10)).unwrap();
         assert_eq!(store.slots.len(), KEYS);
     }
 }

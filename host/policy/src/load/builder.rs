@@ -1,7 +1,6 @@
 //! From what is in a policy's files to something that may serve.
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
 
 use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Hook, Mode};
@@ -48,7 +47,7 @@ impl Builder {
         Self { runtime, compiler, metrics, families, identities: HashMap::new() }
     }
 
-    /// Builds what is in a policy's files, changed at this time; `mode` holds instead of the file's.
+    /// Builds what is in a policy's files; `mode` holds instead of the file's.
     ///
     /// # Errors
     /// It cannot serve.
@@ -57,7 +56,6 @@ impl Builder {
         place: &Place,
         content: &Content,
         mode: Option<Mode>,
-        changed: SystemTime,
     ) -> Result<Built, Arc<PolicyError>> {
         if mode == Some(Mode::Off) {
             return Ok(Built::Off);
@@ -68,7 +66,7 @@ impl Builder {
             return Ok(Built::Off);
         }
         sidecar.check_digest(&place.sidecar_name(), &content.digest)?;
-        let job = self.compiler.compile(&content.digest, &content.component, changed);
+        let job = self.compiler.compile(&content.digest, &content.component, content.stamps.changed());
         let Some(outcome) = job.as_ref().and_then(|job| job.outcome()) else { return Ok(Built::Compiling(job)) };
         let compiled = outcome?;
         let found = compiled.pre.hook();

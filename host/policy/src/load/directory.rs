@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use camshaft_core::policy::{Hook, PolicyStatus};
 
 use super::builder::{Builder, Built};
-use super::policy::{Phase, Policy, Staged};
+use super::policy::{Context, Phase, Policy, Staged};
 use crate::error::{PolicyError, SettingsError};
 use crate::files::{self, Content, ContentKey, Files, Place, Stamps};
 use crate::set::Link;
@@ -63,6 +63,13 @@ enum Progress {
     Compiling,
 }
 
+/// One scan of a directory.
+struct Pass<'a> {
+    builder: &'a mut Builder,
+    patience: Patience,
+    found: Scan,
+}
+
 /// The policies in one directory.
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -109,10 +116,10 @@ impl Directory {
 
     /// Scans every file and examines what changed.
     pub(crate) fn scan(&mut self, builder: &mut Builder, patience: Patience) -> Scan {
-        let mut scan = Scan::default();
+        let mut pass = Pass { builder, patience, found: Scan::default() };
         for hook in Hook::ALL {
             match files::list(&self.path, hook) {
-                Ok(listed) => self.scan_hook(hook, listed, (builder, patience), &mut scan),
+                Ok(listed) => self.scan_hook(hook, listed, &mut pass),
                 // That it cannot be read is no reason to believe that policies were removed.
                 Err(error) if self.phase == Phase::Staged => self.unread = Some(error),
                 Err(error) => {
@@ -121,16 +128,10 @@ impl Directory {
                 }
             }
         }
-        scan
+        pass.found
     }
 
-    fn scan_hook(
-        &mut self,
-        hook: Hook,
-        listed: BTreeMap<Place, Files>,
-        (builder, patience): (&mut Builder, Patience),
-        scan: &mut Scan,
-    ) {
+    fn scan_hook(&mut self, hook: Hook, listed: BTreeMap<Place, Files>, pass: &mut Pass<'_>) {
         let known = self.policies.keys().filter(|place| place.hook == hook);
         let gone: Vec<Place> = known.filter(|place| !listed.contains_key(place)).cloned().collect();
         let mut names: HashMap<String, String> = HashMap::new();
@@ -141,20 +142,20 @@ impl Directory {
             let mut policy = self.policies.remove(&place).unwrap_or_default();
             policy.file = files.component.clone();
             if first == place.stem {
-                let progress = self.scan_policy(&place, &mut policy, &files, (builder, patience));
-                scan.unsettled |= progress == Progress::Unsettled;
-                scan.compiling |= progress == Progress::Compiling;
+                let progress = self.scan_policy(&place, &mut policy, &files, pass);
+                pass.found.unsettled |= progress == Progress::Unsettled;
+                pass.found.compiling |= progress == Progress::Compiling;
                 replacing |= progress != Progress::Done && policy.serving.is_none();
             } else {
                 let taken = PolicyError::NameTaken { name, first: format!("{first}.wasm") };
                 policy.examine_again();
-                policy.reject(&place, None, &taken, (self.phase, &builder.metrics));
+                policy.reject(&place, None, &taken, self.context(pass.builder));
             }
             self.policies.insert(place, policy);
         }
         // Between a guard that goes and one that comes there must not be a moment without either.
         if !(spec(hook).guards && replacing) {
-            gone.iter().for_each(|place| self.remove(place, builder));
+            gone.iter().for_each(|place| self.remove(place, pass.builder));
         }
     }
 
@@ -167,18 +168,12 @@ impl Directory {
         }
     }
 
-    fn scan_policy(
-        &mut self,
-        place: &Place,
-        policy: &mut Policy,
-        files: &Files,
-        (builder, patience): (&mut Builder, Patience),
-    ) -> Progress {
+    fn scan_policy(&mut self, place: &Place, policy: &mut Policy, files: &Files, pass: &mut Pass<'_>) -> Progress {
         let stamps = match Stamps::of(files) {
             Ok(stamps) => stamps,
             Err(error) => {
                 policy.examine_again();
-                return self.unreadable(place, policy, &error, (builder, patience));
+                return self.unreadable(place, policy, &error, pass);
             }
         };
         if matches!(&policy.examined, Some((_, Some(trusted))) if *trusted == stamps) {
@@ -191,39 +186,27 @@ impl Directory {
         {
             return Progress::Compiling;
         }
-        if patience == Patience::Wait && !has_settled(policy, &stamps) {
+        if pass.patience == Patience::Wait && !has_settled(policy, &stamps) {
             return Progress::Unsettled;
         }
-        match Content::read(files, &stamps) {
-            Ok(content) => self.examine(place, policy, (&content, stamps), (builder, patience)),
-            Err(error) => self.unreadable(place, policy, &error, (builder, patience)),
+        match Content::read(files, stamps) {
+            Ok(content) => self.examine(place, policy, content, pass),
+            Err(error) => self.unreadable(place, policy, &error, pass),
         }
     }
 
-    fn unreadable(
-        &self,
-        place: &Place,
-        policy: &mut Policy,
-        error: &PolicyError,
-        (builder, patience): (&Builder, Patience),
-    ) -> Progress {
-        if patience == Patience::Wait && matches!(error, PolicyError::Unsettled { .. }) {
+    fn unreadable(&self, place: &Place, policy: &mut Policy, error: &PolicyError, pass: &Pass<'_>) -> Progress {
+        if pass.patience == Patience::Wait && matches!(error, PolicyError::Unsettled { .. }) {
             return Progress::Unsettled;
         }
-        policy.reject(place, None, error, (self.phase, &builder.metrics));
+        policy.reject(place, None, error, self.context(pass.builder));
         Progress::Done
     }
 
-    fn examine(
-        &mut self,
-        place: &Place,
-        policy: &mut Policy,
-        (content, stamps): (&Content, Stamps),
-        (builder, patience): (&mut Builder, Patience),
-    ) -> Progress {
-        let key = self.key_of(place, content);
-        let age = stamps.age(SystemTime::now());
-        let trusted = (age >= TRUST).then(|| stamps.clone());
+    fn examine(&mut self, place: &Place, policy: &mut Policy, content: Content, pass: &mut Pass<'_>) -> Progress {
+        let key = self.key_of(place, &content);
+        let age = content.stamps.age(SystemTime::now());
+        let trusted = (age >= TRUST).then(|| content.stamps.clone());
         if policy.examined.as_ref().is_some_and(|(examined, _)| *examined == key) {
             policy.examined = Some((key, trusted));
             policy.staged = None;
@@ -235,13 +218,13 @@ impl Directory {
             policy.staged = None;
             return Progress::Done;
         }
-        let built = builder.build(place, content, key.mode, stamps.changed());
+        let built = pass.builder.build(place, &content, key.mode);
         match &built {
             Ok(Built::Compiling(job)) => {
-                policy.staged = Some(Staged { key, stamps, job: job.clone() });
+                policy.staged = Some(Staged { key, stamps: content.stamps, job: job.clone() });
                 return Progress::Compiling;
             }
-            Err(error) if patience == Patience::Wait && age < CONTINUE && is_truncated(error) => {
+            Err(error) if pass.patience == Patience::Wait && age < CONTINUE && is_truncated(error) => {
                 return Progress::Unsettled;
             }
             _ => {}
@@ -256,11 +239,15 @@ impl Directory {
             }
             Ok(_) => {
                 self.forget_override(place, &key);
-                policy.turn_off(place, &builder.metrics);
+                policy.turn_off(place, &pass.builder.metrics);
             }
-            Err(error) => policy.reject(place, Some(key), &error, (self.phase, &builder.metrics)),
+            Err(error) => policy.reject(place, Some(key), &error, self.context(pass.builder)),
         }
         Progress::Done
+    }
+
+    fn context<'a>(&self, builder: &'a Builder) -> Context<'a> {
+        Context { phase: self.phase, metrics: &builder.metrics }
     }
 
     /// What the content is told apart by, with the mode that was chosen for it.

@@ -26,6 +26,13 @@ pub(crate) enum Phase {
     Staged,
 }
 
+/// Where and for whom a policy is examined.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Context<'a> {
+    pub(crate) phase: Phase,
+    pub(crate) metrics: &'a PolicyMetrics,
+}
+
 /// Content whose component is being compiled.
 #[derive(Debug)]
 pub(crate) struct Staged {
@@ -146,13 +153,8 @@ impl Policy {
     }
 
     /// What is in the files cannot serve. What served before goes on, and at start a policy that guards refuses.
-    pub(crate) fn reject(
-        &mut self,
-        place: &Place,
-        key: Option<ContentKey>,
-        error: &PolicyError,
-        (phase, metrics): (Phase, &PolicyMetrics),
-    ) {
+    pub(crate) fn reject(&mut self, place: &Place, key: Option<ContentKey>, error: &PolicyError, context: Context<'_>) {
+        let Context { phase, metrics } = context;
         let text = error.sentence();
         self.error = Some(text.clone());
         let serves = self.serving.is_some();
