@@ -122,7 +122,10 @@ fn regression_check_fails_over_policies_in_the_wrong_place() {
 fn the_configuration_that_is_shipped_is_good_and_says_only_defaults() {
     let path = repository().join("config/camshaft.toml");
     let path = path.to_string_lossy();
-    let finished = Setup::new().args(["--config", &path]).run(&["check"]);
+    // The policy directory beside it holds settings only: the components are built.
+    let setup = Setup::new();
+    let dir = setup.policies.root().to_string_lossy().into_owned();
+    let finished = setup.args(["--config", &path, "--policy-dir", &dir]).run(&["check"]);
     assert_exit(&finished, 0, &[]);
     assert!(!finished.stdout.contains("no effect"), "{}", finished.stdout);
     let server = Setup::new().args(["--config", &path]).start();

@@ -57,6 +57,8 @@ pub enum PolicyError {
     CoreModule,
     #[error("not a WebAssembly component: the file does not begin as one")]
     NotWasm,
+    #[error("file is truncated or corrupt: it is empty")]
+    Empty,
     #[error("file is truncated or corrupt: it ends after {size_bytes} bytes")]
     Cut { size_bytes: usize },
     #[error("file is truncated or corrupt")]

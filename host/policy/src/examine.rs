@@ -55,7 +55,7 @@ fn check_header(bytes: &[u8]) -> Result<(), PolicyError> {
         return Err(PolicyError::TooLarge { what: "a component", size_bytes, limit_bytes });
     }
     match bytes {
-        [] => Err(PolicyError::Cut { size_bytes: 0 }),
+        [] => Err(PolicyError::Empty),
         [b'\0', b'a', b's', b'm', 1, 0, 0, 0, ..] => Err(PolicyError::CoreModule),
         [b'\0', b'a', b's', b'm', _, _, _, _, ..] => Ok(()),
         _ if b"\0asm".starts_with(&bytes[..bytes.len().min(4)]) => Err(PolicyError::Cut { size_bytes: bytes.len() }),

@@ -287,6 +287,9 @@ fn is_truncated(error: &PolicyError) -> bool {
         PolicyError::Settings { problem, .. } => {
             matches!(problem, SettingsError::Syntax(_) | SettingsError::DigestMismatch { .. })
         }
-        error => matches!(error, PolicyError::Cut { .. } | PolicyError::Corrupt(_) | PolicyError::NoHook),
+        error => matches!(
+            error,
+            PolicyError::Empty | PolicyError::Cut { .. } | PolicyError::Corrupt(_) | PolicyError::NoHook
+        ),
     }
 }

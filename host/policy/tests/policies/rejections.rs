@@ -36,7 +36,7 @@ fn keeps_the_old_policy_when_the_new_one_is_truncated() {
     let good = component("guests/misbehave-auth");
     check(&good[..good.len() / 2], "file is truncated or corrupt: ");
     check(&good[..6], "file is truncated or corrupt: ");
-    check(b"", "file is truncated or corrupt: it ends after 0 bytes");
+    check(b"", "file is truncated or corrupt: it is empty");
 }
 
 #[test]
