@@ -1,7 +1,7 @@
 //! Modes that an operator chooses while the process runs, instead of those in the policies' files.
 use camshaft_core::policy::{Hook, Mode, ModeError, PolicyStatus};
 
-use super::Loader;
+use super::loader::Loader;
 use crate::files::{ContentKey, Place};
 use crate::sidecar::check_mode;
 

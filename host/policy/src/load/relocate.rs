@@ -3,8 +3,8 @@ use std::path::PathBuf;
 
 use camshaft_core::policy::{Hook, Mode};
 
-use super::Loader;
 use super::directory::{Directory, scan_settled};
+use super::loader::Loader;
 use super::policy::Phase;
 use crate::error::PolicyError;
 

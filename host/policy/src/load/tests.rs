@@ -5,14 +5,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use camshaft_core::ids::Generation;
 use camshaft_core::policy::{Hook, Mode, PolicySet, PolicyState, PolicyStatus};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use tempfile::TempDir;
 
-use super::compile::{Compiler, Job};
+use super::builder::Builder;
+use super::compile::{Compile, Compiler, Job};
 use super::*;
 use crate::digest::digest_of;
 use crate::engine::Ticker;
+use crate::error::PolicyError;
+use crate::examine;
+use crate::imports::metrics::MetricFamilies;
+use crate::metrics::PolicyMetrics;
+use crate::registry::Registry;
+use crate::runtime::Runtime;
 
 /// A component that the tests' host can run.
 fn component(name: &str) -> Vec<u8> {

@@ -1,0 +1,123 @@
+//! From the policy directory to a published generation: what is there serves, or what was there goes on serving.
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use camshaft_core::ids::Generation;
+use crossbeam_channel::Receiver;
+
+use super::builder::Builder;
+use super::compile::Compile;
+use super::directory::{Directory, Patience, Scan, scan_settled};
+use super::policy::Phase;
+use crate::error::PolicyError;
+use crate::examine;
+use crate::imports::metrics::MetricFamilies;
+use crate::metrics::{PolicyMetrics, Swap};
+use crate::misplaced::{self, Warnings};
+use crate::registry::Registry;
+use crate::runtime::Runtime;
+use crate::set::LoadedSet;
+
+/// Keeps the registry as the directory says. One thread's.
+#[derive(Debug)]
+pub(crate) struct Loader {
+    pub(super) directory: Directory,
+    pub(super) builder: Builder,
+    pub(super) registry: Arc<Registry>,
+    warnings: Warnings,
+}
+
+impl Loader {
+    pub(crate) fn new(
+        dir: PathBuf,
+        runtime: Arc<Runtime>,
+        registry: Arc<Registry>,
+        metrics: PolicyMetrics,
+        families: MetricFamilies,
+    ) -> Self {
+        let of = runtime.clone();
+        let compile: Compile = Box::new(move |bytes| examine::compile(&of, bytes));
+        Self::with_builder(dir, registry, Builder::new(runtime, compile, metrics, families))
+    }
+
+    pub(super) fn with_builder(dir: PathBuf, registry: Arc<Registry>, builder: Builder) -> Self {
+        Self { directory: Directory::new(dir, Phase::Starting), builder, registry, warnings: Warnings::default() }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.directory.path
+    }
+
+    /// Files of all policies, for watching what their links point at.
+    pub(crate) fn component_files(&self) -> impl Iterator<Item = &Path> {
+        self.directory.files()
+    }
+
+    /// Receives something after each component that was compiled.
+    pub(crate) fn compiled(&self) -> Receiver<()> {
+        self.builder.compiler.finished()
+    }
+
+    /// The first load. Waits for all components to be compiled, and, not for long, for files that are being written.
+    ///
+    /// # Errors
+    /// A directory that cannot be read: who may call is then unknown.
+    pub(crate) fn start(&mut self) -> Result<(), PolicyError> {
+        self.directory.check_readable()?;
+        let compiled = self.compiled();
+        while self.scan_settled().compiling {
+            // The sender lives in the compiler.
+            let _ = compiled.recv();
+        }
+        self.directory.phase = Phase::Serving;
+        Ok(())
+    }
+
+    /// Scans until everything has settled, at most for a second, and then examines what is there. Compiling is not waited for.
+    pub(crate) fn scan_settled(&mut self) -> Scan {
+        scan_settled(|patience| self.scan(patience))
+    }
+
+    /// Scans every file, examines what changed, and publishes a generation if what serves is now something else.
+    pub(crate) fn scan(&mut self, patience: Patience) -> Scan {
+        let mut scan = self.directory.scan(&mut self.builder, patience);
+        let found = misplaced::misplaced(&self.directory.path);
+        scan.unsettled |= self.warnings.update(found, patience == Patience::Now);
+        // The first generation is a whole one.
+        let whole = !scan.unsettled && !scan.compiling;
+        if self.directory.phase == Phase::Serving || whole {
+            scan.published = self.publish();
+        }
+        self.registry.set_statuses(self.directory.statuses());
+        scan
+    }
+
+    /// Publishes what serves now, if it is not what served before.
+    pub(super) fn publish(&mut self) -> bool {
+        let current = self.registry.current();
+        let set = LoadedSet::after(&current, self.directory.links());
+        self.announce(set.generation);
+        let first = current.generation == Generation(0);
+        if set.same(&current) && !first {
+            return false;
+        }
+        self.registry.publish(set);
+        true
+    }
+
+    /// Tells the metrics what came into force with this generation.
+    fn announce(&self, generation: Generation) {
+        for (loaded, _) in self.directory.policies.values().filter_map(|policy| policy.serving.as_ref()) {
+            if loaded.generation.set(generation).is_ok() {
+                self.builder.metrics.swap(loaded.hook(), Swap::Swapped);
+                self.builder.metrics.serving(loaded.hook(), &loaded.name, generation);
+            }
+        }
+    }
+
+    /// Notes how long a change took from its first notice to its publication.
+    pub(crate) fn note_swap_time(&self, noticed: Instant) {
+        self.builder.metrics.swapped_in(noticed.elapsed());
+    }
+}
