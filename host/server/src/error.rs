@@ -2,6 +2,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use camshaft_engine::EngineLoadError;
+
 /// Why the command could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
@@ -11,6 +13,8 @@ pub enum ServerError {
     BadData(String),
     #[error("{path}: {why}", path = path.display())]
     MissingInput { path: PathBuf, why: String },
+    #[error("model {id:?}: {source}")]
+    Model { id: String, source: EngineLoadError },
     #[error("cannot listen on {address}: {source}")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("{what}: {source}")]
@@ -22,7 +26,8 @@ impl ServerError {
     pub fn exit_code(&self) -> u8 {
         match self {
             ServerError::Config(_) => 64,
-            ServerError::BadData(_) => 65,
+            ServerError::Model { source, .. } if source.is_missing_input() => 66,
+            ServerError::BadData(_) | ServerError::Model { .. } => 65,
             ServerError::MissingInput { .. } => 66,
             ServerError::Listen { .. } => 69,
             ServerError::Internal { .. } => 70,

@@ -55,10 +55,10 @@ pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel
             if lora.is_some() {
                 probe(Path::new(DEMO_NAME), lora, &bar)?;
             }
-            from_bytes(&options).map_err(|error| from_engine(config, &error))
+            from_bytes(&options).map_err(|error| from_engine(config, error))
         }
         ModelSource::File(path) => probe(&path, lora, &bar)
-            .and_then(|()| LoadedModel::from_file(&path, &options).map_err(|error| from_engine(config, &error))),
+            .and_then(|()| LoadedModel::from_file(&path, &options).map_err(|error| from_engine(config, error))),
     }
 }
 
@@ -137,9 +137,8 @@ pub(crate) fn load_draft(
     target: &LoadedModel,
 ) -> Result<Arc<LoadedModel>, ServerError> {
     let draft = probe(path, None, &LoadBar::new(&config.id)).and_then(|()| {
-        let source = ModelConfig { path: Some(path.to_owned()), ..config.clone() };
         let options = LoadOptions { kind: Some(ModelKind::Generate), ..LoadOptions::default() };
-        LoadedModel::from_file(path, &options).map_err(|error| from_engine(&source, &error))
+        LoadedModel::from_file(path, &options).map_err(|error| from_engine(config, error))
     })?;
     let bad = |why: String| {
         Err(ServerError::BadData(format!("model {:?}: draft-model {}: {why}", config.id, path.display())))
@@ -155,13 +154,12 @@ pub(crate) fn load_draft(
     Ok(draft)
 }
 
-/// An engine's load error as the process's.
-pub(crate) fn from_engine(config: &ModelConfig, error: &EngineLoadError) -> ServerError {
-    match (config.source(), error.is_missing_input()) {
-        (ModelSource::File(path), true) => ServerError::MissingInput { path, why: error.to_string() },
-        _ if matches!(error, EngineLoadError::WrongKind { why: WrongKind::Encoder { .. }, .. }) => {
+/// What the engine says of a model, as the process's error.
+pub(crate) fn from_engine(config: &ModelConfig, error: EngineLoadError) -> ServerError {
+    match error {
+        EngineLoadError::WrongKind { why: WrongKind::Encoder { .. }, .. } => {
             ServerError::Config(format!("model.kind of {:?}: {error}", config.id))
         }
-        _ => ServerError::BadData(format!("model {:?}: {error}", config.id)),
+        source => ServerError::Model { id: config.id.clone(), source },
     }
 }

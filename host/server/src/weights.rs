@@ -111,7 +111,7 @@ pub(crate) fn engine(
     model: &Arc<LoadedModel>,
     options: &EngineOptions,
 ) -> Result<LlamaEngine, ServerError> {
-    LlamaEngine::new(model.clone(), options).map_err(|error| models::from_engine(config, &error))
+    LlamaEngine::new(model.clone(), options).map_err(|error| models::from_engine(config, error))
 }
 
 pub(crate) fn embedder(config: &ModelConfig, model: &Arc<LoadedModel>) -> Result<LlamaEmbedder, ServerError> {
@@ -119,7 +119,7 @@ pub(crate) fn embedder(config: &ModelConfig, model: &Arc<LoadedModel>) -> Result
     let input_tokens = model.info().trained_context_tokens.min(config.context_tokens);
     let batch_tokens = config.batch_tokens.max(input_tokens);
     let embedder = LlamaEmbedder::new(model.clone(), batch_tokens, config.threads);
-    embedder.map_err(|error| models::from_engine(config, &error))
+    embedder.map_err(|error| models::from_engine(config, error))
 }
 
 pub(crate) fn dimensions_fit(config: &ModelConfig, dimensions: u32) -> Result<(), ServerError> {
@@ -146,4 +146,25 @@ pub(crate) fn speculation(
         Some(draft) => Box::new(ModelDrafter::new(engine(config, draft, options)?)),
     };
     Ok(Some(Speculation { drafter, draft_tokens: config.draft_tokens() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache_plan::CachePlan;
+    use crate::config::{Config, Overrides};
+
+    fn config(set: &str) -> Config {
+        let overrides = Overrides { set: vec![set.to_owned()], ..Overrides::default() };
+        Config::load(None, std::iter::empty(), &overrides).unwrap()
+    }
+
+    #[test]
+    fn regression_embedding_models_take_no_share_of_the_prefix_cache() {
+        let config = config(r#"model=[{id="a", workers=3}, {id="b", kind="embed", workers=5}]"#);
+        let weights = config.fixed.model.iter().map(|model| Engines::Fake.load(model, false).unwrap());
+        let workers: u64 = weights.map(|weights| weights.caching_workers()).sum();
+        assert_eq!(workers, 3);
+        assert_eq!(CachePlan::of(&config, workers).ram_bytes, config.live.cache.ram.0 / 3);
+    }
 }
