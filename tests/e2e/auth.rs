@@ -115,6 +115,19 @@ fn callers_without_a_key_may_be_let_in_from_loopback() {
 }
 
 #[test]
+fn regression_clients_that_insist_on_a_key_may_call_with_the_default_policies() {
+    let path = camshaft_tests::repository().join("config/policy.d/auth/10-api-keys.toml");
+    let settings = std::fs::read_to_string(path).expect("the default settings can be read");
+    let server = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &settings).start();
+    for _ in 0..5 {
+        assert_eq!(server.client.with_key("sk-anything").post(CHAT, &hello()).status, 200);
+        assert_eq!(server.client.with_header("x-api-key", "whatever").post(CHAT, &hello()).status, 200);
+        assert_eq!(server.client.post(CHAT, &hello()).status, 200);
+    }
+    assert_eq!(server.log().matches("no API key is configured").count(), 1, "{}", server.log());
+}
+
+#[test]
 fn without_an_auth_policy_loopback_may_call() {
     let server = Setup::new().start();
     assert_eq!(server.client.post(CHAT, &hello()).status, 200);

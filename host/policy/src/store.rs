@@ -42,6 +42,7 @@ pub(crate) struct GuestState {
     sockets: WasiSocketsCtx,
     last_words: LastWords,
     budget: Budget,
+    muted: bool,
 }
 
 impl GuestState {
@@ -58,7 +59,14 @@ impl GuestState {
             sockets: WasiSocketsCtx::default(),
             last_words: LastWords::default(),
             budget: Budget::default(),
+            muted: false,
         }
+    }
+
+    /// Whether log lines are dropped. Every instance is configured with settings that the policy accepted when it was loaded;
+    /// what it has to say of them was logged then.
+    pub(crate) fn set_muted(&mut self, muted: bool) {
+        self.muted = muted;
     }
 
     /// Kind and text of what ended a call of this guest.
@@ -86,8 +94,8 @@ impl GuestState {
 }
 
 impl LogView for GuestState {
-    fn log(&mut self) -> &PluginLog {
-        &self.identity.log
+    fn log(&mut self) -> Option<&PluginLog> {
+        (!self.muted).then_some(&self.identity.log)
     }
 }
 

@@ -7,7 +7,7 @@
 //! last one the host refuses with 401.
 //!
 //! As long as no key is configured there is none to be wrong: `anonymous-loopback` then allows requests from loopback
-//! peers whatever credential they carry, since many clients insist on sending one.
+//! peers whatever credential they carry, since many clients insist on sending one. A line in the log says so.
 //!
 //! | setting | |
 //! |---|---|
@@ -48,6 +48,13 @@ impl Policy for ApiKeys {
 
     fn new(settings: Settings) -> Result<Self, String> {
         let keys = keys::checked(settings.keys)?;
+        if keys.is_empty() {
+            // The host keeps what is logged here when it loads the policy, not what further instances say.
+            camshaft_plugin::log::info(match settings.anonymous_loopback {
+                true => "no API key is configured: callers on loopback addresses pass with any key or none",
+                false => "no API key is configured: this policy lets nobody pass",
+            });
+        }
         Ok(Self { keys, anonymous_loopback: settings.anonymous_loopback })
     }
 

@@ -111,7 +111,10 @@ impl Sampler {
         store.data_mut().vocabulary = Some(request.vocabulary.clone());
         let mut call = || {
             let guest = pre.instantiate(&mut store)?;
-            match guest.camshaft_policy_plugin().call_configure(&mut store, &policy.sidecar.settings)? {
+            store.data_mut().set_muted(true);
+            let accepted = guest.camshaft_policy_plugin().call_configure(&mut store, &policy.sidecar.settings)?;
+            store.data_mut().set_muted(false);
+            match accepted {
                 Err(text) => Ok(Err(text)),
                 Ok(()) => guest.camshaft_policy_sampler().call_start(&mut store, &shown(request)).map(|()| Ok(guest)),
             }

@@ -61,7 +61,10 @@ fn run(policy: &Loaded, request: &ValidateRequest) -> Result<ValidateOutcome, Fa
     let mut store = policy.store(None);
     let mut call = || {
         let guest = pre.instantiate(&mut store)?;
-        match guest.camshaft_policy_plugin().call_configure(&mut store, &policy.sidecar.settings)? {
+        store.data_mut().set_muted(true);
+        let accepted = guest.camshaft_policy_plugin().call_configure(&mut store, &policy.sidecar.settings)?;
+        store.data_mut().set_muted(false);
+        match accepted {
             Err(text) => Ok(Err(text)),
             Ok(()) => guest.camshaft_policy_validator().call_validate(&mut store, &shown).map(Ok),
         }

@@ -95,22 +95,25 @@ fn one_text(fields: &[(String, String)]) -> String {
 
 /// A guest's state, as the log sees it.
 pub(crate) trait LogView: 'static {
-    fn log(&mut self) -> &PluginLog;
+    /// `None` while lines are to be dropped.
+    fn log(&mut self) -> Option<&PluginLog>;
 }
 
 struct Log;
 
 impl HasData for Log {
-    type Data<'a> = &'a PluginLog;
+    type Data<'a> = Option<&'a PluginLog>;
 }
 
 pub(crate) fn add_to_linker<T: LogView>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     log::add_to_linker::<_, Log>(linker, T::log)
 }
 
-impl Host for &PluginLog {
+impl Host for Option<&PluginLog> {
     fn write(&mut self, level: Level, message: String, fields: Vec<(String, String)>) -> wasmtime::Result<()> {
-        self.write_line(level, &message, &fields);
+        if let Some(log) = self {
+            log.write_line(level, &message, &fields);
+        }
         Ok(())
     }
 }
