@@ -40,7 +40,9 @@ fn behave(server: &Server, hook: &str, how: &str, policy: &str) {
     let before = server.policy(hook, "bad").map(|entry| entry["generation"].clone());
     server.policies.put(hook, "10-bad.toml", settings(how, policy));
     server.wait_for_policy((hook, "bad"), |entry| {
-        entry["state"] == "active" && entry["error"].is_null() && Some(&entry["generation"]) != before.as_ref()
+        // A scheduler is asked as soon as it is there, so that it may have faulted already.
+        let loaded = entry["state"] == "replaced" || (entry["state"] == "active" && entry["error"].is_null());
+        loaded && Some(&entry["generation"]) != before.as_ref()
     });
 }
 
@@ -138,11 +140,19 @@ fn a_scheduler_that_faults_is_replaced_natively_at_once() {
             assert_eq!(text(&complete(&server, false)), expected, "{how}");
         }
         assert!(faults(&server, "scheduler", kinds) > before, "{how} is counted as one of {kinds:?}");
+        let entry = server.policy("scheduler", "bad").expect("it is there");
+        assert_eq!(entry["state"], "replaced", "{how}: {entry}");
+        let error = entry["error"].as_str().expect("an error");
+        assert!(error.contains("model demo: replaced by the native scheduler since a fault: "), "{how}: {error}");
     }
+    let take_overs = server.log().matches("the native scheduler takes over").count();
+    assert_eq!(take_overs, FAULTS.len(), "told once for each, however often it is tried again");
     for how in ANSWERS {
         behave(&server, "scheduler", how, "");
         assert_eq!(text(&complete(&server, false)), expected, "{how}");
+        server.wait_for_policy(("scheduler", "bad"), |entry| entry["state"] == "active" && entry["error"].is_null());
     }
+    assert_eq!(server.log().matches("the scheduler policy decides again").count(), 1);
     let native = server.policies.path("scheduler", "10-bad.wasm");
     std::fs::remove_file(native).expect("the guest was there");
     server.wait_for_policy(("scheduler", "bad"), Value::is_null);

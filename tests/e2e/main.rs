@@ -25,3 +25,4 @@ mod speculation;
 mod swap;
 mod telemetry;
 mod tls;
+mod workers;

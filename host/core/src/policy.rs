@@ -351,4 +351,8 @@ pub trait SchedulerHook: Send + Sync + fmt::Debug {
     fn open(&self) -> Result<Option<NamedScheduler>, Fault>;
     /// Tells that a scheduler's actions were refused by the pool (counted as a fault of invalid output).
     fn refused(&self, fault: &Fault);
+    /// Tells that the native scheduler decides in the policy's place from now on. Not told again while it does.
+    fn replaced(&self, fault: &Fault);
+    /// Tells that the policy decides again after it was replaced; `None`: no policy is in force any more.
+    fn returned(&self, policy: Option<&PolicyName>);
 }

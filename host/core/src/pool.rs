@@ -100,6 +100,8 @@ pub struct Pool {
     /// After a fault: when the policy is tried again, and how long the next wait is.
     retry: Option<Duration>,
     backoff: Duration,
+    /// The native scheduler decides in the place of this generation's policy, which faulted; the hook was told.
+    replaced: Option<Generation>,
     replay: bool,
     entries: HashMap<RequestId, Entry>,
     next_place: u64,
@@ -128,6 +130,7 @@ impl Pool {
             generation: hook.generation(),
             retry: None,
             backoff: FIRST_BACKOFF,
+            replaced: None,
             replay: true,
             entries: HashMap::new(),
             next_place: 0,
@@ -366,11 +369,28 @@ impl Pool {
                 self.scheduler = scheduler;
                 self.policy = Some(name);
             }
-            Ok(None) => self.use_native(),
-            Err(_) => {
+            Ok(None) => {
                 self.use_native();
-                self.retry_later();
+                self.note_return();
             }
+            Err(fault) => self.replace(&fault),
+        }
+    }
+
+    /// The native scheduler decides until the policy is tried again.
+    fn replace(&mut self, fault: &Fault) {
+        self.use_native();
+        self.retry_later();
+        if self.replaced != Some(self.generation) {
+            self.replaced = Some(self.generation);
+            self.hook.replaced(fault);
+        }
+    }
+
+    /// What is in force decides, after it was replaced.
+    fn note_return(&mut self) {
+        if self.replaced.take().is_some() {
+            self.hook.returned(self.policy.as_ref());
         }
     }
 
@@ -392,7 +412,13 @@ impl Pool {
         (self.replay, self.changed) = (false, false);
         let actions = self.scheduler.schedule(&point)?;
         match self.refuse(&actions) {
-            None => Ok(actions),
+            None => {
+                if self.policy.is_some() {
+                    self.backoff = FIRST_BACKOFF;
+                    self.note_return();
+                }
+                Ok(actions)
+            }
             Some(detail) => {
                 let plugin = self.policy.clone().unwrap_or_else(|| PolicyName::from("native"));
                 let fault = Fault { plugin, kind: FaultKind::InvalidOutput, detail };
@@ -403,9 +429,8 @@ impl Pool {
     }
 
     /// The native scheduler takes over. It never faults on a true replay.
-    fn ask_native(&mut self, _fault: &Fault) -> Vec<Action> {
-        self.use_native();
-        self.retry_later();
+    fn ask_native(&mut self, fault: &Fault) -> Vec<Action> {
+        self.replace(fault);
         self.ask().unwrap_or_default()
     }
 

@@ -24,6 +24,8 @@ struct Scripted {
     generation: Mutex<u64>,
     opened: Mutex<u32>,
     refusals: Mutex<Vec<String>>,
+    /// What was told of take-overs (`true`) and returns.
+    turns: Mutex<Vec<(bool, String)>>,
 }
 
 impl std::fmt::Debug for Scripted {
@@ -53,6 +55,14 @@ impl SchedulerHook for Scripted {
 
     fn refused(&self, fault: &Fault) {
         self.refusals.lock().unwrap().push(fault.detail.clone());
+    }
+
+    fn replaced(&self, fault: &Fault) {
+        self.turns.lock().unwrap().push((true, fault.detail.clone()));
+    }
+
+    fn returned(&self, policy: Option<&PolicyName>) {
+        self.turns.lock().unwrap().push((false, policy.map_or("native", PolicyName::as_str).to_owned()));
     }
 }
 
@@ -333,6 +343,35 @@ fn a_faulted_scheduler_is_tried_again_after_a_back_off_that_doubles() {
         pool.schedule(ms(now));
         assert_eq!(opened(), expected, "at {now} ms");
     }
+}
+
+#[test]
+fn regression_a_take_over_and_a_return_are_told_once_each_and_success_resets_the_back_off() {
+    let fault = || Fault { plugin: "s".into(), kind: FaultKind::Trap, detail: "trapped".to_owned() };
+    let hook = Arc::new(Scripted::default());
+    // Opened from the last to the first: two faults, then one that answers twice and faults again, then none.
+    let mut asked = 0;
+    let lasting: Answer = Box::new(move |_| {
+        asked += 1;
+        if asked < 3 { Ok(Vec::new()) } else { Err(fault()) }
+    });
+    hook.answers.lock().unwrap().extend([lasting, Box::new(move |_| Err(fault())), Box::new(move |_| Err(fault()))]);
+    let mut pool = pool(&hook);
+    let turns = || std::mem::take(&mut *hook.turns.lock().unwrap());
+    let told = |replaced, text: &str| vec![(replaced, text.to_owned())];
+    pool.schedule(ms(0));
+    assert_eq!(turns(), told(true, "trapped"));
+    pool.schedule(ms(1000));
+    assert_eq!(turns(), [], "replaced already");
+    pool.schedule(ms(3000));
+    assert_eq!(turns(), told(false, "scripted"));
+    for (now, expected) in [(3001, vec![]), (3002, told(true, "trapped")), (4001, vec![])] {
+        submit(&mut pool, now, ms(now)).unwrap();
+        pool.schedule(ms(now));
+        assert_eq!(turns(), expected, "at {now} ms");
+    }
+    pool.schedule(ms(4002));
+    assert_eq!(turns(), told(false, "native"), "the first back-off again, and no policy is left");
 }
 
 #[test]

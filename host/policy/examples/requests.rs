@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::ids::{RequestId, TenantId, Token, WorkerId};
 use camshaft_core::policy::{
-    Arrival, AuthRequest, Policies, Priority, SamplerHook, SamplingRequest, SchedulerEvent, SchedulerHook,
-    SchedulingPoint, ValidateRequest, WorkerFacts,
+    Arrival, AuthRequest, Policies, Priority, SamplerHook, SamplingRequest, SchedulerEvent, SchedulingPoint,
+    ValidateRequest, WorkerFacts,
 };
 use camshaft_core::sampling::SamplingParams;
 use camshaft_core::vocabulary::Vocabulary;
@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         median(|| drop(SamplerHook::open(&*host, set.sampler_chain(), &sampling)))
     );
     for waiting in [0, 100, 10_000] {
-        let (_, mut scheduler) = SchedulerHook::open(&*host)?.ok_or("no scheduler")?;
+        let (_, mut scheduler) = host.scheduler("demo").open()?.ok_or("no scheduler")?;
         scheduler.schedule(&point(0, (1..=waiting).map(arrival).collect()))?;
         let mut next = waiting;
         let time = median(|| {

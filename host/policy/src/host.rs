@@ -4,21 +4,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use camshaft_core::ids::{Generation, PolicyDigest};
+use camshaft_core::ids::PolicyDigest;
 use camshaft_core::policy::{
-    Fault, Hook, Mode, ModeError, NamedScheduler, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest,
-    SchedulerHook, TokenSampler,
+    Fault, Hook, Mode, ModeError, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest, SchedulerHook,
+    TokenSampler,
 };
 use crossbeam_channel::{Sender, bounded};
 
 use crate::engine::Ticker;
 use crate::error::PolicyError;
-use crate::hooks::{sampler, scheduler};
+use crate::hooks::sampler;
 use crate::imports::metrics::MetricFamilies;
 use crate::load::Loader;
-use crate::metrics::{Outcome, PolicyMetrics};
+use crate::metrics::PolicyMetrics;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
+use crate::scheduling::{ModelScheduler, Replacements};
 use crate::watch::{self, Request};
 
 /// Reload requests that may wait.
@@ -41,6 +42,7 @@ pub struct PolicyConfig {
 #[derive(Debug)]
 pub struct PolicyHost {
     registry: Arc<Registry>,
+    replacements: Arc<Replacements>,
     threads: Mutex<Option<Threads>>,
 }
 
@@ -63,7 +65,7 @@ impl PolicyHost {
         let metrics = PolicyMetrics::register(registry)?;
         let serving = Arc::new(Registry::new(config.allow_anonymous));
         let Some(dir) = config.dir else {
-            return Ok(Arc::new(Self { registry: serving, threads: Mutex::new(None) }));
+            return Ok(Arc::new(Self { registry: serving, replacements: Arc::default(), threads: Mutex::new(None) }));
         };
         let runtime = Arc::new(Runtime::new(config.cache_dir.as_deref())?);
         let ticker = Ticker::start(&runtime.engine)?;
@@ -75,7 +77,7 @@ impl PolicyHost {
         let watcher = std::thread::Builder::new().name(NAME.to_owned()).spawn(run);
         let watcher = watcher.map_err(|source| PolicyError::Thread { name: NAME, source })?;
         let threads = Threads { requests, watcher, _ticker: ticker };
-        Ok(Arc::new(Self { registry: serving, threads: Mutex::new(Some(threads)) }))
+        Ok(Arc::new(Self { registry: serving, replacements: Arc::default(), threads: Mutex::new(Some(threads)) }))
     }
 
     /// Scans the policy directory now and returns when what is there serves or was rejected. Waits about a second
@@ -98,6 +100,12 @@ impl PolicyHost {
     pub fn relocate(&self, dir: PathBuf, poll: Duration, needs_auth: bool) -> Result<(), PolicyError> {
         let requests = self.requests().ok_or(PolicyError::Unanswered)?;
         watch::ask(&requests, |done| Request::Relocate { dir, poll, needs_auth, done })?
+    }
+
+    /// The scheduler hook of one model's pool. A policy that faults in one pool may serve in others.
+    pub fn scheduler(&self, model: &str) -> Arc<dyn SchedulerHook> {
+        let (registry, replacements) = (self.registry.clone(), self.replacements.clone());
+        Arc::new(ModelScheduler { model: model.to_owned(), registry, replacements })
     }
 
     fn requests(&self) -> Option<Sender<Request>> {
@@ -130,7 +138,9 @@ impl Policies for PolicyHost {
     }
 
     fn status(&self) -> Vec<PolicyStatus> {
-        self.registry.statuses().to_vec()
+        let mut statuses = self.registry.statuses().to_vec();
+        self.replacements.show(&mut statuses, self.registry.current().chain(Hook::Scheduler).generation);
+        statuses
     }
 
     fn set_mode(&self, hook: Hook, name: &str, mode: Mode) -> Result<PolicyStatus, ModeError> {
@@ -144,25 +154,6 @@ impl Policies for PolicyHost {
 impl SamplerHook for PolicyHost {
     fn open(&self, chain: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
         sampler::open(self.registry.find(Hook::Sampler, chain), request)
-    }
-}
-
-impl SchedulerHook for PolicyHost {
-    fn generation(&self) -> Generation {
-        self.registry.current().chain(Hook::Scheduler).generation
-    }
-
-    fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
-        scheduler::open(&self.registry.current())
-    }
-
-    fn refused(&self, fault: &Fault) {
-        let set = self.registry.current();
-        if let Some(policy) = set.scheduler().filter(|policy| policy.name == fault.plugin) {
-            policy.metrics.count(Outcome::Fault(fault.kind));
-        }
-        let (plugin, detail) = (fault.plugin.as_str(), fault.detail.as_str());
-        tracing::warn!(hook = Hook::Scheduler.as_str(), plugin, detail, "a scheduler's actions were refused");
     }
 }
 

@@ -23,6 +23,7 @@ mod metrics;
 mod misplaced;
 mod registry;
 mod runtime;
+mod scheduling;
 mod set;
 mod sidecar;
 mod spec;

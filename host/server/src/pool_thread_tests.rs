@@ -19,7 +19,7 @@ fn regression_a_restarted_worker_has_the_cache_limits_in_force() {
         camshaft_policy::PolicyConfig { dir: None, poll: PATIENCE, cache_dir: None, allow_anonymous: true },
         &prometheus::Registry::new(),
     );
-    let pool = Pool::new(policies.unwrap(), Watermarks { high: 4, low: 2 }, Reserve::Full);
+    let pool = Pool::new(policies.unwrap().scheduler("demo"), Watermarks { high: 4, low: 2 }, Reserve::Full);
     let ((submit, submissions), (report, reports)) = (bounded(8), bounded(8));
     let metrics = ServerMetrics::new(&prometheus::Registry::new()).unwrap().pool("fake");
     let setup = PoolSetup { pool, begun: Instant::now(), submissions, reports, workers: BTreeMap::new(), metrics };

@@ -107,7 +107,8 @@ impl Starter<'_> {
     ) -> Result<Model, ServerError> {
         info.context_tokens = info.context_tokens.min(config.sequence_tokens());
         let begun = Instant::now();
-        let mut pool = Pool::new(self.policies.clone(), self.all.live.queue.watermarks(), config.reserve());
+        let mut pool =
+            Pool::new(self.policies.scheduler(&config.id), self.all.live.queue.watermarks(), config.reserve());
         let (reports_in, reports) = crossbeam_channel::bounded(REPORTS);
         let mut workers = BTreeMap::new();
         for number in 0..config.workers {

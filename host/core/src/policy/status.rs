@@ -14,6 +14,8 @@ pub enum PolicyState {
     Active,
     /// It is loaded but not asked: another policy of a hook where only one decides comes after it.
     Standby,
+    /// It is loaded but faulted: the native scheduler decides in its place until it is tried again.
+    Replaced,
     /// Its mode is `off`.
     Off,
     /// What is in its files cannot serve. An older load of it may, see [`PolicyStatus::serving`].
@@ -25,6 +27,7 @@ impl PolicyState {
         match self {
             PolicyState::Active => "active",
             PolicyState::Standby => "standby",
+            PolicyState::Replaced => "replaced",
             PolicyState::Off => "off",
             PolicyState::Rejected => "rejected",
         }
@@ -51,7 +54,7 @@ pub struct PolicyStatus {
     pub serving: Option<String>,
     /// The generation that brought in what serves.
     pub generation: Option<Generation>,
-    /// Why the newest content was rejected.
+    /// Why the newest content was rejected, or what fault replaced the policy.
     pub error: Option<String>,
 }
 

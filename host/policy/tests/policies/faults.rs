@@ -1,5 +1,5 @@
 //! Every way to misbehave, in every hook: the right kind of fault, and what the operator chose for it.
-use camshaft_core::policy::{AuthOutcome, FaultKind, SchedulerHook, ValidateOutcome};
+use camshaft_core::policy::{AuthOutcome, FaultKind, ValidateOutcome};
 
 use crate::rig::{
     MISBEHAVIOURS, arrival, behave, caller, component, drawn, generation_request, point, rig, row, sampling_request,
@@ -80,14 +80,14 @@ fn a_scheduler_that_misbehaves_faults() {
     let rig = rig(&[("scheduler/10-bad.wasm", &component("guests/misbehave-scheduler"))]);
     for (how, kind) in MISBEHAVIOURS {
         rig.put("scheduler/10-bad.toml", behave(how, enough_time(how)));
-        let (name, mut scheduler) = SchedulerHook::open(&*rig.host).unwrap().unwrap();
+        let (name, mut scheduler) = rig.host.scheduler("demo").open().unwrap().unwrap();
         assert_eq!(name.as_str(), "bad");
         let answer = scheduler.schedule(&point(vec![arrival(1, 5)]));
         if how == "nonsense" {
             // Only the pool knows which requests and workers there are; it reports back.
             let fault = camshaft_core::policy::Fault { plugin: name, kind, detail: "unknown request".to_owned() };
             assert_eq!(answer.unwrap().len(), 1);
-            rig.host.refused(&fault);
+            rig.host.scheduler("demo").refused(&fault);
             assert_eq!(rig.calls("scheduler", "bad", "invalid_output"), 1.0);
         } else {
             let fault = answer.unwrap_err();
@@ -147,7 +147,7 @@ fn answers_far_too_large_are_faults() {
         ValidateOutcome::Fault(fault) => assert_eq!(fault.kind, FaultKind::InvalidOutput, "{fault}"),
         outcome => panic!("{outcome:?}"),
     }
-    let (_, mut scheduler) = SchedulerHook::open(&*rig.host).unwrap().unwrap();
+    let (_, mut scheduler) = rig.host.scheduler("demo").open().unwrap().unwrap();
     assert_eq!(scheduler.schedule(&point(vec![])).unwrap_err().kind, FaultKind::InvalidOutput);
     match rig.authenticate(&caller(true, None)) {
         AuthOutcome::Allow(principal) => assert_eq!(principal.name.len(), 256, "a long name is cut"),

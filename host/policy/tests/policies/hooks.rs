@@ -1,8 +1,6 @@
 //! The standard policies through their hooks, and the native defaults where there is none.
 use camshaft_core::ids::{RequestId, Token, WorkerId};
-use camshaft_core::policy::{
-    Action, AuthOutcome, FaultKind, Mode, Policies, PolicyState, SchedulerHook, ValidateOutcome,
-};
+use camshaft_core::policy::{Action, AuthOutcome, FaultKind, Mode, Policies, PolicyState, ValidateOutcome};
 use camshaft_core::sampling::{LogitBias, Row, SamplingParams, StandardChain};
 use camshaft_policy::{PolicyConfig, PolicyHost};
 use sha2::{Digest, Sha256};
@@ -33,7 +31,7 @@ fn without_policies_only_loopback_peers_may_call() {
     assert!(matches!(rig.authenticate(&caller(true, None)), AuthOutcome::Allow(p) if p.name == "anonymous"));
     assert_eq!(refused(rig.authenticate(&caller(false, None))), Some((401, "invalid_api_key".to_owned())));
     assert!(matches!(rig.validate(&generation_request(1)), ValidateOutcome::Accept));
-    assert!(SchedulerHook::open(&*rig.host).unwrap().is_none());
+    assert!(rig.host.scheduler("demo").open().unwrap().is_none());
     let mut sampler = rig.sampler(&sampling_request()).unwrap();
     assert_eq!(drawn(&mut *sampler, &mut row()).unwrap(), Token(2));
 }
@@ -105,25 +103,25 @@ fn limits_refuse_or_amend() {
 #[test]
 fn regression_the_last_scheduler_in_file_order_decides_and_the_others_stand_by() {
     let first = |rig: &crate::rig::Rig| {
-        let (name, mut scheduler) = SchedulerHook::open(&*rig.host).unwrap().unwrap();
+        let (name, mut scheduler) = rig.host.scheduler("demo").open().unwrap().unwrap();
         let actions = scheduler.schedule(&point(vec![arrival(1, 500), arrival(2, 5)])).unwrap();
         (name.to_string(), actions)
     };
     let dispatch = |id| vec![Action::Dispatch { id: RequestId(id), worker: WorkerId(3) }];
     let rig = rig(&[("scheduler/10-fcfs.wasm", &component("plugins/scheduler-fcfs"))]);
-    let generation = rig.host.generation();
+    let generation = rig.host.scheduler("demo").generation();
     assert_eq!(first(&rig), ("fcfs".to_owned(), dispatch(1)));
     rig.put("scheduler/20-short.wasm", component("plugins/scheduler-shortest-first"));
-    assert!(rig.host.generation() > generation);
+    assert!(rig.host.scheduler("demo").generation() > generation);
     assert_eq!(first(&rig), ("short".to_owned(), dispatch(2)));
     let state = |file: &str| rig.status(file).state;
     assert_eq!(state("scheduler/10-fcfs.wasm"), PolicyState::Standby, "only the last decides");
     assert_eq!(state("scheduler/20-short.wasm"), PolicyState::Active);
-    let generation = rig.host.generation();
+    let generation = rig.host.scheduler("demo").generation();
     rig.put("auth/10-x.wasm", component("guests/misbehave-auth"));
-    assert_eq!(rig.host.generation(), generation, "another hook's swap is not the scheduler's");
+    assert_eq!(rig.host.scheduler("demo").generation(), generation, "another hook's swap is not the scheduler's");
     rig.put("scheduler/20-short.toml", "[policy]\nmode = \"off\"");
-    assert!(rig.host.generation() > generation);
+    assert!(rig.host.scheduler("demo").generation() > generation);
     assert_eq!(first(&rig), ("fcfs".to_owned(), dispatch(1)));
     assert_eq!(state("scheduler/20-short.wasm"), PolicyState::Off);
     assert_eq!(state("scheduler/10-fcfs.wasm"), PolicyState::Active);

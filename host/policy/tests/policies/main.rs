@@ -1,12 +1,15 @@
 //! The policy host with real components: faults, swaps, rejections.
 #![allow(clippy::unwrap_used)]
 
+mod cluster;
 mod directory;
 mod faults;
 mod forged;
 mod hooks;
+mod load;
 mod operators;
 mod rejections;
 mod rig;
+mod scheduling;
 mod swaps;
 mod watching;

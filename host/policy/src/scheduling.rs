@@ -1,0 +1,106 @@
+//! The scheduler hook of one model's pool, and where the native scheduler decides in a policy's place.
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use camshaft_core::ids::{Generation, PolicyName};
+use camshaft_core::policy::{Fault, Hook, NamedScheduler, PolicyState, PolicyStatus, SchedulerHook};
+
+use crate::hooks::scheduler;
+use crate::metrics::Outcome;
+use crate::registry::Registry;
+
+/// The models whose scheduler policy faulted, until it decides again.
+#[derive(Debug, Default)]
+pub(crate) struct Replacements {
+    by_model: Mutex<BTreeMap<String, Replacement>>,
+}
+
+#[derive(Debug)]
+struct Replacement {
+    policy: PolicyName,
+    /// The generation that brought the scheduler in: what another one brings did not fault.
+    generation: Generation,
+    fault: String,
+}
+
+impl Replacements {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Replacement>> {
+        self.by_model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says in the status of the scheduler that came with `generation` where it does not decide, and why.
+    pub(crate) fn show(&self, statuses: &mut [PolicyStatus], generation: Generation) {
+        for (model, replaced) in self.lock().iter().filter(|(_, replaced)| replaced.generation == generation) {
+            let is_it = |status: &&mut PolicyStatus| {
+                status.hook == Hook::Scheduler
+                    && status.name == replaced.policy.as_str()
+                    && matches!(status.state, PolicyState::Active | PolicyState::Replaced | PolicyState::Rejected)
+            };
+            let Some(status) = statuses.iter_mut().find(is_it) else { continue };
+            if status.state == PolicyState::Active {
+                status.state = PolicyState::Replaced;
+            }
+            let text = format!("model {model}: replaced by the native scheduler since a fault: {}", replaced.fault);
+            status.error = Some(match status.error.take() {
+                Some(before) => format!("{before}; {text}"),
+                None => text,
+            });
+        }
+    }
+}
+
+/// Makes the schedulers of one model's pool.
+pub(crate) struct ModelScheduler {
+    pub(crate) model: String,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) replacements: Arc<Replacements>,
+}
+
+impl fmt::Debug for ModelScheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ModelScheduler").field("model", &self.model).finish_non_exhaustive()
+    }
+}
+
+impl SchedulerHook for ModelScheduler {
+    fn generation(&self) -> Generation {
+        self.registry.current().chain(Hook::Scheduler).generation
+    }
+
+    fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
+        scheduler::open(&self.registry.current())
+    }
+
+    fn refused(&self, fault: &Fault) {
+        let set = self.registry.current();
+        if let Some(policy) = set.scheduler().filter(|policy| policy.name == fault.plugin) {
+            policy.metrics.count(Outcome::Fault(fault.kind));
+        }
+        let (model, plugin, detail) = (self.model.as_str(), fault.plugin.as_str(), fault.detail.as_str());
+        tracing::warn!(hook = Hook::Scheduler.as_str(), model, plugin, detail, "a scheduler's actions were refused");
+    }
+
+    fn replaced(&self, fault: &Fault) {
+        let generation = self.generation();
+        let (policy, text) = (fault.plugin.clone(), fault.to_string());
+        let (model, plugin) = (self.model.as_str(), policy.as_str());
+        tracing::warn!(model, plugin, fault = text, "the native scheduler takes over from a policy that faulted");
+        self.replacements.lock().insert(self.model.clone(), Replacement { policy, generation, fault: text });
+    }
+
+    fn returned(&self, policy: Option<&PolicyName>) {
+        self.replacements.lock().remove(&self.model);
+        let (model, plugin) = (self.model.as_str(), policy.map(PolicyName::as_str));
+        match plugin {
+            Some(plugin) => tracing::info!(model, plugin, "the scheduler policy decides again"),
+            None => tracing::info!(model, "the native scheduler decides: no policy is in force any more"),
+        }
+    }
+}
+
+impl Drop for ModelScheduler {
+    fn drop(&mut self) {
+        self.replacements.lock().remove(&self.model);
+    }
+}
