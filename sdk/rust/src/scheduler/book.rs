@@ -2,7 +2,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::{Arrival, Point};
+use super::lists::Arrival;
+use crate::bindings::scheduler::exports::camshaft::policy::scheduler::Point;
 
 /// All live requests; the waiting ones are ordered by a key `K`, the smallest first.
 ///

@@ -1,7 +1,8 @@
 //! What the workers can still take within one scheduling point.
 use std::cmp::Reverse;
 
-use super::{Arrival, Worker, Workers};
+use super::lists::{Arrival, Worker};
+use crate::bindings::scheduler::exports::camshaft::policy::scheduler::Workers;
 
 /// The workers' capacity, used up by what the policy places on them.
 #[derive(Debug, Clone)]

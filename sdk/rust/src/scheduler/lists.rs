@@ -1,5 +1,6 @@
 //! The parallel lists of a scheduling point, read and written one entry at a time.
-use super::{Actions, Point, Priority, Workers};
+use crate::bindings::host::camshaft::policy::types::Priority;
+use crate::bindings::scheduler::exports::camshaft::policy::scheduler::{Actions, Point, Workers};
 
 /// A request that waits, or did.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,10 @@
 //! does over a whole run. Native only.
 use std::collections::BTreeMap;
 
-use super::{Actions, Arrival, Arrivals, Point, Policy, Priority, Worker, Workers};
+use super::lists::{Arrival, Worker};
+use super::policy::Policy;
+use crate::bindings::host::camshaft::policy::types::Priority;
+use crate::bindings::scheduler::exports::camshaft::policy::scheduler::{Actions, Arrivals, Point, Workers};
 
 /// A request of 10 prompt tokens that needs 20 KV tokens and arrived `id` milliseconds after the pool began.
 pub fn arrival(id: u64) -> Arrival {
