@@ -7,6 +7,8 @@ use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{RequestId, SessionId};
 use crate::prefix::{Claim, NodeId, PrefixTree};
 use crate::segments::{ColdTier, Namespace, SegmentId, SegmentInfo};
@@ -18,7 +20,7 @@ use store::SegmentStore;
 const NOBODY: RequestId = RequestId(u64::MAX);
 
 /// What the cache holds, and what left it since the beginning.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheFacts {
     pub segments: u64,
     /// Tokens that segments keep, in RAM or behind it.

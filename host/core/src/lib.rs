@@ -18,6 +18,7 @@ pub mod policy;
 pub mod pool;
 pub mod prefix;
 pub mod quota;
+pub mod report;
 pub mod request;
 pub mod reserve;
 pub mod sampling;

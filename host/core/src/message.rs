@@ -9,7 +9,7 @@ use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token};
-use crate::policy::{Priority, WorkerFacts};
+use crate::policy::Priority;
 use crate::sampling::SamplingParams;
 use crate::segments::Namespace;
 
@@ -72,7 +72,7 @@ pub struct Start {
 pub enum Event {
     /// It still waits, as the first, second, … in line.
     Queued { id: RequestId, position: u32 },
-    /// It has its room in the KV cache; what the facts before it say includes that.
+    /// It has its KV reserve, which the facts of the same report include.
     Admitted { id: RequestId },
     /// Answers `CloseSession`: whether there was such a session.
     SessionClosed { id: RequestId, existed: bool },
@@ -82,14 +82,12 @@ pub enum Event {
     Started { id: RequestId, cached_tokens: u32 },
     /// Text was generated. Always whole UTF-8 characters, never part of a stop string.
     Delta { id: RequestId, delta: Delta },
-    /// How far a running request is; sent once in a while for schedulers, not for clients.
+    /// How far a running request is, for the pool: with its first token, and then once in a while.
     Progressed { id: RequestId, prompt_tokens: u32, generated_tokens: u32 },
     /// The last event of a request that ended properly.
     Finished { id: RequestId, reason: FinishReason, usage: Usage },
     /// The last event of a request that could not go on.
     Failed { id: RequestId, error: WorkerError },
-    /// Sent when something in them changed.
-    Facts(WorkerFacts),
 }
 
 /// Where a worker's events go, in order.
@@ -108,7 +106,7 @@ impl Events for Vec<Event> {
 
 impl Event {
     /// The request an event speaks of.
-    pub fn id(&self) -> Option<RequestId> {
+    pub fn id(&self) -> RequestId {
         match self {
             Event::Queued { id, .. }
             | Event::Admitted { id }
@@ -118,8 +116,7 @@ impl Event {
             | Event::Delta { id, .. }
             | Event::Progressed { id, .. }
             | Event::Finished { id, .. }
-            | Event::Failed { id, .. } => Some(*id),
-            Event::Facts(_) => None,
+            | Event::Failed { id, .. } => *id,
         }
     }
 }

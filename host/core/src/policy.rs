@@ -294,7 +294,10 @@ pub struct WorkerFacts {
     pub free_sequences: u32,
     /// Requests that the worker has, whether they run, wait for KV or are on their way to it.
     pub running_sequences: u32,
+    /// KV tokens that a new request may take. None while a request waits inside the worker: it goes first.
     pub kv_free: u32,
+    /// KV tokens that sequences hold, reserves included.
+    pub kv_used: u32,
     pub kv_total: u32,
     /// Prompt tokens still to prefill.
     pub prefilling_tokens: u32,

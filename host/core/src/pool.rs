@@ -17,10 +17,11 @@ pub use gate::Watermarks;
 use crate::engine::EngineLimits;
 use crate::fcfs::{Fcfs, aged_arrival};
 use crate::ids::{Generation, PolicyName, RequestId, WorkerId};
-use crate::message::{Command, Event, Start, WorkerError};
+use crate::message::{Command, Event, FinishReason, Start, WorkerError};
 use crate::policy::{
     Action, Arrival, Fault, FaultKind, Scheduler, SchedulerEvent, SchedulerHook, SchedulingPoint, WorkerFacts,
 };
+use crate::report::Report;
 use crate::request::{Cancelled, Stage};
 use crate::reserve::{Reservation, Reserve};
 
@@ -34,7 +35,7 @@ pub enum Output {
     Start { worker: WorkerId, start: Box<Start>, need: u32, waited: Duration },
     /// Give the worker another command.
     Send { worker: WorkerId, command: Command },
-    /// Tell the client that its generation ended in the queue.
+    /// Tell the client that its generation ended. A worker that has it is told by a `Send`.
     Fail { id: RequestId, error: WorkerError },
 }
 
@@ -64,6 +65,10 @@ struct Entry {
     /// Taken when it is dispatched.
     start: Option<Box<Start>>,
     blocks: PromptBlocks,
+    /// Prompt and generated tokens, as its worker said last.
+    progress: Option<(u32, u32)>,
+    /// It waits inside its worker for the KV entries that were taken away.
+    preempted: bool,
     /// Order of arrival.
     place: u64,
 }
@@ -155,6 +160,7 @@ impl Pool {
             free_sequences: limits.sequences,
             running_sequences: 0,
             kv_free: limits.kv_tokens,
+            kv_used: 0,
             kv_total: limits.kv_tokens,
             prefilling_tokens: 0,
             tokens_per_second: 0.0,
@@ -206,7 +212,7 @@ impl Pool {
             cached: self.affinity.estimate(&blocks),
         };
         self.events.push(SchedulerEvent::Arrived(arrival.clone()));
-        let entry = Entry { stage: Stage::Waiting, arrival, start: Some(start), blocks, place: self.next_place };
+        let entry = Entry { stage: Stage::Waiting, arrival, start: Some(start), blocks, progress: None, preempted: false, place: self.next_place };
         self.entries.insert(entry.arrival.id, entry);
         self.next_place += 1;
         Ok(())
@@ -249,63 +255,83 @@ impl Pool {
         self.events.push(SchedulerEvent::Cancelled { id });
     }
 
-    /// Waiting generations whose deadline has passed leave the queue.
+    /// Ends every generation whose deadline passed before its first token, wherever it is: in the queue, waiting for KV
+    /// inside a worker, or with a prompt that is being computed.
     fn expire(&mut self, out: &mut Vec<Output>) {
         let now = self.now;
-        let late = |e: &Entry| e.stage == Stage::Waiting && e.arrival.deadline.is_some_and(|deadline| deadline <= now);
+        let late = |e: &Entry| e.stage.awaits_first_token() && e.arrival.deadline.is_some_and(|at| at <= now);
         let ids: Vec<RequestId> = self.entries.values().filter(|e| late(e)).map(|e| e.arrival.id).collect();
         for id in ids {
-            self.forget_waiting(id);
+            out.extend(self.cancel(id));
             out.push(Output::Fail { id, error: WorkerError::DeadlineExceeded });
         }
     }
 
-    /// The earliest deadline in the queue.
+    /// The earliest deadline that may still pass.
     pub fn next_deadline(&self) -> Option<Duration> {
-        self.entries.values().filter(|e| e.stage == Stage::Waiting).filter_map(|e| e.arrival.deadline).min()
+        let awaiting = self.entries.values().filter(|entry| entry.stage.awaits_first_token());
+        awaiting.filter_map(|entry| entry.arrival.deadline).min()
     }
 
-    /// A worker says something (all but its deltas).
-    pub fn worker_event(&mut self, worker: WorkerId, event: &Event) {
-        match event {
-            Event::Started { id, cached_tokens } => {
-                self.affinity.started(*id, *cached_tokens);
-                if let Some(entry) = self.entries.get_mut(id) {
-                    // A start that comes twice changes nothing.
-                    let _ = entry.stage.start();
-                }
+    /// Takes in what a worker did and the facts that hold after it, as one.
+    pub fn apply(&mut self, worker: WorkerId, report: Report) {
+        report.events.iter().for_each(|event| self.take_in(worker, event));
+        if let Some(account) = self.workers.get_mut(&worker)
+            && account.facts != report.facts
+        {
+            account.facts = report.facts;
+            self.changed = true;
+        }
+    }
+
+    fn take_in(&mut self, worker: WorkerId, event: &Event) {
+        match *event {
+            Event::Started { id, cached_tokens } => self.affinity.started(id, cached_tokens),
+            Event::Progressed { id, prompt_tokens, generated_tokens } => {
+                let Some(entry) = self.entries.get_mut(&id) else { return };
+                // Only a worker that has it reports its progress.
+                let _ = entry.stage.draw();
+                entry.progress = Some((prompt_tokens, generated_tokens));
+                self.events.push(SchedulerEvent::Progressed { id, prompt_tokens, generated_tokens });
             }
-            Event::Progressed { id, prompt_tokens, generated_tokens } => self.events.push(SchedulerEvent::Progressed {
-                id: *id,
-                prompt_tokens: *prompt_tokens,
-                generated_tokens: *generated_tokens,
-            }),
-            Event::Finished { id, usage, .. } => {
+            Event::Finished { id, reason, usage } => {
                 self.reservation.learn(usage.generated_tokens);
-                self.finish(*id, usage.generated_tokens);
+                self.finish(id, match reason {
+                    FinishReason::Cancelled => SchedulerEvent::Cancelled { id },
+                    _ => SchedulerEvent::Finished { id, generated_tokens: usage.generated_tokens },
+                });
             }
-            Event::Failed { id, .. } => self.finish(*id, 0),
-            Event::Facts(facts) => {
-                if let Some(account) = self.workers.get_mut(&worker) {
-                    account.facts = facts.clone();
-                    self.changed = true;
-                }
-            }
+            Event::Failed { id, .. } => self.finish_early(id),
             Event::Admitted { id } => {
                 if let Some(account) = self.workers.get_mut(&worker) {
-                    account.on_their_way.remove(id);
+                    account.on_their_way.remove(&id);
+                }
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    entry.preempted = false;
                 }
             }
-            Event::Preempted { id } => self.events.push(SchedulerEvent::Preempted { id: *id }),
+            Event::Preempted { id } => {
+                if let Some(entry) = self.entries.get_mut(&id) {
+                    entry.preempted = true;
+                }
+                self.events.push(SchedulerEvent::Preempted { id });
+            }
             Event::Queued { .. } | Event::Delta { .. } | Event::SessionClosed { .. } => {}
         }
     }
 
-    fn finish(&mut self, id: RequestId, generated_tokens: u32) {
+    /// A generation ended before its time, with what it had generated by its last progress.
+    fn finish_early(&mut self, id: RequestId) {
+        let progress = self.entries.get(&id).and_then(|entry| entry.progress);
+        let generated_tokens = progress.map_or(0, |(_, generated)| generated);
+        self.finish(id, SchedulerEvent::Finished { id, generated_tokens });
+    }
+
+    fn finish(&mut self, id: RequestId, event: SchedulerEvent) {
         let Some(worker) = self.entries.get(&id).and_then(|entry| entry.stage.worker()) else { return };
         self.entries.remove(&id);
         self.affinity.ended(id);
-        self.events.push(SchedulerEvent::Finished { id, generated_tokens });
+        self.events.push(event);
         if let Some(account) = self.workers.get_mut(&worker) {
             account.on_their_way.remove(&id);
             account.running -= 1;
@@ -316,10 +342,11 @@ impl Pool {
     pub fn worker_lost(&mut self, worker: WorkerId) -> Vec<RequestId> {
         let lost: Vec<RequestId> =
             self.entries.values().filter(|e| e.stage.worker() == Some(worker)).map(|e| e.arrival.id).collect();
-        lost.iter().for_each(|&id| self.finish(id, 0));
+        lost.iter().for_each(|&id| self.finish_early(id));
         self.affinity.lost(worker);
         if let Some(account) = self.workers.get_mut(&worker) {
             account.facts.healthy = false;
+            (account.facts.kv_used, account.facts.tokens_per_second) = (0, 0.0);
         }
         self.changed = true;
         lost
@@ -442,7 +469,14 @@ impl Pool {
         for entry in entries {
             events.push(SchedulerEvent::Arrived(entry.arrival.clone()));
             if let Some(worker) = entry.stage.worker() {
-                events.push(SchedulerEvent::Dispatched { id: entry.arrival.id, worker });
+                let id = entry.arrival.id;
+                events.push(SchedulerEvent::Dispatched { id, worker });
+                if let Some((prompt_tokens, generated_tokens)) = entry.progress {
+                    events.push(SchedulerEvent::Progressed { id, prompt_tokens, generated_tokens });
+                }
+                if entry.preempted {
+                    events.push(SchedulerEvent::Preempted { id });
+                }
             }
         }
         events

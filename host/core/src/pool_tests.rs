@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ids::PolicyDigest;
-use crate::message::{FinishReason, Usage};
+use crate::message::Usage;
 use crate::policy::Priority;
 use crate::sampling::SamplingParams;
 use crate::segments::Namespace;
@@ -123,6 +123,17 @@ fn finished(id: u64) -> Event {
     Event::Finished { id: RequestId(id), reason: FinishReason::Stop, usage: Usage::default() }
 }
 
+/// A report of one event, by a worker with all its KV free.
+fn tell_of(pool: &mut Pool, worker: WorkerId, event: Event) {
+    let facts = pool.worker_facts().into_iter().find(|facts| facts.worker == worker).unwrap();
+    let facts = WorkerFacts { kv_free: facts.kv_total, ..facts };
+    pool.apply(worker, Report { events: vec![event], facts, cache: Default::default(), batches: Vec::new() });
+}
+
+fn tell(pool: &mut Pool, event: Event) {
+    tell_of(pool, W, event);
+}
+
 fn started(outputs: &[Output]) -> Vec<u64> {
     outputs.iter().filter_map(|o| if let Output::Start { start, .. } = o { Some(start.id.0) } else { None }).collect()
 }
@@ -136,7 +147,7 @@ fn dispatches_in_order_of_arrival_as_room_comes_free() {
     assert_eq!(started(&pool.schedule(ms(10))), [1, 2]);
     assert_eq!((pool.waiting(), pool.running()), (2, 2));
     assert_eq!(started(&pool.schedule(ms(11))), [] as [u64; 0], "nothing happened");
-    pool.worker_event(W, &finished(1));
+    tell(&mut pool, finished(1));
     let out = pool.schedule(ms(12));
     assert!(matches!(&out[..], [Output::Start { start, waited, .. }] if start.id.0 == 3 && *waited == ms(9)));
     assert!(pool.check());
@@ -192,7 +203,7 @@ fn natively_the_first_class_goes_first_and_a_low_request_ages() {
     // 30 s lift by a class: the normal one stands where a high one of 40 s would, the low one where one of 90 s would.
     let mut order = started(&pool.schedule(now));
     while order.len() < 4 {
-        pool.worker_event(W, &finished(order[order.len() - 1]));
+        tell(&mut pool, finished(order[order.len() - 1]));
         order.extend(started(&pool.schedule(now)));
     }
     assert_eq!(order, [4, 2, 1, 3]);
@@ -243,7 +254,7 @@ proptest! {
             prop_assert!(!begun.is_empty() || !running.is_empty(), "{} of {} started", order.len(), expected.len());
             order.extend(&begun);
             running.extend(begun);
-            pool.worker_event(W, &finished(running.remove(0)));
+            tell(&mut pool, finished(running.remove(0)));
         }
         prop_assert_eq!(order, expected.into_iter().map(|(_, id)| id).collect::<Vec<_>>());
         prop_assert!(pool.check());
@@ -375,12 +386,15 @@ fn regression_a_take_over_and_a_return_are_told_once_each_and_success_resets_the
 }
 
 #[test]
-fn a_swapped_scheduler_gets_the_whole_state_replayed() {
+fn regression_a_swapped_scheduler_gets_the_whole_state_replayed() {
     let hook = Arc::new(Scripted::default());
     let mut pool = pool(&hook);
     (1..=4).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
     pool.schedule(ms(1));
-    pool.worker_event(W, &Event::Started { id: RequestId(1), cached_tokens: 0 });
+    tell(&mut pool, Event::Progressed { id: RequestId(1), prompt_tokens: 10, generated_tokens: 1 });
+    tell(&mut pool, Event::Preempted { id: RequestId(1) });
+    tell(&mut pool, Event::Preempted { id: RequestId(2) });
+    tell(&mut pool, Event::Admitted { id: RequestId(2) });
     let seen = Arc::new(Mutex::new(Vec::new()));
     let sink = seen.clone();
     hook.answers.lock().unwrap().push(Box::new(move |point| {
@@ -392,7 +406,9 @@ fn a_swapped_scheduler_gets_the_whole_state_replayed() {
     pool.schedule(ms(2));
     let a = |id| SchedulerEvent::Arrived(arrival(id, ms(0)));
     let d = |id| SchedulerEvent::Dispatched { id: RequestId(id), worker: W };
-    assert_eq!(*seen.lock().unwrap(), [a(1), d(1), a(2), d(2), a(3), a(4)]);
+    let progress = SchedulerEvent::Progressed { id: RequestId(1), prompt_tokens: 10, generated_tokens: 1 };
+    let preempted = SchedulerEvent::Preempted { id: RequestId(1) };
+    assert_eq!(*seen.lock().unwrap(), [a(1), d(1), progress, preempted, a(2), d(2), a(3), a(4)]);
 }
 
 #[test]
@@ -421,7 +437,7 @@ proptest! {
                 2 => { pool.cancel(RequestId(n)); }
                 3 if !on_worker.is_empty() => {
                     let id = on_worker.remove(n as usize % on_worker.len());
-                    pool.worker_event(W, &finished(id));
+                    tell(&mut pool, finished(id));
                 }
                 _ => on_worker.extend(started(&pool.schedule(now))),
             }
@@ -429,4 +445,50 @@ proptest! {
             prop_assert_eq!(pool.running(), on_worker.len());
         }
     }
+}
+
+#[test]
+fn regression_a_deadline_binds_until_the_first_token_wherever_a_generation_is() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = pool(&hook);
+    (1..=2).for_each(|id| pool.submit(NewRequest { deadline: Some(ms(100)), ..new(id, ms(0)) }).unwrap());
+    assert_eq!(started(&pool.schedule(ms(1))), [1, 2]);
+    // The prompt of one is computed, the other one drew its first token.
+    tell(&mut pool, Event::Started { id: RequestId(1), cached_tokens: 0 });
+    tell(&mut pool, Event::Progressed { id: RequestId(2), prompt_tokens: 10, generated_tokens: 1 });
+    assert_eq!(pool.next_deadline(), Some(ms(100)));
+    assert_eq!(pool.schedule(ms(99)), []);
+    let cancel = Output::Send { worker: W, command: Command::Cancel { id: RequestId(1) } };
+    let fail = Output::Fail { id: RequestId(1), error: WorkerError::DeadlineExceeded };
+    assert_eq!(pool.schedule(ms(100)), [cancel, fail]);
+    assert_eq!((pool.next_deadline(), pool.running()), (None, 2), "its KV is not back yet");
+    assert_eq!(pool.schedule(ms(200)), []);
+    let reason = FinishReason::Cancelled;
+    tell(&mut pool, Event::Finished { id: RequestId(1), reason, usage: Usage::default() });
+    assert!(pool.running() == 1 && pool.check());
+}
+
+#[test]
+fn regression_a_running_generation_that_is_cancelled_reaches_the_scheduler_as_cancelled() {
+    let hook = Arc::new(Scripted::default());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = seen.clone();
+    hook.answers.lock().unwrap().push(Box::new(move |point| {
+        sink.lock().unwrap().extend(point.events.clone());
+        let waits = |event: &SchedulerEvent| if let SchedulerEvent::Arrived(a) = event { Some(a.id) } else { None };
+        Ok(point.events.iter().filter_map(waits).map(|id| Action::Dispatch { id, worker: W }).collect())
+    }));
+    let mut pool = pool(&hook);
+    (1..=2).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    pool.schedule(ms(1));
+    pool.cancel(RequestId(1));
+    seen.lock().unwrap().clear();
+    tell(&mut pool, Event::Finished { id: RequestId(1), reason: FinishReason::Cancelled, usage: Usage::default() });
+    tell(&mut pool, finished(2));
+    pool.schedule(ms(2));
+    let ends = [
+        SchedulerEvent::Cancelled { id: RequestId(1) },
+        SchedulerEvent::Finished { id: RequestId(2), generated_tokens: 0 },
+    ];
+    assert!(seen.lock().unwrap().ends_with(&ends), "{seen:?}");
 }

@@ -4,13 +4,13 @@ use crate::ids::WorkerId;
 /// Where a generation is. The functions below are the only transitions; an ended generation is no longer kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// In the queue. From arrival until a scheduler dispatches it.
+    /// In the queue, from its arrival until a scheduler dispatches it. Its deadline binds.
     Waiting,
-    /// Given to a worker, which has not begun its prompt yet.
+    /// A worker has it: it waits there for KV, or its prompt is computed. No token was drawn, so its deadline binds.
     Dispatched { worker: WorkerId },
-    /// The worker has begun its prompt.
+    /// Its first token was drawn: its deadline was kept.
     Running { worker: WorkerId },
-    /// The client is gone; the worker has been told and will confirm.
+    /// Nobody waits for it any more. The worker was told and will confirm.
     Cancelling { worker: WorkerId },
 }
 
@@ -45,19 +45,20 @@ impl Stage {
         }
     }
 
-    /// Dispatched to running: the worker says that its prompt has begun. A cancelled one stays cancelled.
-    pub fn start(&mut self) -> Result<(), BadTransition> {
+    /// Dispatched to running: the worker drew its first token. Later tokens change nothing, and a cancelled generation
+    /// stays cancelled: its worker may have drawn before it heard of it.
+    pub fn draw(&mut self) -> Result<(), BadTransition> {
         match *self {
             Stage::Dispatched { worker } => {
                 *self = Stage::Running { worker };
                 Ok(())
             }
-            Stage::Cancelling { .. } => Ok(()),
-            from => Err(BadTransition { from, verb: "started" }),
+            Stage::Running { .. } | Stage::Cancelling { .. } => Ok(()),
+            from @ Stage::Waiting => Err(BadTransition { from, verb: "drawn for" }),
         }
     }
 
-    /// Anything to its end, because the client is gone.
+    /// Anything to its end: the client is gone, or the deadline passed.
     pub fn cancel(&mut self) -> Cancelled {
         match *self {
             Stage::Waiting => Cancelled::Forgotten,
@@ -67,6 +68,11 @@ impl Stage {
             }
             Stage::Cancelling { .. } => Cancelled::AlreadyTold,
         }
+    }
+
+    /// Whether its first token is still to come, so that its deadline may pass.
+    pub fn awaits_first_token(self) -> bool {
+        matches!(self, Stage::Waiting | Stage::Dispatched { .. })
     }
 
     /// The worker that has it.
@@ -86,13 +92,14 @@ mod tests {
     fn goes_from_waiting_to_running_and_no_other_way() {
         let worker = WorkerId(1);
         let mut stage = Stage::Waiting;
-        assert!(stage.start().is_err());
-        assert!(stage.dispatch(worker).is_ok());
+        assert!(stage.draw().is_err() && stage.awaits_first_token());
+        assert!(stage.dispatch(worker).is_ok() && stage.awaits_first_token());
         assert!(stage.dispatch(worker).is_err());
-        assert!(stage.start().is_ok());
-        assert!(stage.start().is_err());
+        assert!(stage.draw().is_ok() && !stage.awaits_first_token());
+        assert!(stage.draw().is_ok());
         assert_eq!(stage.cancel(), Cancelled::TellWorker(worker));
         assert_eq!(stage.cancel(), Cancelled::AlreadyTold);
+        assert!(stage.draw().is_ok() && stage == Stage::Cancelling { worker }, "it stays cancelled");
         assert_eq!(Stage::Waiting.cancel(), Cancelled::Forgotten);
     }
 }

@@ -129,11 +129,13 @@ impl Worker {
             healthy: true,
             free_sequences: self.kv.free_sequences().saturating_sub(self.waiting.len() as u32),
             running_sequences: self.sequences.len() as u32,
-            // Room is for those that wait here first.
+            // What waits here goes first.
             kv_free: if self.waiting.iter().all(|s| s.held) { self.kv.free_tokens() } else { 0 },
+            kv_used: self.kv.total_tokens() - self.kv.free_tokens(),
             kv_total: self.kv.total_tokens(),
             prefilling_tokens: self.sequences.iter().chain(&self.waiting).map(Sequence::prefill_left).sum(),
-            tokens_per_second: self.rate.per_second(),
+            // The last rate would stand for ever: an idle worker takes no steps that could correct it.
+            tokens_per_second: if self.sequences.is_empty() { 0.0 } else { self.rate.per_second() },
             can_preempt: true,
         }
     }
@@ -269,10 +271,7 @@ impl Worker {
             let at = self.sequences.partition_point(|other| other.place < sequence.place);
             self.sequences.insert(at, sequence);
         }
-        if !admitted.is_empty() {
-            events.push(Event::Facts(self.facts()));
-            admitted.into_iter().for_each(|id| events.push(Event::Admitted { id }));
-        }
+        admitted.into_iter().for_each(|id| events.push(Event::Admitted { id }));
     }
 
     /// Room for every sequence's next token; where there is none, somebody is parked.

@@ -14,6 +14,8 @@ use crate::segments::Namespace;
 mod ends;
 #[path = "worker_tests/kv.rs"]
 mod kv;
+#[path = "worker_tests/reports.rs"]
+mod reports;
 #[path = "worker_tests/sessions.rs"]
 mod sessions;
 #[path = "worker_tests/speculation.rs"]
@@ -121,8 +123,7 @@ impl Bench {
     fn results(&self) -> BTreeMap<u64, (String, Option<Event>)> {
         let mut out: BTreeMap<u64, (String, Option<Event>)> = BTreeMap::new();
         for event in &self.events {
-            let Some(id) = event.id() else { continue };
-            let entry = out.entry(id.0).or_default();
+            let entry = out.entry(event.id().0).or_default();
             assert!(entry.1.is_none(), "nothing follows the end: {event:?}");
             match event {
                 Event::Delta { delta, .. } => entry.0 += &delta.text,

@@ -133,6 +133,7 @@ fn point(ms: u64, events: Vec<SchedulerEvent>) -> SchedulingPoint {
         free_sequences: 0,
         running_sequences: 32,
         kv_free: 0,
+        kv_used: 0,
         kv_total: 8192,
         prefilling_tokens: 0,
         tokens_per_second: 100.0,

@@ -13,6 +13,7 @@ mod check;
 mod closings;
 mod listener;
 mod logging;
+mod mailbox;
 mod metrics;
 mod models;
 mod plugin_check;

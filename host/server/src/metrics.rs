@@ -3,8 +3,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use camshaft_api::Health;
 use camshaft_core::cache::CacheFacts;
-use camshaft_core::message::Usage;
+use camshaft_core::message::{Event, Usage};
 use camshaft_core::policy::WorkerFacts;
+use camshaft_core::report::Report;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry,
@@ -47,8 +48,8 @@ pub(crate) struct PoolMetrics {
 /// Handles of one worker.
 #[derive(Debug)]
 pub(crate) struct WorkerMetrics {
-    pub(crate) batch_tokens: Histogram,
-    pub(crate) parks: IntCounter,
+    batch_tokens: Histogram,
+    parks: IntCounter,
     evicted_from_ram: IntCounter,
     evicted_from_disk: IntCounter,
     cache_tokens: IntGauge,
@@ -62,14 +63,26 @@ pub(crate) struct WorkerMetrics {
 }
 
 impl WorkerMetrics {
-    /// A generation ended.
-    pub(crate) fn count_drafts(&self, usage: &Usage) {
+    /// Takes in everything that a worker reports of itself.
+    pub(crate) fn note(&self, report: &Report) {
+        report.batches.iter().for_each(|&tokens| self.batch_tokens.observe(f64::from(tokens)));
+        for event in &report.events {
+            match event {
+                Event::Preempted { .. } => self.parks.inc(),
+                Event::Finished { usage, .. } => self.count_drafts(usage),
+                _ => {}
+            }
+        }
+        self.publish(&report.cache);
+    }
+
+    fn count_drafts(&self, usage: &Usage) {
         self.drafts_accepted.inc_by(u64::from(usage.accepted_tokens));
         self.drafts_rejected.inc_by(u64::from(usage.drafted_tokens.saturating_sub(usage.accepted_tokens)));
     }
 
     /// `facts` count from the worker's beginning; a restarted one begins again.
-    pub(crate) fn publish(&self, facts: &CacheFacts) {
+    fn publish(&self, facts: &CacheFacts) {
         self.cache_tokens.set(facts.tokens as i64);
         self.cache_ram_bytes.set(facts.ram_bytes as i64);
         self.sessions.set(facts.sessions as i64);
@@ -208,11 +221,11 @@ impl PoolMetrics {
         self.waiting.set(waiting as i64);
         self.running.set(running as i64);
         let total: f64 = workers.iter().map(|w| f64::from(w.kv_total)).sum();
-        let free: f64 = workers.iter().map(|w| f64::from(w.kv_free)).sum();
-        self.kv_free.set(free);
-        // Workers tell what is cached on their own, so the two may be a moment apart.
-        self.kv_held.set((total - free - self.kv_cached.get()).max(0.0));
-        self.kv_usage.set(if total > 0.0 { (total - free) / total } else { 0.0 });
+        let used: f64 = workers.iter().map(|w| f64::from(w.kv_used)).sum();
+        self.kv_free.set(total - used);
+        // Reports of the workers set what is cached, so the two may be a moment apart.
+        self.kv_held.set((used - self.kv_cached.get()).max(0.0));
+        self.kv_usage.set(if total > 0.0 { used / total } else { 0.0 });
     }
 }
 

@@ -7,17 +7,23 @@ use camshaft_api::{PoolMessage, PoolSnapshot, Submission};
 use camshaft_core::ids::{RequestId, WorkerId};
 use camshaft_core::message::{Command, Event, WorkerError};
 use camshaft_core::pool::{NewRequest, Output, Pool};
-use crossbeam_channel::{Receiver, Sender, select};
+use camshaft_core::report::Report;
+use crossbeam_channel::{Receiver, select};
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::closings::Closings;
 use crate::error::ServerError;
-use crate::metrics::PoolMetrics;
+use crate::mailbox::Mailbox;
+use crate::metrics::{PoolMetrics, WorkerMetrics};
 use crate::streams::Stream;
 use crate::supervisor::{Stage, Stop, Supervisor};
 use crate::worker_thread::{WorkerMessage, WorkerReport};
 
 /// How often the queue is looked over although nothing happened (a swapped scheduler, a client that left).
 const LOOK_OVER: Duration = Duration::from_millis(50);
+/// How soon a worker that takes nothing in is tried again.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Tenants that a snapshot names.
 const TENANTS: usize = 100;
 /// How often those who wait hear of their place in line.
@@ -31,8 +37,24 @@ pub(crate) struct PoolSetup {
     pub(crate) begun: Instant,
     pub(crate) submissions: Receiver<PoolMessage>,
     pub(crate) reports: Receiver<WorkerReport>,
-    pub(crate) workers: BTreeMap<WorkerId, Sender<WorkerMessage>>,
+    pub(crate) workers: BTreeMap<WorkerId, WorkerSeat>,
     pub(crate) metrics: Arc<PoolMetrics>,
+}
+
+/// A worker as its pool knows it.
+#[derive(Debug)]
+pub(crate) struct WorkerSeat {
+    /// `None` while it is down.
+    pub(crate) mailbox: Option<Mailbox>,
+    pub(crate) metrics: Arc<WorkerMetrics>,
+}
+
+/// A generation that has not ended.
+#[derive(Debug)]
+struct Client {
+    events: mpsc::Sender<Event>,
+    /// Until a worker has it.
+    stream: Option<Stream>,
 }
 
 /// Starts the thread. It ends when the sender of `submissions` is gone or the supervisor says, and lets go of its workers
@@ -41,17 +63,21 @@ pub(crate) struct PoolSetup {
 /// # Errors
 /// No thread can be started.
 pub(crate) fn spawn(supervisor: &Supervisor, setup: PoolSetup, model: &str) -> Result<(), ServerError> {
-    let thread =
-        PoolThread { setup, streams: HashMap::new(), told: Instant::now(), cache: None, closings: Closings::default() };
+    let (told, swept) = (Instant::now(), Instant::now());
+    let (clients, farewells, closings) = (HashMap::new(), Vec::new(), Closings::default());
+    let thread = PoolThread { setup, clients, farewells, told, swept, cache: None, closings };
     supervisor.spawn(Stage::Dispatch, &format!("pool-{model}"), move |stop| thread.run(stop))
 }
 
 struct PoolThread {
     setup: PoolSetup,
-    /// Receiving sides of waiting generations.
-    streams: HashMap<RequestId, Stream>,
+    clients: HashMap<RequestId, Client>,
+    /// Last events for clients that have not read enough to get them.
+    farewells: Vec<(mpsc::Sender<Event>, Event)>,
     /// When those who wait last heard of their place.
     told: Instant,
+    /// When clients that are gone were last looked for.
+    swept: Instant,
     /// Limits of the workers' caches, if they are other ones than the workers were made with.
     cache: Option<Command>,
     closings: Closings,
@@ -60,6 +86,10 @@ struct PoolThread {
 impl PoolThread {
     fn run(mut self, stop: &Stop) {
         while self.take_messages(stop) {
+            if self.swept.elapsed() >= LOOK_OVER {
+                self.sweep();
+            }
+            self.flush();
             self.schedule();
             self.tell_positions();
             self.publish();
@@ -98,8 +128,10 @@ impl PoolThread {
     }
 
     fn patience(&self) -> Duration {
+        let mut mailboxes = self.setup.workers.values().filter_map(|worker| worker.mailbox.as_ref());
+        let most = if mailboxes.any(Mailbox::is_behind) { LOOK_AGAIN } else { LOOK_OVER };
         let deadline = self.setup.pool.next_deadline();
-        deadline.map_or(LOOK_OVER, |at| at.saturating_sub(self.setup.begun.elapsed()).min(LOOK_OVER))
+        deadline.map_or(most, |at| at.saturating_sub(self.setup.begun.elapsed()).min(most))
     }
 
     /// False when the pool shall end.
@@ -108,16 +140,16 @@ impl PoolThread {
             PoolMessage::Submit(submission) => self.submit(*submission),
             PoolMessage::CloseSession { namespace, session, reply } => {
                 let id = self.closings.next_id();
-                let workers: Vec<WorkerId> = self.setup.workers.keys().copied().collect();
                 let command = Command::CloseSession { id, namespace, session };
-                let asked = workers.into_iter().filter(|&worker| self.ask(worker, &command)).collect();
+                let ask = |(&worker, seat): (&WorkerId, &mut WorkerSeat)| {
+                    seat.post(WorkerMessage::Command(command.clone())).then_some(worker)
+                };
+                let asked = self.setup.workers.iter_mut().filter_map(ask).collect();
                 self.closings.begin(id, asked, reply);
             }
             PoolMessage::Cache { ram_bytes, session_ttl } => {
                 let limits = Command::CacheLimits { ram_bytes, session_ttl };
-                for &worker in self.setup.workers.keys() {
-                    self.send(worker, WorkerMessage::Command(limits.clone()));
-                }
+                self.broadcast(&limits);
                 self.cache = Some(limits);
             }
             // Who asked may have given up.
@@ -125,8 +157,8 @@ impl PoolThread {
             PoolMessage::Watermarks(watermarks) => self.setup.pool.set_watermarks(watermarks),
             PoolMessage::Wake => self.sweep(),
             PoolMessage::Stop => {
-                self.fail_waiting();
-                self.setup.workers.keys().for_each(|&worker| self.send(worker, WorkerMessage::Stop));
+                self.fail_all();
+                self.setup.workers.values_mut().for_each(|worker| _ = worker.post(WorkerMessage::Stop));
                 return false;
             }
         }
@@ -143,27 +175,32 @@ impl PoolThread {
         let arrived = accepted.saturating_duration_since(self.setup.begun);
         let deadline = timeout.map(|timeout| arrived + timeout);
         match self.setup.pool.submit(NewRequest { start: Box::new(start), arrived, deadline, weight, queue_share }) {
-            Ok(()) => drop(self.streams.insert(id, Stream::new(events, policies))),
+            Ok(()) => {
+                let client = Client { events: events.clone(), stream: Some(Stream::new(events, policies)) };
+                self.clients.insert(id, client);
+            }
             Err(_) => fail(WorkerError::QueueFull),
         }
     }
 
     fn note(&mut self, report: WorkerReport) {
         match report {
-            WorkerReport::Event(worker, Event::SessionClosed { id, existed }) => {
-                self.closings.answered(id, worker, existed);
-            }
-            WorkerReport::Event(worker, event) => self.setup.pool.worker_event(worker, &event),
+            WorkerReport::Step(worker, report) => self.apply(worker, *report),
             WorkerReport::Down(worker) => {
-                // Their streams went with the worker, which tells the clients. What waits goes on waiting.
+                // What waits goes on waiting.
                 let lost = self.setup.pool.worker_lost(worker);
                 tracing::error!(%worker, lost = lost.len(), "worker lost");
-                self.setup.workers.remove(&worker);
+                lost.into_iter().for_each(|id| self.fail(id, WorkerError::WorkerLost));
+                if let Some(seat) = self.setup.workers.get_mut(&worker) {
+                    seat.mailbox = None;
+                }
                 self.closings.lost(worker);
             }
             WorkerReport::Up(worker, handle) => {
                 self.setup.pool.add_worker(worker, handle.limits);
-                self.setup.workers.insert(worker, handle.messages);
+                if let Some(seat) = self.setup.workers.get_mut(&worker) {
+                    seat.mailbox = Some(Mailbox::new(handle.messages));
+                }
                 // It was made with the limits of the start.
                 if let Some(limits) = self.cache.clone() {
                     self.send(worker, WorkerMessage::Command(limits));
@@ -172,9 +209,23 @@ impl PoolThread {
         }
     }
 
-    fn fail_waiting(&mut self) {
-        let waiting: Vec<RequestId> = self.streams.keys().copied().collect();
-        for id in waiting {
+    fn apply(&mut self, worker: WorkerId, report: Report) {
+        if let Some(seat) = self.setup.workers.get(&worker) {
+            seat.metrics.note(&report);
+        }
+        for event in &report.events {
+            match *event {
+                Event::Finished { id, .. } | Event::Failed { id, .. } => drop(self.clients.remove(&id)),
+                Event::SessionClosed { id, existed } => self.closings.answered(id, worker, existed),
+                _ => {}
+            }
+        }
+        self.setup.pool.apply(worker, report);
+    }
+
+    fn fail_all(&mut self) {
+        let all: Vec<RequestId> = self.clients.keys().copied().collect();
+        for id in all {
             self.setup.pool.cancel(id);
             self.fail(id, WorkerError::ShuttingDown);
         }
@@ -202,64 +253,87 @@ impl PoolThread {
     }
 
     fn tell_positions(&mut self) {
-        if self.streams.is_empty() || self.told.elapsed() < POSITIONS {
+        if self.setup.pool.waiting() == 0 || self.told.elapsed() < POSITIONS {
             return;
         }
         self.told = Instant::now();
         for (position, arrival) in (1..).zip(self.setup.pool.queue()) {
-            if let Some(stream) = self.streams.get(&arrival.id) {
-                stream.tell(Event::Queued { id: arrival.id, position });
+            if let Some(client) = self.clients.get(&arrival.id) {
+                // A reader that is behind misses it.
+                let _ = client.events.try_send(Event::Queued { id: arrival.id, position });
             }
         }
     }
 
-    /// Waiting generations whose client is gone leave the queue.
+    /// Generations whose client is gone are cancelled, wherever they are.
     fn sweep(&mut self) {
-        let gone: Vec<RequestId> = self.streams.iter().filter(|(_, s)| s.is_closed()).map(|(&id, _)| id).collect();
+        self.swept = Instant::now();
+        let gone: Vec<RequestId> =
+            self.clients.iter().filter(|(_, client)| client.events.is_closed()).map(|(&id, _)| id).collect();
         for id in gone {
-            self.streams.remove(&id);
-            self.setup.pool.cancel(id);
+            if let Some(output) = self.setup.pool.cancel(id) {
+                self.carry_out(output);
+            } else {
+                self.clients.remove(&id);
+            }
         }
+    }
+
+    /// Sends what did not fit before.
+    fn flush(&mut self) {
+        let mailboxes = self.setup.workers.values_mut().filter_map(|worker| worker.mailbox.as_mut());
+        mailboxes.for_each(Mailbox::flush);
+        self.farewells.retain_mut(|(client, event)| matches!(client.try_send(event.clone()), Err(TrySendError::Full(_))));
     }
 
     fn schedule(&mut self) {
         for output in self.setup.pool.schedule(self.setup.begun.elapsed()) {
-            match output {
-                Output::Start { worker, start, need, waited } => {
-                    self.setup.metrics.queue_duration.observe(waited.as_secs_f64());
-                    let id = start.id;
-                    let Some(stream) = self.streams.remove(&id) else { continue };
-                    self.send(worker, WorkerMessage::Start { start, need, stream });
-                }
-                Output::Send { worker, command } => self.send(worker, WorkerMessage::Command(command)),
-                Output::Fail { id, error } => self.fail(id, error),
+            self.carry_out(output);
+        }
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Start { worker, start, need, waited } => {
+                self.setup.metrics.queue_duration.observe(waited.as_secs_f64());
+                let Some(stream) = self.clients.get_mut(&start.id).and_then(|client| client.stream.take()) else { return };
+                self.send(worker, WorkerMessage::Start { start, need, stream });
             }
+            Output::Send { worker, command } => self.send(worker, WorkerMessage::Command(command)),
+            Output::Fail { id, error } => self.fail(id, error),
         }
     }
 
-    /// The channel holds more than a worker has sequences, so a send waits only for a worker that is gone.
-    fn send(&self, worker: WorkerId, message: WorkerMessage) {
-        let sent = self.setup.workers.get(&worker).is_some_and(|sender| sender.send(message).is_ok());
-        if !sent {
-            tracing::warn!(%worker, "a message for a worker that is gone was dropped");
+    fn send(&mut self, worker: WorkerId, message: WorkerMessage) {
+        let posted = self.setup.workers.get_mut(&worker).is_some_and(|seat| seat.post(message));
+        if !posted {
+            tracing::warn!(%worker, "a command was dropped: the worker is down or takes nothing in");
         }
     }
 
-    /// False if the worker is gone.
-    fn ask(&self, worker: WorkerId, command: &Command) -> bool {
-        let message = WorkerMessage::Command(command.clone());
-        self.setup.workers.get(&worker).is_some_and(|sender| sender.send(message).is_ok())
+    fn broadcast(&mut self, command: &Command) {
+        let workers: Vec<WorkerId> = self.setup.workers.keys().copied().collect();
+        workers.into_iter().for_each(|worker| self.send(worker, WorkerMessage::Command(command.clone())));
     }
 
+    /// Tells a client that its generation failed, when it has read what came before.
     fn fail(&mut self, id: RequestId, error: WorkerError) {
-        if let Some(stream) = self.streams.remove(&id) {
-            stream.end(Event::Failed { id, error });
+        let Some(client) = self.clients.remove(&id) else { return };
+        let event = Event::Failed { id, error };
+        if let Err(TrySendError::Full(event)) = client.events.try_send(event) {
+            self.farewells.push((client.events, event));
         }
     }
 
     fn publish(&self) {
         let pool = &self.setup.pool;
         self.setup.metrics.publish(pool.waiting(), pool.running(), &pool.worker_facts());
+    }
+}
+
+impl WorkerSeat {
+    fn post(&mut self, message: WorkerMessage) -> bool {
+        self.mailbox.as_mut().is_some_and(|mailbox| mailbox.post(message))
     }
 }
 

@@ -2,28 +2,126 @@
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::pool::Watermarks;
 use camshaft_core::reserve::Reserve;
-use crossbeam_channel::bounded;
+use camshaft_core::ids::{PolicyDigest, Token};
+use camshaft_core::message::Start;
+use camshaft_core::policy::Priority;
+use camshaft_core::sampling::SamplingParams;
+use camshaft_core::segments::Namespace;
+use crossbeam_channel::{Sender, bounded};
 
 use super::*;
 use crate::metrics::ServerMetrics;
-use crate::worker_thread::Handle;
+use crate::streams::tests::NoPolicies;
+use crate::worker_thread::{Handle, WorkerMessage};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const LIMITS: EngineLimits = EngineLimits { sequences: 4, kv_tokens: 256, batch_tokens: 32, context_tokens: 128 };
 const ID: WorkerId = WorkerId(0);
 
-#[test]
-fn regression_a_restarted_worker_has_the_cache_limits_in_force() {
-    let supervisor = Supervisor::new();
+/// A pool thread with one worker that the test plays; reports from it go into the second channel.
+fn pool_thread(supervisor: &Supervisor, mailbox: Option<Mailbox>) -> (Sender<PoolMessage>, Sender<WorkerReport>) {
     let policies = camshaft_policy::PolicyHost::start(
         camshaft_policy::PolicyConfig { dir: None, poll: PATIENCE, cache_dir: None, allow_anonymous: true },
         &prometheus::Registry::new(),
     );
-    let pool = Pool::new(policies.unwrap().scheduler("demo"), Watermarks { high: 4, low: 2 }, Reserve::Full);
+    let mut pool = Pool::new(policies.unwrap().scheduler("demo"), Watermarks { high: 4, low: 2 }, Reserve::Full);
+    if mailbox.is_some() {
+        pool.add_worker(ID, LIMITS);
+    }
     let ((submit, submissions), (report, reports)) = (bounded(8), bounded(8));
-    let metrics = ServerMetrics::new(&prometheus::Registry::new()).unwrap().pool("fake");
-    let setup = PoolSetup { pool, begun: Instant::now(), submissions, reports, workers: BTreeMap::new(), metrics };
-    spawn(&supervisor, setup, "fake").unwrap();
+    let metrics = ServerMetrics::new(&prometheus::Registry::new()).unwrap();
+    let workers = [(ID, WorkerSeat { mailbox, metrics: metrics.worker("fake", "0") })].into();
+    let metrics = metrics.pool("fake");
+    let setup = PoolSetup { pool, begun: Instant::now(), submissions, reports, workers, metrics };
+    spawn(supervisor, setup, "fake").unwrap();
+    (submit, report)
+}
+
+fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
+    let start = Start {
+        id: RequestId(id),
+        model: "fake".to_owned(),
+        tenant: "t".into(),
+        namespace: Namespace::Tenant("t".into()),
+        session: None,
+        priority: Priority::Normal,
+        sampler_chain: PolicyDigest::NATIVE,
+        prompt: [Token(97)].into(),
+        params: SamplingParams::greedy(),
+        samplers: None,
+        choice: 0,
+        max_tokens: 4,
+        stop: Vec::new(),
+        ignore_eos: true,
+        logprobs: None,
+    };
+    PoolMessage::Submit(Box::new(Submission {
+        start,
+        priority: Priority::Normal,
+        weight: 1.0,
+        queue_share: None,
+        accepted: Instant::now(),
+        timeout: Some(PATIENCE),
+        events,
+        policies: Arc::new(NoPolicies),
+    }))
+}
+
+#[test]
+fn a_worker_in_a_long_step_never_makes_the_pool_wait() {
+    let supervisor = Supervisor::new();
+    // Nobody takes anything in.
+    let (messages, stalled) = bounded(64);
+    let (submit, _report) = pool_thread(&supervisor, Some(Mailbox::new(messages)));
+    let (client, mut events) = mpsc::channel(4);
+    submit.send(submission(1, client)).unwrap();
+    for n in 0..10_000 {
+        let (reply, _) = tokio::sync::oneshot::channel();
+        let session = n.to_string().as_str().into();
+        submit.send(PoolMessage::CloseSession { namespace: Namespace::Shared, session, reply }).unwrap();
+    }
+    let (reply, snapshot) = tokio::sync::oneshot::channel();
+    submit.send(PoolMessage::Snapshot(reply)).unwrap();
+    assert_eq!(snapshot.blocking_recv().unwrap().running, 1, "it still answers");
+    // Nothing that matters was dropped: the cancelled generation is the last thing that the worker hears of.
+    events.close();
+    submit.send(PoolMessage::Wake).unwrap();
+    let mut starts = 0;
+    loop {
+        match stalled.recv_timeout(PATIENCE).unwrap() {
+            WorkerMessage::Start { .. } => starts += 1,
+            WorkerMessage::Command(Command::Cancel { id: RequestId(1) }) => break,
+            _ => {}
+        }
+    }
+    assert_eq!(starts, 1);
+    assert!(supervisor.end(PATIENCE));
+}
+
+#[test]
+fn regression_the_clients_of_a_lost_worker_read_that_it_was_lost() {
+    let supervisor = Supervisor::new();
+    let (messages, received) = bounded(8);
+    let (submit, report) = pool_thread(&supervisor, Some(Mailbox::new(messages)));
+    // The one has read everything, the channel of the other is full.
+    let ((quick, mut quick_events), (slow, mut slow_events)) = (mpsc::channel(4), mpsc::channel(1));
+    submit.send(submission(1, quick)).unwrap();
+    submit.send(submission(2, slow.clone())).unwrap();
+    let streams: Vec<WorkerMessage> = (0..2).map(|_| received.recv_timeout(PATIENCE).unwrap()).collect();
+    slow.try_send(Event::Queued { id: RequestId(2), position: 1 }).unwrap();
+    drop((streams, slow));
+    report.send(WorkerReport::Down(ID)).unwrap();
+    let lost = |id| Some(Event::Failed { id: RequestId(id), error: WorkerError::WorkerLost });
+    assert_eq!(quick_events.blocking_recv(), lost(1));
+    assert!(matches!(slow_events.blocking_recv(), Some(Event::Queued { .. })));
+    assert_eq!(slow_events.blocking_recv(), lost(2));
+    assert!(supervisor.end(PATIENCE));
+}
+
+#[test]
+fn regression_a_restarted_worker_has_the_cache_limits_in_force() {
+    let supervisor = Supervisor::new();
+    let (submit, report) = pool_thread(&supervisor, None);
     let start = |limits: Option<(u64, Duration)>| {
         let (messages, received) = bounded(8);
         report.send(WorkerReport::Up(ID, Handle { limits: LIMITS, messages })).unwrap();

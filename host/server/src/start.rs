@@ -19,7 +19,8 @@ use crate::config::{Config, ModelConfig};
 use crate::embed_thread;
 use crate::error::ServerError;
 use crate::metrics::ServerMetrics;
-use crate::pool_thread::{self, PoolSetup};
+use crate::mailbox::Mailbox;
+use crate::pool_thread::{self, PoolSetup, WorkerSeat};
 use crate::supervisor::{Gauges, Supervisor};
 use crate::weights::{self, Source, Weights};
 use crate::worker_thread::{self, WorkerSetup};
@@ -116,7 +117,6 @@ impl Starter<'_> {
             let setup = WorkerSetup {
                 id,
                 reports: reports_in.clone(),
-                metrics: self.metrics.worker(&config.id, &id.to_string()),
                 slow_reader: self.all.fixed.limits.slow_reader.0,
                 frame_interval: self.all.fixed.limits.frame_interval.0,
             };
@@ -138,7 +138,8 @@ impl Starter<'_> {
             })?;
             info.context_tokens = info.context_tokens.min(handle.limits.context_tokens);
             pool.add_worker(id, handle.limits);
-            workers.insert(id, handle.messages);
+            let metrics = self.metrics.worker(&config.id, &id.to_string());
+            workers.insert(id, WorkerSeat { mailbox: Some(Mailbox::new(handle.messages)), metrics });
         }
         let (submissions_in, submissions) = crossbeam_channel::bounded(SUBMISSIONS);
         let metrics = self.metrics.pool(&config.id);

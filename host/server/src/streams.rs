@@ -29,7 +29,9 @@ pub(crate) struct Stream {
     /// Since when there is always something that waits for room.
     behind_since: Option<Instant>,
     /// Its sequence was taken off the worker until the reader has caught up.
-    is_held: bool,
+    is_paused: bool,
+    /// Free entries of the channel when a paused reader last took something.
+    drained: usize,
     cut: bool,
 }
 
@@ -54,30 +56,21 @@ impl Stream {
             sent: None,
             full: false,
             behind_since: None,
-            is_held: false,
+            is_paused: false,
+            drained: 0,
             cut: false,
         }
-    }
-
-    /// Whether the client is gone.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.events.is_closed()
-    }
-
-    /// Ends a generation that never began: its channel is empty.
-    pub(crate) fn end(self, event: Event) {
-        // A closed channel means that the client is gone, too.
-        let _ = self.events.try_send(event);
-    }
-
-    /// What may be missed: of a reader who is behind it is kept back.
-    pub(crate) fn tell(&self, event: Event) {
-        let _ = self.events.try_send(event);
     }
 
     /// Whether something waits for room in the channel.
     fn is_behind(&self) -> bool {
         self.full
+    }
+
+    /// Whether a paused reader has taken in enough: half of the channel. One event less than full would pause it again
+    /// with the next token.
+    fn has_caught_up(&self) -> bool {
+        !self.full && self.events.capacity() * 2 >= self.events.max_capacity()
     }
 
     fn has_something(&self) -> bool {
@@ -89,8 +82,8 @@ impl Stream {
         !self.full && self.end.is_none() && self.sent.is_some_and(|sent| now.saturating_duration_since(sent) < interval)
     }
 
-    /// Sends what waits, in order. True when that was the end. A client that is gone is found by [`Streams::closed`]: its
-    /// sequence has to be cancelled first.
+    /// Sends what waits, in order. True when that was the end. The pool finds a
+    /// client that is gone and cancels its generation.
     fn flush(&mut self, id: RequestId, now: Instant) -> bool {
         if let Some(delta) = self.held.take() {
             match self.events.try_send(Event::Delta { id, delta }) {
@@ -170,7 +163,7 @@ impl Streams {
         let done =
             |id, stream: &mut Stream| stream.has_something() && !stream.gathers(now, interval) && stream.flush(id, now);
         self.of.retain(|&id, stream| !done(id, stream));
-        self.of.values().any(Stream::has_something)
+        self.of.values().any(|stream| stream.has_something() || stream.is_paused)
     }
 
     /// Sends what waits for more text: there may be none for a while.
@@ -182,13 +175,20 @@ impl Streams {
     pub(crate) fn review(&mut self, now: Instant, cut_after: Duration) -> Vec<(RequestId, Pace)> {
         let mut out = Vec::new();
         for (&id, stream) in &mut self.of {
-            if !stream.is_behind() {
+            if stream.is_paused && stream.has_caught_up() {
+                stream.is_paused = false;
+                out.push((id, Pace::Resume));
+            }
+            if !stream.is_behind() && !stream.is_paused {
                 stream.behind_since = None;
-                if std::mem::take(&mut stream.is_held) {
-                    out.push((id, Pace::Resume));
-                }
                 continue;
             }
+            let free = stream.events.capacity();
+            if free > stream.drained {
+                // It reads, however slowly.
+                stream.behind_since = None;
+            }
+            stream.drained = free;
             let since = *stream.behind_since.get_or_insert(now);
             let behind = now.saturating_duration_since(since);
             if behind >= cut_after && !stream.cut {
@@ -196,21 +196,12 @@ impl Streams {
                 stream.held = None;
                 stream.end = Some(Event::Failed { id, error: WorkerError::SlowReader });
                 out.push((id, Pace::Cut));
-            } else if behind >= PAUSE_AFTER && !stream.is_held && !stream.cut && stream.end.is_none() {
-                stream.is_held = true;
+            } else if behind >= PAUSE_AFTER && !stream.is_paused && !stream.cut && stream.end.is_none() {
+                stream.is_paused = true;
                 out.push((id, Pace::Pause));
             }
         }
         out
-    }
-
-    /// Generations whose client is gone.
-    pub(crate) fn closed(&self) -> impl Iterator<Item = RequestId> + '_ {
-        self.of.iter().filter(|(_, stream)| stream.is_closed()).map(|(&id, _)| id)
-    }
-
-    pub(crate) fn remove(&mut self, id: RequestId) {
-        self.of.remove(&id);
     }
 }
 
@@ -332,43 +323,47 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_slow_reader_is_waited_for_then_held_then_cut() {
-        let (sender, mut receiver) = mpsc::channel(1);
+    fn regression_a_slow_reader_is_paused_until_it_has_read_half_and_cut_in_the_end() {
+        let (sender, mut receiver) = mpsc::channel(4);
         let mut streams = Streams::new(Duration::ZERO);
         streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
         let (begun, second, cut_after) = (Instant::now(), Duration::from_secs(1), Duration::from_secs(5));
         let now = begun;
-        streams.send(ID, delta("a"), now);
+        ["a", "b", "c", "d"].iter().for_each(|text| streams.send(ID, delta(text), now));
         assert!(streams.review(begun, cut_after).is_empty(), "nothing waits");
-        streams.send(ID, delta("b"), now);
+        streams.send(ID, delta("e"), now);
         assert!(streams.review(begun, cut_after).is_empty(), "it is waited for");
         assert_eq!(streams.review(begun + second, cut_after), [(ID, Pace::Pause)]);
         assert!(streams.review(begun + 2 * second, cut_after).is_empty(), "said once");
         receiver.try_recv().unwrap();
-        streams.flush(now);
-        assert_eq!(streams.review(begun + 3 * second, cut_after), [(ID, Pace::Resume)]);
-        streams.send(ID, delta("c"), now);
-        assert!(streams.review(begun + 4 * second, cut_after).is_empty());
-        assert_eq!(streams.review(begun + 9 * second, cut_after), [(ID, Pace::Cut)]);
+        assert!(streams.flush(now), "the worker has to look again");
+        assert!(streams.review(begun + 3 * second, cut_after).is_empty(), "one event less is not enough");
+        receiver.try_recv().unwrap();
+        assert!(streams.flush(now), "though nothing waits to be sent");
+        assert!(streams.review(begun + 7 * second, cut_after).is_empty(), "it reads, so it is not cut");
+        receiver.try_recv().unwrap();
+        assert_eq!(streams.review(begun + 8 * second, cut_after), [(ID, Pace::Resume)]);
+        ["f", "g", "h"].iter().for_each(|text| streams.send(ID, delta(text), now));
+        assert!(streams.review(begun + 9 * second, cut_after).is_empty());
+        assert_eq!(streams.review(begun + 14 * second, cut_after), [(ID, Pace::Cut)]);
         // What the worker says of the cancelled sequence is not for the client.
         streams.send(ID, Event::Finished { id: ID, reason: FinishReason::Cancelled, usage: Usage::default() }, now);
-        assert!(matches!(receiver.try_recv(), Ok(Event::Delta { delta, .. }) if delta.text == "b"));
+        assert!(matches!(receiver.try_recv(), Ok(Event::Delta { delta, .. }) if delta.text == "d"));
+        while receiver.try_recv().is_ok() {}
         streams.flush(now);
         assert_eq!(receiver.try_recv(), Ok(Event::Failed { id: ID, error: WorkerError::SlowReader }));
         assert!(streams.of.is_empty());
     }
 
     #[test]
-    fn regression_a_client_that_left_is_noticed_even_after_a_send_and_then_forgotten() {
+    fn the_stream_of_a_client_that_left_is_forgotten_with_its_last_event() {
         let now = Instant::now();
         let (sender, receiver) = mpsc::channel(2);
         let mut streams = Streams::new(Duration::ZERO);
         streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
-        assert_eq!(streams.closed().count(), 0);
         drop(receiver);
-        // Also where something was sent before anybody looked: its sequence still runs.
         streams.send(ID, delta("x"), now);
-        assert_eq!(streams.closed().collect::<Vec<_>>(), [ID]);
+        assert_eq!(streams.of.len(), 1, "its sequence still runs");
         let end = Event::Finished { id: ID, reason: FinishReason::Cancelled, usage: Usage::default() };
         streams.send(ID, end, now);
         assert!(streams.of.is_empty());

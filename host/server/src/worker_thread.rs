@@ -1,21 +1,20 @@
-//! The thread that owns an engine: takes commands, steps, sends events on.
-use std::sync::Arc;
+//! The thread that owns an engine: takes commands, steps, and reports to the pool. `streams` delivers to clients.
 use std::time::{Duration, Instant};
 
 use camshaft_core::engine::{Engine, EngineLimits};
-use camshaft_core::ids::{RequestId, WorkerId};
+use camshaft_core::ids::WorkerId;
 use camshaft_core::message::{Command, Event, Events, Start};
+use camshaft_core::report::{Report, Reporter};
 use camshaft_core::worker::{Step, Worker};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 
 use crate::error::ServerError;
-use crate::metrics::WorkerMetrics;
 use crate::streams::{Pace, Stream, Streams};
 use crate::supervisor::{Gauges, Service, Stop, Supervisor};
 
-/// How soon an idle worker looks again at a reader that is behind, or at a client that may have left.
+/// How soon an idle worker looks again at a reader that is behind.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Messages on their way to a worker: more than its sequences, so that the pool never waits.
+/// Messages on their way to a worker. The pool keeps what does not fit, see `mailbox`.
 const MESSAGES: usize = 1024;
 
 /// Pool to worker thread.
@@ -34,7 +33,7 @@ pub(crate) enum WorkerMessage {
 /// Worker thread to pool.
 #[derive(Debug)]
 pub(crate) enum WorkerReport {
-    Event(WorkerId, Event),
+    Step(WorkerId, Box<Report>),
     /// The worker is gone, with everything it ran.
     Down(WorkerId),
     /// A new incarnation of a worker that was gone.
@@ -52,7 +51,6 @@ pub(crate) struct Handle {
 pub(crate) struct WorkerSetup {
     pub(crate) id: WorkerId,
     pub(crate) reports: Sender<WorkerReport>,
-    pub(crate) metrics: Arc<WorkerMetrics>,
     /// How long a reader may be behind.
     pub(crate) slow_reader: Duration,
     /// Text of a stream that comes faster shares frames.
@@ -123,22 +121,21 @@ struct WorkerThread<'a, E> {
     setup: &'a WorkerSetup,
     incarnation: Incarnation<E>,
     streams: Streams,
+    reporter: Reporter,
     /// Lent to each [`Outlet`].
     events: Vec<Event>,
-    gone: Vec<RequestId>,
     begun: Instant,
 }
 
 impl<'a, E: Engine> WorkerThread<'a, E> {
     fn new(setup: &'a WorkerSetup, incarnation: Incarnation<E>) -> Self {
-        let (streams, events, gone) = (Streams::new(setup.frame_interval), Vec::new(), Vec::new());
-        Self { setup, incarnation, streams, events, gone, begun: Instant::now() }
+        let streams = Streams::new(setup.frame_interval);
+        Self { setup, incarnation, streams, reporter: Reporter::default(), events: Vec::new(), begun: Instant::now() }
     }
 
     fn run(mut self, stop: &Stop) {
         let mut behind = false;
         while !stop.is_set() && self.take_messages(behind) {
-            self.cancel_gone();
             let begun = Instant::now();
             if self.incarnation.worker.may_take_longer() {
                 self.streams.flush_gathered(begun);
@@ -146,15 +143,16 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
             let now = self.begun.elapsed();
             let step = self.with_worker(|worker, engine, outlet| worker.step(now, engine, outlet));
             if let Step::Decoded { tokens } = step {
-                self.setup.metrics.batch_tokens.observe(tokens as f64);
+                self.reporter.decoded(tokens);
             }
             let now = Instant::now();
             if now.saturating_duration_since(begun) >= self.setup.frame_interval {
-                // The next step will take as long: several tokens of this one, guessed rightly, are not to wait for it.
+                // The next step will take as long: several tokens of this one, drafted rightly, are not to wait for it.
                 self.streams.flush_gathered(now);
             }
             behind = self.streams.flush(now);
-            self.mind_readers();
+            self.apply_backpressure();
+            self.report();
         }
     }
 
@@ -162,16 +160,12 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
     fn take_messages(&mut self, behind: bool) -> bool {
         loop {
             let idle = self.incarnation.worker.is_idle();
-            let received = if !idle {
-                self.incarnation.messages.try_recv()
-            } else if behind {
-                self.incarnation.messages.recv_timeout(LOOK_AGAIN).map_err(|error| match error {
-                    RecvTimeoutError::Timeout => TryRecvError::Empty,
-                    RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
-                })
-            } else {
-                self.incarnation.messages.recv().map_err(|_| TryRecvError::Disconnected)
-            };
+            let mut received = self.incarnation.messages.try_recv();
+            if idle && matches!(received, Err(TryRecvError::Empty)) {
+                // The pool hears of everything before the worker sleeps.
+                self.report();
+                received = self.wait(behind);
+            }
             match received {
                 Ok(WorkerMessage::Stop) => return false,
                 Ok(WorkerMessage::Start { start, need, stream }) => {
@@ -185,30 +179,39 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
         }
     }
 
+    fn wait(&self, behind: bool) -> Result<WorkerMessage, TryRecvError> {
+        if !behind {
+            return self.incarnation.messages.recv().map_err(|_| TryRecvError::Disconnected);
+        }
+        self.incarnation.messages.recv_timeout(LOOK_AGAIN).map_err(|error| match error {
+            RecvTimeoutError::Timeout => TryRecvError::Empty,
+            RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+        })
+    }
+
     fn carry_out(&mut self, command: Command) {
         self.with_worker(|worker, engine, outlet| worker.handle(command, engine, outlet));
     }
 
-    /// What the worker tells on the way goes out, and then what that adds up to.
     fn with_worker<T>(&mut self, run: impl FnOnce(&mut Worker, &mut E, &mut Outlet<'_>) -> T) -> T {
-        let Self { setup, streams, events, .. } = self;
-        let mut outlet = Outlet { setup, streams, events, ended: false, parked: 0 };
+        let Self { streams, reporter, events, .. } = self;
+        let mut outlet = Outlet { streams, reporter, events };
         let Incarnation { engine, worker, .. } = &mut self.incarnation;
         let result = run(worker, engine, &mut outlet);
         outlet.flush();
-        let Outlet { ended, parked, .. } = outlet;
-        self.setup.metrics.parks.inc_by(parked);
-        if ended || parked > 0 {
-            self.setup.metrics.publish(&worker.cache_facts());
-            let facts = Event::Facts(worker.facts());
-            // A send fails only when the pool is gone; the generations then run to their end.
-            let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, facts));
-        }
         result
     }
 
+    /// Tells the pool what happened, with the facts that hold now.
+    fn report(&mut self) {
+        if let Some(report) = self.reporter.take(&self.incarnation.worker) {
+            // A send fails only when the pool is gone; the generations then run to their end.
+            let _ = self.setup.reports.send(WorkerReport::Step(self.setup.id, Box::new(report)));
+        }
+    }
+
     /// Sequences of readers who are behind leave the worker, and come back when those have caught up.
-    fn mind_readers(&mut self) {
+    fn apply_backpressure(&mut self) {
         for (id, pace) in self.streams.review(Instant::now(), self.setup.slow_reader) {
             self.carry_out(match pace {
                 Pace::Pause => Command::Pause { id },
@@ -217,27 +220,14 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
             });
         }
     }
-
-    fn cancel_gone(&mut self) {
-        self.gone.clear();
-        self.gone.extend(self.streams.closed());
-        for id in std::mem::take(&mut self.gone) {
-            self.carry_out(Command::Cancel { id });
-            self.streams.remove(id);
-        }
-    }
 }
 
-/// The way of a worker's events to the pool and to the clients' streams. They go together: each that went by itself would
-/// wake a thread.
+/// Where a worker's events go: to the clients at once, and into the next report. They go together: each that went by
+/// itself would wake a thread.
 struct Outlet<'a> {
-    setup: &'a WorkerSetup,
     streams: &'a mut Streams,
+    reporter: &'a mut Reporter,
     events: &'a mut Vec<Event>,
-    /// Whether a generation was admitted or ended.
-    ended: bool,
-    /// How many were parked.
-    parked: u64,
 }
 
 impl Events for Outlet<'_> {
@@ -248,23 +238,12 @@ impl Events for Outlet<'_> {
     fn flush(&mut self) {
         let now = Instant::now();
         for event in self.events.drain(..) {
-            let Some(id) = event.id() else {
-                let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, event));
-                continue;
-            };
-            if !matches!(event, Event::Delta { .. }) {
-                self.ended |= matches!(event, Event::Admitted { .. } | Event::Finished { .. } | Event::Failed { .. });
-                if let Event::Finished { usage, .. } = &event {
-                    self.setup.metrics.count_drafts(usage);
-                }
-                self.parked += u64::from(matches!(event, Event::Preempted { .. }));
-                let _ = self.setup.reports.send(WorkerReport::Event(self.setup.id, event.clone()));
-            }
+            self.reporter.note(&event);
             if matches!(
                 event,
                 Event::Started { .. } | Event::Delta { .. } | Event::Finished { .. } | Event::Failed { .. }
             ) {
-                self.streams.send(id, event, now);
+                self.streams.send(event.id(), event, now);
             }
         }
     }

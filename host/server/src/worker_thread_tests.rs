@@ -1,10 +1,11 @@
 //! A worker thread with the fake engine: what a panic costs, and what comes after it.
 use std::ops::Range;
+use std::sync::Arc;
 
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, EngineError, Reuse};
 use camshaft_core::fake::FakeEngine;
-use camshaft_core::ids::{PolicyDigest, SeqId, Token};
+use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token};
 use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
 use camshaft_core::segments::Namespace;
@@ -112,7 +113,6 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
     let setup = WorkerSetup {
         id: ID,
         reports: reports_in,
-        metrics: metrics.worker("fake", "3"),
         slow_reader: PATIENCE,
         frame_interval: Duration::ZERO,
     };
@@ -122,7 +122,7 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
     let next = || loop {
         // What it says of single requests is not of interest here.
         match reports.recv_timeout(PATIENCE).unwrap() {
-            WorkerReport::Event(..) => {}
+            WorkerReport::Step(..) => {}
             report => return report,
         }
     };

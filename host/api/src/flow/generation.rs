@@ -203,7 +203,7 @@ impl Running {
                 choice.events = None;
                 Some(Err(error.into()))
             }
-            Some(Event::Admitted { .. } | Event::Preempted { .. } | Event::Progressed { .. } | Event::Facts(_)) => None,
+            Some(Event::Admitted { .. } | Event::Preempted { .. } | Event::Progressed { .. }) => None,
             None => {
                 choice.events = None;
                 Some(Err(FlowError::WorkerLost))

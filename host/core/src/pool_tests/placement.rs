@@ -67,7 +67,7 @@ proptest! {
                 }
                 2 if !running.is_empty() => {
                     let (id, on) = running.remove(n as usize % running.len());
-                    pool.worker_event(WorkerId(on), &finished(id));
+                    tell_of(&mut pool, WorkerId(on), finished(id));
                 }
                 3 if pool.worker_facts()[0].healthy => {
                     pool.worker_lost(WorkerId(0));

@@ -13,6 +13,7 @@ use camshaft_core::policy::{
     Fault, NamedScheduler, Priority, SamplerHook, SamplingRequest, SchedulerHook, TokenSampler,
 };
 use camshaft_core::pool::{NewRequest, Output, Pool, Watermarks};
+use camshaft_core::report::{Report, Reporter};
 use camshaft_core::reserve::Reserve;
 use camshaft_core::sampling::{SamplingParams, StandardChain};
 use camshaft_core::segments::Namespace;
@@ -66,7 +67,8 @@ struct Node {
     worker: Worker,
     engine: FakeEngine,
     inbox: VecDeque<Command>,
-    outbox: VecDeque<Event>,
+    reporter: Reporter,
+    outbox: VecDeque<Report>,
 }
 
 pub(crate) struct Cluster {
@@ -107,7 +109,7 @@ impl Cluster {
             });
             let mut engine = FakeEngine::new(limits, u64::from(id));
             engine.memory = 8;
-            Node { worker, engine, inbox: VecDeque::new(), outbox: VecDeque::new() }
+            Node { worker, engine, inbox: VecDeque::new(), reporter: Reporter::default(), outbox: VecDeque::new() }
         });
         Self {
             nodes: nodes.collect(),
@@ -180,16 +182,18 @@ impl Cluster {
     fn deliver(&mut self, at: usize, most: usize) {
         let node = &mut self.nodes[at];
         let count = most.min(node.outbox.len());
-        for event in node.outbox.drain(..count) {
-            match &event {
-                Event::Finished { id, .. } => {
-                    self.finished += 1;
-                    self.arrived.remove(id);
+        for report in node.outbox.drain(..count) {
+            for event in &report.events {
+                match event {
+                    Event::Finished { id, .. } => {
+                        self.finished += 1;
+                        self.arrived.remove(id);
+                    }
+                    Event::Failed { id, error } => panic!("request {id}: {error}"),
+                    _ => {}
                 }
-                Event::Failed { id, error } => panic!("request {id}: {error}"),
-                _ => {}
             }
-            self.pool.worker_event(WorkerId(at as u32), &event);
+            self.pool.apply(WorkerId(at as u32), report);
         }
     }
 
@@ -237,16 +241,17 @@ impl Cluster {
 impl Node {
     /// Takes in what has come and decodes one batch.
     fn run(&mut self, now: Duration) {
-        let Self { worker, engine, inbox, outbox } = self;
+        let Self { worker, engine, inbox, reporter, outbox } = self;
         let mut events = Vec::new();
         for command in inbox.drain(..) {
             worker.handle(command, engine, &mut events);
         }
         let step = worker.step(now, engine, &mut events);
         assert!(worker.check(), "the worker's books after {step:?}");
-        if step != Step::Idle || !events.is_empty() {
-            events.push(Event::Facts(worker.facts()));
+        events.iter().for_each(|event| reporter.note(event));
+        if let Step::Decoded { tokens } = step {
+            reporter.decoded(tokens);
         }
-        outbox.extend(events.into_iter().filter(|event| !matches!(event, Event::Delta { .. })));
+        outbox.extend(reporter.take(worker));
     }
 }

@@ -217,6 +217,7 @@ pub(crate) fn point(events: Vec<SchedulerEvent>) -> SchedulingPoint {
         free_sequences: 1,
         running_sequences: 0,
         kv_free: 1000,
+        kv_used: 0,
         kv_total: 1000,
         prefilling_tokens: 0,
         tokens_per_second: 0.0,
