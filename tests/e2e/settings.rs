@@ -1,7 +1,7 @@
 //! The command line: configuration from three sources, checks, exit codes.
 use std::net::TcpListener;
 
-use camshaft_tests::{Finished, Server, Setup, guest, plugin, repository};
+use camshaft_tests::{Finished, Server, Setup, api_keys, guest, plugin, repository};
 use serde_json::json;
 
 fn assert_exit(finished: &Finished, code: i32, words: &[&str]) {
@@ -188,4 +188,95 @@ fn plugin_check_says_what_a_component_is() {
     assert_exit(&both, 65, &["core module"]);
     assert!(both.stdout.contains("good.wasm"), "the good one is described all the same: {}", both.stdout);
     assert_exit(&setup.run_again(&["plugin", "check", "nowhere.wasm"]), 66, &["nowhere.wasm"]);
+}
+
+#[test]
+fn regression_check_refuses_what_serve_refuses() {
+    for (text, key, word) in [
+        ("[tls]\ncert = \"none.pem\"\nkey = \"none.key\"\n", "tls.", "none."),
+        ("[[model]]\nkind = \"embed\"\ndimensions = [9999]\n", "dimensions", "9999"),
+        ("[telemetry]\notlp-endpoint = \"collector:4317\"\n", "telemetry.otlp-endpoint", "config.toml:2"),
+        ("[log]\nlevel = \"verbose\"\n", "log.level", "debug"),
+        ("[cache]\ndisk = \"1GiB\"\n", "cache.disk", "disk-dir"),
+        ("listen = \"no.such.host.invalid:1\"\n", "listen", "no.such.host.invalid"),
+    ] {
+        // The tests' own addresses would beat the file's.
+        let (key_of_listen, flags) = (text.starts_with("listen"), ["--listen", "no.such.host.invalid:1"]);
+        for command in ["serve", "check"] {
+            let setup = Setup::new().config(text);
+            let setup = if key_of_listen { setup.args(flags) } else { setup };
+            let finished = setup.run(&[command]);
+            assert_exit(&finished, 64, &[key, word]);
+        }
+    }
+    let everywhere = Setup::new().args(["--listen", "0.0.0.0:0", "--policy-dir", "none"]);
+    assert_exit(&everywhere.run_again(&["check"]), 64, &["--allow-anonymous"]);
+    assert_exit(&everywhere.args(["--allow-anonymous"]).run(&["check"]), 0, &[]);
+}
+
+#[test]
+fn regression_check_and_serve_say_what_is_enforced() {
+    let finished = Setup::new().args(["--policy-dir", "none"]).run(&["check"]);
+    assert_exit(&finished, 0, &[]);
+    for line in [
+        "open to everybody: GET /healthz",
+        "guarded by auth natively: ",
+        "POST /v1/chat/completions",
+        "without credentials, from this machine: admitted as tenant anonymous",
+        "without credentials, from elsewhere (who cannot reach this address): refused with 401",
+    ] {
+        assert!(finished.stdout.contains(line), "{line:?} in {}", finished.stdout);
+    }
+    let settings = api_keys(&[("sk-one", "")]);
+    let server = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &settings).start();
+    let log = server.log();
+    for words in ["guarded by auth api-keys", "without credentials, from this machine: refused with 401"] {
+        assert!(log.contains(words), "{words:?} in {log}");
+    }
+}
+
+#[test]
+fn regression_variables_of_a_kubernetes_service_do_not_stop_the_server() {
+    let server = Setup::new()
+        .env("CAMSHAFT_PORT", "tcp://10.0.0.7:8080")
+        .env("CAMSHAFT_SERVICE_HOST", "10.0.0.7")
+        .env("CAMSHAFT_PORT_8080_TCP_ADDR", "10.0.0.7")
+        .start();
+    let log = server.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("CAMSHAFT_PORT_8080_TCP_ADDR")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("CAMSHAFT_SERVICE_HOST"), "{log}");
+    let finished = Setup::new().env("CAMSHAFT_PORT", "8080").run(&["check"]);
+    assert_exit(&finished, 64, &["CAMSHAFT_PORT"]);
+}
+
+#[test]
+fn regression_no_server_of_the_tests_takes_the_default_ports() {
+    let server = Setup::new().args(["--policy-dir", "none"]).start_as_is("serve");
+    assert_ne!(server.client.address.port(), 8080);
+    assert_ne!(server.admin.address.port(), 9090);
+}
+
+#[test]
+fn regression_a_host_name_is_listened_on() {
+    let server = Setup::new().args(["--listen", "localhost:0", "--policy-dir", "none"]).start_as_is("serve");
+    assert_eq!(server.client.get("/healthz").status, 200);
+}
+
+#[test]
+fn regression_it_prints_completions_a_manual_page_and_what_it_is_made_of() {
+    let out = |command: &[&str]| {
+        let finished = Setup::new().run(command);
+        assert_exit(&finished, 0, &[]);
+        finished.stdout
+    };
+    for shell in ["bash", "zsh", "fish"] {
+        let script = out(&["completions", shell]);
+        assert!(script.contains("policy-dir") && script.contains("camshaft"), "{shell}: {script}");
+    }
+    let page = out(&["man"]);
+    assert!(page.contains(".TH camshaft") && page.contains("completions"), "{page}");
+    let version = out(&["--version"]);
+    for part in ["camshaft 0.", "commit: ", "llama.cpp: ", "wasmtime: ", "cpu: "] {
+        assert!(version.contains(part), "{part:?} in {version}");
+    }
 }

@@ -89,12 +89,11 @@ fn files_that_hold_no_certificate_are_named() {
         let path = |name: &str| setup.scratch.path().join(name);
         fs::write(path("cert"), made.cert.pem()).unwrap();
         fs::write(path("key"), made.signing_key.serialize_pem()).unwrap();
-        let ended = setup.config(&format!("[tls]\ncert = {cert:?}\nkey = {key:?}\n")).run(&[
-            "serve",
-            "--listen",
-            "127.0.0.1:0",
-        ]);
-        assert_eq!(ended.code, Some(64), "{cert} {key}: {}", ended.stderr);
-        assert!(ended.stderr.contains(named), "{cert} {key}: {}", ended.stderr);
+        let setup = setup.config(&format!("[tls]\ncert = {cert:?}\nkey = {key:?}\n"));
+        for command in ["serve", "check"] {
+            let ended = setup.run_again(&[command]);
+            assert_eq!(ended.code, Some(64), "{command} {cert} {key}: {}", ended.stderr);
+            assert!(ended.stderr.contains(named), "{command} {cert} {key}: {}", ended.stderr);
+        }
     }
 }

@@ -150,6 +150,10 @@ impl Setup {
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CAMSHAFT_")) {
             command.env_remove(name);
         }
+        if first.first() == Some(&"serve") {
+            // Flags beat these. Without them a test would take the ports of a server that runs beside it.
+            command.envs([("CAMSHAFT_LISTEN", "127.0.0.1:0"), ("CAMSHAFT_ADMIN__LISTEN", "127.0.0.1:0")]);
+        }
         command.args(first).args(&self.arguments).envs(self.environment.clone()).current_dir(&self.directory);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command

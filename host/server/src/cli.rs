@@ -2,12 +2,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{Config, Overrides, Sources};
 use crate::error::ServerError;
 use crate::weights::Engines;
-use crate::{cache_command, check, logging, models, plugin_check, serve, show};
+use crate::{cache_command, check, logging, models, plugin_check, serve, show, version};
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -37,6 +37,10 @@ enum Command {
         #[command(subcommand)]
         command: CacheCommand,
     },
+    /// Print the completions of a shell, e.g. `camshaft completions bash > /etc/bash_completion.d/camshaft`.
+    Completions { shell: clap_complete::Shell },
+    /// Print the manual page, e.g. `camshaft man > camshaft.1`.
+    Man,
     /// Look at policy components.
     Plugin {
         #[command(subcommand)]
@@ -124,10 +128,6 @@ struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    fn load(self) -> Result<Config, ServerError> {
-        self.sources()?.load()
-    }
-
     fn sources(self) -> Result<Sources, ServerError> {
         let overrides = Overrides {
             models: self.model,
@@ -141,9 +141,15 @@ impl ConfigArgs {
     }
 }
 
+/// The command line, with the version that is worked out when it runs.
+fn command() -> clap::Command {
+    Cli::command().long_version(version::long())
+}
+
 /// Runs the command that the process was started with.
 pub fn run() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are answers, everything else is misuse.
@@ -163,10 +169,23 @@ pub fn run() -> ExitCode {
             }
             ConfigCommand::Schema => show::schema(),
         },
-        Command::Check(args) => args.load().and_then(|config| {
+        Command::Check(args) => args.sources().and_then(|sources| {
+            let config = sources.load()?;
             logging::start(&config, None)?;
-            check::configuration(&config)
+            check::configuration(&config, sources.ignored())
         }),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command(), "camshaft", &mut script);
+            check::print(&String::from_utf8_lossy(&script))
+        }
+        Command::Man => {
+            let mut page = Vec::new();
+            let written = clap_mangen::Man::new(command()).render(&mut page);
+            written
+                .map_err(|error| ServerError::internal("write the manual page", error))
+                .and_then(|()| check::print(&String::from_utf8_lossy(&page)))
+        }
         Command::ProbeModel { path, lora } => models::probe_here(&path, lora),
         Command::Cache { command } => match command {
             CacheCommand::Verify(args) => args.dir().and_then(|dir| cache_command::report(&dir, true)),

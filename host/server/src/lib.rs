@@ -17,6 +17,7 @@ mod mailbox;
 mod metrics;
 mod models;
 mod plugin_check;
+mod policies;
 mod pool_thread;
 mod preflight;
 mod progress;
@@ -28,6 +29,7 @@ mod signals;
 mod start;
 mod streams;
 mod supervisor;
+mod version;
 mod weights;
 mod worker_thread;
 

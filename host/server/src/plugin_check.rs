@@ -6,7 +6,7 @@ use camshaft_policy::PluginReport;
 
 use crate::check::print;
 use crate::error::ServerError;
-use crate::serve::cache_dir;
+use crate::policies::cache_dir;
 
 /// Says what each component is on standard output. What is wrong with the others is the error.
 pub(crate) fn plugins(files: &[PathBuf]) -> Result<(), ServerError> {

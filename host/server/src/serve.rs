@@ -1,12 +1,11 @@
 //! `camshaft serve`: loads everything, starts the threads, listens, and ends in good order.
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use camshaft_api::{Api, ApiOptions, Control, LocalQuotas, Readiness};
-use camshaft_policy::{PolicyConfig, PolicyHost};
+use camshaft_policy::PolicyHost;
 use prometheus::Registry;
 use sd_notify::NotifyState;
 
@@ -16,6 +15,7 @@ use crate::error::ServerError;
 use crate::listener::{self, Access};
 use crate::logging::{self, LogHandle};
 use crate::metrics::ServerMetrics;
+use crate::policies;
 use crate::preflight::{self, Checked};
 use crate::reload::{self, Reloader};
 use crate::shutdown::{self, Listener, Running, Times};
@@ -35,6 +35,10 @@ pub(crate) fn run(config: Config, sources: Sources, engines: Engines) -> Result<
         let _exports_run_here = runtime.enter();
         logging::start(&config, config.fixed.telemetry.endpoint())?
     };
+    if !sources.ignored().is_empty() {
+        let variables = sources.ignored().join(" ");
+        tracing::info!(variables, "environment variables that Kubernetes sets for a Service are ignored");
+    }
     let load = Load { config, sources, engines, log: log.clone(), supervisor: Arc::new(Supervisor::new()) };
     let ended = runtime.block_on(serve(load));
     log.flush();
@@ -164,7 +168,9 @@ impl Load {
     fn load(self, listen: SocketAddr) -> Result<Loaded, ServerError> {
         let Self { config, sources, engines, log, supervisor } = self;
         let registry = Registry::new();
-        let policies = start_policies(&config, listen, &registry)?;
+        let policies = policies::start(&config, &registry)?;
+        policies::guard_strangers(&config, listen, &policies)?;
+        policies::enforced(&config, &policies).iter().for_each(|line| tracing::info!("{line}"));
         let reloads = reload::reloads(&registry)?;
         let live = Reloader::new(reload::Setup {
             config: config.clone(),
@@ -202,34 +208,4 @@ impl Load {
         live.bind(api.clone(), caching_workers);
         Ok(Loaded { api, policies, live })
     }
-}
-
-fn start_policies(config: &Config, listen: SocketAddr, registry: &Registry) -> Result<Arc<PolicyHost>, ServerError> {
-    use camshaft_core::policy::Policies;
-    let host = PolicyHost::start(
-        PolicyConfig {
-            dir: Some(config.live.policy.dir.clone()),
-            poll: config.live.policy.poll.0,
-            cache_dir: cache_dir(),
-            allow_anonymous: config.fixed.allow_anonymous,
-        },
-        registry,
-    );
-    let host = host.map_err(|error| ServerError::internal("start the policy host", error))?;
-    let open_to_all = !listen.ip().is_loopback();
-    if open_to_all && !host.current().has_auth() && !config.fixed.allow_anonymous {
-        return Err(ServerError::Config(format!(
-            "listen = {} is not a loopback address and no auth policy is in force: add one to {} or pass --allow-anonymous",
-            config.fixed.listen,
-            config.live.policy.dir.join("auth").display()
-        )));
-    }
-    Ok(host)
-}
-
-/// Where compiled components are kept between runs.
-pub(crate) fn cache_dir() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let base = base.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
-    base.filter(|base| base.is_absolute()).map(|base| base.join("camshaft"))
 }
