@@ -212,7 +212,15 @@ impl Pool {
             cached: self.affinity.estimate(&blocks),
         };
         self.events.push(SchedulerEvent::Arrived(arrival.clone()));
-        let entry = Entry { stage: Stage::Waiting, arrival, start: Some(start), blocks, progress: None, preempted: false, place: self.next_place };
+        let entry = Entry {
+            stage: Stage::Waiting,
+            arrival,
+            start: Some(start),
+            blocks,
+            progress: None,
+            preempted: false,
+            place: self.next_place,
+        };
         self.entries.insert(entry.arrival.id, entry);
         self.next_place += 1;
         Ok(())
@@ -296,10 +304,13 @@ impl Pool {
             }
             Event::Finished { id, reason, usage } => {
                 self.reservation.learn(usage.generated_tokens);
-                self.finish(id, match reason {
-                    FinishReason::Cancelled => SchedulerEvent::Cancelled { id },
-                    _ => SchedulerEvent::Finished { id, generated_tokens: usage.generated_tokens },
-                });
+                self.finish(
+                    id,
+                    match reason {
+                        FinishReason::Cancelled => SchedulerEvent::Cancelled { id },
+                        _ => SchedulerEvent::Finished { id, generated_tokens: usage.generated_tokens },
+                    },
+                );
             }
             Event::Failed { id, .. } => self.finish_early(id),
             Event::Admitted { id } => {

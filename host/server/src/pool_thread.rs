@@ -283,7 +283,8 @@ impl PoolThread {
     fn flush(&mut self) {
         let mailboxes = self.setup.workers.values_mut().filter_map(|worker| worker.mailbox.as_mut());
         mailboxes.for_each(Mailbox::flush);
-        self.farewells.retain_mut(|(client, event)| matches!(client.try_send(event.clone()), Err(TrySendError::Full(_))));
+        self.farewells
+            .retain_mut(|(client, event)| matches!(client.try_send(event.clone()), Err(TrySendError::Full(_))));
     }
 
     fn schedule(&mut self) {
@@ -296,7 +297,9 @@ impl PoolThread {
         match output {
             Output::Start { worker, start, need, waited } => {
                 self.setup.metrics.queue_duration.observe(waited.as_secs_f64());
-                let Some(stream) = self.clients.get_mut(&start.id).and_then(|client| client.stream.take()) else { return };
+                let Some(stream) = self.clients.get_mut(&start.id).and_then(|client| client.stream.take()) else {
+                    return;
+                };
                 self.send(worker, WorkerMessage::Start { start, need, stream });
             }
             Output::Send { worker, command } => self.send(worker, WorkerMessage::Command(command)),

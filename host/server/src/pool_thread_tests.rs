@@ -1,10 +1,10 @@
 //! A pool thread between a test that submits and workers that the test plays.
 use camshaft_core::engine::EngineLimits;
-use camshaft_core::pool::Watermarks;
-use camshaft_core::reserve::Reserve;
 use camshaft_core::ids::{PolicyDigest, Token};
 use camshaft_core::message::Start;
 use camshaft_core::policy::Priority;
+use camshaft_core::pool::Watermarks;
+use camshaft_core::reserve::Reserve;
 use camshaft_core::sampling::SamplingParams;
 use camshaft_core::segments::Namespace;
 use crossbeam_channel::{Sender, bounded};

@@ -110,12 +110,7 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
         };
         Ok((engine, Worker::new(options)))
     };
-    let setup = WorkerSetup {
-        id: ID,
-        reports: reports_in,
-        slow_reader: PATIENCE,
-        frame_interval: Duration::ZERO,
-    };
+    let setup = WorkerSetup { id: ID, reports: reports_in, slow_reader: PATIENCE, frame_interval: Duration::ZERO };
     let first = spawn(&supervisor, gauges.clone(), setup, make).unwrap();
     let (message, mut events) = start(1);
     first.messages.send(message).unwrap();
