@@ -96,7 +96,10 @@ fn finishes_as_if_it_had_been_alone(model: &Path, tie: f64) {
     }
     // The first rounds fill buffers and the prefix cache.
     assert!(memory[9] <= memory[4] + (8 << 20), "bytes after each round: {memory:?}");
-    assert!(server.metrics().count("camshaft_parks_total", &[]) > 0.0, "there was pressure");
+    let metrics = server.metrics();
+    let preemptions = metrics.count("camshaft_preemptions_total", &[]);
+    assert!(preemptions > 0.0, "there was pressure");
+    assert_eq!(metrics.count("camshaft_parks_total", &[]), preemptions, "the former name");
     server.wait_until_idle();
     let kv = |state: &str| server.metrics().get("camshaft_kv_tokens", &[("state", state)]);
     assert_eq!((kv("free"), kv("held")), (Some(1024.0), Some(0.0)));

@@ -19,11 +19,11 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Load models and policies and answer requests.
+    /// Load models and policies, and serve requests.
     Serve(ConfigArgs),
     /// Check configuration, models and policies without serving.
     Check(ConfigArgs),
-    /// Load a model and its context, then end: what `serve` and `check` try in a process of its own first, because
+    /// Load a model and its context, then exit. `serve` and `check` try this in a separate process first, because
     /// llama.cpp aborts on some corrupt files.
     #[command(hide = true)]
     ProbeModel { path: PathBuf, lora: Option<PathBuf> },
@@ -32,7 +32,7 @@ enum Command {
         #[command(subcommand)]
         command: ConfigCommand,
     },
-    /// Look at the prefixes that are kept on disk, or remove them.
+    /// Inspect, verify or remove the prefix cache on disk.
     Cache {
         #[command(subcommand)]
         command: CacheCommand,
@@ -41,7 +41,7 @@ enum Command {
     Completions { shell: clap_complete::Shell },
     /// Print the manual page, e.g. `camshaft man > camshaft.1`.
     Man,
-    /// Look at policy components.
+    /// Inspect policy components.
     Plugin {
         #[command(subcommand)]
         command: PluginCommand,
@@ -50,7 +50,7 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum PluginCommand {
-    /// Say what each file is: hook, API version, imports, size, settings schema.
+    /// Show what each file is: hook, API version, imports, size, settings schema.
     Check {
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -72,11 +72,11 @@ enum ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 enum CacheCommand {
-    /// Read everything and say what is damaged (exit code 65).
+    /// Read everything and report damage (exit code 65).
     Verify(CacheArgs),
-    /// Say how much is kept.
+    /// Show how much the cache holds.
     Stats(CacheArgs),
-    /// Remove everything that is kept.
+    /// Remove everything in the cache.
     Clear(CacheArgs),
 }
 
@@ -113,13 +113,13 @@ struct ConfigArgs {
     /// Address of the public listener.
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Address of the admin listener; empty: none.
+    /// Address of the admin listener; empty for none.
     #[arg(long, value_name = "ADDR")]
     admin_listen: Option<String>,
     /// Directory of the policies.
     #[arg(long, value_name = "DIR")]
     policy_dir: Option<PathBuf>,
-    /// Serve everybody on any address when no auth policy is in force.
+    /// Serve everybody, on any address, if there is no auth policy.
     #[arg(long)]
     allow_anonymous: bool,
     /// Any other setting by its key path, e.g. `--set queue.high-watermark=64`. May be repeated.
@@ -208,7 +208,7 @@ pub fn run() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The reason on standard error, with every cause.
+/// Writes the reason to standard error, with every cause.
 fn report(error: &ServerError) {
     let mut line = format!("camshaft: {error}");
     if let ServerError::Internal { source, .. } = error {

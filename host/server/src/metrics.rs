@@ -25,6 +25,8 @@ pub(crate) struct ServerMetrics {
     kv_usage: GaugeVec,
     worker_up: IntGaugeVec,
     worker_restarts: IntCounterVec,
+    preemptions: IntCounterVec,
+    /// `preemptions` under its former name.
     parks: IntCounterVec,
     cache_evictions: IntCounterVec,
     cache_tokens: IntGaugeVec,
@@ -49,6 +51,7 @@ pub(crate) struct PoolMetrics {
 #[derive(Debug)]
 pub(crate) struct WorkerMetrics {
     batch_tokens: Histogram,
+    preemptions: IntCounter,
     parks: IntCounter,
     evicted_from_ram: IntCounter,
     evicted_from_disk: IntCounter,
@@ -68,7 +71,10 @@ impl WorkerMetrics {
         report.batches.iter().for_each(|&tokens| self.batch_tokens.observe(f64::from(tokens)));
         for event in &report.events {
             match event {
-                Event::Preempted { .. } => self.parks.inc(),
+                Event::Preempted { .. } => {
+                    self.preemptions.inc();
+                    self.parks.inc();
+                }
                 Event::Finished { usage, .. } => self.count_drafts(usage),
                 _ => {}
             }
@@ -137,7 +143,12 @@ impl ServerMetrics {
                 "Workers and embedders restarted after a panic",
                 &["model", "worker"],
             )?,
-            parks: counter("camshaft_parks_total", "Sequences parked for want of KV cache, or by policy", &["model"])?,
+            preemptions: counter(
+                "camshaft_preemptions_total",
+                "Sequences preempted because the KV cache was full, or by policy",
+                &["model"],
+            )?,
+            parks: counter("camshaft_parks_total", "Former name of camshaft_preemptions_total", &["model"])?,
             cache_evictions: counter(
                 "camshaft_cache_evictions_total",
                 "Segments of KV cache evicted from a tier",
@@ -152,7 +163,7 @@ impl ServerMetrics {
             sessions: gauge("camshaft_sessions", "Sessions that pin a prefix", &["model", "worker"])?,
             draft_tokens: counter(
                 "camshaft_draft_tokens_total",
-                "Tokens guessed ahead, by whether they were right",
+                "Draft tokens of speculative decoding, accepted or rejected",
                 &["model", "result"],
             )?,
         };
@@ -168,6 +179,7 @@ impl ServerMetrics {
         registry.register(Box::new(metrics.kv_usage.clone()))?;
         registry.register(Box::new(metrics.worker_up.clone()))?;
         registry.register(Box::new(metrics.worker_restarts.clone()))?;
+        registry.register(Box::new(metrics.preemptions.clone()))?;
         registry.register(Box::new(metrics.parks.clone()))?;
         registry.register(Box::new(metrics.cache_evictions.clone()))?;
         registry.register(Box::new(metrics.cache_tokens.clone()))?;
@@ -202,6 +214,7 @@ impl ServerMetrics {
     pub(crate) fn worker(&self, model: &str, worker: &str) -> Arc<WorkerMetrics> {
         Arc::new(WorkerMetrics {
             batch_tokens: self.batch_tokens.with_label_values(&[model]),
+            preemptions: self.preemptions.with_label_values(&[model]),
             parks: self.parks.with_label_values(&[model]),
             evicted_from_ram: self.cache_evictions.with_label_values(&[model, "ram"]),
             evicted_from_disk: self.cache_evictions.with_label_values(&[model, "disk"]),
