@@ -5,17 +5,20 @@ const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// # Errors
 /// What is wrong with a level. A bare word that is none would silence everything else: `tracing` takes it for a module.
+/// So would exceptions without a level: nothing says what holds for the rest.
 pub(crate) fn level_is_good(level: &str) -> Result<(), String> {
     let is_level = |word: &str| LEVELS.contains(&word.to_ascii_lowercase().as_str());
     let is_module =
         |word: &str| !word.is_empty() && word.bytes().all(|c| c.is_ascii_alphanumeric() || b"_-.:".contains(&c));
     let is_exception =
         |word: &str| word.split_once('=').is_some_and(|(module, level)| is_module(module) && is_level(level));
-    if level.split(',').map(str::trim).all(|word| is_level(word) || is_exception(word)) {
+    let words: Vec<&str> = level.split(',').map(str::trim).collect();
+    let levels = words.iter().filter(|word| is_level(word)).count();
+    if levels == 1 && words.iter().all(|word| is_level(word) || is_exception(word)) {
         return Ok(());
     }
     let levels = LEVELS.join(", ");
-    Err(format!("must be one of {levels}, or such a level and exceptions as in info,llama.cpp=debug; got {level:?}"))
+    Err(format!("must be one of {levels}, or one of them and exceptions as in info,llama.cpp=debug; got {level:?}"))
 }
 
 /// # Errors

@@ -466,6 +466,18 @@ fn regression_what_would_fail_or_be_silent_in_serve_is_refused() {
 }
 
 #[test]
+fn regression_exceptions_to_the_log_level_need_a_level() {
+    for level in ["camshaft_policy=debug", "llama.cpp=off,camshaft_policy=debug", "info,debug", "info,", ""] {
+        let error = file(&format!("[log]\nlevel = \"{level}\"")).unwrap_err();
+        let named = ["log.level", "off, error, warn, info, debug, trace", &format!("got {level:?}")];
+        assert!(named.iter().all(|word| error.contains(word)), "{level:?}: {error}");
+    }
+    for level in ["camshaft_policy=debug,warn", "off, camshaft_policy=debug", "TRACE"] {
+        assert!(file(&format!("[log]\nlevel = \"{level}\"")).is_ok(), "{level:?}");
+    }
+}
+
+#[test]
 fn the_corpus_of_the_fuzz_target_passes() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/configuration");
     let entries: Vec<Vec<u8>> =
