@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::config::{Config, Overrides, Sources};
 use crate::error::ServerError;
 use crate::weights::Engines;
-use crate::{cache_command, check, logging, models, plugin_check, serve, show, version};
+use crate::{cache_command, check, logging, manual, models, plugin_check, serve, show, version};
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -180,11 +180,9 @@ pub fn run() -> ExitCode {
             check::print(&String::from_utf8_lossy(&script))
         }
         Command::Man => {
-            let mut page = Vec::new();
-            let written = clap_mangen::Man::new(command()).render(&mut page);
-            written
-                .map_err(|error| ServerError::internal("write the manual page", error))
-                .and_then(|()| check::print(&String::from_utf8_lossy(&page)))
+            let page = manual::page(command());
+            page.map_err(|error| ServerError::internal("write the manual page", error))
+                .and_then(|page| check::print(&String::from_utf8_lossy(&page)))
         }
         Command::ProbeModel { path, lora } => models::probe_here(&path, lora),
         Command::Cache { command } => match command {

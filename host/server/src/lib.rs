@@ -14,6 +14,7 @@ mod closings;
 mod listener;
 mod logging;
 mod mailbox;
+mod manual;
 mod metrics;
 mod models;
 mod plugin_check;
