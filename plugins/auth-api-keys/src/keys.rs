@@ -8,9 +8,9 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use crate::settings::{KeySettings, PriorityClass};
 
-/// Every request reads the settings and compares with all keys; more of them belong into a directory service.
-const MOST_KEYS: usize = 1024;
-const TENANT_CHARACTERS: usize = 128;
+/// Every request reads the settings and compares with all keys; more of them belong in a directory service.
+const MAX_KEYS: usize = 1024;
+const MAX_TENANT_CHARACTERS: usize = 128;
 
 #[derive(Debug)]
 pub(crate) struct Key {
@@ -20,8 +20,8 @@ pub(crate) struct Key {
 
 /// The keys of the settings, or what is wrong with the first bad one.
 pub(crate) fn checked(settings: Vec<KeySettings>) -> Result<Vec<Key>, String> {
-    if settings.len() > MOST_KEYS {
-        return Err(format!("settings.keys has {} entries, at most {MOST_KEYS} are allowed", settings.len()));
+    if settings.len() > MAX_KEYS {
+        return Err(format!("settings.keys has {} entries, at most {MAX_KEYS} are allowed", settings.len()));
     }
     let mut keys = Vec::with_capacity(settings.len());
     let mut names = BTreeSet::new();
@@ -53,8 +53,8 @@ fn checked_key(index: usize, entry: KeySettings) -> Result<Key, String> {
     if entry.tenant.trim().is_empty() {
         return Err(format!("key {name:?}: tenant is empty"));
     }
-    if entry.tenant.chars().count() > TENANT_CHARACTERS {
-        return Err(format!("key {name:?}: tenant has more than {TENANT_CHARACTERS} characters"));
+    if entry.tenant.chars().count() > MAX_TENANT_CHARACTERS {
+        return Err(format!("key {name:?}: tenant has more than {MAX_TENANT_CHARACTERS} characters"));
     }
     if !(entry.weight > 0.0 && entry.weight <= 1000.0) {
         return Err(format!("key {name:?}: weight must be above 0 and at most 1000, not {}", entry.weight));
