@@ -105,6 +105,8 @@ pub struct Pool {
     /// After a fault: when the policy is tried again, and how long the next wait is.
     retry: Option<Duration>,
     backoff: Duration,
+    /// When the scheduler in force was opened.
+    opened: Duration,
     /// The native scheduler decides in the place of this generation's policy, which faulted; the hook was told.
     replaced: Option<Generation>,
     replay: bool,
@@ -135,6 +137,7 @@ impl Pool {
             generation: hook.generation(),
             retry: None,
             backoff: FIRST_BACKOFF,
+            opened: Duration::ZERO,
             replaced: None,
             replay: true,
             entries: HashMap::new(),
@@ -270,8 +273,9 @@ impl Pool {
         let late = |e: &Entry| e.stage.awaits_first_token() && e.arrival.deadline.is_some_and(|at| at <= now);
         let ids: Vec<RequestId> = self.entries.values().filter(|e| late(e)).map(|e| e.arrival.id).collect();
         for id in ids {
-            out.extend(self.cancel(id));
+            // The client first: a worker that confirms the cancellation at once must not answer it otherwise.
             out.push(Output::Fail { id, error: WorkerError::DeadlineExceeded });
+            out.extend(self.cancel(id));
         }
     }
 
@@ -303,7 +307,10 @@ impl Pool {
                 self.events.push(SchedulerEvent::Progressed { id, prompt_tokens, generated_tokens });
             }
             Event::Finished { id, reason, usage } => {
-                self.reservation.learn(usage.generated_tokens);
+                // One that was cancelled says nothing of how long outputs are.
+                if reason != FinishReason::Cancelled {
+                    self.reservation.learn(usage.generated_tokens);
+                }
                 self.finish(
                     id,
                     match reason {
@@ -402,6 +409,7 @@ impl Pool {
     fn open(&mut self) {
         self.retry = None;
         self.replay = true;
+        self.opened = self.now;
         match self.hook.open() {
             Ok(Some((name, scheduler))) => {
                 self.scheduler = scheduler;
@@ -452,7 +460,10 @@ impl Pool {
         match self.refuse(&actions) {
             None => {
                 if self.policy.is_some() {
-                    self.backoff = FIRST_BACKOFF;
+                    // One good answer is no recovery: a policy that faults at every second point would be tried for ever.
+                    if self.now.saturating_sub(self.opened) >= self.backoff {
+                        self.backoff = FIRST_BACKOFF;
+                    }
                     self.note_return();
                 }
                 Ok(actions)
@@ -572,6 +583,10 @@ impl Pool {
                 }
             }
             Action::PrefillBudget { worker, tokens } => {
+                // A worker that is down begins again with its own choice.
+                if !self.workers.get(&worker).is_some_and(|account| account.facts.healthy) {
+                    return;
+                }
                 out.push(Output::Send { worker, command: Command::PrefillBudget { tokens } });
             }
             Action::Reject { id, message } => {

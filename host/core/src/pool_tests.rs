@@ -360,11 +360,11 @@ fn a_faulted_scheduler_is_tried_again_after_a_back_off_that_doubles() {
 fn regression_a_take_over_and_a_return_are_told_once_each_and_success_resets_the_back_off() {
     let fault = || Fault { plugin: "s".into(), kind: FaultKind::Trap, detail: "trapped".to_owned() };
     let hook = Arc::new(Scripted::default());
-    // Opened from the last to the first: two faults, then one that answers twice and faults again, then none.
+    // Opened from the last to the first: two faults, then one that answers three times and faults again, then none.
     let mut asked = 0;
     let lasting: Answer = Box::new(move |_| {
         asked += 1;
-        if asked < 3 { Ok(Vec::new()) } else { Err(fault()) }
+        if asked < 4 { Ok(Vec::new()) } else { Err(fault()) }
     });
     hook.answers.lock().unwrap().extend([lasting, Box::new(move |_| Err(fault())), Box::new(move |_| Err(fault()))]);
     let mut pool = pool(&hook);
@@ -376,13 +376,55 @@ fn regression_a_take_over_and_a_return_are_told_once_each_and_success_resets_the
     assert_eq!(turns(), [], "replaced already");
     pool.schedule(ms(3000));
     assert_eq!(turns(), told(false, "scripted"));
-    for (now, expected) in [(3001, vec![]), (3002, told(true, "trapped")), (4001, vec![])] {
+    for (now, expected) in [(3001, vec![]), (7000, vec![]), (7001, told(true, "trapped")), (8000, vec![])] {
         submit(&mut pool, now, ms(now)).unwrap();
         pool.schedule(ms(now));
         assert_eq!(turns(), expected, "at {now} ms");
     }
-    pool.schedule(ms(4002));
+    pool.schedule(ms(8001));
     assert_eq!(turns(), told(false, "native"), "the first back-off again, and no policy is left");
+}
+
+#[test]
+fn regression_a_scheduler_that_faults_at_every_second_point_is_tried_ever_less_often() {
+    let hook = Arc::new(Scripted::default());
+    for _ in 0..8 {
+        let mut asked = 0;
+        hook.answers.lock().unwrap().push(Box::new(move |_| {
+            asked += 1;
+            let fault = || Fault { plugin: "s".into(), kind: FaultKind::Trap, detail: String::new() };
+            if asked == 1 { Ok(Vec::new()) } else { Err(fault()) }
+        }));
+    }
+    let mut pool = pool(&hook);
+    // A point each 100 ms for 20 s: opened at 0, and after pauses of 1, 2, 4 and 8 s.
+    for n in 0..200 {
+        submit(&mut pool, n, ms(100 * n)).unwrap();
+        pool.schedule(ms(100 * n));
+        // It ends at once, wherever it is.
+        pool.cancel(RequestId(n));
+        tell(&mut pool, Event::Finished { id: RequestId(n), reason: FinishReason::Cancelled, usage: Usage::default() });
+    }
+    assert_eq!(*hook.opened.lock().unwrap(), 5);
+}
+
+#[test]
+fn regression_cancelled_generations_do_not_shorten_what_is_reserved() {
+    let mut pool = Pool::new(Arc::new(Scripted::default()), Watermarks { high: 100, low: 50 }, Reserve::Expected);
+    pool.add_worker(W, EngineLimits { sequences: 4, kv_tokens: 10_000, batch_tokens: 64, context_tokens: 10_000 });
+    let add = |pool: &mut Pool, id| {
+        let start = Box::new(Start { max_tokens: 5000, ..*start(id) });
+        pool.submit(NewRequest { start, ..new(id, ms(0)) }).unwrap();
+        pool.queue()[0].need
+    };
+    let before = add(&mut pool, 1);
+    pool.schedule(ms(0));
+    for id in 1..30 {
+        let reason = FinishReason::Cancelled;
+        tell(&mut pool, Event::Finished { id: RequestId(id), reason, usage: Usage::default() });
+        assert_eq!(add(&mut pool, id + 1), before);
+        pool.schedule(ms(0));
+    }
 }
 
 #[test]
@@ -460,7 +502,7 @@ fn regression_a_deadline_binds_until_the_first_token_wherever_a_generation_is() 
     assert_eq!(pool.schedule(ms(99)), []);
     let cancel = Output::Send { worker: W, command: Command::Cancel { id: RequestId(1) } };
     let fail = Output::Fail { id: RequestId(1), error: WorkerError::DeadlineExceeded };
-    assert_eq!(pool.schedule(ms(100)), [cancel, fail]);
+    assert_eq!(pool.schedule(ms(100)), [fail, cancel], "the client hears of it before the worker can answer");
     assert_eq!((pool.next_deadline(), pool.running()), (None, 2), "its KV is not back yet");
     assert_eq!(pool.schedule(ms(200)), []);
     let reason = FinishReason::Cancelled;

@@ -28,6 +28,8 @@ pub struct Report {
 pub struct Reporter {
     events: Vec<Event>,
     batches: Vec<u32>,
+    /// What the pool was last told of whether the worker takes more: free sequences, and whether any KV is offered.
+    offered: Option<(u32, bool)>,
 }
 
 impl Reporter {
@@ -43,12 +45,21 @@ impl Reporter {
         self.batches.push(u32::try_from(tokens).unwrap_or(u32::MAX));
     }
 
-    /// A step or a command is over: the report, if the pool has to hear of it. Tokens alone wake nobody.
+    /// A step or a command is over: the report, if the pool has to hear of it. Tokens alone wake nobody. A request that
+    /// has to wait inside the worker is no event, but the worker takes no more then.
     pub fn take(&mut self, worker: &Worker) -> Option<Report> {
-        if self.events.is_empty() && self.batches.len() < MAX_BATCHES {
+        let facts = worker.facts();
+        let offered = (facts.free_sequences, facts.kv_free > 0);
+        let told = self.offered == Some(offered);
+        if told && self.events.is_empty() && self.batches.len() < MAX_BATCHES {
             return None;
         }
+        self.offered = Some(offered);
         let (events, batches) = (std::mem::take(&mut self.events), std::mem::take(&mut self.batches));
-        Some(Report { events, facts: worker.facts(), cache: worker.cache_facts(), batches })
+        Some(Report { events, facts, cache: worker.cache_facts(), batches })
     }
 }
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

@@ -87,6 +87,11 @@ impl WorkerMetrics {
         self.drafts_rejected.inc_by(u64::from(usage.drafted_tokens.saturating_sub(usage.accepted_tokens)));
     }
 
+    /// The worker is down, and its cache with it.
+    pub(crate) fn lost(&self) {
+        self.publish(&CacheFacts::default());
+    }
+
     /// `facts` count from the worker's beginning; a restarted one begins again.
     fn publish(&self, facts: &CacheFacts) {
         self.cache_tokens.set(facts.tokens as i64);

@@ -1,5 +1,5 @@
 //! The thread that owns a model's pool: submissions in, dispatches out, between the HTTP side and the workers.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -144,8 +144,12 @@ impl PoolThread {
                 let ask = |(&worker, seat): (&WorkerId, &mut WorkerSeat)| {
                     seat.post(WorkerMessage::Command(command.clone())).then_some(worker)
                 };
-                let asked = self.setup.workers.iter_mut().filter_map(ask).collect();
-                self.closings.begin(id, asked, reply);
+                let up = self.setup.workers.values().filter(|seat| seat.mailbox.is_some()).count();
+                let asked: BTreeSet<WorkerId> = self.setup.workers.iter_mut().filter_map(ask).collect();
+                // Without an answer of each, nobody knows; dropping `reply` says so.
+                if asked.len() == up {
+                    self.closings.begin(id, asked, reply);
+                }
             }
             PoolMessage::Cache { ram_bytes, session_ttl } => {
                 let limits = Command::CacheLimits { ram_bytes, session_ttl };
@@ -193,6 +197,7 @@ impl PoolThread {
                 lost.into_iter().for_each(|id| self.fail(id, WorkerError::WorkerLost));
                 if let Some(seat) = self.setup.workers.get_mut(&worker) {
                     seat.mailbox = None;
+                    seat.metrics.lost();
                 }
                 self.closings.lost(worker);
             }
@@ -258,8 +263,9 @@ impl PoolThread {
         }
         self.told = Instant::now();
         for (position, arrival) in (1..).zip(self.setup.pool.queue()) {
-            if let Some(client) = self.clients.get(&arrival.id) {
-                // A reader that is behind misses it.
+            let client = self.clients.get(&arrival.id);
+            // A reader that is behind misses it, so that what matters finds room.
+            if let Some(client) = client.filter(|client| client.events.capacity() * 2 > client.events.max_capacity()) {
                 let _ = client.events.try_send(Event::Queued { id: arrival.id, position });
             }
         }

@@ -1,10 +1,10 @@
-//! The way of events from a worker's thread to HTTP tasks, without ever waiting for one.
+//! Delivers a worker's events to HTTP tasks without ever blocking the worker.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_core::ids::RequestId;
-use camshaft_core::message::{Delta, Event, WorkerError};
+use camshaft_core::message::{Delta, Event, FinishReason, WorkerError};
 use camshaft_core::policy::PolicySet;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
@@ -121,8 +121,10 @@ impl Stream {
                 }
                 None => self.held = Some(delta),
             },
+            // The pool, which had it cancelled, has told the client why.
+            Event::Finished { reason: FinishReason::Cancelled, .. } => return true,
             end @ (Event::Finished { .. } | Event::Failed { .. }) => self.end = Some(end),
-            // A full channel at the very first event cannot be; a closed one is found by the next sweep.
+            // There is room for the first event (see `tell_positions`); a closed channel is found by the next sweep.
             other => drop(self.events.try_send(other)),
         }
         if self.gathers(now, interval) {
@@ -208,7 +210,7 @@ impl Streams {
 #[cfg(test)]
 pub(crate) mod tests {
     use camshaft_core::ids::{Generation, PolicyDigest};
-    use camshaft_core::message::{FinishReason, Usage};
+    use camshaft_core::message::Usage;
     use camshaft_core::policy::{AuthOutcome, AuthRequest, ValidateOutcome, ValidateRequest};
     use tokio::sync::mpsc;
 
@@ -272,6 +274,19 @@ pub(crate) mod tests {
         }
         assert_eq!((text.as_str(), tokens, last), ("abcde", 5, Some(end)));
         assert!(!streams.flush(now) && streams.of.is_empty());
+    }
+
+    #[test]
+    fn regression_a_cancelled_generation_says_nothing_more_to_its_client() {
+        let (sender, mut receiver) = mpsc::channel(8);
+        let mut streams = Streams::new(Duration::ZERO);
+        streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
+        streams.send(
+            ID,
+            Event::Finished { id: ID, reason: FinishReason::Cancelled, usage: Usage::default() },
+            Instant::now(),
+        );
+        assert!(receiver.try_recv().is_err() && streams.of.is_empty(), "the pool said why");
     }
 
     #[test]

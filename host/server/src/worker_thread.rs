@@ -164,6 +164,8 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
             if idle && matches!(received, Err(TryRecvError::Empty)) {
                 // The pool hears of everything before the worker sleeps.
                 self.report();
+                // A command may have left an end that did not fit its channel.
+                let behind = self.streams.flush(Instant::now()) || behind;
                 received = self.wait(behind);
             }
             match received {

@@ -51,12 +51,13 @@ pub(crate) async fn stats(State(api): State<Arc<Api>>) -> Json<Stats> {
     for model in &api.models {
         let queue = snapshot(&model.backend).await;
         let workers = || queue.iter().flat_map(|queue| &queue.workers);
-        let free: u64 = workers().map(|worker| u64::from(worker.kv_free)).sum();
+        // What a worker offers is less than what is free in it while a request waits inside.
+        let held: u64 = workers().map(|worker| u64::from(worker.kv_used)).sum();
         let total: u64 = workers().map(|worker| u64::from(worker.kv_total)).sum();
         let latencies = api.metrics.latencies(&model.id);
         let stats = ModelStats {
             tokens_per_second: workers().map(|worker| worker.tokens_per_second).sum(),
-            kv_tokens: KvTokens { free, held: total.saturating_sub(free), total },
+            kv_tokens: KvTokens { free: total.saturating_sub(held), held, total },
             time_to_first_token_seconds: latencies.first_token.percentiles(now),
             inter_token_latency_seconds: latencies.between_tokens.percentiles(now),
             queue,

@@ -1,0 +1,185 @@
+//! Commands and reports survive the way to another process: what is read is what was written.
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::*;
+use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token, WorkerId};
+use crate::message::{Command, FinishReason, Start, Usage, WorkerError};
+use crate::policy::Priority;
+use crate::sampling::{LogitBias, SamplingParams};
+use crate::segments::Namespace;
+
+fn namespace() -> impl Strategy<Value = Namespace> {
+    prop_oneof![Just(Namespace::Shared), ".{0,12}".prop_map(|name| Namespace::Tenant(TenantId::new(name.as_str())))]
+}
+
+fn id() -> impl Strategy<Value = RequestId> {
+    any::<u64>().prop_map(RequestId)
+}
+
+fn params() -> impl Strategy<Value = SamplingParams> {
+    let floats = (-2f32..2.0, 0f32..1.0, 0f32..1.0, 0f32..1.0, 0.01f32..10.0);
+    let bias = prop::collection::vec((any::<u32>(), -100f32..100.0), 0..4);
+    (floats, bias, any::<(u32, u32, u64)>()).prop_map(|((penalty, p, min_p, typical_p, repeat), bias, numbers)| {
+        let logit_bias = bias.into_iter().map(|(token, bias)| LogitBias { token: Token(token), bias }).collect();
+        SamplingParams {
+            temperature: p * 2.0,
+            top_k: numbers.0,
+            top_p: p,
+            min_p,
+            typical_p,
+            repeat_penalty: repeat,
+            repeat_last_n: numbers.1,
+            frequency_penalty: penalty,
+            presence_penalty: -penalty,
+            logit_bias,
+            seed: numbers.2,
+        }
+    })
+}
+
+prop_compose! {
+    fn start()(
+        id in id(),
+        (namespace, session) in (namespace(), prop::option::of(".{1,12}")),
+        priority in prop::sample::select(vec![Priority::High, Priority::Normal, Priority::Low]),
+        params in params(),
+        prompt in prop::collection::vec(any::<u32>().prop_map(Token), 1..40),
+        samplers in prop::option::of(prop::collection::vec("[a-z]{1,8}", 0..3)),
+        stop in prop::collection::vec(".{1,8}", 0..4),
+        (choice, max_tokens, logprobs, ignore_eos) in any::<(u32, u32, Option<u32>, bool)>(),
+        model in ".{0,12}",
+    ) -> Box<Start> {
+        Box::new(Start {
+            id,
+            tenant: TenantId::new(model.as_str()),
+            model,
+            namespace,
+            session: session.map(SessionId::new),
+            priority,
+            sampler_chain: PolicyDigest::NATIVE,
+            prompt: prompt.into(),
+            params,
+            samplers,
+            choice,
+            max_tokens,
+            stop,
+            ignore_eos,
+            logprobs,
+        })
+    }
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        (start(), any::<u32>()).prop_map(|(start, need)| Command::Start { start, need }),
+        id().prop_map(|id| Command::Cancel { id }),
+        id().prop_map(|id| Command::Preempt { id }),
+        id().prop_map(|id| Command::Pause { id }),
+        id().prop_map(|id| Command::Resume { id }),
+        any::<u32>().prop_map(|tokens| Command::PrefillBudget { tokens }),
+        (id(), namespace(), ".{1,12}").prop_map(|(id, namespace, session)| Command::CloseSession {
+            id,
+            namespace,
+            session: SessionId::new(session)
+        }),
+        any::<(u64, u64, u32)>().prop_map(|(ram_bytes, seconds, nanos)| Command::CacheLimits {
+            ram_bytes,
+            session_ttl: Duration::new(seconds, nanos % 1_000_000_000)
+        }),
+    ]
+}
+
+fn error() -> impl Strategy<Value = WorkerError> {
+    prop_oneof![
+        Just(WorkerError::InvalidLogits),
+        ".{0,12}".prop_map(|detail| WorkerError::PolicyFault { detail }),
+        ".{0,12}".prop_map(WorkerError::Refused),
+        ".{0,12}".prop_map(WorkerError::Rejected),
+        ".{0,12}".prop_map(WorkerError::Engine),
+        Just(WorkerError::QueueFull),
+        Just(WorkerError::DeadlineExceeded),
+        Just(WorkerError::SlowReader),
+        Just(WorkerError::WorkerLost),
+        Just(WorkerError::ShuttingDown),
+    ]
+}
+
+/// All that stands in a report: deltas go to clients only.
+fn event() -> impl Strategy<Value = Event> {
+    let reason = prop::sample::select(vec![FinishReason::Stop, FinishReason::Length, FinishReason::Cancelled]);
+    let usage = any::<(u32, u32, u32, u32, u32)>().prop_map(|numbers| Usage {
+        prompt_tokens: numbers.0,
+        cached_tokens: numbers.1,
+        generated_tokens: numbers.2,
+        drafted_tokens: numbers.3,
+        accepted_tokens: numbers.4,
+    });
+    prop_oneof![
+        (id(), any::<u32>()).prop_map(|(id, position)| Event::Queued { id, position }),
+        id().prop_map(|id| Event::Admitted { id }),
+        (id(), any::<bool>()).prop_map(|(id, existed)| Event::SessionClosed { id, existed }),
+        id().prop_map(|id| Event::Preempted { id }),
+        (id(), any::<u32>()).prop_map(|(id, cached_tokens)| Event::Started { id, cached_tokens }),
+        (id(), any::<(u32, u32)>()).prop_map(|(id, (prompt_tokens, generated_tokens))| Event::Progressed {
+            id,
+            prompt_tokens,
+            generated_tokens
+        }),
+        (id(), reason, usage).prop_map(|(id, reason, usage)| Event::Finished { id, reason, usage }),
+        (id(), error()).prop_map(|(id, error)| Event::Failed { id, error }),
+    ]
+}
+
+prop_compose! {
+    fn report()(
+        events in prop::collection::vec(event(), 0..8),
+        batches in prop::collection::vec(any::<u32>(), 0..8),
+        (worker, healthy, can_preempt) in any::<(u32, bool, bool)>(),
+        numbers in any::<[u32; 6]>(),
+        tokens_per_second in 0f32..1e6,
+        cache in any::<[u64; 7]>(),
+    ) -> Report {
+        let facts = WorkerFacts {
+            worker: WorkerId(worker),
+            healthy,
+            free_sequences: numbers[0],
+            running_sequences: numbers[1],
+            kv_free: numbers[2],
+            kv_used: numbers[3],
+            kv_total: numbers[4],
+            prefilling_tokens: numbers[5],
+            tokens_per_second,
+            can_preempt,
+        };
+        let cache = CacheFacts {
+            segments: cache[0],
+            tokens: cache[1],
+            ram_bytes: cache[2],
+            live_tokens: cache[3],
+            sessions: cache[4],
+            evicted_from_ram: cache[5],
+            evicted_from_cold: cache[6],
+        };
+        Report { events, facts, cache, batches }
+    }
+}
+
+fn there_and_back<T: Serialize + DeserializeOwned>(sent: &T) -> T {
+    serde_json::from_str(&serde_json::to_string(sent).unwrap()).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn a_command_is_read_as_it_was_written(command in command()) {
+        prop_assert_eq!(there_and_back(&command), command);
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written(report in report()) {
+        prop_assert_eq!(there_and_back(&report), report);
+    }
+}
