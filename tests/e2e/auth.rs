@@ -1,5 +1,5 @@
 //! Who may call: API keys, the loopback default, addresses that need a policy.
-use camshaft_tests::{Request, Server, Setup, api_keys};
+use camshaft_tests::{Request, Server, Setup, api_keys, eventually};
 use serde_json::{Value, json};
 
 use crate::errors::error_of;
@@ -128,9 +128,35 @@ fn regression_clients_that_insist_on_a_key_may_call_with_the_default_policies() 
 }
 
 #[test]
+fn regression_with_the_default_policies_a_proxy_on_this_machine_opens_nothing() {
+    let path = camshaft_tests::repository().join("config/policy.d/auth/10-api-keys.toml");
+    let settings = std::fs::read_to_string(path).expect("the default settings can be read");
+    let server = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &settings).start();
+    assert_eq!(server.client.post(CHAT, &hello()).status, 200);
+    let forwarded = Request::post(CHAT, &hello()).header("x-forwarded-for", "192.0.2.7");
+    assert_unauthorized(&server, &forwarded);
+    assert_unauthorized(&server, &forwarded.header("authorization", "Bearer sk-anything"));
+}
+
+#[test]
+fn regression_removing_the_last_key_is_logged_as_a_warning() {
+    let server = with_keys(&[("sk-one", "")], "anonymous-loopback = true");
+    assert_unauthorized(&server, &Request::post(CHAT, &hello()).header("x-api-key", "sk-two"));
+    assert!(!server.log().contains("no API key is configured"), "{}", server.log());
+    let none = api_keys(&[]).replace("[settings]\n", "[settings]\nanonymous-loopback = true\n");
+    server.policies.edit("auth", "10-api-keys.toml", &none);
+    eventually("it is said who may call now", || {
+        let log = server.log();
+        let said = log.lines().any(|line| line.contains("WARN") && line.contains("callers on loopback addresses pass"));
+        if said { Ok(()) } else { Err(log) }
+    });
+}
+
+#[test]
 fn without_an_auth_policy_loopback_may_call() {
     let server = Setup::new().start();
     assert_eq!(server.client.post(CHAT, &hello()).status, 200);
+    assert_unauthorized(&server, &Request::post(CHAT, &hello()).header("forwarded", "for=192.0.2.7"));
     // Credentials that nobody asked for do no harm.
     assert_eq!(server.client.with_key("whatever").post(CHAT, &hello()).status, 200);
 }

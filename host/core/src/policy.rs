@@ -150,6 +150,7 @@ pub struct AuthRequest {
     /// Names in lower case; values that are UTF-8.
     pub headers: Vec<(String, String)>,
     pub remote_address: String,
+    /// The peer is on a loopback address, and no proxy says that it asks for somebody else.
     pub loopback: bool,
 }
 

@@ -7,7 +7,11 @@
 //! last one the host refuses with 401.
 //!
 //! As long as no key is configured there is none to be wrong: `anonymous-loopback` then allows requests from loopback
-//! peers whatever credential they carry, since many clients insist on sending one. A line in the log says so.
+//! peers whatever credential they carry, since many clients insist on sending one. A warning in the log says so, also
+//! when the last key is removed.
+//!
+//! A request that was forwarded (it has `forwarded`, `x-forwarded-for`, `x-real-ip` or `via`) does not count as one from a
+//! loopback peer. Proxies that add none of these cannot be told from local callers.
 //!
 //! | setting | |
 //! |---|---|
@@ -50,8 +54,11 @@ impl Policy for ApiKeys {
         let keys = keys::checked(settings.keys)?;
         if keys.is_empty() {
             // The host keeps what is logged here when it loads the policy, not what further instances say.
-            camshaft_plugin::log::info(match settings.anonymous_loopback {
-                true => "no API key is configured: callers on loopback addresses pass with any key or none",
+            camshaft_plugin::log::warn(match settings.anonymous_loopback {
+                true => {
+                    "no API key is configured: callers on loopback addresses pass with any key or none; \
+                     so does everybody behind a proxy there that does not say whom it asks for"
+                }
                 false => "no API key is configured: this policy lets nobody pass",
             });
         }

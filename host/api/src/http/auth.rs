@@ -42,8 +42,13 @@ fn head(request: &Request) -> AuthRequest {
         path: request.uri().path().to_owned(),
         headers: headers(request.headers()),
         remote_address: peer.map_or_else(String::new, |ip| ip.to_string()),
-        loopback: peer.is_some_and(|ip| ip.is_loopback()),
+        loopback: peer.is_some_and(|ip| ip.is_loopback()) && !is_forwarded(request.headers()),
     }
+}
+
+/// Whether a proxy says that it asks for somebody else. Looks at all headers, not only at those that policies are shown.
+fn is_forwarded(headers: &HeaderMap) -> bool {
+    ["forwarded", "x-forwarded-for", "x-real-ip", "via"].into_iter().any(|name| headers.contains_key(name))
 }
 
 /// Names are in lower case already.

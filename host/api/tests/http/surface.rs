@@ -229,6 +229,31 @@ async fn a_peer_without_an_address_is_not_local() {
 }
 
 #[tokio::test]
+async fn regression_what_a_proxy_forwards_is_not_local() {
+    let rules = Rules::default().auth(|request| match request.loopback {
+        true => AuthOutcome::Allow(Principal::anonymous()),
+        false => AuthOutcome::Refuse(refusal(401, "invalid_api_key")),
+    });
+    let server = Server::with(rules, hello);
+    for (name, value) in [
+        ("forwarded", "for=192.0.2.7"),
+        ("x-forwarded-for", "127.0.0.1"),
+        ("X-Real-IP", ""),
+        ("via", "1.1 proxy"),
+        ("x-forwarded-for", "caf\u{e9}"),
+    ] {
+        let mut sent = request("GET", "/v1/models", "");
+        // Nobody hides it behind more headers than a policy is shown.
+        for i in 0..120 {
+            sent.headers_mut().append("x-many", i.to_string().parse().unwrap());
+        }
+        let name: axum::http::HeaderName = name.parse().unwrap();
+        sent.headers_mut().append(&name, axum::http::HeaderValue::from_bytes(value.as_bytes()).unwrap());
+        assert_eq!(server.send(sent).await.status, 401, "{name}: {value}");
+    }
+}
+
+#[tokio::test]
 async fn lists_only_models_that_the_caller_may_use() {
     let rules = Rules::default().auth(|_| {
         let allowed_models = Some(vec!["demo".to_owned()]);
