@@ -8,6 +8,7 @@ use camshaft_api::{Api, ApiOptions, Control, LocalQuotas, Readiness};
 use camshaft_policy::PolicyHost;
 use prometheus::Registry;
 use sd_notify::NotifyState;
+use tokio::sync::Notify;
 
 use crate::cache_plan::CachePlan;
 use crate::config::{Config, Sources};
@@ -88,7 +89,12 @@ async fn serve(load: Load) -> Result<(), ServerError> {
     notify(&[NotifyState::Ready]);
     tokio::spawn(live.clone().watch());
 
-    let end = wait_for_the_end(&mut signals, &live, &supervisor).await;
+    let reload = {
+        let live = live.clone();
+        // A file that cannot be read now is said so by `reload` itself.
+        move || drop(live.reload())
+    };
+    let end = wait_for_the_end(async || signals.next().await, reload, &supervisor).await;
     let Times { grace, drain } = live.shutdown();
     let grace = match end {
         Ok(Wish::Terminate) => grace,
@@ -102,25 +108,35 @@ async fn serve(load: Load) -> Result<(), ServerError> {
     end.map(drop)
 }
 
-/// The signal that ended the server, or an error that names the thread without which it cannot go on.
+/// The signal that ended the server, or an error that names the thread without which it cannot go on. A reload may take
+/// minutes, and neither waits for it.
 async fn wait_for_the_end(
-    signals: &mut Signals,
-    live: &Arc<Reloader>,
+    mut next: impl AsyncFnMut() -> Wish,
+    reload: impl Fn() + Clone + Send + 'static,
     supervisor: &Supervisor,
 ) -> Result<Wish, ServerError> {
+    let asked = Arc::new(Notify::new());
+    tokio::spawn(reload_when_asked(asked.clone(), reload));
     loop {
         let wish = tokio::select! {
-            wish = signals.next() => wish,
+            wish = next() => wish,
             thread = supervisor.failed() => {
                 return Err(ServerError::internal("serve", anyhow::anyhow!("the thread {thread} panicked")));
             }
         };
-        if wish != Wish::Reload {
-            return Ok(wish);
+        match wish {
+            Wish::Reload => asked.notify_one(),
+            Wish::Terminate | Wish::Interrupt => return Ok(wish),
         }
-        let live = live.clone();
-        // A file that cannot be read now is said so by `reload` itself.
-        let _ = tokio::task::spawn_blocking(move || live.reload()).await;
+    }
+}
+
+/// Reloads whenever somebody asks; once more for all who ask meanwhile. Never ends.
+async fn reload_when_asked(asked: Arc<Notify>, reload: impl Fn() + Clone + Send + 'static) {
+    loop {
+        asked.notified().await;
+        // A panic ends this reload only; it was logged.
+        let _ = tokio::task::spawn_blocking(reload.clone()).await;
     }
 }
 
@@ -207,5 +223,39 @@ impl Load {
         let api = api.map_err(|error| ServerError::BadData(error.to_string()))?;
         live.bind(api.clone(), caching_workers);
         Ok(Loaded { api, policies, live })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    /// Longer than anything takes that has to happen.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn regression_a_reload_that_takes_long_holds_up_no_signal() {
+        let ((signal, mut signals), (begun, mut begins)) = (mpsc::channel(8), mpsc::channel(8));
+        let (go_on, hangs) = crossbeam_channel::bounded::<()>(0);
+        let reload = move || {
+            begun.blocking_send(()).unwrap();
+            // Until the test lets it, or ends.
+            let _ = hangs.recv();
+        };
+        let supervisor = Supervisor::new();
+        let ask = async {
+            signal.send(Wish::Reload).await.unwrap();
+            begins.recv().await.unwrap();
+            signal.send(Wish::Reload).await.unwrap();
+            signal.send(Wish::Terminate).await.unwrap();
+        };
+        let end = wait_for_the_end(async || signals.recv().await.unwrap(), reload, &supervisor);
+        let (end, ()) =
+            tokio::time::timeout(PATIENCE, async { tokio::join!(end, ask) }).await.expect("it hears SIGTERM");
+        assert_eq!(end.unwrap(), Wish::Terminate);
+        go_on.send(()).unwrap();
+        begins.recv().await.expect("who asked meanwhile gets another one");
     }
 }
