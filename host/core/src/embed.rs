@@ -78,6 +78,11 @@ impl<T> EmbedQueue<T> {
         self.waiting
     }
 
+    /// How many inputs may wait from now on; those that do stay.
+    pub fn set_waiting(&mut self, bound: usize) {
+        self.limits.waiting = bound;
+    }
+
     /// Whether `count` more inputs may wait.
     pub fn has_capacity(&self, count: usize) -> bool {
         self.waiting + count <= self.limits.waiting

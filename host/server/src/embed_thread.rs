@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::error::ServerError;
 use crate::supervisor::{Gauges, Service, Stop, Supervisor};
+use crate::tuning::Tuned;
 
 /// How long inputs gather while the embedder is busy.
 const WINDOW: Duration = Duration::from_millis(2);
@@ -69,13 +70,14 @@ struct EmbedService<F> {
     make: F,
     jobs: Receiver<EmbedJob>,
     queue: EmbedQueue<Input>,
+    tuned: Tuned,
     /// The batch that is being computed.
     on_board: Vec<Input>,
     begun: Instant,
 }
 
 /// Makes an embedder on the calling thread and starts the thread that owns it. The thread ends when the sender of jobs is
-/// gone, or when the supervisor says. `waiting`: inputs that may wait.
+/// gone, or when the supervisor says.
 ///
 /// # Errors
 /// What `make` failed with the first time.
@@ -83,7 +85,7 @@ pub(crate) fn spawn<E: Embedder + Send + 'static>(
     supervisor: &Supervisor,
     gauges: Gauges,
     model: &str,
-    waiting: usize,
+    tuned: Tuned,
     mut make: impl FnMut() -> Result<E, ServerError> + Send + 'static,
 ) -> Result<(Sender<EmbedJob>, EmbedderLimits), ServerError> {
     let embedder = make()?;
@@ -91,14 +93,18 @@ pub(crate) fn spawn<E: Embedder + Send + 'static>(
     let queue = EmbedQueue::new(EmbedLimits {
         batch_tokens: limits.batch_tokens,
         batch_inputs: limits.batch_inputs,
-        // A request of the most inputs is never refused by an empty queue.
-        waiting: waiting.max(camshaft_core::limits::EMBED_INPUTS),
+        waiting: waiting(&tuned),
         window: WINDOW,
     });
     let (sender, jobs) = crossbeam_channel::bounded(JOBS);
-    let service = EmbedService { make, jobs, queue, on_board: Vec::new(), begun: Instant::now() };
+    let service = EmbedService { make, jobs, queue, tuned, on_board: Vec::new(), begun: Instant::now() };
     supervisor.supervise(&format!("embedder-{model}"), gauges, service, embedder)?;
     Ok((sender, limits))
+}
+
+/// Inputs that may wait now. A request of the most inputs is never refused by an empty queue.
+fn waiting(tuned: &Tuned) -> usize {
+    tuned.borrow().watermarks.high.max(camshaft_core::limits::EMBED_INPUTS)
 }
 
 impl<E, F> Service for EmbedService<F>
@@ -159,6 +165,7 @@ impl<F> EmbedService<F> {
         let EmbedJob { inputs, priority, deadline, reply } = job;
         let vectors = Mutex::new(vec![None; inputs.len()]);
         let job = Arc::new(Job { deadline, vectors, reply: Mutex::new(Some(reply)) });
+        self.queue.set_waiting(waiting(&self.tuned));
         if !self.queue.has_capacity(inputs.len()) {
             return job.fail(WorkerError::QueueFull);
         }

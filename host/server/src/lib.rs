@@ -30,6 +30,7 @@ mod signals;
 mod start;
 mod streams;
 mod supervisor;
+mod tuning;
 mod version;
 mod weights;
 mod worker_thread;

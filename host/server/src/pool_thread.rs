@@ -18,6 +18,7 @@ use crate::mailbox::Mailbox;
 use crate::metrics::{PoolMetrics, WorkerMetrics};
 use crate::streams::Stream;
 use crate::supervisor::{Stage, Stop, Supervisor};
+use crate::tuning::{Tuned, Tuning};
 use crate::worker_thread::{WorkerMessage, WorkerReport};
 
 /// How often the queue is looked over although nothing happened (a swapped scheduler, a client that left).
@@ -39,6 +40,7 @@ pub(crate) struct PoolSetup {
     pub(crate) reports: Receiver<WorkerReport>,
     pub(crate) workers: BTreeMap<WorkerId, WorkerSeat>,
     pub(crate) metrics: Arc<PoolMetrics>,
+    pub(crate) tuned: Tuned,
 }
 
 /// A worker as its pool knows it.
@@ -65,7 +67,7 @@ struct Client {
 pub(crate) fn spawn(supervisor: &Supervisor, setup: PoolSetup, model: &str) -> Result<(), ServerError> {
     let (told, swept) = (Instant::now(), Instant::now());
     let (clients, farewells, closings) = (HashMap::new(), Vec::new(), Closings::default());
-    let thread = PoolThread { setup, clients, farewells, told, swept, cache: None, closings };
+    let thread = PoolThread { setup, clients, farewells, told, swept, tuning: None, closings };
     supervisor.spawn(Stage::Dispatch, &format!("pool-{model}"), move |stop| thread.run(stop))
 }
 
@@ -78,14 +80,15 @@ struct PoolThread {
     told: Instant,
     /// When clients that are gone were last looked for.
     swept: Instant,
-    /// Limits of the workers' caches, if they are other ones than the workers were made with.
-    cache: Option<Command>,
+    /// What is in force, if anything has changed since the start.
+    tuning: Option<Tuning>,
     closings: Closings,
 }
 
 impl PoolThread {
     fn run(mut self, stop: &Stop) {
         while self.take_messages(stop) {
+            self.follow_tuning();
             if self.swept.elapsed() >= LOOK_OVER {
                 self.sweep();
             }
@@ -151,14 +154,8 @@ impl PoolThread {
                     self.closings.begin(id, asked, reply);
                 }
             }
-            PoolMessage::Cache { ram_bytes, session_ttl } => {
-                let limits = Command::CacheLimits { ram_bytes, session_ttl };
-                self.broadcast(&limits);
-                self.cache = Some(limits);
-            }
             // Who asked may have given up.
             PoolMessage::Snapshot(reply) => drop(reply.send(self.snapshot())),
-            PoolMessage::Watermarks(watermarks) => self.setup.pool.set_watermarks(watermarks),
             PoolMessage::Wake => self.sweep(),
             PoolMessage::Stop => {
                 self.fail_all();
@@ -167,6 +164,23 @@ impl PoolThread {
             }
         }
         true
+    }
+
+    /// Puts in force what a reload has changed since the last time.
+    fn follow_tuning(&mut self) {
+        // Without a sender nothing changes any more.
+        if !self.setup.tuned.has_changed().unwrap_or(false) {
+            return;
+        }
+        let new = *self.setup.tuned.borrow_and_update();
+        let old = self.tuning.replace(new);
+        // A queue that is closed until it is at its low mark stays so if nothing changed for it.
+        if old.is_none_or(|old| old.watermarks != new.watermarks) {
+            self.setup.pool.set_watermarks(new.watermarks);
+        }
+        if old.is_none_or(|old| old.cache_limits() != new.cache_limits()) {
+            self.broadcast(&new.cache_limits());
+        }
     }
 
     fn submit(&mut self, submission: Submission) {
@@ -207,8 +221,8 @@ impl PoolThread {
                     seat.mailbox = Some(Mailbox::new(handle.messages));
                 }
                 // It was made with the limits of the start.
-                if let Some(limits) = self.cache.clone() {
-                    self.send(worker, WorkerMessage::Command(limits));
+                if let Some(tuning) = self.tuning {
+                    self.send(worker, WorkerMessage::Command(tuning.cache_limits()));
                 }
             }
         }

@@ -8,6 +8,7 @@ use camshaft_core::reserve::Reserve;
 use camshaft_core::sampling::SamplingParams;
 use camshaft_core::segments::Namespace;
 use crossbeam_channel::{Sender, bounded};
+use tokio::sync::watch;
 
 use super::*;
 use crate::metrics::ServerMetrics;
@@ -20,6 +21,21 @@ const ID: WorkerId = WorkerId(0);
 
 /// A pool thread with one worker that the test plays; reports from it go into the second channel.
 fn pool_thread(supervisor: &Supervisor, mailbox: Option<Mailbox>) -> (Sender<PoolMessage>, Sender<WorkerReport>) {
+    let (submit, submissions) = bounded(8);
+    (submit, tuned_pool_thread(supervisor, mailbox, submissions, tuning().subscribe()))
+}
+
+fn tuning() -> watch::Sender<Tuning> {
+    let watermarks = Watermarks { high: 4, low: 2 };
+    watch::Sender::new(Tuning { watermarks, ram_bytes: 0, session_ttl: PATIENCE })
+}
+
+fn tuned_pool_thread(
+    supervisor: &Supervisor,
+    mailbox: Option<Mailbox>,
+    submissions: Receiver<PoolMessage>,
+    tuned: Tuned,
+) -> Sender<WorkerReport> {
     let policies = camshaft_policy::PolicyHost::start(
         camshaft_policy::PolicyConfig { dir: None, poll: PATIENCE, cache_dir: None, allow_anonymous: true },
         &prometheus::Registry::new(),
@@ -28,13 +44,13 @@ fn pool_thread(supervisor: &Supervisor, mailbox: Option<Mailbox>) -> (Sender<Poo
     if mailbox.is_some() {
         pool.add_worker(ID, LIMITS);
     }
-    let ((submit, submissions), (report, reports)) = (bounded(8), bounded(8));
+    let (report, reports) = bounded(8);
     let metrics = ServerMetrics::new(&prometheus::Registry::new()).unwrap();
     let workers = [(ID, WorkerSeat { mailbox, metrics: metrics.worker("fake", "0") })].into();
     let metrics = metrics.pool("fake");
-    let setup = PoolSetup { pool, begun: Instant::now(), submissions, reports, workers, metrics };
+    let setup = PoolSetup { pool, begun: Instant::now(), submissions, reports, workers, metrics, tuned };
     spawn(supervisor, setup, "fake").unwrap();
-    (submit, report)
+    report
 }
 
 fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
@@ -121,7 +137,8 @@ fn regression_the_clients_of_a_lost_worker_read_that_it_was_lost() {
 #[test]
 fn regression_a_restarted_worker_has_the_cache_limits_in_force() {
     let supervisor = Supervisor::new();
-    let (submit, report) = pool_thread(&supervisor, None);
+    let (tuning, (_submit, submissions)) = (tuning(), bounded(8));
+    let report = tuned_pool_thread(&supervisor, None, submissions, tuning.subscribe());
     let start = |limits: Option<(u64, Duration)>| {
         let (messages, received) = bounded(8);
         report.send(WorkerReport::Up(ID, Handle { limits: LIMITS, messages })).unwrap();
@@ -135,9 +152,40 @@ fn regression_a_restarted_worker_has_the_cache_limits_in_force() {
     let limits = (1 << 20, Duration::from_secs(5));
     // One that is up hears of the change when it happens, one that comes up later as the first thing.
     let first = start(None);
-    submit.send(PoolMessage::Cache { ram_bytes: limits.0, session_ttl: limits.1 }).unwrap();
+    tuning.send_modify(|tuning| (tuning.ram_bytes, tuning.session_ttl) = limits);
     assert!(matches!(first.recv_timeout(PATIENCE).unwrap(), WorkerMessage::Command(Command::CacheLimits { .. })));
     report.send(WorkerReport::Down(ID)).unwrap();
     start(Some(limits));
+    assert!(supervisor.end(PATIENCE));
+}
+
+#[test]
+fn regression_a_reload_reaches_a_pool_whose_queue_of_submissions_is_full() {
+    let supervisor = Supervisor::new();
+    let (tuning, (messages, received)) = (tuning(), bounded(64));
+    let (submit, submissions) = bounded(4);
+    let events: Vec<mpsc::Receiver<Event>> = (1..=4)
+        .map(|id| {
+            let (client, events) = mpsc::channel(4);
+            submit.send(submission(id, client)).unwrap();
+            events
+        })
+        .collect();
+    let tuned = tuning.subscribe();
+    assert!(submit.try_send(PoolMessage::Wake).is_err(), "nothing can be told this way");
+    let now = Tuning { watermarks: Watermarks { high: 1, low: 0 }, ram_bytes: 1 << 20, session_ttl: PATIENCE };
+    tuning.send_replace(now);
+    let _report = tuned_pool_thread(&supervisor, Some(Mailbox::new(messages)), submissions, tuned);
+    let limits = now.cache_limits();
+    let told = |message: &WorkerMessage| matches!(message, WorkerMessage::Command(command) if *command == limits);
+    while !told(&received.recv_timeout(PATIENCE).unwrap()) {}
+    // All sequences are taken and one waits, which is the bound now.
+    let (client, _last) = mpsc::channel(4);
+    submit.send(submission(5, client)).unwrap();
+    let (reply, snapshot) = tokio::sync::oneshot::channel();
+    submit.send(PoolMessage::Snapshot(reply)).unwrap();
+    let snapshot = snapshot.blocking_recv().unwrap();
+    assert_eq!((snapshot.running, snapshot.waiting, snapshot.accepting), (4, 1, false));
+    drop(events);
     assert!(supervisor.end(PATIENCE));
 }

@@ -2,15 +2,17 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use camshaft_api::{Api, ApiLimits, Backend, Control, PoolMessage, Reloaded};
+use camshaft_api::{Api, ApiLimits, Control, Reloaded};
 use camshaft_policy::PolicyHost;
 use prometheus::IntCounterVec;
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 
 use crate::config::{self, Config, Effective, Live, Sources};
 use crate::error::ServerError;
 use crate::logging::LogHandle;
 use crate::shutdown::Times;
+use crate::tuning::Tuning;
 
 /// How often the file is looked at. Its content counts, so that any way of replacing it is noticed.
 const LOOK: Duration = Duration::from_secs(1);
@@ -46,12 +48,19 @@ pub(crate) struct Reloader {
 struct State {
     config: Config,
     /// Bound once everything is loaded.
-    api: Option<Arc<Api>>,
-    /// How many share the prefix cache.
-    caching_workers: u64,
+    bound: Option<Bound>,
     /// What is in force, key by key.
     keys: Vec<Effective>,
     last: Reloaded,
+}
+
+/// Who hears of a change.
+#[derive(Debug)]
+pub(crate) struct Bound {
+    pub(crate) api: Arc<Api>,
+    pub(crate) tuning: watch::Sender<Tuning>,
+    /// How many share the prefix cache.
+    pub(crate) caching_workers: u64,
 }
 
 impl Reloader {
@@ -59,13 +68,12 @@ impl Reloader {
         let Setup { config, loopback_only, sources, log, policies, reloads } = setup;
         // It was loaded a moment ago; if it cannot be any more, the first reload says so.
         let keys = sources.effective().map(|(_, keys)| keys).unwrap_or_default();
-        let state = Mutex::new(State { config, api: None, caching_workers: 0, keys, last: Reloaded::default() });
+        let state = Mutex::new(State { config, bound: None, keys, last: Reloaded::default() });
         Arc::new(Self { sources, log, policies, reloads, loopback_only, turn: Mutex::new(()), state })
     }
 
-    pub(crate) fn bind(&self, api: Arc<Api>, caching_workers: u64) {
-        let mut state = self.state();
-        (state.api, state.caching_workers) = (Some(api), caching_workers);
+    pub(crate) fn bind(&self, bound: Bound) {
+        self.state().bound = Some(bound);
     }
 
     /// How long the parts of a shutdown may take, as it is now.
@@ -135,25 +143,10 @@ impl Reloader {
         {
             return Reloaded { error: Some(error.to_string()), ..Reloaded::default() };
         }
-        if let Some(api) = &state.api {
+        if let Some(Bound { api, tuning, caching_workers }) = &state.bound {
             api.set_limits(limits(&new.live));
-            let workers = state.caching_workers.max(1);
-            let (ram_bytes, session_ttl) = (new.live.cache.ram.0 / workers, new.live.cache.session_ttl.0);
-            for model in &api.models {
-                let Backend::Generate(pool) = &model.backend else { continue };
-                let tell = |message| {
-                    // A pool that is gone, or overloaded for a second, is told at the next change.
-                    if pool.try_send(message).is_err() {
-                        tracing::warn!(model = model.id, "could not be told of a change");
-                    }
-                };
-                if old.queue != new.live.queue {
-                    tell(PoolMessage::Watermarks(new.live.queue.watermarks()));
-                }
-                if old.cache != new.live.cache {
-                    tell(PoolMessage::Cache { ram_bytes, session_ttl });
-                }
-            }
+            let new = Tuning::of(&new.live, *caching_workers);
+            tuning.send_if_modified(|old| std::mem::replace(old, new) != new);
         }
         state.config.live = new.live;
         Reloaded { changed, needs_restart, error: None }

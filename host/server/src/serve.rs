@@ -8,7 +8,7 @@ use camshaft_api::{Api, ApiOptions, Control, LocalQuotas, Readiness};
 use camshaft_policy::PolicyHost;
 use prometheus::Registry;
 use sd_notify::NotifyState;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::cache_plan::CachePlan;
 use crate::config::{Config, Sources};
@@ -18,11 +18,12 @@ use crate::logging::{self, LogHandle};
 use crate::metrics::ServerMetrics;
 use crate::policies;
 use crate::preflight::{self, Checked};
-use crate::reload::{self, Reloader};
+use crate::reload::{self, Bound, Reloader};
 use crate::shutdown::{self, Listener, Running, Times};
 use crate::signals::{Signals, Wish};
 use crate::start::Starter;
 use crate::supervisor::Supervisor;
+use crate::tuning::Tuning;
 use crate::weights::{Engines, Weights};
 
 /// Serves until SIGTERM or SIGINT. Threads that do not end are left behind: leave the process without running destructors
@@ -201,8 +202,10 @@ impl Load {
         let weights = config.fixed.model.iter().map(|model| engines.load(model, config.fixed.cache.tier().is_some()));
         let weights = weights.collect::<Result<Vec<Weights>, ServerError>>()?;
         let caching_workers = weights.iter().map(Weights::caching_workers).sum();
+        let (tuning, tuned) = watch::channel(Tuning::of(&config.live, caching_workers));
         let starter = Starter {
             all: &config,
+            tuned: &tuned,
             cache: &CachePlan::of(&config, caching_workers),
             policies: &policies,
             metrics: &metrics,
@@ -221,7 +224,7 @@ impl Load {
             vllm_aliases: config.fixed.metrics.vllm_aliases,
         });
         let api = api.map_err(|error| ServerError::BadData(error.to_string()))?;
-        live.bind(api.clone(), caching_workers);
+        live.bind(Bound { api: api.clone(), tuning, caching_workers });
         Ok(Loaded { api, policies, live })
     }
 }

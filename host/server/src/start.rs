@@ -22,6 +22,7 @@ use crate::mailbox::Mailbox;
 use crate::metrics::ServerMetrics;
 use crate::pool_thread::{self, PoolSetup, WorkerSeat};
 use crate::supervisor::{Gauges, Supervisor};
+use crate::tuning::Tuned;
 use crate::weights::{self, Source, Weights};
 use crate::worker_thread::{self, WorkerSetup};
 
@@ -37,6 +38,7 @@ const FAKE_DIMENSIONS: u32 = 64;
 /// What all models are started with.
 pub(crate) struct Starter<'a> {
     pub(crate) all: &'a Config,
+    pub(crate) tuned: &'a Tuned,
     pub(crate) cache: &'a CachePlan,
     pub(crate) policies: &'a Arc<PolicyHost>,
     pub(crate) metrics: &'a ServerMetrics,
@@ -145,7 +147,7 @@ impl Starter<'_> {
         let metrics = self.metrics.pool(&config.id);
         pool_thread::spawn(
             self.supervisor,
-            PoolSetup { pool, begun, submissions, reports, workers, metrics },
+            PoolSetup { pool, begun, submissions, reports, workers, metrics, tuned: self.tuned.clone() },
             &config.id,
         )?;
         tracing::info!(
@@ -167,9 +169,8 @@ impl Starter<'_> {
         tokenizer: Arc<dyn Tokenizer>,
         make: impl FnMut() -> Result<E, ServerError> + Send + 'static,
     ) -> Result<Model, ServerError> {
-        let waiting = self.all.live.queue.watermarks().high;
         let gauges = self.gauges(config, EMBEDDER);
-        let (jobs, limits) = embed_thread::spawn(self.supervisor, gauges, &config.id, waiting, make)?;
+        let (jobs, limits) = embed_thread::spawn(self.supervisor, gauges, &config.id, self.tuned.clone(), make)?;
         let EmbedderLimits { input_tokens, dimensions, .. } = limits;
         weights::dimensions_fit(config, dimensions)?;
         info.context_tokens = input_tokens;

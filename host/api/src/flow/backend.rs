@@ -8,7 +8,6 @@ use camshaft_core::engine::{ModelInfo, Tokenizer};
 use camshaft_core::ids::{SessionId, Token};
 use camshaft_core::message::{Event, Start, WorkerError};
 use camshaft_core::policy::{PolicySet, Priority, WorkerFacts};
-use camshaft_core::pool::Watermarks;
 use camshaft_core::segments::Namespace;
 use crossbeam_channel::Sender;
 use serde::Serialize;
@@ -79,15 +78,8 @@ pub enum PoolMessage {
         session: SessionId,
         reply: oneshot::Sender<bool>,
     },
-    /// Capacity of each worker's prefix cache in RAM, and how long sessions last.
-    Cache {
-        ram_bytes: u64,
-        session_ttl: Duration,
-    },
     /// Asks for a snapshot.
     Snapshot(oneshot::Sender<PoolSnapshot>),
-    /// Bounds of the queue from now on.
-    Watermarks(Watermarks),
     /// A receiver was dropped: generations whose client is gone are to be cancelled.
     Wake,
     /// Ends everything: streams that still run get an error.

@@ -62,7 +62,6 @@ impl Pool {
                         closing.send((namespace, session)).unwrap();
                     }
                     PoolMessage::Snapshot(reply) => drop(reply.send(PoolSnapshot::default())),
-                    PoolMessage::Watermarks(_) | PoolMessage::Cache { .. } => {}
                     PoolMessage::Stop => held.clear(),
                 }
             }
