@@ -119,17 +119,17 @@ where
         Ok(((self.make)()?, ()))
     }
 
-    fn run(&mut self, mut embedder: E, stop: &Stop) {
+    fn run(&mut self, embedder: &mut E, stop: &Stop) {
         while self.take_jobs(stop) {
             self.queue.retain(|input| input.job.is_wanted());
             let now = self.begun.elapsed();
             if self.queue.due(now).is_some_and(|due| due <= now) {
-                self.compute(&mut embedder);
+                self.compute(embedder);
             }
         }
     }
 
-    fn down(&mut self) -> bool {
+    fn down(&mut self, _: E) -> bool {
         self.on_board.drain(..).for_each(|input| input.job.fail(WorkerError::WorkerLost));
         true
     }

@@ -61,10 +61,11 @@ pub(crate) trait Service: Send + 'static {
     fn make(&mut self) -> Result<(Self::Incarnation, Self::Handle), ServerError>;
 
     /// Runs until there is nothing left to do, or `stop` is set.
-    fn run(&mut self, incarnation: Self::Incarnation, stop: &Stop);
+    fn run(&mut self, incarnation: &mut Self::Incarnation, stop: &Stop);
 
-    /// An incarnation ended, in order or by a panic, and what it held is gone. False: no other one is wanted.
-    fn down(&mut self) -> bool;
+    /// An incarnation ended, in order or by a panic. To be told before what it holds is dropped, which may take seconds.
+    /// False: no other one is wanted.
+    fn down(&mut self, incarnation: Self::Incarnation) -> bool;
 
     /// A new incarnation is about to run after a panic. False: nobody wants it any more.
     fn up(&mut self, handle: Self::Handle) -> bool;
@@ -211,14 +212,18 @@ fn keep_alive<S: Service>(thread: &str, gauges: &Gauges, service: &mut S, first:
     let (mut incarnation, mut pause) = (first, MIN_PAUSE);
     loop {
         let begun = Instant::now();
-        let ended = catch_unwind(AssertUnwindSafe(|| service.run(incarnation, stop)));
+        let panicked = catch_unwind(AssertUnwindSafe(|| service.run(&mut incarnation, stop))).is_err();
         gauges.down();
-        if !service.down() || ended.is_ok() || stop.is_set() {
-            return;
+        if panicked {
+            tracing::error!(thread, "thread panicked; what it was working on is lost");
         }
-        tracing::error!(thread, "thread panicked; what it was working on is lost");
         if begun.elapsed() > MAX_PAUSE {
             pause = MIN_PAUSE;
+        }
+        // What a panic left behind may panic once more where it is dropped.
+        let wanted = catch_unwind(AssertUnwindSafe(|| service.down(incarnation))).unwrap_or(true);
+        if !wanted || !panicked || stop.is_set() {
+            return;
         }
         let (made, handle) = loop {
             if stop.wait(pause) {

@@ -32,14 +32,14 @@ impl Service for Puppet {
         }
     }
 
-    fn run(&mut self, (): (), stop: &Stop) {
+    fn run(&mut self, (): &mut (), stop: &Stop) {
         crossbeam_channel::select! {
             recv(self.orders) -> order => assert_ne!(order, Ok("panic"), "as the test asked"),
             recv(stop.receiver()) -> _ => {}
         }
     }
 
-    fn down(&mut self) -> bool {
+    fn down(&mut self, (): ()) -> bool {
         self.told.send("down").is_ok()
     }
 
@@ -79,11 +79,11 @@ fn a_service_that_waits_for_its_restart_ends_at_once() {
         fn make(&mut self) -> Result<((), &'static str), ServerError> {
             Err(ServerError::BadData("never again".to_owned()))
         }
-        fn run(&mut self, (): (), stop: &Stop) {
-            self.0.run((), stop);
+        fn run(&mut self, (): &mut (), stop: &Stop) {
+            self.0.run(&mut (), stop);
         }
-        fn down(&mut self) -> bool {
-            self.0.down()
+        fn down(&mut self, (): ()) -> bool {
+            self.0.down(())
         }
         fn up(&mut self, handle: &'static str) -> bool {
             self.0.up(handle)

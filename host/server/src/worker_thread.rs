@@ -85,13 +85,16 @@ where
         Ok((Incarnation { engine, worker, messages }, handle))
     }
 
-    fn run(&mut self, incarnation: Incarnation<E>, stop: &Stop) {
+    fn run(&mut self, incarnation: &mut Incarnation<E>, stop: &Stop) {
         WorkerThread::new(&self.setup, incarnation).run(stop);
     }
 
     /// Without a pool nobody wants another incarnation.
-    fn down(&mut self) -> bool {
-        self.setup.reports.send(WorkerReport::Down(self.setup.id)).is_ok()
+    fn down(&mut self, incarnation: Incarnation<E>) -> bool {
+        let wanted = self.setup.reports.send(WorkerReport::Down(self.setup.id)).is_ok();
+        // With what is on its way to it; the disk tier of the worker's cache may then wait for seconds.
+        drop(incarnation.messages);
+        wanted
     }
 
     fn up(&mut self, handle: Handle) -> bool {
@@ -119,7 +122,7 @@ pub(crate) fn spawn<E: Engine + Send + 'static>(
 
 struct WorkerThread<'a, E> {
     setup: &'a WorkerSetup,
-    incarnation: Incarnation<E>,
+    incarnation: &'a mut Incarnation<E>,
     streams: Streams,
     reporter: Reporter,
     /// Lent to each [`Outlet`].
@@ -128,7 +131,7 @@ struct WorkerThread<'a, E> {
 }
 
 impl<'a, E: Engine> WorkerThread<'a, E> {
-    fn new(setup: &'a WorkerSetup, incarnation: Incarnation<E>) -> Self {
+    fn new(setup: &'a WorkerSetup, incarnation: &'a mut Incarnation<E>) -> Self {
         let streams = Streams::new(setup.frame_interval);
         Self { setup, incarnation, streams, reporter: Reporter::default(), events: Vec::new(), begun: Instant::now() }
     }
@@ -198,7 +201,7 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
     fn with_worker<T>(&mut self, run: impl FnOnce(&mut Worker, &mut E, &mut Outlet<'_>) -> T) -> T {
         let Self { streams, reporter, events, .. } = self;
         let mut outlet = Outlet { streams, reporter, events };
-        let Incarnation { engine, worker, .. } = &mut self.incarnation;
+        let Incarnation { engine, worker, .. } = &mut *self.incarnation;
         let result = run(worker, engine, &mut outlet);
         outlet.flush();
         result

@@ -1,4 +1,6 @@
 //! A worker thread with the fake engine: what a panic costs, and what comes after it.
+use std::borrow::Cow;
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -8,7 +10,7 @@ use camshaft_core::fake::FakeEngine;
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token};
 use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
-use camshaft_core::segments::Namespace;
+use camshaft_core::segments::{ColdTier, Namespace, SegmentId, SegmentInfo};
 use camshaft_core::worker::WorkerOptions;
 use tokio::sync::mpsc;
 
@@ -63,6 +65,18 @@ impl Engine for Fragile {
     }
 }
 
+fn options(cache: PrefixCache) -> WorkerOptions {
+    WorkerOptions {
+        id: ID,
+        limits: LIMITS,
+        vocabulary: FakeEngine::info(LIMITS).vocabulary,
+        samplers: Arc::new(Native),
+        cache,
+        step_target: Duration::from_millis(50),
+        speculation: None,
+    }
+}
+
 fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
     let (sender, events) = mpsc::channel(64);
     let start = Start {
@@ -86,6 +100,64 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
     (WorkerMessage::Start { start: Box::new(start), need: 5, stream }, events)
 }
 
+/// A tier that is closed when the test says: by dropping the sender.
+struct Stalled(Receiver<Infallible>);
+
+impl ColdTier for Stalled {
+    fn put(&mut self, _: SegmentId, _: &SegmentInfo, _: &Arc<[u8]>) {}
+    fn get(&mut self, _: SegmentId) -> Option<Cow<'_, [u8]>> {
+        None
+    }
+    fn remove(&mut self, _: SegmentId) {}
+    fn lost(&mut self, _: &mut Vec<SegmentId>) {}
+}
+
+impl Drop for Stalled {
+    fn drop(&mut self) {
+        assert!(self.0.recv().is_err());
+    }
+}
+
+#[test]
+fn regression_a_panicked_worker_is_down_before_its_disk_tier_is_closed() {
+    let metrics = ServerMetrics::new(&prometheus::Registry::new()).unwrap();
+    let gauges = metrics.gauges("fake", "3", camshaft_api::Health::default());
+    let supervisor = Supervisor::new();
+    let (reports_in, reports) = crossbeam_channel::bounded(64);
+    let (release, stalled) = crossbeam_channel::bounded(0);
+    let mut tier = Some(Stalled(stalled));
+    let make = move || {
+        let panics = tier.is_some();
+        let cache = PrefixCache::new(0);
+        let cache = match tier.take() {
+            Some(tier) => cache.with_cold(Box::new(tier), Vec::new()),
+            None => cache,
+        };
+        let engine = Fragile { engine: FakeEngine::new(LIMITS, 1), panics };
+        Ok((engine, Worker::new(options(cache))))
+    };
+    let setup = WorkerSetup { id: ID, reports: reports_in, slow_reader: PATIENCE, frame_interval: Duration::ZERO };
+    let worker = spawn(&supervisor, gauges.clone(), setup, make).unwrap();
+    let (message, mut events) = start(1);
+    worker.messages.send(message).unwrap();
+    let next = || loop {
+        match reports.recv_timeout(PATIENCE).unwrap() {
+            WorkerReport::Step(..) => {}
+            report => return report,
+        }
+    };
+    assert!(matches!(next(), WorkerReport::Down(ID)));
+    assert_eq!((gauges.up.get(), gauges.health.is_up()), (0, false));
+    assert_eq!(events.blocking_recv(), None, "the client does not wait for the disk");
+    // Nor does who was on the way to the worker.
+    let (message, mut late) = start(2);
+    let _ = worker.messages.send(message);
+    assert_eq!(late.blocking_recv(), None);
+    assert!(reports.try_recv().is_err(), "it does not come back yet: the directory is still in use");
+    drop(release);
+    assert!(matches!(next(), WorkerReport::Up(ID, _)));
+}
+
 #[test]
 fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
     let metrics = ServerMetrics::new(&prometheus::Registry::new()).unwrap();
@@ -99,16 +171,7 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
             return Err(ServerError::BadData("no memory at the moment".to_owned()));
         }
         let engine = Fragile { engine: FakeEngine::new(LIMITS, 1), panics: lives == 1 };
-        let options = WorkerOptions {
-            id: ID,
-            limits: LIMITS,
-            vocabulary: FakeEngine::info(LIMITS).vocabulary,
-            samplers: Arc::new(Native),
-            cache: PrefixCache::new(0),
-            step_target: Duration::from_millis(50),
-            speculation: None,
-        };
-        Ok((engine, Worker::new(options)))
+        Ok((engine, Worker::new(options(PrefixCache::new(0)))))
     };
     let setup = WorkerSetup { id: ID, reports: reports_in, slow_reader: PATIENCE, frame_interval: Duration::ZERO };
     let first = spawn(&supervisor, gauges.clone(), setup, make).unwrap();
