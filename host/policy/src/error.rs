@@ -41,6 +41,9 @@ pub enum PolicyError {
     NoPolicyDirectory { path: PathBuf },
     #[error("{} has no auth policy in force, but callers that are not local may come (or set allow-anonymous)", path.display())]
     NoAuth { path: PathBuf },
+    /// Another directory was asked for before this one could serve, or nobody waits for it any more.
+    #[error("{} was not taken: something else was asked for meanwhile", path.display())]
+    Superseded { path: PathBuf },
     /// A policy of another directory that was to serve from now on.
     #[error("{}: {why}", path.display())]
     Relocation {

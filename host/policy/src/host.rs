@@ -15,7 +15,7 @@ use crate::engine::Ticker;
 use crate::error::PolicyError;
 use crate::hooks::sampler;
 use crate::imports::metrics::MetricFamilies;
-use crate::load::Loader;
+use crate::load::{Claim, Loader};
 use crate::metrics::PolicyMetrics;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
@@ -96,10 +96,17 @@ impl PolicyHost {
     /// `needs_auth`: callers that are not local may come, so one without an auth policy is refused.
     ///
     /// # Errors
-    /// The directory has no policies, cannot be read, or holds a policy that cannot serve. Nothing changes then.
+    /// The directory has no policies, cannot be read, or holds a policy that cannot serve; a newer call came before its
+    /// policies were compiled; or there was no answer. Nothing changes then, later neither.
     pub fn relocate(&self, dir: PathBuf, poll: Duration, needs_auth: bool) -> Result<(), PolicyError> {
         let requests = self.requests().ok_or(PolicyError::Unanswered)?;
-        watch::ask(&requests, |done| Request::Relocate { dir, poll, needs_auth, done })?
+        let claim = Claim::default();
+        let wanted = claim.clone();
+        match watch::ask(&requests, |done| Request::Relocate { dir, poll, needs_auth, claim: wanted, done }) {
+            // It is being done at this moment, and cannot fail any more.
+            Err(_) if !claim.take() => Ok(()),
+            answered => answered?,
+        }
     }
 
     /// The scheduler hook of one model's pool. A policy that faults in one pool may serve in others.

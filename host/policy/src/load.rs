@@ -1,4 +1,6 @@
 //! Loading policies: what lies in the directory is compiled, examined and published.
+#[cfg(test)]
+pub(crate) mod bench;
 mod builder;
 mod compile;
 mod directory;
@@ -12,4 +14,4 @@ mod tests;
 pub(crate) use self::directory::{Patience, SETTLE, Scan};
 pub(crate) use self::loader::Loader;
 pub(crate) use self::mode::ModeChange;
-pub(crate) use self::relocate::Relocation;
+pub(crate) use self::relocate::{Claim, Relocation};

@@ -1,6 +1,8 @@
 //! The watcher thread: notices changes in the policy directory, waits for them to end, and scans.
 mod notices;
 mod pace;
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,7 +13,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use self::notices::Watches;
 use self::pace::Pace;
 use crate::error::PolicyError;
-use crate::load::{Loader, ModeChange, Patience, Relocation, Scan};
+use crate::load::{Claim, Loader, ModeChange, Patience, Relocation, Scan};
 
 /// How much less the thread asks of the CPU than those that serve.
 const NICE: i32 = 10;
@@ -27,6 +29,8 @@ pub(crate) enum Request {
         poll: Duration,
         /// Refuse a directory without an auth policy.
         needs_auth: bool,
+        /// Taken before anything changes.
+        claim: Claim,
         done: Sender<Result<(), PolicyError>>,
     },
     SetMode {
@@ -98,14 +102,30 @@ impl Watcher {
     fn take(&mut self, request: Request) {
         let waiting = match request {
             Request::Reload(done) => Waiting::Reload(done),
-            Request::SetMode { hook, name, mode, done } => Waiting::SetMode(ModeChange::new(hook, name, mode), done),
-            Request::Relocate { dir, done, .. } if dir == self.loader.dir() => {
-                // Nobody may be waiting any more, here and below.
+            Request::SetMode { hook, name, mode, done } => match ModeChange::new(hook, name, mode) {
+                Ok(change) => {
+                    self.supersede_mode_changes(&change);
+                    Waiting::SetMode(change, done)
+                }
+                Err(error) => {
+                    // Nobody may be waiting any more, here and below.
+                    let _ = done.send(Err(error));
+                    return;
+                }
+            },
+            Request::Relocate { dir, poll, claim, done, .. } if dir == self.loader.dir() => {
+                if claim.take() {
+                    self.supersede_relocations();
+                    self.pace.set_poll(poll);
+                }
                 let _ = done.send(Ok(()));
                 return;
             }
-            Request::Relocate { dir, poll, needs_auth, done } => match Relocation::new(dir, needs_auth) {
-                Ok(relocation) => Waiting::Relocate(relocation, poll, done),
+            Request::Relocate { dir, poll, needs_auth, claim, done } => match Relocation::new(dir, needs_auth, claim) {
+                Ok(relocation) => {
+                    self.supersede_relocations();
+                    Waiting::Relocate(relocation, poll, done)
+                }
                 Err(error) => {
                     let _ = done.send(Err(error));
                     return;
@@ -114,6 +134,27 @@ impl Watcher {
             Request::Stop => return,
         };
         self.attempt(waiting);
+    }
+
+    /// The newest wish holds: what an older one waits for must not come later.
+    fn supersede_relocations(&mut self) {
+        self.waiting.retain(|waiting| {
+            let Waiting::Relocate(relocation, _, done) = waiting else { return true };
+            let _ = done.send(Err(relocation.superseded()));
+            false
+        });
+    }
+
+    /// The same for the mode of one policy.
+    fn supersede_mode_changes(&mut self, newer: &ModeChange) {
+        let loader = &mut self.loader;
+        self.waiting.retain(|waiting| match waiting {
+            Waiting::SetMode(older, done) if older.is_of_same_policy(newer) => {
+                let _ = done.send(Err(older.supersede(loader)));
+                false
+            }
+            _ => true,
+        });
     }
 
     /// A component was compiled: it may be what a change or a request waited for.

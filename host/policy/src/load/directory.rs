@@ -1,5 +1,5 @@
 //! One policy directory: what changed in it, and whether what is there now may serve.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -61,6 +61,34 @@ enum Progress {
     Done,
     Unsettled,
     Compiling,
+}
+
+/// Files of a hook that do not serve.
+#[derive(Default)]
+struct Arrivals {
+    /// Those that came, or changed, since the last scan or are still being compiled.
+    came: BTreeSet<Place>,
+    pending: BTreeSet<Place>,
+    rejected: BTreeSet<Place>,
+}
+
+impl Arrivals {
+    fn note(&mut self, place: &Place, policy: &Policy, is_new: bool, progress: Progress) {
+        if policy.serving.is_some() {
+            return;
+        }
+        let pending = progress != Progress::Done;
+        let sets = [
+            (&mut self.came, is_new || pending),
+            (&mut self.pending, pending),
+            (&mut self.rejected, policy.error.is_some()),
+        ];
+        for (set, belongs) in sets {
+            if belongs {
+                set.insert(place.clone());
+            }
+        }
+    }
 }
 
 /// One scan of a directory.
@@ -135,28 +163,47 @@ impl Directory {
         let known = self.policies.keys().filter(|place| place.hook == hook);
         let gone: Vec<Place> = known.filter(|place| !listed.contains_key(place)).cloned().collect();
         let mut names: HashMap<String, String> = HashMap::new();
-        let mut replacing = false;
+        let mut arrivals = Arrivals::default();
         for (place, files) in listed {
             let name = place.name().to_owned();
             let first = names.entry(name.clone()).or_insert_with(|| place.stem.clone()).clone();
             let mut policy = self.policies.remove(&place).unwrap_or_default();
             policy.file = files.component.clone();
+            policy.is_listed();
+            let is_new = policy.is_new();
+            let mut progress = Progress::Done;
             if first == place.stem {
-                let progress = self.scan_policy(&place, &mut policy, &files, pass);
+                progress = self.scan_policy(&place, &mut policy, &files, pass);
                 pass.found.unsettled |= progress == Progress::Unsettled;
                 pass.found.compiling |= progress == Progress::Compiling;
-                replacing |= progress != Progress::Done && policy.serving.is_none();
             } else {
                 let taken = PolicyError::NameTaken { name, first: format!("{first}.wasm") };
                 policy.examine_again();
                 policy.reject(&place, None, &taken, self.context(pass.builder));
             }
+            arrivals.note(&place, &policy, is_new, progress);
             self.policies.insert(place, policy);
         }
-        // Between a guard that goes and one that comes there must not be a moment without either.
-        if !(spec(hook).guards && replacing) {
-            gone.iter().for_each(|place| self.remove(place, pass.builder));
+        for place in gone {
+            if !self.must_stay(&place, &arrivals) {
+                self.remove(&place, pass.builder);
+            }
         }
+    }
+
+    /// Between a guard that goes and one that comes there must not be a moment without either, and one that comes but is
+    /// rejected replaces nothing. Files that were rejected before the guard's was removed are no replacement.
+    fn must_stay(&mut self, place: &Place, arrivals: &Arrivals) -> bool {
+        let Some(policy) = self.policies.get_mut(place).filter(|policy| policy.link().is_some()) else { return false };
+        if !spec(place.hook).guards {
+            return false;
+        }
+        policy.successors.extend(arrivals.came.iter().cloned());
+        if let Some(rejected) = arrivals.rejected.iter().find(|place| policy.successors.contains(place)) {
+            policy.stay(place, &format!("{}.wasm", rejected.stem));
+            return true;
+        }
+        !arrivals.pending.is_empty()
     }
 
     fn remove(&mut self, place: &Place, builder: &mut Builder) {

@@ -11,13 +11,37 @@ pub(crate) struct ModeChange {
     hook: Hook,
     name: String,
     mode: Mode,
-    /// For which policy it was tried, and what had been chosen there before.
-    tried: Option<(Place, Option<ContentKey>)>,
+    tried: Option<Tried>,
+}
+
+/// What a change did that may have to be undone.
+#[derive(Debug)]
+struct Tried {
+    place: Place,
+    /// The files that the mode was chosen for, with it.
+    chosen: ContentKey,
+    /// What had been chosen there before.
+    before: Option<ContentKey>,
 }
 
 impl ModeChange {
-    pub(crate) fn new(hook: Hook, name: String, mode: Mode) -> Self {
-        Self { hook, name, mode, tried: None }
+    /// # Errors
+    /// The hook has no such mode.
+    pub(crate) fn new(hook: Hook, name: String, mode: Mode) -> Result<Self, ModeError> {
+        check_mode(hook, mode).map_err(|error| ModeError::Refused(error.to_string()))?;
+        Ok(Self { hook, name, mode, tried: None })
+    }
+
+    pub(crate) fn is_of_same_policy(&self, other: &Self) -> bool {
+        (self.hook, &self.name) == (other.hook, &other.name)
+    }
+
+    /// A newer change comes before this one could be made: undoes it, and says so.
+    pub(crate) fn supersede(&self, loader: &mut Loader) -> ModeError {
+        if let Some(tried) = &self.tried {
+            tried.undo(loader);
+        }
+        ModeError::Refused("another mode was chosen for it meanwhile".to_owned())
     }
 
     /// Sets the mode and answers how the policy stands now. `None`: its component is being compiled; try again when one is
@@ -30,21 +54,24 @@ impl ModeChange {
         {
             return Some(Err(error));
         }
-        let (place, before) = self.tried.as_ref()?;
+        let tried = self.tried.as_ref()?;
         let no_policy = || ModeError::NoPolicy { hook: self.hook, name: self.name.clone() };
-        let Some(policy) = loader.directory.policies.get(place) else { return Some(Err(no_policy())) };
+        let Some(policy) = loader.directory.policies.get(&tried.place) else { return Some(Err(no_policy())) };
         if policy.staged.is_some() {
             return None;
         }
+        let in_force = policy.newest() == Some(&tried.chosen);
         let status = loader.directory.statuses().into_iter().find(|s| s.hook == self.hook && s.name == self.name);
         Some(match status {
             Some(PolicyStatus { error: Some(why), .. }) => {
-                match before {
-                    Some(before) => loader.directory.overrides.insert(place.clone(), before.clone()),
-                    None => loader.directory.overrides.remove(place),
-                };
-                loader.examine_again(place);
+                tried.undo(loader);
+                loader.examine_again(&tried.place);
                 Err(ModeError::Refused(why))
+            }
+            Some(status) if !in_force => {
+                tried.undo(loader);
+                let mode = status.mode;
+                Err(ModeError::Refused(format!("its files changed meanwhile: its mode is {mode}")))
             }
             Some(status) => {
                 tracing::info!(hook = %self.hook, plugin = self.name, mode = %self.mode, "mode set by an operator");
@@ -56,7 +83,6 @@ impl ModeChange {
 
     /// Has the mode hold for what is in the policy's files now.
     fn choose(&mut self, loader: &mut Loader) -> Result<(), ModeError> {
-        check_mode(self.hook, self.mode).map_err(|error| ModeError::Refused(error.to_string()))?;
         let found = loader.directory.policies.iter().find(|(place, policy)| {
             let known = policy.newest().is_some() || policy.serving.is_some();
             place.hook == self.hook && place.name() == self.name && known
@@ -65,10 +91,25 @@ impl ModeChange {
         let (place, policy) = found.ok_or_else(no_policy)?;
         let unreadable = || ModeError::Refused("its files cannot be read".to_owned());
         let (place, newest) = (place.clone(), policy.newest().cloned().ok_or_else(unreadable)?);
-        let before = loader.directory.overrides.insert(place.clone(), newest.with_mode(self.mode));
+        let chosen = newest.with_mode(self.mode);
+        let before = loader.directory.overrides.insert(place.clone(), chosen.clone());
         loader.examine_again(&place);
-        self.tried = Some((place, before));
+        self.tried = Some(Tried { place, chosen, before });
         Ok(())
+    }
+}
+
+impl Tried {
+    /// Has the mode hold that was chosen before, unless yet another was chosen since.
+    fn undo(&self, loader: &mut Loader) {
+        let overrides = &mut loader.directory.overrides;
+        if overrides.get(&self.place) != Some(&self.chosen) {
+            return;
+        }
+        match &self.before {
+            Some(before) => overrides.insert(self.place.clone(), before.clone()),
+            None => overrides.remove(&self.place),
+        };
     }
 }
 

@@ -1,4 +1,5 @@
 //! What is known of one policy file, and how that changes.
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -57,6 +58,10 @@ pub(crate) struct Policy {
     /// Stamps of a file that had not settled at the last scan, and when they were first seen.
     pub(crate) unsettled: Option<(Stamps, Instant)>,
     pub(crate) error: Option<String>,
+    /// Of a guard whose file was removed: the files that came meanwhile, one of which is to replace it.
+    pub(crate) successors: BTreeSet<Place>,
+    /// Of such a guard: why it serves all the same.
+    stays: Option<String>,
     /// The error of which the log and the metric know.
     reported: Option<(Option<ContentKey>, String)>,
 }
@@ -72,6 +77,27 @@ impl Policy {
     fn is_overridden(&self) -> bool {
         let key = self.serving.as_ref().map(|(_, key)| key).or(self.examined.as_ref().map(|(key, _)| key));
         key.is_some_and(|key| key.mode.is_some())
+    }
+
+    /// Whether nothing was decided yet about what is in its files.
+    pub(crate) fn is_new(&self) -> bool {
+        self.serving.is_none() && self.examined.is_none() && self.error.is_none()
+    }
+
+    /// Its file is gone, and the one that came instead was rejected: it serves until there is a valid one, or none.
+    pub(crate) fn stay(&mut self, place: &Place, rejected: &str) {
+        let why = format!("its file was removed, but {rejected}, which came meanwhile, was rejected");
+        if self.stays.as_ref() != Some(&why) {
+            let (hook, plugin) = (place.hook, place.name());
+            tracing::warn!(%hook, plugin, rejected, "policy goes on serving although its file was removed");
+            self.stays = Some(why);
+        }
+    }
+
+    /// Its file is there.
+    pub(crate) fn is_listed(&mut self) {
+        self.successors.clear();
+        self.stays = None;
     }
 
     /// Forgets what was examined, so that the next scan examines it again.
@@ -105,7 +131,7 @@ impl Policy {
             state,
             serving: serving.map(|loaded| loaded.compiled.digest.clone()),
             generation: serving.and_then(|loaded| loaded.generation.get().copied()),
-            error: self.error.clone(),
+            error: self.error.clone().or_else(|| self.stays.clone()),
         })
     }
 

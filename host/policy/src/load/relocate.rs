@@ -1,5 +1,7 @@
 //! Serving what another directory holds: all of it, or nothing.
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use camshaft_core::policy::{Hook, Mode};
 
@@ -8,11 +10,24 @@ use super::loader::Loader;
 use super::policy::Phase;
 use crate::error::PolicyError;
 
+/// Whether a relocation happens: the one who takes the claim first decides, the watcher that is about to do it or the
+/// asker who gives up.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Claim(Arc<AtomicBool>);
+
+impl Claim {
+    /// Whether nobody had it.
+    pub(crate) fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::SeqCst)
+    }
+}
+
 /// A directory that is to serve instead of the present one.
 #[derive(Debug)]
 pub(crate) struct Relocation {
     directory: Directory,
     needs_auth: bool,
+    claim: Claim,
 }
 
 impl Relocation {
@@ -21,25 +36,32 @@ impl Relocation {
     /// # Errors
     /// At start a missing directory holds no policies; later it is more likely a typing error than a wish, and so is one that
     /// holds something else, or nothing because it is not mounted.
-    pub(crate) fn new(dir: PathBuf, needs_auth: bool) -> Result<Self, PolicyError> {
+    pub(crate) fn new(dir: PathBuf, needs_auth: bool, claim: Claim) -> Result<Self, PolicyError> {
         if !Hook::ALL.iter().any(|hook| dir.join(hook.as_str()).is_dir()) {
             return Err(PolicyError::NoPolicyDirectory { path: dir });
         }
-        Ok(Self { directory: Directory::new(dir, Phase::Staged), needs_auth })
+        Ok(Self { directory: Directory::new(dir, Phase::Staged), needs_auth, claim })
+    }
+
+    /// What its asker is told if it does not happen because of something newer.
+    pub(crate) fn superseded(&self) -> PolicyError {
+        PolicyError::Superseded { path: self.directory.path.clone() }
     }
 
     /// Serves the directory in one step. Policies of the same name keep their state. `None`: its components are being
     /// compiled; try again when one is done.
     ///
     /// # Errors
-    /// The directory cannot be read, or a policy in it cannot serve; what serves then stays as it was.
+    /// The directory cannot be read, a policy in it cannot serve, or its asker gave up; what serves then stays as it was.
     pub(crate) fn attempt(&mut self, loader: &mut Loader) -> Option<Result<(), PolicyError>> {
         self.directory.unread = None;
         let scan = scan_settled(|patience| self.directory.scan(&mut loader.builder, patience));
         if scan.compiling {
             return None;
         }
-        if let Err(error) = self.validate() {
+        let valid = self.validate();
+        // Last: nothing can fail from here on.
+        if let Err(error) = valid.and_then(|()| if self.claim.take() { Ok(()) } else { Err(self.superseded()) }) {
             loader.builder.forget_others(loader.directory.policies.keys());
             return Some(Err(error));
         }

@@ -1,122 +1,17 @@
 //! What waits for a component that is being compiled, and what does not. Compiling is blocked and counted by the tests.
 use std::fs;
-use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use camshaft_core::ids::Generation;
-use camshaft_core::policy::{Hook, Mode, PolicySet, PolicyState, PolicyStatus};
-use crossbeam_channel::{Receiver, Sender, bounded};
-use tempfile::TempDir;
+use camshaft_core::policy::{Hook, Mode, ModeError, PolicySet, PolicyState};
+use crossbeam_channel::bounded;
 
-use super::builder::Builder;
-use super::compile::{Compile, Compiler, Job};
+use super::bench::{Bench, component, put, variant};
+use super::compile::{Compiler, Job};
 use super::*;
-use crate::digest::digest_of;
-use crate::engine::Ticker;
 use crate::error::PolicyError;
-use crate::examine;
-use crate::imports::metrics::MetricFamilies;
-use crate::metrics::PolicyMetrics;
-use crate::registry::Registry;
-use crate::runtime::Runtime;
-
-/// A component that the tests' host can run.
-fn component(name: &str) -> Vec<u8> {
-    // This test runs from `<target>/<profile>/deps`.
-    let test = std::env::current_exe().unwrap();
-    let path = test.ancestors().nth(3).unwrap().join(format!("{name}.wasm"));
-    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}; run cargo xtask plugins", path.display()))
-}
-
-/// The same component with other bytes: a custom section at its end.
-fn variant(component: &[u8], number: u8) -> Vec<u8> {
-    [component, &[0, 3, 1, b'v', number]].concat()
-}
-
-/// A loader whose compiler holds those components back whose digest is in `held`.
-struct Bench {
-    dir: TempDir,
-    loader: Loader,
-    compiled: Arc<AtomicUsize>,
-    held: Arc<Mutex<Vec<String>>>,
-    begun: Receiver<String>,
-    release: Sender<()>,
-    _ticker: Ticker,
-}
-
-impl Bench {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let metrics = prometheus::Registry::new();
-        let runtime = Arc::new(Runtime::new(None).unwrap());
-        let ticker = Ticker::start(&runtime.engine).unwrap();
-        let (compiled, held) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::<String>::new())));
-        let (began, begun) = bounded(16);
-        let (release, released) = bounded::<()>(0);
-        let compile: Compile = Box::new({
-            let (runtime, compiled, held) = (runtime.clone(), compiled.clone(), held.clone());
-            move |bytes: &[u8]| {
-                if held.lock().unwrap().contains(&digest_of(bytes)) {
-                    began.send(digest_of(bytes)).unwrap();
-                    released.recv().unwrap();
-                }
-                compiled.fetch_add(1, Ordering::SeqCst);
-                examine::compile(&runtime, bytes)
-            }
-        });
-        let families = PolicyMetrics::register(&metrics).unwrap();
-        let builder = Builder::new(runtime, compile, families, MetricFamilies::new(metrics));
-        let loader = Loader::with_builder(dir.path().to_path_buf(), Arc::new(Registry::new(false)), builder);
-        Self { dir, loader, compiled, held, begun, release, _ticker: ticker }
-    }
-
-    /// Writes a file as if that had been some time ago.
-    fn put(&self, file: &str, content: impl AsRef<[u8]>) {
-        put(self.dir.path(), file, content.as_ref());
-    }
-
-    fn hold(&self, component: &[u8]) {
-        self.held.lock().unwrap().push(digest_of(component));
-    }
-
-    fn status(&self, name: &str) -> Option<PolicyStatus> {
-        self.loader.directory.statuses().into_iter().find(|status| status.name == name)
-    }
-
-    fn state(&self, name: &str) -> Option<PolicyState> {
-        self.status(name).map(|status| status.state)
-    }
-
-    /// Lets what is held be compiled, and scans until it is.
-    fn finish(&mut self) -> Scan {
-        self.release.send(()).unwrap();
-        self.compile()
-    }
-
-    /// Scans until nothing is being compiled.
-    fn compile(&mut self) -> Scan {
-        let compiled = self.loader.compiled();
-        let mut published = false;
-        loop {
-            compiled.recv().unwrap();
-            let scan = self.loader.scan_settled();
-            published |= scan.published;
-            if !scan.compiling {
-                return Scan { published, ..scan };
-            }
-        }
-    }
-}
-
-fn put(dir: &Path, file: &str, content: &[u8]) {
-    let path = dir.join(file);
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    let beside = path.with_extension("new");
-    fs::write(&beside, content).unwrap();
-    fs::rename(&beside, &path).unwrap();
-}
 
 #[test]
 fn regression_settings_and_removals_do_not_wait_for_components_that_are_compiled() {
@@ -142,7 +37,7 @@ fn regression_settings_and_removals_do_not_wait_for_components_that_are_compiled
     fs::remove_file(bench.dir.path().join("auth/20-other.wasm")).unwrap();
     assert!(bench.loader.scan_settled().published);
     assert_eq!(bench.state("other"), None);
-    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Monitor);
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Monitor).unwrap();
     let status = change.attempt(&mut bench.loader).unwrap().unwrap();
     assert_eq!(
         (status.mode, status.state),
@@ -181,6 +76,46 @@ fn a_guard_leaves_only_when_its_replacement_is_compiled() {
 }
 
 #[test]
+fn regression_a_guard_stays_while_the_file_that_came_instead_is_rejected() {
+    let (old, new) = (component("guests/misbehave-auth"), component("plugins/auth-api-keys"));
+    let mut bench = Bench::new();
+    bench.put("auth/10-old.wasm", &old);
+    bench.put("auth/20-other.wasm", variant(&old, 1));
+    bench.loader.start().unwrap();
+    bench.put("auth/15-broken.wasm", b"\0asm\x01\0\0\0");
+    bench.settle();
+    fs::remove_file(bench.dir.path().join("auth/20-other.wasm")).unwrap();
+    bench.loader.scan_settled();
+    assert_eq!(bench.state("other"), None, "what was rejected before is no replacement");
+
+    bench.put("auth/11-new.wasm", &new);
+    bench.put("auth/11-new.toml", "[policy]\nmode = 1");
+    fs::remove_file(bench.dir.path().join("auth/10-old.wasm")).unwrap();
+    for _ in 0..2 {
+        bench.loader.scan_settled();
+        assert!(bench.loader.registry.current().has_auth());
+        let (old, new) = (bench.status("old").unwrap(), bench.status("new").unwrap());
+        assert_eq!((old.state, new.state), (PolicyState::Active, PolicyState::Rejected));
+        assert!(old.error.is_some_and(|why| why.contains("removed") && why.contains("11-new.wasm")));
+    }
+    bench.hold(&new);
+    fs::remove_file(bench.dir.path().join("auth/11-new.toml")).unwrap();
+    assert!(bench.loader.scan_settled().compiling);
+    assert_eq!(bench.state("old"), Some(PolicyState::Active), "and while its correction is compiled");
+    bench.finish();
+    assert_eq!((bench.state("old"), bench.state("new")), (None, Some(PolicyState::Active)));
+
+    bench.put("auth/12-cut.wasm", &old[..1000]);
+    fs::remove_file(bench.dir.path().join("auth/11-new.wasm")).unwrap();
+    bench.settle();
+    assert_eq!(bench.state("new"), Some(PolicyState::Active));
+    fs::remove_file(bench.dir.path().join("auth/12-cut.wasm")).unwrap();
+    bench.loader.scan_settled();
+    assert_eq!(bench.state("new"), None, "nothing is to replace it any more");
+    assert!(!bench.loader.registry.current().has_auth());
+}
+
+#[test]
 fn another_directory_is_compiled_beside_the_one_that_serves() {
     let (here, there) = (component("guests/misbehave-auth"), component("plugins/auth-api-keys"));
     let mut bench = Bench::new();
@@ -189,7 +124,7 @@ fn another_directory_is_compiled_beside_the_one_that_serves() {
     let other = tempfile::tempdir().unwrap();
     put(other.path(), "auth/10-keys.wasm", &there);
     bench.hold(&there);
-    let mut relocation = Relocation::new(other.path().to_path_buf(), true).unwrap();
+    let mut relocation = Relocation::new(other.path().to_path_buf(), true, Claim::default()).unwrap();
     assert!(relocation.attempt(&mut bench.loader).is_none());
     bench.begun.recv().unwrap();
     bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"");
@@ -210,14 +145,34 @@ fn a_policy_turned_off_while_it_is_compiled_is_off_at_once() {
     bench.put("auth/10-keys.wasm", &slow);
     assert!(bench.loader.scan_settled().compiling);
     bench.begun.recv().unwrap();
-    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Off);
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Off).unwrap();
     let status = change.attempt(&mut bench.loader).unwrap().unwrap();
     assert_eq!((status.mode, status.state, status.overridden), (Mode::Off, PolicyState::Off, true));
-    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce);
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce).unwrap();
     assert!(change.attempt(&mut bench.loader).is_none(), "to be on it must be compiled");
     bench.finish();
     let status = change.attempt(&mut bench.loader).unwrap().unwrap();
     assert_eq!((status.state, bench.compiled.load(Ordering::SeqCst)), (PolicyState::Active, 1), "it is compiled once");
+}
+
+#[test]
+fn regression_a_mode_whose_files_change_meanwhile_is_not_said_to_be_set() {
+    let slow = component("plugins/auth-api-keys");
+    let mut bench = Bench::new();
+    bench.loader.start().unwrap();
+    bench.hold(&slow);
+    bench.put("auth/10-keys.wasm", &slow);
+    bench.put("auth/10-keys.toml", "[policy]\nmode = \"off\"");
+    bench.loader.scan_settled();
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce).unwrap();
+    assert!(change.attempt(&mut bench.loader).is_none());
+    bench.begun.recv().unwrap();
+    bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"");
+    bench.finish();
+    let answer = change.attempt(&mut bench.loader).unwrap();
+    assert!(matches!(&answer, Err(ModeError::Refused(why)) if why.contains("monitor")), "{answer:?}");
+    let status = bench.status("keys").unwrap();
+    assert_eq!((status.mode, status.overridden), (Mode::Monitor, false));
 }
 
 #[test]

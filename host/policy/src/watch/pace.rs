@@ -27,6 +27,12 @@ impl Pace {
         Self { poll, next_poll: Instant::now() + poll, noticed: None, retry: None, compiling: None }
     }
 
+    /// Scans in another rhythm from now on.
+    pub(super) fn set_poll(&mut self, poll: Duration) {
+        let Self { poll, next_poll, .. } = Self::new(poll);
+        (self.poll, self.next_poll) = (poll, next_poll);
+    }
+
     pub(super) fn notice(&mut self) {
         let now = Instant::now();
         let first = self.noticed.map_or(now, |(first, _)| first);

@@ -1,0 +1,141 @@
+//! Requests that wait for components that are being compiled while others come. Compiling is blocked by the tests.
+use std::path::Path;
+
+use camshaft_core::policy::{Hook, Mode, ModeError, PolicyStatus};
+use crossbeam_channel::{Receiver, bounded};
+use tempfile::TempDir;
+
+use super::*;
+use crate::load::bench::{Bench, component, put};
+
+/// Longer than any test.
+const NEVER: Duration = Duration::from_secs(86_400);
+
+/// A watcher of an empty directory, and what blocks its compiler.
+struct Scene {
+    watcher: Watcher,
+    dir: TempDir,
+    compiled: Receiver<()>,
+    begun: Receiver<String>,
+    release: Sender<()>,
+    slow: Vec<u8>,
+}
+
+impl Scene {
+    /// Compiling `slow` is held until it is let go.
+    fn new() -> Self {
+        let mut bench = Bench::new();
+        let slow = component("plugins/auth-api-keys");
+        bench.hold(&slow);
+        bench.put("auth/README", "");
+        bench.loader.start().unwrap();
+        let Bench { dir, loader, begun, release, ticker, .. } = bench;
+        // It must tick as long as guests are called.
+        std::mem::forget(ticker);
+        let compiled = loader.compiled();
+        let watcher = Watcher::new(loader, bounded(1).0, NEVER);
+        Self { watcher, dir, compiled, begun, release, slow }
+    }
+
+    fn relocate(&mut self, dir: &Path, claim: &Claim) -> Receiver<Result<(), PolicyError>> {
+        let (done, answer) = bounded(1);
+        let (dir, claim) = (dir.to_owned(), claim.clone());
+        self.watcher.take(Request::Relocate { dir, poll: NEVER, needs_auth: false, claim, done });
+        answer
+    }
+
+    fn set_mode(&mut self, mode: Mode) -> Receiver<Result<PolicyStatus, ModeError>> {
+        let (done, answer) = bounded(1);
+        self.watcher.take(Request::SetMode { hook: Hook::Auth, name: "keys".to_owned(), mode, done });
+        answer
+    }
+
+    /// Lets what is held be compiled, and the watcher see it.
+    fn finish(&mut self) {
+        self.release.send(()).unwrap();
+        self.compiled.recv().unwrap();
+        self.watcher.compiled();
+    }
+}
+
+fn directory() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    put(dir.path(), "auth/README", b"");
+    dir
+}
+
+#[test]
+fn regression_an_older_relocation_does_not_overtake_a_newer_one() {
+    for back in [false, true] {
+        let mut scene = Scene::new();
+        let (older, elsewhere) = (directory(), directory());
+        put(older.path(), "auth/10-keys.wasm", &scene.slow);
+        let first = scene.relocate(older.path(), &Claim::default());
+        scene.begun.recv().unwrap();
+        let newer = if back { scene.dir.path().to_owned() } else { elsewhere.path().to_owned() };
+        let second = scene.relocate(&newer, &Claim::default());
+        second.recv().unwrap().unwrap();
+        let superseded = first.try_recv();
+        scene.finish();
+        assert_eq!(scene.watcher.loader.dir(), newer);
+        assert!(matches!(superseded, Ok(Err(PolicyError::Superseded { .. }))), "{superseded:?}");
+    }
+}
+
+#[test]
+fn regression_a_relocation_whose_asker_gave_up_does_not_happen() {
+    let mut scene = Scene::new();
+    let (older, claim) = (directory(), Claim::default());
+    put(older.path(), "auth/10-keys.wasm", &scene.slow);
+    let answer = scene.relocate(older.path(), &claim);
+    scene.begun.recv().unwrap();
+    assert!(claim.take(), "nothing is done before it is compiled");
+    scene.finish();
+    assert_eq!(scene.watcher.loader.dir(), scene.dir.path());
+    assert!(answer.recv().unwrap().is_err());
+}
+
+#[test]
+fn regression_another_poll_holds_for_the_same_directory() {
+    let mut scene = Scene::new();
+    let (done, answer) = bounded(1);
+    let (dir, poll) = (scene.dir.path().to_owned(), NEVER * 2);
+    scene.watcher.take(Request::Relocate { dir, poll, needs_auth: false, claim: Claim::default(), done });
+    answer.recv().unwrap().unwrap();
+    // Forgets the notice of the start.
+    scene.watcher.scan();
+    let wait = scene.watcher.pace.wait(Instant::now());
+    assert!(wait.is_some_and(|wait| wait > NEVER), "{wait:?}");
+}
+
+#[test]
+fn regression_the_newest_of_two_modes_that_wait_holds() {
+    let mut scene = Scene::new();
+    put(scene.dir.path(), "auth/10-keys.wasm", &scene.slow);
+    put(scene.dir.path(), "auth/10-keys.toml", b"[policy]\nmode = \"off\"");
+    scene.watcher.loader.scan_settled();
+    let first = scene.set_mode(Mode::Monitor);
+    scene.begun.recv().unwrap();
+    let second = scene.set_mode(Mode::Enforce);
+    scene.finish();
+    assert_eq!(second.recv().unwrap().unwrap().mode, Mode::Enforce);
+    assert!(matches!(first.recv().unwrap(), Err(ModeError::Refused(_))));
+}
+
+#[test]
+fn regression_modes_that_were_refused_leave_nothing_behind() {
+    let mut scene = Scene::new();
+    // It compiles, and is rejected when it is introduced to its settings.
+    put(scene.dir.path(), "auth/10-keys.wasm", &scene.slow);
+    put(scene.dir.path(), "auth/10-keys.toml", b"[policy]\nmode = \"off\"\n[settings]\nkeys = 1\n");
+    scene.watcher.loader.scan_settled();
+    let first = scene.set_mode(Mode::Monitor);
+    scene.begun.recv().unwrap();
+    let second = scene.set_mode(Mode::Enforce);
+    scene.finish();
+    for answer in [first, second] {
+        assert!(matches!(answer.recv().unwrap(), Err(ModeError::Refused(_))));
+    }
+    let status = scene.watcher.loader.status("keys").unwrap();
+    assert_eq!((status.mode, status.overridden, status.error), (Mode::Off, false, None));
+}
