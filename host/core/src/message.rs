@@ -31,7 +31,7 @@ pub enum Command {
     PrefillBudget { tokens: u32 },
     /// A session lets go of what it pinned. Answered by `SessionClosed` with the same id, which no generation has.
     CloseSession { id: RequestId, namespace: Namespace, session: SessionId },
-    /// Room of the prefix cache in RAM, and how long a session that is not used lasts.
+    /// RAM capacity of the prefix cache, and how long an unused session lasts.
     CacheLimits { ram_bytes: u64, session_ttl: Duration },
 }
 
@@ -45,7 +45,7 @@ pub struct Start {
     pub namespace: Namespace,
     /// Pins what it leaves in the prefix cache, in place of what the session pinned before.
     pub session: Option<SessionId>,
-    /// Who is parked first when the KV cache is full: the lowest, and of those the latest.
+    /// Who is preempted first when the KV cache is full: the lowest class, and of that the latest.
     pub priority: Priority,
     /// The sampler chain that was in force when the request began.
     pub sampler_chain: PolicyDigest,
@@ -157,7 +157,7 @@ pub struct Usage {
     pub prompt_tokens: u32,
     pub cached_tokens: u32,
     pub generated_tokens: u32,
-    /// Guessed ahead of being drawn, and how many of those were right.
+    /// Draft tokens of speculative decoding, and how many of those were accepted.
     pub drafted_tokens: u32,
     pub accepted_tokens: u32,
 }
