@@ -149,9 +149,10 @@ fn regression_a_panicked_worker_is_down_before_its_disk_tier_is_closed() {
     assert!(matches!(next(), WorkerReport::Down(ID)));
     assert_eq!((gauges.up.get(), gauges.health.is_up()), (0, false));
     assert_eq!(events.blocking_recv(), None, "the client does not wait for the disk");
-    // Nor does who was on the way to the worker.
+    // Nor does who was on the way to the worker, once the pool has let go of its end, as it does when a worker is down.
     let (message, mut late) = start(2);
     let _ = worker.messages.send(message);
+    drop(worker);
     assert_eq!(late.blocking_recv(), None);
     assert!(reports.try_recv().is_err(), "it does not come back yet: the directory is still in use");
     drop(release);
