@@ -45,7 +45,7 @@ pub const PROMPTS: usize = 128;
 pub const SAMPLERS: usize = 16;
 /// Characters of a session's name.
 pub const SESSION_ID: usize = 128;
-/// Tokens guessed ahead for a sequence in one step.
+/// Draft tokens of a sequence in one step.
 pub const DRAFT_TOKENS: u32 = 16;
 /// Sequences of one worker: llama.cpp has 256, one of which is for copies of state.
 pub const SEQUENCES: u32 = 255;

@@ -11,7 +11,7 @@ use crate::policy::TokenSampler;
 use crate::prefix::NodeId;
 use crate::sampling::{LogSoftmax, Row, Workspace};
 use crate::segments::Namespace;
-use crate::speculate::Odds;
+use crate::speculate::AcceptanceRate;
 use crate::text::TextStream;
 use crate::vocabulary::Vocabulary;
 
@@ -56,9 +56,9 @@ pub struct Sequence {
     pub(crate) prefix: Option<(NodeId, u32)>,
     /// The KV entries from the end of the prefix on, while it is parked.
     pub(crate) parked: Option<Parked>,
-    /// A guess at the tokens after the last one, for the next step.
+    /// Draft of the tokens after the last one, for the next step.
     pub(crate) draft: Vec<Token>,
-    pub(crate) odds: Odds,
+    pub(crate) acceptance: AcceptanceRate,
     drafted: u32,
     accepted: u32,
     context_tokens: u32,
@@ -105,7 +105,7 @@ impl Sequence {
             prefix: None,
             parked: None,
             draft: Vec::new(),
-            odds: Odds::default(),
+            acceptance: AcceptanceRate::default(),
             drafted: 0,
             accepted: 0,
             context_tokens,
@@ -175,7 +175,7 @@ impl Sequence {
     /// The guess was tried: its first `accepted` tokens were right.
     pub(crate) fn settle_draft(&mut self, accepted: u32) {
         let drafted = self.draft.len() as u32;
-        self.odds.learn(drafted, accepted);
+        self.acceptance.record(drafted, accepted);
         self.drafted += drafted;
         self.accepted += accepted;
         self.draft.clear();

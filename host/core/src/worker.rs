@@ -350,7 +350,7 @@ impl Worker {
         let Some(speculation) = self.speculation.as_mut().filter(|_| reuse == Reuse::Ranges) else { return };
         self.sequences.iter_mut().for_each(|s| s.draft.clear());
         let Self { sequences, limits_now: limits, kv, pace, .. } = self;
-        speculation.guess(sequences, Room { limits, batch_tokens: self.limits.batch_tokens, kv, pace });
+        speculation.draft(sequences, Room { limits, batch_tokens: self.limits.batch_tokens, kv, pace });
     }
 
     fn budget(&self) -> StepBudget {

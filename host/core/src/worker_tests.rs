@@ -87,7 +87,7 @@ impl Bench {
         Self::new(LIMITS, Arc::new(Native))
     }
 
-    fn guess_by_lookup(&mut self, draft_tokens: u32) {
+    fn draft_by_lookup(&mut self, draft_tokens: u32) {
         let drafter = Box::new(crate::speculate::PromptLookup);
         self.worker.speculation = Some(Speculation { drafter, draft_tokens });
     }

@@ -1,21 +1,22 @@
-//! The seam to whatever proposes tokens.
+//! The interface of a drafter.
 use crate::ids::{SeqId, Token};
 
-/// A sequence that could use a draft.
+/// A worker's request to draft tokens for one sequence.
 #[derive(Debug)]
-pub struct Ask<'a> {
+pub struct DraftRequest<'a> {
     pub seq: SeqId,
-    /// Prompt and output so far; the draft follows the last token.
+    /// Prompt and output so far. The draft continues after the last token.
     pub tokens: &'a [Token],
-    /// Maximum length of the draft; not 0.
-    pub most: usize,
-    /// Empty; receives the draft, which may stay empty.
+    /// Maximum length of the draft, at least 1.
+    pub max_tokens: usize,
+    /// Empty. The drafter appends its draft, or nothing.
     pub draft: &'a mut Vec<Token>,
 }
 
-/// Proposes how sequences continue. Called on the worker's thread before a step; a wrong draft costs only time.
+/// Proposes the next tokens of sequences. The worker calls it on its own thread; a wrong draft costs only time.
 pub trait Drafter: Send {
-    fn draft(&mut self, asks: &mut [Ask<'_>]);
-    /// The sequence id is free for another sequence.
+    /// Drafts for all sequences of the next step at once. Called at most once per step.
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]);
+    /// Drops what it holds for `seq`. The worker calls it before it gives the id to another sequence.
     fn forget(&mut self, seq: SeqId);
 }

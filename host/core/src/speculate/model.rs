@@ -1,21 +1,23 @@
-//! Drafts from a smaller model with the same vocabulary, on its own engine.
-use super::drafter::{Ask, Drafter};
+//! Drafts from a smaller model with the same vocabulary, on an engine of its own.
+use super::drafter::{DraftRequest, Drafter};
 use crate::engine::{Batch, Engine};
 use crate::ids::{SeqId, Token};
 
-/// Drafts the smaller model's most likely tokens, for all sequences in the same batches.
+/// Drafts the smaller model's most likely tokens, for all sequences in one batch per draft position.
 #[derive(Debug)]
 pub struct ModelDrafter<E> {
     engine: E,
-    /// The tokens that the engine holds of each sequence.
+    /// Per sequence id, the tokens whose KV entries the engine holds.
     held: Vec<Vec<Token>>,
     batch: Batch,
 }
 
-/// A sequence that gets a draft: its index among the asks, and the row of its last token.
+/// A sequence whose draft is still growing.
 #[derive(Debug, Clone, Copy)]
 struct Active {
-    ask: usize,
+    /// Index of its request.
+    request: usize,
+    /// Row of its last token in the batch.
     row: usize,
 }
 
@@ -25,22 +27,22 @@ impl<E: Engine> ModelDrafter<E> {
         Self { engine, held, batch: Batch::default() }
     }
 
-    /// Adds the tokens that the engine lacks to the batch, as far as they fit. Returns the row of the last token if that
-    /// is among them.
+    /// Adds the tokens that the engine does not hold to the batch, as far as they fit. Returns the row of the last token
+    /// if it fits, and `None` if the sequence has to catch up further.
     fn catch_up(&mut self, seq: SeqId, tokens: &[Token]) -> Option<usize> {
         let limits = self.engine.limits();
         let held = self.held.get_mut(seq.0 as usize)?;
         if tokens.len() >= limits.context_tokens as usize {
             return None;
         }
-        // The last token is always decoded again, for its logits.
+        // Decode the last token in any case: the draft starts from its logits.
         let common = held.iter().zip(tokens).take_while(|(a, b)| a == b).count().min(tokens.len().checked_sub(1)?);
         if common < held.len() {
             held.truncate(common);
             self.engine.truncate(seq, common as u32);
         }
-        let room = (limits.batch_tokens as usize).saturating_sub(self.batch.len());
-        let end = tokens.len().min(common + room);
+        let capacity = (limits.batch_tokens as usize).saturating_sub(self.batch.len());
+        let end = tokens.len().min(common + capacity);
         let mut row = None;
         for position in common..end {
             let last = position + 1 == tokens.len();
@@ -51,43 +53,44 @@ impl<E: Engine> ModelDrafter<E> {
         row
     }
 
-    /// Decodes the batch. If that fails (the KV cache may be full), drops everything the engine holds.
+    /// Decodes the batch. On failure (the KV cache may be full) it clears the engine, so that the next draft starts over.
     fn decode(&mut self) -> bool {
-        let done = self.batch.is_empty() || self.engine.decode(&self.batch).is_ok();
-        if !done {
+        let decoded = self.batch.is_empty() || self.engine.decode(&self.batch).is_ok();
+        if !decoded {
             for (seq, held) in (0..).zip(&mut self.held) {
                 held.clear();
                 self.engine.truncate(SeqId(seq), 0);
             }
         }
-        done
+        decoded
     }
 }
 
 impl<E: Engine + Send> Drafter for ModelDrafter<E> {
-    fn draft(&mut self, asks: &mut [Ask<'_>]) {
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
         self.batch.clear();
         let mut active = Vec::new();
-        for (ask, asked) in asks.iter().enumerate() {
-            // A sequence that does not catch up in this batch continues in the next one, without a draft until then.
-            active.extend(self.catch_up(asked.seq, asked.tokens).map(|row| Active { ask, row }));
+        for (index, request) in requests.iter().enumerate() {
+            // A sequence that does not catch up in this batch gets no draft; it continues at the next call.
+            let row = self.catch_up(request.seq, request.tokens);
+            active.extend(row.map(|row| Active { request: index, row }));
         }
         let context = self.engine.limits().context_tokens as usize;
         while self.decode() && !active.is_empty() {
-            let guesses: Vec<(usize, Token)> = active
+            let drafted: Vec<(usize, Token)> = active
                 .iter()
-                .filter_map(|&Active { ask, row }| best(self.engine.logits(row)).map(|token| (ask, token)))
+                .filter_map(|&Active { request, row }| Some((request, most_likely(self.engine.logits(row))?)))
                 .collect();
             active.clear();
             self.batch.clear();
-            for (ask, token) in guesses {
-                let Ask { seq, most, draft, .. } = &mut asks[ask];
+            for (request, token) in drafted {
+                let DraftRequest { seq, max_tokens, draft, .. } = &mut requests[request];
                 draft.push(token);
                 let held = &mut self.held[seq.0 as usize];
-                if draft.len() < *most && held.len() < context {
+                if draft.len() < *max_tokens && held.len() < context {
                     let row = self.batch.push(token, held.len() as u32, *seq, true);
                     held.push(token);
-                    active.push(Active { ask, row });
+                    active.push(Active { request, row });
                 }
             }
         }
@@ -101,7 +104,7 @@ impl<E: Engine + Send> Drafter for ModelDrafter<E> {
     }
 }
 
-fn best(logits: &[f32]) -> Option<Token> {
+fn most_likely(logits: &[f32]) -> Option<Token> {
     let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1))?;
     Some(Token(best.0 as u32))
 }
@@ -118,9 +121,9 @@ mod tests {
         text.bytes().map(|b| Token(u32::from(b))).collect()
     }
 
-    fn draft(drafter: &mut ModelDrafter<FakeEngine>, seq: u32, text: &[Token], most: usize) -> Vec<Token> {
+    fn draft(drafter: &mut ModelDrafter<FakeEngine>, seq: u32, text: &[Token], max_tokens: usize) -> Vec<Token> {
         let mut draft = Vec::new();
-        drafter.draft(&mut [Ask { seq: SeqId(seq), tokens: text, most, draft: &mut draft }]);
+        drafter.draft(&mut [DraftRequest { seq: SeqId(seq), tokens: text, max_tokens, draft: &mut draft }]);
         draft
     }
 
@@ -129,15 +132,15 @@ mod tests {
     }
 
     #[test]
-    fn drafts_the_same_after_any_history_of_right_and_wrong_guesses() {
+    fn drafts_the_same_after_any_history_of_accepted_and_rejected_drafts() {
         let mut drafter = fresh();
         let mut text = tokens("hello");
         for round in 0..6 {
-            let guess = draft(&mut drafter, 0, &text, 3);
-            assert_eq!(guess.len(), 3);
-            assert_eq!(guess, draft(&mut fresh(), 0, &text, 3));
-            // Every other guess turns out right but for its end.
-            text.extend(if round % 2 == 0 { &guess[..2] } else { &[] });
+            let drafted = draft(&mut drafter, 0, &text, 3);
+            assert_eq!(drafted.len(), 3);
+            assert_eq!(drafted, draft(&mut fresh(), 0, &text, 3));
+            // Every second draft is accepted except for its last token.
+            text.extend(if round % 2 == 0 { &drafted[..2] } else { &[] });
             text.extend(tokens("x"));
         }
         drafter.forget(SeqId(0));
@@ -145,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_prompt_is_caught_up_with_over_several_steps() {
+    fn catches_up_with_a_long_prompt_over_several_steps() {
         let mut drafter = fresh();
         let text = tokens(&"y".repeat(40));
         assert!(draft(&mut drafter, 1, &text, 4).is_empty() && draft(&mut drafter, 1, &text, 4).is_empty());
@@ -153,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn gives_up_what_it_holds_where_there_is_no_room_and_begins_anew() {
+    fn clears_a_full_engine_and_starts_over() {
         let mut drafter = fresh();
         let (a, b) = (tokens(&"a".repeat(40)), tokens(&"b".repeat(40)));
         (0..3).for_each(|_| drop(draft(&mut drafter, 0, &a, 2)));
-        let guesses: Vec<usize> = (0..6).map(|_| draft(&mut drafter, 1, &b, 2).len()).collect();
-        assert_eq!(guesses.last(), Some(&2), "{guesses:?}");
+        let lengths: Vec<usize> = (0..6).map(|_| draft(&mut drafter, 1, &b, 2).len()).collect();
+        assert_eq!(lengths.last(), Some(&2), "{lengths:?}");
         assert!(drafter.engine.used() <= 64);
-        // At the end of its context there is nothing to draft.
+        // A sequence at the end of the context gets no draft.
         assert!(draft(&mut drafter, 0, &tokens(&"c".repeat(48)), 2).is_empty());
     }
 }

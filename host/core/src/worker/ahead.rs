@@ -1,18 +1,18 @@
-//! Who gets a guess at the next tokens, and how long a one: where it pays and there is room.
+//! Asks the drafter for drafts where they pay and fit.
 use super::kv::Kv;
 use super::pace::Pace;
 use crate::ids::SeqId;
 use crate::sequence::Sequence;
-use crate::speculate::{Ask, Drafter};
+use crate::speculate::{DraftRequest, Drafter};
 
 /// Speculative decoding of one worker.
 pub struct Speculation {
     pub drafter: Box<dyn Drafter>,
-    /// Tokens guessed for a sequence in one step, at the most.
+    /// Maximum length of a sequence's draft in one step, in tokens.
     pub draft_tokens: u32,
 }
 
-/// What bounds the guesses of a step.
+/// What bounds the drafts of a step.
 pub(super) struct Room<'a> {
     /// How far each sequence may compute.
     pub(super) limits: &'a [u32],
@@ -30,28 +30,28 @@ impl std::fmt::Debug for Speculation {
 
 impl Speculation {
     /// Fills the drafts of the sequences that decode in this step.
-    pub(super) fn guess(&mut self, sequences: &mut [Sequence], room: Room<'_>) {
+    pub(super) fn draft(&mut self, sequences: &mut [Sequence], room: Room<'_>) {
         let Room { limits, batch_tokens, kv, pace } = room;
         let running = sequences.len();
         let decodes = |(s, limit): &(&mut Sequence, &u32)| s.is_decoding() && **limit > s.done;
         let decoding = sequences.iter().zip(limits).filter(|(s, limit)| s.is_decoding() && **limit > s.done).count();
-        let least = pace.least_chance(decoding);
+        let break_even = pace.break_even(decoding);
         let mut rows = (batch_tokens as usize).saturating_sub(decoding);
-        let mut asks = Vec::new();
+        let mut requests = Vec::new();
         for (s, _) in sequences.iter_mut().zip(limits).filter(decodes) {
-            let most = rows.min(s.most_draft().min(self.draft_tokens) as usize);
-            let wanted = s.odds.wanted(least, most);
-            let most = kv.room_for_draft(s, wanted as u32, running) as usize;
-            rows -= most;
-            if let (Some(seq), 1..) = (s.seq, most) {
-                asks.push(Ask { seq, tokens: &s.tokens, most, draft: &mut s.draft });
+            let max = rows.min(s.most_draft().min(self.draft_tokens) as usize);
+            let wanted = s.acceptance.draft_len(break_even, max);
+            let max_tokens = kv.room_for_draft(s, wanted as u32, running) as usize;
+            rows -= max_tokens;
+            if let (Some(seq), 1..) = (s.seq, max_tokens) {
+                requests.push(DraftRequest { seq, tokens: &s.tokens, max_tokens, draft: &mut s.draft });
             }
         }
-        if !asks.is_empty() {
-            self.drafter.draft(&mut asks);
+        if !requests.is_empty() {
+            self.drafter.draft(&mut requests);
         }
-        for Ask { most, draft, .. } in asks {
-            draft.truncate(most);
+        for DraftRequest { max_tokens, draft, .. } in requests {
+            draft.truncate(max_tokens);
         }
     }
 

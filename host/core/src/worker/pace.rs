@@ -1,7 +1,7 @@
 //! How much of the prompts a step may prefill, so that those who are being answered do not wait too long for it.
 use std::time::Duration;
 
-use crate::speculate::Price;
+use crate::speculate::StepCost;
 
 /// Prompt tokens of a step at the least, so that prefill always goes on.
 const LEAST: f32 = 8.0;
@@ -17,7 +17,7 @@ pub(super) struct Pace {
     /// Seconds of each token of a step with prefill, its fixed costs included: rather too much than too little.
     token: f32,
     /// What a row of a step without prefill costs.
-    price: Price,
+    cost: StepCost,
     last: Option<Planned>,
 }
 
@@ -31,7 +31,7 @@ struct Planned {
 
 impl Pace {
     pub(super) fn new(target: Duration) -> Self {
-        Self { target, step: 0.0, token: 0.0, price: Price::default(), last: None }
+        Self { target, step: 0.0, token: 0.0, cost: StepCost::default(), last: None }
     }
 
     /// A step begins. What began before it has ended by now, unless the worker was idle in between.
@@ -44,7 +44,7 @@ impl Pace {
             learn(&mut self.token, took / tokens.max(1) as f32);
         } else {
             learn(&mut self.step, took);
-            self.price.note(tokens, took);
+            self.cost.record(tokens, took);
         }
     }
 
@@ -57,9 +57,9 @@ impl Pace {
         self.last = None;
     }
 
-    /// How likely a guessed row must be right to pay, in a step of so many rows.
-    pub(super) fn least_chance(&self, rows: usize) -> f32 {
-        self.price.least_chance(rows)
+    /// The acceptance probability from which a draft token pays in a step of `rows` rows.
+    pub(super) fn break_even(&self, rows: usize) -> f32 {
+        self.cost.break_even(rows)
     }
 
     /// Prompt tokens for the next step while `decoding` sequences wait for it, and `prefilling` for their first token.

@@ -211,13 +211,13 @@ proptest! {
         acts in prop::collection::vec(act(), 1..60),
         ram in prop_oneof![Just(0u64), Just(300), Just(1 << 20)],
         reserve in prop_oneof![Just(Reserve::None), Just(Reserve::Expected), Just(Reserve::Full)],
-        guesses in any::<bool>(),
+        drafts in any::<bool>(),
     ) {
         let limits = EngineLimits { sequences: 6, kv_tokens: 128, batch_tokens: 24, context_tokens: 96 };
         let mut bench = Bench::with(limits, Arc::new(Native), reserve, PrefixCache::new(ram));
         bench.engine.memory = 2;
-        if guesses {
-            bench.guess_by_lookup(3);
+        if drafts {
+            bench.draft_by_lookup(3);
         }
         let mut begun = BTreeMap::new();
         for act in acts {

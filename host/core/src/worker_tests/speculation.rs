@@ -1,8 +1,8 @@
-//! Guessing ahead changes how long a text takes, and nothing else.
+//! Speculative decoding changes how long a text takes, and nothing else.
 use super::*;
-use crate::speculate::{Ask, Drafter, ModelDrafter};
+use crate::speculate::{DraftRequest, Drafter, ModelDrafter};
 
-/// Text, last event and steps of one request on an engine whose text repeats itself.
+/// Runs one request on an engine whose text repeats itself. Returns its text, usage and number of steps.
 fn run(request: &Start, speculation: Option<Speculation>) -> (String, Usage, usize) {
     let mut bench = Bench::native();
     bench.engine.memory = 2;
@@ -23,7 +23,7 @@ fn lookup(draft_tokens: u32) -> Option<Speculation> {
     Some(Speculation { drafter: Box::new(crate::speculate::PromptLookup), draft_tokens })
 }
 
-/// The same engine as the one that is guessed for: right but where it is drawn at random.
+/// Drafts with an engine equal to the target: a draft is wrong only where the target draws at random.
 fn model(draft_tokens: u32) -> Option<Speculation> {
     let mut engine = FakeEngine::new(LIMITS, 3);
     engine.memory = 2;
@@ -31,25 +31,25 @@ fn model(draft_tokens: u32) -> Option<Speculation> {
 }
 
 #[test]
-fn every_text_is_the_same_with_and_without_and_comes_in_fewer_steps() {
-    for (temperature, least_saved) in [(0.0, 40), (0.3, 10), (1.0, 0)] {
+fn drafts_save_steps_and_leave_the_text_as_it_is() {
+    for (temperature, min_saved) in [(0.0, 40), (0.3, 10), (1.0, 0)] {
         let mut request = start(1, "some words to begin with");
         (request.max_tokens, request.ignore_eos, request.logprobs) = (200, true, Some(1));
         request.params = SamplingParams { temperature, seed: 5, ..SamplingParams::default() };
         let (text, _, steps) = run(&request, None);
         assert_eq!(text.len(), 200);
         for speculation in [lookup(1), lookup(4), lookup(16), model(3)] {
-            let (guessed, usage, fewer) = run(&request, speculation);
-            assert_eq!(guessed, text);
+            let (drafted, usage, fewer) = run(&request, speculation);
+            assert_eq!(drafted, text);
             assert!(usage.accepted_tokens <= usage.drafted_tokens);
-            assert_eq!(fewer, steps - usage.accepted_tokens as usize, "each right guess saves a step");
-            assert!(usage.accepted_tokens >= least_saved, "{usage:?} at {temperature}");
+            assert_eq!(fewer, steps - usage.accepted_tokens as usize, "each accepted token saves a step");
+            assert!(usage.accepted_tokens >= min_saved, "{usage:?} at {temperature}");
         }
     }
 }
 
 #[test]
-fn ends_where_it_would_have_ended() {
+fn drafts_do_not_move_the_end_of_a_text() {
     let mut request = start(1, "some words to begin with");
     (request.max_tokens, request.ignore_eos) = (200, true);
     let whole = run(&request, None).0;
@@ -68,25 +68,25 @@ fn ends_where_it_would_have_ended() {
     assert_eq!(run(&request, lookup(16)).0, run(&request, None).0);
 }
 
-/// Always wrong.
+/// Drafts that are always wrong, and one token too long.
 struct Wrong;
 
 impl Drafter for Wrong {
-    fn draft(&mut self, asks: &mut [Ask<'_>]) {
-        asks.iter_mut().for_each(|ask| ask.draft.extend(std::iter::repeat_n(Token(0), ask.most + 1)));
+    fn draft(&mut self, requests: &mut [DraftRequest<'_>]) {
+        requests.iter_mut().for_each(|r| r.draft.extend(std::iter::repeat_n(Token(0), r.max_tokens + 1)));
     }
     fn forget(&mut self, _: SeqId) {}
 }
 
 #[test]
-fn wrong_guesses_are_given_up_where_rows_cost_time() {
+fn stops_drafting_when_drafts_are_rejected_and_rows_cost_time() {
     let mut bench = Bench::native();
     bench.worker.speculation = Some(Speculation { drafter: Box::new(Wrong), draft_tokens: 4 });
     let request = Start { max_tokens: 200, ignore_eos: true, ..start(1, "abc") };
     bench.begin(request.clone());
     let mut rows = 0;
     while let Step::Decoded { tokens } = bench.step() {
-        // A millisecond for the step, one for each row.
+        // A step costs a millisecond, and each row another one.
         bench.now += Duration::from_millis(1 + tokens as u64);
         rows += tokens;
     }
@@ -95,11 +95,11 @@ fn wrong_guesses_are_given_up_where_rows_cost_time() {
 }
 
 #[test]
-fn a_full_batch_and_a_full_cache_leave_no_room_to_guess() {
+fn a_full_batch_or_cache_bounds_drafts_and_not_the_text() {
     let limits = EngineLimits { sequences: 4, kv_tokens: 96, batch_tokens: 6, context_tokens: 90 };
     let mut bench = Bench::with(limits, Arc::new(Native), Reserve::None, PrefixCache::new(1 << 20));
     bench.engine.memory = 2;
-    bench.guess_by_lookup(8);
+    bench.draft_by_lookup(8);
     let requests: Vec<Start> =
         (0..4).map(|id| Start { max_tokens: 60, ignore_eos: true, ..start(id, &format!("p{id}")) }).collect();
     requests.iter().for_each(|request| bench.begin(request.clone()));
