@@ -1,4 +1,4 @@
-//! The prefix cache of one worker: the tree that finds segments, their bytes, and the sessions that pin them.
+//! The prefix cache of one worker: the prefix tree, the saved segments, and the sessions that pin them.
 mod sessions;
 mod store;
 
@@ -10,32 +10,32 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{RequestId, SessionId};
-use crate::prefix::{Claim, NodeId, PrefixTree};
+use crate::prefix::{HeldBy, NodeId, PrefixTree};
 use crate::segments::{ColdTier, Namespace, SegmentId, SegmentInfo};
 
 use sessions::Sessions;
 use store::SegmentStore;
 
-/// No request: holds a path while segments of an earlier process are put into the tree.
-const NOBODY: RequestId = RequestId(u64::MAX);
+/// Stands in for a request while segments of an earlier process enter the tree.
+const ADOPTER: RequestId = RequestId(u64::MAX);
 
-/// What the cache holds, and what left it since the beginning.
+/// What the cache holds now, and what has left it since the worker's start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheFacts {
     pub segments: u64,
-    /// Tokens that segments keep, in RAM or behind it.
+    /// Tokens whose KV entries are saved in segments, in RAM or in the cold tier.
     pub tokens: u64,
     pub ram_bytes: u64,
-    /// KV entries of prompts in the live cache that further requests may share. Each counts once, however many share it.
+    /// KV entries in the live cache that further requests may share. An entry that several sequences share counts once.
     pub live_tokens: u64,
     pub sessions: u64,
-    /// Segments that were evicted from RAM.
+    /// Segments evicted from RAM.
     pub evicted_from_ram: u64,
-    /// Segments that left the cold tier, evicted or damaged.
+    /// Segments that the cold tier evicted, could not write or found damaged.
     pub evicted_from_cold: u64,
 }
 
-/// Segments of one worker and the tree that finds them.
+/// The segments of one worker and the tree that finds them.
 pub struct PrefixCache {
     pub tree: PrefixTree,
     store: SegmentStore,
@@ -50,7 +50,7 @@ impl fmt::Debug for PrefixCache {
 }
 
 impl PrefixCache {
-    /// `capacity_bytes` bounds the segments in RAM, but for those that sequences hold.
+    /// `capacity_bytes` bounds the segments in RAM. Those that preempted sequences need may exceed it.
     pub fn new(capacity_bytes: u64) -> Self {
         Self {
             tree: PrefixTree::default(),
@@ -60,13 +60,13 @@ impl PrefixCache {
         }
     }
 
-    /// How long a session that is not used stays open.
+    /// Sets how long a session stays open after its last use.
     pub fn with_session_ttl(mut self, ttl: Duration) -> Self {
         self.sessions.set_ttl(ttl);
         self
     }
 
-    /// Adds a tier with the segments that an earlier process left there. Removes orphaned ones from it.
+    /// Adds a cold tier with the segments that an earlier process left in it. Removes orphaned ones.
     pub fn with_cold(mut self, mut cold: Box<dyn ColdTier>, mut found: Vec<(SegmentId, SegmentInfo)>) -> Self {
         found.sort_by_key(|(id, info)| (info.start, *id));
         found.retain(|(id, info)| {
@@ -80,7 +80,8 @@ impl PrefixCache {
         self
     }
 
-    /// Puts a segment into the tree; false if the tokens before it are not there, or it covers nothing new.
+    /// Puts a segment into the tree. Returns false for an orphan, whose preceding tokens are in no segment, and for one
+    /// that covers nothing new.
     fn adopt(&mut self, segment: SegmentId, info: &SegmentInfo) -> bool {
         if info.start as usize >= info.tokens.len() {
             return false;
@@ -93,7 +94,7 @@ impl PrefixCache {
         let bare = self.tree.path(leaf).filter(|piece| piece.start >= info.start && piece.segment.is_none());
         let bare: Vec<NodeId> = bare.map(|piece| piece.node).collect();
         bare.iter().for_each(|&node| self.tree.set_segment(node, segment));
-        self.tree.leave(leaf, NOBODY);
+        self.tree.leave(leaf, ADOPTER);
         !bare.is_empty()
     }
 
@@ -109,21 +110,21 @@ impl PrefixCache {
         }
     }
 
-    /// Changes the bounds. Sessions that are open keep the time they were given.
+    /// Changes the bounds. An open session keeps its expiry until its next use.
     pub fn set_limits(&mut self, capacity_bytes: u64, session_ttl: Duration) {
         self.capacity_bytes = capacity_bytes;
         self.sessions.set_ttl(session_ttl);
-        self.settle();
+        self.enforce_limits();
     }
 
-    /// It is `now`, counted from the worker's start: closes the sessions that expired.
+    /// Sets the time since the worker's start, and closes the sessions that have expired.
     pub fn tick(&mut self, now: Duration) {
         for key in self.sessions.expired(now) {
             self.close(&key);
         }
     }
 
-    /// Hands everything up to `leaf` from a running sequence to a session, in place of what the session pinned before.
+    /// Ends the running sequence `from` and pins the path to `leaf` for a session, in place of what it pinned before.
     pub fn pin(&mut self, namespace: &Namespace, session: &SessionId, leaf: NodeId, from: RequestId) {
         self.tree.pin(leaf, from);
         let key = (namespace.clone(), session.clone());
@@ -136,23 +137,23 @@ impl PrefixCache {
         self.sessions.open(key, leaf);
     }
 
-    /// What the session pinned is evicted like everything else from now on. False without such a session.
+    /// Closes a session: what it pinned may be evicted. Returns false without such a session.
     pub fn close_session(&mut self, namespace: &Namespace, session: &SessionId) -> bool {
         self.close(&(namespace.clone(), session.clone()))
     }
 
-    fn close(&mut self, key: &sessions::Key) -> bool {
+    fn close(&mut self, key: &sessions::SessionKey) -> bool {
         let leaf = self.sessions.close(key);
         leaf.into_iter().for_each(|leaf| self.tree.unpin(leaf));
         leaf.is_some()
     }
 
-    /// Whether anything is kept at all.
-    pub fn is_on(&self) -> bool {
+    /// Whether finished requests leave segments.
+    pub fn is_enabled(&self) -> bool {
         self.capacity_bytes > 0 || self.store.has_cold()
     }
 
-    /// Stores a copy of a node's KV entries. The node has no segment yet.
+    /// Stores a copy of a node's KV entries as a new segment. The node must not have one.
     pub fn store(&mut self, node: NodeId, namespace: &Namespace, state: Vec<u8>) {
         let segment = self.store.next_id();
         self.tree.set_segment(node, segment);
@@ -164,69 +165,69 @@ impl PrefixCache {
         self.store.put(segment, info, state);
     }
 
-    /// A segment's bytes, as they were stored. A segment that is gone or damaged is forgotten.
+    /// Loads a segment's bytes, as they were stored. Removes the segment if it is missing or damaged.
     pub fn load(&mut self, segment: SegmentId) -> Option<Cow<'_, [u8]>> {
         if self.store.get(segment).is_none() {
-            self.forget(segment);
+            self.remove(segment);
         }
         self.store.get(segment)
     }
 
-    fn forget(&mut self, segment: SegmentId) {
+    fn remove(&mut self, segment: SegmentId) {
         self.store.remove(segment);
         self.tree.drop_segment(segment);
     }
 
-    /// Takes note of what the cold tier lost, and brings RAM back under its bound.
+    /// Removes segments that the cold tier lost, and evicts until RAM is within its bound.
     ///
-    /// What nobody holds goes first, least recently used first, then what sessions pin and the cold tier still has. Segments
-    /// that sequences hold stay, over the bound if need be. Sessions are closed, the one that was not used for longest
-    /// first, when what they pin is over the bound by itself.
-    pub fn settle(&mut self) {
-        for segment in self.store.note_lost() {
-            self.forget(segment);
+    /// Segments without a holder are evicted first, least recently used first; then those that sessions pin and the cold
+    /// tier also has. If the segments that sessions pin exceed the bound by themselves, sessions are closed, least recently
+    /// used first. Segments that sequences need are never evicted, even above the bound.
+    pub fn enforce_limits(&mut self) {
+        for segment in self.store.take_lost() {
+            self.remove(segment);
         }
         while self.store.ram_bytes() > self.capacity_bytes {
             let pinned = self.evict();
-            let pinned_bytes: u64 = pinned.iter().map(|&segment| self.store.in_ram(segment)).sum();
+            let pinned_bytes: u64 = pinned.iter().map(|&segment| self.store.ram_bytes_of(segment)).sum();
             if pinned_bytes <= self.capacity_bytes || !self.close_oldest_of(&pinned) {
                 return;
             }
         }
     }
 
-    /// Evicts without closing sessions. What is left in RAM that only sessions hold.
+    /// Evicts without closing sessions. Returns the segments left in RAM that sessions pin and no sequence needs.
     fn evict(&mut self) -> HashSet<SegmentId> {
         let mut pinned = HashSet::new();
-        for (segment, claim) in self.tree.eviction_order() {
-            let goes = match claim {
-                Claim::None => true,
-                Claim::Session => self.store.is_cold(segment),
-                Claim::Sequence => false,
+        for (segment, held_by) in self.tree.eviction_order() {
+            let may_evict = match held_by {
+                HeldBy::Nobody => true,
+                HeldBy::Session => self.store.is_cold(segment),
+                HeldBy::Sequence => false,
             };
-            if self.store.in_ram(segment) == 0 {
+            if self.store.ram_bytes_of(segment) == 0 {
                 continue;
             }
-            if goes && self.store.ram_bytes() > self.capacity_bytes {
-                // Segments below a gap are used again once the gap was computed.
+            if may_evict && self.store.ram_bytes() > self.capacity_bytes {
+                // Segments below this one stay: they are of use again once a request has recomputed the gap.
                 if !self.store.evict(segment) {
                     self.tree.drop_segment(segment);
                 }
-            } else if claim == Claim::Session {
+            } else if held_by == HeldBy::Session {
                 pinned.insert(segment);
             }
         }
         pinned
     }
 
-    /// Closes the session that was not used for longest, of those that pin one of these; false without any.
+    /// Closes the least recently used session that pins one of `segments`. Returns false if there is none.
     fn close_oldest_of(&mut self, segments: &HashSet<SegmentId>) -> bool {
         let tree = &self.tree;
         let pins = |leaf| tree.path(leaf).any(|piece| piece.segment.is_some_and(|segment| segments.contains(&segment)));
         self.sessions.oldest(pins).is_some_and(|key| self.close(&key))
     }
 
-    /// Whether the books add up.
+    /// Whether the store and the tree are consistent.
     pub fn check(&self) -> bool {
         self.store.check() && self.tree.check()
     }

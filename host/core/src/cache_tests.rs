@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ids::Token;
 
-/// A step of a cache's life. Indices are taken modulo what there is.
+/// A change that the property test makes to the cache. Indices are taken modulo the length of their list.
 #[derive(Debug, Clone)]
 enum Act {
     Enter(Vec<u8>),
@@ -56,7 +56,7 @@ impl ColdTier for Memory {
 const A: RequestId = RequestId(1);
 const BYTES_PER_TOKEN: u32 = 4;
 
-/// A cache, and who holds what in it.
+/// A cache and the leaves that sequences hold in it.
 struct Bench {
     cache: PrefixCache,
     namespace: Namespace,
@@ -88,7 +88,7 @@ impl Bench {
         }
     }
 
-    /// A request comes, computes and ends, in a session or in none.
+    /// Runs a request to its end, in a session or in none.
     fn request(&mut self, text: &str, session: Option<&str>) {
         let leaf = self.enter(text);
         self.store(leaf);
@@ -96,16 +96,16 @@ impl Bench {
             Some(session) => self.cache.pin(&self.namespace, &session.into(), leaf, A),
             None => self.cache.tree.leave(leaf, A),
         }
-        self.cache.settle();
+        self.cache.enforce_limits();
     }
 
-    /// A sequence computes, and is preempted.
+    /// Runs a request and preempts it.
     fn preempt(&mut self, text: &str) {
         let leaf = self.enter(text);
         self.store(leaf);
         self.cache.tree.preempt(leaf, A);
         self.preempted.push(leaf);
-        self.cache.settle();
+        self.cache.enforce_limits();
     }
 
     fn cached(&self, text: &str) -> u32 {
@@ -163,7 +163,7 @@ impl Bench {
         }
     }
 
-    /// Segments on the ways to these leaves.
+    /// Segments on the paths to these leaves.
     fn on_paths(&self, leaves: impl Iterator<Item = NodeId>) -> HashSet<SegmentId> {
         leaves.flat_map(|leaf| self.cache.tree.path(leaf)).filter_map(|piece| piece.segment).collect()
     }
@@ -174,37 +174,37 @@ impl Bench {
 
     fn in_ram(&self) -> HashSet<SegmentId> {
         let all = self.cache.tree.eviction_order().into_iter().map(|(segment, _)| segment);
-        all.filter(|&segment| self.cache.store.in_ram(segment) > 0).collect()
+        all.filter(|&segment| self.cache.store.ram_bytes_of(segment) > 0).collect()
     }
 
-    /// Settles, and says what is wrong with how.
-    fn settle(&mut self) -> Result<(), TestCaseError> {
+    /// Enforces the limits and checks which segments and sessions that cost.
+    fn enforce_limits_and_check(&mut self) -> Result<(), TestCaseError> {
         let (pinned, before, open) = (self.pinned(), self.in_ram(), self.cache.sessions.len());
         let preempted = self.on_paths(self.preempted.iter().copied());
         let running = self.on_paths(self.running.iter().copied());
-        let pinned_bytes: u64 = pinned.difference(&preempted).map(|&s| self.cache.store.in_ram(s)).sum();
-        self.cache.settle();
+        let pinned_bytes: u64 = pinned.difference(&preempted).map(|&s| self.cache.store.ram_bytes_of(s)).sum();
+        self.cache.enforce_limits();
         let after = self.in_ram();
         let gone: HashSet<SegmentId> = before.difference(&after).copied().collect();
         prop_assert!(gone.is_disjoint(&preempted), "a preempted sequence lost a segment");
         let free = |segment: &&SegmentId| !pinned.contains(segment) && !preempted.contains(segment);
         if !gone.is_disjoint(&pinned) {
             let passed_over: Vec<_> = after.iter().filter(free).filter(|segment| !running.contains(segment)).collect();
-            prop_assert!(passed_over.is_empty(), "{:?} are nobody's and outlived a pinned one", passed_over);
+            prop_assert!(passed_over.is_empty(), "{:?} have no holder and outlived a pinned segment", passed_over);
         }
         let capacity = self.cache.capacity_bytes;
         if self.cache.store.ram_bytes() > capacity {
             let still = self.pinned();
             let pinned = after.iter().filter(|segment| still.contains(segment) && !preempted.contains(segment));
-            let bytes: u64 = pinned.filter(|s| !running.contains(s)).map(|&s| self.cache.store.in_ram(s)).sum();
-            prop_assert!(bytes <= capacity, "{} bytes are pinned and nothing else, of {}", bytes, capacity);
+            let bytes: u64 = pinned.filter(|s| !running.contains(s)).map(|&s| self.cache.store.ram_bytes_of(s)).sum();
+            prop_assert!(bytes <= capacity, "{} bytes are pinned, above the capacity of {}", bytes, capacity);
             let free: Vec<_> = after.iter().filter(free).filter(|segment| !running.contains(segment)).collect();
-            prop_assert!(free.is_empty(), "{:?} may go", free);
+            prop_assert!(free.is_empty(), "{:?} have no holder and were not evicted", free);
         }
         if self.cache.sessions.len() < open {
             prop_assert!(
                 pinned_bytes > capacity,
-                "{pinned_bytes} bytes of {capacity} are pinned and sessions were closed"
+                "sessions were closed although they pinned only {pinned_bytes} bytes of {capacity}"
             );
         }
         Ok(())
@@ -214,7 +214,7 @@ impl Bench {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
     #[test]
-    fn a_pinned_segment_outlives_what_nobody_holds(
+    fn evicts_unheld_segments_before_pinned_ones(
         acts in prop::collection::vec(act(), 1..80),
         cold in any::<bool>(),
     ) {
@@ -224,12 +224,12 @@ proptest! {
         }
         for act in acts {
             bench.act(act);
-            bench.settle()?;
+            bench.enforce_limits_and_check()?;
             prop_assert!(bench.cache.check());
         }
         bench.running.drain(..).for_each(|leaf| bench.cache.tree.leave(leaf, A));
         bench.preempted.drain(..).for_each(|leaf| bench.cache.tree.abandon(leaf));
-        bench.settle()?;
+        bench.enforce_limits_and_check()?;
         prop_assert!(bench.cache.store.ram_bytes() <= bench.cache.capacity_bytes);
     }
 }
@@ -252,7 +252,7 @@ fn regression_preempted_sequences_over_the_bound_close_no_session() {
     bench.preempt("what is preempted is longer than all that fits");
     assert_eq!((bench.cached("one session"), bench.cache.sessions.len()), (11, 1));
     assert!(bench.cache.store.ram_bytes() > 100);
-    // Without it, the bound holds for sessions.
+    // The bound still holds for sessions.
     bench.request("two sessions are too many", Some("t"));
     assert_eq!((bench.cached("one session"), bench.cache.sessions.len()), (0, 1));
 }
@@ -269,7 +269,7 @@ fn closes_only_sessions_whose_segments_no_sequence_holds() {
 }
 
 #[test]
-fn what_sessions_pin_leaves_ram_for_the_cold_tier_and_stays_pinned() {
+fn pinned_segments_move_to_the_cold_tier_and_stay_pinned() {
     let mut bench = Bench::new(60);
     bench.cache = bench.cache.with_cold(Box::new(Memory::default()), Vec::new());
     bench.request("the first session", Some("s"));

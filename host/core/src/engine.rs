@@ -1,4 +1,4 @@
-//! The engine seam: what core asks of whatever runs the model.
+//! The engine interface: what core needs from the code that runs a model.
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::vocabulary::Vocabulary;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
-    /// It continues texts.
+    /// Continues texts.
     Generate,
-    /// It turns texts into vectors.
+    /// Turns texts into vectors.
     Embed,
 }
 
@@ -33,29 +33,29 @@ impl fmt::Display for ModelKind {
     }
 }
 
-/// What is known of a loaded model.
+/// Facts about a loaded model.
 #[derive(Debug, Clone)]
 pub struct ModelInfo {
     /// From the model's metadata (`general.name`), or the file's stem.
     pub name: String,
-    /// What it is served for: what its file says it was made for, unless something else was asked for and is possible.
+    /// Read from the model's file, unless the configuration asks for another kind that the model supports.
     pub kind: ModelKind,
-    /// Parameters of the weights.
+    /// Number of parameters.
     pub parameters: u64,
-    /// Bytes of the weights.
+    /// Size of the weights.
     pub weight_bytes: u64,
-    /// Positions the model was trained for.
+    /// Context length that the model was trained for.
     pub trained_context_tokens: u32,
-    /// The most tokens (prompt and output) that one sequence may hold.
+    /// Maximum length of one sequence, prompt and output together.
     pub context_tokens: u32,
-    /// What its sequences' state can be used for beside going on.
+    /// How KV entries of one sequence can serve another.
     pub reuse: Reuse,
     /// The chat template in Jinja, if the model has one.
     pub chat_template: Option<String>,
-    /// Text of the special tokens that chat templates name.
+    /// Text of the special tokens that chat templates refer to.
     pub bos_text: String,
     pub eos_text: String,
-    /// Lower-case hexadecimal SHA-256 of the file, if it was computed.
+    /// Lower-case hexadecimal SHA-256 of the file, if the loader computed it.
     pub sha256: Option<String>,
     pub vocabulary: Arc<Vocabulary>,
 }
@@ -63,31 +63,32 @@ pub struct ModelInfo {
 /// Limits of one worker's engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineLimits {
-    /// Sequences that may exist at once: ids are below it.
+    /// Maximum number of sequences at once. Sequence ids are below it.
     pub sequences: u32,
-    /// KV cache in tokens, shared by all sequences.
+    /// Capacity of the KV cache, which all sequences share.
     pub kv_tokens: u32,
-    /// Tokens in one batch.
+    /// Maximum length of a batch.
     pub batch_tokens: u32,
-    /// Positions of one sequence: all positions are below it.
+    /// Maximum length of one sequence. All positions are below it.
     pub context_tokens: u32,
 }
 
-/// Text to tokens. Called on HTTP threads, in parallel.
+/// Turns text into tokens. HTTP tasks call it in parallel.
 pub trait Tokenizer: Send + Sync + fmt::Debug {
-    /// Tokens of `text`. `add_special` adds what the model wants in front (BOS); `parse_special` reads special tokens
-    /// written out in the text as such (never for text that a client may write freely, except in a rendered template).
+    /// Tokens of `text`. `add_special` adds the tokens that the model expects around a text (BOS, for most models).
+    /// `parse_special` turns the spelling of a special token into that token. It is set for the text of chat templates and
+    /// never for text from clients.
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token>;
 }
 
-/// The tokens of one step, as parallel lists: index i of each is row i.
+/// The tokens of one step, as parallel lists: index `i` of each list is row `i`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
     pub tokens: Vec<Token>,
-    /// Position in the sequence, the next one for each sequence.
+    /// Position of the token in its sequence.
     pub positions: Vec<u32>,
     pub seqs: Vec<SeqId>,
-    /// Whether the row's logits will be read.
+    /// Whether the worker will read the row's logits.
     pub wants_logits: Vec<bool>,
 }
 
@@ -120,49 +121,50 @@ impl Batch {
 /// Why a step could not be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// The batch breaks one of the engine's limits; nothing was decoded.
+    /// The batch exceeds a limit of the engine. The engine decoded nothing.
     #[error("batch refused: {0}")]
     BadBatch(String),
-    /// There is no room in the KV cache for the batch; nothing was decoded.
-    #[error("no room in the KV cache for a batch of {tokens} tokens")]
+    /// The KV cache has no capacity for the batch. The engine decoded nothing.
+    #[error("the KV cache has no capacity for a batch of {tokens} tokens")]
     KvFull { tokens: usize },
-    /// The engine failed inside; the sequences of the batch are lost.
+    /// The engine failed. The KV entries of the batch's sequences are lost.
     #[error("decode failed: {0}")]
     Failed(String),
 }
 
-/// Runs the model for one worker. Lives on one thread.
+/// Runs the model for one worker, on the worker's thread.
 ///
-/// Implemented by llama.cpp in `camshaft-engine` and by the deterministic fake in `fake`.
+/// `camshaft-engine` implements it on llama.cpp, and [`crate::fake`] without a model, for tests.
 pub trait Engine {
     fn limits(&self) -> EngineLimits;
-    /// Decodes a batch once. Rows of one sequence are in ascending position, following what the sequence holds.
+    /// Decodes a batch. The rows of a sequence are in ascending order of position and begin where its KV entries end.
     ///
     /// # Errors
-    /// See [`EngineError`]; after `BadBatch` and `KvFull` the cache is as before.
+    /// See [`EngineError`]. `BadBatch` and `KvFull` leave the KV cache unchanged.
     fn decode(&mut self, batch: &Batch) -> Result<(), EngineError>;
-    /// Logits of row `row` of the last batch (which asked for them): one `f32` for each token of the vocabulary.
+    /// Logits of row `row` of the last batch, one per token of the vocabulary. The batch must have wanted them.
     fn logits(&self, row: usize) -> &[f32];
-    /// Forgets what the sequence holds from position `from` on (0: everything).
+    /// Drops the KV entries of a sequence from position `from` on (0: all).
     fn truncate(&mut self, seq: SeqId, from: u32);
-    /// What the model's state allows beside decoding.
+    /// How KV entries of one sequence can serve another.
     fn reuse(&self) -> Reuse;
-    /// Lets `to`, which holds everything before `range`, go on with what `from` holds there, without decoding it. False if
-    /// it cannot be; the sequence is then as before.
+    /// Gives `to` the KV entries of `from` at the positions of `range`, without decoding. `to` already has all entries
+    /// before `range`. Returns false, and leaves `to` unchanged, if that is not possible.
     fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool;
-    /// A copy of what the sequence holds at the positions of `range`; `None` if it cannot be copied.
+    /// Copies the KV entries of a sequence at the positions of `range`. `None` if that is not possible.
     fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>>;
-    /// Lets the sequence, which holds everything before `range`, go on with the positions of `range` from a copy that was
-    /// saved of those and perhaps of others around them. False if it cannot be; the sequence is then as before.
+    /// Gives a sequence the KV entries at the positions of `range` from a copy that [`Engine::save`] made of them; the copy
+    /// may hold neighbouring positions, too. The sequence already has all entries before `range`. Returns false, and leaves
+    /// the sequence unchanged, if that is not possible.
     fn restore(&mut self, seq: SeqId, range: Range<u32>, state: &[u8]) -> bool;
 }
 
-/// What can be done with the state of a model's sequences.
+/// How KV entries of one sequence can serve another, or the same one later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reuse {
     /// Any range of positions can be shared, saved and restored.
     Ranges,
-    /// Only everything from position 0 on (recurrent, hybrid and sliding-window models, which forget): parking works,
-    /// prefixes are not shared.
+    /// Only the whole sequence from position 0 on can be saved and restored: recurrent, hybrid and sliding-window models
+    /// do not keep the state of earlier positions. Preemption works; prefixes are not shared.
     Whole,
 }

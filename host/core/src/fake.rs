@@ -8,36 +8,36 @@ use crate::engine::{Batch, Engine, EngineError, EngineLimits, ModelInfo, ModelKi
 use crate::ids::{SeqId, Token};
 use crate::vocabulary::Vocabulary;
 
-/// Tokens 0 to 255 are bytes; this one ends a generation.
+/// The end token. Tokens 0 to 255 are bytes.
 pub const END: Token = Token(256);
 
-/// Draws its logits from a hash of the seed and everything the sequence holds, so a wrong position, a lost token or a
-/// neighbour's influence changes the output. Small letters are likely, the end is possible.
+/// Computes logits from a hash of the seed and the tokens that a sequence holds, so that a wrong position, a lost token or
+/// an entry of another sequence changes the output. Lower-case letters are likely, and the end token is possible.
 #[derive(Debug)]
 pub struct FakeEngine {
     limits: EngineLimits,
     seed: u64,
-    sequences: Vec<Vec<Cell>>,
-    next_cell: u64,
-    /// Logits by row of the last batch; empty where none were asked for.
+    sequences: Vec<Vec<KvEntry>>,
+    next_entry: u64,
+    /// Logits by row of the last batch; empty for rows that did not want them.
     rows: Vec<Vec<f32>>,
-    /// Steps left until one fails, for tests of failure.
+    /// `decode` succeeds this many times more, and then fails once.
     pub fail_in: Option<u32>,
-    /// Logit of the end token (the letters lie between 0 and 10).
+    /// Logit of the end token. Letters have logits between 0 and 10.
     pub end_logit: f32,
-    /// Tokens decoded since the beginning.
+    /// Number of tokens decoded so far.
     pub decoded: usize,
-    /// Copies of state made since the beginning, shared with who watches while the engine is lent.
+    /// Number of calls of `save` so far. A test keeps a clone of it while a worker owns the engine.
     pub saved: Arc<AtomicUsize>,
-    /// How many of a sequence's last tokens its logits depend on; with few of them texts soon repeat themselves.
+    /// Number of last tokens that the logits depend on. With a small one, texts soon repeat themselves.
     pub memory: usize,
-    /// What it says it can do with state.
+    /// The answer of [`Engine::reuse`].
     pub reuse: Reuse,
 }
 
-/// A token's place in the cache, which several sequences may share.
+/// A token in the KV cache. Sequences that share it hold entries with the same id.
 #[derive(Debug, Clone, Copy)]
-struct Cell {
+struct KvEntry {
     token: Token,
     id: u64,
 }
@@ -49,7 +49,7 @@ impl FakeEngine {
             limits,
             seed,
             sequences,
-            next_cell: 0,
+            next_entry: 0,
             rows: Vec::new(),
             fail_in: None,
             end_logit: 5.0,
@@ -60,7 +60,7 @@ impl FakeEngine {
         }
     }
 
-    /// A description that fits: bytes, and one end token.
+    /// Describes a model that this engine runs: its tokens are bytes and one end token.
     pub fn info(limits: EngineLimits) -> ModelInfo {
         let pieces = (0..=255u8).map(|byte| vec![byte]).chain([Vec::new()]);
         ModelInfo {
@@ -79,22 +79,22 @@ impl FakeEngine {
         }
     }
 
-    /// KV tokens in use; what is shared counts once.
+    /// KV entries in use. A shared entry counts once.
     pub fn used(&self) -> usize {
-        self.sequences.iter().flatten().map(|cell| cell.id).collect::<BTreeSet<_>>().len()
+        self.sequences.iter().flatten().map(|entry| entry.id).collect::<BTreeSet<_>>().len()
     }
 
     fn push(&mut self, seq: SeqId, token: Token) {
-        self.sequences[seq.0 as usize].push(Cell { token, id: self.next_cell });
-        self.next_cell += 1;
+        self.sequences[seq.0 as usize].push(KvEntry { token, id: self.next_entry });
+        self.next_entry += 1;
     }
 
     fn row(&self, seq: SeqId) -> Vec<f32> {
         // FNV-1a over the whole sequence.
         let mut hash = 0xcbf2_9ce4_8422_2325u64 ^ self.seed;
         let held = &self.sequences[seq.0 as usize];
-        for cell in &held[held.len().saturating_sub(self.memory)..] {
-            hash = (hash ^ u64::from(cell.token.0)).wrapping_mul(0x0100_0000_01b3);
+        for entry in &held[held.len().saturating_sub(self.memory)..] {
+            hash = (hash ^ u64::from(entry.token.0)).wrapping_mul(0x0100_0000_01b3);
         }
         let mut logits = vec![-10.0; 257];
         for (i, letter) in (b'a'..=b'z').enumerate() {
@@ -114,16 +114,16 @@ impl Engine for FakeEngine {
         if batch.is_empty() || batch.len() > self.limits.batch_tokens as usize {
             return Err(EngineError::BadBatch(format!("{} tokens", batch.len())));
         }
-        // Sharing only makes it less.
-        let at_most: usize = self.sequences.iter().map(Vec::len).sum();
-        let room = self.limits.kv_tokens as usize;
-        if at_most + batch.len() > room && self.used() + batch.len() > room {
+        // Without sharing, the sum of the lengths is what is used: it bounds `used`, which is slow to compute.
+        let upper_bound: usize = self.sequences.iter().map(Vec::len).sum();
+        let capacity = self.limits.kv_tokens as usize;
+        if upper_bound + batch.len() > capacity && self.used() + batch.len() > capacity {
             return Err(EngineError::KvFull { tokens: batch.len() });
         }
         if let Some(left) = &mut self.fail_in {
             if *left == 0 {
                 self.fail_in = None;
-                return Err(EngineError::Failed("as the test asked".to_owned()));
+                return Err(EngineError::Failed("the test asked for it".to_owned()));
             }
             *left -= 1;
         }
@@ -156,18 +156,18 @@ impl Engine for FakeEngine {
 
     fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool {
         let range = range.start as usize..range.end as usize;
-        assert_eq!(self.sequences[to.0 as usize].len(), range.start, "shares where the sequence ends");
-        let cells = self.sequences[from.0 as usize][range].to_vec();
-        self.sequences[to.0 as usize].extend(cells);
+        assert_eq!(self.sequences[to.0 as usize].len(), range.start, "the range begins where the sequence ends");
+        let entries = self.sequences[from.0 as usize][range].to_vec();
+        self.sequences[to.0 as usize].extend(entries);
         true
     }
 
     fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>> {
-        assert!(self.reuse == Reuse::Ranges || range.start == 0, "only whole sequences");
+        assert!(self.reuse == Reuse::Ranges || range.start == 0, "only whole sequences can be saved");
         self.saved.fetch_add(1, Ordering::Relaxed);
         let mut state = range.start.to_le_bytes().to_vec();
-        let cells = self.sequences[seq.0 as usize].get(range.start as usize..range.end as usize)?;
-        state.extend(cells.iter().flat_map(|cell| cell.token.0.to_le_bytes()));
+        let entries = self.sequences[seq.0 as usize].get(range.start as usize..range.end as usize)?;
+        state.extend(entries.iter().flat_map(|entry| entry.token.0.to_le_bytes()));
         Some(state)
     }
 
@@ -176,15 +176,15 @@ impl Engine for FakeEngine {
         let Some(start) = words.next().filter(|&start| start <= range.start) else { return false };
         let tokens: Vec<Token> = words.map(Token).collect();
         let wanted = (range.start - start) as usize..(range.end - start) as usize;
-        let room = self.limits.kv_tokens as usize - self.used();
-        let fits = self.sequences[seq.0 as usize].len() == range.start as usize && wanted.len() <= room;
+        let free = self.limits.kv_tokens as usize - self.used();
+        let fits = self.sequences[seq.0 as usize].len() == range.start as usize && wanted.len() <= free;
         let Some(tokens) = tokens.get(wanted).filter(|_| fits) else { return false };
         tokens.iter().for_each(|&token| self.push(seq, token));
         true
     }
 }
 
-/// Bytes to tokens, one to one.
+/// Turns each byte into the token of the same number.
 #[derive(Debug, Clone, Copy)]
 pub struct ByteTokenizer;
 

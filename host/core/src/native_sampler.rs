@@ -1,4 +1,4 @@
-//! The standard chain as the native answer to the sampler hook.
+//! Runs the standard chain as the native sampler.
 use crate::ids::Token;
 use crate::policy::{Fault, FaultKind, TokenSampler};
 use crate::sampling::{Row, StandardChain};

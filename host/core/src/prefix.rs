@@ -1,7 +1,8 @@
-//! The prefix tree: runs of tokens whose KV entries are in the live cache, on their way there, or saved in segments.
+//! The prefix tree: runs of tokens whose KV entries are in the live cache, being computed, or saved in segments.
 //!
-//! A radix tree over token runs with a root for each namespace (as RadixAttention, Zheng et al. 2024), pure: it knows who
-//! holds which run and where its KV entries are, and moves no byte. A run that a running sequence holds stays in the tree.
+//! A radix tree over token runs with one root per namespace (as in RadixAttention, Zheng et al. 2024). It records who
+//! holds each run and where its KV entries are; it copies no KV entries itself. A node stays in the tree for as long as
+//! it has a holder, a segment or a child.
 mod coverage;
 mod nodes;
 
@@ -10,45 +11,45 @@ use std::collections::{BTreeMap, HashMap};
 use crate::ids::{RequestId, Token};
 use crate::segments::{Namespace, SegmentId};
 
-pub use coverage::Claim;
 use coverage::Coverage;
+pub use coverage::HeldBy;
 use nodes::{Holders, Node, Nodes};
 pub use nodes::{KvState, NodeId};
 
-/// One node's facts.
+/// A node of the tree, as the worker sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub node: NodeId,
-    /// Positions `start..end` of the run.
+    /// The node's run has the positions `start..end`.
     pub start: u32,
     pub end: u32,
     pub kv: KvState,
     pub segment: Option<SegmentId>,
 }
 
-/// What a run of tokens meets in the tree.
+/// How much of a run of tokens is in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
-    /// Tokens that running sequences hold already.
+    /// Tokens that running sequences already hold, so that the run needs no further KV entries for them.
     pub held: u32,
-    /// Tokens from the beginning on that are live, being computed or in segments.
+    /// Leading tokens that are live, being computed or in segments, so that the run need not compute them.
     pub cached: u32,
 }
 
-/// Token runs of one worker.
+/// The prefix tree of one worker.
 #[derive(Debug, Default)]
 pub struct PrefixTree {
     nodes: Nodes,
     roots: HashMap<Namespace, NodeId>,
-    /// Counts uses, to tell which is the latest.
+    /// Advances with every use; orders nodes by last use.
     clock: u64,
-    /// Tokens of nodes that running sequences hold: each counts once, however many hold it.
+    /// Tokens of nodes that running sequences hold. A token that several sequences hold counts once.
     held: u32,
     coverage: Coverage,
 }
 
 impl PrefixTree {
-    /// Tokens that running sequences hold together.
+    /// Tokens that running sequences hold. A token that several sequences hold counts once.
     pub fn held(&self) -> u32 {
         self.held
     }
@@ -62,14 +63,14 @@ impl PrefixTree {
         root
     }
 
-    /// How many of the first tokens need no further space in the live cache, and how many need no computing.
+    /// Looks up a run of tokens without changing the tree.
     pub fn probe(&self, namespace: &Namespace, tokens: &[Token]) -> Probe {
         let mut probe = Probe { held: 0, cached: 0 };
         let Some(&root) = self.roots.get(namespace) else { return probe };
         let (mut at, mut position, mut computed) = (root, 0, true);
         while let Some(&child) = tokens.get(position).and_then(|token| self.nodes[at].children.get(token)) {
             let node = &self.nodes[child];
-            let common = common(&node.run, &tokens[position..]);
+            let common = common_len(&node.run, &tokens[position..]);
             if node.holders.running > 0 {
                 probe.held += common as u32;
             }
@@ -86,7 +87,7 @@ impl PrefixTree {
         probe
     }
 
-    /// Makes a running sequence a holder of everything up to the end of `tokens`. What is new begins as absent.
+    /// Makes a running sequence a holder of all nodes of `tokens`, and returns the last of them. New nodes are absent.
     pub fn enter(&mut self, namespace: &Namespace, tokens: &[Token]) -> NodeId {
         self.clock += 1;
         let mut at = self.root(namespace);
@@ -95,12 +96,12 @@ impl PrefixTree {
             let rest = &tokens[position..];
             let child = match self.nodes[at].children.get(&rest[0]).copied() {
                 Some(child) => {
-                    let common = common(&self.nodes[child].run, rest);
+                    let common = common_len(&self.nodes[child].run, rest);
                     if common < self.nodes[child].run.len() { self.split(child, common) } else { child }
                 }
                 None => self.grow(at, rest),
             };
-            self.run_on(child);
+            self.add_running(child);
             position += self.nodes[child].run.len();
             at = child;
         }
@@ -114,7 +115,8 @@ impl PrefixTree {
         child
     }
 
-    /// Cuts a node after `len` tokens; `id` stays the lower part, so that whoever holds it holds both.
+    /// Splits a node after `len` tokens and returns the new upper part. The lower part keeps the id, so that a holder of
+    /// `id` still holds both parts.
     fn split(&mut self, id: NodeId, len: usize) -> NodeId {
         let node = &mut self.nodes[id];
         let lower = node.run.split_off(len);
@@ -144,7 +146,7 @@ impl PrefixTree {
     }
 
     /// A running sequence becomes a holder of the node.
-    fn run_on(&mut self, id: NodeId) {
+    fn add_running(&mut self, id: NodeId) {
         let node = &mut self.nodes[id];
         if node.holders.running == 0 {
             self.held += node.len();
@@ -152,9 +154,10 @@ impl PrefixTree {
         (node.holders.running, node.last_use) = (node.holders.running + 1, self.clock);
     }
 
-    /// A running sequence is no longer a holder of the nodes up to `leaf`; `then` says what it becomes. What nobody runs
-    /// on any more has left the live cache: the caller has taken the KV entries away by then.
-    fn stop(&mut self, leaf: NodeId, who: RequestId, then: fn(&mut Holders)) {
+    /// Removes a running sequence from the holders of the nodes up to `leaf`; `then` adds what replaces it. The caller has
+    /// freed the sequence's KV entries: nodes without another running holder become absent, and so do those that `who`
+    /// was computing.
+    fn remove_running(&mut self, leaf: NodeId, who: RequestId, then: fn(&mut Holders)) {
         let path: Vec<NodeId> = self.nodes.path(leaf).collect();
         for &id in &path {
             let node = &mut self.nodes[id];
@@ -169,27 +172,27 @@ impl PrefixTree {
         }
     }
 
-    /// A holder that does not run is none any more.
-    fn let_go(&mut self, leaf: NodeId, of: fn(&mut Holders)) {
+    /// Removes a session or a preempted sequence from the holders of the nodes up to `leaf`.
+    fn remove_holder(&mut self, leaf: NodeId, remove: fn(&mut Holders)) {
         let path: Vec<NodeId> = self.nodes.path(leaf).collect();
         for &id in &path {
-            of(&mut self.nodes[id].holders);
+            remove(&mut self.nodes[id].holders);
         }
         self.nodes.prune(leaf);
     }
 
-    /// A running sequence leaves for good.
+    /// A running sequence ends.
     pub fn leave(&mut self, leaf: NodeId, who: RequestId) {
         self.clock += 1;
         let (now, path) = (self.clock, self.nodes.path(leaf).collect::<Vec<_>>());
         path.into_iter().for_each(|id| self.nodes[id].last_use = now);
-        self.stop(leaf, who, |_| {});
+        self.remove_running(leaf, who, |_| {});
         self.nodes.prune(leaf);
     }
 
-    /// A running sequence is preempted: it will need its runs again, but has no KV entries.
+    /// A running sequence is preempted: it gives up its KV entries, but holds its nodes for when it resumes.
     pub fn preempt(&mut self, leaf: NodeId, who: RequestId) {
-        self.stop(leaf, who, |holders| holders.preempted += 1);
+        self.remove_running(leaf, who, |holders| holders.preempted += 1);
     }
 
     /// A preempted sequence runs again.
@@ -198,23 +201,23 @@ impl PrefixTree {
         let path: Vec<NodeId> = self.nodes.path(leaf).collect();
         for id in path {
             self.nodes[id].holders.preempted -= 1;
-            self.run_on(id);
+            self.add_running(id);
         }
     }
 
-    /// A preempted sequence ends without having run again.
+    /// A preempted sequence ends before it resumes.
     pub fn abandon(&mut self, leaf: NodeId) {
-        self.let_go(leaf, |holders| holders.preempted -= 1);
+        self.remove_holder(leaf, |holders| holders.preempted -= 1);
     }
 
-    /// A running sequence ends and leaves its runs to a session.
+    /// A running sequence ends and a session becomes the holder of its nodes.
     pub fn pin(&mut self, leaf: NodeId, who: RequestId) {
-        self.stop(leaf, who, |holders| holders.sessions += 1);
+        self.remove_running(leaf, who, |holders| holders.sessions += 1);
     }
 
-    /// A session lets go.
+    /// A session is closed or pins other nodes.
     pub fn unpin(&mut self, leaf: NodeId) {
-        self.let_go(leaf, |holders| holders.sessions -= 1);
+        self.remove_holder(leaf, |holders| holders.sessions -= 1);
     }
 
     fn piece(&self, id: NodeId) -> Piece {
@@ -222,23 +225,23 @@ impl PrefixTree {
         Piece { node: id, start: node.start, end: node.end(), kv: node.kv, segment: node.segment }
     }
 
-    /// Tokens on the way to `leaf` that no running sequence holds.
+    /// Tokens on the path to `leaf` that no running sequence holds.
     pub fn unheld(&self, leaf: NodeId) -> u32 {
         let path = self.nodes.path(leaf).map(|id| &self.nodes[id]);
         path.filter(|node| node.holders.running == 0).map(Node::len).sum()
     }
 
-    /// The nodes from `leaf` up to the root, which is left out.
+    /// The path from `leaf` up to the root, without the root.
     pub fn path(&self, leaf: NodeId) -> impl Iterator<Item = Piece> + '_ {
         self.nodes.path(leaf).map(|id| self.piece(id))
     }
 
-    /// The node on the way to `leaf` that holds `position`.
+    /// The node on the path to `leaf` that covers `position`.
     pub fn at(&self, leaf: NodeId, position: u32) -> Option<Piece> {
         self.path(leaf).find(|piece| piece.start <= position && position < piece.end)
     }
 
-    /// Whether everybody at `leaf` has come past `node`.
+    /// Whether `node` is on the path to `leaf`.
     pub fn is_on_path(&self, leaf: NodeId, node: NodeId) -> bool {
         self.nodes.path(leaf).any(|id| id == node)
     }
@@ -254,21 +257,21 @@ impl PrefixTree {
         self.nodes[id].kv = kv;
     }
 
-    /// Everything that `who` was to compute below `position` is live.
+    /// Marks the nodes that `who` has computed, which end at or before `position`, as live.
     pub fn mark_computed(&mut self, leaf: NodeId, who: RequestId, position: u32) {
         let computed = |piece: &Piece| piece.end <= position && piece.kv == KvState::Pending(who);
         let done: Vec<NodeId> = self.path(leaf).filter(computed).map(|piece| piece.node).collect();
         done.into_iter().for_each(|id| self.set_kv(id, KvState::Live));
     }
 
-    /// A segment holds a copy of the node's KV entries (and perhaps of nodes around it).
+    /// Records that a segment holds a copy of the node's KV entries. It may cover neighbouring nodes, too.
     pub fn set_segment(&mut self, id: NodeId, segment: SegmentId) {
         debug_assert!(self.nodes[id].segment.is_none());
         self.nodes[id].segment = Some(segment);
         self.coverage.add(segment, id);
     }
 
-    /// A segment is gone, and with it the nodes that nothing else needs.
+    /// Removes a segment, and the nodes that only it kept.
     pub fn drop_segment(&mut self, segment: SegmentId) {
         let covered = self.coverage.remove(segment);
         for &id in &covered {
@@ -279,18 +282,18 @@ impl PrefixTree {
         }
     }
 
-    /// All segments in the order in which they should be evicted, each with what speaks against it.
-    pub fn eviction_order(&self) -> Vec<(SegmentId, Claim)> {
+    /// All segments in the order of eviction, each with its strongest holder.
+    pub fn eviction_order(&self) -> Vec<(SegmentId, HeldBy)> {
         self.coverage.eviction_order(&self.nodes)
     }
 
-    /// Tokens that segments keep.
+    /// Tokens whose KV entries are saved in segments.
     pub fn saved_tokens(&self) -> u64 {
         let saved = self.nodes.iter().filter(|(_, node)| node.segment.is_some());
         saved.map(|(_, node)| u64::from(node.len())).sum()
     }
 
-    /// Whether the tree's books add up; for tests and when idle.
+    /// Whether the tree is consistent. Visits every node: for tests and idle workers.
     pub fn check(&self) -> bool {
         let running = self.nodes.iter().filter(|(_, node)| node.holders.running > 0);
         running.map(|(_, node)| node.len()).sum::<u32>() == self.held
@@ -317,7 +320,7 @@ impl PrefixTree {
     }
 }
 
-fn common(a: &[Token], b: &[Token]) -> usize {
+fn common_len(a: &[Token], b: &[Token]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 

@@ -15,7 +15,7 @@ const A: RequestId = RequestId(1);
 const B: RequestId = RequestId(2);
 
 #[test]
-fn shares_what_two_runs_begin_with() {
+fn shares_the_common_prefix_of_two_runs() {
     let mut tree = PrefixTree::default();
     let a = tree.enter(&ns("t"), &run("hello world"));
     assert_eq!(tree.held(), 11);
@@ -63,7 +63,7 @@ fn a_split_keeps_kv_segments_and_holders_of_both_parts() {
     assert_eq!((tree.saved_tokens(), tree.nodes.iter().count()), (0, 1));
 }
 
-/// Enters a text, saves what is new of it in a segment, and leaves.
+/// Enters a text, saves its nodes without a segment in a new one, and leaves.
 fn save(tree: &mut PrefixTree, text: &str, segment: u64) {
     let leaf = tree.enter(&ns("t"), &run(text));
     let bare: Vec<NodeId> = tree.path(leaf).filter(|piece| piece.segment.is_none()).map(|piece| piece.node).collect();
@@ -71,9 +71,13 @@ fn save(tree: &mut PrefixTree, text: &str, segment: u64) {
     tree.leave(leaf, A);
 }
 
-/// What may be evicted without a session's being closed, in order.
-fn unclaimed(tree: &PrefixTree) -> Vec<u64> {
-    tree.eviction_order().into_iter().filter(|(_, claim)| *claim == Claim::None).map(|(segment, _)| segment.0).collect()
+/// The segments that may be evicted without closing a session, in order.
+fn evictable(tree: &PrefixTree) -> Vec<u64> {
+    tree.eviction_order()
+        .into_iter()
+        .filter(|(_, held_by)| *held_by == HeldBy::Nobody)
+        .map(|(segment, _)| segment.0)
+        .collect()
 }
 
 #[test]
@@ -83,11 +87,11 @@ fn evicts_the_segment_used_longest_ago_and_never_a_held_one() {
         save(&mut tree, text, segment);
     }
     let again = tree.enter(&ns("t"), &run("one"));
-    assert_eq!(unclaimed(&tree), [2, 3]);
+    assert_eq!(evictable(&tree), [2, 3]);
     tree.leave(again, A);
-    assert_eq!(unclaimed(&tree), [2, 3, 1]);
+    assert_eq!(evictable(&tree), [2, 3, 1]);
     let held = tree.enter(&ns("t"), &run("two"));
-    assert_eq!(unclaimed(&tree), [3, 1]);
+    assert_eq!(evictable(&tree), [3, 1]);
     tree.leave(held, A);
 }
 
@@ -100,7 +104,7 @@ fn evicts_the_end_of_a_path_before_its_beginning() {
     tree.set_segment(leaf, SegmentId(2));
     tree.leave(above, A);
     tree.leave(leaf, B);
-    assert_eq!(unclaimed(&tree), [2, 1]);
+    assert_eq!(evictable(&tree), [2, 1]);
 }
 
 #[test]
@@ -110,28 +114,29 @@ fn a_preempted_sequence_keeps_its_runs_but_no_kv_entries() {
     tree.set_kv(leaf, KvState::Live);
     tree.set_segment(leaf, SegmentId(1));
     tree.preempt(leaf, A);
-    assert_eq!((tree.held(), unclaimed(&tree).len(), tree.check()), (0, 0, true));
+    assert_eq!((tree.held(), evictable(&tree).len(), tree.check()), (0, 0, true));
     tree.resume(leaf);
     assert_eq!((tree.held(), tree.at(leaf, 0).unwrap().kv), (9, KvState::Absent));
     tree.preempt(leaf, A);
     tree.abandon(leaf);
-    assert_eq!(unclaimed(&tree), [1]);
+    assert_eq!(evictable(&tree), [1]);
 }
 
 #[test]
 fn regression_a_claim_on_any_part_of_a_segment_counts() {
-    for (hold, claim) in [(PrefixTree::pin as fn(&mut _, _, _), Claim::Session), (PrefixTree::preempt, Claim::Sequence)]
+    for (hold, held_by) in
+        [(PrefixTree::pin as fn(&mut _, _, _), HeldBy::Session), (PrefixTree::preempt, HeldBy::Sequence)]
     {
         let mut tree = PrefixTree::default();
         save(&mut tree, "short, and a much longer end", 1);
-        // Splits the segment: its longest node is nobody's.
+        // Entering splits the segment. Nobody holds its longest node.
         let leaf = tree.enter(&ns("t"), &run("short"));
         hold(&mut tree, leaf, A);
-        assert_eq!(tree.eviction_order(), [(SegmentId(1), claim)]);
+        assert_eq!(tree.eviction_order(), [(SegmentId(1), held_by)]);
     }
 }
 
-/// What a test does to the tree.
+/// A change that the property test makes to the tree.
 #[derive(Debug, Clone)]
 enum Act {
     Enter(Vec<u8>),
@@ -159,7 +164,7 @@ fn act() -> impl Strategy<Value = Act> {
 
 proptest! {
     #[test]
-    fn holds_each_run_once_whatever_comes_and_goes(acts in prop::collection::vec(act(), 1..60)) {
+    fn counts_each_held_token_once_after_any_changes(acts in prop::collection::vec(act(), 1..60)) {
         let mut tree = PrefixTree::default();
         let mut running: Vec<(NodeId, Vec<Token>)> = Vec::new();
         let mut preempted: Vec<(NodeId, Vec<Token>)> = Vec::new();
@@ -213,7 +218,7 @@ proptest! {
             for (leaf, tokens) in running.iter().chain(&preempted).chain(&pinned) {
                 prop_assert_eq!(&tree.tokens(*leaf), tokens);
             }
-            // The runs of running sequences, each distinct prefix counted once.
+            // Each distinct prefix of a running sequence is one held token.
             let mut prefixes = std::collections::HashSet::new();
             for (_, tokens) in &running {
                 (1..=tokens.len()).for_each(|n| { prefixes.insert(tokens[..n].to_vec()); });
@@ -224,6 +229,6 @@ proptest! {
         for (leaf, _) in preempted { tree.abandon(leaf); }
         for (leaf, _) in pinned { tree.unpin(leaf); }
         for segment in 0..segments { tree.drop_segment(SegmentId(segment)); }
-        prop_assert!(tree.nodes.iter().all(|(_, node)| node.parent.is_none()), "something was left behind");
+        prop_assert!(tree.nodes.iter().all(|(_, node)| node.parent.is_none()), "only the roots remain");
     }
 }

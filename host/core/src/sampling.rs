@@ -1,16 +1,19 @@
-//! Turning a row of logits into a token.
+//! Turns a row of logits into a token.
 //!
-//! [`Row`] is what sampler policies work on: kernels over `f32` slices, a candidate set, the request's history and its
-//! seeded generator. [`StandardChain`] is the native default.
+//! Sampler policies work on a [`Row`]: logits, a candidate set, the request's history and its seeded random generator.
+//! [`StandardChain`] is the native default.
 mod chain;
 mod draws;
+mod log_softmax;
 mod params;
 mod penalties;
 mod row;
 mod select;
+mod truncate;
 mod values;
 
 pub use chain::StandardChain;
 pub use draws::Draws;
+pub use log_softmax::LogSoftmax;
 pub use params::{LogitBias, SamplingParams};
-pub use row::{InvalidLogits, LogSoftmax, Row, RowError, Workspace};
+pub use row::{InvalidLogits, Row, RowError, Workspace};

@@ -1,4 +1,4 @@
-//! Segments: pieces of KV cache that are kept outside the live cache, and the seam to the tier that outlives the process.
+//! Segments: copies of KV entries outside the live cache, and the interface of the tier that outlives the process.
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{TenantId, Token};
 
-/// Names a segment for the life of a worker.
+/// Names a segment; unique for the life of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SegmentId(pub u64);
 
@@ -17,40 +17,42 @@ impl fmt::Display for SegmentId {
     }
 }
 
-/// Whose prompts may share a prefix. Timing must not tell one tenant what another one asked.
+/// Requests share cached prefixes only within their namespace. Otherwise response times would tell one tenant what
+/// another has asked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Namespace {
-    /// One tenant's own, or a name that the auth policy gave to several.
+    /// A tenant's own, or one that the auth policy gives to several tenants.
     Tenant(TenantId),
-    /// Of everybody who chose to share.
+    /// For everyone who chose to share.
     Shared,
 }
 
 impl Namespace {
-    /// What an auth policy names to share prefixes with everybody else who does.
+    /// The name that an auth policy returns to choose [`Namespace::Shared`].
     pub const SHARED: &str = "shared";
 }
 
-/// What a segment holds: the KV entries at positions `start..tokens.len()` of a run of tokens from position 0 on.
+/// Describes a segment: it holds the KV entries at positions `start..tokens.len()`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentInfo {
     pub namespace: Namespace,
-    /// The whole run, since keys and values at a position depend on all tokens before it.
+    /// All tokens from position 0, because keys and values depend on every token before them.
     pub tokens: Arc<[Token]>,
-    /// First position that the segment holds.
+    /// Position of the segment's first KV entry.
     pub start: u32,
 }
 
-/// The tier behind RAM. Segments are written behind the worker's back and read at once.
+/// A second tier below RAM, which may outlive the process. `camshaft-engine` implements it on disk.
 ///
-/// Implemented by `camshaft-engine` on disk. Nothing here may fail a request: what cannot be kept or read is recomputed.
+/// The worker calls it on its own thread, so `put` and `remove` must not wait for IO. No failure here fails a request:
+/// the worker recomputes a segment that cannot be written or read.
 pub trait ColdTier: Send {
-    /// Keeps a copy, soon. What cannot be kept shows up in [`ColdTier::lost`].
+    /// Queues a copy of a segment for writing. If that fails, [`ColdTier::lost`] reports the segment.
     fn put(&mut self, segment: SegmentId, info: &SegmentInfo, state: &Arc<[u8]>);
-    /// The state exactly as it was put; `None` (and forgotten) if it is not there or was changed.
+    /// Reads a segment: the same bytes that were put. `None` if it is missing or damaged; the tier then drops it.
     fn get(&mut self, segment: SegmentId) -> Option<Cow<'_, [u8]>>;
-    /// Lets go of a segment.
+    /// Drops a segment.
     fn remove(&mut self, segment: SegmentId);
-    /// Adds the segments that left since the last call: for room, or because they could not be written.
+    /// Appends the segments that the tier dropped on its own since the last call: evicted, or not written.
     fn lost(&mut self, segments: &mut Vec<SegmentId>);
 }

@@ -109,7 +109,7 @@ impl Sequence {
             drafted: 0,
             accepted: 0,
             context_tokens,
-            row: Row::new(&start.prompt, start.params.seed).with_room(room - prompt),
+            row: Row::new(&start.prompt, start.params.seed).with_capacity(room - prompt),
             sampler,
             text: TextStream::new(&start.stop),
             unreported: VecDeque::new(),
@@ -205,7 +205,7 @@ impl Sequence {
             let log = LogSoftmax::new(logits);
             TokenLogprob { token, logprob: log.of(token), top: log.top(n as usize) }
         });
-        self.unreported.push_back((self.text.taken(), logprob));
+        self.unreported.push_back((self.text.received(), logprob));
         let bytes = self.vocabulary.token_bytes(token).unwrap_or_default();
         self.row.accept(token, bytes);
         let pushed = self.text.push(bytes);
@@ -216,7 +216,7 @@ impl Sequence {
         let held = self.start.prompt.len() as u32 + self.generated;
         if self.generated >= self.start.max_tokens || held >= self.context_tokens {
             let mut text = pushed.text;
-            text.push_str(&self.text.rest());
+            text.push_str(&self.text.flush());
             return Outcome::Ended(self.delta(text, true), FinishReason::Length);
         }
         self.tokens.push(token);
@@ -237,13 +237,13 @@ impl Sequence {
 
     /// Text still held back at the end.
     fn rest(&mut self) -> Option<Delta> {
-        let text = self.text.rest();
+        let text = self.text.flush();
         self.delta(text, true)
     }
 
     /// The text with the tokens that it comes from; all tokens left if `all`. Nothing for no text and no tokens.
     fn delta(&mut self, text: CompactString, all: bool) -> Option<Delta> {
-        let given = self.text.given();
+        let given = self.text.emitted();
         let mut delta = Delta { text, ..Delta::default() };
         while self.unreported.front().is_some_and(|(begins, _)| all || *begins < given) {
             if let Some((_, logprob)) = self.unreported.pop_front() {

@@ -1,76 +1,75 @@
-//! From token bytes to text: whole UTF-8 characters, nothing of a stop string.
+//! Turns token bytes into text: whole UTF-8 characters, and no part of a stop string.
 use compact_str::CompactString;
 
-/// Assembles the bytes of a generation and holds back what may still change its meaning: an unfinished character, or
-/// the beginning of a stop string.
+/// Assembles the text of one generation. Holds back bytes whose meaning the next token may still change: an incomplete
+/// character, or the beginning of a stop string.
 #[derive(Debug, Default)]
 pub struct TextStream {
     stops: Vec<Vec<u8>>,
     held: Vec<u8>,
-    /// Bytes taken in and given out so far; a token's place is the count when its first byte came in.
-    taken: usize,
-    given: usize,
+    received: usize,
+    emitted: usize,
 }
 
-/// What came of pushing bytes.
+/// The result of [`TextStream::push`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Pushed {
-    /// Text that is final now.
+    /// Text that no later token can change.
     pub text: CompactString,
-    /// A stop string was completed; nothing more comes.
+    /// The bytes completed a stop string: the generation ends here.
     pub stopped: bool,
 }
 
 impl TextStream {
-    /// `stops` are not empty strings.
+    /// `stops` must not contain an empty string.
     pub fn new(stops: &[String]) -> Self {
         Self { stops: stops.iter().map(|stop| stop.as_bytes().to_vec()).collect(), ..Self::default() }
     }
 
-    /// Bytes taken in so far: the place where the next token begins.
-    pub fn taken(&self) -> usize {
-        self.taken
+    /// Bytes received so far: the offset at which the next token begins.
+    pub fn received(&self) -> usize {
+        self.received
     }
 
-    /// Bytes of the generation given out as text so far. A token that began before this place is (partly) visible.
-    pub fn given(&self) -> usize {
-        self.given
+    /// Bytes emitted as text so far. A token that begins before this offset is at least partly visible.
+    pub fn emitted(&self) -> usize {
+        self.emitted
     }
 
     pub fn push(&mut self, bytes: &[u8]) -> Pushed {
-        self.taken += bytes.len();
+        self.received += bytes.len();
         self.held.extend_from_slice(bytes);
         if let Some(at) = self.first_stop() {
             self.held.truncate(at);
-            return Pushed { text: self.rest(), stopped: true };
+            return Pushed { text: self.flush(), stopped: true };
         }
-        let safe = self.held.len() - self.longest_stop_beginning();
-        Pushed { text: self.take(safe, false), stopped: false }
+        let safe = self.held.len() - self.partial_stop_len();
+        Pushed { text: self.emit(safe, false), stopped: false }
     }
 
-    /// Everything held back; what is not UTF-8 becomes U+FFFD. For the end of a generation.
-    pub fn rest(&mut self) -> CompactString {
-        self.take(self.held.len(), true)
+    /// Emits everything held back, at the end of a generation. Replaces invalid UTF-8 with U+FFFD.
+    pub fn flush(&mut self) -> CompactString {
+        self.emit(self.held.len(), true)
     }
 
     fn first_stop(&self) -> Option<usize> {
         self.stops.iter().filter_map(|stop| self.held.windows(stop.len()).position(|window| window == stop)).min()
     }
 
-    /// Length of the longest end of `held` that begins a stop string.
-    fn longest_stop_beginning(&self) -> usize {
-        let longest = self.stops.iter().map(|stop| (stop.len() - 1).min(self.held.len())).max().unwrap_or(0);
-        (1..=longest)
+    /// Length of the longest suffix of `held` that is a proper prefix of a stop string.
+    fn partial_stop_len(&self) -> usize {
+        let max = self.stops.iter().map(|stop| (stop.len() - 1).min(self.held.len())).max().unwrap_or(0);
+        (1..=max)
             .rev()
             .find(|&n| {
-                let end = &self.held[self.held.len() - n..];
-                self.stops.iter().any(|stop| stop.len() > n && stop.starts_with(end))
+                let suffix = &self.held[self.held.len() - n..];
+                self.stops.iter().any(|stop| stop.len() > n && stop.starts_with(suffix))
             })
             .unwrap_or(0)
     }
 
-    /// Takes up to `len` bytes as text, stopping before an unfinished character unless `all`.
-    fn take(&mut self, len: usize, all: bool) -> CompactString {
+    /// Removes up to `len` bytes and returns them as text. Leaves an incomplete character at the end unless `all`.
+    fn emit(&mut self, len: usize, all: bool) -> CompactString {
         let mut text = CompactString::with_capacity(len);
         let mut at = 0;
         while at < len {
@@ -83,9 +82,9 @@ impl TextStream {
                     let valid = at + error.valid_up_to();
                     text.push_str(&String::from_utf8_lossy(&self.held[at..valid]));
                     match error.error_len() {
-                        Some(bad) => {
+                        Some(invalid) => {
                             text.push(char::REPLACEMENT_CHARACTER);
-                            at = valid + bad;
+                            at = valid + invalid;
                         }
                         None if all => {
                             text.push(char::REPLACEMENT_CHARACTER);
@@ -100,7 +99,7 @@ impl TextStream {
             }
         }
         self.held.drain(..at);
-        self.given += at;
+        self.emitted += at;
         text
     }
 }
@@ -125,7 +124,7 @@ mod tests {
             }
         }
         if !ended {
-            out.push(stream.rest());
+            out.push(stream.flush());
         }
         assert_eq!((out.iter().map(CompactString::as_str).collect::<Vec<_>>(), ended), (expected.to_vec(), stopped));
     }
@@ -147,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn text_before_the_first_stop_comes_out_whole(
+        fn emits_the_text_up_to_a_stop_string_and_no_part_of_one(
             text in "[abc\u{e4}\u{20ac}]{0,40}",
             stops in prop::collection::vec("[abc\u{e4}]{1,4}", 0..3),
             cuts in prop::collection::vec(1usize..5, 0..60),
@@ -164,10 +163,10 @@ mod tests {
                 rest = tail;
             }
             if !stopped {
-                out.push_str(&stream.rest());
+                out.push_str(&stream.flush());
             }
-            // A later, longer stop can be met before an earlier one that is still incomplete; what was seen as whole
-            // text is then still a beginning of the text that holds no stop.
+            // A short stop string may be complete before a long one that begins earlier. The output is then longer than
+            // `text[..end]`, but still a prefix of the text without any stop string.
             prop_assert_eq!(stopped, end.is_some());
             prop_assert!(text.starts_with(&out));
             prop_assert!(!stops.iter().any(|stop| out.contains(stop.as_str())));

@@ -1,25 +1,26 @@
-//! A model's vocabulary as bytes, with the look-ups that samplers need.
+//! A model's vocabulary as bytes, and the look-ups that samplers need.
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::ids::Token;
 
-/// Answers kept for repeated look-ups, so that a per-token policy never scans the vocabulary twice for one word.
-const CACHED_LOOKUPS: usize = 1024;
+/// Bound of the look-up cache; past it the cache is cleared. With the cache, a policy that looks up the same words for
+/// every token scans the vocabulary once per word.
+const MAX_CACHED_LOOKUPS: usize = 1024;
 
-/// Immutable after load, shared by all threads.
+/// The tokens of a model. Immutable after load; all threads share it.
 pub struct Vocabulary {
-    /// All pieces behind one another.
+    /// The bytes of all tokens, concatenated.
     bytes: Vec<u8>,
-    /// Piece `i` is `bytes[ends[i-1]..ends[i]]`.
+    /// The bytes of token `i` are `bytes[ends[i-1]..ends[i]]`.
     ends: Vec<u32>,
     end_tokens: Vec<Token>,
-    lookups: Mutex<HashMap<Lookup, Arc<[Token]>>>,
+    lookups: Mutex<HashMap<LookupKey, Arc<[Token]>>>,
 }
 
 #[derive(PartialEq, Eq, Hash, Clone)]
-struct Lookup {
+struct LookupKey {
     text: Vec<u8>,
     ignore_case: bool,
     prefix: bool,
@@ -32,12 +33,12 @@ impl fmt::Debug for Vocabulary {
 }
 
 impl Vocabulary {
-    /// Whether a token of the one is the same token of the other.
-    pub fn says_the_same_as(&self, other: &Self) -> bool {
+    /// Whether every token means the same in both, so that one model can draft for the other.
+    pub fn is_same_as(&self, other: &Self) -> bool {
         (&self.bytes, &self.ends, &self.end_tokens) == (&other.bytes, &other.ends, &other.end_tokens)
     }
 
-    /// `pieces[i]` is what token `i` adds to the text (empty for control tokens); `end_tokens` end a generation.
+    /// `pieces[i]` is the text of token `i` (empty for control tokens). Drawing one of `end_tokens` ends a generation.
     pub fn new<P: AsRef<[u8]>>(pieces: impl IntoIterator<Item = P>, end_tokens: Vec<Token>) -> Self {
         let mut bytes = Vec::new();
         let mut ends = Vec::new();
@@ -52,7 +53,7 @@ impl Vocabulary {
         self.ends.len()
     }
 
-    /// The bytes of a token; empty for control tokens; `None` outside the vocabulary.
+    /// The bytes of a token (empty for control tokens); `None` outside the vocabulary.
     pub fn token_bytes(&self, token: Token) -> Option<&[u8]> {
         let i = token.0 as usize;
         let end = *self.ends.get(i)? as usize;
@@ -68,30 +69,30 @@ impl Vocabulary {
         self.end_tokens.contains(&token)
     }
 
-    /// Tokens whose bytes begin with `prefix` (not empty), ascending. `ignore_case` folds ASCII letters.
+    /// Tokens whose bytes begin with `prefix`, ascending; none for an empty prefix. `ignore_case` folds ASCII letters.
     pub fn with_prefix(&self, prefix: &[u8], ignore_case: bool) -> Arc<[Token]> {
-        self.lookup(Lookup { text: prefix.to_vec(), ignore_case, prefix: true })
+        self.lookup(LookupKey { text: prefix.to_vec(), ignore_case, prefix: true })
     }
 
-    /// Tokens whose bytes contain `needle` (not empty), ascending. `ignore_case` folds ASCII letters.
+    /// Tokens whose bytes contain `needle`, ascending; none for an empty needle. `ignore_case` folds ASCII letters.
     pub fn containing(&self, needle: &[u8], ignore_case: bool) -> Arc<[Token]> {
-        self.lookup(Lookup { text: needle.to_vec(), ignore_case, prefix: false })
+        self.lookup(LookupKey { text: needle.to_vec(), ignore_case, prefix: false })
     }
 
-    fn lookup(&self, key: Lookup) -> Arc<[Token]> {
+    fn lookup(&self, key: LookupKey) -> Arc<[Token]> {
         let mut lookups = self.lookups.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = lookups.get(&key) {
             return found.clone();
         }
         let found: Arc<[Token]> = self.scan(&key).into();
-        if lookups.len() >= CACHED_LOOKUPS {
+        if lookups.len() >= MAX_CACHED_LOOKUPS {
             lookups.clear();
         }
         lookups.insert(key, found.clone());
         found
     }
 
-    fn scan(&self, key: &Lookup) -> Vec<Token> {
+    fn scan(&self, key: &LookupKey) -> Vec<Token> {
         let n = key.text.len();
         if n == 0 {
             return Vec::new();
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_tokens_by_prefix_and_content_once_scanned_then_cached() {
+    fn finds_tokens_by_prefix_and_content_with_and_without_the_cache() {
         let vocabulary = Vocabulary::new(["", "blue", " Blue", "b", "lue sky", "ue"], vec![Token(0)]);
         let ids = |tokens: Arc<[Token]>| tokens.iter().map(|t| t.0).collect::<Vec<_>>();
         for _ in 0..2 {

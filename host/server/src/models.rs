@@ -144,7 +144,7 @@ pub(crate) fn load_draft(
         Err(ServerError::BadData(format!("model {:?}: draft-model {}: {why}", config.id, path.display())))
     };
     let (theirs, ours) = (&draft.info().vocabulary, &target.info().vocabulary);
-    if !theirs.says_the_same_as(ours) {
+    if !theirs.is_same_as(ours) {
         let (theirs, ours) = (theirs.size(), ours.size());
         return bad(format!("its vocabulary of {theirs} tokens is not the model's own of {ours}"));
     }

@@ -1,4 +1,4 @@
-//! The sessions of one worker: what each of them pins, and until when.
+//! The sessions of one worker: what each pins, and when it expires.
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -6,23 +6,25 @@ use crate::ids::SessionId;
 use crate::prefix::NodeId;
 use crate::segments::Namespace;
 
-/// Sessions of one worker; a further one takes the place of the one that was not used for longest.
+/// Bound of a worker's sessions. Past it, a new session closes the least recently used one.
 const MAX_SESSIONS: usize = 1024;
 const DEFAULT_TTL: Duration = Duration::from_secs(600);
 
-pub(super) type Key = (Namespace, SessionId);
+/// A session's name, in the namespace of its owner.
+pub(super) type SessionKey = (Namespace, SessionId);
 
 #[derive(Debug)]
 struct Session {
-    /// The session pins everything up to this node.
+    /// The session pins the path up to this node.
     leaf: NodeId,
-    until: Duration,
+    /// Time since the worker's start.
+    expires: Duration,
 }
 
-/// Open sessions, by whose they are.
+/// Open sessions.
 #[derive(Debug)]
 pub(super) struct Sessions {
-    open: HashMap<Key, Session>,
+    open: HashMap<SessionKey, Session>,
     ttl: Duration,
     now: Duration,
 }
@@ -42,30 +44,30 @@ impl Sessions {
         self.open.len() >= MAX_SESSIONS
     }
 
-    /// For sessions that are used from now on.
+    /// Applies to sessions that are opened or used from now on.
     pub(super) fn set_ttl(&mut self, ttl: Duration) {
         self.ttl = ttl;
     }
 
-    pub(super) fn open(&mut self, key: Key, leaf: NodeId) {
-        self.open.insert(key, Session { leaf, until: self.now + self.ttl });
+    pub(super) fn open(&mut self, key: SessionKey, leaf: NodeId) {
+        self.open.insert(key, Session { leaf, expires: self.now + self.ttl });
     }
 
-    /// What the session pinned; `None` without such a session.
-    pub(super) fn close(&mut self, key: &Key) -> Option<NodeId> {
+    /// Removes a session and returns the node up to which it pinned; `None` without such a session.
+    pub(super) fn close(&mut self, key: &SessionKey) -> Option<NodeId> {
         self.open.remove(key).map(|session| session.leaf)
     }
 
-    /// It is `now`, counted from the worker's start. The sessions that expired.
-    pub(super) fn expired(&mut self, now: Duration) -> Vec<Key> {
+    /// Sets the time since the worker's start, and returns the sessions that have expired.
+    pub(super) fn expired(&mut self, now: Duration) -> Vec<SessionKey> {
         self.now = now;
-        self.open.iter().filter(|(_, session)| session.until <= now).map(|(key, _)| key.clone()).collect()
+        self.open.iter().filter(|(_, session)| session.expires <= now).map(|(key, _)| key.clone()).collect()
     }
 
-    /// The session that was not used for longest, of those whose leaf is as asked for.
-    pub(super) fn oldest(&self, mut is_wanted: impl FnMut(NodeId) -> bool) -> Option<Key> {
-        let wanted = self.open.iter().filter(|(_, session)| is_wanted(session.leaf));
-        wanted.min_by_key(|(key, session)| (session.until, *key)).map(|(key, _)| key.clone())
+    /// The session that expires first, among those whose leaf satisfies `filter`.
+    pub(super) fn oldest(&self, mut filter: impl FnMut(NodeId) -> bool) -> Option<SessionKey> {
+        let matching = self.open.iter().filter(|(_, session)| filter(session.leaf));
+        matching.min_by_key(|(key, session)| (session.expires, *key)).map(|(key, _)| key.clone())
     }
 
     #[cfg(test)]

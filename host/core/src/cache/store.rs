@@ -1,4 +1,4 @@
-//! The bytes of segments: in RAM up to a bound that its owner keeps, and in the tier behind.
+//! The bytes of segments: in RAM, and in the cold tier. The cache that owns the store bounds its RAM.
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,9 +7,10 @@ use crate::segments::{ColdTier, SegmentId, SegmentInfo};
 
 #[derive(Debug)]
 struct Stored {
-    /// `None`: only the cold tier has it.
+    /// `None` if only the cold tier has the segment.
     state: Option<Arc<[u8]>>,
     bytes: u64,
+    /// Whether the cold tier has the segment.
     cold: bool,
 }
 
@@ -37,7 +38,7 @@ impl SegmentStore {
         self.cold.is_some()
     }
 
-    /// Takes a tier, with those of its segments that the prefix tree found a place for.
+    /// Sets the cold tier. `adopted` are its segments that are in the prefix tree.
     pub(super) fn set_cold(&mut self, cold: Box<dyn ColdTier>, adopted: impl Iterator<Item = SegmentId>) {
         for id in adopted {
             self.next = self.next.max(id.0 + 1);
@@ -46,14 +47,14 @@ impl SegmentStore {
         self.cold = Some(cold);
     }
 
-    /// An id for a new segment.
+    /// The id of a new segment.
     pub(super) fn next_id(&mut self) -> SegmentId {
         let id = SegmentId(self.next);
         self.next += 1;
         id
     }
 
-    /// Stores a segment in RAM, and a copy in the cold tier. `info` is asked for only where there is one.
+    /// Stores a segment in RAM, and a copy in the cold tier. Calls `info` only if there is a cold tier.
     pub(super) fn put(&mut self, id: SegmentId, info: impl FnOnce() -> SegmentInfo, state: Vec<u8>) {
         let state: Arc<[u8]> = state.into();
         let bytes = state.len() as u64;
@@ -64,7 +65,7 @@ impl SegmentStore {
         self.segments.insert(id, Stored { state: Some(state), bytes, cold: self.cold.is_some() });
     }
 
-    /// A segment's bytes, as they were stored; `None` if they cannot be had any more.
+    /// A segment's bytes, as they were stored; `None` if neither tier has them any more.
     pub(super) fn get(&mut self, id: SegmentId) -> Option<Cow<'_, [u8]>> {
         let stored = self.segments.get_mut(&id)?;
         if stored.state.is_none() {
@@ -72,7 +73,7 @@ impl SegmentStore {
                 self.evicted_from_cold += 1;
                 return None;
             };
-            // Back in RAM: what is used once is likely to be used soon.
+            // Keep it in RAM: a segment that was just used is likely to be used again soon.
             let state: Arc<[u8]> = state.into();
             stored.bytes = state.len() as u64;
             self.ram_bytes += stored.bytes;
@@ -81,17 +82,17 @@ impl SegmentStore {
         stored.state.as_deref().map(Cow::Borrowed)
     }
 
-    /// Bytes that a segment takes in RAM.
-    pub(super) fn in_ram(&self, id: SegmentId) -> u64 {
+    /// Bytes of a segment in RAM; 0 if it is not there.
+    pub(super) fn ram_bytes_of(&self, id: SegmentId) -> u64 {
         self.segments.get(&id).filter(|stored| stored.state.is_some()).map_or(0, |stored| stored.bytes)
     }
 
-    /// Whether the cold tier has the segment, too.
+    /// Whether the cold tier has the segment.
     pub(super) fn is_cold(&self, id: SegmentId) -> bool {
         self.segments.get(&id).is_some_and(|stored| stored.cold)
     }
 
-    /// Evicts a segment from RAM; false if it is gone altogether then.
+    /// Evicts a segment from RAM. Returns false if the cold tier does not have it either: the segment is gone.
     pub(super) fn evict(&mut self, id: SegmentId) -> bool {
         self.evicted_from_ram += 1;
         match self.segments.get_mut(&id) {
@@ -115,8 +116,8 @@ impl SegmentStore {
         }
     }
 
-    /// Takes note of what left the cold tier by itself. The segments that are gone altogether.
-    pub(super) fn note_lost(&mut self) -> Vec<SegmentId> {
+    /// Records the segments that the cold tier dropped, and returns those that are not in RAM either.
+    pub(super) fn take_lost(&mut self) -> Vec<SegmentId> {
         let mut lost = Vec::new();
         if let Some(cold) = &mut self.cold {
             cold.lost(&mut lost);
@@ -132,7 +133,7 @@ impl SegmentStore {
         lost
     }
 
-    /// Whether the books add up.
+    /// Whether `ram_bytes` is the sum over the segments in RAM.
     pub(super) fn check(&self) -> bool {
         let in_ram = self.segments.values().filter(|stored| stored.state.is_some());
         in_ram.map(|stored| stored.bytes).sum::<u64>() == self.ram_bytes

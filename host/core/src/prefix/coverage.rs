@@ -1,22 +1,22 @@
-//! Which nodes each segment covers, and which segments may be evicted.
+//! Maps each segment to the nodes that it covers, and orders segments for eviction.
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::nodes::{Node, NodeId, Nodes};
 use crate::segments::SegmentId;
 
-/// What keeps a segment: the strongest claim on any of the nodes that it covers.
+/// The strongest holder of any node that a segment covers. The order is the order of eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Claim {
-    /// Nobody's: evicted first.
-    None,
-    /// A session's: evicted when the session is closed, or to a tier that still has it.
+pub enum HeldBy {
+    /// Evicted first.
+    Nobody,
+    /// A session pins the segment. It leaves RAM only if the cold tier also has it, or once the session is closed.
     Session,
-    /// A sequence's that will need it: never evicted.
+    /// A preempted or running sequence needs the segment. It is never evicted.
     Sequence,
 }
 
-/// Nodes by segment. A split leaves a segment with two nodes where it had one.
+/// Nodes by segment. A segment begins with one node; each split of a covered node adds one.
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
     nodes: HashMap<SegmentId, Vec<NodeId>>,
@@ -27,7 +27,7 @@ impl Coverage {
         self.nodes.entry(segment).or_default().push(node);
     }
 
-    /// The nodes that a segment covered until now.
+    /// Removes a segment and returns the nodes that it covered.
     pub(super) fn remove(&mut self, segment: SegmentId) -> Vec<NodeId> {
         self.nodes.remove(&segment).unwrap_or_default()
     }
@@ -36,36 +36,37 @@ impl Coverage {
         self.nodes.get(&segment).map_or(&[], Vec::as_slice)
     }
 
-    /// Every segment with its claim: by claim, then least recently used first.
-    pub(super) fn eviction_order(&self, nodes: &Nodes) -> Vec<(SegmentId, Claim)> {
+    /// Every segment with its holder, in the order of eviction: by holder, then least recently used first.
+    pub(super) fn eviction_order(&self, nodes: &Nodes) -> Vec<(SegmentId, HeldBy)> {
         let mut order: Vec<_> = self
             .nodes
             .iter()
             .filter_map(|(&segment, covered)| {
                 let longest = longest(nodes, covered)?;
-                // Of one path the deepest goes first: what lies below a gap cannot be used.
-                Some((claim(nodes, covered, longest), longest.last_use, Reverse((longest.start, segment))))
+                // On one path the deepest segment goes first, because segments below a gap cannot be used.
+                Some((held_by(nodes, covered, longest), longest.last_use, Reverse((longest.start, segment))))
             })
             .collect();
         order.sort_unstable();
-        order.into_iter().map(|(claim, _, Reverse((_, segment)))| (segment, claim)).collect()
+        order.into_iter().map(|(held_by, _, Reverse((_, segment)))| (segment, held_by)).collect()
     }
 }
 
-/// The longest node stands for the segment where use is concerned: the first token, which all prompts of a model share,
-/// must not keep warm what one of them went on with.
+/// The node whose last use counts as the segment's. All prompts of a model share their first token; if any node counted,
+/// every new prompt would refresh a segment of which it uses that one token.
 fn longest<'a>(nodes: &'a Nodes, covered: &[NodeId]) -> Option<&'a Node> {
     covered.iter().map(|&id| &nodes[id]).max_by_key(|node| (node.len(), Reverse(node.start)))
 }
 
-fn claim(nodes: &Nodes, covered: &[NodeId], longest: &Node) -> Claim {
+fn held_by(nodes: &Nodes, covered: &[NodeId], longest: &Node) -> HeldBy {
     let any = |held: fn(&Node) -> bool| covered.iter().any(|&id| held(&nodes[id]));
-    // A preempted sequence needs all that it had. One that runs has its KV entries in the live cache.
+    // A preempted sequence has to restore every segment on its path, so any node counts. A running sequence has its KV
+    // entries in the live cache: for it, only the longest node counts.
     if longest.holders.running > 0 || any(|node| node.holders.preempted > 0) {
-        Claim::Sequence
+        HeldBy::Sequence
     } else if any(|node| node.holders.sessions > 0) {
-        Claim::Session
+        HeldBy::Session
     } else {
-        Claim::None
+        HeldBy::Nobody
     }
 }

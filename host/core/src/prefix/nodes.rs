@@ -1,11 +1,11 @@
-//! Nodes of prefix trees: what a node knows, and the slots that nodes lie in.
+//! The nodes of prefix trees and their storage.
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
 use crate::ids::{RequestId, Token};
 use crate::segments::SegmentId;
 
-/// A node of one tree. Valid while the node has a holder, a segment or a child.
+/// Names a node of one tree. Valid while the node has a holder, a segment or a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(usize);
 
@@ -16,11 +16,11 @@ pub enum KvState {
     Absent,
     /// This request computes them.
     Pending(RequestId),
-    /// In the live cache, in every sequence that has come past the node.
+    /// In the live cache, in every sequence that has computed or copied them.
     Live,
 }
 
-/// Whose tokens begin with everything up to a node.
+/// Counts the holders of a node: those whose tokens begin with the whole path to it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Holders {
     pub(super) running: u32,
@@ -36,16 +36,19 @@ impl Holders {
 
 #[derive(Debug)]
 pub(super) struct Node {
-    /// `None`: a root.
+    /// `None` in a root.
     pub(super) parent: Option<NodeId>,
-    /// Never empty but for a root.
+    /// The node's tokens. Empty only in a root.
     pub(super) run: Vec<Token>,
     /// Position of the run's first token.
     pub(super) start: u32,
+    /// By the first token of the child's run.
     pub(super) children: BTreeMap<Token, NodeId>,
     pub(super) holders: Holders,
     pub(super) kv: KvState,
+    /// The segment that holds a copy of the node's KV entries.
     pub(super) segment: Option<SegmentId>,
+    /// Value of the tree's clock.
     pub(super) last_use: u64,
 }
 
@@ -67,7 +70,7 @@ impl Node {
         Self { parent: Some(parent), run, start, kv: KvState::Absent, ..Self::root() }
     }
 
-    /// Tokens of the run.
+    /// Length of the run, in tokens.
     pub(super) fn len(&self) -> u32 {
         self.run.len() as u32
     }
@@ -77,13 +80,13 @@ impl Node {
         self.start + self.len()
     }
 
-    /// Whether nothing needs the node any more.
+    /// Whether the node may be removed.
     pub(super) fn is_unused(&self) -> bool {
         self.parent.is_some() && self.holders.total() == 0 && self.segment.is_none() && self.children.is_empty()
     }
 }
 
-/// All nodes, by id. Slots are used again.
+/// All nodes, by id. Reuses the slots of removed nodes.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     slots: Vec<Option<Node>>,
@@ -104,7 +107,7 @@ impl Nodes {
         self.slots.iter().enumerate().filter_map(|(index, node)| Some((NodeId(index), node.as_ref()?)))
     }
 
-    /// From `leaf` up to the root, which is left out.
+    /// The path from `leaf` up to the root, without the root.
     pub(super) fn path(&self, leaf: NodeId) -> impl Iterator<Item = NodeId> + '_ {
         let mut next = Some(leaf);
         std::iter::from_fn(move || {
@@ -114,7 +117,7 @@ impl Nodes {
         })
     }
 
-    /// Removes unused nodes from `id` upwards.
+    /// Removes `id` if it is unused, then its parent if that is unused now, and so on upwards.
     pub(super) fn prune(&mut self, id: NodeId) {
         let mut next = Some(id);
         while let Some(id) = next {
@@ -132,12 +135,12 @@ impl Index<NodeId> for Nodes {
     type Output = Node;
 
     fn index(&self, id: NodeId) -> &Node {
-        self.slots[id.0].as_ref().unwrap_or_else(|| unreachable!("node {} was freed", id.0))
+        self.slots[id.0].as_ref().unwrap_or_else(|| unreachable!("node {} was removed", id.0))
     }
 }
 
 impl IndexMut<NodeId> for Nodes {
     fn index_mut(&mut self, id: NodeId) -> &mut Node {
-        self.slots[id.0].as_mut().unwrap_or_else(|| unreachable!("node {} was freed", id.0))
+        self.slots[id.0].as_mut().unwrap_or_else(|| unreachable!("node {} was removed", id.0))
     }
 }

@@ -1,8 +1,8 @@
-//! The native standard chain, in llama.cpp's order.
+//! The native standard chain: the usual sampling parameters, applied in llama.cpp's order.
 use super::params::SamplingParams;
 use super::row::{Row, RowError};
 
-/// Bias, penalties, top-k, typical, top-p, min-p, temperature; the caller draws.
+/// Applies bias, penalties, top-k, typical, top-p, min-p and temperature to a row. The caller draws the token.
 #[derive(Debug, Clone)]
 pub struct StandardChain {
     params: SamplingParams,
@@ -20,7 +20,7 @@ impl StandardChain {
     /// Shapes the row.
     ///
     /// # Errors
-    /// A parameter out of the bounds that the API checks.
+    /// A parameter is outside the bounds of [`crate::limits`], which the API checks.
     pub fn shape(&self, row: &mut Row) -> Result<(), RowError> {
         let p = &self.params;
         if !self.bias_ids.is_empty() {

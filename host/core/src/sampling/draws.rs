@@ -1,10 +1,10 @@
-//! The request's random numbers: a counted stream, so that its whole state is two integers.
+//! A request's random numbers: a counted stream, whose whole state is two integers.
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-/// Random numbers of one request. Number `n` depends on the seed and `n` alone, so a parked request goes on exactly
-/// where it stopped.
+/// Random numbers of one request. Number `n` depends on the seed and `n` alone, so a preempted
+/// request continues with the same numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Draws {
     seed: u64,

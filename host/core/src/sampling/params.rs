@@ -3,9 +3,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::Token;
 
-/// Values are within the bounds of [`crate::limits`]; whoever builds one checks them.
+/// The sampling parameters of a request. Whoever builds one checks the values against the bounds of [`crate::limits`].
 ///
-/// Defaults are llama.cpp's (temperature 0.8, top-k 40, top-p 0.95, min-p 0.05): what a small local model wants.
+/// The defaults are llama.cpp's (temperature 0.8, top-k 40, top-p 0.95, min-p 0.05), which suit small local models.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SamplingParams {
     /// 0: greedy.
@@ -20,18 +20,18 @@ pub struct SamplingParams {
     pub typical_p: f32,
     /// 1: off.
     pub repeat_penalty: f32,
-    /// Tokens of prompt and output that the repetition penalty looks back on.
+    /// Length of the repetition penalty's window, in tokens of prompt and output.
     pub repeat_last_n: u32,
-    /// For each occurrence in the output.
+    /// Subtracted for each occurrence of a token in the output.
     pub frequency_penalty: f32,
-    /// Once for each token that occurs in the output.
+    /// Subtracted once for each token that occurs in the output.
     pub presence_penalty: f32,
     pub logit_bias: Vec<LogitBias>,
     /// Equal seeds draw equal tokens from equal logits.
     pub seed: u64,
 }
 
-/// Added to a token's logit before everything else.
+/// A bias that is added to a token's logit before all other operations.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LogitBias {
     pub token: Token,
@@ -57,7 +57,7 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
-    /// The most probable token each time.
+    /// Always draws the most probable token.
     pub fn greedy() -> Self {
         Self { temperature: 0.0, ..Self::default() }
     }

@@ -9,11 +9,11 @@ pub(super) struct History {
     tokens: Vec<Token>,
     prompt_len: usize,
     output_counts: HashMap<Token, u32>,
-    /// Distinct tokens of the repetition window, reused between steps.
+    /// Scratch for the distinct tokens of the repetition window.
     window: Vec<Token>,
 }
 
-/// What `penalize` was asked for.
+/// The arguments of `Row::penalize`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Penalties {
     pub(super) last_n: usize,
@@ -45,7 +45,7 @@ impl History {
         &self.tokens[self.tokens.len().saturating_sub(max)..]
     }
 
-    /// Calls `adjust(token, change)` once for each token with a penalty, where `change` maps its logit.
+    /// Calls `adjust(token, change)` for each token and penalty, where `change` maps the token's logit.
     pub(super) fn apply(&mut self, penalties: Penalties, mut adjust: impl FnMut(Token, &dyn Fn(f32) -> f32)) {
         if penalties.repeat != 1.0 && penalties.last_n > 0 {
             let start = self.tokens.len().saturating_sub(penalties.last_n);
@@ -54,7 +54,7 @@ impl History {
             self.window.sort_unstable();
             self.window.dedup();
             for &token in &self.window {
-                // A positive logit shrinks and a negative one grows in size: both make the token less likely.
+                // Divide positive logits and multiply negative ones: both make the token less likely.
                 adjust(token, &|logit| if logit > 0.0 { logit / penalties.repeat } else { logit * penalties.repeat });
             }
         }

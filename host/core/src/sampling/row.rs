@@ -1,44 +1,43 @@
-//! One row of logits with its candidate set: the operations that sampler policies are made of.
+//! One row of logits with its candidate set: the operations from which sampler policies are built.
 use super::draws::Draws;
 use super::penalties::{History, Penalties};
-use super::select::{self, Candidate, best_first};
-use super::values::{Values, exp_sum};
+use super::select::{Candidate, best_first, max_logit};
+use super::values::Values;
 use crate::ids::Token;
 
-/// Bytes of generated text kept for policies that work on text.
-const TEXT_TAIL_BYTES: usize = 4096;
-/// First guess at how many candidates hold the mass that top-p asks for.
-const TOP_P_FIRST_GUESS: usize = 256;
+/// Bytes of generated text kept for policies that read text.
+const MAX_TEXT_TAIL_BYTES: usize = 4096;
 
-/// Sampling state of one sequence, loaded with fresh logits at every step.
+/// Sampling state of one sequence. The worker loads new logits into it at every step.
 ///
-/// The row has a value for every token, and a set of candidates that is the whole vocabulary until something narrows it.
-/// Once narrowed, the candidates' own values count; the row's remain as they were, so that a token can still be chosen
-/// when every candidate has been banned.
+/// The row has a logit for every token, and a set of candidates, which is the whole vocabulary until an operation narrows
+/// it. From then on penalties and temperature change only the candidates' logits. The row keeps its own, so that
+/// [`Row::draw`] can still choose a token after a policy has banned every candidate.
 #[derive(Debug, Default)]
 pub struct Row {
-    workspace: Workspace,
-    narrowed: bool,
-    settled: bool,
+    pub(super) workspace: Workspace,
+    /// Whether the candidates are those of the workspace; otherwise all tokens are candidates.
+    pub(super) narrowed: bool,
+    pub(super) settled: bool,
     history: History,
     text: Vec<u8>,
     draws: Draws,
 }
 
-/// What a row needs while a token is drawn and not afterwards. A worker lends the same one to all its rows in turn, so
-/// that it stays in the nearest cache.
+/// Buffers that a row needs only while it draws a token. A worker lends the same buffers to all its rows in turn, so
+/// that they stay in the CPU cache.
 #[derive(Debug, Default)]
 pub struct Workspace {
-    values: Values,
-    candidates: Vec<Candidate>,
+    pub(super) values: Values,
+    pub(super) candidates: Vec<Candidate>,
 }
 
-/// The model gave a logit that is not a number, or none that is finite.
+/// The model returned a logit that is not a number, or no finite one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("logits hold NaN, +infinity or no finite value")]
 pub struct InvalidLogits;
 
-/// An operation was asked for with an argument it does not allow.
+/// An operation refused an argument. It has changed nothing.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RowError {
     #[error("token {token} is outside the vocabulary of {size}")]
@@ -51,45 +50,46 @@ pub enum RowError {
     OutOfBounds { start: u64, end: u64, size: usize },
 }
 
-fn check(name: &'static str, value: f32, ok: bool) -> Result<(), RowError> {
+/// Refuses `value` unless `ok`.
+pub(super) fn check(name: &'static str, value: f32, ok: bool) -> Result<(), RowError> {
     if ok { Ok(()) } else { Err(RowError::OutOfRange { name, value }) }
 }
 
 impl Row {
-    /// A row for a request whose prompt is `prompt` (tokens), drawing with `seed`.
+    /// A row for a request with this prompt and seed.
     pub fn new(prompt: &[Token], seed: u64) -> Self {
         Self { history: History::new(prompt), draws: Draws::new(seed), ..Self::default() }
     }
 
-    /// Makes room for so many tokens more and the text that they usually come to.
+    /// Allocates for `tokens` more tokens and the text they usually have, so that drawing them does not allocate.
     #[must_use]
-    pub fn with_room(mut self, tokens: usize) -> Self {
+    pub fn with_capacity(mut self, tokens: usize) -> Self {
         self.history.reserve(tokens);
-        self.text.reserve((4 * tokens).min(2 * TEXT_TAIL_BYTES + 64));
+        self.text.reserve((4 * tokens).min(2 * MAX_TEXT_TAIL_BYTES + 64));
         self
     }
 
-    /// Takes the logits of a step; all tokens are candidates again.
+    /// Loads the logits of a step and makes all tokens candidates.
     ///
     /// # Errors
-    /// NaN, +infinity, or nothing finite.
+    /// A logit is NaN or +infinity, or none is finite.
     pub fn load(&mut self, logits: &[f32]) -> Result<(), InvalidLogits> {
         (self.narrowed, self.settled) = (false, false);
         self.workspace.candidates.clear();
         if self.workspace.values.load(logits) { Ok(()) } else { Err(InvalidLogits) }
     }
 
-    /// Exchanges the workspace: to lend them before `load`, to take them back once the token is drawn.
+    /// Exchanges the workspace: the worker lends it before `load`, and takes it back after the draw.
     pub fn exchange(&mut self, workspace: &mut Workspace) {
         std::mem::swap(&mut self.workspace, workspace);
     }
 
-    /// Notes the token that was drawn, and the bytes it stands for.
+    /// Records the drawn token and its bytes.
     pub fn accept(&mut self, token: Token, bytes: &[u8]) {
         self.history.push(token);
         self.text.extend_from_slice(bytes);
-        if self.text.len() > 2 * TEXT_TAIL_BYTES {
-            self.text.drain(..self.text.len() - TEXT_TAIL_BYTES);
+        if self.text.len() > 2 * MAX_TEXT_TAIL_BYTES {
+            self.text.drain(..self.text.len() - MAX_TEXT_TAIL_BYTES);
         }
     }
 
@@ -103,13 +103,13 @@ impl Row {
         if self.narrowed { self.workspace.candidates.len() } else { self.workspace.values.len() }
     }
 
-    /// Whether a temperature was set (1 counts) or the best candidate kept since the logits came: the row is then a
-    /// distribution to draw from as it is.
+    /// Whether a policy has set a temperature (1 counts) or kept the best candidate since `load`. If so, the worker draws
+    /// from the row as it is; otherwise the native chain still has to shape it.
     pub fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// Tokens drawn so far.
+    /// Number of tokens drawn so far.
     pub fn position(&self) -> usize {
         self.history.output_len()
     }
@@ -121,7 +121,7 @@ impl Row {
 
     /// The last `max` bytes (at most 4096) of the generated text.
     pub fn text_tail(&self, max: usize) -> &[u8] {
-        &self.text[self.text.len().saturating_sub(max.min(TEXT_TAIL_BYTES))..]
+        &self.text[self.text.len().saturating_sub(max.min(MAX_TEXT_TAIL_BYTES))..]
     }
 
     fn index(&self, token: u32) -> Result<usize, RowError> {
@@ -139,6 +139,7 @@ impl Row {
             check("bias", value, !value.is_nan())?;
         }
         for (&token, &value) in ids.iter().zip(values) {
+            // A banned token stays banned.
             let plus = |logit: f32| if logit == f32::NEG_INFINITY { logit } else { (logit + value).min(f32::MAX) };
             self.workspace.values.set(token, plus(self.workspace.values.get(token)));
             for c in self.workspace.candidates.iter_mut().filter(|c| c.token == token) {
@@ -149,8 +150,8 @@ impl Row {
         Ok(())
     }
 
-    /// Repetition penalty over the last `last_n` tokens of prompt and output (Keskar et al. 2019), frequency and presence
-    /// penalties over the output (as OpenAI documents them).
+    /// Applies the repetition penalty to the last `last_n` tokens of prompt and output (Keskar et al. 2019), and the
+    /// frequency and presence penalties to the tokens of the output (as OpenAI documents them).
     pub fn penalize(&mut self, last_n: u32, repeat: f32, frequency: f32, presence: f32) -> Result<(), RowError> {
         check("repeat", repeat, repeat.is_finite() && repeat > 0.0)?;
         check("frequency", frequency, frequency.is_finite())?;
@@ -183,116 +184,6 @@ impl Row {
         } else {
             self.workspace.values.scale(scale);
         }
-        Ok(())
-    }
-
-    /// Keeps the candidate with the largest logit.
-    pub fn keep_best(&mut self) {
-        self.settled = true;
-        if self.narrowed {
-            self.workspace.candidates.sort_unstable_by(best_first);
-            self.workspace.candidates.truncate(1);
-        } else if let Some(token) = self.workspace.values.argmax() {
-            let logit = self.workspace.values.get(token);
-            self.workspace.candidates.push(Candidate { token, logit });
-            self.narrowed = true;
-        }
-    }
-
-    /// Keeps the `k` candidates with the largest logits, best first; 0 keeps all.
-    pub fn keep_top_k(&mut self, k: u32) {
-        if k == 0 {
-            return;
-        }
-        if self.narrowed {
-            select::shrink(&mut self.workspace.candidates, k as usize);
-            self.workspace.candidates.sort_unstable_by(best_first);
-        } else if (k as usize) < self.size() {
-            self.workspace.values.top_k(k as usize, &mut self.workspace.candidates);
-            self.narrowed = true;
-        }
-    }
-
-    /// Keeps the smallest set of most probable candidates with mass of at least `p` (Holtzman et al. 2020).
-    pub fn keep_top_p(&mut self, p: f32, min_keep: u32) -> Result<(), RowError> {
-        check("top-p", p, p > 0.0 && p <= 1.0)?;
-        if p == 1.0 {
-            return Ok(());
-        }
-        if self.narrowed {
-            self.workspace.candidates.sort_unstable_by(best_first);
-            let total: f64 = mass(&self.workspace.candidates);
-            let keep = count_for_mass(&self.workspace.candidates, f64::from(p) * total).max(min_keep as usize).max(1);
-            self.workspace.candidates.truncate(keep);
-            return Ok(());
-        }
-        let Workspace { values, candidates } = &mut self.workspace;
-        let wanted = f64::from(p) * values.total();
-        let mut guess = TOP_P_FIRST_GUESS.max(min_keep as usize);
-        loop {
-            values.top_k(guess, candidates);
-            let exhausted = candidates.len() < guess;
-            if exhausted || mass(candidates) >= wanted {
-                break;
-            }
-            guess = guess.saturating_mul(8);
-        }
-        let keep = count_for_mass(candidates, wanted).max(min_keep as usize).max(1);
-        candidates.truncate(keep);
-        self.narrowed = true;
-        Ok(())
-    }
-
-    /// Keeps candidates at least `p` times as probable as the best (Nguyen et al. 2024).
-    pub fn keep_min_p(&mut self, p: f32, min_keep: u32) -> Result<(), RowError> {
-        check("min-p", p, (0.0..=1.0).contains(&p))?;
-        if p == 0.0 {
-            return Ok(());
-        }
-        let Workspace { values, candidates } = &mut self.workspace;
-        if !self.narrowed {
-            values.at_least(values.maximum() + p.ln(), candidates);
-            if candidates.len() < min_keep as usize {
-                values.top_k(min_keep as usize, candidates);
-            }
-            self.narrowed = true;
-            return Ok(());
-        }
-        let floor = maximum(candidates) + p.ln();
-        let above = candidates.iter().filter(|c| c.logit >= floor).count();
-        if above >= min_keep as usize {
-            candidates.retain(|c| c.logit >= floor);
-        } else {
-            select::shrink(candidates, (min_keep as usize).max(1));
-        }
-        Ok(())
-    }
-
-    /// Locally typical sampling (Meister et al. 2023): keeps the candidates whose surprise is nearest to the entropy,
-    /// until they hold mass `p`.
-    pub fn keep_typical(&mut self, p: f32, min_keep: u32) -> Result<(), RowError> {
-        check("typical-p", p, p > 0.0 && p <= 1.0)?;
-        if p == 1.0 {
-            return Ok(());
-        }
-        self.narrow_all();
-        let probabilities = probabilities(&self.workspace.candidates);
-        let entropy: f64 = probabilities.iter().filter(|&&q| q > 0.0).map(|&q| -q * q.ln()).sum();
-        let mut order: Vec<(f64, f64, Candidate)> = probabilities
-            .iter()
-            .zip(&self.workspace.candidates)
-            .map(|(&q, &c)| (if q > 0.0 { (-q.ln() - entropy).abs() } else { f64::INFINITY }, q, c))
-            .collect();
-        order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| best_first(&a.2, &b.2)));
-        let mut sum = 0.0;
-        let reached = order.iter().position(|(_, q, _)| {
-            sum += q;
-            sum >= f64::from(p)
-        });
-        let keep = reached.map_or(order.len(), |i| i + 1).max(min_keep as usize).max(1);
-        self.workspace.candidates.clear();
-        self.workspace.candidates.extend(order.into_iter().take(keep).map(|(_, _, c)| c));
-        self.workspace.candidates.sort_unstable_by(best_first);
         Ok(())
     }
 
@@ -352,18 +243,18 @@ impl Row {
         Ok(())
     }
 
-    /// Draws from the candidates in proportion to their probabilities; the best token left in the row if every
-    /// candidate was banned; `None` if the whole row was.
+    /// Draws a candidate in proportion to its probability. If every candidate is banned, returns the best token of the row;
+    /// `None` if every token of the row is banned.
     pub fn draw(&mut self) -> Option<Token> {
         let Workspace { values, candidates } = &mut self.workspace;
         match candidates.as_slice() {
             _ if !self.narrowed => return values.draw(self.draws.next_unit()).map(Token),
             [] => return values.argmax().map(Token),
-            // A certain token needs no number: greedy requests draw none.
+            // One candidate needs no random number, so greedy requests use none.
             [only] => return Some(Token(only.token)),
             _ => {}
         }
-        let best = maximum(candidates);
+        let best = max_logit(candidates);
         let weight = |c: &Candidate| f64::from((c.logit - best).exp());
         let total: f64 = candidates.iter().map(weight).sum();
         let mut left = self.draws.next_unit() * total;
@@ -373,11 +264,11 @@ impl Row {
                 return Some(Token(c.token));
             }
         }
-        // Rounding can leave a crumb past the last one.
+        // Rounding can leave a remainder after the last candidate.
         candidates.last().map(|c| Token(c.token))
     }
 
-    /// The next random bits of the request's generator, for policies that draw by their own rules.
+    /// The next bits of the request's random generator, for policies that draw on their own.
     pub fn random_bits(&mut self) -> u64 {
         self.draws.next_bits()
     }
@@ -391,74 +282,12 @@ impl Row {
         Ok(start as usize..start as usize + len)
     }
 
-    /// Makes the candidate set explicit without leaving anything out that could be drawn.
-    fn narrow_all(&mut self) {
-        if !self.narrowed {
-            self.workspace.values.at_least(f32::NEG_INFINITY, &mut self.workspace.candidates);
-            self.narrowed = true;
-        }
-    }
-
     fn drop_banned(&mut self) {
         if self.narrowed {
             let Workspace { values, candidates } = &mut self.workspace;
             candidates.retain(|c| c.logit > f32::NEG_INFINITY && values.get(c.token) > f32::NEG_INFINITY);
         }
     }
-}
-
-/// Log-probabilities of a row of raw logits.
-#[derive(Debug, Clone, Copy)]
-pub struct LogSoftmax<'a> {
-    logits: &'a [f32],
-    log_total: f64,
-}
-
-impl<'a> LogSoftmax<'a> {
-    pub fn new(logits: &'a [f32]) -> Self {
-        let best = select::maximum(logits);
-        Self { logits, log_total: f64::from(best) + exp_sum(logits, best).ln() }
-    }
-
-    /// Natural logarithm of the token's probability; minus infinity outside the vocabulary.
-    pub fn of(&self, token: Token) -> f32 {
-        self.logits.get(token.0 as usize).map_or(f32::NEG_INFINITY, |&logit| (f64::from(logit) - self.log_total) as f32)
-    }
-
-    /// The `n` most probable tokens with their log-probabilities, best first.
-    pub fn top(&self, n: usize) -> Vec<(Token, f32)> {
-        let mut out = Vec::new();
-        select::top_k(self.logits, n, &mut out);
-        out.iter().map(|c| (Token(c.token), (f64::from(c.logit) - self.log_total) as f32)).collect()
-    }
-}
-
-fn maximum(candidates: &[Candidate]) -> f32 {
-    candidates.iter().fold(f32::NEG_INFINITY, |best, c| if c.logit > best { c.logit } else { best })
-}
-
-/// Sum of exp(logit - best) over candidates sorted best first.
-fn mass(sorted: &[Candidate]) -> f64 {
-    let best = sorted.first().map_or(0.0, |c| c.logit);
-    sorted.iter().map(|c| f64::from((c.logit - best).exp())).sum()
-}
-
-/// How many of the candidates (sorted best first) it takes to reach `wanted`, in units of [`mass`].
-fn count_for_mass(sorted: &[Candidate], wanted: f64) -> usize {
-    let best = sorted.first().map_or(0.0, |c| c.logit);
-    let mut sum = 0.0;
-    let reached = sorted.iter().position(|c| {
-        sum += f64::from((c.logit - best).exp());
-        sum >= wanted
-    });
-    reached.map_or(sorted.len(), |i| i + 1)
-}
-
-fn probabilities(candidates: &[Candidate]) -> Vec<f64> {
-    let best = maximum(candidates);
-    let weights: Vec<f64> = candidates.iter().map(|c| f64::from((c.logit - best).exp())).collect();
-    let total: f64 = weights.iter().sum();
-    weights.into_iter().map(|w| w / total).collect()
 }
 
 #[cfg(test)]

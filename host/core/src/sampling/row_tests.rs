@@ -1,4 +1,5 @@
 use super::*;
+use crate::sampling::LogSoftmax;
 
 fn row(logits: &[f32]) -> Row {
     let mut row = Row::new(&[], 7);
@@ -155,5 +156,5 @@ fn text_tail_and_history_are_the_newest() {
     for _ in 0..10_000 {
         r.accept(Token(3), b"xyz");
     }
-    assert_eq!(r.text_tail(usize::MAX).len(), TEXT_TAIL_BYTES);
+    assert_eq!(r.text_tail(usize::MAX).len(), MAX_TEXT_TAIL_BYTES);
 }

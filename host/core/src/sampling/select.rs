@@ -1,4 +1,4 @@
-//! Finding the largest logits: one pass over the vocabulary, a chunk's maximum at a time.
+//! Selects the largest logits.
 use std::cmp::Ordering;
 
 /// A token that may still be drawn.
@@ -8,15 +8,16 @@ pub(super) struct Candidate {
     pub(super) logit: f32,
 }
 
-/// Wide enough to fill vector registers, small enough that a hit costs little.
+/// Logits that are compared with the threshold at once: enough to fill vector registers, and few enough that looking at
+/// each of them costs little.
 const CHUNK: usize = 32;
 
-/// Larger logits first, then smaller token ids, so that ties fall the same way everywhere.
+/// Orders larger logits first. Equal logits are ordered by token id, so that ties are broken the same way everywhere.
 pub(super) fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
 }
 
-/// The maximum; minus infinity for an empty slice. Vectorises, unlike a fold over `f32::max`.
+/// The maximum; minus infinity for an empty slice. The compiler vectorises it, unlike a fold over `f32::max`.
 pub(super) fn maximum(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; CHUNK];
     let chunks = values.chunks_exact(CHUNK);
@@ -29,15 +30,20 @@ pub(super) fn maximum(values: &[f32]) -> f32 {
     lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |best, &value| if value > best { value } else { best })
 }
 
+/// The largest logit; minus infinity without candidates.
+pub(super) fn max_logit(candidates: &[Candidate]) -> f32 {
+    candidates.iter().fold(f32::NEG_INFINITY, |best, c| if c.logit > best { c.logit } else { best })
+}
+
 /// Fills `out` with the `k` largest of `logits` (fewer if fewer are finite), best first.
 pub(super) fn top_k(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
     out.clear();
     if k == 0 {
         return;
     }
-    // Collect what beats the threshold; when the buffer is full, keep its best k and raise the threshold to the worst
-    // of them. Most chunks are then passed over by their maximum alone.
-    let room = k.saturating_mul(4).max(256);
+    // Collect logits above the threshold. When the buffer is full, keep its best k and raise the threshold to the worst of
+    // them. After that, the maximum of most chunks is below the threshold, and the chunk is skipped.
+    let capacity = k.saturating_mul(4).max(256);
     let mut threshold = f32::NEG_INFINITY;
     for (base, chunk) in (0u32..).step_by(CHUNK).zip(logits.chunks(CHUNK)) {
         if maximum(chunk) <= threshold {
@@ -48,7 +54,7 @@ pub(super) fn top_k(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
                 out.push(Candidate { token, logit });
             }
         }
-        if out.len() >= room {
+        if out.len() >= capacity {
             shrink(out, k);
             threshold = out.iter().fold(f32::INFINITY, |low, c| if c.logit < low { c.logit } else { low });
         }
@@ -57,7 +63,7 @@ pub(super) fn top_k(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
     out.sort_unstable_by(best_first);
 }
 
-/// Keeps the best `k`, in no order.
+/// Keeps the best `k`, in no particular order.
 pub(super) fn shrink(candidates: &mut Vec<Candidate>, k: usize) {
     if candidates.len() > k {
         candidates.select_nth_unstable_by(k - 1, best_first);
@@ -81,8 +87,7 @@ mod tests {
             expected.truncate(k);
             let mut out = Vec::new();
             top_k(&logits, k, &mut out);
-            // Which of several equal logits at the edge are kept is settled by token id among those seen; the logits
-            // themselves are the same.
+            // Compare logits only: of several equal logits at the threshold, `top_k` may keep other tokens than the sort.
             prop_assert_eq!(
                 out.iter().map(|c| c.logit).collect::<Vec<_>>(),
                 expected.iter().map(|c| c.logit).collect::<Vec<_>>()

@@ -1,14 +1,13 @@
-//! The logits of one step, with the maximum of each block kept beside them: most of what samplers ask for is then
-//! answered by looking at a few blocks instead of the whole vocabulary.
+//! The logits of one step, with the maximum of each block of them. With the maxima, most sampler operations read a few
+//! blocks instead of the whole vocabulary.
 use super::select::{self, Candidate, best_first};
 
-/// Wide enough to fill vector registers several times, small enough that looking into a block costs little.
+/// Logits of a block: enough to fill several vector registers, and few enough that reading a block costs little.
 const BLOCK: usize = 64;
-/// Lanes of the kernels below: a multiple of every vector width in use.
+/// Parallel lanes of the kernels below: a multiple of every vector width in use.
 const LANES: usize = 16;
 
-/// Logits by token id. Their buffers outlive the step; one set serves all sequences of a worker in turn, so that it stays
-/// in the nearest cache.
+/// Logits by token id. The buffers are reused from step to step, for all sequences of a worker.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Values {
     logits: Vec<f32>,
@@ -19,15 +18,15 @@ pub(super) struct Values {
 }
 
 impl Values {
-    /// Takes the logits of a step in one pass; whether all are below infinity and one is finite.
+    /// Loads the logits of a step in one pass. Returns false if one is NaN or +infinity, or none is finite.
     pub(super) fn load(&mut self, logits: &[f32]) -> bool {
         self.logits.resize(logits.len(), 0.0);
         self.maxima.clear();
         let mut valid = true;
         let mut copy = |from: &[f32], to: &mut [f32]| {
             to.copy_from_slice(from);
-            let (best, numbers) = scan(from);
-            valid &= numbers;
+            let (best, no_nan) = scan(from);
+            valid &= no_nan;
             self.maxima.push(best);
         };
         logits.chunks(BLOCK).zip(self.logits.chunks_mut(BLOCK)).for_each(|(from, to)| copy(from, to));
@@ -43,18 +42,18 @@ impl Values {
         &self.logits
     }
 
-    /// The token's logit. The token is in the vocabulary.
+    /// The logit of a token, which must be in the vocabulary.
     pub(super) fn get(&self, token: u32) -> f32 {
         self.logits[token as usize]
     }
 
-    /// Replaces one logit. The token is in the vocabulary.
+    /// Replaces the logit of a token, which must be in the vocabulary.
     pub(super) fn set(&mut self, token: u32, logit: f32) {
         self.logits[token as usize] = logit;
         self.refresh(token as usize / BLOCK);
     }
 
-    /// Replaces the logits from `start` on, which are within the vocabulary.
+    /// Replaces the logits from token `start` on. The range must be within the vocabulary.
     pub(super) fn write(&mut self, start: usize, values: &[f32]) {
         self.logits[start..start + values.len()].copy_from_slice(values);
         for block in start / BLOCK..(start + values.len()).div_ceil(BLOCK) {
@@ -77,12 +76,12 @@ impl Values {
         self.logits.iter_mut().chain(&mut self.maxima).for_each(|value| *value *= by);
     }
 
-    /// Minus infinity for an empty vocabulary.
+    /// The largest logit; minus infinity for an empty vocabulary.
     pub(super) fn maximum(&self) -> f32 {
         select::maximum(&self.maxima)
     }
 
-    /// The first token with the largest logit, unless all are banned.
+    /// The first token with the largest logit; `None` if all are banned.
     pub(super) fn argmax(&self) -> Option<u32> {
         let best = self.maximum();
         if best == f32::NEG_INFINITY {
@@ -93,13 +92,14 @@ impl Values {
         Some((block * BLOCK + within) as u32)
     }
 
-    /// Fills `out` with the `k` largest (fewer if fewer are finite), best first; of equal ones the smaller ids.
+    /// Fills `out` with the `k` largest (fewer if fewer are finite), best first. Of equal logits it
+    /// takes the tokens with smaller ids.
     pub(super) fn top_k(&mut self, k: usize, out: &mut Vec<Candidate>) {
         out.clear();
         if k == 0 {
             return;
         }
-        // At least k logits reach the k-th largest of the maxima.
+        // At least k logits are as large as the k-th largest block maximum, so the k largest are too.
         let floor = if k < self.maxima.len() {
             self.order.clone_from(&self.maxima);
             *self.order.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1
@@ -111,15 +111,15 @@ impl Values {
         out.sort_unstable_by(best_first);
     }
 
-    /// Fills `out` with the finite logits of at least `floor`, by token id.
+    /// Fills `out` with the finite logits that are at least `floor`, by token id.
     pub(super) fn at_least(&self, floor: f32, out: &mut Vec<Candidate>) {
         out.clear();
         let floor = floor.max(f32::MIN);
         for (block, &maximum) in self.maxima.iter().enumerate() {
             if maximum >= floor {
                 let base = (block * BLOCK) as u32;
-                let reach = (base..).zip(self.block(block)).filter(|&(_, &logit)| logit >= floor);
-                out.extend(reach.map(|(token, &logit)| Candidate { token, logit }));
+                let above = (base..).zip(self.block(block)).filter(|&(_, &logit)| logit >= floor);
+                out.extend(above.map(|(token, &logit)| Candidate { token, logit }));
             }
         }
     }
@@ -130,8 +130,8 @@ impl Values {
         self.logits.chunks(BLOCK).map(|block| exp_sum(block, best)).sum()
     }
 
-    /// The token at which the running sum of exp(logit - maximum) passes `share` (in [0, 1)) of the total; `None` where
-    /// all are banned.
+    /// The first token at which the running sum of exp(logit - maximum) exceeds `share` of the total, with `share` in
+    /// [0, 1). `None` if all tokens are banned.
     pub(super) fn draw(&mut self, share: f64) -> Option<u32> {
         let best = self.maximum();
         if best == f32::NEG_INFINITY {
@@ -154,7 +154,7 @@ impl Values {
                 }
             }
         }
-        // Rounding can leave a crumb past the last token that can be drawn.
+        // Rounding can leave a remainder after the last token with a positive weight.
         last.or_else(|| self.argmax())
     }
 
@@ -168,24 +168,24 @@ impl Values {
     }
 }
 
-/// The maximum, and whether none is NaN.
+/// The maximum, and whether no value is NaN.
 fn scan(values: &[f32]) -> (f32, bool) {
     let mut best = [f32::NEG_INFINITY; LANES];
-    let mut numbers = [true; LANES];
+    let mut no_nan = [true; LANES];
     let groups = values.chunks_exact(LANES);
     let rest = groups.remainder();
     for group in groups {
         for lane in 0..LANES {
             let value = group[lane];
             best[lane] = if value > best[lane] { value } else { best[lane] };
-            numbers[lane] &= !value.is_nan();
+            no_nan[lane] &= !value.is_nan();
         }
     }
     let best = best.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
-    (best, numbers.iter().all(|&ok| ok) && rest.iter().all(|value| !value.is_nan()))
+    (best, no_nan.iter().all(|&ok| ok) && rest.iter().all(|value| !value.is_nan()))
 }
 
-/// The sum of exp(value - best) over values that are not above `best`.
+/// The sum of exp(value - best). No value may be above `best`.
 pub(super) fn exp_sum(values: &[f32], best: f32) -> f64 {
     let mut sums = [0.0f32; LANES];
     let groups = values.chunks_exact(LANES);
@@ -198,7 +198,7 @@ pub(super) fn exp_sum(values: &[f32], best: f32) -> f64 {
     sums.iter().map(|&sum| f64::from(sum)).sum::<f64>() + rest
 }
 
-/// e^x for x <= 0, within 2 units in the last place; 0 below -87. Unlike the library's it vectorises.
+/// e^x for x <= 0, within 2 units in the last place; 0 below -87. The compiler vectorises it, unlike the library's.
 #[inline]
 fn exp(x: f32) -> f32 {
     /// 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the mantissa.
@@ -218,7 +218,7 @@ fn exp(x: f32) -> f32 {
     let p = p * r + 1.666_666_5e-1;
     let p = p * r + 0.5;
     let y = p * r * r + r + 1.0;
-    // 2^n: the integer moved into the exponent.
+    // Multiply by 2^n: add n to the exponent.
     let scaled = f32::from_bits(y.to_bits().wrapping_add(shifted.to_bits() << 23));
     if x > -87.0 { scaled } else { 0.0 }
 }

@@ -15,7 +15,7 @@ fn sorted(logits: &[f32]) -> Vec<Candidate> {
     all
 }
 
-/// Few distinct values, so that ties are common; some banned.
+/// Logits with few distinct values, so that ties are common, and some banned tokens.
 fn logits() -> impl Strategy<Value = Vec<f32>> {
     let value = prop_oneof![9 => (-8i8..8).prop_map(f32::from), 1 => Just(f32::NEG_INFINITY)];
     prop::collection::vec(value, 1..700).prop_map(|mut logits| {
@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn draws_the_token_whose_share_it_is(logits in logits(), share in 0.0f64..1.0) {
+    fn draws_the_token_at_the_share_of_the_total(logits in logits(), share in 0.0f64..1.0) {
         let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let weights: Vec<f64> = logits.iter().map(|&logit| f64::from(logit - best).exp()).collect();
         let total: f64 = weights.iter().sum();

@@ -233,7 +233,7 @@ impl Kv {
         self.cache.tree.preempt(leaf, sequence.id());
         self.ledger.release(sequence.id());
         self.settle_shared();
-        self.cache.settle();
+        self.cache.enforce_limits();
     }
 
     /// Takes everything from a sequence that has ended, running or parked. `keep`: its KV entries are good, others may use
@@ -246,7 +246,8 @@ impl Kv {
             }
             return;
         };
-        let worth_keeping = keep && self.cache.is_on() && self.reuse == Reuse::Ranges && sequence.done >= KEEP_TOKENS;
+        let worth_keeping =
+            keep && self.cache.is_enabled() && self.reuse == Reuse::Ranges && sequence.done >= KEEP_TOKENS;
         if worth_keeping {
             let all = self.cache.tree.enter(sequence.namespace(), &sequence.tokens[..sequence.done as usize]);
             self.keep(all, seq, sequence, engine);
@@ -262,7 +263,7 @@ impl Kv {
         }
         self.ledger.release(sequence.id());
         self.settle_shared();
-        self.cache.settle();
+        self.cache.enforce_limits();
     }
 
     /// Copies the KV entries on the way to `leaf` that the sequence has and no segment keeps.
