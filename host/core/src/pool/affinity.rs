@@ -2,8 +2,8 @@
 //!
 //! The pool does not see the caches. It remembers which prompts it sent where: in blocks of [`BLOCK_TOKENS`], each named
 //! by one hash over the namespace and all tokens up to the block's end, so that a block is known only behind the same
-//! prefix in the same namespace. A worker may have evicted what it was sent, or may not share prefixes at all; how much
-//! of the last estimates came true scales the next ones.
+//! prefix in the same namespace. A worker may have evicted a prompt, or may not share
+//! prefixes at all, so estimates are scaled by the share of the last ones that came true.
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -13,21 +13,21 @@ use crate::policy::CachedPrefix;
 use crate::segments::Namespace;
 
 const BLOCK_TOKENS: usize = 32;
-/// Blocks of one prompt that are looked at: what lies behind 32 768 tokens is not estimated.
+/// Blocks of one prompt that are estimated: 32 768 tokens.
 const MAX_PROMPT_BLOCKS: usize = 1024;
 /// Blocks remembered for each worker (524 288 tokens, about 1 MiB of memory); the least recently used are forgotten.
 const MAX_WORKER_BLOCKS: usize = 16_384;
-/// How much one started request moves the share of estimates that come true.
+/// Weight of one started request in [`Known::precision`].
 const PRECISION_WEIGHT: f32 = 0.2;
 
 /// The full blocks of a prompt, each as a hash of everything up to its end.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PromptBlocks(Box<[u64]>);
 
-/// What each worker was sent.
+/// The prompts that each worker was sent.
 #[derive(Debug, Default)]
 pub(super) struct Affinity {
-    /// Random for each process: nobody can construct prompts whose hashes collide.
+    /// Random in each process, so that nobody can construct prompts whose hashes collide.
     hashing: RandomState,
     workers: BTreeMap<WorkerId, Known>,
     /// Requests that were sent with an estimate above 0 and have not started.
@@ -40,7 +40,7 @@ struct Known {
     last_use: HashMap<u64, u64>,
     by_use: BTreeMap<u64, u64>,
     uses: u64,
-    /// Share of the tokens estimated lately that the worker then found in its cache.
+    /// Share of the estimated tokens that the worker found in its cache, averaged over recent requests.
     precision: f32,
 }
 
@@ -77,7 +77,7 @@ impl Affinity {
         known.learn(prompt);
     }
 
-    /// A request began with so many tokens from its worker's cache.
+    /// A request began, with this many tokens from its worker's cache.
     pub(super) fn started(&mut self, id: RequestId, cached_tokens: u32) {
         let Some(CachedPrefix { worker, tokens }) = self.expected.remove(&id) else { return };
         if let Some(known) = self.workers.get_mut(&worker) {
@@ -91,7 +91,7 @@ impl Affinity {
         self.expected.remove(&id);
     }
 
-    /// A worker is gone, and its cache with it.
+    /// A worker was lost, and its cache with it.
     pub(super) fn lost(&mut self, worker: WorkerId) {
         self.workers.remove(&worker);
         self.expected.retain(|_, expected| expected.worker != worker);
@@ -110,7 +110,7 @@ impl Known {
     }
 
     fn learn(&mut self, prompt: &PromptBlocks) {
-        // From the end, so that a beginning is never forgotten before what lies behind it.
+        // From the end, so that a prefix is never forgotten before its continuations.
         for &block in prompt.0.iter().rev() {
             if let Some(before) = self.last_use.insert(block, self.uses) {
                 self.by_use.remove(&before);

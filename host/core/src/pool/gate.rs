@@ -1,9 +1,9 @@
-//! Who may wait: the queue's watermarks, and each tenant's share of it.
+//! Decides which requests may wait, by the queue's watermarks and each tenant's share.
 use std::collections::HashMap;
 
 use crate::ids::TenantId;
 
-/// How many generations may wait: at `high` the queue stops accepting, at `low` it accepts again.
+/// How many requests may wait: at `high` the queue stops accepting, at `low` it accepts again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watermarks {
     /// At least 1.
@@ -12,19 +12,19 @@ pub struct Watermarks {
     pub low: usize,
 }
 
-/// Counts those who wait.
+/// Counts the requests that wait.
 #[derive(Debug)]
 pub(super) struct Gate {
     watermarks: Watermarks,
     open: bool,
     waiting: usize,
-    /// By tenant; none is 0.
-    of_tenant: HashMap<TenantId, usize>,
+    /// Waiting requests of each tenant that has any.
+    by_tenant: HashMap<TenantId, usize>,
 }
 
 impl Gate {
     pub(super) fn new(watermarks: Watermarks) -> Self {
-        Self { watermarks, open: true, waiting: 0, of_tenant: HashMap::new() }
+        Self { watermarks, open: true, waiting: 0, by_tenant: HashMap::new() }
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -35,35 +35,36 @@ impl Gate {
         self.open
     }
 
-    /// Lets one more wait; false if the queue is closed, or the tenant has its share (of `high`, at least one) waiting.
+    /// One more request wants to wait. False if the queue is closed, or if the tenant's share of it (of `high`, at least one
+    /// request) is taken.
     pub(super) fn enter(&mut self, tenant: &TenantId, share: Option<f64>) -> bool {
-        let most = share.map_or(usize::MAX, |share| ((self.watermarks.high as f64 * share) as usize).max(1));
-        let own = self.of_tenant.get(tenant).copied().unwrap_or(0);
-        if !self.open || own >= most {
+        let max = share.map_or(usize::MAX, |share| ((self.watermarks.high as f64 * share) as usize).max(1));
+        let own = self.by_tenant.get(tenant).copied().unwrap_or(0);
+        if !self.open || own >= max {
             return false;
         }
-        self.of_tenant.insert(tenant.clone(), own + 1);
+        self.by_tenant.insert(tenant.clone(), own + 1);
         self.waiting += 1;
         self.note_crossing();
         true
     }
 
-    /// One of those who waited does no longer.
+    /// A request left the queue.
     pub(super) fn leave(&mut self, tenant: &TenantId) {
         self.waiting -= 1;
         self.note_crossing();
-        if let Some(own) = self.of_tenant.get_mut(tenant) {
+        if let Some(own) = self.by_tenant.get_mut(tenant) {
             *own -= 1;
             if *own == 0 {
-                self.of_tenant.remove(tenant);
+                self.by_tenant.remove(tenant);
             }
         }
     }
 
-    /// Bounds the queue anew; who waits already goes on waiting.
+    /// Changes the bounds. Requests that wait already stay.
     pub(super) fn set_watermarks(&mut self, watermarks: Watermarks) {
         self.watermarks = watermarks;
-        // Between the new marks it is as if it had come from below.
+        // Between the new marks the queue is open, as if it had filled up to here.
         self.open = self.waiting < watermarks.high;
         self.note_crossing();
     }
@@ -78,6 +79,6 @@ impl Gate {
 
     /// Whether the counts add up.
     pub(super) fn check(&self) -> bool {
-        self.of_tenant.values().sum::<usize>() == self.waiting
+        self.by_tenant.values().sum::<usize>() == self.waiting
     }
 }

@@ -1,12 +1,13 @@
 //! Where the native scheduler sends generations, and what the pool knows of workers' prefix caches.
 use super::*;
+use crate::fcfs::Fcfs;
 use crate::policy::CachedPrefix;
 
-const ROOMY: EngineLimits = EngineLimits { sequences: 8, kv_tokens: 1000, batch_tokens: 64, context_tokens: 1000 };
+const LARGE: EngineLimits = EngineLimits { sequences: 8, kv_tokens: 1000, batch_tokens: 64, context_tokens: 1000 };
 
 fn pool_of(workers: u32, hook: &Arc<Scripted>) -> Pool {
     let mut pool = Pool::new(hook.clone(), Watermarks { high: 1000, low: 500 }, Reserve::Full);
-    (0..workers).for_each(|id| pool.add_worker(WorkerId(id), ROOMY));
+    (0..workers).for_each(|id| pool.add_worker(WorkerId(id), LARGE));
     pool
 }
 
@@ -41,7 +42,7 @@ fn load_spreads_over_workers_and_follows_their_health() {
         pool.schedule(ms(0));
         let others = vec![8; workers as usize - 1];
         assert_eq!(active(&pool), [vec![0], others.clone()].concat(), "the others take what the lost one cannot");
-        pool.add_worker(WorkerId(0), ROOMY);
+        pool.add_worker(WorkerId(0), LARGE);
         submit(&mut pool, 8);
         pool.schedule(ms(0));
         assert_eq!(active(&pool), [vec![8], others].concat(), "a returned worker is used again");
@@ -94,7 +95,7 @@ proptest! {
 impl Pool {
     fn add_worker_if_lost(&mut self, worker: WorkerId) {
         if self.worker_facts().iter().any(|facts| facts.worker == worker && !facts.healthy) {
-            self.add_worker(worker, ROOMY);
+            self.add_worker(worker, LARGE);
         }
     }
 }
@@ -150,4 +151,43 @@ fn regression_schedulers_learn_what_each_worker_probably_has_cached() {
     let expected =
         [(1, vec![]), (2, vec![on(0, 96)]), (3, vec![on(0, 96), on(1, 96)]), (4, vec![]), (5, vec![on(1, 96)])];
     assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+/// A session whose requests go to this one of two idle workers.
+fn session_of(worker: u32) -> crate::ids::SessionId {
+    let lands = |session: &crate::ids::SessionId| {
+        let mut pool = pool_of(2, &Arc::default());
+        let start = Box::new(Start { session: Some(session.clone()), ..*start(1) });
+        pool.submit(NewRequest { start, ..new(1, ms(0)) }).unwrap();
+        placed(&pool.schedule(ms(0))) == [(1, worker)]
+    };
+    (0..100).map(|n: u32| crate::ids::SessionId::new(n.to_string())).find(lands).unwrap()
+}
+
+/// Where two requests of 400 and 500 KV tokens go if the scheduler sends the first to worker 0 and the second to worker 1,
+/// while the first one's session is kept by worker 1, which has 600 tokens free.
+fn placed_beside_a_session(free_on_0: u32) -> Vec<(u64, u32)> {
+    let hook = Arc::new(Scripted::default());
+    hook.answers.lock().unwrap().push(Box::new(|_| {
+        Ok([(1, 0), (2, 1)].map(|(id, w)| Action::Dispatch { id: RequestId(id), worker: WorkerId(w) }).into())
+    }));
+    let mut pool = pool_of(2, &hook);
+    for (worker, kv_free) in [(0, free_on_0), (1, 600)] {
+        let facts = WorkerFacts { kv_free, ..pool.worker_facts()[worker].clone() };
+        let report = Report { events: Vec::new(), facts, cache: Default::default(), batches: Vec::new() };
+        pool.apply(WorkerId(worker as u32), report);
+    }
+    for (id, max_tokens, session) in [(1, 390, Some(session_of(1))), (2, 490, None)] {
+        let start = Box::new(Start { max_tokens, session, ..*start(id) });
+        pool.submit(NewRequest { start, ..new(id, ms(0)) }).unwrap();
+    }
+    let placed = placed(&pool.schedule(ms(0)));
+    assert!(hook.refusals.lock().unwrap().is_empty() && pool.check());
+    placed
+}
+
+#[test]
+fn regression_a_session_that_goes_home_never_sends_another_request_where_its_kv_does_not_fit() {
+    assert_eq!(placed_beside_a_session(600), [(1, 1), (2, 0)], "the second goes to the other worker, where it fits");
+    assert_eq!(placed_beside_a_session(450), [(1, 0), (2, 1)], "it would fit nowhere, so both go where they were sent");
 }

@@ -1,0 +1,89 @@
+//! A worker as the pool accounts for it: what the worker reported last, and what the pool has sent it since.
+use std::collections::HashMap;
+
+use crate::engine::EngineLimits;
+use crate::ids::{RequestId, WorkerId};
+use crate::policy::WorkerFacts;
+
+#[derive(Debug)]
+pub(super) struct WorkerAccount {
+    /// As the worker's newest report says.
+    reported: WorkerFacts,
+    sequences: u32,
+    /// Requests that were sent to the worker and have not ended.
+    running: u32,
+    /// KV tokens of requests that were sent and that no report has shown as admitted.
+    in_flight: HashMap<RequestId, u32>,
+}
+
+impl WorkerAccount {
+    /// An idle worker.
+    pub(super) fn new(worker: WorkerId, limits: EngineLimits) -> Self {
+        let reported = WorkerFacts {
+            worker,
+            healthy: true,
+            free_sequences: limits.sequences,
+            running_sequences: 0,
+            kv_free: limits.kv_tokens,
+            kv_used: 0,
+            kv_total: limits.kv_tokens,
+            prefilling_tokens: 0,
+            tokens_per_second: 0.0,
+            can_preempt: true,
+        };
+        Self { reported, sequences: limits.sequences, running: 0, in_flight: HashMap::new() }
+    }
+
+    /// The reported facts, less what requests in flight will take.
+    pub(super) fn facts(&self) -> WorkerFacts {
+        WorkerFacts {
+            free_sequences: self.sequences - self.running,
+            running_sequences: self.running,
+            kv_free: self.reported.kv_free.saturating_sub(self.in_flight.values().sum()),
+            ..self.reported.clone()
+        }
+    }
+
+    pub(super) fn is_healthy(&self) -> bool {
+        self.reported.healthy
+    }
+
+    pub(super) fn running(&self) -> usize {
+        self.running as usize
+    }
+
+    /// Takes over the facts of a report. True if anything changed.
+    pub(super) fn report(&mut self, facts: WorkerFacts) -> bool {
+        let changed = self.reported != facts;
+        self.reported = facts;
+        changed
+    }
+
+    /// The worker was sent a request.
+    pub(super) fn sent(&mut self, id: RequestId, need: u32) {
+        self.in_flight.insert(id, need);
+        self.running += 1;
+    }
+
+    /// The worker admitted a request: from now on its facts include the request's KV.
+    pub(super) fn admitted(&mut self, id: RequestId) {
+        self.in_flight.remove(&id);
+    }
+
+    /// A request that the worker had has ended.
+    pub(super) fn ended(&mut self, id: RequestId) {
+        self.in_flight.remove(&id);
+        self.running -= 1;
+    }
+
+    /// The worker is down. Its requests have ended before.
+    pub(super) fn lost(&mut self) {
+        self.reported.healthy = false;
+        (self.reported.kv_used, self.reported.tokens_per_second) = (0, 0.0);
+    }
+
+    /// Whether the counts agree with each other.
+    pub(super) fn check(&self) -> bool {
+        self.running <= self.sequences && self.in_flight.len() <= self.running as usize
+    }
+}

@@ -1,0 +1,356 @@
+//! The pool's book: every request that has not ended, an account for each worker, and the transitions between them.
+//!
+//! The book decides nothing. It collects what the scheduler has not been told yet.
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use super::account::WorkerAccount;
+use super::affinity::{Affinity, PromptBlocks};
+use super::gate::{Gate, Watermarks};
+use crate::engine::EngineLimits;
+use crate::fcfs::aged_arrival;
+use crate::ids::{RequestId, WorkerId};
+use crate::message::{Event, FinishReason, Start};
+use crate::policy::{Arrival, SchedulerEvent, WorkerFacts};
+use crate::report::Report;
+use crate::request::{Cancelled, Stage};
+use crate::reserve::{Reservation, Reserve};
+
+/// A request that asks to wait. Times count from the pool's start.
+#[derive(Debug)]
+pub struct NewRequest {
+    pub start: Box<Start>,
+    pub arrived: Duration,
+    /// Latest moment of the first token.
+    pub deadline: Option<Duration>,
+    pub weight: f64,
+    /// Share of the queue that the tenant's waiting requests may take.
+    pub queue_share: Option<f64>,
+}
+
+/// The queue does not accept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{waiting} requests wait; the queue accepts again at its low watermark")]
+pub struct QueueFull {
+    pub waiting: usize,
+}
+
+#[derive(Debug)]
+struct Request {
+    stage: Stage,
+    arrival: Arrival,
+    /// Taken when the request is dispatched.
+    start: Option<Box<Start>>,
+    blocks: PromptBlocks,
+    /// Prompt and generated tokens, as the worker reported them last.
+    progress: Option<(u32, u32)>,
+    /// The request waits inside its worker because its KV was taken away.
+    preempted: bool,
+    arrival_order: u64,
+}
+
+/// A waiting request that was given to a worker.
+#[derive(Debug)]
+pub(super) struct Dispatched {
+    pub(super) start: Box<Start>,
+    pub(super) need: u32,
+    pub(super) waited: Duration,
+}
+
+#[derive(Debug)]
+pub(super) struct Book {
+    requests: HashMap<RequestId, Request>,
+    next_order: u64,
+    gate: Gate,
+    reservation: Reservation,
+    affinity: Affinity,
+    workers: BTreeMap<WorkerId, WorkerAccount>,
+    /// What the scheduler has not been told yet.
+    events: Vec<SchedulerEvent>,
+    /// The scheduler has not seen the newest facts of all workers.
+    facts_changed: bool,
+}
+
+impl Book {
+    pub(super) fn new(watermarks: Watermarks, reserve: Reserve) -> Self {
+        Self {
+            requests: HashMap::new(),
+            next_order: 0,
+            gate: Gate::new(watermarks),
+            reservation: Reservation::new(reserve),
+            affinity: Affinity::default(),
+            workers: BTreeMap::new(),
+            events: Vec::new(),
+            facts_changed: false,
+        }
+    }
+
+    /// A worker begins, for the first time or after it was lost.
+    pub(super) fn add_worker(&mut self, worker: WorkerId, limits: EngineLimits) {
+        self.reservation.bound(limits.context_tokens.min(limits.kv_tokens));
+        self.workers.insert(worker, WorkerAccount::new(worker, limits));
+        self.facts_changed = true;
+    }
+
+    /// A request arrives and waits from now on.
+    pub(super) fn enter(&mut self, new: NewRequest) -> Result<(), QueueFull> {
+        let NewRequest { start, arrived, deadline, weight, queue_share } = new;
+        if !self.gate.enter(&start.tenant, queue_share) {
+            return Err(QueueFull { waiting: self.waiting() });
+        }
+        let prompt_tokens = start.prompt.len() as u32;
+        let blocks = self.affinity.blocks(&start.namespace, &start.prompt);
+        let arrival = Arrival {
+            id: start.id,
+            arrived,
+            tenant: start.tenant.clone(),
+            priority: start.priority,
+            weight,
+            deadline,
+            prompt_tokens,
+            max_tokens: start.max_tokens,
+            need: self.reservation.need(prompt_tokens, start.max_tokens),
+            cached: self.affinity.estimate(&blocks),
+        };
+        self.events.push(SchedulerEvent::Arrived(arrival.clone()));
+        let request = Request {
+            stage: Stage::Waiting,
+            arrival,
+            start: Some(start),
+            blocks,
+            progress: None,
+            preempted: false,
+            arrival_order: self.next_order,
+        };
+        self.requests.insert(request.arrival.id, request);
+        self.next_order += 1;
+        Ok(())
+    }
+
+    /// A waiting request ends without having been dispatched: rejected, cancelled, or past its deadline.
+    pub(super) fn leave_queue(&mut self, id: RequestId) {
+        if let Some(request) = self.requests.remove(&id) {
+            self.gate.leave(&request.arrival.tenant);
+        }
+        self.events.push(SchedulerEvent::Cancelled { id });
+    }
+
+    /// Nobody wants a request's output any more: its client left, or its deadline passed. Returns the worker to be told,
+    /// which confirms with `Finished`; until then the request holds its sequence and its KV.
+    pub(super) fn cancel(&mut self, id: RequestId) -> Option<WorkerId> {
+        match self.requests.get_mut(&id)?.stage.cancel() {
+            Cancelled::Forgotten => {
+                self.leave_queue(id);
+                None
+            }
+            Cancelled::TellWorker(worker) => Some(worker),
+            Cancelled::AlreadyTold => None,
+        }
+    }
+
+    /// Gives a waiting request to a worker. `None` if it does not wait.
+    pub(super) fn dispatch(&mut self, id: RequestId, worker: WorkerId, now: Duration) -> Option<Dispatched> {
+        let account = self.workers.get_mut(&worker)?;
+        let request = self.requests.get_mut(&id)?;
+        request.stage.dispatch(worker).ok()?;
+        let start = request.start.take()?;
+        let need = request.arrival.need;
+        account.sent(id, need);
+        self.affinity.dispatched(id, worker, &request.blocks);
+        self.gate.leave(&request.arrival.tenant);
+        self.events.push(SchedulerEvent::Dispatched { id, worker });
+        Some(Dispatched { start, need, waited: now.saturating_sub(request.arrival.arrived) })
+    }
+
+    /// Takes in a worker's report: events and facts together.
+    pub(super) fn apply(&mut self, worker: WorkerId, report: Report) {
+        report.events.iter().for_each(|event| self.apply_event(worker, event));
+        if let Some(account) = self.workers.get_mut(&worker) {
+            self.facts_changed |= account.report(report.facts);
+        }
+    }
+
+    fn apply_event(&mut self, worker: WorkerId, event: &Event) {
+        match *event {
+            Event::Started { id, cached_tokens } => self.affinity.started(id, cached_tokens),
+            Event::Progressed { id, prompt_tokens, generated_tokens } => {
+                let Some(request) = self.requests.get_mut(&id) else { return };
+                // Fails only for a waiting request, of which no worker reports.
+                let _ = request.stage.draw();
+                request.progress = Some((prompt_tokens, generated_tokens));
+                self.events.push(SchedulerEvent::Progressed { id, prompt_tokens, generated_tokens });
+            }
+            Event::Finished { id, reason: FinishReason::Cancelled, .. } => {
+                // Its length says nothing about how long outputs are.
+                self.end(id, SchedulerEvent::Cancelled { id });
+            }
+            Event::Finished { id, usage, .. } => {
+                self.reservation.learn(usage.generated_tokens);
+                self.end(id, SchedulerEvent::Finished { id, generated_tokens: usage.generated_tokens });
+            }
+            Event::Failed { id, .. } => self.end_early(id),
+            Event::Admitted { id } => {
+                if let Some(account) = self.workers.get_mut(&worker) {
+                    account.admitted(id);
+                }
+                if let Some(request) = self.requests.get_mut(&id) {
+                    request.preempted = false;
+                }
+            }
+            Event::Preempted { id } => {
+                if let Some(request) = self.requests.get_mut(&id) {
+                    request.preempted = true;
+                }
+                self.events.push(SchedulerEvent::Preempted { id });
+            }
+            Event::Queued { .. } | Event::Delta { .. } | Event::SessionClosed { .. } => {}
+        }
+    }
+
+    /// The client has read the first token of a request, which the worker's next report will confirm.
+    pub(super) fn first_token(&mut self, id: RequestId) {
+        if let Some(request) = self.requests.get_mut(&id) {
+            // Fails only for a waiting request, which has no tokens.
+            let _ = request.stage.draw();
+        }
+    }
+
+    /// A dispatched request failed. Its last progress says how many tokens it had generated.
+    fn end_early(&mut self, id: RequestId) {
+        let progress = self.requests.get(&id).and_then(|request| request.progress);
+        let generated_tokens = progress.map_or(0, |(_, generated)| generated);
+        self.end(id, SchedulerEvent::Finished { id, generated_tokens });
+    }
+
+    /// A dispatched request ended; its worker has nothing of it any more.
+    fn end(&mut self, id: RequestId, event: SchedulerEvent) {
+        let Some(worker) = self.worker_of(id) else { return };
+        self.requests.remove(&id);
+        self.affinity.ended(id);
+        self.events.push(event);
+        if let Some(account) = self.workers.get_mut(&worker) {
+            account.ended(id);
+        }
+    }
+
+    /// A worker died, and with it the requests that it had. Returns those.
+    pub(super) fn lose_worker(&mut self, worker: WorkerId) -> Vec<RequestId> {
+        let on_worker = |request: &&Request| request.stage.worker() == Some(worker);
+        let lost: Vec<RequestId> = self.requests.values().filter(on_worker).map(|r| r.arrival.id).collect();
+        lost.iter().for_each(|&id| self.end_early(id));
+        self.affinity.lost(worker);
+        if let Some(account) = self.workers.get_mut(&worker) {
+            account.lost();
+        }
+        self.facts_changed = true;
+        lost
+    }
+
+    pub(super) fn set_watermarks(&mut self, watermarks: Watermarks) {
+        self.gate.set_watermarks(watermarks);
+    }
+
+    pub(super) fn accepts(&self) -> bool {
+        self.gate.is_open()
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.gate.waiting()
+    }
+
+    /// Requests that a worker has.
+    pub(super) fn running(&self) -> usize {
+        self.requests.len() - self.waiting()
+    }
+
+    pub(super) fn is_healthy(&self) -> bool {
+        self.workers.values().any(WorkerAccount::is_healthy)
+    }
+
+    /// The workers as a scheduler sees them.
+    pub(super) fn worker_facts(&self) -> impl Iterator<Item = WorkerFacts> + '_ {
+        self.workers.values().map(WorkerAccount::facts)
+    }
+
+    pub(super) fn is_up(&self, worker: WorkerId) -> bool {
+        self.workers.get(&worker).is_some_and(WorkerAccount::is_healthy)
+    }
+
+    pub(super) fn stage(&self, id: RequestId) -> Option<Stage> {
+        self.requests.get(&id).map(|request| request.stage)
+    }
+
+    /// The worker that has a request.
+    pub(super) fn worker_of(&self, id: RequestId) -> Option<WorkerId> {
+        self.stage(id).and_then(Stage::worker)
+    }
+
+    /// What a waiting request asks of a worker; `None` if it does not wait.
+    pub(super) fn waiting_start(&self, id: RequestId) -> Option<(&Start, u32)> {
+        let request = self.requests.get(&id)?;
+        Some((request.start.as_deref()?, request.arrival.need))
+    }
+
+    /// Waiting requests in the order in which the native scheduler would serve them.
+    pub(super) fn queue(&self) -> Vec<&Arrival> {
+        let mut waiting: Vec<&Request> = self.requests.values().filter(|r| r.stage == Stage::Waiting).collect();
+        waiting.sort_unstable_by_key(|request| (aged_arrival(&request.arrival), request.arrival_order));
+        waiting.into_iter().map(|request| &request.arrival).collect()
+    }
+
+    /// Requests whose deadline has passed before their first token, wherever they are: in the queue, waiting for KV inside
+    /// a worker, or with a prompt that is being computed.
+    pub(super) fn overdue(&self, now: Duration) -> Vec<RequestId> {
+        let deadlines = self.open_deadlines().filter(|&(_, at)| at <= now);
+        deadlines.map(|(id, _)| id).collect()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.open_deadlines().map(|(_, at)| at).min()
+    }
+
+    fn open_deadlines(&self) -> impl Iterator<Item = (RequestId, Duration)> + '_ {
+        let awaiting = self.requests.values().filter(|request| request.stage.awaits_first_token());
+        awaiting.filter_map(|request| Some((request.arrival.id, request.arrival.deadline?)))
+    }
+
+    /// Whether the scheduler has something to hear of.
+    pub(super) fn has_news(&self) -> bool {
+        !self.events.is_empty() || self.facts_changed
+    }
+
+    /// What happened since this was last called.
+    pub(super) fn take_news(&mut self) -> Vec<SchedulerEvent> {
+        self.facts_changed = false;
+        std::mem::take(&mut self.events)
+    }
+
+    /// The whole book as events, in the order of arrival.
+    pub(super) fn replay(&self) -> Vec<SchedulerEvent> {
+        let mut requests: Vec<&Request> = self.requests.values().collect();
+        requests.sort_unstable_by_key(|request| request.arrival_order);
+        let mut events = Vec::with_capacity(requests.len());
+        for request in requests {
+            events.push(SchedulerEvent::Arrived(request.arrival.clone()));
+            let Some(worker) = request.stage.worker() else { continue };
+            let id = request.arrival.id;
+            events.push(SchedulerEvent::Dispatched { id, worker });
+            if let Some((prompt_tokens, generated_tokens)) = request.progress {
+                events.push(SchedulerEvent::Progressed { id, prompt_tokens, generated_tokens });
+            }
+            if request.preempted {
+                events.push(SchedulerEvent::Preempted { id });
+            }
+        }
+        events
+    }
+
+    /// Whether the counts add up: every dispatched request is in exactly one worker's account.
+    pub(super) fn check(&self) -> bool {
+        let waiting = self.requests.values().filter(|request| request.stage == Stage::Waiting).count();
+        waiting == self.waiting()
+            && self.gate.check()
+            && self.workers.values().all(WorkerAccount::check)
+            && self.workers.values().map(WorkerAccount::running).sum::<usize>() == self.running()
+    }
+}

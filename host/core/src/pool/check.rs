@@ -1,0 +1,58 @@
+//! Checks a scheduler's actions against the book before the first one is carried out.
+use std::collections::HashSet;
+
+use super::book::Book;
+use super::capacity::Capacity;
+use crate::ids::{RequestId, WorkerId};
+use crate::policy::Action;
+use crate::request::Stage;
+
+/// # Errors
+/// Why the actions cannot be carried out, for the log.
+pub(super) fn check(book: &Book, actions: &[Action]) -> Result<(), String> {
+    let mut capacity = Capacity::of(book.worker_facts());
+    let known: HashSet<WorkerId> = book.worker_facts().map(|facts| facts.worker).collect();
+    let mut chosen = HashSet::new();
+    let mut choose = |id: RequestId| {
+        is_waiting(book, id)?;
+        if chosen.insert(id) { Ok(()) } else { Err(format!("request {id} is named twice")) }
+    };
+    for action in actions {
+        match action {
+            Action::Preempt { id } if book.worker_of(*id).is_none() => {
+                return Err(format!("preempts request {id}, which does not run"));
+            }
+            Action::PrefillBudget { worker, .. } if !known.contains(worker) => {
+                return Err(format!("sets the budget of unknown worker {worker}"));
+            }
+            Action::Preempt { .. } | Action::PrefillBudget { .. } => {}
+            Action::Reject { id, .. } => choose(*id)?,
+            Action::Dispatch { id, worker } => {
+                choose(*id)?;
+                take(book, &mut capacity, *id, *worker)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_waiting(book: &Book, id: RequestId) -> Result<(), String> {
+    match book.stage(id) {
+        Some(Stage::Waiting) => Ok(()),
+        Some(_) => Err(format!("request {id} is not waiting")),
+        None => Err(format!("request {id} is unknown")),
+    }
+}
+
+fn take(book: &Book, capacity: &mut Capacity, id: RequestId, worker: WorkerId) -> Result<(), String> {
+    let Some(left) = capacity.left(worker) else { return Err(format!("worker {worker} is unknown or down")) };
+    let need = book.waiting_start(id).map_or(0, |(_, need)| need);
+    if !capacity.fits(worker, need) {
+        let (kv, sequences) = (left.kv_free, left.free_sequences);
+        return Err(format!(
+            "worker {worker} is full: request {id} needs {need} KV tokens, {kv} and {sequences} sequences are free"
+        ));
+    }
+    capacity.take(worker, need);
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! Deadlines, cancellations, lost workers: how requests end, and what the books say then.
+use super::*;
+
+#[test]
+fn a_cancelled_generation_leaves_the_queue_or_is_reported_to_its_worker_once() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = pool(&hook);
+    (1..=3).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    pool.schedule(ms(1));
+    assert_eq!(pool.cancel(RequestId(3)), None);
+    assert_eq!(pool.waiting(), 0);
+    let tell = Output::Send { worker: W, command: Command::Cancel { id: RequestId(1) } };
+    assert_eq!(pool.cancel(RequestId(1)), Some(tell));
+    assert_eq!(pool.cancel(RequestId(1)), None);
+    assert_eq!(pool.cancel(RequestId(77)), None);
+    assert!(pool.check());
+}
+
+#[test]
+fn a_deadline_is_kept_at_the_bound() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = pool(&hook);
+    (1..=2).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    pool.schedule(ms(0));
+    pool.submit(NewRequest { deadline: Some(ms(100)), ..new(3, ms(0)) }).unwrap();
+    assert_eq!(pool.next_deadline(), Some(ms(100)));
+    assert_eq!(pool.schedule(ms(99)), []);
+    assert_eq!(pool.schedule(ms(100)), [Output::Fail { id: RequestId(3), error: WorkerError::DeadlineExceeded }]);
+}
+
+#[test]
+fn regression_cancelled_generations_do_not_shorten_what_is_reserved() {
+    let mut pool = Pool::new(Arc::new(Scripted::default()), Watermarks { high: 100, low: 50 }, Reserve::Expected);
+    pool.add_worker(W, EngineLimits { sequences: 4, kv_tokens: 10_000, batch_tokens: 64, context_tokens: 10_000 });
+    let add = |pool: &mut Pool, id| {
+        let start = Box::new(Start { max_tokens: 5000, ..*start(id) });
+        pool.submit(NewRequest { start, ..new(id, ms(0)) }).unwrap();
+        pool.queue()[0].need
+    };
+    let before = add(&mut pool, 1);
+    pool.schedule(ms(0));
+    for id in 1..30 {
+        let reason = FinishReason::Cancelled;
+        tell(&mut pool, Event::Finished { id: RequestId(id), reason, usage: Usage::default() });
+        assert_eq!(add(&mut pool, id + 1), before);
+        pool.schedule(ms(0));
+    }
+}
+
+#[test]
+fn the_generations_of_a_lost_worker_are_named_and_nothing_is_dispatched_to_it() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = pool(&hook);
+    (1..=3).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    pool.schedule(ms(1));
+    let mut lost = pool.worker_lost(W);
+    lost.sort();
+    assert_eq!(lost, [RequestId(1), RequestId(2)]);
+    assert!(!pool.is_healthy() && pool.check());
+    assert_eq!(pool.schedule(ms(2)), []);
+}
+
+proptest! {
+    #[test]
+    fn the_books_add_up_under_any_order_of_events(acts in prop::collection::vec((0u8..5, 0u64..12), 0..150)) {
+        let hook = Arc::new(Scripted::default());
+        let mut pool = pool(&hook);
+        let (mut now, mut on_worker, mut next) = (ms(0), Vec::new(), 0);
+        for (act, n) in acts {
+            now += ms(n);
+            match act {
+                0 | 1 => { next += 1; let _ = submit(&mut pool, next, now); }
+                2 => { pool.cancel(RequestId(n)); }
+                3 if !on_worker.is_empty() => {
+                    let id = on_worker.remove(n as usize % on_worker.len());
+                    tell(&mut pool, finished(id));
+                }
+                _ => on_worker.extend(started(&pool.schedule(now))),
+            }
+            prop_assert!(pool.check());
+            prop_assert_eq!(pool.running(), on_worker.len());
+        }
+    }
+}
+
+#[test]
+fn regression_a_deadline_binds_until_the_first_token_wherever_a_generation_is() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = pool(&hook);
+    (1..=2).for_each(|id| pool.submit(NewRequest { deadline: Some(ms(100)), ..new(id, ms(0)) }).unwrap());
+    assert_eq!(started(&pool.schedule(ms(1))), [1, 2]);
+    // The prompt of one is computed, the other one drew its first token.
+    tell(&mut pool, Event::Started { id: RequestId(1), cached_tokens: 0 });
+    tell(&mut pool, Event::Progressed { id: RequestId(2), prompt_tokens: 10, generated_tokens: 1 });
+    assert_eq!(pool.next_deadline(), Some(ms(100)));
+    assert_eq!(pool.schedule(ms(99)), []);
+    let cancel = Output::Send { worker: W, command: Command::Cancel { id: RequestId(1) } };
+    let fail = Output::Fail { id: RequestId(1), error: WorkerError::DeadlineExceeded };
+    assert_eq!(pool.schedule(ms(100)), [fail, cancel], "the client hears of it before the worker can answer");
+    assert_eq!((pool.next_deadline(), pool.running()), (None, 2), "its KV is not back yet");
+    assert_eq!(pool.schedule(ms(200)), []);
+    let reason = FinishReason::Cancelled;
+    tell(&mut pool, Event::Finished { id: RequestId(1), reason, usage: Usage::default() });
+    assert!(pool.running() == 1 && pool.check());
+}
+
+#[test]
+fn regression_a_running_generation_that_is_cancelled_reaches_the_scheduler_as_cancelled() {
+    let hook = Arc::new(Scripted::default());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let sink = seen.clone();
+    hook.answers.lock().unwrap().push(Box::new(move |point| {
+        sink.lock().unwrap().extend(point.events.clone());
+        let waits = |event: &SchedulerEvent| if let SchedulerEvent::Arrived(a) = event { Some(a.id) } else { None };
+        Ok(point.events.iter().filter_map(waits).map(|id| Action::Dispatch { id, worker: W }).collect())
+    }));
+    let mut pool = pool(&hook);
+    (1..=2).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    pool.schedule(ms(1));
+    pool.cancel(RequestId(1));
+    seen.lock().unwrap().clear();
+    tell(&mut pool, Event::Finished { id: RequestId(1), reason: FinishReason::Cancelled, usage: Usage::default() });
+    tell(&mut pool, finished(2));
+    pool.schedule(ms(2));
+    let ends = [
+        SchedulerEvent::Cancelled { id: RequestId(1) },
+        SchedulerEvent::Finished { id: RequestId(2), generated_tokens: 0 },
+    ];
+    assert!(seen.lock().unwrap().ends_with(&ends), "{seen:?}");
+}
