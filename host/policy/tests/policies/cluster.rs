@@ -1,37 +1,38 @@
 //! A real pool and real workers on fake engines, in virtual time, with messages that take as long as chance wants.
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::EngineLimits;
-use camshaft_core::fake::FakeEngine;
-use camshaft_core::ids::{Generation, PolicyDigest, PolicyName, RequestId, TenantId, Token, WorkerId};
-use camshaft_core::message::{Command, Event, Start};
-use camshaft_core::policy::{
-    Fault, NamedScheduler, Priority, SamplerHook, SamplingRequest, SchedulerHook, TokenSampler,
-};
+use camshaft_core::ids::{Generation, PolicyDigest, PolicyName, RequestId, SessionId, TenantId, Token, WorkerId};
+use camshaft_core::message::{Command, Event, FinishReason, Start, WorkerError};
+use camshaft_core::policy::{Fault, NamedScheduler, Priority, SchedulerHook};
 use camshaft_core::pool::{NewRequest, Output, Pool, Watermarks};
-use camshaft_core::report::{Report, Reporter};
+use camshaft_core::report::Report;
 use camshaft_core::reserve::Reserve;
-use camshaft_core::sampling::{SamplingParams, StandardChain};
+use camshaft_core::sampling::SamplingParams;
 use camshaft_core::segments::Namespace;
-use camshaft_core::worker::{Step, Worker, WorkerOptions};
+
+use crate::node::{Message, Node};
 
 /// Time between two turns.
-const TURN: Duration = Duration::from_millis(100);
+pub(crate) const TURN: Duration = Duration::from_millis(100);
 
 /// A scheduler hook, and the faults that it was told of.
 #[derive(Debug)]
 pub(crate) struct Watched {
     hook: Arc<dyn SchedulerHook>,
-    faults: AtomicU32,
+    faults: Mutex<Vec<String>>,
+    /// How often the scheduler was swapped for a fresh instance.
+    swaps: AtomicU64,
 }
 
 impl SchedulerHook for Watched {
     fn generation(&self) -> Generation {
-        self.hook.generation()
+        Generation(self.hook.generation().0 + self.swaps.load(Ordering::Relaxed))
     }
 
     fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
@@ -39,12 +40,12 @@ impl SchedulerHook for Watched {
     }
 
     fn refused(&self, fault: &Fault) {
-        self.faults.fetch_add(1, Ordering::Relaxed);
+        self.faults.lock().unwrap().push(fault.to_string());
         self.hook.refused(fault);
     }
 
     fn replaced(&self, fault: &Fault) {
-        self.faults.fetch_add(1, Ordering::Relaxed);
+        self.faults.lock().unwrap().push(fault.to_string());
         self.hook.replaced(fault);
     }
 
@@ -53,34 +54,26 @@ impl SchedulerHook for Watched {
     }
 }
 
+/// How a request ended, as its client read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum End {
+    Finished,
+    /// Its client left.
+    Cancelled,
+    /// Its client read too slowly.
+    Cut,
+    DeadlineExceeded,
+    WorkerLost,
+}
+
+/// Whoever waits for a request's output.
 #[derive(Debug)]
-struct Native;
-
-impl SamplerHook for Native {
-    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
-        Ok(Box::new(StandardChain::new(request.params.clone())))
-    }
-}
-
-/// A worker, and what is on its way to and from it.
-struct Node {
-    worker: Worker,
-    engine: FakeEngine,
-    inbox: VecDeque<Command>,
-    reporter: Reporter,
-    outbox: VecDeque<Report>,
-}
-
-pub(crate) struct Cluster {
-    pool: Pool,
-    hook: Arc<Watched>,
-    nodes: Vec<Node>,
-    pub(crate) now: Duration,
-    numbers: u64,
-    /// When those that wait or run arrived; `started`: how long they waited.
-    arrived: BTreeMap<RequestId, Duration>,
-    pub(crate) waits: BTreeMap<RequestId, Duration>,
-    pub(crate) finished: usize,
+struct Client {
+    arrived: Duration,
+    deadline: Option<Duration>,
+    /// The worker that was sent the request.
+    worker: Option<WorkerId>,
+    has_first_token: bool,
 }
 
 /// What a request is like; the rest is as everywhere.
@@ -90,36 +83,64 @@ pub(crate) struct Load {
     pub(crate) max_tokens: u32,
     pub(crate) tenant: &'static str,
     pub(crate) priority: Priority,
+    pub(crate) session: Option<u64>,
+    /// From the arrival on.
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl Load {
+    pub(crate) fn plain(prompt: u32, max_tokens: u32, tenant: &'static str, priority: Priority) -> Self {
+        Self { prompt, max_tokens, tenant, priority, session: None, timeout: None }
+    }
+}
+
+/// What a cluster is made of.
+#[derive(Debug)]
+pub(crate) struct Setup {
+    pub(crate) hook: Arc<dyn SchedulerHook>,
+    pub(crate) workers: u32,
+    pub(crate) limits: EngineLimits,
+    pub(crate) reserve: Reserve,
+    pub(crate) seed: u64,
+}
+
+pub(crate) struct Cluster {
+    pool: Pool,
+    hook: Arc<Watched>,
+    limits: EngineLimits,
+    nodes: Vec<Node>,
+    /// The incarnation of each worker that the pool sends commands to; `None`: down, as far as the pool knows.
+    known: Vec<Option<u64>>,
+    pub(crate) now: Duration,
+    numbers: u64,
+    clients: BTreeMap<RequestId, Client>,
+    ends: BTreeMap<RequestId, End>,
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("now", &self.now).field("clients", &self.clients).finish_non_exhaustive()
+    }
 }
 
 impl Cluster {
-    pub(crate) fn new(hook: Arc<dyn SchedulerHook>, workers: u32, limits: EngineLimits, seed: u64) -> Self {
-        let hook = Arc::new(Watched { hook, faults: AtomicU32::new(0) });
-        let mut pool = Pool::new(hook.clone(), Watermarks { high: 1000, low: 900 }, Reserve::Expected);
-        let nodes = (0..workers).map(|id| {
-            pool.add_worker(WorkerId(id), limits);
-            let worker = Worker::new(WorkerOptions {
-                id: WorkerId(id),
-                limits,
-                vocabulary: FakeEngine::info(limits).vocabulary,
-                samplers: Arc::new(Native),
-                cache: PrefixCache::new(1 << 20),
-                step_target: Duration::from_secs(1),
-                speculation: None,
-            });
-            let mut engine = FakeEngine::new(limits, u64::from(id));
-            engine.memory = 8;
-            Node { worker, engine, inbox: VecDeque::new(), reporter: Reporter::default(), outbox: VecDeque::new() }
-        });
+    pub(crate) fn new(setup: Setup) -> Self {
+        let Setup { hook, workers, limits, reserve, seed } = setup;
+        let hook = Arc::new(Watched { hook, faults: Mutex::default(), swaps: AtomicU64::new(0) });
+        let mut pool = Pool::new(hook.clone(), Watermarks { high: 1000, low: 900 }, reserve);
+        let nodes: Vec<Node> = (0..workers).map(|id| Node::new(WorkerId(id), limits)).collect();
+        (0..workers).for_each(|id| pool.add_worker(WorkerId(id), limits));
+        let known = nodes.iter().map(|node| Some(node.incarnation())).collect();
         Self {
-            nodes: nodes.collect(),
             pool,
             hook,
+            limits,
+            nodes,
+            known,
             now: Duration::ZERO,
             numbers: seed,
-            arrived: BTreeMap::new(),
-            waits: BTreeMap::new(),
-            finished: 0,
+            clients: BTreeMap::new(),
+            ends: BTreeMap::new(),
         }
     }
 
@@ -132,8 +153,13 @@ impl Cluster {
         (z ^ (z >> 31)) % bound
     }
 
+    /// Whether something happens that does so once in `times`.
+    pub(crate) fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
     pub(crate) fn submit(&mut self, id: u64, load: Load) {
-        let Load { prompt, max_tokens, tenant, priority } = load;
+        let Load { prompt, max_tokens, tenant, priority, session, timeout } = load;
         let tenant = TenantId::from(tenant);
         // Prompts begin alike, so that some of each is in a cache.
         let tokens: Vec<Token> =
@@ -143,7 +169,7 @@ impl Cluster {
             model: "demo".to_owned(),
             namespace: Namespace::Tenant(tenant.clone()),
             tenant,
-            session: None,
+            session: session.map(|number| SessionId::new(number.to_string())),
             priority,
             sampler_chain: PolicyDigest::NATIVE,
             prompt: tokens.into(),
@@ -155,45 +181,115 @@ impl Cluster {
             ignore_eos: true,
             logprobs: None,
         };
-        let new =
-            NewRequest { start: Box::new(start), arrived: self.now, deadline: None, weight: 1.0, queue_share: None };
-        self.pool.submit(new).unwrap();
-        self.arrived.insert(RequestId(id), self.now);
+        let deadline = timeout.map(|timeout| self.now + timeout);
+        let (start, arrived) = (Box::new(start), self.now);
+        self.pool.submit(NewRequest { start, arrived, deadline, weight: 1.0, queue_share: None }).unwrap();
+        let client = Client { arrived, deadline, worker: None, has_first_token: false };
+        self.clients.insert(RequestId(id), client);
     }
 
     /// One turn of everything; `delays`: messages may stay on their way.
     pub(crate) fn turn(&mut self, delays: bool) {
         self.now += TURN;
         for at in 0..self.nodes.len() {
-            let most = if delays { self.below(12) as usize } else { usize::MAX };
-            self.deliver(at, most);
+            let max = if delays { self.below(12) as usize } else { usize::MAX };
+            self.deliver(at, max);
         }
         self.schedule();
-        assert!(self.pool.check());
         for at in 0..self.nodes.len() {
-            if delays && self.below(4) == 0 {
-                continue;
+            if !delays || !self.once_in(4) {
+                self.nodes[at].run(self.now);
             }
-            self.nodes[at].run(self.now);
+        }
+        assert_eq!(*self.hook.faults.lock().unwrap(), [] as [String; 0], "the scheduler faulted");
+    }
+
+    /// What a worker said reaches the pool, in order, as `pool_thread` takes it in.
+    fn deliver(&mut self, at: usize, max: usize) {
+        let worker = WorkerId(at as u32);
+        for _ in 0..max {
+            match self.nodes[at].outbox.pop_front() {
+                None => break,
+                Some(Message::Step(report)) => self.apply(worker, *report),
+                Some(Message::Down) => {
+                    self.known[at] = None;
+                    for id in self.pool.worker_lost(worker) {
+                        self.end_if_live(id, End::WorkerLost);
+                    }
+                }
+                Some(Message::Up { incarnation }) => {
+                    self.known[at] = Some(incarnation);
+                    self.pool.add_worker(worker, self.limits);
+                }
+            }
+            assert!(self.pool.check(), "the pool's books");
         }
     }
 
-    /// What a worker said reaches the pool, in order.
-    fn deliver(&mut self, at: usize, most: usize) {
-        let node = &mut self.nodes[at];
-        let count = most.min(node.outbox.len());
-        for report in node.outbox.drain(..count) {
-            for event in &report.events {
-                match event {
-                    Event::Finished { id, .. } => {
-                        self.finished += 1;
-                        self.arrived.remove(id);
-                    }
-                    Event::Failed { id, error } => panic!("request {id}: {error}"),
-                    _ => {}
+    fn apply(&mut self, worker: WorkerId, report: Report) {
+        for event in &report.events {
+            match *event {
+                Event::Finished { id, reason: FinishReason::Cancelled, .. } => {
+                    let live = self.clients.get(&id).map(|_| id);
+                    assert_eq!(live, None, "cancelled although its client waits for it");
                 }
+                Event::Finished { id, .. } => self.end_if_live(id, End::Finished),
+                Event::Progressed { id, .. } => {
+                    if let Some(client) = self.clients.get_mut(&id) {
+                        client.has_first_token = true;
+                    }
+                }
+                Event::Failed { id, ref error } => panic!("request {id}: {error}"),
+                _ => {}
             }
-            self.pool.apply(WorkerId(at as u32), report);
+        }
+        self.pool.apply(worker, report);
+    }
+
+    /// A client that has left, or was told that its deadline passed, hears of no other end.
+    fn end_if_live(&mut self, id: RequestId, end: End) {
+        if self.clients.contains_key(&id) {
+            self.end(id, end);
+        }
+    }
+
+    fn end(&mut self, id: RequestId, end: End) -> Client {
+        let client = self.clients.remove(&id);
+        let before = self.ends.insert(id, end);
+        assert_eq!(before, None, "request {id} ended twice, now as {end:?}");
+        client.unwrap_or_else(|| panic!("request {id}, which nobody waits for, ended as {end:?}"))
+    }
+
+    fn schedule(&mut self) -> usize {
+        let outputs = self.pool.schedule(self.now);
+        let count = outputs.len();
+        outputs.into_iter().for_each(|output| self.carry_out(output));
+        assert!(self.pool.check(), "the pool's books");
+        let late = |client: &&Client| !client.has_first_token && client.deadline.is_some_and(|at| at <= self.now);
+        assert!(!self.clients.values().any(|client| late(&client)), "a deadline passed and nobody was told: {self:?}");
+        count
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Start { worker, start, need, .. } => {
+                let client = self.clients.get_mut(&start.id).unwrap_or_else(|| panic!("{} has no client", start.id));
+                assert_eq!(client.worker.replace(worker), None, "request {} was dispatched twice", start.id);
+                self.post(worker, Command::Start { start, need });
+            }
+            Output::Send { worker, command } => self.post(worker, command),
+            Output::Fail { id, error: WorkerError::DeadlineExceeded } => {
+                let client = self.end(id, End::DeadlineExceeded);
+                assert!(!client.has_first_token && client.deadline.is_some_and(|at| at <= self.now), "{client:?}");
+            }
+            Output::Fail { id, error } => panic!("request {id}: {error}"),
+        }
+    }
+
+    fn post(&mut self, worker: WorkerId, command: Command) {
+        let at = worker.0 as usize;
+        if let Some(incarnation) = self.known[at] {
+            self.nodes[at].post(incarnation, command);
         }
     }
 
@@ -202,56 +298,106 @@ impl Cluster {
         for at in 0..self.nodes.len() {
             self.deliver(at, usize::MAX);
         }
-        self.schedule();
+        // A request that went to its session's worker leaves capacity behind, which the next point finds.
+        while self.schedule() > 0 {}
     }
 
-    fn schedule(&mut self) {
-        for output in self.pool.schedule(self.now) {
-            match output {
-                Output::Start { worker, start, need, .. } => {
-                    self.waits.insert(start.id, self.now - self.arrived[&start.id]);
-                    self.nodes[worker.0 as usize].inbox.push_back(Command::Start { start, need });
-                }
-                Output::Send { worker, command } => self.nodes[worker.0 as usize].inbox.push_back(command),
-                Output::Fail { id, error } => panic!("request {id}: {error}"),
-            }
+    /// Nobody waits beside a healthy worker that could take whoever is next. An idle worker could take anybody.
+    pub(crate) fn check(&mut self) {
+        self.settle();
+        let Some(need) = self.pool.queue().iter().map(|arrival| arrival.need).max() else { return };
+        let workers = self.pool.worker_facts();
+        let takes_any = workers.iter().find(|facts| facts.healthy && facts.free_sequences > 0 && facts.kv_free >= need);
+        assert!(takes_any.is_none(), "{} wait beside {takes_any:?}, at most {need} long", self.pool.waiting());
+        let idle = workers.iter().find(|facts| facts.healthy && facts.running_sequences == 0);
+        assert!(idle.is_none(), "{} wait beside the idle worker {idle:?}", self.pool.waiting());
+    }
+
+    /// Nothing runs and nothing is on its way: everything is free, on both sides.
+    pub(crate) fn assert_all_free(&mut self) {
+        assert_eq!((self.pool.waiting(), self.pool.running()), (0, 0));
+        for (node, facts) in self.nodes.iter().zip(self.pool.worker_facts()) {
+            node.assert_all_free();
+            let free = (facts.healthy, facts.free_sequences, facts.kv_free);
+            assert_eq!(free, (true, self.limits.sequences, self.limits.kv_tokens), "as the pool sees it: {facts:?}");
         }
     }
 
-    /// No scheduler faulted, and nobody waits beside an idle worker. Every request fits an idle one.
-    pub(crate) fn check(&mut self) {
-        self.settle();
-        assert_eq!(self.hook.faults.load(Ordering::Relaxed), 0, "the scheduler faulted");
-        let workers = self.pool.worker_facts();
-        let idle = workers.iter().any(|facts| facts.healthy && facts.running_sequences == 0);
-        assert!(!idle || self.pool.waiting() == 0, "{} wait beside an idle worker: {workers:?}", self.pool.waiting());
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.clients.is_empty() && self.nodes.iter().all(Node::is_quiet)
     }
 
     pub(crate) fn unfinished(&self) -> usize {
-        self.arrived.len()
+        self.clients.len()
+    }
+
+    /// How many requests ended in each way.
+    pub(crate) fn ends(&self) -> BTreeMap<End, usize> {
+        let mut count = BTreeMap::new();
+        self.ends.values().for_each(|&end| *count.entry(end).or_default() += 1);
+        count
     }
 
     /// The longest that a request which has not been dispatched waits now.
     pub(crate) fn longest_wait(&self) -> Duration {
-        let waiting = self.arrived.iter().filter(|(id, _)| !self.waits.contains_key(id));
-        waiting.map(|(_, &arrived)| self.now - arrived).max().unwrap_or_default()
+        let waiting = self.clients.values().filter(|client| client.worker.is_none());
+        waiting.map(|client| self.now - client.arrived).max().unwrap_or_default()
     }
-}
 
-impl Node {
-    /// Takes in what has come and decodes one batch.
-    fn run(&mut self, now: Duration) {
-        let Self { worker, engine, inbox, reporter, outbox } = self;
-        let mut events = Vec::new();
-        for command in inbox.drain(..) {
-            worker.handle(command, engine, &mut events);
+    fn any_client(&mut self) -> Option<RequestId> {
+        let nth = self.below(self.clients.len().max(1) as u64) as usize;
+        self.clients.keys().nth(nth).copied()
+    }
+
+    /// A client leaves.
+    pub(crate) fn cancel_any(&mut self) {
+        let Some(id) = self.any_client() else { return };
+        self.end(id, End::Cancelled);
+        if let Some(output) = self.pool.cancel(id) {
+            self.carry_out(output);
         }
-        let step = worker.step(now, engine, &mut events);
-        assert!(worker.check(), "the worker's books after {step:?}");
-        events.iter().for_each(|event| reporter.note(event));
-        if let Step::Decoded { tokens } = step {
-            reporter.decoded(tokens);
+    }
+
+    /// A reader is behind: its worker pauses it, or ends it if it reads nothing at all.
+    pub(crate) fn pause_any(&mut self) {
+        let Some((id, client)) = self.any_client().map(|id| (id, &self.clients[&id])) else { return };
+        let Some(worker) = client.worker.filter(|_| client.has_first_token) else { return };
+        if self.once_in(4) {
+            self.end(id, End::Cut);
+            self.post(worker, Command::Cancel { id });
+        } else if self.known[worker.0 as usize] == Some(self.nodes[worker.0 as usize].incarnation()) {
+            self.nodes[worker.0 as usize].pause(id);
         }
-        outbox.extend(reporter.take(worker));
+    }
+
+    /// A paused reader has caught up.
+    pub(crate) fn resume_any(&mut self) {
+        let at = self.below(self.nodes.len() as u64) as usize;
+        self.nodes[at].resume();
+    }
+
+    /// As schedulers do that know better than the shipped ones.
+    pub(crate) fn preempt_any(&mut self) {
+        let Some((id, client)) = self.any_client().map(|id| (id, &self.clients[&id])) else { return };
+        if let Some(worker) = client.worker {
+            self.post(worker, Command::Preempt { id });
+        }
+    }
+
+    /// A worker dies.
+    pub(crate) fn crash_any(&mut self) {
+        let at = self.below(self.nodes.len() as u64) as usize;
+        let in_step = self.once_in(2).then_some(self.now);
+        self.nodes[at].crash(in_step);
+    }
+
+    pub(crate) fn restart_any(&mut self) {
+        let at = self.below(self.nodes.len() as u64) as usize;
+        self.nodes[at].restart();
+    }
+
+    /// A fresh instance of the scheduler, which gets a replay.
+    pub(crate) fn swap_scheduler(&mut self) {
+        self.hook.swaps.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -7,6 +7,8 @@ mod faults;
 mod forged;
 mod hooks;
 mod load;
+mod native;
+mod node;
 mod operators;
 mod rejections;
 mod rig;
