@@ -1,4 +1,4 @@
-//! The native standard chain against llama.cpp's own, with the same parameters: `cargo xtask bench kernels`.
+//! Compares the native standard chain with llama.cpp's, with the same parameters: `cargo xtask bench kernels`.
 #![allow(missing_docs, reason = "criterion's macros make public items")]
 use std::hint::black_box;
 
@@ -9,7 +9,7 @@ use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token::data::LlamaTokenData;
 use llama_cpp_2::token::data_array::LlamaTokenDataArray;
 
-/// As in `camshaft-core`'s own benchmark.
+/// The same logits as in `camshaft-core`'s benchmark.
 fn logits(size: u32) -> Vec<f32> {
     let mut state = 0x9e37_79b9u32;
     let mut uniform = || {
@@ -21,7 +21,7 @@ fn logits(size: u32) -> Vec<f32> {
     (0..size).map(|_| (0..4).map(|_| uniform()).sum::<f32>() * 6.0 - 12.0).collect()
 }
 
-/// What llama.cpp makes of a row before its samplers see it (`llama_sampler_sample` does the same).
+/// Copies a row into the array that llama.cpp's samplers work on, as `llama_sampler_sample` does.
 fn fill(array: &mut LlamaTokenDataArray, logits: &[f32]) {
     array.data.clear();
     array.data.extend((0..).zip(logits).map(|(token, &logit)| LlamaTokenData::new(LlamaToken(token), logit, 0.0)));
@@ -62,7 +62,7 @@ fn chains(c: &mut Criterion) {
                     array.selected_token()
                 });
             });
-            // Restoring the length is all that is left of filling.
+            // Without the time to fill the array.
             let mut filled = LlamaTokenDataArray::new(Vec::with_capacity(size as usize), false);
             fill(&mut filled, &logits);
             let whole = filled.data.clone();

@@ -1,4 +1,4 @@
-//! The bare engine loop: the batches of a benchmark without a server, the yardstick of `docs/benchmarks.md`.
+//! Runs the batches of a benchmark on the bare engine, without a server: the baseline of `docs/benchmarks.md`.
 //!
 //! `bare MODEL STREAMS PROMPT_TOKENS TOKENS ROUNDS THREADS KV_TOKENS [pooled]` prints tokens per second, greedy by argmax.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         EngineOptions { sequences: 32, kv_tokens, kv_layout, batch_tokens: 512, threads, kv_type: KvType::F16 };
     let mut engine = LlamaEngine::new(model.clone(), &options)?;
     let vocabulary = model.info().vocabulary.size() as u32;
-    // One round to warm up.
+    // The first round warms up.
     round(&mut engine, vocabulary, (streams, prompt_tokens, tokens))?;
     let begun = Instant::now();
     for _ in 0..rounds {
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Prefills all prompts in batches, then decodes all streams together.
+/// Prefills all prompts in batches, then decodes one token of every stream per step.
 fn round(
     engine: &mut LlamaEngine,
     vocabulary: u32,

@@ -1,4 +1,4 @@
-//! llama.cpp's process-wide state: one start, its log, what it was built for.
+//! llama.cpp's process-wide state: its initialisation, its log and its build.
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -7,10 +7,10 @@ use llama_cpp_2::{LlamaCppError, LogOptions, send_logs_to_tracing};
 
 use crate::error::EngineLoadError;
 
-/// Contexts of one model must not be made in parallel: making one writes to the model.
+/// Held while a context is made. Making one writes to the model, so two must not be made at once.
 pub(crate) static CONTEXT_CREATION: Mutex<()> = Mutex::new(());
 
-/// The started backend. Logs go to `tracing` from the first call on.
+/// Initialises llama.cpp at the first call. From then on its log goes to `tracing`.
 pub(crate) fn backend() -> Result<&'static LlamaBackend, EngineLoadError> {
     static BACKEND: OnceLock<Result<LlamaBackend, Arc<LlamaCppError>>> = OnceLock::new();
     let started = BACKEND.get_or_init(|| {
@@ -22,12 +22,12 @@ pub(crate) fn backend() -> Result<&'static LlamaBackend, EngineLoadError> {
     started.as_ref().map_err(|error| EngineLoadError::Backend(error.clone()))
 }
 
-/// llama.cpp's own line about the instruction sets it was built for.
+/// llama.cpp's own line about the instruction sets that it was built for.
 pub fn system_info() -> String {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // SAFETY: takes no argument and returns a pointer to a static, NUL-terminated buffer that is written again only by
-    // another call; the lock keeps two calls apart.
+    // SAFETY: the function takes no argument and returns a pointer to a static, NUL-terminated buffer. Only another call
+    // writes to the buffer, and the lock excludes that.
     let line = unsafe { CStr::from_ptr(llama_cpp_sys_2::llama_print_system_info()) };
     line.to_string_lossy().trim().to_owned()
 }

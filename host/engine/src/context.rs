@@ -1,4 +1,4 @@
-//! One llama.cpp context as core's engine.
+//! Implements core's engine with one llama.cpp context.
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
@@ -18,9 +18,9 @@ use crate::backend::{CONTEXT_CREATION, backend};
 use crate::error::EngineLoadError;
 use crate::load::{Adapter, LoadedModel};
 use crate::state;
-use crate::streams::Streams;
+use crate::streams::StreamTable;
 
-/// How keys and values are kept.
+/// Number format of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvType {
     #[default]
@@ -29,18 +29,20 @@ pub enum KvType {
     Q4_0,
 }
 
-/// How the sequences divide the cache. In an even number of parts attention looks at a sequence's own cells only; in one
-/// pool every sequence passes over the cells of all others, but can use what they leave and share prefixes without a copy.
+/// How the sequences divide the KV cache.
+///
+/// In a pool, a sequence can use whatever the others leave, and shares prefixes without a copy, but attention walks the
+/// entries of all sequences. With a stream per sequence, attention walks only the sequence's own entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvLayout {
-    /// Any sequence may grow to the whole cache.
+    /// Any sequence may use the whole cache.
     #[default]
     Pooled,
-    /// Each sequence has `kv_tokens / sequences` of its own, rounded up to 256.
+    /// Each sequence has `kv_tokens / sequences` entries of its own, rounded up to 256.
     PerSequence,
 }
 
-/// Whose bytes saved state is: another llama.cpp may lay it out otherwise.
+/// Part of the identity of saved states, because another version of llama.cpp may lay them out differently.
 pub const LLAMA_CPP: &str = "llama-cpp-sys-2 0.1.161";
 
 /// Size of a context.
@@ -48,18 +50,18 @@ pub const LLAMA_CPP: &str = "llama-cpp-sys-2 0.1.161";
 pub struct EngineOptions {
     /// 1 to 255.
     pub sequences: u32,
-    /// KV cache in tokens, of all sequences together.
+    /// Size of the KV cache of all sequences together.
     pub kv_tokens: u32,
     pub kv_layout: KvLayout,
-    /// Tokens in one batch.
+    /// Maximum length of a batch.
     pub batch_tokens: u32,
-    /// 0: one for each core.
+    /// 0: one thread per core.
     pub threads: u32,
     pub kv_type: KvType,
 }
 
 impl EngineOptions {
-    /// What the state that a context saves depends on, beside the weights.
+    /// Identifies the layout of saved states: everything that they depend on besides the weights.
     pub fn state_layout(&self) -> String {
         let layout = match self.kv_layout {
             KvLayout::Pooled => String::new(),
@@ -69,21 +71,21 @@ impl EngineOptions {
     }
 }
 
-/// Runs a model on one thread.
+/// Runs a model for one worker.
 pub struct LlamaEngine {
     /// Borrows from `model`; see `new` and `drop` for why the borrow may be `'static` here.
     context: ManuallyDrop<LlamaContext<'static>>,
     model: Arc<LoadedModel>,
     batch: LlamaBatch<'static>,
     limits: EngineLimits,
-    /// Where each sequence has a part of its own.
-    streams: Option<Streams>,
-    /// Where each row of the last batch was in llama.cpp's.
-    places: Vec<i32>,
-    /// Its rows as llama.cpp wants them: sequence and row. Kept for its room.
+    /// `None` with a pooled KV cache.
+    streams: Option<StreamTable>,
+    /// For each row of the last batch, its index in llama.cpp's batch.
+    llama_rows: Vec<i32>,
+    /// Scratch of `decode`: the stream and the index of each row.
     order: Vec<(i32, usize)>,
-    /// The last sequence that was copied, while nothing was decoded since: many may want the same prefix at once.
-    copied: Option<(SeqId, Vec<u8>)>,
+    /// The state of the sequence that was copied last, until the next decode: several sequences may share its prefix.
+    last_copy: Option<(SeqId, Vec<u8>)>,
 }
 
 impl fmt::Debug for LlamaEngine {
@@ -96,7 +98,7 @@ impl LlamaEngine {
     /// Makes a context on the model's weights.
     ///
     /// # Errors
-    /// Where llama.cpp cannot make one (usually: not enough memory for the KV cache).
+    /// llama.cpp cannot make one, usually because there is not enough memory for the KV cache.
     pub fn new(model: Arc<LoadedModel>, options: &EngineOptions) -> Result<Self, EngineLoadError> {
         let refused =
             |source| EngineLoadError::NoContext { sequences: options.sequences, kv_tokens: options.kv_tokens, source };
@@ -110,10 +112,10 @@ impl LlamaEngine {
         let pooled = options.kv_layout == KvLayout::Pooled;
         let params = LlamaContextParams::default()
             .with_n_ctx(NonZeroU32::new(options.kv_tokens))
-            // A step is one llama.cpp batch and is computed whole: cutting it up again would only add passes over the weights.
+            // llama.cpp computes a step as one batch. Splitting it would only add passes over the weights.
             .with_n_batch(options.batch_tokens)
             .with_n_ubatch(options.batch_tokens)
-            // One more for copies of state in a pool, see `save`.
+            // A pool needs a scratch sequence for copies, see `save`.
             .with_n_seq_max(options.sequences + u32::from(pooled))
             .with_kv_unified(pooled)
             .with_n_threads(threads)
@@ -124,22 +126,22 @@ impl LlamaEngine {
             .with_op_offload(false)
             .with_no_perf(true);
         let mut context = {
-            let _one_at_a_time = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
+            let _guard = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
             model.model.new_context(backend()?, params).map_err(|error| refused(Box::new(error)))?
         };
         if let Some(Adapter { adapter, scale }) = &model.adapter {
             let mut adapter = adapter.lock().unwrap_or_else(PoisonError::into_inner);
             context.lora_adapter_set(&mut adapter, *scale).map_err(|error| refused(Box::new(error)))?;
         }
-        // SAFETY: the context borrows `model.model`, which lives in an `Arc` whose content never moves and which this
-        // struct keeps until the context is dropped (`drop` below takes the context first). Nothing hands the context
-        // or a borrow of it with the longer lifetime out of this struct.
+        // SAFETY: the context borrows `model.model`. The model is in an `Arc`, so it never moves, and this struct keeps the
+        // `Arc` until it has dropped the context (see `drop`). The struct never gives out the context, or a borrow of it
+        // with the longer lifetime.
         let context = unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) };
         let kv_tokens = context.n_ctx();
-        // Positions beyond the trained ones abort in models that learned them.
-        let most = if pooled { kv_tokens } else { kv_tokens / options.sequences };
+        // llama.cpp aborts on positions beyond the trained ones if the model has learned position embeddings.
+        let capacity = if pooled { kv_tokens } else { kv_tokens / options.sequences };
         let trained = model.info().trained_context_tokens;
-        let context_tokens = trained.min(most);
+        let context_tokens = trained.min(capacity);
         if kv_tokens / options.sequences > trained {
             tracing::warn!(
                 model = model.info().name,
@@ -151,14 +153,14 @@ impl LlamaEngine {
         }
         let batch_tokens = options.batch_tokens.min(context.n_batch());
         let limits = EngineLimits { sequences: options.sequences, kv_tokens, batch_tokens, context_tokens };
-        // Each row belongs to one sequence.
+        // The 1: each row belongs to one sequence.
         let batch = LlamaBatch::new(batch_tokens as usize, 1);
-        let streams = (!pooled).then(|| Streams::new(options.sequences));
+        let streams = (!pooled).then(|| StreamTable::new(options.sequences));
         let context = ManuallyDrop::new(context);
-        Ok(Self { context, model, batch, limits, streams, places: Vec::new(), order: Vec::new(), copied: None })
+        Ok(Self { context, model, batch, limits, streams, llama_rows: Vec::new(), order: Vec::new(), last_copy: None })
     }
 
-    /// llama.cpp checks less than it should: everything it would index with is checked here.
+    /// Checks every number that llama.cpp would use as an index. llama.cpp itself does not check them all.
     fn check(&self, batch: &Batch) -> Result<(), EngineError> {
         let bad = |why: String| Err(EngineError::BadBatch(why));
         let rows = batch.len();
@@ -184,8 +186,8 @@ impl LlamaEngine {
 
 impl Drop for LlamaEngine {
     fn drop(&mut self) {
-        // SAFETY: dropped once, here, and not used afterwards. Its model is still alive: `self.model` is dropped after
-        // this function returns.
+        // SAFETY: the context is dropped only here, and not used afterwards. The model is still alive: `self.model` is
+        // dropped after this function returns.
         unsafe { ManuallyDrop::drop(&mut self.context) };
     }
 }
@@ -197,17 +199,17 @@ impl Engine for LlamaEngine {
 
     fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {
         self.check(batch)?;
-        self.copied = None;
-        self.move_together();
+        self.last_copy = None;
+        self.close_gaps();
         self.batch.clear();
         let mut order = std::mem::take(&mut self.order);
         order.clear();
         order.extend(batch.seqs.iter().enumerate().map(|(row, &seq)| (self.stream(seq), row)));
-        // One after the other, as llama.cpp wants parts of the cache that are to be decoded together.
+        // llama.cpp decodes neighbouring streams together only if their rows are in the order of the streams.
         order.sort_unstable();
-        self.places.resize(batch.len(), 0);
-        for (place, &(stream, row)) in (0..).zip(&order) {
-            self.places[row] = place;
+        self.llama_rows.resize(batch.len(), 0);
+        for (llama_row, &(stream, row)) in (0..).zip(&order) {
+            self.llama_rows[row] = llama_row;
             let token = LlamaToken::new(batch.tokens[row].0 as i32);
             let seq = [stream];
             let added = self.batch.add(token, batch.positions[row] as i32, &seq, batch.wants_logits[row]);
@@ -217,30 +219,28 @@ impl Engine for LlamaEngine {
         match self.context.decode(&mut self.batch) {
             Ok(()) => Ok(()),
             Err(DecodeError::NoKvCacheSlot) => Err(EngineError::KvFull { tokens: batch.len() }),
-            // Found while the batch was being prepared: nothing was decoded.
+            // llama.cpp refused the batch before it decoded anything.
             Err(DecodeError::NTokensZero) => Err(EngineError::BadBatch("refused by llama.cpp".to_owned())),
             Err(error) => Err(EngineError::Failed(error.to_string())),
         }
     }
 
     fn logits(&self, row: usize) -> &[f32] {
-        self.context.get_logits_ith(self.places[row])
+        self.context.get_logits_ith(self.llama_rows[row])
     }
 
     fn truncate(&mut self, seq: SeqId, from: u32) {
-        self.forget_copy(seq);
+        self.drop_copy(seq);
         let whole = from == 0;
-        let id = seq;
-        let seq = self.stream(seq);
-        if self.context.kv_cache_seq_rm(seq, Some(from), None).is_err() && !whole {
-            // Recurrent state cannot be cut in the middle: without it the sequence is empty, which the next decode's
-            // positions show.
-            tracing::warn!(seq, from, "the model's state cannot be truncated; the sequence is dropped");
+        let stream = self.stream(seq);
+        if self.context.kv_cache_seq_rm(stream, Some(from), None).is_err() && !whole {
+            // Recurrent state cannot be truncated. Drop all of it, because it must not contain the tokens that were cut off.
+            tracing::warn!(seq = stream, from, "the model's state cannot be truncated; the sequence is dropped");
             // Removing a whole sequence never fails.
-            let _ = self.context.kv_cache_seq_rm(seq, None, None);
+            let _ = self.context.kv_cache_seq_rm(stream, None, None);
         }
         if whole && let Some(streams) = &mut self.streams {
-            streams.free(id);
+            streams.free(seq);
         }
     }
 
@@ -252,7 +252,7 @@ impl Engine for LlamaEngine {
         if self.streams.is_some() {
             let Some(source) = self.copy_of(from) else { return false };
             let shared = self.extend(to, &range, &source);
-            self.copied = Some((from, source));
+            self.last_copy = Some((from, source));
             return shared;
         }
         self.context.kv_cache_seq_cp(from.0 as i32, to.0 as i32, Some(range.start), Some(range.end)).is_ok()
@@ -266,10 +266,10 @@ impl Engine for LlamaEngine {
         if self.streams.is_some() {
             let whole = self.copy_of(seq)?;
             let cut = state::join(&[(&whole, range)]);
-            self.copied = Some((seq, whole));
+            self.last_copy = Some((seq, whole));
             return cut;
         }
-        // llama.cpp copies whole sequences only, so the range becomes one for a moment; cells are not moved.
+        // llama.cpp saves whole sequences only. Give the range to the scratch sequence, which copies no entries in a pool.
         let scratch = self.scratch();
         self.context.kv_cache_seq_cp(seq.0 as i32, scratch, Some(range.start), Some(range.end)).ok()?;
         let state = self.copy_state(scratch);
@@ -287,29 +287,30 @@ impl Engine for LlamaEngine {
             return self.extend(seq, &range, state);
         }
         let scratch = self.scratch();
-        let whole = self.set_state(scratch, state);
-        let shared = whole
+        let loaded = self.set_state(scratch, state);
+        let shared = loaded
             && self.context.kv_cache_seq_pos_max(scratch) + 1 >= range.end as i32
             && self.context.kv_cache_seq_cp(scratch, seq.0 as i32, Some(range.start), Some(range.end)).is_ok();
+        // Removing a whole sequence never fails.
         let _ = self.context.kv_cache_seq_rm(scratch, None, None);
         shared
     }
 }
 
 impl LlamaEngine {
-    /// llama.cpp's number of the sequence.
+    /// llama.cpp's number for the sequence: its stream, or its id in a pool.
     fn stream(&mut self, seq: SeqId) -> i32 {
-        self.streams.as_mut().map_or(seq.0, |streams| streams.get_or_take(seq)) as i32
+        self.streams.as_mut().map_or(seq.0, |streams| streams.get_or_assign(seq)) as i32
     }
 
-    /// Closes gaps between the parts that sequences have.
-    fn move_together(&mut self) {
-        while let Some((from, to)) = self.streams.as_ref().and_then(Streams::closer) {
-            // A sequence that holds nothing yet has nothing to move.
+    /// Moves sequences until the used streams are neighbours.
+    fn close_gaps(&mut self) {
+        while let Some((from, to)) = self.streams.as_ref().and_then(StreamTable::next_move) {
+            // A sequence without KV entries has no state to move.
             let empty = self.context.kv_cache_seq_pos_max(from as i32) < 0;
             let moved = empty || self.copy_state(from as i32).is_some_and(|state| self.set_state(to as i32, &state));
             if !moved {
-                tracing::warn!(from, to, "llama.cpp does not move a sequence's state; steps will take longer");
+                tracing::warn!(from, to, "cannot move a sequence's state to another stream; steps will take longer");
                 return;
             }
             // Removing a whole sequence never fails.
@@ -320,20 +321,20 @@ impl LlamaEngine {
         }
     }
 
-    /// The sequence after those that have ids: for a moment's use.
+    /// The extra sequence of a pool, for copies. It is empty between calls.
     fn scratch(&self) -> i32 {
         self.limits.sequences as i32
     }
 
-    fn forget_copy(&mut self, seq: SeqId) {
-        if self.copied.as_ref().is_some_and(|(of, _)| *of == seq) {
-            self.copied = None;
+    fn drop_copy(&mut self, seq: SeqId) {
+        if self.last_copy.as_ref().is_some_and(|(of, _)| *of == seq) {
+            self.last_copy = None;
         }
     }
 
-    /// The whole state of the sequence.
+    /// The whole state of a sequence, from the last copy if that is of the same sequence.
     fn copy_of(&mut self, seq: SeqId) -> Option<Vec<u8>> {
-        match self.copied.take() {
+        match self.last_copy.take() {
             Some((of, copy)) if of == seq => Some(copy),
             _ => {
                 let stream = self.stream(seq);
@@ -342,10 +343,10 @@ impl LlamaEngine {
         }
     }
 
-    /// Appends positions from a copy to what the sequence holds, which llama.cpp can only replace as a whole. False if they
-    /// cannot be; the sequence is then as before.
+    /// Appends a range of positions from a saved state to a sequence. llama.cpp can only replace the whole state, so this
+    /// joins the two. Returns false, and leaves the sequence unchanged, if that is not possible.
     fn extend(&mut self, seq: SeqId, range: &Range<u32>, source: &[u8]) -> bool {
-        self.forget_copy(seq);
+        self.drop_copy(seq);
         if range.end > self.limits.kv_tokens / self.limits.sequences {
             return false;
         }
@@ -362,14 +363,14 @@ impl LlamaEngine {
         let flags = LlamaStateSeqFlags::empty();
         let size = self.context.state_seq_get_size_ext(seq, flags);
         let mut state = vec![0; size];
-        // SAFETY: the buffer has the size that llama.cpp just asked for, and nothing decodes in between.
+        // SAFETY: the buffer has the size that llama.cpp has just asked for, and no decode happens in between.
         let written = unsafe { self.context.state_seq_get_data_ext(state.as_mut_ptr(), seq, flags) };
         (written == size && size > 0).then_some(state)
     }
 
     fn set_state(&mut self, seq: i32, state: &[u8]) -> bool {
-        // SAFETY: the bytes are what `copy_state` wrote for a context of the same model and layout: segments stay in this
-        // process's memory, or their keyed checksum was verified against the layout that they were saved under.
+        // SAFETY: `copy_state` wrote these bytes for a context of the same model and layout. Segments either stay in this
+        // process's memory, or come from the directory of the same layout with a keyed checksum that was verified.
         unsafe { self.context.state_seq_set_data_ext(state, seq, LlamaStateSeqFlags::empty()) }
     }
 }
@@ -377,7 +378,7 @@ impl LlamaEngine {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn saved_state_names_the_llama_cpp_that_is_linked() {
+    fn the_identity_of_saved_states_names_the_linked_llama_cpp() {
         let manifest = include_str!("../../../Cargo.toml");
         let version = super::LLAMA_CPP.rsplit_once(' ').unwrap().1;
         assert!(manifest.contains(&format!("llama-cpp-sys-2 = {{ version = \"={version}\"")));

@@ -1,8 +1,8 @@
-//! The tier behind RAM: segments on disk, for the next process.
+//! The cold tier on disk: keeps segments for this process and the next one.
 //!
-//! A directory for each model and context layout holds a key and append-only data files (see `disk/record.rs` for the
-//! format). A thread writes segments; reads go through memory maps, and every byte is checked against a keyed checksum before
-//! it is handed out. Where the disk fails, prefixes are recomputed.
+//! Each model and context layout has a directory with a key and append-only data files (`disk/record.rs` describes the
+//! format). A thread writes segments. Reads go through memory maps, and a segment's keyed checksum is verified before it is
+//! returned. If the disk fails, workers recompute the prefixes.
 mod directory;
 mod error;
 mod inspect;
@@ -18,34 +18,34 @@ use std::time::{Duration, Instant};
 use camshaft_core::segments::{ColdTier, SegmentId, SegmentInfo};
 use memmap2::Mmap;
 
-use directory::Directory;
+use directory::SegmentDirectory;
 pub use error::DiskError;
 pub use inspect::{CacheReport, clear, report};
-use writer::{Location, Outcome, Writer, WriterHandle};
+use writer::{Location, Writer, WriterEvent, WriterHandle};
 
-/// Bytes of a data file; a larger segment gets one of its own.
-const DATA_FILE_BYTES: u64 = 64 << 20;
+/// Maximum size of a data file. A larger segment gets a file of its own.
+const MAX_DATA_FILE_BYTES: u64 = 64 << 20;
 /// How long closing the tier waits for queued segments to be written.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the bytes of a segment depend on beside the tokens.
+/// Identifies what the bytes of a segment depend on besides its tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// What the model computes with: the digest of its weights and adapter.
+    /// Digest of the model's weights and adapter.
     pub model: String,
-    /// Everything else: KV types, llama.cpp's version, the worker.
+    /// Everything else: KV type, llama.cpp's version, the worker.
     pub context: String,
 }
 
 impl Layout {
-    /// The name of its directory: the beginning of a digest.
+    /// The name of the layout's directory: the first 16 digits of a digest.
     fn directory(&self) -> String {
         let all = format!("{}|{}", self.model, self.context);
         blake3::hash(all.as_bytes()).to_hex()[..16].to_owned()
     }
 }
 
-/// Where and how much.
+/// Where the tier keeps segments, and how many bytes.
 #[derive(Debug, Clone)]
 pub struct DiskOptions {
     pub dir: PathBuf,
@@ -54,7 +54,7 @@ pub struct DiskOptions {
 }
 
 /// What an earlier process left in the data files of a directory.
-struct Found {
+struct Contents {
     segments: Vec<(SegmentId, SegmentInfo)>,
     locations: HashMap<SegmentId, Location>,
     maps: HashMap<u64, Mmap>,
@@ -62,8 +62,8 @@ struct Found {
     files: VecDeque<(u64, u64)>,
 }
 
-impl Found {
-    fn scan(directory: &Directory) -> Result<Self, DiskError> {
+impl Contents {
+    fn scan(directory: &SegmentDirectory) -> Result<Self, DiskError> {
         let failed = |verb, path: PathBuf| move |source| DiskError::Io { verb, path, source };
         let numbers = directory::data_files(&directory.path).map_err(failed("list", directory.path.clone()))?;
         let mut found =
@@ -86,12 +86,12 @@ impl Found {
     }
 }
 
-/// Segments on disk.
+/// The segments of one worker on disk.
 pub struct DiskTier {
-    directory: Arc<Directory>,
+    directory: Arc<SegmentDirectory>,
     locations: HashMap<SegmentId, Location>,
     maps: HashMap<u64, Mmap>,
-    /// Queued for the writer.
+    /// Segments in the writer's queue.
     pending: HashMap<SegmentId, Arc<[u8]>>,
     writer: WriterHandle,
     lost: Vec<SegmentId>,
@@ -105,17 +105,17 @@ impl std::fmt::Debug for DiskTier {
 }
 
 impl DiskTier {
-    /// Opens the layout's directory and says what it holds. Torn and changed records are skipped.
+    /// Opens the layout's directory and returns the segments in it, without torn and damaged records.
     ///
     /// # Errors
-    /// A directory that cannot be made or read, or that another process uses.
+    /// The directory cannot be made or read, or another process uses it.
     pub fn open(options: &DiskOptions) -> Result<(Self, Vec<(SegmentId, SegmentInfo)>), DiskError> {
-        Self::open_with(options, DATA_FILE_BYTES)
+        Self::open_with(options, MAX_DATA_FILE_BYTES)
     }
 
     fn open_with(options: &DiskOptions, file_bytes: u64) -> Result<(Self, Vec<(SegmentId, SegmentInfo)>), DiskError> {
-        let directory = Arc::new(Directory::open(&options.dir.join(options.layout.directory()))?);
-        let Found { segments, locations, maps, files } = Found::scan(&directory)?;
+        let directory = Arc::new(SegmentDirectory::open(&options.dir.join(options.layout.directory()))?);
+        let Contents { segments, locations, maps, files } = Contents::scan(&directory)?;
         let writer = Writer::new(directory.clone(), options.capacity_bytes, file_bytes, files);
         let started = WriterHandle::start(writer);
         let path = directory.path.clone();
@@ -124,20 +124,20 @@ impl DiskTier {
         Ok((tier, segments))
     }
 
-    /// Takes note of what the writer did.
-    fn catch_up(&mut self) {
-        for outcome in self.writer.outcomes() {
-            match outcome {
-                Outcome::Written { segment, location } => {
-                    // One that was removed meanwhile stays on disk until its data file is removed.
+    /// Applies what the writer has done since the last call.
+    fn apply_writer_events(&mut self) {
+        for event in self.writer.events() {
+            match event {
+                WriterEvent::Written { segment, location } => {
+                    // A segment that was removed while it was queued stays on disk until its data file is removed.
                     if self.pending.remove(&segment).is_some() {
                         self.locations.insert(segment, location);
                     }
                 }
-                Outcome::NotWritten(segment) => {
+                WriterEvent::NotWritten(segment) => {
                     self.lost.extend(self.pending.remove(&segment).map(|_| segment));
                 }
-                Outcome::Removed { file } => {
+                WriterEvent::FileRemoved { file } => {
                     self.maps.remove(&file);
                     let lost = self.locations.extract_if(|_, location| location.file == file);
                     self.lost.extend(lost.map(|(segment, _)| segment));
@@ -146,11 +146,11 @@ impl DiskTier {
         }
     }
 
-    /// The state at a location, if it is there and intact.
+    /// Reads the state at a location. `None` if it is missing or damaged.
     fn read(&mut self, location: &Location) -> Option<&[u8]> {
         let end = location.at.checked_add(location.len)? as usize;
         if self.maps.get(&location.file).is_none_or(|map| map.len() < end) {
-            // The data file has grown since it was mapped.
+            // The data file was not mapped yet, or has grown since.
             let map = directory::map(&self.directory.data_file(location.file)).ok()??;
             self.maps.insert(location.file, map);
         }
@@ -161,7 +161,7 @@ impl DiskTier {
 
 impl ColdTier for DiskTier {
     fn put(&mut self, segment: SegmentId, info: &SegmentInfo, state: &Arc<[u8]>) {
-        self.catch_up();
+        self.apply_writer_events();
         if self.writer.queue(segment, info, state) {
             self.pending.insert(segment, state.clone());
         } else {
@@ -170,7 +170,7 @@ impl ColdTier for DiskTier {
     }
 
     fn get(&mut self, segment: SegmentId) -> Option<Cow<'_, [u8]>> {
-        self.catch_up();
+        self.apply_writer_events();
         if let Some(state) = self.pending.get(&segment) {
             return Some(Cow::Owned(state.to_vec()));
         }
@@ -189,13 +189,13 @@ impl ColdTier for DiskTier {
     }
 
     fn lost(&mut self, segments: &mut Vec<SegmentId>) {
-        self.catch_up();
+        self.apply_writer_events();
         segments.append(&mut self.lost);
     }
 }
 
 impl Drop for DiskTier {
-    /// Waits until the queued segments are on disk, within bounds.
+    /// Waits until the writer has written the queued segments, at most for `CLOSE_TIMEOUT` and the last write.
     fn drop(&mut self) {
         self.writer.close(Instant::now() + CLOSE_TIMEOUT);
     }

@@ -18,10 +18,10 @@ use crate::gelu;
 use crate::kind::Traits;
 use crate::load::LoadedModel;
 
-/// Inputs of one batch.
-const INPUTS: u32 = 64;
+/// Maximum number of inputs in a batch.
+const MAX_INPUTS: u32 = 64;
 
-/// Computes one vector for each of several inputs at a time. Lives on one thread.
+/// Computes one vector per input, several inputs at a time, on the embedder's thread.
 pub struct LlamaEmbedder {
     /// Borrows from `model`; see `new` and `drop` for why the borrow may be `'static` here.
     context: ManuallyDrop<LlamaContext<'static>>,
@@ -38,13 +38,13 @@ impl fmt::Debug for LlamaEmbedder {
 }
 
 impl LlamaEmbedder {
-    /// Makes a context for batches of `batch_tokens` (at least the model's own context, so that every input fits).
+    /// Makes a context for batches of `batch_tokens`, which should be at least the model's context, so that every input fits.
     ///
-    /// Pooling is what the model's metadata says. A model that says nothing gives the mean of all tokens if it attends in
-    /// both directions, and the vector of the last token otherwise, which has seen all the others.
+    /// Pools as the model's metadata says. Without it, an encoder's vector is the mean over all tokens, and a decoder's is
+    /// that of the last token, which alone attends to all others.
     ///
     /// # Errors
-    /// A context that llama.cpp cannot make.
+    /// llama.cpp cannot make the context.
     pub fn new(model: Arc<LoadedModel>, batch_tokens: u32, threads: u32) -> Result<Self, EngineLoadError> {
         let llama = &model.model;
         let traits = Traits::of(llama);
@@ -53,7 +53,7 @@ impl LlamaEmbedder {
             false if traits.encodes => LlamaPoolingType::Mean,
             false => LlamaPoolingType::Last,
         };
-        // An encoder sees a whole batch at once, so no input may be cut.
+        // An encoder attends in both directions, so an input must be in one batch.
         let input_tokens = model.info().trained_context_tokens.min(batch_tokens);
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
         let threads = if threads == 0 { cores } else { threads } as i32;
@@ -61,12 +61,12 @@ impl LlamaEmbedder {
             .with_n_ctx(NonZeroU32::new(batch_tokens))
             .with_n_batch(batch_tokens)
             .with_n_ubatch(batch_tokens)
-            .with_n_seq_max(INPUTS)
+            .with_n_seq_max(MAX_INPUTS)
             .with_kv_unified(true)
             .with_n_threads(threads)
             .with_n_threads_batch(threads)
             .with_embeddings(true)
-            // It rounds more, and one pass over short inputs gains nothing by it.
+            // Flash attention rounds more, and is no faster for one pass over short inputs.
             .with_flash_attention_policy(llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED)
             .with_pooling_type(pooling)
             .with_offload_kqv(false)
@@ -74,14 +74,14 @@ impl LlamaEmbedder {
             .with_no_perf(true);
         let params = gelu::exact(params, &traits.architecture);
         let context = {
-            let _one_at_a_time = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
+            let _guard = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
             llama.new_context(backend()?, params).map_err(|error| EngineLoadError::NoContext {
-                sequences: INPUTS,
+                sequences: MAX_INPUTS,
                 kv_tokens: batch_tokens,
                 source: Box::new(error),
             })?
         };
-        // SAFETY: as in `LlamaEngine::new`: the model lives in an `Arc` that this struct keeps until the context is gone.
+        // SAFETY: as in `LlamaEngine::new`: the model is in an `Arc` that this struct keeps until it has dropped the context.
         let context = unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) };
         let batch = LlamaBatch::new(batch_tokens as usize, 1);
         Ok(Self { context: ManuallyDrop::new(context), model, batch, batch_tokens, input_tokens })
@@ -92,7 +92,7 @@ impl Embedder for LlamaEmbedder {
     fn limits(&self) -> EmbedderLimits {
         EmbedderLimits {
             batch_tokens: self.batch_tokens,
-            batch_inputs: INPUTS as usize,
+            batch_inputs: MAX_INPUTS as usize,
             input_tokens: self.input_tokens,
             dimensions: self.model.model.n_embd().max(0) as u32,
         }
@@ -101,7 +101,7 @@ impl Embedder for LlamaEmbedder {
     fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, EngineError> {
         let bad = |why: String| Err(EngineError::BadBatch(why));
         let total: usize = inputs.iter().map(|input| input.len()).sum();
-        if inputs.is_empty() || inputs.len() > INPUTS as usize || total > self.batch_tokens as usize {
+        if inputs.is_empty() || inputs.len() > MAX_INPUTS as usize || total > self.batch_tokens as usize {
             return bad(format!("{} inputs of {total} tokens", inputs.len()));
         }
         let size = self.model.info().vocabulary.size();
@@ -118,7 +118,7 @@ impl Embedder for LlamaEmbedder {
                 added.map_err(|error| EngineError::BadBatch(error.to_string()))?;
             }
         }
-        // A decoder leaves its keys behind; nothing of one batch is for the next.
+        // A decoder leaves KV entries behind, which must not affect this batch.
         self.context.clear_kv_cache();
         self.context.decode(&mut self.batch).map_err(|error| EngineError::Failed(error.to_string()))?;
         let vector = |seq: i32| match self.context.embeddings_seq_ith(seq) {
@@ -132,7 +132,8 @@ impl Embedder for LlamaEmbedder {
 
 impl Drop for LlamaEmbedder {
     fn drop(&mut self) {
-        // SAFETY: dropped once, here, and not used afterwards; the model is dropped after this function returns.
+        // SAFETY: the context is dropped only here, and not used afterwards. `self.model` is dropped after this function
+        // returns.
         unsafe { ManuallyDrop::drop(&mut self.context) };
     }
 }

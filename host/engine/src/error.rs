@@ -10,12 +10,12 @@ use crate::kind::WrongKind;
 pub enum EngineLoadError {
     #[error("cannot read model file {path}: {source}", path = path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },
-    /// The preflight found something wrong with the file.
+    /// The preflight refused the file.
     #[error("bad model file {path}: {why}", path = path.display())]
     BadFile { path: PathBuf, why: String },
     #[error("model file {path} has SHA-256 {found}, the configuration wants {wanted}", path = path.display())]
     WrongDigest { path: PathBuf, wanted: String, found: String },
-    /// The file cannot do what it is asked for.
+    /// The model cannot be served as the wanted kind.
     #[error("model file {path} {why}", path = path.display())]
     WrongKind { path: PathBuf, why: WrongKind },
     #[error("llama.cpp cannot load {path}: {source}", path = path.display())]
@@ -24,7 +24,7 @@ pub enum EngineLoadError {
     NotAnAdapter { path: PathBuf, source: LlamaLoraAdapterInitError },
     #[error("llama.cpp cannot make a context of {sequences} sequences and {kv_tokens} tokens: {source}")]
     NoContext { sequences: u32, kv_tokens: u32, source: Box<dyn std::error::Error + Send + Sync> },
-    /// Shared, because it is tried only once in the process.
+    /// Shared, because the process tries to start llama.cpp only once.
     #[error("llama.cpp cannot be started: {0}")]
     Backend(#[source] Arc<LlamaCppError>),
     #[error("cannot unpack the bundled model: {0}")]

@@ -1,12 +1,13 @@
-//! BERT's activation as it was trained: the exact GELU, where llama.cpp's graph approximates it by a table of f16.
+//! Makes BERT models compute the exact GELU, with which they were trained. llama.cpp's graph approximates it by a table of
+//! f16.
 use llama_cpp_2::context::params::LlamaContextParams;
 use llama_cpp_sys_2 as sys;
 
-/// Models of this architecture have `hidden_act = "gelu"`, `x/2 (1 + erf(x/√2))`. (Devlin et al., NAACL 2019.) Others are
-/// left as llama.cpp has them, since many were trained with the approximation by `tanh`.
+/// Models of this architecture have `hidden_act = "gelu"`, which is `x/2 (1 + erf(x/√2))` (Devlin et al., NAACL 2019).
+/// Other architectures keep llama.cpp's activation: many were trained with the `tanh` approximation.
 const ARCHITECTURE: &str = "bert";
 
-/// Lets a context of a model of this architecture compute exact activations.
+/// Makes a context of a BERT model compute exact activations. Changes nothing for other architectures.
 pub(crate) fn exact(params: LlamaContextParams, architecture: &str) -> LlamaContextParams {
     if architecture != ARCHITECTURE {
         return params;
@@ -14,20 +15,20 @@ pub(crate) fn exact(params: LlamaContextParams, architecture: &str) -> LlamaCont
     let mut params = params;
     // llama-cpp-2 has no setter for the callback.
     const { assert!(size_of::<LlamaContextParams>() == size_of::<sys::llama_context_params>()) };
-    // SAFETY: `LlamaContextParams` (pinned version) has one field, of the type that is written here; a struct that is no
-    // larger than its one field has it at its start.
+    // SAFETY: `LlamaContextParams` of the pinned version has one field, of the type that is written here. The struct is no
+    // larger than that field, so the field is at its start.
     let raw = unsafe { &mut *(&raw mut params).cast::<sys::llama_context_params>() };
     raw.cb_eval = Some(make_exact);
     params
 }
 
-/// llama.cpp asks before it computes whether a node's value is wanted. None is, but this is the moment at which its
-/// operation can still be chosen; the graph is computed in one go as ever.
+/// llama.cpp calls this for each node of the graph before it computes it, to ask whether the caller wants the node's value.
+/// The answer is no, so the graph is still computed in one pass, but at this point the node's operation can be replaced.
 unsafe extern "C" fn make_exact(node: *mut sys::ggml_tensor, _ask: bool, _data: *mut std::ffi::c_void) -> bool {
-    // SAFETY: llama.cpp hands over a node of the graph that it is about to compute on this thread, and nothing else looks at
-    // it meanwhile.
+    // SAFETY: the node belongs to a graph that llama.cpp is about to compute on this thread. Nothing else reads or writes it
+    // during the call.
     let node = unsafe { &mut *node };
-    // The first parameter of a unary node is which function it is.
+    // The first parameter of a unary node selects its function.
     if node.op == sys::GGML_OP_UNARY && node.op_params[0] == sys::GGML_UNARY_OP_GELU as i32 {
         node.op_params[0] = sys::GGML_UNARY_OP_GELU_ERF as i32;
     }
@@ -39,11 +40,11 @@ mod tests {
     use super::*;
 
     fn after_the_callback(op: sys::ggml_op, parameter: sys::ggml_unary_op) -> i32 {
-        // SAFETY: a struct of numbers, arrays of them and pointers.
+        // SAFETY: the struct consists of numbers, arrays of numbers and pointers, for which zero is valid.
         let mut node: sys::ggml_tensor = unsafe { std::mem::zeroed() };
         node.op = op;
         node.op_params[0] = parameter as i32;
-        // SAFETY: the node lives here, and only here.
+        // SAFETY: the node is a local variable without other references.
         let wanted = unsafe { make_exact(&raw mut node, true, std::ptr::null_mut()) };
         assert!(!wanted, "no node's value is needed");
         node.op_params[0]

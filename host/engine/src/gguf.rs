@@ -1,12 +1,12 @@
 //! Validates a GGUF file's header before llama.cpp parses it.
 //!
-//! llama.cpp aborts on some inputs; this refuses what is truncated, inconsistent or known to abort, with a reason that
-//! names the place. Format: the GGUF specification (version 2 and 3, little endian).
+//! llama.cpp aborts on some inputs. The preflight refuses files that are truncated, inconsistent or known to make it abort,
+//! with a reason that names the place. Format: the GGUF specification (versions 2 and 3, little endian).
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
-/// Why a file is not passed to llama.cpp.
+/// Why the preflight refuses a file.
 #[derive(Debug)]
 pub(crate) enum Refused {
     Io(io::Error),
@@ -14,7 +14,7 @@ pub(crate) enum Refused {
 }
 
 const MAGIC: &[u8; 4] = b"GGUF";
-/// More keys, tensors or dimensions than any model has.
+/// Bounds above what any model has.
 const MAX_KEYS: u64 = 1 << 16;
 const MAX_TENSORS: u64 = 1 << 16;
 const MAX_DIMENSIONS: u32 = 4;
@@ -28,16 +28,16 @@ const MAX_NESTING: u32 = 4;
 pub(crate) fn preflight(file: &mut File) -> Result<(), Refused> {
     let size = file.metadata().map_err(Refused::Io)?.len();
     file.seek(SeekFrom::Start(0)).map_err(Refused::Io)?;
-    Reader { input: BufReader::new(file), at: 0, size }.header()
+    HeaderReader { input: BufReader::new(file), at: 0, size }.header()
 }
 
-struct Reader<'a> {
+struct HeaderReader<'a> {
     input: BufReader<&'a mut File>,
     at: u64,
     size: u64,
 }
 
-/// Metadata that the checks need.
+/// The metadata that the checks need.
 #[derive(Default)]
 struct Seen {
     alignment: Option<u32>,
@@ -49,7 +49,7 @@ fn bad<T>(why: impl Into<String>) -> Result<T, Refused> {
     Err(Refused::Bad(why.into()))
 }
 
-impl Reader<'_> {
+impl HeaderReader<'_> {
     fn header(&mut self) -> Result<(), Refused> {
         let magic: [u8; 4] = self.bytes("the magic number")?;
         if &magic != MAGIC {
@@ -117,7 +117,7 @@ impl Reader<'_> {
         Ok(found)
     }
 
-    /// llama.cpp aborts on a vocabulary that names a token twice.
+    /// Checks that the tokens differ: llama.cpp aborts on a vocabulary that has a token twice.
     fn distinct_tokens(&mut self) -> Result<(), Refused> {
         let kind = self.u32("an array's type")?;
         let count = self.u64("an array's length")?;
@@ -144,7 +144,7 @@ impl Reader<'_> {
                 match fixed_size(kind) {
                     Some(size) => self.skip(count.checked_mul(size), key),
                     None if depth >= MAX_NESTING => bad(format!("{key} is nested too deeply")),
-                    // A string or an array takes at least eight bytes, which bounds the loop by the file.
+                    // A string or an array takes at least eight bytes, so the size of the file bounds the loop.
                     None => {
                         self.within(count.checked_mul(8), key)?;
                         (0..count).try_for_each(|_| self.value(kind, key, depth + 1))
@@ -158,7 +158,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Checks one tensor's description; where its data ends, counted from the beginning of the data.
+    /// Checks the description of a tensor. Returns the end of its data, as an offset into the data section.
     fn tensor(&mut self, alignment: u64) -> Result<u64, Refused> {
         let name = self.string("a tensor's name", MAX_KEY_BYTES)?;
         let name = String::from_utf8_lossy(&name).into_owned();
@@ -183,7 +183,7 @@ impl Reader<'_> {
         if !offset.is_multiple_of(alignment) {
             return bad(format!("tensor {name} begins at {offset}, which is not a multiple of {alignment}"));
         }
-        // Types that are not listed are left to llama.cpp.
+        // llama.cpp checks the types that are not listed here.
         let Some((block, bytes)) = block_of(kind) else { return Ok(offset) };
         if !row.is_multiple_of(block) {
             return bad(format!("tensor {name} has rows of {row}, not a multiple of {block}"));
@@ -192,7 +192,7 @@ impl Reader<'_> {
         end.map_or_else(|| bad(format!("tensor {name} is impossibly large")), Ok)
     }
 
-    /// Whether `len` more bytes are there.
+    /// Checks that the file has `len` more bytes.
     fn within(&self, len: Option<u64>, what: &str) -> Result<u64, Refused> {
         match len {
             Some(len) if len <= self.size - self.at => Ok(len),
@@ -216,9 +216,9 @@ impl Reader<'_> {
         self.bytes(what).map(u64::from_le_bytes)
     }
 
-    fn string(&mut self, what: &str, longest: u64) -> Result<Vec<u8>, Refused> {
+    fn string(&mut self, what: &str, max: u64) -> Result<Vec<u8>, Refused> {
         let len = self.u64(what)?;
-        if len > longest {
+        if len > max {
             return bad(format!("{what} at byte {} is {len} bytes long", self.at));
         }
         let len = self.within(Some(len), what)?;
@@ -242,7 +242,7 @@ impl Reader<'_> {
     }
 }
 
-/// Bytes of a metadata value; `None` for strings, arrays and unknown types.
+/// Size of a metadata value in bytes; `None` for strings, arrays and unknown types.
 fn fixed_size(kind: u32) -> Option<u64> {
     match kind {
         0 | 1 | 7 => Some(1),
@@ -253,7 +253,7 @@ fn fixed_size(kind: u32) -> Option<u64> {
     }
 }
 
-/// Elements and bytes of a block of a tensor type.
+/// Number of elements and of bytes in a block of a tensor type.
 fn block_of(kind: u32) -> Option<(u64, u64)> {
     Some(match kind {
         0 | 26 => (1, 4),
@@ -327,10 +327,10 @@ mod tests {
                 }
             }
         }
-        assert!(refused > 100, "only {refused} were noticed");
+        assert!(refused > 100, "only {refused} were refused");
     }
 
-    /// A header with the given keys and one tensor of `rows` f32.
+    /// A file with the given metadata, one tensor of eight f32, and `data` bytes of tensor data.
     fn file(alignment: u32, model: &str, kinds: &[i32], data: usize) -> Vec<u8> {
         let mut out = Vec::new();
         let text = |out: &mut Vec<u8>, text: &str| {
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn wants_byte_tokens_in_a_sentencepiece_vocabulary() {
+    fn requires_byte_tokens_in_a_sentencepiece_vocabulary() {
         assert!(refusal(&file(32, "llama", &[1, 1], 32)).contains("no byte tokens"));
         check(&file(32, "llama", &[1, 6], 32)).unwrap();
         check(&file(32, "gpt2", &[1, 1], 32)).unwrap();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_alignment_and_data_to_their_bounds() {
+    fn checks_the_bounds_of_alignment_and_data() {
         assert!(refusal(&file(33, "gpt2", &[], 32)).contains("general.alignment = 33"));
         assert!(refusal(&file(1 << 21, "gpt2", &[], 32)).contains("general.alignment"));
         check(&file(64, "gpt2", &[], 32)).unwrap();

@@ -1,8 +1,8 @@
-//! What a model can be served for, read from its file's metadata.
+//! Reads from a file's metadata which kinds a model can be served as.
 use camshaft_core::engine::ModelKind;
 use llama_cpp_2::model::LlamaModel;
 
-/// Architectures that attend in both directions: they read a text whole and cannot continue it.
+/// Architectures that attend in both directions: they encode a whole text and cannot continue it.
 const ENCODERS: [&str; 10] = [
     "bert",
     "eurobert",
@@ -15,12 +15,12 @@ const ENCODERS: [&str; 10] = [
     "nomic-bert-moe",
     "t5encoder",
 ];
-/// `pooling_type` of a model that gives one vector for a text: mean, first token, last token.
+/// Values of `pooling_type` that make one vector per text: mean, first token, last token.
 const POOLED: [&str; 3] = ["1", "2", "3"];
-/// `pooling_type` of a model that scores pairs of texts.
-const RANKS: &str = "4";
+/// Value of `pooling_type` for models that score pairs of texts.
+const RANK: &str = "4";
 
-/// Why a model cannot be served for what was asked.
+/// Why a model cannot be served as the wanted kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WrongKind {
     #[error("holds an encoder ({architecture}): it embeds texts and cannot generate any")]
@@ -29,14 +29,15 @@ pub enum WrongKind {
     Ranker,
 }
 
-/// What the metadata says about a model's use.
+/// The facts in the metadata that decide a model's kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Traits {
     pub(crate) architecture: String,
-    /// It attends in both directions.
+    /// The model attends in both directions.
     pub(crate) encodes: bool,
-    /// It was trained to give one vector for a text.
+    /// The model was trained to make one vector per text.
     pub(crate) pools: bool,
+    /// The model was trained to score pairs of texts.
     ranks: bool,
 }
 
@@ -52,12 +53,12 @@ impl Traits {
             architecture: architecture.to_owned(),
             encodes: ENCODERS.contains(&architecture) || causal == Some("false"),
             pools: pooling.is_some_and(|kind| POOLED.contains(&kind)),
-            ranks: pooling == Some(RANKS),
+            ranks: pooling == Some(RANK),
         }
     }
 
-    /// The kind to serve: the wanted one if the model can, by default the one it was made for. A decoder without pooling
-    /// can embed when that is asked for.
+    /// The kind to serve: `wanted`, if the model can do that; without it, the kind that the model was trained for. A decoder
+    /// that was not trained to embed does so only if wanted.
     pub(crate) fn serve_as(&self, wanted: Option<ModelKind>) -> Result<ModelKind, WrongKind> {
         if self.ranks {
             return Err(WrongKind::Ranker);
@@ -95,7 +96,7 @@ mod tests {
         check(decoder, Some(Generate), Some(Generate));
         check(decoder, Some(Embed), Some(Embed));
         check(("llama", None, Some("0")), None, Some(Generate));
-        // A decoder that was trained further to embed still generates when asked.
+        // A decoder that was fine-tuned to embed still generates if wanted.
         check(("qwen3", None, Some("3")), None, Some(Embed));
         check(("qwen3", None, Some("3")), Some(Generate), Some(Generate));
         for wanted in [None, Some(Embed), Some(Generate)] {

@@ -1,6 +1,6 @@
-//! llama.cpp behind core's [`camshaft_core::engine::Engine`].
+//! Implements core's [`camshaft_core::engine::Engine`] and [`camshaft_core::embed::Embedder`] with llama.cpp.
 //!
-//! The only package with hand-written `unsafe`; each block says why it is sound.
+//! This is the only package with hand-written `unsafe`. Each block says why it is sound.
 #![deny(unsafe_op_in_unsafe_fn)]
 #![warn(clippy::undocumented_unsafe_blocks)]
 

@@ -1,4 +1,4 @@
-//! Loading weights: preflight, digest, llama.cpp, and what core wants to know of the model.
+//! Loads a model: preflight, digest, llama.cpp, adapter, and the facts that core needs.
 use std::fmt;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,21 +19,21 @@ use crate::error::EngineLoadError;
 use crate::gguf;
 use crate::kind::Traits;
 
-/// How to load.
+/// How to load a model.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
     /// Lower-case hexadecimal SHA-256 that the file must have.
     pub verify_sha256: Option<String>,
-    /// Compute the digest even if there is nothing to compare it with.
+    /// Compute the digest even without `verify_sha256`.
     pub digest: bool,
-    /// What to serve it for; `None`: what its file says it was made for.
+    /// The wanted kind; `None`: the kind that the model was trained for, according to its file.
     pub kind: Option<ModelKind>,
     pub adapter: Option<AdapterOptions>,
-    /// Receives the loading progress.
+    /// Receives the progress of loading.
     pub progress: Option<LoadProgress>,
 }
 
-/// Called with the fraction that is loaded, 0 to 1.
+/// Called with the fraction that is loaded, from 0 to 1.
 #[derive(Clone)]
 pub struct LoadProgress(pub Arc<dyn Fn(f32) + Send + Sync>);
 
@@ -43,21 +43,21 @@ impl fmt::Debug for LoadProgress {
     }
 }
 
-/// A LoRA adapter that changes what the weights do, in a GGUF file of its own.
+/// A LoRA adapter, in a GGUF file of its own, that modifies the model's weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterOptions {
     pub path: PathBuf,
-    /// Weight of the adapter: 1 is what it was trained for.
+    /// Weight of the adapter; it was trained for 1.
     pub scale: f32,
 }
 
-/// A loaded adapter, which belongs to the model.
+/// A loaded adapter. Contexts of the model apply it.
 pub(crate) struct Adapter {
     pub(crate) adapter: Mutex<LlamaLoraAdapter>,
     pub(crate) scale: f32,
 }
 
-/// Weights and vocabulary, shared by all contexts and by the threads that tokenize.
+/// Weights and vocabulary. All contexts of the model and all threads that tokenize share them.
 pub struct LoadedModel {
     pub(crate) model: LlamaModel,
     pub(crate) adapter: Option<Adapter>,
@@ -72,23 +72,23 @@ impl fmt::Debug for LoadedModel {
 }
 
 impl LoadedModel {
-    /// Loads a GGUF file; the weights are mapped, not copied.
+    /// Loads a GGUF file. Maps the weights instead of copying them.
     ///
     /// # Errors
-    /// A file that is missing, truncated, corrupt, has another digest, or that llama.cpp refuses.
+    /// The file is missing, truncated, corrupt or has another digest, or llama.cpp refuses it.
     pub fn from_file(path: &Path, options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         Self::load(path, path, &stem, options)
     }
 
-    /// Loads a GGUF that is in memory, by way of an unlinked temporary file that goes away with the model.
+    /// Loads a GGUF file that is in memory, through a temporary file that is unlinked after loading.
     ///
     /// # Errors
-    /// As [`LoadedModel::from_file`], and where no temporary file can be written.
+    /// As [`LoadedModel::from_file`], or the temporary file cannot be written.
     pub fn from_bytes(name: &str, bytes: &[u8], options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
         let mut file = tempfile::NamedTempFile::new().map_err(EngineLoadError::Unpack)?;
         file.write_all(bytes).map_err(EngineLoadError::Unpack)?;
-        // llama.cpp maps the file; the map outlives the name.
+        // llama.cpp maps the file, so it may be unlinked after loading.
         Self::load(file.path(), Path::new(name), name, options)
     }
 
@@ -114,9 +114,9 @@ impl LoadedModel {
             }
         };
         let mut params = LlamaModelParams::default().with_n_gpu_layers(0);
-        if let Some(LoadProgress(tell)) = options.progress.clone() {
-            params = params.with_progress_callback(move |part| {
-                tell(part);
+        if let Some(LoadProgress(report)) = options.progress.clone() {
+            params = params.with_progress_callback(move |fraction| {
+                report(fraction);
                 true
             });
         }
@@ -147,8 +147,7 @@ impl LoadedModel {
         &self.info
     }
 
-    /// Changes with everything that changes what the model computes: weights and adapter. `None` if no digest was asked
-    /// for.
+    /// Identifies what the model computes: digests of weights and adapter. `None` if the options asked for no digest.
     pub fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
     }
@@ -203,8 +202,8 @@ fn describe(model: &LlamaModel, stem: &str, kind: ModelKind, sha256: Option<Stri
     }
 }
 
-/// Recurrent layers keep one state for all positions, and layers with a sliding window are saved without what is behind
-/// it: neither can be cut at another position than the one it was saved at.
+/// Recurrent layers keep one state for all positions, and layers with a sliding window save only the positions inside it.
+/// Such a state cannot be cut at another position than its end.
 fn reuse(model: &LlamaModel) -> Reuse {
     let architecture = model.meta_val_str("general.architecture").unwrap_or_default();
     let window = model.meta_val_str(&format!("{architecture}.attention.sliding_window"));
@@ -212,7 +211,7 @@ fn reuse(model: &LlamaModel) -> Reuse {
     if slides || model.is_recurrent() || model.is_hybrid() { Reuse::Whole } else { Reuse::Ranges }
 }
 
-/// How a special token is written; empty for none.
+/// The text of a special token; empty if the model has none.
 fn special_text(vocab: &LlamaVocab<'_>, token: LlamaToken) -> String {
     if token.0 < 0 || token.0 >= vocab.n_tokens() {
         return String::new();

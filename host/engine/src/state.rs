@@ -1,40 +1,42 @@
-//! Cutting and joining what llama.cpp saves of a sequence.
+//! Cuts and joins the sequence states that llama.cpp saves.
 //!
-//! llama.cpp copies whole sequences only. Where each has a part of the cache of its own, positions cannot be lent to
-//! another sequence for a moment either, so the copy itself is cut: its layout is that of `llama_kv_cache::state_write`
-//! in the llama.cpp that is linked. What does not read as such a copy to its last byte is refused, never guessed at.
+//! llama.cpp saves and restores whole sequences only. With one KV stream per sequence, a range of positions cannot be
+//! copied to a scratch sequence first, so this module cuts the saved bytes themselves. Their layout is that of
+//! `llama_kv_cache::state_write` in the linked llama.cpp. Bytes that do not fit this layout to the end are refused.
 use std::ops::Range;
 
-/// Magic, sequence id.
+/// Header of the state: magic, sequence id.
 const HEAD_BYTES: usize = 8;
-/// Position, number of sequences (one), sequence id.
+/// Header of a cell: position, number of sequences (one), sequence id.
 const CELL_BYTES: usize = 12;
-/// Whether values are transposed, number of layers, sizes of the rotation matrices.
+/// Header of the data: whether values are transposed, number of layers, sizes of the rotation matrices.
 const DATA_HEAD_BYTES: usize = 16;
-/// Type, bytes of a row.
+/// Header of the rows of a layer: type, bytes of a row.
 const ROWS_HEAD_BYTES: usize = 12;
 
-/// The parts of a copy, borrowed.
+/// A saved state, taken apart. A cell is a KV entry in llama.cpp's terms; it has one row of keys, and usually one of values,
+/// per layer.
 #[derive(Debug)]
-struct State<'a> {
+struct SavedState<'a> {
     head: &'a [u8],
     streams: u32,
-    /// Which of the streams holds cells.
+    /// The stream that holds the cells; the others are empty.
     stream: u32,
     cells: Vec<&'a [u8]>,
     data_head: &'a [u8],
-    /// Keys of each layer, then values of each layer.
+    /// The keys of each layer, then the values of each layer.
     rows: Vec<Rows<'a>>,
 }
 
+/// The keys, or the values, of all cells in one layer.
 #[derive(Debug)]
 struct Rows<'a> {
     head: &'a [u8],
-    bytes: usize,
+    row_bytes: usize,
     data: &'a [u8],
 }
 
-/// Takes bytes from the front.
+/// Splits `count` bytes off the front.
 fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     let (front, rest) = bytes.split_at_checked(count)?;
     *bytes = rest;
@@ -49,13 +51,13 @@ fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
     u32_at(take(bytes, 4)?, 0)
 }
 
-impl<'a> State<'a> {
-    /// `None` for an empty sequence and for anything else than a copy of keys and values, cell by cell.
+impl<'a> SavedState<'a> {
+    /// `None` for the state of an empty sequence, and for bytes of another layout.
     fn read(mut bytes: &'a [u8]) -> Option<Self> {
         let bytes = &mut bytes;
         let head = take(bytes, HEAD_BYTES)?;
         let streams = take_u32(bytes)?;
-        // Streams before the one with cells are a zero each, and so are those after its data.
+        // Each empty stream is one zero: those before the stream with cells stand before its data, the others after it.
         let mut stream = 0;
         let count = loop {
             match take_u32(bytes)? {
@@ -63,7 +65,7 @@ impl<'a> State<'a> {
                 count => break count as usize,
             }
         };
-        let after = (streams.checked_sub(stream + 1)? * 4) as usize;
+        let trailing = (streams.checked_sub(stream + 1)? * 4) as usize;
         if count > bytes.len() / CELL_BYTES {
             return None;
         }
@@ -77,14 +79,14 @@ impl<'a> State<'a> {
             return None;
         }
         let mut rows = Vec::new();
-        // Some models keep no values beside their keys.
-        while bytes.len() > after {
+        // Some models have keys only, without values.
+        while bytes.len() > trailing {
             let head = take(bytes, ROWS_HEAD_BYTES)?;
-            let row = usize::try_from(u64::from_le_bytes(head[4..].try_into().ok()?)).ok()?;
-            rows.push(Rows { head, bytes: row, data: take(bytes, count.checked_mul(row)?)? });
+            let row_bytes = usize::try_from(u64::from_le_bytes(head[4..].try_into().ok()?)).ok()?;
+            rows.push(Rows { head, row_bytes, data: take(bytes, count.checked_mul(row_bytes)?)? });
         }
-        let whole = rows.len() == layers as usize || rows.len() == 2 * layers as usize;
-        (whole && bytes.len() == after && bytes.iter().all(|&byte| byte == 0)).then_some(Self {
+        let complete = rows.len() == layers as usize || rows.len() == 2 * layers as usize;
+        (complete && bytes.len() == trailing && bytes.iter().all(|&byte| byte == 0)).then_some(Self {
             head,
             streams,
             stream,
@@ -98,7 +100,7 @@ impl<'a> State<'a> {
         u32_at(self.cells[cell], 0).unwrap_or(u32::MAX)
     }
 
-    /// Indices of the cells in the range, by position. `None` unless there is one for each position.
+    /// Indices of the cells in the range, in the order of their positions. `None` unless each position has exactly one.
     fn cells_of(&self, range: &Range<u32>) -> Option<Vec<usize>> {
         let mut cells: Vec<usize> =
             (0..self.cells.len()).filter(|&cell| range.contains(&self.position(cell))).collect();
@@ -107,29 +109,29 @@ impl<'a> State<'a> {
         complete.then_some(cells)
     }
 
-    fn alike(&self, other: &Self) -> bool {
+    fn has_layout_of(&self, other: &Self) -> bool {
         let rows = self.rows.iter().map(|rows| rows.head).eq(other.rows.iter().map(|rows| rows.head));
         self.streams == other.streams && self.data_head == other.data_head && rows
     }
 }
 
-/// A copy that holds the positions of each range from the copy beside it, in this order. `None` if one lacks some of them
-/// or they are of different models.
+/// Builds one state from ranges of several: the positions of each range, taken from the state beside it, in this order.
+/// `None` if a state lacks a position of its range, or if the states have different layouts.
 pub(crate) fn join(parts: &[(&[u8], Range<u32>)]) -> Option<Vec<u8>> {
-    let parts: Vec<(State<'_>, Vec<usize>)> = parts
+    let parts: Vec<(SavedState<'_>, Vec<usize>)> = parts
         .iter()
         .map(|(bytes, range)| {
-            let state = State::read(bytes)?;
+            let state = SavedState::read(bytes)?;
             let cells = state.cells_of(range)?;
             Some((state, cells))
         })
         .collect::<Option<_>>()?;
     let (first, _) = parts.first()?;
-    if parts.iter().any(|(state, _)| !state.alike(first)) {
+    if parts.iter().any(|(state, _)| !state.has_layout_of(first)) {
         return None;
     }
     let count: usize = parts.iter().map(|(_, cells)| cells.len()).sum();
-    let row_bytes: usize = first.rows.iter().map(|rows| rows.bytes).sum();
+    let row_bytes: usize = first.rows.iter().map(|rows| rows.row_bytes).sum();
     let mut out = Vec::with_capacity(count * (CELL_BYTES + row_bytes) + 4 * first.streams as usize + 4096);
     out.extend_from_slice(first.head);
     out.extend_from_slice(&first.streams.to_le_bytes());
@@ -144,8 +146,8 @@ pub(crate) fn join(parts: &[(&[u8], Range<u32>)]) -> Option<Vec<u8>> {
         for (state, cells) in &parts {
             let rows = &state.rows[index];
             for run in cells.chunk_by(|a, b| a + 1 == *b) {
-                let start = run[0] * rows.bytes;
-                out.extend_from_slice(&rows.data[start..start + run.len() * rows.bytes]);
+                let start = run[0] * rows.row_bytes;
+                out.extend_from_slice(&rows.data[start..start + run.len() * rows.row_bytes]);
             }
         }
     }
@@ -157,8 +159,8 @@ pub(crate) fn join(parts: &[(&[u8], Range<u32>)]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    /// A copy of cells at the positions, with one layer whose rows are told by position and `mark`.
-    fn copy(positions: &[u32], streams: u32, stream: u32, mark: u8) -> Vec<u8> {
+    /// A state with cells at `positions` and one layer. Each row holds its cell's position and `mark`.
+    fn state(positions: &[u32], streams: u32, stream: u32, mark: u8) -> Vec<u8> {
         let mut out = vec![1, 2, 3, 4, 9, 0, 0, 0];
         out.extend(streams.to_le_bytes());
         out.extend((0..stream).flat_map(|_| [0; 4]));
@@ -177,26 +179,26 @@ mod tests {
     }
 
     #[test]
-    fn cuts_and_joins_by_position_whatever_the_order_of_cells() {
-        let scattered = copy(&[2, 0, 1, 4, 3], 4, 2, 5);
-        assert_eq!(join(&[(&scattered, 0..5)]).unwrap(), copy(&[0, 1, 2, 3, 4], 4, 2, 5));
+    fn cuts_and_joins_by_position_in_any_order_of_cells() {
+        let scattered = state(&[2, 0, 1, 4, 3], 4, 2, 5);
+        assert_eq!(join(&[(&scattered, 0..5)]).unwrap(), state(&[0, 1, 2, 3, 4], 4, 2, 5));
         let (front, back) = (join(&[(&scattered, 0..2)]).unwrap(), join(&[(&scattered, 2..5)]).unwrap());
-        assert_eq!(front, copy(&[0, 1], 4, 2, 5));
-        assert_eq!(join(&[(&front, 0..2), (&back, 2..5)]).unwrap(), copy(&[0, 1, 2, 3, 4], 4, 2, 5));
-        assert_eq!(join(&[(&front, 0..2), (&scattered, 2..4)]).unwrap(), copy(&[0, 1, 2, 3], 4, 2, 5));
+        assert_eq!(front, state(&[0, 1], 4, 2, 5));
+        assert_eq!(join(&[(&front, 0..2), (&back, 2..5)]).unwrap(), state(&[0, 1, 2, 3, 4], 4, 2, 5));
+        assert_eq!(join(&[(&front, 0..2), (&scattered, 2..4)]).unwrap(), state(&[0, 1, 2, 3], 4, 2, 5));
     }
 
     #[test]
-    fn the_stream_may_differ_between_parts_and_the_first_one_counts() {
-        let joined = join(&[(&copy(&[0], 3, 0, 1), 0..1), (&copy(&[1], 3, 2, 1), 1..2)]).unwrap();
-        assert_eq!(joined, copy(&[0, 1], 3, 0, 1));
+    fn joins_states_of_different_streams_into_the_stream_of_the_first() {
+        let joined = join(&[(&state(&[0], 3, 0, 1), 0..1), (&state(&[1], 3, 2, 1), 1..2)]).unwrap();
+        assert_eq!(joined, state(&[0, 1], 3, 0, 1));
     }
 
     #[test]
-    fn refuses_what_is_missing_different_or_cut_off() {
-        let whole = copy(&[0, 1, 2], 2, 0, 1);
+    fn refuses_missing_positions_other_layouts_and_truncated_states() {
+        let whole = state(&[0, 1, 2], 2, 0, 1);
         assert_eq!(join(&[(&whole, 0..4)]), None);
-        assert_eq!(join(&[(&whole, 0..3), (&copy(&[3], 3, 0, 1), 3..4)]), None);
+        assert_eq!(join(&[(&whole, 0..3), (&state(&[3], 3, 0, 1), 3..4)]), None);
         assert_eq!(join(&[]), None);
         for len in 0..whole.len() {
             assert_eq!(join(&[(&whole[..len], 0..3)]), None, "{len} bytes of {}", whole.len());

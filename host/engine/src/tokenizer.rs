@@ -1,4 +1,4 @@
-//! Text to tokens with the model's own vocabulary.
+//! Tokenizes with the model's own vocabulary.
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use camshaft_core::ids::Token;
 use crate::load::LoadedModel;
 
 impl LoadedModel {
-    /// A tokenizer that shares the model.
+    /// A tokenizer that keeps the model alive.
     pub fn tokenizer(self: &Arc<Self>) -> Arc<dyn Tokenizer> {
         Arc::new(LlamaTokenizer(self.clone()))
     }
 }
 
-/// Shares the model; `LlamaModel` may be used from many threads.
+/// Tokenizes on any thread: `LlamaModel` is `Sync`.
 struct LlamaTokenizer(Arc<LoadedModel>);
 
 impl fmt::Debug for LlamaTokenizer {

@@ -1,4 +1,4 @@
-//! The engine on real models: the demo model always, others where `CAMSHAFT_MODELS` names their folder.
+//! The engine with real models: always the demo model, and others if `CAMSHAFT_MODELS` names their folder.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn demo() -> Arc<LoadedModel> {
     LoadedModel::from_file(&demo_path(), &LoadOptions::default()).unwrap()
 }
 
-/// A model outside the repository, or a word that the test is skipped.
+/// A model outside the repository. Without `CAMSHAFT_MODELS`, prints that the test is skipped.
 fn outside(file: &str) -> Option<PathBuf> {
     match std::env::var_os("CAMSHAFT_MODELS") {
         Some(folder) => Some(Path::new(&folder).join(file)),
@@ -47,7 +47,7 @@ fn prompt(model: &Arc<LoadedModel>, text: &str) -> Vec<Token> {
     model.tokenizer().tokenize(text, true, true)
 }
 
-/// Prefills `tokens` from position `from` on; the most probable next token.
+/// Prefills `tokens` from position `from` on. Returns the most probable next token.
 fn prefill(engine: &mut LlamaEngine, seq: SeqId, tokens: &[Token], from: u32) -> Token {
     let mut batch = Batch::default();
     for (position, &token) in (from..).zip(tokens) {
@@ -57,7 +57,8 @@ fn prefill(engine: &mut LlamaEngine, seq: SeqId, tokens: &[Token], from: u32) ->
     best(engine.logits(batch.len() - 1))
 }
 
-/// Greedy continuations of all prompts, decoded together in ragged batches.
+/// Greedy continuations of all prompts. Prompts are prefilled one after the other, and the output is decoded in one batch
+/// per step.
 fn greedy(engine: &mut LlamaEngine, prompts: &[Vec<Token>], tokens: u32) -> Vec<Vec<Token>> {
     let mut out: Vec<Vec<Token>> = Vec::new();
     for (seq, prompt) in (0..).map(SeqId).zip(prompts) {
@@ -113,21 +114,21 @@ fn loads_from_memory_and_describes_itself() {
 }
 
 #[test]
-fn a_shared_prefix_is_as_good_as_a_prefilled_one() {
+fn a_shared_prefix_gives_the_same_tokens_as_a_prefilled_one() {
     let model = demo();
     for layout in LAYOUTS {
         let mut engine = engine_with(&model, 2048, layout);
         let tokens = prompt(&model, PROMPTS[6]);
         let (head, tail) = tokens.split_at(tokens.len() / 2);
         let whole = prefill(&mut engine, SeqId(0), &tokens, 0);
-        // In two pieces, and to two sequences.
+        // Share the prefix in two pieces, and with two sequences.
         for to in [SeqId(1), SeqId(2)] {
             assert!(engine.share(SeqId(0), to, 0..5) && engine.share(SeqId(0), to, 5..head.len() as u32), "{layout:?}");
             assert_eq!(prefill(&mut engine, to, tail, head.len() as u32), whole, "{layout:?}");
         }
         engine.truncate(SeqId(0), head.len() as u32);
         assert_eq!(prefill(&mut engine, SeqId(0), tail, head.len() as u32), whole, "{layout:?}");
-        // What it held before it was cut must not come back.
+        // A copy from before a truncation must not be used after it.
         assert!(engine.save(SeqId(0), 0..tokens.len() as u32).is_some());
         engine.truncate(SeqId(0), 3);
         assert!(engine.share(SeqId(0), SeqId(3), 0..3), "{layout:?}");
@@ -136,13 +137,13 @@ fn a_shared_prefix_is_as_good_as_a_prefilled_one() {
 }
 
 #[test]
-fn sequences_go_on_unchanged_when_others_between_them_end() {
+fn sequences_continue_unchanged_when_others_between_them_end() {
     let model = demo();
     let mut engine = engine_with(&model, 8 * 256, KvLayout::PerSequence);
     let prompts: Vec<Vec<Token>> = PROMPTS.iter().take(4).map(|text| prompt(&model, text)).collect();
     let step = |engine: &mut LlamaEngine, live: &[(u32, Token, u32)]| -> Vec<Token> {
         let mut batch = Batch::default();
-        // Backwards: the engine puts rows in its own order.
+        // In reverse, because the engine reorders rows.
         for &(seq, token, position) in live.iter().rev() {
             batch.push(token, position, SeqId(seq), true);
         }
@@ -175,7 +176,7 @@ fn sequences_go_on_unchanged_when_others_between_them_end() {
     }
 }
 
-/// Prefills and returns the last token's logits.
+/// Prefills `tokens` and returns the logits of the last one.
 fn logits(engine: &mut LlamaEngine, seq: SeqId, tokens: &[Token], at: u32) -> Vec<f32> {
     prefill(engine, seq, tokens, at);
     engine.logits(tokens.len() - 1).to_vec()
@@ -193,13 +194,13 @@ fn a_saved_range_decodes_to_the_same_logits_wherever_it_is_restored() {
         let whole = logits(&mut first, SeqId(0), &tokens, 0);
         let head = first.save(SeqId(0), 0..a).unwrap();
         let rest = first.save(SeqId(0), a..len).unwrap();
-        // Another context of the same layout, another sequence, and only a part of the second piece.
+        // Restore into another context of the same layout, into another sequence, and only a part of the second state.
         let mut second = LlamaEngine::new(model.clone(), &options).unwrap();
         prefill(&mut second, SeqId(0), &tokens[..7], 0);
         assert!(second.restore(SeqId(3), 0..a, &head) && second.restore(SeqId(3), a..b, &rest));
         let again = logits(&mut second, SeqId(3), &tokens[b as usize..], b);
         let apart = again.iter().zip(&whole).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
-        // Exact where the same positions are decoded in the same batches; here the batches differ.
+        // The logits are equal only if the same positions are decoded in the same batches. Here the batches differ.
         assert!(apart < 0.05, "{kv_layout:?} {kv_type:?}: {apart}");
         second.truncate(SeqId(3), 0);
         assert!(second.restore(SeqId(3), 0..a, &head) && second.restore(SeqId(3), a..len - 1, &rest));
@@ -214,17 +215,17 @@ fn a_saved_range_decodes_to_the_same_logits_wherever_it_is_restored() {
 }
 
 #[test]
-fn a_state_that_does_not_fit_is_refused_and_nothing_is_disturbed() {
+fn refuses_a_state_that_does_not_fit_and_leaves_the_sequence_unchanged() {
     let model = demo();
     let tokens = prompt(&model, PROMPTS[6]);
     let len = tokens.len() as u32;
-    let mut parts = engine_with(&model, 2048, KvLayout::PerSequence);
-    prefill(&mut parts, SeqId(0), &tokens, 0);
-    let state = parts.save(SeqId(0), 0..len).unwrap();
-    prefill(&mut parts, SeqId(1), &tokens[..4], 0);
-    assert!(!parts.restore(SeqId(1), 4..len + 5, &state), "more than was saved");
-    assert!(!parts.restore(SeqId(1), 4..len, &state[..state.len() - 1]), "cut off");
-    assert!(parts.restore(SeqId(1), 4..len - 1, &state), "still holds the first four");
+    let mut streams = engine_with(&model, 2048, KvLayout::PerSequence);
+    prefill(&mut streams, SeqId(0), &tokens, 0);
+    let state = streams.save(SeqId(0), 0..len).unwrap();
+    prefill(&mut streams, SeqId(1), &tokens[..4], 0);
+    assert!(!streams.restore(SeqId(1), 4..len + 5, &state), "more than was saved");
+    assert!(!streams.restore(SeqId(1), 4..len, &state[..state.len() - 1]), "cut off");
+    assert!(streams.restore(SeqId(1), 4..len - 1, &state), "it still has the first four entries");
     let mut engine = engine(&model, 512);
     prefill(&mut engine, SeqId(0), &tokens, 0);
     let state = engine.save(SeqId(0), 0..len).unwrap();
@@ -248,7 +249,7 @@ fn a_state_that_does_not_fit_is_refused_and_nothing_is_disturbed() {
 }
 
 #[test]
-fn refuses_bad_batches_and_goes_on() {
+fn refuses_bad_batches_and_still_decodes_good_ones() {
     let model = demo();
     let mut engine = engine(&model, 512);
     let limits = engine.limits();
@@ -273,7 +274,7 @@ fn refuses_bad_batches_and_goes_on() {
 }
 
 #[test]
-fn says_when_the_cache_is_full_and_the_others_go_on() {
+fn reports_a_full_cache_and_still_decodes_the_other_sequences() {
     let model = demo();
     let mut engine = engine(&model, 512);
     let limits = engine.limits();
@@ -302,7 +303,7 @@ fn says_when_the_cache_is_full_and_the_others_go_on() {
 }
 
 #[test]
-fn says_what_is_wrong_with_a_file() {
+fn names_the_fault_of_a_file() {
     let dir = tempfile::tempdir().unwrap();
     let load = |name: &str, bytes: &[u8], options: &LoadOptions| {
         let path = dir.path().join(name);
@@ -335,7 +336,7 @@ fn refuses_a_vocabulary_without_byte_tokens() {
     assert!(error.to_string().contains("byte tokens"), "{error}");
 }
 
-/// Greedy continuation of a prompt, as text.
+/// The greedy continuation of a prompt, as text.
 fn continuation(model: &Arc<LoadedModel>, text: &str, tokens: u32) -> String {
     let drawn = greedy(&mut engine(model, 1024), &[prompt(model, text)], tokens).remove(0);
     let vocabulary = &model.info().vocabulary;

@@ -1,4 +1,4 @@
-//! The native chain draws from the distribution that llama.cpp's own chain leaves.
+//! The native chain draws from the same distribution as llama.cpp's own chain.
 #![allow(clippy::unwrap_used, reason = "tests")]
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn reference(logits: &[f32], prompt: &[Token], params: &SamplingParams) -> BTree
     weights.into_iter().map(|(token, w)| (token, w / total)).collect()
 }
 
-/// Pearson's statistic; cells with fewer than 5 expected draws count as one.
+/// Pearson's chi-square statistic and its number of cells. Tokens with fewer than 5 expected draws share a cell.
 fn chi_square(expected: &BTreeMap<u32, f64>, seen: &BTreeMap<u32, u32>) -> (f64, usize) {
     let (mut statistic, mut cells) = (0.0, 0);
     let (mut rare_expected, mut rare_seen) = (0.0, 0.0);
@@ -61,7 +61,7 @@ fn chi_square(expected: &BTreeMap<u32, f64>, seen: &BTreeMap<u32, u32>) -> (f64,
 }
 
 #[test]
-fn a_hundred_thousand_draws_are_distributed_as_llama_cpp_would_draw() {
+fn a_hundred_thousand_draws_have_the_distribution_of_llama_cpp() {
     let prompt = [Token(3), Token(17), Token(17)];
     let off = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
     let cases = [
@@ -93,7 +93,7 @@ fn a_hundred_thousand_draws_are_distributed_as_llama_cpp_would_draw() {
             *seen.entry(row.draw().unwrap().0).or_default() += 1;
         }
         for token in seen.keys() {
-            assert!(expected.contains_key(token), "{name}: token {token} is not to be drawn");
+            assert!(expected.contains_key(token), "{name}: token {token} has probability 0");
         }
         let (statistic, cells) = chi_square(&expected, &seen);
         // Mean and standard deviation of the distribution with this many degrees of freedom.
@@ -104,7 +104,7 @@ fn a_hundred_thousand_draws_are_distributed_as_llama_cpp_would_draw() {
 }
 
 #[test]
-fn the_statistic_tells_a_wrong_distribution() {
+fn the_statistic_detects_a_wrong_distribution() {
     let expected = reference(&logits(100), &[], &SamplingParams { top_k: 0, ..SamplingParams::default() });
     let even: BTreeMap<u32, u32> = expected.keys().map(|&token| (token, DRAWS / expected.len() as u32)).collect();
     let (statistic, cells) = chi_square(&expected, &even);

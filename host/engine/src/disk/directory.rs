@@ -1,4 +1,4 @@
-//! A directory of data files: its key, its lock, what lies in it.
+//! A directory of data files, with its key and its lock.
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 
 use super::error::DiskError;
-use super::record::{self, Header, Key};
+use super::record::{self, ChecksumKey, Header};
 
 const KEY: &str = "key";
 const LOCK: &str = "lock";
 
-/// A directory that no other process uses while this is alive.
+/// An open directory. Its lock keeps other processes out until this is dropped.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub(super) struct SegmentDirectory {
     pub(super) path: PathBuf,
-    pub(super) key: Key,
+    pub(super) key: ChecksumKey,
     _lock: File,
 }
 
-impl Directory {
-    /// Opens a directory, making it and its key where they are missing.
+impl SegmentDirectory {
+    /// Opens a directory. Makes the directory and its key if they are missing.
     pub(super) fn open(path: &Path) -> Result<Self, DiskError> {
         let failed = |verb: &'static str| {
             let path = path.to_owned();
@@ -48,8 +48,8 @@ pub(super) fn data_file(directory: &Path, number: u64) -> PathBuf {
     directory.join(format!("segments-{number:06}.data"))
 }
 
-/// The directory's key; a missing or short one is made anew, which makes everything written before worthless.
-fn key(directory: &Path) -> std::io::Result<Key> {
+/// The directory's key. Replaces a missing or short one, after which the earlier segments no longer verify.
+fn key(directory: &Path) -> std::io::Result<ChecksumKey> {
     let path = directory.join(KEY);
     if let Some(key) = read_key(&path) {
         return Ok(key);
@@ -61,11 +61,11 @@ fn key(directory: &Path) -> std::io::Result<Key> {
     Ok(key)
 }
 
-pub(super) fn read_key(path: &Path) -> Option<Key> {
+pub(super) fn read_key(path: &Path) -> Option<ChecksumKey> {
     fs::read(path).ok()?.try_into().ok()
 }
 
-/// Numbers of the data files in a directory, oldest first.
+/// The numbers of the data files in a directory, oldest first.
 pub(super) fn data_files(directory: &Path) -> std::io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -78,20 +78,21 @@ pub(super) fn data_files(directory: &Path) -> std::io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Maps a file as it is now; `None` for an empty one.
+/// Maps a file with its present length; `None` if it is empty.
 pub(super) fn map(path: &Path) -> std::io::Result<Option<Mmap>> {
     let file = File::open(path)?;
     if file.metadata()?.len() == 0 {
         return Ok(None);
     }
-    // SAFETY: the map is only read, and every byte is checked against a keyed checksum before it means anything. Segments
-    // are appended to and removed as whole files, never shortened or written over, by the one process that holds the
-    // directory's lock; somebody else who shortens them breaks the lock's rule.
+    // SAFETY: the map is only read, and its bytes are used only after a keyed checksum has verified them. Only the process
+    // that holds the directory's lock changes data files: it appends to them and removes whole files, but never shortens or
+    // overwrites them.
     unsafe { Mmap::map(&file) }.map(Some)
 }
 
-/// The good records at the front of a data file, each with its offset, and where they end.
-pub(super) fn scan(key: &Key, bytes: &[u8]) -> (Vec<(u64, Header)>, u64) {
+/// Reads the intact records from the start of a data file, up to the first damaged one. Returns each with its offset, and
+/// the offset at which they end.
+pub(super) fn scan(key: &ChecksumKey, bytes: &[u8]) -> (Vec<(u64, Header)>, u64) {
     let (mut found, mut at) = (Vec::new(), 0u64);
     while let Some(header) = record::parse(key, &bytes[at as usize..]) {
         let len = header.record_len();

@@ -1,7 +1,7 @@
-//! Why there is no disk tier.
+//! Why a disk tier cannot be opened, inspected or cleared.
 use std::path::PathBuf;
 
-/// What stopped a directory of segments from being used.
+/// Why a directory of segments cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
     #[error("cannot {verb} {path}")]

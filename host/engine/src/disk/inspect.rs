@@ -1,21 +1,21 @@
-//! Looking at caches without a server: what operators do with `camshaft cache`.
+//! Inspects and clears caches without a server, for `camshaft cache`.
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::directory::{self, Directory};
+use super::directory::{self, SegmentDirectory};
 use super::error::DiskError;
 use super::record;
 
-/// What one layout's directory holds.
+/// The contents of one layout's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheReport {
     pub path: PathBuf,
     pub data_files: u64,
     pub bytes: u64,
     pub segments: u64,
-    /// Positions that the segments hold together.
+    /// Number of KV entries in the segments.
     pub tokens: u64,
-    /// What cannot be used, in words; empty if all is good.
+    /// Descriptions of damaged parts; empty if everything is intact.
     pub damage: Vec<String>,
 }
 
@@ -33,10 +33,10 @@ fn layouts(dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
     Ok(out)
 }
 
-/// Reads every layout's directory below `dir`. `states`: checks the states too, which reads everything.
+/// Reports on every layout's directory below `dir`. With `states` it also verifies the states, which reads every byte.
 ///
 /// # Errors
-/// A directory or file that cannot be read. Damage is no error.
+/// A directory or file cannot be read. Damage is not an error.
 pub fn report(dir: &Path, states: bool) -> Result<Vec<CacheReport>, DiskError> {
     layouts(dir)?.iter().map(|path| report_one(path, states)).collect()
 }
@@ -86,14 +86,15 @@ fn report_one(path: &Path, states: bool) -> Result<CacheReport, DiskError> {
     Ok(report)
 }
 
-/// Removes all segments below `dir`; how many directories that were.
+/// Removes all segments below `dir`. Returns the number of directories removed.
 ///
 /// # Errors
-/// A directory that a server uses, or a file that cannot be removed.
+/// A server uses one of the directories, or a file cannot be removed.
 pub fn clear(dir: &Path) -> Result<usize, DiskError> {
     let layouts = layouts(dir)?;
-    // All or nothing: none is removed while a server uses one of them.
-    let held: Vec<Directory> = layouts.iter().map(|path| Directory::open(path)).collect::<Result<_, _>>()?;
+    // Lock all of them before removing any: if a server uses one, none is removed.
+    let held: Vec<SegmentDirectory> =
+        layouts.iter().map(|path| SegmentDirectory::open(path)).collect::<Result<_, _>>()?;
     for path in &layouts {
         fs::remove_dir_all(path).map_err(|source| DiskError::Io { verb: "remove", path: path.clone(), source })?;
     }

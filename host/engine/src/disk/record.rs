@@ -1,4 +1,4 @@
-//! A segment as it lies in a data file.
+//! The format of a segment in a data file.
 //!
 //! All numbers are little-endian. A record is, in this order:
 //!
@@ -12,33 +12,35 @@
 //! | 32 | keyed BLAKE3 of the state |
 //! | … | state |
 //!
-//! Nothing of a record is believed before its checksum fits.
+//! No field of a record is used before its checksum is verified, except the lengths, which are bounded.
 use blake3::Hash;
 use camshaft_core::ids::{TenantId, Token};
 use camshaft_core::segments::{Namespace, SegmentInfo};
 
 const MAGIC: &[u8; 8] = b"CAMSKV01";
+/// Bytes before the description.
 const FIXED: usize = 8 + 4 + 8;
+/// Bytes of a checksum.
 const SUM: usize = 32;
-/// No segment is described in more, none has more state; both bound what a damaged length can ask for.
-const DESCRIPTION_MAX: usize = 64 << 20;
-const STATE_MAX: u64 = 1 << 40;
+/// Bounds of the lengths, so that a damaged one cannot cause a huge read.
+const MAX_DESCRIPTION_BYTES: usize = 64 << 20;
+const MAX_STATE_BYTES: u64 = 1 << 40;
 
-/// What the checksums are keyed with.
-pub(super) type Key = [u8; 32];
+/// The key of the checksums.
+pub(super) type ChecksumKey = [u8; 32];
 
-/// A record's header, which fits its checksum.
+/// The header of a record, verified against its checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) info: SegmentInfo,
-    /// Bytes before the state.
+    /// Offset of the state in the record.
     pub(super) state_at: u64,
     pub(super) state_len: u64,
     pub(super) state_sum: [u8; 32],
 }
 
 impl Header {
-    /// Bytes of the whole record.
+    /// Length of the whole record, in bytes.
     pub(super) fn record_len(&self) -> u64 {
         self.state_at + self.state_len
     }
@@ -58,9 +60,9 @@ fn describe(info: &SegmentInfo) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// What goes before the state; `None` for a segment that cannot be described.
-pub(super) fn head(key: &Key, info: &SegmentInfo, state: &[u8]) -> Option<Vec<u8>> {
-    let description = describe(info).filter(|description| description.len() <= DESCRIPTION_MAX)?;
+/// The bytes of a record before its state; `None` if a length is out of bounds.
+pub(super) fn head(key: &ChecksumKey, info: &SegmentInfo, state: &[u8]) -> Option<Vec<u8>> {
+    let description = describe(info).filter(|description| description.len() <= MAX_DESCRIPTION_BYTES)?;
     let mut out = Vec::with_capacity(FIXED + description.len() + 2 * SUM);
     out.extend(MAGIC);
     out.extend((description.len() as u32).to_le_bytes());
@@ -72,10 +74,10 @@ pub(super) fn head(key: &Key, info: &SegmentInfo, state: &[u8]) -> Option<Vec<u8
     Some(out)
 }
 
-/// Takes numbers off the front of a slice.
-struct Reader<'a>(&'a [u8]);
+/// Reads fields from the front of a slice.
+struct FieldReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     fn bytes(&mut self, len: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -91,22 +93,22 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Reads the header at the front of `bytes`, which end where the file ends; `None` for anything that is not a whole
-/// record with a header that fits its checksum.
-pub(super) fn parse(key: &Key, bytes: &[u8]) -> Option<Header> {
-    let mut reader = Reader(bytes);
+/// Reads the header of the record at the front of `bytes`, which extend to the end of the file. `None` unless the header
+/// matches its checksum and the whole record is there.
+pub(super) fn parse(key: &ChecksumKey, bytes: &[u8]) -> Option<Header> {
+    let mut reader = FieldReader(bytes);
     if reader.bytes(8)? != MAGIC {
         return None;
     }
     let description_len = reader.u32()? as usize;
     let state_len = u64::from_le_bytes(reader.array()?);
-    if description_len > DESCRIPTION_MAX || state_len > STATE_MAX {
+    if description_len > MAX_DESCRIPTION_BYTES || state_len > MAX_STATE_BYTES {
         return None;
     }
-    let mut description = Reader(reader.bytes(description_len)?);
+    let mut description = FieldReader(reader.bytes(description_len)?);
     let summed = bytes.get(..FIXED + description_len)?;
     let sum: [u8; 32] = reader.array()?;
-    // Comparison in constant time, as blake3's Hash does it.
+    // blake3's `Hash` compares in constant time.
     if blake3::keyed_hash(key, summed) != Hash::from(sum) {
         return None;
     }
@@ -125,7 +127,7 @@ pub(super) fn parse(key: &Key, bytes: &[u8]) -> Option<Header> {
     Some(Header { info: SegmentInfo { namespace, tokens, start }, state_at, state_len, state_sum })
 }
 
-/// Whether the state is what was written.
-pub(super) fn is_intact(key: &Key, state: &[u8], sum: &[u8; 32]) -> bool {
+/// Whether a state matches the checksum of its record.
+pub(super) fn is_intact(key: &ChecksumKey, state: &[u8], sum: &[u8; 32]) -> bool {
     blake3::keyed_hash(key, state) == Hash::from(*sum)
 }

@@ -27,14 +27,14 @@ fn filled(dir: &Path, count: u32) {
     assert!(found.is_empty());
     (0..count).for_each(|n| tier.put(SegmentId(n.into()), &info(n), &state(n)));
     for n in 0..count {
-        assert_eq!(tier.get(SegmentId(n.into())).as_deref(), Some(&state(n)[..]), "also before it is written");
+        assert_eq!(tier.get(SegmentId(n.into())).as_deref(), Some(&state(n)[..]), "a queued segment can be read, too");
     }
 }
 
-/// Until everything that was put is written, or was refused.
+/// Waits until everything that was put is written or refused.
 fn wait_for_writer(tier: &mut DiskTier) {
     while !tier.pending.is_empty() {
-        tier.catch_up();
+        tier.apply_writer_events();
         std::thread::yield_now();
     }
 }
@@ -45,7 +45,7 @@ fn data_file(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn segments_are_there_after_a_restart() {
+fn segments_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path(), 5);
     let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
@@ -78,21 +78,21 @@ fn regression_what_is_queued_is_written_before_the_tier_is_gone() {
 }
 
 #[test]
-fn a_queue_that_takes_too_long_is_given_up() {
+fn drops_the_queue_at_the_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("layout");
-    let directory = Arc::new(Directory::open(&path).unwrap());
+    let directory = Arc::new(SegmentDirectory::open(&path).unwrap());
     let writer = Writer::new(directory.clone(), 1 << 20, 1 << 20, VecDeque::new());
-    let (jobs, to_do) = crossbeam_channel::bounded(8);
-    let (done, outcomes) = crossbeam_channel::bounded(8);
+    let (jobs, job_rx) = crossbeam_channel::bounded(8);
+    let (event_tx, events) = crossbeam_channel::bounded(8);
     for n in 0..5 {
-        jobs.send(writer::Job { segment: SegmentId(n.into()), info: info(n), state: state(n) }).unwrap();
+        jobs.send(writer::WriteJob { segment: SegmentId(n.into()), info: info(n), state: state(n) }).unwrap();
     }
     drop(jobs);
     writer.shared.deadline.set(Instant::now()).unwrap();
-    writer.run(&to_do, &done);
-    drop(done);
-    assert!(outcomes.iter().all(|outcome| matches!(outcome, Outcome::NotWritten(_))));
+    writer.run(&job_rx, &event_tx);
+    drop(event_tx);
+    assert!(events.iter().all(|event| matches!(event, WriterEvent::NotWritten(_))));
     assert_eq!(directory::data_files(&path).unwrap(), Vec::<u64>::new());
 }
 
@@ -112,7 +112,7 @@ fn another_layout_finds_nothing_and_a_second_process_is_refused() {
 }
 
 #[test]
-fn the_oldest_data_file_goes_when_the_bound_is_passed_and_its_segments_are_named() {
+fn removes_the_oldest_data_file_past_the_capacity_and_reports_its_segments_lost() {
     let dir = tempfile::tempdir().unwrap();
     let (mut tier, _) = DiskTier::open_with(&options(dir.path(), 2000), 700).unwrap();
     let mut lost = Vec::new();
@@ -131,7 +131,7 @@ fn the_oldest_data_file_goes_when_the_bound_is_passed_and_its_segments_are_named
     let kept: Vec<u64> = (0..30).filter(|&n| tier.get(SegmentId(n)).is_some()).collect();
     assert_eq!(kept.len() + lost.len(), 30);
     assert!(kept.contains(&29) && lost.contains(&SegmentId(0)));
-    // One that is larger than the bound is not kept at all.
+    // A segment that exceeds the capacity is not written.
     let (mut tier, _) = DiskTier::open_with(&options(&dir.path().join("small"), 100), 700).unwrap();
     tier.put(SegmentId(0), &info(1), &state(1));
     wait_for_writer(&mut tier);
@@ -141,10 +141,10 @@ fn the_oldest_data_file_goes_when_the_bound_is_passed_and_its_segments_are_named
 }
 
 #[test]
-fn a_disk_that_cannot_be_written_costs_segments_and_nothing_else() {
+fn a_disk_that_cannot_be_written_loses_segments_and_nothing_else() {
     let dir = tempfile::tempdir().unwrap();
     let (mut tier, _) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
-    // Root may write anywhere, so the directory goes away altogether.
+    // Root may write to any directory, so remove it instead of its permissions.
     fs::remove_dir_all(dir.path()).unwrap();
     tier.put(SegmentId(0), &info(0), &state(0));
     wait_for_writer(&mut tier);
@@ -156,7 +156,7 @@ fn a_disk_that_cannot_be_written_costs_segments_and_nothing_else() {
 }
 
 #[test]
-fn without_its_key_nothing_is_believed() {
+fn a_changed_key_invalidates_all_segments() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path(), 3);
     fs::write(data_file(dir.path()).with_file_name("key"), [7; 32]).unwrap();
@@ -167,7 +167,7 @@ fn without_its_key_nothing_is_believed() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
-    fn whatever_is_changed_or_cut_off_is_never_handed_out(place in any::<prop::sample::Index>(), bit in 0u8..8, cut in any::<bool>()) {
+    fn never_returns_a_changed_or_truncated_segment(place in any::<prop::sample::Index>(), bit in 0u8..8, cut in any::<bool>()) {
         let dir = tempfile::tempdir().unwrap();
         filled(dir.path(), 6);
         let path = data_file(dir.path());
@@ -190,9 +190,9 @@ proptest! {
             }
         }
         prop_assert_eq!(good, damaged.segments);
-        // Cut between two records, the file is whole again.
+        // A cut between two records leaves an intact file.
         prop_assert!(good < 6 && (cut || !damaged.damage.is_empty()));
-        // Everything before the damage is kept, and new segments are.
+        // Segments before the damage are still there, and new ones can be written.
         prop_assert!(good >= at as u64 / longest_record, "{good} before {at}");
         tier.put(SegmentId(100), &info(8), &state(8));
         drop(tier);

@@ -1,4 +1,4 @@
-//! The thread that appends segments to data files, so that a worker never waits for a disk.
+//! The thread that appends segments to data files, so that a worker never waits for the disk.
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -11,42 +11,42 @@ use std::time::{Duration, Instant};
 use camshaft_core::segments::{SegmentId, SegmentInfo};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, never};
 
-use super::directory::Directory;
+use super::directory::SegmentDirectory;
 use super::record;
 
-/// Segments, and their bytes, in the writer's queue; a further one is not written.
-const QUEUED_SEGMENTS: usize = 1024;
-const QUEUED_BYTES: u64 = 512 << 20;
-/// Outcomes that the tier has not taken note of yet; the writer waits at the bound.
-const OUTCOMES: usize = 4 * QUEUED_SEGMENTS;
-/// How long no write is tried after one failed.
-const PAUSE: Duration = Duration::from_secs(30);
-/// How long the write that is under way when the queue has to be given up, and the last sync, may take.
+/// Bounds of the writer's queue. A segment past them is not written.
+const MAX_QUEUED_SEGMENTS: usize = 1024;
+const MAX_QUEUED_BYTES: u64 = 512 << 20;
+/// Bound of the events that the tier has not taken yet. Past it, the writer waits.
+const MAX_EVENTS: usize = 4 * MAX_QUEUED_SEGMENTS;
+/// Pause after a failed write.
+const RETRY_PAUSE: Duration = Duration::from_secs(30);
+/// Time for the write in progress at the deadline, and for the last sync.
 const LAST_WRITE: Duration = Duration::from_secs(5);
 
 /// A segment to write.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct WriteJob {
     pub(super) segment: SegmentId,
     pub(super) info: SegmentInfo,
     pub(super) state: Arc<[u8]>,
 }
 
-/// What became of it.
+/// What the writer did.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum WriterEvent {
     Written {
         segment: SegmentId,
         location: Location,
     },
     NotWritten(SegmentId),
-    /// A data file was removed to stay within the capacity.
-    Removed {
+    /// The writer removed a data file to stay within the capacity.
+    FileRemoved {
         file: u64,
     },
 }
 
-/// Where a segment's state lies.
+/// Where a segment's state is on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Location {
     pub(super) file: u64,
@@ -55,50 +55,50 @@ pub(super) struct Location {
     pub(super) sum: [u8; 32],
 }
 
-/// What the writer and its owner share.
+/// State shared by the writer and its owner.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct WriterShared {
     queued_bytes: AtomicU64,
-    /// When the queue is given up; set once the tier is closed.
+    /// When the writer drops what is left in the queue. Set when the tier is closed.
     pub(super) deadline: OnceLock<Instant>,
 }
 
 /// The owner's side of a writer.
 #[derive(Debug)]
 pub(super) struct WriterHandle {
-    jobs: Option<Sender<Job>>,
-    outcomes: Receiver<Outcome>,
-    shared: Arc<Shared>,
+    jobs: Option<Sender<WriteJob>>,
+    events: Receiver<WriterEvent>,
+    shared: Arc<WriterShared>,
     thread: Option<JoinHandle<()>>,
-    /// Disconnected when the thread has ended.
+    /// Disconnects when the thread has ended.
     ended: Receiver<()>,
 }
 
 impl WriterHandle {
     pub(super) fn start(writer: Writer) -> std::io::Result<Self> {
-        let (jobs, to_do) = bounded(QUEUED_SEGMENTS);
-        let (done, outcomes) = bounded(OUTCOMES);
+        let (jobs, job_rx) = bounded(MAX_QUEUED_SEGMENTS);
+        let (event_tx, events) = bounded(MAX_EVENTS);
         let (alive, ended) = bounded(0);
         let shared = writer.shared.clone();
         let thread = std::thread::Builder::new().name("disk-cache".to_owned()).spawn(move || {
-            writer.run(&to_do, &done);
+            writer.run(&job_rx, &event_tx);
             drop(alive);
         })?;
-        Ok(Self { jobs: Some(jobs), outcomes, shared, thread: Some(thread), ended })
+        Ok(Self { jobs: Some(jobs), events, shared, thread: Some(thread), ended })
     }
 
-    /// What the writer did since the last call.
-    pub(super) fn outcomes(&self) -> impl Iterator<Item = Outcome> + use<> {
-        let outcomes = self.outcomes.clone();
-        std::iter::from_fn(move || outcomes.try_recv().ok())
+    /// The events since the last call.
+    pub(super) fn events(&self) -> impl Iterator<Item = WriterEvent> + use<> {
+        let events = self.events.clone();
+        std::iter::from_fn(move || events.try_recv().ok())
     }
 
-    /// False if the queue is full.
+    /// Queues a segment. Returns false, and does not queue it, if the queue is full.
     pub(super) fn queue(&self, segment: SegmentId, info: &SegmentInfo, state: &Arc<[u8]>) -> bool {
         let bytes = state.len() as u64;
         let queued = self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let job = Job { segment, info: info.clone(), state: state.clone() };
-        let has_capacity = queued + bytes <= QUEUED_BYTES;
+        let job = WriteJob { segment, info: info.clone(), state: state.clone() };
+        let has_capacity = queued + bytes <= MAX_QUEUED_BYTES;
         let sent = has_capacity && self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok());
         if !sent {
             self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -106,18 +106,18 @@ impl WriterHandle {
         sent
     }
 
-    /// Ends the thread when it has written what is queued. What it cannot write until the deadline is given up.
+    /// Waits until the thread has written the queue and ended. Segments that are not written at the deadline are lost.
     pub(super) fn close(&mut self, deadline: Instant) {
         let _ = self.shared.deadline.set(deadline);
         self.jobs = None;
-        // The writer waits for nobody to hear of it.
-        self.outcomes = never();
+        // Drop the receiver, so that the writer does not wait for its events to be taken.
+        self.events = never();
         let Some(thread) = self.thread.take() else { return };
         match self.ended.recv_deadline(deadline + LAST_WRITE) {
             Err(RecvTimeoutError::Timeout) => {
                 tracing::warn!("the disk takes too long; queued segments of the prefix cache are lost");
             }
-            // A writer that panicked has nothing more to write.
+            // A writer that panicked has nothing left to write, so the result does not matter.
             _ => drop(thread.join()),
         }
     }
@@ -125,44 +125,51 @@ impl WriterHandle {
 
 /// Appends to the data files of one directory.
 pub(super) struct Writer {
-    directory: Arc<Directory>,
+    directory: Arc<SegmentDirectory>,
     capacity: u64,
     file_bytes: u64,
     /// Data files with their sizes, oldest first.
     files: VecDeque<(u64, u64)>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<WriterShared>,
+    /// The data file that the next segment is appended to; `None`: a new one.
     current: Option<File>,
-    broken_since: Option<Instant>,
+    /// When the last write failed, until one succeeds.
+    failed_at: Option<Instant>,
 }
 
 impl Writer {
-    pub(super) fn new(directory: Arc<Directory>, capacity: u64, file_bytes: u64, files: VecDeque<(u64, u64)>) -> Self {
-        // What an earlier process left may end in a torn record: new segments go to a new data file.
+    pub(super) fn new(
+        directory: Arc<SegmentDirectory>,
+        capacity: u64,
+        file_bytes: u64,
+        files: VecDeque<(u64, u64)>,
+    ) -> Self {
+        // The last data file of an earlier process may end in a torn record, so new segments go to a new file.
         let current = None;
-        Self { directory, capacity, file_bytes, files, shared: Arc::default(), current, broken_since: None }
+        Self { directory, capacity, file_bytes, files, shared: Arc::default(), current, failed_at: None }
     }
 
-    /// Until nobody can send any more.
-    pub(super) fn run(mut self, jobs: &Receiver<Job>, outcomes: &Sender<Outcome>) {
-        let mut given_up = 0;
+    /// Writes segments until the sender of `jobs` is dropped and the queue is empty.
+    pub(super) fn run(mut self, jobs: &Receiver<WriteJob>, events: &Sender<WriterEvent>) {
+        let mut dropped = 0;
         while let Ok(job) = jobs.recv() {
             let (segment, bytes) = (job.segment, job.state.len() as u64);
             let location = if self.is_past_deadline() {
-                given_up += 1;
+                dropped += 1;
                 None
             } else {
-                self.write(&job, outcomes)
+                self.write(&job, events)
             };
             self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            let outcome = match location {
-                Some(location) => Outcome::Written { segment, location },
-                None => Outcome::NotWritten(segment),
+            let event = match location {
+                Some(location) => WriterEvent::Written { segment, location },
+                None => WriterEvent::NotWritten(segment),
             };
-            // Without a tier nobody wants to know.
-            let _ = outcomes.send(outcome);
+            // After the tier was closed nobody receives events.
+            let _ = events.send(event);
         }
-        if given_up > 0 {
-            tracing::warn!(segments = given_up, "the prefix cache was closed before all of it was written to disk");
+        if dropped > 0 {
+            tracing::warn!(segments = dropped, "the prefix cache was closed before all of it was written to disk");
         }
         self.close_current();
     }
@@ -171,8 +178,8 @@ impl Writer {
         self.shared.deadline.get().is_some_and(|&deadline| Instant::now() >= deadline)
     }
 
-    fn write(&mut self, job: &Job, outcomes: &Sender<Outcome>) -> Option<Location> {
-        if self.broken_since.is_some_and(|since| since.elapsed() < PAUSE) {
+    fn write(&mut self, job: &WriteJob, events: &Sender<WriterEvent>) -> Option<Location> {
+        if self.failed_at.is_some_and(|at| at.elapsed() < RETRY_PAUSE) {
             return None;
         }
         let head = record::head(&self.directory.key, &job.info, &job.state)?;
@@ -180,38 +187,38 @@ impl Writer {
         if len > self.capacity {
             return None;
         }
-        self.evict_for(len, outcomes);
+        self.evict_for(len, events);
         match self.append(&head, &job.state) {
             Ok(location) => {
-                if self.broken_since.take().is_some() {
+                if self.failed_at.take().is_some() {
                     tracing::info!(path = %self.directory.path.display(), "the prefix cache is written to disk again");
                 }
                 Some(location)
             }
             Err(error) => {
-                if self.broken_since.is_none() {
+                if self.failed_at.is_none() {
                     let path = self.directory.path.display();
                     tracing::warn!(%path, %error, "the prefix cache cannot be written to disk; prefixes are recomputed");
                 }
-                self.broken_since = Some(Instant::now());
-                // A torn record must not lie before a good one: the next goes to a data file of its own.
+                self.failed_at = Some(Instant::now());
+                // A scan stops at a torn record, so the next segment goes to a new data file.
                 self.current = None;
                 None
             }
         }
     }
 
-    /// Removes the oldest data files until `len` bytes more are within the capacity.
-    fn evict_for(&mut self, len: u64, outcomes: &Sender<Outcome>) {
+    /// Removes the oldest data files until `len` more bytes are within the capacity.
+    fn evict_for(&mut self, len: u64, events: &Sender<WriterEvent>) {
         let used = |files: &VecDeque<(u64, u64)>| files.iter().map(|(_, size)| size).sum::<u64>();
         while used(&self.files) + len > self.capacity {
             let Some((number, _)) = self.files.pop_front() else { return };
             if self.files.is_empty() {
                 self.current = None;
             }
-            // One that cannot be removed is gone already or is found again at the next start.
+            // A file that cannot be removed is either gone already, or a candidate again after the next start.
             let _ = fs::remove_file(self.directory.data_file(number));
-            let _ = outcomes.send(Outcome::Removed { file: number });
+            let _ = events.send(WriterEvent::FileRemoved { file: number });
         }
     }
 
@@ -240,7 +247,7 @@ impl Writer {
         Ok(Location { file: *number, at, len: state.len() as u64, sum })
     }
 
-    /// Syncs the data file that was written to and closes it, so that a crash of the machine tears at most the last one.
+    /// Syncs and closes the current data file, so that a crash of the machine can tear only the last one.
     fn close_current(&mut self) {
         let Some(file) = self.current.take() else { return };
         let synced = file.sync_data().and_then(|()| File::open(&self.directory.path)?.sync_data());

@@ -1,4 +1,4 @@
-//! Models that are not plain transformers, and adapters: on synthetic weights, so that nothing has to be downloaded.
+//! Models that are not plain transformers, and adapters. Synthetic weights make downloads unnecessary.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 mod synthetic;
 
@@ -63,7 +63,7 @@ fn start(id: u64, prompt: &str, max_tokens: u32) -> Start {
     }
 }
 
-/// Tokens of all requests, run together on a worker with `kv_tokens`, and how often one was parked.
+/// Runs all requests together on a worker with `kv_tokens`. Returns their tokens and the number of preemptions.
 fn run(model: &Arc<LoadedModel>, kv_tokens: u32, requests: &[Start]) -> (BTreeMap<u64, Vec<Token>>, usize) {
     let mut engine = engine(model, kv_tokens);
     let mut worker = Worker::new(WorkerOptions {
@@ -83,27 +83,28 @@ fn run(model: &Arc<LoadedModel>, kv_tokens: u32, requests: &[Start]) -> (BTreeMa
     while worker.step(Duration::ZERO, &mut engine, &mut events) != Step::Idle {
         assert!(worker.check());
     }
-    let (mut tokens, mut parks): (BTreeMap<u64, Vec<Token>>, usize) = (BTreeMap::new(), 0);
+    let (mut tokens, mut preemptions): (BTreeMap<u64, Vec<Token>>, usize) = (BTreeMap::new(), 0);
     for event in events {
         match event {
             Event::Delta { id, delta } => {
                 tokens.entry(id.0).or_default().extend(delta.logprobs.iter().map(|scored| scored.token));
             }
-            Event::Preempted { .. } => parks += 1,
+            Event::Preempted { .. } => preemptions += 1,
             Event::Failed { id, error } => panic!("{id}: {error}"),
             _ => {}
         }
     }
-    (tokens, parks)
+    (tokens, preemptions)
 }
 
-/// Requests that need more room than there is give what each gives alone, although their state cannot be cut.
-fn survives_pressure(model: &Arc<LoadedModel>) {
+/// Runs requests that need more KV tokens than there are. Each must draw the same tokens as alone, although the model's state
+/// can only be saved whole.
+fn check_preemption(model: &Arc<LoadedModel>) {
     assert_eq!(model.info().reuse, Reuse::Whole);
     let requests: Vec<Start> =
         (0..5).map(|id| start(id, &format!("the same beginning, and number {id}"), 70 + 5 * id as u32)).collect();
-    let (together, parks) = run(model, 256, &requests);
-    assert!(parks > 0, "256 tokens are too few for all");
+    let (together, preemptions) = run(model, 256, &requests);
+    assert!(preemptions > 0, "256 tokens are too few for all");
     for request in requests {
         let alone = run(model, 512, std::slice::from_ref(&request)).0;
         let id = request.id.0;
@@ -113,13 +114,13 @@ fn survives_pressure(model: &Arc<LoadedModel>) {
 }
 
 #[test]
-fn a_recurrent_model_is_parked_and_resumed_whole() {
-    survives_pressure(&load(synthetic::mamba().path()));
+fn a_recurrent_model_is_preempted_and_resumed() {
+    check_preemption(&load(synthetic::mamba().path()));
 }
 
 #[test]
-fn a_sliding_window_model_is_parked_and_resumed_whole() {
-    survives_pressure(&load(synthetic::sliding_window().path()));
+fn a_sliding_window_model_is_preempted_and_resumed() {
+    check_preemption(&load(synthetic::sliding_window().path()));
 }
 
 fn demo() -> std::path::PathBuf {
@@ -135,7 +136,7 @@ fn with_adapter(path: &Path, scale: f32) -> LoadOptions {
 }
 
 #[test]
-fn an_adapter_changes_what_the_model_says_as_much_as_its_scale_says() {
+fn an_adapter_changes_the_logits_more_with_a_larger_scale() {
     let adapter = synthetic::adapter(DEMO_WIDTH);
     let logits = |options: &LoadOptions| -> Vec<f32> {
         let model = LoadedModel::from_file(&demo(), options).unwrap();
@@ -157,7 +158,7 @@ fn an_adapter_changes_what_the_model_says_as_much_as_its_scale_says() {
     assert!(distance(&plain, &none) < 1e-3);
     let (less, more) = (distance(&plain, &half), distance(&plain, &whole));
     assert!(less > 0.01 && more > less, "{less} {more}");
-    // What is kept of the one is nothing for the other.
+    // Segments saved under one identity must not be used under another.
     let identity =
         |options: &LoadOptions| LoadedModel::from_file(&demo(), options).unwrap().identity().unwrap().to_owned();
     let digest = LoadOptions { digest: true, ..LoadOptions::default() };
@@ -166,7 +167,7 @@ fn an_adapter_changes_what_the_model_says_as_much_as_its_scale_says() {
 }
 
 #[test]
-fn refuses_an_adapter_of_another_model_and_what_is_none() {
+fn refuses_an_adapter_of_another_model_and_files_that_are_no_adapter() {
     let other = synthetic::adapter(DEMO_WIDTH / 2);
     let missing = Path::new("no-such-adapter.gguf");
     for (path, expected) in [(other.path(), "adapter"), (demo().as_path(), "adapter"), (missing, "no-such-adapter")] {

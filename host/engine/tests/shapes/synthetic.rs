@@ -1,26 +1,26 @@
-//! GGUF files of random weights in shapes that no small published model has. Their text is noise.
+//! GGUF files with random weights, for architectures that have no small published model. They generate noise.
 use std::io::Write as _;
 
 use tempfile::NamedTempFile;
 
-/// Tokens: one for each byte, and an end.
+/// Vocabulary: one token per byte, and an end token.
 pub(crate) const TOKENS: usize = 257;
 const END: u32 = 256;
 const ALIGNMENT: usize = 32;
-/// GGUF's numbers for types.
+/// Type numbers of GGUF.
 const U32: u32 = 4;
 const I32: u32 = 5;
 const F32: u32 = 6;
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
-/// A file in the making.
+/// Builds a GGUF file.
 #[derive(Default)]
 pub(crate) struct Gguf {
     keys: Vec<u8>,
     key_count: u64,
     tensors: Vec<(String, Vec<u64>, Vec<f32>)>,
-    /// State of the generator of weights.
+    /// State of the random generator for weights.
     state: u64,
 }
 
@@ -59,7 +59,7 @@ impl Gguf {
         self.key(key, ARRAY, &value)
     }
 
-    /// Random weights, evenly around 0.
+    /// Adds a tensor of random weights, uniform in `-size..size`.
     pub(crate) fn random(&mut self, name: &str, shape: &[u64], size: f32) -> &mut Self {
         let count = shape.iter().product::<u64>() as usize;
         let mut next = || {
@@ -77,7 +77,7 @@ impl Gguf {
         self
     }
 
-    /// A vocabulary of bytes, as GPT-2 writes them.
+    /// Adds a vocabulary of bytes, in the spelling of GPT-2.
     fn vocabulary(&mut self) -> &mut Self {
         let mut shifted = 0x100..;
         let mut tokens = Vec::new();
@@ -167,7 +167,7 @@ pub(crate) fn mamba() -> NamedTempFile {
     file.write()
 }
 
-/// A model every other layer of which looks back 16 tokens only (Gemma 2).
+/// A model in which every other layer attends to the last 16 tokens only (Gemma 2).
 pub(crate) fn sliding_window() -> NamedTempFile {
     let mut file = model("gemma2");
     file.number("gemma2.feed_forward_length", 128)
