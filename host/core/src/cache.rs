@@ -180,9 +180,9 @@ impl PrefixCache {
 
     /// Removes segments that the cold tier lost, and evicts until RAM is within its bound.
     ///
-    /// Segments without a holder are evicted first, least recently used first; then those that sessions pin and the cold
-    /// tier also has. If the segments that sessions pin exceed the bound by themselves, sessions are closed, least recently
-    /// used first. Segments that sequences need are never evicted, even above the bound.
+    /// Segments without a holder are evicted first, least recently used first; then those that sessions pin and the
+    /// cold tier also has. If the segments that sessions pin exceed the bound by themselves, sessions are closed, least
+    /// recently used first. Segments that sequences need are never evicted, even above the bound.
     pub fn enforce_limits(&mut self) {
         for segment in self.store.take_lost() {
             self.remove(segment);

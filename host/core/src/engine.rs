@@ -76,8 +76,8 @@ pub struct EngineLimits {
 /// Turns text into tokens. HTTP tasks call it in parallel.
 pub trait Tokenizer: Send + Sync + fmt::Debug {
     /// Tokens of `text`. `add_special` adds the tokens that the model expects around a text (BOS, for most models).
-    /// `parse_special` turns the spelling of a special token into that token. It is set for the text of chat templates and
-    /// never for text from clients.
+    /// `parse_special` turns the spelling of a special token into that token. It is set for the text of chat templates
+    /// and never for text from clients.
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token>;
 }
 
@@ -153,9 +153,9 @@ pub trait Engine {
     fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool;
     /// Copies the KV entries of a sequence at the positions of `range`. `None` if that is not possible.
     fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>>;
-    /// Gives a sequence the KV entries at the positions of `range` from a copy that [`Engine::save`] made of them; the copy
-    /// may hold neighbouring positions, too. The sequence already has all entries before `range`. Returns false, and leaves
-    /// the sequence unchanged, if that is not possible.
+    /// Gives a sequence the KV entries at the positions of `range` from a copy that [`Engine::save`] made of them; the
+    /// copy may hold neighbouring positions, too. The sequence already has all entries before `range`. Returns false,
+    /// and leaves the sequence unchanged, if that is not possible.
     fn restore(&mut self, seq: SeqId, range: Range<u32>, state: &[u8]) -> bool;
 }
 
@@ -164,7 +164,7 @@ pub trait Engine {
 pub enum Reuse {
     /// Any range of positions can be shared, saved and restored.
     Ranges,
-    /// Only the whole sequence from position 0 on can be saved and restored: recurrent, hybrid and sliding-window models
-    /// do not keep the state of earlier positions. Preemption works; prefixes are not shared.
+    /// Only the whole sequence from position 0 on can be saved and restored: recurrent, hybrid and sliding-window
+    /// models do not keep the state of earlier positions. Preemption works; prefixes are not shared.
     Whole,
 }

@@ -11,8 +11,8 @@ use crate::vocabulary::Vocabulary;
 /// The end token. Tokens 0 to 255 are bytes.
 pub const END: Token = Token(256);
 
-/// Computes logits from a hash of the seed and the tokens that a sequence holds, so that a wrong position, a lost token or
-/// an entry of another sequence changes the output. Lower-case letters are likely, and the end token is possible.
+/// Computes logits from a hash of the seed and the tokens that a sequence holds, so that a wrong position, a lost token
+/// or an entry of another sequence changes the output. Lower-case letters are likely, and the end token is possible.
 #[derive(Debug)]
 pub struct FakeEngine {
     limits: EngineLimits,

@@ -115,8 +115,8 @@ impl PrefixTree {
         child
     }
 
-    /// Splits a node after `len` tokens and returns the new upper part. The lower part keeps the id, so that a holder of
-    /// `id` still holds both parts.
+    /// Splits a node after `len` tokens and returns the new upper part. The lower part keeps the id, so that a holder
+    /// of `id` still holds both parts.
     fn split(&mut self, id: NodeId, len: usize) -> NodeId {
         let node = &mut self.nodes[id];
         let lower = node.run.split_off(len);
@@ -154,9 +154,9 @@ impl PrefixTree {
         (node.holders.running, node.last_use) = (node.holders.running + 1, self.clock);
     }
 
-    /// Removes a running sequence from the holders of the nodes up to `leaf`; `then` adds what replaces it. The caller has
-    /// freed the sequence's KV entries: nodes without another running holder become absent, and so do those that `who`
-    /// was computing.
+    /// Removes a running sequence from the holders of the nodes up to `leaf`; `then` adds what replaces it. The caller
+    /// has freed the sequence's KV entries: nodes without another running holder become absent, and so do those that
+    /// `who` was computing.
     fn remove_running(&mut self, leaf: NodeId, who: RequestId, then: fn(&mut Holders)) {
         let path: Vec<NodeId> = self.nodes.path(leaf).collect();
         for &id in &path {

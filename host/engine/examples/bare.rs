@@ -1,6 +1,7 @@
 //! Runs the batches of a benchmark on the bare engine, without a server: the baseline of `docs/benchmarks.md`.
 //!
-//! `bare MODEL STREAMS PROMPT_TOKENS TOKENS ROUNDS THREADS KV_TOKENS [pooled]` prints tokens per second, greedy by argmax.
+//! `bare MODEL STREAMS PROMPT_TOKENS TOKENS ROUNDS THREADS KV_TOKENS [pooled]` prints tokens per second, greedy by
+//! argmax.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::path::Path;

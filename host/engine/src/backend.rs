@@ -26,8 +26,8 @@ pub(crate) fn backend() -> Result<&'static LlamaBackend, EngineLoadError> {
 pub fn system_info() -> String {
     static LOCK: Mutex<()> = Mutex::new(());
     let _guard = LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // SAFETY: the function takes no argument and returns a pointer to a static, NUL-terminated buffer. Only another call
-    // writes to the buffer, and the lock excludes that.
+    // SAFETY: the function takes no argument and returns a pointer to a static, NUL-terminated buffer. Only another
+    // call writes to the buffer, and the lock excludes that.
     let line = unsafe { CStr::from_ptr(llama_cpp_sys_2::llama_print_system_info()) };
     line.to_string_lossy().trim().to_owned()
 }

@@ -133,9 +133,9 @@ impl LlamaEngine {
             let mut adapter = adapter.lock().unwrap_or_else(PoisonError::into_inner);
             context.lora_adapter_set(&mut adapter, *scale).map_err(|error| refused(Box::new(error)))?;
         }
-        // SAFETY: the context borrows `model.model`. The model is in an `Arc`, so it never moves, and this struct keeps the
-        // `Arc` until it has dropped the context (see `drop`). The struct never gives out the context, or a borrow of it
-        // with the longer lifetime.
+        // SAFETY: the context borrows `model.model`. The model is in an `Arc`, so it never moves, and this struct keeps
+        // the `Arc` until it has dropped the context (see `drop`). The struct never gives out the context, or a borrow
+        // of it with the longer lifetime.
         let context = unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) };
         let kv_tokens = context.n_ctx();
         // llama.cpp aborts on positions beyond the trained ones if the model has learned position embeddings.
@@ -234,7 +234,8 @@ impl Engine for LlamaEngine {
         let whole = from == 0;
         let stream = self.stream(seq);
         if self.context.kv_cache_seq_rm(stream, Some(from), None).is_err() && !whole {
-            // Recurrent state cannot be truncated. Drop all of it, because it must not contain the tokens that were cut off.
+            // Recurrent state cannot be truncated. Drop all of it, because it must not contain the tokens that were cut
+            // off.
             tracing::warn!(seq = stream, from, "the model's state cannot be truncated; the sequence is dropped");
             // Removing a whole sequence never fails.
             let _ = self.context.kv_cache_seq_rm(stream, None, None);
@@ -269,7 +270,8 @@ impl Engine for LlamaEngine {
             self.last_copy = Some((seq, whole));
             return cut;
         }
-        // llama.cpp saves whole sequences only. Give the range to the scratch sequence, which copies no entries in a pool.
+        // llama.cpp saves whole sequences only. Give the range to the scratch sequence, which copies no entries in a
+        // pool.
         let scratch = self.scratch();
         self.context.kv_cache_seq_cp(seq.0 as i32, scratch, Some(range.start), Some(range.end)).ok()?;
         let state = self.copy_state(scratch);
@@ -343,8 +345,8 @@ impl LlamaEngine {
         }
     }
 
-    /// Appends a range of positions from a saved state to a sequence. llama.cpp can only replace the whole state, so this
-    /// joins the two. Returns false, and leaves the sequence unchanged, if that is not possible.
+    /// Appends a range of positions from a saved state to a sequence. llama.cpp can only replace the whole state, so
+    /// this joins the two. Returns false, and leaves the sequence unchanged, if that is not possible.
     fn extend(&mut self, seq: SeqId, range: &Range<u32>, source: &[u8]) -> bool {
         self.drop_copy(seq);
         if range.end > self.limits.kv_tokens / self.limits.sequences {
@@ -369,8 +371,8 @@ impl LlamaEngine {
     }
 
     fn set_state(&mut self, seq: i32, state: &[u8]) -> bool {
-        // SAFETY: `copy_state` wrote these bytes for a context of the same model and layout. Segments either stay in this
-        // process's memory, or come from the directory of the same layout with a keyed checksum that was verified.
+        // SAFETY: `copy_state` wrote these bytes for a context of the same model and layout. Segments either stay in
+        // this process's memory, or come from the directory of the same layout with a keyed checksum that was verified.
         unsafe { self.context.state_seq_set_data_ext(state, seq, LlamaStateSeqFlags::empty()) }
     }
 }

@@ -1,8 +1,8 @@
 //! The cold tier on disk: keeps segments for this process and the next one.
 //!
 //! Each model and context layout has a directory with a key and append-only data files (`disk/record.rs` describes the
-//! format). A thread writes segments. Reads go through memory maps, and a segment's keyed checksum is verified before it is
-//! returned. If the disk fails, workers recompute the prefixes.
+//! format). A thread writes segments. Reads go through memory maps, and a segment's keyed checksum is verified before
+//! it is returned. If the disk fails, workers recompute the prefixes.
 mod directory;
 mod error;
 mod inspect;

@@ -38,10 +38,11 @@ impl fmt::Debug for LlamaEmbedder {
 }
 
 impl LlamaEmbedder {
-    /// Makes a context for batches of `batch_tokens`, which should be at least the model's context, so that every input fits.
+    /// Makes a context for batches of `batch_tokens`, which should be at least the model's context, so that every input
+    /// fits.
     ///
-    /// Pools as the model's metadata says. Without it, an encoder's vector is the mean over all tokens, and a decoder's is
-    /// that of the last token, which alone attends to all others.
+    /// Pools as the model's metadata says. Without it, an encoder's vector is the mean over all tokens, and a decoder's
+    /// is that of the last token, which alone attends to all others.
     ///
     /// # Errors
     /// llama.cpp cannot make the context.
@@ -81,7 +82,8 @@ impl LlamaEmbedder {
                 source: Box::new(error),
             })?
         };
-        // SAFETY: as in `LlamaEngine::new`: the model is in an `Arc` that this struct keeps until it has dropped the context.
+        // SAFETY: as in `LlamaEngine::new`: the model is in an `Arc` that this struct keeps until it has dropped the
+        // context.
         let context = unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) };
         let batch = LlamaBatch::new(batch_tokens as usize, 1);
         Ok(Self { context: ManuallyDrop::new(context), model, batch, batch_tokens, input_tokens })
@@ -132,8 +134,8 @@ impl Embedder for LlamaEmbedder {
 
 impl Drop for LlamaEmbedder {
     fn drop(&mut self) {
-        // SAFETY: the context is dropped only here, and not used afterwards. `self.model` is dropped after this function
-        // returns.
+        // SAFETY: the context is dropped only here, and not used afterwards. `self.model` is dropped after this
+        // function returns.
         unsafe { ManuallyDrop::drop(&mut self.context) };
     }
 }

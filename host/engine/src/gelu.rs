@@ -1,5 +1,5 @@
-//! Makes BERT models compute the exact GELU, with which they were trained. llama.cpp's graph approximates it by a table of
-//! f16.
+//! Makes BERT models compute the exact GELU, with which they were trained. llama.cpp's graph approximates it by a table
+//! of f16.
 use llama_cpp_2::context::params::LlamaContextParams;
 use llama_cpp_sys_2 as sys;
 
@@ -15,18 +15,19 @@ pub(crate) fn exact(params: LlamaContextParams, architecture: &str) -> LlamaCont
     let mut params = params;
     // llama-cpp-2 has no setter for the callback.
     const { assert!(size_of::<LlamaContextParams>() == size_of::<sys::llama_context_params>()) };
-    // SAFETY: `LlamaContextParams` of the pinned version has one field, of the type that is written here. The struct is no
-    // larger than that field, so the field is at its start.
+    // SAFETY: `LlamaContextParams` of the pinned version has one field, of the type that is written here. The struct is
+    // no larger than that field, so the field is at its start.
     let raw = unsafe { &mut *(&raw mut params).cast::<sys::llama_context_params>() };
     raw.cb_eval = Some(make_exact);
     params
 }
 
-/// llama.cpp calls this for each node of the graph before it computes it, to ask whether the caller wants the node's value.
-/// The answer is no, so the graph is still computed in one pass, but at this point the node's operation can be replaced.
+/// llama.cpp calls this for each node of the graph before it computes it, to ask whether the caller wants the node's
+/// value. The answer is no, so the graph is still computed in one pass, but at this point the node's operation can be
+/// replaced.
 unsafe extern "C" fn make_exact(node: *mut sys::ggml_tensor, _ask: bool, _data: *mut std::ffi::c_void) -> bool {
-    // SAFETY: the node belongs to a graph that llama.cpp is about to compute on this thread. Nothing else reads or writes it
-    // during the call.
+    // SAFETY: the node belongs to a graph that llama.cpp is about to compute on this thread. Nothing else reads or
+    // writes it during the call.
     let node = unsafe { &mut *node };
     // The first parameter of a unary node selects its function.
     if node.op == sys::GGML_OP_UNARY && node.op_params[0] == sys::GGML_UNARY_OP_GELU as i32 {

@@ -1,7 +1,7 @@
 //! Validates a GGUF file's header before llama.cpp parses it.
 //!
-//! llama.cpp aborts on some inputs. The preflight refuses files that are truncated, inconsistent or known to make it abort,
-//! with a reason that names the place. Format: the GGUF specification (versions 2 and 3, little endian).
+//! llama.cpp aborts on some inputs. The preflight refuses files that are truncated, inconsistent or known to make it
+//! abort, with a reason that names the place. Format: the GGUF specification (versions 2 and 3, little endian).
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};

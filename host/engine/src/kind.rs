@@ -57,8 +57,8 @@ impl Traits {
         }
     }
 
-    /// The kind to serve: `wanted`, if the model can do that; without it, the kind that the model was trained for. A decoder
-    /// that was not trained to embed does so only if wanted.
+    /// The kind to serve: `wanted`, if the model can do that; without it, the kind that the model was trained for. A
+    /// decoder that was not trained to embed does so only if wanted.
     pub(crate) fn serve_as(&self, wanted: Option<ModelKind>) -> Result<ModelKind, WrongKind> {
         if self.ranks {
             return Err(WrongKind::Ranker);

@@ -202,8 +202,8 @@ fn describe(model: &LlamaModel, stem: &str, kind: ModelKind, sha256: Option<Stri
     }
 }
 
-/// Recurrent layers keep one state for all positions, and layers with a sliding window save only the positions inside it.
-/// Such a state cannot be cut at another position than its end.
+/// Recurrent layers keep one state for all positions, and layers with a sliding window save only the positions inside
+/// it. Such a state cannot be cut at another position than its end.
 fn reuse(model: &LlamaModel) -> Reuse {
     let architecture = model.meta_val_str("general.architecture").unwrap_or_default();
     let window = model.meta_val_str(&format!("{architecture}.attention.sliding_window"));

@@ -14,8 +14,8 @@ const DATA_HEAD_BYTES: usize = 16;
 /// Header of the rows of a layer: type, bytes of a row.
 const ROWS_HEAD_BYTES: usize = 12;
 
-/// A saved state, taken apart. A cell is a KV entry in llama.cpp's terms; it has one row of keys, and usually one of values,
-/// per layer.
+/// A saved state, taken apart. A cell is a KV entry in llama.cpp's terms; it has one row of keys, and usually one of
+/// values, per layer.
 #[derive(Debug)]
 struct SavedState<'a> {
     head: &'a [u8],

@@ -1,8 +1,8 @@
 //! Assigns llama.cpp's KV cache streams to sequences, when each sequence has a stream of its own.
 //!
-//! llama.cpp decodes sequences together only if their streams are neighbours. A gap between them costs one more pass over
-//! the weights in every step. So a new sequence gets a stream beside the used ones, and when a sequence ends, another one
-//! moves into the gap.
+//! llama.cpp decodes sequences together only if their streams are neighbours. A gap between them costs one more pass
+//! over the weights in every step. So a new sequence gets a stream beside the used ones, and when a sequence ends,
+//! another one moves into the gap.
 use camshaft_core::ids::SeqId;
 
 /// The sequence of each stream, by stream number.
@@ -20,8 +20,8 @@ impl StreamTable {
         self.streams.iter().position(|owner| *owner == Some(seq)).map(|stream| stream as u32)
     }
 
-    /// The sequence's stream. Assigns a free one beside the used ones if it has none; there is one, because there are as
-    /// many streams as sequence ids.
+    /// The sequence's stream. Assigns a free one beside the used ones if it has none; there is one, because there are
+    /// as many streams as sequence ids.
     pub(crate) fn get_or_assign(&mut self, seq: SeqId) -> u32 {
         if let Some(stream) = self.get(seq) {
             return stream;

@@ -57,8 +57,8 @@ fn prefill(engine: &mut LlamaEngine, seq: SeqId, tokens: &[Token], from: u32) ->
     best(engine.logits(batch.len() - 1))
 }
 
-/// Greedy continuations of all prompts. Prompts are prefilled one after the other, and the output is decoded in one batch
-/// per step.
+/// Greedy continuations of all prompts. Prompts are prefilled one after the other, and the output is decoded in one
+/// batch per step.
 fn greedy(engine: &mut LlamaEngine, prompts: &[Vec<Token>], tokens: u32) -> Vec<Vec<Token>> {
     let mut out: Vec<Vec<Token>> = Vec::new();
     for (seq, prompt) in (0..).map(SeqId).zip(prompts) {

@@ -1,4 +1,4 @@
-//! Who may call.
+//! The auth hook: decides who may call.
 use std::marker::PhantomData;
 
 use serde::de::DeserializeOwned;
@@ -13,31 +13,32 @@ pub trait Policy: Sized + 'static {
     const NAME: &'static str;
     /// JSON Schema (2020-12) of the settings, or an empty string.
     const SCHEMA: &'static str = "";
-    /// What `[settings]` in the plugin's TOML file holds.
+    /// The shape of `[settings]` in the plugin's TOML file.
     type Settings: DeserializeOwned;
 
-    /// Makes the policy. Called in every fresh instance: for auth, once per request.
+    /// Makes the policy. The host calls it in every fresh instance: for auth, once per request.
     ///
     /// # Errors
-    /// Settings that cannot serve, in a sentence for the operator. The policy before this one then goes on serving.
+    /// The settings are wrong; says why in a sentence for the operator. The previous version of the policy continues to
+    /// serve.
     fn new(settings: Self::Settings) -> Result<Self, String>;
 
-    /// Decides on one HTTP request, within 5 ms unless configured otherwise.
+    /// Decides on one HTTP request, within 5 ms by default.
     ///
     /// # Errors
-    /// A refusal is the answer to the client; no other auth policy is asked.
+    /// The host answers the client with the refusal, and calls no further auth policy.
     fn authenticate(&mut self, request: &Request) -> Result<Verdict, Refusal>;
 }
 
 impl Request {
-    /// The first header of that name (in lower case).
+    /// The first header with this name, which must be in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
     }
 }
 
 impl Principal {
-    /// A caller of usual priority and weight, without limits.
+    /// A caller with normal priority, weight 1 and no limits.
     pub fn new(name: impl Into<String>, tenant: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -56,7 +57,7 @@ impl Principal {
     }
 }
 
-/// Carries a policy to the exports.
+/// Connects a policy to the component's exports.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Component<P, V>(PhantomData<(P, V)>);
@@ -73,7 +74,7 @@ impl<P: Policy, V: Package> crate::bindings::auth::exports::camshaft::policy::au
     }
 }
 
-/// Makes a [`Policy`](crate::auth::Policy) the component's answer to "who may call".
+/// Exports a [`Policy`](crate::auth::Policy) as the component's auth hook.
 #[macro_export]
 macro_rules! export_auth {
     ($policy:ty) => {

@@ -1,10 +1,9 @@
-//! What `wit-bindgen` makes of the contract in `wit/`.
+//! Bindings that `wit-bindgen` generates from the contract in `wit/`.
 //!
-//! The worlds of the contract are taken apart, because their exports differ and their imports do not: the host's
-//! interfaces are generated once, and so is the `plugin` export that every world has. The linker joins what a component
-//! uses; an interface that a plugin does not call does not become an import.
+//! Worlds share their imports and the `plugin` export, so these are generated once, and each hook's export on its own.
+//! The linker joins what a component uses; an interface that a plugin does not call does not become an import.
 //!
-//! The only place with `unsafe`, all of it generated. Plugins name the modules at the crate's root instead.
+//! This is the only module with `unsafe`, all of it generated. Plugins use the modules at the crate's root instead.
 #![allow(unsafe_code, unreachable_pub, missing_debug_implementations, clippy::all)]
 
 pub mod host {

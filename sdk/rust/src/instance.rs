@@ -1,11 +1,11 @@
-//! Holds an instance's policy, from `configure` on.
+//! Holds the policy of an instance, from `configure` on.
 use std::any::Any;
 use std::cell::RefCell;
 
 use serde::de::DeserializeOwned;
 
 thread_local! {
-    // A component has one thread and one policy. `Any` saves every plugin from declaring its own cell.
+    // A component has one thread and one policy. With `Any`, plugins need not declare a cell of their own type.
     static POLICY: RefCell<Option<Box<dyn Any>>> = const { RefCell::new(None) };
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn configure<S: DeserializeOwned, P: 'static>(
     Ok(())
 }
 
-/// Runs `call` on the policy. Panics (a fault to the host) if the instance was not configured.
+/// Calls `call` with the policy. Panics, which the host sees as a fault, if the instance was not configured.
 pub(crate) fn with<P: 'static, R>(call: impl FnOnce(&mut P) -> R) -> R {
     POLICY.with_borrow_mut(|slot| match slot.as_mut().and_then(|policy| policy.downcast_mut::<P>()) {
         Some(policy) => call(policy),
@@ -54,8 +54,8 @@ macro_rules! plugin_exports {
 }
 pub(crate) use plugin_exports;
 
-/// The body of every `export_…!` macro: exports for WebAssembly, a check of the type elsewhere (a native library would
-/// need symbol names that linkers do not take).
+/// The body of every `export_…!` macro. It exports for WebAssembly, and only checks the type elsewhere, because native
+/// linkers reject the names of the exported symbols.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export {

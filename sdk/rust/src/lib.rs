@@ -1,8 +1,8 @@
 //! The SDK for Camshaft policies.
 //!
-//! A policy is a WebAssembly component that answers one of four questions: who may call ([`auth`]), what is acceptable
-//! ([`validator`]), who goes first ([`scheduler`]), how a token is chosen ([`sampler`]). Write a struct, implement the
-//! hook's `Policy` for it, and name it in one `export_…!` line:
+//! A policy is a WebAssembly component that answers one of four hooks: who may call ([`auth`]), which requests are
+//! acceptable ([`validator`]), which request runs next ([`scheduler`]), which token is drawn ([`sampler`]). Write a
+//! struct, implement the hook's `Policy` for it, and export it with an `export_…!` macro:
 //!
 //! ```
 //! use camshaft_plugin::validator::{Policy, Refusal, Request, Verdict};
@@ -26,21 +26,21 @@
 //! crate-type = ["cdylib", "rlib"]
 //!
 //! [dependencies]
-//! camshaft-plugin = { path = "../camshaft/sdk/rust" } # where the repository is
-//! serde = { version = "1", features = ["derive"] }    # if it has settings
+//! camshaft-plugin = { path = "../camshaft/sdk/rust" } # path to the repository
+//! serde = { version = "1", features = ["derive"] }    # only for settings
 //! ```
 //!
 //! Build it with `cargo build --release --target wasm32-wasip2` and copy
 //! `target/wasm32-wasip2/release/few_choices.wasm` to `policy.d/validator/20-few-choices.wasm`. File names order a
-//! chain: the first auth policy that decides wins, so yours must sort before `10-api-keys`, which refuses every key that
-//! it does not know.
+//! chain. The first auth policy that decides wins, so an auth policy of yours must sort before `10-api-keys`, which
+//! refuses every key that it does not know.
 //!
-//! The exports exist only for WebAssembly, so the same crate runs its unit tests natively. In those tests [`log`] and
-//! [`metrics`] are harmless, and everything else that calls the host ([`state`], [`clock`], [`random`], [`vocabulary`],
+//! The exports exist only for WebAssembly, so the crate runs its unit tests natively. In unit tests, [`log`] prints,
+//! [`metrics`] does nothing, and everything else that calls the host ([`state`], [`clock`], [`random`], [`vocabulary`],
 //! [`sampler::Row`]) panics. So keep decisions in functions that take the host's answers as arguments.
 //!
-//! The host configures an instance once, before any other call, and drops it when it is done. A refusal is an answer; a
-//! panic is a *fault*, and the operator chose what happens then.
+//! The host configures an instance once, before any other call. A refusal is an answer; a panic is a *fault*, for which
+//! the operator has chosen what the host does.
 #![deny(unsafe_code)]
 
 pub mod auth;

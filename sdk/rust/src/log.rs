@@ -1,29 +1,30 @@
-//! Structured log lines, tagged with the plugin's name by the host. About 1 us each; over 100 a second are dropped.
+//! Writes structured lines to the server's log, where the host tags them with the plugin's name. A line costs about 1
+//! us. The host drops lines past 100 per second.
 //!
-//! Natively (in unit tests) lines go to standard error.
+//! In native unit tests, lines go to standard error.
 pub use crate::bindings::host::camshaft::policy::log::Level;
 
-/// Of interest only while debugging.
+/// Logs a line that is of interest only while debugging.
 pub fn debug(message: &str) {
     write(Level::Debug, message, &[]);
 }
 
-/// Something an operator may want to know.
+/// Logs something that an operator may want to know.
 pub fn info(message: &str) {
     write(Level::Info, message, &[]);
 }
 
-/// Something an operator should look at.
+/// Logs something that an operator should look at.
 pub fn warn(message: &str) {
     write(Level::Warn, message, &[]);
 }
 
-/// Something went wrong.
+/// Logs an error.
 pub fn error(message: &str) {
     write(Level::Error, message, &[]);
 }
 
-/// A message (2048 bytes are kept) with fields (at most 16).
+/// Logs a message with fields. The host keeps 2048 bytes of the message, and 16 fields.
 pub fn write(level: Level, message: &str, fields: &[(&str, &str)]) {
     #[cfg(target_family = "wasm")]
     crate::bindings::host::camshaft::policy::log::write(level, message, &crate::metrics::owned(fields));

@@ -1,6 +1,8 @@
-//! The plugin's own metrics, exported as `camshaft_plugin_*` with the label `plugin`. About 1 us per call.
+//! The plugin's own metrics. The host exports them as `camshaft_plugin_*` with the label `plugin`. A call costs about 1
+//! us.
 //!
-//! A plugin may have 32 names with 64 label sets each; the rest is dropped. Natively (in unit tests) nothing is kept.
+//! A plugin may have 32 names with 64 label sets each; the host drops calls past that. In native unit tests they do
+//! nothing.
 #[cfg(target_family = "wasm")]
 use crate::bindings::host::camshaft::policy::metrics;
 
@@ -20,7 +22,7 @@ pub fn gauge(name: &str, value: f64, labels: &[(&str, &str)]) {
     let _ = (name, value, labels);
 }
 
-/// The bindings take owned pairs.
+/// Copies pairs, because the bindings take owned ones.
 #[cfg(target_family = "wasm")]
 pub(crate) fn owned(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()

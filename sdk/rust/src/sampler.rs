@@ -1,4 +1,4 @@
-//! How a token is chosen.
+//! The sampler hook: chooses the next token.
 use std::marker::PhantomData;
 
 use serde::de::DeserializeOwned;
@@ -7,31 +7,33 @@ pub use crate::bindings::host::camshaft::policy::logits::Row;
 pub use crate::bindings::sampler::exports::camshaft::policy::sampler::Request;
 use crate::instance::{self, Package, plugin_exports};
 
-/// A sampler policy. An instance serves one sequence, from its start to its end.
+/// A sampler policy. An instance serves one sequence from its start to its end.
 pub trait Policy: Sized + 'static {
     /// The plugin's name.
     const NAME: &'static str;
     /// JSON Schema (2020-12) of the settings, or an empty string.
     const SCHEMA: &'static str = "";
-    /// What `[settings]` in the plugin's TOML file holds.
+    /// The shape of `[settings]` in the plugin's TOML file.
     type Settings: DeserializeOwned;
 
-    /// Makes the policy. Called in every fresh instance: for samplers, once per sequence, and once when the file is
-    /// examined, where there is no model and [`vocabulary`](crate::vocabulary) must be left alone.
+    /// Makes the policy. The host calls it in every fresh instance: for samplers, once per sequence, and once when it
+    /// examines the file. Then there is no model, so it must not use [`vocabulary`](crate::vocabulary).
     ///
     /// # Errors
-    /// Settings that cannot serve, in a sentence for the operator. The policy before this one then goes on serving.
+    /// The settings are wrong; says why in a sentence for the operator. The previous version of the policy continues to
+    /// serve.
     fn new(settings: Self::Settings) -> Result<Self, String>;
 
-    /// Learns what the client asked for, before the first token.
+    /// Receives the client's request. The host calls it once, before the first token.
     fn start(&mut self, request: &Request);
 
-    /// Shapes the row of one token; a token ends the chain, `None` hands the row on. On the worker's thread: every
-    /// microsecond delays all sequences of the batch, and each operation on the row costs 0.1 to 0.3 of one.
+    /// Shapes the row of one token. Returning a token chooses it and ends the chain; `None` passes the row to the next
+    /// sampler. It runs on the worker's thread, where every microsecond delays all sequences of the batch; each
+    /// operation on the row costs 0.1 to 0.3 us.
     fn sample(&mut self, row: &Row) -> Option<u32>;
 }
 
-/// Carries a policy to the exports.
+/// Connects a policy to the component's exports.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Component<P, V>(PhantomData<(P, V)>);
@@ -52,7 +54,7 @@ impl<P: Policy, V: Package> crate::bindings::sampler::exports::camshaft::policy:
     }
 }
 
-/// Makes a [`Policy`](crate::sampler::Policy) the component's answer to "how is a token chosen".
+/// Exports a [`Policy`](crate::sampler::Policy) as the component's sampler hook.
 #[macro_export]
 macro_rules! export_sampler {
     ($policy:ty) => {

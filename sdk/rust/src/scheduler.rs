@@ -1,4 +1,4 @@
-//! Who goes first, and where.
+//! The scheduler hook: decides which request runs next, and on which worker.
 mod book;
 mod capacity;
 mod lists;

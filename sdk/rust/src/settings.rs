@@ -1,15 +1,15 @@
-//! Parses settings: from the host's JSON text to the author's type.
+//! Parses the host's JSON text into the author's settings type.
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// The settings of a policy that has none: any key is rejected.
+/// Settings of a policy without any. Rejects every key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoSettings {}
 
-/// Reads settings. The error is for the operator and begins with the path of the field at fault.
+/// Parses settings. The error is for the operator, and begins with the path of the field at fault.
 pub(crate) fn parse<S: DeserializeOwned>(text: &str) -> Result<S, String> {
-    // Parsed through a value: positions in the host's text would mean nothing to the operator.
+    // Parse into a value first: errors of the second step then name no position in a text that the operator never sees.
     let value: serde_json::Value =
         serde_json::from_str(text).map_err(|error| format!("settings are not JSON: {error}"))?;
     serde_path_to_error::deserialize(value).map_err(|error| {
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_json() {
+    fn refuses_text_that_is_not_json() {
         assert!(parse::<NoSettings>("{").unwrap_err().starts_with("settings are not JSON"));
     }
 }

@@ -1,9 +1,9 @@
-//! Spans of time in settings.
+//! Durations in settings.
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 
-/// A span of time: `"500ms"`, `"10s"`, `"2m"`, or milliseconds as a number.
+/// A duration: `"500ms"`, `"10s"`, `"2m"`, or milliseconds as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     pub ms: u64,
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_times_with_a_unit_and_bare_milliseconds() {
+    fn reads_durations_with_a_unit_and_bare_milliseconds() {
         check("\"10s\"", Some(10_000));
         check("\"500ms\"", Some(500));
         check("\"2m\"", Some(120_000));
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_a_time() {
+    fn refuses_text_that_is_no_duration() {
         for json in
             ["\"10\"", "\"s\"", "\"1.5s\"", "\"-1s\"", "\"10 s\"", "-1", "1.5", "\"99999999999999999999s\"", "true"]
         {

@@ -1,4 +1,4 @@
-//! What is acceptable.
+//! The validator hook: decides which requests are acceptable.
 use std::marker::PhantomData;
 
 use serde::de::DeserializeOwned;
@@ -13,23 +13,24 @@ pub trait Policy: Sized + 'static {
     const NAME: &'static str;
     /// JSON Schema (2020-12) of the settings, or an empty string.
     const SCHEMA: &'static str = "";
-    /// What `[settings]` in the plugin's TOML file holds.
+    /// The shape of `[settings]` in the plugin's TOML file.
     type Settings: DeserializeOwned;
 
-    /// Makes the policy. Called in every fresh instance: for validators, once per request.
+    /// Makes the policy. The host calls it in every fresh instance: for validators, once per request.
     ///
     /// # Errors
-    /// Settings that cannot serve, in a sentence for the operator. The policy before this one then goes on serving.
+    /// The settings are wrong; says why in a sentence for the operator. The previous version of the policy continues to
+    /// serve.
     fn new(settings: Self::Settings) -> Result<Self, String>;
 
-    /// Decides on one generation or embedding request, within 5 ms unless configured otherwise.
+    /// Decides on one generation or embedding request, within 5 ms by default.
     ///
     /// # Errors
-    /// A refusal is the answer to the client; later validators are not asked.
+    /// The host answers the client with the refusal, and calls no further validator.
     fn validate(&mut self, request: &Request) -> Result<Verdict, Refusal>;
 }
 
-/// Carries a policy to the exports.
+/// Connects a policy to the component's exports.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Component<P, V>(PhantomData<(P, V)>);
@@ -48,7 +49,7 @@ impl<P: Policy, V: Package> crate::bindings::validator::exports::camshaft::polic
     }
 }
 
-/// Makes a [`Policy`](crate::validator::Policy) the component's answer to "what is acceptable".
+/// Exports a [`Policy`](crate::validator::Policy) as the component's validator hook.
 #[macro_export]
 macro_rules! export_validator {
     ($policy:ty) => {

@@ -52,8 +52,8 @@ impl Coverage {
     }
 }
 
-/// The node whose last use counts as the segment's. All prompts of a model share their first token; if any node counted,
-/// every new prompt would refresh a segment of which it uses that one token.
+/// The node whose last use counts as the segment's. All prompts of a model share their first token; if any node
+/// counted, every new prompt would refresh a segment of which it uses that one token.
 fn longest<'a>(nodes: &'a Nodes, covered: &[NodeId]) -> Option<&'a Node> {
     covered.iter().map(|&id| &nodes[id]).max_by_key(|node| (node.len(), Reverse(node.start)))
 }

@@ -10,9 +10,9 @@ const MAX_TEXT_TAIL_BYTES: usize = 4096;
 
 /// Sampling state of one sequence. The worker loads new logits into it at every step.
 ///
-/// The row has a logit for every token, and a set of candidates, which is the whole vocabulary until an operation narrows
-/// it. From then on penalties and temperature change only the candidates' logits. The row keeps its own, so that
-/// [`Row::draw`] can still choose a token after a policy has banned every candidate.
+/// The row has a logit for every token, and a set of candidates, which is the whole vocabulary until an operation
+/// narrows it. From then on penalties and temperature change only the candidates' logits. The row keeps its own, so
+/// that [`Row::draw`] can still choose a token after a policy has banned every candidate.
 #[derive(Debug, Default)]
 pub struct Row {
     pub(super) workspace: Workspace,
@@ -103,8 +103,8 @@ impl Row {
         if self.narrowed { self.workspace.candidates.len() } else { self.workspace.values.len() }
     }
 
-    /// Whether a policy has set a temperature (1 counts) or kept the best candidate since `load`. If so, the worker draws
-    /// from the row as it is; otherwise the native chain still has to shape it.
+    /// Whether a policy has set a temperature (1 counts) or kept the best candidate since `load`. If so, the worker
+    /// draws from the row as it is; otherwise the native chain still has to shape it.
     pub fn is_settled(&self) -> bool {
         self.settled
     }
@@ -243,8 +243,8 @@ impl Row {
         Ok(())
     }
 
-    /// Draws a candidate in proportion to its probability. If every candidate is banned, returns the best token of the row;
-    /// `None` if every token of the row is banned.
+    /// Draws a candidate in proportion to its probability. If every candidate is banned, returns the best token of the
+    /// row; `None` if every token of the row is banned.
     pub fn draw(&mut self) -> Option<Token> {
         let Workspace { values, candidates } = &mut self.workspace;
         match candidates.as_slice() {

@@ -41,8 +41,8 @@ pub(super) fn top_k(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
     if k == 0 {
         return;
     }
-    // Collect logits above the threshold. When the buffer is full, keep its best k and raise the threshold to the worst of
-    // them. After that, the maximum of most chunks is below the threshold, and the chunk is skipped.
+    // Collect logits above the threshold. When the buffer is full, keep its best k and raise the threshold to the worst
+    // of them. After that, the maximum of most chunks is below the threshold, and the chunk is skipped.
     let capacity = k.saturating_mul(4).max(256);
     let mut threshold = f32::NEG_INFINITY;
     for (base, chunk) in (0u32..).step_by(CHUNK).zip(logits.chunks(CHUNK)) {
@@ -87,7 +87,8 @@ mod tests {
             expected.truncate(k);
             let mut out = Vec::new();
             top_k(&logits, k, &mut out);
-            // Compare logits only: of several equal logits at the threshold, `top_k` may keep other tokens than the sort.
+            // Compare logits only: of several equal logits at the threshold, `top_k` may keep other tokens than the
+            // sort.
             prop_assert_eq!(
                 out.iter().map(|c| c.logit).collect::<Vec<_>>(),
                 expected.iter().map(|c| c.logit).collect::<Vec<_>>()

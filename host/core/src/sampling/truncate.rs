@@ -88,8 +88,8 @@ impl Row {
         Ok(())
     }
 
-    /// Locally typical sampling (Meister et al. 2023): keeps the candidates whose surprise is nearest to the entropy of the
-    /// distribution, as many as it takes to reach the mass `p`.
+    /// Locally typical sampling (Meister et al. 2023): keeps the candidates whose surprise is nearest to the entropy of
+    /// the distribution, as many as it takes to reach the mass `p`.
     pub fn keep_typical(&mut self, p: f32, min_keep: u32) -> Result<(), RowError> {
         check("typical-p", p, p > 0.0 && p <= 1.0)?;
         if p == 1.0 {

@@ -43,8 +43,8 @@ impl AcceptanceRate {
         usize::from(self.steps_without_draft.is_multiple_of(RETRY_STEPS))
     }
 
-    /// Records that the first `accepted` of `drafted` tokens were accepted. The tokens after the first rejected one were
-    /// never tried and count for nothing.
+    /// Records that the first `accepted` of `drafted` tokens were accepted. The tokens after the first rejected one
+    /// were never tried and count for nothing.
     pub(crate) fn record(&mut self, drafted: u32, accepted: u32) {
         for trial in 0..drafted.min(accepted + 1) {
             let outcome = if trial < accepted { 1.0 } else { 0.0 };

@@ -27,8 +27,8 @@ impl<E: Engine> ModelDrafter<E> {
         Self { engine, held, batch: Batch::default() }
     }
 
-    /// Adds the tokens that the engine does not hold to the batch, as far as they fit. Returns the row of the last token
-    /// if it fits, and `None` if the sequence has to catch up further.
+    /// Adds the tokens that the engine does not hold to the batch, as far as they fit. Returns the row of the last
+    /// token if it fits, and `None` if the sequence has to catch up further.
     fn catch_up(&mut self, seq: SeqId, tokens: &[Token]) -> Option<usize> {
         let limits = self.engine.limits();
         let held = self.held.get_mut(seq.0 as usize)?;
@@ -53,7 +53,8 @@ impl<E: Engine> ModelDrafter<E> {
         row
     }
 
-    /// Decodes the batch. On failure (the KV cache may be full) it clears the engine, so that the next draft starts over.
+    /// Decodes the batch. On failure (the KV cache may be full) it clears the engine, so that the next draft starts
+    /// over.
     fn decode(&mut self) -> bool {
         let decoded = self.batch.is_empty() || self.engine.decode(&self.batch).is_ok();
         if !decoded {

@@ -84,14 +84,14 @@ pub(super) fn map(path: &Path) -> std::io::Result<Option<Mmap>> {
     if file.metadata()?.len() == 0 {
         return Ok(None);
     }
-    // SAFETY: the map is only read, and its bytes are used only after a keyed checksum has verified them. Only the process
-    // that holds the directory's lock changes data files: it appends to them and removes whole files, but never shortens or
-    // overwrites them.
+    // SAFETY: the map is only read, and its bytes are used only after a keyed checksum has verified them. Only the
+    // process that holds the directory's lock changes data files: it appends to them and removes whole files, but never
+    // shortens or overwrites them.
     unsafe { Mmap::map(&file) }.map(Some)
 }
 
-/// Reads the intact records from the start of a data file, up to the first damaged one. Returns each with its offset, and
-/// the offset at which they end.
+/// Reads the intact records from the start of a data file, up to the first damaged one. Returns each with its offset,
+/// and the offset at which they end.
 pub(super) fn scan(key: &ChecksumKey, bytes: &[u8]) -> (Vec<(u64, Header)>, u64) {
     let (mut found, mut at) = (Vec::new(), 0u64);
     while let Some(header) = record::parse(key, &bytes[at as usize..]) {

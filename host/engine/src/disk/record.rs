@@ -93,8 +93,8 @@ impl<'a> FieldReader<'a> {
     }
 }
 
-/// Reads the header of the record at the front of `bytes`, which extend to the end of the file. `None` unless the header
-/// matches its checksum and the whole record is there.
+/// Reads the header of the record at the front of `bytes`, which extend to the end of the file. `None` unless the
+/// header matches its checksum and the whole record is there.
 pub(super) fn parse(key: &ChecksumKey, bytes: &[u8]) -> Option<Header> {
     let mut reader = FieldReader(bytes);
     if reader.bytes(8)? != MAGIC {

@@ -97,8 +97,8 @@ fn run(model: &Arc<LoadedModel>, kv_tokens: u32, requests: &[Start]) -> (BTreeMa
     (tokens, preemptions)
 }
 
-/// Runs requests that need more KV tokens than there are. Each must draw the same tokens as alone, although the model's state
-/// can only be saved whole.
+/// Runs requests that need more KV tokens than there are. Each must draw the same tokens as alone, although the model's
+/// state can only be saved whole.
 fn check_preemption(model: &Arc<LoadedModel>) {
     assert_eq!(model.info().reuse, Reuse::Whole);
     let requests: Vec<Start> =

@@ -1,13 +1,14 @@
-//! A scheduler's own record of the queue, kept from events.
+//! A scheduler's own record of the queue, built from events.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::lists::Arrival;
 use crate::bindings::scheduler::exports::camshaft::policy::scheduler::Point;
 
-/// All live requests; the waiting ones are ordered by a key `K`, the smallest first.
+/// All live requests, with the waiting ones ordered by a key `K`, the smallest first.
 ///
-/// Holds what the host holds: a request is removed when it ends. Each event costs the logarithm of the queue's length. Ordered maps, because the hashing ones would import a source of random numbers.
+/// The book removes a request when it ends, so it holds the same requests as the host. Each event costs the logarithm
+/// of the queue's length. The maps are ordered ones, because hash maps would import a source of random numbers.
 pub struct Book<K> {
     key: Box<dyn Fn(&Arrival) -> K>,
     requests: BTreeMap<u64, Arrival>,
@@ -22,15 +23,15 @@ impl<K: fmt::Debug> fmt::Debug for Book<K> {
 }
 
 impl<K: Ord> Book<K> {
-    /// An empty book. Requests with equal keys are ordered by their ids, which the host counts up.
+    /// An empty book. Orders requests with equal keys by their ids, which grow in the order of arrival.
     pub fn new(key: impl Fn(&Arrival) -> K + 'static) -> Self {
         Self { key: Box::new(key), requests: BTreeMap::new(), by_key: BTreeSet::new(), by_age: BTreeSet::new() }
     }
 
-    /// Applies what happened since the last point.
+    /// Applies the events of a point.
     pub fn apply(&mut self, point: &Point) {
         if point.replay {
-            // Built in one go: inserting a whole queue one by one would take milliseconds.
+            // Build the maps at once: inserting a long queue one by one takes milliseconds.
             self.requests = point.arrivals().map(|a| (a.id, a)).collect();
             self.by_key = self.requests.values().map(|a| ((self.key)(a), a.id)).collect();
             self.by_age = self.requests.values().map(|a| (a.arrived_ms, a.id)).collect();
@@ -56,8 +57,7 @@ impl<K: Ord> Book<K> {
         self.by_age.first().and_then(|(_, id)| self.requests.get(id))
     }
 
-    /// Takes a dispatched request out of the queue. It belongs to its worker from then on, which also resumes it if it is
-    /// preempted.
+    /// Removes a dispatched request from the queue. It stays with its worker, which resumes it even after a preemption.
     pub fn leave(&mut self, id: u64) {
         if let Some(arrival) = self.requests.get(&id) {
             self.by_key.remove(&((self.key)(arrival), id));

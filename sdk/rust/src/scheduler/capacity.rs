@@ -1,10 +1,10 @@
-//! What the workers can still take within one scheduling point.
+//! Tracks what the workers can still take within one scheduling point.
 use std::cmp::Reverse;
 
 use super::lists::{Arrival, Worker};
 use crate::bindings::scheduler::exports::camshaft::policy::scheduler::Workers;
 
-/// The workers' capacity, used up by what the policy places on them.
+/// The workers' free sequences and KV, less what the policy has placed on them in this point.
 #[derive(Debug, Clone)]
 pub struct Capacity {
     workers: Vec<Worker>,
@@ -21,15 +21,16 @@ impl Capacity {
         self.workers.is_empty()
     }
 
-    /// Takes the capacity that a request needs and names the worker: of those with a free sequence and the KV that the
-    /// request needs, the one with the fewest active sequences, and of those the one with the most free KV.
+    /// Places a request and returns its worker: of the workers with a free sequence and enough free KV, the one with
+    /// the fewest active sequences, and of those the one with the most free KV.
     ///
-    /// `None` if no worker fits now. A request is never too large for an idle worker.
+    /// `None` if the request fits nowhere now. It always fits on an idle worker.
     pub fn place(&mut self, arrival: &Arrival) -> Option<u32> {
         self.place_reserving(arrival, 0)
     }
 
-    /// As [`Capacity::place`], but keeps so many sequences of each worker free; all but one if the worker has no more.
+    /// As [`Capacity::place`], but keeps `sequences` sequences of each worker free, or all but one if the worker has
+    /// fewer.
     pub fn place_reserving(&mut self, arrival: &Arrival, sequences: u32) -> Option<u32> {
         let fits = |w: &Worker| {
             let reserved = sequences.min((w.free_sequences + w.running_sequences).saturating_sub(1));

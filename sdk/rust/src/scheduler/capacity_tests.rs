@@ -1,4 +1,4 @@
-//! Placement as properties, over whole runs of a policy that is nothing but a book and a capacity.
+//! Properties of placement, over whole runs of a policy that consists of a book and a capacity.
 use proptest::prelude::*;
 
 use super::*;
@@ -6,7 +6,7 @@ use crate::NoSettings;
 use crate::scheduler::testing::{self, Cluster, arrival, sized, worker};
 use crate::scheduler::{Actions, Book, Point, Policy};
 
-/// First come, first served, in the fewest lines.
+/// The shortest first-come-first-served policy.
 struct InOrder(Book<u64>);
 
 impl Policy for InOrder {

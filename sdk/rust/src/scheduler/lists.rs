@@ -1,26 +1,26 @@
-//! The parallel lists of a scheduling point, read and written one entry at a time.
+//! Reads and writes the parallel lists of a scheduling point one entry at a time.
 use crate::bindings::host::camshaft::policy::types::Priority;
 use crate::bindings::scheduler::exports::camshaft::policy::scheduler::{Actions, Point, Workers};
 
-/// A request that waits, or did.
+/// A request as it arrived.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arrival {
     pub id: u64,
     /// Milliseconds on the clock of `point.now_ms`.
     pub arrived_ms: u64,
-    /// Index into `point.tenants` of the point that the request arrived in.
+    /// Index into `point.tenants` of the point in which the request arrived.
     pub tenant: u32,
     pub priority: Priority,
-    /// Share of the service against other tenants.
+    /// Share of the service relative to other tenants.
     pub weight: f64,
-    /// Latest moment of the first token, in milliseconds on the clock of `point.now_ms`; 0: none.
+    /// Deadline of the first token, in milliseconds on the clock of `point.now_ms`; 0: none.
     pub deadline_ms: u64,
     pub prompt_tokens: u32,
-    /// The most that the request may generate.
+    /// Maximum number of tokens that the request may generate.
     pub max_tokens: u32,
-    /// KV tokens that a worker must have free to admit the request: what the host checks a dispatch with.
+    /// KV tokens that a worker must have free to admit the request. The host checks a dispatch against this number.
     pub need: u32,
-    /// Workers whose prefix cache probably holds a beginning of the prompt: an estimate of when the request arrived.
+    /// Workers whose prefix cache probably holds a prefix of the prompt, as estimated when the request arrived.
     pub cached: Vec<CachedPrefix>,
 }
 
@@ -37,18 +37,18 @@ impl Arrival {
         self.cached.iter().find(|cached| cached.worker == worker).map_or(0, |cached| cached.tokens)
     }
 
-    /// As [`Arrival::cached_on`], on the worker that holds most.
+    /// The largest [`Arrival::cached_on`] of any worker.
     pub fn cached_tokens(&self) -> u32 {
         self.cached.iter().map(|cached| cached.tokens).max().unwrap_or(0)
     }
 
-    /// The position in one queue of all classes, the smallest first: within a class the order of arrival, and a request
-    /// that has waited `ageing_ms` is treated as one of the next higher class that arrives then.
+    /// Sort key for a queue of all classes, the smallest first. It keeps the order of arrival within a class, and
+    /// treats a request that has waited for `ageing_ms` like one of the next higher class that arrives at that moment.
     pub fn aged_ms(&self, ageing_ms: u64) -> u64 {
         self.arrived_ms.saturating_add(ageing_ms.saturating_mul(u64::from(self.class())))
     }
 
-    /// 0 for the class that goes first, then 1 and 2.
+    /// The class as a number: 0 for high, 1 for normal, 2 for low priority.
     pub fn class(&self) -> u8 {
         match self.priority {
             Priority::High => 0,
@@ -63,14 +63,14 @@ impl Arrival {
 pub struct Worker {
     pub id: u32,
     pub healthy: bool,
-    /// Sequences that can still be started.
+    /// Number of sequences that the worker can still start.
     pub free_sequences: u32,
-    /// Requests that the worker has, whether they run, wait for KV or are on their way to it.
+    /// Number of requests on the worker: those that run, wait for KV, or were just dispatched to it.
     pub running_sequences: u32,
-    /// KV cache, in tokens.
+    /// Free and total size of the KV cache, in tokens.
     pub kv_free: u32,
     pub kv_total: u32,
-    /// Prompt tokens still to prefill.
+    /// Prompt tokens that are still to be prefilled.
     pub prefilling_tokens: u32,
     /// Tokens generated per second over the last second.
     pub tokens_per_second: f32,
@@ -78,7 +78,7 @@ pub struct Worker {
 }
 
 impl Point {
-    /// The requests that arrived, one after the other. Panics if the host sent lists of unequal length.
+    /// The requests that arrived. Panics if the host sent lists of unequal length.
     pub fn arrivals(&self) -> impl ExactSizeIterator<Item = Arrival> + '_ {
         let (list, workers) = (&self.arrived, self.workers.ids.len());
         (0..list.ids.len()).map(move |i| Arrival {
@@ -95,7 +95,7 @@ impl Point {
         })
     }
 
-    /// The workers that hold something; most requests find nothing anywhere and cost no allocation.
+    /// The workers that hold a prefix. For most requests there are none, and the list allocates nothing.
     fn cached_of(&self, tokens: &[u32]) -> Vec<CachedPrefix> {
         let all = self.workers.ids.iter().zip(tokens).map(|(&worker, &tokens)| CachedPrefix { worker, tokens });
         all.filter(|cached| cached.tokens > 0).collect()
@@ -103,7 +103,7 @@ impl Point {
 }
 
 impl Workers {
-    /// One entry after the other. Panics if the host sent lists of unequal length.
+    /// The workers one by one. Panics if the host sent lists of unequal length.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Worker> + '_ {
         (0..self.ids.len()).map(|i| Worker {
             id: self.ids[i],
@@ -120,7 +120,7 @@ impl Workers {
 }
 
 impl Actions {
-    /// Nothing to do.
+    /// No actions.
     pub fn none() -> Self {
         Self {
             preempt_ids: Vec::new(),
@@ -133,18 +133,18 @@ impl Actions {
         }
     }
 
-    /// Preempts a running request: its worker saves its KV and resumes it when others leave capacity.
+    /// Preempts a running request. Its worker saves its KV, and resumes the request when it has capacity again.
     pub fn preempt(&mut self, id: u64) {
         self.preempt_ids.push(id);
     }
 
-    /// Refuses a waiting request; the client reads `message` with status 503.
+    /// Rejects a waiting request. The client reads `message` with status 503.
     pub fn reject(&mut self, id: u64, message: impl Into<String>) {
         self.reject_ids.push(id);
         self.reject_messages.push(message.into());
     }
 
-    /// Gives a waiting request to a worker.
+    /// Dispatches a waiting request to a worker.
     pub fn dispatch(&mut self, id: u64, worker: u32) {
         self.dispatch_ids.push(id);
         self.dispatch_workers.push(worker);

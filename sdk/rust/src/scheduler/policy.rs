@@ -1,4 +1,4 @@
-//! The trait of scheduler policies, and its way to the component's exports.
+//! The trait of scheduler policies and its connection to the component's exports.
 use std::marker::PhantomData;
 
 use serde::de::DeserializeOwned;
@@ -6,28 +6,27 @@ use serde::de::DeserializeOwned;
 use crate::bindings::scheduler::exports::camshaft::policy::scheduler::{Actions, Point};
 use crate::instance::{self, Package, plugin_exports};
 
-/// A scheduler policy. An instance is kept as long as it does not fault; it must not ask for the time, which reaches it
-/// only as `point.now_ms`.
+/// A scheduler policy. The host keeps an instance until it faults. The only clock is `point.now_ms`.
 pub trait Policy: Sized + 'static {
     /// The plugin's name.
     const NAME: &'static str;
     /// JSON Schema (2020-12) of the settings, or an empty string.
     const SCHEMA: &'static str = "";
-    /// What `[settings]` in the plugin's TOML file holds.
+    /// The shape of `[settings]` in the plugin's TOML file.
     type Settings: DeserializeOwned;
 
-    /// Makes the policy. Called in every fresh instance; the first point then carries the whole state.
+    /// Makes the policy. The host calls it in every fresh instance, whose first point then holds the whole state.
     ///
     /// # Errors
-    /// Settings that cannot serve, in a sentence for the operator. The policy before this one then goes on serving.
+    /// The settings are wrong; says why in a sentence for the operator. The previous version of the policy continues to
+    /// serve.
     fn new(settings: Self::Settings) -> Result<Self, String>;
 
-    /// Answers a scheduling point, within 5 ms unless configured otherwise. An action that the host cannot carry out
-    /// is a fault.
+    /// Answers a scheduling point, within 5 ms by default. An action that the host cannot carry out is a fault.
     fn schedule(&mut self, point: &Point) -> Actions;
 }
 
-/// Carries a policy to the exports.
+/// Connects a policy to the component's exports.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Component<P, V>(PhantomData<(P, V)>);
@@ -46,7 +45,7 @@ impl<P: Policy, V: Package> crate::bindings::scheduler::exports::camshaft::polic
     }
 }
 
-/// Makes a [`Policy`](crate::scheduler::Policy) the component's answer to "who goes first".
+/// Exports a [`Policy`](crate::scheduler::Policy) as the component's scheduler hook.
 #[macro_export]
 macro_rules! export_scheduler {
     ($policy:ty) => {

@@ -1,5 +1,5 @@
-//! For unit tests of scheduler policies: points made of arrivals and workers, and a cluster that checks what a policy
-//! does over a whole run. Native only.
+//! Helpers for unit tests of scheduler policies: points built from arrivals and workers, and a cluster that checks a
+//! policy over a whole run. Native only.
 use std::collections::BTreeMap;
 
 use super::lists::{Arrival, Worker};
@@ -7,7 +7,7 @@ use super::policy::Policy;
 use crate::bindings::host::camshaft::policy::types::Priority;
 use crate::bindings::scheduler::exports::camshaft::policy::scheduler::{Actions, Arrivals, Point, Workers};
 
-/// A request of 10 prompt tokens that needs 20 KV tokens and arrived `id` milliseconds after the pool began.
+/// A request of 10 prompt tokens that needs 20 KV tokens and arrived `id` milliseconds after the pool started.
 pub fn arrival(id: u64) -> Arrival {
     Arrival {
         id,
@@ -23,12 +23,12 @@ pub fn arrival(id: u64) -> Arrival {
     }
 }
 
-/// A request of so many tokens, half of them prompt.
+/// A request of `tokens` tokens, half of them in the prompt.
 pub fn sized(id: u64, tokens: u32) -> Arrival {
     Arrival { prompt_tokens: tokens / 2, max_tokens: tokens - tokens / 2, need: tokens, ..arrival(id) }
 }
 
-/// A healthy worker that runs one sequence already and has this much left.
+/// A healthy worker that runs one sequence, with this many free sequences and KV tokens.
 pub fn worker(id: u32, free_sequences: u32, kv_free: u32) -> Worker {
     Worker {
         id,
@@ -43,7 +43,7 @@ pub fn worker(id: u32, free_sequences: u32, kv_free: u32) -> Worker {
     }
 }
 
-/// A point at 1000 ms at which these requests arrived.
+/// A point at 1000 ms with these arrivals and workers.
 pub fn point(arrivals: &[Arrival], workers: &[Worker]) -> Point {
     let mut point = Point { workers: list_workers(workers), ..Point::at(1000) };
     for arrival in arrivals {
@@ -78,7 +78,7 @@ fn list_workers(workers: &[Worker]) -> Workers {
     list
 }
 
-/// The dispatches among the actions, as request and worker.
+/// The dispatches of `actions`, as request and worker.
 pub fn dispatched(actions: &Actions) -> Vec<(u64, u32)> {
     actions.dispatch_ids.iter().copied().zip(actions.dispatch_workers.iter().copied()).collect()
 }
@@ -126,14 +126,14 @@ impl Point {
     }
 }
 
-/// A policy and the workers that run what it dispatches. Does by the books what the host does, and checks what the host
-/// would check.
+/// A policy and simulated workers that run the requests it dispatches. Keeps the host's books, and makes the host's
+/// checks.
 #[derive(Debug)]
 pub struct Cluster<P> {
     policy: P,
     workers: Vec<Worker>,
     waiting: BTreeMap<u64, Arrival>,
-    /// What runs, with its worker.
+    /// Running requests with their workers.
     running: BTreeMap<u64, (Arrival, u32)>,
     arrived: Vec<Arrival>,
     dispatched: Vec<(u64, u32)>,
@@ -142,7 +142,7 @@ pub struct Cluster<P> {
 }
 
 impl<P: Policy> Cluster<P> {
-    /// Idle workers of so many sequences and KV tokens each.
+    /// Starts with idle workers, each with this many sequences and KV tokens.
     pub fn new(policy: P, workers: u32, sequences: u32, kv_tokens: u32) -> Self {
         let idle = |id| Worker { running_sequences: 0, ..worker(id, sequences, kv_tokens) };
         Self {
@@ -157,13 +157,13 @@ impl<P: Policy> Cluster<P> {
         }
     }
 
-    /// A request arrives before the next point.
+    /// Adds a request, which arrives at the next point.
     pub fn submit(&mut self, arrival: Arrival) {
         self.waiting.insert(arrival.id, arrival.clone());
         self.arrived.push(arrival);
     }
 
-    /// The point after all that happened. Panics if the policy dispatches what the host would refuse.
+    /// Calls the policy with everything since the last point. Panics if it dispatches what the host would refuse.
     pub fn schedule(&mut self) -> Vec<(u64, u32)> {
         self.now_ms += 1;
         let mut point = point(&std::mem::take(&mut self.arrived), &self.workers);
@@ -187,7 +187,7 @@ impl<P: Policy> Cluster<P> {
         placed
     }
 
-    /// A running request ends.
+    /// Ends a running request.
     pub fn finish(&mut self, id: u64) {
         let (arrival, on) = self.running.remove(&id).unwrap_or_else(|| panic!("request {id} does not run"));
         let worker = &mut self.workers[on as usize];
@@ -197,24 +197,24 @@ impl<P: Policy> Cluster<P> {
         self.finished.push(id);
     }
 
-    /// A worker goes down, and what it ran ends.
+    /// Takes a worker down and ends its requests.
     pub fn lose(&mut self, worker: u32) {
         self.workers[worker as usize].healthy = false;
         let lost: Vec<u64> = self.running.iter().filter(|(_, (_, on))| *on == worker).map(|(&id, _)| id).collect();
         lost.into_iter().for_each(|id| self.finish(id));
     }
 
-    /// A worker that went down is there again.
+    /// Brings a worker that was down back up.
     pub fn restore(&mut self, worker: u32) {
         self.workers[worker as usize].healthy = true;
     }
 
-    /// Running requests of each worker.
+    /// Number of running requests of each worker.
     pub fn active(&self) -> Vec<u32> {
         self.workers.iter().map(|worker| worker.running_sequences).collect()
     }
 
-    /// Requests that run, the earliest id first.
+    /// The running requests, by id.
     pub fn running(&self) -> Vec<u64> {
         self.running.keys().copied().collect()
     }
@@ -223,15 +223,15 @@ impl<P: Policy> Cluster<P> {
         self.waiting.len()
     }
 
-    /// Whether an idle worker stands beside a request that it could run.
+    /// Whether a worker is idle while a waiting request fits on it.
     pub fn wastes_a_worker(&self) -> bool {
         let idle = |worker: &Worker| worker.healthy && worker.running_sequences == 0 && worker.free_sequences > 0;
         self.workers.iter().any(|w| idle(w) && self.waiting.values().any(|request| request.need <= w.kv_free))
     }
 }
 
-/// Checks that a policy spreads equal requests over 2 and 4 workers, that the others take over from a lost worker, and
-/// that one that returned is used again.
+/// Checks that a policy spreads equal requests over 2 and 4 workers, that the other workers take over from one that is
+/// down, and that the policy uses it again when it is back.
 pub fn check_placement<P: Policy>(policy: impl Fn() -> P) {
     for workers in [2, 4] {
         let mut cluster = Cluster::new(policy(), workers, 8, 10_000);
@@ -257,8 +257,8 @@ pub fn check_placement<P: Policy>(policy: impl Fn() -> P) {
 }
 
 /// Runs a random but repeatable load of requests of all sizes, classes and tenants on 1 to 4 workers, one of which goes
-/// and comes back. Checks that the policy dispatches nothing that the host would refuse, leaves no worker idle beside a
-/// request that fits, and serves everybody in the end.
+/// down and comes back. Checks that the policy dispatches nothing that the host would refuse, leaves no worker idle
+/// while a request fits on it, and serves every request in the end.
 pub fn check_load<P: Policy>(seed: u64, policy: impl Fn() -> P) {
     const REQUESTS: u64 = 200;
     const KV_TOKENS: u32 = 1000;
@@ -302,7 +302,7 @@ fn any_arrival(id: u64, now_ms: u64, kv_tokens: u32, numbers: &mut Numbers) -> A
     }
 }
 
-/// Repeatable numbers (Marsaglia, "Xorshift RNGs", 2003).
+/// A repeatable random generator (Marsaglia, "Xorshift RNGs", 2003).
 #[derive(Debug)]
 struct Numbers(u64);
 
