@@ -1,4 +1,4 @@
-//! A request's way: parsed, validated, submitted to its model's pool, observed, rendered.
+//! Serves a request: parses, validates, submits it to its model's pool, observes and renders it.
 pub(crate) mod api;
 pub mod backend;
 pub(crate) mod caller;

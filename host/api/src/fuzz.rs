@@ -1,4 +1,4 @@
-//! What fuzz targets and their corpus runs call: the parsers of everything that clients write, on any bytes.
+//! Entry points of the fuzz targets: the parsers of everything that clients send.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::flow::api::{Api, ApiLimits, ApiOptions, StartError};
 use crate::flow::backend::{Backend, Model};
 use crate::flow::caller::Caller;
-use crate::flow::context::Context;
+use crate::flow::context::ParseContext;
 use crate::flow::control::{Control, Reloaded};
 use crate::flow::generate;
 use crate::flow::quota::LocalQuotas;
@@ -21,7 +21,7 @@ use crate::flow::readiness::Readiness;
 use crate::flow::request::Endpoint;
 use crate::wire::{json, sse};
 
-/// Nobody decides anything.
+/// Policies that decide nothing.
 #[derive(Debug)]
 struct Nothing;
 
@@ -67,7 +67,7 @@ impl Control for Nothing {
     }
 }
 
-/// The parsers over a model of bytes.
+/// The parsers, with a model whose tokens are bytes.
 #[derive(Debug)]
 pub struct Parsers {
     api: Arc<Api>,
@@ -76,7 +76,7 @@ pub struct Parsers {
 
 impl Parsers {
     /// # Errors
-    /// None that a build which passes its tests could have.
+    /// None, unless a test of this package fails, too.
     pub fn new() -> Result<Self, StartError> {
         let limits = EngineLimits { sequences: 4, kv_tokens: 4096, batch_tokens: 64, context_tokens: 1024 };
         let (pool, _) = crossbeam_channel::bounded(1);
@@ -102,15 +102,15 @@ impl Parsers {
         Ok(Self { api, caller })
     }
 
-    /// A body as it came, for both endpoints. Accepted requests are within every bound.
+    /// Parses a body for both endpoints, and checks the bounds of what it accepts.
     ///
     /// # Panics
-    /// If what was accepted is not.
+    /// If an accepted request is out of bounds.
     pub fn request(&self, bytes: &[u8]) {
         let Ok(body) = std::str::from_utf8(bytes).map_err(drop).and_then(|text| json::parse(text).map_err(drop)) else {
             return;
         };
-        let context = Context { api: &self.api, caller: &self.caller };
+        let context = ParseContext { api: &self.api, caller: &self.caller };
         for endpoint in [Endpoint::Chat, Endpoint::Completion] {
             match generate::parse(endpoint, context, &body) {
                 Ok(request) => {
@@ -131,7 +131,7 @@ impl Parsers {
     }
 }
 
-/// Any text within an event leaves exactly one event in the stream.
+/// Checks that any text makes exactly one event in a stream.
 ///
 /// # Panics
 /// If it does not.

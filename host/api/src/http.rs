@@ -1,4 +1,4 @@
-//! Routes, authentication, health, metrics and admin: what HTTP sees of the server.
+//! The HTTP layer: routes, authentication, health, metrics and admin.
 pub(crate) mod admin;
 pub(crate) mod aliases;
 pub(crate) mod auth;

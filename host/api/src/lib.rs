@@ -1,7 +1,7 @@
 //! The HTTP surface: OpenAI-style endpoints over the pools behind [`backend`], health, metrics and admin.
 //!
-//! Three layers, each of which uses only those below it: [`http`] (routes, auth, admin), [`flow`] (a request's way from
-//! its body to its response), [`wire`] (what bodies and responses consist of).
+//! Three layers, each of which uses only those below it: [`http`] (routes, auth, admin), [`flow`] (a request from its
+//! body to its response), [`wire`] (the format of bodies and responses).
 #![forbid(unsafe_code)]
 
 mod flow;
@@ -14,6 +14,6 @@ pub use flow::api::{Api, ApiLimits, ApiOptions, StartError};
 pub use flow::backend::{self, Backend, EmbedBackend, EmbedJob, Model, PoolMessage, PoolSnapshot, Submission};
 pub use flow::control::{Control, Reloaded};
 pub use flow::quota::{LocalQuotas, QuotaStore};
-pub use flow::readiness::{Health, Readiness, State};
+pub use flow::readiness::{Health, Readiness, ServerState};
 pub use flow::trace;
 pub use http::routes::{Access, ROUTES, Route, admin_router, public_router};

@@ -1,4 +1,4 @@
-//! What goes over the wire: errors, fields and parameters of bodies, frames of streams. It knows no models, no callers and no
+//! The wire format: errors, fields and parameters of bodies, frames of streams. It knows no models, callers or
 //! policies.
 pub(crate) mod answer;
 pub(crate) mod error;

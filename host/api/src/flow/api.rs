@@ -1,4 +1,4 @@
-//! What all handlers share: models with their compiled templates, policies, limits, metrics.
+//! The state that all handlers share: models with their compiled templates, policies, limits, metrics.
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,38 +15,38 @@ use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage};
 use crate::flow::caller::Caller;
 use crate::flow::control::Control;
 use crate::flow::error::FlowError;
-use crate::flow::metrics::Metrics;
+use crate::flow::metrics::HttpMetrics;
 use crate::flow::quota::QuotaStore;
 use crate::flow::readiness::Readiness;
 use crate::flow::template::ChatTemplate;
 use crate::wire::fields::Fields;
 
-/// Bounds that the operator sets.
+/// Limits that the operator sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApiLimits {
-    /// Bytes of a request body; past it 413.
+    /// Maximum size of a request body, in bytes. Past it: 413.
     pub body_bytes: usize,
-    /// Tokens that one choice may generate: more is refused with 400, and this is the default.
+    /// Maximum number of tokens that a choice may generate, and the default. A request for more is refused with 400.
     pub max_tokens: u32,
-    /// How long a request may wait for its first token unless it says so itself; past it 504.
+    /// Maximum time to the first token, for requests without their own timeout. Past it: 504.
     pub timeout: Duration,
-    /// Upper bound of a request's own timeout.
+    /// Maximum of a request's own timeout.
     pub max_timeout: Duration,
 }
 
-/// What an [`Api`] is made of.
+/// The parts of an [`Api`].
 #[derive(Debug)]
 pub struct ApiOptions {
     pub models: Vec<Model>,
     pub policies: Arc<dyn Policies>,
-    /// Where metrics are registered and what `/metrics` renders.
+    /// The registry of metrics, which `/metrics` renders.
     pub registry: prometheus::Registry,
     pub limits: ApiLimits,
     pub readiness: Arc<Readiness>,
-    /// Who keeps the tenants' accounts.
+    /// Keeps the tenants' accounts.
     pub quotas: Arc<dyn QuotaStore>,
     pub control: Arc<dyn Control>,
-    /// Also exports the main gauges under the names that vLLM gives them.
+    /// Whether to export the main gauges under vLLM's names, too.
     pub vllm_aliases: bool,
 }
 
@@ -71,14 +71,14 @@ pub struct Api {
     pub(crate) quotas: Arc<dyn QuotaStore>,
     pub(crate) control: Arc<dyn Control>,
     pub(crate) vllm_aliases: bool,
-    pub(crate) metrics: Metrics,
-    /// Becomes true when running streams are to end.
+    pub(crate) metrics: HttpMetrics,
+    /// Becomes true when running streams must end.
     cut: watch::Sender<bool>,
     served: Vec<Arc<Served>>,
     next_request: AtomicU64,
 }
 
-/// A model with what requests need of it.
+/// A model, with what requests need to use it.
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) model: Model,
@@ -97,16 +97,16 @@ impl Api {
     /// Compiles the models' chat templates and registers the metrics.
     ///
     /// # Errors
-    /// A chat template that does not compile, two models of one name, or a registry that has these metrics already.
+    /// A chat template does not compile, two models have the same name, or the registry already has these metrics.
     pub fn new(options: ApiOptions) -> Result<Arc<Self>, StartError> {
         let ApiOptions { models, policies, registry, limits, readiness, quotas, control, vllm_aliases } = options;
-        let metrics = Metrics::register(&registry)?;
+        let metrics = HttpMetrics::register(&registry)?;
         let mut served: Vec<Arc<Served>> = Vec::with_capacity(models.len());
         for model in &models {
             if served.iter().any(|other| other.model.id == model.id) {
                 return Err(StartError::DuplicateModel(model.id.clone()));
             }
-            // Its series are there from the beginning, at zero.
+            // Make the model's series now, so that they start at zero.
             metrics.of_model(&model.id);
             served.push(Arc::new(Served::new(model)?));
         }
@@ -129,28 +129,28 @@ impl Api {
         }))
     }
 
-    /// The bounds in force.
+    /// The limits in force.
     pub fn limits(&self) -> ApiLimits {
         **self.limits.load()
     }
 
-    /// Bounds for requests that come from now on.
+    /// Sets the limits of later requests.
     pub fn set_limits(&self, limits: ApiLimits) {
         self.limits.store(Arc::new(limits));
     }
 
-    /// Ends every generation: clients whose stream has begun get an error frame, the others an error, even where a worker
-    /// is stuck in a step.
+    /// Ends every generation, even if its worker is stuck in a step. Clients whose stream has begun get an error frame,
+    /// the others an error.
     pub fn cut_streams(&self) {
         self.cut.send_replace(true);
         for model in &self.models {
             let Backend::Generate(pool) = &model.backend else { continue };
-            // A pool that is gone has nothing to cut; one that is overloaded is cut by the process's end.
+            // A pool that is gone has nothing to end. An overloaded one ends with the process.
             let _ = pool.try_send(PoolMessage::Stop);
         }
     }
 
-    /// Becomes true when generations are to end.
+    /// Becomes true when generations must end.
     pub(crate) fn cut(&self) -> watch::Receiver<bool> {
         self.cut.subscribe()
     }
@@ -164,10 +164,10 @@ impl Api {
         self.served.iter().find(|served| served.model.id == id)
     }
 
-    /// The model that a body's `model` names; without a name the only one that is served.
+    /// The model with this name; without a name, the only served model.
     ///
     /// # Errors
-    /// 400 without a name where there are several, 404 for an unknown one, 403 for one that the caller may not use.
+    /// 400 without a name if there are several models, 404 for an unknown one, 403 for one that the caller may not use.
     pub(crate) fn model_of(&self, fields: &Fields<'_>, caller: &Caller) -> Result<&Arc<Served>, FlowError> {
         match (fields.text("model")?, &self.models[..]) {
             (Some(id), _) => self.model_for(id, caller),
@@ -191,10 +191,10 @@ impl Api {
 }
 
 impl Served {
-    /// The channel into the pool of a model that generates.
+    /// The channel to the pool of a model that generates.
     ///
     /// # Errors
-    /// 400 for one that embeds.
+    /// 400 for an embedding model.
     pub(crate) fn pool(&self) -> Result<&Sender<PoolMessage>, FlowError> {
         match &self.model.backend {
             Backend::Generate(pool) => Ok(pool),

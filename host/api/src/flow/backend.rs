@@ -1,4 +1,4 @@
-//! What serves requests behind the HTTP surface: loaded models, each with the channel into its pool.
+//! The interface to the threads that serve models: loaded models, and the channels to their pools and embedders.
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crossbeam_channel::Sender;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
-/// Events buffered for one generation between the worker and its HTTP task. The worker's side merges what does not fit
-/// and sends it later.
+/// Bound of the events buffered for one generation between the worker and its HTTP task. The worker's side merges
+/// events past it, and sends them later.
 pub const STREAM_EVENTS: usize = 64;
 
-/// A model that is being served.
+/// A served model.
 #[derive(Clone)]
 pub struct Model {
-    /// The name clients use.
+    /// The name that clients use.
     pub id: String,
-    /// When it was loaded, in seconds since the Unix epoch.
+    /// Time of loading, in seconds since the Unix epoch.
     pub created: u64,
     pub info: ModelInfo,
     pub tokenizer: Arc<dyn Tokenizer>,
@@ -32,21 +32,21 @@ pub struct Model {
 /// The channel to the thread that serves a model. Bounded: a full channel means overload.
 #[derive(Debug, Clone)]
 pub enum Backend {
-    /// Into the pool's thread.
+    /// To the pool's thread.
     Generate(Sender<PoolMessage>),
     Embed(EmbedBackend),
 }
 
-/// A model that embeds.
+/// An embedding model.
 #[derive(Debug, Clone)]
 pub struct EmbedBackend {
-    /// Into the embedder's thread.
+    /// To the embedder's thread.
     pub jobs: Sender<EmbedJob>,
-    /// Tokens of one input.
+    /// Maximum tokens of an input.
     pub input_tokens: u32,
-    /// Numbers of a vector.
+    /// Length of a vector.
     pub dimensions: u32,
-    /// Shorter vectors that the model was trained to give, too.
+    /// Shorter lengths that the model was trained for, too.
     pub shorter_dimensions: Vec<u32>,
 }
 
@@ -56,7 +56,7 @@ pub struct EmbedJob {
     /// Each with 1 to `input_tokens` tokens.
     pub inputs: Vec<Arc<[Token]>>,
     pub priority: Priority,
-    /// Not to be begun after it.
+    /// The embedder must start the job before it.
     pub deadline: Option<Instant>,
     /// A vector for each input, as the model pools it. Dropping the receiver cancels the job.
     pub reply: oneshot::Sender<Result<Vec<Vec<f32>>, WorkerError>>,
@@ -68,11 +68,11 @@ impl fmt::Debug for Model {
     }
 }
 
-/// HTTP side to pool.
+/// A message from an HTTP task to a pool.
 #[derive(Debug)]
 pub enum PoolMessage {
     Submit(Box<Submission>),
-    /// The session's KV may go; whether there was such a session is the answer.
+    /// Closes a session, so that its KV may be evicted. The answer says whether there was such a session.
     CloseSession {
         namespace: Namespace,
         session: SessionId,
@@ -80,25 +80,25 @@ pub enum PoolMessage {
     },
     /// Asks for a snapshot.
     Snapshot(oneshot::Sender<PoolSnapshot>),
-    /// A receiver was dropped: generations whose client is gone are to be cancelled.
+    /// A receiver was dropped: the pool cancels generations without a client.
     Wake,
-    /// Ends everything: streams that still run get an error.
+    /// Ends all generations. Running streams get an error.
     Stop,
 }
 
-/// A pool at one moment.
+/// A snapshot of a pool.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PoolSnapshot {
     pub accepting: bool,
     pub waiting: usize,
     pub running: usize,
     pub waiting_by_priority: BTreeMap<Priority, usize>,
-    /// The tenants with most waiting, at most 100.
+    /// The 100 tenants with the most waiting requests.
     pub waiting_by_tenant: BTreeMap<String, usize>,
     pub workers: Vec<WorkerFacts>,
 }
 
-/// One generation with everything the pool needs to queue it, run it and report on it.
+/// One generation, with everything that the pool needs to queue it, run it and report on it.
 ///
 /// Dropping the receiving end of `events` cancels the generation, at the latest at the next step.
 #[derive(Debug)]
@@ -106,14 +106,14 @@ pub struct Submission {
     pub start: Start,
     pub priority: Priority,
     pub weight: f64,
-    /// Of the queue, for what its tenant has waiting.
+    /// Share of the queue that the tenant's waiting requests may take.
     pub queue_share: Option<f64>,
     /// When the HTTP request was accepted.
     pub accepted: Instant,
-    /// How long it may take from `accepted` to the first token.
+    /// Maximum time from `accepted` to the first token.
     pub timeout: Option<Duration>,
-    /// Gets `Started`, `Delta`s, then `Finished` or `Failed`; closed without either if the pool is gone.
+    /// Receives `Started`, `Delta`s, then `Finished` or `Failed`. Closed without either if the pool is gone.
     pub events: mpsc::Sender<Event>,
-    /// Keeps the generation of policies alive that the request began with.
+    /// The policies with which the request began. Holding them keeps their generation alive.
     pub policies: Arc<dyn PolicySet>,
 }

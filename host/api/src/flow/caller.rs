@@ -1,9 +1,9 @@
-//! Who calls.
+//! The caller of a request.
 use std::sync::Arc;
 
 use camshaft_core::policy::{PolicySet, Principal};
 
-/// A principal, and the policies that its request keeps to its end.
+/// A principal, with the policies that apply to its request until the end.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) principal: Arc<Principal>,

@@ -1,8 +1,8 @@
-//! The body of a chat request.
+//! Parses the body of a chat request.
 use camshaft_core::limits;
 use serde_json::{Map, Value};
 
-use crate::flow::context::Context;
+use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::prompt;
 use crate::flow::request::{Endpoint, GenerationRequest};
@@ -11,7 +11,7 @@ use crate::wire::messages;
 
 /// # Errors
 /// 400, 403 or 404 for what is wrong with the body.
-pub(crate) fn parse(context: Context<'_>, body: &Map<String, Value>) -> Result<GenerationRequest, FlowError> {
+pub(crate) fn parse(context: ParseContext<'_>, body: &Map<String, Value>) -> Result<GenerationRequest, FlowError> {
     let fields = Fields::of_body(body);
     let served = context.api.model_of(&fields, context.caller)?;
     served.pool()?;
@@ -26,7 +26,7 @@ pub(crate) fn parse(context: Context<'_>, body: &Map<String, Value>) -> Result<G
         .check_choices()
 }
 
-/// `logprobs` switches them on, `top_logprobs` says how many alternatives come with each token.
+/// `logprobs` enables them; `top_logprobs` is the number of alternatives per token.
 fn logprobs(fields: &Fields<'_>) -> Result<Option<u32>, FlowError> {
     let wanted = fields.flag("logprobs")?.unwrap_or(false);
     let top = fields.integer("top_logprobs", limits::TOP_LOGPROBS)?;

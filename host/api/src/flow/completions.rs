@@ -1,19 +1,19 @@
-//! The body of a plain completion.
+//! Parses the body of a plain completion.
 use camshaft_core::limits;
 use serde_json::{Map, Value};
 
-use crate::flow::context::Context;
+use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::request::{Endpoint, GenerationRequest};
 use crate::wire::fields::Fields;
-use crate::wire::input::{self, Content};
+use crate::wire::input::{self, InputContent};
 use crate::wire::tokens;
 
 const PROMPT: &str = "prompt";
 
 /// # Errors
 /// 400, 403 or 404 for what is wrong with the body.
-pub(crate) fn parse(context: Context<'_>, body: &Map<String, Value>) -> Result<GenerationRequest, FlowError> {
+pub(crate) fn parse(context: ParseContext<'_>, body: &Map<String, Value>) -> Result<GenerationRequest, FlowError> {
     let fields = Fields::of_body(body);
     let served = context.api.model_of(&fields, context.caller)?;
     served.pool()?;
@@ -23,14 +23,15 @@ pub(crate) fn parse(context: Context<'_>, body: &Map<String, Value>) -> Result<G
     if echo && logprobs.is_some() {
         return Err(FlowError::field("echo", "echo together with logprobs is not supported"));
     }
-    // Control tokens written out in a prompt stay text, since the prompt may carry what others wrote; token ids say them.
+    // The spelling of a control token stays text, because a prompt may contain text of third parties. A client that
+    // wants control tokens sends token ids.
     let parse_special = fields.flag("parse_special")?.unwrap_or(false);
     let vocabulary = &served.model.info.vocabulary;
     let mut prompts = Vec::new();
     for input in input::read(&fields, PROMPT, limits::PROMPTS, vocabulary)? {
         let (tokens, text) = match input.content {
-            Content::Text(text) => (served.model.tokenizer.tokenize(&text, true, parse_special), Some(text)),
-            Content::Tokens(tokens) => (tokens, None),
+            InputContent::Text(text) => (served.model.tokenizer.tokenize(&text, true, parse_special), Some(text)),
+            InputContent::Tokens(tokens) => (tokens, None),
         };
         let mut prompt = context.prompt(tokens, served, &settings, PROMPT)?;
         if echo {

@@ -1,4 +1,4 @@
-//! What a body is parsed against: the server's models and bounds, and the caller.
+//! The context in which a body is parsed: the server's models and bounds, and the caller.
 use camshaft_core::ids::Token;
 
 use crate::flow::api::{Api, ApiLimits, Served};
@@ -6,32 +6,32 @@ use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
 use crate::flow::request::Prompt;
 use crate::wire::fields::Fields;
-use crate::wire::params::{Bounds, Settings};
+use crate::wire::params::{Bounds, GenerationSettings};
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Context<'a> {
+pub(crate) struct ParseContext<'a> {
     pub(crate) api: &'a Api,
     pub(crate) caller: &'a Caller,
 }
 
-impl Context<'_> {
+impl ParseContext<'_> {
     /// Reads the parameters that both generation endpoints share.
     ///
     /// # Errors
-    /// 400 for one that is out of range or of another type.
-    pub(crate) fn settings(&self, fields: &Fields<'_>, served: &Served) -> Result<Settings, FlowError> {
+    /// 400 for a parameter that is out of range or has a wrong type.
+    pub(crate) fn settings(&self, fields: &Fields<'_>, served: &Served) -> Result<GenerationSettings, FlowError> {
         let samplers = if fields.get("samplers").is_some() { self.caller.policies.samplers() } else { Vec::new() };
         let vocabulary_size = served.model.info.vocabulary.size();
         let ApiLimits { max_tokens, max_timeout, .. } = self.api.limits();
-        Ok(Settings::read(fields, Bounds { max_tokens, max_timeout, vocabulary_size, samplers: &samplers })?)
+        Ok(GenerationSettings::read(fields, Bounds { max_tokens, max_timeout, vocabulary_size, samplers: &samplers })?)
     }
 
-    /// Checks a prompt against the model's context; `param` is the field it came from.
+    /// Checks a prompt against the model's context. `param` is the field that holds the prompt.
     pub(crate) fn prompt(
         &self,
         tokens: Vec<Token>,
         served: &Served,
-        settings: &Settings,
+        settings: &GenerationSettings,
         param: &'static str,
     ) -> Result<Prompt, FlowError> {
         if tokens.is_empty() {

@@ -1,24 +1,24 @@
-//! What operators can ask of the process behind the HTTP surface.
+//! The interface through which the admin routes control the process.
 use std::fmt;
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// What came of reading the configuration again.
+/// The result of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Reloaded {
-    /// Keys whose new value is in force.
+    /// Keys whose new values are in force.
     pub changed: Vec<String>,
-    /// Keys whose new value takes a restart.
+    /// Keys whose new values need a restart.
     pub needs_restart: Vec<String>,
-    /// Why nothing changed.
+    /// Why the configuration was rejected. Nothing has changed then.
     pub error: Option<String>,
 }
 
-/// Implemented by whoever owns the configuration.
+/// Reloads and shows the configuration. The server implements it.
 pub trait Control: Send + Sync + fmt::Debug {
-    /// Reads configuration and policies again.
+    /// Reloads configuration and policies.
     fn reload(&self) -> Reloaded;
-    /// Every key in force, with its source.
+    /// Every key with its value in force and its source.
     fn config(&self) -> Value;
 }

@@ -1,4 +1,4 @@
-//! An embedding's whole way: parsed, validated, sent to the embedder, rendered.
+//! Serves an embedding request: parses, validates, sends it to the embedder and renders the vectors.
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,14 @@ use tokio::sync::oneshot;
 
 use crate::flow::api::Served;
 use crate::flow::backend::EmbedJob;
-use crate::flow::context::Context;
+use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::quota::Grant;
 use crate::flow::trace;
 use crate::flow::validate::{self, Validated};
 use crate::wire::fields::Fields;
-use crate::wire::input::{self, Content, Input};
+use crate::wire::input::{self, BodyInput, InputContent};
 use crate::wire::{json, params};
 
 const INPUT: &str = "input";
@@ -34,7 +34,7 @@ struct EmbedRequest {
     served: Arc<Served>,
     inputs: Vec<Arc<[Token]>>,
     encoding: Encoding,
-    /// Numbers of a vector.
+    /// Length of a vector.
     dimensions: u32,
     timeout: Option<Duration>,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Embeddings {
     object: &'static str,
     data: Vec<Embedding>,
     model: String,
-    usage: Usage,
+    usage: EmbeddingUsage,
 }
 
 #[derive(Debug, Serialize)]
@@ -70,19 +70,19 @@ enum Vector {
 }
 
 #[derive(Debug, Serialize)]
-struct Usage {
+struct EmbeddingUsage {
     prompt_tokens: u64,
     total_tokens: u64,
 }
 
 /// # Errors
-/// Whatever keeps the vectors from being computed.
+/// Any failure before the vectors are computed.
 pub(crate) async fn respond(mut incoming: Incoming) -> Result<Embeddings, FlowError> {
     let limits = incoming.api.limits();
     let from_header = params::timeout_header(&incoming.headers, limits.max_timeout)?;
     let exchange = incoming.exchange.clone();
     let span = trace::validate(exchange.span());
-    // Many long inputs take a while to tokenize.
+    // Tokenizing many long inputs takes a while.
     let request = incoming.read_aside(read).await?;
     drop(span);
     exchange.set_model(&request.served.model.id);
@@ -91,7 +91,7 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Embeddings, FlowEr
     let mut grant = Grant::take(&incoming.api.quotas, &incoming.caller.principal, prompt_tokens)?;
     if let Some(grant) = &mut grant {
         exchange.set_standings(grant.standings());
-        // A client that leaves is charged as well: by then most of the work is done.
+        // A client that leaves pays, too: most of the work is done by then.
         grant.set_used(prompt_tokens);
     }
     let timeout = request.timeout.or(from_header).unwrap_or(limits.timeout);
@@ -107,13 +107,13 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Embeddings, FlowEr
     Ok(request.render(vectors, prompt_tokens))
 }
 
-fn read(context: Context<'_>, text: &str) -> Result<EmbedRequest, FlowError> {
+fn read(context: ParseContext<'_>, text: &str) -> Result<EmbedRequest, FlowError> {
     let body = json::parse(text)?;
     let request = parse(context, &body)?;
     validate::run(context, body, request)
 }
 
-fn parse(context: Context<'_>, body: &Map<String, Value>) -> Result<EmbedRequest, FlowError> {
+fn parse(context: ParseContext<'_>, body: &Map<String, Value>) -> Result<EmbedRequest, FlowError> {
     let fields = Fields::of_body(body);
     let served = context.api.model_of(&fields, context.caller)?;
     let embedder = served.embedder()?;
@@ -142,12 +142,12 @@ fn parse(context: Context<'_>, body: &Map<String, Value>) -> Result<EmbedRequest
 }
 
 fn inputs(fields: &Fields<'_>, served: &Served, max_tokens: u32) -> Result<Vec<Arc<[Token]>>, FlowError> {
-    let one = |input: Input| {
+    let one = |input: BodyInput| {
         let tokens = match input.content {
-            Content::Text(text) if text.is_empty() => Vec::new(),
-            // Special tokens that a text spells out stay text.
-            Content::Text(text) => served.model.tokenizer.tokenize(&text, true, false),
-            Content::Tokens(tokens) => tokens,
+            InputContent::Text(text) if text.is_empty() => Vec::new(),
+            // The spelling of a special token stays text.
+            InputContent::Text(text) => served.model.tokenizer.tokenize(&text, true, false),
+            InputContent::Tokens(tokens) => tokens,
         };
         match tokens.len() {
             0 => Err(FlowError::field(input.path.clone(), format!("{} is empty", input.path))),
@@ -180,13 +180,13 @@ async fn compute(
         biased;
         answer = answer => answer.map_err(|_| FlowError::WorkerLost)?,
         Ok(_) = cut.wait_for(|&cut| cut) => return Err(FlowError::Draining),
-        // Also where nobody looks at the job, because the embedder is being restarted.
+        // Needed here, too: while the embedder is being restarted, nobody else checks the job's deadline.
         () = passed(deadline) => return Err(WorkerError::DeadlineExceeded.into()),
     };
     Ok(vectors?)
 }
 
-/// Waits until the deadline has passed; without one for ever.
+/// Waits for the deadline, or for ever without one.
 async fn passed(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
@@ -212,17 +212,17 @@ impl EmbedRequest {
             object: "list",
             data: vectors.into_iter().enumerate().map(one).collect(),
             model: self.served.model.id.clone(),
-            usage: Usage { prompt_tokens, total_tokens: prompt_tokens },
+            usage: EmbeddingUsage { prompt_tokens, total_tokens: prompt_tokens },
         }
     }
 }
 
 impl Validated for EmbedRequest {
-    fn parse(&self, context: Context<'_>, body: &Map<String, Value>) -> Result<Self, FlowError> {
+    fn parse(&self, context: ParseContext<'_>, body: &Map<String, Value>) -> Result<Self, FlowError> {
         parse(context, body)
     }
 
-    fn question(&self, context: Context<'_>, body: String) -> ValidateRequest {
+    fn question(&self, context: ParseContext<'_>, body: String) -> ValidateRequest {
         let longest = self.inputs.iter().map(|input| input.len()).max().unwrap_or(0);
         ValidateRequest {
             endpoint: "embedding",

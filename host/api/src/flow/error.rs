@@ -1,4 +1,4 @@
-//! What can go wrong on a request's way from its body to its response.
+//! Everything that can fail between a request's body and its response.
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use camshaft_core::message::WorkerError;

@@ -1,4 +1,4 @@
-//! One HTTP exchange: what the access log, the metrics and the trace say of it.
+//! One HTTP exchange, with what the access log, the metrics and the trace report about it.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,37 +6,37 @@ use std::time::{Duration, Instant};
 use camshaft_core::quota::Standings;
 use tracing::{Level, Span};
 
-use crate::flow::metrics::Metrics;
+use crate::flow::metrics::HttpMetrics;
 use crate::flow::readiness::InFlight;
 use crate::wire::answer::ErrorNote;
 
-/// Never sent, only logged and counted: the client left before the response was complete.
+/// Status that is logged and counted, but never sent: the client left before the response was complete.
 const CLIENT_GONE: u16 = 499;
-/// Head of every stream.
+/// Status of every stream.
 const STREAMED: u16 = 200;
 
-/// Counted and logged when the last owner drops it: the middleware for most responses, the body for streams. That also
-/// covers clients that leave, because their futures are dropped.
+/// An exchange. When its last owner drops it, it is counted and logged. The owner is the middleware, or the body of a
+/// stream. That covers clients that leave, too, because their futures are dropped.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    metrics: Metrics,
+    metrics: HttpMetrics,
     head: Head,
     started: Instant,
     span: Span,
-    /// Machines ask this route every few seconds.
+    /// Whether machines poll this route.
     polled: AtomicBool,
     first_token: OnceLock<Instant>,
-    progress: Mutex<Progress>,
+    progress: Mutex<ResponseState>,
     tenant: OnceLock<String>,
     model: OnceLock<String>,
     standings: OnceLock<Standings>,
     prompt_tokens: AtomicU64,
     generated_tokens: AtomicU64,
-    /// Last: a request is in flight until it is counted and logged.
+    /// The last field, so that the request is in flight until it is counted and logged.
     _in_flight: InFlight,
 }
 
-/// What the request's head says.
+/// The facts in a request's head.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) id: String,
@@ -46,18 +46,18 @@ pub(crate) struct Head {
     pub(crate) endpoint: String,
 }
 
-/// How far the response is.
+/// State of the response.
 #[derive(Debug, Clone, Copy)]
-enum Progress {
-    /// Without a head.
+enum ResponseState {
+    /// The head was not sent.
     Waiting,
-    /// Its head was sent and its body is not at its end.
+    /// The head was sent, and the body is not complete.
     Streaming,
     Answered(u16),
 }
 
 impl Exchange {
-    pub(crate) fn new(metrics: Metrics, head: Head, span: Span, in_flight: InFlight) -> Self {
+    pub(crate) fn new(metrics: HttpMetrics, head: Head, span: Span, in_flight: InFlight) -> Self {
         Self {
             metrics,
             head,
@@ -65,7 +65,7 @@ impl Exchange {
             span,
             polled: AtomicBool::new(false),
             first_token: OnceLock::new(),
-            progress: Mutex::new(Progress::Waiting),
+            progress: Mutex::new(ResponseState::Waiting),
             tenant: OnceLock::new(),
             model: OnceLock::new(),
             standings: OnceLock::new(),
@@ -75,7 +75,7 @@ impl Exchange {
         }
     }
 
-    /// When the request's head had arrived.
+    /// When the request's head arrived.
     pub(crate) fn started(&self) -> Instant {
         self.started
     }
@@ -85,7 +85,7 @@ impl Exchange {
         &self.span
     }
 
-    /// The first token of any choice came.
+    /// Records the time of the first token of any choice.
     pub(crate) fn note_first_token(&self) {
         let _ = self.first_token.set(Instant::now());
     }
@@ -94,12 +94,12 @@ impl Exchange {
         let _ = self.tenant.set(tenant.to_owned());
     }
 
-    /// `model` is one that is served, never just what a client wrote.
+    /// `model` must be a served model, not just a name from the client.
     pub(crate) fn set_model(&self, model: &str) {
         let _ = self.model.set(model.to_owned());
     }
 
-    /// Where the caller stands with its quotas, for the response's headers.
+    /// Sets what the caller has left of its quotas, for the response's headers.
     pub(crate) fn set_standings(&self, standings: Standings) {
         let _ = self.standings.set(standings);
     }
@@ -112,26 +112,26 @@ impl Exchange {
         self.generated_tokens.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    /// The response's head is known.
+    /// Records the status of the response's head.
     pub(crate) fn set_status(&self, status: u16) {
         let mut progress = self.progress();
-        // A stream has begun by then; it is answered at its end.
-        if let Progress::Waiting = *progress {
-            *progress = Progress::Answered(status);
+        // A stream counts as answered only at its end.
+        if let ResponseState::Waiting = *progress {
+            *progress = ResponseState::Answered(status);
         }
     }
 
-    /// The head is about to be sent. The client counts as gone unless [`Exchange::end_stream`] follows.
+    /// Marks the exchange as streaming. Unless [`Exchange::end_stream`] follows, it is counted as a client that left.
     pub(crate) fn begin_stream(&self) {
-        *self.progress() = Progress::Streaming;
+        *self.progress() = ResponseState::Streaming;
     }
 
-    /// The whole body was handed to the connection.
+    /// Marks the stream as complete: its whole body was passed to the connection.
     pub(crate) fn end_stream(&self) {
-        *self.progress() = Progress::Answered(STREAMED);
+        *self.progress() = ResponseState::Answered(STREAMED);
     }
 
-    /// Its line in the access log is for debugging.
+    /// Moves its line in the access log to the debug level.
     pub(crate) fn set_polled(&self) {
         self.polled.store(true, Ordering::Relaxed);
     }
@@ -144,7 +144,7 @@ impl Exchange {
         self.standings.get()
     }
 
-    /// Counts and logs an error that a client was told of.
+    /// Counts and logs an error that was sent to the client.
     pub(crate) fn note(&self, error: &ErrorNote) {
         if let Some(rejection) = error.rejection {
             self.metrics.rejections.with_label_values(&[rejection.as_str()]).inc();
@@ -154,7 +154,7 @@ impl Exchange {
         }
     }
 
-    fn progress(&self) -> MutexGuard<'_, Progress> {
+    fn progress(&self) -> MutexGuard<'_, ResponseState> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -164,7 +164,7 @@ impl Exchange {
                 tracing::event!(
                     $level,
                     request_id = self.head.id,
-                    // Escaped: a client wrote these.
+                    // Escaped, because the client chose them.
                     method = %self.head.method.escape_debug(),
                     path = %self.head.path.escape_debug(),
                     status,
@@ -188,8 +188,8 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let status = match *self.progress() {
-            Progress::Answered(status) => status,
-            Progress::Waiting | Progress::Streaming => CLIENT_GONE,
+            ResponseState::Answered(status) => status,
+            ResponseState::Waiting | ResponseState::Streaming => CLIENT_GONE,
         };
         let elapsed = self.started.elapsed();
         let endpoint = self.head.endpoint.as_str();

@@ -1,22 +1,22 @@
-//! A generation's whole way: parsed, validated, submitted, rendered.
+//! Serves a generation: parses, validates, submits and renders it.
 use axum::response::Response;
 use camshaft_core::policy::ValidateRequest;
 use serde_json::{Map, Value};
 
-use crate::flow::context::Context;
+use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
-use crate::flow::generation::Running;
+use crate::flow::generation::RunningChoices;
 use crate::flow::incoming::Incoming;
 use crate::flow::request::{Endpoint, GenerationRequest};
 use crate::flow::validate::{self, Validated};
 use crate::flow::{chat, completions, stream, trace, unary};
 use crate::wire::{json, params};
 
-/// Bodies up to this size are parsed and tokenized in place; a longer one moves to a thread that may block.
+/// Bodies up to this size are parsed and tokenized on the task's own thread; longer ones on a thread that may block.
 const INLINE_BYTES: usize = 32 << 10;
 
 /// # Errors
-/// Whatever happens before the response's head is sent.
+/// Any failure before the response's head is sent.
 pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Result<Response, FlowError> {
     let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
     let span = trace::validate(incoming.exchange.span());
@@ -28,7 +28,7 @@ pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Resul
     request.settings.timeout = request.settings.timeout.or(from_header);
     let Incoming { api, caller, exchange, .. } = incoming;
     exchange.set_model(&request.served.model.id);
-    let running = Running::submit(&api, &caller, &request, exchange.clone())?;
+    let running = RunningChoices::submit(&api, &caller, &request, exchange.clone())?;
     match request.settings.stream {
         true => stream::respond(running, request, exchange).await,
         false => unary::respond(running, request).await,
@@ -36,8 +36,8 @@ pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Resul
 }
 
 /// # Errors
-/// The first thing wrong with the body, a validator's refusal, or 500 for a validator that failed.
-fn read(endpoint: Endpoint, context: Context<'_>, text: &str) -> Result<GenerationRequest, FlowError> {
+/// The first fault of the body, a validator's refusal, or 500 if a validator failed.
+fn read(endpoint: Endpoint, context: ParseContext<'_>, text: &str) -> Result<GenerationRequest, FlowError> {
     let body = json::parse(text)?;
     let request = parse(endpoint, context, &body)?;
     validate::run(context, body, request)
@@ -47,7 +47,7 @@ fn read(endpoint: Endpoint, context: Context<'_>, text: &str) -> Result<Generati
 /// 400, 403 or 404 for what is wrong with the body.
 pub(crate) fn parse(
     endpoint: Endpoint,
-    context: Context<'_>,
+    context: ParseContext<'_>,
     body: &Map<String, Value>,
 ) -> Result<GenerationRequest, FlowError> {
     match endpoint {
@@ -57,11 +57,11 @@ pub(crate) fn parse(
 }
 
 impl Validated for GenerationRequest {
-    fn parse(&self, context: Context<'_>, body: &Map<String, Value>) -> Result<Self, FlowError> {
+    fn parse(&self, context: ParseContext<'_>, body: &Map<String, Value>) -> Result<Self, FlowError> {
         parse(self.endpoint, context, body)
     }
 
-    fn question(&self, context: Context<'_>, body: String) -> ValidateRequest {
+    fn question(&self, context: ParseContext<'_>, body: String) -> ValidateRequest {
         let settings = &self.settings;
         let longest = self.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
         ValidateRequest {

@@ -1,4 +1,4 @@
-//! Generations in flight: submitted to the pool, their events merged, measured and cancelled together.
+//! The running choices of a request: submits them to the pool, merges their events, measures and cancels them.
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -18,16 +18,16 @@ use crate::flow::quota::Grant;
 use crate::flow::request::{GenerationRequest, Prompt};
 use crate::flow::trace::Stages;
 
-/// All choices of one request. Dropping it cancels those that still run.
+/// The choices of one request. Dropping it cancels those that have not ended.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningChoices {
     choices: Vec<Choice>,
     pool: Sender<PoolMessage>,
-    /// True when the server cuts what still runs.
+    /// Becomes true when the server ends all running generations.
     cut: watch::Receiver<bool>,
-    /// The choice that is polled first, rotated so that none starves the others.
+    /// The choice to poll first. It rotates, so that no choice starves the others.
     turn: usize,
-    /// Choices of each prompt: the first one reports how much of the prompt was cached.
+    /// Number of choices of each prompt. The first choice of a prompt reports how much of the prompt was cached.
     n: usize,
     prompt_tokens: u64,
     first_token_seen: bool,
@@ -38,42 +38,42 @@ pub(crate) struct Running {
 
 #[derive(Debug)]
 struct Choice {
-    /// `None` once it has ended.
+    /// `None` once the choice has ended.
     events: Option<mpsc::Receiver<Event>>,
     usage: Usage,
     last_token: Option<Instant>,
     started: bool,
-    /// Tokens received so far.
+    /// Number of tokens received so far.
     drawn: u32,
     stages: Stages,
 }
 
-/// Progress of one choice.
+/// An event of one choice that concerns the client.
 #[derive(Debug)]
-pub(crate) enum Output {
-    /// It waits; its position in the queue, from 1.
+pub(crate) enum ChoiceEvent {
+    /// The choice waits at this position of the queue, counted from 1.
     Queued(u32),
     Started,
     Delta(Delta),
     Finished(FinishReason),
 }
 
-/// Tokens of a whole request.
+/// Token counts of a whole request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) prompt_tokens: u64,
     pub(crate) cached_tokens: u64,
     pub(crate) generated_tokens: u64,
-    /// Speculative decoding: drafted tokens that were accepted, and those that were not.
+    /// Draft tokens of speculative decoding that were accepted, and that were rejected.
     pub(crate) accepted_tokens: u64,
     pub(crate) rejected_tokens: u64,
 }
 
-impl Running {
-    /// Hands every choice to the model's pool.
+impl RunningChoices {
+    /// Submits every choice to the model's pool.
     ///
     /// # Errors
-    /// 503 if the pool's channel is full or closed; what was submitted by then is cancelled.
+    /// 503 if the pool's channel is full or closed. The choices submitted so far are then cancelled.
     pub(crate) fn submit(
         api: &Api,
         caller: &Caller,
@@ -130,13 +130,13 @@ impl Running {
         Ok(running)
     }
 
-    /// Waits for the next output of any choice and gives it with the choice's index; `None` when all have ended. Dropping
-    /// the future loses nothing.
-    pub(crate) async fn next(&mut self) -> Option<(usize, Result<Output, FlowError>)> {
+    /// Waits for the next event of any choice, and returns it with the choice's index; `None` once all have ended.
+    /// Dropping the future loses no event.
+    pub(crate) async fn next(&mut self) -> Option<(usize, Result<ChoiceEvent, FlowError>)> {
         loop {
             let Self { choices, turn, cut, .. } = self;
             let (index, event) = tokio::select! {
-                // Events that have arrived go out before the stream is cut.
+                // Send the events that have arrived before the stream is cut.
                 biased;
                 event = poll_fn(|cx| poll_event(choices, turn, cx)) => event?,
                 Ok(_) = cut.wait_for(|&cut| cut) => return Some((0, Err(FlowError::Draining))),
@@ -147,7 +147,7 @@ impl Running {
         }
     }
 
-    /// Complete when all choices have finished.
+    /// The token counts; complete once all choices have finished.
     pub(crate) fn totals(&self) -> Totals {
         let sum = |of: fn(&Usage) -> u32| self.choices.iter().map(|choice| u64::from(of(&choice.usage))).sum();
         let firsts = self.choices.iter().step_by(self.n.max(1));
@@ -160,7 +160,7 @@ impl Running {
         }
     }
 
-    /// Tokens that count against quotas so far: a prompt once its first choice has begun, and what was drawn.
+    /// Tokens that count against quotas so far: each prompt whose first choice has started, and all drawn tokens.
     fn used(&self) -> u64 {
         let prompts = self.choices.iter().step_by(self.n.max(1)).filter(|choice| choice.started);
         let drawn = |choice: &Choice| u64::from(choice.usage.generated_tokens.max(choice.drawn));
@@ -168,25 +168,25 @@ impl Running {
             + self.choices.iter().map(drawn).sum::<u64>()
     }
 
-    /// Accounts for an event; `None` if clients are not told of it. A channel that closed without an end means that the
-    /// worker is lost.
-    fn take(&mut self, index: usize, event: Option<Event>) -> Option<Result<Output, FlowError>> {
+    /// Accounts for an event; `None` if it does not concern the client. `event` is `None` if the channel closed before
+    /// the choice ended, which means that the worker is lost.
+    fn take(&mut self, index: usize, event: Option<Event>) -> Option<Result<ChoiceEvent, FlowError>> {
         let choice = &mut self.choices[index];
         match event {
-            Some(Event::Queued { position, .. }) => Some(Ok(Output::Queued(position))),
+            Some(Event::Queued { position, .. }) => Some(Ok(ChoiceEvent::Queued(position))),
             Some(Event::Started { cached_tokens, .. }) => {
                 choice.started = true;
                 choice.usage.cached_tokens = cached_tokens.min(choice.usage.prompt_tokens);
                 choice.stages.started(choice.usage.prompt_tokens, choice.usage.cached_tokens);
                 self.metrics.prompt_tokens.inc_by(u64::from(choice.usage.prompt_tokens));
                 self.metrics.prompt_tokens_cached.inc_by(u64::from(choice.usage.cached_tokens));
-                Some(Ok(Output::Started))
+                Some(Ok(ChoiceEvent::Started))
             }
             Some(Event::Delta { delta, .. }) => {
                 choice.drawn += delta.tokens;
                 choice.stages.decoding();
                 self.measure(index, delta.tokens);
-                Some(Ok(Output::Delta(delta)))
+                Some(Ok(ChoiceEvent::Delta(delta)))
             }
             Some(Event::Finished { reason, usage, .. }) => {
                 choice.events = None;
@@ -195,7 +195,7 @@ impl Running {
                 self.exchange.add_generated_tokens(u64::from(usage.generated_tokens));
                 match reason {
                     FinishReason::Cancelled => Some(Err(FlowError::Cancelled)),
-                    reason => Some(Ok(Output::Finished(reason))),
+                    reason => Some(Ok(ChoiceEvent::Finished(reason))),
                 }
             }
             Some(Event::SessionClosed { .. }) => None,
@@ -232,7 +232,7 @@ impl Running {
     }
 }
 
-/// The next event of any choice, polled from `turn` on; `None` when all have ended.
+/// Polls the choices from `turn` on for an event; `None` once all have ended.
 fn poll_event(choices: &mut [Choice], turn: &mut usize, cx: &mut Context<'_>) -> Poll<Option<(usize, Option<Event>)>> {
     let count = choices.len();
     let mut open = false;
@@ -248,7 +248,7 @@ fn poll_event(choices: &mut [Choice], turn: &mut usize, cx: &mut Context<'_>) ->
     if open { Poll::Pending } else { Poll::Ready(None) }
 }
 
-impl Drop for Running {
+impl Drop for RunningChoices {
     fn drop(&mut self) {
         let used = self.used();
         if let Some(grant) = &mut self.grant {
@@ -259,13 +259,13 @@ impl Drop for Running {
             open |= choice.events.take().is_some();
         }
         if open {
-            // A full channel means that the pool is awake anyway.
+            // If the channel is full, the pool is awake.
             let _ = self.pool.try_send(PoolMessage::Wake);
         }
     }
 }
 
-/// What the choices of a request share.
+/// What the `Start`s of a request's choices have in common.
 struct Starting<'a> {
     api: &'a Api,
     caller: &'a Caller,
@@ -277,7 +277,7 @@ impl Starting<'_> {
         let Self { api, caller, request } = self;
         let settings = &request.settings;
         let mut params = settings.sampling.clone();
-        // Choices of one prompt differ; the same prompt alone or in a list of prompts draws the same.
+        // The choices of a prompt have different seeds. A prompt has the same seeds alone and in a list of prompts.
         params.seed = params.seed.wrapping_add(u64::from(index % settings.n));
         Start {
             id: api.next_request(),

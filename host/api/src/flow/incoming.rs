@@ -1,11 +1,11 @@
-//! A request as HTTP hands it over: its body is read and nothing is parsed yet.
+//! A request as the HTTP layer passes it on, with its body read but not parsed.
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
 
 use crate::flow::api::Api;
 use crate::flow::caller::Caller;
-use crate::flow::context::Context;
+use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 
@@ -19,21 +19,21 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    pub(crate) fn context(&self) -> Context<'_> {
-        Context { api: &self.api, caller: &self.caller }
+    pub(crate) fn context(&self) -> ParseContext<'_> {
+        ParseContext { api: &self.api, caller: &self.caller }
     }
 
-    /// Runs `read` on the body's text where it may take long: on a thread that may block, so that other connections are
-    /// not delayed.
+    /// Runs `read` on the body's text, on a thread that may block, so that a long body does not delay other
+    /// connections.
     ///
     /// # Errors
     /// Those of `read`.
     pub(crate) async fn read_aside<T: Send + 'static>(
         &mut self,
-        read: impl FnOnce(Context<'_>, &str) -> Result<T, FlowError> + Send + 'static,
+        read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
         let (api, caller, text) = (self.api.clone(), self.caller.clone(), std::mem::take(&mut self.text));
-        let reading = tokio::task::spawn_blocking(move || read(Context { api: &api, caller: &caller }, &text));
+        let reading = tokio::task::spawn_blocking(move || read(ParseContext { api: &api, caller: &caller }, &text));
         reading.await.map_err(|source| FlowError::Task { task: "reading a request", source })?
     }
 }

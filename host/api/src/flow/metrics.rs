@@ -1,4 +1,4 @@
-//! The series that the HTTP surface keeps.
+//! The metrics of the HTTP surface.
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,14 +7,14 @@ use prometheus::{Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterV
 use crate::flow::recent::Recent;
 use crate::wire::answer::Rejection;
 
-/// Seconds, from 100 us up to two minutes.
+/// Buckets in seconds, from 100 us to two minutes.
 const BUCKETS: [f64; 19] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     120.0,
 ];
 
 #[derive(Debug, Clone)]
-pub(crate) struct Metrics {
+pub(crate) struct HttpMetrics {
     pub(crate) requests: IntCounterVec,
     pub(crate) request_duration: HistogramVec,
     pub(crate) rejections: IntCounterVec,
@@ -33,7 +33,7 @@ pub(crate) struct Latencies {
     pub(crate) between_tokens: Recent,
 }
 
-/// One model's series, resolved once per request so that tokens cost no look-up.
+/// One model's series. A request looks them up once, so that a token costs no look-up.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelMetrics {
     pub(crate) time_to_first_token: Histogram,
@@ -44,7 +44,7 @@ pub(crate) struct ModelMetrics {
     pub(crate) latencies: Latencies,
 }
 
-impl Metrics {
+impl HttpMetrics {
     pub(crate) fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
         let counter = |name: &str, help: &str, labels: &[&str]| {
             let counter = IntCounterVec::new(Opts::new(name, help), labels)?;

@@ -1,4 +1,4 @@
-//! From messages to tokens, without letting a message's text pass for a control token.
+//! Tokenizes messages, so that no message can spell a control token.
 use camshaft_core::engine::Tokenizer;
 use camshaft_core::ids::Token;
 use serde_json::{Map, Value};
@@ -8,27 +8,27 @@ use crate::flow::error::FlowError;
 use crate::flow::template::ChatTemplate;
 use crate::wire::messages::Message;
 
-/// Private-use characters around a marker's number. No template changes their case or splits at them.
+/// Private-use characters around a marker's number. Templates do not change their case or split at them.
 const OPEN: char = '\u{F8F0}';
 const CLOSE: char = '\u{F8F1}';
 
 /// A part of a rendered prompt.
 #[derive(Debug, PartialEq, Eq)]
-enum Piece<'a> {
-    /// Written by the template: control tokens are read as such.
+enum PromptPart<'a> {
+    /// Text of the template. Spelled control tokens become control tokens.
     Template(&'a str),
-    /// Written by the client.
+    /// Text of the client. Spelled control tokens stay text.
     Content(&'a str),
 }
 
-/// Tokens of the rendered conversation.
+/// Tokenizes the rendered conversation.
 ///
-/// Usually the rendered text is tokenized as a whole, as the model was trained. Where a client's text holds the text of
-/// a control token (or the texts of neighbouring messages together do), the conversation is rendered with markers in place of
-/// the texts, and the texts are tokenized apart, as plain text.
+/// Usually it tokenizes the rendered text as a whole, as in the model's training. But if a client's text, or the texts
+/// of neighbouring messages together, spell a control token, it renders the conversation with markers in place of the
+/// texts, and tokenizes the texts apart, as plain text.
 ///
 /// # Errors
-/// 400 as [`ChatTemplate::render`], and for template variables that hold the text of a control token.
+/// 400 as [`ChatTemplate::render`], and for template variables that spell a control token.
 pub(crate) fn tokens(
     model: &Model,
     template: &ChatTemplate,
@@ -51,33 +51,33 @@ pub(crate) fn tokens(
         pieces = markers.split(&rendered, messages);
     } else {
         rendered = template.render(messages, kwargs)?;
-        pieces = vec![Piece::Template(&rendered)];
+        pieces = vec![PromptPart::Template(&rendered)];
     }
     Ok(tokenize(tokenizer, &model.info.bos_text, &pieces))
 }
 
-/// Whether a tokenizer that reads control tokens sees any in `text`.
+/// Whether `text` spells a control token.
 fn contains_control_text(tokenizer: &dyn Tokenizer, text: &str) -> bool {
     !text.is_empty() && tokenizer.tokenize(text, false, true) != tokenizer.tokenize(text, false, false)
 }
 
-fn tokenize(tokenizer: &dyn Tokenizer, bos_text: &str, pieces: &[Piece<'_>]) -> Vec<Token> {
+fn tokenize(tokenizer: &dyn Tokenizer, bos_text: &str, pieces: &[PromptPart<'_>]) -> Vec<Token> {
     let mut tokens = Vec::new();
     for (i, piece) in pieces.iter().enumerate() {
-        // A template that begins with BOS itself must not get a second one.
+        // Add no second BOS if the template begins with one.
         let more = match *piece {
-            Piece::Template(text) => {
+            PromptPart::Template(text) => {
                 let has_bos = !bos_text.is_empty() && text.starts_with(bos_text);
                 tokenizer.tokenize(text, i == 0 && !has_bos, true)
             }
-            Piece::Content(text) => tokenizer.tokenize(text, i == 0, false),
+            PromptPart::Content(text) => tokenizer.tokenize(text, i == 0, false),
         };
         if tokens.is_empty() { tokens = more } else { tokens.extend(more) }
     }
     tokens
 }
 
-/// Text and names within a template variable.
+/// All texts in a template variable, names included.
 fn collect_text(name: &str, value: &Value, text: &mut String) {
     text.push_str(name);
     match value {
@@ -88,7 +88,7 @@ fn collect_text(name: &str, value: &Value, text: &mut String) {
     }
 }
 
-/// Messages with markers in place of their texts.
+/// Messages whose texts are replaced by markers.
 struct Markers {
     nonce: u64,
     messages: Vec<Message>,
@@ -99,7 +99,7 @@ impl Markers {
         let nonce = rand::random();
         let mark = |(i, message): (usize, &Message)| {
             let text = &message.content;
-            // White space at the ends stays, so that a template that trims has something to trim.
+            // Keep white space at the ends, so that a template that trims treats the marker like the text.
             let end = text.trim_end().len();
             let start = end - text[..end].trim_start().len();
             let marker = if start == end { String::new() } else { format!("{OPEN}{nonce}-{i}{CLOSE}") };
@@ -108,8 +108,8 @@ impl Markers {
         Self { nonce, messages: messages.iter().enumerate().map(mark).collect() }
     }
 
-    /// Takes the markers out of a rendered prompt and puts the texts of `messages` in.
-    fn split<'a>(&self, rendered: &'a str, messages: &'a [Message]) -> Vec<Piece<'a>> {
+    /// Splits a rendered prompt at its markers, and puts the texts of `messages` in their place.
+    fn split<'a>(&self, rendered: &'a str, messages: &'a [Message]) -> Vec<PromptPart<'a>> {
         let opening = format!("{OPEN}{}-", self.nonce);
         let mut pieces = Vec::new();
         let mut rest = rendered;
@@ -117,14 +117,14 @@ impl Markers {
             let after = &rest[at + opening.len()..];
             let Some((number, tail)) = after.split_once(CLOSE) else { break };
             if at > 0 {
-                pieces.push(Piece::Template(&rest[..at]));
+                pieces.push(PromptPart::Template(&rest[..at]));
             }
             let message = number.parse::<usize>().ok().and_then(|i| messages.get(i));
-            pieces.extend(message.map(|message| Piece::Content(message.content.trim())));
+            pieces.extend(message.map(|message| PromptPart::Content(message.content.trim())));
             rest = tail;
         }
         if !rest.is_empty() {
-            pieces.push(Piece::Template(rest));
+            pieces.push(PromptPart::Template(rest));
         }
         pieces
     }

@@ -1,4 +1,4 @@
-//! Quotas of tenants: the interface to whatever keeps the accounts, and the accounts of this process.
+//! Quotas of tenants: the interface of a store of accounts, and the store in this process's memory.
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,21 +10,21 @@ use camshaft_core::quota::{Account, Exceeded, Standings};
 
 use crate::flow::error::FlowError;
 
-/// Accounts beyond which idle ones are forgotten.
+/// Number of accounts past which idle ones are removed.
 const ACCOUNTS: usize = 4096;
 
-/// Keeps the accounts of tenants: in this process, or later for a fleet of them.
+/// Keeps the accounts of tenants, in this process or for a fleet of processes.
 pub trait QuotaStore: Send + Sync + fmt::Debug {
-    /// Takes one request and `tokens` from the tenant's quotas, all or nothing.
+    /// Reserves one request and `tokens` of all the tenant's quotas, or of none.
     ///
     /// # Errors
-    /// Which quota it goes over, and when it would not.
+    /// Names the exceeded quota, and when it will have enough.
     fn reserve(&self, tenant: &TenantId, quotas: &Quotas, tokens: u64) -> Result<Standings, Box<Exceeded>>;
-    /// A request that reserved is over and used so many tokens.
+    /// Settles a reservation: the request has ended and used `used` tokens.
     fn settle(&self, tenant: &TenantId, reserved: u64, used: u64);
 }
 
-/// Accounts in this process's memory.
+/// Keeps accounts in this process's memory.
 #[derive(Debug)]
 pub struct LocalQuotas {
     begun: Instant,
@@ -55,7 +55,7 @@ impl QuotaStore for LocalQuotas {
     }
 }
 
-/// What a request reserved. Dropping it settles the account.
+/// The reservation of a request. Dropping it settles the account.
 #[derive(Debug)]
 pub(crate) struct Grant {
     store: Arc<dyn QuotaStore>,
@@ -66,10 +66,10 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// Reserves for a caller with quotas; `None` for one without.
+    /// Reserves `tokens` for a caller; `None` for a caller without quotas.
     ///
     /// # Errors
-    /// 429 for a caller who goes over one.
+    /// 429 if a quota is exceeded.
     pub(crate) fn take(
         store: &Arc<dyn QuotaStore>,
         principal: &Principal,
@@ -84,7 +84,7 @@ impl Grant {
         Ok(Some(Self { store: store.clone(), tenant, standings, reserved: tokens, used: 0 }))
     }
 
-    /// Where the tenant stood when this was taken.
+    /// What the tenant had left of its quotas at the time of the reservation.
     pub(crate) fn standings(&self) -> Standings {
         self.standings
     }

@@ -1,4 +1,4 @@
-//! Whether requests are admitted: loading, ready, draining; which models can be served; how many requests are in flight.
+//! Whether the server admits requests: its state, the health of its models, and the number of requests in flight.
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,37 +8,37 @@ use serde::Serialize;
 
 use crate::flow::error::FlowError;
 
-/// The server's life cycle. It only moves forward, except that operators may drain it for a while.
+/// The server's life cycle. It only moves forward, except that an operator can drain the server for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum ServerState {
     Loading,
     Ready,
     Draining,
 }
 
-/// How many of a model's workers or embedders run. Whoever runs them says so.
+/// Number of a model's workers or embedders that are up. The threads that run them report it.
 #[derive(Debug, Clone, Default)]
 pub struct Health(Arc<AtomicUsize>);
 
 impl Health {
-    /// One more runs.
+    /// A worker or embedder is up.
     pub fn up(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One that was up is gone.
+    /// A worker or embedder that was up is down.
     pub fn down(&self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether any runs.
+    /// Whether any is up.
     pub fn is_up(&self) -> bool {
         self.0.load(Ordering::Acquire) > 0
     }
 }
 
-/// A request that the server has accepted and not yet answered to the end.
+/// A request that the server has accepted and not answered completely.
 #[derive(Debug)]
 pub(crate) struct InFlight(watch::Sender<usize>);
 
@@ -48,11 +48,11 @@ impl Drop for InFlight {
     }
 }
 
-/// Shared between the server, which moves it, and the HTTP surface, which reads it.
+/// The server changes it, and the HTTP surface reads it.
 #[derive(Debug)]
 pub struct Readiness {
     state: AtomicU8,
-    /// An operator drains the server without ending it.
+    /// Whether an operator drains the server without ending it.
     held: AtomicBool,
     models: Mutex<Vec<(String, Health)>>,
     in_flight: watch::Sender<usize>,
@@ -68,14 +68,14 @@ impl Readiness {
     /// Starts as loading.
     pub fn new() -> Self {
         Self {
-            state: AtomicU8::new(State::Loading as u8),
+            state: AtomicU8::new(ServerState::Loading as u8),
             held: AtomicBool::new(false),
             models: Mutex::default(),
             in_flight: watch::Sender::new(0),
         }
     }
 
-    /// The health of a model, for whoever runs it. The server is ready only while every model is up.
+    /// The health of a model, for the threads that run it. The server is ready only while every model is up.
     pub fn health(&self, model: &str) -> Health {
         let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, health)) = models.iter().find(|(id, _)| id == model) {
@@ -94,21 +94,21 @@ impl Readiness {
 
     /// Waits until no request is in flight.
     pub async fn idle(&self) {
-        // The sender lives as long as `self`.
+        // Cannot fail: `self` holds the sender.
         let _ = self.in_flight.subscribe().wait_for(|&count| count == 0).await;
     }
 
-    /// Loading to ready; a server that already drains stays so.
+    /// Moves from loading to ready. A draining server stays draining.
     pub fn set_ready(&self) {
-        self.state.fetch_max(State::Ready as u8, Ordering::AcqRel);
+        self.state.fetch_max(ServerState::Ready as u8, Ordering::AcqRel);
     }
 
-    /// From anything to draining: what runs goes on, nothing new begins.
+    /// Moves to draining: running requests continue, and no new one is admitted.
     pub fn set_draining(&self) {
-        self.state.fetch_max(State::Draining as u8, Ordering::AcqRel);
+        self.state.fetch_max(ServerState::Draining as u8, Ordering::AcqRel);
     }
 
-    /// Admits nothing new until it is released again.
+    /// Admits no new request until [`Readiness::release`].
     pub fn hold(&self) {
         self.held.store(true, Ordering::Release);
     }
@@ -119,18 +119,18 @@ impl Readiness {
     }
 
     pub fn is_ready(&self) -> bool {
-        self.state() == State::Ready
+        self.state() == ServerState::Ready
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ServerState {
         match self.state.load(Ordering::Acquire) {
-            0 => State::Loading,
-            1 if !self.held.load(Ordering::Acquire) => State::Ready,
-            _ => State::Draining,
+            0 => ServerState::Loading,
+            1 if !self.held.load(Ordering::Acquire) => ServerState::Ready,
+            _ => ServerState::Draining,
         }
     }
 
-    /// An error with the reason if the server is not to be sent requests: none may begin, or a model has nobody to serve it.
+    /// An error with the reason if load balancers should send no requests: the server admits none, or a model is down.
     pub(crate) fn ready(&self) -> Result<(), FlowError> {
         self.admit()?;
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
@@ -140,7 +140,7 @@ impl Readiness {
         }
     }
 
-    /// An error if nobody serves the model at the moment.
+    /// An error if the model is down.
     pub(crate) fn serves(&self, model: &str) -> Result<(), FlowError> {
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         let down = models.iter().any(|(id, health)| id == model && !health.is_up());
@@ -148,12 +148,12 @@ impl Readiness {
     }
 
     /// # Errors
-    /// 503 with the reason while nothing new may begin.
+    /// 503 with the reason if the server admits no new request.
     pub(crate) fn admit(&self) -> Result<(), FlowError> {
         match self.state() {
-            State::Loading => Err(FlowError::NotReady),
-            State::Ready => Ok(()),
-            State::Draining => Err(FlowError::Draining),
+            ServerState::Loading => Err(FlowError::NotReady),
+            ServerState::Ready => Ok(()),
+            ServerState::Draining => Err(FlowError::Draining),
         }
     }
 }
@@ -165,16 +165,16 @@ mod tests {
     #[test]
     fn moves_forward_only() {
         let readiness = Readiness::new();
-        assert_eq!(readiness.state(), State::Loading);
+        assert_eq!(readiness.state(), ServerState::Loading);
         readiness.set_ready();
         assert!(readiness.is_ready());
         readiness.hold();
-        assert_eq!(readiness.state(), State::Draining);
+        assert_eq!(readiness.state(), ServerState::Draining);
         readiness.release();
         assert!(readiness.is_ready());
         readiness.set_draining();
         readiness.set_ready();
-        assert_eq!(readiness.state(), State::Draining);
+        assert_eq!(readiness.state(), ServerState::Draining);
         assert!(matches!(readiness.admit(), Err(FlowError::Draining)));
     }
 

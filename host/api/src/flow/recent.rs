@@ -1,18 +1,18 @@
-//! The latest values of a latency, and their percentiles.
+//! Keeps the latest values of a latency and computes their percentiles.
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// How far back percentiles look, and how many values they look at.
+/// Age and number of the values that percentiles consider.
 const SPAN: Duration = Duration::from_secs(60);
 const VALUES: usize = 8192;
 /// The latest values of a latency.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Recent(Arc<Mutex<VecDeque<(Instant, f32)>>>);
 
-/// Over the last minute, of at most the last 8192 values, in seconds; `null` without any.
+/// Percentiles of the last minute, of at most the last 8192 values, in seconds; `null` without values.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Percentiles {
     count: usize,

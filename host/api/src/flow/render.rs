@@ -1,4 +1,4 @@
-//! OpenAI's response shapes.
+//! Renders responses in OpenAI's shapes.
 pub(crate) mod chunks;
 mod logprobs;
 mod usage;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::flow::request::{Endpoint, GenerationRequest};
 use usage::UsageObject;
 
-/// What all objects of one response have in common.
+/// The fields that all objects of one response share.
 #[derive(Debug)]
 struct Envelope {
     id: String,
@@ -30,7 +30,7 @@ struct Object<'a, C> {
     model: &'a str,
     system_fingerprint: &'a str,
     choices: &'a [C],
-    /// Left out, `null`, or there.
+    /// Absent, `null`, or present.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<UsageObject>>,
 }
@@ -72,7 +72,7 @@ impl From<FinishReason> for Finish {
     fn from(reason: FinishReason) -> Self {
         match reason {
             FinishReason::Stop => Finish::Stop,
-            // A cancelled generation is an error before it comes here.
+            // `RunningChoices` turns a cancelled generation into an error.
             FinishReason::Length | FinishReason::Cancelled => Finish::Length,
         }
     }

@@ -1,4 +1,4 @@
-//! A checked generation request: what chat and plain completions have in common.
+//! A checked generation request, for both chat and plain completions.
 use std::sync::Arc;
 
 use camshaft_core::ids::Token;
@@ -6,7 +6,7 @@ use camshaft_core::limits;
 
 use crate::flow::api::Served;
 use crate::flow::error::FlowError;
-use crate::wire::params::Settings;
+use crate::wire::params::GenerationSettings;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Endpoint {
@@ -21,23 +21,23 @@ pub(crate) struct GenerationRequest {
     pub(crate) served: Arc<Served>,
     /// At least one.
     pub(crate) prompts: Vec<Prompt>,
-    pub(crate) settings: Settings,
-    /// Alternatives to report with each token; `None`: no log-probabilities.
+    pub(crate) settings: GenerationSettings,
+    /// Number of alternatives to report per token; `None`: no log-probabilities.
     pub(crate) logprobs: Option<u32>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Prompt {
-    /// At least one; the context holds at least one more.
+    /// At least one token, and at least one less than the context.
     pub(crate) tokens: Arc<[Token]>,
-    /// Tokens that each choice may generate within the context: at least 1.
+    /// Maximum number of tokens that each choice may generate within the context; at least 1.
     pub(crate) max_tokens: u32,
     /// The prompt's text if the response echoes it, otherwise empty.
     pub(crate) echo: String,
 }
 
 impl Endpoint {
-    /// What validators call it.
+    /// The name that validators see.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Endpoint::Chat => "chat",
@@ -58,17 +58,17 @@ impl GenerationRequest {
         Err(FlowError::field("n", format!("prompts times n must be at most {max} choices, got {choices}")))
     }
 
-    /// Each choice with its prompt, in the order of their indices.
+    /// The prompts of all choices, in the order of the choices' indices.
     pub(crate) fn choices(&self) -> impl Iterator<Item = &Prompt> {
         self.prompts.iter().flat_map(|prompt| std::iter::repeat_n(prompt, self.settings.n as usize))
     }
 
-    /// Upper bound of the tokens that it uses: prompts and output.
+    /// Upper bound of the tokens that the request uses, prompts and output together.
     pub(crate) fn max_total_tokens(&self) -> u64 {
         self.prompt_tokens() + self.choices().map(|prompt| u64::from(prompt.max_tokens)).sum::<u64>()
     }
 
-    /// Length of all prompts together: each counts once, however many choices it has.
+    /// Length of all prompts together. A prompt with several choices counts once.
     pub(crate) fn prompt_tokens(&self) -> u64 {
         self.prompts.iter().map(|prompt| prompt.tokens.len() as u64).sum()
     }

@@ -1,4 +1,4 @@
-//! The end of a session: its KV may go.
+//! Closes a session, so that its KV may be evicted.
 use std::time::Duration;
 
 use crossbeam_channel::TrySendError;
@@ -13,7 +13,7 @@ use crate::wire::error::RequestError;
 use crate::wire::fields::Fields;
 use crate::wire::{json, params};
 
-/// Workers answer between two steps; past this the server counts as overloaded.
+/// Time for a worker to answer, which it does between two steps. Past it, the server counts as overloaded.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Serialize)]
@@ -24,10 +24,10 @@ pub(crate) struct Closed {
     closed: bool,
 }
 
-/// `{"model","session_id"}`. Closing a session that is unknown, or closed already, is no error: `closed` is false then.
+/// Body: `{"model","session_id"}`. Closing an unknown or closed session is no error: `closed` is false then.
 ///
 /// # Errors
-/// 400 for a bad body, 503 where no worker answers.
+/// 400 for a bad body, 503 if no worker answers.
 pub(crate) async fn close(incoming: &Incoming) -> Result<Closed, FlowError> {
     let body = json::parse(&incoming.text)?;
     let fields = Fields::of_body(&body);

@@ -1,4 +1,4 @@
-//! A response that is written while the model generates.
+//! Streams a response while the model generates.
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,43 +12,43 @@ use tokio::time::timeout;
 
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
-use crate::flow::generation::{Output, Running};
+use crate::flow::generation::{ChoiceEvent, RunningChoices};
 use crate::flow::render::chunks::Chunks;
 use crate::flow::request::GenerationRequest;
 use crate::flow::trace;
 use crate::wire::sse;
 
-/// Silence after which a comment is sent.
+/// Silence after which a comment is sent, to keep the connection open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Frames that are ready are sent together up to this size.
+/// Ready frames are sent together up to this size.
 const WRITE_BYTES: usize = 16 << 10;
-/// Tells nginx not to collect the response before it passes it on.
+/// Tells nginx not to buffer the response.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
-/// Owns the generations: dropped with the body when the client leaves, which cancels them.
-struct Live {
-    running: Running,
+/// The body of a stream. It owns the choices, so dropping it when the client leaves cancels them.
+struct EventStream {
+    running: RunningChoices,
     chunks: Chunks,
     exchange: Arc<Exchange>,
     out: Vec<u8>,
     ended: bool,
-    /// From the head to the last frame.
+    /// Covers the time from the head to the last frame.
     _span: tracing::Span,
 }
 
-/// Waits for the first event, so that an error before it is an ordinary response, then streams.
+/// Waits for the first event, so that an earlier error is an ordinary response, then streams.
 ///
 /// # Errors
-/// What a choice failed with before any began.
+/// A choice failed before any event.
 pub(crate) async fn respond(
-    mut running: Running,
+    mut running: RunningChoices,
     request: GenerationRequest,
     exchange: Arc<Exchange>,
 ) -> Result<Response, FlowError> {
     let (index, output) = running.next().await.ok_or(FlowError::WorkerLost)?;
     let chunks = Chunks::new(request);
     let span = trace::stream(exchange.span());
-    let mut live = Live { running, chunks, exchange, out: Vec::new(), ended: false, _span: span };
+    let mut live = EventStream { running, chunks, exchange, out: Vec::new(), ended: false, _span: span };
     live.take(index, Ok(output?));
     live.exchange.begin_stream();
     let headers = [
@@ -56,10 +56,10 @@ pub(crate) async fn respond(
         (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
         (X_ACCEL_BUFFERING, HeaderValue::from_static("no")),
     ];
-    Ok((headers, Body::from_stream(stream::unfold(live, Live::write))).into_response())
+    Ok((headers, Body::from_stream(stream::unfold(live, EventStream::write))).into_response())
 }
 
-impl Live {
+impl EventStream {
     /// The next bytes; `None` after the last ones.
     async fn write(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         while self.out.is_empty() && !self.ended {
@@ -85,16 +85,16 @@ impl Live {
         Some((Ok(Bytes::from(std::mem::take(&mut self.out))), self))
     }
 
-    fn take(&mut self, index: usize, output: Result<Output, FlowError>) {
-        if let Ok(Output::Queued(position)) = output {
+    fn take(&mut self, index: usize, output: Result<ChoiceEvent, FlowError>) {
+        if let Ok(ChoiceEvent::Queued(position)) = output {
             sse::comment(&mut self.out, "x-queue-position", position);
             return;
         }
         self.chunks.open(&mut self.out, index);
         match output {
-            Ok(Output::Started | Output::Queued(_)) => {}
-            Ok(Output::Delta(delta)) => self.chunks.delta(&mut self.out, index, &delta),
-            Ok(Output::Finished(reason)) => self.chunks.end(&mut self.out, index, reason),
+            Ok(ChoiceEvent::Started | ChoiceEvent::Queued(_)) => {}
+            Ok(ChoiceEvent::Delta(delta)) => self.chunks.delta(&mut self.out, index, &delta),
+            Ok(ChoiceEvent::Finished(reason)) => self.chunks.end(&mut self.out, index, reason),
             Err(error) => {
                 let answer = error.answer();
                 self.exchange.note(&answer.note());

@@ -1,4 +1,4 @@
-//! Chat templates: the model's own Jinja, rendered as Hugging Face's `apply_chat_template` does.
+//! Renders chat templates: the model's own Jinja, as Hugging Face's `apply_chat_template` does.
 mod json;
 mod strftime;
 
@@ -16,20 +16,20 @@ use serde_json::Map;
 use crate::flow::error::FlowError;
 use crate::wire::messages::Message;
 
-/// Template instructions that one rendering may run; past it the request is refused.
+/// Bound of the template instructions of one rendering. Past it the request is refused.
 const FUEL: u64 = 5_000_000;
-/// Nested calls and loops of one rendering; past it the request is refused.
+/// Bound of nested calls and loops. Past it the request is refused.
 const RECURSION: usize = 100;
-/// Bytes that one rendering may write; past it the request is refused.
+/// Bound of the rendered bytes. Past it the request is refused.
 const OUTPUT_BYTES: usize = 16 << 20;
-/// What a model without a template of its own gets.
+/// The template of models without one of their own.
 pub(crate) const FALLBACK: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}\
                                    {% if add_generation_prompt %}assistant:{% endif %}";
 const NAME: &str = "chat_template";
-/// Variables that are the host's to set.
+/// Variables that only the host may set.
 const RESERVED: [&str; 3] = ["messages", "bos_token", "eos_token"];
 
-/// A compiled template with the model's special tokens.
+/// A compiled template, with the model's special tokens.
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
 }
@@ -40,7 +40,7 @@ impl fmt::Debug for ChatTemplate {
     }
 }
 
-/// What `raise_exception` was called with: meant for the client.
+/// The argument of the template's `raise_exception`, which is for the client.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Raised(String);
@@ -49,7 +49,7 @@ impl ChatTemplate {
     /// Compiles a model's template, or [`FALLBACK`] for a model that has none.
     ///
     /// # Errors
-    /// A template that is not Jinja, or uses what is not known here.
+    /// The template is not Jinja, or uses an unknown feature.
     pub(crate) fn compile(info: &ModelInfo) -> Result<Self, Error> {
         let mut environment = Environment::new();
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
@@ -69,10 +69,10 @@ impl ChatTemplate {
         Ok(Self { environment })
     }
 
-    /// Renders the prompt of a conversation that the assistant is to go on with. `kwargs` are further variables.
+    /// Renders the prompt of a conversation in which the assistant speaks next. `kwargs` are further variables.
     ///
     /// # Errors
-    /// 400: the template's own refusal, or a template that cannot make a prompt of these messages.
+    /// 400: the template refuses the messages, or fails on them.
     pub(crate) fn render(
         &self,
         messages: &[Message],
@@ -106,7 +106,7 @@ fn refused(error: Error) -> FlowError {
     FlowError::Template(error)
 }
 
-/// Collects up to [`OUTPUT_BYTES`].
+/// Collects output up to [`OUTPUT_BYTES`].
 struct Capped(Vec<u8>);
 
 impl io::Write for Capped {

@@ -1,4 +1,4 @@
-//! Text to tokens and back.
+//! The endpoints that tokenize and detokenize.
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde::Serialize;
@@ -56,8 +56,8 @@ pub(crate) fn detokenize(incoming: &Incoming) -> Result<Detokenized, FlowError> 
     Ok(Detokenized { text: tokens::text(vocabulary, &tokens) })
 }
 
-/// Tokens cover the text one after the other. Some vocabularies put a space in front of a text; it belongs to nothing
-/// the client sent, so offsets leave it out.
+/// The offsets of tokens in the text. Some vocabularies put a space in front of a text. The client did not send it, so
+/// it has no offset.
 fn offsets(text: &str, tokens: &[Token], vocabulary: &Vocabulary) -> Vec<(usize, usize)> {
     let bytes = |token: &Token| vocabulary.token_bytes(*token).unwrap_or_default();
     let covered: usize = tokens.iter().map(|token| bytes(token).len()).sum();

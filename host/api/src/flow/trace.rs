@@ -1,7 +1,7 @@
 //! The spans of a request, for OpenTelemetry: accept, and below it auth, validate, and for each choice queue, prefill,
 //! decode; then stream.
 //!
-//! All have the target [`TARGET`], which the log leaves out. While nobody exports spans they cost next to nothing.
+//! All have the target [`TARGET`], which the log excludes. They cost almost nothing unless spans are exported.
 use std::collections::HashMap;
 
 use axum::extract::{MatchedPath, Request};
@@ -12,9 +12,9 @@ use tracing::Span;
 use tracing::field::Empty;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
-/// Of all spans.
+/// The target of all spans.
 pub const TARGET: &str = "camshaft::trace";
-/// The W3C's headers.
+/// The headers of the W3C trace context.
 const HEADERS: [&str; 2] = ["traceparent", "tracestate"];
 
 /// The span of a whole exchange, below the one that the client named in `traceparent`.
@@ -34,7 +34,7 @@ pub(crate) fn accept(request: &Request, id: &str) -> Span {
         camshaft.generated_tokens = Empty,
     );
     if !span.is_disabled() && request.headers().contains_key(HEADERS[0]) {
-        // A parent that cannot be read begins a trace of its own.
+        // With an unreadable parent, the span begins a new trace.
         let _ = span.set_parent(TraceContextPropagator::new().extract(&carrier(request.headers())));
     }
     span
@@ -45,22 +45,22 @@ fn carrier(headers: &HeaderMap) -> HashMap<String, String> {
     HEADERS.iter().filter_map(|name| value(name)).collect()
 }
 
-/// Who calls.
+/// The span of authentication.
 pub(crate) fn auth(accept: &Span) -> Span {
     tracing::info_span!(target: TARGET, parent: accept, "auth")
 }
 
-/// Parsing, tokenizing, and the validators.
+/// The span of parsing, tokenizing and the validators.
 pub(crate) fn validate(accept: &Span) -> Span {
     tracing::info_span!(target: TARGET, parent: accept, "validate")
 }
 
-/// The response on its way to the client.
+/// The span of sending the response.
 pub(crate) fn stream(accept: &Span) -> Span {
     tracing::info_span!(target: TARGET, parent: accept, "stream")
 }
 
-/// Where one choice is; each stage's span ends where the next one begins.
+/// The stage of one choice. A stage's span ends when the next one begins.
 #[derive(Debug)]
 pub(crate) struct Stages {
     accept: Span,
@@ -70,13 +70,13 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
-    /// It was handed to the pool.
+    /// The choice was submitted to the pool.
     pub(crate) fn queued(accept: &Span, choice: u32) -> Self {
         let now = tracing::info_span!(target: TARGET, parent: accept, "queue", camshaft.choice = i64::from(choice));
         Self { accept: accept.clone(), choice, now, decoding: false }
     }
 
-    /// Its prompt is being computed.
+    /// A worker has begun to compute the prompt.
     pub(crate) fn started(&mut self, prompt_tokens: u32, cached_tokens: u32) {
         self.now = tracing::info_span!(
             target: TARGET,
@@ -88,7 +88,7 @@ impl Stages {
         );
     }
 
-    /// Tokens come; does nothing the second time.
+    /// A token was drawn. Later calls do nothing.
     pub(crate) fn decoding(&mut self) {
         if !std::mem::replace(&mut self.decoding, true) {
             self.now = tracing::info_span!(
@@ -101,7 +101,7 @@ impl Stages {
         }
     }
 
-    /// It is over.
+    /// The choice has ended.
     pub(crate) fn ended(&mut self, generated_tokens: u32) {
         self.now.record("camshaft.generated_tokens", i64::from(generated_tokens));
         self.now = Span::none();

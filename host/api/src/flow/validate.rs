@@ -1,36 +1,37 @@
-//! The validator policies' turn: they accept a request, amend it, or refuse it.
+//! Calls the validator policies, which accept, amend or refuse a request.
 use camshaft_core::policy::{ValidateOutcome, ValidateRequest};
 use serde_json::{Map, Value};
 
-use crate::flow::context::Context;
+use crate::flow::context::ParseContext;
 use crate::flow::error::{AmendmentError, FlowError};
 use crate::wire::{json, merge_patch};
 
-/// Bytes of one amendment; past it the policy counts as failed.
+/// Bound of an amendment in bytes. Past it, the policy has failed.
 const AMENDMENT_BYTES: usize = 1 << 20;
 
-/// A request that validators are asked about.
+/// A request that validators check.
 pub(crate) trait Validated: Sized {
     /// # Errors
     /// 400, 403 or 404 for what is wrong with the body.
-    fn parse(&self, context: Context<'_>, body: &Map<String, Value>) -> Result<Self, FlowError>;
-    fn question(&self, context: Context<'_>, body: String) -> ValidateRequest;
-    /// Whether an amendment left alone what it may not change.
+    fn parse(&self, context: ParseContext<'_>, body: &Map<String, Value>) -> Result<Self, FlowError>;
+    fn question(&self, context: ParseContext<'_>, body: String) -> ValidateRequest;
+    /// Checks that an amendment has not changed what it must not change.
     fn is_same_kind(&self, before: &Self) -> bool;
 }
 
-/// Asks every validator in turn; what one amends is parsed anew before the next one sees it.
+/// Calls every validator in turn. Parses an amended body again before the next validator sees it.
 ///
 /// # Errors
-/// A validator's refusal, or 500 for a validator that failed.
+/// A validator's refusal, or 500 if a validator failed.
 pub(crate) fn run<R: Validated>(
-    context: Context<'_>,
+    context: ParseContext<'_>,
     mut body: Map<String, Value>,
     mut request: R,
 ) -> Result<R, FlowError> {
     let policies = &context.caller.policies;
     let validators = policies.validators();
-    // Policies read what was parsed: in the client's own text a repeated key could mean one thing here and another there.
+    // Policies get the parsed body as text, not the client's own text, in which two parsers could read a repeated key
+    // differently.
     let mut seen = if validators > 0 { serialize(&body)? } else { String::new() };
     for index in 0..validators {
         match policies.validate(index, &request.question(context, seen.clone())) {
@@ -55,7 +56,7 @@ fn serialize(body: &Map<String, Value>) -> Result<String, FlowError> {
 
 /// Applies a merge patch to the body and parses the result.
 fn amend<R: Validated>(
-    context: Context<'_>,
+    context: ParseContext<'_>,
     before: &R,
     body: &mut Map<String, Value>,
     patch: &str,

@@ -1,4 +1,4 @@
-//! `/admin/…`: what operators look at and change.
+//! `/admin/…`: the routes with which operators inspect and change the server.
 use std::sync::Arc;
 
 use axum::Json;
@@ -24,11 +24,11 @@ pub(crate) struct PolicyReport {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelReport {
-    models: Vec<LoadedModel>,
+    models: Vec<ModelEntry>,
 }
 
 #[derive(Debug, Serialize)]
-struct LoadedModel {
+struct ModelEntry {
     id: String,
     name: String,
     kind: ModelKind,
@@ -42,7 +42,7 @@ struct LoadedModel {
     chat_template: bool,
 }
 
-impl From<&Model> for LoadedModel {
+impl From<&Model> for ModelEntry {
     fn from(model: &Model) -> Self {
         let info = &model.info;
         Self {
@@ -65,10 +65,10 @@ pub(crate) async fn policies(State(api): State<Arc<Api>>) -> Json<PolicyReport> 
     Json(PolicyReport { generation: api.policies.current().generation(), policies: api.policies.status() })
 }
 
-/// Makes a policy `enforce`, `monitor` or `off` until its files change.
+/// Sets a policy to `enforce`, `monitor` or `off` until its files change.
 ///
 /// # Errors
-/// 404 for a policy that is not there, 400 for a hook or mode that does not exist or cannot be combined.
+/// 404 for an unknown policy, 400 for a hook or mode that does not exist or cannot be combined.
 pub(crate) async fn set_policy_mode(
     State(api): State<Arc<Api>>,
     Path((hook, name, mode)): Path<(String, String, String)>,
@@ -78,20 +78,20 @@ pub(crate) async fn set_policy_mode(
     let modes = || Mode::ALL.map(Mode::as_str).join(", ");
     let no_mode = || ApiError::PolicyMode(ModeError::Refused(format!("there is no mode {mode:?}: {}", modes())));
     let mode = Mode::parse(&mode).ok_or_else(no_mode)?;
-    // It waits for the thread that loads policies.
+    // The call waits for the thread that loads policies.
     let set = tokio::task::spawn_blocking(move || api.policies.set_mode(known, &name, mode)).await;
     set.map_err(ApiError::PolicyModeTask)?.map(Json).map_err(ApiError::PolicyMode)
 }
 
 pub(crate) async fn models(State(api): State<Arc<Api>>) -> Json<ModelReport> {
-    Json(ModelReport { models: api.models.iter().map(LoadedModel::from).collect() })
+    Json(ModelReport { models: api.models.iter().map(ModelEntry::from).collect() })
 }
 
 pub(crate) async fn config(State(api): State<Arc<Api>>) -> Json<Value> {
     Json(api.control.config())
 }
 
-/// Reads configuration and policies again: 200, or 422 with the reason if the configuration is rejected.
+/// Reloads configuration and policies: 200, or 422 with the reason if the configuration is rejected.
 pub(crate) async fn reload(State(api): State<Arc<Api>>) -> (StatusCode, Json<Reloaded>) {
     let asked = api.clone();
     let report = tokio::task::spawn_blocking(move || asked.control.reload()).await.unwrap_or_default();
@@ -99,14 +99,14 @@ pub(crate) async fn reload(State(api): State<Arc<Api>>) -> (StatusCode, Json<Rel
     (status, Json(report))
 }
 
-/// Nothing new is admitted, what runs goes on; the process stays.
+/// Drains the server: it admits no new request, running ones continue, and the process stays.
 pub(crate) async fn drain(State(api): State<Arc<Api>>) -> Json<Value> {
     api.readiness.hold();
     tracing::info!("an operator began a drain");
     Json(json!({"state": "draining"}))
 }
 
-/// Undoes a drain. A server that is shutting down stays so.
+/// Undoes a drain. Does not stop a shutdown.
 pub(crate) async fn resume(State(api): State<Arc<Api>>) -> Json<Value> {
     api.readiness.release();
     let state = api.readiness.state();

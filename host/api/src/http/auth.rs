@@ -1,4 +1,4 @@
-//! Who may call: guarded routes run the auth policies before anything else is read.
+//! Runs the auth policies on guarded routes, before the body is read.
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::flow::exchange::Exchange;
 use crate::flow::trace;
 use crate::http::error::ApiError;
 
-/// Upper bound of headers that an auth policy is shown.
+/// Maximum number of headers that an auth policy sees.
 const MAX_HEADERS: usize = 100;
 
-/// Middleware of guarded routes: only who has a principal gets through.
+/// Middleware of guarded routes. Lets only requests with a principal pass.
 pub(crate) async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Result<Response, ApiError> {
     let policies = api.policies.current();
     let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
@@ -46,12 +46,12 @@ fn head(request: &Request) -> AuthRequest {
     }
 }
 
-/// Whether a proxy says that it asks for somebody else. Looks at all headers, not only at those that policies are shown.
+/// Whether a proxy has forwarded the request. Checks all headers, not only those that policies see.
 fn is_forwarded(headers: &HeaderMap) -> bool {
     ["forwarded", "x-forwarded-for", "x-real-ip", "via"].into_iter().any(|name| headers.contains_key(name))
 }
 
-/// Names are in lower case already.
+/// The headers that a policy sees. `HeaderMap` has their names in lower case.
 fn headers(headers: &HeaderMap) -> Vec<(String, String)> {
     let readable = headers.iter().filter_map(|(name, value)| {
         let value = std::str::from_utf8(value.as_bytes()).ok()?;

@@ -1,4 +1,4 @@
-//! Reading a request's body: JSON only, bounded in bytes and in time.
+//! Reads a request's body: JSON only, bounded in bytes and in time.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::flow::incoming::Incoming;
 use crate::http::error::ApiError;
 use crate::wire::error::RequestError;
 
-/// Longest silence within a body; past it 408.
+/// Maximum silence within a body. Past it: 408.
 const STALL: Duration = Duration::from_secs(30);
-/// Longest time for a whole body, however steadily it trickles; past it 408.
+/// Maximum time for a whole body, even if it arrives steadily. Past it: 408.
 const TOTAL: Duration = Duration::from_secs(120);
 
 impl FromRequest<Arc<Api>> for Incoming {
@@ -36,7 +36,7 @@ impl FromRequest<Arc<Api>> for Incoming {
 /// Reads the body as text. `limit` is in bytes.
 ///
 /// # Errors
-/// 415 for what is not JSON, 413 past the limit, 408 for a client that is too slow, 400 for what is not UTF-8.
+/// 415 if the body is not JSON, 413 past the limit, 408 if the client is too slow, 400 if the body is not UTF-8.
 async fn read(request: Request, limit: usize) -> Result<String, RequestError> {
     check_type(request.headers())?;
     let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());

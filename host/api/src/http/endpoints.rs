@@ -1,4 +1,4 @@
-//! Endpoints that read a body: each hands it to the flow and answers with what comes of it.
+//! The endpoints that read a body. Each passes it to the flow and sends the flow's response.
 use axum::Json;
 use axum::response::Response;
 

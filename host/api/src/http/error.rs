@@ -1,4 +1,4 @@
-//! What HTTP itself refuses, and what the layers below say.
+//! The errors of the HTTP layer, and those of the layers below.
 use std::error::Error;
 
 use axum::http::{Method, StatusCode};

@@ -13,17 +13,17 @@ use crate::flow::error::FlowError;
 use crate::http::aliases;
 use crate::http::error::ApiError;
 
-/// 200 as long as the process answers at all.
+/// 200 as long as the process can answer.
 pub(crate) async fn alive() -> Json<Value> {
     Json(json!({"status": "ok"}))
 }
 
-/// 200 only while requests are admitted and every model has somebody to serve it.
+/// 200 only while the server admits requests and every model is up.
 pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, FlowError> {
     api.readiness.ready().map(|()| Json(json!({"status": "ready"})))
 }
 
-/// The registry in Prometheus' text format.
+/// Renders the registry in Prometheus' text format.
 pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Result<impl IntoResponse, ApiError> {
     let families = api.registry.gather();
     let mut text = TextEncoder::new().encode_to_string(&families).map_err(ApiError::Metrics)?;

@@ -25,13 +25,13 @@ pub(crate) struct ModelList {
     data: Vec<ModelObject>,
 }
 
-/// The object with what clients may want to know of a model beyond OpenAI's shape.
+/// Facts about a model beyond OpenAI's shape.
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelDetails {
     #[serde(flatten)]
     object: ModelObject,
     task: ModelKind,
-    /// Prompt and output of one request together, or one input, in tokens.
+    /// Maximum of prompt and output of a request together, or of one input, in tokens.
     context_tokens: u32,
     trained_context_tokens: u32,
     vocabulary_tokens: usize,
@@ -43,9 +43,9 @@ pub(crate) struct ModelDetails {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum PrefixReuse {
-    /// A prefix that several requests have is computed once.
+    /// A prefix that several requests share is computed once.
     Ranges,
-    /// The model's state does not allow it.
+    /// Prefixes are not reused: the model's state does not allow it.
     None,
 }
 
@@ -75,13 +75,13 @@ impl From<&Model> for ModelObject {
     }
 }
 
-/// The models that the caller may use.
+/// Lists the models that the caller may use.
 pub(crate) async fn list(State(api): State<Arc<Api>>, Extension(caller): Extension<Caller>) -> Json<ModelList> {
     let allowed = api.models.iter().filter(|model| caller.principal.may_use(&model.id));
     Json(ModelList { object: "list", data: allowed.map(ModelObject::from).collect() })
 }
 
-/// Ids may hold slashes, as the names of published models do.
+/// Describes one model. Its id may contain slashes, as the names of published models do.
 pub(crate) async fn show(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,

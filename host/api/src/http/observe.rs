@@ -1,4 +1,4 @@
-//! What happens around every request: its id, its line in the access log, its place in the metrics.
+//! Middleware around every request: its id, its line in the access log, its metrics.
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -15,7 +15,7 @@ use crate::http::request_id::{self, X_REQUEST_ID};
 use crate::wire::answer::ErrorNote;
 use crate::wire::quota_headers;
 
-/// Value of the label `endpoint` where no route matched.
+/// Value of the label `endpoint` if no route matched.
 const NO_ROUTE: &str = "other";
 
 /// Outermost middleware of both routers.
@@ -35,14 +35,14 @@ pub(crate) async fn observe(State(api): State<Arc<Api>>, mut request: Request, n
     if let Some(standings) = exchange.standings() {
         quota_headers::write(standings, headers);
     }
-    // HTTP/2 has no such header: there the server says goodbye on the connection itself.
-    if keeps_connections && api.readiness.state() == readiness::State::Draining {
+    // HTTP/2 has no such header. There the server sends GOAWAY on the connection.
+    if keeps_connections && api.readiness.state() == readiness::ServerState::Draining {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
 
-/// Middleware of routes that machines poll: their lines in the access log are for debugging.
+/// Middleware of routes that machines poll. Logs their lines at the debug level.
 pub(crate) async fn polled(request: Request, next: Next) -> Response {
     if let Some(exchange) = request.extensions().get::<Arc<Exchange>>() {
         exchange.set_polled();
@@ -63,7 +63,7 @@ fn begin(api: &Api, request: &Request) -> Exchange {
     Exchange::new(api.metrics.clone(), head, span, api.readiness.enter())
 }
 
-/// Makes a panic in a handler a 500 of the usual shape; the server's panic hook has logged it.
+/// Turns a panic in a handler into a 500 of the usual shape. The server's panic hook has logged it.
 pub(crate) fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     ApiError::HandlerPanicked.into_response()
 }

@@ -1,4 +1,4 @@
-//! The id that every response carries: the client's if it sent a sane one.
+//! The request id of every response: the client's, if it sent an acceptable one.
 use axum::http::{HeaderMap, HeaderName};
 
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -13,7 +13,7 @@ pub(crate) fn of(headers: &HeaderMap) -> String {
     }
 }
 
-/// Safe to repeat in headers and logs.
+/// Whether an id is safe to repeat in headers and logs.
 fn is_sane(id: &str) -> bool {
     (1..=MAX_CHARS).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }

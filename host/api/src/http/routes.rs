@@ -1,4 +1,4 @@
-//! The routes: one table that says for each who may call it, from which both routers are made.
+//! The routes: one table that says who may call each of them. Both routers are built from it.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,30 +17,31 @@ use crate::http::error::ApiError;
 use crate::http::request_id::X_REQUEST_ID;
 use crate::http::{admin, auth, endpoints, health, models, observe, stats};
 
-/// How long browsers may remember what they were allowed.
+/// How long browsers may cache the answer to a preflight request.
 const PREFLIGHT: Duration = Duration::from_secs(600);
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// Who may call a route. There is no other way to be reachable without credentials than to be listed as such.
+/// Who may call a route. Only a route with `Open` in the table can be called without credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody, on both listeners, at any time.
+    /// Anyone, on both listeners, at any time.
     Open,
-    /// Whom the auth policies let through, on the public listener, while the server is ready.
+    /// Callers that the auth policies allow, on the public listener, while the server is ready.
     Guarded,
-    /// Operators on the admin listener; on the public one whom the auth policies let through. Also while draining.
+    /// Operators on the admin listener, and callers that the auth policies allow on the public one. Also while
+    /// draining.
     Monitoring,
     /// Operators on the admin listener only. Also while draining.
     Operators,
 }
 
-/// A line of the table.
+/// A row of the table.
 #[derive(Clone, Copy)]
 pub struct Route {
     pub method: &'static Method,
     pub path: &'static str,
     pub access: Access,
-    /// Machines ask it every few seconds: its lines in the access log are for debugging.
+    /// Machines poll it, so its lines in the access log have the debug level.
     polled: bool,
     handler: fn() -> MethodRouter<Arc<Api>>,
 }
@@ -93,15 +94,15 @@ pub const ROUTES: &[Route] = &[
     posting("/admin/reload", Access::Operators, || post(admin::reload)),
 ];
 
-/// What clients reach. Serve it with `ConnectInfo<SocketAddr>`: without it no peer counts as local.
+/// The router of the public listener. Serve it with `ConnectInfo<SocketAddr>`: without it no peer counts as local.
 ///
-/// `cors_origins`: web pages of these origins may call (`*`: of all); without any the browser lets none.
+/// `cors_origins` are the origins whose web pages may call (`*`: all). Without any, browsers let no page call.
 pub fn public_router(api: Arc<Api>, cors_origins: &[String]) -> Router {
     let of = |access| table(ROUTES.iter().filter(move |route| route.access == access));
     let guard = || from_fn_with_state(api.clone(), auth::guard);
     let guarded = of(Access::Guarded).route_layer(guard()).route_layer(from_fn_with_state(api.clone(), admit));
     let routes = of(Access::Open).merge(of(Access::Monitoring).route_layer(guard())).merge(guarded);
-    // A stream is never compressed: every frame has to go out when it is there.
+    // Streams are never compressed, because each frame must be sent at once.
     let compression = CompressionLayer::new().gzip(true).compress_when(DefaultPredicate::new());
     let router = finish(routes, api).layer(compression);
     if cors_origins.is_empty() { router } else { router.layer(cors(cors_origins)) }
@@ -121,7 +122,8 @@ fn cors(origins: &[String]) -> CorsLayer {
         .max_age(PREFLIGHT)
 }
 
-/// What operators reach, on a listener of its own. It asks for no credentials: bind it to where only operators are.
+/// The router of the admin listener. It requires no credentials: bind the listener to an address that only operators
+/// reach.
 pub fn admin_router(api: Arc<Api>) -> Router {
     let routes = table(ROUTES.iter().filter(|route| route.access != Access::Guarded));
     finish(routes.route_layer(from_fn(no_web_pages)), api)
@@ -135,14 +137,14 @@ fn table<'a>(routes: impl Iterator<Item = &'a Route>) -> Router<Arc<Api>> {
     })
 }
 
-/// A server that loads or drains takes no new work.
+/// Refuses requests while the server loads or drains.
 async fn admit(State(api): State<Arc<Api>>, request: Request, next: Next) -> Result<Response, ApiError> {
     api.readiness.admit()?;
     Ok(next.run(request).await)
 }
 
-/// A page in an operator's browser could post to an address that only operators reach. Browsers say where a post comes
-/// from; whoever else posts does not.
+/// Refuses posts from web pages: a page in an operator's browser could post to an address that only operators reach. A
+/// browser sends the origin of a post; other clients send none.
 async fn no_web_pages(request: Request, next: Next) -> Result<Response, ApiError> {
     if request.method() == Method::POST && request.headers().contains_key(header::ORIGIN) {
         return Err(ApiError::WebPage);
@@ -150,7 +152,7 @@ async fn no_web_pages(request: Request, next: Next) -> Result<Response, ApiError
     Ok(next.run(request).await)
 }
 
-/// What surrounds every route, from the inside out.
+/// Wraps the routes in the layers that all of them have, from the inside out.
 fn finish(routes: Router<Arc<Api>>, api: Arc<Api>) -> Router {
     routes
         .fallback(unknown_url)

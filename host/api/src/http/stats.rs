@@ -17,7 +17,7 @@ use crate::flow::backend::{Backend, PoolMessage, PoolSnapshot};
 use crate::flow::readiness;
 use crate::flow::recent::Percentiles;
 
-/// A pool that does not answer within this time is left out.
+/// Time for a pool to answer. Past it, the pool is left out.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Serialize)]
@@ -38,7 +38,7 @@ struct KvTokens {
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Stats {
-    state: readiness::State,
+    state: readiness::ServerState,
     models: BTreeMap<String, ModelStats>,
     policy_generation: Generation,
     policies: Vec<PolicyStatus>,
@@ -51,7 +51,7 @@ pub(crate) async fn stats(State(api): State<Arc<Api>>) -> Json<Stats> {
     for model in &api.models {
         let queue = snapshot(&model.backend).await;
         let workers = || queue.iter().flat_map(|queue| &queue.workers);
-        // What a worker offers is less than what is free in it while a request waits inside.
+        // The free KV in a worker's facts is lower than the actual one while a request waits inside the worker.
         let held: u64 = workers().map(|worker| u64::from(worker.kv_used)).sum();
         let total: u64 = workers().map(|worker| u64::from(worker.kv_total)).sum();
         let latencies = api.metrics.latencies(&model.id);

@@ -1,4 +1,4 @@
-//! What a client is told of a failure: a status, the one error object, and whether to try again.
+//! The answer to a failed request: a status, the error object, and whether to retry.
 use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -20,17 +20,17 @@ pub(crate) struct Answer {
     object: ErrorObject,
     retry: Retry,
     rejection: Option<Rejection>,
-    /// What only the log may say.
+    /// For the log only.
     detail: Option<String>,
     standings: Option<Standings>,
 }
 
-/// Whether the same request may succeed another time.
+/// Whether the same request may succeed later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// No header: the status speaks for itself.
+    /// No header, because the status says enough.
     Unsaid,
-    /// It would fail again.
+    /// The request would fail again.
     Never,
     /// After this many seconds.
     After(u8),
@@ -78,12 +78,12 @@ pub(crate) enum Rejection {
     SlowReader,
 }
 
-/// Left in a response's extensions for the access log and the metrics.
+/// Passed to the access log and the metrics in the response's extensions.
 #[derive(Debug, Clone)]
 pub(crate) struct ErrorNote {
     pub(crate) code: String,
     pub(crate) rejection: Option<Rejection>,
-    /// The whole story where the client is told less.
+    /// Details for the log that the client is not told.
     pub(crate) detail: Option<String>,
 }
 
@@ -98,13 +98,13 @@ impl Answer {
         Self::new(StatusCode::BAD_REQUEST, ErrorType::InvalidRequest, message)
     }
 
-    /// 503 with a `Retry-After` of so many seconds.
+    /// 503 with a `Retry-After` in seconds.
     pub(crate) fn unavailable(code: &'static str, message: impl Into<String>, seconds: u8) -> Self {
         let answer = Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorType::Server, message);
         answer.code(code).retry(Retry::After(seconds))
     }
 
-    /// 500 whose cause only the log is told.
+    /// 500. Only the log names the cause.
     pub(crate) fn internal(message: impl Into<String>, cause: &dyn Error) -> Self {
         let answer = Self::new(StatusCode::INTERNAL_SERVER_ERROR, ErrorType::Server, message);
         answer.code("server_error").detail(chain(cause))
@@ -144,7 +144,7 @@ impl Answer {
         self.status
     }
 
-    /// What the client reads.
+    /// The error object that the client reads.
     pub(crate) fn body(&self) -> ErrorBody {
         ErrorBody { error: self.object.clone() }
     }
@@ -214,7 +214,7 @@ impl Rejection {
     }
 }
 
-/// An error and its sources in one line; a source whose text the error repeats is left out.
+/// An error and its sources in one line, without sources whose text the error repeats.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

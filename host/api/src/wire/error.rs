@@ -1,14 +1,14 @@
-//! What can be wrong with a request by itself, before anything is known of models or callers.
+//! Errors in a request's body alone, independent of models and callers.
 use std::str::Utf8Error;
 
 use axum::http::StatusCode;
 
 use crate::wire::answer::{Answer, ErrorType};
 
-/// A request that cannot be read. All of it is the client's fault, and its text is for the client.
+/// A malformed request. The client is at fault, and reads the text.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RequestError {
-    /// A field with a value that cannot be accepted; `param` is its path (`messages[2].content`).
+    /// A field has an unacceptable value; `param` is its path (`messages[2].content`).
     #[error("{message}")]
     Field { param: String, message: String },
     #[error("the request body is not valid JSON: {0}")]

@@ -1,14 +1,14 @@
-//! Typed reading of a JSON object's fields, with errors that name the field's path and the bound.
+//! Reads typed fields of a JSON object, with errors that name the field's path and the bound.
 use camshaft_core::limits::Range;
 use serde_json::{Map, Value};
 
 use crate::wire::error::RequestError;
 
-/// An object and where it stands in the body.
+/// An object, with its path in the body.
 #[derive(Debug, Clone)]
 pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
-    /// What goes in front of a field's name: empty for the body itself, else `messages[2].`.
+    /// Prefix of a field's name: empty for the body itself, else e.g. `messages[2].`.
     prefix: String,
 }
 
@@ -18,7 +18,7 @@ impl<'a> Fields<'a> {
         Self { map, prefix: String::new() }
     }
 
-    /// Fields of a value that must be an object; `path` is where it stands.
+    /// Fields of a value at `path`, which must be an object.
     pub(crate) fn of(value: &'a Value, path: &str) -> Result<Self, RequestError> {
         let map = value.as_object().ok_or_else(|| wrong_type(path, "an object", value))?;
         Ok(Self { map, prefix: format!("{path}.") })
@@ -92,7 +92,8 @@ pub(crate) fn integer(value: &Value, path: &str, range: Range) -> Result<u32, Re
     integer.ok_or_else(|| out_of_range(path, range, value))
 }
 
-/// Integers beyond 64 bits are read as floating-point numbers; they are out of every range, not of the wrong type.
+/// An integer beyond 64 bits is parsed as a floating-point number. It counts as an integer out of range, not as a wrong
+/// type.
 fn is_huge_integer(value: &Value) -> bool {
     value.as_f64().is_some_and(|number| number.abs() >= 9.2e18)
 }

@@ -1,4 +1,4 @@
-//! What a model is given in plain completions and embeddings: texts or token ids, one or several.
+//! Reads the inputs of plain completions and embeddings: one or several texts or lists of token ids.
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde_json::Value;
@@ -7,20 +7,20 @@ use crate::wire::error::RequestError;
 use crate::wire::fields::{self, Fields};
 use crate::wire::tokens;
 
-/// One text or list of tokens, and where it stands in the body.
+/// One text or list of tokens, with its path in the body.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Input {
+pub(crate) struct BodyInput {
     pub(crate) path: String,
-    pub(crate) content: Content,
+    pub(crate) content: InputContent,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum InputContent {
     Text(String),
     Tokens(Vec<Token>),
 }
 
-/// Reads a string, a list of strings, a list of token ids, or a list of such lists; at most `max` of them.
+/// Reads a string, a list of strings, a list of token ids, or a list of such lists, at most `max` inputs in all.
 ///
 /// # Errors
 /// 400 that names the entry, such as `input[3]`.
@@ -29,16 +29,16 @@ pub(crate) fn read(
     name: &str,
     max: usize,
     vocabulary: &Vocabulary,
-) -> Result<Vec<Input>, RequestError> {
-    let one = |content| Ok(vec![Input { path: name.to_owned(), content }]);
+) -> Result<Vec<BodyInput>, RequestError> {
+    let one = |content| Ok(vec![BodyInput { path: name.to_owned(), content }]);
     let list = match fields.require(name)? {
-        Value::String(text) => return one(Content::Text(text.clone())),
+        Value::String(text) => return one(InputContent::Text(text.clone())),
         Value::Array(list) if !list.is_empty() => list,
         Value::Array(_) => return Err(RequestError::field(name, format!("{name} must not be an empty list"))),
         other => return Err(fields::wrong_type(name, "a string, a list of strings or a list of token ids", other)),
     };
     if list[0].is_number() {
-        return one(Content::Tokens(tokens::read(list, name, vocabulary)?));
+        return one(InputContent::Tokens(tokens::read(list, name, vocabulary)?));
     }
     if list.len() > max {
         let message = format!("{name} may hold at most {max} {name}s, got {}", list.len());
@@ -47,11 +47,11 @@ pub(crate) fn read(
     let entry = |(i, value): (usize, &Value)| {
         let path = format!("{name}[{i}]");
         let content = match value {
-            Value::String(text) => Content::Text(text.clone()),
-            Value::Array(ids) => Content::Tokens(tokens::read(ids, &path, vocabulary)?),
+            Value::String(text) => InputContent::Text(text.clone()),
+            Value::Array(ids) => InputContent::Tokens(tokens::read(ids, &path, vocabulary)?),
             other => return Err(fields::wrong_type(&path, "a string or a list of token ids", other)),
         };
-        Ok(Input { path, content })
+        Ok(BodyInput { path, content })
     };
     list.iter().enumerate().map(entry).collect()
 }

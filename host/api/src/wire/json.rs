@@ -1,12 +1,12 @@
-//! A body's text as one JSON object.
+//! Parses a body as one JSON object.
 use serde_json::{Map, Value};
 
 use crate::wire::error::RequestError;
 
-/// Reads an object. The parser bounds its nesting (128 levels).
+/// Parses an object. The parser bounds its nesting (128 levels).
 ///
 /// # Errors
-/// 400 that says where the text stops being JSON.
+/// 400 that says where the text is not JSON.
 pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, RequestError> {
     match serde_json::from_str(text).map_err(RequestError::Json)? {
         Value::Object(map) => Ok(map),

@@ -1,4 +1,4 @@
-//! The messages of a chat request.
+//! Reads the messages of a chat request.
 use camshaft_core::limits;
 use serde::Serialize;
 use serde_json::Value;
@@ -42,7 +42,7 @@ fn message(value: &Value, path: &str) -> Result<Message, RequestError> {
     let fields = Fields::of(value, path)?;
     fields.require("role")?;
     let role = match fields.text("role")?.unwrap_or_default() {
-        // Newer clients say `developer` for what templates know as `system`.
+        // Newer clients call the role `developer` that templates know as `system`.
         "system" | "developer" => Role::System,
         "user" => Role::User,
         "assistant" => Role::Assistant,

@@ -1,4 +1,4 @@
-//! Parameters that chat and plain completions share, checked against the limits.
+//! Reads the parameters that chat and plain completions share, and checks them against the limits.
 use std::time::Duration;
 
 use axum::http::HeaderMap;
@@ -10,16 +10,16 @@ use serde_json::Value;
 use crate::wire::error::RequestError;
 use crate::wire::fields::{self, Fields};
 
-/// Seconds from arrival to the first token.
+/// Header with the timeout: seconds from arrival to the first token.
 const TIMEOUT_HEADER: &str = "x-request-timeout";
 const MIN_TIMEOUT: f64 = 0.001;
 /// Temperatures below this are greedy: dividing logits by less would overflow.
 const GREEDY_TEMPERATURE: f32 = 1e-5;
-/// No engine here supports these; absent, null or empty they do no harm.
+/// Fields that no engine here supports. They are refused unless absent, null or empty.
 const UNSUPPORTED: [&str; 8] =
     ["tools", "functions", "audio", "prediction", "grammar", "json_schema", "suffix", "web_search_options"];
 
-/// The bounds that a request is checked against.
+/// The bounds against which a request is checked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds<'a> {
     pub(crate) max_tokens: u32,
@@ -28,28 +28,30 @@ pub(crate) struct Bounds<'a> {
     pub(crate) samplers: &'a [PolicyName],
 }
 
-/// How to generate.
+/// How to generate, as the client asked for it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Settings {
+pub(crate) struct GenerationSettings {
     pub(crate) sampling: SamplingParams,
-    /// What the client set itself.
+    /// `None` if the client did not set it.
     pub(crate) max_tokens: Option<u32>,
     pub(crate) stop: Vec<String>,
-    /// Choices for each prompt.
+    /// Number of choices per prompt.
     pub(crate) n: u32,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
     pub(crate) samplers: Option<Vec<String>>,
     pub(crate) ignore_eos: bool,
-    /// Keeps what the request leaves in the prefix cache.
+    /// The session that pins the request's KV in the prefix cache.
     pub(crate) session: Option<SessionId>,
-    /// From arrival to the first token.
+    /// Maximum time from arrival to the first token.
     pub(crate) timeout: Option<Duration>,
 }
 
-impl Settings {
+impl GenerationSettings {
+    /// Reads and checks the parameters.
+    ///
     /// # Errors
-    /// 400 that names the field, what came and what is allowed.
+    /// 400 that names the field, its value and what is allowed.
     pub(crate) fn read(fields: &Fields<'_>, bounds: Bounds<'_>) -> Result<Self, RequestError> {
         refuse_unsupported(fields)?;
         let n = fields.integer("n", limits::CHOICES)?.unwrap_or(1);
@@ -77,7 +79,7 @@ impl Settings {
     }
 }
 
-/// Refuses fields that cannot be honoured: ignoring them would change the answer without a word.
+/// Refuses unsupported fields, because ignoring them would silently change the answer.
 fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), RequestError> {
     for name in UNSUPPORTED {
         if fields.get(name).is_some_and(|value| !is_empty(value)) {
@@ -111,7 +113,8 @@ fn sampling(fields: &Fields<'_>, vocabulary_size: usize) -> Result<SamplingParam
     Ok(SamplingParams {
         temperature: if temperature < GREEDY_TEMPERATURE { 0.0 } else { temperature },
         top_k: fields.integer("top_k", limits::TOP_K)?.unwrap_or(defaults.top_k),
-        // OpenAI allows 0. The kernels need a positive number; the smallest one keeps the most probable token alone, too.
+        // OpenAI allows 0, but the kernels need a positive number. The smallest one has the same effect: it keeps only
+        // the most probable token.
         top_p: number("top_p", limits::TOP_P, defaults.top_p)?.max(f32::MIN_POSITIVE),
         min_p: number("min_p", limits::MIN_P, defaults.min_p)?,
         typical_p: number("typical_p", limits::TYPICAL_P, defaults.typical_p)?.max(f32::MIN_POSITIVE),
@@ -124,7 +127,7 @@ fn sampling(fields: &Fields<'_>, vocabulary_size: usize) -> Result<SamplingParam
     })
 }
 
-/// Any 64-bit integer, signed or not; a random one if absent.
+/// Reads any 64-bit integer, signed or not. Without one, the seed is random.
 fn seed(fields: &Fields<'_>) -> Result<u64, RequestError> {
     let Some(value) = fields.get("seed") else { return Ok(rand::random()) };
     let seed = value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned));
@@ -149,7 +152,7 @@ fn logit_bias(fields: &Fields<'_>, vocabulary_size: usize) -> Result<Vec<LogitBi
     map.iter().map(entry).collect()
 }
 
-/// `max_completion_tokens`, or its older name.
+/// Reads `max_completion_tokens`, or else its older name `max_tokens`.
 fn max_tokens(fields: &Fields<'_>, max: u32) -> Result<Option<u32>, RequestError> {
     let range = Range { min: 1.0, max: f64::from(max) };
     let old = fields.integer("max_tokens", range)?;
@@ -211,13 +214,13 @@ fn samplers(fields: &Fields<'_>, known: &[PolicyName]) -> Result<Option<Vec<Stri
     list.iter().enumerate().map(name).collect::<Result<_, _>>().map(Some)
 }
 
-/// `timeout`: seconds.
+/// Reads `timeout`, in seconds.
 pub(crate) fn timeout(fields: &Fields<'_>, max: Duration) -> Result<Option<Duration>, RequestError> {
     let range = Range { min: MIN_TIMEOUT, max: max.as_secs_f64() };
     Ok(fields.number("timeout", range)?.map(Duration::from_secs_f64))
 }
 
-/// The timeout as a header, for clients that cannot add a field to the body.
+/// Reads the timeout header, for clients that cannot add a field to the body.
 pub(crate) fn timeout_header(headers: &HeaderMap, max: Duration) -> Result<Option<Duration>, RequestError> {
     let Some(value) = headers.get(TIMEOUT_HEADER) else { return Ok(None) };
     let range = Range { min: MIN_TIMEOUT, max: max.as_secs_f64() };
@@ -233,7 +236,7 @@ pub(crate) fn timeout_header(headers: &HeaderMap, max: Duration) -> Result<Optio
     }
 }
 
-/// `session_id`: a name that the client chose.
+/// Reads `session_id`, a name that the client chooses.
 pub(crate) fn session(fields: &Fields<'_>) -> Result<Option<SessionId>, RequestError> {
     let Some(name) = fields.text("session_id")? else { return Ok(None) };
     let max = limits::SESSION_ID;

@@ -1,11 +1,11 @@
 use super::*;
 use serde_json::json;
 
-fn read(body: &Value) -> Result<Settings, RequestError> {
+fn read(body: &Value) -> Result<GenerationSettings, RequestError> {
     let samplers = [PolicyName::from("avoid-words")];
     let max_timeout = Duration::from_secs(600);
     let bounds = Bounds { max_tokens: 64, max_timeout, vocabulary_size: 256, samplers: &samplers };
-    Settings::read(&Fields::of_body(body.as_object().unwrap()), bounds)
+    GenerationSettings::read(&Fields::of_body(body.as_object().unwrap()), bounds)
 }
 
 /// `param` and message of the refusal.

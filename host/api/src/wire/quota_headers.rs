@@ -1,10 +1,10 @@
-//! `x-ratelimit-…`: where a caller stands with its quotas.
+//! `x-ratelimit-…`: the headers that say what a caller has left of its quotas.
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use camshaft_core::quota::{Standing, Standings};
 
-/// The headers that OpenAI tells a caller's standing with.
+/// OpenAI's headers for quotas.
 pub(crate) fn write(standings: &Standings, headers: &mut HeaderMap) {
     let mut put = |limit, remaining, reset, standing: Option<Standing>| {
         let Some(standing) = standing else { return };
@@ -23,7 +23,7 @@ pub(crate) fn write(standings: &Standings, headers: &mut HeaderMap) {
     put("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", standings.tokens);
 }
 
-/// As OpenAI writes it: `17ms`, `7.66s`, `6m0s`.
+/// Formats a duration as OpenAI does: `17ms`, `7.66s`, `6m0s`.
 fn span(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     if seconds < 1.0 {

@@ -1,12 +1,12 @@
-//! Server-sent events: framing of one event (WHATWG HTML, section 9.2).
+//! Writes server-sent events (WHATWG HTML, section 9.2).
 use serde::Serialize;
 
-/// Ends a stream that went well.
+/// The last frame of a stream without an error.
 pub(crate) const DONE: &[u8] = b"data: [DONE]\n\n";
-/// A comment, which clients skip: keeps proxies from closing a connection where nothing happens for a while.
+/// A comment, which clients skip. It keeps proxies from closing a silent connection.
 pub(crate) const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
-/// Appends a comment that says a number.
+/// Appends a comment with a name and a number.
 pub(crate) fn comment(out: &mut Vec<u8>, name: &str, number: u32) {
     out.extend_from_slice(format!(": {name}: {number}\n\n").as_bytes());
 }
@@ -15,7 +15,7 @@ pub(crate) fn comment(out: &mut Vec<u8>, name: &str, number: u32) {
 pub(crate) fn write<T: Serialize>(out: &mut Vec<u8>, payload: &T) {
     let start = out.len();
     out.extend_from_slice(b"data: ");
-    // Compact JSON has no raw line breaks: they are escaped within strings, and there is nothing else to hold them.
+    // Compact JSON has no raw line breaks: in strings they are escaped, and elsewhere there are none.
     if serde_json::to_writer(&mut *out, payload).is_err() {
         out.truncate(start);
         return;
@@ -29,7 +29,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    /// Reads a stream as the specification says: lines end with CR, LF or CRLF, an empty line ends an event.
+    /// Parses a stream as specified: lines end with CR, LF or CRLF, and an empty line ends an event.
     fn payloads(stream: &[u8]) -> Vec<String> {
         let text = std::str::from_utf8(stream).unwrap().replace("\r\n", "\n").replace('\r', "\n");
         let event = |block: &str| {

@@ -1,4 +1,4 @@
-//! Token ids in a body, and the text that they stand for.
+//! Reads token ids in a body, and turns tokens into text.
 use camshaft_core::ids::Token;
 use camshaft_core::limits::Range;
 use camshaft_core::vocabulary::Vocabulary;
@@ -14,14 +14,14 @@ use crate::wire::fields;
 pub(crate) fn read(list: &[Value], path: &str, vocabulary: &Vocabulary) -> Result<Vec<Token>, RequestError> {
     let range = Range { min: 0.0, max: vocabulary.size().saturating_sub(1) as f64 };
     let ids = list.iter().enumerate().map(|(i, value)| match value.as_u64() {
-        // The common case builds no path.
+        // Build the path only for an error.
         Some(id) if (id as usize) < vocabulary.size() => Ok(Token(id as u32)),
         _ => fields::integer(value, &format!("{path}[{i}]"), range).map(Token),
     });
     ids.collect()
 }
 
-/// The text of tokens, with a replacement for bytes that are not UTF-8.
+/// The text of tokens. Replaces bytes that are not UTF-8.
 pub(crate) fn text(vocabulary: &Vocabulary, tokens: &[Token]) -> String {
     let bytes: Vec<u8> =
         tokens.iter().flat_map(|&token| vocabulary.token_bytes(token).unwrap_or_default()).copied().collect();

@@ -1,4 +1,4 @@
-//! Chunks of a streamed response.
+//! Renders the chunks of a streamed response.
 use camshaft_core::message::{Delta, FinishReason};
 use serde::Serialize;
 
@@ -9,24 +9,25 @@ use crate::flow::generation::Totals;
 use crate::flow::request::{Endpoint, GenerationRequest};
 use crate::wire::sse;
 
-/// Writes the frames of one response, in the order that clients rely on: for each choice a chunk that opens it (chat: the
-/// role, with empty content; completions: the prompt if it is echoed), its text, a chunk that ends it; then the usage.
+/// Writes the frames of one response in the order that clients rely on. Each choice has an opening chunk (chat: the
+/// role, with empty content; completions: the prompt if it is echoed), its text, and a final chunk. The usage comes
+/// last.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     request: GenerationRequest,
     envelope: Envelope,
-    choices: Vec<Progress>,
+    choices: Vec<ChoiceProgress>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Progress {
+struct ChoiceProgress {
     opened: bool,
-    /// Characters of the tokens so far, for `text_offset`.
+    /// Number of characters so far, for `text_offset`.
     offset: usize,
 }
 
 #[derive(Debug, Serialize)]
-struct ChatChoice<'a> {
+struct ChatChunkChoice<'a> {
     index: usize,
     delta: ChatDelta<'a>,
     logprobs: Option<ChatLogprobs>,
@@ -39,13 +40,13 @@ struct ChatDelta<'a> {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<&'a str>,
-    /// Only with the role.
+    /// Present, as `null`, only with the role.
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<Option<&'a str>>,
 }
 
 #[derive(Debug, Serialize)]
-struct TextChoice<'a> {
+struct TextChunkChoice<'a> {
     text: &'a str,
     index: usize,
     logprobs: Option<TextLogprobs>,
@@ -54,11 +55,11 @@ struct TextChoice<'a> {
 
 impl Chunks {
     pub(crate) fn new(request: GenerationRequest) -> Self {
-        let choices = vec![Progress::default(); request.choices().count()];
+        let choices = vec![ChoiceProgress::default(); request.choices().count()];
         Self { envelope: Envelope::new(&request), request, choices }
     }
 
-    /// Must come before anything else of a choice; does nothing the second time.
+    /// Writes the opening chunk of a choice, before any other chunk of it. Later calls do nothing.
     pub(crate) fn open(&mut self, out: &mut Vec<u8>, index: usize) {
         if std::mem::replace(&mut self.choices[index].opened, true) {
             return;
@@ -66,12 +67,12 @@ impl Chunks {
         match self.request.endpoint {
             Endpoint::Chat => {
                 let delta = ChatDelta { role: Some("assistant"), content: Some(""), refusal: Some(None) };
-                self.chat(out, ChatChoice { index, delta, logprobs: None, finish_reason: None });
+                self.chat(out, ChatChunkChoice { index, delta, logprobs: None, finish_reason: None });
             }
             Endpoint::Completion => {
                 let echo = self.request.choices().nth(index).map_or("", |prompt| prompt.echo.as_str());
                 if !echo.is_empty() {
-                    self.text(out, TextChoice { text: echo, index, logprobs: None, finish_reason: None });
+                    self.text(out, TextChunkChoice { text: echo, index, logprobs: None, finish_reason: None });
                 }
             }
         }
@@ -87,11 +88,11 @@ impl Chunks {
             Endpoint::Chat => {
                 let logprobs = logprobs::chat(vocabulary, &delta.logprobs);
                 let delta = ChatDelta { content: Some(text), ..ChatDelta::default() };
-                self.chat(out, ChatChoice { index, delta, logprobs, finish_reason: None });
+                self.chat(out, ChatChunkChoice { index, delta, logprobs, finish_reason: None });
             }
             Endpoint::Completion => {
                 let logprobs = logprobs::text(vocabulary, &delta.logprobs, &mut self.choices[index].offset);
-                self.text(out, TextChoice { text, index, logprobs, finish_reason: None });
+                self.text(out, TextChunkChoice { text, index, logprobs, finish_reason: None });
             }
         }
     }
@@ -100,25 +101,25 @@ impl Chunks {
         let finish_reason = Some(Finish::from(reason));
         match self.request.endpoint {
             Endpoint::Chat => {
-                self.chat(out, ChatChoice { index, delta: ChatDelta::default(), logprobs: None, finish_reason });
+                self.chat(out, ChatChunkChoice { index, delta: ChatDelta::default(), logprobs: None, finish_reason });
             }
-            Endpoint::Completion => self.text(out, TextChoice { text: "", index, logprobs: None, finish_reason }),
+            Endpoint::Completion => self.text(out, TextChunkChoice { text: "", index, logprobs: None, finish_reason }),
         }
     }
 
-    /// The last chunk, if the client asked for it.
+    /// Writes the usage chunk if the client asked for it.
     pub(crate) fn usage(&self, out: &mut Vec<u8>, totals: Totals) {
         if self.request.settings.include_usage {
-            let nothing: &[TextChoice<'_>] = &[];
+            let nothing: &[TextChunkChoice<'_>] = &[];
             sse::write(out, &self.envelope.object(self.object(), nothing, Some(Some(totals.into()))));
         }
     }
 
-    fn chat(&self, out: &mut Vec<u8>, choice: ChatChoice<'_>) {
+    fn chat(&self, out: &mut Vec<u8>, choice: ChatChunkChoice<'_>) {
         sse::write(out, &self.envelope.object(self.object(), &[choice], self.no_usage()));
     }
 
-    fn text(&self, out: &mut Vec<u8>, choice: TextChoice<'_>) {
+    fn text(&self, out: &mut Vec<u8>, choice: TextChunkChoice<'_>) {
         sse::write(out, &self.envelope.object(self.object(), &[choice], self.no_usage()));
     }
 
@@ -129,7 +130,7 @@ impl Chunks {
         }
     }
 
-    /// `null` where a usage chunk will follow, otherwise left out.
+    /// `null` if a usage chunk follows at the end; otherwise absent.
     fn no_usage(&self) -> Option<Option<UsageObject>> {
         self.request.settings.include_usage.then_some(None)
     }

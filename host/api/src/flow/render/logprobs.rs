@@ -1,11 +1,11 @@
-//! Log-probabilities in the two shapes that chat and plain completions have for them.
+//! Renders log-probabilities in the two shapes of chat and plain completions.
 use camshaft_core::ids::Token;
 use camshaft_core::message::TokenLogprob;
 use camshaft_core::vocabulary::Vocabulary;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What OpenAI writes for a probability of nothing; JSON knows no infinity.
+/// OpenAI's value for a probability of 0, because JSON has no infinity.
 const IMPOSSIBLE: f32 = -9999.0;
 
 #[derive(Debug, Serialize)]
@@ -17,12 +17,12 @@ pub(super) struct ChatLogprobs {
 #[derive(Debug, Serialize)]
 struct ChatToken {
     #[serde(flatten)]
-    drawn: Candidate,
-    top_logprobs: Vec<Candidate>,
+    drawn: TopLogprob,
+    top_logprobs: Vec<TopLogprob>,
 }
 
 #[derive(Debug, Serialize)]
-struct Candidate {
+struct TopLogprob {
     token: String,
     logprob: f32,
     bytes: Vec<u8>,
@@ -33,11 +33,11 @@ pub(super) struct TextLogprobs {
     tokens: Vec<String>,
     token_logprobs: Vec<f32>,
     top_logprobs: Vec<Map<String, Value>>,
-    /// In characters, from the beginning of the choice's text.
+    /// Offsets in the choice's text, in characters.
     text_offset: Vec<usize>,
 }
 
-/// `None` where there are no tokens to speak of.
+/// `None` without tokens.
 pub(super) fn chat(vocabulary: &Vocabulary, tokens: &[TokenLogprob]) -> Option<ChatLogprobs> {
     let content = tokens.iter().map(|drawn| ChatToken {
         drawn: candidate(vocabulary, drawn.token, drawn.logprob),
@@ -46,7 +46,7 @@ pub(super) fn chat(vocabulary: &Vocabulary, tokens: &[TokenLogprob]) -> Option<C
     (!tokens.is_empty()).then(|| ChatLogprobs { content: content.collect(), refusal: None })
 }
 
-/// `offset` is where the first token begins; it is moved behind the last one. `None` where there are no tokens.
+/// `offset` is where the first token begins; this moves it behind the last one. `None` without tokens.
 pub(super) fn text(vocabulary: &Vocabulary, tokens: &[TokenLogprob], offset: &mut usize) -> Option<TextLogprobs> {
     let mut out = TextLogprobs::default();
     for drawn in tokens {
@@ -55,7 +55,7 @@ pub(super) fn text(vocabulary: &Vocabulary, tokens: &[TokenLogprob], offset: &mu
         for &(token, logprob) in &drawn.top {
             top.entry(lossy(vocabulary, token)).or_insert_with(|| finite(logprob).into());
         }
-        // The drawn token is always among them.
+        // The list always contains the drawn token.
         top.entry(text.clone()).or_insert_with(|| finite(drawn.logprob).into());
         out.text_offset.push(*offset);
         *offset += text.chars().count();
@@ -66,9 +66,9 @@ pub(super) fn text(vocabulary: &Vocabulary, tokens: &[TokenLogprob], offset: &mu
     (!tokens.is_empty()).then_some(out)
 }
 
-fn candidate(vocabulary: &Vocabulary, token: Token, logprob: f32) -> Candidate {
+fn candidate(vocabulary: &Vocabulary, token: Token, logprob: f32) -> TopLogprob {
     let bytes = vocabulary.token_bytes(token).unwrap_or_default().to_vec();
-    Candidate { token: lossy(vocabulary, token), logprob: finite(logprob), bytes }
+    TopLogprob { token: lossy(vocabulary, token), logprob: finite(logprob), bytes }
 }
 
 fn lossy(vocabulary: &Vocabulary, token: Token) -> String {

@@ -18,12 +18,12 @@ struct PromptDetails {
     audio_tokens: u64,
 }
 
-/// No model here reasons or speaks; clients expect the fields.
+/// Clients expect these fields, although no model here reasons or speaks.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct CompletionDetails {
     reasoning_tokens: u64,
     audio_tokens: u64,
-    /// Speculative decoding: drafted tokens that were accepted, and those that were not.
+    /// Draft tokens of speculative decoding that were accepted, and that were rejected.
     accepted_prediction_tokens: u64,
     rejected_prediction_tokens: u64,
 }

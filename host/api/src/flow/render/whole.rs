@@ -1,4 +1,4 @@
-//! Whole responses.
+//! Renders whole responses.
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use camshaft_core::message::{Delta, FinishReason, TokenLogprob};
@@ -9,7 +9,7 @@ use super::{Envelope, Finish};
 use crate::flow::generation::Totals;
 use crate::flow::request::{Endpoint, GenerationRequest};
 
-/// What came of one choice.
+/// The text of one choice, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Collected {
     text: String,
@@ -18,7 +18,7 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    /// A choice whose text begins with `echo`.
+    /// A new choice, whose text begins with `echo`.
     pub(crate) fn new(echo: &str) -> Self {
         Self { text: echo.to_owned(), logprobs: Vec::new(), reason: None }
     }
@@ -36,13 +36,13 @@ impl Collected {
 #[derive(Debug, Serialize)]
 struct ChatChoice<'a> {
     index: usize,
-    message: Message<'a>,
+    message: AssistantMessage<'a>,
     logprobs: Option<ChatLogprobs>,
     finish_reason: Finish,
 }
 
 #[derive(Debug, Serialize)]
-struct Message<'a> {
+struct AssistantMessage<'a> {
     role: &'static str,
     content: &'a str,
     refusal: Option<&'a str>,
@@ -66,7 +66,7 @@ pub(crate) fn respond(request: &GenerationRequest, choices: &[Collected], totals
             let choices: Vec<_> = choices
                 .map(|(index, choice)| ChatChoice {
                     index,
-                    message: Message { role: "assistant", content: &choice.text, refusal: None },
+                    message: AssistantMessage { role: "assistant", content: &choice.text, refusal: None },
                     logprobs: logprobs::chat(vocabulary, &choice.logprobs),
                     finish_reason: choice.finish_reason(),
                 })

@@ -1,4 +1,4 @@
-//! The `tojson` filter as Python's `json.dumps(value, ensure_ascii=False)` writes it.
+//! The `tojson` filter, with the output of Python's `json.dumps(value, ensure_ascii=False)`.
 use std::io;
 
 use minijinja::value::{Kwargs, Value};
@@ -6,10 +6,10 @@ use minijinja::{Error, ErrorKind};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-/// Spaces of the deepest indent that is honoured.
+/// Maximum indent, in spaces.
 const MAX_INDENT: usize = 16;
 
-/// `, ` and `: ` between things, all on one line.
+/// Writes everything on one line, with `, ` and `: ` as separators.
 struct OneLine;
 
 impl Formatter for OneLine {
@@ -26,11 +26,11 @@ impl Formatter for OneLine {
     }
 }
 
-/// Without HTML escapes, which the filter of the same name in plain Jinja adds.
+/// Writes no HTML escapes, unlike the filter of the same name in plain Jinja.
 #[allow(clippy::needless_pass_by_value, reason = "the shape that minijinja calls filters in")]
 pub(super) fn filter(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent = options.get::<Option<usize>>("indent")?;
-    // Accepted because templates pass them; the output is never ASCII-escaped or sorted.
+    // Accept these because templates pass them. The output is never ASCII-escaped or sorted.
     for name in ["ensure_ascii", "separators", "sort_keys"] {
         let _ = options.get::<Option<Value>>(name)?;
     }

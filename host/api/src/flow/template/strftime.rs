@@ -18,7 +18,7 @@ const MONTHS: [&str; 12] = [
 const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 const DAY_SECONDS: u64 = 86_400;
 
-/// A moment in UTC, in the proleptic Gregorian calendar.
+/// A time in UTC, in the proleptic Gregorian calendar.
 struct Moment {
     year: u64,
     /// From 0.
@@ -34,7 +34,7 @@ struct Moment {
     second: u64,
 }
 
-/// Directives that are not known stay as they are.
+/// Formats a time. Copies unknown directives.
 pub(super) fn format(format: &str, unix_seconds: u64) -> String {
     let moment = Moment::new(unix_seconds);
     let mut out = String::with_capacity(format.len() + 16);
@@ -71,7 +71,7 @@ impl Moment {
             year,
             month,
             day: day + 1,
-            // The first of January 1970 was a Thursday.
+            // 1 January 1970 was a Thursday.
             weekday: ((days + 4) % 7) as usize,
             year_day: year_day + 1,
             hour: rest / 3600,
