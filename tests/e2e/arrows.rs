@@ -1,5 +1,5 @@
-//! What packages may depend on, read from cargo itself, and what files may, read from their paths, so that the drawing in
-//! ARCHITECTURE.md cannot rot.
+//! Checks the dependencies of packages, as cargo reports them, and of files, as their paths show them, against
+//! ARCHITECTURE.md.
 mod files;
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ fn packages_depend_on_each_other_only_as_drawn() {
     }
 }
 
-/// Packages of the workspace that this one may name, in any kind of dependency.
+/// Packages of the workspace on which this one may depend, in any way.
 fn allowed(package: &Value) -> &'static [&'static str] {
     match folder(package).as_str() {
         "host/core" | "sdk/rust" | "xtask" => &[],
@@ -36,13 +36,13 @@ fn allowed(package: &Value) -> &'static [&'static str] {
         "host/server" => &["camshaft-core", "camshaft-engine", "camshaft-policy", "camshaft-api"],
         "tests" => &["camshaft"],
         folder if folder.starts_with("plugins/") => &["camshaft-plugin"],
-        // Bad guests share the package that says how they misbehave.
+        // The bad guests share the package with their misbehaviours.
         folder if folder.starts_with("tests/guests/") => &["camshaft-plugin", "misbehave"],
         other => panic!("{} lies in {other}, of which the drawing says nothing", name(package)),
     }
 }
 
-/// Packages of the workspace that only the tests of this one may name, besides those of [`allowed`].
+/// Packages of the workspace on which only the tests of this one may depend, besides those of [`allowed`].
 fn allowed_in_tests(package: &Value) -> &'static [&'static str] {
     match folder(package).as_str() {
         // The shipped schedulers run in their native builds against a real pool and real workers.
@@ -53,7 +53,7 @@ fn allowed_in_tests(package: &Value) -> &'static [&'static str] {
     }
 }
 
-/// What counts as a use, and what a module's file may be to its children, is said in [`files`].
+/// [`files`] says what counts as a use, and how a module's file may relate to its children.
 #[test]
 fn no_files_of_a_package_use_each_other_in_a_circle() {
     let mut seen = 0;
@@ -95,7 +95,7 @@ fn the_core_knows_no_runtime_no_guest_and_no_engine() {
 }
 
 #[test]
-fn every_package_is_licensed_alike() {
+fn every_package_has_the_same_licence() {
     for package in packages() {
         assert_eq!(package["license"], "Apache-2.0", "{}", name(&package));
     }
@@ -110,7 +110,7 @@ fn unsafe_code_is_forbidden_everywhere_but_in_the_engine() {
         }
         for path in roots(&package) {
             let source = std::fs::read_to_string(&path).expect("a root can be read");
-            // The SDK's macros expand to exports, in which a generator writes `unsafe`.
+            // The SDK's macros expand to exports, which contain generated `unsafe`.
             let generated = folder(&package) == "sdk/rust" && source.contains("#![deny(unsafe_code)]");
             assert!(generated || source.contains("#![forbid(unsafe_code)]"), "{path} does not forbid unsafe code");
             seen += 1;
@@ -146,7 +146,7 @@ fn dependencies(package: &Value) -> impl Iterator<Item = &str> {
     package["dependencies"].as_array().into_iter().flatten().filter_map(|dependency| dependency["name"].as_str())
 }
 
-/// What only a package's tests depend on.
+/// Dependencies of a package's tests only.
 fn test_dependencies(package: &Value) -> BTreeSet<&str> {
     let list = || package["dependencies"].as_array().into_iter().flatten();
     let of_kind = |tests| {
@@ -156,7 +156,7 @@ fn test_dependencies(package: &Value) -> BTreeSet<&str> {
     of_kind(true).difference(&of_kind(false)).copied().collect()
 }
 
-/// Where a package lies, relative to the root.
+/// The folder of a package, relative to the root.
 fn folder(package: &Value) -> String {
     let manifest = Path::new(package["manifest_path"].as_str().expect("a package has a manifest"));
     let root = repository().canonicalize().expect("the root is there");

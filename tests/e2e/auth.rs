@@ -1,4 +1,4 @@
-//! Who may call: API keys, the loopback default, addresses that need a policy.
+//! Authentication: API keys, the loopback default, addresses that need a policy.
 use camshaft_tests::{Request, Server, Setup, api_keys, eventually};
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn with_keys(keys: &[(&str, &str)], more: &str) -> Server {
     Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &settings).start()
 }
 
-/// 401 says how to do better and never what the keys are.
+/// Asserts a 401 that says how to authenticate, and reveals no key.
 fn assert_unauthorized(server: &Server, request: &Request) {
     let response = server.client.send(request);
     assert_eq!(response.status, 401, "{request:?}: {}", response.text());
@@ -25,7 +25,7 @@ fn assert_unauthorized(server: &Server, request: &Request) {
 }
 
 #[test]
-fn a_key_lets_in_and_anything_else_does_not() {
+fn only_a_valid_key_is_accepted() {
     let server = with_keys(&[("sk-one", ""), ("sk-two", "")], "");
     let chat = Request::post(CHAT, &hello());
     for key in ["sk-one", "sk-two"] {
@@ -45,7 +45,7 @@ fn a_key_lets_in_and_anything_else_does_not() {
         "Bearer SK-ONE",
     ] {
         let request = chat.clone().header("authorization", value);
-        // White space at the end of a header's value is not part of it.
+        // White space at the end of a header's value does not belong to the value.
         if value != "Bearer sk-one " {
             assert_unauthorized(&server, &request);
         }
@@ -53,14 +53,14 @@ fn a_key_lets_in_and_anything_else_does_not() {
     assert_unauthorized(&server, &chat.clone().header("x-api-key", "sk-three"));
     let two = chat.clone().header("authorization", "Bearer sk-one").header("authorization", "Bearer sk-two");
     assert_unauthorized(&server, &two);
-    // The body of a stranger is not even read.
+    // The server does not read the body of an unknown caller.
     assert_unauthorized(&server, &Request::post(CHAT, &json!({"model": "nope"})));
     let log = server.log();
     assert!(!log.contains("sk-one") && !log.contains("sk-three"), "a key is in the log");
 }
 
 #[test]
-fn every_route_but_health_asks_for_a_key() {
+fn every_route_except_health_requires_a_key() {
     let server = with_keys(&[("sk-one", "")], "");
     for path in ["/healthz", "/readyz", "/health", "/ready"] {
         assert_eq!(server.client.get(path).status, 200, "{path}");
@@ -77,7 +77,7 @@ fn every_route_but_health_asks_for_a_key() {
         Request::post("/v1/detokenize", &body),
     ] {
         assert_unauthorized(&server, &request);
-        // Tricks with the path do not make another route of it.
+        // Variants of the path do not avoid the guard.
         assert_ne!(server.client.with_key("sk-one").send(&request).status, 401, "{request:?}");
     }
     for path in
@@ -90,7 +90,7 @@ fn every_route_but_health_asks_for_a_key() {
 }
 
 #[test]
-fn a_key_may_be_for_some_models_only() {
+fn a_key_may_be_limited_to_some_models() {
     let server = with_keys(
         &[("sk-all", ""), ("sk-none", "allowed-models = [\"other\"]"), ("sk-demo", "allowed-models = [\"demo\"]")],
         "",
@@ -108,7 +108,7 @@ fn a_key_may_be_for_some_models_only() {
 }
 
 #[test]
-fn callers_without_a_key_may_be_let_in_from_loopback() {
+fn callers_without_a_key_may_be_allowed_from_loopback() {
     let server = with_keys(&[("sk-one", "")], "anonymous-loopback = true");
     assert_eq!(server.client.post(CHAT, &hello()).status, 200);
     assert_unauthorized(&server, &Request::post(CHAT, &hello()).header("authorization", "Bearer wrong"));
@@ -157,12 +157,12 @@ fn without_an_auth_policy_loopback_may_call() {
     let server = Setup::new().start();
     assert_eq!(server.client.post(CHAT, &hello()).status, 200);
     assert_unauthorized(&server, &Request::post(CHAT, &hello()).header("forwarded", "for=192.0.2.7"));
-    // Credentials that nobody asked for do no harm.
+    // Credentials are ignored.
     assert_eq!(server.client.with_key("whatever").post(CHAT, &hello()).status, 200);
 }
 
 #[test]
-fn an_address_for_others_needs_an_auth_policy_or_an_explicit_word() {
+fn a_non_loopback_address_needs_an_auth_policy_or_an_explicit_setting() {
     let setup = Setup::new();
     let dir = setup.policies.root().to_string_lossy().into_owned();
     let everywhere = ["--listen", "0.0.0.0:0", "--admin-listen", "127.0.0.1:0", "--policy-dir", &dir];

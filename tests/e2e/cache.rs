@@ -1,4 +1,4 @@
-//! The KV cache under pressure, shared, kept, and after a restart.
+//! The KV cache: under pressure, with shared prefixes, with saved segments, and after a restart.
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -7,13 +7,12 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
-/// Log-probabilities that lie nearer together than this may change places by rounding: so do batches without any
-/// pressure here, at up to 0.53.
+/// Log-probabilities closer than this may swap by rounding. Batches without any pressure swap them here, at up to 0.53.
 const TIE: f64 = 0.8;
-/// Weights and activations of 24 bits leave only what keys and values are rounded by.
+/// The same with 24-bit weights and activations, where only keys and values are rounded.
 const TIE_F32: f64 = 0.02;
 
-/// Distinct prompts of some length with a beginning in common.
+/// Distinct long prompts with a common prefix.
 fn prompt(i: usize) -> String {
     format!("You answer questions about numbers and cities in whole sentences. Question {i}: what is {i} plus 3?")
 }
@@ -38,35 +37,35 @@ fn served_from(model: &Path, config: &str) -> Server {
     Setup::new().config(&format!("[[model]]\nid = \"demo\"\npath = {model:?}\nthreads = 1\n{config}")).start()
 }
 
-/// The tokens of an answer as text, and for each how far its best two logits lie apart.
+/// The tokens of an answer as text, each with the gap between its two best logits.
 fn drawn(answer: &Value) -> Vec<(String, f64)> {
     let logprobs = &answer["choices"][0]["logprobs"];
     let tokens = logprobs["tokens"].as_array().unwrap().iter().map(|token| token.as_str().unwrap().to_owned());
     let gap = |top: &Value| {
-        // The end token, which reads as nothing, is not to be drawn here.
+        // The end token, whose text is empty, must not be drawn here.
         let others = top.as_object().unwrap().iter().filter(|(text, _)| !text.is_empty());
         let mut values: Vec<f64> = others.map(|(_, value)| value.as_f64().unwrap()).collect();
         values.sort_by(f64::total_cmp);
-        // Two tokens that read the same are one key; then nothing is known of the gap.
+        // Two tokens with the same text share a key, and the gap is unknown.
         if values.len() < 2 { 0.0 } else { values[values.len() - 1] - values[values.len() - 2] }
     };
     tokens.zip(logprobs["top_logprobs"].as_array().unwrap().iter().map(gap)).collect()
 }
 
 #[test]
-fn four_times_more_than_the_cache_holds_finishes_as_if_it_had_been_alone() {
+fn requests_for_four_times_the_cache_finish_as_if_they_ran_alone() {
     finishes_as_if_it_had_been_alone(&demo_model(), TIE);
 }
 
 #[test]
-fn four_times_more_than_the_cache_holds_finishes_alike_where_little_is_rounded() {
+fn requests_for_four_times_the_cache_finish_alike_with_little_rounding() {
     let Some(folder) = models_folder("a full cache of stories260K") else { return };
     finishes_as_if_it_had_been_alone(&folder.join("stories260K-f32.gguf"), TIE_F32);
 }
 
 fn finishes_as_if_it_had_been_alone(model: &Path, tie: f64) {
-    // 64 requests of about 110 tokens each want some 7 000 of 1 024.
-    // What rounding makes of a text is kept as well, so the room for that is small enough to be full early.
+    // 64 requests of about 110 tokens need about 7 000 KV tokens, and there are 1 024. The prefix cache is small, so
+    // that it is full early: it also keeps what rounding has changed.
     let server =
         served_from(model, "context-tokens = 1024\nsequences = 64\nkv-reserve = \"none\"\n[cache]\nram = \"16MiB\"\n");
     let calm = served_from(model, "context-tokens = 1024\nsequences = 1\nkv-reserve = \"full\"\n");
@@ -84,8 +83,8 @@ fn finishes_as_if_it_had_been_alone(model: &Path, tie: f64) {
                 scope.spawn(move || {
                     let got = ask(server, i);
                     assert_eq!(got.len(), expected.len());
-                    // Rounding differs with the composition of a batch (see greedy.rs), so where texts part, the two
-                    // best logits must have been all but equal. After a lost or repeated token they would be anything.
+                    // Rounding differs between batches (see greedy.rs), so where two texts first differ, the two best
+                    // logits must be almost equal. After a lost or repeated token the gap could be anything.
                     if let Some(at) = (0..got.len()).find(|&at| got[at].0 != expected[at].0) {
                         assert!(expected[at].1 < tie, "{i} parts at token {at}, {} apart", expected[at].1);
                     }
@@ -106,7 +105,7 @@ fn finishes_as_if_it_had_been_alone(model: &Path, tie: f64) {
 }
 
 #[test]
-fn a_prefix_is_shared_between_parts_of_the_cache_as_well() {
+fn a_prefix_is_shared_between_kv_streams_too() {
     let server = served("kv-layout = \"per-sequence\"\nsequences = 8\ncontext-tokens = 4096\n");
     let shown = server.client.get("/v1/models/demo").json();
     assert_eq!(shown["context_tokens"], json!(512), "{shown}");
@@ -120,14 +119,14 @@ fn a_prefix_is_shared_between_parts_of_the_cache_as_well() {
     });
     for (answer, alone) in answers.iter().zip(alone) {
         assert!(cached(answer) > 70, "{answer}");
-        // Batches round differently; the beginning is far from any tie.
+        // Batches round differently, but the beginning of the text has no near ties.
         assert_eq!(text(answer)[..8], alone[..8]);
     }
     server.wait_until_idle();
 }
 
 #[test]
-fn a_prefix_is_shared_within_a_tenant_and_kept_for_the_next_request() {
+fn a_prefix_is_shared_within_a_tenant_and_saved_for_the_next_request() {
     let server = served("");
     let long = "The quick brown fox jumps over the lazy dog. ".repeat(8);
     let first = server.client.ask(COMPLETIONS, &body(&format!("{long}One"), 4));
@@ -159,7 +158,7 @@ fn cache(command: &str, dir: &Path) -> (Option<i32>, String) {
     )
 }
 
-/// Waits until what was computed is on disk.
+/// Waits until the computed segments are on disk.
 fn written(dir: &Path, segments: &str) {
     eventually("the segments are on disk", || {
         let (_, said) = cache("stats", dir);
@@ -198,7 +197,7 @@ fn prefixes_survive_a_kill_and_a_damaged_one_is_recomputed() {
     assert!(cached(&second) > 0, "{second}");
     kill(server);
 
-    // One byte of each part of the file, from its magic to its last state.
+    // Change one byte in each part of the file, from its magic to its last state.
     let path = data_files(&dir).remove(0);
     let good = std::fs::read(&path).unwrap();
     for at in [0, 9, 14, 22, 40, good.len() / 3, good.len() / 2, good.len() - 1] {
@@ -212,7 +211,7 @@ fn prefixes_survive_a_kill_and_a_damaged_one_is_recomputed() {
         assert_eq!(text(&answer), text(&first), "byte {at}");
         assert!(cached(&answer) < cached(&second), "byte {at}: {answer}");
         kill(server);
-        // What was recomputed went to data files of its own.
+        // Recomputed segments are in new data files.
         data_files(&dir)
             .into_iter()
             .filter(|other| *other != path)
@@ -223,7 +222,7 @@ fn prefixes_survive_a_kill_and_a_damaged_one_is_recomputed() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_costs_the_tier_and_nothing_else() {
+fn an_unusable_directory_disables_the_disk_tier_and_nothing_else() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let server = with_disk(file.path());
     assert_eq!(server.client.post(COMPLETIONS, &body("a", 2)).status, 200);
@@ -232,7 +231,7 @@ fn a_directory_that_cannot_be_used_costs_the_tier_and_nothing_else() {
 
 #[test]
 fn a_session_keeps_its_prefix_while_others_come_and_go() {
-    // Room for a handful of prompts.
+    // The cache holds a few prompts.
     let server = Setup::new().config("[cache]\nram = \"1MiB\"\n[[model]]\nid = \"demo\"\nthreads = 1\n").start();
     let with = |prompt: &str, session: Option<&str>| {
         let mut body = body(prompt, 2);
@@ -252,6 +251,6 @@ fn a_session_keeps_its_prefix_while_others_come_and_go() {
     let closed = server.client.ask("/v1/session/close", &json!({"model": "demo", "session_id": "weather"}));
     assert_eq!(closed, json!({"id": "weather", "object": "session.closed", "closed": true}));
     others();
-    // The first token is every prompt's.
+    // All prompts share the first token.
     assert!(with(&format!("{talk}And now?"), None) <= 1);
 }

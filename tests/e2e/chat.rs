@@ -50,7 +50,7 @@ fn three_plus_four_is_seven_whole_and_streamed() {
 }
 
 #[test]
-fn the_commands_of_the_readme_work_as_they_stand_there() {
+fn the_commands_of_the_readme_work_as_written() {
     let server = serve();
     let readme = std::fs::read_to_string(repository().join("README.md")).expect("there is a README");
     let bodies: Vec<&str> =
@@ -69,8 +69,8 @@ fn the_commands_of_the_readme_work_as_they_stand_there() {
 }
 
 #[test]
-fn a_stream_says_the_same_as_a_whole_answer_in_the_order_that_clients_rely_on() {
-    // Otherwise tokens of this fast model would share frames.
+fn a_stream_has_the_text_of_a_whole_answer_in_the_order_that_clients_rely_on() {
+    // Without this, tokens of this fast model share frames.
     let server = Setup::new().set("limits.frame-interval", "\"0s\"").start();
     for question in
         ["Count from 1 to 12.", "Tell me a story about a fox.", "Spell zebra backwards.", "Repeat after me: ß 猫"]
@@ -313,7 +313,7 @@ fn control_tokens_that_a_client_spells_out_stay_text() {
 }
 
 #[test]
-fn a_conversation_and_a_system_prompt_are_heard() {
+fn a_conversation_and_a_system_prompt_reach_the_model() {
     let server = serve();
     let ask = |messages: Value| {
         let answer = server.client.ask(CHAT, &json!({"model": "demo", "temperature": 0, "messages": messages}));

@@ -50,7 +50,7 @@ fn a_prompt_may_be_text_tokens_or_a_list_of_either() {
 }
 
 #[test]
-fn a_streamed_completion_says_the_same_and_echo_puts_the_prompt_in_front() {
+fn a_streamed_completion_has_the_same_text_and_echo_repeats_the_prompt() {
     let server = serve();
     let prompt = "Once upon a time";
     let whole = complete(&server, &json!(prompt), json!({}));

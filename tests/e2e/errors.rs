@@ -182,7 +182,7 @@ fn fields() -> Vec<Case> {
 }
 
 #[test]
-fn every_bad_request_is_refused_with_the_field_and_the_reason_and_the_server_goes_on() {
+fn refuses_every_bad_request_with_the_field_and_the_reason_and_keeps_serving() {
     let server = Setup::new().start();
     let stalled = stall(&server);
     for case in bodies().iter().chain(&routes()).chain(&fields()) {
@@ -207,7 +207,7 @@ fn stall(server: &Server) -> std::net::TcpStream {
 }
 
 #[test]
-fn a_body_may_have_the_limits_bytes_and_not_one_more() {
+fn a_body_may_have_as_many_bytes_as_the_limit_and_not_one_more() {
     const LIMIT: usize = 64 << 10;
     let server = Setup::new().set("limits.body", "\"64KiB\"").start();
     let body = |bytes: usize| {
@@ -240,7 +240,7 @@ fn a_body_may_have_the_limits_bytes_and_not_one_more() {
 }
 
 #[test]
-fn two_mebibytes_are_taken_without_any_configuration_and_one_byte_more_is_not() {
+fn the_default_limit_of_a_body_is_two_mebibytes() {
     let server = Setup::new().start();
     let start = "{\"model\": \"demo\", \"text\": \"Hi\"}";
     let body = |bytes: usize| format!("{start}{}", " ".repeat(bytes - start.len()));
@@ -252,7 +252,7 @@ fn two_mebibytes_are_taken_without_any_configuration_and_one_byte_more_is_not() 
 }
 
 #[test]
-fn heads_have_100_headers_and_64_kib_at_the_most() {
+fn heads_have_at_most_100_headers_and_64_kib() {
     let server = Setup::new().start();
     let request =
         |count: usize| (0..count).fold(Request::get("/healthz"), |request, i| request.header(&format!("x-{i}"), "1"));
@@ -268,7 +268,7 @@ fn heads_have_100_headers_and_64_kib_at_the_most() {
 }
 
 #[test]
-fn every_response_has_an_id_and_a_sane_one_comes_back() {
+fn every_response_has_an_id_and_repeats_an_acceptable_one() {
     let server = Setup::new().start();
     let with = |request: Request, id: &str| {
         let open = server.client.open(&request.header("x-request-id", id));
@@ -301,7 +301,7 @@ fn every_response_has_an_id_and_a_sane_one_comes_back() {
 }
 
 #[test]
-fn what_a_client_sent_cannot_forge_a_log_line() {
+fn a_client_cannot_forge_a_log_line() {
     let server = Setup::new().start();
     let forged = "x\", \"level\": \"FORGED";
     let response = server.client.send(&chat(json!({"model": format!("{forged}\n{{\"a\": 1}}")})));

@@ -40,7 +40,7 @@ fn behave(server: &Server, hook: &str, how: &str, policy: &str) {
     let before = server.policy(hook, "bad").map(|entry| entry["generation"].clone());
     server.policies.put(hook, "10-bad.toml", settings(how, policy));
     server.wait_for_policy((hook, "bad"), |entry| {
-        // A scheduler is asked as soon as it is there, so that it may have faulted already.
+        // The pool calls a scheduler as soon as it is loaded, so it may have faulted already.
         let loaded = entry["state"] == "replaced" || (entry["state"] == "active" && entry["error"].is_null());
         loaded && Some(&entry["generation"]) != before.as_ref()
     });
@@ -230,7 +230,7 @@ fn one_request_with_a_faulting_sampler_does_not_disturb_the_others() {
 }
 
 #[test]
-fn a_flood_of_log_lines_is_cut_short() {
+fn a_flood_of_log_lines_is_limited() {
     let server = serve("validator");
     behave(&server, "validator", "flood-log", "");
     for _ in 0..3 {
@@ -241,7 +241,7 @@ fn a_flood_of_log_lines_is_cut_short() {
 }
 
 #[test]
-fn a_broken_lock_keeps_the_door_closed_and_a_broken_ornament_is_left_out() {
+fn a_broken_guard_refuses_everything_and_another_broken_policy_is_left_out() {
     for (how, word) in AT_START {
         for hook in HOOKS {
             let mut server = Setup::new().guest(hook, "10-bad", &settings(how, "")).start();
@@ -254,7 +254,7 @@ fn a_broken_lock_keeps_the_door_closed_and_a_broken_ornament_is_left_out() {
                 assert_eq!(server.client.get("/healthz").status, 200);
                 server.policies.put(hook, "10-bad.toml", settings("well", ""));
                 server.wait_for_policy((hook, "bad"), |entry| entry["state"] == "active");
-                assert_eq!(complete(&server, false).status, 200, "the repaired file opens the door");
+                assert_eq!(complete(&server, false).status, 200, "the repaired file admits requests");
             } else {
                 assert_eq!(response.status, 200, "{hook}, {how}: {}", response.text());
             }

@@ -189,7 +189,7 @@ fn streams_of_a_worker_that_does_not_come_back_end_with_an_error_too() {
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_frees_what_it_held() {
+fn a_client_that_leaves_mid_stream_frees_its_resources() {
     let server = Setup::new().start();
     let mut streams = streams(&server, 3);
     streams.truncate(1);
@@ -203,7 +203,7 @@ fn a_client_that_leaves_in_the_middle_frees_what_it_held() {
 }
 
 #[test]
-fn a_client_that_leaves_before_the_first_token_frees_what_it_held() {
+fn a_client_that_leaves_before_the_first_token_frees_its_resources() {
     let server = Setup::new().start();
     let word = "word ".repeat(900);
     let prompt = json!({"model": "demo", "prompt": &word[..2000], "max_tokens": LONG, "ignore_eos": true});
@@ -217,7 +217,7 @@ fn a_client_that_leaves_before_the_first_token_frees_what_it_held() {
     drop(server.client.begin(
         &Request::new("POST", COMPLETIONS).header("content-type", "application/json").header("content-length", "9"),
     ));
-    // One client stays, so that there is something to see: clients that left at once may never have been noticed.
+    // One client stays, because the server may never notice clients that leave at once.
     assert!(server.answer("What is 3 plus 4?").contains('7'));
     server.wait_until_idle();
     eventually("all of the KV cache is free", || {
@@ -227,7 +227,7 @@ fn a_client_that_leaves_before_the_first_token_frees_what_it_held() {
 }
 
 #[test]
-fn an_answer_whose_client_leaves_without_reading_is_given_up() {
+fn drops_an_answer_whose_client_leaves_without_reading() {
     let server = Setup::new().start();
     for (round, stream) in (1..).zip([false, true]) {
         let socket = server.client.begin(&Request::post(COMPLETIONS, &long(stream)));
@@ -247,7 +247,7 @@ fn an_answer_whose_client_leaves_without_reading_is_given_up() {
 }
 
 #[test]
-fn a_reader_that_stops_holds_up_nobody_and_misses_nothing() {
+fn a_paused_reader_delays_nobody_and_misses_nothing() {
     const CHOICES: u64 = 32;
     const TOKENS: u64 = 150;
     let server = Setup::new().start();
@@ -278,7 +278,7 @@ fn a_reader_that_stops_holds_up_nobody_and_misses_nothing() {
 }
 
 #[test]
-fn a_bar_on_a_terminal_says_how_far_a_model_is_loaded_and_is_nowhere_else() {
+fn shows_a_progress_bar_of_loading_on_a_terminal_only() {
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&ours).unwrap();
     unlockpt(&ours).unwrap();

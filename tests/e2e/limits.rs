@@ -35,7 +35,7 @@ fn refused(response: &Response, (field, words): (&str, &[&str]), what: &Value) {
 type Bounds = (&'static str, Vec<Value>, Vec<Value>, [&'static str; 2]);
 
 #[test]
-fn numbers_are_taken_at_their_bounds_and_refused_past_them() {
+fn numbers_are_accepted_at_their_bounds_and_refused_past_them() {
     let server = Setup::new().start();
     let numbers: [Bounds; 13] = [
         ("temperature", vec![json!(0), json!(2)], vec![json!(2.0001), json!(-0.1), json!(1e300)], ["0", "2"]),
@@ -93,7 +93,7 @@ fn numbers_are_taken_at_their_bounds_and_refused_past_them() {
 }
 
 #[test]
-fn lists_are_taken_at_their_lengths_and_refused_past_them() {
+fn lists_are_accepted_at_their_maximum_length_and_refused_past_it() {
     let server = Setup::new().start();
     let stops = |count: usize| json!({"stop": (0..count).map(|i| format!("stop {i}")).collect::<Vec<_>>()});
     accepted(&chat(&server, &stops(4)), &json!("4 stop strings"));
@@ -156,7 +156,7 @@ fn a_prompt_may_fill_the_context_but_for_one_token() {
 }
 
 #[test]
-fn what_the_operator_sets_is_the_bound_that_requests_meet() {
+fn the_operators_setting_is_the_bound_of_requests() {
     let server = Setup::new().set("limits.max-tokens", "9").start();
     accepted(&chat(&server, &json!({"max_tokens": 9})), &json!(9));
     refused(&chat(&server, &json!({"max_tokens": 10})), ("max_tokens", &["9", "10"]), &json!(10));

@@ -16,7 +16,7 @@ fn service(prompt: u64, generated: u64) -> u64 {
 }
 
 #[test]
-fn ten_times_too_much_load_is_shared_by_weight_and_refused_in_order() {
+fn shares_ten_times_the_load_by_weight_and_refuses_the_excess() {
     const WEIGHTS: [(&str, u64); 3] = [("sk-one", 1), ("sk-two", 2), ("sk-four", 4)];
     let keys: Vec<(&str, String)> =
         WEIGHTS.iter().map(|(key, weight)| (*key, format!("weight = {weight}.0\nqueue-share = 0.34"))).collect();
@@ -58,7 +58,7 @@ fn ten_times_too_much_load_is_shared_by_weight_and_refused_in_order() {
         }
         std::thread::sleep(Duration::from_secs(2));
         counting.store(true, Ordering::Relaxed);
-        // The prefix cache is full by then.
+        // By then the prefix cache is full.
         let before = server.resident_bytes();
         std::thread::sleep(Duration::from_secs(10));
         let grown = server.resident_bytes().saturating_sub(before);
@@ -77,7 +77,7 @@ fn ten_times_too_much_load_is_shared_by_weight_and_refused_in_order() {
 }
 
 #[test]
-fn after_two_hundred_clients_that_left_at_any_moment_everything_is_idle() {
+fn the_server_is_idle_after_two_hundred_clients_left_at_any_moment() {
     let server = Setup::new().config("[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 8\n").start();
     std::thread::scope(|scope| {
         for client in 0..200u64 {

@@ -46,7 +46,7 @@ fn a_missing_model_is_named() {
 }
 
 #[test]
-fn a_model_that_is_cut_off_anywhere_is_refused() {
+fn a_truncated_model_is_refused() {
     let whole = demo();
     let lengths =
         [1, 3, 4, 8, 23, 24, 25, 100, 4095, 4096, 30_000, 60_000, 200_000, whole.len() / 2, whole.len() - 100_000];
@@ -56,7 +56,7 @@ fn a_model_that_is_cut_off_anywhere_is_refused() {
 }
 
 #[test]
-fn what_is_no_model_is_refused() {
+fn a_file_that_is_no_model_is_refused() {
     assert_refused(b"", "an empty file");
     assert_refused(b"GGUF", "a magic number alone");
     assert_refused(&b"Once upon a time there was no model. ".repeat(100), "text");
@@ -66,7 +66,7 @@ fn what_is_no_model_is_refused() {
 }
 
 #[test]
-fn counts_and_lengths_out_of_any_proportion_are_refused() {
+fn absurd_counts_and_lengths_are_refused() {
     let whole = demo();
     assert_eq!(&whole[..4], b"GGUF");
     // Magic, version (4), tensor count (8), key count (8), then the first key's length (8).
@@ -96,7 +96,7 @@ fn flipped_bytes_in_the_header_never_end_the_process_by_a_signal() {
     };
     for round in 0..40 {
         let mut broken = whole.clone();
-        // The keys in front, where shapes and vocabulary are, and the list of tensors behind them.
+        // The keys, with shapes and vocabulary, and the list of tensors after them.
         let region = if round % 2 == 0 { 2_000 } else { 40_000 };
         let flips: Vec<(usize, u8)> = (0..1 + random(6)).map(|_| (random(region), 1 << random(8))).collect();
         flips.iter().for_each(|&(at, bit)| broken[at] ^= bit);
@@ -119,7 +119,7 @@ fn a_digest_pins_a_model() {
 }
 
 #[test]
-fn two_models_are_served_side_by_side_and_answer_each_in_its_manner() {
+fn serves_two_models_side_by_side() {
     let (demo, pirate) = (demo_model(), pirate_model());
     let config = format!(
         "[[model]]\nid = \"demo\"\nthreads = 1\npath = {demo:?}\n[[model]]\nid = \"pirate\"\nthreads = 1\npath = {pirate:?}\n"

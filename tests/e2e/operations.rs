@@ -3,7 +3,7 @@ use camshaft_tests::{Server, Setup, eventually};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-/// The bound on `max_tokens` that requests are held to now.
+/// The bound of `max_tokens` that the server enforces now.
 fn bound(server: &Server) -> String {
     let body = json!({"model": "demo", "prompt": "a", "max_tokens": 1_000_000});
     server.client.post("/v1/completions", &body).json()["error"]["message"].as_str().unwrap_or_default().to_owned()
@@ -47,7 +47,7 @@ fn a_changed_file_takes_effect_without_touching_a_stream_and_an_invalid_one_chan
     });
     assert!(bound(&server).contains("between 1 and 44"));
     let keys = server.admin.get("/admin/config").json();
-    // What waits for a restart is shown as it is in force.
+    // A key that needs a restart is shown with the value in force.
     assert_eq!(keys["keys"]["limits.connections"]["value"], 1024, "{keys}");
     let source = keys["keys"]["limits.max-tokens"]["source"].as_str().unwrap_or_default().to_owned();
     assert!(source.starts_with("file "), "{keys}");
@@ -58,7 +58,7 @@ fn a_changed_file_takes_effect_without_touching_a_stream_and_an_invalid_one_chan
 }
 
 #[test]
-fn drained_it_finishes_what_runs_refuses_what_is_new_and_can_be_resumed() {
+fn a_drained_server_finishes_running_requests_refuses_new_ones_and_can_be_resumed() {
     let server = Setup::new().start();
     let mut stream = server.client.stream(
         "/v1/completions",
@@ -125,14 +125,14 @@ fn another_policy_directory_and_other_modes_take_effect_while_it_runs() {
         404,
         "only for operators"
     );
-    // Also not for a page in an operator's browser.
+    // A page in an operator's browser cannot do it either.
     let page = server.admin.with_header("origin", "https://evil.example");
     assert_eq!(page.post("/admin/policies/validator/limits/off", &json!({})).status, 403);
     assert_eq!((page.post("/admin/drain", &json!({})).status, status(21)), (403, 400));
 }
 
 #[test]
-fn statistics_say_who_waits_and_what_runs() {
+fn statistics_show_waiting_and_running_requests() {
     let server = Setup::new().config("[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 1\n").start();
     let body =
         json!({"model": "demo", "prompt": "Once", "max_tokens": 900, "n": 12, "ignore_eos": true, "stream": true});

@@ -8,8 +8,8 @@ use crate::errors::error_of;
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// One sequence at a time, held by a sampler that spins in its first call until it is killed. Everything else waits,
-/// however fast the machine is.
+/// A server with one sequence, which a sampler holds: it spins in its first call until it is killed. So all other
+/// requests wait, on a machine of any speed.
 fn one_at_a_time(hold: &str) -> Setup {
     let settings = format!("[policy]\ndeadline = \"{hold}\"\n[settings]\nbehave = \"spin\"\n");
     Setup::new().config("[[model]]\nid = \"demo\"\nsequences = 1\nthreads = 1\n").guest("sampler", "10-hold", &settings)
@@ -25,7 +25,7 @@ fn with_stream(tokens: u32) -> Value {
 
 /// Starts a generation and waits until a worker has it.
 fn hold(server: &Server) -> TcpStream {
-    // Its own first token is late, too: whatever bound a test sets is for the others.
+    // The deadline that a test sets is for the other requests, so this one gets its own.
     let mut body = with_stream(4);
     body["timeout"] = json!(60);
     let socket = server.client.begin(&Request::post(COMPLETIONS, &body));
@@ -46,7 +46,7 @@ fn finishes(socket: TcpStream) {
 }
 
 #[test]
-fn a_full_queue_refuses_and_says_when_to_come_again() {
+fn a_full_queue_refuses_and_says_when_to_retry() {
     let server =
         one_at_a_time("2s").args(["--set", "queue.high-watermark=1", "--set", "queue.low-watermark=0"]).start();
     let running = hold(&server);
@@ -67,7 +67,7 @@ fn a_full_queue_refuses_and_says_when_to_come_again() {
 }
 
 #[test]
-fn a_request_that_waits_past_its_deadline_is_told_so() {
+fn a_request_that_waits_past_its_deadline_gets_504() {
     let server = one_at_a_time("2s").set("queue.timeout", "\"300ms\"").start();
     let running = hold(&server);
     for request in [Request::post(COMPLETIONS, &body(4)), Request::post(COMPLETIONS, &with_stream(4))] {
@@ -81,7 +81,7 @@ fn a_request_that_waits_past_its_deadline_is_told_so() {
 }
 
 #[test]
-fn a_client_that_leaves_while_it_waits_is_forgotten() {
+fn a_client_that_leaves_while_it_waits_frees_its_place() {
     let server = one_at_a_time("2s").start();
     let running = hold(&server);
     for request in [Request::post(COMPLETIONS, &body(4)), Request::post(COMPLETIONS, &with_stream(4))] {
@@ -97,7 +97,7 @@ fn a_client_that_leaves_while_it_waits_is_forgotten() {
 }
 
 #[test]
-fn the_scheduler_policy_says_who_goes_first() {
+fn the_scheduler_policy_decides_which_request_runs_next() {
     for (package, first) in [("scheduler-fcfs", "long"), ("scheduler-shortest-first", "short")] {
         let server = one_at_a_time("2s").plugin("scheduler", "10-active", package, "").start();
         let running = hold(&server);

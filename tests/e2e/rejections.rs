@@ -40,7 +40,7 @@ fn renamed(component: &[u8], from: &str, to: &str) -> Vec<u8> {
 type BadFile = (&'static str, &'static str, Vec<u8>, String, &'static [&'static str]);
 
 #[test]
-fn every_bad_file_is_rejected_with_a_sentence_that_says_what_is_wrong() {
+fn rejects_every_bad_file_with_a_sentence_that_says_why() {
     let good = plugin("sampler-avoid-words");
     let mut server = serve().plugin("sampler", "20-avoid", "sampler-avoid-words", &avoid("paris")).start();
     let answer = server.answer(QUESTION);
@@ -127,7 +127,7 @@ fn every_bad_file_is_rejected_with_a_sentence_that_says_what_is_wrong() {
         }
         assert!(entry["serving"].is_null() && entry["generation"].is_null(), "{entry}");
         assert_eq!(rejections(), count + 1.0, "{hook}/{file} is counted once");
-        // Another thread reads the log.
+        // Another thread reads the log, so wait for the line.
         eventually(&format!("{hook}/{file} is in the log"), || {
             let found = server.log().lines().any(|line| line.contains(file) && line.contains(words[0]));
             if found { Ok(()) } else { Err(()) }
@@ -224,7 +224,7 @@ fn a_burst_of_changes_ends_with_the_last_one() {
 }
 
 #[test]
-fn what_editors_and_mounts_leave_beside_policies_is_no_policy() {
+fn ignores_the_files_that_editors_and_mounts_leave_beside_policies() {
     let good = plugin("sampler-avoid-words");
     let server = serve().start();
     for file in [
@@ -239,7 +239,7 @@ fn what_editors_and_mounts_leave_beside_policies_is_no_policy() {
         server.policies.put("sampler", file, &good);
     }
     std::fs::create_dir(server.policies.path("sampler", "20-folder.wasm")).expect("a scratch folder");
-    // A later change that is certainly seen.
+    // A later change that the watcher must notice.
     let after = plugin("scheduler-fcfs");
     server.policies.put("scheduler", "10-fcfs.wasm", &after);
     server.wait_until_active("scheduler", "fcfs", &after);

@@ -12,7 +12,7 @@ fn assert_exit(finished: &Finished, code: i32, words: &[&str]) {
     assert!(!finished.stderr.contains("panicked"), "{}", finished.stderr);
 }
 
-/// The bound on `max_tokens` that a server holds requests to.
+/// The bound of `max_tokens` that a server enforces.
 fn bound(server: &Server) -> String {
     let body = json!({"model": "demo", "prompt": "a", "max_tokens": 1_000_000});
     let message = server.client.post("/v1/completions", &body).json()["error"]["message"].clone();
@@ -22,7 +22,7 @@ fn bound(server: &Server) -> String {
 
 #[test]
 fn it_serves_from_an_empty_directory_without_any_arguments() {
-    // Free ports are all it is told, by the environment.
+    // The environment sets free ports, and nothing else is configured.
     let setup = Setup::new().env("CAMSHAFT_LISTEN", "127.0.0.1:0").env("CAMSHAFT_ADMIN__LISTEN", "127.0.0.1:0");
     let server = setup.start_as_is("serve");
     assert!(server.answer("What is 3 plus 4?").contains('7'));
@@ -93,7 +93,7 @@ fn wrong_values_and_wrong_flags_are_refused_by_name() {
 }
 
 #[test]
-fn check_says_what_is_good_and_fails_with_what_is_bad() {
+fn check_reports_a_good_configuration_and_fails_on_a_bad_one() {
     let good = Setup::new().plugin("sampler", "20-avoid", "sampler-avoid-words", "[settings]\nwords = [\"blue\"]\n");
     let dir = good.policies.root().to_string_lossy().into_owned();
     let good = good.args(["--policy-dir", &dir]);
@@ -119,10 +119,10 @@ fn regression_check_fails_over_policies_in_the_wrong_place() {
 }
 
 #[test]
-fn the_configuration_that_is_shipped_is_good_and_says_only_defaults() {
+fn the_shipped_configuration_is_valid_and_sets_only_defaults() {
     let path = repository().join("config/camshaft.toml");
     let path = path.to_string_lossy();
-    // The policy directory beside it holds settings only: the components are built.
+    // The policy directory beside it has only settings; the components are build outputs.
     let setup = Setup::new();
     let dir = setup.policies.root().to_string_lossy().into_owned();
     let finished = setup.args(["--config", &path, "--policy-dir", &dir]).run(&["check"]);
@@ -200,7 +200,7 @@ fn regression_check_refuses_what_serve_refuses() {
         ("[cache]\ndisk = \"1GiB\"\n", "cache.disk", "disk-dir"),
         ("listen = \"no.such.host.invalid:1\"\n", "listen", "no.such.host.invalid"),
     ] {
-        // The tests' own addresses would beat the file's.
+        // The tests' own addresses would override the file's.
         let (key_of_listen, flags) = (text.starts_with("listen"), ["--listen", "no.such.host.invalid:1"]);
         for command in ["serve", "check"] {
             let setup = Setup::new().config(text);

@@ -26,8 +26,8 @@ fn tokens(answer: &Value) -> Vec<String> {
 }
 
 /// Asserts that the texts are equal, or differ first where rounding may have decided.
-fn same(guessed: &Value, plain: &Value) {
-    let (a, b) = (tokens(guessed), tokens(plain));
+fn same(drafted: &Value, plain: &Value) {
+    let (a, b) = (tokens(drafted), tokens(plain));
     assert_eq!(a.len(), b.len());
     let Some(at) = (0..a.len()).find(|&at| a[at] != b[at]) else { return };
     let top = plain["choices"][0]["logprobs"]["top_logprobs"][at].as_object().unwrap();
@@ -43,7 +43,7 @@ fn predictions(answer: &Value) -> (u64, u64) {
 }
 
 #[test]
-fn prompt_lookup_gives_the_same_text_and_says_how_often_it_was_right() {
+fn prompt_lookup_gives_the_same_text_and_reports_its_acceptance() {
     let (plain, drafting) = (serve(""), serve("draft-tokens = 4\n"));
     let expected = ask(&plain, None);
     assert_eq!(predictions(&expected), (0, 0));

@@ -53,7 +53,7 @@ fn requests_and_streams_come_through_tls() {
     let answer = exchange(connect(&server, &trusted, &["http/1.1"]), &request);
     assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("data: [DONE]"), "{answer}");
 
-    // Whoever offers HTTP/2 gets it: the server begins with its settings, a frame of type 4.
+    // A client that offers HTTP/2 gets it: the server begins with its settings, a frame of type 4.
     let mut tls = connect(&server, &trusted, &["h2", "http/1.1"]);
     tls.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     let mut frame = [0; 9];
@@ -65,13 +65,13 @@ fn requests_and_streams_come_through_tls() {
 }
 
 #[test]
-fn who_speaks_no_tls_or_says_nothing_holds_up_nobody() {
+fn clients_without_tls_and_silent_clients_delay_nobody() {
     let (mut server, trusted) = serve();
     let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(server.client.address).unwrap()).collect();
     let mut plain = TcpStream::connect(server.client.address).unwrap();
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut answer = Vec::new();
-    // However it ends, there was no answer in plain text.
+    // The connection may end in any way, but without an answer in plain text.
     let _ = plain.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
     let get = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";

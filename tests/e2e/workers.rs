@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
 
-/// Requests that each worker of the model has, as its pool counts them.
+/// Number of requests on each worker of the model, as its pool counts them.
 fn active(server: &Server) -> Vec<u64> {
     let page: Value = server.admin.get("/admin/workers").json();
     let workers = page["models"]["demo"].as_array().unwrap_or_else(|| panic!("no workers in {page}"));
@@ -14,7 +14,7 @@ fn active(server: &Server) -> Vec<u64> {
 #[test]
 fn regression_requests_spread_over_two_workers_with_the_shipped_scheduler_and_without() {
     for scheduler in [None, Some("scheduler-fcfs")] {
-        // Held by a sampler that spins in its first call until it is killed: nothing ends before it was counted.
+        // The sampler spins in its first call until it is killed, so no request ends before the test has counted it.
         let hold = "[policy]\ndeadline = \"2s\"\n[settings]\nbehave = \"spin\"\n";
         let mut setup = Setup::new()
             .config("[[model]]\nid = \"demo\"\nworkers = 2\nsequences = 4\nthreads = 1\n")

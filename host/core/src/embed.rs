@@ -1,7 +1,7 @@
-//! The embedder seam, and the queue of inputs that are computed together.
+//! The embedder interface, and the queue that batches inputs.
 //!
-//! An embedder that has been idle takes the first input at once; one that is busy lets inputs gather until a batch is full
-//! or the oldest has waited for the window. Higher classes go first, and inputs of a class in order of arrival.
+//! An idle embedder takes the first input at once. A busy one waits until a batch is full or the oldest input has
+//! waited for the window. Higher classes go first, and inputs of a class in order of arrival.
 pub mod fake;
 
 use std::collections::VecDeque;
@@ -12,42 +12,42 @@ use crate::engine::EngineError;
 use crate::ids::Token;
 use crate::policy::Priority;
 
-/// Computes one vector for each of several inputs at a time. Lives on one thread.
+/// Computes one vector per input, several inputs at a time, on the embedder's thread.
 ///
-/// Implemented by llama.cpp in `camshaft-engine` and by the deterministic fake in [`fake`].
+/// `camshaft-engine` implements it on llama.cpp, and [`fake`] without a model, for tests.
 pub trait Embedder {
     fn limits(&self) -> EmbedderLimits;
-    /// Computes a batch: a vector for each input, as the model pools it, not normalised.
+    /// Computes a batch. Returns one vector per input, pooled as the model does, and not normalised.
     ///
     /// # Errors
-    /// An input that is empty, too long or has tokens outside the vocabulary, a batch over its bounds, or a failure
-    /// inside the engine.
+    /// An input is empty, too long or has tokens outside the vocabulary, the batch exceeds its bounds, or the engine
+    /// fails.
     fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, EngineError>;
 }
 
 /// Limits of an embedder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbedderLimits {
-    /// Tokens of a batch.
+    /// Maximum tokens of a batch.
     pub batch_tokens: u32,
-    /// Inputs of a batch.
+    /// Maximum inputs of a batch.
     pub batch_inputs: usize,
-    /// Tokens of one input.
+    /// Maximum tokens of one input.
     pub input_tokens: u32,
-    /// Numbers of a vector.
+    /// Length of a vector.
     pub dimensions: u32,
 }
 
 /// Bounds of a queue and its batches.
 #[derive(Debug, Clone, Copy)]
 pub struct EmbedLimits {
-    /// Tokens of a batch.
+    /// Maximum tokens of a batch.
     pub batch_tokens: u32,
-    /// Inputs of a batch.
+    /// Maximum inputs of a batch.
     pub batch_inputs: usize,
-    /// Inputs that may wait.
+    /// Maximum number of waiting inputs.
     pub waiting: usize,
-    /// How long the oldest input waits for others to join its batch while the embedder is busy.
+    /// How long the oldest input waits for others to join its batch, unless the embedder is idle.
     pub window: Duration,
 }
 
@@ -58,7 +58,7 @@ struct Item<T> {
     input: T,
 }
 
-/// Inputs by class. Time is what the caller says it is.
+/// Waiting inputs by class. The caller passes the time in.
 #[derive(Debug)]
 pub struct EmbedQueue<T> {
     limits: EmbedLimits,
@@ -78,7 +78,7 @@ impl<T> EmbedQueue<T> {
         self.waiting
     }
 
-    /// How many inputs may wait from now on; those that do stay.
+    /// Sets how many inputs may wait. Inputs that already wait stay.
     pub fn set_waiting(&mut self, bound: usize) {
         self.limits.waiting = bound;
     }
@@ -88,14 +88,14 @@ impl<T> EmbedQueue<T> {
         self.waiting + count <= self.limits.waiting
     }
 
-    /// Adds an input of `tokens` (at most a batch's).
+    /// Adds an input of `tokens` tokens, at most a batch's.
     pub fn push(&mut self, now: Duration, priority: Priority, tokens: u32, input: T) {
         self.classes[priority as usize].push_back(Item { arrived: now, tokens, input });
         self.waiting += 1;
         self.waiting_tokens += u64::from(tokens);
     }
 
-    /// Drops the inputs that nobody waits for any more.
+    /// Drops the inputs for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
         for class in &mut self.classes {
             class.retain(|item| keep(&item.input));
@@ -105,7 +105,7 @@ impl<T> EmbedQueue<T> {
         self.waiting_tokens = items().map(|item| u64::from(item.tokens)).sum();
     }
 
-    /// When the next batch is to be computed; `None` while nothing waits.
+    /// When the next batch is due; `None` while no input waits.
     pub fn due(&self, now: Duration) -> Option<Duration> {
         let oldest = self.classes.iter().filter_map(|class| class.front()).map(|item| item.arrived).min()?;
         let full =
@@ -114,7 +114,7 @@ impl<T> EmbedQueue<T> {
         if full || was_idle { Some(now) } else { Some(oldest + self.limits.window) }
     }
 
-    /// The next batch: at least one input if any waits, at most the bounds.
+    /// Takes the next batch: at least one input if any waits, and no more than the bounds allow.
     pub fn take(&mut self) -> Vec<T> {
         let (mut batch, mut tokens) = (Vec::new(), 0);
         for class in &mut self.classes {
@@ -133,13 +133,13 @@ impl<T> EmbedQueue<T> {
         batch
     }
 
-    /// A batch was computed.
+    /// Records that a batch was computed.
     pub fn computed(&mut self, now: Duration) {
         self.busy_until = Some(now);
     }
 }
 
-/// Scales a vector to length 1; one of length 0 stays as it is.
+/// Scales a vector to length 1. A vector of length 0 stays as it is.
 pub fn normalize(vector: &mut [f32]) {
     let length = vector.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt();
     if length > 0.0 {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_engine_waits_for_nothing_and_a_busy_one_for_the_window() {
+    fn a_batch_is_due_at_once_when_idle_and_after_the_window_when_busy() {
         let mut queue = EmbedQueue::new(LIMITS);
         assert_eq!(queue.due(ms(0)), None);
         queue.push(ms(10), Priority::Normal, 7, 'a');
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_get_length_one_unless_they_have_none() {
+    fn scales_vectors_to_length_one_except_zero() {
         let mut vector = [3.0, 4.0];
         normalize(&mut vector);
         assert_eq!(vector, [0.6, 0.8]);

@@ -69,14 +69,14 @@ number_id! {
     Generation(u64)
 }
 
-/// What a chain of policies is made of, as a SHA-256: each component's bytes, settings and place in the order. Equal digests
-/// mean equal chains in any process; written as 64 lower-case hexadecimal digits.
+/// SHA-256 of a chain of policies: each component's bytes, settings and position. Equal digests mean equal chains in
+/// any process. Written as 64 lower-case hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PolicyDigest([u8; 32]);
 
 impl PolicyDigest {
-    /// The chain without any policy: the native one.
+    /// The chain without policies: the native one.
     pub const NATIVE: Self = Self([0; 32]);
 
     pub const fn new(sha256: [u8; 32]) -> Self {
@@ -102,7 +102,7 @@ impl From<PolicyDigest> for String {
     }
 }
 
-/// A text that is not 64 hexadecimal digits.
+/// The text is not 64 hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a digest of 64 hexadecimal digits")]
 pub struct NotADigest(String);
@@ -119,15 +119,15 @@ impl TryFrom<String> for PolicyDigest {
 }
 
 text_id! {
-    /// A policy's name: what stands between `NN-` and `.wasm`.
+    /// A policy's name: the part of the file name between `NN-` and `.wasm`.
     PolicyName
 }
 text_id! {
-    /// Whom a request is accounted to.
+    /// The tenant that a request is accounted to.
     TenantId
 }
 text_id! {
-    /// A conversation whose prefix a client wants kept, within its namespace.
+    /// A conversation whose prefix a client pins. Unique within its namespace.
     SessionId
 }
 

@@ -1,23 +1,23 @@
-//! Rates that tenants are held to: token buckets that are filled evenly and given back to. Pure: time comes in.
+//! The quotas of a tenant: token buckets that fill at a constant rate and take back unused tokens. Time is passed in.
 use std::time::Duration;
 
 use crate::policy::Quotas;
 
 const MINUTE: f64 = 60.0;
 
-/// So many units in a minute, all of which may be taken at once.
+/// A bucket of units per minute. All units of a minute may be taken at once.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bucket {
     level: f64,
     at: Duration,
 }
 
-/// Where a bucket stands after it was asked.
+/// The state of a bucket after a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Standing {
     pub limit: u32,
     pub remaining: u32,
-    /// Until it is full again.
+    /// Time until the bucket is full again.
     pub reset: Duration,
 }
 
@@ -26,14 +26,14 @@ impl Bucket {
         Self { level: f64::from(limit), at: now }
     }
 
-    /// Fills up to now; a limit that was changed takes effect from here on.
+    /// Fills the bucket up to now, and applies a changed limit from now on.
     fn fill(&mut self, limit: u32, now: Duration) {
         let passed = now.saturating_sub(self.at).as_secs_f64();
         self.level = (self.level + passed * f64::from(limit) / MINUTE).min(f64::from(limit));
         self.at = now.max(self.at);
     }
 
-    /// How long until `units` are there; `None` if they are.
+    /// Time until the bucket has `units`; `None` if it has them now.
     fn wait(&self, units: f64, limit: u32) -> Option<Duration> {
         let missing = units - self.level;
         (missing > 0.0).then(|| Duration::from_secs_f64((missing / f64::from(limit.max(1)) * MINUTE).min(1e9)))
@@ -46,7 +46,7 @@ impl Bucket {
     }
 }
 
-/// Which quota a request goes over.
+/// The quota that a request exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quota {
     Requests,
@@ -54,24 +54,24 @@ pub enum Quota {
     Concurrency,
 }
 
-/// A request that goes over a quota.
+/// A request exceeds a quota.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Exceeded {
     pub quota: Quota,
     pub limit: u32,
-    /// Until it would be let through; `None`: never, or nobody knows.
+    /// Time until the request would fit; `None` if it never will, or if that is unknown.
     pub retry_after: Option<Duration>,
     pub standings: Standings,
 }
 
-/// Where a tenant stands; `None` where it is not limited.
+/// What a tenant has left of its quotas; `None` without a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Standings {
     pub requests: Option<Standing>,
     pub tokens: Option<Standing>,
 }
 
-/// One tenant's use of its quotas.
+/// The account of one tenant.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Account {
     requests: Option<Bucket>,
@@ -80,8 +80,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Takes what a request needs, all or nothing: one request, a place among those that run, and the tokens that it may
-    /// come to use.
+    /// Reserves what a request may use, all or nothing: one request, one concurrent request, and the tokens.
     pub fn reserve(&mut self, quotas: &Quotas, tokens: u64, now: Duration) -> Result<Standings, Exceeded> {
         self.fill(quotas, now);
         let exceeded = |quota, limit, retry_after, account: &Self| {
@@ -110,8 +109,8 @@ impl Account {
         Ok(self.standings(quotas))
     }
 
-    /// The request is over: what it reserved and did not use is given back. What it used beyond that (which cannot be much)
-    /// is taken.
+    /// Settles a request that has ended: returns the tokens that it reserved and did not use, or takes the few that it
+    /// used beyond its reservation.
     pub fn settle(&mut self, reserved: u64, used: u64) {
         self.running = self.running.saturating_sub(1);
         if let Some(bucket) = &mut self.tokens {
@@ -119,7 +118,7 @@ impl Account {
         }
     }
 
-    /// Whether it can be forgotten: nothing runs, and its buckets are full by now.
+    /// Whether the account can be removed: no request runs, and its buckets are full.
     pub fn is_idle(&self, now: Duration) -> bool {
         let filled = |bucket: &Option<Bucket>| bucket.is_none_or(|b| now.saturating_sub(b.at).as_secs_f64() > MINUTE);
         self.running == 0 && filled(&self.requests) && filled(&self.tokens)
@@ -181,7 +180,7 @@ mod tests {
         assert!(account.reserve(&quotas, 1, SECOND).is_err());
         account.settle(100, 40);
         assert_eq!(account.reserve(&quotas, 60, SECOND).unwrap().tokens.unwrap().remaining, 0);
-        // What can never fit is said to be so.
+        // A request that can never fit has no retry time.
         assert_eq!(account.reserve(&quotas, 101, 1000 * SECOND).unwrap_err().retry_after, None);
         assert!(account.reserve(&quotas, 100, 1000 * SECOND).is_ok());
     }
@@ -223,7 +222,7 @@ mod tests {
                     used.push((now, took));
                 }
                 let within: u64 = used.iter().filter(|(at, _)| *at + 60 * SECOND > now).map(|(_, n)| n).sum();
-                // A full bucket, and what flows in meanwhile.
+                // At most a full bucket, and what it gains in the meantime.
                 prop_assert!(within <= 200, "{within}");
             }
         }

@@ -1,20 +1,21 @@
-//! Which files of a crate use which, read from their paths (`crate::…`, `super::…`, names of child modules and of imported
-//! ones), and the circles among them.
+//! Finds which files of a crate use which others, from the paths in them (`crate::…`, `super::…`, names of child
+//! modules and of imports), and the circles among the files.
 //!
-//! Every use is an arrow from the file that says it to the file of the module that it names, re-exports included. Only the
-//! line `mod child;` is none: otherwise no child could ever use its parent. So a module's file may either give its children
-//! something to use, or use (and re-export) them; one that does both makes a circle. Code under `#[cfg(test)]` is left out,
-//! since tests may look at everything, and so is `$crate` in macros, since it belongs to whoever calls them.
+//! Every use, a re-export included, is an arrow from the file that contains it to the file of the module that it names.
+//! The line `mod child;` is not a use; otherwise no child could use its parent. So a module's file may either define
+//! what its children use, or use (and re-export) them; a file that does both makes a circle. Code under `#[cfg(test)]`
+//! does not count, because tests may use everything, nor does `$crate` in macros, because it belongs to the macro's
+//! caller.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// From each file to those that it uses. Files are named relative to the root's folder.
+/// The files that each file uses. Names are relative to the folder of the crate's root.
 pub(super) type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// A module's path below the root of its crate.
+/// The path of a module below the root of its crate.
 type Module = Vec<String>;
 
-/// Reads a crate from its root on.
+/// Reads a crate, beginning with its root file.
 pub(super) fn graph(root: &Path) -> Graph {
     let folder = root.parent().expect("a root lies in a folder").to_owned();
     let mut sources = Vec::new();
@@ -35,7 +36,7 @@ pub(super) fn graph(root: &Path) -> Graph {
     graph
 }
 
-/// Groups of files each of which reaches every other, in order.
+/// Groups of files in which every file reaches every other, sorted.
 pub(super) fn circles(graph: &Graph) -> Vec<Vec<String>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         graph.keys().map(|from| (from.as_str(), reach(graph, from))).collect();
@@ -72,7 +73,7 @@ struct Source {
     uses: Vec<Module>,
 }
 
-/// Reads a module's file and those of its children; `folder` is where the children lie.
+/// Reads the file of a module and those of its children, which are in `folder`.
 fn collect(path: &Path, folder: PathBuf, module: Module, sources: &mut Vec<Source>) {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let read = Reader::read(&text, module.clone());
@@ -85,17 +86,17 @@ fn collect(path: &Path, folder: PathBuf, module: Module, sources: &mut Vec<Sourc
     sources.push(Source { path: path.to_owned(), module, inline: read.inline, uses: read.uses });
 }
 
-/// Goes over the tokens of one file.
+/// Reads the tokens of one file.
 #[derive(Default)]
 struct Reader {
-    /// The inline modules that the current token is in, and the depth of braces outside of each.
+    /// The inline modules around the current token, each with the depth of braces outside it.
     within: Module,
     depths: Vec<usize>,
     children: Vec<Module>,
     inline: Vec<Module>,
-    /// What a name stands for, by `use` or as a child module.
+    /// The path of each name that a `use` or a child module introduces.
     names: BTreeMap<String, Module>,
-    /// Uses, some of them yet to be looked up in `names`.
+    /// Uses. Some must still be looked up in `names`.
     paths: Vec<Found>,
     uses: Vec<Module>,
 }
@@ -157,7 +158,7 @@ impl Reader {
         self.children.push(child);
     }
 
-    /// Reads a tree of imports below `prefix`; gives where it ends.
+    /// Reads a tree of imports below `prefix`. Returns where it ends.
     fn import(&mut self, tokens: &[String], mut i: usize, mut prefix: Vec<String>) -> usize {
         let base = prefix.len();
         while i < tokens.len() {
@@ -180,7 +181,7 @@ impl Reader {
                     return i + 1;
                 }
                 name if is_name(name) => {
-                    // `{self}` names what is in front of the braces.
+                    // `{self}` names the path before the braces.
                     if !(name == "self" && prefix.len() == base && base > 0) {
                         prefix.push(name.to_owned());
                     }
@@ -206,7 +207,7 @@ impl Reader {
         self.paths.push(found);
     }
 
-    /// A path from the crate's root; `None` for one into another crate.
+    /// A path as seen from the crate's root; `None` for a path into another crate.
     fn resolve(&self, found: &Found) -> Option<Module> {
         let (first, rest) = found.path.split_first()?;
         let (mut module, mut rest) = match first.as_str() {
@@ -224,7 +225,7 @@ impl Reader {
     }
 }
 
-/// Behind the item that begins at `i`: its block, or its semicolon.
+/// The index after the item that begins at `i`, which ends with a block or a semicolon.
 fn skip_item(tokens: &[String], mut i: usize) -> usize {
     let mut depth = 0_usize;
     while let Some(token) = tokens.get(i) {
@@ -248,7 +249,7 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Names, `::` and single characters; comments, strings and character literals are left out.
+/// Splits source text into names, `::` and single characters, without comments, strings and character literals.
 fn tokens(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
     let at = |i: usize| chars.get(i).copied().unwrap_or('\0');
@@ -270,7 +271,7 @@ fn tokens(text: &str) -> Vec<String> {
                 let is_raw = (word == "r" || word == "br") && at(i + hashes) == '"';
                 match is_raw {
                     true => i = end_of(&chars, i + hashes + 1, &format!("\"{}", "#".repeat(hashes))),
-                    // `b"…"` goes on as a string.
+                    // `b"…"` continues as a string.
                     false => tokens.push(word),
                 }
             }
@@ -289,7 +290,7 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// Behind the next `end`.
+/// The index after the next `end`.
 fn end_of(chars: &[char], from: usize, end: &str) -> usize {
     let end: Vec<char> = end.chars().collect();
     let found = (from..chars.len()).find(|&i| chars[i..].starts_with(&end));
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_what_is_no_use() {
+    fn ignores_everything_that_is_not_a_use() {
         let check = |text: &str| {
             let graph = crate_of(&[("lib.rs", "mod a; mod b;"), ("a.rs", text), ("b.rs", "")]);
             assert!(graph["a.rs"].is_empty(), "{text}: {:?}", graph["a.rs"]);

@@ -5,11 +5,11 @@ use crate::embed::{Embedder, EmbedderLimits};
 use crate::engine::EngineError;
 use crate::ids::Token;
 
-/// Draws its vectors from a hash of the input's tokens: equal inputs have equal vectors, whatever else is in the batch.
+/// Computes vectors from a hash of the input's tokens, so equal inputs have equal vectors in any batch.
 #[derive(Debug, Clone)]
 pub struct FakeEmbedder {
     limits: EmbedderLimits,
-    /// Panics when an input begins with this token, for tests of failure.
+    /// Panics if an input begins with this token, for tests of failures.
     pub panics_at: Option<Token>,
 }
 
@@ -39,7 +39,7 @@ impl Embedder for FakeEmbedder {
             return Err(EngineError::BadBatch(format!("{} inputs of {total} tokens", inputs.len())));
         }
         let panics = self.panics_at.is_some_and(|token| inputs.iter().any(|input| input[0] == token));
-        assert!(!panics, "as the test asked");
+        assert!(!panics, "the test asked for it");
         Ok(inputs.iter().map(|input| self.vector(input)).collect())
     }
 }
