@@ -1,61 +1,53 @@
-//! One running generation on a worker: its prompt's progress, its sampling state, its text.
+//! One generation on a worker: its placement, its tokens, its sampling state and its text.
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
 use compact_str::CompactString;
 
-use crate::ids::{RequestId, SeqId, Token};
+use crate::ids::{RequestId, Token};
 use crate::message::{Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
+use crate::placement::{Placement, Rank};
 use crate::policy::TokenSampler;
-use crate::prefix::NodeId;
 use crate::sampling::{LogSoftmax, Row, Workspace};
 use crate::segments::Namespace;
 use crate::speculate::AcceptanceRate;
 use crate::text::TextStream;
 use crate::vocabulary::Vocabulary;
 
-/// What came of a step for one sequence.
+/// What drawing a token led to.
 #[derive(Debug)]
-pub enum Outcome {
-    GoesOn(Option<Delta>),
+pub(crate) enum Drawn {
+    /// The sequence goes on. No delta: the text is held back, for it may be the beginning of a stop string.
+    Continues(Option<Delta>),
     Ended(Option<Delta>, FinishReason),
     Failed(WorkerError),
 }
 
-/// KV entries of a parked sequence that the prefix tree does not keep: those at positions up to `end`.
+/// What a sequence is made of, beside its sampler.
 #[derive(Debug)]
-pub(crate) struct Parked {
-    pub(crate) end: u32,
-    pub(crate) state: Vec<u8>,
+pub(crate) struct Admission {
+    pub(crate) start: Box<Start>,
+    /// KV tokens, see [`Start`]'s command.
+    pub(crate) need: u32,
+    pub(crate) rank: Rank,
 }
 
 /// State of a generation between steps.
-pub struct Sequence {
+pub(crate) struct Sequence {
     pub(crate) start: Box<Start>,
-    /// Among those of its class, the lower the earlier.
-    pub(crate) place: u64,
+    pub(crate) placement: Placement,
+    pub(crate) rank: Rank,
     /// KV tokens that it is admitted with.
     pub(crate) need: u32,
-    /// `None` while it has no place on the engine: before it is admitted, and while it is parked.
-    pub(crate) seq: Option<SeqId>,
-    /// The prompt and what was drawn. The last one is never in the KV cache: decoding it gives the next.
+    /// The prompt and what was drawn. The last token is never in the KV cache: decoding it gives the next one.
     pub(crate) tokens: Vec<Token>,
-    /// How many of `tokens` are in the KV cache.
-    pub(crate) done: u32,
-    /// How many came there without being computed for this request.
-    pub(crate) cached: u32,
-    /// Not to be admitted for now: its reader is behind.
-    pub(crate) held: bool,
-    /// Whether its client has heard of it.
-    pub(crate) started: bool,
+    /// The first so many of `tokens` are in the KV cache.
+    pub(crate) kv_tokens: u32,
+    /// Tokens of the prompt that were reused when its first batch was decoded. `None` until then.
+    reused: Option<u32>,
     /// Tokens drawn.
     pub(crate) generated: u32,
-    /// Where the prompt (all but its last token, or nothing where prefixes cannot be shared) ends in the prefix tree,
-    /// and its length. `None`: it never was admitted.
-    pub(crate) prefix: Option<(NodeId, u32)>,
-    /// The KV entries from the end of the prefix on, while it is parked.
-    pub(crate) parked: Option<Parked>,
     /// Draft of the tokens after the last one, for the next step.
     pub(crate) draft: Vec<Token>,
     pub(crate) acceptance: AcceptanceRate,
@@ -65,51 +57,48 @@ pub struct Sequence {
     row: Row,
     sampler: Box<dyn TokenSampler>,
     text: TextStream,
-    /// Tokens whose text is not out yet: the place where each begins, and what is to be reported of it.
+    /// Tokens whose text is held back: the offset at which each begins, and its log probability if one was asked for.
     unreported: VecDeque<(usize, Option<TokenLogprob>)>,
     vocabulary: Arc<Vocabulary>,
-    /// Tokens that are not to be drawn although they would end the text; none unless the request ignores ends.
+    /// End tokens that are banned, because the request ignores them.
     ends: Vec<u32>,
 }
 
 impl fmt::Debug for Sequence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Sequence");
-        out.field("id", &self.start.id).field("seq", &self.seq).field("done", &self.done).finish_non_exhaustive()
+        out.field("id", &self.start.id).field("placement", &self.placement).field("kv_tokens", &self.kv_tokens);
+        out.finish_non_exhaustive()
     }
 }
 
 impl Sequence {
-    /// A sequence whose prompt has not begun. `context_tokens` bounds prompt and output together.
-    pub fn new(
-        start: Box<Start>,
+    /// A sequence that waits to be admitted. `context_tokens` bounds prompt and output together.
+    pub(crate) fn new(
+        Admission { start, need, rank }: Admission,
         sampler: Box<dyn TokenSampler>,
         vocabulary: Arc<Vocabulary>,
         context_tokens: u32,
     ) -> Self {
         let prompt = start.prompt.len();
-        // All the room that it will need, so that no token allocates.
-        let room = prompt.saturating_add(start.max_tokens as usize).min(context_tokens as usize).max(prompt);
-        let mut tokens = Vec::with_capacity(room);
+        // Capacity for all its tokens now, so that no token allocates later.
+        let capacity = prompt.saturating_add(start.max_tokens as usize).min(context_tokens as usize).max(prompt);
+        let mut tokens = Vec::with_capacity(capacity);
         tokens.extend_from_slice(&start.prompt);
         Self {
-            place: 0,
-            need: 0,
-            seq: None,
+            placement: Placement::Waiting,
+            rank,
+            need,
             tokens,
-            done: 0,
-            cached: 0,
-            held: false,
-            started: false,
+            kv_tokens: 0,
+            reused: None,
             generated: 0,
-            prefix: None,
-            parked: None,
             draft: Vec::new(),
             acceptance: AcceptanceRate::default(),
             drafted: 0,
             accepted: 0,
             context_tokens,
-            row: Row::new(&start.prompt, start.params.seed).with_capacity(room - prompt),
+            row: Row::new(&start.prompt, start.params.seed).with_capacity(capacity - prompt),
             sampler,
             text: TextStream::new(&start.stop),
             unreported: VecDeque::new(),
@@ -123,27 +112,27 @@ impl Sequence {
         }
     }
 
-    pub fn id(&self) -> RequestId {
+    pub(crate) fn id(&self) -> RequestId {
         self.start.id
     }
 
     /// Whether only the last token is left to decode. A prompt of one token decodes from the beginning.
     pub(crate) fn is_decoding(&self) -> bool {
-        self.done as usize + 1 == self.tokens.len()
+        self.kv_tokens as usize + 1 == self.tokens.len()
     }
 
-    /// Tokens of the prompt (or, after it was parked, of everything) that are to be computed before the next one is drawn.
+    /// Tokens to compute before the next one is drawn: of the prompt or, after a preemption, of the output too.
     pub(crate) fn prefill_left(&self) -> u32 {
-        if self.is_decoding() { 0 } else { self.tokens.len() as u32 - self.done }
+        if self.is_decoding() { 0 } else { self.tokens.len() as u32 - self.kv_tokens }
     }
 
     /// Tokens that are not in the prefix tree and so the sequence's own.
     pub(crate) fn own_tokens(&self) -> u32 {
-        self.tokens.len() as u32 - self.prefix.map_or(0, |(_, len)| len)
+        self.tokens.len() as u32 - self.placement.prefix().map_or(0, |prefix| prefix.tokens)
     }
 
-    /// The most tokens that it can still come to.
-    pub(crate) fn most_tokens(&self) -> u32 {
+    /// Upper bound of its tokens, prompt and output.
+    pub(crate) fn max_total_tokens(&self) -> u32 {
         (self.start.prompt.len() as u32).saturating_add(self.start.max_tokens).min(self.context_tokens)
     }
 
@@ -151,28 +140,40 @@ impl Sequence {
         let prompt_tokens = self.start.prompt.len() as u32;
         Usage {
             prompt_tokens,
-            cached_tokens: self.cached.min(prompt_tokens),
+            cached_tokens: self.reused.unwrap_or(0).min(prompt_tokens),
             generated_tokens: self.generated,
             drafted_tokens: self.drafted,
             accepted_tokens: self.accepted,
         }
     }
 
+    /// `tokens` more are in the KV cache. The first time, the number of prompt tokens that were reused instead: its client
+    /// is told then.
+    pub(crate) fn computed(&mut self, tokens: u32) -> Option<u32> {
+        let reused = self.kv_tokens;
+        self.kv_tokens += tokens;
+        if self.reused.is_some() {
+            return None;
+        }
+        self.reused = Some(reused);
+        Some(self.usage().cached_tokens)
+    }
+
     pub(crate) fn namespace(&self) -> &Namespace {
         &self.start.namespace
     }
 
-    /// Tokens that may be guessed beside the one that is drawn anyway.
-    pub(crate) fn most_draft(&self) -> u32 {
-        self.most_tokens().saturating_sub(self.tokens.len() as u32 + 1)
+    /// Longest useful draft: the token that is drawn anyway is not part of it.
+    pub(crate) fn max_draft(&self) -> u32 {
+        self.max_total_tokens().saturating_sub(self.tokens.len() as u32 + 1)
     }
 
-    /// Whether the token that was just drawn is the one that was guessed after `accepted` others.
-    pub(crate) fn guessed(&self, accepted: u32) -> bool {
-        self.draft.get(accepted as usize).is_some_and(|guess| self.tokens.last() == Some(guess))
+    /// Whether the token that was just drawn is the draft's, after `accepted` others of it.
+    pub(crate) fn matches_draft(&self, accepted: u32) -> bool {
+        self.draft.get(accepted as usize).is_some_and(|drafted| self.tokens.last() == Some(drafted))
     }
 
-    /// The guess was tried: its first `accepted` tokens were right.
+    /// The draft was verified: its first `accepted` tokens were drawn indeed.
     pub(crate) fn settle_draft(&mut self, accepted: u32) {
         let drafted = self.draft.len() as u32;
         self.acceptance.record(drafted, accepted);
@@ -182,24 +183,24 @@ impl Sequence {
     }
 
     /// Draws the next token from the logits of the sequence's last position, in the worker's buffers.
-    pub(crate) fn advance(&mut self, logits: &[f32], workspace: &mut Workspace) -> Outcome {
+    pub(crate) fn advance(&mut self, logits: &[f32], workspace: &mut Workspace) -> Drawn {
         self.row.exchange(workspace);
-        let outcome = self.draw_next(logits);
+        let drawn = self.draw_next(logits);
         self.row.exchange(workspace);
-        outcome
+        drawn
     }
 
-    fn draw_next(&mut self, logits: &[f32]) -> Outcome {
+    fn draw_next(&mut self, logits: &[f32]) -> Drawn {
         if self.row.load(logits).is_err() {
-            return Outcome::Failed(WorkerError::InvalidLogits);
+            return Drawn::Failed(WorkerError::InvalidLogits);
         }
         let token = match self.draw() {
             Ok(token) => token,
-            Err(error) => return Outcome::Failed(error),
+            Err(error) => return Drawn::Failed(error),
         };
         self.generated += 1;
         if self.vocabulary.is_end(token) {
-            return Outcome::Ended(self.rest(), FinishReason::Stop);
+            return Drawn::Ended(self.rest(), FinishReason::Stop);
         }
         let logprob = self.start.logprobs.map(|n| {
             let log = LogSoftmax::new(logits);
@@ -211,19 +212,19 @@ impl Sequence {
         let pushed = self.text.push(bytes);
         if pushed.stopped {
             let delta = self.delta(pushed.text, false);
-            return Outcome::Ended(delta, FinishReason::Stop);
+            return Drawn::Ended(delta, FinishReason::Stop);
         }
-        let held = self.start.prompt.len() as u32 + self.generated;
-        if self.generated >= self.start.max_tokens || held >= self.context_tokens {
+        let total = self.start.prompt.len() as u32 + self.generated;
+        if self.generated >= self.start.max_tokens || total >= self.context_tokens {
             let mut text = pushed.text;
             text.push_str(&self.text.flush());
-            return Outcome::Ended(self.delta(text, true), FinishReason::Length);
+            return Drawn::Ended(self.delta(text, true), FinishReason::Length);
         }
         self.tokens.push(token);
-        Outcome::GoesOn(self.delta(pushed.text, false))
+        Drawn::Continues(self.delta(pushed.text, false))
     }
 
-    /// Runs the sampler chain; draws where it did not.
+    /// Runs the sampler chain; draws from the row if no sampler chose a token.
     fn draw(&mut self) -> Result<Token, WorkerError> {
         if !self.ends.is_empty() {
             self.row.ban(&self.ends).map_err(|error| WorkerError::Engine(error.to_string()))?;
@@ -241,7 +242,7 @@ impl Sequence {
         self.delta(text, true)
     }
 
-    /// The text with the tokens that it comes from; all tokens left if `all`. Nothing for no text and no tokens.
+    /// The text with the tokens that it comes from; all remaining tokens if `all`. `None` for no text and no tokens.
     fn delta(&mut self, text: CompactString, all: bool) -> Option<Delta> {
         let given = self.text.emitted();
         let mut delta = Delta { text, ..Delta::default() };

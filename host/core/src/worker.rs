@@ -1,43 +1,42 @@
-//! A worker: the running generations of one engine, moved by commands and steps.
+//! A worker: the generations of one engine, moved by commands and steps.
 //!
-//! Continuous batching: every step decodes one token of each running sequence and as much of the waiting prompts as the
-//! budget allows. State moves in `handle`, `step`, `park` and `end` only.
-mod ahead;
+//! Continuous batching: every step decodes one token of each running sequence and as much of the prompts as the budget
+//! allows. Sequences move in `handle`, `step`, `preempt` and `end` only; [`Placement`](crate::placement::Placement) has
+//! their states.
+mod draw;
+mod intake;
 mod kv;
-mod pace;
+mod pacer;
 mod rate;
+mod speculation;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ahead::Room;
-pub use ahead::Speculation;
+use draw::draw;
+use intake::Intake;
 use kv::Kv;
-use pace::Pace;
+use pacer::Pacer;
 use rate::Rate;
+use speculation::DraftBounds;
+pub use speculation::Speculation;
 
 use crate::cache::{CacheFacts, PrefixCache};
 use crate::engine::{Engine, EngineError, EngineLimits, Reuse};
-use crate::ids::{RequestId, SeqId, WorkerId};
-use crate::message::{Command, Event, Events, FinishReason, Start, WorkerError};
-use crate::policy::{SamplerHook, SamplingRequest, WorkerFacts};
+use crate::ids::{RequestId, WorkerId};
+use crate::message::{Command, Event, Events, FinishReason, WorkerError};
+use crate::policy::{SamplerHook, WorkerFacts};
 use crate::sampling::Workspace;
-use crate::sequence::{Outcome, Sequence};
-use crate::step::{Part, StepBudget, StepPlan};
+use crate::sequence::Sequence;
+use crate::step::{StepBudget, StepPlan};
 use crate::vocabulary::Vocabulary;
-
-/// A running request reports its progress to the scheduler once in so many tokens.
-const PROGRESS_EVERY: u32 = 32;
-/// A sequence that a scheduler parked waits behind all others.
-const LAST_PLACE: u64 = 1 << 63;
 
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// There was nothing to do.
     Idle,
-    /// A batch of so many tokens was decoded (or tried).
+    /// A batch was decoded, or its decoding failed.
     Decoded { tokens: usize },
 }
 
@@ -49,39 +48,32 @@ pub struct WorkerOptions {
     pub vocabulary: Arc<Vocabulary>,
     pub samplers: Arc<dyn SamplerHook>,
     pub cache: PrefixCache,
-    /// The longest a step shall take while prompts are prefilled beside others that decode.
+    /// Target of a step's duration while prompts are prefilled beside sequences that decode.
     pub step_target: Duration,
-    /// `None`: nothing is guessed ahead.
+    /// `None`: no speculative decoding.
     pub speculation: Option<Speculation>,
 }
 
-/// The running generations of one engine.
+/// The generations of one engine.
+#[derive(Debug)]
 pub struct Worker {
     id: WorkerId,
     limits: EngineLimits,
-    vocabulary: Arc<Vocabulary>,
-    samplers: Arc<dyn SamplerHook>,
-    /// With a place on the engine, in order of arrival.
+    intake: Intake,
+    /// Running, by rank.
     sequences: Vec<Sequence>,
-    /// Not admitted yet, or parked; the next one to be admitted last.
+    /// Not running; the next one to be admitted is the last.
     waiting: Vec<Sequence>,
-    next_place: u64,
     kv: Kv,
     plan: StepPlan,
-    /// How far each of `sequences` may compute in this step.
-    limits_now: Vec<u32>,
+    /// For each of `sequences`, the position up to which it may compute in this step.
+    compute_limits: Vec<u32>,
     prefill_budget: u32,
-    pace: Pace,
+    pacer: Pacer,
     speculation: Option<Speculation>,
     rate: Rate,
     /// Lent to the sequences in turn.
     workspace: Workspace,
-}
-
-impl fmt::Debug for Worker {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Worker").field("id", &self.id).field("sequences", &self.sequences).finish_non_exhaustive()
-    }
 }
 
 impl Worker {
@@ -90,16 +82,14 @@ impl Worker {
         Self {
             id,
             limits,
-            vocabulary,
-            samplers,
+            intake: Intake { limits, vocabulary, samplers, ranks: 0 },
             sequences: Vec::new(),
             waiting: Vec::new(),
-            next_place: 0,
             kv: Kv::new(limits, cache),
             plan: StepPlan::default(),
-            limits_now: Vec::new(),
+            compute_limits: Vec::new(),
             prefill_budget: 0,
-            pace: Pace::new(step_target),
+            pacer: Pacer::new(step_target),
             speculation,
             rate: Rate::default(),
             workspace: Workspace::default(),
@@ -108,18 +98,23 @@ impl Worker {
 
     /// Whether there is nothing to do now.
     pub fn is_idle(&self) -> bool {
-        self.sequences.is_empty() && self.waiting.iter().all(|s| s.held)
+        self.sequences.is_empty() && !self.has_ready()
     }
 
-    /// Whether the next step may compute more than the last one did: a prompt, or what was parked.
+    /// Whether a sequence waits for KV capacity.
+    fn has_ready(&self) -> bool {
+        self.waiting.iter().any(|s| s.placement.is_ready())
+    }
+
+    /// Whether the next step may take longer than the last one: it may prefill or restore.
     pub fn may_take_longer(&self) -> bool {
-        self.waiting.iter().any(|s| !s.held) || self.sequences.iter().any(|s| !s.is_decoding())
+        self.has_ready() || self.sequences.iter().any(|s| !s.is_decoding())
     }
 
     /// Whether the KV account, the prefix tree and the sequence ids add up.
     pub fn check(&self) -> bool {
         self.kv.check(&self.sequences)
-            && self.waiting.iter().all(|s| s.seq.is_none())
+            && self.waiting.iter().all(|s| s.placement.seq().is_none())
             && (!self.is_idle() || self.kv.free_tokens() == self.kv.total_tokens())
     }
 
@@ -129,12 +124,12 @@ impl Worker {
             healthy: true,
             free_sequences: self.kv.free_sequences().saturating_sub(self.waiting.len() as u32),
             running_sequences: self.sequences.len() as u32,
-            // What waits here goes first.
-            kv_free: if self.waiting.iter().all(|s| s.held) { self.kv.free_tokens() } else { 0 },
+            // Sequences that wait here go first.
+            kv_free: if self.has_ready() { 0 } else { self.kv.free_tokens() },
             kv_used: self.kv.total_tokens() - self.kv.free_tokens(),
             kv_total: self.kv.total_tokens(),
             prefilling_tokens: self.sequences.iter().chain(&self.waiting).map(Sequence::prefill_left).sum(),
-            // The last rate would stand for ever: an idle worker takes no steps that could correct it.
+            // An idle worker takes no steps, so it would report its last rate for ever.
             tokens_per_second: if self.sequences.is_empty() { 0.0 } else { self.rate.per_second() },
             can_preempt: true,
         }
@@ -151,9 +146,9 @@ impl Worker {
             Command::Start { start, need } => {
                 let id = start.id;
                 if self.is_idle() {
-                    self.pace.idle();
+                    self.pacer.idle();
                 }
-                match self.prepare(start, need) {
+                match self.intake.prepare(start, need, self.sequences.len() + self.waiting.len()) {
                     Ok(sequence) => {
                         self.queue(sequence);
                         self.admit_waiting(engine, events);
@@ -161,42 +156,25 @@ impl Worker {
                     Err(error) => events.push(Event::Failed { id, error }),
                 }
             }
-            Command::Cancel { id } => {
-                let ended = if let Some(index) = self.find(id) {
-                    Some(self.end(index, true, engine))
-                } else {
-                    let index = self.waiting.iter().position(|s| s.id() == id);
-                    index.map(|index| {
-                        let mut sequence = self.waiting.remove(index);
-                        self.kv.end(&mut sequence, false, engine);
-                        sequence
-                    })
-                };
-                if let Some(sequence) = ended {
-                    let usage = sequence.usage();
-                    events.push(Event::Finished { id, reason: FinishReason::Cancelled, usage });
-                    self.admit_waiting(engine, events);
-                }
-            }
+            Command::Cancel { id } => self.cancel(id, engine, events),
             Command::Preempt { id } => {
                 if let Some(index) = self.find(id) {
-                    self.sequences[index].place = LAST_PLACE + self.next_place;
-                    self.next_place += 1;
-                    self.park(index, engine, events);
+                    self.sequences[index].rank = self.intake.demoted();
+                    self.preempt(index, engine, events);
                 }
             }
             Command::Pause { id } => {
                 if let Some(index) = self.find(id) {
-                    self.sequences[index].held = true;
-                    self.park(index, engine, events);
-                } else if let Some(sequence) = self.waiting.iter_mut().find(|s| s.id() == id) {
-                    sequence.held = true;
+                    self.preempt(index, engine, events);
+                }
+                if let Some(sequence) = self.waiting.iter_mut().find(|s| s.id() == id) {
+                    sequence.placement.pause();
                 }
                 self.admit_waiting(engine, events);
             }
             Command::Resume { id } => {
                 if let Some(sequence) = self.waiting.iter_mut().find(|s| s.id() == id) {
-                    sequence.held = false;
+                    sequence.placement.resume();
                 }
                 self.admit_waiting(engine, events);
             }
@@ -213,130 +191,107 @@ impl Worker {
         self.sequences.iter().position(|s| s.id() == id)
     }
 
-    fn prepare(&mut self, start: Box<Start>, need: u32) -> Result<Sequence, WorkerError> {
-        let refuse = |why: String| Err(WorkerError::Refused(why));
-        let prompt_tokens = start.prompt.len() as u32;
-        if prompt_tokens == 0 || prompt_tokens >= self.limits.context_tokens {
-            return refuse(format!("prompt of {prompt_tokens} tokens, context of {}", self.limits.context_tokens));
-        }
-        if start.max_tokens == 0 {
-            return refuse("max_tokens is 0".to_owned());
-        }
-        if let Some(token) = start.prompt.iter().find(|token| token.0 as usize >= self.vocabulary.size()) {
-            return refuse(format!("token {token} is outside the vocabulary of {}", self.vocabulary.size()));
-        }
-        if self.sequences.len() + self.waiting.len() >= self.limits.sequences as usize {
-            return refuse(format!("all {} sequences are taken", self.limits.sequences));
-        }
-        let sampler = self.open_sampler(&start)?;
-        let mut sequence = Sequence::new(start, sampler, self.vocabulary.clone(), self.limits.context_tokens);
-        (sequence.place, sequence.need) = (self.next_place, need);
-        self.next_place += 1;
-        Ok(sequence)
-    }
-
-    fn open_sampler(&self, start: &Start) -> Result<Box<dyn crate::policy::TokenSampler>, WorkerError> {
-        let request = SamplingRequest {
-            request: start.id,
-            model: start.model.clone(),
-            tenant: start.tenant.clone(),
-            params: start.params.clone(),
-            choice: start.choice,
-            prompt_tokens: start.prompt.len() as u32,
-            max_tokens: start.max_tokens,
-            samplers: start.samplers.clone(),
-            vocabulary: self.vocabulary.clone(),
+    fn cancel(&mut self, id: RequestId, engine: &mut impl Engine, events: &mut impl Events) {
+        let sequence = if let Some(index) = self.find(id) {
+            self.end(index, true, engine)
+        } else if let Some(index) = self.waiting.iter().position(|s| s.id() == id) {
+            let sequence = self.waiting.remove(index);
+            self.kv.end(&sequence, false, engine);
+            sequence
+        } else {
+            return;
         };
-        let opened = self.samplers.open(start.sampler_chain, &request);
-        opened.map_err(|fault| WorkerError::PolicyFault { detail: fault.to_string() })
+        events.push(Event::Finished { id, reason: FinishReason::Cancelled, usage: sequence.usage() });
+        self.admit_waiting(engine, events);
     }
 
     fn queue(&mut self, sequence: Sequence) {
-        // The next one lies at the end: highest class, then earliest.
-        let key = |s: &Sequence| std::cmp::Reverse((s.start.priority, s.place));
+        // The next one is the last: of the highest class, then of the lowest rank.
+        let key = |s: &Sequence| std::cmp::Reverse((s.start.priority, s.rank));
         let at = self.waiting.partition_point(|other| key(other) < key(&sequence));
         self.waiting.insert(at, sequence);
     }
 
-    /// Gives those that wait their place, in order, as long as there is room. Nobody passes the first.
+    /// Admits waiting sequences in strict order: the first one for which there is no capacity blocks the rest.
     fn admit_waiting(&mut self, engine: &mut impl Engine, events: &mut impl Events) {
-        let mut admitted = Vec::new();
-        while let Some(next) = self.waiting.iter().rposition(|s| !s.held) {
+        while let Some(next) = self.waiting.iter().rposition(|s| s.placement.is_ready()) {
             let mut sequence = self.waiting.remove(next);
             if !self.kv.admit(&mut sequence, self.sequences.len(), engine.reuse()) {
                 self.waiting.insert(next, sequence);
                 break;
             }
-            admitted.push(sequence.id());
-            let at = self.sequences.partition_point(|other| other.place < sequence.place);
+            events.push(Event::Admitted { id: sequence.id() });
+            let at = self.sequences.partition_point(|other| other.rank < sequence.rank);
             self.sequences.insert(at, sequence);
         }
-        admitted.into_iter().for_each(|id| events.push(Event::Admitted { id }));
     }
 
-    /// Room for every sequence's next token; where there is none, somebody is parked.
-    fn make_room(&mut self, engine: &mut impl Engine, events: &mut impl Events) {
+    /// Makes sure that there is KV capacity for every running sequence's next token, by preempting some if need be.
+    fn make_capacity(&mut self, engine: &mut impl Engine, events: &mut impl Events) {
         let mut index = 0;
         while index < self.sequences.len() {
             if self.kv.grow(&self.sequences[index]) {
                 index += 1;
                 continue;
             }
-            // The lowest class, and of it the latest. A sequence alone always has room.
-            let lowest = |&i: &usize| (self.sequences[i].start.priority, self.sequences[i].place);
-            let Some(victim) = (0..self.sequences.len()).max_by_key(lowest) else { return };
-            self.park(victim, engine, events);
+            // The lowest class, and of it the latest. A sequence alone always has capacity.
+            let key = |&i: &usize| (self.sequences[i].start.priority, self.sequences[i].rank);
+            let Some(victim) = (0..self.sequences.len()).max_by_key(key) else { return };
+            self.preempt(victim, engine, events);
             if victim < index {
                 index -= 1;
             }
         }
     }
 
-    fn park(&mut self, index: usize, engine: &mut impl Engine, events: &mut impl Events) {
-        self.let_others_follow(index, engine);
-        let mut sequence = self.sequences.remove(index);
-        self.forget_guesses(sequence.seq);
-        self.kv.park(&mut sequence, engine);
+    /// Takes a running sequence off the engine; it waits to be admitted again.
+    fn preempt(&mut self, index: usize, engine: &mut impl Engine, events: &mut impl Events) {
+        let mut sequence = self.take_out(index, engine);
+        self.kv.preempt(&mut sequence, engine);
         events.push(Event::Preempted { id: sequence.id() });
         self.queue(sequence);
     }
 
-    fn forget_guesses(&mut self, seq: Option<SeqId>) {
-        if let (Some(speculation), Some(seq)) = (&mut self.speculation, seq) {
-            speculation.forget(seq);
-        }
+    /// Ends a running sequence and gives back what it held. `save`: others may use its KV entries.
+    fn end(&mut self, index: usize, save: bool, engine: &mut impl Engine) -> Sequence {
+        let sequence = self.take_out(index, engine);
+        self.kv.end(&sequence, save, engine);
+        sequence
     }
 
-    /// Before a sequence's KV entries go: whoever shares its prefix takes what is there.
-    fn let_others_follow(&mut self, index: usize, engine: &mut impl Engine) {
-        for other in 0..self.sequences.len() {
-            if other != index {
-                self.kv.follow(other, &mut self.sequences, engine);
-            }
+    /// Removes a running sequence whose KV entries are about to go: whoever shares its prefix reuses them before.
+    fn take_out(&mut self, index: usize, engine: &mut impl Engine) -> Sequence {
+        for other in (0..self.sequences.len()).filter(|&other| other != index) {
+            self.kv.reuse(other, &mut self.sequences, engine);
         }
+        let sequence = self.sequences.remove(index);
+        if let (Some(speculation), Some(seq)) = (&mut self.speculation, sequence.placement.seq()) {
+            speculation.forget(seq);
+        }
+        sequence
     }
 
     /// Decodes one batch and moves every sequence in it. `now` counts from the worker's start.
     pub fn step(&mut self, now: Duration, engine: &mut impl Engine, events: &mut impl Events) -> Step {
-        self.pace.begin(now);
+        self.pacer.begin(now);
         self.kv.cache.tick(now);
         self.admit_waiting(engine, events);
-        self.make_room(engine, events);
-        self.limits_now.clear();
+        self.make_capacity(engine, events);
+        self.compute_limits.clear();
         for index in 0..self.sequences.len() {
-            self.kv.follow(index, &mut self.sequences, engine);
-            self.limits_now.push(self.kv.limit(&self.sequences[index]));
+            self.kv.reuse(index, &mut self.sequences, engine);
+            self.compute_limits.push(self.kv.limit(&self.sequences[index]));
         }
-        self.guess_ahead(engine.reuse());
-        self.plan.plan(&self.sequences, &self.limits_now, self.budget());
+        self.draft(engine.reuse());
+        self.plan.plan(&self.sequences, &self.compute_limits, self.budget());
         let tokens = self.plan.batch.len();
         if tokens == 0 {
-            self.pace.idle();
+            self.pacer.idle();
             self.rate.note(now, 0);
             return Step::Idle;
         }
-        let prefills = self.plan.parts.iter().any(|part| part.prefill);
-        self.pace.planned(now, tokens as u32, prefills);
+        let prefills = self.plan.entries.iter().any(|entry| entry.prefill);
+        self.pacer.planned(now, tokens as u32, prefills);
         match engine.decode(&self.plan.batch) {
             Ok(()) => self.apply(now, engine, events),
             Err(EngineError::KvFull { .. }) => self.shed(engine, events),
@@ -345,124 +300,73 @@ impl Worker {
         Step::Decoded { tokens }
     }
 
-    /// What a wrong guess leaves in the cache has to be cut off, which not every model's state can be.
-    fn guess_ahead(&mut self, reuse: Reuse) {
+    /// Drafts the tokens of this step, if rejected ones can be removed from the KV cache afterwards: not every model's state
+    /// can be cut.
+    fn draft(&mut self, reuse: Reuse) {
         let Some(speculation) = self.speculation.as_mut().filter(|_| reuse == Reuse::Ranges) else { return };
         self.sequences.iter_mut().for_each(|s| s.draft.clear());
-        let Self { sequences, limits_now: limits, kv, pace, .. } = self;
-        speculation.draft(sequences, Room { limits, batch_tokens: self.limits.batch_tokens, kv, pace });
+        let Self { sequences, compute_limits: limits, kv, pacer, .. } = self;
+        speculation.draft(sequences, DraftBounds { limits, batch_tokens: self.limits.batch_tokens, kv, pacer });
     }
 
     fn budget(&self) -> StepBudget {
         let decoding = self.sequences.iter().filter(|s| s.is_decoding()).count();
-        let can_prefill = |(s, limit): &(&Sequence, &u32)| !s.is_decoding() && **limit > s.done;
-        let prefilling = self.sequences.iter().zip(&self.limits_now).filter(can_prefill).count();
+        let can_prefill = |(s, limit): &(&Sequence, &u32)| !s.is_decoding() && **limit > s.kv_tokens;
+        let prefilling = self.sequences.iter().zip(&self.compute_limits).filter(can_prefill).count();
         let prefill_tokens = match self.prefill_budget {
-            0 if decoding > 0 => self.pace.budget(decoding, prefilling),
+            0 if decoding > 0 => self.pacer.budget(decoding, prefilling),
             0 => usize::MAX,
             tokens => tokens as usize,
         };
         StepBudget { batch_tokens: self.limits.batch_tokens as usize, prefill_tokens }
     }
 
+    /// Moves every sequence of a decoded batch.
     fn apply(&mut self, now: Duration, engine: &mut impl Engine, events: &mut impl Events) {
-        let parts = std::mem::take(&mut self.plan.parts);
-        let (mut drawn, mut over) = (0, Vec::new());
-        for part in &parts {
-            let Some(index) = self.sequences.iter().position(|s| s.seq == Some(part.seq)) else { continue };
-            self.note_computed(index, part, events);
-            let Some(row) = part.row else { continue };
-            let id = self.sequences[index].id();
-            let (tokens, ended) = self.draw(index, row, engine, events);
-            drawn += tokens;
-            match ended {
-                None => {
-                    if part.drafted > tokens - 1 {
-                        // What was guessed wrong.
-                        engine.truncate(part.seq, self.sequences[index].done);
-                    }
-                }
-                Some(result) => {
-                    let usage = self.sequences[index].usage();
-                    over.push((id, result.is_ok()));
-                    events.push(match result {
-                        Ok(reason) => Event::Finished { id, reason, usage },
-                        Err(error) => Event::Failed { id, error },
-                    });
-                }
+        let entries = std::mem::take(&mut self.plan.entries);
+        let (mut drawn, mut ended) = (0, Vec::new());
+        for entry in &entries {
+            let Some(index) = self.sequences.iter().position(|s| s.placement.seq() == Some(entry.seq)) else {
+                continue;
+            };
+            let sequence = &mut self.sequences[index];
+            if let Some(cached_tokens) = sequence.computed(entry.tokens) {
+                events.push(Event::Started { id: sequence.id(), cached_tokens });
             }
+            if entry.prefill {
+                self.kv.mark_computed(sequence);
+            }
+            let Some(row) = entry.row else { continue };
+            let draws = draw(sequence, row, engine, &mut self.workspace, events);
+            drawn += draws.tokens;
+            let Some(end) = draws.end else {
+                if entry.drafted >= draws.tokens {
+                    // The rejected rest of the draft.
+                    engine.truncate(entry.seq, sequence.kv_tokens);
+                }
+                continue;
+            };
+            let (id, usage) = (sequence.id(), sequence.usage());
+            ended.push((id, end.is_ok()));
+            events.push(match end {
+                Ok(reason) => Event::Finished { id, reason, usage },
+                Err(error) => Event::Failed { id, error },
+            });
         }
-        self.plan.parts = parts;
+        self.plan.entries = entries;
         self.rate.note(now, drawn);
-        if !over.is_empty() {
-            // Their clients do not wait until their KV entries are copied.
+        if !ended.is_empty() {
+            // Their clients do not wait until their KV entries are saved.
             events.flush();
         }
-        for (id, keep) in over {
+        for (id, save) in ended {
             if let Some(index) = self.find(id) {
-                self.end(index, keep, engine);
+                self.end(index, save, engine);
             }
         }
     }
 
-    /// Draws from the row that gives a sequence's next token, and from those after it as long as what was guessed was
-    /// right. How many tokens were drawn, and the end if it came to one.
-    fn draw(
-        &mut self,
-        index: usize,
-        row: usize,
-        engine: &mut impl Engine,
-        events: &mut impl Events,
-    ) -> (u32, Option<Result<FinishReason, WorkerError>>) {
-        let mut accepted = 0;
-        let ended = loop {
-            let sequence = &mut self.sequences[index];
-            let outcome = sequence.advance(engine.logits(row + accepted as usize), &mut self.workspace);
-            let (delta, ended) = match outcome {
-                Outcome::GoesOn(delta) => (delta, None),
-                Outcome::Ended(delta, reason) => (delta, Some(Ok(reason))),
-                Outcome::Failed(error) => (None, Some(Err(error))),
-            };
-            let id = sequence.id();
-            if let Some(delta) = delta {
-                events.push(Event::Delta { id, delta });
-            }
-            let goes_on = ended.is_none() && sequence.guessed(accepted);
-            if ended.is_none() {
-                self.report_progress(index, events);
-            }
-            if !goes_on {
-                break ended;
-            }
-            accepted += 1;
-            self.sequences[index].done += 1;
-        };
-        self.sequences[index].settle_draft(accepted);
-        (accepted + 1, ended)
-    }
-
-    fn note_computed(&mut self, index: usize, part: &Part, events: &mut impl Events) {
-        let sequence = &mut self.sequences[index];
-        sequence.done += part.tokens;
-        if !sequence.started {
-            sequence.started = true;
-            let (id, cached_tokens) = (sequence.id(), sequence.usage().cached_tokens);
-            events.push(Event::Started { id, cached_tokens });
-        }
-        if part.prefill {
-            self.kv.mark_computed(&self.sequences[index]);
-        }
-    }
-
-    fn report_progress(&self, index: usize, events: &mut impl Events) {
-        let sequence = &self.sequences[index];
-        if sequence.generated % PROGRESS_EVERY == 1 {
-            let prompt_tokens = sequence.start.prompt.len() as u32;
-            events.push(Event::Progressed { id: sequence.id(), prompt_tokens, generated_tokens: sequence.generated });
-        }
-    }
-
-    /// The cache had no room although every sequence's need was reserved: the newest one waits, the others go on.
+    /// The engine's KV cache was full although every sequence had reserved capacity: preempts the newest one.
     fn shed(&mut self, engine: &mut impl Engine, events: &mut impl Events) {
         match self.sequences.len() {
             0 => {}
@@ -470,14 +374,14 @@ impl Worker {
                 let id = self.end(0, false, engine).id();
                 events.push(Event::Failed { id, error: WorkerError::Engine("the KV cache is full".to_owned()) });
             }
-            count => self.park(count - 1, engine, events),
+            count => self.preempt(count - 1, engine, events),
         }
     }
 
     fn fail_batch(&mut self, error: &EngineError, engine: &mut impl Engine, events: &mut impl Events) {
         let lost: Vec<RequestId> = {
-            let parts = &self.plan.parts;
-            let in_batch = |s: &&Sequence| parts.iter().any(|part| s.seq == Some(part.seq));
+            let entries = &self.plan.entries;
+            let in_batch = |s: &&Sequence| entries.iter().any(|entry| s.placement.seq() == Some(entry.seq));
             self.sequences.iter().filter(in_batch).map(Sequence::id).collect()
         };
         for id in lost {
@@ -486,15 +390,6 @@ impl Worker {
                 events.push(Event::Failed { id, error: WorkerError::Engine(error.to_string()) });
             }
         }
-    }
-
-    /// Takes a sequence out, gives back what it held.
-    fn end(&mut self, index: usize, keep: bool, engine: &mut impl Engine) -> Sequence {
-        self.let_others_follow(index, engine);
-        let mut sequence = self.sequences.remove(index);
-        self.forget_guesses(sequence.seq);
-        self.kv.end(&mut sequence, keep, engine);
-        sequence
     }
 }
 

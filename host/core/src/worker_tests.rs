@@ -4,8 +4,8 @@ use super::*;
 use crate::engine::Reuse;
 use crate::fake::FakeEngine;
 use crate::ids::{PolicyDigest, TenantId, Token};
-use crate::message::{Delta, Usage};
-use crate::policy::{Fault, FaultKind, Priority, TokenSampler};
+use crate::message::{Delta, Start, Usage};
+use crate::policy::{Fault, FaultKind, Priority, SamplingRequest, TokenSampler};
 use crate::reserve::{Reservation, Reserve};
 use crate::sampling::{Row, SamplingParams, StandardChain};
 use crate::segments::Namespace;
@@ -259,7 +259,7 @@ fn refuses_what_its_limits_do_not_allow_at_the_bound() {
 }
 
 #[test]
-fn what_does_not_fit_waits_for_room_in_order() {
+fn what_does_not_fit_waits_for_capacity_in_order() {
     let mut bench = Bench::native();
     // 4 x 256 KV tokens are all there is.
     (0..6).for_each(|id| bench.begin(Start { max_tokens: 255, ..start(id, &id.to_string()) }));
@@ -310,7 +310,7 @@ fn decodes_running_sequences_while_a_long_prompt_is_prefilled_in_chunks() {
 fn idle_time_is_not_taken_for_slow_steps() {
     let limits = EngineLimits { sequences: 4, kv_tokens: 1000, batch_tokens: 512, context_tokens: 500 };
     let mut bench = Bench::new(limits, Arc::new(Native));
-    // A millisecond for each token; a step is to take 50 at the most.
+    // A millisecond for each token; a step shall take no more than 50.
     let step = |bench: &mut Bench| {
         let Step::Decoded { tokens } = bench.step() else { return 0 };
         bench.now += Duration::from_millis(tokens as u64);

@@ -1,18 +1,19 @@
-//! Room in the KV cache: who is admitted with how much, what is shared, kept and parked.
+//! KV capacity of one worker: admission, sharing, saving and restoring of KV entries.
 use std::ops::Range;
 
 use crate::cache::PrefixCache;
 use crate::engine::{Engine, EngineLimits, Reuse};
 use crate::ids::SeqId;
 use crate::ledger::Ledger;
+use crate::placement::{Prefix, Running, Tail};
 use crate::prefix::{KvState, NodeId, Piece};
 use crate::reserve::GROWTH_TOKENS;
-use crate::sequence::{Parked, Sequence};
+use crate::sequence::Sequence;
 
-/// Shorter runs are not kept: they are computed sooner than looked up.
-const KEEP_TOKENS: u32 = 16;
-/// Of what is kept, fewer tokens than these are computed again sooner than fetched: say the one that every prompt begins with.
-const FETCH_TOKENS: u32 = 4;
+/// Shorter sequences are not saved at their end: computing them again is faster than finding them.
+const MIN_SAVED_TOKENS: u32 = 16;
+/// Shorter saved runs are not restored: computing them again is faster. The begin token, which all prompts share, is such a run.
+const MIN_RESTORED_TOKENS: u32 = 4;
 
 /// The KV cache of one worker.
 #[derive(Debug)]
@@ -55,123 +56,131 @@ impl Kv {
             && self.cache.check()
             && self.ledger.free() + shared + held == self.ledger.total()
             && self.free.len() + running.len() == self.sequences as usize
-            && running.iter().all(|s| s.seq.is_some())
+            && running.iter().all(|s| s.placement.seq().is_some())
     }
 
-    /// Gives a sequence its place and its room; false if there is none now. With nothing else running there always is.
+    /// Admits a sequence: a sequence id and KV capacity for its `need`. False if there is not enough now; a sequence alone
+    /// is always admitted.
     pub(super) fn admit(&mut self, sequence: &mut Sequence, running: usize, reuse: Reuse) -> bool {
         self.reuse = reuse;
         let Some(seq) = self.free.last().copied() else { return false };
-        let tree = &self.cache.tree;
-        let (len, shared) = match sequence.prefix {
-            Some((leaf, len)) => (len, tree.unheld(leaf)),
-            None if reuse == Reuse::Whole => (0, 0),
-            None => {
-                let run = &sequence.tokens[..sequence.tokens.len() - 1];
-                (run.len() as u32, run.len() as u32 - tree.probe(sequence.namespace(), run).held)
-            }
-        };
+        let known = sequence.placement.prefix();
+        let (len, shared) = self.shareable(sequence, known);
         let own = Self::own_reserve(sequence, len);
-        // One that was parked comes back when the others have room to grow, or it would soon be parked again.
-        let margin = if sequence.prefix.is_some() { GROWTH_TOKENS * running as u32 } else { 0 };
+        // A preempted sequence comes back only once the others can grow, or it would soon be preempted again.
+        let margin = if known.is_some() { GROWTH_TOKENS * running as u32 } else { 0 };
         if self.ledger.free() < shared + own + margin && running > 0 {
             return false;
         }
-        let leaf = match sequence.prefix {
-            Some((leaf, _)) => {
+        let leaf = match known {
+            Some(Prefix { leaf, .. }) => {
                 self.cache.tree.resume(leaf);
                 leaf
             }
             None => self.cache.tree.enter(sequence.namespace(), &sequence.tokens[..len as usize]),
         };
-        sequence.prefix = Some((leaf, len));
-        let room = self.settle_shared() && self.ledger.reserve(sequence.id(), own).is_ok();
-        debug_assert!(room, "a sequence alone fits, and others were measured");
+        let reserved = self.settle_shared() && self.ledger.reserve(sequence.id(), own).is_ok();
+        debug_assert!(reserved, "a sequence alone fits, and others were measured");
         self.free.pop();
-        sequence.seq = Some(seq);
+        sequence.placement.admit(seq, Prefix { leaf, tokens: len });
         true
     }
 
-    /// What is reserved for the sequence alone: what the pool promised, or, when it comes back, its tokens and some growth.
+    /// Length of a sequence's shareable prefix, and how many of its tokens no running sequence holds yet.
+    fn shareable(&self, sequence: &Sequence, known: Option<Prefix>) -> (u32, u32) {
+        let tree = &self.cache.tree;
+        match known {
+            Some(Prefix { leaf, tokens }) => (tokens, tree.unheld(leaf)),
+            None if self.reuse == Reuse::Whole => (0, 0),
+            None => {
+                let run = &sequence.tokens[..sequence.tokens.len() - 1];
+                (run.len() as u32, run.len() as u32 - tree.probe(sequence.namespace(), run).held)
+            }
+        }
+    }
+
+    /// What is reserved for the sequence alone: what the pool promised or, when it comes back, its tokens and some growth.
     fn own_reserve(sequence: &Sequence, prefix: u32) -> u32 {
-        let (now, most) = (sequence.tokens.len() as u32 - prefix, sequence.most_tokens() - prefix);
-        sequence.need.saturating_sub(prefix).max(now + GROWTH_TOKENS).clamp(now, most.max(now))
+        let (now, max) = (sequence.tokens.len() as u32 - prefix, sequence.max_total_tokens() - prefix);
+        sequence.need.saturating_sub(prefix).max(now + GROWTH_TOKENS).clamp(now, max.max(now))
     }
 
     fn settle_shared(&mut self) -> bool {
         self.ledger.set_shared(self.cache.tree.held()).is_ok()
     }
 
-    /// Room for the sequence's tokens as they are now; false if there is none.
+    /// Reserves capacity for the sequence's tokens as they are now. False if there is not enough.
     pub(super) fn grow(&mut self, sequence: &Sequence) -> bool {
         let (held, need) = (self.ledger.held(sequence.id()), sequence.own_tokens());
         if need <= held {
             return true;
         }
-        let most = sequence.most_tokens() - sequence.prefix.map_or(0, |(_, len)| len);
-        let wanted = (most.max(need) - held).min(GROWTH_TOKENS).min(self.ledger.free()).max(need - held);
+        let max = sequence.max_total_tokens() - sequence.placement.prefix().map_or(0, |prefix| prefix.tokens);
+        let wanted = (max.max(need) - held).min(GROWTH_TOKENS).min(self.ledger.free()).max(need - held);
         self.ledger.grow(sequence.id(), wanted).is_ok()
     }
 
-    /// Room for guessed tokens beside the sequence's own, at most `wanted`, without taking what `running` sequences will
-    /// soon grow into.
-    pub(super) fn room_for_draft(&mut self, sequence: &Sequence, wanted: u32, running: usize) -> u32 {
+    /// Reserves capacity for a draft of at most `wanted` tokens, without what the `running` sequences will soon grow into.
+    /// Returns the length that fits.
+    pub(super) fn draft_capacity(&mut self, sequence: &Sequence, wanted: u32, running: usize) -> u32 {
         let spare = self.ledger.held(sequence.id()).saturating_sub(sequence.own_tokens());
         let more = wanted.saturating_sub(spare).min(self.ledger.free().saturating_sub(GROWTH_TOKENS * running as u32));
         let grown = more > 0 && self.ledger.grow(sequence.id(), more).is_ok();
         wanted.min(if grown { spare + more } else { spare })
     }
 
-    /// Brings a sequence past everything that others have computed or that was kept.
-    pub(super) fn follow(&mut self, index: usize, sequences: &mut [Sequence], engine: &mut impl Engine) {
+    /// Shares or restores all KV entries of a sequence's prefix that others have computed or that were saved, then its tail.
+    pub(super) fn reuse(&mut self, index: usize, sequences: &mut [Sequence], engine: &mut impl Engine) {
         let s = &sequences[index];
-        let (Some(seq), Some((leaf, len))) = (s.seq, s.prefix) else { return };
-        let worthwhile = self.is_worth_restoring(s);
-        while sequences[index].done < len {
+        let Some(&Running { seq, prefix, .. }) = s.placement.running() else { return };
+        let restores = self.is_worth_restoring(s);
+        while sequences[index].kv_tokens < prefix.tokens {
             let s = &sequences[index];
-            let Some(piece) = self.cache.tree.at(leaf, s.done) else { break };
-            let range = s.done..piece.end;
-            let brought = match piece.kv {
+            let Some(piece) = self.cache.tree.at(prefix.leaf, s.kv_tokens) else { break };
+            let range = s.kv_tokens..piece.end;
+            let reused = match piece.kv {
                 KvState::Live => self.share(&piece, index, sequences, engine),
-                KvState::Absent => worthwhile && self.restore(&piece, seq, range.clone(), engine),
+                KvState::Absent => restores && self.restore(&piece, seq, range.clone(), engine),
                 KvState::Pending(_) => false,
             };
-            if !brought {
+            if !reused {
                 return;
             }
-            let s = &mut sequences[index];
-            (s.done, s.cached) = (range.end, if s.started { s.cached } else { s.cached + range.len() as u32 });
+            sequences[index].kv_tokens = range.end;
         }
         let s = &mut sequences[index];
-        if s.done == len
-            && let Some(parked) = s.parked.take()
-            && engine.restore(seq, len..parked.end, &parked.state)
+        if s.kv_tokens == prefix.tokens
+            && let Some(tail) = s.placement.take_tail()
+            && engine.restore(seq, prefix.tokens..tail.end, &tail.state)
         {
-            s.done = parked.end;
+            s.kv_tokens = tail.end;
         }
     }
 
-    /// Whether what lies ahead of a sequence in the cache is long enough to be fetched. What a parked sequence has behind its
-    /// prefix must be fetched.
+    /// Whether the saved run ahead of a sequence is long enough to restore. A sequence with a saved tail needs all of its
+    /// prefix before the tail can be restored.
     fn is_worth_restoring(&self, sequence: &Sequence) -> bool {
-        let Some((leaf, len)) = sequence.prefix.filter(|_| sequence.parked.is_none()) else { return true };
-        let mut position = sequence.done;
-        while position < len.min(sequence.done + FETCH_TOKENS) {
-            match self.cache.tree.at(leaf, position) {
+        let Some(Running { prefix, tail: None, .. }) = sequence.placement.running() else { return true };
+        let mut position = sequence.kv_tokens;
+        let enough = position + MIN_RESTORED_TOKENS;
+        while position < prefix.tokens.min(enough) {
+            match self.cache.tree.at(prefix.leaf, position) {
                 Some(piece) if piece.segment.is_some() || piece.kv == KvState::Live => position = piece.end,
                 _ => break,
             }
         }
-        position >= sequence.done + FETCH_TOKENS
+        position >= enough
     }
 
     fn share(&mut self, piece: &Piece, index: usize, sequences: &[Sequence], engine: &mut impl Engine) -> bool {
-        let (to, start) = (sequences[index].seq, sequences[index].done);
+        let (to, start) = (sequences[index].placement.seq(), sequences[index].kv_tokens);
         let tree = &self.cache.tree;
-        let holds = |s: &&Sequence| {
-            s.seq != to && s.done >= piece.end && s.prefix.is_some_and(|(leaf, _)| tree.is_on_path(leaf, piece.node))
+        let holder = |s: &Sequence| {
+            let running =
+                s.placement.running().filter(|running| Some(running.seq) != to && s.kv_tokens >= piece.end)?;
+            tree.is_on_path(running.prefix.leaf, piece.node).then_some(running.seq)
         };
-        let from = sequences.iter().find(holds).and_then(|s| s.seq);
+        let from = sequences.iter().find_map(holder);
         let shared = from.zip(to).is_some_and(|(from, to)| engine.share(from, to, start..piece.end));
         if !shared {
             // The next who wants it restores or computes it.
@@ -191,18 +200,18 @@ impl Kv {
         restored
     }
 
-    /// How far a sequence may compute now: up to what another one computes or what can be restored. What nobody
-    /// computes it takes on itself.
+    /// The position up to which a sequence may compute now: where another one computes, or where a restore begins. It takes
+    /// on what nobody else computes.
     pub(super) fn limit(&mut self, sequence: &Sequence) -> u32 {
-        let Some((leaf, len)) = sequence.prefix else { return 0 };
+        let Some(prefix) = sequence.placement.prefix() else { return 0 };
         let too_short = !self.is_worth_restoring(sequence);
-        let mut position = sequence.done;
-        while position < len {
-            let Some(piece) = self.cache.tree.at(leaf, position) else { break };
+        let mut position = sequence.kv_tokens;
+        while position < prefix.tokens {
+            let Some(piece) = self.cache.tree.at(prefix.leaf, position) else { break };
             match piece.kv {
                 KvState::Pending(who) if who == sequence.id() => {}
-                // At its own position it could not be restored.
-                KvState::Absent if piece.segment.is_none() || position == sequence.done || too_short => {
+                // A segment at the sequence's own position is there only if it could not be restored.
+                KvState::Absent if piece.segment.is_none() || position == sequence.kv_tokens || too_short => {
                     self.cache.tree.set_kv(piece.node, KvState::Pending(sequence.id()));
                 }
                 _ => return position,
@@ -212,45 +221,39 @@ impl Kv {
         sequence.tokens.len() as u32
     }
 
-    /// A sequence computed everything up to `done`.
+    /// Others may share what the sequence has computed by now.
     pub(super) fn mark_computed(&mut self, sequence: &Sequence) {
-        if let Some((leaf, _)) = sequence.prefix {
-            self.cache.tree.mark_computed(leaf, sequence.id(), sequence.done);
+        if let Some(Prefix { leaf, .. }) = sequence.placement.prefix() {
+            self.cache.tree.mark_computed(leaf, sequence.id(), sequence.kv_tokens);
         }
     }
 
-    /// Takes the KV entries away from a sequence that will run again, and keeps a copy of them. The others have followed.
-    pub(super) fn park(&mut self, sequence: &mut Sequence, engine: &mut impl Engine) {
-        let (Some(seq), Some((leaf, len))) = (sequence.seq.take(), sequence.prefix) else { return };
-        self.keep(leaf, seq, sequence, engine);
-        if sequence.done > len {
-            let end = sequence.done;
-            sequence.parked = engine.save(seq, len..end).map(|state| Parked { end, state });
-        }
-        sequence.done = 0;
+    /// Takes the KV entries away from a sequence that will run again, and saves them. Sequences that share its prefix must
+    /// have reused them before.
+    pub(super) fn preempt(&mut self, sequence: &mut Sequence, engine: &mut impl Engine) {
+        let Some(&Running { seq, prefix, .. }) = sequence.placement.running() else { return };
+        self.save_prefix(prefix.leaf, seq, sequence, engine);
+        let end = sequence.kv_tokens;
+        let state = if end > prefix.tokens { engine.save(seq, prefix.tokens..end) } else { None };
+        sequence.placement.preempt(state.map(|state| Tail { end, state }));
+        sequence.kv_tokens = 0;
         engine.truncate(seq, 0);
         self.free.push(seq);
-        self.cache.tree.preempt(leaf, sequence.id());
+        self.cache.tree.preempt(prefix.leaf, sequence.id());
         self.ledger.release(sequence.id());
         self.settle_shared();
         self.cache.enforce_limits();
     }
 
-    /// Takes everything from a sequence that has ended, running or parked. `keep`: its KV entries are good, others may use
-    /// them. The others have followed.
-    pub(super) fn end(&mut self, sequence: &mut Sequence, keep: bool, engine: &mut impl Engine) {
-        let prefix = sequence.prefix.take();
-        let Some(seq) = sequence.seq.take() else {
-            if let Some((leaf, _)) = prefix {
-                self.cache.tree.abandon(leaf);
-            }
-            return;
-        };
-        let worth_keeping =
-            keep && self.cache.is_enabled() && self.reuse == Reuse::Ranges && sequence.done >= KEEP_TOKENS;
-        if worth_keeping {
-            let all = self.cache.tree.enter(sequence.namespace(), &sequence.tokens[..sequence.done as usize]);
-            self.keep(all, seq, sequence, engine);
+    /// Gives back everything that a sequence holds; it has ended. `save`: its KV entries are good for others to use. Running
+    /// sequences that share its prefix must have reused them before.
+    pub(super) fn end(&mut self, sequence: &Sequence, save: bool, engine: &mut impl Engine) {
+        let Some(prefix) = sequence.placement.prefix() else { return };
+        let Some(seq) = sequence.placement.seq() else { return self.cache.tree.abandon(prefix.leaf) };
+        let saves = self.cache.is_enabled() && self.reuse == Reuse::Ranges && sequence.kv_tokens >= MIN_SAVED_TOKENS;
+        if save && saves {
+            let all = self.cache.tree.enter(sequence.namespace(), &sequence.tokens[..sequence.kv_tokens as usize]);
+            self.save_prefix(all, seq, sequence, engine);
             match &sequence.start.session {
                 Some(session) => self.cache.pin(sequence.namespace(), session, all, sequence.id()),
                 None => self.cache.tree.leave(all, sequence.id()),
@@ -258,21 +261,19 @@ impl Kv {
         }
         engine.truncate(seq, 0);
         self.free.push(seq);
-        if let Some((leaf, _)) = prefix {
-            self.cache.tree.leave(leaf, sequence.id());
-        }
+        self.cache.tree.leave(prefix.leaf, sequence.id());
         self.ledger.release(sequence.id());
         self.settle_shared();
         self.cache.enforce_limits();
     }
 
-    /// Copies the KV entries on the way to `leaf` that the sequence has and no segment keeps.
-    fn keep(&mut self, leaf: NodeId, seq: SeqId, sequence: &Sequence, engine: &mut impl Engine) {
+    /// Saves the sequence's KV entries on the path to `leaf` that are in no segment.
+    fn save_prefix(&mut self, leaf: NodeId, seq: SeqId, sequence: &Sequence, engine: &mut impl Engine) {
         if self.reuse == Reuse::Whole {
             return;
         }
-        let bare = |piece: &Piece| piece.segment.is_none() && piece.end <= sequence.done;
-        let pieces: Vec<Piece> = self.cache.tree.path(leaf).filter(bare).collect();
+        let is_unsaved = |piece: &Piece| piece.segment.is_none() && piece.end <= sequence.kv_tokens;
+        let pieces: Vec<Piece> = self.cache.tree.path(leaf).filter(is_unsaved).collect();
         for piece in pieces {
             if let Some(state) = engine.save(seq, piece.start..piece.end) {
                 self.cache.store(piece.node, sequence.namespace(), state);

@@ -1,4 +1,4 @@
-//! How fast a worker is, for whoever schedules and watches.
+//! A worker's throughput, for schedulers and metrics.
 use std::time::Duration;
 
 const WINDOW: Duration = Duration::from_secs(1);

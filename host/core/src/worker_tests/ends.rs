@@ -22,7 +22,7 @@ impl Events for Sink {
 }
 
 #[test]
-fn clients_know_the_end_before_any_cells_are_copied() {
+fn clients_know_the_end_before_any_kv_entries_are_saved() {
     let Bench { mut worker, mut engine, .. } = Bench::native();
     let mut sink = Sink { saved: engine.saved.clone(), ..Sink::default() };
     for id in [1, 2] {

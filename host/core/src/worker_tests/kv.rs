@@ -1,4 +1,4 @@
-//! Sharing, keeping and parking.
+//! Sharing, saving and preemption.
 use proptest::prelude::*;
 
 use super::*;
@@ -97,10 +97,10 @@ fn four_times_too_many_all_finish_as_if_they_had_been_alone() {
                 .collect();
             requests.iter().for_each(|request| bench.begin(request.clone()));
             bench.run();
-            let parks = bench.events.iter().filter(|event| matches!(event, Event::Preempted { .. })).count();
+            let preemptions = bench.events.iter().filter(|event| matches!(event, Event::Preempted { .. })).count();
             match reserve {
-                Reserve::None => assert!(parks > 0),
-                Reserve::Full => assert_eq!(parks, 0),
+                Reserve::None => assert!(preemptions > 0),
+                Reserve::Full => assert_eq!(preemptions, 0),
                 Reserve::Expected => {}
             }
             let results = bench.results();
@@ -113,7 +113,7 @@ fn four_times_too_many_all_finish_as_if_they_had_been_alone() {
 }
 
 #[test]
-fn parks_the_lowest_class_and_of_it_the_latest() {
+fn preempts_the_lowest_class_and_of_it_the_latest() {
     let limits = EngineLimits { sequences: 8, kv_tokens: 160, batch_tokens: 64, context_tokens: 128 };
     let mut bench = Bench::with(limits, Arc::new(Native), Reserve::None, PrefixCache::new(1 << 20));
     for (id, priority) in [(1, Priority::Low), (2, Priority::Normal), (3, Priority::Normal), (4, Priority::High)] {
@@ -121,17 +121,17 @@ fn parks_the_lowest_class_and_of_it_the_latest() {
         bench.begin(Start { priority, max_tokens: 100, ignore_eos: true, ..start(id, &prompt) });
     }
     bench.run();
-    let parked: Vec<u64> = bench
+    let preempted: Vec<u64> = bench
         .events
         .iter()
         .filter_map(|event| if let Event::Preempted { id } = event { Some(id.0) } else { None })
         .collect();
-    assert_eq!(parked[..2], [1, 3], "{parked:?}");
-    assert!(!parked.contains(&4));
+    assert_eq!(preempted[..2], [1, 3], "{preempted:?}");
+    assert!(!preempted.contains(&4));
 }
 
 #[test]
-fn a_request_parked_by_command_goes_on_unchanged_after_the_others() {
+fn a_request_preempted_by_command_goes_on_unchanged_after_the_others() {
     let mut bench = Bench::native();
     let request = |id: u64| Start { ignore_eos: true, ..start(id, &format!("request {id}")) };
     (1..3).for_each(|id| bench.begin(request(id)));
@@ -161,7 +161,7 @@ fn regression_a_first_token_in_common_keeps_no_segment_warm() {
 }
 
 #[test]
-fn a_held_request_waits_until_it_is_released_and_nobody_for_it() {
+fn a_paused_request_waits_until_it_is_resumed_and_blocks_nobody() {
     let mut bench = Bench::native();
     let request = |id: u64| Start { ignore_eos: true, ..start(id, &format!("request {id}")) };
     (1..3).for_each(|id| bench.begin(request(id)));
@@ -185,12 +185,14 @@ fn a_held_request_waits_until_it_is_released_and_nobody_for_it() {
     assert!(matches!(bench.results()[&4].1, Some(Event::Finished { reason: FinishReason::Cancelled, .. })));
 }
 
-/// A random life of a worker with little room.
+/// A random life of a worker with little KV capacity.
 #[derive(Debug, Clone)]
 enum Act {
     Begin { prompt: Vec<u8>, max_tokens: u32, tenant: bool, low: bool },
     Cancel(u64),
-    Park(u64),
+    Preempt(u64),
+    Pause(u64),
+    Resume(u64),
     Step(u8),
 }
 
@@ -199,7 +201,9 @@ fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
         4 => begin.prop_map(|(prompt, max_tokens, tenant, low)| Act::Begin { prompt, max_tokens, tenant, low }),
         1 => (0u64..12).prop_map(Act::Cancel),
-        1 => (0u64..12).prop_map(Act::Park),
+        1 => (0u64..12).prop_map(Act::Preempt),
+        1 => (0u64..12).prop_map(Act::Pause),
+        1 => (0u64..12).prop_map(Act::Resume),
         4 => (1u8..9).prop_map(Act::Step),
     ]
 }
@@ -207,7 +211,7 @@ fn act() -> impl Strategy<Value = Act> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
     #[test]
-    fn sharing_keeping_and_parking_change_no_output(
+    fn sharing_saving_and_preemption_change_no_output(
         acts in prop::collection::vec(act(), 1..60),
         ram in prop_oneof![Just(0u64), Just(300), Just(1 << 20)],
         reserve in prop_oneof![Just(Reserve::None), Just(Reserve::Expected), Just(Reserve::Full)],
@@ -234,10 +238,13 @@ proptest! {
                     bench.begin(request);
                 }
                 Act::Cancel(id) => bench.command(Command::Cancel { id: RequestId(id) }),
-                Act::Park(id) => bench.command(Command::Preempt { id: RequestId(id) }),
+                Act::Preempt(id) => bench.command(Command::Preempt { id: RequestId(id) }),
+                Act::Pause(id) => bench.command(Command::Pause { id: RequestId(id) }),
+                Act::Resume(id) => bench.command(Command::Resume { id: RequestId(id) }),
                 Act::Step(n) => bench.steps(n.into()),
             }
         }
+        begun.keys().for_each(|&id| bench.command(Command::Resume { id: RequestId(id) }));
         bench.run();
         let results = bench.results();
         for (id, request) in begun {

@@ -2,6 +2,7 @@
 use std::collections::VecDeque;
 
 use super::*;
+use crate::engine_loop::EngineLoop;
 use crate::ids::{Generation, PolicyName};
 use crate::policy::{NamedScheduler, SchedulerHook};
 use crate::pool::{NewRequest, Output, Pool, Watermarks};
@@ -26,27 +27,14 @@ impl SchedulerHook for NativeScheduler {
     fn returned(&self, _: Option<&PolicyName>) {}
 }
 
-/// What a worker thread makes of events.
-#[derive(Default)]
-struct Outlet {
-    events: Vec<Event>,
-    reporter: Reporter,
-}
-
-impl Events for Outlet {
-    fn push(&mut self, event: Event) {
-        self.reporter.note(&event);
-        self.events.push(event);
-    }
-}
-
 /// Runs requests through a pool and one worker; after each command and step the pool hears a report at once or, with
-/// `late`, one step later. The most that ran at once.
+/// `late`, one step later. Returns the maximum that ran at once, and all events.
 fn run(limits: EngineLimits, requests: Vec<Start>, late: bool) -> (usize, Vec<Event>) {
-    let Bench { mut worker, mut engine, .. } =
+    let Bench { worker, mut engine, .. } =
         Bench::with(limits, Arc::new(Native), Reserve::Expected, PrefixCache::new(1 << 20));
     // Texts end well before what is expected of them, so nothing grows past its reserve.
     engine.end_logit = 9.0;
+    let mut engine = EngineLoop::new(engine, worker);
     let count = requests.len();
     let mut pool = Pool::new(Arc::new(NativeScheduler), Watermarks { high: 1000, low: 900 }, Reserve::Expected);
     pool.add_worker(WorkerId(0), limits);
@@ -55,22 +43,22 @@ fn run(limits: EngineLimits, requests: Vec<Start>, late: bool) -> (usize, Vec<Ev
         let new = NewRequest { start: Box::new(request), arrived, deadline: None, weight: 1.0, queue_share: None };
         pool.submit(new).unwrap();
     }
-    let (mut out, mut reports, mut most) = (Outlet::default(), VecDeque::<Report>::new(), 0);
+    let (mut events, mut reports, mut max) = (Vec::new(), VecDeque::<Report>::new(), 0);
     for step in 0.. {
         assert!(step < 100_000, "it ends");
         for output in pool.schedule(Duration::from_millis(1000 + step)) {
             match output {
                 Output::Start { start, need, .. } => {
-                    worker.handle(Command::Start { start, need }, &mut engine, &mut out);
+                    engine.handle(Command::Start { start, need }, &mut events);
                 }
                 other => panic!("{other:?}"),
             }
         }
-        assert!(late || worker.waiting.is_empty(), "what the pool dispatches is admitted");
-        let decoded = worker.step(Duration::from_millis(step), &mut engine, &mut out);
-        assert!(worker.check() && pool.check());
-        most = most.max(worker.sequences.len());
-        reports.extend(out.reporter.take(&worker));
+        assert!(late || engine.worker().waiting.is_empty(), "what the pool dispatches is admitted");
+        let decoded = engine.step(Duration::from_millis(step), &mut events);
+        assert!(engine.worker().check() && pool.check());
+        max = max.max(engine.worker().sequences.len());
+        reports.extend(engine.report());
         while reports.len() > usize::from(late && decoded != Step::Idle) {
             pool.apply(WorkerId(0), reports.pop_front().unwrap());
         }
@@ -78,9 +66,9 @@ fn run(limits: EngineLimits, requests: Vec<Start>, late: bool) -> (usize, Vec<Ev
             break;
         }
     }
-    let ended = out.events.iter().filter(|event| matches!(event, Event::Finished { .. })).count();
+    let ended = events.iter().filter(|event| matches!(event, Event::Finished { .. })).count();
     assert_eq!(ended, count, "every request finishes");
-    (most, out.events)
+    (max, events)
 }
 
 fn prompts(count: u64, tokens: usize, max_tokens: u32) -> Vec<Start> {
@@ -102,8 +90,8 @@ fn regression_as_many_requests_run_as_their_need_allows() {
 fn regression_long_prompts_in_a_row_reach_the_worker_one_by_one_and_never_wait_there() {
     let limits = EngineLimits { sequences: 4, kv_tokens: 8192, batch_tokens: 512, context_tokens: 8192 };
     for late in [false, true] {
-        let (most, events) = run(limits, prompts(20, 5000, 8), late);
-        assert_eq!(most, 1);
+        let (max, events) = run(limits, prompts(20, 5000, 8), late);
+        assert_eq!(max, 1);
         assert!(!events.iter().any(|event| matches!(event, Event::Preempted { .. } | Event::Failed { .. })));
     }
 }

@@ -9,7 +9,7 @@ fn turn(id: u64, text: &str, session: &str) -> Start {
     Start { max_tokens: 1, ignore_eos: true, session, ..start(id, text) }
 }
 
-/// Room for about three turns.
+/// Capacity for about three turns.
 fn bench() -> Bench {
     let cache = PrefixCache::new(3 * 4 * TURN.len() as u64 + 64).with_session_ttl(Duration::from_secs(60));
     Bench::with(LIMITS, Arc::new(Native), Reserve::Full, cache)

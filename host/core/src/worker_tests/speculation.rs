@@ -1,5 +1,6 @@
 //! Speculative decoding changes how long a text takes, and nothing else.
 use super::*;
+use crate::ids::SeqId;
 use crate::speculate::{DraftRequest, Drafter, ModelDrafter};
 
 /// Runs one request on an engine whose text repeats itself. Returns its text, usage and number of steps.

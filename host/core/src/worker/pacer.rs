@@ -1,27 +1,27 @@
-//! How much of the prompts a step may prefill, so that those who are being answered do not wait too long for it.
+//! How many prompt tokens a step may prefill without delaying the streams that decode beside them for too long.
 use std::time::Duration;
 
 use crate::speculate::StepCost;
 
-/// Prompt tokens of a step at the least, so that prefill always goes on.
-const LEAST: f32 = 8.0;
-/// How much of a new measurement counts.
+/// Minimum of prompt tokens in a step, so that prefill never stalls.
+const MIN_TOKENS: f32 = 8.0;
+/// Weight of a new measurement in the moving averages.
 const WEIGHT: f32 = 0.3;
 
-/// Learns what a prompt token costs from the steps that had some, and what a step costs without.
+/// Measures what a prompt token costs in steps with prefill, and what a step costs without.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct Pacer {
     target: Duration,
     /// Seconds of a step without prefill.
     step: f32,
-    /// Seconds of each token of a step with prefill, its fixed costs included: rather too much than too little.
+    /// Seconds per token of a step with prefill. The step's fixed costs are included, so it is rather too high than too low.
     token: f32,
-    /// What a row of a step without prefill costs.
+    /// Cost of a row in a step without prefill.
     cost: StepCost,
     last: Option<Planned>,
 }
 
-/// The step under way.
+/// The step that is running.
 #[derive(Debug, Clone, Copy)]
 struct Planned {
     begun: Duration,
@@ -29,12 +29,12 @@ struct Planned {
     prefills: bool,
 }
 
-impl Pace {
+impl Pacer {
     pub(super) fn new(target: Duration) -> Self {
         Self { target, step: 0.0, token: 0.0, cost: StepCost::default(), last: None }
     }
 
-    /// A step begins. What began before it has ended by now, unless the worker was idle in between.
+    /// A step begins, so the one before it has just ended, unless the worker was idle in between.
     pub(super) fn begin(&mut self, now: Duration) {
         let Some(Planned { begun, tokens, prefills }) = self.last.take() else { return };
         let took = now.saturating_sub(begun).as_secs_f32();
@@ -48,7 +48,7 @@ impl Pace {
         }
     }
 
-    /// The step that began at `now` has so many tokens.
+    /// The step that began at `now` decodes `tokens`.
     pub(super) fn planned(&mut self, now: Duration, tokens: u32, prefills: bool) {
         self.last = Some(Planned { begun: now, tokens, prefills });
     }
@@ -57,7 +57,7 @@ impl Pace {
         self.last = None;
     }
 
-    /// The acceptance probability from which a draft token pays in a step of `rows` rows.
+    /// Probability of acceptance above which a draft token pays in a step of `rows` rows.
     pub(super) fn break_even(&self, rows: usize) -> f32 {
         self.cost.break_even(rows)
     }
@@ -67,12 +67,12 @@ impl Pace {
         if self.token <= 0.0 {
             return usize::MAX;
         }
-        // Where the model is too slow for the target, those who are being answered keep a quarter of their speed.
+        // A model that is too slow for the target lets its streams keep a quarter of their speed.
         let left = (self.target.as_secs_f32() - self.step).max(3.0 * self.step);
-        // Where more wait for their first token than for the next one, a step takes longer in proportion: a burst of new
-        // requests is not held up by the few that already run.
+        // If more sequences wait for their first token than for their next one, the step may take longer in proportion:
+        // a few running streams do not hold up a burst of new requests.
         let burst = (prefilling as f32 / decoding.max(1) as f32).max(1.0);
-        (left * burst / self.token).clamp(LEAST, 1e6) as usize
+        (left * burst / self.token).clamp(MIN_TOKENS, 1e6) as usize
     }
 }
 
@@ -84,35 +84,35 @@ mod tests {
 
     #[test]
     fn gives_what_fits_into_the_target_and_never_nothing() {
-        let mut pace = Pace::new(50 * MS);
-        assert_eq!(pace.budget(8, 0), usize::MAX);
+        let mut pacer = Pacer::new(50 * MS);
+        assert_eq!(pacer.budget(8, 0), usize::MAX);
         // 10 ms a step, 1 ms a token: the target leaves 40 ms.
-        pace.planned(Duration::ZERO, 5, false);
-        pace.begin(10 * MS);
-        pace.planned(10 * MS, 105, true);
-        pace.begin(115 * MS);
-        assert!((39..=40).contains(&pace.budget(8, 0)), "{}", pace.budget(8, 0));
+        pacer.planned(Duration::ZERO, 5, false);
+        pacer.begin(10 * MS);
+        pacer.planned(10 * MS, 105, true);
+        pacer.begin(115 * MS);
+        assert!((39..=40).contains(&pacer.budget(8, 0)), "{}", pacer.budget(8, 0));
         // Three times as many want to begin.
-        assert!((39..=40).contains(&pace.budget(8, 8)) && (118..=120).contains(&pace.budget(2, 6)));
-        // Idle time is nobody's cost.
-        pace.idle();
-        pace.begin(9999 * MS);
-        assert!((39..=40).contains(&pace.budget(8, 0)));
+        assert!((39..=40).contains(&pacer.budget(8, 8)) && (118..=120).contains(&pacer.budget(2, 6)));
+        // Idle time is no cost of a step.
+        pacer.idle();
+        pacer.begin(9999 * MS);
+        assert!((39..=40).contains(&pacer.budget(8, 0)));
         // Slower than the target whatever it does: 100 ms a step.
         for i in 0..40u32 {
-            pace.planned(100 * i * MS, 5, false);
-            pace.begin(100 * (i + 1) * MS);
+            pacer.planned(100 * i * MS, 5, false);
+            pacer.begin(100 * (i + 1) * MS);
         }
-        assert!((295..=300).contains(&pace.budget(8, 0)), "{}", pace.budget(8, 0));
+        assert!((295..=300).contains(&pacer.budget(8, 0)), "{}", pacer.budget(8, 0));
         // A step that was expected to take longer than it did with its prompt tokens does not make them free.
-        pace.planned(Duration::ZERO, 20, true);
-        pace.begin(20 * MS);
-        assert!((295..=300).contains(&pace.budget(8, 0)), "{}", pace.budget(8, 0));
+        pacer.planned(Duration::ZERO, 20, true);
+        pacer.begin(20 * MS);
+        assert!((295..=300).contains(&pacer.budget(8, 0)), "{}", pacer.budget(8, 0));
         // 50 ms a token.
         for i in 0..40u32 {
-            pace.planned(1000 * i * MS, 12, true);
-            pace.begin((1000 * i + 600) * MS);
+            pacer.planned(1000 * i * MS, 12, true);
+            pacer.begin((1000 * i + 600) * MS);
         }
-        assert_eq!(pace.budget(8, 0), 8);
+        assert_eq!(pacer.budget(8, 0), 8);
     }
 }

@@ -1,6 +1,6 @@
-//! Asks the drafter for drafts where they pay and fit.
+//! Which sequences get a draft of their next tokens, and how long a one: where it pays and fits.
 use super::kv::Kv;
-use super::pace::Pace;
+use super::pacer::Pacer;
 use crate::ids::SeqId;
 use crate::sequence::Sequence;
 use crate::speculate::{DraftRequest, Drafter};
@@ -8,18 +8,18 @@ use crate::speculate::{DraftRequest, Drafter};
 /// Speculative decoding of one worker.
 pub struct Speculation {
     pub drafter: Box<dyn Drafter>,
-    /// Maximum length of a sequence's draft in one step, in tokens.
+    /// Maximum length of a draft.
     pub draft_tokens: u32,
 }
 
 /// What bounds the drafts of a step.
-pub(super) struct Room<'a> {
-    /// How far each sequence may compute.
+pub(super) struct DraftBounds<'a> {
+    /// The position up to which each sequence may compute.
     pub(super) limits: &'a [u32],
-    /// What a step holds.
+    /// Rows of a batch.
     pub(super) batch_tokens: u32,
     pub(super) kv: &'a mut Kv,
-    pub(super) pace: &'a Pace,
+    pub(super) pacer: &'a Pacer,
 }
 
 impl std::fmt::Debug for Speculation {
@@ -30,20 +30,20 @@ impl std::fmt::Debug for Speculation {
 
 impl Speculation {
     /// Fills the drafts of the sequences that decode in this step.
-    pub(super) fn draft(&mut self, sequences: &mut [Sequence], room: Room<'_>) {
-        let Room { limits, batch_tokens, kv, pace } = room;
+    pub(super) fn draft(&mut self, sequences: &mut [Sequence], bounds: DraftBounds<'_>) {
+        let DraftBounds { limits, batch_tokens, kv, pacer } = bounds;
         let running = sequences.len();
-        let decodes = |(s, limit): &(&mut Sequence, &u32)| s.is_decoding() && **limit > s.done;
-        let decoding = sequences.iter().zip(limits).filter(|(s, limit)| s.is_decoding() && **limit > s.done).count();
-        let break_even = pace.break_even(decoding);
+        let decodes = |s: &Sequence, limit: u32| s.is_decoding() && limit > s.kv_tokens;
+        let decoding = sequences.iter().zip(limits).filter(|&(s, &limit)| decodes(s, limit)).count();
+        let break_even = pacer.break_even(decoding);
         let mut rows = (batch_tokens as usize).saturating_sub(decoding);
         let mut requests = Vec::new();
-        for (s, _) in sequences.iter_mut().zip(limits).filter(decodes) {
-            let max = rows.min(s.most_draft().min(self.draft_tokens) as usize);
+        for (s, _) in sequences.iter_mut().zip(limits).filter(|(s, limit)| decodes(s, **limit)) {
+            let max = rows.min(s.max_draft().min(self.draft_tokens) as usize);
             let wanted = s.acceptance.draft_len(break_even, max);
-            let max_tokens = kv.room_for_draft(s, wanted as u32, running) as usize;
+            let max_tokens = kv.draft_capacity(s, wanted as u32, running) as usize;
             rows -= max_tokens;
-            if let (Some(seq), 1..) = (s.seq, max_tokens) {
+            if let (Some(seq), 1..) = (s.placement.seq(), max_tokens) {
                 requests.push(DraftRequest { seq, tokens: &s.tokens, max_tokens, draft: &mut s.draft });
             }
         }

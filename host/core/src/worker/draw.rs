@@ -1,0 +1,57 @@
+//! Draws a sequence's next tokens after a batch was decoded, and tells clients and scheduler about them.
+use crate::engine::Engine;
+use crate::message::{Event, Events, FinishReason, WorkerError};
+use crate::sampling::Workspace;
+use crate::sequence::{Drawn, Sequence};
+
+/// A running request reports its progress to the scheduler once in so many tokens.
+const PROGRESS_EVERY: u32 = 32;
+
+/// The tokens that one sequence drew in a step.
+#[derive(Debug)]
+pub(super) struct Draws {
+    pub(super) tokens: u32,
+    /// `None`: the sequence goes on.
+    pub(super) end: Option<Result<FinishReason, WorkerError>>,
+}
+
+/// Draws from `row`, which gives a sequence's next token, and from the rows of its draft after it as long as each token
+/// drawn equals the draft's.
+pub(super) fn draw(
+    sequence: &mut Sequence,
+    row: usize,
+    engine: &impl Engine,
+    workspace: &mut Workspace,
+    events: &mut impl Events,
+) -> Draws {
+    let mut accepted = 0;
+    let end = loop {
+        let (delta, end) = match sequence.advance(engine.logits(row + accepted as usize), workspace) {
+            Drawn::Continues(delta) => (delta, None),
+            Drawn::Ended(delta, reason) => (delta, Some(Ok(reason))),
+            Drawn::Failed(error) => (None, Some(Err(error))),
+        };
+        if let Some(delta) = delta {
+            events.push(Event::Delta { id: sequence.id(), delta });
+        }
+        if end.is_some() {
+            break end;
+        }
+        report_progress(sequence, events);
+        if !sequence.matches_draft(accepted) {
+            break None;
+        }
+        accepted += 1;
+        // The batch has computed the draft's token already.
+        sequence.kv_tokens += 1;
+    };
+    sequence.settle_draft(accepted);
+    Draws { tokens: accepted + 1, end }
+}
+
+fn report_progress(sequence: &Sequence, events: &mut impl Events) {
+    if sequence.generated % PROGRESS_EVERY == 1 {
+        let prompt_tokens = sequence.start.prompt.len() as u32;
+        events.push(Event::Progressed { id: sequence.id(), prompt_tokens, generated_tokens: sequence.generated });
+    }
+}

@@ -1,0 +1,72 @@
+//! Turns start commands into sequences: checks them and opens their samplers.
+use std::sync::Arc;
+
+use crate::engine::EngineLimits;
+use crate::message::{Start, WorkerError};
+use crate::placement::Rank;
+use crate::policy::{SamplerHook, SamplingRequest, TokenSampler};
+use crate::sequence::{Admission, Sequence};
+use crate::vocabulary::Vocabulary;
+
+/// What every sequence of a worker is made with.
+#[derive(Debug)]
+pub(super) struct Intake {
+    pub(super) limits: EngineLimits,
+    pub(super) vocabulary: Arc<Vocabulary>,
+    pub(super) samplers: Arc<dyn SamplerHook>,
+    /// Starts and demotions so far.
+    pub(super) ranks: u64,
+}
+
+impl Intake {
+    /// `taken`: sequences that the worker has already.
+    ///
+    /// # Errors
+    /// The request does not fit this worker, or its sampler policy faulted.
+    pub(super) fn prepare(&mut self, start: Box<Start>, need: u32, taken: usize) -> Result<Sequence, WorkerError> {
+        let refuse = |why: String| Err(WorkerError::Refused(why));
+        let prompt_tokens = start.prompt.len() as u32;
+        if prompt_tokens == 0 || prompt_tokens >= self.limits.context_tokens {
+            return refuse(format!("prompt of {prompt_tokens} tokens, context of {}", self.limits.context_tokens));
+        }
+        if start.max_tokens == 0 {
+            return refuse("max_tokens is 0".to_owned());
+        }
+        if let Some(token) = start.prompt.iter().find(|token| token.0 as usize >= self.vocabulary.size()) {
+            return refuse(format!("token {token} is outside the vocabulary of {}", self.vocabulary.size()));
+        }
+        if taken >= self.limits.sequences as usize {
+            return refuse(format!("all {} sequences are taken", self.limits.sequences));
+        }
+        let sampler = self.open_sampler(&start)?;
+        let rank = Rank::Arrival(self.next_rank());
+        let admission = Admission { start, need, rank };
+        Ok(Sequence::new(admission, sampler, self.vocabulary.clone(), self.limits.context_tokens))
+    }
+
+    /// A rank behind all others of its class, whenever they arrive.
+    pub(super) fn demoted(&mut self) -> Rank {
+        Rank::Demoted(self.next_rank())
+    }
+
+    fn next_rank(&mut self) -> u64 {
+        self.ranks += 1;
+        self.ranks
+    }
+
+    fn open_sampler(&self, start: &Start) -> Result<Box<dyn TokenSampler>, WorkerError> {
+        let request = SamplingRequest {
+            request: start.id,
+            model: start.model.clone(),
+            tenant: start.tenant.clone(),
+            params: start.params.clone(),
+            choice: start.choice,
+            prompt_tokens: start.prompt.len() as u32,
+            max_tokens: start.max_tokens,
+            samplers: start.samplers.clone(),
+            vocabulary: self.vocabulary.clone(),
+        };
+        let opened = self.samplers.open(start.sampler_chain, &request);
+        opened.map_err(|fault| WorkerError::PolicyFault { detail: fault.to_string() })
+    }
+}
