@@ -3,6 +3,7 @@
 
 pub mod cli;
 pub mod config;
+mod delivery;
 pub mod embed_thread;
 mod error;
 mod expected;

@@ -1,4 +1,4 @@
-//! Delivers a worker's events to HTTP tasks without ever blocking the worker.
+//! The streams of a worker's clients. Sending never blocks: what a slow reader cannot take yet is merged and kept.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,40 +9,41 @@ use camshaft_core::policy::PolicySet;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-/// A reader that is behind for so long has its sequence taken off the worker.
+/// A reader that is behind for this long has its sequence paused.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
 
 /// The receiving side of one generation.
 #[derive(Debug)]
 pub(crate) struct Stream {
     events: Sender<Event>,
-    /// Keeps the generation of policies alive that the request began with.
+    /// The policies that the request began with live as long as it does.
     _policies: Arc<dyn PolicySet>,
-    /// Text that did not fit into the channel yet, or waits for more, merged. Bounded by what the generation may produce.
+    /// Merged text that did not fit into the channel yet, or waits for more. Bounded by the request's `max_tokens`.
     held: Option<Delta>,
-    /// The last event, waiting behind it.
+    /// The last event; it follows the held text.
     end: Option<Event>,
     /// When text was last sent.
     sent: Option<Instant>,
-    /// The channel had no room for the next of them.
+    /// The channel was full when the next event was tried.
     full: bool,
-    /// Since when there is always something that waits for room.
+    /// When the channel became full, or the reader last took something since.
     behind_since: Option<Instant>,
-    /// Its sequence was taken off the worker until the reader has caught up.
+    /// Its sequence is off the worker until the reader has caught up.
     is_paused: bool,
-    /// Free entries of the channel when a paused reader last took something.
+    /// Free entries of the channel at the last review.
     drained: usize,
+    /// The reader was behind for too long; only the error is still sent.
     cut: bool,
 }
 
-/// What a reader's pace asks for.
+/// What a reader's pace asks of the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pace {
-    /// It is behind: generating on would only fill memory.
+pub(crate) enum Backpressure {
+    /// The reader is behind: more text would only fill memory.
     Pause,
-    /// It has caught up.
+    /// The reader has caught up.
     Resume,
-    /// It was behind for too long: its stream ends with an error.
+    /// The reader was behind for too long: its stream ends with an error.
     Cut,
 }
 
@@ -62,13 +63,8 @@ impl Stream {
         }
     }
 
-    /// Whether something waits for room in the channel.
-    fn is_behind(&self) -> bool {
-        self.full
-    }
-
-    /// Whether a paused reader has taken in enough: half of the channel. One event less than full would pause it again
-    /// with the next token.
+    /// Whether a paused reader has caught up: half of its channel is free. With one free entry it would be paused again at
+    /// the next token.
     fn has_caught_up(&self) -> bool {
         !self.full && self.events.capacity() * 2 >= self.events.max_capacity()
     }
@@ -77,13 +73,13 @@ impl Stream {
         self.held.is_some() || self.end.is_some()
     }
 
-    /// Whether text waits for more of it: the last was sent less than an interval ago.
+    /// Whether text waits to share a frame with more: the last frame was sent less than an interval ago.
     fn gathers(&self, now: Instant, interval: Duration) -> bool {
         !self.full && self.end.is_none() && self.sent.is_some_and(|sent| now.saturating_duration_since(sent) < interval)
     }
 
-    /// Sends what waits, in order. True when that was the end. The pool finds a
-    /// client that is gone and cancels its generation.
+    /// Sends what waits, in order. True if that was the end. A client that left is found by the pool, which cancels its
+    /// generation.
     fn flush(&mut self, id: RequestId, now: Instant) -> bool {
         if let Some(delta) = self.held.take() {
             match self.events.try_send(Event::Delta { id, delta }) {
@@ -121,10 +117,10 @@ impl Stream {
                 }
                 None => self.held = Some(delta),
             },
-            // The pool, which had it cancelled, has told the client why.
+            // The pool cancelled it and has told the client why.
             Event::Finished { reason: FinishReason::Cancelled, .. } => return true,
             end @ (Event::Finished { .. } | Event::Failed { .. }) => self.end = Some(end),
-            // There is room for the first event (see `tell_positions`); a closed channel is found by the next sweep.
+            // The first event always fits (see `tell_positions`). The pool's next sweep finds a closed channel.
             other => drop(self.events.try_send(other)),
         }
         if self.gathers(now, interval) {
@@ -138,7 +134,7 @@ impl Stream {
 #[derive(Debug)]
 pub(crate) struct Streams {
     of: HashMap<RequestId, Stream>,
-    /// Text of one stream that comes sooner than this after the last waits for more.
+    /// Text of a stream that comes sooner than this after the last frame waits for more.
     interval: Duration,
 }
 
@@ -159,7 +155,7 @@ impl Streams {
         }
     }
 
-    /// Sends what has waited for long enough, and tries again what did not fit. True while something still waits.
+    /// Sends what has waited for long enough and tries again what did not fit. True while something still waits.
     pub(crate) fn flush(&mut self, now: Instant) -> bool {
         let interval = self.interval;
         let done =
@@ -173,15 +169,15 @@ impl Streams {
         self.of.retain(|&id, stream| !stream.has_something() || stream.full || !stream.flush(id, now));
     }
 
-    /// What is to be done about readers who are behind, or no longer are. A stream that is cut has its error by then.
-    pub(crate) fn review(&mut self, now: Instant, cut_after: Duration) -> Vec<(RequestId, Pace)> {
+    /// What is to be done about readers that fell behind or caught up. A stream that is cut ends with an error.
+    pub(crate) fn review(&mut self, now: Instant, cut_after: Duration) -> Vec<(RequestId, Backpressure)> {
         let mut out = Vec::new();
         for (&id, stream) in &mut self.of {
             if stream.is_paused && stream.has_caught_up() {
                 stream.is_paused = false;
-                out.push((id, Pace::Resume));
+                out.push((id, Backpressure::Resume));
             }
-            if !stream.is_behind() && !stream.is_paused {
+            if !stream.full && !stream.is_paused {
                 stream.behind_since = None;
                 continue;
             }
@@ -197,10 +193,10 @@ impl Streams {
                 stream.cut = true;
                 stream.held = None;
                 stream.end = Some(Event::Failed { id, error: WorkerError::SlowReader });
-                out.push((id, Pace::Cut));
+                out.push((id, Backpressure::Cut));
             } else if behind >= PAUSE_AFTER && !stream.is_paused && !stream.cut && stream.end.is_none() {
                 stream.is_paused = true;
-                out.push((id, Pace::Pause));
+                out.push((id, Backpressure::Pause));
             }
         }
         out
@@ -348,7 +344,7 @@ pub(crate) mod tests {
         assert!(streams.review(begun, cut_after).is_empty(), "nothing waits");
         streams.send(ID, delta("e"), now);
         assert!(streams.review(begun, cut_after).is_empty(), "it is waited for");
-        assert_eq!(streams.review(begun + second, cut_after), [(ID, Pace::Pause)]);
+        assert_eq!(streams.review(begun + second, cut_after), [(ID, Backpressure::Pause)]);
         assert!(streams.review(begun + 2 * second, cut_after).is_empty(), "said once");
         receiver.try_recv().unwrap();
         assert!(streams.flush(now), "the worker has to look again");
@@ -357,10 +353,10 @@ pub(crate) mod tests {
         assert!(streams.flush(now), "though nothing waits to be sent");
         assert!(streams.review(begun + 7 * second, cut_after).is_empty(), "it reads, so it is not cut");
         receiver.try_recv().unwrap();
-        assert_eq!(streams.review(begun + 8 * second, cut_after), [(ID, Pace::Resume)]);
+        assert_eq!(streams.review(begun + 8 * second, cut_after), [(ID, Backpressure::Resume)]);
         ["f", "g", "h"].iter().for_each(|text| streams.send(ID, delta(text), now));
         assert!(streams.review(begun + 9 * second, cut_after).is_empty());
-        assert_eq!(streams.review(begun + 14 * second, cut_after), [(ID, Pace::Cut)]);
+        assert_eq!(streams.review(begun + 14 * second, cut_after), [(ID, Backpressure::Cut)]);
         // What the worker says of the cancelled sequence is not for the client.
         streams.send(ID, Event::Finished { id: ID, reason: FinishReason::Cancelled, usage: Usage::default() }, now);
         assert!(matches!(receiver.try_recv(), Ok(Event::Delta { delta, .. }) if delta.text == "d"));

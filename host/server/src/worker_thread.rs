@@ -1,20 +1,23 @@
-//! The thread that owns an engine: takes commands, steps, and reports to the pool. `streams` delivers to clients.
+//! The thread of a worker. It runs the engine loop and the delivery to clients in turn; the two share only messages, so
+//! that the loop could run in another process.
 use std::time::{Duration, Instant};
 
 use camshaft_core::engine::{Engine, EngineLimits};
+use camshaft_core::engine_loop::EngineLoop;
 use camshaft_core::ids::WorkerId;
-use camshaft_core::message::{Command, Event, Events, Start};
-use camshaft_core::report::{Report, Reporter};
-use camshaft_core::worker::{Step, Worker};
+use camshaft_core::message::{Command, Start};
+use camshaft_core::report::Report;
+use camshaft_core::worker::Worker;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 
+use crate::delivery::Delivery;
 use crate::error::ServerError;
-use crate::streams::{Pace, Stream, Streams};
+use crate::streams::Stream;
 use crate::supervisor::{Gauges, Service, Stop, Supervisor};
 
-/// How soon an idle worker looks again at a reader that is behind.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Messages on their way to a worker. The pool keeps what does not fit, see `mailbox`.
+/// How often an idle worker checks on a reader that is behind.
+const RECHECK: Duration = Duration::from_millis(5);
+/// Capacity of a worker's channel, in messages. The pool keeps what does not fit, see `mailbox`.
 const MESSAGES: usize = 1024;
 
 /// Pool to worker thread.
@@ -59,8 +62,7 @@ pub(crate) struct WorkerSetup {
 
 /// One engine with its worker, from its making to its end.
 struct Incarnation<E> {
-    engine: E,
-    worker: Worker,
+    engine: EngineLoop<E>,
     messages: Receiver<WorkerMessage>,
 }
 
@@ -82,7 +84,7 @@ where
         let (engine, worker) = (self.make)()?;
         let (sender, messages) = crossbeam_channel::bounded(MESSAGES);
         let handle = Handle { limits: engine.limits(), messages: sender };
-        Ok((Incarnation { engine, worker, messages }, handle))
+        Ok((Incarnation { engine: EngineLoop::new(engine, worker), messages }, handle))
     }
 
     fn run(&mut self, incarnation: &mut Incarnation<E>, stop: &Stop) {
@@ -122,62 +124,52 @@ pub(crate) fn spawn<E: Engine + Send + 'static>(
 
 struct WorkerThread<'a, E> {
     setup: &'a WorkerSetup,
-    incarnation: &'a mut Incarnation<E>,
-    streams: Streams,
-    reporter: Reporter,
-    /// Lent to each [`Outlet`].
-    events: Vec<Event>,
+    engine: &'a mut EngineLoop<E>,
+    messages: &'a Receiver<WorkerMessage>,
+    delivery: Delivery,
     begun: Instant,
 }
 
 impl<'a, E: Engine> WorkerThread<'a, E> {
     fn new(setup: &'a WorkerSetup, incarnation: &'a mut Incarnation<E>) -> Self {
-        let streams = Streams::new(setup.frame_interval);
-        Self { setup, incarnation, streams, reporter: Reporter::default(), events: Vec::new(), begun: Instant::now() }
+        let Incarnation { engine, messages } = incarnation;
+        let delivery = Delivery::new(setup.frame_interval, setup.slow_reader);
+        Self { setup, engine, messages, delivery, begun: Instant::now() }
     }
 
     fn run(mut self, stop: &Stop) {
         let mut behind = false;
         while !stop.is_set() && self.take_messages(behind) {
             let begun = Instant::now();
-            if self.incarnation.worker.may_take_longer() {
-                self.streams.flush_gathered(begun);
+            self.delivery.before_step(begun, self.engine.worker().may_take_longer());
+            self.engine.step(self.begun.elapsed(), &mut self.delivery);
+            behind = self.delivery.after_step(begun, Instant::now());
+            for command in self.delivery.backpressure() {
+                self.engine.handle(command, &mut self.delivery);
             }
-            let now = self.begun.elapsed();
-            let step = self.with_worker(|worker, engine, outlet| worker.step(now, engine, outlet));
-            if let Step::Decoded { tokens } = step {
-                self.reporter.decoded(tokens);
-            }
-            let now = Instant::now();
-            if now.saturating_duration_since(begun) >= self.setup.frame_interval {
-                // The next step will take as long: several tokens of this one, drafted rightly, are not to wait for it.
-                self.streams.flush_gathered(now);
-            }
-            behind = self.streams.flush(now);
-            self.apply_backpressure();
             self.report();
         }
     }
 
-    /// Takes in what has come; waits for it only when there is nothing else to do. False when all is over.
+    /// Takes in all messages that have come; waits for one only if there is nothing else to do. False when all is over.
     fn take_messages(&mut self, behind: bool) -> bool {
         loop {
-            let idle = self.incarnation.worker.is_idle();
-            let mut received = self.incarnation.messages.try_recv();
+            let idle = self.engine.worker().is_idle();
+            let mut received = self.messages.try_recv();
             if idle && matches!(received, Err(TryRecvError::Empty)) {
                 // The pool hears of everything before the worker sleeps.
                 self.report();
-                // A command may have left an end that did not fit its channel.
-                let behind = self.streams.flush(Instant::now()) || behind;
+                // A command may have ended a stream whose channel was full.
+                let behind = self.delivery.send_waiting() || behind;
                 received = self.wait(behind);
             }
             match received {
                 Ok(WorkerMessage::Stop) => return false,
                 Ok(WorkerMessage::Start { start, need, stream }) => {
-                    self.streams.insert(start.id, stream);
-                    self.carry_out(Command::Start { start, need });
+                    self.delivery.insert(start.id, stream);
+                    self.engine.handle(Command::Start { start, need }, &mut self.delivery);
                 }
-                Ok(WorkerMessage::Command(command)) => self.carry_out(command),
+                Ok(WorkerMessage::Command(command)) => self.engine.handle(command, &mut self.delivery),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return !idle || behind,
             }
@@ -186,70 +178,19 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
 
     fn wait(&self, behind: bool) -> Result<WorkerMessage, TryRecvError> {
         if !behind {
-            return self.incarnation.messages.recv().map_err(|_| TryRecvError::Disconnected);
+            return self.messages.recv().map_err(|_| TryRecvError::Disconnected);
         }
-        self.incarnation.messages.recv_timeout(LOOK_AGAIN).map_err(|error| match error {
+        self.messages.recv_timeout(RECHECK).map_err(|error| match error {
             RecvTimeoutError::Timeout => TryRecvError::Empty,
             RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
         })
     }
 
-    fn carry_out(&mut self, command: Command) {
-        self.with_worker(|worker, engine, outlet| worker.handle(command, engine, outlet));
-    }
-
-    fn with_worker<T>(&mut self, run: impl FnOnce(&mut Worker, &mut E, &mut Outlet<'_>) -> T) -> T {
-        let Self { streams, reporter, events, .. } = self;
-        let mut outlet = Outlet { streams, reporter, events };
-        let Incarnation { engine, worker, .. } = &mut *self.incarnation;
-        let result = run(worker, engine, &mut outlet);
-        outlet.flush();
-        result
-    }
-
-    /// Tells the pool what happened, with the facts that hold now.
+    /// Sends the pool the report that is due, if any.
     fn report(&mut self) {
-        if let Some(report) = self.reporter.take(&self.incarnation.worker) {
+        if let Some(report) = self.engine.report() {
             // A send fails only when the pool is gone; the generations then run to their end.
             let _ = self.setup.reports.send(WorkerReport::Step(self.setup.id, Box::new(report)));
-        }
-    }
-
-    /// Sequences of readers who are behind leave the worker, and come back when those have caught up.
-    fn apply_backpressure(&mut self) {
-        for (id, pace) in self.streams.review(Instant::now(), self.setup.slow_reader) {
-            self.carry_out(match pace {
-                Pace::Pause => Command::Pause { id },
-                Pace::Resume => Command::Resume { id },
-                Pace::Cut => Command::Cancel { id },
-            });
-        }
-    }
-}
-
-/// Where a worker's events go: to the clients at once, and into the next report. They go together: each that went by
-/// itself would wake a thread.
-struct Outlet<'a> {
-    streams: &'a mut Streams,
-    reporter: &'a mut Reporter,
-    events: &'a mut Vec<Event>,
-}
-
-impl Events for Outlet<'_> {
-    fn push(&mut self, event: Event) {
-        self.events.push(event);
-    }
-
-    fn flush(&mut self) {
-        let now = Instant::now();
-        for event in self.events.drain(..) {
-            self.reporter.note(&event);
-            if matches!(
-                event,
-                Event::Started { .. } | Event::Delta { .. } | Event::Finished { .. } | Event::Failed { .. }
-            ) {
-                self.streams.send(event.id(), event, now);
-            }
         }
     }
 }

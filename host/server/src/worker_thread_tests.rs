@@ -8,6 +8,7 @@ use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, EngineError, Reuse};
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token};
+use camshaft_core::message::Event;
 use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
 use camshaft_core::segments::{ColdTier, Namespace, SegmentId, SegmentInfo};
