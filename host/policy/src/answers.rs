@@ -1,4 +1,4 @@
-//! Checks on what guests answer, shared by the hooks.
+//! Checks of guests' answers that several hooks share.
 use camshaft_core::policy::Refusal;
 
 use crate::bindings::host::types;
@@ -8,7 +8,7 @@ const CODE_CHARS: usize = 64;
 const MESSAGE_CHARS: usize = 1024;
 const PARAM_CHARS: usize = 256;
 
-/// A guest's refusal, cut to size; `Err` if its status is not one that a refusal may have.
+/// A guest's refusal, with its texts truncated; `Err` if a refusal may not have its status.
 pub(crate) fn refusal(answer: types::Refusal) -> Result<Refusal, String> {
     if !(400..=499).contains(&answer.status) {
         return Err(format!("a refusal with status {}, which is not in 400 to 499", answer.status));

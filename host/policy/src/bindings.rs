@@ -5,12 +5,12 @@ use camshaft_core::policy::Hook;
 use wasmtime::AsContextMut;
 use wasmtime::component::InstancePre;
 
-/// What a guest's row handle stands for. The row itself lies in the store's data for the length of the call, and the
-/// component model takes the borrowed handle away when the call ends, so the handle carries nothing.
+/// The type behind a guest's row handle. It is empty: the row itself is in the store's data during the call, and the
+/// component model revokes the borrowed handle when the call ends.
 #[derive(Debug)]
 pub struct BorrowedRow;
 
-/// Everything that plugins of any hook may import.
+/// All interfaces that plugins of any hook may import.
 pub mod host {
     wasmtime::component::bindgen!({
         inline: "
@@ -98,7 +98,7 @@ pub mod sampler {
     pub use self::exports::camshaft::policy::sampler::*;
 }
 
-/// What a plugin says of itself.
+/// The description of a plugin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     pub name: String,
@@ -116,7 +116,7 @@ macro_rules! hooks {
 
         impl<T: 'static> HookPre<T> {
             /// # Errors
-            /// The component does not export what the hook's world does.
+            /// The component lacks an export of the hook's world.
             pub fn new(hook: Hook, pre: InstancePre<T>) -> wasmtime::Result<Self> {
                 match hook {
                     $(Hook::$hook => $module::$pre::new(pre).map(Self::$hook),)+
@@ -136,7 +136,7 @@ macro_rules! hooks {
             }
         }
 
-        /// An instance of any hook, as far as all plugins are alike.
+        /// An instance of any hook, with the exports that all plugins have.
         pub enum HookGuest {
             $($hook($module::$guest),)+
         }

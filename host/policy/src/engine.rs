@@ -1,4 +1,5 @@
-//! The WebAssembly engine of the process: its bounds, its cache of compiled code, the thread that moves deadlines on.
+//! The WebAssembly engine of the process: its bounds, its cache of compiled code, and the thread that advances
+//! deadlines.
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -13,23 +14,23 @@ use crate::error::PolicyError;
 
 /// How often deadlines are checked.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
-/// Linear memory of a guest: the most that may be set.
+/// Maximum linear memory of a guest.
 pub(crate) const MEMORY_MAX_BYTES: usize = 64 << 20;
-/// Core instances, tables and memories of one component; interpreters (Python, JavaScript) need many.
+/// Maximum core instances, tables and memories of one component. Interpreters (Python, JavaScript) need many.
 pub(crate) const CORE_INSTANCES: usize = 128;
 pub(crate) const TABLES: usize = 64;
 pub(crate) const MEMORIES: usize = 8;
-/// Entries of one table.
+/// Maximum entries of one table.
 pub(crate) const TABLE_ENTRIES: usize = 65_536;
-/// Instances that may exist at once: a sampler for each running sequence, and what requests use in passing.
+/// Maximum number of instances at once: a sampler per running sequence, and the short-lived ones of requests.
 const INSTANCES: u32 = 2048;
 /// Core instances and tables of an ordinary component, to size the totals.
 const CORE_PER_INSTANCE: u32 = 8;
-/// Memory of a freed slot that is reset by hand instead of being given back to the system: what a call of a small
-/// component writes to. Giving it back halves what all HTTP threads together get done, see `docs/benchmarks.md`.
+/// Bytes of a freed slot that the host resets itself instead of returning them to the system: about as much as a call
+/// of a small component writes. Returning them halves the throughput of the HTTP threads (see `docs/benchmarks.md`).
 const KEEP_RESIDENT_BYTES: usize = 256 << 10;
 
-/// Sets up the engine. Compiled code is kept in `cache_dir`, which must be the host's alone: what lies there is run without
+/// Sets up the engine. Caches compiled code in `cache_dir`. Only the host may write there: cached code runs without
 /// further checks.
 pub(crate) fn start(cache_dir: Option<&Path>) -> Result<Engine, PolicyError> {
     Engine::new(&config(cache_dir)?).map_err(|error| PolicyError::Runtime(error.into()))
@@ -47,14 +48,14 @@ fn config(cache_dir: Option<&Path>) -> Result<Config, PolicyError> {
         .max_tables_per_component(TABLES as u32)
         .table_elements(TABLE_ENTRIES)
         .max_memory_size(MEMORY_MAX_BYTES)
-        // Where the kernel can tell which pages were written (Linux 6.7), only those are reset.
+        // If the kernel can tell which pages were written (Linux 6.7), reset only those.
         .pagemap_scan(Enabled::Auto)
         .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
         .table_keep_resident(KEEP_RESIDENT_BYTES);
     let mut config = Config::new();
     config
         .wasm_component_model(true)
-        // Bookkeeping for asynchronous calls would triple the cost of each synchronous one.
+        // Support for asynchronous calls would triple the cost of each synchronous one.
         .concurrency_support(false)
         .epoch_interruption(true)
         .allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
@@ -64,7 +65,7 @@ fn config(cache_dir: Option<&Path>) -> Result<Config, PolicyError> {
     Ok(config)
 }
 
-/// Opens the cache of compiled code in a directory that no other user can write.
+/// Opens the cache of compiled code. No other user may be able to write to its directory.
 fn open_cache(dir: &Path) -> Result<Cache, PolicyError> {
     let failed = |source| PolicyError::Read { path: dir.to_path_buf(), source };
     let dir = std::path::absolute(dir).map_err(failed)?;
@@ -81,7 +82,7 @@ fn open_cache(dir: &Path) -> Result<Cache, PolicyError> {
     Cache::new(cache).map_err(|error| PolicyError::Runtime(error.into()))
 }
 
-/// The thread that moves the engine's epoch on, so that deadlines pass while guests run.
+/// The thread that advances the engine's epoch, so that deadlines pass while guests run.
 #[derive(Debug)]
 pub(crate) struct Ticker {
     stop: Arc<AtomicBool>,

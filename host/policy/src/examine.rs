@@ -1,4 +1,5 @@
-//! From bytes to a component that is known to fit its hook, with a sentence for everything that can be wrong with it.
+//! Examines a component: compiles it and checks that it fits its hook. Every possible error has a sentence for the
+//! operator.
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,21 +22,21 @@ use crate::wasi;
 
 /// The version of `camshaft:policy` that this host speaks.
 pub(crate) const API_VERSION: &str = "0.1.0";
-/// Versions of one track: patches add nothing that a host of the same track lacks.
+/// Versions of the same track. A host supports all patches of its track.
 const API_TRACK: &str = "0.1.";
 const PACKAGE: &str = "camshaft:policy/";
 
 const START_LIMIT: Duration = Duration::from_secs(1);
 const DESCRIBE_LIMIT: Duration = Duration::from_millis(100);
 const CONFIGURE_LIMIT: Duration = Duration::from_secs(1);
-/// Bytes of a guest's own sentence, of its name and version, and of its schema.
+/// Maximum bytes of a guest's error text, of its name and version, and of its schema.
 const SENTENCE_BYTES: usize = 1024;
 const NAME_BYTES: usize = 128;
 const SCHEMA_BYTES: usize = 256 << 10;
 
 /// Compiles a component and checks that its imports are granted and its exports are a hook's.
 pub(crate) fn compile(runtime: &Runtime, bytes: &[u8]) -> Result<Compiled, PolicyError> {
-    // A compiler that panics on hostile input must not take its thread with it.
+    // Hostile input that makes the compiler panic must not end this thread.
     let built = catch_unwind(AssertUnwindSafe(|| build(runtime, bytes)));
     built.unwrap_or(Err(PolicyError::CompilerPanic))
 }
@@ -64,7 +65,7 @@ fn check_header(bytes: &[u8]) -> Result<(), PolicyError> {
 }
 
 fn compile_error(error: wasmtime::Error) -> PolicyError {
-    // What is too large for the pool is well formed: only then does the chain of causes not come from the parser.
+    // A component that is only too large for the pool is well formed, and its error does not come from the parser.
     if error
         .chain()
         .any(|cause| cause.to_string().contains("instance allocat") || cause.to_string().contains("pooling"))
@@ -123,7 +124,7 @@ fn check_imports(component: &Component, hook: Hook) -> Result<Vec<String>, Polic
         }
         match plain.strip_prefix("wasi:").map(|name| wasi::INTERFACES.contains(&name)) {
             Some(true) if import.contains("@0.2.") => {}
-            // The version is what is wrong.
+            // Only the version is wrong.
             Some(true) => return Err(PolicyError::NotGranted { import: import.clone() }),
             _ => return Err(PolicyError::NotGranted { import: plain }),
         }
@@ -137,7 +138,7 @@ fn link(runtime: &Runtime, component: &Component, hook: Hook) -> Result<HookPre,
     HookPre::new(hook, pre).map_err(mistyped)
 }
 
-/// Lets a throwaway instance describe itself and, where there are settings, accept them.
+/// Makes a throwaway instance describe itself and, if there are settings, accept them.
 pub(crate) fn introduce(
     runtime: &Runtime,
     compiled: &Compiled,
@@ -147,7 +148,7 @@ pub(crate) fn introduce(
 ) -> Result<Description, PolicyError> {
     let hook = compiled.pre.hook();
     let mut state = state_for(hook, identity, memory_bytes, None);
-    // The model is not known yet: a sampler that asks here finds no tokens.
+    // There is no model yet, so the vocabulary is not available to a sampler.
     state.vocabulary = Some(Arc::new(Vocabulary::new([""; 0], Vec::new())));
     let mut store = store::open(&runtime.engine, state, START_LIMIT);
     let guest = compiled.pre.instantiate(&mut store).map_err(|e| start_error("start", START_LIMIT, &e, &store))?;
@@ -183,7 +184,7 @@ fn start_error(
     }
 }
 
-/// A text of the guest's or the compiler's, fit for one line of a log.
+/// A text of the guest or the compiler, made fit for one line of a log.
 fn sentence(text: &str) -> String {
     on_one_line(truncated(text.trim(), SENTENCE_BYTES))
 }

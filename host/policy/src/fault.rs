@@ -9,12 +9,12 @@ pub(crate) struct GuestError {
     pub(crate) detail: String,
 }
 
-/// Ends the guest's call because it passed something that the interface does not allow.
+/// Ends the guest's call because it passed an argument that the interface does not allow.
 pub(crate) fn invalid(detail: impl Into<String>) -> wasmtime::Error {
     wasmtime::Error::new(GuestError { kind: FaultKind::InvalidOutput, detail: detail.into() })
 }
 
-/// Ends the guest's call because it did something that guests may not do.
+/// Ends the guest's call because it did something forbidden.
 pub(crate) fn forbidden(detail: &str) -> wasmtime::Error {
     wasmtime::Error::new(GuestError { kind: FaultKind::Trap, detail: detail.to_owned() })
 }

@@ -1,4 +1,4 @@
-//! The four hooks over guests: what goes in, what is made of the answer, what a fault does.
+//! Calls guests for the four hooks: converts arguments, checks answers, handles faults.
 pub(crate) mod auth;
 pub(crate) mod sampler;
 pub(crate) mod scheduler;

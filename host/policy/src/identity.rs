@@ -1,4 +1,4 @@
-//! What belongs to a plugin's name and outlives its instances and generations: its log, its state store, its metrics.
+//! What belongs to a plugin's name and outlives its instances and generations: log, state store and metrics.
 use std::sync::Arc;
 
 use camshaft_core::ids::PolicyName;

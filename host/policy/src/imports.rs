@@ -1,5 +1,5 @@
-//! What the host gives to guests: one file for each WIT interface, with the trait through which it sees a guest's state and
-//! the function that links it. None of them knows what else a guest has.
+//! The host interfaces for guests: one file per WIT interface, with a trait for the part of a guest's state that it
+//! needs, and the function that links it. No interface sees the rest of the state.
 pub(crate) mod clock;
 pub(crate) mod log;
 pub(crate) mod logits;

@@ -1,4 +1,4 @@
-//! What one component is, without a policy directory.
+//! Inspects a component without a policy directory.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,33 +15,33 @@ use crate::imports::metrics::MetricFamilies;
 use crate::runtime::Runtime;
 use crate::sidecar::Sidecar;
 
-/// Facts about a component that is fit to be a policy.
+/// Facts about a component that can serve as a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PluginReport {
     pub file: PathBuf,
     pub hook: Hook,
     /// Version of the `camshaft:policy` package that it was built for.
     pub api_version: String,
-    /// Names of the interfaces that it imports, all of which are granted.
+    /// Names of the interfaces that it imports. All of them are granted.
     pub imports: Vec<String>,
     pub size_bytes: u64,
     /// In lower-case hexadecimal.
     pub sha256: String,
-    /// What the plugin calls itself.
+    /// The name that the plugin gives itself.
     pub name: String,
     pub version: String,
     /// JSON Schema of its settings; empty if it has none.
     pub settings_schema: String,
-    /// The settings file beside it, which the plugin accepts.
+    /// The settings file beside it, which the plugin has accepted.
     pub settings_file: Option<PathBuf>,
     pub mode: Mode,
 }
 
-/// Examines a component and the settings file beside it as a load would. Compiled code is kept in `cache_dir`, where the
-/// server that has the same one finds it.
+/// Examines a component and the settings file beside it as a load does. Caches compiled code in `cache_dir`, where a
+/// server with the same directory finds it.
 ///
 /// # Errors
-/// What a load would reject it for.
+/// The reason for which a load would reject it.
 pub fn inspect(path: &Path, cache_dir: Option<&Path>) -> Result<PluginReport, PolicyError> {
     let bytes = files::read(path, "a component", COMPONENT_MAX_BYTES)?;
     let runtime = Runtime::new(cache_dir)?;
@@ -59,7 +59,7 @@ pub fn inspect(path: &Path, cache_dir: Option<&Path>) -> Result<PluginReport, Po
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let families = Arc::new(MetricFamilies::new(prometheus::Registry::new()));
     let identity = Arc::new(Identity::new(hook, &PolicyName::new(name), families));
-    // Without a file of its own it may well need settings that only its operator knows.
+    // Without a settings file, do not configure it: it may need settings that only its operator knows.
     let settings = settings_file.as_ref().map(|_| sidecar.settings.as_str());
     let said = examine::introduce(&runtime, &compiled, identity, sidecar.memory_bytes, settings);
     let said = said.map_err(|error| match error {

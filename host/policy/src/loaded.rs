@@ -1,4 +1,4 @@
-//! A policy that was compiled, checked and accepted its settings: what a chain's link runs.
+//! A loaded policy: compiled and checked, with settings that it has accepted.
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -18,12 +18,12 @@ use crate::store::{self, GuestState};
 /// A component linked for its hook.
 pub(crate) type HookPre = bindings::HookPre<GuestState>;
 
-/// The code of a policy, shared by all settings that it runs with.
+/// The code of a policy. Loads of the same component with different settings share it.
 pub(crate) struct Compiled {
     /// SHA-256 of the file in lower-case hexadecimal.
     pub(crate) digest: String,
     pub(crate) size_bytes: u64,
-    /// Of the `camshaft:policy` package that it was built for.
+    /// Version of the `camshaft:policy` package that it was built for.
     pub(crate) api_version: String,
     pub(crate) imports: Vec<String>,
     pub(crate) pre: HookPre,
@@ -43,7 +43,7 @@ pub(crate) struct Loaded {
     pub(crate) sidecar: Sidecar,
     pub(crate) identity: Arc<Identity>,
     pub(crate) metrics: LinkMetrics,
-    /// The generation that it came with, once that is published.
+    /// The generation that introduced it, once that is published.
     pub(crate) generation: OnceLock<Generation>,
     pub(crate) runtime: Arc<Runtime>,
 }
@@ -57,8 +57,8 @@ impl Loaded {
         self.sidecar.on_fault
     }
 
-    /// A store for an instance whose first calls must be over within the policy's deadline. `seed` makes what is random
-    /// to a sampler depend on its request alone.
+    /// A store for an instance, whose first calls must end within the policy's deadline. With `seed`, a sampler's
+    /// random numbers depend on its request alone.
     pub(crate) fn store(&self, seed: Option<u64>) -> Store<GuestState> {
         let deadline = self.sidecar.deadline;
         let state = state_for(self.hook(), self.identity.clone(), self.sidecar.memory_bytes, seed);
@@ -79,7 +79,7 @@ impl Loaded {
         self.fault(kind, detail)
     }
 
-    /// The fault of an instance that does not accept what it accepted before the swap.
+    /// The fault of an instance that refuses the settings that it accepted before the swap.
     pub(crate) fn refused_settings(&self, text: &str) -> Fault {
         self.invalid(format!("refuses its settings: {text}"))
     }
@@ -87,7 +87,7 @@ impl Loaded {
     /// Logs a fault and counts the call as one that began at `started`.
     pub(crate) fn note_fault(&self, fault: &Fault, started: Instant) {
         self.metrics.observe(Outcome::Fault(fault.kind), started);
-        // Callers can make a guest fault as often as they like: the lines count against its allowance.
+        // Callers can make a guest fault at will, so the lines count against its allowance.
         let Allowance::Granted { dropped } = self.identity.log.take_line(Instant::now()) else { return };
         let (hook, plugin, kind) = (self.hook().as_str(), self.name.as_str(), fault.kind.as_str());
         tracing::warn!(hook, plugin, kind, detail = fault.detail, dropped, "a policy faulted");

@@ -20,10 +20,10 @@ pub(crate) enum Outcome {
     Amend,
     /// A sampler drew a token.
     Drawn,
-    /// A sampler shaped the row and left the drawing to the next one.
+    /// A sampler shaped the row and passed it to the next one.
     Shaped,
     Actions,
-    /// A monitored policy answered otherwise than what was enforced.
+    /// A monitored policy would have changed the outcome.
     Monitor,
     Fault(FaultKind),
 }
@@ -123,7 +123,7 @@ impl PolicyMetrics {
         )?;
         for hook in Hook::ALL {
             for result in [Swap::Swapped, Swap::Rejected, Swap::Removed] {
-                // A series that begins at zero shows its first increase.
+                // Start the series at zero, so that its first increase is visible.
                 swaps.with_label_values(&[hook.as_str(), result.as_str()]);
             }
         }
@@ -160,7 +160,7 @@ impl PolicyMetrics {
     }
 }
 
-/// The series of one policy. Each outcome's is made when it first happens.
+/// The series of one policy. The series of an outcome is made when it first happens.
 #[derive(Debug)]
 pub(crate) struct LinkMetrics {
     hook: Hook,

@@ -1,4 +1,4 @@
-//! Files that look like policies but are ignored, because they are in the wrong place or have the wrong name.
+//! Finds files that look like policies but are ignored, because of their place or name.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,18 +8,18 @@ use camshaft_core::policy::Hook;
 
 use crate::files;
 
-/// Policies are copied file by file: what is younger than this may be half of one.
+/// Policies are copied file by file, so a younger file may still miss its other half.
 const SETTLE: Duration = Duration::from_secs(1);
 
-/// A file, or a directory with such files, that is ignored, and why.
+/// An ignored file, or a directory of such files, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misplaced {
     pub path: PathBuf,
     pub reason: String,
 }
 
-/// Finds what looks like a policy in this directory and is ignored. Hidden files (`..data`, `.10-x.wasm.swp`) and files with
-/// other extensions do not count. A directory that cannot be read holds nothing.
+/// Finds ignored files in the directory that look like policies. Hidden files (`..data`, `.10-x.wasm.swp`) and files
+/// with other extensions do not count. An unreadable directory counts as empty.
 pub fn misplaced(dir: &Path) -> Vec<Misplaced> {
     let mut found = Vec::new();
     for path in visible(dir) {
@@ -40,7 +40,7 @@ pub fn misplaced(dir: &Path) -> Vec<Misplaced> {
     found
 }
 
-/// A directory of no hook's, if it is meant for one or holds components.
+/// A directory that belongs to no hook, if its name resembles a hook's or it holds components.
 fn stray_directory(path: &Path, name: &str) -> Option<String> {
     let plain = name.to_ascii_lowercase();
     let meant = Hook::ALL.into_iter().find(|hook| plain.starts_with(hook.as_str()));
@@ -84,7 +84,7 @@ fn misnamed(path: &Path) -> Option<String> {
     alone.then(|| format!("these are the settings of {stem}.wasm, which is not there"))
 }
 
-/// What a directory holds that is not hidden.
+/// The entries of a directory that are not hidden.
 fn visible(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     entries.filter(|path| !name(path).starts_with(['.', '#'])).collect()
@@ -106,14 +106,14 @@ fn hook_directories() -> String {
     Hook::ALL.map(|hook| format!("{hook}/")).join(", ")
 }
 
-/// Logs each of them once for as long as it stays where it is.
+/// Logs each misplaced file once for as long as it stays.
 #[derive(Debug, Default)]
 pub(crate) struct Warnings {
     logged: BTreeMap<PathBuf, String>,
 }
 
 impl Warnings {
-    /// Logs what is new, unless it was put there just now and `at_once` is not set. Whether something is left for later.
+    /// Logs new ones, except very recent ones unless `at_once` is set. Returns whether some are left for later.
     pub(crate) fn update(&mut self, found: Vec<Misplaced>, at_once: bool) -> bool {
         let mut later = false;
         let mut logged = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Published generations of policies: one atomic pointer to the newest, weak ones to those still in use.
+//! Published generations of policies: an atomic pointer to the newest, and weak pointers to those still in use.
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
@@ -40,7 +40,7 @@ impl PolicySet for LoadedSet {
     }
 }
 
-/// What serves, and what is known of every file.
+/// The policies that serve, and the status of every file.
 #[derive(Debug)]
 pub(crate) struct Registry {
     current: ArcSwap<LoadedSet>,
@@ -58,7 +58,7 @@ impl Registry {
         self.current.load_full()
     }
 
-    /// A set with this chain of the hook if somebody still uses one; the newest otherwise.
+    /// A set with this chain of the hook, if one is still in use; otherwise the newest.
     pub(crate) fn find(&self, hook: Hook, chain: PolicyDigest) -> Arc<LoadedSet> {
         let current = self.current();
         if current.chain(hook).digest == chain {

@@ -1,4 +1,4 @@
-//! What all guests run on: the engine, and for each hook a linker with what it is granted.
+//! The runtime of all guests: the engine, and a linker per hook with the interfaces granted to it.
 use std::fmt;
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::spec::spec;
 use crate::store::GuestState;
 use crate::wasi;
 
-/// The engine and what is linked for each hook.
+/// The engine and the linker of each hook.
 pub(crate) struct Runtime {
     pub(crate) engine: Engine,
     /// In the order of `Hook::ALL`.
@@ -26,7 +26,7 @@ impl fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// Compiled code is kept in `cache_dir`, which must be the host's alone: what lies there is run without further checks.
+    /// Caches compiled code in `cache_dir`. Only the host may write there: cached code runs without further checks.
     pub(crate) fn new(cache_dir: Option<&Path>) -> Result<Self, PolicyError> {
         let engine = engine::start(cache_dir)?;
         let linkers: wasmtime::Result<_> = Hook::ALL.into_iter().map(|hook| linker(&engine, hook)).collect();
@@ -34,7 +34,7 @@ impl Runtime {
         Ok(Self { engine, linkers })
     }
 
-    /// What a component of this hook may import.
+    /// The interfaces that a component of this hook may import.
     pub(crate) fn linker(&self, hook: Hook) -> &Linker<GuestState> {
         &self.linkers[hook as usize]
     }

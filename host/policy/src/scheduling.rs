@@ -1,4 +1,4 @@
-//! The scheduler hook of one model's pool, and where the native scheduler decides in a policy's place.
+//! The scheduler hook of a model's pool, and the record of pools in which the native scheduler replaces a policy.
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::hooks::scheduler;
 use crate::metrics::Outcome;
 use crate::registry::Registry;
 
-/// The models whose scheduler policy faulted, until it decides again.
+/// The models whose scheduler policy has faulted and not decided again since.
 #[derive(Debug, Default)]
 pub(crate) struct Replacements {
     by_model: Mutex<BTreeMap<String, Replacement>>,
@@ -19,7 +19,7 @@ pub(crate) struct Replacements {
 #[derive(Debug)]
 struct Replacement {
     policy: PolicyName,
-    /// The generation that brought the scheduler in: what another one brings did not fault.
+    /// The generation that introduced the scheduler. The scheduler of another generation has not faulted.
     generation: Generation,
     fault: String,
 }
@@ -29,7 +29,7 @@ impl Replacements {
         self.by_model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says in the status of the scheduler that came with `generation` where it does not decide, and why.
+    /// Adds to the status of the scheduler of `generation` in which models it is replaced, and why.
     pub(crate) fn show(&self, statuses: &mut [PolicyStatus], generation: Generation) {
         for (model, replaced) in self.lock().iter().filter(|(_, replaced)| replaced.generation == generation) {
             let is_it = |status: &&mut PolicyStatus| {
@@ -50,7 +50,7 @@ impl Replacements {
     }
 }
 
-/// Makes the schedulers of one model's pool.
+/// Opens the schedulers of one model's pool.
 pub(crate) struct ModelScheduler {
     pub(crate) model: String,
     pub(crate) registry: Arc<Registry>,

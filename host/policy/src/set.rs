@@ -1,4 +1,4 @@
-//! One published generation of policies: for each hook what its files say, in their order.
+//! One published generation of policies: the chain of each hook, in file order.
 use std::fmt;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::loaded::Loaded;
 use crate::metrics::{LinkMetrics, Outcome};
 use crate::spec::{Decides, OnFault, spec};
 
-/// A policy that refuses what it guards because its file could not be loaded: it stands in the chain and faults.
+/// A guard whose file could not be loaded. It keeps its place in the chain and faults, so it refuses everything.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) name: PolicyName,
@@ -42,7 +42,7 @@ impl Link {
         }
     }
 
-    /// The policy, where it could be loaded.
+    /// The policy, if it could be loaded.
     pub(crate) fn ready(&self) -> Option<&Arc<Loaded>> {
         match self {
             Link::Ready(loaded) => Some(loaded),
@@ -50,7 +50,7 @@ impl Link {
         }
     }
 
-    /// Whether its answers do not count.
+    /// Whether its answers are only recorded.
     pub(crate) fn is_monitor(&self) -> bool {
         self.ready().is_some_and(|loaded| loaded.sidecar.mode == Mode::Monitor)
     }
@@ -59,11 +59,11 @@ impl Link {
 /// The policies of one hook.
 #[derive(Debug, Clone)]
 pub(crate) struct Chain {
-    /// Monitored ones among them, so that they see what those that are enforced see.
+    /// Enforced and monitored ones, so that monitored ones see what enforced ones see.
     pub(crate) links: Vec<Link>,
-    /// What they are made of.
+    /// Digest of the chain.
     pub(crate) digest: PolicyDigest,
-    /// The generation that brought them together.
+    /// The generation that changed the chain last.
     pub(crate) generation: Generation,
 }
 
@@ -102,7 +102,7 @@ impl LoadedSet {
         Self { generation: Generation(0), allow_anonymous, chains: Hook::ALL.map(|_| Chain::empty()) }
     }
 
-    /// The generation after `current`, made of these links in file order. Chains in which nothing changed stay what they were.
+    /// The generation after `current`, made of these links in file order. Unchanged chains are kept.
     pub(crate) fn after(current: &LoadedSet, links: impl IntoIterator<Item = (Hook, Link)>) -> Self {
         let mut set = Self::empty(current.allow_anonymous);
         set.generation = Generation(current.generation.0 + 1);
@@ -124,7 +124,7 @@ impl LoadedSet {
         &self.chains[hook as usize]
     }
 
-    /// The policies of the hook whose answers count, and those that are enforced but broken.
+    /// The enforced policies of the hook, broken ones included.
     pub(crate) fn enforced(&self, hook: Hook) -> impl Iterator<Item = &Link> {
         self.chain(hook).links.iter().filter(|link| !link.is_monitor())
     }
@@ -139,17 +139,17 @@ impl LoadedSet {
         self.ready(Hook::Scheduler).last()
     }
 
-    /// Whether both hold the same loads in the same places.
+    /// Whether both have the same loads in the same places.
     pub(crate) fn same(&self, other: &LoadedSet) -> bool {
         self.chains.iter().zip(&other.chains).all(|(a, b)| a.same(b))
     }
 }
 
-/// The digest of a chain: of each policy its name, its component and everything that its settings file says.
+/// The digest of a chain, over the name, the component and the whole settings file of each policy.
 fn digest(links: &[Link]) -> PolicyDigest {
     let mut hash = Sha256::new();
     let mut add = |part: &[u8]| {
-        // With its length in front, no two lists of parts are the same bytes.
+        // The length prefix makes the bytes of different lists differ.
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     };

@@ -1,4 +1,4 @@
-//! The TOML file beside a policy: how the host runs it, and what the policy itself is given.
+//! The TOML file beside a policy: how the host runs the policy, and the policy's own settings.
 mod read;
 
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::engine::MEMORY_MAX_BYTES;
 use crate::error::{PolicyError, SettingsError};
 use crate::spec::{OnFault, spec};
 
-/// Linear memory of a guest unless set, and the least that makes sense.
+/// Default and minimum of a guest's linear memory.
 const MEMORY_DEFAULT_BYTES: usize = 16 << 20;
 const MEMORY_MIN_BYTES: usize = 64 << 10;
 const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 
-/// What is wrong, and at which key.
+/// An error and the key that it is about.
 struct Wrong {
     key: String,
     problem: SettingsError,
@@ -28,7 +28,7 @@ struct Wrong {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sidecar {
     pub(crate) mode: Mode,
-    /// For one call (all calls of one request, where the instance is the request's).
+    /// Deadline of one call, or of all calls of a request if the instance serves only that request.
     pub(crate) deadline: Duration,
     pub(crate) memory_bytes: usize,
     pub(crate) on_fault: OnFault,
@@ -39,7 +39,7 @@ pub(crate) struct Sidecar {
 }
 
 impl Sidecar {
-    /// What holds for a policy without a sidecar.
+    /// The defaults, for a policy without a sidecar.
     pub(crate) fn default_for(hook: Hook) -> Self {
         Self {
             mode: Mode::default(),
@@ -51,10 +51,10 @@ impl Sidecar {
         }
     }
 
-    /// Reads the settings file of this name.
+    /// Parses the settings file of this name.
     ///
     /// # Errors
-    /// It is not TOML, or says what cannot be; the file and the line are named.
+    /// It is not TOML, or has a wrong value. Names the file and the line.
     pub(crate) fn read(hook: Hook, file: &str, bytes: &[u8]) -> Result<Self, PolicyError> {
         let wrong = |line, problem| PolicyError::Settings { file: file.to_owned(), line, problem };
         let text = std::str::from_utf8(bytes).map_err(|error| wrong(None, SettingsError::Syntax(error.to_string())))?;
@@ -66,7 +66,7 @@ impl Sidecar {
     }
 
     /// # Errors
-    /// A key's path and what is wrong with it.
+    /// Names the path of the wrong key and the error.
     fn checked(hook: Hook, table: Table) -> Result<Self, Wrong> {
         let mut sidecar = Self::default_for(hook);
         for (key, value) in table {
@@ -146,7 +146,7 @@ impl Sidecar {
     }
 }
 
-/// Whether policies of the hook can be run in this mode.
+/// Whether policies of the hook can run in this mode.
 pub(crate) fn check_mode(hook: Hook, mode: Mode) -> Result<(), PolicyError> {
     if spec(hook).modes.contains(&mode) { Ok(()) } else { Err(PolicyError::ModeUnsupported { hook, mode }) }
 }

@@ -1,4 +1,4 @@
-//! One entry for each hook: everything by which loading, settings files, chains and instances treat hooks differently.
+//! One entry per hook, with everything in which loading, settings files, chains and instances differ between hooks.
 use camshaft_core::policy::{Hook, Mode};
 use camshaft_core::sampling::Draws;
 use wasmtime::component::Linker;
@@ -8,7 +8,7 @@ use crate::imports::clock::Time;
 use crate::imports::random::Randomness;
 use crate::store::GuestState;
 
-/// What happens where a policy faults.
+/// What the host does when a policy faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnFault {
     Deny,
@@ -32,18 +32,18 @@ impl OnFault {
     }
 }
 
-/// Whose answers count where several policies of a hook are enforced.
+/// Which policies decide if several of a hook are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decides {
     /// The policies are a chain.
     All,
-    /// The last in file order; the others stand by.
+    /// The last in file order decides; the others stand by.
     Last,
 }
 
 /// A host interface that guests may import.
 pub(crate) struct Grant {
-    /// Its name in the policy package.
+    /// The name of the interface in the policy package.
     pub(crate) name: &'static str,
     pub(crate) link: fn(&mut Linker<GuestState>) -> wasmtime::Result<()>,
 }
@@ -57,26 +57,26 @@ const STATE: Grant = Grant { name: "state", link: imports::state::add_to_linker 
 const VOCABULARY: Grant = Grant { name: "vocabulary", link: imports::vocabulary::add_to_linker };
 const LOGITS: Grant = Grant { name: "logits", link: imports::logits::add_to_linker };
 
-/// How the host treats one hook. What its world exports and how it is called is in `bindings` and `hooks`.
+/// How the host treats one hook. `bindings` has the exports of its world, and `hooks` its calls.
 pub(crate) struct HookSpec {
     /// Host interfaces that its policies may import.
     pub(crate) grants: &'static [Grant],
     /// Modes in which its policies may run.
     pub(crate) modes: &'static [Mode],
-    /// What operators may choose for a fault; the first holds unless they do.
+    /// The choices of `on-fault`. The first is the default.
     pub(crate) on_fault: &'static [OnFault],
     /// Why the other choices are not supported.
     pub(crate) on_fault_why: &'static str,
     pub(crate) decides: Decides,
-    /// Its policies refuse: a file that cannot be loaded at start refuses too, and one that is removed goes on refusing until
-    /// those that were put beside it are compiled.
+    /// Whether its policies guard requests. A guard that cannot be loaded at start refuses everything, and a removed
+    /// guard serves until the files that came with its removal are compiled.
     pub(crate) guards: bool,
-    /// Random numbers of an instance, given a seed if its request has one.
+    /// Makes the random numbers of an instance; the argument is the request's seed, if it has one.
     pub(crate) randomness: fn(Option<u64>) -> Randomness,
     pub(crate) time: Time,
 }
 
-/// Always the same, so that a replay gives the same answers.
+/// The seed of every scheduler, so that a replay gives the same answers.
 const SCHEDULER_SEED: u64 = 0x6361_6d73_6861_6674;
 
 /// The entry of a hook.
@@ -112,7 +112,7 @@ static VALIDATOR: HookSpec = HookSpec {
 };
 
 static SCHEDULER: HookSpec = HookSpec {
-    // No clock: time reaches a scheduler through its events only, so that it can be replayed.
+    // No clock: a scheduler reads the time from its events, so that it can be replayed.
     grants: &[TYPES, LOG, RANDOM, METRICS, STATE],
     modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Fallback],
@@ -149,7 +149,7 @@ mod tests {
         for hook in Hook::ALL {
             let spec = spec(hook);
             assert!(spec.modes.contains(&Mode::default()) && !spec.on_fault.is_empty(), "{hook}");
-            // A choice that is not supported is explained.
+            // The error explains why a choice is not supported.
             assert_eq!(spec.on_fault_why.is_empty(), spec.on_fault.len() == OnFault::ALL.len(), "{hook}");
         }
     }

@@ -1,4 +1,4 @@
-//! What one guest instance has: its data, its limits, its deadline.
+//! The store of a guest instance: its data, its limits, its deadline.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ use crate::imports::state::{PluginState, StateView};
 use crate::imports::vocabulary::{ModelTokens, VocabularyView};
 use crate::wasi::{LastWords, Wasi, WasiView};
 
-/// Bytes that the host may allocate to take over one call's arguments or answer: a list whose elements all point at the
-/// same guest memory would otherwise multiply it.
+/// Bytes that the host may allocate to copy the arguments or the answer of one call. Without the bound, a list whose
+/// elements all point at the same guest memory would multiply it.
 const LIFTED_BYTES: usize = 96 << 20;
-/// How often a guest that was not given the CPU may have its deadline again.
+/// How often the deadline of a guest is extended that was not given the CPU.
 const EXTENSIONS: u32 = 16;
 
 /// The data of a store.
@@ -35,7 +35,7 @@ pub(crate) struct GuestState {
     table: ResourceTable,
     randomness: Randomness,
     time: Time,
-    /// The row of the `sample` call in progress; otherwise an empty one.
+    /// The row of the `sample` call in progress; otherwise empty.
     pub(crate) row: Row,
     pub(crate) vocabulary: Option<Arc<Vocabulary>>,
     filesystem: WasiFilesystemCtx,
@@ -63,13 +63,13 @@ impl GuestState {
         }
     }
 
-    /// Whether log lines are dropped. Every instance is configured with settings that the policy accepted when it was loaded;
-    /// what it has to say of them was logged then.
+    /// Whether log lines are dropped: while an instance is configured. The policy logged its lines about the same
+    /// settings when it was loaded.
     pub(crate) fn set_muted(&mut self, muted: bool) {
         self.muted = muted;
     }
 
-    /// Kind and text of what ended a call of this guest.
+    /// Kind and text of the fault that ended a call of this guest.
     pub(crate) fn classify(&self, error: &wasmtime::Error) -> (FaultKind, String) {
         let over_memory = || format!("asked for more than {} bytes", self.limiter.memory_bytes);
         let said = self.last_words.text();
@@ -154,7 +154,7 @@ impl WasiView for GuestState {
     }
 }
 
-/// Bounds what the instances of a store allocate.
+/// Bounds the allocations of a store's instances.
 #[derive(Debug)]
 struct Limiter {
     memory_bytes: usize,
@@ -166,7 +166,7 @@ impl ResourceLimiter for Limiter {
     fn memory_growing(&mut self, current: usize, desired: usize, _maximum: Option<usize>) -> wasmtime::Result<bool> {
         let used_bytes = self.used_bytes.saturating_add(desired.saturating_sub(current));
         if used_bytes > self.memory_bytes {
-            // The guest learns of it as of any failed allocation and may cope; if it traps, this is why.
+            // The guest sees a failed allocation, and may handle it. If it traps, this is the reason to report.
             self.denied = true;
             return Ok(false);
         }
@@ -191,18 +191,19 @@ impl ResourceLimiter for Limiter {
     }
 }
 
-/// What a call in progress may use.
+/// The time budget of a call in progress.
 #[derive(Debug, Default)]
 struct Budget {
     deadline: Duration,
-    /// When the deadline passed: the thread's CPU time at first, and how often it was given again.
+    /// Set once the deadline has passed: the thread's CPU time at that moment, and the number of extensions.
     passed: Option<(Duration, u32)>,
 }
 
 impl Budget {
-    /// Epochs count time on the wall, in which a busy machine may not have run this thread at all. So at the deadline the
-    /// thread's CPU time is read and the deadline given again, and the guest is killed at the next one if it has been
-    /// *running* for half of it: one that spins has twice its deadline at the most, one that was kept waiting is spared.
+    /// Epochs count wall-clock time, during which a busy machine may not have run this thread at all. So at the first
+    /// deadline this reads the thread's CPU time and extends the deadline. At the next one it kills the guest if that
+    /// has *run* for half of the extension. So a spinning guest gets at most twice its deadline, and one that had to
+    /// wait is spared.
     fn at_deadline(&mut self) -> UpdateDeadline {
         let now = cpu_time();
         let (since, extensions) = self.passed.unwrap_or((now, 0));
@@ -215,7 +216,7 @@ impl Budget {
     }
 }
 
-/// A store for one instance, whose first calls must be over within `deadline`.
+/// A store for one instance, whose first calls must end within `deadline`.
 pub(crate) fn open(engine: &Engine, state: GuestState, deadline: Duration) -> Store<GuestState> {
     let mut store = Store::new(engine, state);
     store.limiter(|state| &mut state.limiter);
@@ -225,10 +226,10 @@ pub(crate) fn open(engine: &Engine, state: GuestState, deadline: Duration) -> St
     store
 }
 
-/// Gives the next call `deadline` of time.
+/// Starts the deadline of the next call.
 pub(crate) fn arm(store: &mut Store<GuestState>, deadline: Duration) {
     store.data_mut().budget = Budget { deadline, passed: None };
-    // The tick in progress may be nearly over.
+    // One tick more, because the present tick may almost be over.
     store.set_epoch_deadline(ticks(deadline) + 1);
 }
 
@@ -236,7 +237,7 @@ fn ticks(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX / 2)
 }
 
-/// CPU time that the calling thread has used.
+/// CPU time of the calling thread.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()

@@ -1,11 +1,11 @@
-//! Cutting guests' texts to size.
+//! Truncates guests' texts.
 
-/// The longest beginning of `text` that has at most `bytes` bytes and ends between characters.
+/// The longest prefix of `text` that has at most `bytes` bytes and ends between characters.
 pub(crate) fn truncated(text: &str, bytes: usize) -> &str {
     &text[..text.floor_char_boundary(bytes)]
 }
 
-/// Cuts `text` to at most `chars` characters.
+/// Truncates `text` to at most `chars` characters.
 pub(crate) fn truncate_chars(mut text: String, chars: usize) -> String {
     if let Some((at, _)) = text.char_indices().nth(chars) {
         text.truncate(at);
@@ -13,7 +13,7 @@ pub(crate) fn truncate_chars(mut text: String, chars: usize) -> String {
     text
 }
 
-/// Control characters (line breaks, terminal sequences) made visible, so that a guest cannot forge log lines.
+/// Escapes control characters (line breaks, terminal sequences), so that a guest cannot forge log lines.
 pub(crate) fn on_one_line(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] }).collect()
 }

@@ -1,7 +1,7 @@
-//! WASI 0.2 with nothing granted: enough for ordinary `wasm32-wasip2` components to run, and nothing that waits.
+//! WASI 0.2 without any grants: enough to run ordinary `wasm32-wasip2` components, without blocking calls.
 //!
-//! Guests are called synchronously, also from threads of an asynchronous runtime, and epochs do not interrupt host calls:
-//! so everything that could block is implemented here and traps, or does not need to.
+//! The host calls guests synchronously, even on threads of an asynchronous runtime, and epochs do not interrupt host
+//! calls. So every call that could block is implemented here, and traps or returns at once.
 mod io;
 mod quiet;
 mod view;
@@ -13,7 +13,7 @@ use wasmtime_wasi::sockets::WasiSockets;
 
 pub(crate) use self::view::{LastWords, Wasi, WasiView};
 
-/// What [`add_to_linker`] links, without package prefix and version.
+/// The interfaces that [`add_to_linker`] links, without package prefix and version.
 pub(crate) const INTERFACES: [&str; 27] = [
     "io/error",
     "io/poll",
@@ -67,7 +67,7 @@ pub(crate) fn add_to_linker<T: WasiView>(linker: &mut Linker<T>) -> wasmtime::Re
     random::random::add_to_linker::<_, Own>(l, own)?;
     random::insecure::add_to_linker::<_, Own>(l, own)?;
     random::insecure_seed::add_to_linker::<_, Own>(l, own)?;
-    // No directory and no socket is ever opened, so of these two packages only what needs neither can be called.
+    // A guest never gets a directory or a socket, so it can only call what needs neither.
     sync::filesystem::preopens::add_to_linker::<_, Own>(l, own)?;
     sync::filesystem::types::add_to_linker::<_, WasiFilesystem>(l, files)?;
     sockets::network::add_to_linker::<_, WasiSockets>(l, &sockets::network::LinkOptions::default(), net)?;

@@ -1,4 +1,4 @@
-//! The auth chain: a fresh instance for each request, in file order until one decides.
+//! The auth chain: a fresh instance per request and policy, in file order until one decides.
 use std::time::Instant;
 
 use camshaft_core::ids::TenantId;
@@ -18,11 +18,11 @@ use crate::text::truncate_chars;
 const TENANT_CHARS: usize = 128;
 const NAME_CHARS: usize = 256;
 const WEIGHT_MAX: f64 = 1000.0;
-/// Models that a principal may name, and characters of one.
+/// Maximum number of models that a principal may name, and of characters of one.
 const MODELS: usize = 1024;
 const MODEL_CHARS: usize = 256;
 
-/// What one policy answered.
+/// The answer of one policy.
 #[derive(Debug, Clone, PartialEq)]
 enum Answer {
     Allow(Principal),
@@ -30,7 +30,7 @@ enum Answer {
     Refuse(Refusal),
 }
 
-/// Runs the chain, then what only watches it.
+/// Runs the enforced policies, then the monitored ones.
 pub(crate) fn authenticate(set: &LoadedSet, request: &AuthRequest) -> AuthOutcome {
     if set.chain(Hook::Auth).links.is_empty() {
         return native(set.allow_anonymous || request.loopback);
@@ -64,7 +64,7 @@ fn decide(set: &LoadedSet, request: &AuthRequest, shown: &wit::Request) -> AuthO
     native(false)
 }
 
-/// Who calls where no policy says.
+/// The caller if no policy decides.
 fn native(allowed: bool) -> AuthOutcome {
     if allowed {
         return AuthOutcome::Allow(Principal::anonymous());
@@ -77,12 +77,12 @@ fn native(allowed: bool) -> AuthOutcome {
     })
 }
 
-/// Runs a policy whose answer does not count, and records where it would have made a difference.
+/// Runs a monitored policy, and records if its answer would have changed the outcome.
 fn monitor(policy: &Loaded, shown: &wit::Request, enforced: &AuthOutcome) {
     let differs = match (ask(policy, shown), enforced) {
         (Ok(Answer::Allow(theirs)), AuthOutcome::Allow(ours)) => theirs != *ours,
         (Ok(Answer::Refuse(theirs)), AuthOutcome::Refuse(ours)) => theirs.status != ours.status,
-        // No opinion differs from none, and a fault has been counted and logged as one.
+        // `next` changes no outcome, and a fault was already counted and logged.
         (Ok(Answer::Next) | Err(_), _) => false,
         _ => true,
     };
@@ -92,7 +92,7 @@ fn monitor(policy: &Loaded, shown: &wit::Request, enforced: &AuthOutcome) {
     }
 }
 
-/// Asks one policy in an instance of its own.
+/// Calls one policy in an instance of its own.
 fn ask(policy: &Loaded, request: &wit::Request) -> Result<Answer, Fault> {
     let started = Instant::now();
     let answer = run(policy, request);

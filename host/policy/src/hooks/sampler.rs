@@ -1,4 +1,4 @@
-//! Sampler chains: one instance for each policy and sequence, called once per token.
+//! Sampler chains: one instance per policy and sequence, called once per token.
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,19 +15,19 @@ use crate::set::LoadedSet;
 use crate::spec::OnFault;
 use crate::store::{self, GuestState};
 
-/// Keeps a sampler's own random numbers apart from those that its row draws with.
+/// Makes a sampler's own random numbers differ from those with which its row draws.
 const SEED_MARK: u64 = 0x7361_6d70_6c65_7273;
 
-/// A request's chain.
+/// The chain of one request.
 pub(crate) struct Chain {
     links: Vec<Sampler>,
-    /// Shapes after links that leave temperature and choice open, or instead of them once there are none.
+    /// Shapes the row if no link has set a temperature or chosen a token, or if no link is left.
     native: StandardChain,
-    /// Keeps the generation alive that the request began with.
+    /// Keeps alive the generation with which the request began.
     _set: Arc<LoadedSet>,
 }
 
-/// Makes the chain of a request.
+/// Opens the chain of a request.
 pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
     let native = StandardChain::new(request.params.clone());
     let mut links = Vec::new();
@@ -51,7 +51,7 @@ pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box
     Ok(Box::new(Chain { links, native, _set: set }))
 }
 
-/// The samplers that a request asks for: all in file order, or those it names in its order.
+/// The samplers of a request: those that it names, in its order, or else all in file order.
 fn chosen<'a>(set: &'a LoadedSet, request: &SamplingRequest) -> Result<Vec<&'a Arc<Loaded>>, Fault> {
     let Some(names) = &request.samplers else { return Ok(set.ready(Hook::Sampler).collect()) };
     let by_name = |name: &String| {
@@ -89,7 +89,7 @@ impl TokenSampler for Chain {
                 }
             }
         }
-        // What the client asked for counts under any chain: without this, temperature 0 would draw at random after a
+        // The client's parameters apply under any chain. Without this, temperature 0 would draw at random after a
         // policy that only bans words.
         if row.is_settled() { Ok(None) } else { self.native.sample(row) }
     }
@@ -127,7 +127,7 @@ impl Sampler {
     fn sample(&mut self, row: &mut Row) -> Result<Option<Token>, Fault> {
         store::arm(&mut self.store, self.policy.sidecar.deadline);
         let size = row.size();
-        // The row lies in the store's data for the length of the call; no value is copied.
+        // Swap the row into the store's data for the call. No logit is copied.
         std::mem::swap(&mut self.store.data_mut().row, row);
         let answer = self.guest.camshaft_policy_sampler().call_sample(&mut self.store, Resource::new_borrow(0));
         std::mem::swap(&mut self.store.data_mut().row, row);

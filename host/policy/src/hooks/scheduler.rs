@@ -1,4 +1,4 @@
-//! Schedulers: one long-lived instance for each pool, events in and actions out as parallel lists.
+//! Schedulers: one long-lived instance per pool, with events and actions as parallel lists.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ use crate::set::LoadedSet;
 use crate::store::{self, GuestState};
 use crate::text::truncate_chars;
 
-/// Entries of one list of actions.
+/// Maximum number of entries in a list of actions.
 const ACTIONS: usize = 65_536;
 const MESSAGE_CHARS: usize = 1024;
 
-/// A fresh instance of the generation's scheduler; `None` if it has none.
+/// A fresh instance of the generation's scheduler; `None` if the generation has none.
 pub(crate) fn open(set: &LoadedSet) -> Result<Option<NamedScheduler>, Fault> {
     let Some(policy) = set.scheduler() else { return Ok(None) };
     let started = Instant::now();
@@ -40,7 +40,7 @@ struct Guest {
     policy: Arc<Loaded>,
     store: Store<GuestState>,
     guest: wit::SchedulerPolicy,
-    /// Filled anew for every call; kept for its lists' memory.
+    /// Refilled for every call, to reuse its lists' memory.
     point: wit::Point,
     tenants: HashMap<TenantId, u32>,
 }
@@ -139,7 +139,7 @@ fn push_arrival(
         Priority::Low => types::Priority::Low,
     });
     list.weights.push(arrival.weight);
-    // Zero says that there is none, so a deadline that passed at the very start is moved by a millisecond.
+    // Zero means no deadline, so a deadline at time zero is moved by a millisecond.
     list.deadlines_ms.push(arrival.deadline.map_or(0, |deadline| ms(deadline).max(1)));
     list.prompt_tokens.push(arrival.prompt_tokens);
     list.max_tokens.push(arrival.max_tokens);
@@ -159,7 +159,7 @@ fn push_worker(list: &mut wit::Workers, facts: &WorkerFacts) {
     list.can_preempt.push(facts.can_preempt);
 }
 
-/// The actions that a guest answers, in the order in which they are to be carried out.
+/// The actions of a guest's answer, in the order in which they are carried out.
 fn actions(answer: wit::Actions) -> Result<Vec<Action>, String> {
     let equal = |what: &str, a: usize, b: usize| match a {
         _ if a != b => Err(format!("{what}: lists of {a} and {b}")),

@@ -1,4 +1,4 @@
-//! `camshaft:policy/clock`: time, for hooks that may know it.
+//! `camshaft:policy/clock`: time, for the hooks that are granted it.
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -6,11 +6,11 @@ use wasmtime::component::{HasData, Linker};
 
 use crate::bindings::host::clock::{self, Host};
 
-/// What time an instance sees.
+/// The time that an instance sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Time {
     Real,
-    /// Stands still at zero: the instance must be replayable.
+    /// Always zero, because the instance must be replayable.
     Frozen,
 }
 
@@ -35,7 +35,7 @@ impl Time {
     }
 }
 
-/// A guest's state, as the clock sees it.
+/// The part of a guest's state that the clock needs.
 pub(crate) trait ClockView: 'static {
     fn time(&mut self) -> Time;
 }

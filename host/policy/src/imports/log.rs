@@ -10,9 +10,9 @@ use wasmtime::component::{HasData, Linker};
 use crate::bindings::host::log::{self, Host, Level};
 use crate::text::{on_one_line, truncated};
 
-/// Log lines that a plugin may write in a second.
+/// Maximum number of log lines of a plugin per second.
 const LINES_PER_SECOND: u32 = 100;
-/// Bytes of a message, and of all fields together, that are kept.
+/// Maximum bytes of a message, and of all fields together. The rest is cut off.
 const MESSAGE_BYTES: usize = 2048;
 const FIELDS: usize = 16;
 
@@ -24,7 +24,7 @@ pub(crate) struct PluginLog {
     allowance: Mutex<Lines>,
 }
 
-/// Lines of the second that began at `since`.
+/// Counts the lines of the second that began at `since`.
 #[derive(Debug)]
 struct Lines {
     since: Instant,
@@ -35,7 +35,7 @@ struct Lines {
 /// Whether a log line may be written.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Allowance {
-    /// Yes; and this many were dropped since the last one that was.
+    /// The line may be written; `dropped` lines were dropped since the last one.
     Granted {
         dropped: u64,
     },
@@ -93,9 +93,9 @@ fn one_text(fields: &[(String, String)]) -> String {
     text
 }
 
-/// A guest's state, as the log sees it.
+/// The part of a guest's state that the log needs.
 pub(crate) trait LogView: 'static {
-    /// `None` while lines are to be dropped.
+    /// `None` while lines are dropped.
     fn log(&mut self) -> Option<&PluginLog>;
 }
 

@@ -7,10 +7,10 @@ use crate::bindings::BorrowedRow;
 use crate::bindings::host::logits::{self, Host, HostRow};
 use crate::fault::invalid;
 
-/// Entries that `top` and `history` answer at the most.
+/// Maximum number of entries that `top` returns.
 const TOP: u32 = 4096;
 
-/// A guest's state, as the operations on rows see it. The row lies there for the length of a `sample` call.
+/// The part of a guest's state that the row operations need. It holds the row during a `sample` call.
 pub(crate) trait LogitsView: 'static {
     fn row(&mut self) -> CurrentRow<'_>;
 }
@@ -126,7 +126,7 @@ impl HostRow for CurrentRow<'_> {
     }
 
     fn drop(&mut self, _: This) -> wasmtime::Result<()> {
-        // Guests only borrow rows, and a borrowed handle has nothing to drop.
+        // Guests only borrow rows, and dropping a borrowed handle does nothing.
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! `camshaft:policy/metrics`: a guest's own counters and gauges, bounded in number.
+//! `camshaft:policy/metrics`: a plugin's own counters and gauges, in bounded number.
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,22 +9,22 @@ use wasmtime::component::{HasData, Linker};
 
 use crate::bindings::host::metrics::{self, Host};
 
-/// Metric names of one plugin, and label sets of one name.
+/// Maximum number of names of a plugin, and of label sets of a name.
 const NAMES: usize = 32;
 const LABEL_SETS: usize = 64;
-/// Labels of one metric.
+/// Maximum number of labels of a metric.
 const LABELS: usize = 8;
 const NAME_BYTES: usize = 64;
 const LABEL_VALUE_BYTES: usize = 128;
 
-/// What one plugin has used of its bounds.
+/// The series that one plugin has used.
 #[derive(Debug, Default)]
 struct SeriesBook {
     sets: HashMap<String, HashSet<Vec<String>>>,
 }
 
 impl SeriesBook {
-    /// Whether the series is known or may be begun.
+    /// Whether the series exists or may be added.
     fn admit(&mut self, name: &str, values: &[String]) -> bool {
         if let Some(sets) = self.sets.get_mut(name) {
             return sets.contains(values) || (sets.len() < LABEL_SETS && sets.insert(values.to_vec()));
@@ -37,7 +37,7 @@ impl SeriesBook {
     }
 }
 
-/// Families of all plugins' metrics, made when first used.
+/// The metric families of all plugins, made at first use.
 #[derive(Debug)]
 pub(crate) struct MetricFamilies {
     registry: Registry,
@@ -57,7 +57,7 @@ enum Kind {
     Gauge(GaugeVec),
 }
 
-/// What is done to a series.
+/// A change of a series.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Add(u64),
@@ -72,7 +72,7 @@ impl MetricFamilies {
         Self { registry, families: Mutex::default(), dropped }
     }
 
-    /// The family of this name if its labels are the same; a new one if there is none.
+    /// The family of this name, made if there is none; `None` if it has other labels.
     fn family(&self, name: &str, change: Change, labels: &[&(String, String)]) -> Option<Family> {
         let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
         let names = || labels.iter().map(|(key, _)| key.as_str());
@@ -152,11 +152,11 @@ fn valid_name(name: &str) -> bool {
 }
 
 fn valid_label(name: &str) -> bool {
-    // `plugin` is the host's, and names that begin with two underscores are Prometheus's own.
+    // The host sets `plugin`, and Prometheus reserves names that begin with two underscores.
     valid_name(name) && name != "plugin"
 }
 
-/// A guest's state, as its metrics see it.
+/// The part of a guest's state that the metrics need.
 pub(crate) trait MetricsView: 'static {
     fn metrics(&mut self) -> &PluginMetrics;
 }

@@ -1,4 +1,4 @@
-//! `camshaft:policy/random`: random numbers, seeded where answers must be repeatable.
+//! `camshaft:policy/random`: random numbers, seeded if answers must be repeatable.
 use camshaft_core::sampling::Draws;
 use rand::Rng as _;
 use wasmtime::component::{HasData, Linker};
@@ -6,10 +6,10 @@ use wasmtime::component::{HasData, Linker};
 use crate::bindings::host::random::{self, Host};
 use crate::fault::invalid;
 
-/// Bytes of one request.
+/// Maximum bytes per call.
 const BYTES: u32 = 4096;
 
-/// Where an instance's random numbers come from.
+/// The source of an instance's random numbers.
 #[derive(Debug)]
 pub(crate) enum Randomness {
     /// The operating system.
@@ -40,7 +40,7 @@ impl Randomness {
     }
 }
 
-/// A guest's state, as its random numbers see it.
+/// The part of a guest's state that random numbers need.
 pub(crate) trait RandomView: 'static {
     fn randomness(&mut self) -> &mut Randomness;
 }

@@ -7,7 +7,7 @@ use wasmtime::component::{HasData, Linker};
 
 use crate::bindings::host::state::{self, Entry, Error, Host};
 
-/// Keys and values of one plugin together.
+/// Maximum size of a plugin's keys and values together.
 const STORE_BYTES: usize = 1 << 20;
 const KEYS: usize = 4096;
 const VALUE_BYTES: usize = 64 << 10;
@@ -33,14 +33,14 @@ struct Slot {
     expires: Option<Instant>,
 }
 
-/// What a key is set to.
+/// The new value of a key.
 struct NewValue {
     value: Vec<u8>,
     expires: Option<Instant>,
 }
 
 impl NewValue {
-    /// A value that lives `ttl_ms` from now.
+    /// A value that expires `ttl_ms` from now.
     fn living(value: Vec<u8>, now: Instant, ttl_ms: Option<u64>) -> Self {
         Self { value, expires: expiry(now, ttl_ms) }
     }
@@ -52,7 +52,7 @@ impl Slot {
     }
 }
 
-/// When an entry that lives `ttl_ms` from `now` expires; never if that is past what a clock can say.
+/// When an entry with this time to live expires; never if that is out of the clock's range.
 fn expiry(now: Instant, ttl_ms: Option<u64>) -> Option<Instant> {
     ttl_ms.and_then(|ms| now.checked_add(Duration::from_millis(ms)))
 }
@@ -92,7 +92,7 @@ impl StateStore {
         Ok(self.writes)
     }
 
-    /// Whether an entry of `size` bytes fits where one of `before` bytes was (0: a new entry).
+    /// Whether an entry of `size` bytes fits in place of one of `before` bytes (0: a new entry).
     fn fits(&self, before: usize, size: usize) -> bool {
         self.bytes - before + size <= STORE_BYTES && (before > 0 || self.slots.len() < KEYS)
     }
@@ -136,7 +136,7 @@ impl PluginState {
     }
 }
 
-/// A guest's state, as its plugin's store sees it.
+/// The part of a guest's state that the store needs.
 pub(crate) trait StateView: 'static {
     fn state(&mut self) -> &PluginState;
 }

@@ -1,9 +1,9 @@
-//! `camshaft:policy/types`: types without functions. Components import them as an interface all the same.
+//! `camshaft:policy/types`: types without functions. Components import them as an interface, so it must be linked.
 use wasmtime::component::{HasData, Linker};
 
 use crate::bindings::host::types::{self, Host};
 
-/// Needs nothing of a guest's state.
+/// Needs no part of a guest's state.
 struct Types;
 
 impl HasData for Types {

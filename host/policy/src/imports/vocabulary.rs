@@ -9,14 +9,14 @@ use wasmtime::component::{HasData, Linker};
 use crate::bindings::host::vocabulary::{self, Host};
 use crate::fault::invalid;
 
-/// Bytes of a text to look up; longer than any token, and short enough to be kept as a key.
+/// Maximum bytes of a text to look up: longer than any token, and short enough for a cache key.
 const LOOKUP_BYTES: usize = 1024;
 
 fn plain(tokens: &[Token]) -> Vec<u32> {
     tokens.iter().map(|token| token.0).collect()
 }
 
-/// A guest's state, as the vocabulary sees it.
+/// The part of a guest's state that the vocabulary needs.
 pub(crate) trait VocabularyView: 'static {
     fn vocabulary(&mut self) -> ModelTokens<'_>;
 }

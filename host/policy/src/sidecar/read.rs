@@ -1,15 +1,15 @@
-//! Values of settings files: where they stand, times and sizes with their units, JSON.
+//! Reads values of settings files: their lines, times and sizes with units, JSON.
 use std::time::Duration;
 
 use toml::Value;
 use toml::de::{DeTable, DeValue};
 
-/// The line of a byte, from 1.
+/// The line of a byte, counted from 1.
 pub(super) fn line_at(text: &str, byte: usize) -> usize {
     text.as_bytes()[..byte.min(text.len())].iter().filter(|&&byte| byte == b'\n').count() + 1
 }
 
-/// The line of a key, or of the deepest table on the way to it.
+/// The line of a key, or of the deepest table on its path.
 pub(super) fn line_of(text: &str, path: &str) -> Option<usize> {
     let root = DeTable::parse(text).ok()?;
     let (mut table, mut line) = (root.get_ref(), None);
@@ -51,7 +51,7 @@ pub(super) fn bytes(text: &str) -> Option<usize> {
 /// A value as JSON.
 ///
 /// # Errors
-/// The path of a value that JSON does not have, and the value.
+/// Names a value that JSON cannot represent, and its path.
 pub(super) fn json(value: Value, key: &str) -> Result<serde_json::Value, (String, Value)> {
     Ok(match value {
         Value::String(text) => text.into(),

@@ -1,6 +1,6 @@
-//! `wasi:io` and the standard streams: writing goes to the debug log, reading finds the end, waiting traps.
+//! `wasi:io` and the standard streams: writes go to the debug log, reads return the end, waiting traps.
 //!
-//! Handles are plain numbers with nothing behind them, so streams and pollables need no memory and cannot be exhausted.
+//! Handles are plain numbers without state, so streams and pollables need no memory and cannot be exhausted.
 use camshaft_core::policy::FaultKind;
 use wasmtime::component::{Linker, Resource, ResourceType};
 use wasmtime_wasi::p2::bindings::sync::io::{poll, streams};
@@ -11,12 +11,12 @@ use super::view::Wasi;
 use crate::bindings::host::log::Level;
 use crate::fault::{GuestError, forbidden};
 
-/// Bytes of one write.
+/// Maximum bytes of one write.
 const WRITE_BYTES: u64 = 4096;
 const STDIN: u32 = 0;
 const STDOUT: u32 = 1;
 const STDERR: u32 = 2;
-/// A pollable for what is ready already, and one for what lies ahead.
+/// A pollable that is ready, and one that is not.
 const READY: u32 = 0;
 const AHEAD: u32 = 1;
 
@@ -24,7 +24,7 @@ fn waits() -> wasmtime::Error {
     forbidden("guests may not wait")
 }
 
-/// The interface of errors, of which this host makes none.
+/// The interface of errors. This host makes none.
 pub(super) fn add_error_to_linker<T: 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     let mut error = linker.instance("wasi:io/error@0.2.0")?;
     error.resource("error", ResourceType::host::<IoError>(), |_, _| Ok(()))?;

@@ -9,7 +9,7 @@ use wasmtime_wasi::p2::bindings::{cli, random, sync};
 use super::view::Wasi;
 use crate::fault::{forbidden, invalid};
 
-/// Random bytes of one request.
+/// Maximum random bytes per call.
 const RANDOM_BYTES: u64 = 64 << 10;
 
 impl cli::environment::Host for Wasi<'_> {
@@ -113,7 +113,7 @@ impl sync::filesystem::preopens::Host for Wasi<'_> {
     }
 }
 
-/// Refuses every socket. (TCP is refused by its own implementation; this one would wait for a runtime first.)
+/// Refuses every UDP socket. wasmtime's own implementation would wait for a runtime first; its TCP refuses by itself.
 pub(super) fn add_udp_create_to_linker<T: 'static>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     let mut create = linker.instance("wasi:sockets/udp-create-socket@0.2.0")?;
     create.func_wrap("create-udp-socket", |_, (_,): (IpAddressFamily,)| {

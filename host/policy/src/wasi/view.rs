@@ -1,4 +1,4 @@
-//! What the host's WASI sees of a guest's state.
+//! The part of a guest's state that the host's WASI needs.
 use wasmtime::component::HasData;
 use wasmtime_wasi::filesystem::WasiFilesystemCtxView;
 use wasmtime_wasi::sockets::WasiSocketsCtxView;
@@ -7,17 +7,17 @@ use crate::imports::clock::Time;
 use crate::imports::log::PluginLog;
 use crate::imports::random::Randomness;
 
-/// Bytes of a guest's standard error that are kept to explain a trap.
+/// Bytes of a guest's standard error that the host keeps to explain a trap.
 const LAST_WORDS_BYTES: usize = 512;
 
-/// A guest's state, as WASI sees it.
+/// The part of a guest's state that WASI needs.
 pub(crate) trait WasiView: 'static {
     fn wasi(&mut self) -> Wasi<'_>;
     fn filesystem(&mut self) -> WasiFilesystemCtxView<'_>;
     fn sockets(&mut self) -> WasiSocketsCtxView<'_>;
 }
 
-/// What the host's own implementation of WASI interfaces needs.
+/// The data of the host's own WASI implementation.
 pub(crate) struct Wasi<'a> {
     pub(crate) log: &'a PluginLog,
     pub(crate) time: Time,
@@ -29,7 +29,7 @@ impl HasData for Wasi<'static> {
     type Data<'a> = Wasi<'a>;
 }
 
-/// The end of what a guest wrote to standard error.
+/// The last bytes that a guest wrote to standard error.
 #[derive(Debug, Default)]
 pub(crate) struct LastWords(Vec<u8>);
 
@@ -41,7 +41,7 @@ impl LastWords {
         self.0.drain(..over);
     }
 
-    /// On one line.
+    /// The text on one line.
     pub(crate) fn text(&self) -> String {
         let text = String::from_utf8_lossy(&self.0);
         text.split_whitespace().collect::<Vec<_>>().join(" ")

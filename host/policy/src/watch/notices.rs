@@ -1,4 +1,4 @@
-//! Notices of changes from the system, for the policy directory and everything on the way to it.
+//! The system's notices of changes in the policy directory and on the path to it.
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,11 +11,11 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 
 use crate::load::Loader;
 
-/// Watches on directories. Files are not watched: a watch on one stays with the inode that a rename replaces.
+/// Watches on directories. Files are not watched, because a rename replaces the inode that a file's watch stays with.
 pub(super) struct Watches {
     root: PathBuf,
     watcher: Option<RecommendedWatcher>,
-    /// What is watched, and which directory it was.
+    /// The watched paths, each with the identity of its directory.
     armed: HashMap<PathBuf, (u64, u64)>,
 }
 
@@ -25,7 +25,7 @@ impl Watches {
         let of = root.clone();
         let handler = move |event: notify::Result<Event>| {
             if event.as_ref().map_or(true, |event| matters(&of, event)) {
-                // A full channel says already what there is to say.
+                // If the channel is full, it already holds a notice.
                 let _ = notices.try_send(());
             }
         };
@@ -34,7 +34,7 @@ impl Watches {
         Self { root, watcher: watcher.ok(), armed: HashMap::new() }
     }
 
-    /// Watches the directories that now matter. Whether there are new ones.
+    /// Watches the directories that matter now. Returns whether there are new ones.
     pub(super) fn arm(&mut self, loader: &Loader) -> bool {
         let wanted = wanted(&self.root, loader);
         let Some(watcher) = &mut self.watcher else { return false };
@@ -42,7 +42,7 @@ impl Watches {
         self.armed.retain(|path, id| {
             let keep = wanted.get(path) == Some(id);
             if !keep {
-                // Gone with its directory, as a rule.
+                // Usually fails because the directory is gone.
                 let _ = watcher.unwatch(path);
             }
             keep
@@ -63,14 +63,14 @@ impl Watches {
     }
 }
 
-/// Whether an event can mean that a policy changed. Reading files makes events too, also this process's own reading.
+/// Whether an event can mean that a policy changed. Reads cause events, too, this process's own among them.
 fn matters(root: &Path, event: &Event) -> bool {
     match event.kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => {}
         EventKind::Access(_) => return false,
         _ => {}
     }
-    // Above the root only the way to it matters: other files there are none of ours.
+    // Above the root, only the path to it matters. Other files there are not policies.
     let stranger = |path: &PathBuf| {
         let above = path.parent().is_some_and(|parent| parent != root && root.starts_with(parent));
         above && !root.starts_with(path)
@@ -78,8 +78,8 @@ fn matters(root: &Path, event: &Event) -> bool {
     event.paths.is_empty() || event.need_rescan() || !event.paths.iter().all(stranger)
 }
 
-/// The directories to watch: the root and the hooks' (or what exists of the way to them), the root's parent (the root may
-/// be a link that is swapped), and where the files really lie.
+/// The directories to watch: the root and those of the hooks (or their nearest existing parents), the root's parent
+/// (the root may be a link that is swapped), and the directories in which the files really are.
 fn wanted(root: &Path, loader: &Loader) -> HashMap<PathBuf, (u64, u64)> {
     let hooks = Hook::ALL.map(|hook| root.join(hook.as_str()));
     let mut paths: Vec<PathBuf> = vec![nearest(root)];

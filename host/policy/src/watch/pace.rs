@@ -1,33 +1,34 @@
-//! When the watcher scans: a while after the last change, again for what had not settled, and now and then anyway.
+//! Decides when the watcher scans: some time after the last change, again for files that had not settled, and
+//! regularly.
 use std::time::{Duration, Instant};
 
 use crate::load::SETTLE;
 
-/// A change is acted on when nothing has happened for `QUIET`, or `MAX_WAIT` after its beginning.
+/// A scan follows a change after `QUIET` without further changes, and at most `MAX_WAIT` after the first one.
 const QUIET: Duration = Duration::from_millis(250);
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
-/// When to scan next.
+/// Computes the time of the next scan.
 #[derive(Debug)]
 pub(super) struct Pace {
     poll: Duration,
     next_poll: Instant,
-    /// The first and the last notice of changes not yet acted on.
+    /// Times of the first and the last notice since the last scan.
     noticed: Option<(Instant, Instant)>,
-    /// When to scan again for what had not settled, and when that was first noticed.
+    /// When to scan again for files that had not settled, and when they were first noticed.
     retry: Option<(Instant, Instant)>,
-    /// When the changes were first noticed whose components are being compiled.
+    /// Times of the first notice of the changes whose components are being compiled.
     compiling: Option<Instant>,
 }
 
 impl Pace {
     pub(super) fn new(poll: Duration) -> Self {
-        // Without a pause between two scans no request would be heard.
+        // Pause between two scans, so that the thread can take requests.
         let poll = poll.max(SETTLE / 2);
         Self { poll, next_poll: Instant::now() + poll, noticed: None, retry: None, compiling: None }
     }
 
-    /// Scans in another rhythm from now on.
+    /// Changes the interval of regular scans.
     pub(super) fn set_poll(&mut self, poll: Duration) {
         let Self { poll, next_poll, .. } = Self::new(poll);
         (self.poll, self.next_poll) = (poll, next_poll);
@@ -47,12 +48,12 @@ impl Pace {
         self.compiling = Some(self.compiling.map_or(noticed, |first| first.min(noticed)));
     }
 
-    /// A component was compiled: when the change that brought it was first noticed.
+    /// A component was compiled. Returns when its change was first noticed.
     pub(super) fn compiled(&mut self) -> Instant {
         self.compiling.take().unwrap_or_else(Instant::now)
     }
 
-    /// How long until the next scan; `None`: now.
+    /// Time until the next scan; `None`: now.
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         let quiet = self.noticed.map(|(first, last)| (last + QUIET).min(first + MAX_WAIT));
         let retry = self.retry.map(|(at, _)| at);
@@ -61,7 +62,7 @@ impl Pace {
         (!wait.is_zero()).then_some(wait)
     }
 
-    /// A scan begins: when what it acts on was first noticed.
+    /// A scan begins. Returns when the changes that it handles were first noticed.
     pub(super) fn begin(&mut self) -> Instant {
         let now = Instant::now();
         self.next_poll = now + self.poll;
