@@ -114,7 +114,7 @@ impl Engine for FakeEngine {
         if batch.is_empty() || batch.len() > self.limits.batch_tokens as usize {
             return Err(EngineError::BadBatch(format!("{} tokens", batch.len())));
         }
-        // Without sharing, the sum of the lengths is what is used: it bounds `used`, which is slow to compute.
+        // The sum of the lengths is an upper bound of `used`, which is slow to compute.
         let upper_bound: usize = self.sequences.iter().map(Vec::len).sum();
         let capacity = self.limits.kv_tokens as usize;
         if upper_bound + batch.len() > capacity && self.used() + batch.len() > capacity {

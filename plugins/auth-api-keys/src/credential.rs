@@ -1,18 +1,18 @@
-//! Finding the credential in a request's headers.
+//! Finds the credential in a request's headers.
 use camshaft_plugin::auth::Request;
 
-/// What a request shows of itself.
+/// The credential of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Credential<'a> {
     Key(&'a str),
-    /// There is a credential, but not one to compare; says why.
+    /// There is a credential that cannot be compared. Says why.
     Malformed(&'static str),
     Absent,
 }
 
-/// The credential of a request. `authorization` goes before `x-api-key`.
+/// Reads the credential of a request. `authorization` has precedence over `x-api-key`.
 pub(crate) fn of(request: &Request) -> Credential<'_> {
-    // Of several values, another hop may have believed another one.
+    // Refuse several values: another hop may have accepted another one.
     for name in ["authorization", "x-api-key"] {
         if request.headers.iter().filter(|(header, _)| header == name).count() > 1 {
             return Credential::Malformed("more than one credential was sent");

@@ -1,4 +1,4 @@
-//! Checking the configured keys and comparing a presented one with all of them.
+//! Checks the configured keys, and compares a presented key with all of them.
 use std::collections::{BTreeMap, BTreeSet};
 
 use camshaft_plugin::Priority;
@@ -8,7 +8,8 @@ use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use crate::settings::{KeySettings, PriorityClass};
 
-/// Every request reads the settings and compares with all keys; more of them belong in a directory service.
+/// Maximum number of keys. Every request parses the settings and compares with all keys; more belong in a directory
+/// service.
 const MAX_KEYS: usize = 1024;
 const MAX_TENANT_CHARACTERS: usize = 128;
 
@@ -18,7 +19,7 @@ pub(crate) struct Key {
     principal: Principal,
 }
 
-/// The keys of the settings, or what is wrong with the first bad one.
+/// Checks the keys of the settings. The error describes the first bad one.
 pub(crate) fn checked(settings: Vec<KeySettings>) -> Result<Vec<Key>, String> {
     if settings.len() > MAX_KEYS {
         return Err(format!("settings.keys has {} entries, at most {MAX_KEYS} are allowed", settings.len()));
@@ -84,7 +85,7 @@ fn checked_key(index: usize, entry: KeySettings) -> Result<Key, String> {
     Ok(Key { digest, principal })
 }
 
-/// 32 bytes from 64 hexadecimal digits.
+/// Parses 64 hexadecimal digits.
 fn digest(text: &str) -> Option<[u8; 32]> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     if pairs.len() != 32 || !rest.is_empty() {
@@ -98,7 +99,7 @@ fn digest(text: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
-/// Whose key this is. Compares with every configured digest, whether or not an earlier one was equal.
+/// The owner of a key. Compares with every configured digest, even after a match, so that the time reveals nothing.
 pub(crate) fn find<'a>(keys: &'a [Key], presented: &str) -> Option<&'a Principal> {
     let presented: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
     let mut found = u32::MAX;

@@ -1,17 +1,16 @@
 //! Auth policy: named API keys, of which only the SHA-256 digests are configured.
 //!
-//! The key comes as `authorization: Bearer <key>` or as `x-api-key: <key>`. It is hashed and compared with every
-//! configured digest in constant time, so that the time of an answer says nothing about the keys. A wrong key is
-//! refused with 401 `invalid_api_key`. A request without any credential is allowed as tenant `anonymous` if
-//! `anonymous-loopback` says so and its peer is a loopback one; otherwise the next auth policy decides, and after the
-//! last one the host refuses with 401.
+//! A client sends the key as `authorization: Bearer <key>` or as `x-api-key: <key>`. The policy hashes it and compares
+//! it with every configured digest in constant time, so that the time of an answer says nothing about the keys. It
+//! refuses a wrong key with 401 `invalid_api_key`. If `anonymous-loopback` is set, it allows a request without any
+//! credential from a loopback peer as tenant `anonymous`. Otherwise the next auth policy decides, and after the last
+//! one the host refuses with 401.
 //!
-//! As long as no key is configured there is none to be wrong: `anonymous-loopback` then allows requests from loopback
-//! peers whatever credential they carry, since many clients insist on sending one. A warning in the log says so, also
-//! when the last key is removed.
+//! As long as no key is configured, `anonymous-loopback` allows requests from loopback peers with any credential,
+//! because many clients insist on sending one. A warning in the log says so, also when the last key is removed.
 //!
-//! A request that was forwarded (it has `forwarded`, `x-forwarded-for`, `x-real-ip` or `via`) does not count as one from a
-//! loopback peer. Proxies that add none of these cannot be told from local callers.
+//! A forwarded request (with a header `forwarded`, `x-forwarded-for`, `x-real-ip` or `via`) does not count as one from
+//! a loopback peer. A proxy that adds none of these looks like a local caller.
 //!
 //! | setting | |
 //! |---|---|
@@ -19,9 +18,9 @@
 //! | `[[settings.keys]]` | one table for each key, at most 1024: |
 //! | `name` | which key this is, for logs; unique |
 //! | `sha256` | SHA-256 of the key in hexadecimal: `printf %s "$KEY" \| sha256sum \| cut -d' ' -f1`; unique |
-//! | `tenant` | whose key it is, at most 128 characters |
+//! | `tenant` | the tenant that the key belongs to, at most 128 characters |
 //! | `priority` | `"high"`, `"normal"` (default) or `"low"` |
-//! | `weight` | share of the service against other tenants, above 0 and at most 1000. Default 1 |
+//! | `weight` | share of the service relative to other tenants, above 0 and at most 1000. Default 1 |
 //! | `allowed-models` | list of model ids. Default: all |
 //! | `requests-per-minute`, `tokens-per-minute`, `concurrent-requests` | quotas of the tenant. Default: none |
 //! | `queue-share` | share of the queue that the tenant's waiting requests may take, above 0 and at most 1. Default: all |
@@ -53,7 +52,7 @@ impl Policy for ApiKeys {
     fn new(settings: Settings) -> Result<Self, String> {
         let keys = keys::checked(settings.keys)?;
         if keys.is_empty() {
-            // The host keeps what is logged here when it loads the policy, not what further instances say.
+            // The host writes this line once, when it loads the policy, and drops the lines of further instances.
             camshaft_plugin::log::warn(match settings.anonymous_loopback {
                 true => {
                     "no API key is configured: callers on loopback addresses pass with any key or none; \

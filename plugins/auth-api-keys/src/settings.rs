@@ -1,4 +1,4 @@
-//! The settings as the operator writes them.
+//! The settings file of the policy.
 use serde::Deserialize;
 
 /// `[settings]`.

@@ -1,18 +1,19 @@
-//! The counters' way to the next instance: the plugin's state store. Natively (in unit tests) a map of the thread.
+//! Passes the counters to the next instance through the plugin's state store. In native unit tests, the store is a
+//! thread-local map.
 #[cfg(target_family = "wasm")]
 use camshaft_plugin::state;
 
-/// What the tenant's counter was; `None` if nothing is known.
+/// The tenant's last counter; `None` if it is unknown.
 #[cfg(target_family = "wasm")]
 pub(crate) fn load(tenant: &str) -> Option<f64> {
     let bytes = state::get(&key(tenant))?.value;
     Some(f64::from_le_bytes(bytes.try_into().ok()?)).filter(|counter| counter.is_finite())
 }
 
-/// Keeps a counter. Beyond what the store holds, tenants begin anew after a swap.
+/// Saves a counter. If the store is full, the tenant starts over after a swap.
 #[cfg(target_family = "wasm")]
 pub(crate) fn save(tenant: &str, counter: f64) {
-    /// Longer than any swap takes.
+    /// Time to live of a counter: longer than any swap takes.
     const KEPT_MS: u64 = 600_000;
     let _ = state::set(&key(tenant), &counter.to_le_bytes(), Some(KEPT_MS));
 }

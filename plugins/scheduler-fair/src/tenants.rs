@@ -1,15 +1,15 @@
-//! Tenants with their counters and lines.
+//! The tenants, with their counters and queues.
 use std::collections::{BTreeMap, BTreeSet};
 
 use camshaft_plugin::scheduler::{Arrival, Point};
 
 use crate::counters;
 
-/// Tenants whose counters are kept though they have nothing to do; those who got least are forgotten first, since they
-/// would be lifted anyway.
+/// Maximum number of idle tenants whose counters are kept. Those with the lowest counters are removed first, because
+/// they would be lifted anyway.
 const IDLE_TENANTS: usize = 4096;
 
-/// What a token costs.
+/// Prices of tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct Prices {
     pub input: f64,
@@ -18,7 +18,7 @@ pub struct Prices {
 
 #[derive(Debug)]
 struct Tenant {
-    /// Service that it got, by its weight.
+    /// Service that the tenant got, divided by its weight.
     counter: f64,
     changed: bool,
     /// Waiting requests by class, arrival and id.
@@ -29,20 +29,21 @@ struct Tenant {
 struct Request {
     arrival: Arrival,
     tenant: String,
-    /// Whether it runs, and the output tokens that were charged; `None` where an earlier instance charged the first ones.
+    /// Whether the request runs, and how many output tokens were charged; `None` if an earlier instance charged the
+    /// first ones.
     running: bool,
     charged: Option<u32>,
 }
 
-/// The books of the policy.
+/// The state of the policy.
 #[derive(Debug)]
 pub struct Tenants {
     prices: Prices,
     tenants: BTreeMap<String, Tenant>,
     requests: BTreeMap<u64, Request>,
-    /// Tenants with a line, by the bits of their counter: those of floating-point numbers from 0 up are in their order.
+    /// Tenants with waiting requests, by the bits of their counter, which order non-negative floating-point numbers.
     active: BTreeSet<(u64, String)>,
-    /// Counter of the tenant whose line was the last to empty.
+    /// Counter of the tenant whose queue was the last to become empty.
     last_counter: f64,
 }
 
@@ -51,7 +52,7 @@ impl Tenants {
         Self { prices, tenants: BTreeMap::new(), requests: BTreeMap::new(), active: BTreeSet::new(), last_counter: 0.0 }
     }
 
-    /// Enters what happened since the last point.
+    /// Applies the events of a point.
     pub fn apply(&mut self, point: &Point) {
         if point.replay {
             *self = Self::new(self.prices);
@@ -62,7 +63,7 @@ impl Tenants {
         }
         for &id in &point.dispatched_ids {
             if point.replay {
-                // What came before this instance is in the counter that it was handed.
+                // The saved counter already includes what happened before this instance.
                 self.leave_line(id);
                 if let Some(request) = self.requests.get_mut(&id) {
                     (request.running, request.charged) = (true, None);
@@ -81,14 +82,14 @@ impl Tenants {
         point.cancelled_ids.iter().for_each(|&id| self.forget(id));
     }
 
-    /// The request that is served next.
+    /// The request to serve next.
     pub fn next(&self) -> Option<&Arrival> {
         let (_, name) = self.active.first()?;
         let (_, _, id) = self.tenants.get(name)?.line.first()?;
         self.requests.get(id).map(|request| &request.arrival)
     }
 
-    /// A waiting request is given to a worker: its input is charged.
+    /// Charges the input of a request that is dispatched.
     pub fn serve(&mut self, id: u64) {
         let Some(request) = self.requests.get_mut(&id).filter(|request| !request.running) else { return };
         (request.running, request.charged) = (true, Some(0));
@@ -98,12 +99,12 @@ impl Tenants {
         self.charge(&name, cost / weight);
     }
 
-    /// The service that a tenant got, by its weight.
+    /// The service that a tenant got, divided by its weight.
     pub fn counter(&self, name: &str) -> Option<f64> {
         self.tenants.get(name).map(|tenant| tenant.counter)
     }
 
-    /// Writes changed counters down for the next instance.
+    /// Saves changed counters for the next instance.
     pub fn hand_over(&mut self) {
         for (name, tenant) in self.tenants.iter_mut().filter(|(_, tenant)| tenant.changed) {
             counters::save(name, tenant.counter);
@@ -130,7 +131,7 @@ impl Tenants {
             line: BTreeSet::new(),
         });
         if tenant.line.is_empty() {
-            // In a replay everybody's counter is what it was.
+            // A counter that a replay restored is not lifted.
             let as_handed_over = replay && !known;
             if !as_handed_over && lowest > tenant.counter {
                 (tenant.counter, tenant.changed) = (lowest, true);

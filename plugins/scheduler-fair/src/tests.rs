@@ -60,7 +60,7 @@ fn a_newcomer_is_lifted_to_the_lowest_counter_of_those_who_wait() {
     policy.schedule(&point(&arrivals, 3));
     policy.schedule(&point(&[arrival(9, 1, 100)], 0));
     assert_eq!(policy.tenants.counter("b"), Some(300.0));
-    // Who comes when nobody waits is lifted to whoever was there last.
+    // A tenant that arrives while no other waits is lifted to the counter of the last one that waited.
     let mut policy = FairShares::new(Settings::default()).unwrap();
     policy.schedule(&point(&[arrival(1, 0, 70)], 1));
     policy.schedule(&point(&[arrival(2, 2, 100)], 0));

@@ -1,9 +1,9 @@
 //! Scheduler policy: the shortest request first.
 //!
-//! Short is what asks for few output tokens and has few prompt tokens to compute (those that a prefix cache probably holds
-//! do not count); of equals, the earlier one goes first. A request that has waited longer than `max-wait` goes before all
-//! others, in the order of arrival, so that long ones are not starved. Requests go to the worker with the fewest active
-//! sequences; while the next in line fits no worker, all others wait behind it.
+//! The length of a request is its maximum output and the prompt tokens to compute, without those that a prefix cache
+//! probably holds. Of equal requests, the earlier one goes first. A request that has waited longer than `max-wait` goes
+//! before all others, in the order of arrival, so that long ones are not starved. Requests go to the worker with the
+//! fewest active sequences; while the next in line fits no worker, all others wait behind it.
 //!
 //! | setting | |
 //! |---|---|
@@ -72,7 +72,7 @@ impl Policy for ShortestFirst {
     }
 }
 
-/// What is left of the prompt where most of it is cached, and the most that the request may generate.
+/// The prompt tokens to compute on the worker that caches most of the prompt, plus the maximum output.
 fn tokens_to_compute(request: &Arrival) -> u32 {
     request.prompt_tokens.saturating_sub(request.cached_tokens()).saturating_add(request.max_tokens)
 }

@@ -10,7 +10,7 @@ use crate::wire::fields::Fields;
 use crate::wire::messages;
 
 /// # Errors
-/// 400, 403 or 404 for what is wrong with the body.
+/// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
 pub(crate) fn parse(context: ParseContext<'_>, body: &Map<String, Value>) -> Result<GenerationRequest, FlowError> {
     let fields = Fields::of_body(body);
     let served = context.api.model_of(&fields, context.caller)?;

@@ -12,7 +12,7 @@ use crate::wire::tokens;
 const PROMPT: &str = "prompt";
 
 /// # Errors
-/// 400, 403 or 404 for what is wrong with the body.
+/// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
 pub(crate) fn parse(context: ParseContext<'_>, body: &Map<String, Value>) -> Result<GenerationRequest, FlowError> {
     let fields = Fields::of_body(body);
     let served = context.api.model_of(&fields, context.caller)?;

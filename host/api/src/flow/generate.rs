@@ -44,7 +44,7 @@ fn read(endpoint: Endpoint, context: ParseContext<'_>, text: &str) -> Result<Gen
 }
 
 /// # Errors
-/// 400, 403 or 404 for what is wrong with the body.
+/// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
 pub(crate) fn parse(
     endpoint: Endpoint,
     context: ParseContext<'_>,

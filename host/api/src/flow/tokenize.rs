@@ -23,7 +23,7 @@ pub(crate) struct Detokenized {
 /// `{"model","text"}`, optionally `add_special` and `parse_special` (both false).
 ///
 /// # Errors
-/// 400, 403 or 404 for what is wrong with the body.
+/// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
 pub(crate) async fn tokenize(incoming: &Incoming) -> Result<Tokenized, FlowError> {
     let body = json::parse(&incoming.text)?;
     let fields = Fields::of_body(&body);
@@ -44,7 +44,7 @@ pub(crate) async fn tokenize(incoming: &Incoming) -> Result<Tokenized, FlowError
 /// `{"model","tokens"}`; bytes that are not UTF-8 are replaced.
 ///
 /// # Errors
-/// 400, 403 or 404 for what is wrong with the body.
+/// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
 pub(crate) fn detokenize(incoming: &Incoming) -> Result<Detokenized, FlowError> {
     let body = json::parse(&incoming.text)?;
     let fields = Fields::of_body(&body);

@@ -12,7 +12,7 @@ const AMENDMENT_BYTES: usize = 1 << 20;
 /// A request that validators check.
 pub(crate) trait Validated: Sized {
     /// # Errors
-    /// 400, 403 or 404 for what is wrong with the body.
+    /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
     fn parse(&self, context: ParseContext<'_>, body: &Map<String, Value>) -> Result<Self, FlowError>;
     fn question(&self, context: ParseContext<'_>, body: String) -> ValidateRequest;
     /// Checks that an amendment has not changed what it must not change.

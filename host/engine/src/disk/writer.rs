@@ -59,7 +59,7 @@ pub(super) struct Location {
 #[derive(Debug, Default)]
 pub(super) struct WriterShared {
     queued_bytes: AtomicU64,
-    /// When the writer drops what is left in the queue. Set when the tier is closed.
+    /// When the writer drops the rest of the queue. Set when the tier is closed.
     pub(super) deadline: OnceLock<Instant>,
 }
 
@@ -165,7 +165,7 @@ impl Writer {
                 Some(location) => WriterEvent::Written { segment, location },
                 None => WriterEvent::NotWritten(segment),
             };
-            // After the tier was closed nobody receives events.
+            // Sending fails after the tier was closed, which has no effect.
             let _ = events.send(event);
         }
         if dropped > 0 {

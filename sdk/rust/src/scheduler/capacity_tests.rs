@@ -85,7 +85,7 @@ proptest! {
         arrivals in prop::collection::vec(0usize..5, 1..30),
         lost in prop::option::of(0u32..2),
     ) {
-        // Nothing ends, so what is placed where is all there is.
+        // No request ends, so the placements alone decide the load.
         let mut cluster = Cluster::new(in_order(), workers, 1000, 1_000_000);
         if let Some(lost) = lost {
             cluster.lose(lost);
@@ -95,14 +95,14 @@ proptest! {
             ids.by_ref().take(count).for_each(|id| cluster.submit(arrival(id)));
             cluster.schedule();
             let active: Vec<u32> = (0..).zip(cluster.active()).filter(|(id, _)| Some(*id) != lost).map(|(_, n)| n).collect();
-            prop_assert!(active.iter().max() <= active.iter().min().map(|least| least + 1).as_ref(), "{:?}", active);
+            prop_assert!(active.iter().max() <= active.iter().min().map(|min| min + 1).as_ref(), "{:?}", active);
             prop_assert_eq!(cluster.waiting(), 0);
         }
         if let Some(lost) = lost {
             // A worker that returned is the least busy one until it has caught up.
             cluster.restore(lost);
-            let most = cluster.active().into_iter().max().unwrap_or(0);
-            ids.by_ref().take(most as usize).for_each(|id| cluster.submit(arrival(id)));
+            let max = cluster.active().into_iter().max().unwrap_or(0);
+            ids.by_ref().take(max as usize).for_each(|id| cluster.submit(arrival(id)));
             prop_assert!(cluster.schedule().iter().all(|&(_, on)| on == lost));
         }
     }
