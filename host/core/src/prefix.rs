@@ -13,7 +13,7 @@ use crate::segments::{Namespace, SegmentId};
 
 use coverage::Coverage;
 pub use coverage::HeldBy;
-use nodes::{Holders, Node, Nodes};
+use nodes::{Holders, Nodes, PrefixNode};
 pub use nodes::{KvState, NodeId};
 
 /// A node of the tree, as the worker sees it.
@@ -58,7 +58,7 @@ impl PrefixTree {
         if let Some(&root) = self.roots.get(namespace) {
             return root;
         }
-        let root = self.nodes.insert(Node::root());
+        let root = self.nodes.insert(PrefixNode::root());
         self.roots.insert(namespace.clone(), root);
         root
     }
@@ -110,7 +110,7 @@ impl PrefixTree {
 
     fn grow(&mut self, parent: NodeId, run: &[Token]) -> NodeId {
         let start = self.nodes[parent].end();
-        let child = self.nodes.insert(Node::child(parent, start, run.to_vec()));
+        let child = self.nodes.insert(PrefixNode::child(parent, start, run.to_vec()));
         self.nodes[parent].children.insert(run[0], child);
         child
     }
@@ -122,7 +122,7 @@ impl PrefixTree {
         let lower = node.run.split_off(len);
         let upper = std::mem::replace(&mut node.run, lower);
         let (first, lower_first) = (upper[0], node.run[0]);
-        let above = Node {
+        let above = PrefixNode {
             parent: node.parent,
             run: upper,
             start: node.start,
@@ -228,7 +228,7 @@ impl PrefixTree {
     /// Tokens on the path to `leaf` that no running sequence holds.
     pub fn unheld(&self, leaf: NodeId) -> u32 {
         let path = self.nodes.path(leaf).map(|id| &self.nodes[id]);
-        path.filter(|node| node.holders.running == 0).map(Node::len).sum()
+        path.filter(|node| node.holders.running == 0).map(PrefixNode::len).sum()
     }
 
     /// The path from `leaf` up to the root, without the root.
@@ -300,7 +300,7 @@ impl PrefixTree {
             && self.nodes.iter().all(|(id, node)| self.check_node(id, node))
     }
 
-    fn check_node(&self, id: NodeId, node: &Node) -> bool {
+    fn check_node(&self, id: NodeId, node: &PrefixNode) -> bool {
         let is_root = node.parent.is_none();
         let child = |(token, &child): (&Token, &NodeId)| {
             let below = &self.nodes[child];

@@ -1,6 +1,6 @@
 //! One entry per hook, with everything in which loading, settings files, chains and instances differ between hooks.
 use camshaft_core::policy::{Hook, Mode};
-use camshaft_core::sampling::Draws;
+use camshaft_core::sampling::RandomStream;
 use wasmtime::component::Linker;
 
 use crate::imports;
@@ -119,7 +119,7 @@ static SCHEDULER: HookSpec = HookSpec {
     on_fault_why: "the native scheduler takes over at once",
     decides: Decides::Last,
     guards: false,
-    randomness: |_| Randomness::Seeded(Draws::new(SCHEDULER_SEED)),
+    randomness: |_| Randomness::Seeded(RandomStream::new(SCHEDULER_SEED)),
     time: Time::Frozen,
 };
 
@@ -130,7 +130,7 @@ static SAMPLER: HookSpec = HookSpec {
     on_fault_why: "",
     decides: Decides::All,
     guards: false,
-    randomness: |seed| Randomness::Seeded(Draws::new(seed.unwrap_or_default())),
+    randomness: |seed| Randomness::Seeded(RandomStream::new(seed.unwrap_or_default())),
     time: Time::Real,
 };
 

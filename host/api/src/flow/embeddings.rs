@@ -19,7 +19,7 @@ use crate::flow::backend::EmbedJob;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
-use crate::flow::quota::Grant;
+use crate::flow::quota::QuotaGrant;
 use crate::flow::trace;
 use crate::flow::validate::{self, Validated};
 use crate::wire::fields::Fields;
@@ -88,7 +88,7 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Embeddings, FlowEr
     exchange.set_model(&request.served.model.id);
     let prompt_tokens = request.inputs.iter().map(|input| input.len() as u64).sum();
     exchange.set_prompt_tokens(prompt_tokens);
-    let mut grant = Grant::take(&incoming.api.quotas, &incoming.caller.principal, prompt_tokens)?;
+    let mut grant = QuotaGrant::take(&incoming.api.quotas, &incoming.caller.principal, prompt_tokens)?;
     if let Some(grant) = &mut grant {
         exchange.set_standings(grant.standings());
         // A client that leaves pays, too: most of the work is done by then.

@@ -14,7 +14,7 @@ use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::metrics::ModelMetrics;
-use crate::flow::quota::Grant;
+use crate::flow::quota::QuotaGrant;
 use crate::flow::request::{GenerationRequest, Prompt};
 use crate::flow::trace::Stages;
 
@@ -33,7 +33,7 @@ pub(crate) struct RunningChoices {
     first_token_seen: bool,
     metrics: ModelMetrics,
     exchange: Arc<Exchange>,
-    grant: Option<Grant>,
+    grant: Option<QuotaGrant>,
 }
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl RunningChoices {
         exchange: Arc<Exchange>,
     ) -> Result<Self, FlowError> {
         let prompt_tokens = request.prompt_tokens();
-        let grant = Grant::take(&api.quotas, &caller.principal, request.max_total_tokens())?;
+        let grant = QuotaGrant::take(&api.quotas, &caller.principal, request.max_total_tokens())?;
         if let Some(grant) = &grant {
             exchange.set_standings(grant.standings());
         }

@@ -57,7 +57,7 @@ impl QuotaStore for LocalQuotas {
 
 /// The reservation of a request. Dropping it settles the account.
 #[derive(Debug)]
-pub(crate) struct Grant {
+pub(crate) struct QuotaGrant {
     store: Arc<dyn QuotaStore>,
     tenant: TenantId,
     standings: Standings,
@@ -65,7 +65,7 @@ pub(crate) struct Grant {
     used: u64,
 }
 
-impl Grant {
+impl QuotaGrant {
     /// Reserves `tokens` for a caller; `None` for a caller without quotas.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Grant {
     }
 }
 
-impl Drop for Grant {
+impl Drop for QuotaGrant {
     fn drop(&mut self) {
         self.store.settle(&self.tenant, self.reserved, self.used);
     }
@@ -109,13 +109,13 @@ mod tests {
         let store: Arc<dyn QuotaStore> = Arc::new(LocalQuotas::default());
         let quotas = Quotas { tokens_per_minute: Some(100), concurrent_requests: Some(1), ..Quotas::default() };
         let principal = Principal { quotas, ..Principal::anonymous() };
-        let mut grant = Grant::take(&store, &principal, 90).unwrap().unwrap();
+        let mut grant = QuotaGrant::take(&store, &principal, 90).unwrap().unwrap();
         assert_eq!(grant.standings().tokens.unwrap().remaining, 10);
-        assert!(matches!(Grant::take(&store, &principal, 1), Err(FlowError::QuotaExceeded(_))));
+        assert!(matches!(QuotaGrant::take(&store, &principal, 1), Err(FlowError::QuotaExceeded(_))));
         grant.set_used(30);
         drop(grant);
-        let grant = Grant::take(&store, &principal, 70).unwrap().unwrap();
+        let grant = QuotaGrant::take(&store, &principal, 70).unwrap().unwrap();
         assert_eq!(grant.standings().tokens.unwrap().remaining, 0);
-        assert!(Grant::take(&store, &Principal::anonymous(), u64::MAX).unwrap().is_none());
+        assert!(QuotaGrant::take(&store, &Principal::anonymous(), u64::MAX).unwrap().is_none());
     }
 }

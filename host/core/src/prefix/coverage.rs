@@ -2,7 +2,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use super::nodes::{Node, NodeId, Nodes};
+use super::nodes::{NodeId, Nodes, PrefixNode};
 use crate::segments::SegmentId;
 
 /// The strongest holder of any node that a segment covers. The order is the order of eviction.
@@ -54,12 +54,12 @@ impl Coverage {
 
 /// The node whose last use counts as the segment's. All prompts of a model share their first token; if any node
 /// counted, every new prompt would refresh a segment of which it uses that one token.
-fn longest<'a>(nodes: &'a Nodes, covered: &[NodeId]) -> Option<&'a Node> {
+fn longest<'a>(nodes: &'a Nodes, covered: &[NodeId]) -> Option<&'a PrefixNode> {
     covered.iter().map(|&id| &nodes[id]).max_by_key(|node| (node.len(), Reverse(node.start)))
 }
 
-fn held_by(nodes: &Nodes, covered: &[NodeId], longest: &Node) -> HeldBy {
-    let any = |held: fn(&Node) -> bool| covered.iter().any(|&id| held(&nodes[id]));
+fn held_by(nodes: &Nodes, covered: &[NodeId], longest: &PrefixNode) -> HeldBy {
+    let any = |held: fn(&PrefixNode) -> bool| covered.iter().any(|&id| held(&nodes[id]));
     // A preempted sequence has to restore every segment on its path, so any node counts. A running sequence has its KV
     // entries in the live cache: for it, only the longest node counts.
     if longest.holders.running > 0 || any(|node| node.holders.preempted > 0) {

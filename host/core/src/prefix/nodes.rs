@@ -35,7 +35,7 @@ impl Holders {
 }
 
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct PrefixNode {
     /// `None` in a root.
     pub(super) parent: Option<NodeId>,
     /// The node's tokens. Empty only in a root.
@@ -52,7 +52,7 @@ pub(super) struct Node {
     pub(super) last_use: u64,
 }
 
-impl Node {
+impl PrefixNode {
     pub(super) fn root() -> Self {
         Self {
             parent: None,
@@ -89,12 +89,12 @@ impl Node {
 /// All nodes, by id. Reuses the slots of removed nodes.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
-    slots: Vec<Option<Node>>,
+    slots: Vec<Option<PrefixNode>>,
     vacant: Vec<usize>,
 }
 
 impl Nodes {
-    pub(super) fn insert(&mut self, node: Node) -> NodeId {
+    pub(super) fn insert(&mut self, node: PrefixNode) -> NodeId {
         if let Some(index) = self.vacant.pop() {
             self.slots[index] = Some(node);
             return NodeId(index);
@@ -103,7 +103,7 @@ impl Nodes {
         NodeId(self.slots.len() - 1)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, &PrefixNode)> {
         self.slots.iter().enumerate().filter_map(|(index, node)| Some((NodeId(index), node.as_ref()?)))
     }
 
@@ -132,15 +132,15 @@ impl Nodes {
 }
 
 impl Index<NodeId> for Nodes {
-    type Output = Node;
+    type Output = PrefixNode;
 
-    fn index(&self, id: NodeId) -> &Node {
+    fn index(&self, id: NodeId) -> &PrefixNode {
         self.slots[id.0].as_ref().unwrap_or_else(|| unreachable!("node {} was removed", id.0))
     }
 }
 
 impl IndexMut<NodeId> for Nodes {
-    fn index_mut(&mut self, id: NodeId) -> &mut Node {
+    fn index_mut(&mut self, id: NodeId) -> &mut PrefixNode {
         self.slots[id.0].as_mut().unwrap_or_else(|| unreachable!("node {} was removed", id.0))
     }
 }

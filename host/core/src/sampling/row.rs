@@ -1,6 +1,6 @@
 //! One row of logits with its candidate set: the operations from which sampler policies are built.
-use super::draws::Draws;
 use super::penalties::{History, Penalties};
+use super::random::RandomStream;
 use super::select::{Candidate, best_first, max_logit};
 use super::values::Values;
 use crate::ids::Token;
@@ -21,7 +21,7 @@ pub struct Row {
     pub(super) settled: bool,
     history: History,
     text: Vec<u8>,
-    draws: Draws,
+    random: RandomStream,
 }
 
 /// Buffers that a row needs only while it draws a token. A worker lends the same buffers to all its rows in turn, so
@@ -58,7 +58,7 @@ pub(super) fn check(name: &'static str, value: f32, ok: bool) -> Result<(), RowE
 impl Row {
     /// A row for a request with this prompt and seed.
     pub fn new(prompt: &[Token], seed: u64) -> Self {
-        Self { history: History::new(prompt), draws: Draws::new(seed), ..Self::default() }
+        Self { history: History::new(prompt), random: RandomStream::new(seed), ..Self::default() }
     }
 
     /// Allocates for `tokens` more tokens and the text they usually have, so that drawing them does not allocate.
@@ -248,7 +248,7 @@ impl Row {
     pub fn draw(&mut self) -> Option<Token> {
         let Workspace { values, candidates } = &mut self.workspace;
         match candidates.as_slice() {
-            _ if !self.narrowed => return values.draw(self.draws.next_unit()).map(Token),
+            _ if !self.narrowed => return values.draw(self.random.next_unit()).map(Token),
             [] => return values.argmax().map(Token),
             // One candidate needs no random number, so greedy requests use none.
             [only] => return Some(Token(only.token)),
@@ -257,7 +257,7 @@ impl Row {
         let best = max_logit(candidates);
         let weight = |c: &Candidate| f64::from((c.logit - best).exp());
         let total: f64 = candidates.iter().map(weight).sum();
-        let mut left = self.draws.next_unit() * total;
+        let mut left = self.random.next_unit() * total;
         for c in candidates.iter() {
             left -= weight(c);
             if left < 0.0 {
@@ -270,7 +270,7 @@ impl Row {
 
     /// The next bits of the request's random generator, for policies that draw on their own.
     pub fn random_bits(&mut self) -> u64 {
-        self.draws.next_bits()
+        self.random.next_bits()
     }
 
     fn range(&self, start: u32, len: usize) -> Result<std::ops::Range<usize>, RowError> {

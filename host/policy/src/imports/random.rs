@@ -1,5 +1,5 @@
 //! `camshaft:policy/random`: random numbers, seeded if answers must be repeatable.
-use camshaft_core::sampling::Draws;
+use camshaft_core::sampling::RandomStream;
 use rand::Rng as _;
 use wasmtime::component::{HasData, Linker};
 
@@ -15,7 +15,7 @@ pub(crate) enum Randomness {
     /// The operating system.
     Secure,
     /// A seed, so that a replay draws the same numbers.
-    Seeded(Draws),
+    Seeded(RandomStream),
 }
 
 impl Randomness {

@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 /// Random numbers of one request. Number `n` depends on the seed and `n` alone, so a preempted
 /// request continues with the same numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Draws {
+pub struct RandomStream {
     seed: u64,
     drawn: u64,
 }
 
-impl Draws {
+impl RandomStream {
     pub fn new(seed: u64) -> Self {
         Self { seed, drawn: 0 }
     }
