@@ -1,15 +1,16 @@
 //! What a worker tells the pool: one message a step, in which events and facts agree.
 //!
 //! An event and the facts that it explains never travel apart. The pool would otherwise offer capacity that is not there
-//! yet, or not offer what is there already.
+//! yet, or withhold capacity that is already there.
 use serde::{Deserialize, Serialize};
 
 use crate::cache::CacheFacts;
 use crate::message::Event;
 use crate::policy::WorkerFacts;
+use crate::reserve::GROWTH_TOKENS;
 use crate::worker::Worker;
 
-/// Batches after which a report is sent although nothing else is to be told.
+/// Batches that one report tells of. It is then sent although nothing else happened.
 const MAX_BATCHES: usize = 256;
 
 /// What happened on a worker since its last report, and what holds after it.
@@ -23,17 +24,24 @@ pub struct Report {
     pub batches: Vec<u32>,
 }
 
+/// What a worker offers for new requests.
+#[derive(Debug, Clone, Copy)]
+struct Offer {
+    free_sequences: u32,
+    kv_free: u32,
+}
+
 /// Gathers a worker's events until the step is over.
 #[derive(Debug, Default)]
 pub struct Reporter {
     events: Vec<Event>,
     batches: Vec<u32>,
-    /// What the pool was last told of whether the worker takes more: free sequences, and whether any KV is offered.
-    offered: Option<(u32, bool)>,
+    /// What the last report offered.
+    offered: Option<Offer>,
 }
 
 impl Reporter {
-    /// The worker told something. Deltas are for clients only.
+    /// An event happened. Deltas are for clients only.
     pub fn note(&mut self, event: &Event) {
         if !matches!(event, Event::Delta { .. }) {
             self.events.push(event.clone());
@@ -45,18 +53,27 @@ impl Reporter {
         self.batches.push(u32::try_from(tokens).unwrap_or(u32::MAX));
     }
 
-    /// A step or a command is over: the report, if the pool has to hear of it. Tokens alone wake nobody. A request that
-    /// has to wait inside the worker is no event, but the worker takes no more then.
+    /// A step or a command is over: the report, if the pool has to hear of it. Tokens alone wake nobody, but the offer
+    /// may have changed without an event: sequences grow, and while a request waits inside the worker it offers no KV.
     pub fn take(&mut self, worker: &Worker) -> Option<Report> {
         let facts = worker.facts();
-        let offered = (facts.free_sequences, facts.kv_free > 0);
-        let told = self.offered == Some(offered);
-        if told && self.events.is_empty() && self.batches.len() < MAX_BATCHES {
+        let offer = Offer { free_sequences: facts.free_sequences, kv_free: facts.kv_free };
+        let is_known = self.offered.is_some_and(|offered| offered.is_close_to(offer));
+        if is_known && self.events.is_empty() && self.batches.len() < MAX_BATCHES {
             return None;
         }
-        self.offered = Some(offered);
+        self.offered = Some(offer);
         let (events, batches) = (std::mem::take(&mut self.events), std::mem::take(&mut self.batches));
         Some(Report { events, facts, cache: worker.cache_facts(), batches })
+    }
+}
+
+impl Offer {
+    /// Whether the pool may go on with the older of two offers. Free KV may differ by less than one sequence grows at a time.
+    fn is_close_to(self, other: Offer) -> bool {
+        self.free_sequences == other.free_sequences
+            && (self.kv_free == 0) == (other.kv_free == 0)
+            && self.kv_free.abs_diff(other.kv_free) < GROWTH_TOKENS
     }
 }
 

@@ -1,4 +1,4 @@
-//! Commands and reports survive the way to another process: what is read is what was written.
+//! When a worker reports, and that commands and reports survive the way to another process.
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -6,11 +6,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::*;
+use crate::cache::PrefixCache;
+use crate::engine::EngineLimits;
+use crate::fake::FakeEngine;
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token, WorkerId};
 use crate::message::{Command, FinishReason, Start, Usage, WorkerError};
 use crate::policy::Priority;
 use crate::sampling::{LogitBias, SamplingParams};
 use crate::segments::Namespace;
+use crate::worker::WorkerOptions;
 
 fn namespace() -> impl Strategy<Value = Namespace> {
     prop_oneof![Just(Namespace::Shared), ".{0,12}".prop_map(|name| Namespace::Tenant(TenantId::new(name.as_str())))]
@@ -182,4 +186,88 @@ proptest! {
     fn a_report_is_read_as_it_was_written(report in report()) {
         prop_assert_eq!(there_and_back(&report), report);
     }
+}
+
+#[derive(Debug)]
+struct Native;
+
+impl crate::policy::SamplerHook for Native {
+    fn open(
+        &self,
+        _: PolicyDigest,
+        request: &crate::policy::SamplingRequest,
+    ) -> Result<Box<dyn crate::policy::TokenSampler>, crate::policy::Fault> {
+        Ok(Box::new(crate::sampling::StandardChain::new(request.params.clone())))
+    }
+}
+
+const LIMITS: EngineLimits = EngineLimits { sequences: 4, kv_tokens: 2048, batch_tokens: 128, context_tokens: 512 };
+
+fn worker() -> Worker {
+    Worker::new(WorkerOptions {
+        id: WorkerId(0),
+        limits: LIMITS,
+        vocabulary: FakeEngine::info(LIMITS).vocabulary,
+        samplers: std::sync::Arc::new(Native),
+        cache: PrefixCache::new(0),
+        step_target: Duration::from_secs(1),
+        speculation: None,
+    })
+}
+
+fn request(id: u64) -> Box<Start> {
+    Box::new(Start {
+        id: RequestId(id),
+        model: "fake".to_owned(),
+        tenant: "t".into(),
+        namespace: Namespace::Shared,
+        session: None,
+        priority: Priority::Normal,
+        sampler_chain: PolicyDigest::NATIVE,
+        prompt: vec![Token(id as u32); 10].into(),
+        params: SamplingParams::greedy(),
+        samplers: None,
+        choice: 0,
+        max_tokens: 300,
+        stop: Vec::new(),
+        ignore_eos: true,
+        logprobs: None,
+    })
+}
+
+#[test]
+fn a_report_tells_of_at_most_so_many_batches() {
+    let (worker, mut reporter) = (worker(), Reporter::default());
+    assert!(reporter.take(&worker).is_some_and(|first| first.batches.is_empty()));
+    for _ in 1..MAX_BATCHES {
+        reporter.decoded(1);
+        assert_eq!(reporter.take(&worker), None);
+    }
+    reporter.decoded(2);
+    let report = reporter.take(&worker).unwrap();
+    assert_eq!((report.batches.len(), report.batches[MAX_BATCHES - 1]), (MAX_BATCHES, 2));
+    reporter.decoded(3);
+    assert_eq!(reporter.take(&worker), None, "the next one begins anew");
+}
+
+#[test]
+fn regression_the_pool_hears_of_kv_that_running_sequences_grow_into() {
+    let (mut worker, mut reporter, mut engine) = (worker(), Reporter::default(), FakeEngine::new(LIMITS, 1));
+    let (mut told, mut reports) = (None, 0);
+    for step in 0..280 {
+        let mut events = Vec::new();
+        if step < 4 {
+            // Their growth is out of step with their progress, which is reported anyway.
+            worker.handle(Command::Start { start: request(step), need: 50 }, &mut engine, &mut events);
+        }
+        worker.step(Duration::from_millis(step), &mut engine, &mut events);
+        events.iter().for_each(|event| reporter.note(event));
+        if let Some(report) = reporter.take(&worker) {
+            told = Some(report.facts.kv_free);
+            reports += 1;
+        }
+        let free = worker.facts().kv_free;
+        assert!(told.unwrap().abs_diff(free) < GROWTH_TOKENS, "step {step}: told {told:?}, free {free}");
+    }
+    assert!(reports < 140, "{reports} reports of 280 steps: tokens alone wake nobody");
 }

@@ -8,6 +8,7 @@ pub mod embed_thread;
 mod error;
 mod expected;
 
+mod answer;
 mod cache_command;
 mod cache_plan;
 mod check;

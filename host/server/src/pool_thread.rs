@@ -12,6 +12,7 @@ use crossbeam_channel::{Receiver, select};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use crate::answer::Answer;
 use crate::closings::Closings;
 use crate::error::ServerError;
 use crate::mailbox::Mailbox;
@@ -40,6 +41,8 @@ pub(crate) struct PoolSetup {
     pub(crate) reports: Receiver<WorkerReport>,
     pub(crate) workers: BTreeMap<WorkerId, WorkerSeat>,
     pub(crate) metrics: Arc<PoolMetrics>,
+    /// How long a last event waits for a client that does not read.
+    pub(crate) slow_reader: Duration,
     pub(crate) tuned: Tuned,
 }
 
@@ -55,8 +58,18 @@ pub(crate) struct WorkerSeat {
 #[derive(Debug)]
 struct Client {
     events: mpsc::Sender<Event>,
+    answer: Answer,
     /// Until a worker has it.
     stream: Option<Stream>,
+}
+
+/// The last event of a request, for a client whose channel is full.
+#[derive(Debug)]
+struct Farewell {
+    client: mpsc::Sender<Event>,
+    event: Event,
+    /// Then it is dropped; the client's channel closes without an end.
+    until: Instant,
 }
 
 /// Starts the thread. It ends when the sender of `submissions` is gone or the supervisor says, and lets go of its workers
@@ -65,17 +78,14 @@ struct Client {
 /// # Errors
 /// No thread can be started.
 pub(crate) fn spawn(supervisor: &Supervisor, setup: PoolSetup, model: &str) -> Result<(), ServerError> {
-    let (told, swept) = (Instant::now(), Instant::now());
-    let (clients, farewells, closings) = (HashMap::new(), Vec::new(), Closings::default());
-    let thread = PoolThread { setup, clients, farewells, told, swept, tuning: None, closings };
+    let thread = PoolThread::new(setup);
     supervisor.spawn(Stage::Dispatch, &format!("pool-{model}"), move |stop| thread.run(stop))
 }
 
 struct PoolThread {
     setup: PoolSetup,
     clients: HashMap<RequestId, Client>,
-    /// Last events for clients that have not read enough to get them.
-    farewells: Vec<(mpsc::Sender<Event>, Event)>,
+    farewells: Vec<Farewell>,
     /// When those who wait last heard of their place.
     told: Instant,
     /// When clients that are gone were last looked for.
@@ -85,7 +95,20 @@ struct PoolThread {
     closings: Closings,
 }
 
+impl Farewell {
+    /// Sends the event if it fits. True if it still has to wait.
+    fn waits(&self, now: Instant) -> bool {
+        matches!(self.client.try_send(self.event.clone()), Err(TrySendError::Full(_))) && now < self.until
+    }
+}
+
 impl PoolThread {
+    fn new(setup: PoolSetup) -> Self {
+        let (told, swept) = (Instant::now(), Instant::now());
+        let (clients, farewells, closings) = (HashMap::new(), Vec::new(), Closings::default());
+        Self { setup, clients, farewells, told, swept, tuning: None, closings }
+    }
+
     fn run(mut self, stop: &Stop) {
         while self.take_messages(stop) {
             self.follow_tuning();
@@ -194,8 +217,8 @@ impl PoolThread {
         let deadline = timeout.map(|timeout| arrived + timeout);
         match self.setup.pool.submit(NewRequest { start: Box::new(start), arrived, deadline, weight, queue_share }) {
             Ok(()) => {
-                let client = Client { events: events.clone(), stream: Some(Stream::new(events, policies)) };
-                self.clients.insert(id, client);
+                let stream = Stream::new(events.clone(), policies);
+                self.clients.insert(id, Client { events, answer: stream.answer(), stream: Some(stream) });
             }
             Err(_) => fail(WorkerError::QueueFull),
         }
@@ -303,13 +326,24 @@ impl PoolThread {
     fn flush(&mut self) {
         let mailboxes = self.setup.workers.values_mut().filter_map(|worker| worker.mailbox.as_mut());
         mailboxes.for_each(Mailbox::flush);
-        self.farewells
-            .retain_mut(|(client, event)| matches!(client.try_send(event.clone()), Err(TrySendError::Full(_))));
+        let now = Instant::now();
+        self.farewells.retain(|farewell| farewell.waits(now));
     }
 
     fn schedule(&mut self) {
-        for output in self.setup.pool.schedule(self.setup.begun.elapsed()) {
+        let now = self.setup.begun.elapsed();
+        self.keep_deadlines(now);
+        for output in self.setup.pool.schedule(now) {
             self.carry_out(output);
+        }
+    }
+
+    /// A client may have read its first token before the pool hears of it: then the deadline was kept.
+    fn keep_deadlines(&mut self, now: Duration) {
+        for id in self.setup.pool.overdue(now) {
+            if self.clients.get(&id).is_some_and(|client| !client.answer.expire()) {
+                self.setup.pool.first_token(id);
+            }
         }
     }
 
@@ -344,7 +378,8 @@ impl PoolThread {
         let Some(client) = self.clients.remove(&id) else { return };
         let event = Event::Failed { id, error };
         if let Err(TrySendError::Full(event)) = client.events.try_send(event) {
-            self.farewells.push((client.events, event));
+            let until = Instant::now() + self.setup.slow_reader;
+            self.farewells.push(Farewell { client: client.events, event, until });
         }
     }
 

@@ -1,7 +1,7 @@
 //! A pool thread between a test that submits and workers that the test plays.
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::ids::{PolicyDigest, Token};
-use camshaft_core::message::Start;
+use camshaft_core::message::{Delta, FinishReason, Start};
 use camshaft_core::policy::Priority;
 use camshaft_core::pool::Watermarks;
 use camshaft_core::reserve::Reserve;
@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::metrics::ServerMetrics;
+use crate::streams::Streams;
 use crate::streams::tests::NoPolicies;
 use crate::worker_thread::{Handle, WorkerMessage};
 
@@ -36,6 +37,17 @@ fn tuned_pool_thread(
     submissions: Receiver<PoolMessage>,
     tuned: Tuned,
 ) -> Sender<WorkerReport> {
+    let (report, reports) = bounded(8);
+    spawn(supervisor, setup(mailbox, submissions, reports, tuned), "fake").unwrap();
+    report
+}
+
+fn setup(
+    mailbox: Option<Mailbox>,
+    submissions: Receiver<PoolMessage>,
+    reports: Receiver<WorkerReport>,
+    tuned: Tuned,
+) -> PoolSetup {
     let policies = camshaft_policy::PolicyHost::start(
         camshaft_policy::PolicyConfig { dir: None, poll: PATIENCE, cache_dir: None, allow_anonymous: true },
         &prometheus::Registry::new(),
@@ -44,13 +56,43 @@ fn tuned_pool_thread(
     if mailbox.is_some() {
         pool.add_worker(ID, LIMITS);
     }
-    let (report, reports) = bounded(8);
     let metrics = ServerMetrics::new(&prometheus::Registry::new()).unwrap();
     let workers = [(ID, WorkerSeat { mailbox, metrics: metrics.worker("fake", "0") })].into();
     let metrics = metrics.pool("fake");
-    let setup = PoolSetup { pool, begun: Instant::now(), submissions, reports, workers, metrics, tuned };
-    spawn(supervisor, setup, "fake").unwrap();
-    report
+    let (begun, slow_reader) = (Instant::now(), PATIENCE);
+    PoolSetup { pool, begun, submissions, reports, workers, metrics, slow_reader, tuned }
+}
+
+/// A pool without a thread, whose time the test moves on; it has one worker that takes messages in.
+struct StillPool {
+    thread: PoolThread,
+    received: Receiver<WorkerMessage>,
+    _tuning: watch::Sender<Tuning>,
+}
+
+impl StillPool {
+    fn new() -> Self {
+        let ((messages, received), tuning) = (bounded(8), tuning());
+        let (submissions, reports) = (bounded(1).1, bounded(1).1);
+        let thread = PoolThread::new(setup(Some(Mailbox::new(messages)), submissions, reports, tuning.subscribe()));
+        Self { thread, received, _tuning: tuning }
+    }
+
+    /// The stream of a request that was submitted and sent to the worker.
+    fn start(&mut self, id: u64, client: mpsc::Sender<Event>) -> Stream {
+        self.thread.take(submission(id, client));
+        self.thread.schedule();
+        match self.received.try_recv() {
+            Ok(WorkerMessage::Start { stream, .. }) => stream,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// All deadlines pass.
+    fn pass_deadlines(&mut self) {
+        self.thread.setup.begun -= 2 * PATIENCE;
+        self.thread.schedule();
+    }
 }
 
 fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
@@ -188,4 +230,56 @@ fn regression_a_reload_reaches_a_pool_whose_queue_of_submissions_is_full() {
     assert_eq!((snapshot.running, snapshot.waiting, snapshot.accepting), (4, 1, false));
     drop(events);
     assert!(supervisor.end(PATIENCE));
+}
+
+#[test]
+fn regression_no_client_reads_that_its_deadline_passed_after_it_has_read_a_token() {
+    let mut pool = StillPool::new();
+    let (client, mut events) = mpsc::channel(4);
+    let mut streams = Streams::new(Duration::ZERO);
+    streams.insert(RequestId(1), pool.start(1, client));
+    // The worker's report of it is still on its way.
+    let token = Event::Delta { id: RequestId(1), delta: Delta { text: "a".into(), tokens: 1, logprobs: Vec::new() } };
+    streams.send(RequestId(1), token.clone(), Instant::now());
+    pool.pass_deadlines();
+    assert_eq!(events.try_recv(), Ok(token));
+    assert!(events.try_recv().is_err(), "the deadline was kept");
+    assert!(pool.received.try_recv().is_err(), "and it goes on");
+}
+
+#[test]
+fn regression_a_client_whose_deadline_has_passed_reads_nothing_after_that() {
+    let mut pool = StillPool::new();
+    let (client, mut events) = mpsc::channel(4);
+    let mut streams = Streams::new(Duration::ZERO);
+    streams.insert(RequestId(1), pool.start(1, client));
+    pool.pass_deadlines();
+    let delta = Delta { text: "a".into(), tokens: 1, logprobs: Vec::new() };
+    streams.send(RequestId(1), Event::Delta { id: RequestId(1), delta }, Instant::now());
+    let (reason, usage) = (FinishReason::Length, Default::default());
+    streams.send(RequestId(1), Event::Finished { id: RequestId(1), reason, usage }, Instant::now());
+    assert_eq!(events.try_recv(), Ok(Event::Failed { id: RequestId(1), error: WorkerError::DeadlineExceeded }));
+    assert_eq!(events.try_recv(), Err(mpsc::error::TryRecvError::Disconnected), "the stream is over");
+    let told = pool.received.try_recv();
+    assert!(matches!(told, Ok(WorkerMessage::Command(Command::Cancel { id: RequestId(1) }))), "{told:?}");
+}
+
+#[test]
+fn regression_a_last_event_waits_for_a_client_that_does_not_read_but_not_for_ever() {
+    for (patience, waits) in [(PATIENCE, true), (Duration::ZERO, false)] {
+        let mut pool = StillPool::new();
+        pool.thread.setup.slow_reader = patience;
+        let (client, mut events) = mpsc::channel(1);
+        drop(pool.start(1, client.clone()));
+        client.try_send(Event::Queued { id: RequestId(1), position: 1 }).unwrap();
+        drop(client);
+        pool.thread.fail(RequestId(1), WorkerError::WorkerLost);
+        pool.thread.flush();
+        assert_eq!(pool.thread.farewells.len(), usize::from(waits));
+        assert!(matches!(events.try_recv(), Ok(Event::Queued { .. })));
+        pool.thread.flush();
+        let lost = Event::Failed { id: RequestId(1), error: WorkerError::WorkerLost };
+        assert_eq!(events.try_recv().ok(), waits.then_some(lost));
+        assert!(pool.thread.farewells.is_empty());
+    }
 }

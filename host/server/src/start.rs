@@ -147,7 +147,16 @@ impl Starter<'_> {
         let metrics = self.metrics.pool(&config.id);
         pool_thread::spawn(
             self.supervisor,
-            PoolSetup { pool, begun, submissions, reports, workers, metrics, tuned: self.tuned.clone() },
+            PoolSetup {
+                pool,
+                begun,
+                submissions,
+                reports,
+                workers,
+                metrics,
+                slow_reader: self.all.fixed.limits.slow_reader.0,
+                tuned: self.tuned.clone(),
+            },
             &config.id,
         )?;
         tracing::info!(

@@ -9,6 +9,8 @@ use camshaft_core::policy::PolicySet;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
+use crate::answer::Answer;
+
 /// A reader that is behind for this long has its sequence paused.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
 
@@ -16,6 +18,7 @@ const PAUSE_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Stream {
     events: Sender<Event>,
+    answer: Answer,
     /// The policies that the request began with live as long as it does.
     _policies: Arc<dyn PolicySet>,
     /// Merged text that did not fit into the channel yet, or waits for more. Bounded by the request's `max_tokens`.
@@ -51,6 +54,7 @@ impl Stream {
     pub(crate) fn new(events: Sender<Event>, policies: Arc<dyn PolicySet>) -> Self {
         Self {
             events,
+            answer: Answer::default(),
             _policies: policies,
             held: None,
             end: None,
@@ -61,6 +65,11 @@ impl Stream {
             drained: 0,
             cut: false,
         }
+    }
+
+    /// For the pool, which must not fail a request for its deadline once output was sent.
+    pub(crate) fn answer(&self) -> Answer {
+        self.answer.clone()
     }
 
     /// Whether a paused reader has caught up: half of its channel is free. With one free entry it would be paused again at
@@ -109,6 +118,8 @@ impl Stream {
             return self.flush(id, now);
         }
         match event {
+            // The pool has told the client that the deadline passed.
+            Event::Delta { .. } if !self.answer.begin() => return false,
             Event::Delta { delta, .. } => match &mut self.held {
                 Some(held) => {
                     held.text.push_str(&delta.text);
@@ -119,6 +130,7 @@ impl Stream {
             },
             // The pool cancelled it and has told the client why.
             Event::Finished { reason: FinishReason::Cancelled, .. } => return true,
+            Event::Finished { .. } | Event::Failed { .. } if !self.answer.begin() => return true,
             end @ (Event::Finished { .. } | Event::Failed { .. }) => self.end = Some(end),
             // The first event always fits (see `tell_positions`). The pool's next sweep finds a closed channel.
             other => drop(self.events.try_send(other)),

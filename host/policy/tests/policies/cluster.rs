@@ -2,14 +2,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use camshaft_core::engine::EngineLimits;
-use camshaft_core::ids::{Generation, PolicyDigest, PolicyName, RequestId, SessionId, TenantId, Token, WorkerId};
+use camshaft_core::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token, WorkerId};
 use camshaft_core::message::{Command, Event, FinishReason, Start, WorkerError};
-use camshaft_core::policy::{Fault, NamedScheduler, Priority, SchedulerHook};
+use camshaft_core::policy::{Priority, SchedulerHook};
 use camshaft_core::pool::{NewRequest, Output, Pool, Watermarks};
 use camshaft_core::report::Report;
 use camshaft_core::reserve::Reserve;
@@ -17,42 +15,10 @@ use camshaft_core::sampling::SamplingParams;
 use camshaft_core::segments::Namespace;
 
 use crate::node::{Message, Node};
+use crate::watched::Watched;
 
 /// Time between two turns.
 pub(crate) const TURN: Duration = Duration::from_millis(100);
-
-/// A scheduler hook, and the faults that it was told of.
-#[derive(Debug)]
-pub(crate) struct Watched {
-    hook: Arc<dyn SchedulerHook>,
-    faults: Mutex<Vec<String>>,
-    /// How often the scheduler was swapped for a fresh instance.
-    swaps: AtomicU64,
-}
-
-impl SchedulerHook for Watched {
-    fn generation(&self) -> Generation {
-        Generation(self.hook.generation().0 + self.swaps.load(Ordering::Relaxed))
-    }
-
-    fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
-        self.hook.open()
-    }
-
-    fn refused(&self, fault: &Fault) {
-        self.faults.lock().unwrap().push(fault.to_string());
-        self.hook.refused(fault);
-    }
-
-    fn replaced(&self, fault: &Fault) {
-        self.faults.lock().unwrap().push(fault.to_string());
-        self.hook.replaced(fault);
-    }
-
-    fn returned(&self, policy: Option<&PolicyName>) {
-        self.hook.returned(policy);
-    }
-}
 
 /// How a request ended, as its client read it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -126,7 +92,7 @@ impl fmt::Debug for Cluster {
 impl Cluster {
     pub(crate) fn new(setup: Setup) -> Self {
         let Setup { hook, workers, limits, reserve, seed } = setup;
-        let hook = Arc::new(Watched { hook, faults: Mutex::default(), swaps: AtomicU64::new(0) });
+        let hook = Arc::new(Watched::new(hook));
         let mut pool = Pool::new(hook.clone(), Watermarks { high: 1000, low: 900 }, reserve);
         let nodes: Vec<Node> = (0..workers).map(|id| Node::new(WorkerId(id), limits)).collect();
         (0..workers).for_each(|id| pool.add_worker(WorkerId(id), limits));
@@ -201,7 +167,7 @@ impl Cluster {
                 self.nodes[at].run(self.now);
             }
         }
-        assert_eq!(*self.hook.faults.lock().unwrap(), [] as [String; 0], "the scheduler faulted");
+        assert_eq!(self.hook.faults(), [] as [String; 0], "the scheduler faulted");
     }
 
     /// What a worker said reaches the pool, in order, as `pool_thread` takes it in.
@@ -398,6 +364,6 @@ impl Cluster {
 
     /// A fresh instance of the scheduler, which gets a replay.
     pub(crate) fn swap_scheduler(&mut self) {
-        self.hook.swaps.fetch_add(1, Ordering::Relaxed);
+        self.hook.swap();
     }
 }

@@ -14,4 +14,5 @@ mod rejections;
 mod rig;
 mod scheduling;
 mod swaps;
+mod watched;
 mod watching;

@@ -1,0 +1,39 @@
+//! What a client reads first: output, or that its deadline passed. Never both.
+//!
+//! The worker's side sends output, the pool tells of deadlines, and each hears of the other too late: a first token may
+//! have been sent while the worker's report of it is on its way to the pool. So both ask here before they speak.
+use std::sync::{Arc, OnceLock};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum First {
+    Output,
+    Expiry,
+}
+
+/// Shared by a request's stream and the pool.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Answer(Arc<OnceLock<First>>);
+
+impl Answer {
+    /// Output is about to be sent. False if the client has been told that its deadline passed.
+    pub(crate) fn begin(&self) -> bool {
+        *self.0.get_or_init(|| First::Output) == First::Output
+    }
+
+    /// The deadline passed. False if the client has been sent output: then the deadline was kept.
+    pub(crate) fn expire(&self) -> bool {
+        *self.0.get_or_init(|| First::Expiry) == First::Expiry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_comes_first_decides() {
+        let (kept, passed) = (Answer::default(), Answer::default());
+        assert!(kept.begin() && kept.begin() && !kept.expire());
+        assert!(passed.expire() && passed.expire() && !passed.begin());
+    }
+}
