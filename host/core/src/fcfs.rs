@@ -9,37 +9,37 @@ use crate::policy::{Action, Arrival, Fault, Scheduler, SchedulerEvent, Schedulin
 /// A request that has waited this long counts as one of the next higher class.
 const AGEING: Duration = Duration::from_secs(30);
 
-/// When a request would have arrived if it were of the first class: later by [`AGEING`] for each class below. The queue is
-/// ordered by it, so a request overtakes those of higher classes that arrived later than it takes to age.
+/// The request's arrival, moved back by [`AGEING`] for each class below the first. The queue is ordered by it, so a request
+/// overtakes those of a higher class that arrived more than the ageing later.
 pub(crate) fn aged_arrival(arrival: &Arrival) -> Duration {
     arrival.arrived + AGEING * arrival.priority as u32
 }
 
 /// Dispatches the first class with work, within it in order of arrival, each to the worker with the fewest active
-/// sequences among those that fit, then the most free KV. A request that fits no worker blocks those behind it, so that
-/// large ones are not starved.
+/// sequences among those that fit, then the most free KV. Strict head-of-line order: a request that fits no worker blocks
+/// those behind it, so that small requests never starve a large one.
 #[derive(Debug, Default)]
 pub struct Fcfs {
     /// Waiting requests, and the KV tokens that each needs.
-    queue: BTreeMap<Position, (RequestId, u32)>,
-    positions: HashMap<RequestId, Position>,
+    queue: BTreeMap<QueueKey, (RequestId, u32)>,
+    keys: HashMap<RequestId, QueueKey>,
     arrivals: u64,
 }
 
 /// The aged arrival, then the order in which arrivals were reported.
-type Position = (Duration, u64);
+type QueueKey = (Duration, u64);
 
 impl Fcfs {
     fn enter(&mut self, arrival: &Arrival) {
-        let position = (aged_arrival(arrival), self.arrivals);
+        let key = (aged_arrival(arrival), self.arrivals);
         self.arrivals += 1;
-        self.queue.insert(position, (arrival.id, arrival.need));
-        self.positions.insert(arrival.id, position);
+        self.queue.insert(key, (arrival.id, arrival.need));
+        self.keys.insert(arrival.id, key);
     }
 
     fn leave(&mut self, id: RequestId) {
-        if let Some(position) = self.positions.remove(&id) {
-            self.queue.remove(&position);
+        if let Some(key) = self.keys.remove(&id) {
+            self.queue.remove(&key);
         }
     }
 }

@@ -3,21 +3,21 @@ use std::collections::HashMap;
 
 use crate::ids::RequestId;
 
-/// Who holds how much of a KV cache. `free + shared + held == total` at all times.
+/// How much of a KV cache each request holds. `free + shared + held == total` at all times.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     total: u32,
     free: u32,
-    /// Held by the prefix tree for the running sequences together.
+    /// Held by the prefix tree for all running sequences, counted once.
     shared: u32,
     /// Reserved by each request for itself.
     held: HashMap<RequestId, u32>,
 }
 
-/// A reservation that does not fit.
+/// A reservation exceeds what is free.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted} KV tokens wanted, {free} of {total} free")]
-pub struct NoRoom {
+pub struct InsufficientKv {
     pub wanted: u32,
     pub free: u32,
     pub total: u32,
@@ -36,15 +36,15 @@ impl Ledger {
         self.free
     }
 
-    fn no_room(&self, wanted: u32) -> NoRoom {
-        NoRoom { wanted, free: self.free, total: self.total }
+    fn insufficient(&self, wanted: u32) -> InsufficientKv {
+        InsufficientKv { wanted, free: self.free, total: self.total }
     }
 
     /// Reserves `tokens` for a request that holds nothing yet.
-    pub fn reserve(&mut self, id: RequestId, tokens: u32) -> Result<(), NoRoom> {
+    pub fn reserve(&mut self, id: RequestId, tokens: u32) -> Result<(), InsufficientKv> {
         let fresh = !self.held.contains_key(&id);
         if tokens > self.free || !fresh {
-            return Err(self.no_room(tokens));
+            return Err(self.insufficient(tokens));
         }
         self.held.insert(id, tokens);
         self.free -= tokens;
@@ -52,9 +52,9 @@ impl Ledger {
     }
 
     /// Reserves `tokens` more for a request that holds some.
-    pub fn grow(&mut self, id: RequestId, tokens: u32) -> Result<(), NoRoom> {
-        let no_room = self.no_room(tokens);
-        let held = self.held.get_mut(&id).filter(|_| tokens <= self.free).ok_or(no_room)?;
+    pub fn grow(&mut self, id: RequestId, tokens: u32) -> Result<(), InsufficientKv> {
+        let insufficient = self.insufficient(tokens);
+        let held = self.held.get_mut(&id).filter(|_| tokens <= self.free).ok_or(insufficient)?;
         *held += tokens;
         self.free -= tokens;
         Ok(())
@@ -71,12 +71,12 @@ impl Ledger {
     }
 
     /// Sets what the tree holds from now on.
-    pub fn set_shared(&mut self, tokens: u32) -> Result<(), NoRoom> {
-        let room = self.free + self.shared;
-        if tokens > room {
-            return Err(self.no_room(tokens - self.shared));
+    pub fn set_shared(&mut self, tokens: u32) -> Result<(), InsufficientKv> {
+        let available = self.free + self.shared;
+        if tokens > available {
+            return Err(self.insufficient(tokens - self.shared));
         }
-        (self.free, self.shared) = (room - tokens, tokens);
+        (self.free, self.shared) = (available - tokens, tokens);
         Ok(())
     }
 
@@ -97,21 +97,21 @@ mod tests {
     fn reserves_up_to_the_bound_and_not_one_past_it() {
         let mut ledger = Ledger::new(10);
         assert!(ledger.reserve(RequestId(1), 10).is_ok());
-        assert_eq!(ledger.reserve(RequestId(2), 1), Err(NoRoom { wanted: 1, free: 0, total: 10 }));
+        assert_eq!(ledger.reserve(RequestId(2), 1), Err(InsufficientKv { wanted: 1, free: 0, total: 10 }));
         ledger.release(RequestId(1));
         assert!(ledger.reserve(RequestId(2), 11).is_err());
         assert_eq!(ledger.free(), 10);
     }
 
     #[test]
-    fn shared_tokens_and_growth_take_from_the_same_room() {
+    fn shared_tokens_and_growth_take_from_the_same_capacity() {
         let mut ledger = Ledger::new(10);
         assert!(ledger.set_shared(4).is_ok() && ledger.reserve(RequestId(1), 3).is_ok());
-        assert_eq!(ledger.grow(RequestId(1), 4), Err(NoRoom { wanted: 4, free: 3, total: 10 }));
+        assert_eq!(ledger.grow(RequestId(1), 4), Err(InsufficientKv { wanted: 4, free: 3, total: 10 }));
         assert!(ledger.grow(RequestId(1), 3).is_ok());
         assert_eq!((ledger.held(RequestId(1)), ledger.free()), (6, 0));
         assert!(ledger.grow(RequestId(2), 0).is_err(), "it holds nothing to grow from");
-        assert_eq!(ledger.set_shared(5), Err(NoRoom { wanted: 1, free: 0, total: 10 }));
+        assert_eq!(ledger.set_shared(5), Err(InsufficientKv { wanted: 1, free: 0, total: 10 }));
         assert!(ledger.set_shared(1).is_ok() && ledger.check());
         assert_eq!(ledger.free(), 3);
     }

@@ -1,6 +1,6 @@
-//! What the host and a worker say to each other: two closed enums of plain data.
+//! The messages between host and worker: two closed enums of plain data.
 //!
-//! They travel over a channel to a worker thread today and can travel over a socket to a worker process, so nothing in
+//! They travel over a channel to a worker thread today and could travel over a socket to a worker process, so nothing in
 //! them borrows, locks or calls.
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +18,18 @@ use crate::segments::Namespace;
 pub enum Command {
     /// Begin a generation. Answered by `Started` or `Failed`. `need`: KV tokens to admit it with, see [`crate::reserve`].
     Start { start: Box<Start>, need: u32 },
-    /// Stop a generation at the next step. Answered by `Finished` with `Cancelled`, or by nothing if it is unknown.
+    /// Stop a generation before the next step. Answered by `Finished` with `Cancelled`, or not at all if it is unknown.
     Cancel { id: RequestId },
-    /// Take a generation's KV entries away for now. The worker resumes it by itself when it has capacity and nothing else
-    /// waits.
+    /// Take a generation's KV entries away. The worker resumes it by itself when it has capacity and nothing else waits.
     Preempt { id: RequestId },
-    /// As `Preempt`, but it waits until it is resumed: its reader is behind.
+    /// As `Preempt`, but the generation waits for `Resume`: its reader is behind.
     Pause { id: RequestId },
     /// Ends a pause.
     Resume { id: RequestId },
-    /// Prompt tokens to prefill per step at the most; 0: the worker's own choice.
+    /// Maximum of prompt tokens to prefill per step; 0: the worker decides.
     PrefillBudget { tokens: u32 },
-    /// A session lets go of what it pinned. Answered by `SessionClosed` with the same id, which no generation has.
+    /// Close a session: what it pinned may be evicted. Answered by `SessionClosed` with the same id, which no generation
+    /// has.
     CloseSession { id: RequestId, namespace: Namespace, session: SessionId },
     /// RAM capacity of the prefix cache, and how long an unused session lasts.
     CacheLimits { ram_bytes: u64, session_ttl: Duration },
@@ -43,13 +43,13 @@ pub struct Start {
     pub tenant: TenantId,
     /// Who may share its prefixes.
     pub namespace: Namespace,
-    /// Pins what it leaves in the prefix cache, in place of what the session pinned before.
+    /// The session pins what this generation leaves in the prefix cache, in place of what it pinned before.
     pub session: Option<SessionId>,
-    /// Who is preempted first when the KV cache is full: the lowest class, and of that the latest.
+    /// When the KV cache is full, the lowest class is preempted first, and of it the latest arrival.
     pub priority: Priority,
     /// The sampler chain that was in force when the request began.
     pub sampler_chain: PolicyDigest,
-    /// At least one token, and room for one more in the context.
+    /// At least one token, and fewer than the context holds.
     pub prompt: Arc<[Token]>,
     /// With the seed of this choice.
     pub params: SamplingParams,
@@ -61,7 +61,7 @@ pub struct Start {
     pub max_tokens: u32,
     /// Texts that end the generation and are not part of it; none is empty.
     pub stop: Vec<String>,
-    /// Go on after an end token (which then becomes part of the text as nothing).
+    /// Go on after an end token, which adds no text.
     pub ignore_eos: bool,
     /// Most probable alternatives to report with each token; `None`: no log-probabilities.
     pub logprobs: Option<u32>,
@@ -70,21 +70,21 @@ pub struct Start {
 /// Worker to host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Event {
-    /// It still waits, as the first, second, … in line.
+    /// It waits in the queue, at this position from 1 on.
     Queued { id: RequestId, position: u32 },
-    /// It has its KV reserve, which the facts of the same report include.
+    /// Its KV is reserved, as the facts of the same report show.
     Admitted { id: RequestId },
     /// Answers `CloseSession`: whether there was such a session.
     SessionClosed { id: RequestId, existed: bool },
-    /// Its KV entries were taken away for now; `Admitted` comes again when it goes on.
+    /// Its KV entries were taken away. `Admitted` comes again when it resumes.
     Preempted { id: RequestId },
     /// The prompt's first chunk is in a batch.
     Started { id: RequestId, cached_tokens: u32 },
     /// Text was generated. Always whole UTF-8 characters, never part of a stop string.
     Delta { id: RequestId, delta: Delta },
-    /// How far a running request is, for the pool: with its first token, and then once in a while.
+    /// How far a running request is, for the pool: with its first token, then every 32 tokens.
     Progressed { id: RequestId, prompt_tokens: u32, generated_tokens: u32 },
-    /// The last event of a request that ended properly.
+    /// The last event of a request that ended as it should, or was cancelled.
     Finished { id: RequestId, reason: FinishReason, usage: Usage },
     /// The last event of a request that could not go on.
     Failed { id: RequestId, error: WorkerError },
@@ -94,7 +94,7 @@ pub enum Event {
 pub trait Events {
     fn push(&mut self, event: Event);
 
-    /// What was pushed should go out now: the worker is about to do something that nobody has to wait for.
+    /// The worker is about to do something that no client has to wait for: what was pushed should go out first.
     fn flush(&mut self) {}
 }
 
@@ -126,7 +126,7 @@ impl Event {
 pub struct Delta {
     /// As short as the text of a token, it needs no allocation.
     pub text: CompactString,
-    /// Tokens that this text comes from (0 where text is the rest held back at the end).
+    /// Tokens that this text comes from; 0 for text that was held back until the end.
     pub tokens: u32,
     /// One for each token, if asked for.
     pub logprobs: Vec<TokenLogprob>,

@@ -1,7 +1,7 @@
 //! The policy hooks as the host sees them: what goes in, and the three outcomes that come out.
 //!
-//! A **verdict** is an answer, a **refusal** an error that a policy chose for the client, a **fault** a policy that did
-//! not answer properly. They are distinct types everywhere. Implemented by `camshaft-policy` over WebAssembly and, for
+//! A **verdict** is an answer. A **refusal** is an error that a policy chose for the client. A **fault** means that a policy
+//! did not answer properly. They are distinct types everywhere. Implemented by `camshaft-policy` over WebAssembly and, for
 //! every hook, natively.
 mod hook;
 mod status;
@@ -34,11 +34,11 @@ pub struct Refusal {
 pub enum FaultKind {
     /// The guest trapped (panic, unreachable, stack overflow).
     Trap,
-    /// The guest ran past its deadline and was killed.
+    /// The guest ran past its deadline and was stopped.
     Deadline,
     /// The guest asked for more memory than it may have.
     Memory,
-    /// The guest answered something that the hook does not allow.
+    /// The guest's answer is not one that the hook allows.
     InvalidOutput,
     /// No instance could be made.
     Unavailable,
@@ -100,7 +100,7 @@ pub struct Quotas {
 /// Who calls, as the auth policy says.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Principal {
-    /// Which key or user, for logs. Never the credential.
+    /// The name of the key or user, for logs. Never the credential.
     pub name: String,
     pub tenant: TenantId,
     pub priority: Priority,
@@ -127,7 +127,7 @@ impl Principal {
         }
     }
 
-    /// Where its prefixes are kept: with the tenant's own, or with those of all who chose to share theirs.
+    /// The namespace of its prefixes: the tenant's own, or the one of all who share theirs.
     pub fn namespace(&self) -> Namespace {
         let own = self.cache_namespace == self.tenant.as_str();
         if self.cache_namespace == Namespace::SHARED && !own {
@@ -150,7 +150,7 @@ pub struct AuthRequest {
     /// Names in lower case; values that are UTF-8.
     pub headers: Vec<(String, String)>,
     pub remote_address: String,
-    /// The peer is on a loopback address, and no proxy says that it asks for somebody else.
+    /// The peer is on a loopback address, and no header says that it forwards for another.
     pub loopback: bool,
 }
 
@@ -204,18 +204,18 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
     fn validators(&self) -> usize;
     /// Runs validator `index`, in chain order. Faults that do not deny are handled inside.
     fn validate(&self, index: usize, request: &ValidateRequest) -> ValidateOutcome;
-    /// What the sampler chain in force is made of: workers find it by this.
+    /// The digest of the sampler chain in force. Workers find the chain by it.
     fn sampler_chain(&self) -> PolicyDigest;
     /// Names of the sampler policies in force (those that a request may name in `samplers`).
     fn samplers(&self) -> Vec<PolicyName>;
 }
 
-/// What the host knows of all policies, and the newest generation.
+/// All policies that the host knows, and the newest generation of them.
 pub trait Policies: Send + Sync + fmt::Debug {
     fn current(&self) -> Arc<dyn PolicySet>;
     /// One entry for each file in the policy directory, refused ones included.
     fn status(&self) -> Vec<PolicyStatus>;
-    /// Runs a policy in this mode until its files change, and answers how it stands then.
+    /// Runs a policy in this mode until its files change. Returns its status in the new mode.
     ///
     /// # Errors
     /// There is no such policy, or its hook has no such mode.
@@ -225,7 +225,7 @@ pub trait Policies: Send + Sync + fmt::Debug {
     }
 }
 
-/// What a sampler learns of its request when it is made.
+/// What a sampler chain is told about its request when it is made.
 #[derive(Debug, Clone)]
 pub struct SamplingRequest {
     pub request: RequestId,
@@ -241,7 +241,7 @@ pub struct SamplingRequest {
     pub vocabulary: Arc<Vocabulary>,
 }
 
-/// A request's sampler chain. Lives as long as its sequence, on the worker's thread.
+/// A request's sampler chain. It lives as long as the sequence, on the worker's thread.
 pub trait TokenSampler: Send {
     /// Shapes the row; a token if the chain drew one, otherwise the caller draws. An error means that a policy faulted
     /// and the operator chose `deny`: the request ends. The row is usable after an error.
@@ -269,7 +269,7 @@ pub struct Arrival {
     pub max_tokens: u32,
     /// KV tokens that a worker must have free to admit it. Never more than an idle worker has.
     pub need: u32,
-    /// Workers whose prefix cache probably holds a beginning of the prompt: an estimate of when the request arrived.
+    /// Workers whose prefix cache probably holds a prefix of the prompt, as estimated when the request arrived.
     pub cached: Vec<CachedPrefix>,
 }
 
@@ -287,7 +287,7 @@ impl Arrival {
     }
 }
 
-/// Facts about a worker; the newest replace older ones.
+/// Facts about a worker. Newer ones replace older ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct WorkerFacts {
     pub worker: WorkerId,
@@ -295,7 +295,7 @@ pub struct WorkerFacts {
     pub free_sequences: u32,
     /// Requests that the worker has, whether they run, wait for KV or are on their way to it.
     pub running_sequences: u32,
-    /// KV tokens that a new request may take. None while a request waits inside the worker: it goes first.
+    /// KV tokens that a new request may take: 0 while a request waits inside the worker, since that one goes first.
     pub kv_free: u32,
     /// KV tokens that sequences hold, reserves included.
     pub kv_used: u32,
@@ -306,7 +306,7 @@ pub struct WorkerFacts {
     pub can_preempt: bool,
 }
 
-/// What a scheduler learns.
+/// What a scheduler is told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SchedulerEvent {
     Arrived(Arrival),
@@ -317,7 +317,7 @@ pub enum SchedulerEvent {
     Preempted { id: RequestId },
 }
 
-/// A scheduling point: what happened since the last one.
+/// One call of a scheduler: what happened since the last one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SchedulingPoint {
     /// Time since the pool started.
@@ -329,7 +329,7 @@ pub struct SchedulingPoint {
     pub workers: Vec<WorkerFacts>,
 }
 
-/// What a scheduler wants done.
+/// What a scheduler asks the pool to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     Preempt { id: RequestId },
@@ -353,10 +353,10 @@ pub trait SchedulerHook: Send + Sync + fmt::Debug {
     fn generation(&self) -> Generation;
     /// A fresh instance of the scheduler in force; `None` where the native one is to be used.
     fn open(&self) -> Result<Option<NamedScheduler>, Fault>;
-    /// Tells that a scheduler's actions were refused by the pool (counted as a fault of invalid output).
+    /// The pool refused a scheduler's actions. Counts as a fault of invalid output.
     fn refused(&self, fault: &Fault);
-    /// Tells that the native scheduler decides in the policy's place from now on. Not told again while it does.
+    /// The native scheduler decides in the policy's place from now on. Not called again while it does.
     fn replaced(&self, fault: &Fault);
-    /// Tells that the policy decides again after it was replaced; `None`: no policy is in force any more.
+    /// The policy decides again after it was replaced; `None`: no policy is in force any more.
     fn returned(&self, policy: Option<&PolicyName>);
 }

@@ -1,31 +1,31 @@
-//! The life cycle of a generation between its arrival and its end, as the pool sees it.
+//! The life cycle of a request between its arrival and its end, as the pool sees it.
 use crate::ids::WorkerId;
 
-/// Where a generation is. The functions below are the only transitions; an ended generation is no longer kept.
+/// Where a request is. The functions below are the only transitions. A request that has ended has no stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// In the queue, from its arrival until a scheduler dispatches it. Its deadline binds.
     Waiting,
-    /// A worker has it: it waits there for KV, or its prompt is computed. No token was drawn, so its deadline binds.
+    /// A worker has it: it waits there for KV, or its prompt is computed. No token was drawn yet, so its deadline binds.
     Dispatched { worker: WorkerId },
-    /// Its first token was drawn: its deadline was kept.
+    /// Its first token was drawn: the deadline was kept.
     Running { worker: WorkerId },
-    /// Nobody waits for it any more. The worker was told and will confirm.
+    /// Nobody wants its output any more. The worker was told and will confirm.
     Cancelling { worker: WorkerId },
 }
 
 /// A transition that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a generation that is {from:?} cannot be {verb}")]
+#[error("a request that is {from:?} cannot be {verb}")]
 pub struct BadTransition {
     pub from: Stage,
     pub verb: &'static str,
 }
 
-/// What cancelling means for a generation.
+/// What has to be done to cancel a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
-    /// It was waiting and is forgotten at once.
+    /// Nothing more: it was waiting, and leaves the queue at once.
     Forgotten,
     /// The worker has to be told.
     TellWorker(WorkerId),
@@ -34,7 +34,7 @@ pub enum Cancelled {
 }
 
 impl Stage {
-    /// Waiting to dispatched: a scheduler chose it.
+    /// From waiting to dispatched, because the scheduler chose it.
     pub fn dispatch(&mut self, worker: WorkerId) -> Result<(), BadTransition> {
         match self {
             Stage::Waiting => {
@@ -45,8 +45,8 @@ impl Stage {
         }
     }
 
-    /// Dispatched to running: the worker drew its first token. Later tokens change nothing, and a cancelled generation
-    /// stays cancelled: its worker may have drawn before it heard of it.
+    /// From dispatched to running, because the worker drew the first token. Later tokens change nothing. A request that is
+    /// being cancelled stays so: the worker may have drawn before it heard of the cancellation.
     pub fn draw(&mut self) -> Result<(), BadTransition> {
         match *self {
             Stage::Dispatched { worker } => {
@@ -58,7 +58,7 @@ impl Stage {
         }
     }
 
-    /// Anything to its end: the client is gone, or the deadline passed.
+    /// From any stage towards the end, because the client left or the deadline passed.
     pub fn cancel(&mut self) -> Cancelled {
         match *self {
             Stage::Waiting => Cancelled::Forgotten,
@@ -70,7 +70,7 @@ impl Stage {
         }
     }
 
-    /// Whether its first token is still to come, so that its deadline may pass.
+    /// Whether the deadline binds: the first token is still to come.
     pub fn awaits_first_token(self) -> bool {
         matches!(self, Stage::Waiting | Stage::Dispatched { .. })
     }

@@ -1,24 +1,24 @@
 //! How many KV tokens a request is admitted with.
 //!
-//! The pool computes `need` once, when a request arrives. The scheduler chooses by it, the pool checks actions by it, and
-//! the worker reserves it. A worker whose running sequences hold part of the prompt already takes less, never more.
+//! The pool computes `need` once, when a request arrives. The scheduler places by it, the pool checks dispatches by it, and
+//! the worker reserves it. A worker whose running sequences hold part of the prompt already reserves less, never more.
 
-/// KV tokens that a sequence beyond its reserve gets at a time, and the least that is reserved for output.
+/// KV tokens by which a sequence grows beyond its reserve, and the minimum reserve for output.
 pub const GROWTH_TOKENS: u32 = 32;
 const FIRST_EXPECTATION: f32 = 128.0;
-/// How much a finished request moves the expectation.
+/// Weight of one finished request in the expected output.
 const EXPECTATION_WEIGHT: f32 = 0.1;
 
-/// How much output a request is admitted with. What is not reserved is taken as the request grows; when nothing is free,
-/// a sequence is preempted.
+/// How much of a request's output is reserved when it is admitted. The rest is taken as the request grows; if no KV is free
+/// then, a sequence is preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reserve {
-    /// Next to nothing: the most sequences at once, and the most preemptions.
+    /// The minimum only: the most sequences at once, and the most preemptions.
     None,
-    /// What requests needed lately.
+    /// The average output of recent requests.
     #[default]
     Expected,
-    /// All that a request may generate: nothing is preempted because the cache is full.
+    /// All that the request may generate: growth never preempts a sequence.
     Full,
 }
 
@@ -26,7 +26,7 @@ pub enum Reserve {
 #[derive(Debug, Clone)]
 pub struct Reservation {
     policy: Reserve,
-    /// Output tokens of a request, averaged over recent ones.
+    /// Average output tokens of recent requests.
     expected_tokens: f32,
     /// KV tokens that one sequence can hold at most.
     capacity: u32,
@@ -37,18 +37,18 @@ impl Reservation {
         Self { policy, expected_tokens: FIRST_EXPECTATION, capacity: u32::MAX }
     }
 
-    /// No sequence holds more than `tokens`; the lowest of all bounds counts.
+    /// No sequence holds more than `tokens`. The lowest of all bounds counts.
     pub fn bound(&mut self, tokens: u32) {
         self.capacity = self.capacity.min(tokens);
     }
 
-    /// A request ended with so many output tokens.
+    /// A request finished with this many output tokens.
     pub fn learn(&mut self, generated_tokens: u32) {
         self.expected_tokens += (generated_tokens as f32 - self.expected_tokens) * EXPECTATION_WEIGHT;
     }
 
-    /// KV tokens that must be free before a request is admitted. Never more than an idle worker has, so that every
-    /// request runs at some time.
+    /// KV tokens that must be free to admit a request. Never more than an idle worker has, so that every request runs in
+    /// the end.
     pub fn need(&self, prompt_tokens: u32, max_tokens: u32) -> u32 {
         let output = match self.policy {
             Reserve::None => GROWTH_TOKENS,
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn follows_the_policy_up_to_what_a_sequence_can_hold() {
+    fn reserves_by_policy_up_to_what_a_sequence_can_hold() {
         check(Reserve::None, (500, 4096), 532);
         check(Reserve::Expected, (500, 4096), 628);
         check(Reserve::Full, (500, 400), 900);

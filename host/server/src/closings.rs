@@ -1,4 +1,4 @@
-//! Sessions that are being closed: gathers the workers' answers for whoever asked.
+//! Sessions that are being closed: gathers the workers' answers for the one who asked.
 use std::collections::{BTreeSet, HashMap};
 
 use camshaft_core::ids::{RequestId, WorkerId};
@@ -7,11 +7,11 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 struct Closing {
     reply: oneshot::Sender<bool>,
-    /// Workers that have not answered.
-    asked: BTreeSet<WorkerId>,
+    /// Workers that have not answered yet.
+    unanswered: BTreeSet<WorkerId>,
 }
 
-/// Closings by the id of their commands.
+/// Closings by the id of their command.
 #[derive(Debug, Default)]
 pub(crate) struct Closings {
     open: HashMap<RequestId, Closing>,
@@ -19,34 +19,34 @@ pub(crate) struct Closings {
 }
 
 impl Closings {
-    /// The id of the next command. Generations are counted from the other end.
+    /// The id of the next command. It counts down, requests count up.
     pub(crate) fn next_id(&mut self) -> RequestId {
         self.begun += 1;
         RequestId(u64::MAX - self.begun)
     }
 
-    /// These workers were asked. With none of them, no session was there.
+    /// These workers were asked. Without workers there is no session to close.
     pub(crate) fn begin(&mut self, id: RequestId, asked: BTreeSet<WorkerId>, reply: oneshot::Sender<bool>) {
         if asked.is_empty() {
-            // Who asked may have given up.
+            // The one who asked may have given up.
             let _ = reply.send(false);
             return;
         }
-        self.open.insert(id, Closing { reply, asked });
+        self.open.insert(id, Closing { reply, unanswered: asked });
     }
 
-    /// A worker had the session, or had not. One that had it decides; otherwise all have to answer.
+    /// A worker says whether it had the session. One that had it decides; otherwise all have to answer.
     pub(crate) fn answered(&mut self, id: RequestId, worker: WorkerId, existed: bool) {
         let Some(closing) = self.open.get_mut(&id) else { return };
-        closing.asked.remove(&worker);
-        if (existed || closing.asked.is_empty())
+        closing.unanswered.remove(&worker);
+        if (existed || closing.unanswered.is_empty())
             && let Some(closing) = self.open.remove(&id)
         {
             let _ = closing.reply.send(existed);
         }
     }
 
-    /// A worker is gone, and its sessions with it.
+    /// A worker was lost, and its sessions with it.
     pub(crate) fn lost(&mut self, worker: WorkerId) {
         let ids: Vec<RequestId> = self.open.keys().copied().collect();
         ids.into_iter().for_each(|id| self.answered(id, worker, false));

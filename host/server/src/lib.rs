@@ -12,6 +12,7 @@ mod answer;
 mod cache_command;
 mod cache_plan;
 mod check;
+mod clients;
 mod closings;
 mod listener;
 mod logging;

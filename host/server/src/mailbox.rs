@@ -1,7 +1,7 @@
-//! The pool's way to a worker, which never makes the pool wait.
+//! Sends a pool's commands to a worker without ever making the pool wait.
 //!
 //! Reports may wait for the pool; commands never wait for a worker. So the two cannot block each other, however long a
-//! step takes. What does not fit the worker's channel is kept in order and sent later.
+//! step takes. Messages that do not fit the worker's channel are kept in order and sent later.
 use std::collections::VecDeque;
 
 use camshaft_core::message::Command;
@@ -24,7 +24,7 @@ impl Mailbox {
         Self { messages, backlog: VecDeque::new() }
     }
 
-    /// Sends a message, now or when the worker has taken in others. False if it was dropped.
+    /// Sends a message, now or when the channel has room. False if it was dropped.
     pub(crate) fn post(&mut self, message: WorkerMessage) -> bool {
         self.flush();
         if self.backlog.is_empty() {
@@ -40,7 +40,7 @@ impl Mailbox {
         self.keep(message)
     }
 
-    /// A newer setting replaces an older one; what was asked for already is not asked for twice.
+    /// A newer setting replaces an older one, and a preemption is asked for once.
     fn keep(&mut self, message: WorkerMessage) -> bool {
         if let WorkerMessage::Command(new) = &message {
             let same = |kept: &&mut WorkerMessage| matches!(kept, WorkerMessage::Command(old) if supersedes(new, old));
@@ -56,7 +56,7 @@ impl Mailbox {
         true
     }
 
-    /// Sends what was kept, as far as it fits.
+    /// Sends kept messages, as far as they fit.
     pub(crate) fn flush(&mut self) {
         while let Some(message) = self.backlog.pop_front() {
             if let Err(TrySendError::Full(message)) = self.messages.try_send(message) {
@@ -66,13 +66,13 @@ impl Mailbox {
         }
     }
 
-    /// Whether something waits for the worker.
+    /// Whether messages are kept.
     pub(crate) fn is_behind(&self) -> bool {
         !self.backlog.is_empty()
     }
 }
 
-/// Whether `new` makes `old` needless.
+/// Whether `new` makes `old` superfluous.
 fn supersedes(new: &Command, old: &Command) -> bool {
     match (new, old) {
         (Command::PrefillBudget { .. }, Command::PrefillBudget { .. })
@@ -82,7 +82,7 @@ fn supersedes(new: &Command, old: &Command) -> bool {
     }
 }
 
-/// A session expires without being closed, and preemption and budgets are advice.
+/// Commands that a worker can do without: a session also expires, preemption and budgets are advice.
 fn is_optional(command: &Command) -> bool {
     matches!(command, Command::CloseSession { .. } | Command::Preempt { .. } | Command::PrefillBudget { .. })
 }

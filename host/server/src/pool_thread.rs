@@ -1,37 +1,34 @@
-//! The thread that owns a model's pool: submissions in, dispatches out, between the HTTP side and the workers.
+//! The thread that owns a model's pool: takes in submissions and reports, and sends out what the pool decides.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_api::{PoolMessage, PoolSnapshot, Submission};
-use camshaft_core::ids::{RequestId, WorkerId};
+use camshaft_core::ids::WorkerId;
 use camshaft_core::message::{Command, Event, WorkerError};
 use camshaft_core::pool::{NewRequest, Output, Pool};
 use camshaft_core::report::Report;
 use crossbeam_channel::{Receiver, select};
-use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 
-use crate::answer::Answer;
+use crate::clients::Clients;
 use crate::closings::Closings;
 use crate::error::ServerError;
 use crate::mailbox::Mailbox;
 use crate::metrics::{PoolMetrics, WorkerMetrics};
-use crate::streams::Stream;
 use crate::supervisor::{Stage, Stop, Supervisor};
 use crate::tuning::{Tuned, Tuning};
 use crate::worker_thread::{WorkerMessage, WorkerReport};
 
-/// How often the queue is looked over although nothing happened (a swapped scheduler, a client that left).
-const LOOK_OVER: Duration = Duration::from_millis(50);
-/// How soon a worker that takes nothing in is tried again.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Tenants that a snapshot names.
-const TENANTS: usize = 100;
-/// How often those who wait hear of their place in line.
-const POSITIONS: Duration = Duration::from_secs(1);
-/// Messages taken in before the scheduler is asked again.
-const BURST: usize = 1024;
+/// How often the pool looks for swapped schedulers and clients that left, which wake nobody.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
+/// How soon commands are sent again to a worker whose channel was full.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
+/// Tenants in a snapshot: those with the most waiting requests.
+const MAX_TENANTS: usize = 100;
+/// How often waiting clients are told their position in the queue.
+const POSITIONS_INTERVAL: Duration = Duration::from_secs(1);
+/// Messages of each kind that are taken in before the scheduler is asked again.
+const MAX_BURST: usize = 1024;
 
 /// What a pool thread is given.
 pub(crate) struct PoolSetup {
@@ -54,25 +51,7 @@ pub(crate) struct WorkerSeat {
     pub(crate) metrics: Arc<WorkerMetrics>,
 }
 
-/// A generation that has not ended.
-#[derive(Debug)]
-struct Client {
-    events: mpsc::Sender<Event>,
-    answer: Answer,
-    /// Until a worker has it.
-    stream: Option<Stream>,
-}
-
-/// The last event of a request, for a client whose channel is full.
-#[derive(Debug)]
-struct Farewell {
-    client: mpsc::Sender<Event>,
-    event: Event,
-    /// Then it is dropped; the client's channel closes without an end.
-    until: Instant,
-}
-
-/// Starts the thread. It ends when the sender of `submissions` is gone or the supervisor says, and lets go of its workers
+/// Starts the thread. It ends when the sender of `submissions` is dropped or the supervisor stops it, and stops its workers
 /// then.
 ///
 /// # Errors
@@ -84,35 +63,27 @@ pub(crate) fn spawn(supervisor: &Supervisor, setup: PoolSetup, model: &str) -> R
 
 struct PoolThread {
     setup: PoolSetup,
-    clients: HashMap<RequestId, Client>,
-    farewells: Vec<Farewell>,
-    /// When those who wait last heard of their place.
+    clients: Clients,
+    /// When waiting clients were last told their positions.
     told: Instant,
-    /// When clients that are gone were last looked for.
+    /// When clients that left were last looked for.
     swept: Instant,
-    /// What is in force, if anything has changed since the start.
+    /// The settings in force, if any has changed since the start.
     tuning: Option<Tuning>,
     closings: Closings,
-}
-
-impl Farewell {
-    /// Sends the event if it fits. True if it still has to wait.
-    fn waits(&self, now: Instant) -> bool {
-        matches!(self.client.try_send(self.event.clone()), Err(TrySendError::Full(_))) && now < self.until
-    }
 }
 
 impl PoolThread {
     fn new(setup: PoolSetup) -> Self {
         let (told, swept) = (Instant::now(), Instant::now());
-        let (clients, farewells, closings) = (HashMap::new(), Vec::new(), Closings::default());
-        Self { setup, clients, farewells, told, swept, tuning: None, closings }
+        let clients = Clients::new(setup.slow_reader);
+        Self { setup, clients, told, swept, tuning: None, closings: Closings::default() }
     }
 
     fn run(mut self, stop: &Stop) {
         while self.take_messages(stop) {
-            self.follow_tuning();
-            if self.swept.elapsed() >= LOOK_OVER {
+            self.apply_tuning();
+            if self.swept.elapsed() >= SWEEP_INTERVAL {
                 self.sweep();
             }
             self.flush();
@@ -122,7 +93,7 @@ impl PoolThread {
         }
     }
 
-    /// Waits for something to happen and takes in what has. False when the pool has to end.
+    /// Waits for a message and takes in all that have come. False when the pool has to end.
     fn take_messages(&mut self, stop: &Stop) -> bool {
         let (submissions, reports) = (self.setup.submissions.clone(), self.setup.reports.clone());
         select! {
@@ -134,13 +105,13 @@ impl PoolThread {
             recv(stop.receiver()) -> _ => return self.take(PoolMessage::Stop),
             default(self.patience()) => self.sweep(),
         }
-        for _ in 0..BURST {
+        for _ in 0..MAX_BURST {
             match reports.try_recv() {
                 Ok(report) => self.note(report),
                 Err(_) => break,
             }
         }
-        for _ in 0..BURST {
+        for _ in 0..MAX_BURST {
             match submissions.try_recv() {
                 Ok(message) => {
                     if !self.take(message) {
@@ -155,12 +126,12 @@ impl PoolThread {
 
     fn patience(&self) -> Duration {
         let mut mailboxes = self.setup.workers.values().filter_map(|worker| worker.mailbox.as_ref());
-        let most = if mailboxes.any(Mailbox::is_behind) { LOOK_AGAIN } else { LOOK_OVER };
+        let most = if mailboxes.any(Mailbox::is_behind) { RETRY_INTERVAL } else { SWEEP_INTERVAL };
         let deadline = self.setup.pool.next_deadline();
         deadline.map_or(most, |at| at.saturating_sub(self.setup.begun.elapsed()).min(most))
     }
 
-    /// False when the pool shall end.
+    /// Takes in a message of the HTTP side. False when the pool has to end.
     fn take(&mut self, message: PoolMessage) -> bool {
         match message {
             PoolMessage::Submit(submission) => self.submit(*submission),
@@ -172,12 +143,12 @@ impl PoolThread {
                 };
                 let up = self.setup.workers.values().filter(|seat| seat.mailbox.is_some()).count();
                 let asked: BTreeSet<WorkerId> = self.setup.workers.iter_mut().filter_map(ask).collect();
-                // Without an answer of each, nobody knows; dropping `reply` says so.
+                // If a worker cannot be asked, the answer is unknown: dropping `reply` says so.
                 if asked.len() == up {
                     self.closings.begin(id, asked, reply);
                 }
             }
-            // Who asked may have given up.
+            // The asker may have given up.
             PoolMessage::Snapshot(reply) => drop(reply.send(self.snapshot())),
             PoolMessage::Wake => self.sweep(),
             PoolMessage::Stop => {
@@ -189,15 +160,15 @@ impl PoolThread {
         true
     }
 
-    /// Puts in force what a reload has changed since the last time.
-    fn follow_tuning(&mut self) {
-        // Without a sender nothing changes any more.
+    /// Applies settings that a reload has changed.
+    fn apply_tuning(&mut self) {
+        // An error means that the sender is gone: nothing changes any more.
         if !self.setup.tuned.has_changed().unwrap_or(false) {
             return;
         }
         let new = *self.setup.tuned.borrow_and_update();
         let old = self.tuning.replace(new);
-        // A queue that is closed until it is at its low mark stays so if nothing changed for it.
+        // Setting equal watermarks would open a queue that is closed until it has fallen to the low one.
         if old.is_none_or(|old| old.watermarks != new.watermarks) {
             self.setup.pool.set_watermarks(new.watermarks);
         }
@@ -216,10 +187,7 @@ impl PoolThread {
         let arrived = accepted.saturating_duration_since(self.setup.begun);
         let deadline = timeout.map(|timeout| arrived + timeout);
         match self.setup.pool.submit(NewRequest { start: Box::new(start), arrived, deadline, weight, queue_share }) {
-            Ok(()) => {
-                let stream = Stream::new(events.clone(), policies);
-                self.clients.insert(id, Client { events, answer: stream.answer(), stream: Some(stream) });
-            }
+            Ok(()) => self.clients.insert(id, events, policies),
             Err(_) => fail(WorkerError::QueueFull),
         }
     }
@@ -228,10 +196,10 @@ impl PoolThread {
         match report {
             WorkerReport::Step(worker, report) => self.apply(worker, *report),
             WorkerReport::Down(worker) => {
-                // What waits goes on waiting.
+                // Waiting requests stay in the queue.
                 let lost = self.setup.pool.worker_lost(worker);
                 tracing::error!(%worker, lost = lost.len(), "worker lost");
-                lost.into_iter().for_each(|id| self.fail(id, WorkerError::WorkerLost));
+                lost.into_iter().for_each(|id| self.clients.fail(id, WorkerError::WorkerLost));
                 if let Some(seat) = self.setup.workers.get_mut(&worker) {
                     seat.mailbox = None;
                     seat.metrics.lost();
@@ -243,7 +211,7 @@ impl PoolThread {
                 if let Some(seat) = self.setup.workers.get_mut(&worker) {
                     seat.mailbox = Some(Mailbox::new(handle.messages));
                 }
-                // It was made with the limits of the start.
+                // The new incarnation was made with the limits at the server's start.
                 if let Some(tuning) = self.tuning {
                     self.send(worker, WorkerMessage::Command(tuning.cache_limits()));
                 }
@@ -257,7 +225,7 @@ impl PoolThread {
         }
         for event in &report.events {
             match *event {
-                Event::Finished { id, .. } | Event::Failed { id, .. } => drop(self.clients.remove(&id)),
+                Event::Finished { id, .. } | Event::Failed { id, .. } => self.clients.remove(id),
                 Event::SessionClosed { id, existed } => self.closings.answered(id, worker, existed),
                 _ => {}
             }
@@ -266,10 +234,9 @@ impl PoolThread {
     }
 
     fn fail_all(&mut self) {
-        let all: Vec<RequestId> = self.clients.keys().copied().collect();
-        for id in all {
+        for id in self.clients.ids() {
             self.setup.pool.cancel(id);
-            self.fail(id, WorkerError::ShuttingDown);
+            self.clients.fail(id, WorkerError::ShuttingDown);
         }
     }
 
@@ -289,45 +256,38 @@ impl PoolThread {
         }
         let mut tenants: Vec<(&str, usize)> = tenants.into_iter().collect();
         tenants.sort_unstable_by_key(|&(tenant, waiting)| (std::cmp::Reverse(waiting), tenant));
-        let named = tenants.into_iter().take(TENANTS).map(|(tenant, waiting)| (tenant.to_owned(), waiting));
+        let named = tenants.into_iter().take(MAX_TENANTS).map(|(tenant, waiting)| (tenant.to_owned(), waiting));
         snapshot.waiting_by_tenant = named.collect();
         snapshot
     }
 
     fn tell_positions(&mut self) {
-        if self.setup.pool.waiting() == 0 || self.told.elapsed() < POSITIONS {
+        if self.setup.pool.waiting() == 0 || self.told.elapsed() < POSITIONS_INTERVAL {
             return;
         }
         self.told = Instant::now();
         for (position, arrival) in (1..).zip(self.setup.pool.queue()) {
-            let client = self.clients.get(&arrival.id);
-            // A reader that is behind misses it, so that what matters finds room.
-            if let Some(client) = client.filter(|client| client.events.capacity() * 2 > client.events.max_capacity()) {
-                let _ = client.events.try_send(Event::Queued { id: arrival.id, position });
-            }
+            self.clients.tell_position(arrival.id, position);
         }
     }
 
-    /// Generations whose client is gone are cancelled, wherever they are.
+    /// Cancels requests whose client has left, wherever they are.
     fn sweep(&mut self) {
         self.swept = Instant::now();
-        let gone: Vec<RequestId> =
-            self.clients.iter().filter(|(_, client)| client.events.is_closed()).map(|(&id, _)| id).collect();
-        for id in gone {
+        for id in self.clients.left() {
             if let Some(output) = self.setup.pool.cancel(id) {
                 self.carry_out(output);
             } else {
-                self.clients.remove(&id);
+                self.clients.remove(id);
             }
         }
     }
 
-    /// Sends what did not fit before.
+    /// Sends commands and last events that did not fit before.
     fn flush(&mut self) {
         let mailboxes = self.setup.workers.values_mut().filter_map(|worker| worker.mailbox.as_mut());
         mailboxes.for_each(Mailbox::flush);
-        let now = Instant::now();
-        self.farewells.retain(|farewell| farewell.waits(now));
+        self.clients.flush();
     }
 
     fn schedule(&mut self) {
@@ -341,7 +301,7 @@ impl PoolThread {
     /// A client may have read its first token before the pool hears of it: then the deadline was kept.
     fn keep_deadlines(&mut self, now: Duration) {
         for id in self.setup.pool.overdue(now) {
-            if self.clients.get(&id).is_some_and(|client| !client.answer.expire()) {
+            if !self.clients.expire(id) {
                 self.setup.pool.first_token(id);
             }
         }
@@ -351,36 +311,24 @@ impl PoolThread {
         match output {
             Output::Start { worker, start, need, waited } => {
                 self.setup.metrics.queue_duration.observe(waited.as_secs_f64());
-                let Some(stream) = self.clients.get_mut(&start.id).and_then(|client| client.stream.take()) else {
-                    return;
-                };
+                let Some(stream) = self.clients.take_stream(start.id) else { return };
                 self.send(worker, WorkerMessage::Start { start, need, stream });
             }
             Output::Send { worker, command } => self.send(worker, WorkerMessage::Command(command)),
-            Output::Fail { id, error } => self.fail(id, error),
+            Output::Fail { id, error } => self.clients.fail(id, error),
         }
     }
 
     fn send(&mut self, worker: WorkerId, message: WorkerMessage) {
         let posted = self.setup.workers.get_mut(&worker).is_some_and(|seat| seat.post(message));
         if !posted {
-            tracing::warn!(%worker, "a command was dropped: the worker is down or takes nothing in");
+            tracing::warn!(%worker, "a command was dropped: the worker is down, or its mailbox is full");
         }
     }
 
     fn broadcast(&mut self, command: &Command) {
         let workers: Vec<WorkerId> = self.setup.workers.keys().copied().collect();
         workers.into_iter().for_each(|worker| self.send(worker, WorkerMessage::Command(command.clone())));
-    }
-
-    /// Tells a client that its generation failed, when it has read what came before.
-    fn fail(&mut self, id: RequestId, error: WorkerError) {
-        let Some(client) = self.clients.remove(&id) else { return };
-        let event = Event::Failed { id, error };
-        if let Err(TrySendError::Full(event)) = client.events.try_send(event) {
-            let until = Instant::now() + self.setup.slow_reader;
-            self.farewells.push(Farewell { client: client.events, event, until });
-        }
     }
 
     fn publish(&self) {

@@ -1,6 +1,6 @@
 //! A pool thread between a test that submits and workers that the test plays.
 use camshaft_core::engine::EngineLimits;
-use camshaft_core::ids::{PolicyDigest, Token};
+use camshaft_core::ids::{PolicyDigest, RequestId, Token};
 use camshaft_core::message::{Delta, FinishReason, Start};
 use camshaft_core::policy::Priority;
 use camshaft_core::pool::Watermarks;
@@ -8,12 +8,12 @@ use camshaft_core::reserve::Reserve;
 use camshaft_core::sampling::SamplingParams;
 use camshaft_core::segments::Namespace;
 use crossbeam_channel::{Sender, bounded};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::*;
 use crate::metrics::ServerMetrics;
-use crate::streams::Streams;
 use crate::streams::tests::NoPolicies;
+use crate::streams::{Stream, Streams};
 use crate::worker_thread::{Handle, WorkerMessage};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -268,18 +268,18 @@ fn regression_a_client_whose_deadline_has_passed_reads_nothing_after_that() {
 fn regression_a_last_event_waits_for_a_client_that_does_not_read_but_not_for_ever() {
     for (patience, waits) in [(PATIENCE, true), (Duration::ZERO, false)] {
         let mut pool = StillPool::new();
-        pool.thread.setup.slow_reader = patience;
+        pool.thread.clients = Clients::new(patience);
         let (client, mut events) = mpsc::channel(1);
         drop(pool.start(1, client.clone()));
         client.try_send(Event::Queued { id: RequestId(1), position: 1 }).unwrap();
         drop(client);
-        pool.thread.fail(RequestId(1), WorkerError::WorkerLost);
+        pool.thread.clients.fail(RequestId(1), WorkerError::WorkerLost);
         pool.thread.flush();
-        assert_eq!(pool.thread.farewells.len(), usize::from(waits));
+        assert_eq!(pool.thread.clients.farewells(), usize::from(waits));
         assert!(matches!(events.try_recv(), Ok(Event::Queued { .. })));
         pool.thread.flush();
         let lost = Event::Failed { id: RequestId(1), error: WorkerError::WorkerLost };
         assert_eq!(events.try_recv().ok(), waits.then_some(lost));
-        assert!(pool.thread.farewells.is_empty());
+        assert_eq!(pool.thread.clients.farewells(), 0);
     }
 }

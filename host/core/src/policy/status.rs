@@ -1,4 +1,4 @@
-//! What is known of each policy file, for operators.
+//! The status of each policy file, for operators.
 use std::fmt;
 
 use serde::Serialize;
@@ -6,19 +6,19 @@ use serde::Serialize;
 use super::hook::{Hook, Mode};
 use crate::ids::Generation;
 
-/// What a policy file does at present.
+/// What becomes of a policy file at present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyState {
     /// It is loaded and asked.
     Active,
-    /// It is loaded but not asked: another policy of a hook where only one decides comes after it.
+    /// It is loaded but not asked: only the last policy of its hook decides, and that is another one.
     Standby,
-    /// It is loaded but faulted: the native scheduler decides in its place until it is tried again.
+    /// It faulted: the native scheduler decides in its place until it is tried again.
     Replaced,
     /// Its mode is `off`.
     Off,
-    /// What is in its files cannot serve. An older load of it may, see [`PolicyStatus::serving`].
+    /// Its files cannot serve. An earlier version of them may still do, see [`PolicyStatus::serving`].
     Rejected,
 }
 
@@ -47,14 +47,14 @@ pub struct PolicyStatus {
     pub name: String,
     pub file: String,
     pub mode: Mode,
-    /// An operator chose the mode, not the policy's file.
+    /// An operator set the mode while serving; the settings file says otherwise, or nothing.
     pub overridden: bool,
     pub state: PolicyState,
     /// SHA-256 of the component that serves, in hexadecimal.
     pub serving: Option<String>,
-    /// The generation that brought in what serves.
+    /// The generation that the serving component came with.
     pub generation: Option<Generation>,
-    /// Why the newest content was rejected, or what fault replaced the policy.
+    /// Why the newest files were rejected, or the fault that the policy was replaced for.
     pub error: Option<String>,
 }
 
