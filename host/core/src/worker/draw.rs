@@ -1,4 +1,4 @@
-//! Draws a sequence's next tokens after a batch was decoded, and tells clients and scheduler about them.
+//! DrawOutcome a sequence's next tokens after a batch was decoded, and tells clients and scheduler about them.
 use crate::engine::Engine;
 use crate::message::{Event, Events, FinishReason, WorkerError};
 use crate::sampling::Workspace;
@@ -9,13 +9,13 @@ const PROGRESS_EVERY: u32 = 32;
 
 /// The tokens that one sequence drew in a step.
 #[derive(Debug)]
-pub(super) struct Draws {
+pub(super) struct DrawOutcome {
     pub(super) tokens: u32,
     /// `None`: the sequence goes on.
     pub(super) end: Option<Result<FinishReason, WorkerError>>,
 }
 
-/// Draws from `row`, which gives a sequence's next token, and from the rows of its draft after it as long as each token
+/// DrawOutcome from `row`, which gives a sequence's next token, and from the rows of its draft after it as long as each token
 /// drawn equals the draft's.
 pub(super) fn draw(
     sequence: &mut Sequence,
@@ -23,7 +23,7 @@ pub(super) fn draw(
     engine: &impl Engine,
     workspace: &mut Workspace,
     events: &mut impl Events,
-) -> Draws {
+) -> DrawOutcome {
     let mut accepted = 0;
     let end = loop {
         let (delta, end) = match sequence.advance(engine.logits(row + accepted as usize), workspace) {
@@ -46,7 +46,7 @@ pub(super) fn draw(
         sequence.kv_tokens += 1;
     };
     sequence.settle_draft(accepted);
-    Draws { tokens: accepted + 1, end }
+    DrawOutcome { tokens: accepted + 1, end }
 }
 
 fn report_progress(sequence: &Sequence, events: &mut impl Events) {
