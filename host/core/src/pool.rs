@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use active::ActiveScheduler;
-use book::{Book, Dispatched};
+use book::{Dispatched, PoolBook};
 pub use book::{NewRequest, QueueFull};
 pub use gate::Watermarks;
 
@@ -40,7 +40,7 @@ pub enum Output {
 
 /// Queue and scheduler of one model.
 pub struct Pool {
-    book: Book,
+    book: PoolBook,
     scheduler: ActiveScheduler,
 }
 
@@ -53,7 +53,7 @@ impl fmt::Debug for Pool {
 impl Pool {
     /// `reserve`: how much of a worker's KV cache a request is admitted with.
     pub fn new(hook: Arc<dyn SchedulerHook>, watermarks: Watermarks, reserve: Reserve) -> Self {
-        Self { book: Book::new(watermarks, reserve), scheduler: ActiveScheduler::new(hook) }
+        Self { book: PoolBook::new(watermarks, reserve), scheduler: ActiveScheduler::new(hook) }
     }
 
     /// A worker begins, for the first time or after [`Pool::worker_lost`].

@@ -9,14 +9,14 @@ use camshaft_core::policy::PolicySet;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::answer::Answer;
+use crate::first_reply::FirstReply;
 use crate::streams::Stream;
 
 /// The client of a request that has not ended.
 #[derive(Debug)]
 struct Client {
     events: Sender<Event>,
-    answer: Answer,
+    answer: FirstReply,
     /// Taken when the request is dispatched.
     stream: Option<Stream>,
 }

@@ -8,12 +8,12 @@ pub mod embed_thread;
 mod error;
 mod expected;
 
-mod answer;
 mod cache_command;
 mod cache_plan;
 mod check;
 mod clients;
 mod closings;
+mod first_reply;
 mod listener;
 mod logging;
 mod mailbox;

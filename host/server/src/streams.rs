@@ -9,7 +9,7 @@ use camshaft_core::policy::PolicySet;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::answer::Answer;
+use crate::first_reply::FirstReply;
 
 /// A reader that is behind for this long has its sequence paused.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
@@ -18,7 +18,7 @@ const PAUSE_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Stream {
     events: Sender<Event>,
-    answer: Answer,
+    answer: FirstReply,
     /// The policies that the request began with live as long as it does.
     _policies: Arc<dyn PolicySet>,
     /// Merged text that did not fit into the channel yet, or waits for more. Bounded by the request's `max_tokens`.
@@ -54,7 +54,7 @@ impl Stream {
     pub(crate) fn new(events: Sender<Event>, policies: Arc<dyn PolicySet>) -> Self {
         Self {
             events,
-            answer: Answer::default(),
+            answer: FirstReply::default(),
             _policies: policies,
             held: None,
             end: None,
@@ -68,7 +68,7 @@ impl Stream {
     }
 
     /// For the pool, which must not fail a request for its deadline once output was sent.
-    pub(crate) fn answer(&self) -> Answer {
+    pub(crate) fn answer(&self) -> FirstReply {
         self.answer.clone()
     }
 

@@ -36,7 +36,7 @@ pub struct QueueFull {
 }
 
 #[derive(Debug)]
-struct Request {
+struct BookEntry {
     stage: Stage,
     arrival: Arrival,
     /// Taken when the request is dispatched.
@@ -58,8 +58,8 @@ pub(super) struct Dispatched {
 }
 
 #[derive(Debug)]
-pub(super) struct Book {
-    requests: HashMap<RequestId, Request>,
+pub(super) struct PoolBook {
+    requests: HashMap<RequestId, BookEntry>,
     next_order: u64,
     gate: Gate,
     reservation: Reservation,
@@ -71,7 +71,7 @@ pub(super) struct Book {
     facts_changed: bool,
 }
 
-impl Book {
+impl PoolBook {
     pub(super) fn new(watermarks: Watermarks, reserve: Reserve) -> Self {
         Self {
             requests: HashMap::new(),
@@ -113,7 +113,7 @@ impl Book {
             cached: self.affinity.estimate(&blocks),
         };
         self.events.push(SchedulerEvent::Arrived(arrival.clone()));
-        let request = Request {
+        let request = BookEntry {
             stage: Stage::Waiting,
             arrival,
             start: Some(start),
@@ -235,7 +235,7 @@ impl Book {
 
     /// A worker died, and with it the requests that it had. Returns those.
     pub(super) fn lose_worker(&mut self, worker: WorkerId) -> Vec<RequestId> {
-        let on_worker = |request: &&Request| request.stage.worker() == Some(worker);
+        let on_worker = |request: &&BookEntry| request.stage.worker() == Some(worker);
         let lost: Vec<RequestId> = self.requests.values().filter(on_worker).map(|r| r.arrival.id).collect();
         lost.iter().for_each(|&id| self.end_early(id));
         self.affinity.lost(worker);
@@ -293,7 +293,7 @@ impl Book {
 
     /// Waiting requests in the order in which the native scheduler would serve them.
     pub(super) fn queue(&self) -> Vec<&Arrival> {
-        let mut waiting: Vec<&Request> = self.requests.values().filter(|r| r.stage == Stage::Waiting).collect();
+        let mut waiting: Vec<&BookEntry> = self.requests.values().filter(|r| r.stage == Stage::Waiting).collect();
         waiting.sort_unstable_by_key(|request| (aged_arrival(&request.arrival), request.arrival_order));
         waiting.into_iter().map(|request| &request.arrival).collect()
     }
@@ -327,7 +327,7 @@ impl Book {
 
     /// The whole book as events, in the order of arrival.
     pub(super) fn replay(&self) -> Vec<SchedulerEvent> {
-        let mut requests: Vec<&Request> = self.requests.values().collect();
+        let mut requests: Vec<&BookEntry> = self.requests.values().collect();
         requests.sort_unstable_by_key(|request| request.arrival_order);
         let mut events = Vec::with_capacity(requests.len());
         for request in requests {

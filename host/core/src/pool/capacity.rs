@@ -7,11 +7,11 @@ use crate::policy::WorkerFacts;
 
 /// The healthy workers with what is left of them.
 #[derive(Debug)]
-pub(super) struct Capacity {
+pub(super) struct FreeCapacity {
     workers: BTreeMap<WorkerId, WorkerFacts>,
 }
 
-impl Capacity {
+impl FreeCapacity {
     pub(super) fn of(workers: impl Iterator<Item = WorkerFacts>) -> Self {
         let healthy = workers.filter(|facts| facts.healthy);
         Self { workers: healthy.map(|facts| (facts.worker, facts)).collect() }

@@ -1,16 +1,16 @@
 //! Checks a scheduler's actions against the book before the first one is carried out.
 use std::collections::HashSet;
 
-use super::book::Book;
-use super::capacity::Capacity;
+use super::book::PoolBook;
+use super::capacity::FreeCapacity;
 use crate::ids::{RequestId, WorkerId};
 use crate::policy::Action;
 use crate::request::Stage;
 
 /// # Errors
 /// Why the actions cannot be carried out, for the log.
-pub(super) fn check(book: &Book, actions: &[Action]) -> Result<(), String> {
-    let mut capacity = Capacity::of(book.worker_facts());
+pub(super) fn check(book: &PoolBook, actions: &[Action]) -> Result<(), String> {
+    let mut capacity = FreeCapacity::of(book.worker_facts());
     let known: HashSet<WorkerId> = book.worker_facts().map(|facts| facts.worker).collect();
     let mut chosen = HashSet::new();
     let mut choose = |id: RequestId| {
@@ -36,7 +36,7 @@ pub(super) fn check(book: &Book, actions: &[Action]) -> Result<(), String> {
     Ok(())
 }
 
-fn is_waiting(book: &Book, id: RequestId) -> Result<(), String> {
+fn is_waiting(book: &PoolBook, id: RequestId) -> Result<(), String> {
     match book.stage(id) {
         Some(Stage::Waiting) => Ok(()),
         Some(_) => Err(format!("request {id} is not waiting")),
@@ -44,7 +44,7 @@ fn is_waiting(book: &Book, id: RequestId) -> Result<(), String> {
     }
 }
 
-fn take(book: &Book, capacity: &mut Capacity, id: RequestId, worker: WorkerId) -> Result<(), String> {
+fn take(book: &PoolBook, capacity: &mut FreeCapacity, id: RequestId, worker: WorkerId) -> Result<(), String> {
     let Some(left) = capacity.left(worker) else { return Err(format!("worker {worker} is unknown or down")) };
     let need = book.waiting_start(id).map_or(0, |(_, need)| need);
     if !capacity.fits(worker, need) {

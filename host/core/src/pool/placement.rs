@@ -1,8 +1,8 @@
 //! Where dispatched requests really go: to the worker that keeps their session, otherwise where the scheduler said.
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::book::Book;
-use super::capacity::Capacity;
+use super::book::PoolBook;
+use super::capacity::FreeCapacity;
 use crate::ids::{RequestId, WorkerId};
 use crate::message::Start;
 
@@ -10,13 +10,13 @@ use crate::message::Start;
 ///
 /// A request that goes to its session's worker may take the capacity that the scheduler meant for another. That one then
 /// goes elsewhere. If it fits nowhere else, all requests go where the scheduler said.
-pub(super) fn place(book: &Book, dispatches: &[(RequestId, WorkerId)]) -> Vec<WorkerId> {
+pub(super) fn place(book: &PoolBook, dispatches: &[(RequestId, WorkerId)]) -> Vec<WorkerId> {
     place_by_session(book, dispatches).unwrap_or_else(|| dispatches.iter().map(|&(_, said)| said).collect())
 }
 
 /// `None` if a request would fit nowhere.
-fn place_by_session(book: &Book, dispatches: &[(RequestId, WorkerId)]) -> Option<Vec<WorkerId>> {
-    let mut capacity = Capacity::of(book.worker_facts());
+fn place_by_session(book: &PoolBook, dispatches: &[(RequestId, WorkerId)]) -> Option<Vec<WorkerId>> {
+    let mut capacity = FreeCapacity::of(book.worker_facts());
     let mut place = |&(id, said): &(RequestId, WorkerId)| {
         let (start, need) = book.waiting_start(id)?;
         let wanted = [home(&capacity, start), Some(said)];
@@ -29,7 +29,7 @@ fn place_by_session(book: &Book, dispatches: &[(RequestId, WorkerId)]) -> Option
 }
 
 /// The worker that a session's name hashes to, among those that are up.
-fn home(capacity: &Capacity, start: &Start) -> Option<WorkerId> {
+fn home(capacity: &FreeCapacity, start: &Start) -> Option<WorkerId> {
     let session = start.session.as_ref()?;
     let mut hash = DefaultHasher::new();
     (session, &start.namespace).hash(&mut hash);

@@ -12,9 +12,9 @@ enum First {
 
 /// Shared by a request's stream and the pool.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Answer(Arc<OnceLock<First>>);
+pub(crate) struct FirstReply(Arc<OnceLock<First>>);
 
-impl Answer {
+impl FirstReply {
     /// Output is about to be sent. False if the client has been told that its deadline passed.
     pub(crate) fn begin(&self) -> bool {
         *self.0.get_or_init(|| First::Output) == First::Output
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn whoever_comes_first_decides() {
-        let (kept, passed) = (Answer::default(), Answer::default());
+        let (kept, passed) = (FirstReply::default(), FirstReply::default());
         assert!(kept.begin() && kept.begin() && !kept.expire());
         assert!(passed.expire() && passed.expire() && !passed.begin());
     }
