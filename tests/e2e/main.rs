@@ -12,6 +12,7 @@ mod embeddings;
 mod errors;
 mod greedy;
 mod guests;
+mod late;
 mod lifecycle;
 mod limits;
 mod load;

@@ -9,10 +9,10 @@ use crate::error::ServerError;
 
 fn from_disk(error: DiskError) -> ServerError {
     match error {
-        DiskError::Io { ref path, ref source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            ServerError::MissingInput { path: path.clone(), why: format!("{error}: {source}") }
+        DiskError::Io { ref source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            ServerError::NoDiskDirectory { source: error }
         }
-        DiskError::InUse(_) => ServerError::Config(format!("{error}: stop the server first")),
+        DiskError::InUse(_) => ServerError::DiskInUse { source: error },
         error => ServerError::internal("read the prefix cache", error),
     }
 }
@@ -42,7 +42,7 @@ pub(crate) fn report(dir: &Path, verify: bool) -> Result<(), ServerError> {
     print(&out)?;
     match bad {
         0 => Ok(()),
-        count if verify => Err(ServerError::BadData(format!("{count} damaged places; what they held is recomputed"))),
+        count if verify => Err(ServerError::DamagedCache { count }),
         _ => Ok(()),
     }
 }

@@ -3,44 +3,78 @@ use std::time::Duration;
 
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::ids::WorkerId;
-use camshaft_engine::disk::{DiskOptions, DiskTier, Layout};
+use camshaft_core::segments::{SegmentId, SegmentInfo};
+use camshaft_engine::disk::{DiskError, DiskOptions, DiskTier, Layout};
 use camshaft_engine::{EngineOptions, LoadedModel};
 
-use crate::config::{Config, DiskConfig};
+use crate::config::{Config, DiskConfig, Origins};
+use crate::error::{Problem, ServerError};
 
 /// An equal share for every worker, since each keeps its own segments.
 #[derive(Debug, Clone)]
 pub(crate) struct CachePlan {
     pub(crate) ram_bytes: u64,
     session_ttl: Duration,
-    pub(crate) disk: Option<DiskConfig>,
+    disk: Option<DiskConfig>,
+    origins: Origins,
+}
+
+/// A tier on disk with the segments that are in it.
+type Opened = (DiskTier, Vec<(SegmentId, SegmentInfo)>);
+
+/// What each of the workers that keep prefixes gets.
+pub(crate) fn share(bytes: u64, workers: u64) -> u64 {
+    bytes / workers.max(1)
 }
 
 impl CachePlan {
     pub(crate) fn of(config: &Config, workers: u64) -> Self {
-        let workers = workers.max(1);
-        let disk = config.fixed.cache.tier().map(|disk| DiskConfig { bytes: disk.bytes / workers, ..disk });
+        let disk = config.fixed.cache.tier();
+        let disk = disk.map(|disk| DiskConfig { bytes: share(disk.bytes, workers), ..disk });
         let memory = &config.live.cache;
-        Self { ram_bytes: memory.ram.0 / workers, session_ttl: memory.session_ttl.0, disk }
+        let (ram_bytes, session_ttl) = (share(memory.ram.0, workers), memory.session_ttl.0);
+        Self { ram_bytes, session_ttl, disk, origins: config.origins.clone() }
     }
 
     /// A worker's cache, with what an earlier process left on disk. Without a usable disk there is no disk tier.
     pub(crate) fn open(&self, model: &LoadedModel, options: &EngineOptions, worker: WorkerId) -> PrefixCache {
         let cache = PrefixCache::new(self.ram_bytes).with_session_ttl(self.session_ttl);
-        let (Some(config), Some(identity)) = (&self.disk, model.identity()) else { return cache };
-        let context = format!("{}|worker {worker}", options.state_layout());
-        let layout = Layout { model: identity.to_owned(), context };
-        let opened = DiskTier::open(&DiskOptions { dir: config.dir.clone(), capacity_bytes: config.bytes, layout });
-        match opened {
-            Ok((tier, segments)) => {
-                tracing::info!(segments = segments.len(), %worker, dir = %config.dir.display(), "prefixes found on disk");
+        match self.open_disk(model, options, worker) {
+            Ok(None) => cache,
+            Ok(Some((tier, segments))) => {
+                let dir = self.disk.as_ref().map(|disk| disk.dir.display());
+                let dir = dir.map(tracing::field::display);
+                tracing::info!(segments = segments.len(), %worker, dir, "prefixes found on disk");
                 cache.with_cold(Box::new(tier), segments)
             }
             Err(error) => {
-                let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, %worker, "no prefixes are kept on disk");
+                let error = self.unusable(error);
+                tracing::warn!(%error, %worker, "no prefixes are kept on disk");
                 cache
             }
         }
+    }
+
+    /// A worker's segments on disk; `None` if none are to be kept there.
+    ///
+    /// # Errors
+    /// The directory cannot be made or read, or another process uses it.
+    pub(crate) fn open_disk(
+        &self,
+        model: &LoadedModel,
+        options: &EngineOptions,
+        worker: WorkerId,
+    ) -> Result<Option<Opened>, DiskError> {
+        let (Some(config), Some(identity)) = (&self.disk, model.identity()) else { return Ok(None) };
+        let context = format!("{}|worker {worker}", options.state_layout());
+        let layout = Layout { model: identity.to_owned(), context };
+        let opened = DiskTier::open(&DiskOptions { dir: config.dir.clone(), capacity_bytes: config.bytes, layout });
+        opened.map(Some)
+    }
+
+    /// Names the key that is to blame for a directory that cannot be used, and who wrote it.
+    pub(crate) fn unusable(&self, error: DiskError) -> ServerError {
+        let dir = self.disk.as_ref().map(|disk| disk.dir.display().to_string()).unwrap_or_default();
+        ServerError::value(&self.origins, "cache.disk-dir", &dir, Problem::DiskDirectory(error))
     }
 }

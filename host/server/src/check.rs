@@ -3,60 +3,110 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use camshaft_core::policy::Policies;
+use camshaft_engine::disk::DiskError;
 use prometheus::Registry;
 
+use crate::cache_plan::CachePlan;
 use crate::config::Config;
 use crate::error::ServerError;
-use crate::weights::Engines;
-use crate::{policies, preflight};
+use crate::weights::{Engines, Weights};
+use crate::{logging, policies, preflight};
 
 /// Loads every model and examines every policy, says what it found, and fails with the worst of it.
 pub(crate) fn configuration(config: &Config, ignored: &[String]) -> Result<(), ServerError> {
     let checked = preflight::check(config)?;
-    let mut report = String::from("configuration: ok\n");
+    exporter(config)?;
+    let mut report = Report::default();
+    report.line("configuration: ok");
     if !ignored.is_empty() {
-        let _ = writeln!(report, "ignored, since Kubernetes sets them for a Service: {}", ignored.join(", "));
+        report.line(&format!("ignored, since Kubernetes sets them for a Service: {}", ignored.join(", ")));
     }
-    let mut failure = None;
-    for model in &config.fixed.model {
-        let tried = Engines::Llama.load(model, false).and_then(|weights| weights.try_out().map(|()| weights.info()));
-        match tried {
-            Ok(info) => {
-                let (name, kind, parameters) = (&info.name, info.kind, info.parameters);
-                let _ = writeln!(report, "model {}: ok ({name}, {kind}, {parameters} parameters)", model.id);
-            }
-            Err(error) => {
-                let _ = writeln!(report, "model {}: {error}", model.id);
-                failure.get_or_insert(error);
-            }
-        }
-    }
+    models(config, &mut report);
     let dir = &config.live.policy.dir;
     if !dir.is_dir() {
-        let _ = writeln!(report, "policies: no directory {}; native defaults serve", dir.display());
+        report.line(&format!("policies: no directory {}; native defaults serve", dir.display()));
     }
     let policies = policies::start(config, &Registry::new())?;
     for status in policies.status() {
         let verdict = status.error.as_deref().unwrap_or(status.state.as_str());
-        let _ = writeln!(report, "policy {}/{}: {verdict}", status.hook, status.file);
-        if let Some(error) = &status.error {
-            failure.get_or_insert(ServerError::BadData(format!("policy {}/{}: {error}", status.hook, status.file)));
+        report.line(&format!("policy {}/{}: {verdict}", status.hook, status.file));
+        if let Some(why) = status.error {
+            report.fail(ServerError::BadPolicy { hook: status.hook, file: status.file, why });
         }
     }
     for misplaced in camshaft_policy::misplaced(dir) {
-        let line = format!("policy {}: {}", misplaced.path.display(), misplaced.reason);
-        let _ = writeln!(report, "{line}");
-        failure.get_or_insert(ServerError::BadData(line));
+        let misplaced = ServerError::Misplaced(misplaced);
+        report.line(&format!("{misplaced}"));
+        report.fail(misplaced);
     }
-    for line in policies::enforced(config, &policies) {
-        let _ = writeln!(report, "{line}");
-    }
+    policies::enforced(config, None, &policies).iter().for_each(|line| report.line(line));
     if let Err(error) = policies::guard_strangers(config, checked.listen, &policies) {
-        failure.get_or_insert(error);
+        report.fail(error);
     }
     policies.stop();
-    print(&report)?;
-    failure.map_or(Ok(()), Err)
+    print(&report.text)?;
+    report.failure.map_or(Ok(()), Err)
+}
+
+/// What is printed, and the first error.
+#[derive(Default)]
+struct Report {
+    text: String,
+    failure: Option<ServerError>,
+}
+
+impl Report {
+    fn line(&mut self, line: &str) {
+        let _ = writeln!(self.text, "{line}");
+    }
+
+    fn fail(&mut self, error: ServerError) {
+        self.failure.get_or_insert(error);
+    }
+}
+
+/// Spans are exported on a runtime, which nothing else here needs.
+fn exporter(config: &Config) -> Result<(), ServerError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| ServerError::internal("start the runtime", error))?;
+    let _exports_run_here = runtime.enter();
+    logging::exporter(config).map(drop)
+}
+
+/// Loads one model after the other, and makes what its first worker would run.
+fn models(config: &Config, report: &mut Report) {
+    let on_disk = config.fixed.cache.tier().is_some();
+    // All of the space, so that nothing is removed to make the share of a worker.
+    let plan = CachePlan::of(config, 1);
+    for model in &config.fixed.model {
+        let weights = Engines::Llama.load(model, on_disk);
+        match weights.and_then(|weights| weights.try_out().map(|()| weights)) {
+            Ok(weights) => {
+                let info = weights.info();
+                let (name, kind, parameters) = (&info.name, info.kind, info.parameters);
+                report.line(&format!("model {}: ok ({name}, {kind}, {parameters} parameters)", model.id));
+                disk(&weights, &plan, report);
+            }
+            Err(error) => {
+                report.line(&format!("{error}"));
+                report.fail(error);
+            }
+        }
+    }
+}
+
+/// Opens what the workers would keep on disk.
+fn disk(weights: &Weights, plan: &CachePlan, report: &mut Report) {
+    match weights.try_disk(plan) {
+        Ok(()) => {}
+        // By a server that runs, most likely, whose next configuration is checked.
+        Err(error @ DiskError::InUse(_)) => report.line(&format!("cache.disk-dir: {error}")),
+        Err(error) => {
+            let error = plan.unusable(error);
+            report.line(&format!("{error}"));
+            report.fail(error);
+        }
+    }
 }
 
 pub(crate) fn print(text: &str) -> Result<(), ServerError> {

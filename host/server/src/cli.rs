@@ -96,8 +96,7 @@ impl CacheArgs {
             return Ok(dir);
         }
         let config = Config::load(self.config.as_deref(), std::env::vars_os(), &Overrides::default())?;
-        let none = || ServerError::Config("no cache on disk is configured (cache.disk-dir and cache.disk)".to_owned());
-        config.fixed.cache.tier().map(|disk| disk.dir).ok_or_else(none)
+        config.fixed.cache.tier().map(|disk| disk.dir).ok_or(ServerError::NoDiskCache)
     }
 }
 
@@ -137,7 +136,7 @@ impl ConfigArgs {
             allow_anonymous: self.allow_anonymous,
             set: self.set,
         };
-        Sources::new(self.config.as_deref(), std::env::vars_os(), overrides)
+        Ok(Sources::new(self.config.as_deref(), std::env::vars_os(), overrides)?)
     }
 }
 
@@ -160,9 +159,7 @@ pub fn run() -> ExitCode {
     };
     let serves = matches!(cli.command, Command::Serve(_));
     let done = match cli.command {
-        Command::Serve(args) => args
-            .sources()
-            .and_then(|sources| sources.load().and_then(|config| serve::run(config, sources, Engines::Llama))),
+        Command::Serve(args) => args.sources().and_then(|sources| serve::run(sources.load()?, sources, Engines::Llama)),
         Command::Config { command } => match command {
             ConfigCommand::Print { effective, args } => {
                 args.sources().and_then(|sources| show::configuration(&sources, effective))

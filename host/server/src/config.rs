@@ -3,12 +3,14 @@
 //! Each key stands in one struct, which gives its type, default, bounds and description; the schema, the check for
 //! unknown keys, the list of keys in force and the report of a reload are derived from these.
 mod environment;
+mod error;
 mod fixed;
 mod keys;
 mod listen;
 mod live;
 mod load;
 mod model;
+mod origins;
 mod overrides;
 mod quantity;
 mod telling;
@@ -18,13 +20,17 @@ mod tree;
 mod validate;
 mod whole;
 
+pub use error::{ConfigError, Refused};
 pub use fixed::{DiskConfig, Fixed, LogFormat, TlsFiles};
+pub use keys::Wrong;
 pub(crate) use keys::{changed, schema};
 pub use listen::Listen;
 pub use live::Live;
 pub use load::{Effective, Sources};
 pub use model::{KindKey, ModelConfig, ModelSource};
+pub use origins::{Origin, Origins};
 pub use overrides::Overrides;
+pub use telling::BadLevel;
 pub(crate) use telling::level_is_good;
-pub use tree::Source;
+pub use tree::{Misplaced, Source, Syntax};
 pub use whole::Config;

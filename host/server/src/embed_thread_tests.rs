@@ -38,7 +38,7 @@ fn regression_an_embedder_that_panics_comes_back() {
     let make = move || {
         made += 1;
         if made > 1 {
-            wait.recv_timeout(PATIENCE).map_err(|error| ServerError::BadData(error.to_string()))?;
+            wait.recv_timeout(PATIENCE).map_err(|error| ServerError::internal("make it", error))?;
         }
         let mut embedder = FakeEmbedder::new(LIMITS);
         embedder.panics_at = Some(POISON);

@@ -1,40 +1,185 @@
 //! What can end the process, and the exit code each condition has (sysexits).
+use std::error::Error;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use camshaft_api::StartError;
+use camshaft_core::engine::{EngineError, ModelKind};
+use camshaft_core::policy::Hook;
 use camshaft_engine::EngineLoadError;
+use camshaft_engine::disk::DiskError;
+use camshaft_policy::{Misplaced, PolicyError};
+use opentelemetry_otlp::ExporterBuildError;
+use tokio_rustls::rustls;
+use tokio_rustls::rustls::pki_types::pem;
+use tracing_subscriber::filter::ParseError;
+
+use crate::config::{BadLevel, ConfigError, Origin, Origins};
 
 /// Why the command could not do its work.
 #[derive(Debug, thiserror::Error)]
-pub enum ServerError {
+pub(crate) enum ServerError {
     #[error("configuration: {0}")]
-    Config(String),
-    #[error("{0}")]
-    BadData(String),
-    #[error("{path}: {why}", path = path.display())]
-    MissingInput { path: PathBuf, why: String },
-    #[error("model {id:?}: {source}")]
-    Model { id: String, source: EngineLoadError },
-    #[error("cannot listen on {address}: {source}")]
-    Listen { address: SocketAddr, source: std::io::Error },
+    Config(#[from] ConfigError),
+    #[error("configuration: {0}")]
+    Value(#[from] Box<BadValue>),
+    #[error("configuration: no cache on disk is configured (cache.disk-dir and cache.disk)")]
+    NoDiskCache,
+    #[error("{}: no such file", path.display())]
+    NoFile { path: PathBuf },
+    #[error(transparent)]
+    Model(#[from] Box<BadModel>),
+    #[error("policy {hook}/{file}: {why}")]
+    BadPolicy { hook: Hook, file: String, why: String },
+    #[error("policy {}: {}", .0.path.display(), .0.reason)]
+    Misplaced(Misplaced),
+    /// Of components on the command line, each with its file.
+    #[error("{}", .0.iter().map(BadPlugin::to_string).collect::<Vec<_>>().join("\ncamshaft: "))]
+    BadPlugins(Vec<BadPlugin>),
+    #[error("{}", chain(source))]
+    NoDiskDirectory { source: DiskError },
+    #[error("{source}: stop the server first")]
+    DiskInUse { source: DiskError },
+    #[error("{count} damaged places; what they held is recomputed")]
+    DamagedCache { count: usize },
+    #[error("the models cannot be served: {0}")]
+    Api(#[from] StartError),
+    #[error("cannot start the policy host: {}{origin}", .source.sentence())]
+    Policies { source: PolicyError, origin: Box<Origin> },
+    #[error("cannot listen on {address}: {source}{origin}")]
+    Listen { address: SocketAddr, source: std::io::Error, origin: Box<Origin> },
     #[error("{what}: {source}")]
     Internal { what: &'static str, source: anyhow::Error },
 }
 
+/// A value of the configuration that turned out wrong when it was used, and who wrote it.
+#[derive(Debug, thiserror::Error)]
+#[error("{} = {value}: {source}{origin}", .origin.key)]
+pub(crate) struct BadValue {
+    value: String,
+    source: Problem,
+    origin: Origin,
+}
+
+/// What is wrong with a value that is well-formed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Problem {
+    #[error("{0}")]
+    Unresolved(#[source] std::io::Error),
+    #[error("not a loopback address, and no auth policy is in force: add one to {} or pass --allow-anonymous", auth.display())]
+    OpenToStrangers { auth: PathBuf },
+    #[error("{0}")]
+    Pem(#[from] pem::Error),
+    #[error("{0}")]
+    Certificate(#[from] rustls::Error),
+    #[error("{0}")]
+    Level(#[from] BadLevel),
+    #[error("{0}")]
+    Filter(#[from] ParseError),
+    #[error("{0}")]
+    Exporter(#[from] ExporterBuildError),
+    #[error("only for models with kind = \"{0}\"")]
+    OnlyFor(ModelKind),
+    #[error("must be below the model's own {own}, got {got}")]
+    TooManyDimensions { own: u32, got: u32 },
+    #[error("{0}")]
+    WrongKind(#[source] EngineLoadError),
+    #[error("{}", .0.sentence())]
+    PolicyDirectory(#[source] PolicyError),
+    #[error("{}", chain(.0))]
+    DiskDirectory(#[source] DiskError),
+}
+
+/// A model that cannot be served, and who wrote the key at fault.
+#[derive(Debug, thiserror::Error)]
+#[error("model {id:?}: {source}{origin}")]
+pub(crate) struct BadModel {
+    id: String,
+    source: ModelProblem,
+    origin: Origin,
+}
+
+/// What is wrong with a model's files.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ModelProblem {
+    #[error("{0}")]
+    Load(#[from] EngineLoadError),
+    #[error("cannot compute: {0}")]
+    Compute(#[from] EngineError),
+    /// `reason`: what the process that tried it said last.
+    #[error(
+        "bad model file {}: llama.cpp crashed on it (signal {signal}): {}",
+        path.display(),
+        reason.as_deref().unwrap_or("no reason given")
+    )]
+    Crash { path: PathBuf, signal: i32, reason: Option<String> },
+    #[error("draft-model {}: {source}", path.display())]
+    Draft { path: PathBuf, source: DraftProblem },
+}
+
+/// Why a model cannot draft for another one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum DraftProblem {
+    #[error("its vocabulary of {theirs} tokens is not the model's own of {ours}")]
+    Vocabulary { theirs: usize, ours: usize },
+    #[error("a rejected draft cannot be removed from the state of such a model")]
+    StateCannotBeCut,
+}
+
+/// A component that this host does not take.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {}", file.display(), source.sentence())]
+pub(crate) struct BadPlugin {
+    pub(crate) file: PathBuf,
+    pub(crate) source: PolicyError,
+}
+
 impl ServerError {
     /// 64 usage or configuration, 65 bad model or plugin data, 66 missing input, 69 address in use, 70 internal.
-    pub fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            ServerError::Config(_) => 64,
-            ServerError::Model { source, .. } if source.is_missing_input() => 66,
-            ServerError::BadData(_) | ServerError::Model { .. } => 65,
-            ServerError::MissingInput { .. } => 66,
-            ServerError::Listen { .. } => 69,
-            ServerError::Internal { .. } => 70,
+            Self::Config(ConfigError::NoFile { .. }) | Self::NoFile { .. } | Self::NoDiskDirectory { .. } => 66,
+            Self::Config(ConfigError::Unwritable(_)) => 70,
+            Self::Config(_) | Self::Value(_) | Self::NoDiskCache | Self::DiskInUse { .. } => 64,
+            Self::Model(bad) if bad.is_missing_input() => 66,
+            Self::Model(_) | Self::BadPolicy { .. } | Self::Misplaced(_) | Self::BadPlugins(_) => 65,
+            Self::DamagedCache { .. } | Self::Api(_) => 65,
+            Self::Listen { .. } => 69,
+            Self::Policies { .. } | Self::Internal { .. } => 70,
         }
     }
 
     pub(crate) fn internal(what: &'static str, source: impl Into<anyhow::Error>) -> Self {
-        ServerError::Internal { what, source: source.into() }
+        Self::Internal { what, source: source.into() }
+    }
+
+    /// The value of `key` turned out wrong.
+    pub(crate) fn value(
+        origins: &Origins,
+        key: &str,
+        value: &(impl fmt::Display + ?Sized),
+        problem: impl Into<Problem>,
+    ) -> Self {
+        Box::new(BadValue { value: format!("{value}"), source: problem.into(), origin: origins.at(key) }).into()
+    }
+
+    /// The model cannot be served because of `key`.
+    pub(crate) fn model(id: &str, origins: &Origins, key: &str, problem: impl Into<ModelProblem>) -> Self {
+        Box::new(BadModel { id: id.to_owned(), source: problem.into(), origin: origins.at(key) }).into()
+    }
+}
+
+/// An error and its causes, on one line.
+fn chain(error: &dyn Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", chain(cause)),
+        None => format!("{error}"),
+    }
+}
+
+impl BadModel {
+    fn is_missing_input(&self) -> bool {
+        matches!(&self.source, ModelProblem::Load(error) if error.is_missing_input())
     }
 }

@@ -1,7 +1,6 @@
 //! Listening sockets: accept connections up to a limit, with TLS where it is configured, serve HTTP/1.1 and HTTP/2, and
 //! finish running requests on shutdown.
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,8 +23,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tower::ServiceExt;
 
-use crate::config::TlsFiles;
-use crate::error::ServerError;
+use crate::config::{Origin, Origins, TlsFiles};
+use crate::error::{Problem, ServerError};
 
 /// A connection is closed if its request head is not complete after this time.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,26 +50,27 @@ pub(crate) struct Access {
 ///
 /// # Errors
 /// Files that are missing or hold something else.
-pub(crate) fn tls(files: &TlsFiles) -> Result<Arc<ServerConfig>, ServerError> {
-    let bad =
-        |what: &str, path: &Path, why: String| ServerError::Config(format!("tls.{what} = {}: {why}", path.display()));
+pub(crate) fn tls(files: &TlsFiles, origins: &Origins) -> Result<Arc<ServerConfig>, ServerError> {
+    let bad_cert = |problem: Problem| ServerError::value(origins, "tls.cert", &files.cert.display(), problem);
+    let bad_key = |problem: Problem| ServerError::value(origins, "tls.key", &files.key.display(), problem);
     let certificates = CertificateDer::pem_file_iter(&files.cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| bad("cert", &files.cert, error.to_string()))?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| bad("key", &files.key, error.to_string()))?;
+        .map_err(|error| bad_cert(error.into()))?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| bad_key(error.into()))?;
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map(|builder| builder.with_no_client_auth())
         .and_then(|builder| builder.with_single_cert(certificates, key));
-    let mut config = config.map_err(|error| bad("cert", &files.cert, error.to_string()))?;
+    let mut config = config.map_err(|error| bad_cert(error.into()))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
 }
 
 /// Binds `address` now, so that an address in use is known before a model is loaded.
-pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
-    TcpListener::bind(address).await.map_err(|source| ServerError::Listen { address, source })
+pub(crate) async fn bind(address: SocketAddr, origin: &Origin) -> Result<TcpListener, ServerError> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|source| ServerError::Listen { address, source, origin: Box::new(origin.clone()) })
 }
 
 /// Accepts until `stop` turns true, then waits until all connections are done.

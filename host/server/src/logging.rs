@@ -14,7 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt as lines, reload};
 
 use crate::config::{Config, LogFormat, level_is_good};
-use crate::error::ServerError;
+use crate::error::{Problem, ServerError};
 use crate::expected::Unexpected;
 
 /// The way to the installed filter, and to the exporter of spans.
@@ -35,8 +35,8 @@ impl LogHandle {
     ///
     /// # Errors
     /// Directives that cannot be read; the level stays as it was.
-    pub(crate) fn set_level(&self, level: &str) -> Result<(), ServerError> {
-        let filter = filter(level)?;
+    pub(crate) fn set_level(&self, config: &Config) -> Result<(), ServerError> {
+        let filter = filter(config)?;
         (self.reload)(filter).map_err(|error| ServerError::internal("change the log level", error))
     }
 
@@ -52,28 +52,28 @@ impl LogHandle {
 ///
 /// # Errors
 /// What is wrong with it.
-fn filter(level: &str) -> Result<EnvFilter, ServerError> {
-    let wrong = |why: String| ServerError::Config(format!("log.level {why}"));
-    level_is_good(level).map_err(wrong)?;
+fn filter(config: &Config) -> Result<EnvFilter, ServerError> {
+    let level = config.live.log.level.as_str();
+    let wrong = |problem: Problem| ServerError::value(&config.origins, "log.level", level, problem);
+    level_is_good(level).map_err(|error| wrong(error.into()))?;
     // llama.cpp logs a hundred lines about every model at its info level; whoever asks for more gets them.
     let quiet = ["error", "warn", "info"].contains(&level);
     let directives = if quiet { format!("{level},llama-cpp-2=warn,llama_cpp_2=error") } else { level.to_owned() };
     // Spans are for the collector.
     let directives = format!("{directives},{}=off", camshaft_api::trace::TARGET);
-    EnvFilter::try_new(directives).map_err(|error| wrong(format!("= {level:?}: {error}")))
+    EnvFilter::try_new(directives).map_err(|error| wrong(error.into()))
 }
 
-/// Installs the process's subscriber. With an endpoint it must be called on the runtime that exports shall run on.
-pub(crate) fn start(config: &Config, otlp_endpoint: Option<&str>) -> Result<LogHandle, ServerError> {
+/// Installs the process's subscriber. `spans`: where spans go, if anywhere.
+pub(crate) fn start(config: &Config, spans: Option<SdkTracerProvider>) -> Result<LogHandle, ServerError> {
     let json = match config.fixed.log.format {
         LogFormat::Auto => !std::io::stderr().is_terminal(),
         LogFormat::Json => true,
         LogFormat::Text => false,
     };
-    let (filter, handle) = reload::Layer::new(filter(&config.live.log.level)?);
+    let (filter, handle) = reload::Layer::new(filter(config)?);
     let writer = lines::layer::<Registry>().with_writer(std::io::stderr);
     let writer = if json { writer.json().flatten_event(true).boxed() } else { writer.boxed() };
-    let spans = otlp_endpoint.map(exporter).transpose()?;
     let exported = spans.as_ref().map(|spans| {
         let tracer = spans.tracer("camshaft");
         let only_spans = Targets::new().with_target(camshaft_api::trace::TARGET, tracing::Level::INFO);
@@ -87,14 +87,19 @@ pub(crate) fn start(config: &Config, otlp_endpoint: Option<&str>) -> Result<LogH
     Ok(LogHandle { reload: Arc::new(move |filter| handle.reload(filter)), spans })
 }
 
-/// Batches of spans over gRPC. A collector that is not there costs the spans, nothing else.
-fn exporter(endpoint: &str) -> Result<SdkTracerProvider, ServerError> {
+/// Batches of spans over gRPC, if an endpoint is configured. A collector that is not there costs the spans, nothing else.
+/// To be called on the runtime that exports shall run on.
+///
+/// # Errors
+/// Nothing can be sent to the endpoint.
+pub(crate) fn exporter(config: &Config) -> Result<Option<SdkTracerProvider>, ServerError> {
+    let Some(endpoint) = config.fixed.telemetry.endpoint() else { return Ok(None) };
     let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build();
     let exporter =
-        exporter.map_err(|error| ServerError::Config(format!("telemetry.otlp-endpoint = {endpoint:?}: {error}")))?;
+        exporter.map_err(|error| ServerError::value(&config.origins, "telemetry.otlp-endpoint", endpoint, error))?;
     let resource = Resource::builder()
         .with_service_name("camshaft")
         .with_attribute(opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
         .build();
-    Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build())
+    Ok(Some(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build()))
 }

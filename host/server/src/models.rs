@@ -10,8 +10,8 @@ use camshaft_engine::{
     LoadedModel, WrongKind,
 };
 
-use crate::config::{ModelConfig, ModelSource};
-use crate::error::ServerError;
+use crate::config::{ModelConfig, ModelSource, Origins};
+use crate::error::{DraftProblem, ModelProblem, Problem, ServerError};
 use crate::progress::{self, LoadBar};
 
 /// The demo model, so that the server answers from any directory without any file.
@@ -26,13 +26,17 @@ fn from_bytes(options: &LoadOptions) -> Result<Arc<LoadedModel>, EngineLoadError
 
 /// Refuses settings that only models of another kind have.
 pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
-    let only_for = |what: &str, kind: ModelKind| {
-        Err(ServerError::Config(format!("{what} of {:?}: only for models with kind = \"{kind}\"", config.id)))
+    let only_for = |key: &str, value: String, kind: ModelKind| {
+        Err(ServerError::value(&config.origins, key, &value, Problem::OnlyFor(kind)))
     };
-    match kind {
-        ModelKind::Generate if !config.dimensions.is_empty() => only_for("model.dimensions", ModelKind::Embed),
-        ModelKind::Embed if config.lora.is_some() => only_for("model.lora", ModelKind::Generate),
-        ModelKind::Embed if config.draft_tokens() > 0 => only_for("model.draft-tokens", ModelKind::Generate),
+    match (kind, &config.lora) {
+        (ModelKind::Generate, _) if !config.dimensions.is_empty() => {
+            only_for("dimensions", format!("{:?}", config.dimensions), ModelKind::Embed)
+        }
+        (ModelKind::Embed, Some(lora)) => only_for("lora", lora.display().to_string(), ModelKind::Generate),
+        (ModelKind::Embed, None) if config.draft_tokens() > 0 => {
+            only_for("draft-tokens", config.draft_tokens().to_string(), ModelKind::Generate)
+        }
         _ => Ok(()),
     }
 }
@@ -48,23 +52,35 @@ pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel
         adapter,
         progress: Some(bar.stage("loading")),
     };
-    let lora = config.lora.as_deref();
     match config.source() {
         ModelSource::Demo => {
             // The bundled weights are known to be good; an adapter is not.
-            if lora.is_some() {
-                probe(Path::new(DEMO_NAME), lora, &bar)?;
+            if config.lora.is_some() {
+                probe(Path::new(DEMO_NAME), config, Tried::Model, &bar)?;
             }
             from_bytes(&options).map_err(|error| from_engine(config, error))
         }
-        ModelSource::File(path) => probe(&path, lora, &bar)
+        ModelSource::File(path) => probe(&path, config, Tried::Model, &bar)
             .and_then(|()| LoadedModel::from_file(&path, &options).map_err(|error| from_engine(config, error))),
     }
 }
 
+/// What is loaded in another process first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tried {
+    /// The model, with its adapter.
+    Model,
+    Draft,
+}
+
 /// Loads a file in another process first, because llama.cpp aborts on some corrupt files. The weights are mapped, so the
 /// second load finds them in the page cache.
-fn probe(path: &Path, lora: Option<&Path>, bar: &LoadBar) -> Result<(), ServerError> {
+fn probe(path: &Path, config: &ModelConfig, tried: Tried, bar: &LoadBar) -> Result<(), ServerError> {
+    let (lora, key) = match (tried, config.lora.as_deref()) {
+        (Tried::Draft, _) => (None, "draft-model"),
+        (Tried::Model, Some(lora)) => (Some(lora), "lora"),
+        (Tried::Model, None) => (None, "path"),
+    };
     let program = std::env::current_exe().map_err(|error| ServerError::internal("find the own program", error))?;
     let mut command = Command::new(program);
     command.arg("probe-model").arg(path).args(lora);
@@ -84,14 +100,10 @@ fn probe(path: &Path, lora: Option<&Path>, bar: &LoadBar) -> Result<(), ServerEr
             let said = String::from_utf8_lossy(&output.stderr);
             let reason =
                 said.lines().find(|line| line.contains("ASSERT") || line.contains("abort") || line.contains("error"));
-            let reason = reason.unwrap_or("no reason given").trim();
-            let file = lora.map_or(path, |lora| lora);
-            let reason = reason.rsplit_once(".cpp:").map_or(reason, |(_, rest)| rest);
-            let signal = signal.unwrap_or_default();
-            Err(ServerError::BadData(format!(
-                "bad model file {}: llama.cpp crashed on it (signal {signal}): {reason}",
-                file.display()
-            )))
+            let reason = reason.map(|line| line.trim().rsplit(".cpp:").next().unwrap_or_default().to_owned());
+            let (path, signal) = (lora.unwrap_or(path).to_owned(), signal.unwrap_or_default());
+            let crash = ModelProblem::Crash { path, signal, reason };
+            Err(ServerError::model(&config.id, &config.origins, key, crash))
         }
     }
 }
@@ -101,12 +113,15 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
     use camshaft_core::embed::Embedder;
     use camshaft_core::engine::{Batch, Engine};
     use camshaft_core::ids::{SeqId, Token};
-    let bad = |error: String| ServerError::BadData(error);
+    fn bad<T>(path: &Path, result: Result<T, impl Into<ModelProblem>>) -> Result<T, ServerError> {
+        let id = path.to_string_lossy();
+        result.map_err(|problem| ServerError::model(&id, &Origins::default(), "path", problem))
+    }
     let adapter = lora.map(|path| AdapterOptions { path, scale: 1.0 });
     let load = LoadOptions { adapter, progress: Some(progress::tell_parent()), ..LoadOptions::default() };
     let is_demo = path == Path::new(DEMO_NAME);
     let model = if is_demo { from_bytes(&load) } else { LoadedModel::from_file(path, &load) };
-    let model = model.map_err(|error| bad(error.to_string()))?;
+    let model = bad(path, model)?;
     let options = EngineOptions {
         sequences: 1,
         kv_tokens: 64,
@@ -118,13 +133,13 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
     // Characters that only byte tokens can stand for.
     let _ = model.tokenizer().tokenize("a \u{1F600}\u{1}", true, true);
     if model.info().kind == ModelKind::Embed {
-        let mut embedder = LlamaEmbedder::new(model, 64, 1).map_err(|error| bad(error.to_string()))?;
-        return embedder.embed(&[[Token(0)].into()]).map(drop).map_err(|error| bad(error.to_string()));
+        let mut embedder = bad(path, LlamaEmbedder::new(model, 64, 1))?;
+        return bad(path, embedder.embed(&[[Token(0)].into()])).map(drop);
     }
-    let mut engine = LlamaEngine::new(model, &options).map_err(|error| bad(error.to_string()))?;
+    let mut engine = bad(path, LlamaEngine::new(model, &options))?;
     let mut batch = Batch::default();
     batch.push(Token(0), 0, SeqId(0), true);
-    engine.decode(&batch).map_err(|error| bad(error.to_string()))
+    bad(path, engine.decode(&batch))
 }
 
 /// Loads a draft model.
@@ -136,30 +151,49 @@ pub(crate) fn load_draft(
     path: &Path,
     target: &LoadedModel,
 ) -> Result<Arc<LoadedModel>, ServerError> {
-    let draft = probe(path, None, &LoadBar::new(&config.id)).and_then(|()| {
+    let draft = probe(path, config, Tried::Draft, &LoadBar::new(&config.id)).and_then(|()| {
         let options = LoadOptions { kind: Some(ModelKind::Generate), ..LoadOptions::default() };
         LoadedModel::from_file(path, &options).map_err(|error| from_engine(config, error))
     })?;
-    let bad = |why: String| {
-        Err(ServerError::BadData(format!("model {:?}: draft-model {}: {why}", config.id, path.display())))
+    let bad = |source| {
+        let problem = ModelProblem::Draft { path: path.to_owned(), source };
+        Err(ServerError::model(&config.id, &config.origins, "draft-model", problem))
     };
     let (theirs, ours) = (&draft.info().vocabulary, &target.info().vocabulary);
     if !theirs.is_same_as(ours) {
         let (theirs, ours) = (theirs.size(), ours.size());
-        return bad(format!("its vocabulary of {theirs} tokens is not the model's own of {ours}"));
+        return bad(DraftProblem::Vocabulary { theirs, ours });
     }
     if draft.info().reuse != Reuse::Ranges || target.info().reuse != Reuse::Ranges {
-        return bad("a rejected draft cannot be removed from the state of such a model".to_owned());
+        return bad(DraftProblem::StateCannotBeCut);
     }
     Ok(draft)
 }
 
 /// What the engine says of a model, as the process's error.
 pub(crate) fn from_engine(config: &ModelConfig, error: EngineLoadError) -> ServerError {
-    match error {
-        EngineLoadError::WrongKind { why: WrongKind::Encoder { .. }, .. } => {
-            ServerError::Config(format!("model.kind of {:?}: {error}", config.id))
-        }
-        source => ServerError::Model { id: config.id.clone(), source },
+    if let EngineLoadError::WrongKind { why: WrongKind::Encoder { .. }, .. } = error {
+        let kind = config.kind.wanted().map_or("auto".to_owned(), |kind| kind.to_string());
+        return ServerError::value(&config.origins, "kind", &kind, Problem::WrongKind(error));
+    }
+    ServerError::model(&config.id, &config.origins, key_at_fault(config, &error), error)
+}
+
+/// The key of a model whose value the error is about.
+fn key_at_fault(config: &ModelConfig, error: &EngineLoadError) -> &'static str {
+    let path = match error {
+        EngineLoadError::WrongDigest { .. } => return "sha256",
+        EngineLoadError::WrongKind { .. } => return "kind",
+        EngineLoadError::NoContext { .. } => return "context-tokens",
+        EngineLoadError::NotAnAdapter { .. } => return "lora",
+        EngineLoadError::Unreadable { path, .. }
+        | EngineLoadError::BadFile { path, .. }
+        | EngineLoadError::NotLoaded { path, .. } => Some(path),
+        EngineLoadError::Backend(_) | EngineLoadError::Unpack(_) => None,
+    };
+    match path {
+        Some(_) if path == config.lora.as_ref() => "lora",
+        Some(_) if path == config.draft_model.as_ref() => "draft-model",
+        _ => "path",
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use camshaft_policy::PluginReport;
 
 use crate::check::print;
-use crate::error::ServerError;
+use crate::error::{BadPlugin, ServerError};
 use crate::policies::cache_dir;
 
 /// Says what each component is on standard output. What is wrong with the others is the error.
@@ -14,17 +14,17 @@ pub(crate) fn plugins(files: &[PathBuf]) -> Result<(), ServerError> {
     let cache_dir = cache_dir();
     for file in files {
         if !file.is_file() {
-            missing.get_or_insert(ServerError::MissingInput { path: file.clone(), why: "no such file".to_owned() });
+            missing.get_or_insert(ServerError::NoFile { path: file.clone() });
             continue;
         }
         match camshaft_policy::inspect(file, cache_dir.as_deref()) {
             Ok(found) => describe(&mut report, &found),
-            Err(error) => wrong.push(format!("{}: {}", file.display(), error.sentence())),
+            Err(source) => wrong.push(BadPlugin { file: file.clone(), source }),
         }
     }
     print(&report)?;
     match missing {
-        _ if !wrong.is_empty() => Err(ServerError::BadData(wrong.join("\ncamshaft: "))),
+        _ if !wrong.is_empty() => Err(ServerError::BadPlugins(wrong)),
         Some(missing) => Err(missing),
         None => Ok(()),
     }

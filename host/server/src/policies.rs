@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use camshaft_api::{Access, ROUTES};
 use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, Mode, Policies, PolicyState};
-use camshaft_policy::{PolicyConfig, PolicyHost};
+use camshaft_policy::{PolicyConfig, PolicyError, PolicyHost};
 use prometheus::Registry;
 
-use crate::config::Config;
-use crate::error::ServerError;
+use crate::config::{Config, Origins};
+use crate::error::{Problem, ServerError};
 
 /// Loads the policies of the configured directory.
 ///
@@ -25,7 +25,11 @@ pub(crate) fn start(config: &Config, registry: &Registry) -> Result<Arc<PolicyHo
         },
         registry,
     );
-    host.map_err(|error| ServerError::internal("start the policy host", error))
+    host.map_err(|source| {
+        let unread = matches!(source, PolicyError::Read { .. });
+        let origin = if unread { config.origins.at("policy.dir") } else { Origins::default().at("policy.dir") };
+        ServerError::Policies { source, origin: Box::new(origin) }
+    })
 }
 
 /// Refuses to serve strangers without an auth policy.
@@ -36,11 +40,8 @@ pub(crate) fn guard_strangers(config: &Config, listen: SocketAddr, host: &Policy
     if listen.ip().is_loopback() || host.current().has_auth() || config.fixed.allow_anonymous {
         return Ok(());
     }
-    Err(ServerError::Config(format!(
-        "listen = {} is not a loopback address and no auth policy is in force: add one to {} or pass --allow-anonymous",
-        config.fixed.listen,
-        config.live.policy.dir.join("auth").display()
-    )))
+    let problem = Problem::OpenToStrangers { auth: config.live.policy.dir.join("auth") };
+    Err(ServerError::value(&config.origins, "listen", &config.fixed.listen, problem))
 }
 
 /// Where compiled components are kept between runs.
@@ -52,10 +53,15 @@ pub(crate) fn cache_dir() -> Option<PathBuf> {
 
 /// A line for each kind of route with who may call it, and for each hook with what decides. The auth policies themselves
 /// are asked whether a request without credentials passes.
-pub(crate) fn enforced(config: &Config, host: &PolicyHost) -> Vec<String> {
-    let admin = &config.fixed.admin.listen;
-    let operators =
-        if admin.is_empty() { "nobody: there is no admin listener".into() } else { format!("operators at {admin}") };
+///
+/// `admin`: the address that the admin listener has, where it is bound already.
+pub(crate) fn enforced(config: &Config, admin: Option<SocketAddr>, host: &PolicyHost) -> Vec<String> {
+    let configured = &config.fixed.admin.listen;
+    let operators = match admin {
+        Some(address) => format!("operators at {address}"),
+        None if configured.is_empty() => "nobody: there is no admin listener".to_owned(),
+        None => format!("operators at {configured}"),
+    };
     let strangers = if reaches_strangers(config) { "" } else { " (who cannot reach this address)" };
     vec![
         format!("open to everybody: {}", routes(|access| access == Access::Open)),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::config::{Config, Listen};
-use crate::error::ServerError;
+use crate::config::{Config, Listen, Origins};
+use crate::error::{Problem, ServerError};
 use crate::listener;
 
 /// What was found out on the way.
@@ -26,12 +26,12 @@ pub(crate) fn check(config: &Config) -> Result<Checked, ServerError> {
     let fixed = &config.fixed;
     let admin = Some(&fixed.admin.listen).filter(|listen| !listen.is_empty());
     Ok(Checked {
-        listen: resolve("listen", &fixed.listen)?,
-        admin_listen: admin.map(|listen| resolve("admin.listen", listen)).transpose()?,
-        tls: fixed.tls.files().as_ref().map(listener::tls).transpose()?,
+        listen: resolve("listen", &fixed.listen, &config.origins)?,
+        admin_listen: admin.map(|listen| resolve("admin.listen", listen, &config.origins)).transpose()?,
+        tls: fixed.tls.files().map(|files| listener::tls(&files, &config.origins)).transpose()?,
     })
 }
 
-fn resolve(key: &str, listen: &Listen) -> Result<SocketAddr, ServerError> {
-    listen.resolve().map_err(|error| ServerError::Config(format!("{key} = {:?}: {error}", listen.to_string())))
+fn resolve(key: &str, listen: &Listen, origins: &Origins) -> Result<SocketAddr, ServerError> {
+    listen.resolve().map_err(|error| ServerError::value(origins, key, listen, Problem::Unresolved(error)))
 }

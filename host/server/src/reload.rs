@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
 use crate::config::{self, Config, Effective, Live, Sources};
-use crate::error::ServerError;
+use crate::error::{Problem, ServerError};
 use crate::logging::LogHandle;
 use crate::shutdown::Times;
 use crate::tuning::Tuning;
@@ -89,7 +89,7 @@ impl Reloader {
     /// Reads the configuration again. Invalid: nothing changes, and the reason is said.
     pub(crate) fn reread(&self) -> Reloaded {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let outcome = self.sources.effective().and_then(|(config, keys)| {
+        let outcome = self.sources.effective().map_err(ServerError::from).and_then(|(config, keys)| {
             // Last of what can fail, since it cannot be taken back.
             self.move_policies(&config)?;
             Ok((config, keys))
@@ -130,7 +130,10 @@ impl Reloader {
         };
         let policy = &new.live.policy;
         let moved = self.policies.relocate(policy.dir.clone(), policy.poll.0, needs_auth);
-        moved.map_err(|error| ServerError::Config(format!("policy.dir: {}", error.sentence())))
+        moved.map_err(|error| {
+            let dir = policy.dir.display();
+            ServerError::value(&new.origins, "policy.dir", &dir, Problem::PolicyDirectory(error))
+        })
     }
 
     /// Replaces the live half. The fixed half stays what it is, so that what differs is reported until a restart.
@@ -139,7 +142,7 @@ impl Reloader {
         let changed = config::changed(&state.config.live, &new.live);
         let old = &state.config.live;
         if old.log != new.live.log
-            && let Err(error) = self.log.set_level(&new.live.log.level)
+            && let Err(error) = self.log.set_level(&new)
         {
             return Reloaded { error: Some(error.to_string()), ..Reloaded::default() };
         }
@@ -148,7 +151,7 @@ impl Reloader {
             let new = Tuning::of(&new.live, *caching_workers);
             tuning.send_if_modified(|old| std::mem::replace(old, new) != new);
         }
-        state.config.live = new.live;
+        (state.config.live, state.config.origins) = (new.live, new.origins);
         Reloaded { changed, needs_restart, error: None }
     }
 

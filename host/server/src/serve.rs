@@ -8,10 +8,11 @@ use camshaft_api::{Api, ApiOptions, Control, LocalQuotas, Readiness};
 use camshaft_policy::PolicyHost;
 use prometheus::Registry;
 use sd_notify::NotifyState;
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 
 use crate::cache_plan::CachePlan;
-use crate::config::{Config, Sources};
+use crate::config::{Config, Origins, Sources};
 use crate::error::ServerError;
 use crate::listener::{self, Access};
 use crate::logging::{self, LogHandle};
@@ -35,7 +36,7 @@ pub(crate) fn run(config: Config, sources: Sources, engines: Engines) -> Result<
     let runtime = runtime.map_err(|error| ServerError::internal("start the runtime", error))?;
     let log = {
         let _exports_run_here = runtime.enter();
-        logging::start(&config, config.fixed.telemetry.endpoint())?
+        logging::start(&config, logging::exporter(&config)?)?
     };
     if !sources.ignored().is_empty() {
         let variables = sources.ignored().join(" ");
@@ -53,37 +54,31 @@ async fn serve(load: Load) -> Result<(), ServerError> {
     let (config, supervisor) = (load.config.clone(), load.supervisor.clone());
     // First of all, so that a signal during the load is not lost.
     let mut signals = Signals::new()?;
-    let Checked { listen, admin_listen, tls } = preflight::check(&config)?;
-    let public = listener::bind(listen).await?;
-    let admin = match admin_listen {
-        Some(address) => Some(listener::bind(address).await?),
-        None => None,
-    };
-    let loading = tokio::task::spawn_blocking(move || load.run(listen));
+    let checked = preflight::check(&config)?;
+    let (public, admin, at) = bind(&checked, &config.origins).await?;
+    let loading = tokio::task::spawn_blocking(move || load.run(at));
     let loaded = tokio::select! {
         loaded = loading => loaded.map_err(|error| ServerError::internal("load", error))??,
         () = signals.end() => return Ok(()),
     };
     let Loaded { api, policies, live } = loaded;
 
-    let address = public.local_addr().map_err(|error| ServerError::internal("read the address", error))?;
+    let tls = checked.tls;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let mut announcement = format!("listening on {scheme}://{address}\n");
+    let mut announcement = format!("listening on {scheme}://{}\n", at.public);
+    if let Some(address) = at.admin {
+        announcement.push_str(&format!("admin on http://{address}\n"));
+    }
     let limits = config.fixed.limits.clone();
     let access = |tls| Access { connections: limits.connections as usize, stall: limits.slow_reader.0, tls };
     let public = {
         let router = camshaft_api::public_router(api.clone(), &config.fixed.cors.origins);
         Listener::spawn(|stop| listener::serve(public, router, access(tls), stop))
     };
-    let admin = match admin {
-        None => None,
-        Some(admin) => {
-            let address = admin.local_addr().map_err(|error| ServerError::internal("read the address", error))?;
-            announcement.push_str(&format!("admin on http://{address}\n"));
-            let router = camshaft_api::admin_router(api.clone());
-            Some(Listener::spawn(|stop| listener::serve(admin, router, access(None), stop)))
-        }
-    };
+    let admin = admin.map(|admin| {
+        let router = camshaft_api::admin_router(api.clone());
+        Listener::spawn(|stop| listener::serve(admin, router, access(None), stop))
+    });
     let running = Running { api: api.clone(), policies, supervisor: supervisor.clone(), public, admin };
     api.readiness.set_ready();
     announce(&announcement)?;
@@ -107,6 +102,28 @@ async fn serve(load: Load) -> Result<(), ServerError> {
     notify(&[NotifyState::Stopping]);
     running.shut_down(Times { grace, drain }).await;
     end.map(drop)
+}
+
+/// Where the listeners are bound. The system chose the ports that were configured as 0.
+#[derive(Debug, Clone, Copy)]
+struct Addresses {
+    public: SocketAddr,
+    admin: Option<SocketAddr>,
+}
+
+/// Binds both listeners.
+async fn bind(
+    checked: &Checked,
+    origins: &Origins,
+) -> Result<(TcpListener, Option<TcpListener>, Addresses), ServerError> {
+    let address = |of: &TcpListener| of.local_addr().map_err(|error| ServerError::internal("read the address", error));
+    let public = listener::bind(checked.listen, &origins.at("listen")).await?;
+    let admin = match checked.admin_listen {
+        Some(address) => Some(listener::bind(address, &origins.at("admin.listen")).await?),
+        None => None,
+    };
+    let at = Addresses { public: address(&public)?, admin: admin.as_ref().map(address).transpose()? };
+    Ok((public, admin, at))
 }
 
 /// The signal that ended the server, or an error that names the thread without which it cannot go on. A reload may take
@@ -172,9 +189,9 @@ struct Load {
 
 impl Load {
     /// Starts everything, or nothing.
-    fn run(self, listen: SocketAddr) -> Result<Loaded, ServerError> {
+    fn run(self, at: Addresses) -> Result<Loaded, ServerError> {
         let supervisor = self.supervisor.clone();
-        let loaded = self.load(listen);
+        let loaded = self.load(at);
         if loaded.is_err() {
             // Models that were started before it went wrong.
             supervisor.end(shutdown::THREADS_END);
@@ -182,16 +199,16 @@ impl Load {
         loaded
     }
 
-    fn load(self, listen: SocketAddr) -> Result<Loaded, ServerError> {
+    fn load(self, at: Addresses) -> Result<Loaded, ServerError> {
         let Self { config, sources, engines, log, supervisor } = self;
         let registry = Registry::new();
         let policies = policies::start(&config, &registry)?;
-        policies::guard_strangers(&config, listen, &policies)?;
-        policies::enforced(&config, &policies).iter().for_each(|line| tracing::info!("{line}"));
+        policies::guard_strangers(&config, at.public, &policies)?;
+        policies::enforced(&config, at.admin, &policies).iter().for_each(|line| tracing::info!("{line}"));
         let reloads = reload::reloads(&registry)?;
         let live = Reloader::new(reload::Setup {
             config: config.clone(),
-            loopback_only: listen.ip().is_loopback(),
+            loopback_only: at.public.ip().is_loopback(),
             sources,
             log,
             policies: policies.clone(),
@@ -223,7 +240,7 @@ impl Load {
             control: live.clone(),
             vllm_aliases: config.fixed.metrics.vllm_aliases,
         });
-        let api = api.map_err(|error| ServerError::BadData(error.to_string()))?;
+        let api = api?;
         live.bind(Bound { api: api.clone(), tuning, caching_workers });
         Ok(Loaded { api, policies, live })
     }

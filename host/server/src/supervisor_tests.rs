@@ -26,7 +26,7 @@ impl Service for Puppet {
 
     fn make(&mut self) -> Result<((), &'static str), ServerError> {
         match self.makes.fetch_add(1, Ordering::Relaxed) {
-            0 => Err(ServerError::BadData("no memory at the moment".to_owned())),
+            0 => Err(ServerError::internal("make it", anyhow::anyhow!("no memory at the moment"))),
             1 => panic!("making may panic, too"),
             _ => Ok(((), "up")),
         }
@@ -77,7 +77,7 @@ fn a_service_that_waits_for_its_restart_ends_at_once() {
         type Incarnation = ();
         type Handle = &'static str;
         fn make(&mut self) -> Result<((), &'static str), ServerError> {
-            Err(ServerError::BadData("never again".to_owned()))
+            Err(ServerError::internal("make it", anyhow::anyhow!("never again")))
         }
         fn run(&mut self, (): &mut (), stop: &Stop) {
             self.0.run(&mut (), stop);

@@ -5,6 +5,7 @@ use camshaft_core::message::Command;
 use camshaft_core::pool::Watermarks;
 use tokio::sync::watch;
 
+use crate::cache_plan;
 use crate::config::Live;
 
 /// How the threads of models see the [`Tuning`] in force. The newest value is all that counts: it is there to be read
@@ -26,7 +27,7 @@ impl Tuning {
     pub(crate) fn of(live: &Live, caching_workers: u64) -> Self {
         Self {
             watermarks: live.queue.watermarks(),
-            ram_bytes: live.cache.ram.0 / caching_workers.max(1),
+            ram_bytes: cache_plan::share(live.cache.ram.0, caching_workers),
             session_ttl: live.cache.session_ttl.0,
         }
     }

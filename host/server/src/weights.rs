@@ -4,12 +4,15 @@ use std::sync::Arc;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{EngineLimits, ModelInfo, ModelKind};
 use camshaft_core::fake::FakeEngine;
+use camshaft_core::ids::WorkerId;
 use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
 use camshaft_core::worker::Speculation;
+use camshaft_engine::disk::DiskError;
 use camshaft_engine::{EngineOptions, LlamaEmbedder, LlamaEngine, LoadedModel};
 
+use crate::cache_plan::CachePlan;
 use crate::config::ModelConfig;
-use crate::error::ServerError;
+use crate::error::{Problem, ServerError};
 use crate::models;
 
 /// What runs the models.
@@ -88,6 +91,17 @@ impl Weights {
         }
     }
 
+    /// Opens what its workers keep on disk, and closes it again.
+    ///
+    /// # Errors
+    /// The directory cannot be made or read, or another process uses it.
+    pub(crate) fn try_disk(&self, plan: &CachePlan) -> Result<(), DiskError> {
+        let Source::Llama { model, .. } = &self.source else { return Ok(()) };
+        let workers = u32::try_from(self.caching_workers()).unwrap_or_default();
+        let options = self.config.engine_options();
+        (0..workers).try_for_each(|worker| plan.open_disk(model, &options, WorkerId(worker)).map(drop))
+    }
+
     pub(crate) fn info(&self) -> ModelInfo {
         match &self.source {
             Source::Llama { model, .. } => model.info().clone(),
@@ -125,10 +139,11 @@ pub(crate) fn embedder(config: &ModelConfig, model: &Arc<LoadedModel>) -> Result
 pub(crate) fn dimensions_fit(config: &ModelConfig, dimensions: u32) -> Result<(), ServerError> {
     match config.dimensions.iter().find(|&&shorter| shorter >= dimensions) {
         None => Ok(()),
-        Some(bad) => Err(ServerError::Config(format!(
-            "model.dimensions of {:?} must be below the model's own {dimensions}, got {bad}",
-            config.id
-        ))),
+        Some(&got) => {
+            let problem = Problem::TooManyDimensions { own: dimensions, got };
+            let value = format!("{:?}", config.dimensions);
+            Err(ServerError::value(&config.origins, "dimensions", &value, problem))
+        }
     }
 }
 
@@ -151,7 +166,6 @@ pub(crate) fn speculation(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache_plan::CachePlan;
     use crate::config::{Config, Overrides};
 
     fn config(set: &str) -> Config {

@@ -170,7 +170,7 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
     let make = move || {
         lives += 1;
         if lives == 2 {
-            return Err(ServerError::BadData("no memory at the moment".to_owned()));
+            return Err(ServerError::internal("make it", anyhow::anyhow!("no memory at the moment")));
         }
         let engine = Fragile { engine: FakeEngine::new(LIMITS, 1), panics: lives == 1 };
         Ok((engine, Worker::new(options(PrefixCache::new(0)))))

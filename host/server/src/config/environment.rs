@@ -2,6 +2,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use super::error::ConfigError;
 use super::overrides::{Given, Setting};
 use super::tree::Source;
 
@@ -24,7 +25,7 @@ pub(super) struct Found {
 ///
 /// # Errors
 /// One that is no UTF-8.
-pub(super) fn read(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<Found, String> {
+pub(super) fn read(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<Found, ConfigError> {
     let mut found = Found::default();
     for (name, text) in variables {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
@@ -35,7 +36,8 @@ pub(super) fn read(variables: impl Iterator<Item = (OsString, OsString)>) -> Res
         if NOT_KEYS.contains(&name) {
             continue;
         }
-        let text = text.into_string().map_err(|text| format!("environment variable {name} is no UTF-8: {text:?}"))?;
+        let not_text = |text| ConfigError::VariableNotText { name: name.to_owned(), text };
+        let text = text.into_string().map_err(not_text)?;
         if is_service(name, &text) {
             found.ignored.push(name.to_owned());
         } else {
@@ -130,6 +132,6 @@ mod tests {
     fn a_variable_that_is_no_text_is_named() {
         use std::os::unix::ffi::OsStringExt;
         let bad = (OsString::from("CAMSHAFT_LISTEN"), OsString::from_vec(vec![0xff]));
-        assert!(read([bad].into_iter()).unwrap_err().contains("CAMSHAFT_LISTEN"));
+        assert!(read([bad].into_iter()).unwrap_err().to_string().contains("CAMSHAFT_LISTEN"));
     }
 }

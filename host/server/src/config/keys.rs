@@ -1,4 +1,7 @@
 //! What the schema knows of the keys: which there are, what type each has, and its bounds.
+use std::error::Error;
+use std::fmt;
+
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Serialize;
@@ -20,15 +23,47 @@ pub(super) struct Keys {
 
 /// A key that is wrong, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wrong {
+pub struct Wrong {
     pub(super) key: String,
-    /// Follows the key, or is a sentence of its own if `key` is part of it.
-    pub(super) why: String,
+    pub(super) why: Why,
+}
+
+/// What is wrong with a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Why {
+    /// A bound or a rule that it breaks. Follows the key, or is a sentence of its own if `key` is part of it.
+    Rule(String),
+    /// It has another type.
+    Type(toml::de::Error),
 }
 
 impl Wrong {
-    pub(super) fn new(key: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { key: key.into(), why: why.into() }
+    pub(super) fn new(key: impl Into<String>, rule: impl Into<String>) -> Self {
+        Self { key: key.into(), why: Why::Rule(rule.into()) }
+    }
+
+    pub(super) fn of_type(key: String, error: toml::de::Error) -> Self {
+        Self { key, why: Why::Type(error) }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, why } = self;
+        match why {
+            Why::Rule(rule) if rule.contains(&format!("`{key}`")) => f.write_str(rule),
+            Why::Rule(rule) => write!(f, "{key} {rule}"),
+            Why::Type(error) => write!(f, "{key} {}", error.message().trim_end()),
+        }
+    }
+}
+
+impl Error for Wrong {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.why {
+            Why::Rule(_) => None,
+            Why::Type(error) => Some(error),
+        }
     }
 }
 
@@ -168,13 +203,13 @@ fn out_of_bounds(schema: &Json, value: &Value) -> Option<String> {
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 struct Number(f64);
 
-impl std::fmt::Display for Number {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0)
     }
 }
 
-fn beyond<T: PartialOrd + Copy + std::fmt::Display>(given: T, min: Option<T>, max: Option<T>) -> Option<String> {
+fn beyond<T: PartialOrd + Copy + fmt::Display>(given: T, min: Option<T>, max: Option<T>) -> Option<String> {
     let good = min.is_none_or(|min| given >= min) && max.is_none_or(|max| given <= max);
     match (good, min, max) {
         (true, ..) | (false, None, None) => None,

@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use toml::Value;
 
+use super::error::ConfigError;
 use super::fixed::Fixed;
 use super::keys::{self, Keys, Wrong};
 use super::live::Live;
 use super::model::ModelConfig;
+use super::origins::Origins;
 use super::overrides::{Overrides, Setting};
-use super::tree::{Misplaced, Node, Source};
+use super::tree::{Node, Source};
 use super::whole::Config;
 use super::{environment, validate};
-use crate::error::ServerError;
 
 /// Where a configuration comes from, to be read again when it changes.
 #[derive(Debug, Clone)]
@@ -47,8 +48,8 @@ impl Sources {
         file: Option<&Path>,
         environment: impl Iterator<Item = (OsString, OsString)>,
         overrides: Overrides,
-    ) -> Result<Self, ServerError> {
-        let found = environment::read(environment).map_err(ServerError::Config)?;
+    ) -> Result<Self, ConfigError> {
+        let found = environment::read(environment)?;
         let file = file.map(Path::to_owned).or(found.file);
         Ok(Self { file, environment: found.keys, ignored: found.ignored, overrides })
     }
@@ -67,7 +68,7 @@ impl Sources {
     ///
     /// # Errors
     /// An unreadable file, an unknown key (with the nearest known one), a value of the wrong type or out of bounds.
-    pub fn load(&self) -> Result<Config, ServerError> {
+    pub fn load(&self) -> Result<Config, ConfigError> {
         self.read().map(|(config, _)| config)
     }
 
@@ -75,7 +76,7 @@ impl Sources {
     ///
     /// # Errors
     /// As [`Sources::load`].
-    pub fn effective(&self) -> Result<(Config, Vec<Effective>), ServerError> {
+    pub fn effective(&self) -> Result<(Config, Vec<Effective>), ConfigError> {
         let (config, tree) = self.read()?;
         let mut written = BTreeMap::new();
         tree.leaves(&mut |key, value, source| {
@@ -94,33 +95,33 @@ impl Sources {
         Ok((config, effective))
     }
 
-    fn read(&self) -> Result<(Config, Node), ServerError> {
+    fn read(&self) -> Result<(Config, Node), ConfigError> {
         let keys = Keys::new();
         let tree = self.merged(&keys)?;
-        let explain = |wrong: Vec<Wrong>| ServerError::Config(explain(&wrong, &tree));
+        let refused = |wrong: Vec<Wrong>| ConfigError::values(wrong, &tree);
         let wrong = keys.check(&tree);
         if !wrong.is_empty() {
-            return Err(explain(wrong));
+            return Err(refused(wrong));
         }
-        let live: Live = extract(&keys.live, &tree).map_err(|wrong| explain(vec![wrong]))?;
-        let fixed: Fixed = extract(&keys.fixed, &tree).map_err(|wrong| explain(vec![wrong]))?;
-        let mut config = Config { live, fixed };
+        let live: Live = extract(&keys.live, &tree).map_err(|wrong| refused(vec![wrong]))?;
+        let fixed: Fixed = extract(&keys.fixed, &tree).map_err(|wrong| refused(vec![wrong]))?;
+        let mut config = Config { live, fixed, origins: Origins::of(&tree) };
         config.complete();
         let wrong = validate::validate(&config, &tree);
         if !wrong.is_empty() {
-            return Err(explain(wrong));
+            return Err(refused(wrong));
         }
         Ok((config, tree))
     }
 
-    fn merged(&self, keys: &Keys) -> Result<Node, ServerError> {
+    fn merged(&self, keys: &Keys) -> Result<Node, ConfigError> {
         let mut tree = Node::of(value_of(&Live::default())?, &Source::Default);
         tree.merge(Node::of(value_of(&Fixed::default())?, &Source::Default));
         if let Some(path) = &self.file {
             tree.merge(read_file(path)?);
         }
         let environment = self.environment.iter().map(|(name, text)| environment::setting(name, text));
-        let flags = self.overrides.settings().map_err(ServerError::Config)?;
+        let flags = self.overrides.settings()?;
         // Models that only keys of theirs mention (`model.1.path`), and who did so first.
         let mut added: Vec<(String, Source)> = Vec::new();
         for setting in environment.chain(flags) {
@@ -135,7 +136,7 @@ impl Sources {
         }
         for (entry, source) in added {
             if tree.at(&format!("{entry}.path")).is_none() {
-                return Err(ServerError::Config(format!("{entry} is no model so far, and has no path ({source})")));
+                return Err(ConfigError::NoSuchModel { entry, origin: source });
             }
         }
         complete_models(&mut tree)?;
@@ -150,33 +151,25 @@ fn entry_of(key: &str) -> Option<String> {
     segments.next().map(|_| format!("{list}.{index}"))
 }
 
-fn read_file(path: &Path) -> Result<Node, ServerError> {
+fn read_file(path: &Path) -> Result<Node, ConfigError> {
     if !path.is_file() {
-        return Err(ServerError::MissingInput { path: path.to_owned(), why: "no such configuration file".to_owned() });
+        return Err(ConfigError::NoFile { path: path.to_owned() });
     }
-    let unreadable = |why: String| ServerError::Config(format!("{}: {why}", path.display()));
-    let bytes = std::fs::read(path).map_err(|error| unreadable(error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|error| unreadable(format!("is not TOML: {error}")))?;
-    Node::parse(&text, path).map_err(|(line, why)| {
-        ServerError::Config(format!("{}:{line}: is not TOML: {}", path.display(), why.trim_end().replace('\n', ", ")))
-    })
+    let bytes = std::fs::read(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
+    let text = String::from_utf8(bytes).map_err(|source| ConfigError::NotText { path: path.to_owned(), source })?;
+    Node::parse(&text, path).map_err(|source| ConfigError::NotToml { path: path.to_owned(), source })
 }
 
 /// Puts what a variable or flag says into the tree, read as the key's type.
-fn place(tree: &mut Node, keys: &Keys, setting: Setting) -> Result<(), ServerError> {
+fn place(tree: &mut Node, keys: &Keys, setting: Setting) -> Result<(), ConfigError> {
     let Setting { key, value, source } = setting;
     let value = value.read(keys.at(&key).is_some_and(keys::is_text));
-    let misplaced = |why: String| ServerError::Config(format!("{why} ({source})"));
-    tree.set(&key, Node::of(value, &source)).map_err(|why| match why {
-        Misplaced::Index { list, entries } => {
-            misplaced(format!("{key}: there are {entries} entries of {list}, the next is {list}.{entries}"))
-        }
-        Misplaced::Scalar { key: above } => misplaced(format!("unknown key `{key}`: {above} is a single value")),
-    })
+    let placed = tree.set(&key, Node::of(value, &source));
+    placed.map_err(|misplaced| ConfigError::Misplaced { source: misplaced, origin: source })
 }
 
 /// Lays each model over the defaults, so that every key of it has a value.
-fn complete_models(tree: &mut Node) -> Result<(), ServerError> {
+fn complete_models(tree: &mut Node) -> Result<(), ConfigError> {
     let default = Node::of(value_of(&ModelConfig::default())?, &Source::Default);
     let Node::Table(root) = tree else { return Ok(()) };
     if let Some(Node::List(models, _)) = root.get_mut("model") {
@@ -188,8 +181,8 @@ fn complete_models(tree: &mut Node) -> Result<(), ServerError> {
     Ok(())
 }
 
-fn value_of(config: &impl serde::Serialize) -> Result<Value, ServerError> {
-    Value::try_from(config).map_err(|error| ServerError::internal("write the configuration", error))
+fn value_of(config: &impl serde::Serialize) -> Result<Value, ConfigError> {
+    Ok(Value::try_from(config)?)
 }
 
 fn extract<T: DeserializeOwned>(half: &serde_json::Value, tree: &Node) -> Result<T, Wrong> {
@@ -203,21 +196,8 @@ fn extract<T: DeserializeOwned>(half: &serde_json::Value, tree: &Node) -> Result
                 segment => segment.to_string(),
             })
             .collect();
-        Wrong::new(path.join("."), error.inner().to_string().trim_end().to_owned())
+        Wrong::of_type(path.join("."), error.into_inner())
     })
-}
-
-/// One line for everything that is wrong: the key, what is wrong with it, and who wrote it.
-fn explain(wrong: &[Wrong], tree: &Node) -> String {
-    let line = |one: &Wrong| {
-        let Wrong { key, why } = one;
-        let said = if why.contains(&format!("`{key}`")) { why.clone() } else { format!("{key} {why}") };
-        match tree.source(key) {
-            None | Some(Source::Default) => said,
-            Some(source) => format!("{said} ({source})"),
-        }
-    };
-    wrong.iter().map(line).collect::<Vec<_>>().join("; ")
 }
 
 impl Config {
@@ -229,7 +209,7 @@ impl Config {
         file: Option<&Path>,
         environment: impl Iterator<Item = (OsString, OsString)>,
         overrides: &Overrides,
-    ) -> Result<Self, ServerError> {
+    ) -> Result<Self, ConfigError> {
         Sources::new(file, environment, overrides.clone())?.load()
     }
 }

@@ -9,6 +9,7 @@ use camshaft_engine::{AdapterOptions, EngineOptions, KvLayout, KvType};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::origins::Origins;
 use super::quantity::Span;
 
 /// Names the model in the binary where a path is expected.
@@ -71,6 +72,9 @@ pub struct ModelConfig {
     /// A smaller model of the same vocabulary that drafts. Unset: drafts repeat what stands in the text.
     #[schemars(extend("format" = "path"))]
     pub draft_model: Option<PathBuf>,
+    /// Who wrote these keys.
+    #[serde(skip)]
+    pub origins: Origins,
 }
 
 impl Default for ModelConfig {
@@ -95,6 +99,7 @@ impl Default for ModelConfig {
             lora_scale: 1.0,
             draft_tokens: None,
             draft_model: None,
+            origins: Origins::default(),
         }
     }
 }

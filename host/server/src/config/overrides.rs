@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use toml::{Table, Value};
 
+use super::error::ConfigError;
 use super::tree::Source;
 
 /// What the command line says.
@@ -54,11 +55,12 @@ impl Overrides {
     ///
     /// # Errors
     /// A `--set` without `=`.
-    pub(super) fn settings(&self) -> Result<Vec<Setting>, String> {
+    pub(super) fn settings(&self) -> Result<Vec<Setting>, ConfigError> {
         let mut settings = Vec::new();
         let mut of_models = Vec::new();
         for pair in &self.set {
-            let (key, text) = pair.split_once('=').ok_or_else(|| format!("--set takes KEY=VALUE, got {pair:?}"))?;
+            let (key, text) =
+                pair.split_once('=').ok_or_else(|| ConfigError::SetWithoutValue { text: pair.clone() })?;
             let key = key.trim().to_owned();
             let source = Source::Flag(format!("--set {key}"));
             let below_models = key.strip_prefix(MODEL).is_some_and(|rest| rest.starts_with('.'));

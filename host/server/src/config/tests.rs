@@ -7,6 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod schema;
+mod sources;
+
 fn load(file: Option<&str>, environment: &[(&str, &str)], overrides: &Overrides) -> Result<Config, String> {
     let mut on_disk = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
     on_disk.write_all(file.unwrap_or_default().as_bytes()).unwrap();
@@ -40,7 +43,7 @@ fn set(pairs: &[&str]) -> Overrides {
 #[test]
 fn without_anything_it_serves_the_demo_model_on_loopback() {
     let config = load(None, &[("PATH", "/bin"), ("CAMSHAFT_MODELS", "/tmp")], &Overrides::default()).unwrap();
-    let Config { live, fixed } = config;
+    let Config { live, fixed, .. } = config;
     assert_eq!(fixed.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(fixed.admin.listen.to_string(), "127.0.0.1:9090");
     let [model] = &fixed.model[..] else { panic!("one model") };
@@ -191,7 +194,7 @@ fn paths_in_a_file_are_relative_to_it_and_paths_of_flags_are_not() {
 #[test]
 fn a_missing_file_is_missing_input() {
     let error = Config::load(Some(std::path::Path::new("/nowhere/c.toml")), std::iter::empty(), &Overrides::default());
-    assert_eq!(error.unwrap_err().exit_code(), 66);
+    assert_eq!(crate::error::ServerError::from(error.unwrap_err()).exit_code(), 66);
 }
 
 /// Keys of each kind with three good values, and the environment's name for them.
@@ -250,196 +253,6 @@ proptest! {
 }
 
 #[test]
-fn a_change_is_told_key_by_key_for_each_half() {
-    let before = file("[queue]\nhigh-watermark = 9").unwrap();
-    let differ = |text: &str| {
-        let after = file(text).unwrap();
-        (changed(&before.live, &after.live), changed(&before.fixed, &after.fixed))
-    };
-    let none = || Vec::<String>::new();
-    assert_eq!(differ("[queue]\nhigh-watermark = 9\nlow-watermark = 6"), (none(), none()));
-    let (live, fixed) =
-        differ("[queue]\nhigh-watermark = 9\n[log]\nlevel = \"debug\"\n[shutdown]\ndrain = 1\ngrace = 2");
-    assert_eq!((live, fixed), (vec!["log.level".into(), "shutdown.drain".into(), "shutdown.grace".into()], none()));
-    let text = "listen = \"127.0.0.1:9\"\n[queue]\nhigh-watermark = 9\n[[model]]\nsequences = 4\n[limits]\nconnections = 4\n[policy]\npoll = \"1s\"";
-    let (live, fixed) = differ(text);
-    assert_eq!(live, ["policy.poll"]);
-    assert_eq!(fixed, ["limits.connections", "listen", "model.0.sequences"]);
-    let two = differ("[queue]\nhigh-watermark = 9\n[[model]]\n[[model]]\nid = \"b\"");
-    assert_eq!(two, (none(), vec!["model".to_owned()]));
-}
-
-#[test]
-fn every_key_stands_in_one_half() {
-    let keys = keys::Keys::new();
-    let leaves = |half: &serde_json::Value, tree: toml::Value| {
-        let mut names = Vec::new();
-        tree::Node::of(tree, &Source::Default).leaves(&mut |key, _, _| names.push(key.to_owned()));
-        assert!(half["properties"].is_object());
-        names
-    };
-    let live = leaves(&keys.live, toml::Value::try_from(Live::default()).unwrap());
-    let fixed = leaves(&keys.fixed, toml::Value::try_from(Fixed::default()).unwrap());
-    assert!(live.len() > 8 && fixed.len() > 15, "{live:?} {fixed:?}");
-    assert!(live.iter().all(|key| !fixed.contains(key)), "{live:?} {fixed:?}");
-    assert!(live.iter().chain(&fixed).all(|key| keys.at(key).is_some()));
-}
-
-/// Every schema of a key below this one, with its path.
-fn described(schema: &serde_json::Value, path: &str, visit: &mut impl FnMut(&str, &serde_json::Value)) {
-    let list = schema["items"]["properties"].as_object();
-    for (key, below) in schema["properties"].as_object().or(list).into_iter().flatten() {
-        let path = format!("{path}.{key}");
-        visit(&path, below);
-        described(below, &path, visit);
-    }
-}
-
-#[test]
-fn regression_the_schema_has_a_title_and_says_what_each_key_does() {
-    let schema = schema();
-    assert_eq!(schema["title"], "Camshaft configuration");
-    assert_eq!(schema["additionalProperties"], serde_json::json!(false));
-    let mut keys = 0;
-    described(&schema, "", &mut |path, key| {
-        keys += 1;
-        assert!(key["description"].as_str().is_some_and(|text| text.len() > 10), "{path}: {key}");
-        let section = key["properties"].is_object();
-        assert!(section || key.get("default").is_some(), "{path} says no default: {key}");
-        if section {
-            assert_eq!(key["additionalProperties"], serde_json::json!(false), "{path}");
-        }
-    });
-    assert!(keys > 45, "{keys}");
-    assert_eq!(schema["properties"]["queue"]["properties"]["timeout"]["default"], "1m");
-    assert_eq!(schema["properties"]["limits"]["properties"]["connections"]["maximum"], 1_000_000);
-    // A section of both halves has the keys of both.
-    let limits = schema["properties"]["limits"]["properties"].as_object().unwrap();
-    assert!(limits.contains_key("body") && limits.contains_key("connections"), "{limits:?}");
-}
-
-/// The shipped file with its commented keys switched on.
-fn shipped(with_comments: bool) -> String {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/camshaft.toml")).unwrap();
-    let is_key =
-        |rest: &str| rest.starts_with('[') || rest.split_once(" = ").is_some_and(|(key, _)| !key.contains(' '));
-    let line = |line: &str| match line.strip_prefix("# ") {
-        Some(rest) if with_comments && is_key(rest) => format!("{rest}\n"),
-        _ => format!("{line}\n"),
-    };
-    text.lines().map(line).collect()
-}
-
-#[test]
-fn the_shipped_file_says_the_defaults_and_nothing_else() {
-    let shipped = file(&shipped(false)).unwrap();
-    assert_eq!(changed(&Live::default(), &shipped.live), ["policy.dir", "queue.low-watermark"], "relative, filled in");
-    let mut fixed = shipped.fixed;
-    assert_eq!(fixed.model[0].path.take().unwrap().file_name().unwrap(), "demo.gguf");
-    let mut defaults = Config::default();
-    defaults.complete();
-    assert_eq!(changed(&defaults.fixed, &fixed), [""; 0]);
-}
-
-#[test]
-fn the_shipped_file_shows_every_key() {
-    let tree = tree::Node::parse(&shipped(true), std::path::Path::new("camshaft.toml")).unwrap();
-    let keys = keys::Keys::new();
-    assert_eq!(keys.check(&tree), []);
-    let mut missing = Vec::new();
-    described(&keys.all, "", &mut |path, key| {
-        let path = path[1..].replace("model.", "model.0.");
-        if !key["properties"].is_object() && tree.at(&path).is_none() {
-            missing.push(path);
-        }
-    });
-    // Another way to write `kind`.
-    assert_eq!(missing, ["model.0.embeddings"]);
-}
-
-#[test]
-fn regression_what_is_wrong_names_its_variable_flag_or_line() {
-    let variable = [("CAMSHAFT_QUEUE__HIGH_WATERMARK", "none")];
-    let error = load(None, &variable, &Overrides::default()).unwrap_err();
-    assert!(error.contains("(environment CAMSHAFT_QUEUE__HIGH_WATERMARK)"), "{error}");
-    let error = load(None, &[("CAMSHAFT_LISTENN", "x")], &Overrides::default()).unwrap_err();
-    assert!(error.contains("CAMSHAFT_LISTENN") && error.contains("`listen`"), "{error}");
-    let error = load(None, &[], &set(&["queue.high-watermark=0"])).unwrap_err();
-    assert!(error.contains("(flag --set queue.high-watermark)"), "{error}");
-    let flags = Overrides { listen: Some("nowhere".to_owned()), ..Overrides::default() };
-    assert!(load(None, &[], &flags).unwrap_err().contains("(flag --listen)"));
-    for (text, line) in [
-        ("[queue]\n\nhigh-watermark = 0", 3),
-        ("[queue]\ntimeout = \"soon\"", 2),
-        ("[[model]]\n[[model]]\nid = \"b\"\nkv-type = \"q2\"", 4),
-        ("[queue]\nhigh-watermark = 9\nlow-watermark = 9", 3),
-        ("[queue]\n\nhigh-watermrk = 9", 3),
-        ("listen = \"nowhere\"", 1),
-        ("listen = \"127.0.0.1:1\"\nlisten = 2", 2),
-    ] {
-        let error = file(text).unwrap_err();
-        assert!(error.contains(&format!(".toml:{line}")), "{text}: {error}");
-    }
-    let two = file("[queue]\nhigh-watermark = 0\n[limits]\nmax-tokens = 0").unwrap_err();
-    assert!(two.contains("queue.high-watermark") && two.contains("limits.max-tokens"), "{two}");
-}
-
-#[test]
-fn regression_keys_of_a_model_reach_the_models_that_flags_name() {
-    let flags = Overrides {
-        models: vec!["a.gguf".to_owned(), "b.gguf".to_owned()],
-        ..set(&["model.1.embeddings=true", "model.0.id=7"])
-    };
-    let config = load(Some("[[model]]\npath = \"c.gguf\"\nsequences = 3"), &[], &flags).unwrap();
-    let [a, b] = &config.fixed.model[..] else { panic!("two models") };
-    assert_eq!((a.id.as_str(), a.kind, a.sequences), ("7", KindKey::Auto, 32));
-    assert_eq!((b.id.as_str(), b.kind), ("b", KindKey::Embed));
-    let keys = keys(&[], flags);
-    assert!(has(&keys, "model.1.path", "\"b.gguf\"", "flag --model"), "{keys:?}");
-    assert!(has(&keys, "model.1.embeddings", "true", "flag --set model.1.embeddings"), "{keys:?}");
-    assert!(has(&keys, "model.1.id", "\"b\"", "default"), "{keys:?}");
-    assert!(has(&keys, "model.0.sequences", "32", "default"), "{keys:?}");
-}
-
-#[test]
-fn regression_models_can_be_given_by_environment() {
-    let environment = [
-        ("CAMSHAFT_MODEL__0__PATH", "a.gguf"),
-        ("CAMSHAFT_MODEL__1__ID", "small"),
-        ("CAMSHAFT_MODEL__1__PATH", "b.gguf"),
-        ("CAMSHAFT_MODEL__1__CONTEXT_TOKENS", "512"),
-    ];
-    let config = load(None, &environment, &Overrides::default()).unwrap();
-    let [a, b] = &config.fixed.model[..] else { panic!("two models") };
-    assert_eq!((a.id.as_str(), a.context_tokens), ("a", 8192));
-    assert_eq!((b.id.as_str(), b.context_tokens, b.source()), ("small", 512, ModelSource::File("b.gguf".into())));
-    let keys = keys(&environment, Overrides::default());
-    let source = "environment CAMSHAFT_MODEL__1__CONTEXT_TOKENS";
-    assert!(has(&keys, "model.1.context-tokens", "512", source), "{keys:?}");
-    // Over a file's models, too; and one more.
-    let text = "[[model]]\npath = \"c.gguf\"\nworkers = 2\n";
-    let config = load(Some(text), &environment, &Overrides::default()).unwrap();
-    assert_eq!((config.fixed.model[0].workers, config.fixed.model.len()), (2, 2));
-    for (name, value, word) in [
-        ("CAMSHAFT_MODEL__2__PATH", "d.gguf", "the next is model.1"),
-        ("CAMSHAFT_MODEL__1__SEQUENCES", "4", "no path"),
-        ("CAMSHAFT_MODEL__X__PATH", "d.gguf", "CAMSHAFT_MODEL__X__PATH"),
-        ("CAMSHAFT_MODEL__0__PATH__X", "d.gguf", "single value"),
-    ] {
-        let error = load(None, &[(name, value)], &Overrides::default()).unwrap_err();
-        assert!(error.contains(word) && error.contains(name), "{error}");
-    }
-}
-
-#[test]
-fn a_key_of_text_takes_any_text() {
-    let config = load(None, &[("CAMSHAFT_MODEL__0__ID", "7")], &set(&["log.format=\"json\""])).unwrap();
-    assert_eq!((config.fixed.model[0].id.as_str(), config.fixed.log.format), ("7", LogFormat::Json));
-    let error = load(None, &[("CAMSHAFT_QUEUE__TIMEOUT", "")], &Overrides::default()).unwrap_err();
-    assert!(error.contains("time span"), "{error}");
-}
-
-#[test]
 fn regression_what_would_fail_or_be_silent_in_serve_is_refused() {
     for (text, key, word) in [
         ("[log]\nlevel = \"verbose\"", "log.level", "debug"),
@@ -474,18 +287,5 @@ fn regression_exceptions_to_the_log_level_need_a_level() {
     }
     for level in ["camshaft_policy=debug,warn", "off, camshaft_policy=debug", "TRACE"] {
         assert!(file(&format!("[log]\nlevel = \"{level}\"")).is_ok(), "{level:?}");
-    }
-}
-
-#[test]
-fn the_corpus_of_the_fuzz_target_passes() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/configuration");
-    let entries: Vec<Vec<u8>> =
-        std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect();
-    assert!(entries.len() >= 5);
-    for entry in entries {
-        crate::fuzz_configuration(&entry);
-        // Cut anywhere it is read or refused, too.
-        (0..entry.len()).step_by(97).for_each(|at| crate::fuzz_configuration(&entry[..at]));
     }
 }

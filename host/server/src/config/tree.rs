@@ -42,12 +42,22 @@ pub(super) enum Node {
 }
 
 /// Why a value has no place in the tree.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Misplaced {
-    /// The list at this key has only so many entries, and new ones come right behind them.
-    Index { list: String, entries: usize },
-    /// The value at this key has no keys below it.
-    Scalar { key: String },
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Misplaced {
+    /// New entries come right behind the ones that are there.
+    #[error("{key}: there are {entries} entries of {list}, the next is {list}.{entries}")]
+    Index { key: String, list: String, entries: usize },
+    #[error("unknown key `{key}`: {above} is a single value")]
+    Scalar { key: String, above: String },
+}
+
+/// Where a text stops being TOML.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .source.message().trim_end().replace('\n', ", "))]
+pub struct Syntax {
+    /// 1 is the first.
+    pub(super) line: usize,
+    source: toml::de::Error,
 }
 
 impl Node {
@@ -70,12 +80,12 @@ impl Node {
     /// A file's content, every value with its line.
     ///
     /// # Errors
-    /// The line that is no TOML (1 is the first), and why.
-    pub(super) fn parse(text: &str, path: &Path) -> Result<Self, (usize, String)> {
+    /// The first line that is no TOML, and why.
+    pub(super) fn parse(text: &str, path: &Path) -> Result<Self, Syntax> {
         let lines = Lines { text, path: path.into() };
-        let table = DeTable::parse(text).map_err(|error| {
-            let at = error.span().map_or(0, |span| span.start);
-            (lines.number(at), error.message().to_owned())
+        let table = DeTable::parse(text).map_err(|source| {
+            let at = source.span().map_or(0, |span| span.start);
+            Syntax { line: lines.number(at), source }
         })?;
         Ok(lines.table(table.get_ref()))
     }
@@ -151,9 +161,11 @@ impl Node {
                         entries.push(Self::empty());
                     }
                     let count = entries.len();
-                    entries.get_mut(index).ok_or(Misplaced::Index { list, entries: count })?
+                    entries.get_mut(index).ok_or(Misplaced::Index { key: key.to_owned(), list, entries: count })?
                 }
-                (Self::Leaf(..) | Self::List(..), _) => return Err(Misplaced::Scalar { key: list }),
+                (Self::Leaf(..) | Self::List(..), _) => {
+                    return Err(Misplaced::Scalar { key: key.to_owned(), above: list });
+                }
             };
         }
         at.merge(node);
@@ -256,8 +268,8 @@ mod tests {
 
     #[test]
     fn mistakes_know_their_line() {
-        let (line, why) = Node::parse("a = 1\nb = = 2\n", Path::new("c.toml")).unwrap_err();
-        assert_eq!(line, 2, "{why}");
+        let error = Node::parse("a = 1\nb = = 2\n", Path::new("c.toml")).unwrap_err();
+        assert_eq!(error.line, 2, "{error}");
     }
 
     #[test]
@@ -265,9 +277,10 @@ mod tests {
         let mut one = tree("[[m]]\nx = 1\n");
         one.set("m.0.y", flag(7)).unwrap();
         one.set("m.1.x", flag(8)).unwrap();
-        assert_eq!(one.set("m.3.x", flag(9)), Err(Misplaced::Index { list: "m".to_owned(), entries: 2 }));
-        assert_eq!(one.set("m.x", flag(9)), Err(Misplaced::Scalar { key: "m".to_owned() }));
-        assert_eq!(one.set("m.0.x.z", flag(9)), Err(Misplaced::Scalar { key: "m.0.x".to_owned() }));
+        let mut refused = |key: &str| one.set(key, flag(9)).unwrap_err().to_string();
+        assert_eq!(refused("m.3.x"), "m.3.x: there are 2 entries of m, the next is m.2");
+        assert_eq!(refused("m.x"), "unknown key `m.x`: m is a single value");
+        assert_eq!(refused("m.0.x.z"), "unknown key `m.0.x.z`: m.0.x is a single value");
         let mut keys = Vec::new();
         one.leaves(&mut |key, value, source| keys.push(format!("{key} = {value} {source}")));
         assert_eq!(keys, ["m.0.x = 1 file c.toml:2", "m.0.y = 7 flag --set", "m.1.x = 8 flag --set"]);

@@ -31,7 +31,7 @@ fn live(live: &Live, wrong: &mut Vec<Wrong>) {
         wrong.push(Wrong::new("queue.max-timeout", format!("must be at least queue.timeout ({timeout}), got {max}")));
     }
     if let Err(why) = telling::level_is_good(&live.log.level) {
-        wrong.push(Wrong::new("log.level", why));
+        wrong.push(Wrong::new("log.level", format!("{why}")));
     }
 }
 
@@ -60,7 +60,7 @@ fn fixed(fixed: &Fixed, tree: &Node, wrong: &mut Vec<Wrong>) {
         }
     }
     if let Some(Err(why)) = fixed.telemetry.endpoint().map(telling::endpoint_is_good) {
-        wrong.push(Wrong::new("telemetry.otlp-endpoint", why));
+        wrong.push(Wrong::new("telemetry.otlp-endpoint", format!("{why}")));
     }
 }
 

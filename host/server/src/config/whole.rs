@@ -1,13 +1,15 @@
 //! Both halves together.
 use super::fixed::Fixed;
 use super::live::Live;
-use super::model::ModelConfig;
+use super::origins::Origins;
 
 /// Everything the server needs to know, checked.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Config {
     pub live: Live,
     pub fixed: Fixed,
+    /// Who wrote what.
+    pub origins: Origins,
 }
 
 impl Config {
@@ -15,6 +17,9 @@ impl Config {
     pub(super) fn complete(&mut self) {
         let low = self.live.queue.low_watermark();
         self.live.queue.low_watermark = Some(low);
-        self.fixed.model.iter_mut().for_each(ModelConfig::complete);
+        for (number, model) in self.fixed.model.iter_mut().enumerate() {
+            model.complete();
+            model.origins = self.origins.below(&format!("model.{number}"));
+        }
     }
 }

@@ -1,0 +1,54 @@
+//! Why a configuration cannot be read. Each text names who wrote the value: flag, variable, or file and line.
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::string::FromUtf8Error;
+
+use super::keys::Wrong;
+use super::tree::{Misplaced, Node, Source, Syntax};
+
+/// What is wrong with a source of the configuration, or with a value in it.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("environment variable {name} is no UTF-8: {text:?}")]
+    VariableNotText { name: String, text: OsString },
+    #[error("--set takes KEY=VALUE, got {text:?}")]
+    SetWithoutValue { text: String },
+    #[error("{}: no such configuration file", path.display())]
+    NoFile { path: PathBuf },
+    #[error("{}: {source}", path.display())]
+    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error("{}: is not TOML: {source}", path.display())]
+    NotText { path: PathBuf, source: FromUtf8Error },
+    #[error("{}:{}: is not TOML: {source}", path.display(), source.line)]
+    NotToml { path: PathBuf, source: Syntax },
+    #[error("{source} ({origin})")]
+    Misplaced { source: Misplaced, origin: Source },
+    #[error("{entry} is no model so far, and has no path ({origin})")]
+    NoSuchModel { entry: String, origin: Source },
+    #[error("{}", .0.iter().map(Refused::to_string).collect::<Vec<_>>().join("; "))]
+    Values(Vec<Refused>),
+    #[error("a value cannot be written as TOML: {0}")]
+    Unwritable(#[from] toml::ser::Error),
+}
+
+/// A value that is refused: its key, what is wrong with it, and who wrote it.
+#[derive(Debug, thiserror::Error)]
+#[error("{wrong}{}", .origin.as_ref().map(|origin| format!(" ({origin})")).unwrap_or_default())]
+pub struct Refused {
+    #[source]
+    wrong: Wrong,
+    origin: Option<Source>,
+}
+
+impl Refused {
+    fn new(wrong: Wrong, tree: &Node) -> Self {
+        let origin = tree.source(&wrong.key).filter(|source| **source != Source::Default).cloned();
+        Self { wrong, origin }
+    }
+}
+
+impl ConfigError {
+    pub(super) fn values(wrong: Vec<Wrong>, tree: &Node) -> Self {
+        Self::Values(wrong.into_iter().map(|wrong| Refused::new(wrong, tree)).collect())
+    }
+}

@@ -1,0 +1,118 @@
+//! Values that turn out wrong only when they are used: `serve` and `check` name who wrote them, as they do for values that
+//! are refused while they are read.
+use std::fs;
+use std::net::TcpListener;
+
+use camshaft_tests::{Finished, Setup};
+
+/// The exit code, and words that standard error has to hold.
+fn assert_exit(finished: &Finished, code: i32, words: &[&str]) {
+    assert_eq!(finished.code, Some(code), "{finished:?}");
+    for word in words {
+        assert!(finished.stderr.contains(word), "{word:?} in {finished:?}");
+    }
+}
+
+/// Both commands refuse what `setup` is configured with.
+fn refused(setup: &Setup, code: i32, words: &[&str]) {
+    for command in ["serve", "check"] {
+        assert_exit(&setup.run_again(&[command]), code, words);
+    }
+}
+
+fn alone(setup: Setup) -> Setup {
+    setup.args(["--policy-dir", "none"])
+}
+
+#[test]
+fn regression_certificates_that_are_missing_name_their_line() {
+    let setup = alone(Setup::new().config("[tls]\ncert = \"none.pem\"\nkey = \"none.key\"\n"));
+    refused(&setup, 64, &["tls.cert = ", "none.pem", "config.toml:2)"]);
+    let setup = alone(Setup::new());
+    fs::write(setup.scratch.path().join("cert.pem"), rcgen_certificate()).unwrap();
+    let setup = setup.config("[tls]\ncert = \"cert.pem\"\n").env("CAMSHAFT_TLS__KEY", "none.key");
+    refused(&setup, 64, &["tls.key = none.key", "(environment CAMSHAFT_TLS__KEY)"]);
+}
+
+fn rcgen_certificate() -> String {
+    rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap().cert.pem()
+}
+
+#[test]
+fn regression_model_files_that_are_missing_or_bad_name_their_flag_variable_or_line() {
+    let flag = alone(Setup::new()).args(["--model", "nowhere.gguf"]);
+    refused(&flag, 66, &["nowhere.gguf", "(flag --model)"]);
+    let variable = alone(Setup::new()).env("CAMSHAFT_MODEL__0__PATH", "nowhere.gguf");
+    refused(&variable, 66, &["nowhere.gguf", "(environment CAMSHAFT_MODEL__0__PATH)"]);
+    let digest = alone(Setup::new().config(&format!("[[model]]\nsha256 = \"{}\"\n", "0".repeat(64))));
+    refused(&digest, 65, &["SHA-256", "config.toml:2)"]);
+    for (key, line) in [("lora", 3), ("draft-model", 3)] {
+        let setup = alone(Setup::new());
+        fs::write(setup.scratch.path().join("text.gguf"), "not a model").unwrap();
+        let setup = setup.config(&format!("[[model]]\nid = \"m\"\n{key} = \"text.gguf\"\n"));
+        refused(&setup, 65, &["model \"m\"", "text.gguf", &format!("config.toml:{line})")]);
+    }
+}
+
+#[test]
+fn regression_settings_that_do_not_fit_the_model_name_their_source() {
+    let setup = alone(Setup::new().config("[[model]]\nid = \"m\"\ndimensions = [8]\n"));
+    refused(&setup, 64, &["model.0.dimensions = [8]", "kind = \"embed\"", "config.toml:3)"]);
+}
+
+#[test]
+fn regression_a_policy_directory_that_cannot_be_read_names_its_source() {
+    let setup = Setup::new();
+    fs::create_dir_all(setup.scratch.path().join("policies")).unwrap();
+    fs::write(setup.scratch.path().join("policies/auth"), "no directory").unwrap();
+    let dir = setup.scratch.path().join("policies").display().to_string();
+    refused(&setup.args(["--policy-dir", &dir]), 70, &["policies/auth", "(flag --policy-dir)"]);
+}
+
+#[test]
+fn regression_an_address_in_use_names_its_source() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let setup = alone(Setup::new()).args(["--admin-listen", &address]);
+    assert_exit(&setup.run_again(&["serve"]), 69, &[&address, "(flag --admin-listen)"]);
+}
+
+#[test]
+fn regression_check_opens_the_disk_directory_and_names_its_source() {
+    let setup = alone(Setup::new());
+    fs::write(setup.scratch.path().join("taken"), "a file").unwrap();
+    let setup = setup.config("[cache]\ndisk = \"1GiB\"\ndisk-dir = \"taken\"\n");
+    assert_exit(&setup.run_again(&["check"]), 64, &["cache.disk-dir = ", "taken", "config.toml:3)"]);
+    let server = setup.start_as_is("serve");
+    let log = server.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("no prefixes are kept on disk")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("config.toml:3)"), "{log}");
+}
+
+#[test]
+fn regression_check_beside_a_server_does_not_mind_its_disk_cache() {
+    let kept = tempfile::tempdir().unwrap();
+    let dir = kept.path().to_string_lossy();
+    let setup = || alone(Setup::new()).set("cache.disk", "1GiB").set("cache.disk-dir", &dir);
+    let _server = setup().start_as_is("serve");
+    let finished = setup().run(&["check"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(finished.stdout.contains("is used by another process"), "{finished:?}");
+}
+
+#[test]
+fn regression_check_makes_the_exporter_of_spans() {
+    let endpoint = "[telemetry]\notlp-endpoint = \"http://127.0.0.1:4317\"\n";
+    let setup = alone(Setup::new().config(endpoint));
+    // The environment variables of OpenTelemetry reach the exporter, too.
+    let setup = setup.env("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "none such");
+    refused(&setup, 64, &["telemetry.otlp-endpoint", "config.toml:2)"]);
+}
+
+#[test]
+fn regression_what_is_enforced_names_the_port_that_the_system_chose() {
+    let server = alone(Setup::new()).start_as_is("serve");
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("open to operators at ")).unwrap_or_else(|| panic!("{log}"));
+    assert!(line.contains(&format!("open to operators at {}: ", server.admin.address)), "{line}");
+}
