@@ -101,15 +101,6 @@ fn regression_check_beside_a_server_does_not_mind_its_disk_cache() {
 }
 
 #[test]
-fn regression_check_makes_the_exporter_of_spans() {
-    let endpoint = "[telemetry]\notlp-endpoint = \"http://127.0.0.1:4317\"\n";
-    let setup = alone(Setup::new().config(endpoint));
-    // The environment variables of OpenTelemetry reach the exporter, too.
-    let setup = setup.env("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "none such");
-    refused(&setup, 64, &["telemetry.otlp-endpoint", "config.toml:2)"]);
-}
-
-#[test]
 fn regression_what_is_enforced_names_the_port_that_the_system_chose() {
     let server = alone(Setup::new()).start_as_is("serve");
     let log = server.log();

@@ -163,11 +163,29 @@ pub enum AuthOutcome {
     Fault(Fault),
 }
 
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    Chat,
+    Completion,
+    Embedding,
+}
+
+impl Endpoint {
+    /// What policies call it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Endpoint::Chat => "chat",
+            Endpoint::Completion => "completion",
+            Endpoint::Embedding => "embedding",
+        }
+    }
+}
+
 /// A generation request, as validator policies see it.
 #[derive(Debug, Clone)]
 pub struct ValidateRequest {
-    /// `chat`, `completion` or `embedding`.
-    pub endpoint: &'static str,
+    pub endpoint: Endpoint,
     pub model: String,
     pub tenant: TenantId,
     /// One JSON object.

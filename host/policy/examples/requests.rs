@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::ids::{RequestId, TenantId, Token, WorkerId};
 use camshaft_core::policy::{
-    Arrival, AuthRequest, Policies, Priority, SamplerHook, SamplingRequest, SchedulerEvent, SchedulingPoint,
+    Arrival, AuthRequest, Endpoint, Policies, Priority, SamplerHook, SamplingRequest, SchedulerEvent, SchedulingPoint,
     ValidateRequest, WorkerFacts,
 };
 use camshaft_core::sampling::SamplingParams;
@@ -83,7 +83,7 @@ fn auth_request() -> AuthRequest {
 
 fn validate_request() -> ValidateRequest {
     ValidateRequest {
-        endpoint: "chat",
+        endpoint: Endpoint::Chat,
         model: "bench".to_owned(),
         tenant: TenantId::from("bench"),
         body: format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}", "x".repeat(4000)),

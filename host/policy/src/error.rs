@@ -1,6 +1,8 @@
 //! What can go wrong with a policy file, as sentences that an operator reads.
 use std::error::Error;
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use camshaft_core::policy::{Hook, Mode};
@@ -37,6 +39,9 @@ pub enum PolicyError {
     /// The thread that loads policies is gone or stuck.
     #[error("the thread that loads policies does not answer")]
     Unanswered,
+    /// More would wait than are let.
+    #[error("too many requests wait for policies that are being compiled")]
+    Busy,
     #[error("{} holds no policies: it has none of {}", path.display(), hook_directories())]
     NoPolicyDirectory { path: PathBuf },
     #[error("{} has no auth policy in force, but callers that are not local may come (or set allow-anonymous)", path.display())]
@@ -45,12 +50,8 @@ pub enum PolicyError {
     #[error("{} was not taken: something else was asked for meanwhile", path.display())]
     Superseded { path: PathBuf },
     /// A policy of another directory that was to serve from now on.
-    #[error("{}: {why}", path.display())]
-    Relocation {
-        path: PathBuf,
-        /// As the policy's status says it.
-        why: String,
-    },
+    #[error("{}", path.display())]
+    Relocation { path: PathBuf, source: Arc<PolicyError> },
     /// The file changed while it was read.
     #[error("{} is being written", path.display())]
     Unsettled { path: PathBuf },
@@ -139,6 +140,22 @@ impl PolicyError {
             cause = error.source();
         }
         on_one_line(truncated(text.trim(), SENTENCE_BYTES))
+    }
+}
+
+/// Why a policy was rejected, with all causes in its text.
+#[derive(Debug)]
+pub(crate) struct Rejection(pub(crate) Arc<PolicyError>);
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.sentence())
+    }
+}
+
+impl Error for Rejection {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
     }
 }
 

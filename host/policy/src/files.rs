@@ -178,6 +178,15 @@ impl ContentKey {
         Self { mode: Some(mode), ..self }
     }
 
+    /// These settings and this mode, with the component of `other`.
+    pub(crate) fn with_component_of(&self, other: &ContentKey) -> Self {
+        Self { component: other.component.clone(), ..self.clone() }
+    }
+
+    pub(crate) fn same_component(&self, other: &ContentKey) -> bool {
+        self.component == other.component
+    }
+
     /// Whether the files are the same, whatever the mode.
     pub(crate) fn same_files(&self, other: &ContentKey) -> bool {
         self.component == other.component && self.sidecar == other.sidecar

@@ -84,7 +84,7 @@ impl PolicyHost {
     /// for files that are being written.
     pub fn reload(&self) {
         if let Some(requests) = self.requests()
-            && let Err(error) = watch::ask(&requests, Request::Reload)
+            && let Err(error) = watch::ask(&requests, Request::Reload).flatten()
         {
             let error = error.sentence();
             tracing::error!(error, "the policy directory was not scanned");
@@ -154,7 +154,7 @@ impl Policies for PolicyHost {
         let no_policy = || ModeError::NoPolicy { hook, name: name.to_owned() };
         let requests = self.requests().ok_or_else(no_policy)?;
         let asked = watch::ask(&requests, |done| Request::SetMode { hook, name: name.to_owned(), mode, done });
-        asked.map_err(|error| ModeError::Unanswered(error.sentence()))?
+        asked.map_err(|_| ModeError::Unanswered)?
     }
 }
 

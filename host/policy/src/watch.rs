@@ -4,6 +4,7 @@ mod pace;
 #[cfg(test)]
 mod tests;
 
+use std::iter;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ use self::pace::Pace;
 use crate::error::PolicyError;
 use crate::load::{Claim, Loader, ModeChange, Patience, Relocation, Scan};
 
+/// Reloads, and changes of modes, that may wait for components to be compiled; further ones are refused.
+const WAITING_MAX: usize = 64;
 /// How much less the thread asks of the CPU than those that serve.
 const NICE: i32 = 10;
 
@@ -22,7 +25,7 @@ const NICE: i32 = 10;
 #[derive(Debug)]
 pub(crate) enum Request {
     /// Scan now; answered when what is there serves or was rejected.
-    Reload(Sender<()>),
+    Reload(Done),
     /// Serve what another directory holds; answered when it does, or cannot.
     Relocate {
         dir: PathBuf,
@@ -31,7 +34,7 @@ pub(crate) enum Request {
         needs_auth: bool,
         /// Taken before anything changes.
         claim: Claim,
-        done: Sender<Result<(), PolicyError>>,
+        done: Done,
     },
     SetMode {
         hook: Hook,
@@ -42,11 +45,24 @@ pub(crate) enum Request {
     Stop,
 }
 
-/// A request whose components are being compiled.
-enum Waiting {
-    Reload(Sender<()>),
-    Relocate(Relocation, Duration, Sender<Result<(), PolicyError>>),
-    SetMode(ModeChange, Sender<Result<PolicyStatus, ModeError>>),
+/// Whom to tell that it was done, or why not.
+type Done = Sender<Result<(), PolicyError>>;
+
+/// Requests whose components are being compiled.
+#[derive(Default)]
+struct Waiting {
+    reloads: Vec<Done>,
+    /// One for each policy.
+    modes: Vec<(ModeChange, Sender<Result<PolicyStatus, ModeError>>)>,
+    /// The newest wish.
+    relocation: Option<(Relocation, Duration, Done)>,
+}
+
+/// Whether the thread goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    GoOn,
+    Stop,
 }
 
 /// Runs until asked to stop.
@@ -65,7 +81,10 @@ pub(crate) fn run(loader: Loader, requests: &Receiver<Request>, poll: Duration) 
         select! {
             recv(requests) -> request => match request {
                 Ok(Request::Stop) | Err(_) => return,
-                Ok(request) => watcher.take(request),
+                // Those that wait already are answered from the same scan.
+                Ok(request) => if watcher.take_all(iter::once(request).chain(requests.try_iter())) == Next::Stop {
+                    return;
+                },
             },
             recv(changes) -> change => if change.is_ok() { watcher.pace.notice() },
             recv(compiled) -> _ => watcher.compiled(),
@@ -80,13 +99,13 @@ struct Watcher {
     watches: Watches,
     notices: Sender<()>,
     pace: Pace,
-    waiting: Vec<Waiting>,
+    waiting: Waiting,
 }
 
 impl Watcher {
     fn new(loader: Loader, notices: Sender<()>, poll: Duration) -> Self {
         let watches = Watches::new(loader.dir(), notices.clone());
-        let mut watcher = Self { loader, watches, notices, pace: Pace::new(poll), waiting: Vec::new() };
+        let mut watcher = Self { loader, watches, notices, pace: Pace::new(poll), waiting: Waiting::default() };
         watcher.watches.arm(&watcher.loader);
         // What changed between the first load and the watch.
         watcher.pace.notice();
@@ -99,103 +118,110 @@ impl Watcher {
         self.finish(noticed, scan);
     }
 
-    fn take(&mut self, request: Request) {
-        let waiting = match request {
-            Request::Reload(done) => Waiting::Reload(done),
-            Request::SetMode { hook, name, mode, done } => match ModeChange::new(hook, name, mode) {
-                Ok(change) => {
-                    self.supersede_mode_changes(&change);
-                    Waiting::SetMode(change, done)
+    /// Takes requests in, scans once for all of them, and answers those that need not wait.
+    fn take_all(&mut self, requests: impl Iterator<Item = Request>) -> Next {
+        for request in requests {
+            // Nobody may be waiting any more for an answer, here and below.
+            match request {
+                Request::Stop => return Next::Stop,
+                Request::Reload(done) if self.waiting.reloads.len() >= WAITING_MAX => {
+                    let _ = done.send(Err(PolicyError::Busy));
                 }
-                Err(error) => {
-                    // Nobody may be waiting any more, here and below.
-                    let _ = done.send(Err(error));
-                    return;
+                Request::Reload(done) => self.waiting.reloads.push(done),
+                Request::SetMode { hook, name, mode, done } => match ModeChange::new(hook, name, mode) {
+                    Ok(change) => self.take_mode(change, done),
+                    Err(error) => drop(done.send(Err(error))),
+                },
+                Request::Relocate { dir, poll, claim, done, .. } if dir == self.loader.dir() => {
+                    if claim.take() {
+                        self.supersede_relocation();
+                        self.pace.set_poll(poll);
+                    }
+                    let _ = done.send(Ok(()));
                 }
-            },
-            Request::Relocate { dir, poll, claim, done, .. } if dir == self.loader.dir() => {
-                if claim.take() {
-                    self.supersede_relocations();
-                    self.pace.set_poll(poll);
+                Request::Relocate { dir, poll, needs_auth, claim, done } => {
+                    match Relocation::new(dir, needs_auth, claim) {
+                        Ok(relocation) => {
+                            self.supersede_relocation();
+                            self.waiting.relocation = Some((relocation, poll, done));
+                        }
+                        Err(error) => drop(done.send(Err(error))),
+                    }
                 }
-                let _ = done.send(Ok(()));
-                return;
             }
-            Request::Relocate { dir, poll, needs_auth, claim, done } => match Relocation::new(dir, needs_auth, claim) {
-                Ok(relocation) => {
-                    self.supersede_relocations();
-                    Waiting::Relocate(relocation, poll, done)
-                }
-                Err(error) => {
-                    let _ = done.send(Err(error));
-                    return;
-                }
-            },
-            Request::Stop => return,
-        };
-        self.attempt(waiting);
+        }
+        let noticed = self.pace.begin();
+        self.answer(noticed);
+        Next::GoOn
     }
 
     /// The newest wish holds: what an older one waits for must not come later.
-    fn supersede_relocations(&mut self) {
-        self.waiting.retain(|waiting| {
-            let Waiting::Relocate(relocation, _, done) = waiting else { return true };
+    fn supersede_relocation(&mut self) {
+        if let Some((relocation, _, done)) = self.waiting.relocation.take() {
             let _ = done.send(Err(relocation.superseded()));
-            false
-        });
+        }
     }
 
     /// The same for the mode of one policy.
-    fn supersede_mode_changes(&mut self, newer: &ModeChange) {
-        let loader = &mut self.loader;
-        self.waiting.retain(|waiting| match waiting {
-            Waiting::SetMode(older, done) if older.is_of_same_policy(newer) => {
+    fn take_mode(&mut self, change: ModeChange, done: Sender<Result<PolicyStatus, ModeError>>) {
+        let (loader, modes) = (&mut self.loader, &mut self.waiting.modes);
+        modes.retain(|(older, done)| {
+            let superseded = older.is_of_same_policy(&change);
+            if superseded {
                 let _ = done.send(Err(older.supersede(loader)));
-                false
             }
-            _ => true,
+            !superseded
         });
+        if modes.len() >= WAITING_MAX {
+            let _ = done.send(Err(ModeError::Busy));
+            return;
+        }
+        modes.push((change, done));
     }
 
     /// A component was compiled: it may be what a change or a request waited for.
     fn compiled(&mut self) {
         let noticed = self.pace.compiled();
-        let scan = self.loader.scan(Patience::Wait);
-        self.finish(noticed, scan);
-        for waiting in std::mem::take(&mut self.waiting) {
-            self.attempt(waiting);
-        }
+        self.answer(noticed);
     }
 
-    /// Does what was asked, or keeps it until the next component is compiled.
-    fn attempt(&mut self, mut waiting: Waiting) {
-        match &mut waiting {
-            Waiting::Reload(done) => {
-                let noticed = self.pace.begin();
-                let scan = self.loader.scan_settled();
-                self.finish(noticed, scan);
-                if !scan.compiling {
-                    let _ = done.send(());
-                    return;
-                }
-            }
-            Waiting::SetMode(change, done) => {
-                if let Some(set) = change.attempt(&mut self.loader) {
-                    let _ = done.send(set);
-                    return;
-                }
-            }
-            Waiting::Relocate(relocation, poll, done) => {
-                if let Some(moved) = relocation.attempt(&mut self.loader) {
-                    if moved.is_ok() {
-                        self.moved(*poll);
-                    }
-                    let _ = done.send(moved);
-                    return;
-                }
+    /// Scans once for all who wait, and answers those whose components need not be compiled any more.
+    fn answer(&mut self, noticed: Instant) {
+        let Waiting { reloads, modes, .. } = &self.waiting;
+        let scan = if reloads.is_empty() && modes.is_empty() {
+            self.loader.scan(Patience::Wait)
+        } else {
+            self.loader.scan_settled()
+        };
+        self.finish(noticed, scan);
+        if !scan.compiling {
+            for done in self.waiting.reloads.drain(..) {
+                let _ = done.send(Ok(()));
             }
         }
-        self.waiting.push(waiting);
+        let loader = &mut self.loader;
+        self.waiting.modes.retain_mut(|(change, done)| {
+            let decided = change.decide(loader);
+            decided.is_none_or(|decided| {
+                let _ = done.send(decided);
+                false
+            })
+        });
+        self.relocate();
+    }
+
+    /// Serves the directory that waits, if what is in it is compiled.
+    fn relocate(&mut self) {
+        let Some((mut relocation, poll, done)) = self.waiting.relocation.take() else { return };
+        match relocation.attempt(&mut self.loader) {
+            None => self.waiting.relocation = Some((relocation, poll, done)),
+            Some(moved) => {
+                if moved.is_ok() {
+                    self.moved(poll);
+                }
+                let _ = done.send(moved);
+            }
+        }
     }
 
     /// Another directory serves from now on.

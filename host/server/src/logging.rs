@@ -103,3 +103,21 @@ pub(crate) fn exporter(config: &Config) -> Result<Option<SdkTracerProvider>, Ser
         .build();
     Ok(Some(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource).build()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Overrides;
+
+    #[tokio::test]
+    async fn regression_an_endpoint_that_takes_no_spans_names_its_source() {
+        let set = vec!["telemetry.otlp-endpoint=http://127.0.0.1:4317".to_owned()];
+        let overrides = Overrides { set, ..Overrides::default() };
+        let mut config = Config::load(None, std::iter::empty(), &overrides).unwrap();
+        exporter(&config).unwrap().expect("an endpoint is configured");
+        config.fixed.telemetry.otlp_endpoint = "no url at all".to_owned();
+        let error = format!("{}", exporter(&config).unwrap_err());
+        let words = ["telemetry.otlp-endpoint = no url at all: ", " (flag --set telemetry.otlp-endpoint)"];
+        assert!(words.iter().all(|word| error.contains(word)), "{error}");
+    }
+}

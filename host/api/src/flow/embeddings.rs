@@ -8,7 +8,7 @@ use camshaft_core::embed::normalize;
 use camshaft_core::ids::Token;
 use camshaft_core::limits::{self, Range};
 use camshaft_core::message::WorkerError;
-use camshaft_core::policy::ValidateRequest;
+use camshaft_core::policy::{Endpoint, ValidateRequest};
 use crossbeam_channel::TrySendError;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -225,7 +225,7 @@ impl Validated for EmbedRequest {
     fn question(&self, context: ParseContext<'_>, body: String) -> ValidateRequest {
         let longest = self.inputs.iter().map(|input| input.len()).max().unwrap_or(0);
         ValidateRequest {
-            endpoint: "embedding",
+            endpoint: Endpoint::Embedding,
             model: self.served.model.id.clone(),
             tenant: context.caller.principal.tenant.clone(),
             body,

@@ -65,7 +65,7 @@ impl Validated for GenerationRequest {
         let settings = &self.settings;
         let longest = self.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
         ValidateRequest {
-            endpoint: self.endpoint.as_str(),
+            endpoint: self.endpoint.for_policies(),
             model: self.served.model.id.clone(),
             tenant: context.caller.principal.tenant.clone(),
             body,

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use camshaft_core::ids::Token;
-use camshaft_core::limits;
+use camshaft_core::{limits, policy};
 
 use crate::flow::api::Served;
 use crate::flow::error::FlowError;
@@ -38,10 +38,10 @@ pub(crate) struct Prompt {
 
 impl Endpoint {
     /// The name that validators see.
-    pub(crate) fn as_str(self) -> &'static str {
+    pub(crate) fn for_policies(self) -> policy::Endpoint {
         match self {
-            Endpoint::Chat => "chat",
-            Endpoint::Completion => "completion",
+            Endpoint::Chat => policy::Endpoint::Chat,
+            Endpoint::Completion => policy::Endpoint::Completion,
         }
     }
 }

@@ -6,7 +6,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::Generation;
-use camshaft_core::policy::{Hook, Mode, ModeError, PolicyStatus};
+use camshaft_core::policy::{Hook, Mode, PolicyStatus};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -75,9 +75,7 @@ pub(crate) async fn set_policy_mode(
 ) -> Result<Json<PolicyStatus>, ApiError> {
     let known =
         Hook::ALL.into_iter().find(|known| known.as_str() == hook).ok_or(ApiError::UnknownHook { name: hook })?;
-    let modes = || Mode::ALL.map(Mode::as_str).join(", ");
-    let no_mode = || ApiError::PolicyMode(ModeError::Refused(format!("there is no mode {mode:?}: {}", modes())));
-    let mode = Mode::parse(&mode).ok_or_else(no_mode)?;
+    let mode = Mode::parse(&mode).ok_or(ApiError::UnknownMode { name: mode })?;
     // The call waits for the thread that loads policies.
     let set = tokio::task::spawn_blocking(move || api.policies.set_mode(known, &name, mode)).await;
     set.map_err(ApiError::PolicyModeTask)?.map(Json).map_err(ApiError::PolicyMode)

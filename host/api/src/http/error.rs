@@ -3,7 +3,7 @@ use std::error::Error;
 
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use camshaft_core::policy::{Fault, Hook, ModeError, Refusal};
+use camshaft_core::policy::{Fault, Hook, Mode, ModeError, Refusal};
 use tokio::task::JoinError;
 
 use crate::flow::error::{self, FlowError};
@@ -27,6 +27,8 @@ pub(crate) enum ApiError {
     WebPage,
     #[error("there is no hook {name:?}: {}", Hook::ALL.map(Hook::as_str).join(", "))]
     UnknownHook { name: String },
+    #[error("there is no mode {name:?}: {}", Mode::ALL.map(Mode::as_str).join(", "))]
+    UnknownMode { name: String },
     #[error(transparent)]
     PolicyMode(ModeError),
     #[error("a policy's mode could not be set")]
@@ -62,9 +64,16 @@ impl ApiError {
             Self::UnknownHook { .. } => Answer::invalid(text()).param("hook".to_owned()),
             Self::PolicyMode(error) => match error {
                 ModeError::NoPolicy { .. } => invalid(StatusCode::NOT_FOUND, "policy_not_found"),
-                ModeError::Refused(_) => Answer::invalid(text()).param("mode".to_owned()),
-                ModeError::Unanswered(_) => Answer::internal(INTERNAL, self),
+                ModeError::Unsupported { .. }
+                | ModeError::Unreadable
+                | ModeError::Rejected(_)
+                | ModeError::Removed
+                | ModeError::FilesChanged { .. }
+                | ModeError::Superseded => Answer::invalid(text()).param("mode".to_owned()),
+                ModeError::Busy => Answer::new(StatusCode::SERVICE_UNAVAILABLE, ErrorType::Server, text()).code("busy"),
+                ModeError::Unanswered => Answer::internal(INTERNAL, self),
             },
+            Self::UnknownMode { .. } => Answer::invalid(text()).param("mode".to_owned()),
             Self::PolicyModeTask(_) | Self::Metrics(_) | Self::NoCaller | Self::NoExchange | Self::HandlerPanicked => {
                 Answer::internal(INTERNAL, self as &dyn Error)
             }

@@ -26,7 +26,10 @@ async fn shows_validators_what_was_parsed() {
     assert_eq!(server.send(request("POST", "/v1/chat/completions", body)).await.status, 200);
     let seen = seen.lock().unwrap();
     let request = &seen[0];
-    assert_eq!((request.endpoint, request.model.as_str(), request.tenant.as_str()), ("chat", "demo", "anonymous"));
+    assert_eq!(
+        (request.endpoint.as_str(), request.model.as_str(), request.tenant.as_str()),
+        ("chat", "demo", "anonymous")
+    );
     assert_eq!((request.prompt_tokens, request.max_tokens, request.max_tokens_set), (21, MAX_TOKENS, false));
     assert_eq!((request.temperature, request.n, request.stream), (0.5, 2, false));
     assert_eq!(request.body.matches("\"n\"").count(), 1);

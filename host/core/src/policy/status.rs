@@ -1,5 +1,7 @@
 //! The status of each policy file, for operators.
+use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 
@@ -59,13 +61,26 @@ pub struct PolicyStatus {
 }
 
 /// Why a policy's mode was not changed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum ModeError {
     #[error("there is no {hook} policy {name:?} in the policy directory")]
     NoPolicy { hook: Hook, name: String },
+    #[error("mode \"{mode}\" is not supported for the {hook} hook yet")]
+    Unsupported { hook: Hook, mode: Mode },
+    #[error("its files cannot be read")]
+    Unreadable,
+    /// It cannot serve in that mode; in the words of whoever examined it.
     #[error("{0}")]
-    Refused(String),
+    Rejected(#[source] Arc<dyn Error + Send + Sync>),
+    #[error("its file was removed")]
+    Removed,
+    #[error("its files changed meanwhile: its mode is {mode}")]
+    FilesChanged { mode: Mode },
+    #[error("another mode was chosen for it meanwhile")]
+    Superseded,
+    #[error("too many changes wait for policies that are being compiled")]
+    Busy,
     /// It may still happen.
-    #[error("{0}")]
-    Unanswered(String),
+    #[error("the thread that loads policies does not answer")]
+    Unanswered,
 }

@@ -92,7 +92,7 @@ fn check_patch(patch: &str) -> Result<(), String> {
 
 fn shown(request: &ValidateRequest) -> wit::Request {
     wit::Request {
-        endpoint: request.endpoint.to_owned(),
+        endpoint: request.endpoint.as_str().to_owned(),
         model: request.model.clone(),
         tenant: request.tenant.to_string(),
         body: request.body.clone(),

@@ -11,7 +11,7 @@ use crate::examine;
 use crate::files::{Content, Place};
 use crate::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
-use crate::loaded::Loaded;
+use crate::loaded::{Compiled, Loaded};
 use crate::metrics::PolicyMetrics;
 use crate::runtime::Runtime;
 use crate::sidecar::Sidecar;
@@ -68,7 +68,33 @@ impl Builder {
         sidecar.check_digest(&place.sidecar_name(), &content.digest)?;
         let job = self.compiler.compile(&content.digest, &content.component, content.stamps.changed());
         let Some(outcome) = job.as_ref().and_then(|job| job.outcome()) else { return Ok(Built::Compiling(job)) };
-        let compiled = outcome?;
+        self.load(place, outcome?, sidecar, content).map(Built::Ready)
+    }
+
+    /// Runs a component that is compiled already with the settings in a policy's files; `mode` holds instead of the file's.
+    ///
+    /// # Errors
+    /// The settings are not for this component.
+    pub(crate) fn reconfigure(
+        &mut self,
+        place: &Place,
+        compiled: &Arc<Compiled>,
+        content: &Content,
+        mode: Option<Mode>,
+    ) -> Result<Arc<Loaded>, Arc<PolicyError>> {
+        let mut sidecar = sidecar_of(place, content)?;
+        sidecar.mode = mode.unwrap_or(sidecar.mode);
+        sidecar.check_digest(&place.sidecar_name(), &compiled.digest)?;
+        self.load(place, compiled.clone(), sidecar, content)
+    }
+
+    fn load(
+        &mut self,
+        place: &Place,
+        compiled: Arc<Compiled>,
+        sidecar: Sidecar,
+        content: &Content,
+    ) -> Result<Arc<Loaded>, Arc<PolicyError>> {
         let found = compiled.pre.hook();
         if found != place.hook {
             return Err(PolicyError::WrongHook { found, expected: place.hook }.into());
@@ -79,9 +105,9 @@ impl Builder {
         let said = examine::introduce(&self.runtime, &compiled, identity.clone(), sidecar.memory_bytes, settings);
         let said = said.map_err(|error| in_settings(error, place, content))?;
         let name = PolicyName::from(place.name());
-        let (hook, digest) = (place.hook, &content.digest[..12]);
+        let (hook, digest) = (place.hook, &compiled.digest[..12]);
         tracing::info!(%hook, plugin = %name, digest, described = said.name, version = said.version, "policy loaded");
-        Ok(Built::Ready(Arc::new(Loaded {
+        Ok(Arc::new(Loaded {
             metrics: self.metrics.link(hook, &name),
             name,
             compiled,
@@ -89,7 +115,7 @@ impl Builder {
             identity,
             generation: OnceLock::new(),
             runtime: self.runtime.clone(),
-        })))
+        }))
     }
 
     fn identity(&mut self, place: &Place) -> Arc<Identity> {

@@ -1,6 +1,7 @@
 //! One policy directory: what changed in it, and whether what is there now may serve.
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use camshaft_core::policy::{Hook, PolicyStatus};
@@ -9,6 +10,7 @@ use super::builder::{Builder, Built};
 use super::policy::{Context, Phase, Policy, Staged};
 use crate::error::{PolicyError, SettingsError};
 use crate::files::{self, Content, ContentKey, Files, Place, Stamps};
+use crate::loaded::Loaded;
 use crate::set::Link;
 use crate::spec::{Decides, spec};
 
@@ -179,7 +181,7 @@ impl Directory {
             } else {
                 let taken = PolicyError::NameTaken { name, first: format!("{first}.wasm") };
                 policy.examine_again();
-                policy.reject(&place, None, &taken, self.context(pass.builder));
+                policy.reject(&place, None, taken.into(), self.context(pass.builder));
             }
             arrivals.note(&place, &policy, is_new, progress);
             self.policies.insert(place, policy);
@@ -220,7 +222,7 @@ impl Directory {
             Ok(stamps) => stamps,
             Err(error) => {
                 policy.examine_again();
-                return self.unreadable(place, policy, &error, pass);
+                return self.unreadable(place, policy, error, pass);
             }
         };
         if matches!(&policy.examined, Some((_, Some(trusted))) if *trusted == stamps) {
@@ -238,15 +240,15 @@ impl Directory {
         }
         match Content::read(files, stamps) {
             Ok(content) => self.examine(place, policy, content, pass),
-            Err(error) => self.unreadable(place, policy, &error, pass),
+            Err(error) => self.unreadable(place, policy, error, pass),
         }
     }
 
-    fn unreadable(&self, place: &Place, policy: &mut Policy, error: &PolicyError, pass: &Pass<'_>) -> Progress {
+    fn unreadable(&self, place: &Place, policy: &mut Policy, error: PolicyError, pass: &Pass<'_>) -> Progress {
         if pass.patience == Patience::Wait && matches!(error, PolicyError::Unsettled { .. }) {
             return Progress::Unsettled;
         }
-        policy.reject(place, None, error, self.context(pass.builder));
+        policy.reject(place, None, error.into(), self.context(pass.builder));
         Progress::Done
     }
 
@@ -268,6 +270,10 @@ impl Directory {
         let built = pass.builder.build(place, &content, key.mode);
         match &built {
             Ok(Built::Compiling(job)) => {
+                if let Some((compiled, meanwhile)) = policy.reconfigurable(&key) {
+                    let loaded = pass.builder.reconfigure(place, &compiled, &content, key.mode);
+                    self.reconfigured(place, policy, meanwhile, loaded);
+                }
                 policy.staged = Some(Staged { key, stamps: content.stamps, job: job.clone() });
                 return Progress::Compiling;
             }
@@ -288,9 +294,29 @@ impl Directory {
                 self.forget_override(place, &key);
                 policy.turn_off(place, &pass.builder.metrics);
             }
-            Err(error) => policy.reject(place, Some(key), &error, self.context(pass.builder)),
+            Err(error) => policy.reject(place, Some(key), error, self.context(pass.builder)),
         }
         Progress::Done
+    }
+
+    /// The component that serves has, or has not, taken the settings that changed while a newer one is being compiled.
+    fn reconfigured(
+        &mut self,
+        place: &Place,
+        policy: &mut Policy,
+        key: ContentKey,
+        result: Result<Arc<Loaded>, Arc<PolicyError>>,
+    ) {
+        match result {
+            Ok(loaded) => {
+                self.forget_override(place, &key);
+                policy.accept(loaded, key);
+            }
+            Err(error) => {
+                let (hook, plugin, why) = (place.hook, place.name(), error.sentence());
+                tracing::warn!(%hook, plugin, why, "new settings wait for the new component, which is being compiled");
+            }
+        }
     }
 
     fn context<'a>(&self, builder: &'a Builder) -> Context<'a> {

@@ -26,6 +26,8 @@ pub(crate) struct Loader {
     pub(super) builder: Builder,
     pub(super) registry: Arc<Registry>,
     warnings: Warnings,
+    #[cfg(test)]
+    pub(crate) scans: usize,
 }
 
 impl Loader {
@@ -42,7 +44,14 @@ impl Loader {
     }
 
     pub(super) fn with_builder(dir: PathBuf, registry: Arc<Registry>, builder: Builder) -> Self {
-        Self { directory: Directory::new(dir, Phase::Starting), builder, registry, warnings: Warnings::default() }
+        Self {
+            directory: Directory::new(dir, Phase::Starting),
+            builder,
+            registry,
+            warnings: Warnings::default(),
+            #[cfg(test)]
+            scans: 0,
+        }
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -81,6 +90,10 @@ impl Loader {
 
     /// Scans every file, examines what changed, and publishes a generation if what serves is now something else.
     pub(crate) fn scan(&mut self, patience: Patience) -> Scan {
+        #[cfg(test)]
+        {
+            self.scans += 1;
+        }
         let mut scan = self.directory.scan(&mut self.builder, patience);
         let found = misplaced::misplaced(&self.directory.path);
         scan.unsettled |= self.warnings.update(found, patience == Patience::Now);

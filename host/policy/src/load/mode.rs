@@ -1,7 +1,10 @@
 //! Modes that an operator chooses while the process runs, instead of those in the policies' files.
+use std::sync::Arc;
+
 use camshaft_core::policy::{Hook, Mode, ModeError, PolicyStatus};
 
 use super::loader::Loader;
+use crate::error::Rejection;
 use crate::files::{ContentKey, Place};
 use crate::sidecar::check_mode;
 
@@ -28,7 +31,7 @@ impl ModeChange {
     /// # Errors
     /// The hook has no such mode.
     pub(crate) fn new(hook: Hook, name: String, mode: Mode) -> Result<Self, ModeError> {
-        check_mode(hook, mode).map_err(|error| ModeError::Refused(error.to_string()))?;
+        check_mode(hook, mode).map_err(|_| ModeError::Unsupported { hook, mode })?;
         Ok(Self { hook, name, mode, tried: None })
     }
 
@@ -41,14 +44,19 @@ impl ModeChange {
         if let Some(tried) = &self.tried {
             tried.undo(loader);
         }
-        ModeError::Refused("another mode was chosen for it meanwhile".to_owned())
+        ModeError::Superseded
     }
 
-    /// Sets the mode and answers how the policy stands now. `None`: its component is being compiled; try again when one is
-    /// done.
+    /// Scans, and then as [`ModeChange::decide`].
+    #[cfg(test)]
     pub(crate) fn attempt(&mut self, loader: &mut Loader) -> Option<Result<PolicyStatus, ModeError>> {
-        // What lies there now is what the choice is for.
         loader.scan_settled();
+        self.decide(loader)
+    }
+
+    /// Sets the mode for what was found in the last scan, and answers how the policy stands now. `None`: its component is
+    /// being compiled; try again when one is done.
+    pub(crate) fn decide(&mut self, loader: &mut Loader) -> Option<Result<PolicyStatus, ModeError>> {
         if self.tried.is_none()
             && let Err(error) = self.choose(loader)
         {
@@ -57,21 +65,24 @@ impl ModeChange {
         let tried = self.tried.as_ref()?;
         let no_policy = || ModeError::NoPolicy { hook: self.hook, name: self.name.clone() };
         let Some(policy) = loader.directory.policies.get(&tried.place) else { return Some(Err(no_policy())) };
-        if policy.staged.is_some() {
+        // The component that serves may have the mode while a newer one is being compiled.
+        let serves = policy.serving.as_ref().is_some_and(|(_, of)| *of == tried.chosen.with_component_of(of));
+        if policy.staged.is_some() && !serves {
             return None;
         }
         let in_force = policy.newest() == Some(&tried.chosen);
         let status = loader.directory.statuses().into_iter().find(|s| s.hook == self.hook && s.name == self.name);
         Some(match status {
-            Some(PolicyStatus { error: Some(why), .. }) => {
+            Some(PolicyStatus { error: Some(_), .. }) => {
+                let why = policy.error.clone().map(Rejection);
                 tried.undo(loader);
                 loader.examine_again(&tried.place);
-                Err(ModeError::Refused(why))
+                Err(why.map_or(ModeError::Removed, |why| ModeError::Rejected(Arc::new(why))))
             }
             Some(status) if !in_force => {
                 tried.undo(loader);
                 let mode = status.mode;
-                Err(ModeError::Refused(format!("its files changed meanwhile: its mode is {mode}")))
+                Err(ModeError::FilesChanged { mode })
             }
             Some(status) => {
                 tracing::info!(hook = %self.hook, plugin = self.name, mode = %self.mode, "mode set by an operator");
@@ -89,7 +100,7 @@ impl ModeChange {
         });
         let no_policy = || ModeError::NoPolicy { hook: self.hook, name: self.name.clone() };
         let (place, policy) = found.ok_or_else(no_policy)?;
-        let unreadable = || ModeError::Refused("its files cannot be read".to_owned());
+        let unreadable = || ModeError::Unreadable;
         let (place, newest) = (place.clone(), policy.newest().cloned().ok_or_else(unreadable)?);
         let chosen = newest.with_mode(self.mode);
         let before = loader.directory.overrides.insert(place.clone(), chosen.clone());

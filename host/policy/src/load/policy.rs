@@ -57,7 +57,7 @@ pub(crate) struct Policy {
     pub(crate) staged: Option<Staged>,
     /// Stamps of a file that had not settled at the last scan, and when they were first seen.
     pub(crate) unsettled: Option<(Stamps, Instant)>,
-    pub(crate) error: Option<String>,
+    pub(crate) error: Option<Arc<PolicyError>>,
     /// Of a guard whose file was removed: the files that came meanwhile, one of which is to replace it.
     pub(crate) successors: BTreeSet<Place>,
     /// Of such a guard: why it serves all the same.
@@ -100,6 +100,15 @@ impl Policy {
         self.stays = None;
     }
 
+    /// What serves, if only the settings or the mode changed while a newer component is being compiled; and what is to tell
+    /// it apart with them. What came together with the newer component waits for it.
+    pub(crate) fn reconfigurable(&self, key: &ContentKey) -> Option<(Arc<Compiled>, ContentKey)> {
+        let ((serving, of), staged) = (self.serving.as_ref()?, self.staged.as_ref()?);
+        let meanwhile = key.with_component_of(of);
+        let changed = staged.key.same_component(key) && staged.key != *key && meanwhile != *of;
+        changed.then(|| (serving.compiled.clone(), meanwhile))
+    }
+
     /// Forgets what was examined, so that the next scan examines it again.
     pub(crate) fn examine_again(&mut self) {
         self.examined = None;
@@ -131,7 +140,7 @@ impl Policy {
             state,
             serving: serving.map(|loaded| loaded.compiled.digest.clone()),
             generation: serving.and_then(|loaded| loaded.generation.get().copied()),
-            error: self.error.clone().or_else(|| self.stays.clone()),
+            error: self.error.as_ref().map(|error| error.sentence()).or_else(|| self.stays.clone()),
         })
     }
 
@@ -179,10 +188,17 @@ impl Policy {
     }
 
     /// What is in the files cannot serve. What served before goes on, and at start a policy that guards refuses.
-    pub(crate) fn reject(&mut self, place: &Place, key: Option<ContentKey>, error: &PolicyError, context: Context<'_>) {
+    pub(crate) fn reject(
+        &mut self,
+        place: &Place,
+        key: Option<ContentKey>,
+        error: Arc<PolicyError>,
+        context: Context<'_>,
+    ) {
         let Context { phase, metrics } = context;
         let text = error.sentence();
-        self.error = Some(text.clone());
+        let of_settings = matches!(*error, PolicyError::Settings { .. });
+        self.error = Some(error);
         let serves = self.serving.is_some();
         if phase == Phase::Starting && !serves && self.broken.is_none() {
             self.broken = self.stand_in(place, &text, metrics);
@@ -199,7 +215,6 @@ impl Policy {
             (false, true) => "requests that need it fail as its on-fault setting says",
             (false, false) => "nothing serves in its place",
         };
-        let of_settings = matches!(error, PolicyError::Settings { .. });
         let file = if of_settings { self.file.with_extension("toml") } else { self.file.clone() };
         let (hook, plugin, file) = (place.hook, place.name(), file.display());
         tracing::warn!(%hook, plugin, %file, why = text, "policy rejected; {meanwhile}");

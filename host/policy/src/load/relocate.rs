@@ -84,8 +84,10 @@ impl Relocation {
             return Err(error);
         }
         let mut policies = self.directory.policies.values();
-        if let Some((path, why)) = policies.find_map(|policy| policy.error.as_ref().map(|why| (&policy.file, why))) {
-            return Err(PolicyError::Relocation { path: path.clone(), why: why.clone() });
+        if let Some((path, error)) =
+            policies.find_map(|policy| policy.error.as_ref().map(|error| (&policy.file, error)))
+        {
+            return Err(PolicyError::Relocation { path: path.clone(), source: error.clone() });
         }
         let has_auth = self.directory.policies.iter().any(|(place, policy)| {
             place.hook == Hook::Auth && policy.serving.is_some() && policy.mode == Mode::Enforce

@@ -170,9 +170,48 @@ fn regression_a_mode_whose_files_change_meanwhile_is_not_said_to_be_set() {
     bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"");
     bench.finish();
     let answer = change.attempt(&mut bench.loader).unwrap();
-    assert!(matches!(&answer, Err(ModeError::Refused(why)) if why.contains("monitor")), "{answer:?}");
+    assert!(matches!(&answer, Err(ModeError::FilesChanged { mode: Mode::Monitor })), "{answer:?}");
     let status = bench.status("keys").unwrap();
     assert_eq!((status.mode, status.overridden), (Mode::Monitor, false));
+}
+
+#[test]
+fn regression_settings_that_change_while_a_new_component_compiles_hold_at_once() {
+    let serving = component("plugins/auth-api-keys");
+    let newer = variant(&serving, 1);
+    let mode = |bench: &Bench| bench.loader.status("keys").unwrap().mode;
+    let mut bench = Bench::new();
+    bench.put("auth/10-keys.wasm", &serving);
+    bench.put("auth/10-keys.toml", "[policy]\nmode = \"enforce\"");
+    bench.loader.start().unwrap();
+    let digest = bench.status("keys").unwrap().serving;
+    bench.hold(&newer);
+    // What comes together waits: the settings may be for the new component alone.
+    bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"");
+    bench.put("auth/10-keys.wasm", &newer);
+    assert!(bench.loader.scan_settled().compiling);
+    bench.begun.recv().unwrap();
+    assert_eq!(mode(&bench), Mode::Enforce);
+
+    bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"\ndeadline = \"6ms\"");
+    let scan = bench.loader.scan_settled();
+    assert!(scan.published && scan.compiling, "{scan:?}");
+    assert_eq!((mode(&bench), bench.status("keys").unwrap().serving), (Mode::Monitor, digest.clone()));
+    // Settings that it refuses leave it as it is.
+    bench.put("auth/10-keys.toml", "[settings]\nnone-such = 1");
+    assert!(!bench.loader.scan_settled().published);
+    assert_eq!(mode(&bench), Mode::Monitor);
+    bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"");
+    assert!(bench.loader.scan_settled().published);
+    // And so does a mode that an operator chooses.
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce).unwrap();
+    let status = change.attempt(&mut bench.loader).unwrap().unwrap();
+    assert_eq!((status.mode, status.overridden, status.serving), (Mode::Enforce, true, digest.clone()));
+
+    bench.finish();
+    let status = bench.status("keys").unwrap();
+    assert_eq!((status.mode, status.overridden, status.error), (Mode::Enforce, true, None));
+    assert_ne!(status.serving, digest);
 }
 
 #[test]

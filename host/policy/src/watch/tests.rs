@@ -37,16 +37,26 @@ impl Scene {
         Self { watcher, dir, compiled, begun, release, slow }
     }
 
+    fn take(&mut self, request: Request) {
+        assert_eq!(self.watcher.take_all(iter::once(request)), Next::GoOn);
+    }
+
+    fn reload(&mut self) -> Receiver<Result<(), PolicyError>> {
+        let (done, answer) = bounded(1);
+        self.take(Request::Reload(done));
+        answer
+    }
+
     fn relocate(&mut self, dir: &Path, claim: &Claim) -> Receiver<Result<(), PolicyError>> {
         let (done, answer) = bounded(1);
         let (dir, claim) = (dir.to_owned(), claim.clone());
-        self.watcher.take(Request::Relocate { dir, poll: NEVER, needs_auth: false, claim, done });
+        self.take(Request::Relocate { dir, poll: NEVER, needs_auth: false, claim, done });
         answer
     }
 
     fn set_mode(&mut self, mode: Mode) -> Receiver<Result<PolicyStatus, ModeError>> {
         let (done, answer) = bounded(1);
-        self.watcher.take(Request::SetMode { hook: Hook::Auth, name: "keys".to_owned(), mode, done });
+        self.take(Request::SetMode { hook: Hook::Auth, name: "keys".to_owned(), mode, done });
         answer
     }
 
@@ -100,7 +110,7 @@ fn regression_another_poll_holds_for_the_same_directory() {
     let mut scene = Scene::new();
     let (done, answer) = bounded(1);
     let (dir, poll) = (scene.dir.path().to_owned(), NEVER * 2);
-    scene.watcher.take(Request::Relocate { dir, poll, needs_auth: false, claim: Claim::default(), done });
+    scene.take(Request::Relocate { dir, poll, needs_auth: false, claim: Claim::default(), done });
     answer.recv().unwrap().unwrap();
     // Forgets the notice of the start.
     scene.watcher.scan();
@@ -119,7 +129,7 @@ fn regression_the_newest_of_two_modes_that_wait_holds() {
     let second = scene.set_mode(Mode::Enforce);
     scene.finish();
     assert_eq!(second.recv().unwrap().unwrap().mode, Mode::Enforce);
-    assert!(matches!(first.recv().unwrap(), Err(ModeError::Refused(_))));
+    assert!(matches!(first.recv().unwrap(), Err(ModeError::Superseded)));
 }
 
 #[test]
@@ -133,9 +143,42 @@ fn regression_modes_that_were_refused_leave_nothing_behind() {
     scene.begun.recv().unwrap();
     let second = scene.set_mode(Mode::Enforce);
     scene.finish();
-    for answer in [first, second] {
-        assert!(matches!(answer.recv().unwrap(), Err(ModeError::Refused(_))));
-    }
+    assert!(matches!(first.recv().unwrap(), Err(ModeError::Superseded)));
+    assert!(matches!(second.recv().unwrap(), Err(ModeError::Rejected(_))));
     let status = scene.watcher.loader.status("keys").unwrap();
     assert_eq!((status.mode, status.overridden, status.error), (Mode::Off, false, None));
+}
+
+#[test]
+fn regression_reloads_that_wait_are_bounded_and_answered_by_one_scan() {
+    let mut scene = Scene::new();
+    put(scene.dir.path(), "auth/10-keys.wasm", &scene.slow);
+    let waiting: Vec<_> = (0..WAITING_MAX).map(|_| scene.reload()).collect();
+    scene.begun.recv().unwrap();
+    let refused = scene.reload().try_recv();
+    assert!(matches!(refused, Ok(Err(PolicyError::Busy))), "{refused:?}");
+    assert!(waiting.iter().all(|answer| answer.try_recv().is_err()), "they wait");
+    let before = scene.watcher.loader.scans;
+    scene.finish();
+    assert_eq!(scene.watcher.loader.scans - before, 1);
+    waiting.iter().for_each(|answer| answer.try_recv().unwrap().unwrap());
+    scene.reload().try_recv().unwrap().unwrap();
+}
+
+#[test]
+fn regression_requests_that_come_together_share_a_scan() {
+    let mut scene = Scene::new();
+    put(scene.dir.path(), "auth/10-keys.wasm", &scene.slow);
+    put(scene.dir.path(), "auth/10-keys.toml", b"[policy]\nmode = \"off\"");
+    scene.watcher.loader.scan_settled();
+    let before = scene.watcher.loader.scans;
+    let (answers, requests): (Vec<_>, Vec<_>) = (0..4)
+        .map(|_| {
+            let (done, answer) = bounded(1);
+            (answer, Request::Reload(done))
+        })
+        .unzip();
+    scene.watcher.take_all(requests.into_iter());
+    assert_eq!(scene.watcher.loader.scans - before, 1);
+    answers.iter().for_each(|answer| answer.try_recv().unwrap().unwrap());
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::ids::{Generation, PolicyDigest, RequestId, TenantId, Token, WorkerId};
 use camshaft_core::policy::{
-    Arrival, AuthOutcome, AuthRequest, Fault, FaultKind, Policies, PolicyStatus, Priority, SamplerHook,
+    Arrival, AuthOutcome, AuthRequest, Endpoint, Fault, FaultKind, Policies, PolicyStatus, Priority, SamplerHook,
     SamplingRequest, SchedulerEvent, SchedulingPoint, TokenSampler, ValidateOutcome, ValidateRequest, WorkerFacts,
 };
 use camshaft_core::sampling::{Row, SamplingParams};
@@ -151,7 +151,7 @@ pub(crate) fn caller(loopback: bool, key: Option<&str>) -> AuthRequest {
 
 pub(crate) fn generation_request(max_tokens: u32) -> ValidateRequest {
     ValidateRequest {
-        endpoint: "chat",
+        endpoint: Endpoint::Chat,
         model: "demo".to_owned(),
         tenant: TenantId::from("t"),
         body: format!("{{\"max_tokens\":{max_tokens}}}"),
