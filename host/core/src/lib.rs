@@ -29,5 +29,6 @@ mod sequence;
 pub mod speculate;
 mod step;
 pub mod text;
+pub mod threads;
 pub mod vocabulary;
 pub mod worker;

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_core::segments::{ColdTier, SegmentId, SegmentInfo};
+use camshaft_core::threads::Spawner;
 use memmap2::Mmap;
 
 use directory::SegmentDirectory;
@@ -51,6 +52,8 @@ pub struct DiskOptions {
     pub dir: PathBuf,
     pub capacity_bytes: u64,
     pub layout: Layout,
+    /// Starts the thread that writes.
+    pub spawner: Spawner,
 }
 
 /// What an earlier process left in the data files of a directory.
@@ -117,7 +120,7 @@ impl DiskTier {
         let directory = Arc::new(SegmentDirectory::open(&options.dir.join(options.layout.directory()))?);
         let Contents { segments, locations, maps, files } = Contents::scan(&directory)?;
         let writer = Writer::new(directory.clone(), options.capacity_bytes, file_bytes, files);
-        let started = WriterHandle::start(writer);
+        let started = WriterHandle::start(writer, &options.spawner);
         let path = directory.path.clone();
         let writer = started.map_err(|source| DiskError::Io { verb: "start the writer of", path, source })?;
         let tier = Self { directory, locations, maps, pending: HashMap::new(), writer, lost: Vec::new() };

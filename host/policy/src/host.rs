@@ -9,18 +9,18 @@ use camshaft_core::policy::{
     Fault, Hook, Mode, ModeError, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest, SchedulerHook,
     TokenSampler,
 };
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Sender, bounded, never};
 
 use crate::engine::Ticker;
 use crate::error::PolicyError;
 use crate::hooks::sampler;
-use crate::imports::metrics::MetricFamilies;
 use crate::load::{Claim, Loader};
 use crate::metrics::PolicyMetrics;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
 use crate::scheduling::{ModelScheduler, Replacements};
-use crate::watch::{self, Request};
+use crate::watch::{self, PolicyWatch, Request};
+use camshaft_core::threads::Spawner;
 
 /// Reload requests that may wait.
 const REQUESTS: usize = 4;
@@ -49,7 +49,8 @@ pub struct PolicyHost {
 #[derive(Debug)]
 struct Threads {
     requests: Sender<Request>,
-    watcher: JoinHandle<()>,
+    /// `None`: the owner of the process runs it.
+    watcher: Option<JoinHandle<()>>,
     /// Last: deadlines must pass as long as the watcher calls guests.
     _ticker: Ticker,
 }
@@ -61,23 +62,43 @@ impl PolicyHost {
     /// The runtime, a thread or a metric cannot be had, or a directory cannot be read. A policy that cannot be loaded is
     /// none: it is in [`Policies::status`], and an auth or validator policy then fails every request that needs it.
     pub fn start(config: PolicyConfig, registry: &prometheus::Registry) -> Result<Arc<Self>, PolicyError> {
-        const NAME: &str = "policy-watch";
-        let metrics = PolicyMetrics::register(registry)?;
+        let (host, watch) = Self::load(config, registry, Spawner::detached())?;
+        if let Some(mut watch) = watch {
+            // Requests end it: see `stop`.
+            let run = move || watch.run(&never());
+            let watcher = std::thread::Builder::new().name(PolicyWatch::THREAD.to_owned()).spawn(run);
+            let watcher = watcher.map_err(|source| PolicyError::Thread { name: PolicyWatch::THREAD, source })?;
+            if let Some(threads) = &mut *host.threads.lock().unwrap_or_else(PoisonError::into_inner) {
+                threads.watcher = Some(watcher);
+            }
+        }
+        Ok(host)
+    }
+
+    /// As [`PolicyHost::start`], for a process that owns its threads: changes are noticed while something runs the
+    /// [`PolicyWatch`] (none without a directory), and `spawner` starts the threads that compile.
+    ///
+    /// # Errors
+    /// As [`PolicyHost::start`].
+    pub fn load(
+        config: PolicyConfig,
+        registry: &prometheus::Registry,
+        spawner: Spawner,
+    ) -> Result<(Arc<Self>, Option<PolicyWatch>), PolicyError> {
         let serving = Arc::new(Registry::new(config.allow_anonymous));
+        let host =
+            |threads| Self { registry: serving.clone(), replacements: Arc::default(), threads: Mutex::new(threads) };
         let Some(dir) = config.dir else {
-            return Ok(Arc::new(Self { registry: serving, replacements: Arc::default(), threads: Mutex::new(None) }));
+            PolicyMetrics::register(registry)?;
+            return Ok((Arc::new(host(None)), None));
         };
         let runtime = Arc::new(Runtime::new(config.cache_dir.as_deref())?);
         let ticker = Ticker::start(&runtime.engine)?;
-        let plugin_metrics = MetricFamilies::new(registry.clone());
-        let mut loader = Loader::new(dir, runtime, serving.clone(), metrics, plugin_metrics);
+        let mut loader = Loader::new(dir, runtime, serving.clone(), registry, spawner)?;
         loader.start()?;
         let (requests, received) = bounded(REQUESTS);
-        let run = move || watch::run(loader, &received, config.poll);
-        let watcher = std::thread::Builder::new().name(NAME.to_owned()).spawn(run);
-        let watcher = watcher.map_err(|source| PolicyError::Thread { name: NAME, source })?;
-        let threads = Threads { requests, watcher, _ticker: ticker };
-        Ok(Arc::new(Self { registry: serving, replacements: Arc::default(), threads: Mutex::new(Some(threads)) }))
+        let threads = Threads { requests, watcher: None, _ticker: ticker };
+        Ok((Arc::new(host(Some(threads))), Some(PolicyWatch::new(loader, received, config.poll))))
     }
 
     /// Scans the policy directory now and returns when what is there serves or was rejected. Waits about a second
@@ -125,6 +146,7 @@ impl PolicyHost {
     pub fn stop(&self) {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Threads { requests, watcher, _ticker }) = threads else { return };
+        let Some(watcher) = watcher else { return };
         // The thread is gone if nobody receives.
         let _ = requests.send(Request::Stop);
         if watcher.join().is_err() {
@@ -173,8 +195,7 @@ pub fn check_dir(dir: &Path, cache_dir: Option<&Path>) -> Result<Vec<PolicyStatu
     let registry = Arc::new(Registry::new(false));
     let runtime = Arc::new(Runtime::new(cache_dir)?);
     let _ticker = Ticker::start(&runtime.engine)?;
-    let families = PolicyMetrics::register(&metrics)?;
-    let mut loader = Loader::new(dir.to_path_buf(), runtime, registry.clone(), families, MetricFamilies::new(metrics));
+    let mut loader = Loader::new(dir.to_path_buf(), runtime, registry.clone(), &metrics, Spawner::detached())?;
     loader.start()?;
     Ok(registry.statuses().to_vec())
 }

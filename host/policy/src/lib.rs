@@ -36,3 +36,4 @@ pub use error::{PolicyError, SettingsError};
 pub use host::{PolicyConfig, PolicyHost, check_dir};
 pub use inspect::{PluginReport, inspect};
 pub use misplaced::{Misplaced, misplaced};
+pub use watch::PolicyWatch;

@@ -4,6 +4,7 @@ mod pace;
 #[cfg(test)]
 mod tests;
 
+use std::convert::Infallible;
 use std::iter;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -65,8 +66,40 @@ enum Next {
     Stop,
 }
 
+/// What watches the policy directory, for the thread that its owner starts. It survives a panic of [`PolicyWatch::run`].
+#[derive(Debug)]
+pub struct PolicyWatch {
+    loader: Loader,
+    requests: Receiver<Request>,
+    poll: Duration,
+}
+
+impl PolicyWatch {
+    /// What its thread is to be called.
+    pub const THREAD: &str = "policy-watch";
+
+    pub(crate) fn new(loader: Loader, requests: Receiver<Request>, poll: Duration) -> Self {
+        Self { loader, requests, poll }
+    }
+
+    /// Runs until `stop` is disconnected, or the host stops.
+    pub fn run(&mut self, stop: &Receiver<Infallible>) {
+        run(&mut self.loader, &self.requests, &mut self.poll, stop);
+        self.loader.close();
+    }
+
+    /// Makes it fit to run again after a panic: everything in the directory is examined anew, while what serves goes on
+    /// serving.
+    ///
+    /// # Errors
+    /// The directory cannot be read now.
+    pub fn recover(&mut self) -> Result<(), PolicyError> {
+        self.loader.recover()
+    }
+}
+
 /// Runs until asked to stop.
-pub(crate) fn run(loader: Loader, requests: &Receiver<Request>, poll: Duration) {
+fn run(loader: &mut Loader, requests: &Receiver<Request>, poll: &mut Duration, stop: &Receiver<Infallible>) {
     if let Err(error) = rustix::process::setpriority_process(None, NICE) {
         tracing::debug!(%error, "cannot lower the priority of the policy watcher");
     }
@@ -86,6 +119,7 @@ pub(crate) fn run(loader: Loader, requests: &Receiver<Request>, poll: Duration) 
                     return;
                 },
             },
+            recv(stop) -> _ => return,
             recv(changes) -> change => if change.is_ok() { watcher.pace.notice() },
             recv(compiled) -> _ => watcher.compiled(),
             default(wait) => {}
@@ -94,19 +128,22 @@ pub(crate) fn run(loader: Loader, requests: &Receiver<Request>, poll: Duration) 
 }
 
 /// The thread's state.
-struct Watcher {
-    loader: Loader,
+struct Watcher<'a> {
+    loader: &'a mut Loader,
+    /// How often the directory is scanned, should the thread begin again.
+    poll: &'a mut Duration,
     watches: Watches,
     notices: Sender<()>,
     pace: Pace,
     waiting: Waiting,
 }
 
-impl Watcher {
-    fn new(loader: Loader, notices: Sender<()>, poll: Duration) -> Self {
+impl<'a> Watcher<'a> {
+    fn new(loader: &'a mut Loader, notices: Sender<()>, poll: &'a mut Duration) -> Self {
         let watches = Watches::new(loader.dir(), notices.clone());
-        let mut watcher = Self { loader, watches, notices, pace: Pace::new(poll), waiting: Waiting::default() };
-        watcher.watches.arm(&watcher.loader);
+        let pace = Pace::new(*poll);
+        let mut watcher = Self { loader, poll, watches, notices, pace, waiting: Waiting::default() };
+        watcher.watches.arm(watcher.loader);
         // What changed between the first load and the watch.
         watcher.pace.notice();
         watcher
@@ -135,6 +172,7 @@ impl Watcher {
                 Request::Relocate { dir, poll, claim, done, .. } if dir == self.loader.dir() => {
                     if claim.take() {
                         self.supersede_relocation();
+                        *self.poll = poll;
                         self.pace.set_poll(poll);
                     }
                     let _ = done.send(Ok(()));
@@ -164,7 +202,7 @@ impl Watcher {
 
     /// The same for the mode of one policy.
     fn take_mode(&mut self, change: ModeChange, done: Sender<Result<PolicyStatus, ModeError>>) {
-        let (loader, modes) = (&mut self.loader, &mut self.waiting.modes);
+        let (loader, modes) = (&mut *self.loader, &mut self.waiting.modes);
         modes.retain(|(older, done)| {
             let superseded = older.is_of_same_policy(&change);
             if superseded {
@@ -199,7 +237,7 @@ impl Watcher {
                 let _ = done.send(Ok(()));
             }
         }
-        let loader = &mut self.loader;
+        let loader = &mut *self.loader;
         self.waiting.modes.retain_mut(|(change, done)| {
             let decided = change.decide(loader);
             decided.is_none_or(|decided| {
@@ -213,7 +251,7 @@ impl Watcher {
     /// Serves the directory that waits, if what is in it is compiled.
     fn relocate(&mut self) {
         let Some((mut relocation, poll, done)) = self.waiting.relocation.take() else { return };
-        match relocation.attempt(&mut self.loader) {
+        match relocation.attempt(self.loader) {
             None => self.waiting.relocation = Some((relocation, poll, done)),
             Some(moved) => {
                 if moved.is_ok() {
@@ -227,7 +265,8 @@ impl Watcher {
     /// Another directory serves from now on.
     fn moved(&mut self, poll: Duration) {
         self.watches = Watches::new(self.loader.dir(), self.notices.clone());
-        self.watches.arm(&self.loader);
+        self.watches.arm(self.loader);
+        *self.poll = poll;
         self.pace = Pace::new(poll);
         // What changed between the last scan and the watch.
         self.pace.notice();
@@ -243,7 +282,7 @@ impl Watcher {
         if scan.compiling {
             self.pace.compiling(noticed);
         }
-        if self.watches.arm(&self.loader) {
+        if self.watches.arm(self.loader) {
             self.pace.notice();
         }
     }

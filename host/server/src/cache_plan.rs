@@ -4,6 +4,7 @@ use std::time::Duration;
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::ids::WorkerId;
 use camshaft_core::segments::{SegmentId, SegmentInfo};
+use camshaft_core::threads::Spawner;
 use camshaft_engine::disk::{DiskError, DiskOptions, DiskTier, Layout};
 use camshaft_engine::{EngineOptions, LoadedModel};
 
@@ -17,6 +18,7 @@ pub(crate) struct CachePlan {
     session_ttl: Duration,
     disk: Option<DiskConfig>,
     origins: Origins,
+    spawner: Spawner,
 }
 
 /// A tier on disk with the segments that are in it.
@@ -33,7 +35,12 @@ impl CachePlan {
         let disk = disk.map(|disk| DiskConfig { bytes: share(disk.bytes, workers), ..disk });
         let memory = &config.live.cache;
         let (ram_bytes, session_ttl) = (share(memory.ram.0, workers), memory.session_ttl.0);
-        Self { ram_bytes, session_ttl, disk, origins: config.origins.clone() }
+        Self { ram_bytes, session_ttl, disk, origins: config.origins.clone(), spawner: Spawner::detached() }
+    }
+
+    /// Whose threads write to the disk.
+    pub(crate) fn on(self, spawner: Spawner) -> Self {
+        Self { spawner, ..self }
     }
 
     /// A worker's cache, with what an earlier process left on disk. Without a usable disk there is no disk tier.
@@ -68,7 +75,8 @@ impl CachePlan {
         let (Some(config), Some(identity)) = (&self.disk, model.identity()) else { return Ok(None) };
         let context = format!("{}|worker {worker}", options.state_layout());
         let layout = Layout { model: identity.to_owned(), context };
-        let opened = DiskTier::open(&DiskOptions { dir: config.dir.clone(), capacity_bytes: config.bytes, layout });
+        let (dir, spawner) = (config.dir.clone(), self.spawner.clone());
+        let opened = DiskTier::open(&DiskOptions { dir, capacity_bytes: config.bytes, layout, spawner });
         opened.map(Some)
     }
 

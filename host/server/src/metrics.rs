@@ -12,7 +12,7 @@ use prometheus::{
 };
 
 use crate::error::ServerError;
-use crate::supervisor::Gauges;
+use crate::supervisor::{Gauges, ThreadMetrics};
 
 /// Families of all models.
 #[derive(Debug)]
@@ -104,6 +104,20 @@ impl WorkerMetrics {
     }
 }
 
+/// Makes and registers what counts threads.
+pub(crate) fn threads(registry: &Registry) -> Result<ThreadMetrics, ServerError> {
+    let make = || {
+        let running = Opts::new("camshaft_threads", "Threads that run, by what they do");
+        let restarts = Opts::new("camshaft_thread_restarts_total", "Threads of no model restarted after a panic");
+        let running = IntGaugeVec::new(running, &["thread"])?;
+        let restarts = IntCounterVec::new(restarts, &["thread"])?;
+        registry.register(Box::new(running.clone()))?;
+        registry.register(Box::new(restarts.clone()))?;
+        Ok::<_, prometheus::Error>(ThreadMetrics { running, restarts })
+    };
+    make().map_err(|error| ServerError::internal("register metrics", error))
+}
+
 /// Seconds from 100 us up.
 fn seconds() -> Vec<f64> {
     vec![1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0]
@@ -172,26 +186,30 @@ impl ServerMetrics {
                 &["model", "result"],
             )?,
         };
+        metrics.register(registry)?;
+        Ok(metrics)
+    }
+
+    fn register(&self, registry: &Registry) -> prometheus::Result<()> {
         let build =
             IntGaugeVec::new(Opts::new("camshaft_build_info", "What is running; always 1"), &["version", "llama_cpp"])?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION"), camshaft_engine::LLAMA_CPP]).set(1);
         registry.register(Box::new(build))?;
-        registry.register(Box::new(metrics.waiting.clone()))?;
-        registry.register(Box::new(metrics.running.clone()))?;
-        registry.register(Box::new(metrics.queue_duration.clone()))?;
-        registry.register(Box::new(metrics.batch_tokens.clone()))?;
-        registry.register(Box::new(metrics.kv_tokens.clone()))?;
-        registry.register(Box::new(metrics.kv_usage.clone()))?;
-        registry.register(Box::new(metrics.worker_up.clone()))?;
-        registry.register(Box::new(metrics.worker_restarts.clone()))?;
-        registry.register(Box::new(metrics.preemptions.clone()))?;
-        registry.register(Box::new(metrics.parks.clone()))?;
-        registry.register(Box::new(metrics.cache_evictions.clone()))?;
-        registry.register(Box::new(metrics.cache_tokens.clone()))?;
-        registry.register(Box::new(metrics.cache_ram_bytes.clone()))?;
-        registry.register(Box::new(metrics.sessions.clone()))?;
-        registry.register(Box::new(metrics.draft_tokens.clone()))?;
-        Ok(metrics)
+        registry.register(Box::new(self.queue_duration.clone()))?;
+        registry.register(Box::new(self.batch_tokens.clone()))?;
+        registry.register(Box::new(self.kv_tokens.clone()))?;
+        registry.register(Box::new(self.kv_usage.clone()))?;
+        for gauge in
+            [&self.waiting, &self.running, &self.worker_up, &self.cache_tokens, &self.cache_ram_bytes, &self.sessions]
+        {
+            registry.register(Box::new(gauge.clone()))?;
+        }
+        for counter in
+            [&self.worker_restarts, &self.preemptions, &self.parks, &self.cache_evictions, &self.draft_tokens]
+        {
+            registry.register(Box::new(counter.clone()))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn pool(&self, model: &str) -> Arc<PoolMetrics> {

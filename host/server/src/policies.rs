@@ -5,31 +5,82 @@ use std::sync::Arc;
 
 use camshaft_api::{Access, ROUTES};
 use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, Mode, Policies, PolicyState};
-use camshaft_policy::{PolicyConfig, PolicyError, PolicyHost};
+use camshaft_policy::{PolicyConfig, PolicyError, PolicyHost, PolicyWatch};
 use prometheus::Registry;
 
 use crate::config::{Config, Origins};
 use crate::error::{Problem, ServerError};
+use crate::supervisor::{Service, Stage, Stop, Supervisor, ThreadMetrics};
 
-/// Loads the policies of the configured directory.
+/// Loads the policies of the configured directory, once.
 ///
 /// # Errors
 /// The host cannot be started. A policy that cannot serve is none: the host's status tells.
 pub(crate) fn start(config: &Config, registry: &Registry) -> Result<Arc<PolicyHost>, ServerError> {
-    let host = PolicyHost::start(
-        PolicyConfig {
-            dir: Some(config.live.policy.dir.clone()),
-            poll: config.live.policy.poll.0,
-            cache_dir: cache_dir(),
-            allow_anonymous: config.fixed.allow_anonymous,
-        },
-        registry,
-    );
-    host.map_err(|source| {
-        let unread = matches!(source, PolicyError::Read { .. });
-        let origin = if unread { config.origins.at("policy.dir") } else { Origins::default().at("policy.dir") };
-        ServerError::Policies { source, origin: Box::new(origin) }
-    })
+    PolicyHost::start(policy_config(config), registry).map_err(|error| not_started(error, &config.origins))
+}
+
+/// Loads the policies of the configured directory, and keeps them current on the supervisor's threads.
+///
+/// # Errors
+/// As [`start`].
+pub(crate) fn supervise(
+    config: &Config,
+    registry: &Registry,
+    supervisor: &Arc<Supervisor>,
+    threads: &ThreadMetrics,
+) -> Result<Arc<PolicyHost>, ServerError> {
+    let loaded = PolicyHost::load(policy_config(config), registry, supervisor.spawner(Stage::Policies));
+    let (host, watch) = loaded.map_err(|error| not_started(error, &config.origins))?;
+    if let Some(watch) = watch {
+        let service = WatchService { watch, origins: config.origins.clone() };
+        supervisor.supervise(PolicyWatch::THREAD, threads.gauges(PolicyWatch::THREAD), service, ())?;
+    }
+    Ok(host)
+}
+
+fn policy_config(config: &Config) -> PolicyConfig {
+    PolicyConfig {
+        dir: Some(config.live.policy.dir.clone()),
+        poll: config.live.policy.poll.0,
+        cache_dir: cache_dir(),
+        allow_anonymous: config.fixed.allow_anonymous,
+    }
+}
+
+fn not_started(source: PolicyError, origins: &Origins) -> ServerError {
+    let unread = matches!(source, PolicyError::Read { .. });
+    let origin = if unread { origins.at("policy.dir") } else { Origins::default().at("policy.dir") };
+    ServerError::Policies { source, origin: Box::new(origin) }
+}
+
+/// Watches the policy directory. After a panic everything in it is examined anew; what serves goes on serving meanwhile.
+struct WatchService {
+    watch: PolicyWatch,
+    origins: Origins,
+}
+
+impl Service for WatchService {
+    type Incarnation = ();
+    type Handle = ();
+    const STAGE: Stage = Stage::Policies;
+
+    fn make(&mut self) -> Result<((), ()), ServerError> {
+        self.watch.recover().map_err(|error| not_started(error, &self.origins))?;
+        Ok(((), ()))
+    }
+
+    fn run(&mut self, (): &mut (), stop: &Stop) {
+        self.watch.run(stop.receiver());
+    }
+
+    fn down(&mut self, (): ()) -> bool {
+        true
+    }
+
+    fn up(&mut self, (): ()) -> bool {
+        true
+    }
 }
 
 /// Refuses to serve strangers without an auth policy.
@@ -114,5 +165,70 @@ fn verdict(host: &PolicyHost, address: &str, loopback: bool) -> String {
         AuthOutcome::Fault(fault) => {
             format!("refused, since the auth policy {} faults: {}", fault.plugin, fault.detail)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Overrides;
+    use crate::metrics;
+
+    /// Panics instead of watching, once.
+    struct Saboteur {
+        service: WatchService,
+        panicked: AtomicBool,
+    }
+
+    impl Service for Saboteur {
+        type Incarnation = ();
+        type Handle = ();
+        const STAGE: Stage = Stage::Policies;
+
+        fn make(&mut self) -> Result<((), ()), ServerError> {
+            self.service.make()
+        }
+
+        fn run(&mut self, (): &mut (), stop: &Stop) {
+            assert!(self.panicked.swap(true, Ordering::Relaxed), "as the test asked");
+            self.service.run(&mut (), stop);
+        }
+
+        fn down(&mut self, (): ()) -> bool {
+            self.service.down(())
+        }
+
+        fn up(&mut self, (): ()) -> bool {
+            self.service.up(())
+        }
+    }
+
+    #[test]
+    fn regression_a_policy_watcher_that_panics_is_restarted_and_still_reloads() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("auth")).unwrap();
+        let overrides = Overrides { policy_dir: Some(dir.path().to_owned()), ..Overrides::default() };
+        let config = Config::load(None, std::iter::empty(), &overrides).unwrap();
+        let (registry, supervisor) = (Registry::new(), Arc::new(Supervisor::new()));
+        let threads = metrics::threads(&registry).unwrap();
+        supervisor.count_in(threads.clone());
+        let spawner = supervisor.spawner(Stage::Policies);
+        let (host, watch) = PolicyHost::load(policy_config(&config), &registry, spawner).unwrap();
+        let service = WatchService { watch: watch.unwrap(), origins: Origins::default() };
+        let service = Saboteur { service, panicked: AtomicBool::new(false) };
+        let gauges = threads.gauges(PolicyWatch::THREAD);
+        supervisor.supervise(PolicyWatch::THREAD, gauges.clone(), service, ()).unwrap();
+        // A request waits until the watcher is back.
+        std::fs::write(dir.path().join("auth/10-x.wasm"), "no component").unwrap();
+        host.reload();
+        let statuses = host.status();
+        assert!(statuses.len() == 1 && statuses[0].state == PolicyState::Rejected, "{statuses:?}");
+        assert_eq!((gauges.restarts.get(), gauges.up.get()), (1, 1));
+        assert!(supervisor.end(Duration::from_secs(60)));
+        assert_eq!(gauges.up.get(), 0);
+        host.stop();
     }
 }

@@ -16,14 +16,14 @@ use crate::config::{Config, Origins, Sources};
 use crate::error::ServerError;
 use crate::listener::{self, Access};
 use crate::logging::{self, LogHandle};
-use crate::metrics::ServerMetrics;
+use crate::metrics::{self, ServerMetrics};
 use crate::policies;
 use crate::preflight::{self, Checked};
 use crate::reload::{self, Bound, Reloader};
 use crate::shutdown::{self, Listener, Running, Times};
 use crate::signals::{Signals, Wish};
 use crate::start::Starter;
-use crate::supervisor::Supervisor;
+use crate::supervisor::{Stage, Supervisor};
 use crate::tuning::Tuning;
 use crate::weights::{Engines, Weights};
 
@@ -202,7 +202,9 @@ impl Load {
     fn load(self, at: Addresses) -> Result<Loaded, ServerError> {
         let Self { config, sources, engines, log, supervisor } = self;
         let registry = Registry::new();
-        let policies = policies::start(&config, &registry)?;
+        let threads = metrics::threads(&registry)?;
+        supervisor.count_in(threads.clone());
+        let policies = policies::supervise(&config, &registry, &supervisor, &threads)?;
         policies::guard_strangers(&config, at.public, &policies)?;
         policies::enforced(&config, at.admin, &policies).iter().for_each(|line| tracing::info!("{line}"));
         let reloads = reload::reloads(&registry)?;
@@ -223,7 +225,7 @@ impl Load {
         let starter = Starter {
             all: &config,
             tuned: &tuned,
-            cache: &CachePlan::of(&config, caching_workers),
+            cache: &CachePlan::of(&config, caching_workers).on(supervisor.spawner(Stage::Storage)),
             policies: &policies,
             metrics: &metrics,
             supervisor: &supervisor,

@@ -14,8 +14,6 @@ use crate::supervisor::Supervisor;
 const LAST_FRAMES: Duration = Duration::from_millis(500);
 /// How long each stage of threads has to end. A disk tier may take 15 s of it to write what is queued.
 pub(crate) const THREADS_END: Duration = Duration::from_secs(20);
-/// How long the policy watcher has to end; it may be compiling a component.
-const WATCHER_ENDS: Duration = Duration::from_secs(1);
 
 /// How long the parts of a shutdown may take, from the signal on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,27 +80,19 @@ impl Running {
         // A response that is complete may still be on its way to a slow reader.
         self.public.close(deadline.max(tokio::time::Instant::now() + LAST_FRAMES)).await;
         let (supervisor, policies) = (self.supervisor, self.policies);
-        let _ = tokio::task::spawn_blocking(move || end_threads(&supervisor, policies)).await;
+        let _ = tokio::task::spawn_blocking(move || end_threads(&supervisor, &policies)).await;
         if let Some(admin) = self.admin {
             admin.close(tokio::time::Instant::now() + LAST_FRAMES).await;
         }
     }
 }
 
-/// Ends all threads that run models, and then the ones that keep policies: as long as a guest runs its deadline must pass.
-fn end_threads(supervisor: &Supervisor, policies: Arc<PolicyHost>) {
+/// Ends all threads, and then the clock of the policies: as long as a guest runs its deadline must pass.
+fn end_threads(supervisor: &Supervisor, policies: &PolicyHost) {
     let begun = Instant::now();
     if !supervisor.end(THREADS_END) {
         tracing::warn!(seconds = begun.elapsed().as_secs(), "threads that do not end are left behind");
         return;
     }
-    let (ended, waits) = crossbeam_channel::bounded(1);
-    std::thread::spawn(move || {
-        policies.stop();
-        // Nobody waits for it any more after the bound.
-        let _ = ended.send(());
-    });
-    if waits.recv_timeout(WATCHER_ENDS).is_err() {
-        tracing::debug!("the policy watcher is left behind");
-    }
+    policies.stop();
 }

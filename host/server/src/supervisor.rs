@@ -1,13 +1,15 @@
 //! Makes the server's threads, restarts the ones that panic, and ends them all in order.
 use std::convert::Infallible;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use camshaft_api::Health;
+use camshaft_core::threads::Spawner;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError, bounded};
-use prometheus::{IntCounter, IntGauge};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 use tokio::sync::watch;
 
 use crate::error::ServerError;
@@ -23,9 +25,15 @@ pub(crate) enum Stage {
     Dispatch,
     /// Workers and embedders.
     Compute,
+    /// Writers of the prefix cache on disk, which workers close.
+    Storage,
+    /// The policy watcher, and components that are being compiled.
+    Policies,
 }
 
-const STAGES: [Stage; 2] = [Stage::Dispatch, Stage::Compute];
+const STAGES: [Stage; 4] = [Stage::Dispatch, Stage::Compute, Stage::Storage, Stage::Policies];
+/// How long the policy threads have to end. Compiling cannot be interrupted.
+const POLICIES_END: Duration = Duration::from_secs(5);
 
 /// Tells a thread that it has to end.
 #[derive(Debug, Clone)]
@@ -53,6 +61,8 @@ pub(crate) trait Service: Send + 'static {
     type Incarnation: Send + 'static;
     /// How others reach an incarnation.
     type Handle;
+    /// When it ends.
+    const STAGE: Stage = Stage::Compute;
 
     /// Makes an incarnation: the first one before the thread starts, further ones after a panic.
     ///
@@ -79,10 +89,45 @@ pub(crate) struct Gauges {
     pub(crate) health: Health,
 }
 
-/// Owns every thread that runs a model.
+/// Counts threads by name. Workers and embedders have [`Gauges`] of their own.
+#[derive(Debug, Clone)]
+pub(crate) struct ThreadMetrics {
+    pub(crate) running: IntGaugeVec,
+    pub(crate) restarts: IntCounterVec,
+}
+
+impl ThreadMetrics {
+    /// Of a thread that belongs to no model.
+    pub(crate) fn gauges(&self, thread: &str) -> Gauges {
+        Gauges {
+            up: self.running.with_label_values(&[thread]),
+            restarts: self.restarts.with_label_values(&[thread]),
+            health: Health::default(),
+        }
+    }
+}
+
+/// Counts a thread as long as it lives.
+struct Running(Option<IntGauge>);
+
+impl Running {
+    fn new(gauge: Option<IntGauge>) -> Self {
+        gauge.iter().for_each(IntGauge::inc);
+        Self(gauge)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.iter().for_each(IntGauge::dec);
+    }
+}
+
+/// Owns every thread of the server but those of the runtime and the clock of the policies.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
-    stages: [Mutex<Threads>; 2],
+    stages: [Mutex<Threads>; 4],
+    metrics: OnceLock<ThreadMetrics>,
     /// The thread whose panic nothing can make good.
     failed: watch::Sender<Option<String>>,
 }
@@ -106,22 +151,49 @@ impl Threads {
         Self { stopper: Some(stopper), stop: Stop(stop), alive: Some(alive), ended, handles: Vec::new() }
     }
 
-    /// Tells the threads to end and waits for them at most for `bound`. Whether all have.
-    fn end(&mut self, bound: Duration) -> bool {
+    /// Tells the threads to end. What is disconnected when they have.
+    fn stop(&mut self) -> Receiver<Infallible> {
         self.stopper = None;
         self.alive = None;
-        if self.ended.recv_timeout(bound) != Err(RecvTimeoutError::Disconnected) {
-            return false;
-        }
+        self.ended.clone()
+    }
+
+    /// Waits for the threads, which end.
+    fn join(&mut self) {
         // Their panics were caught and logged on their own threads.
         self.handles.drain(..).for_each(|handle| drop(handle.join()));
-        true
     }
 }
 
 impl Supervisor {
     pub(crate) fn new() -> Self {
-        Self { stages: STAGES.map(|_| Mutex::new(Threads::new())), failed: watch::Sender::new(None) }
+        let stages = STAGES.map(|_| Mutex::new(Threads::new()));
+        Self { stages, metrics: OnceLock::new(), failed: watch::Sender::new(None) }
+    }
+
+    /// Counts the threads that are started from now on.
+    pub(crate) fn count_in(&self, metrics: ThreadMetrics) {
+        // The first ones hold.
+        let _ = self.metrics.set(metrics);
+    }
+
+    /// Starts threads for packages that know no supervisor. Their panics are logged; whoever needs them notices.
+    pub(crate) fn spawner(self: &Arc<Self>, stage: Stage) -> Spawner {
+        let supervisor = Arc::downgrade(self);
+        Spawner::new(move |name, body| {
+            let supervisor = supervisor.upgrade().ok_or_else(|| io::Error::other("the server has ended"))?;
+            let running = Running::new(supervisor.running(name));
+            supervisor.start(stage, name, move |_| {
+                let _running = running;
+                if catch_unwind(AssertUnwindSafe(body)).is_err() {
+                    tracing::error!(thread = name, "thread panicked");
+                }
+            })
+        })
+    }
+
+    fn running(&self, name: &str) -> Option<IntGauge> {
+        self.metrics.get().map(|metrics| metrics.running.with_label_values(&[name]))
     }
 
     /// Starts a thread that is not restarted: after its panic the server has to end, see [`Supervisor::failed`].
@@ -135,12 +207,15 @@ impl Supervisor {
         body: impl FnOnce(&Stop) + Send + 'static,
     ) -> Result<(), ServerError> {
         let (failed, thread) = (self.failed.clone(), name.to_owned());
-        self.start(stage, name, move |stop| {
+        let running = Running::new(self.running(name));
+        let started = self.start(stage, name, move |stop| {
+            let _running = running;
             if catch_unwind(AssertUnwindSafe(|| body(stop))).is_err() {
                 tracing::error!(thread, "thread panicked; the server ends");
                 failed.send_replace(Some(thread));
             }
-        })
+        });
+        started.map_err(|error| ServerError::internal("start a thread", error))
     }
 
     /// Starts a thread that runs `service`, from `first` on. After a panic the service gets a new incarnation, at once or
@@ -158,18 +233,22 @@ impl Supervisor {
         // Before the thread runs, so that the model counts as healthy from the beginning.
         gauges.up();
         let thread = name.to_owned();
-        self.start(Stage::Compute, name, move |stop| keep_alive(&thread, &gauges, &mut service, first, stop))
+        let started = self.start(S::STAGE, name, move |stop| keep_alive(&thread, &gauges, &mut service, first, stop));
+        started.map_err(|error| ServerError::internal("start a thread", error))
     }
 
-    fn start(&self, stage: Stage, name: &str, body: impl FnOnce(&Stop) + Send + 'static) -> Result<(), ServerError> {
+    fn start(&self, stage: Stage, name: &str, body: impl FnOnce(&Stop) + Send + 'static) -> io::Result<()> {
         let mut threads = self.stages[stage as usize].lock().unwrap_or_else(PoisonError::into_inner);
-        let (stop, alive) = (threads.stop.clone(), threads.alive.clone());
+        let Some(alive) = threads.alive.clone() else { return Err(io::Error::other("the server ends")) };
+        let stop = threads.stop.clone();
+        // There is no end of threads that compile or write for a while.
+        threads.handles.retain(|handle| !handle.is_finished());
         let builder = std::thread::Builder::new().name(name.to_owned());
         let handle = builder.spawn(move || {
             body(&stop);
             drop(alive);
         });
-        threads.handles.push(handle.map_err(|error| ServerError::internal("start a thread", error))?);
+        threads.handles.push(handle?);
         Ok(())
     }
 
@@ -186,12 +265,20 @@ impl Supervisor {
     /// Ends all threads, stage by stage, and waits for each stage at most for `bound`. Whether all have ended. What they
     /// write on their way out (the prefix cache's data files) is written by then.
     pub(crate) fn end(&self, bound: Duration) -> bool {
-        let mut ended = true;
-        for threads in &self.stages {
-            // Also if an earlier stage did not end: this one may.
-            ended &= threads.lock().unwrap_or_else(PoisonError::into_inner).end(bound);
+        let mut all_ended = true;
+        for stage in STAGES {
+            let threads = || self.stages[stage as usize].lock().unwrap_or_else(PoisonError::into_inner);
+            let ended = threads().stop();
+            let bound = if matches!(stage, Stage::Policies) { bound.min(POLICIES_END) } else { bound };
+            // Not under the lock: a thread that ends may ask for another one, and is refused.
+            if ended.recv_timeout(bound) == Err(RecvTimeoutError::Disconnected) {
+                threads().join();
+            } else {
+                // A later stage may end all the same.
+                all_ended = false;
+            }
         }
-        ended
+        all_ended
     }
 }
 

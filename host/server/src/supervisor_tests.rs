@@ -130,3 +130,33 @@ async fn a_thread_that_cannot_be_restarted_is_named_when_it_panics() {
     assert_eq!(supervisor.failed().await, "pool-demo");
     assert!(supervisor.end(PATIENCE));
 }
+
+#[test]
+fn regression_threads_of_other_packages_are_counted_and_joined_at_the_end() {
+    let supervisor = Arc::new(Supervisor::new());
+    let metrics = crate::metrics::threads(&prometheus::Registry::new()).unwrap();
+    supervisor.count_in(metrics.clone());
+    let spawner = supervisor.spawner(Stage::Policies);
+    let running = |name| metrics.running.with_label_values(&[name]).get();
+    let ((release, hangs), done) = (bounded::<()>(0), Arc::new(AtomicUsize::new(0)));
+    let counted = done.clone();
+    let compile = move || {
+        hangs.recv().unwrap();
+        counted.fetch_add(1, Ordering::SeqCst);
+    };
+    spawner.spawn("policy-compile", Box::new(compile)).unwrap();
+    let (told, heard) = bounded::<()>(0);
+    let dies = move || {
+        let _told_at_the_end = told;
+        panic!("as the test asked");
+    };
+    spawner.spawn("disk-cache", Box::new(dies)).unwrap();
+    assert_eq!(heard.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+    assert_eq!(running("policy-compile"), 1);
+    assert!(!supervisor.end(Duration::from_millis(10)), "it compiles");
+    assert_eq!(done.load(Ordering::SeqCst), 0);
+    release.send(()).unwrap();
+    assert!(supervisor.end(PATIENCE));
+    assert_eq!((done.load(Ordering::SeqCst), running("policy-compile"), running("disk-cache")), (1, 0, 0));
+    assert!(spawner.spawn("policy-compile", Box::new(|| {})).is_err(), "the server ends");
+}

@@ -9,7 +9,7 @@ use super::*;
 
 fn options(dir: &Path, capacity_bytes: u64) -> DiskOptions {
     let layout = Layout { model: "ab".repeat(32), context: "f16".to_owned() };
-    DiskOptions { dir: dir.to_owned(), capacity_bytes, layout }
+    DiskOptions { dir: dir.to_owned(), capacity_bytes, layout, spawner: Spawner::detached() }
 }
 
 fn info(n: u32) -> SegmentInfo {

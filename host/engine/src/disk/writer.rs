@@ -5,10 +5,10 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use camshaft_core::segments::{SegmentId, SegmentInfo};
+use camshaft_core::threads::Spawner;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, never};
 
 use super::directory::SegmentDirectory;
@@ -69,22 +69,22 @@ pub(super) struct WriterHandle {
     jobs: Option<Sender<WriteJob>>,
     events: Receiver<WriterEvent>,
     shared: Arc<WriterShared>,
-    thread: Option<JoinHandle<()>>,
     /// Disconnects when the thread has ended.
     ended: Receiver<()>,
 }
 
 impl WriterHandle {
-    pub(super) fn start(writer: Writer) -> std::io::Result<Self> {
+    pub(super) fn start(writer: Writer, spawner: &Spawner) -> std::io::Result<Self> {
         let (jobs, job_rx) = bounded(MAX_QUEUED_SEGMENTS);
         let (event_tx, events) = bounded(MAX_EVENTS);
         let (alive, ended) = bounded(0);
         let shared = writer.shared.clone();
-        let thread = std::thread::Builder::new().name("disk-cache".to_owned()).spawn(move || {
+        let body = move || {
             writer.run(&job_rx, &event_tx);
             drop(alive);
-        })?;
-        Ok(Self { jobs: Some(jobs), events, shared, thread: Some(thread), ended })
+        };
+        spawner.spawn("disk-cache", Box::new(body))?;
+        Ok(Self { jobs: Some(jobs), events, shared, ended })
     }
 
     /// The events since the last call.
@@ -112,13 +112,9 @@ impl WriterHandle {
         self.jobs = None;
         // Drop the receiver, so that the writer does not wait for its events to be taken.
         self.events = never();
-        let Some(thread) = self.thread.take() else { return };
-        match self.ended.recv_deadline(deadline + LAST_WRITE) {
-            Err(RecvTimeoutError::Timeout) => {
-                tracing::warn!("the disk takes too long; queued segments of the prefix cache are lost");
-            }
-            // A writer that panicked has nothing left to write, so the result does not matter.
-            _ => drop(thread.join()),
+        // A writer that panicked has nothing left to write, either.
+        if self.ended.recv_deadline(deadline + LAST_WRITE) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the disk takes too long; queued segments of the prefix cache are lost");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use camshaft_core::policy::{PolicyState, PolicyStatus};
+use camshaft_core::policy::{PolicySet, PolicyState, PolicyStatus};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use tempfile::TempDir;
 
@@ -18,6 +18,7 @@ use crate::imports::metrics::MetricFamilies;
 use crate::metrics::PolicyMetrics;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
+use camshaft_core::threads::Spawner;
 
 /// A component that the tests' host can run.
 pub(crate) fn component(name: &str) -> Vec<u8> {
@@ -64,7 +65,7 @@ impl Bench {
             }
         });
         let families = PolicyMetrics::register(&metrics).unwrap();
-        let builder = Builder::new(runtime, compile, families, MetricFamilies::new(metrics));
+        let builder = Builder::new(runtime, compile, families, MetricFamilies::new(metrics), Spawner::detached());
         let loader = Loader::with_builder(dir.path().to_path_buf(), Arc::new(Registry::new(false)), builder);
         Self { dir, loader, compiled, held, begun, release, ticker }
     }
@@ -123,6 +124,14 @@ pub(crate) fn put(dir: &Path, file: &str, content: &[u8]) {
 }
 
 impl Loader {
+    pub(crate) fn forget_policies(&mut self) {
+        self.directory.policies.clear();
+    }
+
+    pub(crate) fn has_auth(&self) -> bool {
+        self.registry.current().has_auth()
+    }
+
     pub(crate) fn status(&self, name: &str) -> Option<PolicyStatus> {
         self.directory.statuses().into_iter().find(|status| status.name == name)
     }

@@ -15,6 +15,7 @@ use crate::loaded::{Compiled, Loaded};
 use crate::metrics::PolicyMetrics;
 use crate::runtime::Runtime;
 use crate::sidecar::Sidecar;
+use camshaft_core::threads::Spawner;
 
 /// The result of building a policy.
 #[derive(Debug)]
@@ -42,8 +43,9 @@ impl Builder {
         compile: Compile,
         metrics: PolicyMetrics,
         families: MetricFamilies,
+        spawner: Spawner,
     ) -> Self {
-        let (compiler, families) = (Compiler::new(compile), Arc::new(families));
+        let (compiler, families) = (Compiler::new(compile, spawner), Arc::new(families));
         Self { runtime, compiler, metrics, families, identities: HashMap::new() }
     }
 

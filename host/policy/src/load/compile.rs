@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::error::PolicyError;
 use crate::loaded::Compiled;
+use camshaft_core::threads::Spawner;
 
 /// Components that are compiled at once, where there are as many cores.
 const THREADS_MAX: usize = 4;
@@ -41,6 +42,7 @@ impl fmt::Debug for Job {
 /// Compiles what it is given on threads of its own, and remembers what is still in use.
 pub(crate) struct Compiler {
     shared: Arc<Shared>,
+    spawner: Spawner,
     pub(super) threads_max: usize,
     finished: Receiver<()>,
     jobs: HashMap<String, Weak<Job>>,
@@ -68,12 +70,13 @@ impl fmt::Debug for Compiler {
 }
 
 impl Compiler {
-    pub(crate) fn new(compile: Compile) -> Self {
+    pub(crate) fn new(compile: Compile, spawner: Spawner) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // A full channel says already what there is to say.
         let (notices, finished) = bounded(1);
         let shared = Arc::new(Shared { compile, queue: Mutex::default(), finished: notices });
-        Self { shared, threads_max: cores.min(THREADS_MAX), finished, jobs: HashMap::new(), compiled: HashMap::new() }
+        let threads_max = cores.min(THREADS_MAX);
+        Self { shared, spawner, threads_max, finished, jobs: HashMap::new(), compiled: HashMap::new() }
     }
 
     /// Receives something after each component that was compiled.
@@ -113,17 +116,22 @@ impl Compiler {
         Some(job)
     }
 
+    /// Begins no further component. Compiling cannot be interrupted: the threads end when they have compiled their present one.
+    pub(crate) fn close(&self) {
+        self.shared.queue().waiting.clear();
+    }
+
     /// Remembers code that policies serve with, so that the same component is not compiled again.
     pub(crate) fn remember(&mut self, compiled: &Arc<Compiled>) {
         self.compiled.retain(|_, compiled| compiled.strong_count() > 0);
         self.compiled.insert(compiled.digest.clone(), Arc::downgrade(compiled));
     }
 
-    /// Threads end when nothing waits. None of them is waited for at the end: compiling cannot be interrupted.
+    /// Threads end when nothing waits.
     fn start_thread(&self, job: &Job) {
         const NAME: &str = "policy-compile";
         let shared = self.shared.clone();
-        let started = std::thread::Builder::new().name(NAME.to_owned()).spawn(move || shared.work());
+        let started = self.spawner.spawn(NAME, Box::new(move || shared.work()));
         if let Err(source) = started {
             let _ = job.outcome.set(Err(Arc::new(PolicyError::Thread { name: NAME, source })));
             self.shared.queue().threads -= 1;

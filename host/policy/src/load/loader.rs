@@ -18,6 +18,7 @@ use crate::misplaced::{self, Warnings};
 use crate::registry::Registry;
 use crate::runtime::Runtime;
 use crate::set::LoadedSet;
+use camshaft_core::threads::Spawner;
 
 /// Keeps the registry as the directory says. One thread's.
 #[derive(Debug)]
@@ -31,16 +32,18 @@ pub(crate) struct Loader {
 }
 
 impl Loader {
+    /// `metrics` are the host's own, and get those of the plugins, too. `spawner` starts the threads that compile.
     pub(crate) fn new(
         dir: PathBuf,
         runtime: Arc<Runtime>,
         registry: Arc<Registry>,
-        metrics: PolicyMetrics,
-        families: MetricFamilies,
-    ) -> Self {
+        metrics: &prometheus::Registry,
+        spawner: Spawner,
+    ) -> Result<Self, PolicyError> {
         let of = runtime.clone();
         let compile: Compile = Box::new(move |bytes| examine::compile(&of, bytes));
-        Self::with_builder(dir, registry, Builder::new(runtime, compile, metrics, families))
+        let (own, families) = (PolicyMetrics::register(metrics)?, MetricFamilies::new(metrics.clone()));
+        Ok(Self::with_builder(dir, registry, Builder::new(runtime, compile, own, families, spawner)))
     }
 
     pub(super) fn with_builder(dir: PathBuf, registry: Arc<Registry>, builder: Builder) -> Self {
@@ -81,6 +84,23 @@ impl Loader {
         }
         self.directory.phase = Phase::Serving;
         Ok(())
+    }
+
+    /// Examines everything again, as at the start, after a panic that may have left the books of the directory broken. What
+    /// serves goes on serving until then; modes that operators chose and the state of plugins stay.
+    ///
+    /// # Errors
+    /// As [`Loader::start`].
+    pub(crate) fn recover(&mut self) -> Result<(), PolicyError> {
+        let mut fresh = Directory::new(self.directory.path.clone(), Phase::Starting);
+        fresh.overrides = std::mem::take(&mut self.directory.overrides);
+        self.directory = fresh;
+        self.start()
+    }
+
+    /// Begins nothing more.
+    pub(crate) fn close(&self) {
+        self.builder.compiler.close();
     }
 
     /// Scans until everything has settled, at most for a second, and then examines what is there. Compiling is not waited for.

@@ -127,7 +127,7 @@ impl Tried {
 impl Loader {
     fn examine_again(&mut self, place: &Place) {
         if let Some(policy) = self.directory.policies.get_mut(place) {
-            policy.examine_again();
+            policy.decide_again();
         }
         self.scan_settled();
     }

@@ -115,6 +115,14 @@ impl Policy {
         self.staged = None;
     }
 
+    /// The same for another mode; what is being compiled is still its newest content.
+    pub(crate) fn decide_again(&mut self) {
+        self.examined = None;
+        if let Some(staged) = &mut self.staged {
+            staged.job = None;
+        }
+    }
+
     /// Its place in the chain.
     pub(crate) fn link(&self) -> Option<Link> {
         let ready = self.serving.as_ref().map(|(loaded, _)| Link::Ready(loaded.clone()));

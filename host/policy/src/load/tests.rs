@@ -6,10 +6,11 @@ use std::time::{Duration, SystemTime};
 
 use camshaft_core::ids::Generation;
 use camshaft_core::policy::{Hook, Mode, ModeError, PolicySet, PolicyState};
+use camshaft_core::threads::Spawner;
 use crossbeam_channel::bounded;
 
 use super::bench::{Bench, component, put, variant};
-use super::compile::{Compiler, Job};
+use super::compile::{Compile, Compiler, Job};
 use super::*;
 use crate::error::PolicyError;
 
@@ -218,11 +219,12 @@ fn regression_settings_that_change_while_a_new_component_compiles_hold_at_once()
 fn components_are_compiled_side_by_side_the_oldest_change_first() {
     let (began, begun) = bounded::<Vec<u8>>(16);
     let (release, released) = bounded::<()>(0);
-    let mut compiler = Compiler::new(Box::new(move |bytes| {
+    let compile: Compile = Box::new(move |bytes: &[u8]| {
         began.send(bytes.to_vec()).unwrap();
         released.recv().unwrap();
         Err(PolicyError::NoHook)
-    }));
+    });
+    let mut compiler = Compiler::new(compile, Spawner::detached());
     compiler.threads_max = 2;
     let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
     let mut jobs: Vec<Arc<Job>> = Vec::new();
@@ -250,10 +252,11 @@ fn components_are_compiled_side_by_side_the_oldest_change_first() {
 #[test]
 fn what_waits_to_be_compiled_is_bounded() {
     let (release, released) = bounded::<()>(0);
-    let mut compiler = Compiler::new(Box::new(move |_| {
+    let compile: Compile = Box::new(move |_: &[u8]| {
         released.recv().unwrap();
         Err(PolicyError::NoHook)
-    }));
+    });
+    let mut compiler = Compiler::new(compile, Spawner::detached());
     compiler.threads_max = 0;
     let now = SystemTime::now();
     let large = vec![0; super::compile::QUEUED_MAX_BYTES / 2];

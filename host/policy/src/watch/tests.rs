@@ -1,7 +1,8 @@
 //! Requests that wait for components that are being compiled while others come. Compiling is blocked by the tests.
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
-use camshaft_core::policy::{Hook, Mode, ModeError, PolicyStatus};
+use camshaft_core::policy::{Hook, Mode, ModeError, PolicyState, PolicyStatus};
 use crossbeam_channel::{Receiver, bounded};
 use tempfile::TempDir;
 
@@ -13,7 +14,7 @@ const NEVER: Duration = Duration::from_secs(86_400);
 
 /// A watcher of an empty directory, and what blocks its compiler.
 struct Scene {
-    watcher: Watcher,
+    watcher: Watcher<'static>,
     dir: TempDir,
     compiled: Receiver<()>,
     begun: Receiver<String>,
@@ -33,7 +34,9 @@ impl Scene {
         // It must tick as long as guests are called.
         std::mem::forget(ticker);
         let compiled = loader.compiled();
-        let watcher = Watcher::new(loader, bounded(1).0, NEVER);
+        // For the rest of the test.
+        let (loader, poll) = (Box::leak(Box::new(loader)), Box::leak(Box::new(NEVER)));
+        let watcher = Watcher::new(loader, bounded(1).0, poll);
         Self { watcher, dir, compiled, begun, release, slow }
     }
 
@@ -181,4 +184,25 @@ fn regression_requests_that_come_together_share_a_scan() {
     scene.watcher.take_all(requests.into_iter());
     assert_eq!(scene.watcher.loader.scans - before, 1);
     answers.iter().for_each(|answer| answer.try_recv().unwrap().unwrap());
+}
+
+#[test]
+fn regression_a_directory_is_examined_anew_after_a_panic_while_what_served_goes_on() {
+    let mut bench = Bench::new();
+    bench.put("auth/10-keys.wasm", component("plugins/auth-api-keys"));
+    bench.loader.start().unwrap();
+    let (serving, compiled) = (bench.status("keys").unwrap().serving, bench.compiled.load(Ordering::SeqCst));
+    let (_requests, received) = bounded(1);
+    let Bench { loader, .. } = bench;
+    let mut watch = PolicyWatch::new(loader, received, NEVER);
+    // As a panic in the middle of a scan leaves it.
+    watch.loader.forget_policies();
+    watch.recover().unwrap();
+    let status = watch.loader.status("keys").unwrap();
+    assert_eq!((status.state, status.serving), (PolicyState::Active, serving));
+    assert_eq!(bench.compiled.load(Ordering::SeqCst), compiled, "its code is still there");
+    assert!(watch.loader.has_auth());
+    let (stopper, stop) = bounded(0);
+    drop(stopper);
+    watch.run(&stop);
 }
