@@ -172,9 +172,15 @@ fn plugin_check_says_what_a_component_is() {
     let good = file("good.wasm", &plugin("sampler-avoid-words"));
     let finished = setup.run_again(&["plugin", "check", &good]);
     assert_exit(&finished, 0, &[]);
-    for word in ["sampler", "0.1.0", "words"] {
+    for word in ["sampler", "0.1.0", "settings file: none, but the plugin refuses to run without: ", "words"] {
         assert!(finished.stdout.contains(word), "{word:?} in {}", finished.stdout);
     }
+    // Where a server would load it, it would be refused.
+    setup.policies.put("sampler", "20-avoid.wasm", plugin("sampler-avoid-words"));
+    let installed = setup.policies.path("sampler", "20-avoid.wasm").to_string_lossy().into_owned();
+    assert_exit(&setup.run_again(&["plugin", "check", &installed]), 65, &["20-avoid.wasm", "words"]);
+    setup.policies.put("sampler", "20-avoid.toml", "[settings]\nwords = [\"blue\"]\n");
+    assert_exit(&setup.run_again(&["plugin", "check", &installed]), 0, &[]);
     let core = file("core.wasm", b"\0asm\x01\0\0\0");
     let text = file("text.wasm", b"not at all");
     let cut = file("cut.wasm", &guest("misbehave-auth")[..5000]);

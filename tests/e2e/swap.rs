@@ -13,6 +13,9 @@ const TOKENS: u32 = 250;
 const REVOKED: &str = "sk-revoked";
 const KEPT: &str = "sk-kept";
 const WITH_REVOKED: usize = 2;
+/// Length of their streams, one of which has only just begun when the key is revoked: it is to outlast that on a slow
+/// machine, too.
+const TOKENS_OF_REVOKED: u32 = 900;
 /// Occurs in every story of the demo model.
 const WORD: &str = "the";
 
@@ -29,19 +32,20 @@ struct Run {
 struct Load<'a> {
     server: &'a Server,
     stop: AtomicBool,
-    /// Started and ended streams.
+    /// Streams that began, of which with the key that is revoked, and streams that ended.
     begun: AtomicUsize,
+    begun_with_revoked: AtomicUsize,
     ended: AtomicUsize,
 }
 
 impl Load<'_> {
     fn client(&self, index: usize) -> Vec<Run> {
-        let key = if index < WITH_REVOKED { REVOKED } else { KEPT };
+        let (key, tokens) = if index < WITH_REVOKED { (REVOKED, TOKENS_OF_REVOKED) } else { (KEPT, TOKENS) };
         let client = self.server.client.with_key(key);
         let mut runs = Vec::new();
         while !self.stop.load(Ordering::Relaxed) {
             let seed = index * 1000 + runs.len();
-            let body = json!({"model": "demo", "prompt": "Once upon a time", "seed": seed, "max_tokens": TOKENS,
+            let body = json!({"model": "demo", "prompt": "Once upon a time", "seed": seed, "max_tokens": tokens,
                 "ignore_eos": true, "stream": true});
             let begun = Instant::now();
             let open = client.open(&Request::post(COMPLETIONS, &body));
@@ -50,6 +54,7 @@ impl Load<'_> {
                 let mut stream = Stream::new(open);
                 stream.next();
                 self.begun.fetch_add(1, Ordering::Relaxed);
+                self.begun_with_revoked.fetch_add(usize::from(key == REVOKED), Ordering::Relaxed);
                 stream.finish()
             } else {
                 open.response();
@@ -63,6 +68,15 @@ impl Load<'_> {
             }
         }
         runs
+    }
+
+    /// Waits until a stream with the key that is to be revoked has begun: it has all of its tokens before it.
+    fn wait_for_a_stream_with_the_revoked_key(&self) {
+        let before = self.begun_with_revoked.load(Ordering::Relaxed);
+        eventually("a stream with the revoked key begins", || {
+            let begun = self.begun_with_revoked.load(Ordering::Relaxed);
+            if begun > before { Ok(()) } else { Err(begun) }
+        });
     }
 
     /// Waits until this many more streams have ended.
@@ -96,7 +110,13 @@ fn policies_swap_under_eight_streams_without_one_failing() {
         .plugin("scheduler", "10-fcfs", "scheduler-fcfs", "")
         .plugin("sampler", "10-standard", "sampler-standard", "")
         .start();
-    let load = Load { server: &server, stop: AtomicBool::new(false), begun: 0.into(), ended: 0.into() };
+    let load = Load {
+        server: &server,
+        stop: AtomicBool::new(false),
+        begun: 0.into(),
+        begun_with_revoked: 0.into(),
+        ended: 0.into(),
+    };
     let (changes, runs) = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..STREAMS)
             .map(|index| {
@@ -141,6 +161,7 @@ fn change_everything(load: &Load<'_>) -> Changes {
     server.wait_until_active("scheduler", "shortest-first", &component);
 
     let before = server.policy("auth", "api-keys").expect("the auth policy")["generation"].clone();
+    load.wait_for_a_stream_with_the_revoked_key();
     let made = Instant::now();
     server.policies.edit("auth", "10-api-keys.toml", &api_keys(&[(KEPT, "")]));
     server.wait_for_policy(("auth", "api-keys"), |entry| entry["generation"] != before && entry["state"] == "active");

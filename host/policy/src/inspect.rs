@@ -34,6 +34,8 @@ pub struct PluginReport {
     pub settings_schema: String,
     /// The settings file beside it, which the plugin has accepted.
     pub settings_file: Option<PathBuf>,
+    /// Why it does not run without a settings file, in the plugin's words; `None` if it does, or has one.
+    pub needs: Option<String>,
     pub mode: Mode,
 }
 
@@ -59,15 +61,18 @@ pub fn inspect(path: &Path, cache_dir: Option<&Path>) -> Result<PluginReport, Po
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
     let families = Arc::new(MetricFamilies::new(prometheus::Registry::new()));
     let identity = Arc::new(Identity::new(hook, &PolicyName::new(name), families));
-    // Without a settings file, do not configure it: it may need settings that only its operator knows.
-    let settings = settings_file.as_ref().map(|_| sidecar.settings.as_str());
-    let said = examine::introduce(&runtime, &compiled, identity, sidecar.memory_bytes, settings);
-    let said = said.map_err(|error| match error {
-        PolicyError::RefusesSettings(text) => {
-            PolicyError::Settings { file: file_name, line: None, problem: SettingsError::Refused(text) }
+    let introduce =
+        |settings| examine::introduce(&runtime, &compiled, identity.clone(), sidecar.memory_bytes, settings);
+    let (said, needs) = match introduce(Some(sidecar.settings.as_str())) {
+        // Its operator may write the file when it is installed. Where a server finds it, it is refused as it is.
+        Err(PolicyError::RefusesSettings(why)) if settings_file.is_none() && !is_installed(path, hook) => {
+            (introduce(None)?, Some(why))
         }
-        error => error,
-    })?;
+        Err(PolicyError::RefusesSettings(text)) if settings_file.is_some() => {
+            return Err(PolicyError::Settings { file: file_name, line: None, problem: SettingsError::Refused(text) });
+        }
+        said => (said?, None),
+    };
     Ok(PluginReport {
         file: path.to_path_buf(),
         hook,
@@ -79,6 +84,16 @@ pub fn inspect(path: &Path, cache_dir: Option<&Path>) -> Result<PluginReport, Po
         version: said.version,
         settings_schema: said.settings_schema,
         settings_file,
+        needs,
         mode: sidecar.mode,
     })
+}
+
+/// Whether a server would load the file: it lies in the directory of its hook, under the name of a policy.
+fn is_installed(path: &Path, hook: Hook) -> bool {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let directory = path.parent().and_then(Path::file_name);
+    let name = path.file_name().and_then(|name| name.to_str());
+    directory.is_some_and(|directory| directory == hook.as_str())
+        && name.is_some_and(|name| files::parse(name).is_some())
 }

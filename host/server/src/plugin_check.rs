@@ -33,7 +33,11 @@ pub(crate) fn plugins(files: &[PathBuf]) -> Result<(), ServerError> {
 fn describe(report: &mut String, found: &PluginReport) {
     let _ = writeln!(report, "{}: ok", found.file.display());
     let schema = if found.settings_schema.is_empty() { "none" } else { &found.settings_schema };
-    let settings = found.settings_file.as_ref().map_or("none".to_owned(), |file| format!("{}: ok", file.display()));
+    let settings = match (&found.settings_file, &found.needs) {
+        (Some(file), _) => format!("{}: ok", file.display()),
+        (None, Some(why)) => format!("none, but the plugin refuses to run without: {why}"),
+        (None, None) => "none".to_owned(),
+    };
     for (what, value) in [
         ("hook", found.hook.to_string()),
         ("api", format!("camshaft:policy@{}", found.api_version)),
