@@ -3,6 +3,7 @@
 //! A **verdict** is an answer. A **refusal** is an error that a policy chose for the client. A **fault** means that a policy
 //! did not answer properly. They are distinct types everywhere. Implemented by `camshaft-policy` over WebAssembly and, for
 //! every hook, natively.
+mod facts;
 mod hook;
 mod status;
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::facts::{KvTokens, WorkerFacts};
 pub use self::hook::{Hook, Mode};
 pub use self::status::{ModeError, PolicyState, PolicyStatus};
 use crate::ids::{Generation, PolicyDigest, PolicyName, RequestId, TenantId, Token, WorkerId};
@@ -303,25 +305,6 @@ impl Arrival {
     pub fn cached_on(&self, worker: WorkerId) -> u32 {
         self.cached.iter().find(|cached| cached.worker == worker).map_or(0, |cached| cached.tokens)
     }
-}
-
-/// Facts about a worker. Newer ones replace older ones.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct WorkerFacts {
-    pub worker: WorkerId,
-    pub healthy: bool,
-    pub free_sequences: u32,
-    /// Requests that the worker has, whether they run, wait for KV or are on their way to it.
-    pub running_sequences: u32,
-    /// KV tokens that a new request may take: 0 while a request waits inside the worker, since that one goes first.
-    pub kv_free: u32,
-    /// KV tokens that sequences hold, reserves included.
-    pub kv_used: u32,
-    pub kv_total: u32,
-    /// Prompt tokens still to prefill.
-    pub prefilling_tokens: u32,
-    pub tokens_per_second: f32,
-    pub can_preempt: bool,
 }
 
 /// What a scheduler is told.

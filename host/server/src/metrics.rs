@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use camshaft_api::Health;
 use camshaft_core::cache::CacheFacts;
 use camshaft_core::message::{Event, Usage};
-use camshaft_core::policy::WorkerFacts;
+use camshaft_core::policy::{KvTokens, WorkerFacts};
 use camshaft_core::report::Report;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -256,9 +256,9 @@ impl PoolMetrics {
     pub(crate) fn publish(&self, waiting: usize, running: usize, workers: &[WorkerFacts]) {
         self.waiting.set(waiting as i64);
         self.running.set(running as i64);
-        let total: f64 = workers.iter().map(|w| f64::from(w.kv_total)).sum();
-        let used: f64 = workers.iter().map(|w| f64::from(w.kv_used)).sum();
-        self.kv_free.set(total - used);
+        let kv = KvTokens::of(workers);
+        let (used, total) = (kv.held as f64, kv.total as f64);
+        self.kv_free.set(kv.free as f64);
         // Reports of the workers set what is cached, so the two may be a moment apart.
         self.kv_held.set((used - self.kv_cached.get()).max(0.0));
         self.kv_usage.set(if total > 0.0 { used / total } else { 0.0 });

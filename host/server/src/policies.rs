@@ -83,12 +83,18 @@ impl Service for WatchService {
     }
 }
 
+/// Whether there must be an auth policy: others than this machine reach the public listener, and nobody said that they may
+/// all be served.
+pub(crate) fn needs_auth(listen: SocketAddr, allow_anonymous: bool) -> bool {
+    !listen.ip().is_loopback() && !allow_anonymous
+}
+
 /// Refuses to serve strangers without an auth policy.
 ///
 /// # Errors
 /// The address is not loopback, no auth policy is in force, and nobody said that this is meant.
 pub(crate) fn guard_strangers(config: &Config, listen: SocketAddr, host: &PolicyHost) -> Result<(), ServerError> {
-    if listen.ip().is_loopback() || host.current().has_auth() || config.fixed.allow_anonymous {
+    if !needs_auth(listen, config.fixed.allow_anonymous) || host.current().has_auth() {
         return Ok(());
     }
     let problem = Problem::OpenToStrangers { auth: config.live.policy.dir.join("auth") };

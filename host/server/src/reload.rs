@@ -1,4 +1,5 @@
 //! A configuration that changes while the server runs: read again, checked whole, and only then put in force.
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tokio::sync::watch;
 use crate::config::{self, Config, Effective, Live, Sources};
 use crate::error::{Problem, ServerError};
 use crate::logging::LogHandle;
+use crate::policies;
 use crate::shutdown::Times;
 use crate::tuning::Tuning;
 
@@ -21,8 +23,8 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) struct Setup {
     /// What is in force.
     pub(crate) config: Config,
-    /// Only this machine reaches the public listener.
-    pub(crate) loopback_only: bool,
+    /// Where the public listener is bound.
+    pub(crate) listen: SocketAddr,
     pub(crate) sources: Sources,
     pub(crate) log: LogHandle,
     pub(crate) policies: Arc<PolicyHost>,
@@ -36,8 +38,8 @@ pub(crate) struct Reloader {
     log: LogHandle,
     policies: Arc<PolicyHost>,
     reloads: IntCounterVec,
-    /// Only this machine reaches the public listener.
-    loopback_only: bool,
+    /// Where the public listener is bound.
+    listen: SocketAddr,
     /// Whose turn it is to read again: what is read first is put in force first.
     turn: Mutex<()>,
     /// Never held for long: policies may take seconds to compile, and requests look here.
@@ -65,11 +67,11 @@ pub(crate) struct Bound {
 
 impl Reloader {
     pub(crate) fn new(setup: Setup) -> Arc<Self> {
-        let Setup { config, loopback_only, sources, log, policies, reloads } = setup;
+        let Setup { config, listen, sources, log, policies, reloads } = setup;
         // It was loaded a moment ago; if it cannot be any more, the first reload says so.
         let keys = sources.effective().map(|(_, keys)| keys).unwrap_or_default();
         let state = Mutex::new(State { config, bound: None, keys, last: Reloaded::default() });
-        Arc::new(Self { sources, log, policies, reloads, loopback_only, turn: Mutex::new(()), state })
+        Arc::new(Self { sources, log, policies, reloads, listen, turn: Mutex::new(()), state })
     }
 
     pub(crate) fn bind(&self, bound: Bound) {
@@ -126,7 +128,7 @@ impl Reloader {
                 return Ok(());
             }
             // As at the start; an address that waits for a restart does not count.
-            !self.loopback_only && !old.fixed.allow_anonymous
+            policies::needs_auth(self.listen, old.fixed.allow_anonymous)
         };
         let policy = &new.live.policy;
         let moved = self.policies.relocate(policy.dir.clone(), policy.poll.0, needs_auth);

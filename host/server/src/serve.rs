@@ -210,7 +210,7 @@ impl Load {
         let reloads = reload::reloads(&registry)?;
         let live = Reloader::new(reload::Setup {
             config: config.clone(),
-            loopback_only: at.public.ip().is_loopback(),
+            listen: at.public,
             sources,
             log,
             policies: policies.clone(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::extract::State;
 use camshaft_core::ids::Generation;
-use camshaft_core::policy::PolicyStatus;
+use camshaft_core::policy::{KvTokens, PolicyStatus};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -30,13 +30,6 @@ struct ModelStats {
 }
 
 #[derive(Debug, Serialize)]
-struct KvTokens {
-    free: u64,
-    held: u64,
-    total: u64,
-}
-
-#[derive(Debug, Serialize)]
 pub(crate) struct Stats {
     state: readiness::ServerState,
     models: BTreeMap<String, ModelStats>,
@@ -52,12 +45,10 @@ pub(crate) async fn stats(State(api): State<Arc<Api>>) -> Json<Stats> {
         let queue = snapshot(&model.backend).await;
         let workers = || queue.iter().flat_map(|queue| &queue.workers);
         // The free KV in a worker's facts is lower than the actual one while a request waits inside the worker.
-        let held: u64 = workers().map(|worker| u64::from(worker.kv_used)).sum();
-        let total: u64 = workers().map(|worker| u64::from(worker.kv_total)).sum();
         let latencies = api.metrics.latencies(&model.id);
         let stats = ModelStats {
             tokens_per_second: workers().map(|worker| worker.tokens_per_second).sum(),
-            kv_tokens: KvTokens { free: total.saturating_sub(held), held, total },
+            kv_tokens: KvTokens::of(workers()),
             time_to_first_token_seconds: latencies.first_token.percentiles(now),
             inter_token_latency_seconds: latencies.between_tokens.percentiles(now),
             queue,

@@ -3,12 +3,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use camshaft_core::policy::{Hook, Mode};
+use camshaft_core::policy::{Hook, PolicySet};
 
 use super::directory::{Directory, scan_settled};
 use super::loader::Loader;
 use super::policy::Phase;
 use crate::error::PolicyError;
+use crate::set::LoadedSet;
 
 /// Whether a relocation happens: the one who takes the claim first decides, the watcher that is about to do it or the
 /// asker who gives up.
@@ -59,7 +60,7 @@ impl Relocation {
         if scan.compiling {
             return None;
         }
-        let valid = self.validate();
+        let valid = self.validate(&loader.registry.current());
         // Last: nothing can fail from here on.
         if let Err(error) = valid.and_then(|()| if self.claim.take() { Ok(()) } else { Err(self.superseded()) }) {
             loader.builder.forget_others(loader.directory.policies.keys());
@@ -79,7 +80,7 @@ impl Relocation {
     }
 
     /// Whether what was examined may serve.
-    fn validate(&mut self) -> Result<(), PolicyError> {
+    fn validate(&mut self, current: &LoadedSet) -> Result<(), PolicyError> {
         if let Some(error) = self.directory.unread.take() {
             return Err(error);
         }
@@ -89,10 +90,7 @@ impl Relocation {
         {
             return Err(PolicyError::Relocation { path: path.clone(), source: error.clone() });
         }
-        let has_auth = self.directory.policies.iter().any(|(place, policy)| {
-            place.hook == Hook::Auth && policy.serving.is_some() && policy.mode == Mode::Enforce
-        });
-        if self.needs_auth && !has_auth {
+        if self.needs_auth && !LoadedSet::after(current, self.directory.links()).has_auth() {
             return Err(PolicyError::NoAuth { path: self.directory.path.clone() });
         }
         Ok(())
