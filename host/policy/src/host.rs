@@ -43,11 +43,11 @@ pub struct PolicyConfig {
 pub struct PolicyHost {
     registry: Arc<Registry>,
     replacements: Arc<Replacements>,
-    threads: Mutex<Option<Threads>>,
+    threads: Mutex<Option<PolicyThreads>>,
 }
 
 #[derive(Debug)]
-struct Threads {
+struct PolicyThreads {
     requests: Sender<Request>,
     /// `None`: the owner of the process runs it.
     watcher: Option<JoinHandle<()>>,
@@ -97,7 +97,7 @@ impl PolicyHost {
         let mut loader = Loader::new(dir, runtime, serving.clone(), registry, spawner)?;
         loader.start()?;
         let (requests, received) = bounded(REQUESTS);
-        let threads = Threads { requests, watcher: None, _ticker: ticker };
+        let threads = PolicyThreads { requests, watcher: None, _ticker: ticker };
         Ok((Arc::new(host(Some(threads))), Some(PolicyWatch::new(loader, received, config.poll))))
     }
 
@@ -145,7 +145,7 @@ impl PolicyHost {
     /// when serving is over.
     pub fn stop(&self) {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Threads { requests, watcher, _ticker }) = threads else { return };
+        let Some(PolicyThreads { requests, watcher, _ticker }) = threads else { return };
         let Some(watcher) = watcher else { return };
         // The thread is gone if nobody receives.
         let _ = requests.send(Request::Stop);

@@ -19,7 +19,7 @@ const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 
 /// An error and the key that it is about.
-struct Wrong {
+struct SidecarMistake {
     key: String,
     problem: SettingsError,
 }
@@ -62,12 +62,12 @@ impl Sidecar {
             let line = error.span().map(|span| line_at(text, span.start));
             wrong(line, SettingsError::Syntax(error.message().to_owned()))
         })?;
-        Self::checked(hook, table).map_err(|Wrong { key, problem }| wrong(line_of(text, &key), problem))
+        Self::checked(hook, table).map_err(|SidecarMistake { key, problem }| wrong(line_of(text, &key), problem))
     }
 
     /// # Errors
     /// Names the path of the wrong key and the error.
-    fn checked(hook: Hook, table: Table) -> Result<Self, Wrong> {
+    fn checked(hook: Hook, table: Table) -> Result<Self, SidecarMistake> {
         let mut sidecar = Self::default_for(hook);
         for (key, value) in table {
             match (key.as_str(), value) {
@@ -93,7 +93,7 @@ impl Sidecar {
         }
     }
 
-    fn set_all(&mut self, policy: Table) -> Result<(), Wrong> {
+    fn set_all(&mut self, policy: Table) -> Result<(), SidecarMistake> {
         const KEYS: [&str; 5] = ["mode", "deadline", "memory", "on-fault", "sha256"];
         for (key, value) in policy {
             if !KEYS.contains(&key.as_str()) {
@@ -132,15 +132,15 @@ impl Sidecar {
         Ok(())
     }
 
-    fn check(&self, hook: Hook) -> Result<(), Wrong> {
+    fn check(&self, hook: Hook) -> Result<(), SidecarMistake> {
         if !spec(hook).modes.contains(&self.mode) {
             let problem = SettingsError::ModeUnsupported { hook, mode: self.mode };
-            return Err(Wrong { key: "policy.mode".to_owned(), problem });
+            return Err(SidecarMistake { key: "policy.mode".to_owned(), problem });
         }
         if !spec(hook).on_fault.contains(&self.on_fault) {
             let why = spec(hook).on_fault_why;
             let problem = SettingsError::OnFaultUnsupported { hook, value: self.on_fault.as_str(), why };
-            return Err(Wrong { key: "policy.on-fault".to_owned(), problem });
+            return Err(SidecarMistake { key: "policy.on-fault".to_owned(), problem });
         }
         Ok(())
     }
@@ -151,20 +151,20 @@ pub(crate) fn check_mode(hook: Hook, mode: Mode) -> Result<(), PolicyError> {
     if spec(hook).modes.contains(&mode) { Ok(()) } else { Err(PolicyError::ModeUnsupported { hook, mode }) }
 }
 
-fn settings_json(settings: Table) -> Result<String, Wrong> {
+fn settings_json(settings: Table) -> Result<String, SidecarMistake> {
     let json = json(Value::Table(settings), "settings");
     Ok(json.map_err(|(key, value)| bad(&key, &value, "a number that JSON can hold"))?.to_string())
 }
 
-fn bad(key: &str, value: &Value, expected: &'static str) -> Wrong {
+fn bad(key: &str, value: &Value, expected: &'static str) -> SidecarMistake {
     let problem = SettingsError::Value { key: key.to_owned(), value: value.to_string(), expected };
-    Wrong { key: key.to_owned(), problem }
+    SidecarMistake { key: key.to_owned(), problem }
 }
 
-fn unknown(key: &str, section: &str, known: &[&str]) -> Wrong {
+fn unknown(key: &str, section: &str, known: &[&str]) -> SidecarMistake {
     let nearest = known.iter().max_by(|a, b| strsim::jaro_winkler(a, key).total_cmp(&strsim::jaro_winkler(b, key)));
     let (key, nearest) = (format!("{section}{key}"), nearest.map(|nearest| format!("{section}{nearest}")));
-    Wrong { key: key.clone(), problem: SettingsError::UnknownKey { key, nearest } }
+    SidecarMistake { key: key.clone(), problem: SettingsError::UnknownKey { key, nearest } }
 }
 
 #[cfg(test)]

@@ -32,5 +32,5 @@ pub use origins::{Origin, Origins};
 pub use overrides::Overrides;
 pub use telling::BadLevel;
 pub(crate) use telling::level_is_good;
-pub use tree::{Misplaced, Source, Syntax};
+pub use tree::{MisplacedKey, Source, Syntax};
 pub use whole::Config;

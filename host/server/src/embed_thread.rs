@@ -24,13 +24,13 @@ const BURST: usize = 256;
 type Reply = Option<oneshot::Sender<Result<Vec<Vec<f32>>, WorkerError>>>;
 
 /// One request's inputs, some of them perhaps computed.
-struct Job {
+struct PendingJob {
     deadline: Option<Instant>,
     vectors: Mutex<Vec<Option<Vec<f32>>>>,
     reply: Mutex<Reply>,
 }
 
-impl Job {
+impl PendingJob {
     fn reply(&self) -> std::sync::MutexGuard<'_, Reply> {
         self.reply.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -60,7 +60,7 @@ impl Job {
 }
 
 struct Input {
-    job: Arc<Job>,
+    job: Arc<PendingJob>,
     index: usize,
     tokens: Arc<[Token]>,
 }
@@ -164,7 +164,7 @@ impl<F> EmbedService<F> {
     fn add(&mut self, job: EmbedJob) {
         let EmbedJob { inputs, priority, deadline, reply } = job;
         let vectors = Mutex::new(vec![None; inputs.len()]);
-        let job = Arc::new(Job { deadline, vectors, reply: Mutex::new(Some(reply)) });
+        let job = Arc::new(PendingJob { deadline, vectors, reply: Mutex::new(Some(reply)) });
         self.queue.set_waiting(waiting(&self.tuned));
         if !self.queue.has_capacity(inputs.len()) {
             return job.fail(WorkerError::QueueFull);

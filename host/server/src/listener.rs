@@ -39,7 +39,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Limits of a listener's connections.
 #[derive(Debug, Clone)]
-pub(crate) struct Access {
+pub(crate) struct ListenerAccess {
     pub(crate) connections: usize,
     /// A write that makes no progress for this long ends its connection.
     pub(crate) stall: Duration,
@@ -74,7 +74,12 @@ pub(crate) async fn bind(address: SocketAddr, origin: &Origin) -> Result<TcpList
 }
 
 /// Accepts until `stop` turns true, then waits until all connections are done.
-pub(crate) async fn serve(listener: TcpListener, router: Router, access: Access, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    access: ListenerAccess,
+    mut stop: watch::Receiver<bool>,
+) {
     let graceful = GracefulShutdown::new();
     let permits = Arc::new(Semaphore::new(access.connections));
     let acceptor = access.tls.clone().map(TlsAcceptor::from);

@@ -10,7 +10,7 @@ use prometheus::Registry;
 
 use crate::config::{Config, Origins};
 use crate::error::{Problem, ServerError};
-use crate::supervisor::{Service, Stage, Stop, Supervisor, ThreadMetrics};
+use crate::supervisor::{Service, ShutdownStage, Stop, Supervisor, ThreadMetrics};
 
 /// Loads the policies of the configured directory, once.
 ///
@@ -30,7 +30,7 @@ pub(crate) fn supervise(
     supervisor: &Arc<Supervisor>,
     threads: &ThreadMetrics,
 ) -> Result<Arc<PolicyHost>, ServerError> {
-    let loaded = PolicyHost::load(policy_config(config), registry, supervisor.spawner(Stage::Policies));
+    let loaded = PolicyHost::load(policy_config(config), registry, supervisor.spawner(ShutdownStage::Policies));
     let (host, watch) = loaded.map_err(|error| not_started(error, &config.origins))?;
     if let Some(watch) = watch {
         let service = WatchService { watch, origins: config.origins.clone() };
@@ -63,7 +63,7 @@ struct WatchService {
 impl Service for WatchService {
     type Incarnation = ();
     type Handle = ();
-    const STAGE: Stage = Stage::Policies;
+    const STAGE: ShutdownStage = ShutdownStage::Policies;
 
     fn make(&mut self) -> Result<((), ()), ServerError> {
         self.watch.recover().map_err(|error| not_started(error, &self.origins))?;
@@ -192,7 +192,7 @@ mod tests {
     impl Service for Saboteur {
         type Incarnation = ();
         type Handle = ();
-        const STAGE: Stage = Stage::Policies;
+        const STAGE: ShutdownStage = ShutdownStage::Policies;
 
         fn make(&mut self) -> Result<((), ()), ServerError> {
             self.service.make()
@@ -221,7 +221,7 @@ mod tests {
         let (registry, supervisor) = (Registry::new(), Arc::new(Supervisor::new()));
         let threads = metrics::threads(&registry).unwrap();
         supervisor.count_in(threads.clone());
-        let spawner = supervisor.spawner(Stage::Policies);
+        let spawner = supervisor.spawner(ShutdownStage::Policies);
         let (host, watch) = PolicyHost::load(policy_config(&config), &registry, spawner).unwrap();
         let service = WatchService { watch: watch.unwrap(), origins: Origins::default() };
         let service = Saboteur { service, panicked: AtomicBool::new(false) };

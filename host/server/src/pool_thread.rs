@@ -15,7 +15,7 @@ use crate::closings::Closings;
 use crate::error::ServerError;
 use crate::mailbox::Mailbox;
 use crate::metrics::{PoolMetrics, WorkerMetrics};
-use crate::supervisor::{Stage, Stop, Supervisor};
+use crate::supervisor::{ShutdownStage, Stop, Supervisor};
 use crate::tuning::{Tuned, Tuning};
 use crate::worker_thread::{WorkerMessage, WorkerReport};
 
@@ -58,7 +58,7 @@ pub(crate) struct WorkerSeat {
 /// No thread can be started.
 pub(crate) fn spawn(supervisor: &Supervisor, setup: PoolSetup, model: &str) -> Result<(), ServerError> {
     let thread = PoolThread::new(setup);
-    supervisor.spawn(Stage::Dispatch, &format!("pool-{model}"), move |stop| thread.run(stop))
+    supervisor.spawn(ShutdownStage::Dispatch, &format!("pool-{model}"), move |stop| thread.run(stop))
 }
 
 struct PoolThread {

@@ -43,11 +43,11 @@ pub(crate) struct Reloader {
     /// Whose turn it is to read again: what is read first is put in force first.
     turn: Mutex<()>,
     /// Never held for long: policies may take seconds to compile, and requests look here.
-    state: Mutex<State>,
+    state: Mutex<ReloadState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ReloadState {
     config: Config,
     /// Bound once everything is loaded.
     bound: Option<Bound>,
@@ -70,7 +70,7 @@ impl Reloader {
         let Setup { config, listen, sources, log, policies, reloads } = setup;
         // It was loaded a moment ago; if it cannot be any more, the first reload says so.
         let keys = sources.effective().map(|(_, keys)| keys).unwrap_or_default();
-        let state = Mutex::new(State { config, bound: None, keys, last: Reloaded::default() });
+        let state = Mutex::new(ReloadState { config, bound: None, keys, last: Reloaded::default() });
         Arc::new(Self { sources, log, policies, reloads, listen, turn: Mutex::new(()), state })
     }
 
@@ -84,7 +84,7 @@ impl Reloader {
         Times { grace: shutdown.grace.0, drain: shutdown.drain.0 }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, ReloadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -139,7 +139,7 @@ impl Reloader {
     }
 
     /// Replaces the live half. The fixed half stays what it is, so that what differs is reported until a restart.
-    fn put_in_force(&self, state: &mut State, new: Config) -> Reloaded {
+    fn put_in_force(&self, state: &mut ReloadState, new: Config) -> Reloaded {
         let needs_restart = config::changed(&state.config.fixed, &new.fixed);
         let changed = config::changed(&state.config.live, &new.live);
         let old = &state.config.live;

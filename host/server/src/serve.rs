@@ -14,16 +14,16 @@ use tokio::sync::{Notify, watch};
 use crate::cache_plan::CachePlan;
 use crate::config::{Config, Origins, Sources};
 use crate::error::ServerError;
-use crate::listener::{self, Access};
+use crate::listener::{self, ListenerAccess};
 use crate::logging::{self, LogHandle};
 use crate::metrics::{self, ServerMetrics};
 use crate::policies;
 use crate::preflight::{self, Checked};
 use crate::reload::{self, Bound, Reloader};
-use crate::shutdown::{self, Listener, Running, Times};
+use crate::shutdown::{self, InFlight, Listener, Times};
 use crate::signals::{Signals, Wish};
 use crate::start::Starter;
-use crate::supervisor::{Stage, Supervisor};
+use crate::supervisor::{ShutdownStage, Supervisor};
 use crate::tuning::Tuning;
 use crate::weights::{Engines, Weights};
 
@@ -61,7 +61,7 @@ async fn serve(load: Load) -> Result<(), ServerError> {
         loaded = loading => loaded.map_err(|error| ServerError::internal("load", error))??,
         () = signals.end() => return Ok(()),
     };
-    let Loaded { api, policies, live } = loaded;
+    let LoadedConfig { api, policies, live } = loaded;
 
     let tls = checked.tls;
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -70,7 +70,7 @@ async fn serve(load: Load) -> Result<(), ServerError> {
         announcement.push_str(&format!("admin on http://{address}\n"));
     }
     let limits = config.fixed.limits.clone();
-    let access = |tls| Access { connections: limits.connections as usize, stall: limits.slow_reader.0, tls };
+    let access = |tls| ListenerAccess { connections: limits.connections as usize, stall: limits.slow_reader.0, tls };
     let public = {
         let router = camshaft_api::public_router(api.clone(), &config.fixed.cors.origins);
         Listener::spawn(|stop| listener::serve(public, router, access(tls), stop))
@@ -79,7 +79,7 @@ async fn serve(load: Load) -> Result<(), ServerError> {
         let router = camshaft_api::admin_router(api.clone());
         Listener::spawn(|stop| listener::serve(admin, router, access(None), stop))
     });
-    let running = Running { api: api.clone(), policies, supervisor: supervisor.clone(), public, admin };
+    let running = InFlight { api: api.clone(), policies, supervisor: supervisor.clone(), public, admin };
     api.readiness.set_ready();
     announce(&announcement)?;
     notify(&[NotifyState::Ready]);
@@ -172,7 +172,7 @@ fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
-struct Loaded {
+struct LoadedConfig {
     api: Arc<Api>,
     policies: Arc<PolicyHost>,
     live: Arc<Reloader>,
@@ -189,7 +189,7 @@ struct Load {
 
 impl Load {
     /// Starts everything, or nothing.
-    fn run(self, at: Addresses) -> Result<Loaded, ServerError> {
+    fn run(self, at: Addresses) -> Result<LoadedConfig, ServerError> {
         let supervisor = self.supervisor.clone();
         let loaded = self.load(at);
         if loaded.is_err() {
@@ -199,7 +199,7 @@ impl Load {
         loaded
     }
 
-    fn load(self, at: Addresses) -> Result<Loaded, ServerError> {
+    fn load(self, at: Addresses) -> Result<LoadedConfig, ServerError> {
         let Self { config, sources, engines, log, supervisor } = self;
         let registry = Registry::new();
         let threads = metrics::threads(&registry)?;
@@ -225,7 +225,7 @@ impl Load {
         let starter = Starter {
             all: &config,
             tuned: &tuned,
-            cache: &CachePlan::of(&config, caching_workers).on(supervisor.spawner(Stage::Storage)),
+            cache: &CachePlan::of(&config, caching_workers).on(supervisor.spawner(ShutdownStage::Storage)),
             policies: &policies,
             metrics: &metrics,
             supervisor: &supervisor,
@@ -244,7 +244,7 @@ impl Load {
         });
         let api = api?;
         live.bind(Bound { api: api.clone(), tuning, caching_workers });
-        Ok(Loaded { api, policies, live })
+        Ok(LoadedConfig { api, policies, live })
     }
 }
 

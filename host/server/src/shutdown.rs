@@ -51,7 +51,7 @@ impl Listener {
 
 /// What a server consists of that has to end.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct InFlight {
     pub(crate) api: Arc<Api>,
     pub(crate) policies: Arc<PolicyHost>,
     pub(crate) supervisor: Arc<Supervisor>,
@@ -59,7 +59,7 @@ pub(crate) struct Running {
     pub(crate) admin: Option<Listener>,
 }
 
-impl Running {
+impl InFlight {
     /// Refuses new requests, waits for the ones in flight, and ends everything. The admin listener goes last.
     pub(crate) async fn shut_down(self, times: Times) {
         let begun = tokio::time::Instant::now();

@@ -23,8 +23,8 @@ use crate::metrics::ServerMetrics;
 use crate::pool_thread::{self, PoolSetup, WorkerSeat};
 use crate::supervisor::{Gauges, Supervisor};
 use crate::tuning::Tuned;
-use crate::weights::{self, Source, Weights};
-use crate::worker_thread::{self, WorkerSetup};
+use crate::weights::{self, Weights, WeightsSource};
+use crate::worker_thread::{self, Handle, WorkerSetup};
 
 /// Submissions on their way to a pool; a further one is refused as overload.
 const SUBMISSIONS: usize = 1024;
@@ -60,7 +60,7 @@ impl Starter<'_> {
     pub(crate) fn start(&self, model: &Weights) -> Result<Model, ServerError> {
         let (config, info) = (&model.config, model.info());
         match (&model.source, model.kind()) {
-            (Source::Llama { model: loaded, draft }, ModelKind::Generate) => {
+            (WeightsSource::Llama { model: loaded, draft }, ModelKind::Generate) => {
                 let make = {
                     let (config, plan) = (config.clone(), self.cache.clone());
                     let (loaded, draft, options) = (loaded.clone(), draft.clone(), config.engine_options());
@@ -72,14 +72,14 @@ impl Starter<'_> {
                 };
                 self.start_pool(config, info, loaded.tokenizer(), make)
             }
-            (Source::Llama { model: loaded, .. }, ModelKind::Embed) => {
+            (WeightsSource::Llama { model: loaded, .. }, ModelKind::Embed) => {
                 let make = {
                     let (config, loaded) = (config.clone(), loaded.clone());
                     move || weights::embedder(&config, &loaded)
                 };
                 self.start_embedder(config, info, loaded.tokenizer(), make)
             }
-            (Source::Fake(_), ModelKind::Generate) => {
+            (WeightsSource::Fake(_), ModelKind::Generate) => {
                 let (limits, ram_bytes) = (model.fake_limits(), self.cache.ram_bytes);
                 let make = move |id: WorkerId| {
                     let mut engine = FakeEngine::new(limits, u64::from(id.0));
@@ -88,7 +88,7 @@ impl Starter<'_> {
                 };
                 self.start_pool(config, info, Arc::new(ByteTokenizer), make)
             }
-            (Source::Fake(_), ModelKind::Embed) => {
+            (WeightsSource::Fake(_), ModelKind::Embed) => {
                 let limits = EmbedderLimits {
                     batch_tokens: config.batch_tokens.max(config.context_tokens),
                     batch_inputs: config.sequences as usize,
@@ -122,22 +122,7 @@ impl Starter<'_> {
                 slow_reader: self.all.fixed.limits.slow_reader.0,
                 frame_interval: self.all.fixed.limits.frame_interval.0,
             };
-            let (make, policies, vocabulary) = (make.clone(), self.policies.clone(), info.vocabulary.clone());
-            let step_target = config.step_target();
-            let gauges = self.gauges(config, &id.to_string());
-            let handle = worker_thread::spawn(self.supervisor, gauges, setup, move || {
-                let (engine, Parts { cache, speculation }) = make(id)?;
-                let worker = Worker::new(WorkerOptions {
-                    id,
-                    limits: engine.limits(),
-                    vocabulary: vocabulary.clone(),
-                    samplers: policies.clone(),
-                    cache,
-                    step_target,
-                    speculation,
-                });
-                Ok((engine, worker))
-            })?;
+            let handle = self.start_worker(config, setup, &info, make.clone())?;
             info.context_tokens = info.context_tokens.min(handle.limits.context_tokens);
             pool.add_worker(id, handle.limits);
             let metrics = self.metrics.worker(&config.id, &id.to_string());
@@ -169,6 +154,31 @@ impl Starter<'_> {
         );
         let backend = Backend::Generate(submissions_in);
         Ok(Model { id: config.id.clone(), created: now(), tokenizer, info, backend })
+    }
+
+    fn start_worker<E: Engine + Send + 'static>(
+        &self,
+        config: &ModelConfig,
+        setup: WorkerSetup,
+        info: &ModelInfo,
+        make: impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Send + 'static,
+    ) -> Result<Handle, ServerError> {
+        let (id, step_target) = (setup.id, config.step_target());
+        let (policies, vocabulary) = (self.policies.clone(), info.vocabulary.clone());
+        let gauges = self.gauges(config, &id.to_string());
+        worker_thread::spawn(self.supervisor, gauges, setup, move || {
+            let (engine, Parts { cache, speculation }) = make(id)?;
+            let worker = Worker::new(WorkerOptions {
+                id,
+                limits: engine.limits(),
+                vocabulary: vocabulary.clone(),
+                samplers: policies.clone(),
+                cache,
+                step_target,
+                speculation,
+            });
+            Ok((engine, worker))
+        })
     }
 
     fn start_embedder<E: Embedder + Send + 'static>(

@@ -20,7 +20,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// Threads end stage by stage: first the ones that hand out work, then the ones that do it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Stage {
+pub(crate) enum ShutdownStage {
     /// Pools.
     Dispatch,
     /// Workers and embedders.
@@ -31,7 +31,8 @@ pub(crate) enum Stage {
     Policies,
 }
 
-const STAGES: [Stage; 4] = [Stage::Dispatch, Stage::Compute, Stage::Storage, Stage::Policies];
+const STAGES: [ShutdownStage; 4] =
+    [ShutdownStage::Dispatch, ShutdownStage::Compute, ShutdownStage::Storage, ShutdownStage::Policies];
 /// How long the policy threads have to end. Compiling cannot be interrupted.
 const POLICIES_END: Duration = Duration::from_secs(5);
 
@@ -62,7 +63,7 @@ pub(crate) trait Service: Send + 'static {
     /// How others reach an incarnation.
     type Handle;
     /// When it ends.
-    const STAGE: Stage = Stage::Compute;
+    const STAGE: ShutdownStage = ShutdownStage::Compute;
 
     /// Makes an incarnation: the first one before the thread starts, further ones after a panic.
     ///
@@ -108,16 +109,16 @@ impl ThreadMetrics {
 }
 
 /// Counts a thread as long as it lives.
-struct Running(Option<IntGauge>);
+struct AliveCount(Option<IntGauge>);
 
-impl Running {
+impl AliveCount {
     fn new(gauge: Option<IntGauge>) -> Self {
         gauge.iter().for_each(IntGauge::inc);
         Self(gauge)
     }
 }
 
-impl Drop for Running {
+impl Drop for AliveCount {
     fn drop(&mut self) {
         self.0.iter().for_each(IntGauge::dec);
     }
@@ -178,11 +179,11 @@ impl Supervisor {
     }
 
     /// Starts threads for packages that know no supervisor. Their panics are logged; whoever needs them notices.
-    pub(crate) fn spawner(self: &Arc<Self>, stage: Stage) -> Spawner {
+    pub(crate) fn spawner(self: &Arc<Self>, stage: ShutdownStage) -> Spawner {
         let supervisor = Arc::downgrade(self);
         Spawner::new(move |name, body| {
             let supervisor = supervisor.upgrade().ok_or_else(|| io::Error::other("the server has ended"))?;
-            let running = Running::new(supervisor.running(name));
+            let running = AliveCount::new(supervisor.running(name));
             supervisor.start(stage, name, move |_| {
                 let _running = running;
                 if catch_unwind(AssertUnwindSafe(body)).is_err() {
@@ -202,12 +203,12 @@ impl Supervisor {
     /// No thread can be started.
     pub(crate) fn spawn(
         &self,
-        stage: Stage,
+        stage: ShutdownStage,
         name: &str,
         body: impl FnOnce(&Stop) + Send + 'static,
     ) -> Result<(), ServerError> {
         let (failed, thread) = (self.failed.clone(), name.to_owned());
-        let running = Running::new(self.running(name));
+        let running = AliveCount::new(self.running(name));
         let started = self.start(stage, name, move |stop| {
             let _running = running;
             if catch_unwind(AssertUnwindSafe(|| body(stop))).is_err() {
@@ -237,7 +238,7 @@ impl Supervisor {
         started.map_err(|error| ServerError::internal("start a thread", error))
     }
 
-    fn start(&self, stage: Stage, name: &str, body: impl FnOnce(&Stop) + Send + 'static) -> io::Result<()> {
+    fn start(&self, stage: ShutdownStage, name: &str, body: impl FnOnce(&Stop) + Send + 'static) -> io::Result<()> {
         let mut threads = self.stages[stage as usize].lock().unwrap_or_else(PoisonError::into_inner);
         let Some(alive) = threads.alive.clone() else { return Err(io::Error::other("the server ends")) };
         let stop = threads.stop.clone();
@@ -269,7 +270,7 @@ impl Supervisor {
         for stage in STAGES {
             let threads = || self.stages[stage as usize].lock().unwrap_or_else(PoisonError::into_inner);
             let ended = threads().stop();
-            let bound = if matches!(stage, Stage::Policies) { bound.min(POLICIES_END) } else { bound };
+            let bound = if matches!(stage, ShutdownStage::Policies) { bound.min(POLICIES_END) } else { bound };
             // Not under the lock: a thread that ends may ask for another one, and is refused.
             if ended.recv_timeout(bound) == Err(RecvTimeoutError::Disconnected) {
                 threads().join();

@@ -100,7 +100,7 @@ fn a_service_that_waits_for_its_restart_ends_at_once() {
 fn whoever_hands_out_work_ends_before_whoever_does_it() {
     let supervisor = Supervisor::new();
     let (told, heard) = bounded(16);
-    for (stage, name) in [(Stage::Compute, "compute"), (Stage::Dispatch, "dispatch")] {
+    for (stage, name) in [(ShutdownStage::Compute, "compute"), (ShutdownStage::Dispatch, "dispatch")] {
         let told = told.clone();
         let body = move |stop: &Stop| {
             assert!(stop.wait(PATIENCE));
@@ -117,7 +117,7 @@ fn a_thread_that_hangs_is_not_waited_for_past_the_bound() {
     let supervisor = Supervisor::new();
     let (release, hangs) = bounded::<Infallible>(0);
     let hang = move |_: &Stop| assert!(hangs.recv().is_err());
-    supervisor.spawn(Stage::Dispatch, "hangs", hang).unwrap();
+    supervisor.spawn(ShutdownStage::Dispatch, "hangs", hang).unwrap();
     assert!(!supervisor.end(Duration::from_millis(10)));
     drop(release);
     assert!(supervisor.end(PATIENCE), "it ended late");
@@ -126,7 +126,7 @@ fn a_thread_that_hangs_is_not_waited_for_past_the_bound() {
 #[tokio::test]
 async fn a_thread_that_cannot_be_restarted_is_named_when_it_panics() {
     let supervisor = Supervisor::new();
-    supervisor.spawn(Stage::Dispatch, "pool-demo", |_| panic!("as the test asked")).unwrap();
+    supervisor.spawn(ShutdownStage::Dispatch, "pool-demo", |_| panic!("as the test asked")).unwrap();
     assert_eq!(supervisor.failed().await, "pool-demo");
     assert!(supervisor.end(PATIENCE));
 }
@@ -136,7 +136,7 @@ fn regression_threads_of_other_packages_are_counted_and_joined_at_the_end() {
     let supervisor = Arc::new(Supervisor::new());
     let metrics = crate::metrics::threads(&prometheus::Registry::new()).unwrap();
     supervisor.count_in(metrics.clone());
-    let spawner = supervisor.spawner(Stage::Policies);
+    let spawner = supervisor.spawner(ShutdownStage::Policies);
     let running = |name| metrics.running.with_label_values(&[name]).get();
     let ((release, hangs), done) = (bounded::<()>(0), Arc::new(AtomicUsize::new(0)));
     let counted = done.clone();

@@ -28,11 +28,11 @@ pub(crate) enum Engines {
 #[derive(Debug, Clone)]
 pub(crate) struct Weights {
     pub(crate) config: ModelConfig,
-    pub(crate) source: Source,
+    pub(crate) source: WeightsSource,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Source {
+pub(crate) enum WeightsSource {
     Llama { model: Arc<LoadedModel>, draft: Option<Arc<LoadedModel>> },
     Fake(ModelKind),
 }
@@ -44,13 +44,13 @@ impl Engines {
     /// What is wrong with its file, or with what its configuration asks of it.
     pub(crate) fn load(self, config: &ModelConfig, digest: bool) -> Result<Weights, ServerError> {
         let source = match self {
-            Self::Fake => Source::Fake(config.kind.wanted().unwrap_or(ModelKind::Generate)),
+            Self::Fake => WeightsSource::Fake(config.kind.wanted().unwrap_or(ModelKind::Generate)),
             Self::Llama => {
                 let model = models::load(config, digest)?;
                 models::settings_fit(config, model.info().kind)?;
                 let draft = config.draft_model.as_ref();
                 let draft = draft.map(|path| models::load_draft(config, path, &model)).transpose()?;
-                Source::Llama { model, draft }
+                WeightsSource::Llama { model, draft }
             }
         };
         Ok(Weights { config: config.clone(), source })
@@ -60,8 +60,8 @@ impl Engines {
 impl Weights {
     pub(crate) fn kind(&self) -> ModelKind {
         match &self.source {
-            Source::Llama { model, .. } => model.info().kind,
-            Source::Fake(kind) => *kind,
+            WeightsSource::Llama { model, .. } => model.info().kind,
+            WeightsSource::Fake(kind) => *kind,
         }
     }
 
@@ -79,15 +79,15 @@ impl Weights {
     /// There is not enough memory, or the configuration does not fit the model.
     pub(crate) fn try_out(&self) -> Result<(), ServerError> {
         match &self.source {
-            Source::Llama { model, .. } if self.kind() == ModelKind::Embed => {
+            WeightsSource::Llama { model, .. } if self.kind() == ModelKind::Embed => {
                 dimensions_fit(&self.config, embedder(&self.config, model)?.limits().dimensions)
             }
-            Source::Llama { model, draft } => {
+            WeightsSource::Llama { model, draft } => {
                 let options = self.config.engine_options();
                 drop(engine(&self.config, model, &options)?);
                 speculation(&self.config, draft.as_ref(), &options).map(drop)
             }
-            Source::Fake(_) => Ok(()),
+            WeightsSource::Fake(_) => Ok(()),
         }
     }
 
@@ -96,7 +96,7 @@ impl Weights {
     /// # Errors
     /// The directory cannot be made or read, or another process uses it.
     pub(crate) fn try_disk(&self, plan: &CachePlan) -> Result<(), DiskError> {
-        let Source::Llama { model, .. } = &self.source else { return Ok(()) };
+        let WeightsSource::Llama { model, .. } = &self.source else { return Ok(()) };
         let workers = u32::try_from(self.caching_workers()).unwrap_or_default();
         let options = self.config.engine_options();
         (0..workers).try_for_each(|worker| plan.open_disk(model, &options, WorkerId(worker)).map(drop))
@@ -104,8 +104,8 @@ impl Weights {
 
     pub(crate) fn info(&self) -> ModelInfo {
         match &self.source {
-            Source::Llama { model, .. } => model.info().clone(),
-            Source::Fake(kind) => ModelInfo { kind: *kind, ..FakeEngine::info(self.fake_limits()) },
+            WeightsSource::Llama { model, .. } => model.info().clone(),
+            WeightsSource::Fake(kind) => ModelInfo { kind: *kind, ..FakeEngine::info(self.fake_limits()) },
         }
     }
 

@@ -24,7 +24,7 @@ const MODEL_CHARS: usize = 256;
 
 /// The answer of one policy.
 #[derive(Debug, Clone, PartialEq)]
-enum Answer {
+enum AuthAnswer {
     Allow(Principal),
     Next,
     Refuse(Refusal),
@@ -54,9 +54,9 @@ fn decide(set: &LoadedSet, request: &AuthRequest, shown: &wit::Request) -> AuthO
             Link::Broken(broken) => (Err(broken.fault()), broken.on_fault),
         };
         match (answer, on_fault) {
-            (Ok(Answer::Allow(principal)), _) => return AuthOutcome::Allow(principal),
-            (Ok(Answer::Refuse(refusal)), _) => return AuthOutcome::Refuse(refusal),
-            (Ok(Answer::Next), _) | (Err(_), OnFault::Skip) => {}
+            (Ok(AuthAnswer::Allow(principal)), _) => return AuthOutcome::Allow(principal),
+            (Ok(AuthAnswer::Refuse(refusal)), _) => return AuthOutcome::Refuse(refusal),
+            (Ok(AuthAnswer::Next), _) | (Err(_), OnFault::Skip) => {}
             (Err(fault), OnFault::Deny) => return AuthOutcome::Fault(fault),
             (Err(_), OnFault::Fallback) => return native(request.loopback),
         }
@@ -80,10 +80,10 @@ fn native(allowed: bool) -> AuthOutcome {
 /// Runs a monitored policy, and records if its answer would have changed the outcome.
 fn monitor(policy: &Loaded, shown: &wit::Request, enforced: &AuthOutcome) {
     let differs = match (ask(policy, shown), enforced) {
-        (Ok(Answer::Allow(theirs)), AuthOutcome::Allow(ours)) => theirs != *ours,
-        (Ok(Answer::Refuse(theirs)), AuthOutcome::Refuse(ours)) => theirs.status != ours.status,
+        (Ok(AuthAnswer::Allow(theirs)), AuthOutcome::Allow(ours)) => theirs != *ours,
+        (Ok(AuthAnswer::Refuse(theirs)), AuthOutcome::Refuse(ours)) => theirs.status != ours.status,
         // `next` changes no outcome, and a fault was already counted and logged.
-        (Ok(Answer::Next) | Err(_), _) => false,
+        (Ok(AuthAnswer::Next) | Err(_), _) => false,
         _ => true,
     };
     if differs {
@@ -93,19 +93,19 @@ fn monitor(policy: &Loaded, shown: &wit::Request, enforced: &AuthOutcome) {
 }
 
 /// Calls one policy in an instance of its own.
-fn ask(policy: &Loaded, request: &wit::Request) -> Result<Answer, Fault> {
+fn ask(policy: &Loaded, request: &wit::Request) -> Result<AuthAnswer, Fault> {
     let started = Instant::now();
     let answer = run(policy, request);
     match &answer {
-        Ok(Answer::Allow(_)) => policy.metrics.observe(Outcome::Allow, started),
-        Ok(Answer::Next) => policy.metrics.observe(Outcome::Next, started),
-        Ok(Answer::Refuse(_)) => policy.metrics.observe(Outcome::Refuse, started),
+        Ok(AuthAnswer::Allow(_)) => policy.metrics.observe(Outcome::Allow, started),
+        Ok(AuthAnswer::Next) => policy.metrics.observe(Outcome::Next, started),
+        Ok(AuthAnswer::Refuse(_)) => policy.metrics.observe(Outcome::Refuse, started),
         Err(fault) => policy.note_fault(fault, started),
     }
     answer
 }
 
-fn run(policy: &Loaded, request: &wit::Request) -> Result<Answer, Fault> {
+fn run(policy: &Loaded, request: &wit::Request) -> Result<AuthAnswer, Fault> {
     let HookPre::Auth(pre) = &policy.compiled.pre else {
         return Err(policy.fault(FaultKind::Unavailable, "not an auth policy"));
     };
@@ -122,9 +122,11 @@ fn run(policy: &Loaded, request: &wit::Request) -> Result<Answer, Fault> {
     };
     let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
     match answer.map_err(|text| policy.refused_settings(&text))? {
-        Ok(wit::Verdict::Next) => Ok(Answer::Next),
-        Ok(wit::Verdict::Allow(answer)) => principal(answer).map(Answer::Allow).map_err(|text| policy.invalid(text)),
-        Err(refusal) => answers::refusal(refusal).map(Answer::Refuse).map_err(|text| policy.invalid(text)),
+        Ok(wit::Verdict::Next) => Ok(AuthAnswer::Next),
+        Ok(wit::Verdict::Allow(answer)) => {
+            principal(answer).map(AuthAnswer::Allow).map_err(|text| policy.invalid(text))
+        }
+        Err(refusal) => answers::refusal(refusal).map(AuthAnswer::Refuse).map_err(|text| policy.invalid(text)),
     }
 }
 

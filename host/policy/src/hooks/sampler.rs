@@ -19,7 +19,7 @@ use crate::store::{self, GuestState};
 const SEED_MARK: u64 = 0x7361_6d70_6c65_7273;
 
 /// The chain of one request.
-pub(crate) struct Chain {
+pub(crate) struct SamplerChain {
     links: Vec<Sampler>,
     /// Shapes the row if no link has set a temperature or chosen a token, or if no link is left.
     native: StandardChain,
@@ -48,7 +48,7 @@ pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box
     if links.is_empty() {
         return Ok(Box::new(native));
     }
-    Ok(Box::new(Chain { links, native, _set: set }))
+    Ok(Box::new(SamplerChain { links, native, _set: set }))
 }
 
 /// The samplers of a request: those that it names, in its order, or else all in file order.
@@ -65,7 +65,7 @@ fn chosen<'a>(set: &'a LoadedSet, request: &SamplingRequest) -> Result<Vec<&'a A
     names.iter().map(by_name).collect()
 }
 
-impl TokenSampler for Chain {
+impl TokenSampler for SamplerChain {
     fn sample(&mut self, row: &mut Row) -> Result<Option<Token>, Fault> {
         let mut index = 0;
         while let Some(link) = self.links.get_mut(index) {

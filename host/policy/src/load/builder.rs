@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Hook, Mode};
 
-use super::compile::{Compile, Compiler, Job};
+use super::compile::{Compile, CompileJob, Compiler};
 use crate::error::{PolicyError, SettingsError};
 use crate::examine;
 use crate::files::{Content, Place};
@@ -24,7 +24,7 @@ pub(crate) enum Built {
     /// Its settings file turns it off: its component is not even compiled.
     Off,
     /// Its component is being compiled, or (without a job) waits for its turn.
-    Compiling(Option<Arc<Job>>),
+    Compiling(Option<Arc<CompileJob>>),
 }
 
 /// Makes loads of policies.

@@ -20,22 +20,22 @@ pub(crate) type Compile = Box<dyn Fn(&[u8]) -> Result<Compiled, PolicyError> + S
 type Outcome = Result<Arc<Compiled>, Arc<PolicyError>>;
 
 /// A component that is or was compiled. One that nobody holds any more is not begun.
-pub(crate) struct Job {
+pub(crate) struct CompileJob {
     digest: String,
     bytes: Mutex<Vec<u8>>,
     outcome: OnceLock<Outcome>,
 }
 
-impl Job {
+impl CompileJob {
     /// The result; `None` while it waits or runs.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         self.outcome.get().cloned()
     }
 }
 
-impl fmt::Debug for Job {
+impl fmt::Debug for CompileJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job").field("digest", &self.digest).finish_non_exhaustive()
+        f.debug_struct("CompileJob").field("digest", &self.digest).finish_non_exhaustive()
     }
 }
 
@@ -45,20 +45,20 @@ pub(crate) struct Compiler {
     spawner: Spawner,
     pub(super) threads_max: usize,
     finished: Receiver<()>,
-    jobs: HashMap<String, Weak<Job>>,
+    jobs: HashMap<String, Weak<CompileJob>>,
     compiled: HashMap<String, Weak<Compiled>>,
 }
 
 struct Shared {
     compile: Compile,
-    queue: Mutex<Queue>,
+    queue: Mutex<CompileQueue>,
     finished: Sender<()>,
 }
 
 #[derive(Default)]
-struct Queue {
+struct CompileQueue {
     /// By the time of the change; the number keeps those of the same time in the order in which they came.
-    waiting: BTreeMap<(SystemTime, u64), Weak<Job>>,
+    waiting: BTreeMap<(SystemTime, u64), Weak<CompileJob>>,
     queued: u64,
     threads: usize,
 }
@@ -86,11 +86,11 @@ impl Compiler {
 
     /// Has a component compiled that was changed at this time. `None` if too much waits already: ask again when something is
     /// finished.
-    pub(crate) fn compile(&mut self, digest: &str, bytes: &[u8], changed: SystemTime) -> Option<Arc<Job>> {
+    pub(crate) fn compile(&mut self, digest: &str, bytes: &[u8], changed: SystemTime) -> Option<Arc<CompileJob>> {
         if let Some(job) = self.jobs.get(digest).and_then(Weak::upgrade) {
             return Some(job);
         }
-        let job = Job { digest: digest.to_owned(), bytes: Mutex::default(), outcome: OnceLock::new() };
+        let job = CompileJob { digest: digest.to_owned(), bytes: Mutex::default(), outcome: OnceLock::new() };
         if let Some(compiled) = self.compiled.get(digest).and_then(Weak::upgrade) {
             // An empty cell takes what it is given.
             let _ = job.outcome.set(Ok(compiled));
@@ -102,7 +102,7 @@ impl Compiler {
         if waiting > 0 && waiting + bytes.len() > QUEUED_MAX_BYTES {
             return None;
         }
-        let job = Arc::new(Job { bytes: Mutex::new(bytes.to_vec()), ..job });
+        let job = Arc::new(CompileJob { bytes: Mutex::new(bytes.to_vec()), ..job });
         queue.queued += 1;
         let place = (changed, queue.queued);
         queue.waiting.insert(place, Arc::downgrade(&job));
@@ -128,7 +128,7 @@ impl Compiler {
     }
 
     /// Threads end when nothing waits.
-    fn start_thread(&self, job: &Job) {
+    fn start_thread(&self, job: &CompileJob) {
         const NAME: &str = "policy-compile";
         let shared = self.shared.clone();
         let started = self.spawner.spawn(NAME, Box::new(move || shared.work()));
@@ -140,14 +140,14 @@ impl Compiler {
     }
 }
 
-impl Job {
+impl CompileJob {
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, CompileQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -161,7 +161,7 @@ impl Shared {
     }
 
     /// The job whose change is the oldest; `None` ends the thread.
-    fn next(&self) -> Option<Arc<Job>> {
+    fn next(&self) -> Option<Arc<CompileJob>> {
         let mut queue = self.queue();
         while let Some((_, job)) = queue.waiting.pop_first() {
             if let Some(job) = job.upgrade().filter(|job| job.outcome().is_none()) {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Mode, PolicyState, PolicyStatus};
 
-use super::compile::Job;
+use super::compile::CompileJob;
 use crate::error::PolicyError;
 use crate::files::{ContentKey, Place, Stamps};
 use crate::loaded::{Compiled, Loaded};
@@ -39,7 +39,7 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Staged {
     pub(crate) key: ContentKey,
     pub(crate) stamps: Stamps,
-    pub(crate) job: Option<Arc<Job>>,
+    pub(crate) job: Option<Arc<CompileJob>>,
 }
 
 /// One policy file.

@@ -10,7 +10,7 @@ use camshaft_core::threads::Spawner;
 use crossbeam_channel::bounded;
 
 use super::bench::{Bench, component, put, variant};
-use super::compile::{Compile, Compiler, Job};
+use super::compile::{Compile, CompileJob, Compiler};
 use super::*;
 use crate::error::PolicyError;
 
@@ -227,7 +227,7 @@ fn components_are_compiled_side_by_side_the_oldest_change_first() {
     let mut compiler = Compiler::new(compile, Spawner::detached());
     compiler.threads_max = 2;
     let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-    let mut jobs: Vec<Arc<Job>> = Vec::new();
+    let mut jobs: Vec<Arc<CompileJob>> = Vec::new();
     for (name, changed) in [("first", 9), ("second", 8)] {
         jobs.push(compiler.compile(name, name.as_bytes(), at(changed)).unwrap());
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::string::FromUtf8Error;
 
 use super::keys::Wrong;
-use super::tree::{Misplaced, Node, Source, Syntax};
+use super::tree::{MisplacedKey, Node, Source, Syntax};
 
 /// What is wrong with a source of the configuration, or with a value in it.
 #[derive(Debug, thiserror::Error)]
@@ -22,7 +22,7 @@ pub enum ConfigError {
     #[error("{}:{}: is not TOML: {source}", path.display(), source.line)]
     NotToml { path: PathBuf, source: Syntax },
     #[error("{source} ({origin})")]
-    Misplaced { source: Misplaced, origin: Source },
+    MisplacedKey { source: MisplacedKey, origin: Source },
     #[error("{entry} is no model so far, and has no path ({origin})")]
     NoSuchModel { entry: String, origin: Source },
     #[error("{}", .0.iter().map(Refused::to_string).collect::<Vec<_>>().join("; "))]

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::listen::Listen;
 use super::model::ModelConfig;
-use super::quantity::{ByteSize, Span};
+use super::quantity::{ByteSize, DurationValue};
 
 /// Read once, at the start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -106,15 +106,15 @@ pub struct ConnectionLimits {
     pub connections: u32,
     /// A stream whose reader is behind for this long is cut, and a write without progress ends its connection.
     #[schemars(extend("x-minimum" = "2s"))]
-    pub slow_reader: Span,
+    pub slow_reader: DurationValue,
     /// Text that comes sooner than this after a stream's last frame shares the next one; 0: never.
     #[schemars(extend("x-maximum" = "1s"))]
-    pub frame_interval: Span,
+    pub frame_interval: DurationValue,
 }
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self { connections: 1024, slow_reader: Span::secs(60), frame_interval: Span::millis(10) }
+        Self { connections: 1024, slow_reader: DurationValue::secs(60), frame_interval: DurationValue::millis(10) }
     }
 }
 

@@ -10,7 +10,7 @@ use toml::Value;
 
 use super::fixed::Fixed;
 use super::live::Live;
-use super::quantity::{ByteSize, SIZE, SPAN, Span};
+use super::quantity::{ByteSize, DurationValue, SIZE, SPAN};
 use super::tree::{self, Node, Source};
 
 /// The schema of the whole file and of each half of it.
@@ -186,8 +186,8 @@ fn nearest(schema: &Json, name: &str) -> String {
 fn out_of_bounds(schema: &Json, value: &Value) -> Option<String> {
     let format = schema["format"].as_str().unwrap_or_default();
     if format == SPAN {
-        let span = |text: &Json| text.as_str().and_then(|text| Value::from(text).try_into::<Span>().ok());
-        let given: Span = value.clone().try_into().ok()?;
+        let span = |text: &Json| text.as_str().and_then(|text| Value::from(text).try_into::<DurationValue>().ok());
+        let given: DurationValue = value.clone().try_into().ok()?;
         return beyond(given, span(&schema["x-minimum"]), span(&schema["x-maximum"]));
     }
     if format == SIZE {

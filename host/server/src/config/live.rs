@@ -5,7 +5,7 @@ use camshaft_core::pool::Watermarks;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::quantity::{ByteSize, Span};
+use super::quantity::{ByteSize, DurationValue};
 
 /// Takes effect at a reload, without touching a running stream.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -29,14 +29,19 @@ pub struct Queue {
     /// Waiting requests at which it accepts again. Unset: three quarters of the high watermark.
     pub low_watermark: Option<u32>,
     /// From a request's arrival to its first token; then 504. A request may ask for another.
-    pub timeout: Span,
+    pub timeout: DurationValue,
     /// The longest timeout that a request may ask for.
-    pub max_timeout: Span,
+    pub max_timeout: DurationValue,
 }
 
 impl Default for Queue {
     fn default() -> Self {
-        Self { high_watermark: 256, low_watermark: None, timeout: Span::secs(60), max_timeout: Span::secs(600) }
+        Self {
+            high_watermark: 256,
+            low_watermark: None,
+            timeout: DurationValue::secs(60),
+            max_timeout: DurationValue::secs(600),
+        }
     }
 }
 
@@ -59,12 +64,12 @@ pub struct CacheMemory {
     /// RAM for the prefixes of all workers together; 0: none are kept.
     pub ram: ByteSize,
     /// How long an unused session's prefix is protected from eviction.
-    pub session_ttl: Span,
+    pub session_ttl: DurationValue,
 }
 
 impl Default for CacheMemory {
     fn default() -> Self {
-        Self { ram: ByteSize::gib(1), session_ttl: Span::secs(600) }
+        Self { ram: ByteSize::gib(1), session_ttl: DurationValue::secs(600) }
     }
 }
 
@@ -77,12 +82,12 @@ pub struct Policy {
     pub dir: PathBuf,
     /// How often the directory is scanned, for file systems that report no changes.
     #[schemars(extend("x-minimum" = "100ms"))]
-    pub poll: Span,
+    pub poll: DurationValue,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { dir: "policy.d".into(), poll: Span::secs(10) }
+        Self { dir: "policy.d".into(), poll: DurationValue::secs(10) }
     }
 }
 
@@ -124,13 +129,13 @@ impl Default for LogLevel {
 pub struct Shutdown {
     /// How long the listeners stay open while /readyz answers 503, so that load balancers notice.
     #[schemars(extend("x-maximum" = "1h"))]
-    pub grace: Span,
+    pub grace: DurationValue,
     /// How long running streams may go on; then they are cut.
-    pub drain: Span,
+    pub drain: DurationValue,
 }
 
 impl Default for Shutdown {
     fn default() -> Self {
-        Self { grace: Span::secs(0), drain: Span::secs(30) }
+        Self { grace: DurationValue::secs(0), drain: DurationValue::secs(30) }
     }
 }

@@ -165,7 +165,7 @@ fn place(tree: &mut Node, keys: &Keys, setting: Setting) -> Result<(), ConfigErr
     let Setting { key, value, source } = setting;
     let value = value.read(keys.at(&key).is_some_and(keys::is_text));
     let placed = tree.set(&key, Node::of(value, &source));
-    placed.map_err(|misplaced| ConfigError::Misplaced { source: misplaced, origin: source })
+    placed.map_err(|misplaced| ConfigError::MisplacedKey { source: misplaced, origin: source })
 }
 
 /// Lays each model over the defaults, so that every key of it has a value.

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::origins::Origins;
-use super::quantity::Span;
+use super::quantity::DurationValue;
 
 /// Names the model in the binary where a path is expected.
 pub(super) const DEMO: &str = "demo";
@@ -56,7 +56,7 @@ pub struct ModelConfig {
     pub kv_reserve: ReserveKey,
     /// The longest step while prompts are prefilled beside running streams.
     #[schemars(extend("x-minimum" = "1ms"))]
-    pub step_target: Span,
+    pub step_target: DurationValue,
     /// Shorter vectors that an embedding model was trained to give.
     #[schemars(inner(range(min = 1, max = 1_048_576)))]
     pub dimensions: Vec<u32>,
@@ -93,7 +93,7 @@ impl Default for ModelConfig {
             kv_type: KvTypeKey::default(),
             kv_layout: KvLayoutKey::default(),
             kv_reserve: ReserveKey::default(),
-            step_target: Span::millis(25),
+            step_target: DurationValue::millis(25),
             dimensions: Vec::new(),
             lora: None,
             lora_scale: 1.0,

@@ -13,7 +13,7 @@ pub struct ByteSize(pub u64);
 
 /// A time span: whole seconds, or text with a unit (ms, s, m, h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub Duration);
+pub struct DurationValue(pub Duration);
 
 /// `format` of each in the schema.
 pub(super) const SIZE: &str = "byte-size";
@@ -54,7 +54,7 @@ impl ByteSize {
     }
 }
 
-impl Span {
+impl DurationValue {
     pub const fn secs(number: u64) -> Self {
         Self(Duration::from_secs(number))
     }
@@ -70,7 +70,7 @@ impl fmt::Display for ByteSize {
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for DurationValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Parsed from milliseconds that fit 64 bits.
         write(f, self.0.as_millis() as u64, &MILLIS, "0s")
@@ -83,7 +83,7 @@ impl Serialize for ByteSize {
     }
 }
 
-impl Serialize for Span {
+impl Serialize for DurationValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -129,11 +129,11 @@ impl<'de> Deserialize<'de> for ByteSize {
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for DurationValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let expected = "a time span such as 30, \"250ms\", \"30s\", \"10m\" or \"1h\"";
         let millis = deserializer.deserialize_any(Quantity { units: &MILLIS, bare: 1000, expected })?;
-        Ok(Span(Duration::from_millis(millis)))
+        Ok(DurationValue(Duration::from_millis(millis)))
     }
 }
 
@@ -155,9 +155,9 @@ impl JsonSchema for ByteSize {
     }
 }
 
-impl JsonSchema for Span {
+impl JsonSchema for DurationValue {
     fn schema_name() -> Cow<'static, str> {
-        "Span".into()
+        "DurationValue".into()
     }
 
     fn inline_schema() -> bool {
@@ -181,7 +181,7 @@ mod tests {
         for (millis, text) in
             [(0, "0s"), (1, "1ms"), (1500, "1500ms"), (30_000, "30s"), (90_000, "90s"), (600_000, "10m")]
         {
-            assert_eq!(Span::millis(millis).to_string(), text);
+            assert_eq!(DurationValue::millis(millis).to_string(), text);
         }
     }
 
@@ -192,8 +192,8 @@ mod tests {
             assert_eq!(serde_json::from_value::<ByteSize>(text).unwrap(), ByteSize(bytes));
         }
         for millis in [0, 1, 999, 1000, 61_000, 7_200_000] {
-            let text = serde_json::to_value(Span::millis(millis)).unwrap();
-            assert_eq!(serde_json::from_value::<Span>(text).unwrap(), Span::millis(millis));
+            let text = serde_json::to_value(DurationValue::millis(millis)).unwrap();
+            assert_eq!(serde_json::from_value::<DurationValue>(text).unwrap(), DurationValue::millis(millis));
         }
     }
 }

@@ -43,7 +43,7 @@ pub(super) enum Node {
 
 /// Why a value has no place in the tree.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Misplaced {
+pub enum MisplacedKey {
     /// New entries come right behind the ones that are there.
     #[error("{key}: there are {entries} entries of {list}, the next is {list}.{entries}")]
     Index { key: String, list: String, entries: usize },
@@ -82,7 +82,7 @@ impl Node {
     /// # Errors
     /// The first line that is no TOML, and why.
     pub(super) fn parse(text: &str, path: &Path) -> Result<Self, Syntax> {
-        let lines = Lines { text, path: path.into() };
+        let lines = SourceLines { text, path: path.into() };
         let table = DeTable::parse(text).map_err(|source| {
             let at = source.span().map_or(0, |span| span.start);
             Syntax { line: lines.number(at), source }
@@ -142,7 +142,7 @@ impl Node {
     ///
     /// # Errors
     /// A key below a scalar, or an entry beyond the next one of a list.
-    pub(super) fn set(&mut self, key: &str, node: Node) -> Result<(), Misplaced> {
+    pub(super) fn set(&mut self, key: &str, node: Node) -> Result<(), MisplacedKey> {
         let mut at = self;
         let mut above = String::new();
         for segment in key.split('.') {
@@ -161,10 +161,10 @@ impl Node {
                         entries.push(Self::empty());
                     }
                     let count = entries.len();
-                    entries.get_mut(index).ok_or(Misplaced::Index { key: key.to_owned(), list, entries: count })?
+                    entries.get_mut(index).ok_or(MisplacedKey::Index { key: key.to_owned(), list, entries: count })?
                 }
                 (Self::Leaf(..) | Self::List(..), _) => {
-                    return Err(Misplaced::Scalar { key: key.to_owned(), above: list });
+                    return Err(MisplacedKey::Scalar { key: key.to_owned(), above: list });
                 }
             };
         }
@@ -189,12 +189,12 @@ impl Node {
     }
 }
 
-struct Lines<'a> {
+struct SourceLines<'a> {
     text: &'a str,
     path: Arc<Path>,
 }
 
-impl Lines<'_> {
+impl SourceLines<'_> {
     fn number(&self, offset: usize) -> usize {
         let before = &self.text.as_bytes()[..offset.min(self.text.len())];
         before.iter().filter(|&&byte| byte == b'\n').count() + 1
