@@ -9,6 +9,7 @@ pub(crate) mod control;
 pub(crate) mod embeddings;
 pub(crate) mod error;
 pub(crate) mod exchange;
+pub(crate) mod first_reply;
 pub(crate) mod generate;
 pub(crate) mod generation;
 pub(crate) mod incoming;

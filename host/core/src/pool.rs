@@ -129,9 +129,9 @@ impl Pool {
         self.book.overdue(now)
     }
 
-    /// A client has been sent its first token, before the worker's report of it arrived: the deadline was kept.
-    pub fn first_token(&mut self, id: RequestId) {
-        self.book.first_token(id);
+    /// The client has read its first token: the worker's report of it is on its way, or it was one of another choice.
+    pub fn deadline_kept(&mut self, id: RequestId) {
+        self.book.deadline_kept(id);
     }
 
     /// Whether the books add up. Cheap enough for every step of a test.

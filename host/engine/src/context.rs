@@ -289,7 +289,10 @@ impl Engine for LlamaEngine {
             return self.extend(seq, &range, state);
         }
         let scratch = self.scratch();
-        let loaded = self.set_state(scratch, state);
+        // The prefix may have been split since the state was saved: what lies before the range would take KV entries that
+        // nobody reserved. A layout that cannot be cut is loaded whole.
+        let cut = state::cut(state, &range);
+        let loaded = self.set_state(scratch, cut.as_deref().unwrap_or(state));
         let shared = loaded
             && self.context.kv_cache_seq_pos_max(scratch) + 1 >= range.end as i32
             && self.context.kv_cache_seq_cp(scratch, seq.0 as i32, Some(range.start), Some(range.end)).is_ok();

@@ -3,6 +3,7 @@
 //! llama.cpp saves and restores whole sequences only. With one KV stream per sequence, a range of positions cannot be
 //! copied to a scratch sequence first, so this module cuts the saved bytes themselves. Their layout is that of
 //! `llama_kv_cache::state_write` in the linked llama.cpp. Bytes that do not fit this layout to the end are refused.
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Header of the state: magic, sequence id.
@@ -115,6 +116,16 @@ impl<'a> SavedState<'a> {
     }
 }
 
+/// The range of a state: the state itself if it holds nothing else. `None` if it lacks a position of the range, or if its
+/// layout is not known.
+pub(crate) fn cut<'a>(bytes: &'a [u8], range: &Range<u32>) -> Option<Cow<'a, [u8]>> {
+    let state = SavedState::read(bytes)?;
+    if state.cells_of(range)?.len() == state.cells.len() {
+        return Some(Cow::Borrowed(bytes));
+    }
+    join(&[(bytes, range.clone())]).map(Cow::Owned)
+}
+
 /// Builds one state from ranges of several: the positions of each range, taken from the state beside it, in this order.
 /// `None` if a state lacks a position of its range, or if the states have different layouts.
 pub(crate) fn join(parts: &[(&[u8], Range<u32>)]) -> Option<Vec<u8>> {
@@ -186,6 +197,14 @@ mod tests {
         assert_eq!(front, state(&[0, 1], 4, 2, 5));
         assert_eq!(join(&[(&front, 0..2), (&back, 2..5)]).unwrap(), state(&[0, 1, 2, 3, 4], 4, 2, 5));
         assert_eq!(join(&[(&front, 0..2), (&scattered, 2..4)]).unwrap(), state(&[0, 1, 2, 3], 4, 2, 5));
+    }
+
+    #[test]
+    fn cuts_only_what_holds_more_than_the_range() {
+        let bytes = state(&[4, 5, 6], 1, 0, 0);
+        assert!(matches!(cut(&bytes, &(4..7)), Some(Cow::Borrowed(_))));
+        assert_eq!(cut(&bytes, &(5..7)).as_deref(), Some(state(&[5, 6], 1, 0, 0).as_slice()));
+        assert_eq!(cut(&bytes, &(5..8)), None);
     }
 
     #[test]

@@ -215,6 +215,20 @@ fn a_saved_range_decodes_to_the_same_logits_wherever_it_is_restored() {
 }
 
 #[test]
+fn regression_restoring_a_part_of_a_saved_range_takes_no_more_kv_than_the_part() {
+    let model = demo();
+    let tokens: Vec<Token> = prompt(&model, PROMPTS[6]).into_iter().cycle().take(200).collect();
+    let mut engine = engine(&model, 256);
+    prefill(&mut engine, SeqId(0), &tokens, 0);
+    let state = engine.save(SeqId(0), 0..200).unwrap();
+    engine.truncate(SeqId(0), 100);
+    assert!(engine.share(SeqId(0), SeqId(1), 0..100));
+    // 100 entries are live, 156 free: the other 100 fit, all 200 do not.
+    assert!(engine.restore(SeqId(1), 100..200, &state));
+    assert!(!engine.restore(SeqId(2), 0..200, &state));
+}
+
+#[test]
 fn refuses_a_state_that_does_not_fit_and_leaves_the_sequence_unchanged() {
     let model = demo();
     let tokens = prompt(&model, PROMPTS[6]);

@@ -3,20 +3,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use camshaft_api::FirstReply;
 use camshaft_core::ids::RequestId;
 use camshaft_core::message::{Event, WorkerError};
 use camshaft_core::policy::PolicySet;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::first_reply::FirstReply;
 use crate::streams::Stream;
 
 /// The client of a request that has not ended.
 #[derive(Debug)]
 struct Client {
     events: Sender<Event>,
-    answer: FirstReply,
+    first_reply: FirstReply,
     /// Taken when the request is dispatched.
     stream: Option<Stream>,
 }
@@ -44,9 +44,15 @@ impl Clients {
     }
 
     /// A request was accepted. Its stream is made now, and goes to the worker later.
-    pub(crate) fn insert(&mut self, id: RequestId, events: Sender<Event>, policies: Arc<dyn PolicySet>) {
-        let stream = Stream::new(events.clone(), policies);
-        self.live.insert(id, Client { events, answer: stream.answer(), stream: Some(stream) });
+    pub(crate) fn insert(
+        &mut self,
+        id: RequestId,
+        events: Sender<Event>,
+        first_reply: FirstReply,
+        policies: Arc<dyn PolicySet>,
+    ) {
+        let stream = Stream::new(events.clone(), first_reply.clone(), policies);
+        self.live.insert(id, Client { events, first_reply, stream: Some(stream) });
     }
 
     /// The stream of a request that is dispatched.
@@ -79,7 +85,7 @@ impl Clients {
 
     /// The deadline of a request passes. False if its client has been sent output already: then the deadline was kept.
     pub(crate) fn expire(&self, id: RequestId) -> bool {
-        self.live.get(&id).is_none_or(|client| client.answer.expire())
+        self.live.get(&id).is_none_or(|client| client.first_reply.expire())
     }
 
     /// Tells the position in the queue. A reader that is behind misses it, so that events that matter fit its channel.

@@ -13,7 +13,6 @@ mod cache_plan;
 mod check;
 mod clients;
 mod closings;
-mod first_reply;
 mod listener;
 mod logging;
 mod mailbox;

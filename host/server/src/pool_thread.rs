@@ -178,7 +178,8 @@ impl PoolThread {
     }
 
     fn submit(&mut self, submission: Submission) {
-        let Submission { start, weight, queue_share, accepted, timeout, events, policies, .. } = submission;
+        let Submission { start, weight, queue_share, accepted, timeout, first_reply, events, policies, .. } =
+            submission;
         let id = start.id;
         let fail = |error| drop(events.try_send(Event::Failed { id, error }));
         if !self.setup.pool.is_healthy() {
@@ -187,7 +188,7 @@ impl PoolThread {
         let arrived = accepted.saturating_duration_since(self.setup.begun);
         let deadline = timeout.map(|timeout| arrived + timeout);
         match self.setup.pool.submit(NewRequest { start: Box::new(start), arrived, deadline, weight, queue_share }) {
-            Ok(()) => self.clients.insert(id, events, policies),
+            Ok(()) => self.clients.insert(id, events, first_reply, policies),
             Err(_) => fail(WorkerError::QueueFull),
         }
     }
@@ -298,11 +299,12 @@ impl PoolThread {
         }
     }
 
-    /// A client may have read its first token before the pool hears of it: then the deadline was kept.
+    /// A client may have read its first token, of this choice or another one, before the pool hears of it: then the deadline
+    /// was kept.
     fn keep_deadlines(&mut self, now: Duration) {
         for id in self.setup.pool.overdue(now) {
             if !self.clients.expire(id) {
-                self.setup.pool.first_token(id);
+                self.setup.pool.deadline_kept(id);
             }
         }
     }

@@ -1,4 +1,5 @@
 //! A pool thread between a test that submits and workers that the test plays.
+use camshaft_api::FirstReply;
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::ids::{PolicyDigest, RequestId, Token};
 use camshaft_core::message::{Delta, FinishReason, Start};
@@ -120,6 +121,7 @@ fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
         queue_share: None,
         accepted: Instant::now(),
         timeout: Some(PATIENCE),
+        first_reply: FirstReply::default(),
         events,
         policies: Arc::new(NoPolicies),
     }))
@@ -245,6 +247,30 @@ fn regression_no_client_reads_that_its_deadline_passed_after_it_has_read_a_token
     assert_eq!(events.try_recv(), Ok(token));
     assert!(events.try_recv().is_err(), "the deadline was kept");
     assert!(pool.received.try_recv().is_err(), "and it goes on");
+}
+
+#[test]
+fn regression_the_first_token_of_one_choice_keeps_the_deadline_of_all() {
+    let mut pool = StillPool::new();
+    let (one, mut events_of_one) = mpsc::channel(4);
+    let (other, mut events_of_other) = mpsc::channel(4);
+    let first_reply = FirstReply::default();
+    let mut submit = |id, client| {
+        let PoolMessage::Submit(mut submission) = submission(id, client) else { panic!("a submission") };
+        submission.first_reply = first_reply.clone();
+        pool.thread.take(PoolMessage::Submit(submission));
+    };
+    submit(1, one);
+    submit(2, other);
+    pool.thread.schedule();
+    let Ok(WorkerMessage::Start { stream, .. }) = pool.received.try_recv() else { panic!("one choice begins") };
+    let mut streams = Streams::new(Duration::ZERO);
+    streams.insert(RequestId(1), stream);
+    let delta = Delta { text: "a".into(), tokens: 1, logprobs: Vec::new() };
+    streams.send(RequestId(1), Event::Delta { id: RequestId(1), delta }, Instant::now());
+    pool.pass_deadlines();
+    assert!(matches!(events_of_one.try_recv(), Ok(Event::Delta { .. })));
+    assert!(events_of_one.try_recv().is_err() && events_of_other.try_recv().is_err(), "no choice has failed");
 }
 
 #[test]

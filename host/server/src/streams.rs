@@ -3,13 +3,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use camshaft_api::FirstReply;
 use camshaft_core::ids::RequestId;
 use camshaft_core::message::{Delta, Event, FinishReason, WorkerError};
 use camshaft_core::policy::PolicySet;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
-
-use crate::first_reply::FirstReply;
 
 /// A reader that is behind for this long has its sequence paused.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
@@ -18,7 +17,7 @@ const PAUSE_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Stream {
     events: Sender<Event>,
-    answer: FirstReply,
+    first_reply: FirstReply,
     /// The policies that the request began with live as long as it does.
     _policies: Arc<dyn PolicySet>,
     /// Merged text that did not fit into the channel yet, or waits for more. Bounded by the request's `max_tokens`.
@@ -51,10 +50,10 @@ pub(crate) enum Backpressure {
 }
 
 impl Stream {
-    pub(crate) fn new(events: Sender<Event>, policies: Arc<dyn PolicySet>) -> Self {
+    pub(crate) fn new(events: Sender<Event>, first_reply: FirstReply, policies: Arc<dyn PolicySet>) -> Self {
         Self {
             events,
-            answer: FirstReply::default(),
+            first_reply,
             _policies: policies,
             held: None,
             end: None,
@@ -65,11 +64,6 @@ impl Stream {
             drained: 0,
             cut: false,
         }
-    }
-
-    /// For the pool, which must not fail a request for its deadline once output was sent.
-    pub(crate) fn answer(&self) -> FirstReply {
-        self.answer.clone()
     }
 
     /// Whether a paused reader has caught up: half of its channel is free. With one free entry it would be paused again at
@@ -119,7 +113,7 @@ impl Stream {
         }
         match event {
             // The pool has told the client that the deadline passed.
-            Event::Delta { .. } if !self.answer.begin() => return false,
+            Event::Delta { .. } if !self.first_reply.begin() => return false,
             Event::Delta { delta, .. } => match &mut self.held {
                 Some(held) => {
                     held.text.push_str(&delta.text);
@@ -130,7 +124,7 @@ impl Stream {
             },
             // The pool cancelled it and has told the client why.
             Event::Finished { reason: FinishReason::Cancelled, .. } => return true,
-            Event::Finished { .. } | Event::Failed { .. } if !self.answer.begin() => return true,
+            Event::Finished { .. } | Event::Failed { .. } if !self.first_reply.begin() => return true,
             end @ (Event::Finished { .. } | Event::Failed { .. }) => self.end = Some(end),
             // The first event always fits (see `tell_positions`). The pool's next sweep finds a closed channel.
             other => drop(self.events.try_send(other)),
@@ -262,7 +256,7 @@ pub(crate) mod tests {
         let now = Instant::now();
         let (sender, mut receiver) = mpsc::channel(2);
         let mut streams = Streams::new(Duration::ZERO);
-        streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
+        streams.insert(ID, Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies)));
         for word in ["a", "b", "c", "d", "e"] {
             streams.send(ID, delta(word), now);
         }
@@ -288,7 +282,7 @@ pub(crate) mod tests {
     fn regression_a_cancelled_generation_says_nothing_more_to_its_client() {
         let (sender, mut receiver) = mpsc::channel(8);
         let mut streams = Streams::new(Duration::ZERO);
-        streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
+        streams.insert(ID, Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies)));
         streams.send(
             ID,
             Event::Finished { id: ID, reason: FinishReason::Cancelled, usage: Usage::default() },
@@ -302,7 +296,7 @@ pub(crate) mod tests {
         let now = Instant::now();
         let (sender, mut receiver) = mpsc::channel(8);
         let mut streams = Streams::new(Duration::from_secs(3600));
-        streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
+        streams.insert(ID, Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies)));
         let mut next = || match receiver.try_recv() {
             Ok(Event::Delta { delta, .. }) => Some(delta.text.to_string()),
             Ok(Event::Finished { .. }) => Some("END".to_owned()),
@@ -328,7 +322,7 @@ pub(crate) mod tests {
     fn text_waits_no_longer_than_the_interval() {
         let (sender, mut receiver) = mpsc::channel(8);
         let mut streams = Streams::new(Duration::from_millis(1));
-        streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
+        streams.insert(ID, Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies)));
         let begun = Instant::now();
         let at = |micros: u64| begun + Duration::from_micros(micros);
         streams.send(ID, delta("a"), at(0));
@@ -349,7 +343,7 @@ pub(crate) mod tests {
     fn regression_a_slow_reader_is_paused_until_it_has_read_half_and_cut_in_the_end() {
         let (sender, mut receiver) = mpsc::channel(4);
         let mut streams = Streams::new(Duration::ZERO);
-        streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
+        streams.insert(ID, Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies)));
         let (begun, second, cut_after) = (Instant::now(), Duration::from_secs(1), Duration::from_secs(5));
         let now = begun;
         ["a", "b", "c", "d"].iter().for_each(|text| streams.send(ID, delta(text), now));
@@ -383,7 +377,7 @@ pub(crate) mod tests {
         let now = Instant::now();
         let (sender, receiver) = mpsc::channel(2);
         let mut streams = Streams::new(Duration::ZERO);
-        streams.insert(ID, Stream::new(sender, Arc::new(NoPolicies)));
+        streams.insert(ID, Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies)));
         drop(receiver);
         streams.send(ID, delta("x"), now);
         assert_eq!(streams.of.len(), 1, "its sequence still runs");

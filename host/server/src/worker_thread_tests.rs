@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
+use camshaft_api::FirstReply;
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, EngineError, Reuse};
 use camshaft_core::fake::FakeEngine;
@@ -97,7 +98,7 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
         ignore_eos: true,
         logprobs: None,
     };
-    let stream = Stream::new(sender, Arc::new(NoPolicies));
+    let stream = Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies));
     (WorkerMessage::Start { start: Box::new(start), need: 5, stream }, events)
 }
 

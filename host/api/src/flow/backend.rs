@@ -13,6 +13,8 @@ use crossbeam_channel::Sender;
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::flow::first_reply::FirstReply;
+
 /// Bound of the events buffered for one generation between the worker and its HTTP task. The worker's side merges
 /// events past it, and sends them later.
 pub const STREAM_EVENTS: usize = 64;
@@ -110,8 +112,10 @@ pub struct Submission {
     pub queue_share: Option<f64>,
     /// When the HTTP request was accepted.
     pub accepted: Instant,
-    /// Maximum time from `accepted` to the first token.
+    /// Maximum time from `accepted` to the first token of any choice of the request.
     pub timeout: Option<Duration>,
+    /// One for all choices of the request.
+    pub first_reply: FirstReply,
     /// Receives `Started`, `Delta`s, then `Finished` or `Failed`. Closed without either if the pool is gone.
     pub events: mpsc::Sender<Event>,
     /// The policies with which the request began. Holding them keeps their generation alive.

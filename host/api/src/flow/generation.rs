@@ -13,6 +13,7 @@ use crate::flow::backend::{PoolMessage, STREAM_EVENTS, Submission};
 use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
+use crate::flow::first_reply::FirstReply;
 use crate::flow::metrics::ModelMetrics;
 use crate::flow::quota::QuotaGrant;
 use crate::flow::request::{GenerationRequest, Prompt};
@@ -100,6 +101,7 @@ impl RunningChoices {
             grant,
         };
         let starting = Starting { api, caller, request };
+        let first_reply = FirstReply::default();
         for (index, prompt) in (0..).zip(request.choices()) {
             let (sender, events) = mpsc::channel(STREAM_EVENTS);
             let submission = Submission {
@@ -109,6 +111,7 @@ impl RunningChoices {
                 accepted: running.exchange.started(),
                 queue_share: caller.principal.quotas.queue_share,
                 timeout: Some(request.settings.timeout.unwrap_or(api.limits().timeout)),
+                first_reply: first_reply.clone(),
                 events: sender,
                 policies: caller.policies.clone(),
             };

@@ -207,11 +207,10 @@ impl PoolBook {
         }
     }
 
-    /// The client has read the first token of a request, which the worker's next report will confirm.
-    pub(super) fn first_token(&mut self, id: RequestId) {
+    /// The client has read its first token, so the deadline does not bind any more.
+    pub(super) fn deadline_kept(&mut self, id: RequestId) {
         if let Some(request) = self.requests.get_mut(&id) {
-            // Fails only for a waiting request, which has no tokens.
-            let _ = request.stage.draw();
+            request.arrival.deadline = None;
         }
     }
 

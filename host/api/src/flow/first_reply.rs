@@ -5,24 +5,24 @@
 use std::sync::{Arc, OnceLock};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum First {
+enum Reply {
     Output,
     Expiry,
 }
 
-/// Shared by a request's stream and the pool.
+/// Shared by the pool and the streams of all choices of a request: a deadline bounds the time to the first token of any.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FirstReply(Arc<OnceLock<First>>);
+pub struct FirstReply(Arc<OnceLock<Reply>>);
 
 impl FirstReply {
     /// Output is about to be sent. False if the client has been told that its deadline passed.
-    pub(crate) fn begin(&self) -> bool {
-        *self.0.get_or_init(|| First::Output) == First::Output
+    pub fn begin(&self) -> bool {
+        *self.0.get_or_init(|| Reply::Output) == Reply::Output
     }
 
     /// The deadline passed. False if the client has been sent output: then the deadline was kept.
-    pub(crate) fn expire(&self) -> bool {
-        *self.0.get_or_init(|| First::Expiry) == First::Expiry
+    pub fn expire(&self) -> bool {
+        *self.0.get_or_init(|| Reply::Expiry) == Reply::Expiry
     }
 }
 
