@@ -29,26 +29,23 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    const COUNT: usize = 14;
-
-    fn index(self) -> usize {
-        match self {
-            Outcome::Allow => 0,
-            Outcome::Next => 1,
-            Outcome::Refuse => 2,
-            Outcome::Accept => 3,
-            Outcome::Amend => 4,
-            Outcome::Drawn => 5,
-            Outcome::Shaped => 6,
-            Outcome::Actions => 7,
-            Outcome::Monitor => 8,
-            Outcome::Fault(FaultKind::Trap) => 9,
-            Outcome::Fault(FaultKind::Deadline) => 10,
-            Outcome::Fault(FaultKind::Memory) => 11,
-            Outcome::Fault(FaultKind::InvalidOutput) => 12,
-            Outcome::Fault(FaultKind::Unavailable) => 13,
-        }
-    }
+    /// Those whose series a link keeps.
+    const ALL: [Outcome; 14] = [
+        Outcome::Allow,
+        Outcome::Next,
+        Outcome::Refuse,
+        Outcome::Accept,
+        Outcome::Amend,
+        Outcome::Drawn,
+        Outcome::Shaped,
+        Outcome::Actions,
+        Outcome::Monitor,
+        Outcome::Fault(FaultKind::Trap),
+        Outcome::Fault(FaultKind::Deadline),
+        Outcome::Fault(FaultKind::Memory),
+        Outcome::Fault(FaultKind::InvalidOutput),
+        Outcome::Fault(FaultKind::Unavailable),
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -101,19 +98,23 @@ impl PolicyMetrics {
             Opts::new("camshaft_policy_calls_total", "Calls of policies by outcome"),
             &["hook", "plugin", "outcome"],
         )?;
+        registry.register(Box::new(calls.clone()))?;
         let durations = HistogramVec::new(
             HistogramOpts::new("camshaft_policy_duration_seconds", "Time that a policy took for a call")
                 .buckets(exponential_buckets(1e-6, 2.5, 14)?),
             plugin,
         )?;
+        registry.register(Box::new(durations.clone()))?;
         let generations = IntGaugeVec::new(
             Opts::new("camshaft_policy_generation", "Generation that brought in what serves of a policy"),
             plugin,
         )?;
+        registry.register(Box::new(generations.clone()))?;
         let swaps = IntCounterVec::new(
             Opts::new("camshaft_policy_swaps_total", "Changes of policy files by result"),
             &["hook", "result"],
         )?;
+        registry.register(Box::new(swaps.clone()))?;
         let swap_durations = Histogram::with_opts(
             HistogramOpts::new(
                 "camshaft_policy_swap_duration_seconds",
@@ -121,17 +122,13 @@ impl PolicyMetrics {
             )
             .buckets(exponential_buckets(0.01, 2.0, 12)?),
         )?;
+        registry.register(Box::new(swap_durations.clone()))?;
         for hook in Hook::ALL {
             for result in [Swap::Swapped, Swap::Rejected, Swap::Removed] {
                 // Start the series at zero, so that its first increase is visible.
                 swaps.with_label_values(&[hook.as_str(), result.as_str()]);
             }
         }
-        registry.register(Box::new(calls.clone()))?;
-        registry.register(Box::new(durations.clone()))?;
-        registry.register(Box::new(generations.clone()))?;
-        registry.register(Box::new(swaps.clone()))?;
-        registry.register(Box::new(swap_durations.clone()))?;
         Ok(Self { calls, durations, generations, swaps, swap_durations })
     }
 
@@ -167,18 +164,43 @@ pub(crate) struct LinkMetrics {
     name: PolicyName,
     family: IntCounterVec,
     duration: Histogram,
-    calls: [OnceLock<IntCounter>; Outcome::COUNT],
+    /// In the order of `Outcome::ALL`.
+    calls: [OnceLock<IntCounter>; Outcome::ALL.len()],
 }
 
 impl LinkMetrics {
     pub(crate) fn count(&self, outcome: Outcome) {
         let labels = || [self.hook.as_str(), self.name.as_str(), outcome.as_str()];
-        self.calls[outcome.index()].get_or_init(|| self.family.with_label_values(&labels())).inc();
+        let kept = Outcome::ALL.iter().position(|known| *known == outcome).and_then(|index| self.calls.get(index));
+        match kept {
+            Some(series) => series.get_or_init(|| self.family.with_label_values(&labels())).inc(),
+            // Looked up each time, but counted.
+            None => self.family.with_label_values(&labels()).inc(),
+        }
     }
 
     /// Counts a call that began at `started`.
     pub(crate) fn observe(&self, outcome: Outcome, started: Instant) {
         self.duration.observe(started.elapsed().as_secs_f64());
         self.count(outcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_outcome_counts_in_a_series_of_its_own() {
+        let metrics = PolicyMetrics::register(&Registry::new()).unwrap();
+        let (name, hook) = (PolicyName::from("10-x"), Hook::Auth);
+        let link = metrics.link(hook, &name);
+        for (rank, outcome) in (1..).zip(Outcome::ALL) {
+            (0..rank).for_each(|_| link.count(outcome));
+        }
+        for (rank, outcome) in (1..).zip(Outcome::ALL) {
+            let series = metrics.calls.with_label_values(&[hook.as_str(), name.as_str(), outcome.as_str()]);
+            assert_eq!(series.get(), rank, "{outcome:?}");
+        }
     }
 }
