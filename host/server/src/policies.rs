@@ -120,16 +120,24 @@ pub(crate) fn enforced(config: &Config, admin: Option<SocketAddr>, host: &Policy
         None => format!("operators at {configured}"),
     };
     let strangers = if reaches_strangers(config) { "" } else { " (who cannot reach this address)" };
-    vec![
+    let mut lines = vec![
         format!("open to everybody: {}", routes(|access| access == Access::Open)),
         format!("open to {operators}: {}", routes(|access| access == Access::Operators)),
-        format!("guarded by auth {}: {}", names(host, Hook::Auth, "natively"), routes(is_guarded)),
-        format!("requests checked by validators: {}", names(host, Hook::Validator, "none")),
-        format!("tokens drawn by samplers: {}", names(host, Hook::Sampler, "native")),
-        format!("queue ordered by schedulers: {}", names(host, Hook::Scheduler, "native")),
-        format!("without credentials, from this machine: {}", verdict(host, "127.0.0.1", true)),
-        format!("without credentials, from elsewhere{strangers}: {}", verdict(host, "192.0.2.1", false)),
-    ]
+    ];
+    lines.extend(Hook::ALL.map(|hook| decides(host, hook)));
+    lines.push(format!("without credentials, from this machine: {}", verdict(host, "127.0.0.1", true)));
+    lines.push(format!("without credentials, from elsewhere{strangers}: {}", verdict(host, "192.0.2.1", false)));
+    lines
+}
+
+/// What decides at a hook.
+fn decides(host: &PolicyHost, hook: Hook) -> String {
+    match hook {
+        Hook::Auth => format!("guarded by auth {}: {}", names(host, hook, "natively"), routes(is_guarded)),
+        Hook::Validator => format!("requests checked by validators: {}", names(host, hook, "none")),
+        Hook::Scheduler => format!("queue ordered by schedulers: {}", names(host, hook, "native")),
+        Hook::Sampler => format!("tokens drawn by samplers: {}", names(host, hook, "native")),
+    }
 }
 
 fn reaches_strangers(config: &Config) -> bool {
