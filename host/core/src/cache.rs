@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::counters::WorkerCounters;
 use crate::ids::{RequestId, SessionId};
 use crate::prefix::{HeldBy, NodeId, PrefixTree};
 use crate::segments::{ColdTier, Namespace, SegmentId, SegmentInfo};
@@ -19,7 +20,7 @@ use store::SegmentStore;
 /// Stands in for a request while segments of an earlier process enter the tree.
 const ADOPTER: RequestId = RequestId(u64::MAX);
 
-/// What the cache holds now, and what has left it since the worker's start.
+/// What the cache holds now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheFacts {
     pub segments: u64,
@@ -29,10 +30,6 @@ pub struct CacheFacts {
     /// KV entries in the live cache that further requests may share. An entry that several sequences share counts once.
     pub live_tokens: u64,
     pub sessions: u64,
-    /// Segments evicted from RAM.
-    pub evicted_from_ram: u64,
-    /// Segments that the cold tier evicted, could not write or found damaged.
-    pub evicted_from_cold: u64,
 }
 
 /// The segments of one worker and the tree that finds them.
@@ -105,9 +102,13 @@ impl PrefixCache {
             ram_bytes: self.store.ram_bytes(),
             live_tokens: self.tree.held().into(),
             sessions: self.sessions.len() as u64,
-            evicted_from_ram: self.store.evicted_from_ram,
-            evicted_from_cold: self.store.evicted_from_cold,
         }
+    }
+
+    /// Adds the segments evicted since the last call.
+    pub(crate) fn count_evictions(&mut self, counters: &mut WorkerCounters) {
+        counters.evicted_from_ram += std::mem::take(&mut self.store.evicted_from_ram);
+        counters.evicted_from_cold += std::mem::take(&mut self.store.evicted_from_cold);
     }
 
     /// Changes the bounds. An open session keeps its expiry until its next use.

@@ -50,7 +50,7 @@ impl<E: Engine> EngineLoop<E> {
 
     /// What the pool has to hear now, if anything: the events since the last report with the facts that hold after them.
     pub fn report(&mut self) -> Option<Report> {
-        self.reporter.take(&self.worker)
+        self.reporter.take(&mut self.worker)
     }
 }
 

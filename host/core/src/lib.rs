@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+mod counters;
 pub mod embed;
 pub mod engine;
 pub mod engine_loop;

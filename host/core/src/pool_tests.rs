@@ -134,7 +134,7 @@ fn finished(id: u64) -> Event {
 fn tell_of(pool: &mut Pool, worker: WorkerId, event: Event) {
     let facts = pool.worker_facts().into_iter().find(|facts| facts.worker == worker).unwrap();
     let facts = WorkerFacts { kv_free: facts.kv_total, ..facts };
-    pool.apply(worker, Report { events: vec![event], facts, cache: Default::default(), batches: Vec::new() });
+    pool.apply(worker, Report { events: vec![event], ..Report::of(facts) });
 }
 
 fn tell(pool: &mut Pool, event: Event) {

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cache::CacheFacts;
+pub use crate::counters::WorkerCounters;
 use crate::message::Event;
 use crate::policy::WorkerFacts;
 use crate::reserve::GROWTH_TOKENS;
@@ -22,6 +23,15 @@ pub struct Report {
     pub cache: CacheFacts,
     /// Tokens of each batch that was decoded.
     pub batches: Vec<u32>,
+    pub counters: WorkerCounters,
+}
+
+impl Report {
+    /// Facts alone: nothing happened.
+    pub fn of(facts: WorkerFacts) -> Self {
+        let (events, batches) = (Vec::new(), Vec::new());
+        Self { events, facts, cache: CacheFacts::default(), batches, counters: WorkerCounters::default() }
+    }
 }
 
 /// What a worker offers for new requests.
@@ -55,7 +65,7 @@ impl Reporter {
 
     /// A step or a command is over: the report, if the pool has to hear of it. Tokens alone wake nobody, but the offer
     /// may have changed without an event: sequences grow, and while a request waits inside the worker it offers no KV.
-    pub fn take(&mut self, worker: &Worker) -> Option<Report> {
+    pub fn take(&mut self, worker: &mut Worker) -> Option<Report> {
         let facts = worker.facts();
         let offer = Offer { free_sequences: facts.free_sequences, kv_free: facts.kv_free };
         let is_known = self.offered.is_some_and(|offered| offered.is_close_to(offer));
@@ -64,7 +74,7 @@ impl Reporter {
         }
         self.offered = Some(offer);
         let (events, batches) = (std::mem::take(&mut self.events), std::mem::take(&mut self.batches));
-        Some(Report { events, facts, cache: worker.cache_facts(), batches })
+        Some(Report { events, facts, cache: worker.cache_facts(), batches, counters: worker.take_counters() })
     }
 }
 

@@ -145,7 +145,8 @@ prop_compose! {
         (worker, healthy, can_preempt) in any::<(u32, bool, bool)>(),
         numbers in any::<[u32; 6]>(),
         tokens_per_second in 0f32..1e6,
-        cache in any::<[u64; 7]>(),
+        cache in any::<[u64; 5]>(),
+        counted in any::<u64>(),
     ) -> Report {
         let facts = WorkerFacts {
             worker: WorkerId(worker),
@@ -165,10 +166,9 @@ prop_compose! {
             ram_bytes: cache[2],
             live_tokens: cache[3],
             sessions: cache[4],
-            evicted_from_ram: cache[5],
-            evicted_from_cold: cache[6],
         };
-        Report { events, facts, cache, batches }
+        let counters = WorkerCounters { drafts_accepted: counted, ..WorkerCounters::default() };
+        Report { events, facts, cache, batches, counters }
     }
 }
 
@@ -237,17 +237,17 @@ fn request(id: u64) -> Box<Start> {
 
 #[test]
 fn a_report_tells_of_at_most_so_many_batches() {
-    let (worker, mut reporter) = (worker(), Reporter::default());
-    assert!(reporter.take(&worker).is_some_and(|first| first.batches.is_empty()));
+    let (mut worker, mut reporter) = (worker(), Reporter::default());
+    assert!(reporter.take(&mut worker).is_some_and(|first| first.batches.is_empty()));
     for _ in 1..MAX_BATCHES {
         reporter.decoded(1);
-        assert_eq!(reporter.take(&worker), None);
+        assert_eq!(reporter.take(&mut worker), None);
     }
     reporter.decoded(2);
-    let report = reporter.take(&worker).unwrap();
+    let report = reporter.take(&mut worker).unwrap();
     assert_eq!((report.batches.len(), report.batches[MAX_BATCHES - 1]), (MAX_BATCHES, 2));
     reporter.decoded(3);
-    assert_eq!(reporter.take(&worker), None, "the next one begins anew");
+    assert_eq!(reporter.take(&mut worker), None, "the next one begins anew");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn regression_the_pool_hears_of_kv_that_running_sequences_grow_into() {
         }
         worker.step(Duration::from_millis(step), &mut engine, &mut events);
         events.iter().for_each(|event| reporter.note(event));
-        if let Some(report) = reporter.take(&worker) {
+        if let Some(report) = reporter.take(&mut worker) {
             told = Some(report.facts.kv_free);
             reports += 1;
         }

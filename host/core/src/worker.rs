@@ -22,6 +22,7 @@ use speculation::DraftBounds;
 pub use speculation::Speculation;
 
 use crate::cache::{CacheFacts, PrefixCache};
+use crate::counters::WorkerCounters;
 use crate::engine::{Engine, EngineError, EngineLimits, Reuse};
 use crate::ids::{RequestId, WorkerId};
 use crate::message::{Command, Event, Events, FinishReason, WorkerError};
@@ -72,6 +73,7 @@ pub struct Worker {
     pacer: Pacer,
     speculation: Option<Speculation>,
     rate: Rate,
+    counters: WorkerCounters,
     /// Lent to the sequences in turn.
     workspace: Workspace,
 }
@@ -92,6 +94,7 @@ impl Worker {
             pacer: Pacer::new(step_target),
             speculation,
             rate: Rate::default(),
+            counters: WorkerCounters::default(),
             workspace: Workspace::default(),
         }
     }
@@ -135,9 +138,15 @@ impl Worker {
         }
     }
 
-    /// What the prefix cache holds and has lost.
+    /// What the prefix cache holds.
     pub fn cache_facts(&self) -> CacheFacts {
         self.kv.cache.facts()
+    }
+
+    /// What was counted since the last call.
+    pub(crate) fn take_counters(&mut self) -> WorkerCounters {
+        self.kv.cache.count_evictions(&mut self.counters);
+        std::mem::take(&mut self.counters)
     }
 
     /// Carries out a command.
@@ -339,6 +348,7 @@ impl Worker {
             let Some(row) = entry.row else { continue };
             let draws = draw(sequence, row, engine, &mut self.workspace, events);
             drawn += draws.tokens;
+            self.counters.verified(draws.drafted, draws.accepted);
             let Some(end) = draws.end else {
                 if entry.drafted >= draws.tokens {
                     // The rejected rest of the draft.
@@ -379,11 +389,8 @@ impl Worker {
     }
 
     fn fail_batch(&mut self, error: &EngineError, engine: &mut impl Engine, events: &mut impl Events) {
-        let lost: Vec<RequestId> = {
-            let entries = &self.plan.entries;
-            let in_batch = |s: &&Sequence| entries.iter().any(|entry| s.placement.seq() == Some(entry.seq));
-            self.sequences.iter().filter(in_batch).map(Sequence::id).collect()
-        };
+        let in_batch = |s: &&Sequence| self.plan.entries.iter().any(|entry| s.placement.seq() == Some(entry.seq));
+        let lost: Vec<RequestId> = self.sequences.iter().filter(in_batch).map(Sequence::id).collect();
         for id in lost {
             if let Some(index) = self.find(id) {
                 self.end(index, false, engine);

@@ -3,9 +3,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use camshaft_api::Health;
 use camshaft_core::cache::CacheFacts;
-use camshaft_core::message::{Event, Usage};
+use camshaft_core::message::Event;
 use camshaft_core::policy::{KvTokens, WorkerFacts};
-use camshaft_core::report::Report;
+use camshaft_core::report::{Report, WorkerCounters};
+use prometheus::core::Collector;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry,
@@ -70,21 +71,17 @@ impl WorkerMetrics {
     pub(crate) fn note(&self, report: &Report) {
         report.batches.iter().for_each(|&tokens| self.batch_tokens.observe(f64::from(tokens)));
         for event in &report.events {
-            match event {
-                Event::Preempted { .. } => {
-                    self.preemptions.inc();
-                    self.parks.inc();
-                }
-                Event::Finished { usage, .. } => self.count_drafts(usage),
-                _ => {}
+            if matches!(event, Event::Preempted { .. }) {
+                self.preemptions.inc();
+                self.parks.inc();
             }
         }
+        let WorkerCounters { drafts_accepted, drafts_rejected, evicted_from_ram, evicted_from_cold } = report.counters;
+        self.drafts_accepted.inc_by(drafts_accepted);
+        self.drafts_rejected.inc_by(drafts_rejected);
+        self.evicted_from_ram.inc_by(evicted_from_ram);
+        self.evicted_from_disk.inc_by(evicted_from_cold);
         self.publish(&report.cache);
-    }
-
-    fn count_drafts(&self, usage: &Usage) {
-        self.drafts_accepted.inc_by(u64::from(usage.accepted_tokens));
-        self.drafts_rejected.inc_by(u64::from(usage.drafted_tokens.saturating_sub(usage.accepted_tokens)));
     }
 
     /// The worker is down, and its cache with it.
@@ -92,27 +89,51 @@ impl WorkerMetrics {
         self.publish(&CacheFacts::default());
     }
 
-    /// `facts` count from the worker's beginning; a restarted one begins again.
     fn publish(&self, facts: &CacheFacts) {
         self.cache_tokens.set(facts.tokens as i64);
         self.cache_ram_bytes.set(facts.ram_bytes as i64);
         self.sessions.set(facts.sessions as i64);
         let before = std::mem::replace(&mut *self.published.lock().unwrap_or_else(PoisonError::into_inner), *facts);
         self.kv_cached.add(facts.live_tokens as f64 - before.live_tokens as f64);
-        self.evicted_from_ram.inc_by(facts.evicted_from_ram.saturating_sub(before.evicted_from_ram));
-        self.evicted_from_disk.inc_by(facts.evicted_from_cold.saturating_sub(before.evicted_from_cold));
     }
 }
 
-/// Makes and registers what counts threads.
+/// Makes families. What it makes is registered, so that none can be counted and never exported.
+struct Families<'a> {
+    registry: &'a Registry,
+}
+
+impl Families<'_> {
+    fn registered<T: Collector + Clone + 'static>(&self, family: T) -> prometheus::Result<T> {
+        self.registry.register(Box::new(family.clone()))?;
+        Ok(family)
+    }
+
+    fn gauge(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+        self.registered(IntGaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn float(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<GaugeVec> {
+        self.registered(GaugeVec::new(Opts::new(name, help), labels)?)
+    }
+
+    fn counter(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+        self.registered(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+
+    /// Of each model.
+    fn histogram(&self, name: &str, help: &str, buckets: Vec<f64>) -> prometheus::Result<HistogramVec> {
+        self.registered(HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets), &["model"])?)
+    }
+}
+
+/// Makes what counts threads.
 pub(crate) fn threads(registry: &Registry) -> Result<ThreadMetrics, ServerError> {
+    let families = Families { registry };
     let make = || {
-        let running = Opts::new("camshaft_threads", "Threads that run, by what they do");
-        let restarts = Opts::new("camshaft_thread_restarts_total", "Threads of no model restarted after a panic");
-        let running = IntGaugeVec::new(running, &["thread"])?;
-        let restarts = IntCounterVec::new(restarts, &["thread"])?;
-        registry.register(Box::new(running.clone()))?;
-        registry.register(Box::new(restarts.clone()))?;
+        let running = families.gauge("camshaft_threads", "Threads that run, by what they do", &["thread"])?;
+        let help = "Threads of no model restarted after a panic";
+        let restarts = families.counter("camshaft_thread_restarts_total", help, &["thread"])?;
         Ok::<_, prometheus::Error>(ThreadMetrics { running, restarts })
     };
     make().map_err(|error| ServerError::internal("register metrics", error))
@@ -124,50 +145,39 @@ fn seconds() -> Vec<f64> {
 }
 
 impl ServerMetrics {
-    /// Makes and registers the families.
+    /// Makes the families, and what tells of the build.
     pub(crate) fn new(registry: &Registry) -> Result<Self, ServerError> {
-        Self::make(registry).map_err(|error| ServerError::internal("register metrics", error))
+        Self::make(&Families { registry }).map_err(|error| ServerError::internal("register metrics", error))
     }
 
-    fn make(registry: &Registry) -> prometheus::Result<Self> {
-        let gauge = |name: &str, help: &str, labels: &[&str]| IntGaugeVec::new(Opts::new(name, help), labels);
-        let counter = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
-        let metrics = Self {
-            waiting: gauge("camshaft_requests_waiting", "Generations in the queue", &["model"])?,
-            running: gauge("camshaft_requests_running", "Generations that a worker has", &["model"])?,
-            queue_duration: HistogramVec::new(
-                HistogramOpts::new("camshaft_queue_duration_seconds", "Time from arrival to dispatch")
-                    .buckets(seconds()),
-                &["model"],
-            )?,
-            batch_tokens: HistogramVec::new(
-                HistogramOpts::new("camshaft_batch_tokens", "Tokens decoded in one step")
-                    .buckets(prometheus::exponential_buckets(1.0, 2.0, 13)?),
-                &["model"],
-            )?,
-            kv_tokens: GaugeVec::new(
-                Opts::new(
-                    "camshaft_kv_tokens",
-                    "KV cache of all workers, in tokens: free, cached (prompts that further requests share), held by one request each",
-                ),
-                &["model", "state"],
-            )?,
-            kv_usage: GaugeVec::new(
-                Opts::new("camshaft_kv_usage_ratio", "Share of the KV cache that is held"),
-                &["model"],
-            )?,
-            worker_up: gauge("camshaft_worker_up", "Whether the worker or embedder runs", &["model", "worker"])?,
+    fn make(families: &Families<'_>) -> prometheus::Result<Self> {
+        let gauge = |name: &str, help: &str, labels: &[&str]| families.gauge(name, help, labels);
+        let counter = |name: &str, help: &str, labels: &[&str]| families.counter(name, help, labels);
+        let (model, worker) = (&["model"], &["model", "worker"]);
+        let build = gauge("camshaft_build_info", "What is running; always 1", &["version", "llama_cpp"])?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION"), camshaft_engine::LLAMA_CPP]).set(1);
+        let kv = "KV cache of all workers, in tokens: free, cached (prompts that further requests share), held by one request each";
+        let batches = prometheus::exponential_buckets(1.0, 2.0, 13)?;
+        let queued = "Time from arrival to dispatch";
+        Ok(Self {
+            waiting: gauge("camshaft_requests_waiting", "Generations in the queue", model)?,
+            running: gauge("camshaft_requests_running", "Generations that a worker has", model)?,
+            queue_duration: families.histogram("camshaft_queue_duration_seconds", queued, seconds())?,
+            batch_tokens: families.histogram("camshaft_batch_tokens", "Tokens decoded in one step", batches)?,
+            kv_tokens: families.float("camshaft_kv_tokens", kv, &["model", "state"])?,
+            kv_usage: families.float("camshaft_kv_usage_ratio", "Share of the KV cache that is held", model)?,
+            worker_up: gauge("camshaft_worker_up", "Whether the worker or embedder runs", worker)?,
             worker_restarts: counter(
                 "camshaft_worker_restarts_total",
                 "Workers and embedders restarted after a panic",
-                &["model", "worker"],
+                worker,
             )?,
             preemptions: counter(
                 "camshaft_preemptions_total",
                 "Sequences preempted because the KV cache was full, or by policy",
-                &["model"],
+                model,
             )?,
-            parks: counter("camshaft_parks_total", "Former name of camshaft_preemptions_total", &["model"])?,
+            parks: counter("camshaft_parks_total", "Former name of camshaft_preemptions_total", model)?,
             cache_evictions: counter(
                 "camshaft_cache_evictions_total",
                 "Segments of KV cache evicted from a tier",
@@ -176,40 +186,16 @@ impl ServerMetrics {
             cache_tokens: gauge(
                 "camshaft_cache_tokens",
                 "Tokens of prefixes saved in segments, in RAM or on disk",
-                &["model", "worker"],
+                worker,
             )?,
-            cache_ram_bytes: gauge("camshaft_cache_ram_bytes", "Bytes of saved segments in RAM", &["model", "worker"])?,
-            sessions: gauge("camshaft_sessions", "Sessions that pin a prefix", &["model", "worker"])?,
+            cache_ram_bytes: gauge("camshaft_cache_ram_bytes", "Bytes of saved segments in RAM", worker)?,
+            sessions: gauge("camshaft_sessions", "Sessions that pin a prefix", worker)?,
             draft_tokens: counter(
                 "camshaft_draft_tokens_total",
                 "Draft tokens of speculative decoding, accepted or rejected",
                 &["model", "result"],
             )?,
-        };
-        metrics.register(registry)?;
-        Ok(metrics)
-    }
-
-    fn register(&self, registry: &Registry) -> prometheus::Result<()> {
-        let build =
-            IntGaugeVec::new(Opts::new("camshaft_build_info", "What is running; always 1"), &["version", "llama_cpp"])?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION"), camshaft_engine::LLAMA_CPP]).set(1);
-        registry.register(Box::new(build))?;
-        registry.register(Box::new(self.queue_duration.clone()))?;
-        registry.register(Box::new(self.batch_tokens.clone()))?;
-        registry.register(Box::new(self.kv_tokens.clone()))?;
-        registry.register(Box::new(self.kv_usage.clone()))?;
-        for gauge in
-            [&self.waiting, &self.running, &self.worker_up, &self.cache_tokens, &self.cache_ram_bytes, &self.sessions]
-        {
-            registry.register(Box::new(gauge.clone()))?;
-        }
-        for counter in
-            [&self.worker_restarts, &self.preemptions, &self.parks, &self.cache_evictions, &self.draft_tokens]
-        {
-            registry.register(Box::new(counter.clone()))?;
-        }
-        Ok(())
+        })
     }
 
     pub(crate) fn pool(&self, model: &str) -> Arc<PoolMetrics> {
@@ -267,6 +253,8 @@ impl PoolMetrics {
 
 #[cfg(test)]
 mod tests {
+    use camshaft_core::ids::WorkerId;
+
     use super::*;
 
     #[test]
@@ -281,5 +269,40 @@ mod tests {
         first.publish(&facts(0));
         second.publish(&facts(0));
         assert_eq!(pool.kv_cached.get(), 0.0);
+    }
+    #[test]
+    fn what_a_worker_counts_is_exported_and_adds_up() {
+        let registry = Registry::new();
+        let metrics = ServerMetrics::new(&registry).unwrap();
+        let (first, second) = (metrics.worker("m", "0"), metrics.worker("m", "1"));
+        let facts = WorkerFacts {
+            worker: WorkerId(0),
+            healthy: true,
+            free_sequences: 1,
+            running_sequences: 0,
+            kv_free: 8,
+            kv_used: 0,
+            kv_total: 8,
+            prefilling_tokens: 0,
+            tokens_per_second: 0.0,
+            can_preempt: true,
+        };
+        let counters =
+            WorkerCounters { drafts_accepted: 1, drafts_rejected: 2, evicted_from_ram: 3, evicted_from_cold: 4 };
+        let report = Report { counters, ..Report::of(facts) };
+        first.note(&report);
+        // Nothing is counted from the worker's start, so nothing is lost when it restarts.
+        first.lost();
+        first.note(&report);
+        second.note(&report);
+        let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+        for line in [
+            r#"camshaft_draft_tokens_total{model="m",result="accepted"} 3"#,
+            r#"camshaft_draft_tokens_total{model="m",result="rejected"} 6"#,
+            r#"camshaft_cache_evictions_total{model="m",tier="ram"} 9"#,
+            r#"camshaft_cache_evictions_total{model="m",tier="disk"} 12"#,
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
     }
 }

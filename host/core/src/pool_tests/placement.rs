@@ -174,8 +174,7 @@ fn placed_beside_a_session(free_on_0: u32) -> Vec<(u64, u32)> {
     let mut pool = pool_of(2, &hook);
     for (worker, kv_free) in [(0, free_on_0), (1, 600)] {
         let facts = WorkerFacts { kv_free, ..pool.worker_facts()[worker].clone() };
-        let report = Report { events: Vec::new(), facts, cache: Default::default(), batches: Vec::new() };
-        pool.apply(WorkerId(worker as u32), report);
+        pool.apply(WorkerId(worker as u32), Report::of(facts));
     }
     for (id, max_tokens, session) in [(1, 390, Some(session_of(1))), (2, 490, None)] {
         let start = Box::new(Start { max_tokens, session, ..*start(id) });

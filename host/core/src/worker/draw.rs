@@ -1,4 +1,4 @@
-//! DrawOutcome a sequence's next tokens after a batch was decoded, and tells clients and scheduler about them.
+//! Draws a sequence's next tokens after a batch was decoded, and tells clients and scheduler about them.
 use crate::engine::Engine;
 use crate::message::{Event, Events, FinishReason, WorkerError};
 use crate::sampling::Workspace;
@@ -11,6 +11,9 @@ const PROGRESS_EVERY: u32 = 32;
 #[derive(Debug)]
 pub(super) struct DrawOutcome {
     pub(super) tokens: u32,
+    /// The length of the draft, and how much of it was drawn.
+    pub(super) drafted: u32,
+    pub(super) accepted: u32,
     /// `None`: the sequence goes on.
     pub(super) end: Option<Result<FinishReason, WorkerError>>,
 }
@@ -45,8 +48,9 @@ pub(super) fn draw(
         // The batch has computed the draft's token already.
         sequence.kv_tokens += 1;
     };
+    let drafted = sequence.draft.len() as u32;
     sequence.settle_draft(accepted);
-    DrawOutcome { tokens: accepted + 1, end }
+    DrawOutcome { tokens: accepted + 1, drafted, accepted, end }
 }
 
 fn report_progress(sequence: &Sequence, events: &mut impl Events) {

@@ -132,7 +132,7 @@ fn a_report_carries_an_end_with_the_facts_after_it() {
             reporter.decoded(tokens);
         }
         bench.events.iter().for_each(|event| reporter.note(event));
-        let Some(report) = reporter.take(&bench.worker) else { continue };
+        let Some(report) = reporter.take(&mut bench.worker) else { continue };
         let ended = report.events.iter().any(|event| matches!(event, Event::Finished { .. }));
         assert_eq!(report.facts.kv_used == 0, ended);
         assert!(!report.events.iter().any(|event| matches!(event, Event::Delta { .. })));

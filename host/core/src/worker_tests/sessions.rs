@@ -75,6 +75,9 @@ fn sessions_go_when_nothing_else_is_left_to_go_and_the_oldest_first() {
     }
     let facts = bench.worker.cache_facts();
     assert!((2..=3).contains(&facts.sessions), "{facts:?}");
+    let counters = bench.worker.take_counters();
+    assert!(counters.evicted_from_ram >= 3 && counters.evicted_from_cold == 0, "{counters:?}");
+    assert_eq!(bench.worker.take_counters(), Default::default(), "each is told once");
     bench.begin(turn(10, &format!("5 {TURN}"), ""));
     bench.begin(turn(11, &format!("0 {TURN}"), ""));
     bench.run();

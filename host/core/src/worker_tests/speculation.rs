@@ -14,8 +14,13 @@ fn run(request: &Start, speculation: Option<Speculation>) -> (String, Usage, usi
         steps += 1;
     }
     assert_eq!(bench.engine.used(), 0);
+    let counters = bench.worker.take_counters();
     match bench.results().remove(&request.id.0) {
-        Some((text, Some(Event::Finished { usage, .. }))) => (text, usage, steps),
+        Some((text, Some(Event::Finished { usage, .. }))) => {
+            let counted = (counters.drafts_accepted, counters.drafts_accepted + counters.drafts_rejected);
+            assert_eq!(counted, (usage.accepted_tokens.into(), usage.drafted_tokens.into()));
+            (text, usage, steps)
+        }
         other => panic!("{other:?}"),
     }
 }

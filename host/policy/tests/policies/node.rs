@@ -109,7 +109,7 @@ impl Node {
     pub(crate) fn run(&mut self, now: Duration) {
         let Some(current) = &mut self.incarnation else { return };
         current.step(now);
-        let report = current.reporter.take(&current.worker);
+        let report = current.reporter.take(&mut current.worker);
         self.outbox.extend(report.map(|report| Message::Step(Box::new(report))));
     }
 

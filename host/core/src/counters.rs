@@ -1,0 +1,23 @@
+//! What a worker counts besides its events and batches.
+use serde::{Deserialize, Serialize};
+
+/// Counts since the worker's last report. A new one is a field here, a line where it is counted and one where it is exported.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerCounters {
+    /// Draft tokens that were drawn as proposed.
+    pub drafts_accepted: u64,
+    /// Draft tokens that were not.
+    pub drafts_rejected: u64,
+    /// Segments evicted from RAM.
+    pub evicted_from_ram: u64,
+    /// Segments that the cold tier evicted, could not write or found damaged.
+    pub evicted_from_cold: u64,
+}
+
+impl WorkerCounters {
+    /// A draft was verified: `accepted` of its tokens were drawn.
+    pub(crate) fn verified(&mut self, drafted: u32, accepted: u32) {
+        self.drafts_accepted += u64::from(accepted);
+        self.drafts_rejected += u64::from(drafted.saturating_sub(accepted));
+    }
+}
