@@ -30,8 +30,16 @@ fn names(text: &str) -> BTreeSet<String> {
     words.filter(|word| word.starts_with("camshaft_")).map(str::to_owned).collect()
 }
 
+/// The metrics in the table of docs/operations.md.
+fn documented() -> BTreeSet<String> {
+    let text = std::fs::read_to_string(repository().join("docs/operations.md")).unwrap();
+    let first_cells = text.lines().filter_map(|line| line.strip_prefix("| `camshaft_")?.split('|').next());
+    let named = first_cells.flat_map(|cell| names(&format!("camshaft_{cell}")));
+    named.filter(|name| !name.ends_with('_')).collect()
+}
+
 #[test]
-fn the_dashboard_and_the_alerts_name_only_what_is_exported() {
+fn the_dashboard_and_the_alerts_name_only_what_is_exported_and_the_documentation_names_it_all() {
     let server = Setup::new()
         .set("metrics.vllm-aliases", "true")
         .plugin("validator", "10-limits", "validator-limits", "")
@@ -50,6 +58,10 @@ fn the_dashboard_and_the_alerts_name_only_what_is_exported() {
             assert!(known.contains(family), "{file} names {name}, which is not exported: {known:?}");
         }
     }
+    let documented = documented();
+    // Of plugins, each names its own.
+    let own = known.iter().filter(|name| name.starts_with("camshaft_") && !name.starts_with("camshaft_plugin_"));
+    assert_eq!(documented, own.map(|&name| name.to_owned()).collect(), "the table in docs/operations.md");
     for alias in ["vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"] {
         assert!(exported.contains(&format!("\n{alias}{{model_name=\"demo\"}} 0\n")), "{alias}: {exported}");
     }

@@ -110,6 +110,10 @@ pub(crate) struct PluginMetrics {
 
 impl PluginMetrics {
     pub(crate) fn new(hook: Hook, plugin: PolicyName, families: Arc<MetricFamilies>) -> Self {
+        if let Some(dropped) = &families.dropped {
+            // Start the series at zero, so that its first increase is visible.
+            dropped.with_label_values(&[hook.as_str(), plugin.as_str()]);
+        }
         Self { hook, plugin, families, series: Mutex::default() }
     }
 
