@@ -88,13 +88,10 @@ impl PolicyWatch {
         self.loader.close();
     }
 
-    /// Makes it fit to run again after a panic: everything in the directory is examined anew, while what serves goes on
-    /// serving.
-    ///
-    /// # Errors
-    /// The directory cannot be read now.
-    pub fn recover(&mut self) -> Result<(), PolicyError> {
-        self.loader.recover()
+    /// Makes it fit to run again after a panic: it then examines everything in the directory anew, while what serves goes
+    /// on serving.
+    pub fn recover(&mut self) {
+        self.loader.recover();
     }
 }
 

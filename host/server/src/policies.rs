@@ -33,7 +33,7 @@ pub(crate) fn supervise(
     let loaded = PolicyHost::load(policy_config(config), registry, supervisor.spawner(ShutdownStage::Policies));
     let (host, watch) = loaded.map_err(|error| not_started(error, &config.origins))?;
     if let Some(watch) = watch {
-        let service = WatchService { watch, origins: config.origins.clone() };
+        let service = WatchService { watch };
         supervisor.supervise(PolicyWatch::THREAD, threads.gauges(PolicyWatch::THREAD), service, ())?;
     }
     Ok(host)
@@ -57,7 +57,6 @@ fn not_started(source: PolicyError, origins: &Origins) -> ServerError {
 /// Watches the policy directory. After a panic everything in it is examined anew; what serves goes on serving meanwhile.
 struct WatchService {
     watch: PolicyWatch,
-    origins: Origins,
 }
 
 impl Service for WatchService {
@@ -66,7 +65,7 @@ impl Service for WatchService {
     const STAGE: ShutdownStage = ShutdownStage::Policies;
 
     fn make(&mut self) -> Result<((), ()), ServerError> {
-        self.watch.recover().map_err(|error| not_started(error, &self.origins))?;
+        self.watch.recover();
         Ok(((), ()))
     }
 
@@ -231,7 +230,7 @@ mod tests {
         supervisor.count_in(threads.clone());
         let spawner = supervisor.spawner(ShutdownStage::Policies);
         let (host, watch) = PolicyHost::load(policy_config(&config), &registry, spawner).unwrap();
-        let service = WatchService { watch: watch.unwrap(), origins: Origins::default() };
+        let service = WatchService { watch: watch.unwrap() };
         let service = Saboteur { service, panicked: AtomicBool::new(false) };
         let gauges = threads.gauges(PolicyWatch::THREAD);
         supervisor.supervise(PolicyWatch::THREAD, gauges.clone(), service, ()).unwrap();

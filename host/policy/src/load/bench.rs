@@ -1,5 +1,6 @@
 //! A loader for tests whose compiling is blocked and counted.
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,10 +10,11 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use tempfile::TempDir;
 
 use super::builder::Builder;
-use super::compile::Compile;
-use super::{Loader, Scan};
+use super::compile::{Compile, Compiler};
+use super::{Loader, Patience, Scan};
 use crate::digest::digest_of;
 use crate::engine::Ticker;
+use crate::error::PolicyError;
 use crate::examine;
 use crate::imports::metrics::MetricFamilies;
 use crate::metrics::PolicyMetrics;
@@ -124,8 +126,13 @@ pub(crate) fn put(dir: &Path, file: &str, content: &[u8]) {
 }
 
 impl Loader {
-    pub(crate) fn forget_policies(&mut self) {
-        self.directory.policies.clear();
+    /// Scans, and panics where the first component would be compiled.
+    pub(crate) fn panic_in_scan(&mut self) {
+        let spawner = Spawner::new(|_, _| panic!("as the test asked"));
+        let sabotaged = Compiler::new(Box::new(|_| Err(PolicyError::NoHook)), spawner);
+        let sane = std::mem::replace(&mut self.builder.compiler, sabotaged);
+        assert!(catch_unwind(AssertUnwindSafe(|| self.scan(Patience::Now))).is_err());
+        self.builder.compiler = sane;
     }
 
     pub(crate) fn has_auth(&self) -> bool {

@@ -169,7 +169,7 @@ impl Directory {
         for (place, files) in listed {
             let name = place.name().to_owned();
             let first = names.entry(name.clone()).or_insert_with(|| place.stem.clone()).clone();
-            let mut policy = self.policies.remove(&place).unwrap_or_default();
+            let mut policy = self.take(&place);
             policy.file = files.component.clone();
             policy.is_listed();
             let is_new = policy.is_new();
@@ -190,6 +190,20 @@ impl Directory {
             if !self.must_stay(&place, &arrivals) {
                 self.remove(&place, pass.builder);
             }
+        }
+    }
+
+    /// Takes a policy to examine it. Leaves what serves in its place, so that a panic meanwhile loses no guard.
+    fn take(&mut self, place: &Place) -> Policy {
+        let Some(known) = self.policies.get_mut(place) else { return Policy::default() };
+        let left = known.unexamined();
+        std::mem::replace(known, left)
+    }
+
+    /// Forgets what was examined, but not what serves.
+    pub(crate) fn examine_again(&mut self) {
+        for policy in self.policies.values_mut() {
+            *policy = policy.unexamined();
         }
     }
 

@@ -86,16 +86,10 @@ impl Loader {
         Ok(())
     }
 
-    /// Examines everything again, as at the start, after a panic that may have left the books of the directory broken. What
-    /// serves goes on serving until then; modes that operators chose and the state of plugins stay.
-    ///
-    /// # Errors
-    /// As [`Loader::start`].
-    pub(crate) fn recover(&mut self) -> Result<(), PolicyError> {
-        let mut fresh = Directory::new(self.directory.path.clone(), Phase::Starting);
-        fresh.overrides = std::mem::take(&mut self.directory.overrides);
-        self.directory = fresh;
-        self.start()
+    /// Has the next scan examine everything again, after a panic that may have interrupted a scan. What serves goes on
+    /// serving where its files cannot; modes that operators chose and the state of plugins stay.
+    pub(crate) fn recover(&mut self) {
+        self.directory.examine_again();
     }
 
     /// Begins nothing more.

@@ -109,6 +109,24 @@ impl Policy {
         changed.then(|| (serving.compiled.clone(), meanwhile))
     }
 
+    /// The same policy, none of whose present files was examined: what serves, and why, stays.
+    pub(crate) fn unexamined(&self) -> Self {
+        Self {
+            file: self.file.clone(),
+            mode: self.mode,
+            serving: self.serving.clone(),
+            kept: self.kept.clone(),
+            broken: self.broken.clone(),
+            examined: None,
+            staged: None,
+            unsettled: None,
+            error: self.error.clone(),
+            successors: self.successors.clone(),
+            stays: self.stays.clone(),
+            reported: self.reported.clone(),
+        }
+    }
+
     /// Forgets what was examined, so that the next scan examines it again.
     pub(crate) fn examine_again(&mut self) {
         self.examined = None;

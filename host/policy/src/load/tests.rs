@@ -117,6 +117,52 @@ fn regression_a_guard_stays_while_the_file_that_came_instead_is_rejected() {
 }
 
 #[test]
+fn regression_a_panic_does_not_replace_what_serves_by_files_that_were_rejected() {
+    let mut bench = Bench::new();
+    let good = component("plugins/auth-api-keys");
+    bench.put("auth/10-keys.wasm", &good);
+    bench.loader.start().unwrap();
+    let serving = bench.status("keys").unwrap().serving;
+    assert!(serving.is_some());
+    bench.put("auth/10-keys.toml", "[policy]\nmode = 1");
+    bench.loader.scan_settled();
+    bench.put("validator/10-limits.wasm", component("plugins/validator-limits"));
+    bench.loader.panic_in_scan();
+    bench.loader.recover();
+    bench.settle();
+    let status = bench.status("keys").unwrap();
+    assert_eq!((status.state, status.serving), (PolicyState::Rejected, serving.clone()));
+
+    // Nor is the policy itself lost that was examined at that moment.
+    bench.put("auth/10-keys.wasm", variant(&good, 1));
+    fs::remove_file(bench.dir.path().join("auth/10-keys.toml")).unwrap();
+    bench.loader.panic_in_scan();
+    bench.loader.recover();
+    bench.put("auth/10-keys.wasm", b"\0asm\x01\0\0\0");
+    bench.loader.scan_settled();
+    let status = bench.status("keys").unwrap();
+    assert_eq!((status.state, status.serving), (PolicyState::Rejected, serving));
+}
+
+#[test]
+fn regression_a_guard_that_stays_for_its_replacement_stays_after_a_panic() {
+    let mut bench = Bench::new();
+    bench.put("auth/10-old.wasm", component("guests/misbehave-auth"));
+    bench.loader.start().unwrap();
+    bench.put("auth/11-new.wasm", b"\0asm\x01\0\0\0");
+    fs::remove_file(bench.dir.path().join("auth/10-old.wasm")).unwrap();
+    bench.loader.scan_settled();
+    assert_eq!(bench.state("old"), Some(PolicyState::Active));
+    bench.put("validator/10-limits.wasm", component("plugins/validator-limits"));
+    bench.loader.panic_in_scan();
+    bench.loader.recover();
+    bench.settle();
+    let status = bench.status("old").expect("nothing valid replaces it");
+    assert_eq!(status.state, PolicyState::Active);
+    assert!(status.error.is_some_and(|why| why.contains("11-new.wasm")));
+}
+
+#[test]
 fn another_directory_is_compiled_beside_the_one_that_serves() {
     let (here, there) = (component("guests/misbehave-auth"), component("plugins/auth-api-keys"));
     let mut bench = Bench::new();

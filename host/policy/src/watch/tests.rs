@@ -189,15 +189,19 @@ fn regression_requests_that_come_together_share_a_scan() {
 #[test]
 fn regression_a_directory_is_examined_anew_after_a_panic_while_what_served_goes_on() {
     let mut bench = Bench::new();
-    bench.put("auth/10-keys.wasm", component("plugins/auth-api-keys"));
+    let (good, slow) = (component("plugins/auth-api-keys"), component("plugins/validator-limits"));
+    bench.put("auth/10-keys.wasm", &good);
     bench.loader.start().unwrap();
     let (serving, compiled) = (bench.status("keys").unwrap().serving, bench.compiled.load(Ordering::SeqCst));
+    bench.put("validator/10-limits.wasm", &slow);
     let (_requests, received) = bounded(1);
     let Bench { loader, .. } = bench;
     let mut watch = PolicyWatch::new(loader, received, NEVER);
-    // As a panic in the middle of a scan leaves it.
-    watch.loader.forget_policies();
-    watch.recover().unwrap();
+    watch.loader.panic_in_scan();
+    watch.recover();
+    bench.held.lock().unwrap().push(crate::digest::digest_of(&slow));
+    assert!(watch.loader.scan_settled().compiling, "what the panic interrupted is done now");
+    bench.begun.recv().unwrap();
     let status = watch.loader.status("keys").unwrap();
     assert_eq!((status.state, status.serving), (PolicyState::Active, serving));
     assert_eq!(bench.compiled.load(Ordering::SeqCst), compiled, "its code is still there");
