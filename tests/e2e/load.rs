@@ -116,8 +116,8 @@ fn a_reader_that_stops_reading_holds_up_nobody_and_is_cut() {
         "logprobs": 5});
     let socket = server.client.begin(&Request::post(COMPLETIONS, &much));
     let stuck = eventually("its sequences are taken off the worker", || {
-        let preemptions = server.metrics().count("camshaft_preemptions_total", &[]);
-        if preemptions > 0.0 { Ok(preemptions) } else { Err(preemptions) }
+        let pauses = server.metrics().count("camshaft_pauses_total", &[]);
+        if pauses > 0.0 { Ok(pauses) } else { Err(pauses) }
     });
     assert!(stuck >= 1.0);
     for _ in 0..15 {

@@ -4,6 +4,10 @@ use serde::{Deserialize, Serialize};
 /// Counts since the worker's last report. A new one is a field here, a line where it is counted and one where it is exported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerCounters {
+    /// Sequences preempted because KV capacity was short, or because the scheduler asked for it.
+    pub preemptions: u64,
+    /// Running sequences paused because their readers were behind.
+    pub pauses: u64,
     /// Draft tokens that were drawn as proposed.
     pub drafts_accepted: u64,
     /// Draft tokens that were not.

@@ -67,7 +67,7 @@ pub struct Start {
     pub logprobs: Option<u32>,
 }
 
-/// Worker to host.
+/// What happens to a request, told by its worker; the pool tells its client of the queue and of failures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// It waits in the queue, at this position from 1 on.

@@ -84,11 +84,13 @@ impl Placement {
         };
     }
 
-    /// Running -> preempted: others need its KV capacity, or its client is behind. `tail`: what it has computed past its
-    /// prefix; `None` leaves a tail that was not restored yet.
-    pub(crate) fn preempt(&mut self, new: Option<Tail>) {
+    /// Running -> preempted: others need its KV capacity, or its client is behind. `computed`: what it has computed past
+    /// its prefix; `None` leaves a tail that was not restored yet.
+    pub(crate) fn preempt(&mut self, computed: Option<Tail>) {
         *self = match std::mem::replace(self, Self::Waiting) {
-            Self::Running(Running { prefix, tail, .. }) => Self::Preempted(Preempted { prefix, tail: new.or(tail) }),
+            Self::Running(Running { prefix, tail, .. }) => {
+                Self::Preempted(Preempted { prefix, tail: computed.or(tail) })
+            }
             other => other.unchanged("preempt"),
         };
     }

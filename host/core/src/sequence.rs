@@ -26,7 +26,7 @@ pub(crate) enum Drawn {
 
 /// What a sequence is made of, beside its sampler.
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub(crate) struct NewSequence {
     pub(crate) start: Box<Start>,
     /// KV tokens, see [`Start`]'s command.
     pub(crate) need: u32,
@@ -42,7 +42,7 @@ pub(crate) struct Sequence {
     pub(crate) need: u32,
     /// The prompt and what was drawn. The last token is never in the KV cache: decoding it gives the next one.
     pub(crate) tokens: Vec<Token>,
-    /// The first so many of `tokens` are in the KV cache.
+    /// Leading `tokens` that are in the KV cache.
     pub(crate) kv_tokens: u32,
     /// Tokens of the prompt that were reused when its first batch was decoded. `None` until then.
     reused: Option<u32>,
@@ -75,7 +75,7 @@ impl fmt::Debug for Sequence {
 impl Sequence {
     /// A sequence that waits to be admitted. `context_tokens` bounds prompt and output together.
     pub(crate) fn new(
-        Admission { start, need, rank }: Admission,
+        NewSequence { start, need, rank }: NewSequence,
         sampler: Box<dyn TokenSampler>,
         vocabulary: Arc<Vocabulary>,
         context_tokens: u32,

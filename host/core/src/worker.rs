@@ -169,11 +169,13 @@ impl Worker {
             Command::Preempt { id } => {
                 if let Some(index) = self.find(id) {
                     self.sequences[index].rank = self.intake.demoted();
+                    self.counters.preemptions += 1;
                     self.preempt(index, engine, events);
                 }
             }
             Command::Pause { id } => {
                 if let Some(index) = self.find(id) {
+                    self.counters.pauses += 1;
                     self.preempt(index, engine, events);
                 }
                 if let Some(sequence) = self.waiting.iter_mut().find(|s| s.id() == id) {
@@ -246,6 +248,7 @@ impl Worker {
             // The lowest class, and of it the latest. A sequence alone always has capacity.
             let key = |&i: &usize| (self.sequences[i].start.priority, self.sequences[i].rank);
             let Some(victim) = (0..self.sequences.len()).max_by_key(key) else { return };
+            self.counters.preemptions += 1;
             self.preempt(victim, engine, events);
             if victim < index {
                 index -= 1;
@@ -384,7 +387,10 @@ impl Worker {
                 let id = self.end(0, false, engine).id();
                 events.push(Event::Failed { id, error: WorkerError::Engine("the KV cache is full".to_owned()) });
             }
-            count => self.preempt(count - 1, engine, events),
+            count => {
+                self.counters.preemptions += 1;
+                self.preempt(count - 1, engine, events);
+            }
         }
     }
 

@@ -29,6 +29,7 @@ pub(crate) struct ServerMetrics {
     preemptions: IntCounterVec,
     /// `preemptions` under its former name.
     parks: IntCounterVec,
+    pauses: IntCounterVec,
     cache_evictions: IntCounterVec,
     cache_tokens: IntGaugeVec,
     cache_ram_bytes: IntGaugeVec,
@@ -54,6 +55,7 @@ pub(crate) struct WorkerMetrics {
     batch_tokens: Histogram,
     preemptions: IntCounter,
     parks: IntCounter,
+    pauses: IntCounter,
     evicted_from_ram: IntCounter,
     evicted_from_disk: IntCounter,
     cache_tokens: IntGauge,
@@ -70,13 +72,17 @@ impl WorkerMetrics {
     /// Takes in everything that a worker reports of itself.
     pub(crate) fn note(&self, report: &Report) {
         report.batches.iter().for_each(|&tokens| self.batch_tokens.observe(f64::from(tokens)));
-        for event in &report.events {
-            if matches!(event, Event::Preempted { .. }) {
-                self.preemptions.inc();
-                self.parks.inc();
-            }
-        }
-        let WorkerCounters { drafts_accepted, drafts_rejected, evicted_from_ram, evicted_from_cold } = report.counters;
+        let WorkerCounters {
+            preemptions,
+            pauses,
+            drafts_accepted,
+            drafts_rejected,
+            evicted_from_ram,
+            evicted_from_cold,
+        } = report.counters;
+        self.preemptions.inc_by(preemptions);
+        self.parks.inc_by(preemptions);
+        self.pauses.inc_by(pauses);
         self.drafts_accepted.inc_by(drafts_accepted);
         self.drafts_rejected.inc_by(drafts_rejected);
         self.evicted_from_ram.inc_by(evicted_from_ram);
@@ -178,6 +184,7 @@ impl ServerMetrics {
                 model,
             )?,
             parks: counter("camshaft_parks_total", "Former name of camshaft_preemptions_total", model)?,
+            pauses: counter("camshaft_pauses_total", "Sequences paused because their readers were behind", model)?,
             cache_evictions: counter(
                 "camshaft_cache_evictions_total",
                 "Segments of KV cache evicted from a tier",
@@ -225,6 +232,7 @@ impl ServerMetrics {
             batch_tokens: self.batch_tokens.with_label_values(&[model]),
             preemptions: self.preemptions.with_label_values(&[model]),
             parks: self.parks.with_label_values(&[model]),
+            pauses: self.pauses.with_label_values(&[model]),
             evicted_from_ram: self.cache_evictions.with_label_values(&[model, "ram"]),
             evicted_from_disk: self.cache_evictions.with_label_values(&[model, "disk"]),
             cache_tokens: self.cache_tokens.with_label_values(&[model, worker]),

@@ -171,7 +171,12 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
                 }
                 Ok(WorkerMessage::Command(command)) => self.engine.handle(command, &mut self.delivery),
                 Err(TryRecvError::Empty) => return true,
-                Err(TryRecvError::Disconnected) => return !idle || behind,
+                Err(TryRecvError::Disconnected) if idle && behind => {
+                    // Without a pool there are no more messages to wait for, only a slow reader.
+                    std::thread::sleep(RECHECK);
+                    return true;
+                }
+                Err(TryRecvError::Disconnected) => return !idle,
             }
         }
     }

@@ -33,11 +33,12 @@ pub struct KvTokens {
 
 impl KvTokens {
     /// What a worker offers (`kv_free`) is less than what is free in it while a request waits inside.
+    /// Of healthy workers: nobody can use the KV of one that is down.
     pub fn of<'a>(workers: impl IntoIterator<Item = &'a WorkerFacts>) -> Self {
         let sum = |(held, total), worker: &WorkerFacts| {
             (held + u64::from(worker.kv_used), total + u64::from(worker.kv_total))
         };
-        let (held, total): (u64, u64) = workers.into_iter().fold((0, 0), sum);
+        let (held, total): (u64, u64) = workers.into_iter().filter(|worker| worker.healthy).fold((0, 0), sum);
         Self { free: total.saturating_sub(held), held, total }
     }
 }

@@ -4,7 +4,7 @@ use crate::message::{Event, Events, FinishReason, WorkerError};
 use crate::sampling::Workspace;
 use crate::sequence::{Drawn, Sequence};
 
-/// A running request reports its progress to the scheduler once in so many tokens.
+/// A running request reports its progress to the scheduler once in this many tokens.
 const PROGRESS_EVERY: u32 = 32;
 
 /// The tokens that one sequence drew in a step.
@@ -18,7 +18,7 @@ pub(super) struct DrawOutcome {
     pub(super) end: Option<Result<FinishReason, WorkerError>>,
 }
 
-/// DrawOutcome from `row`, which gives a sequence's next token, and from the rows of its draft after it as long as each token
+/// Draws from `row`, which gives a sequence's next token, and from the rows of its draft after it as long as each token
 /// drawn equals the draft's.
 pub(super) fn draw(
     sequence: &mut Sequence,

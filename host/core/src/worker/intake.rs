@@ -5,7 +5,7 @@ use crate::engine::EngineLimits;
 use crate::message::{Start, WorkerError};
 use crate::placement::Rank;
 use crate::policy::{SamplerHook, SamplingRequest, TokenSampler};
-use crate::sequence::{Admission, Sequence};
+use crate::sequence::{NewSequence, Sequence};
 use crate::vocabulary::Vocabulary;
 
 /// What every sequence of a worker is made with.
@@ -40,8 +40,8 @@ impl Intake {
         }
         let sampler = self.open_sampler(&start)?;
         let rank = Rank::Arrival(self.next_rank());
-        let admission = Admission { start, need, rank };
-        Ok(Sequence::new(admission, sampler, self.vocabulary.clone(), self.limits.context_tokens))
+        let new = NewSequence { start, need, rank };
+        Ok(Sequence::new(new, sampler, self.vocabulary.clone(), self.limits.context_tokens))
     }
 
     /// A rank behind all others of its class, whenever they arrive.

@@ -183,6 +183,8 @@ fn a_paused_request_waits_until_it_is_resumed_and_blocks_nobody() {
     bench.command(Command::Cancel { id: RequestId(4) });
     bench.run();
     assert!(matches!(bench.results()[&4].1, Some(Event::Finished { reason: FinishReason::Cancelled, .. })));
+    let counters = bench.worker.take_counters();
+    assert_eq!((counters.preemptions, counters.pauses), (0, 2), "a pause is no preemption");
 }
 
 /// A random life of a worker with little KV capacity.
