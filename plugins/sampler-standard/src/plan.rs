@@ -16,36 +16,56 @@ pub enum Step {
 
 /// The steps that have an effect, in llama.cpp's order. The last one settles the row: after `KeepBest` or `Temperature`
 /// (even 1) the host draws from the row as it is.
-pub fn plan(r: &Request) -> Vec<Step> {
+pub fn plan(request: &Request) -> Vec<Step> {
+    // Without `..`: a parameter that is added to the request does not compile until it is decided here.
+    let Request {
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        typical_p,
+        repeat_penalty,
+        repeat_last_n,
+        frequency_penalty,
+        presence_penalty,
+        logit_bias_ids,
+        logit_bias_values,
+        seed: _,
+        choice: _,
+        model: _,
+        tenant: _,
+        prompt_tokens: _,
+        max_tokens: _,
+    } = request;
     let mut steps = Vec::with_capacity(8);
-    if !r.logit_bias_ids.is_empty() {
-        steps.push(Step::Bias { ids: r.logit_bias_ids.clone(), values: r.logit_bias_values.clone() });
+    if !logit_bias_ids.is_empty() {
+        steps.push(Step::Bias { ids: logit_bias_ids.clone(), values: logit_bias_values.clone() });
     }
-    if r.repeat_penalty != 1.0 || r.frequency_penalty != 0.0 || r.presence_penalty != 0.0 {
+    if *repeat_penalty != 1.0 || *frequency_penalty != 0.0 || *presence_penalty != 0.0 {
         steps.push(Step::Penalize {
-            last_n: r.repeat_last_n,
-            repeat: r.repeat_penalty,
-            frequency: r.frequency_penalty,
-            presence: r.presence_penalty,
+            last_n: *repeat_last_n,
+            repeat: *repeat_penalty,
+            frequency: *frequency_penalty,
+            presence: *presence_penalty,
         });
     }
-    if r.temperature == 0.0 {
+    if *temperature == 0.0 {
         steps.push(Step::KeepBest);
         return steps;
     }
-    if r.top_k > 0 {
-        steps.push(Step::KeepTopK(r.top_k));
+    if *top_k > 0 {
+        steps.push(Step::KeepTopK(*top_k));
     }
-    if r.typical_p < 1.0 {
-        steps.push(Step::KeepTypical(r.typical_p));
+    if *typical_p < 1.0 {
+        steps.push(Step::KeepTypical(*typical_p));
     }
-    if r.top_p < 1.0 {
-        steps.push(Step::KeepTopP(r.top_p));
+    if *top_p < 1.0 {
+        steps.push(Step::KeepTopP(*top_p));
     }
-    if r.min_p > 0.0 {
-        steps.push(Step::KeepMinP(r.min_p));
+    if *min_p > 0.0 {
+        steps.push(Step::KeepMinP(*min_p));
     }
-    steps.push(Step::Temperature(r.temperature));
+    steps.push(Step::Temperature(*temperature));
     steps
 }
 

@@ -22,27 +22,42 @@ impl StandardChain {
     /// # Errors
     /// A parameter is outside the bounds of [`crate::limits`], which the API checks.
     pub fn shape(&self, row: &mut Row) -> Result<(), RowError> {
-        let p = &self.params;
+        // Without `..`: a parameter that is added does not compile until it has its place here.
+        let SamplingParams {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            typical_p,
+            repeat_penalty,
+            repeat_last_n,
+            frequency_penalty,
+            presence_penalty,
+            // As two lists in `self`.
+            logit_bias: _,
+            // The row draws.
+            seed: _,
+        } = self.params;
         if !self.bias_ids.is_empty() {
             row.bias(&self.bias_ids, &self.bias_values)?;
         }
-        if p.repeat_penalty != 1.0 || p.frequency_penalty != 0.0 || p.presence_penalty != 0.0 {
-            row.penalize(p.repeat_last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty)?;
+        if repeat_penalty != 1.0 || frequency_penalty != 0.0 || presence_penalty != 0.0 {
+            row.penalize(repeat_last_n, repeat_penalty, frequency_penalty, presence_penalty)?;
         }
-        if p.temperature == 0.0 {
+        if temperature == 0.0 {
             row.keep_best();
             return Ok(());
         }
-        row.keep_top_k(p.top_k);
-        if p.typical_p < 1.0 {
-            row.keep_typical(p.typical_p, 1)?;
+        row.keep_top_k(top_k);
+        if typical_p < 1.0 {
+            row.keep_typical(typical_p, 1)?;
         }
-        if p.top_p < 1.0 {
-            row.keep_top_p(p.top_p, 1)?;
+        if top_p < 1.0 {
+            row.keep_top_p(top_p, 1)?;
         }
-        if p.min_p > 0.0 {
-            row.keep_min_p(p.min_p, 1)?;
+        if min_p > 0.0 {
+            row.keep_min_p(min_p, 1)?;
         }
-        row.temperature(p.temperature)
+        row.temperature(temperature)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use camshaft_core::ids::{PolicyName, Token};
 use camshaft_core::policy::{Fault, FaultKind, Hook, SamplingRequest, TokenSampler};
-use camshaft_core::sampling::{Row, StandardChain};
+use camshaft_core::sampling::{Row, SamplingParams, StandardChain};
 use wasmtime::Store;
 use wasmtime::component::Resource;
 
@@ -141,20 +141,33 @@ impl Sampler {
 }
 
 fn shown(request: &SamplingRequest) -> wit::Request {
-    let params = &request.params;
+    // Without `..`: a parameter that is added does not compile until it is passed on or left out here.
+    let SamplingParams {
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        typical_p,
+        repeat_penalty,
+        repeat_last_n,
+        frequency_penalty,
+        presence_penalty,
+        logit_bias,
+        seed,
+    } = &request.params;
     wit::Request {
-        temperature: params.temperature,
-        top_k: params.top_k,
-        top_p: params.top_p,
-        min_p: params.min_p,
-        typical_p: params.typical_p,
-        repeat_penalty: params.repeat_penalty,
-        repeat_last_n: params.repeat_last_n,
-        frequency_penalty: params.frequency_penalty,
-        presence_penalty: params.presence_penalty,
-        logit_bias_ids: params.logit_bias.iter().map(|bias| bias.token.0).collect(),
-        logit_bias_values: params.logit_bias.iter().map(|bias| bias.bias).collect(),
-        seed: params.seed,
+        temperature: *temperature,
+        top_k: *top_k,
+        top_p: *top_p,
+        min_p: *min_p,
+        typical_p: *typical_p,
+        repeat_penalty: *repeat_penalty,
+        repeat_last_n: *repeat_last_n,
+        frequency_penalty: *frequency_penalty,
+        presence_penalty: *presence_penalty,
+        logit_bias_ids: logit_bias.iter().map(|bias| bias.token.0).collect(),
+        logit_bias_values: logit_bias.iter().map(|bias| bias.bias).collect(),
+        seed: *seed,
         choice: request.choice,
         model: request.model.clone(),
         tenant: request.tenant.to_string(),

@@ -131,14 +131,19 @@ fn regression_the_last_scheduler_in_file_order_decides_and_the_others_stand_by()
 fn the_standard_sampler_draws_what_the_native_chain_draws() {
     let rig = rig(&[("sampler/10-standard.wasm", &component("plugins/sampler-standard"))]);
     let bias = vec![LogitBias { token: Token(4), bias: 1.5 }];
+    // Without `..`, and each on: a parameter that the guest forgets makes a difference here.
     let tuned = SamplingParams {
+        temperature: 0.7,
+        top_k: 5,
+        top_p: 0.97,
+        min_p: 0.02,
+        typical_p: 0.98,
         repeat_penalty: 1.3,
+        repeat_last_n: 8,
         frequency_penalty: 0.4,
         presence_penalty: 0.2,
-        typical_p: 0.9,
         logit_bias: bias,
         seed: 11,
-        ..SamplingParams::default()
     };
     for params in [SamplingParams::greedy(), SamplingParams::default(), tuned] {
         let mut request = sampling_request();
