@@ -1,8 +1,8 @@
 //! Validator policy: bounds on prompt and output length, temperature and the number of choices.
 //!
 //! A request past a bound is refused with 400 `policy_refused`, which names the field. A client that did not set
-//! `max_tokens` is not refused: if the host's default exceeds `max-tokens`, the request is amended. Embedding requests
-//! generate nothing, so only `max-prompt-tokens` applies to them.
+//! `max_tokens` is not refused: if the host's default exceeds `max-tokens`, the request is amended. Only
+//! `max-prompt-tokens` applies to requests that generate nothing (`max-tokens` is 0), such as embeddings.
 //!
 //! | setting (all optional) | |
 //! |---|---|
@@ -64,25 +64,30 @@ impl Policy for Limits {
     fn validate(&mut self, request: &Request) -> Result<Verdict, Refusal> {
         if let Some(most) = self.0.max_prompt_tokens.filter(|most| request.prompt_tokens > *most) {
             let message = format!("the prompt has {} tokens, at most {most} are allowed", request.prompt_tokens);
-            return Err(refused(prompt_field(request), message));
+            let refusal = refused(message);
+            return Err(match prompt_field(request) {
+                Some(field) => refusal.param(field),
+                None => refusal,
+            });
         }
-        if request.endpoint == "embedding" {
+        // It generates nothing, whatever the endpoint's name.
+        if request.max_tokens == 0 {
             return Ok(Verdict::Accept);
         }
         let t = request.temperature;
         if let Some(least) = self.0.min_temperature.filter(|least| t < *least) {
-            return Err(refused("temperature", format!("temperature is {t}, at least {least} is required")));
+            return Err(refused(format!("temperature is {t}, at least {least} is required")).param("temperature"));
         }
         if let Some(most) = self.0.max_temperature.filter(|most| t > *most) {
-            return Err(refused("temperature", format!("temperature is {t}, at most {most} is allowed")));
+            return Err(refused(format!("temperature is {t}, at most {most} is allowed")).param("temperature"));
         }
         if let Some(most) = self.0.max_n.filter(|most| request.n > *most) {
-            return Err(refused("n", format!("n is {}, at most {most} is allowed", request.n)));
+            return Err(refused(format!("n is {}, at most {most} is allowed", request.n)).param("n"));
         }
         match self.0.max_tokens.filter(|most| request.max_tokens > *most) {
             Some(most) if request.max_tokens_set => {
                 let field = output_field(request);
-                Err(refused(field, format!("{field} is {}, at most {most} is allowed", request.max_tokens)))
+                Err(refused(format!("{field} is {}, at most {most} is allowed", request.max_tokens)).param(field))
             }
             Some(most) => Ok(Verdict::Amend(format!("{{\"max_tokens\": {most}}}"))),
             None => Ok(Verdict::Accept),
@@ -90,16 +95,17 @@ impl Policy for Limits {
     }
 }
 
-fn refused(param: &str, message: String) -> Refusal {
-    Refusal::new(400, "policy_refused", message).param(param)
+fn refused(message: String) -> Refusal {
+    Refusal::new(400, "policy_refused", message)
 }
 
-/// The field that holds the prompt.
-fn prompt_field(request: &Request) -> &'static str {
+/// The field that holds the prompt, at the endpoints that this policy knows.
+fn prompt_field(request: &Request) -> Option<&'static str> {
     match request.endpoint.as_str() {
-        "chat" => "messages",
-        "embedding" => "input",
-        _ => "prompt",
+        "chat" => Some("messages"),
+        "completion" => Some("prompt"),
+        "embedding" => Some("input"),
+        _ => None,
     }
 }
 

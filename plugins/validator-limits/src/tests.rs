@@ -80,10 +80,20 @@ fn amends_the_hosts_default_instead_of_refusing() {
 
 #[test]
 fn asks_of_embeddings_only_the_length_of_the_input() {
-    let r = Request { endpoint: "embedding".to_owned(), ..request() };
+    let r = Request { endpoint: "embedding".to_owned(), max_tokens: 0, max_tokens_set: false, ..request() };
     check(r#"{"max-tokens": 1, "max-n": 1, "max-temperature": 0.1}"#, &r, None);
     let message = "the prompt has 10 tokens, at most 9 are allowed";
     check(r#"{"max-prompt-tokens": 9}"#, &r, Some(("input", message)));
+}
+
+#[test]
+fn regression_an_endpoint_of_another_name_is_judged_by_whether_it_generates() {
+    let silent = Request { endpoint: "rerank".to_owned(), max_tokens: 0, max_tokens_set: false, ..request() };
+    check(r#"{"min-temperature": 1, "max-n": 1, "max-tokens": 1}"#, &silent, None);
+    let refusal = policy(r#"{"max-prompt-tokens": 9}"#).unwrap().validate(&silent).unwrap_err();
+    assert_eq!((refusal.status, refusal.param), (400, None), "which field holds the prompt is unknown");
+    let talks = Request { endpoint: "responses".to_owned(), ..request() };
+    check(r#"{"max-tokens": 99}"#, &talks, Some(("max_tokens", "max_tokens is 100, at most 99 is allowed")));
 }
 
 #[test]
