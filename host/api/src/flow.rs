@@ -27,3 +27,4 @@ pub(crate) mod tokenize;
 pub mod trace;
 pub(crate) mod unary;
 pub(crate) mod validate;
+pub(crate) mod vectors;

@@ -2,13 +2,14 @@
 use axum::Json;
 use axum::response::Response;
 
-use crate::flow::embeddings::{self, Embeddings};
+use crate::flow::embeddings;
 use crate::flow::generate;
 use crate::flow::incoming::Incoming;
 use crate::flow::request::Endpoint;
 use crate::flow::session::{self, Closed};
 use crate::flow::tokenize::{self, Detokenized, Tokenized};
 use crate::http::error::ApiError;
+use crate::wire::embeddings::Embeddings;
 
 pub(crate) async fn chat(incoming: Incoming) -> Result<Response, ApiError> {
     Ok(generate::respond(Endpoint::Chat, incoming).await?)

@@ -1,0 +1,120 @@
+//! Has an embedder compute vectors, under the caller's quota and until the deadline. For every endpoint over vectors.
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use camshaft_core::ids::Token;
+use camshaft_core::limits;
+use camshaft_core::message::WorkerError;
+use crossbeam_channel::TrySendError;
+use tokio::sync::oneshot;
+
+use crate::flow::api::Served;
+use crate::flow::backend::EmbedJob;
+use crate::flow::error::FlowError;
+use crate::flow::incoming::Incoming;
+use crate::flow::quota::QuotaGrant;
+use crate::wire::fields::Fields;
+use crate::wire::input::{self, BodyInput, InputContent};
+
+/// Checked inputs of one request.
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) served: &'a Served,
+    pub(crate) inputs: Vec<Arc<[Token]>>,
+    /// The client's own, from the body or a header. Without one, the server's holds.
+    pub(crate) timeout: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Computed {
+    /// One for each input, in order.
+    pub(crate) vectors: Vec<Vec<f32>>,
+    /// Tokens of all inputs, which the caller's quota has paid.
+    pub(crate) prompt_tokens: u64,
+}
+
+/// Reads the field `name`: one or several texts or lists of token ids.
+///
+/// # Errors
+/// 400: the model embeds nothing, or an input is malformed, empty or longer than the embedder takes.
+pub(crate) fn inputs(fields: &Fields<'_>, name: &str, served: &Served) -> Result<Vec<Arc<[Token]>>, FlowError> {
+    let max = served.embedder()?.input_tokens;
+    let one = |input: BodyInput| {
+        let tokens = match input.content {
+            InputContent::Text(text) if text.is_empty() => Vec::new(),
+            // The spelling of a special token stays text.
+            InputContent::Text(text) => served.model.tokenizer.tokenize(&text, true, false),
+            InputContent::Tokens(tokens) => tokens,
+        };
+        match tokens.len() {
+            0 => Err(FlowError::field(input.path.clone(), format!("{} is empty", input.path))),
+            tokens if tokens > max as usize => Err(FlowError::InputLength { tokens, max, param: input.path }),
+            _ => Ok(Arc::from(tokens)),
+        }
+    };
+    let inputs = input::read(fields, name, limits::EMBED_INPUTS, &served.model.info.vocabulary)?;
+    inputs.into_iter().map(one).collect()
+}
+
+/// Computes the vectors: takes the tokens from the caller's quota, gives them back if nothing was computed, and counts.
+///
+/// # Errors
+/// The quota does not hold them, the embedder takes no job or failed, the deadline passed, or the server ends.
+pub(crate) async fn compute(incoming: &Incoming, asked: Asked<'_>) -> Result<Computed, FlowError> {
+    let Asked { served, inputs, timeout } = asked;
+    let (api, exchange, model) = (&incoming.api, &incoming.exchange, &served.model.id);
+    exchange.set_model(model);
+    let prompt_tokens = inputs.iter().map(|input| input.len() as u64).sum();
+    exchange.set_prompt_tokens(prompt_tokens);
+    let mut grant = QuotaGrant::take(&api.quotas, &incoming.caller.principal, prompt_tokens)?;
+    if let Some(grant) = &mut grant {
+        exchange.set_standings(grant.standings());
+        // A client that leaves pays, too: most of the work is done by then.
+        grant.set_used(prompt_tokens);
+    }
+    let deadline = exchange.started().checked_add(timeout.unwrap_or(api.limits().timeout));
+    let computed = embed(incoming, served, inputs, deadline).await;
+    if let (Err(error), Some(grant)) = (&computed, &mut grant)
+        && !matches!(error, FlowError::Worker(WorkerError::DeadlineExceeded))
+    {
+        grant.set_used(0);
+    }
+    drop(grant);
+    let vectors = computed?;
+    api.metrics.of_model(model).prompt_tokens.inc_by(prompt_tokens);
+    Ok(Computed { vectors, prompt_tokens })
+}
+
+/// Sends the inputs to the embedder and waits for their vectors.
+async fn embed(
+    incoming: &Incoming,
+    served: &Served,
+    inputs: Vec<Arc<[Token]>>,
+    deadline: Option<Instant>,
+) -> Result<Vec<Vec<f32>>, FlowError> {
+    incoming.api.readiness.serves(&served.model.id)?;
+    let (reply, answer) = oneshot::channel();
+    let priority = incoming.caller.principal.priority;
+    let job = EmbedJob { inputs, priority, deadline, reply };
+    served.embedder()?.jobs.try_send(job).map_err(|error| match error {
+        TrySendError::Full(_) => FlowError::Overloaded,
+        TrySendError::Disconnected(_) => FlowError::PoolGone,
+    })?;
+    let mut cut = incoming.api.cut();
+    let vectors = tokio::select! {
+        biased;
+        answer = answer => answer.map_err(|_| FlowError::WorkerLost)?,
+        Ok(_) = cut.wait_for(|&cut| cut) => return Err(FlowError::Draining),
+        // Needed here, too: while the embedder is being restarted, nobody else checks the job's deadline.
+        () = passed(deadline) => return Err(WorkerError::DeadlineExceeded.into()),
+    };
+    Ok(vectors?)
+}
+
+/// Waits for the deadline, or for ever without one.
+async fn passed(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
