@@ -270,8 +270,8 @@ pub trait TokenSampler: Send {
 
 /// Makes sampler chains. Called on the worker's thread.
 pub trait SamplerHook: Send + Sync + fmt::Debug {
-    /// An instance of the chain with this digest, or of the newest one if nothing holds that any more. Never fails for
-    /// lack of a policy: without one it is the native standard chain.
+    /// An instance of the chain with this digest. If nothing holds that any more, of the newest one, and the log says
+    /// so. Never fails for lack of a policy: without one it is the native standard chain.
     fn open(&self, chain: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault>;
 }
 

@@ -1,4 +1,5 @@
 //! Published generations of policies: an atomic pointer to the newest, and weak pointers to those still in use.
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
@@ -45,20 +46,28 @@ impl PolicySet for LoadedSet {
 pub(crate) struct Registry {
     current: ArcSwap<LoadedSet>,
     alive: Mutex<Vec<Weak<LoadedSet>>>,
+    /// Chains that were asked for in vain since the last publication.
+    missing: Mutex<HashSet<(Hook, PolicyDigest)>>,
     statuses: ArcSwap<Vec<PolicyStatus>>,
 }
 
 impl Registry {
     pub(crate) fn new(allow_anonymous: bool) -> Self {
         let set = Arc::new(LoadedSet::empty(allow_anonymous));
-        Self { alive: Mutex::new(vec![Arc::downgrade(&set)]), current: ArcSwap::new(set), statuses: ArcSwap::default() }
+        Self {
+            alive: Mutex::new(vec![Arc::downgrade(&set)]),
+            current: ArcSwap::new(set),
+            missing: Mutex::default(),
+            statuses: ArcSwap::default(),
+        }
     }
 
     pub(crate) fn current(&self) -> Arc<LoadedSet> {
         self.current.load_full()
     }
 
-    /// A set with this chain of the hook, if one is still in use; otherwise the newest.
+    /// A set with this chain of the hook, if one is still in use; otherwise the newest, with a warning: what the request
+    /// began under is gone. The chains that are in force now are what the operator wants of it, so it is served.
     pub(crate) fn find(&self, hook: Hook, chain: PolicyDigest) -> Arc<LoadedSet> {
         let current = self.current();
         if current.chain(hook).digest == chain {
@@ -66,7 +75,19 @@ impl Registry {
         }
         let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         let found = alive.iter().filter_map(Weak::upgrade).find(|set| set.chain(hook).digest == chain);
-        found.unwrap_or(current)
+        drop(alive);
+        found.unwrap_or_else(|| {
+            self.tell_of_missing(hook, chain, current.chain(hook).digest);
+            current
+        })
+    }
+
+    /// Warns once of each chain until the policies change again.
+    fn tell_of_missing(&self, hook: Hook, chain: PolicyDigest, instead: PolicyDigest) {
+        let mut told = self.missing.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.insert((hook, chain)) {
+            tracing::warn!(%hook, %chain, %instead, "a chain that a request began under is gone: the newest serves it");
+        }
     }
 
     pub(crate) fn publish(&self, set: LoadedSet) {
@@ -74,6 +95,7 @@ impl Registry {
         let mut alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
         alive.retain(|set| set.strong_count() > 0);
         alive.push(Arc::downgrade(&set));
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.current.store(set);
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use camshaft_core::ids::Generation;
+use camshaft_core::ids::{Generation, PolicyDigest};
 use camshaft_core::policy::{Hook, Mode, ModeError, PolicySet, PolicyState};
 use camshaft_core::threads::Spawner;
 use crossbeam_channel::bounded;
@@ -13,6 +13,8 @@ use super::bench::{Bench, component, put, variant};
 use super::compile::{Compile, CompileJob, Compiler};
 use super::*;
 use crate::error::PolicyError;
+use crate::registry::Registry;
+use crate::set::LoadedSet;
 
 #[test]
 fn regression_settings_and_removals_do_not_wait_for_components_that_are_compiled() {
@@ -348,6 +350,20 @@ fn logged(act: impl FnOnce()) -> Vec<String> {
     tracing::subscriber::with_default(lines.clone(), act);
     let lines = lines.0.lock().unwrap();
     lines.clone()
+}
+
+#[test]
+fn regression_a_chain_that_is_gone_is_told_of_once() {
+    let (registry, gone) = (Registry::new(false), PolicyDigest::new([9; 32]));
+    let lines = logged(|| {
+        for chain in [gone, gone, PolicyDigest::new([8; 32]), registry.current().chain(Hook::Sampler).digest] {
+            registry.find(Hook::Sampler, chain);
+        }
+    });
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains(&gone.to_string()) && lines[0].contains("is gone"), "{lines:?}");
+    registry.publish(LoadedSet::empty(false));
+    assert_eq!(logged(|| drop(registry.find(Hook::Sampler, gone))).len(), 1, "news again after a change");
 }
 
 #[test]
