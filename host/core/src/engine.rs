@@ -61,7 +61,7 @@ pub struct ModelInfo {
 }
 
 /// Limits of one worker's engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineLimits {
     /// Maximum number of sequences at once. Sequence ids are below it.
     pub sequences: u32,

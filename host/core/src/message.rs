@@ -134,12 +134,35 @@ pub struct Delta {
 
 /// The log-probability of a drawn token under the model's own distribution (before any sampler).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "LogprobBits", into = "LogprobBits")]
 pub struct TokenLogprob {
     pub token: Token,
-    /// Natural logarithm.
+    /// Natural logarithm: minus infinity for a token that the model rules out.
     pub logprob: f32,
     /// Most probable first.
     pub top: Vec<(Token, f32)>,
+}
+
+/// How a [`TokenLogprob`] travels: each float as its bits, since JSON and others have no minus infinity.
+#[derive(Serialize, Deserialize)]
+struct LogprobBits {
+    token: Token,
+    logprob: u32,
+    top: Vec<(Token, u32)>,
+}
+
+impl From<TokenLogprob> for LogprobBits {
+    fn from(TokenLogprob { token, logprob, top }: TokenLogprob) -> Self {
+        let top = top.into_iter().map(|(token, logprob)| (token, logprob.to_bits())).collect();
+        Self { token, logprob: logprob.to_bits(), top }
+    }
+}
+
+impl From<LogprobBits> for TokenLogprob {
+    fn from(LogprobBits { token, logprob, top }: LogprobBits) -> Self {
+        let top = top.into_iter().map(|(token, bits)| (token, f32::from_bits(bits))).collect();
+        Self { token, logprob: f32::from_bits(logprob), top }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use crate::cache::PrefixCache;
 use crate::engine::EngineLimits;
 use crate::fake::FakeEngine;
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token, WorkerId};
-use crate::message::{Command, FinishReason, Start, Usage, WorkerError};
+use crate::message::{Command, Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
 use crate::policy::Priority;
 use crate::sampling::{LogitBias, SamplingParams};
 use crate::segments::Namespace;
@@ -112,7 +112,22 @@ fn error() -> impl Strategy<Value = WorkerError> {
     ]
 }
 
-/// All that stands in a report: deltas go to clients only.
+/// Of a token that the model rules out, it is minus infinity.
+fn logprob() -> impl Strategy<Value = f32> {
+    prop_oneof![-50f32..=0.0, Just(f32::NEG_INFINITY)]
+}
+
+/// What goes to clients only.
+fn delta() -> impl Strategy<Value = Event> {
+    let top = prop::collection::vec((any::<u32>().prop_map(Token), logprob()), 0..4);
+    let drawn = (any::<u32>().prop_map(Token), logprob(), top);
+    let drawn = drawn.prop_map(|(token, logprob, top)| TokenLogprob { token, logprob, top });
+    (id(), ".{0,12}", any::<u32>(), prop::collection::vec(drawn, 0..4)).prop_map(|(id, text, tokens, logprobs)| {
+        Event::Delta { id, delta: Delta { text: text.into(), tokens, logprobs } }
+    })
+}
+
+/// All that stands in a report.
 fn event() -> impl Strategy<Value = Event> {
     let reason = prop::sample::select(vec![FinishReason::Stop, FinishReason::Length, FinishReason::Cancelled]);
     let usage = any::<(u32, u32, u32, u32, u32)>().prop_map(|numbers| Usage {
@@ -183,6 +198,11 @@ proptest! {
     }
 
     #[test]
+    fn regression_a_delta_is_read_as_it_was_written(delta in delta()) {
+        prop_assert_eq!(there_and_back(&delta), delta);
+    }
+
+    #[test]
     fn a_report_is_read_as_it_was_written(report in report()) {
         prop_assert_eq!(there_and_back(&report), report);
     }
@@ -233,6 +253,11 @@ fn request(id: u64) -> Box<Start> {
         ignore_eos: true,
         logprobs: None,
     })
+}
+
+#[test]
+fn the_limits_of_an_engine_are_read_as_they_were_written() {
+    assert_eq!(there_and_back(&LIMITS), LIMITS);
 }
 
 #[test]
