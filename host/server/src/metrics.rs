@@ -3,7 +3,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use camshaft_api::Health;
 use camshaft_core::cache::CacheFacts;
-use camshaft_core::message::Event;
 use camshaft_core::policy::{KvTokens, WorkerFacts};
 use camshaft_core::report::{Report, WorkerCounters};
 use prometheus::core::Collector;
@@ -295,8 +294,14 @@ mod tests {
             tokens_per_second: 0.0,
             can_preempt: true,
         };
-        let counters =
-            WorkerCounters { drafts_accepted: 1, drafts_rejected: 2, evicted_from_ram: 3, evicted_from_cold: 4 };
+        let counters = WorkerCounters {
+            preemptions: 5,
+            pauses: 6,
+            drafts_accepted: 1,
+            drafts_rejected: 2,
+            evicted_from_ram: 3,
+            evicted_from_cold: 4,
+        };
         let report = Report { counters, ..Report::of(facts) };
         first.note(&report);
         // Nothing is counted from the worker's start, so nothing is lost when it restarts.
