@@ -1,7 +1,7 @@
 //! The policy directory: which files count, and reading one whole while others may be writing it.
 use std::collections::BTreeMap;
-use std::fs::{self, File, Metadata};
-use std::io::{self, Read};
+use std::fs::{self, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -10,6 +10,7 @@ use camshaft_core::policy::{Hook, Mode};
 
 use crate::digest::digest_of;
 use crate::error::PolicyError;
+use crate::whole_file::{FileError, read_whole};
 
 /// Bytes of a component, and of the settings file beside it.
 pub(crate) const COMPONENT_MAX_BYTES: u64 = 64 << 20;
@@ -193,20 +194,15 @@ impl ContentKey {
     }
 }
 
-/// Reads a file whole, of which no more than `limit_bytes` are taken even if it grows meanwhile.
+/// Reads a file of a policy whole.
 pub(crate) fn read(path: &Path, what: &'static str, limit_bytes: u64) -> Result<Vec<u8>, PolicyError> {
-    let failed = |source| PolicyError::Read { path: path.to_path_buf(), source };
-    let file = File::open(path).map_err(failed)?;
-    let meta = file.metadata().map_err(failed)?;
-    if !meta.is_file() {
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a file")));
-    }
-    let mut bytes = Vec::new();
-    file.take(limit_bytes + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > limit_bytes {
-        return Err(PolicyError::TooLarge { what, size_bytes: meta.len().max(bytes.len() as u64), limit_bytes });
-    }
-    Ok(bytes)
+    read_whole(path, limit_bytes).map_err(|error| match error {
+        FileError::Unreadable { path, source } => PolicyError::Read { path, source },
+        FileError::NotRegular { path } => {
+            PolicyError::Read { path, source: io::Error::new(io::ErrorKind::InvalidInput, "not a regular file") }
+        }
+        FileError::TooLarge { size_bytes, limit_bytes, .. } => PolicyError::TooLarge { what, size_bytes, limit_bytes },
+    })
 }
 
 #[cfg(test)]

@@ -159,7 +159,7 @@ pub fn run() -> ExitCode {
     };
     let serves = matches!(cli.command, Command::Serve(_));
     let done = match cli.command {
-        Command::Serve(args) => args.sources().and_then(|sources| serve::run(sources.load()?, sources, Engines::Llama)),
+        Command::Serve(args) => args.sources().and_then(|sources| serve::run(sources, Engines::Llama)),
         Command::Config { command } => match command {
             ConfigCommand::Print { effective, args } => {
                 args.sources().and_then(|sources| show::configuration(&sources, effective))

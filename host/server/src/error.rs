@@ -9,7 +9,7 @@ use camshaft_core::engine::{EngineError, ModelKind};
 use camshaft_core::policy::Hook;
 use camshaft_engine::EngineLoadError;
 use camshaft_engine::disk::DiskError;
-use camshaft_policy::{Misplaced, PolicyError};
+use camshaft_policy::{FileError, Misplaced, PolicyError};
 use opentelemetry_otlp::ExporterBuildError;
 use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::pem;
@@ -139,7 +139,8 @@ impl ServerError {
     /// 64 usage or configuration, 65 bad model or plugin data, 66 missing input, 69 address in use, 70 internal.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(ConfigError::NoFile { .. }) | Self::NoFile { .. } | Self::NoDiskDirectory { .. } => 66,
+            Self::Config(ConfigError::NoFile { .. } | ConfigError::File(FileError::NotRegular { .. })) => 66,
+            Self::NoFile { .. } | Self::NoDiskDirectory { .. } => 66,
             Self::Config(ConfigError::Unwritable(_)) => 70,
             Self::Config(_) | Self::Value(_) | Self::NoDiskCache | Self::DiskInUse { .. } => 64,
             Self::Model(bad) if bad.is_missing_input() => 66,

@@ -41,7 +41,7 @@ mod worker_thread;
 /// everything around an engine. For `cargo xtask bench front` and tests.
 #[doc(hidden)]
 pub fn serve_fake_models(sources: config::Sources) -> anyhow::Result<()> {
-    Ok(serve::run(sources.load()?, sources, weights::Engines::Fake)?)
+    Ok(serve::run(sources, weights::Engines::Fake)?)
 }
 
 /// What the fuzz target for configuration files calls: any bytes are a configuration or an error that says why.
@@ -54,6 +54,6 @@ pub fn fuzz_configuration(bytes: &[u8]) {
         if let Err(error) = sources.load() {
             assert!(!error.to_string().is_empty());
         }
-        let _ = sources.effective();
+        let _ = sources.snapshot();
     }
 }

@@ -40,6 +40,12 @@ impl LogHandle {
         (self.reload)(filter).map_err(|error| ServerError::internal("change the log level", error))
     }
 
+    /// Of nothing that is installed.
+    #[cfg(test)]
+    pub(crate) fn silent() -> Self {
+        Self { reload: Arc::new(|_| Ok(())), spans: None }
+    }
+
     /// Sends what was not exported yet.
     pub(crate) fn flush(&self) {
         if let Some(Err(error)) = self.spans.as_ref().map(SdkTracerProvider::shutdown) {

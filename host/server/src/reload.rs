@@ -1,5 +1,6 @@
 //! A configuration that changes while the server runs: read again, checked whole, and only then put in force.
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use prometheus::IntCounterVec;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-use crate::config::{self, Config, Effective, Live, Sources};
+use crate::config::{self, Config, ConfigError, ConfigSnapshot, Effective, Live, Sources};
 use crate::error::{Problem, ServerError};
 use crate::logging::LogHandle;
 use crate::policies;
@@ -22,7 +23,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What a reloader is made of.
 pub(crate) struct Setup {
     /// What is in force.
-    pub(crate) config: Config,
+    pub(crate) snapshot: ConfigSnapshot,
     /// Where the public listener is bound.
     pub(crate) listen: SocketAddr,
     pub(crate) sources: Sources,
@@ -35,6 +36,8 @@ pub(crate) struct Setup {
 #[derive(Debug)]
 pub(crate) struct Reloader {
     sources: Sources,
+    /// The text of the file that the server was loaded from.
+    loaded_from: Option<String>,
     log: LogHandle,
     policies: Arc<PolicyHost>,
     reloads: IntCounterVec,
@@ -67,11 +70,10 @@ pub(crate) struct Bound {
 
 impl Reloader {
     pub(crate) fn new(setup: Setup) -> Arc<Self> {
-        let Setup { config, listen, sources, log, policies, reloads } = setup;
-        // It was loaded a moment ago; if it cannot be any more, the first reload says so.
-        let keys = sources.effective().map(|(_, keys)| keys).unwrap_or_default();
+        let Setup { snapshot, listen, sources, log, policies, reloads } = setup;
+        let ConfigSnapshot { config, keys, file: loaded_from } = snapshot;
         let state = Mutex::new(ReloadState { config, bound: None, keys, last: Reloaded::default() });
-        Arc::new(Self { sources, log, policies, reloads, listen, turn: Mutex::new(()), state })
+        Arc::new(Self { sources, loaded_from, log, policies, reloads, listen, turn: Mutex::new(()), state })
     }
 
     pub(crate) fn bind(&self, bound: Bound) {
@@ -91,14 +93,14 @@ impl Reloader {
     /// Reads the configuration again. Invalid: nothing changes, and the reason is said.
     pub(crate) fn reread(&self) -> Reloaded {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let outcome = self.sources.effective().map_err(ServerError::from).and_then(|(config, keys)| {
+        let outcome = self.sources.snapshot().map_err(ServerError::from).and_then(|snapshot| {
             // Last of what can fail, since it cannot be taken back.
-            self.move_policies(&config)?;
-            Ok((config, keys))
+            self.move_policies(&snapshot.config)?;
+            Ok(snapshot)
         });
         let mut state = self.state();
         let report = match outcome {
-            Ok((config, keys)) => {
+            Ok(ConfigSnapshot { config, keys, .. }) => {
                 let report = self.put_in_force(&mut state, config);
                 if report.error.is_none() {
                     state.keys = in_force(std::mem::take(&mut state.keys), keys);
@@ -157,26 +159,35 @@ impl Reloader {
         Reloaded { changed, needs_restart, error: None }
     }
 
-    /// Rereads the file whenever its content changes. Never ends.
+    /// Rereads the file whenever its content changes, or it can no longer be read. Never ends.
     pub(crate) async fn watch(self: Arc<Self>) {
-        let Some(path) = self.sources.file().map(std::path::Path::to_owned) else { return };
-        let mut seen = tokio::fs::read(&path).await.ok();
+        let Some(path) = self.sources.file().map(Path::to_owned) else { return };
+        // Not what is there now: it may have been edited while the server loaded.
+        let mut seen = self.loaded_from.clone().map(Ok);
         loop {
-            tokio::time::sleep(LOOK).await;
-            let now = tokio::fs::read(&path).await.ok();
+            let now = look(&path).await;
             // A file that is gone for a moment is being replaced.
-            if now.is_none() || now == seen {
-                continue;
+            if now.is_some() && now != seen {
+                // Half-written files come to rest before they are believed.
+                tokio::time::sleep(LOOK / 4).await;
+                if look(&path).await == now {
+                    seen = now;
+                    let live = self.clone();
+                    // Policies of another directory are compiled meanwhile. What goes wrong is said by `reread` itself.
+                    let _ = tokio::task::spawn_blocking(move || live.reread()).await;
+                }
             }
-            // Half-written files come to rest before they are believed.
-            tokio::time::sleep(LOOK / 4).await;
-            if tokio::fs::read(&path).await.ok() == now {
-                seen = now;
-                let live = self.clone();
-                // Policies of another directory are compiled meanwhile. What goes wrong is said by `reread` itself.
-                let _ = tokio::task::spawn_blocking(move || live.reread()).await;
-            }
+            tokio::time::sleep(LOOK).await;
         }
+    }
+}
+
+/// The text of the file, or why it cannot be read; `None`: it is gone.
+async fn look(path: &Path) -> Option<Result<String, String>> {
+    let path = path.to_owned();
+    match tokio::task::spawn_blocking(move || config::read_file(&path)).await.ok()? {
+        Err(ConfigError::NoFile { .. }) => None,
+        read => Some(read.map_err(|error| error.to_string())),
     }
 }
 
@@ -224,4 +235,84 @@ pub(crate) fn reloads(registry: &prometheus::Registry) -> Result<IntCounterVec, 
         Ok::<_, prometheus::Error>(counter)
     };
     make().map_err(|error| ServerError::internal("register metrics", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use camshaft_policy::PolicyConfig;
+
+    use super::*;
+    use crate::config::Overrides;
+
+    /// Longer than anything takes that has to happen.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn sources(file: &Path) -> Sources {
+        Sources::new(Some(file), std::iter::empty(), Overrides::default()).unwrap()
+    }
+
+    fn reloader(sources: Sources, snapshot: ConfigSnapshot) -> Arc<Reloader> {
+        let registry = prometheus::Registry::new();
+        let none = PolicyConfig { dir: None, poll: PATIENCE, cache_dir: None, allow_anonymous: true };
+        Reloader::new(Setup {
+            snapshot,
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            sources,
+            log: LogHandle::silent(),
+            policies: PolicyHost::start(none, &registry).unwrap(),
+            reloads: reloads(&registry).unwrap(),
+        })
+    }
+
+    fn value(live: &Reloader, key: &str) -> Value {
+        live.config()["keys"][key]["value"].clone()
+    }
+
+    async fn becomes(live: &Reloader, holds: impl Fn(&Reloader) -> bool) {
+        let waits = async {
+            while !holds(live) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, waits).await.expect("it is noticed");
+    }
+
+    #[tokio::test]
+    async fn regression_an_edit_while_the_server_loads_is_put_in_force() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("camshaft.toml");
+        std::fs::write(&file, "[queue]\ntimeout = \"7s\"\n[limits]\nconnections = 7\n").unwrap();
+        let sources = sources(&file);
+        let snapshot = sources.snapshot().unwrap();
+        std::fs::write(&file, "[queue]\ntimeout = \"8s\"\n[limits]\nconnections = 8\n").unwrap();
+        let live = reloader(sources, snapshot);
+        assert_eq!((value(&live, "queue.timeout"), value(&live, "limits.connections")), (json!("7s"), json!(7)));
+        let watch = tokio::spawn(live.clone().watch());
+        becomes(&live, |live| value(live, "queue.timeout") == "8s").await;
+        assert_eq!(value(&live, "limits.connections"), 7, "it takes a restart");
+        assert_eq!(live.config()["last_reload"]["needs_restart"], json!(["limits.connections"]));
+        watch.abort();
+    }
+
+    #[tokio::test]
+    async fn regression_a_pipe_in_the_place_of_the_file_does_not_end_the_watch() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("camshaft.toml");
+        std::fs::write(&file, "[queue]\ntimeout = \"7s\"\n").unwrap();
+        let sources = sources(&file);
+        let snapshot = sources.snapshot().unwrap();
+        let live = reloader(sources, snapshot);
+        let watch = tokio::spawn(live.clone().watch());
+        std::fs::remove_file(&file).unwrap();
+        assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+        let why = |live: &Reloader| live.config()["last_reload"]["error"].as_str().map(str::to_owned);
+        becomes(&live, |live| why(live).is_some_and(|why| why.contains("is not a regular file"))).await;
+        assert_eq!(value(&live, "queue.timeout"), "7s");
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, "[queue]\ntimeout = \"8s\"\n").unwrap();
+        becomes(&live, |live| value(live, "queue.timeout") == "8s").await;
+        watch.abort();
+    }
 }

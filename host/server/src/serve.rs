@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 
 use crate::cache_plan::CachePlan;
-use crate::config::{Config, Origins, Sources};
+use crate::config::{ConfigSnapshot, Origins, Sources};
 use crate::error::ServerError;
 use crate::listener::{self, ListenerAccess};
 use crate::logging::{self, LogHandle};
@@ -29,20 +29,22 @@ use crate::weights::{Engines, Weights};
 
 /// Serves until SIGTERM or SIGINT. Threads that do not end are left behind: leave the process without running destructors
 /// under them.
-pub(crate) fn run(config: Config, sources: Sources, engines: Engines) -> Result<(), ServerError> {
+pub(crate) fn run(sources: Sources, engines: Engines) -> Result<(), ServerError> {
+    let snapshot = sources.snapshot()?;
+    let config = &snapshot.config;
     let threads = std::thread::available_parallelism().map_or(2, usize::from).max(2);
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(threads).enable_all().build();
     let runtime = runtime.map_err(|error| ServerError::internal("start the runtime", error))?;
     let log = {
         let _exports_run_here = runtime.enter();
-        logging::start(&config, logging::exporter(&config)?)?
+        logging::start(config, logging::exporter(config)?)?
     };
     if !sources.ignored().is_empty() {
         let variables = sources.ignored().join(" ");
         tracing::info!(variables, "environment variables that Kubernetes sets for a Service are ignored");
     }
-    let load = Load { config, sources, engines, log: log.clone(), supervisor: Arc::new(Supervisor::new()) };
+    let load = Load { snapshot, sources, engines, log: log.clone(), supervisor: Arc::new(Supervisor::new()) };
     let ended = runtime.block_on(serve(load));
     log.flush();
     // Tasks that outlived the drain time are not waited for.
@@ -51,7 +53,7 @@ pub(crate) fn run(config: Config, sources: Sources, engines: Engines) -> Result<
 }
 
 async fn serve(load: Load) -> Result<(), ServerError> {
-    let (config, supervisor) = (load.config.clone(), load.supervisor.clone());
+    let (config, supervisor) = (load.snapshot.config.clone(), load.supervisor.clone());
     // First of all, so that a signal during the load is not lost.
     let mut signals = Signals::new()?;
     let checked = preflight::check(&config)?;
@@ -180,7 +182,7 @@ struct LoadedConfig {
 
 /// What a server is loaded from.
 struct Load {
-    config: Config,
+    snapshot: ConfigSnapshot,
     sources: Sources,
     engines: Engines,
     log: LogHandle,
@@ -200,7 +202,8 @@ impl Load {
     }
 
     fn load(self, at: Addresses) -> Result<LoadedConfig, ServerError> {
-        let Self { config, sources, engines, log, supervisor } = self;
+        let Self { snapshot, sources, engines, log, supervisor } = self;
+        let config = snapshot.config.clone();
         let registry = Registry::new();
         let threads = metrics::threads(&registry)?;
         supervisor.count_in(threads.clone());
@@ -209,7 +212,7 @@ impl Load {
         policies::enforced(&config, at.admin, &policies).iter().for_each(|line| tracing::info!("{line}"));
         let reloads = reload::reloads(&registry)?;
         let live = Reloader::new(reload::Setup {
-            config: config.clone(),
+            snapshot,
             listen: at.public,
             sources,
             log,

@@ -8,19 +8,15 @@ use crate::error::ServerError;
 /// `camshaft config print`.
 pub(crate) fn configuration(sources: &Sources, effective: bool) -> Result<(), ServerError> {
     if !effective {
-        sources.load()?;
-        let Some(path) = sources.file() else {
-            return print("# no configuration file: see `camshaft config print --effective`\n");
-        };
-        let text = std::fs::read_to_string(path);
-        return print(&text.map_err(|error| ServerError::internal("read the configuration", error))?);
+        let none = "# no configuration file: see `camshaft config print --effective`\n";
+        return print(sources.snapshot()?.file.as_deref().unwrap_or(none));
     }
     let mut out: String = sources
         .ignored()
         .iter()
         .map(|name| format!("# ignored: {name}, which Kubernetes sets for a Service\n"))
         .collect();
-    for one in sources.effective()?.1 {
+    for one in sources.snapshot()?.keys {
         let value = one.value.to_string();
         let _ = writeln!(out, "{:<28} = {value:<28} # {}", one.key, one.source);
     }

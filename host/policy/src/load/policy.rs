@@ -9,7 +9,7 @@ use camshaft_core::policy::{Mode, PolicyState, PolicyStatus};
 
 use super::compile::CompileJob;
 use crate::error::PolicyError;
-use crate::files::{ContentKey, Place, Stamps};
+use crate::files::{self, ContentKey, Place, SIDECAR_MAX_BYTES, Stamps};
 use crate::loaded::{Compiled, Loaded};
 use crate::metrics::{PolicyMetrics, Swap};
 use crate::set::{Broken, Link};
@@ -251,7 +251,7 @@ impl Policy {
         if !spec(place.hook).guards {
             return None;
         }
-        let sidecar = std::fs::read(self.file.with_extension("toml")).ok();
+        let sidecar = files::read(&self.file.with_extension("toml"), "a settings file", SIDECAR_MAX_BYTES).ok();
         let sidecar = sidecar.and_then(|bytes| Sidecar::read(place.hook, &place.sidecar_name(), &bytes).ok());
         let (mode, on_fault) = sidecar.map_or((Mode::Enforce, OnFault::Deny), |s| (s.mode, s.on_fault));
         let name = PolicyName::from(place.name());

@@ -199,6 +199,20 @@ fn inspecting_a_component_tells_what_it_is() {
 }
 
 #[test]
+fn regression_settings_that_are_a_pipe_are_refused_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("x.wasm");
+    fs::write(&file, component("plugins/auth-api-keys")).unwrap();
+    let pipe = file.with_extension("toml");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let (say, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || say.send(inspect(&file, None).map(drop).map_err(|error| error.sentence())));
+    let refused = said.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits for nobody").unwrap_err();
+    assert_eq!(refused, format!("cannot read {}: not a regular file", pipe.display()));
+}
+
+#[test]
 fn regression_inspecting_a_component_reads_its_settings_and_fills_the_cache() {
     let dir = tempfile::tempdir().unwrap();
     let (file, cache) = (dir.path().join("10-limits.wasm"), dir.path().join("cache"));

@@ -3,6 +3,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::string::FromUtf8Error;
 
+use camshaft_policy::FileError;
+
 use super::keys::Wrong;
 use super::tree::{MisplacedKey, Node, Source, Syntax};
 
@@ -15,8 +17,8 @@ pub enum ConfigError {
     SetWithoutValue { text: String },
     #[error("{}: no such configuration file", path.display())]
     NoFile { path: PathBuf },
-    #[error("{}: {source}", path.display())]
-    Unreadable { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    File(FileError),
     #[error("{}: is not TOML: {source}", path.display())]
     NotText { path: PathBuf, source: FromUtf8Error },
     #[error("{}:{}: is not TOML: {source}", path.display(), source.line)]

@@ -29,6 +29,7 @@ pub struct Queue {
     /// Waiting requests at which it accepts again. Unset: three quarters of the high watermark.
     pub low_watermark: Option<u32>,
     /// From a request's arrival to its first token; then 504. A request may ask for another.
+    #[schemars(extend("x-minimum" = "1ms"))]
     pub timeout: DurationValue,
     /// The longest timeout that a request may ask for.
     pub max_timeout: DurationValue,

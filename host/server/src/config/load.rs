@@ -1,8 +1,10 @@
 //! Reading and merging the sources: flags over environment over file over defaults.
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use camshaft_policy::FileError;
 use serde::de::DeserializeOwned;
 use toml::Value;
 
@@ -17,6 +19,9 @@ use super::tree::{Node, Source};
 use super::whole::Config;
 use super::{environment, validate};
 
+/// Bytes of a configuration file.
+pub(super) const FILE_MAX_BYTES: u64 = 1 << 20;
+
 /// Where a configuration comes from, to be read again when it changes.
 #[derive(Debug, Clone)]
 pub struct Sources {
@@ -25,6 +30,16 @@ pub struct Sources {
     /// Variables that Kubernetes sets for a Service of our name, and that say nothing to us.
     ignored: Vec<String>,
     overrides: Overrides,
+}
+
+/// A configuration, and what it was made from.
+#[derive(Debug, Clone)]
+pub struct ConfigSnapshot {
+    pub config: Config,
+    /// Every key that has a value, in the order of the keys.
+    pub keys: Vec<Effective>,
+    /// The text of the file, if there is one.
+    pub file: Option<String>,
 }
 
 /// One key of the configuration in force.
@@ -69,15 +84,16 @@ impl Sources {
     /// # Errors
     /// An unreadable file, an unknown key (with the nearest known one), a value of the wrong type or out of bounds.
     pub fn load(&self) -> Result<Config, ConfigError> {
-        self.read().map(|(config, _)| config)
+        self.snapshot().map(|snapshot| snapshot.config)
     }
 
-    /// As [`Sources::load`], with every key that has a value, in the order of the keys.
+    /// As [`Sources::load`], with what the configuration was made from.
     ///
     /// # Errors
     /// As [`Sources::load`].
-    pub fn effective(&self) -> Result<(Config, Vec<Effective>), ConfigError> {
-        let (config, tree) = self.read()?;
+    pub fn snapshot(&self) -> Result<ConfigSnapshot, ConfigError> {
+        let file = self.file.as_deref().map(read_file).transpose()?;
+        let (config, tree) = self.read(file.as_deref())?;
         let mut written = BTreeMap::new();
         tree.leaves(&mut |key, value, source| {
             if *source != Source::Default {
@@ -92,12 +108,12 @@ impl Sources {
             });
         }
         effective.sort_by(|a, b| a.key.cmp(&b.key));
-        Ok((config, effective))
+        Ok(ConfigSnapshot { config, keys: effective, file })
     }
 
-    fn read(&self) -> Result<(Config, Node), ConfigError> {
+    fn read(&self, file: Option<&str>) -> Result<(Config, Node), ConfigError> {
         let keys = Keys::new();
-        let tree = self.merged(&keys)?;
+        let tree = self.merged(file, &keys)?;
         let refused = |wrong: Vec<Wrong>| ConfigError::values(wrong, &tree);
         let wrong = keys.check(&tree);
         if !wrong.is_empty() {
@@ -114,11 +130,12 @@ impl Sources {
         Ok((config, tree))
     }
 
-    fn merged(&self, keys: &Keys) -> Result<Node, ConfigError> {
+    fn merged(&self, file: Option<&str>, keys: &Keys) -> Result<Node, ConfigError> {
         let mut tree = Node::of(value_of(&Live::default())?, &Source::Default);
         tree.merge(Node::of(value_of(&Fixed::default())?, &Source::Default));
-        if let Some(path) = &self.file {
-            tree.merge(read_file(path)?);
+        if let (Some(path), Some(text)) = (&self.file, file) {
+            let parsed = Node::parse(text, path);
+            tree.merge(parsed.map_err(|source| ConfigError::NotToml { path: path.clone(), source })?);
         }
         let environment = self.environment.iter().map(|(name, text)| environment::setting(name, text));
         let flags = self.overrides.settings()?;
@@ -151,13 +168,16 @@ fn entry_of(key: &str) -> Option<String> {
     segments.next().map(|_| format!("{list}.{index}"))
 }
 
-fn read_file(path: &Path) -> Result<Node, ConfigError> {
-    if !path.is_file() {
-        return Err(ConfigError::NoFile { path: path.to_owned() });
-    }
-    let bytes = std::fs::read(path).map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?;
-    let text = String::from_utf8(bytes).map_err(|source| ConfigError::NotText { path: path.to_owned(), source })?;
-    Node::parse(&text, path).map_err(|source| ConfigError::NotToml { path: path.to_owned(), source })
+/// The text of a configuration file.
+///
+/// # Errors
+/// It is not there, is not a regular file, is too large, or is no text.
+pub(crate) fn read_file(path: &Path) -> Result<String, ConfigError> {
+    let bytes = camshaft_policy::read_whole(path, FILE_MAX_BYTES).map_err(|error| match error {
+        FileError::Unreadable { path, source } if source.kind() == ErrorKind::NotFound => ConfigError::NoFile { path },
+        error => ConfigError::File(error),
+    })?;
+    String::from_utf8(bytes).map_err(|source| ConfigError::NotText { path: path.to_owned(), source })
 }
 
 /// Puts what a variable or flag says into the tree, read as the key's type.

@@ -25,7 +25,7 @@ fn variables<'a>(environment: &'a [(&str, &str)]) -> impl Iterator<Item = (OsStr
 fn keys(environment: &[(&str, &str)], overrides: Overrides) -> Vec<(String, String, String)> {
     let sources = Sources::new(None, variables(environment), overrides).unwrap();
     let entry = |one: Effective| (one.key, one.value.to_string(), one.source.to_string());
-    sources.effective().unwrap().1.into_iter().map(entry).collect()
+    sources.snapshot().unwrap().keys.into_iter().map(entry).collect()
 }
 
 fn has(keys: &[(String, String, String)], key: &str, value: &str, source: &str) -> bool {
@@ -237,7 +237,7 @@ proptest! {
         on_disk.write_all(text.as_bytes()).unwrap();
         let overrides = Overrides { set: flags, ..Overrides::default() };
         let effective = Sources::new(Some(on_disk.path()), environment.into_iter(), overrides).unwrap();
-        let effective = effective.effective().unwrap().1;
+        let effective = effective.snapshot().unwrap().keys;
         for (&(key, name, values), mask) in KEYS.iter().zip(&masks) {
             let found = effective.iter().find(|one| one.key == key).unwrap();
             let (value, source) = match mask {
@@ -250,6 +250,32 @@ proptest! {
             prop_assert!(found.source.to_string().starts_with(&source), "{}: {}", key, found.source);
         }
     }
+}
+
+#[test]
+fn regression_a_file_is_read_up_to_a_bound() {
+    let text = |bytes: u64| format!("#{}", "x".repeat(bytes as usize - 1));
+    file(&text(load::FILE_MAX_BYTES)).unwrap();
+    let error = file(&text(load::FILE_MAX_BYTES + 1)).unwrap_err();
+    assert!(error.contains(".toml: has 1048577 bytes, more than the 1048576 allowed"), "{error}");
+}
+
+#[test]
+fn regression_a_file_that_cannot_be_read_is_not_called_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let around = dir.path().join("around.toml");
+    std::os::unix::fs::symlink(&around, &around).unwrap();
+    let read = |path| Config::load(Some(path), std::iter::empty(), &Overrides::default()).unwrap_err().to_string();
+    assert!(read(dir.path()).ends_with(": is not a regular file"));
+    assert!(read(&around).contains("symbolic link"), "{}", read(&around));
+    assert!(read(&dir.path().join("none.toml")).ends_with(": no such configuration file"));
+}
+
+#[test]
+fn regression_a_queue_that_lets_nothing_wait_is_refused() {
+    let error = file("[queue]\ntimeout = \"0s\"").unwrap_err();
+    assert!(error.contains("queue.timeout must be at least 1ms, got 0s"), "{error}");
+    file("[queue]\ntimeout = \"1ms\"").unwrap();
 }
 
 #[test]
