@@ -310,6 +310,9 @@ mod tests {
         second.note(&report);
         let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
         for line in [
+            r#"camshaft_preemptions_total{model="m"} 15"#,
+            r#"camshaft_parks_total{model="m"} 15"#,
+            r#"camshaft_pauses_total{model="m"} 18"#,
             r#"camshaft_draft_tokens_total{model="m",result="accepted"} 3"#,
             r#"camshaft_draft_tokens_total{model="m",result="rejected"} 6"#,
             r#"camshaft_cache_evictions_total{model="m",tier="ram"} 9"#,

@@ -206,7 +206,7 @@ fn regression_settings_that_are_a_pipe_are_refused_at_once() {
     let pipe = file.with_extension("toml");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    let (say, said) = std::sync::mpsc::channel();
+    let (say, said) = crossbeam_channel::bounded(1);
     std::thread::spawn(move || say.send(inspect(&file, None).map(drop).map_err(|error| error.sentence())));
     let refused = said.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits for nobody").unwrap_err();
     assert_eq!(refused, format!("cannot read {}: not a regular file", pipe.display()));
