@@ -12,7 +12,7 @@ mod wire;
 
 pub use flow::api::{Api, ApiLimits, ApiOptions, StartError};
 pub use flow::backend::{self, Backend, EmbedBackend, EmbedJob, Model, PoolMessage, PoolSnapshot, Submission};
-pub use flow::control::{Control, Reloaded};
+pub use flow::control::{Control, PolicyScan, Reloaded};
 pub use flow::first_reply::FirstReply;
 pub use flow::quota::{LocalQuotas, QuotaStore};
 pub use flow::readiness::{Health, Readiness, ServerState};

@@ -103,13 +103,12 @@ impl PolicyHost {
 
     /// Scans the policy directory now and returns when what is there serves or was rejected. Waits about a second
     /// for files that are being written.
-    pub fn reload(&self) {
-        if let Some(requests) = self.requests()
-            && let Err(error) = watch::ask(&requests, Request::Reload).flatten()
-        {
-            let error = error.sentence();
-            tracing::error!(error, "the policy directory was not scanned");
-        }
+    ///
+    /// # Errors
+    /// Too many others wait, or there was no answer (it may still happen).
+    pub fn reload(&self) -> Result<(), PolicyError> {
+        let Some(requests) = self.requests() else { return Ok(()) };
+        watch::ask(&requests, Request::Reload).flatten()
     }
 
     /// Serves what another directory holds from now on, all of it or nothing. The same directory is no change.

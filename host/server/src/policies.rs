@@ -220,6 +220,18 @@ mod tests {
     }
 
     #[test]
+    fn regression_a_reload_that_nobody_answers_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let overrides = Overrides { policy_dir: Some(dir.path().to_owned()), ..Overrides::default() };
+        let config = Config::load(None, std::iter::empty(), &overrides).unwrap();
+        let (registry, supervisor) = (Registry::new(), Arc::new(Supervisor::new()));
+        let spawner = supervisor.spawner(ShutdownStage::Policies);
+        let (host, watch) = PolicyHost::load(policy_config(&config), &registry, spawner).unwrap();
+        drop(watch);
+        assert!(matches!(host.reload(), Err(PolicyError::Unanswered)));
+    }
+
+    #[test]
     fn regression_a_policy_watcher_that_panics_is_restarted_and_still_reloads() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("auth")).unwrap();
@@ -236,7 +248,7 @@ mod tests {
         supervisor.supervise(PolicyWatch::THREAD, gauges.clone(), service, ()).unwrap();
         // A request waits until the watcher is back.
         std::fs::write(dir.path().join("auth/10-x.wasm"), "no component").unwrap();
-        host.reload();
+        host.reload().unwrap();
         let statuses = host.status();
         assert!(statuses.len() == 1 && statuses[0].state == PolicyState::Rejected, "{statuses:?}");
         assert_eq!((gauges.restarts.get(), gauges.up.get()), (1, 1));

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use camshaft_api::{Api, ApiLimits, Control, Reloaded};
-use camshaft_policy::PolicyHost;
+use camshaft_api::{Api, ApiLimits, Control, PolicyScan, Reloaded};
+use camshaft_policy::{PolicyError, PolicyHost};
 use prometheus::IntCounterVec;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -156,7 +156,7 @@ impl Reloader {
             tuning.send_if_modified(|old| std::mem::replace(old, new) != new);
         }
         (state.config.live, state.config.origins) = (new.live, new.origins);
-        Reloaded { changed, needs_restart, error: None }
+        Reloaded { changed, needs_restart, ..Reloaded::default() }
     }
 
     /// Rereads the file whenever its content changes, or it can no longer be read. Never ends.
@@ -211,8 +211,18 @@ pub(crate) fn limits(live: &Live) -> ApiLimits {
 
 impl Control for Reloader {
     fn reload(&self) -> Reloaded {
-        self.policies.reload();
-        self.reread()
+        let scanned = self.policies.reload();
+        let mut report = self.reread();
+        if let Err(error) = scanned {
+            report.policies =
+                if matches!(error, PolicyError::Busy) { PolicyScan::Busy } else { PolicyScan::Unanswered };
+            let error = error.sentence();
+            tracing::error!(error, "the policy directory was not scanned");
+            let rejected = report.error.take().map(|rejected| format!("{rejected}; ")).unwrap_or_default();
+            report.error = Some(format!("{rejected}the policy directory was not scanned: {error}"));
+            self.state().last = report.clone();
+        }
+        report
     }
 
     fn config(&self) -> Value {

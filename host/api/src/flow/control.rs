@@ -11,8 +11,22 @@ pub struct Reloaded {
     pub changed: Vec<String>,
     /// Keys whose new values need a restart.
     pub needs_restart: Vec<String>,
-    /// Why the configuration was rejected. Nothing has changed then.
+    /// Why the configuration was rejected (nothing in it has changed then), or the policies were not scanned.
     pub error: Option<String>,
+    #[serde(skip)]
+    pub policies: PolicyScan,
+}
+
+/// What became of the policy directory in a reload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum PolicyScan {
+    /// What is there serves or was rejected.
+    #[default]
+    Done,
+    /// Too many others wait.
+    Busy,
+    /// It may still happen.
+    Unanswered,
 }
 
 /// Reloads and shows the configuration. The server implements it.

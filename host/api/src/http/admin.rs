@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::flow::api::Api;
 use crate::flow::backend::Model;
-use crate::flow::control::Reloaded;
+use crate::flow::control::{PolicyScan, Reloaded};
 use crate::http::error::ApiError;
 
 #[derive(Debug, Serialize)]
@@ -89,12 +89,20 @@ pub(crate) async fn config(State(api): State<Arc<Api>>) -> Json<Value> {
     Json(api.control.config())
 }
 
-/// Reloads configuration and policies: 200, or 422 with the reason if the configuration is rejected.
-pub(crate) async fn reload(State(api): State<Arc<Api>>) -> (StatusCode, Json<Reloaded>) {
-    let asked = api.clone();
-    let report = tokio::task::spawn_blocking(move || asked.control.reload()).await.unwrap_or_default();
-    let status = if report.error.is_none() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
-    (status, Json(report))
+/// Reloads configuration and policies: 200 if both happened, 422 with the reason if the configuration is rejected, and 503
+/// or 500 if the policies were not scanned.
+///
+/// # Errors
+/// 500 if the reload panics.
+pub(crate) async fn reload(State(api): State<Arc<Api>>) -> Result<(StatusCode, Json<Reloaded>), ApiError> {
+    let report = tokio::task::spawn_blocking(move || api.control.reload()).await.map_err(ApiError::ReloadTask)?;
+    let status = match (report.policies, &report.error) {
+        (PolicyScan::Busy, _) => StatusCode::SERVICE_UNAVAILABLE,
+        (PolicyScan::Unanswered, _) => StatusCode::INTERNAL_SERVER_ERROR,
+        (PolicyScan::Done, Some(_)) => StatusCode::UNPROCESSABLE_ENTITY,
+        (PolicyScan::Done, None) => StatusCode::OK,
+    };
+    Ok((status, Json(report)))
 }
 
 /// Drains the server: it admits no new request, running ones continue, and the process stays.

@@ -33,6 +33,8 @@ pub(crate) enum ApiError {
     PolicyMode(ModeError),
     #[error("a policy's mode could not be set")]
     PolicyModeTask(#[source] JoinError),
+    #[error("the configuration could not be reloaded")]
+    ReloadTask(#[source] JoinError),
     #[error("the metrics could not be rendered")]
     Metrics(#[source] prometheus::Error),
     #[error("a guarded route was reached without a caller")]
@@ -74,9 +76,12 @@ impl ApiError {
                 ModeError::Unanswered => Answer::internal(INTERNAL, self),
             },
             Self::UnknownMode { .. } => Answer::invalid(text()).param("mode".to_owned()),
-            Self::PolicyModeTask(_) | Self::Metrics(_) | Self::NoCaller | Self::NoExchange | Self::HandlerPanicked => {
-                Answer::internal(INTERNAL, self as &dyn Error)
-            }
+            Self::PolicyModeTask(_)
+            | Self::ReloadTask(_)
+            | Self::Metrics(_)
+            | Self::NoCaller
+            | Self::NoExchange
+            | Self::HandlerPanicked => Answer::internal(INTERNAL, self as &dyn Error),
         }
     }
 }

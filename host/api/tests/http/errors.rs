@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use camshaft_api::{Api, ApiOptions, LocalQuotas, Readiness, StartError, public_router};
+use camshaft_api::{Api, ApiOptions, LocalQuotas, Readiness, Reloaded, StartError, public_router};
 use camshaft_core::message::{FinishReason, WorkerError};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
@@ -237,7 +237,7 @@ fn loading(template: &str) -> Result<Arc<Api>, StartError> {
         registry: prometheus::Registry::new(),
         limits: LIMITS,
         quotas: Arc::new(LocalQuotas::default()),
-        control: Arc::new(NoControl),
+        control: Arc::new(NoControl(Reloaded::default)),
         vllm_aliases: true,
         readiness: Arc::new(Readiness::new()),
     })

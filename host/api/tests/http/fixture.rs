@@ -51,13 +51,13 @@ impl Tokenizer for Bytes {
     }
 }
 
-/// A process whose configuration is always fine.
+/// A process that does this at a reload.
 #[derive(Debug)]
-pub(crate) struct NoControl;
+pub(crate) struct NoControl(pub(crate) fn() -> Reloaded);
 
 impl Control for NoControl {
     fn reload(&self) -> Reloaded {
-        Reloaded { changed: vec!["queue".to_owned()], ..Reloaded::default() }
+        (self.0)()
     }
     fn config(&self) -> Value {
         json!({"keys": {}})
@@ -99,6 +99,15 @@ impl Server {
     }
 
     pub(crate) fn over(rules: Rules, pool: Pool) -> Self {
+        let fine = || Reloaded { changed: vec!["queue".to_owned()], ..Reloaded::default() };
+        Self::controlled(rules, pool, NoControl(fine))
+    }
+
+    pub(crate) fn reloading(reload: fn() -> Reloaded) -> Self {
+        Self::controlled(Rules::default(), Pool::run(Box::new(hello)), NoControl(reload))
+    }
+
+    fn controlled(rules: Rules, pool: Pool, control: NoControl) -> Self {
         let readiness = Arc::new(Readiness::new());
         readiness.set_ready();
         let model = |id: &str| Model {
@@ -114,7 +123,7 @@ impl Server {
             registry: prometheus::Registry::new(),
             limits: LIMITS,
             quotas: Arc::new(LocalQuotas::default()),
-            control: Arc::new(NoControl),
+            control: Arc::new(control),
             vllm_aliases: true,
             readiness,
         });

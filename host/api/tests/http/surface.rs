@@ -1,7 +1,7 @@
 //! What is not generation: models, tokens, health, metrics, admin, request ids, authentication.
 use axum::body::Body;
 use axum::http::Request;
-use camshaft_api::{Access, ROUTES, Route};
+use camshaft_api::{Access, PolicyScan, ROUTES, Reloaded, Route};
 use camshaft_core::policy::{AuthOutcome, Principal};
 use camshaft_core::segments::Namespace;
 use serde_json::{Value, json};
@@ -123,6 +123,20 @@ async fn operators_reread_drain_and_resume() {
     assert_eq!(admin("GET", "/admin/workers").await.0, 200);
     for path in ["/admin/reload", "/admin/drain", "/admin/resume"] {
         assert_eq!(server.post(path, json!({})).await.status, 404, "never on the public listener");
+    }
+}
+
+#[tokio::test]
+async fn regression_a_reload_that_did_not_happen_is_no_success() {
+    let cases: [(fn() -> Reloaded, u16); 4] = [
+        (|| Reloaded { error: Some("why".to_owned()), ..Reloaded::default() }, 422),
+        (|| Reloaded { error: Some("why".to_owned()), policies: PolicyScan::Busy, ..Reloaded::default() }, 503),
+        (|| Reloaded { error: Some("why".to_owned()), policies: PolicyScan::Unanswered, ..Reloaded::default() }, 500),
+        (|| panic!("as the test asked"), 500),
+    ];
+    for (reload, status) in cases {
+        let reply = Server::reloading(reload).admin.oneshot(request("POST", "/admin/reload", "")).await.unwrap();
+        assert_eq!(reply.status(), status);
     }
 }
 

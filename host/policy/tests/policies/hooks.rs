@@ -43,7 +43,7 @@ fn without_a_directory_anonymous_use_is_the_operators_choice() {
         let host = PolicyHost::start(config, &prometheus::Registry::new()).unwrap();
         let outcome = host.current().authenticate(&caller(false, None));
         assert_eq!(matches!(outcome, AuthOutcome::Allow(_)), allow_anonymous);
-        host.reload();
+        host.reload().unwrap();
         assert!(host.status().is_empty());
     }
 }

@@ -26,7 +26,7 @@ fn an_operators_mode_holds_until_the_files_change() {
     assert_eq!((status.mode, status.overridden, status.state), (Mode::Monitor, true, PolicyState::Active));
     assert!(!refuses(&rig));
     assert_eq!(rig.calls("validator", "limits", "monitor"), 1.0, "it saw the request");
-    rig.host.reload();
+    rig.host.reload().unwrap();
     assert!(!refuses(&rig), "looking again changes nothing");
     let status = set(Mode::Off).unwrap();
     assert_eq!((status.mode, status.state, status.serving), (Mode::Off, PolicyState::Off, None));

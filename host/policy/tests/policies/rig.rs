@@ -73,12 +73,12 @@ impl Rig {
     /// Puts a file there and lets the host look.
     pub(crate) fn put(&self, file: &str, content: impl AsRef<[u8]>) {
         put(self.dir.path(), file, content.as_ref());
-        self.host.reload();
+        self.host.reload().unwrap();
     }
 
     pub(crate) fn remove(&self, file: &str) {
         fs::remove_file(self.path(file)).unwrap();
-        self.host.reload();
+        self.host.reload().unwrap();
     }
 
     pub(crate) fn generation(&self) -> Generation {

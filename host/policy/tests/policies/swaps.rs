@@ -68,7 +68,7 @@ fn twenty_swaps_leave_one_generation() {
 fn an_unchanged_directory_publishes_nothing() {
     let rig = rig(&[("auth/10-x.wasm", &component("guests/misbehave-auth"))]);
     let generation = rig.generation();
-    rig.host.reload();
+    rig.host.reload().unwrap();
     rig.put("auth/10-x.wasm", component("guests/misbehave-auth"));
     rig.put("auth/notes.txt", "not a policy");
     assert_eq!(rig.generation(), generation);
