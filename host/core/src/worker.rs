@@ -6,31 +6,31 @@
 mod draw;
 mod intake;
 mod kv;
+mod options;
 mod pacer;
 mod rate;
 mod speculation;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use draw::draw;
 use intake::Intake;
 use kv::Kv;
+pub use options::WorkerOptions;
 use pacer::Pacer;
 use rate::Rate;
 use speculation::DraftBounds;
 pub use speculation::Speculation;
 
-use crate::cache::{CacheFacts, PrefixCache};
+use crate::cache::CacheFacts;
 use crate::counters::WorkerCounters;
 use crate::engine::{Engine, EngineError, EngineLimits, Reuse};
 use crate::ids::{RequestId, WorkerId};
 use crate::message::{Command, Event, Events, FinishReason, WorkerError};
-use crate::policy::{SamplerHook, WorkerFacts};
+use crate::policy::WorkerFacts;
 use crate::sampling::Workspace;
 use crate::sequence::Sequence;
 use crate::step::{StepBudget, StepPlan};
-use crate::vocabulary::Vocabulary;
 
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,20 +39,6 @@ pub enum Step {
     Idle,
     /// A batch was decoded, or its decoding failed.
     Decoded { tokens: usize },
-}
-
-/// What a worker is made of.
-#[derive(Debug)]
-pub struct WorkerOptions {
-    pub id: WorkerId,
-    pub limits: EngineLimits,
-    pub vocabulary: Arc<Vocabulary>,
-    pub samplers: Arc<dyn SamplerHook>,
-    pub cache: PrefixCache,
-    /// Target of a step's duration while prompts are prefilled beside sequences that decode.
-    pub step_target: Duration,
-    /// `None`: no speculative decoding.
-    pub speculation: Option<Speculation>,
 }
 
 /// The generations of one engine.

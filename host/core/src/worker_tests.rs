@@ -1,11 +1,13 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::*;
+use crate::cache::PrefixCache;
 use crate::engine::Reuse;
 use crate::fake::FakeEngine;
 use crate::ids::{PolicyDigest, TenantId, Token};
 use crate::message::{Delta, Start, Usage};
-use crate::policy::{Fault, FaultKind, Priority, SamplingRequest, TokenSampler};
+use crate::policy::{Fault, FaultKind, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use crate::reserve::{Reservation, Reserve};
 use crate::sampling::{Row, SamplingParams, StandardChain};
 use crate::segments::Namespace;

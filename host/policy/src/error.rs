@@ -39,7 +39,7 @@ pub enum PolicyError {
     /// The thread that loads policies is gone or stuck.
     #[error("the thread that loads policies does not answer")]
     Unanswered,
-    /// More would wait than are let.
+    /// As many requests wait for the thread as may wait.
     #[error("too many requests wait for policies that are being compiled")]
     Busy,
     #[error("{} holds no policies: it has none of {}", path.display(), hook_directories())]

@@ -290,8 +290,8 @@ impl<'a> Watcher<'a> {
 /// # Errors
 /// The thread is gone, or has not answered for ten minutes (it may still do what it was asked).
 pub(crate) fn ask<T>(requests: &Sender<Request>, request: impl FnOnce(Sender<T>) -> Request) -> Result<T, PolicyError> {
-    const LONGEST: Duration = Duration::from_secs(600);
+    const MAX_WAIT: Duration = Duration::from_secs(600);
     let (done, finished) = bounded(1);
-    requests.send_timeout(request(done), LONGEST).map_err(|_| PolicyError::Unanswered)?;
-    finished.recv_timeout(LONGEST).map_err(|_| PolicyError::Unanswered)
+    requests.send_timeout(request(done), MAX_WAIT).map_err(|_| PolicyError::Unanswered)?;
+    finished.recv_timeout(MAX_WAIT).map_err(|_| PolicyError::Unanswered)
 }

@@ -107,7 +107,7 @@ impl Stream {
         }
     }
 
-    fn send(&mut self, id: RequestId, event: Event, (now, interval): (Instant, Duration)) -> bool {
+    fn send(&mut self, id: RequestId, event: Event, now: Instant, interval: Duration) -> bool {
         if self.cut {
             return self.flush(id, now);
         }
@@ -156,7 +156,7 @@ impl Streams {
     /// Sends an event on; forgets the stream after its last one.
     pub(crate) fn send(&mut self, id: RequestId, event: Event, now: Instant) {
         let interval = self.interval;
-        if self.of.get_mut(&id).is_some_and(|stream| stream.send(id, event, (now, interval))) {
+        if self.of.get_mut(&id).is_some_and(|stream| stream.send(id, event, now, interval)) {
             self.of.remove(&id);
         }
     }

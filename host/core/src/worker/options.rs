@@ -1,0 +1,24 @@
+//! What a worker is made of.
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::speculation::Speculation;
+use crate::cache::PrefixCache;
+use crate::engine::EngineLimits;
+use crate::ids::WorkerId;
+use crate::policy::SamplerHook;
+use crate::vocabulary::Vocabulary;
+
+/// What a worker is made of.
+#[derive(Debug)]
+pub struct WorkerOptions {
+    pub id: WorkerId,
+    pub limits: EngineLimits,
+    pub vocabulary: Arc<Vocabulary>,
+    pub samplers: Arc<dyn SamplerHook>,
+    pub cache: PrefixCache,
+    /// Target of a step's duration while prompts are prefilled beside sequences that decode.
+    pub step_target: Duration,
+    /// `None`: no speculative decoding.
+    pub speculation: Option<Speculation>,
+}
