@@ -101,6 +101,16 @@ fn regression_check_beside_a_server_does_not_mind_its_disk_cache() {
 }
 
 #[test]
+fn regression_check_leaves_nothing_behind() {
+    let kept = tempfile::tempdir().unwrap();
+    let dir = kept.path().join("not/there/yet");
+    let finished =
+        alone(Setup::new()).set("cache.disk", "1GiB").set("cache.disk-dir", &dir.to_string_lossy()).run(&["check"]);
+    assert_eq!(finished.code, Some(0), "{finished:?}");
+    assert!(fs::read_dir(kept.path()).unwrap().next().is_none(), "check makes nothing");
+}
+
+#[test]
 fn regression_what_is_enforced_names_the_port_that_the_system_chose() {
     let server = alone(Setup::new()).start_as_is("serve");
     let log = server.log();

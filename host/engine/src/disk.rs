@@ -116,6 +116,14 @@ impl DiskTier {
         Self::open_with(options, MAX_DATA_FILE_BYTES)
     }
 
+    /// Whether [`DiskTier::open`] would find its directory usable. Leaves nothing behind.
+    ///
+    /// # Errors
+    /// The directory cannot be made or read, or another process uses it.
+    pub fn check(options: &DiskOptions) -> Result<(), DiskError> {
+        SegmentDirectory::check(&options.dir.join(options.layout.directory()))
+    }
+
     fn open_with(options: &DiskOptions, file_bytes: u64) -> Result<(Self, Vec<(SegmentId, SegmentInfo)>), DiskError> {
         let directory = Arc::new(SegmentDirectory::open(&options.dir.join(options.layout.directory()))?);
         let Contents { segments, locations, maps, files } = Contents::scan(&directory)?;

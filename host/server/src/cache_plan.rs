@@ -72,12 +72,28 @@ impl CachePlan {
         options: &EngineOptions,
         worker: WorkerId,
     ) -> Result<Option<Opened>, DiskError> {
-        let (Some(config), Some(identity)) = (&self.disk, model.identity()) else { return Ok(None) };
+        self.disk_options(model, options, worker).map(|options| DiskTier::open(&options)).transpose()
+    }
+
+    /// Whether a worker's segments could be kept on disk. Leaves nothing behind.
+    ///
+    /// # Errors
+    /// The directory cannot be made or read, or another process uses it.
+    pub(crate) fn check_disk(
+        &self,
+        model: &LoadedModel,
+        options: &EngineOptions,
+        worker: WorkerId,
+    ) -> Result<(), DiskError> {
+        self.disk_options(model, options, worker).map_or(Ok(()), |options| DiskTier::check(&options))
+    }
+
+    fn disk_options(&self, model: &LoadedModel, options: &EngineOptions, worker: WorkerId) -> Option<DiskOptions> {
+        let (config, identity) = (self.disk.as_ref()?, model.identity()?);
         let context = format!("{}|worker {worker}", options.state_layout());
         let layout = Layout { model: identity.to_owned(), context };
         let (dir, spawner) = (config.dir.clone(), self.spawner.clone());
-        let opened = DiskTier::open(&DiskOptions { dir, capacity_bytes: config.bytes, layout, spawner });
-        opened.map(Some)
+        Some(DiskOptions { dir, capacity_bytes: config.bytes, layout, spawner })
     }
 
     /// Names the key that is to blame for a directory that cannot be used, and who wrote it.

@@ -95,9 +95,9 @@ fn models(config: &Config, report: &mut Report) {
     }
 }
 
-/// Opens what the workers would keep on disk.
+/// Checks the directory in which the workers would keep segments.
 fn disk(weights: &Weights, plan: &CachePlan, report: &mut Report) {
-    match weights.try_disk(plan) {
+    match weights.check_disk(plan) {
         Ok(()) => {}
         // By a server that runs, most likely, whose next configuration is checked.
         Err(error @ DiskError::InUse(_)) => report.line(&format!("cache.disk-dir: {error}")),

@@ -91,15 +91,15 @@ impl Weights {
         }
     }
 
-    /// Opens what its workers keep on disk, and closes it again.
+    /// Checks that its workers could keep segments on disk. Leaves nothing behind.
     ///
     /// # Errors
     /// The directory cannot be made or read, or another process uses it.
-    pub(crate) fn try_disk(&self, plan: &CachePlan) -> Result<(), DiskError> {
+    pub(crate) fn check_disk(&self, plan: &CachePlan) -> Result<(), DiskError> {
         let WeightsSource::Llama { model, .. } = &self.source else { return Ok(()) };
         let workers = u32::try_from(self.caching_workers()).unwrap_or_default();
         let options = self.config.engine_options();
-        (0..workers).try_for_each(|worker| plan.open_disk(model, &options, WorkerId(worker)).map(drop))
+        (0..workers).try_for_each(|worker| plan.check_disk(model, &options, WorkerId(worker)))
     }
 
     pub(crate) fn info(&self) -> ModelInfo {

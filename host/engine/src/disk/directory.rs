@@ -39,6 +39,18 @@ impl SegmentDirectory {
         Ok(Self { path: path.to_owned(), key, _lock: lock })
     }
 
+    /// Whether `open` would succeed now. Makes nothing: whoever checks may be another user than the one who serves.
+    pub(super) fn check(path: &Path) -> Result<(), DiskError> {
+        if path.join(LOCK).exists() && path.join(KEY).exists() {
+            return Self::open(path).map(drop);
+        }
+        let existing = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("."));
+        let probe = existing.join(format!(".camshaft-check-{}", std::process::id()));
+        let failed = |source| DiskError::Io { verb: "make", path: path.to_owned(), source };
+        OpenOptions::new().create_new(true).write(true).open(&probe).map_err(failed)?;
+        fs::remove_file(&probe).map_err(failed)
+    }
+
     pub(super) fn data_file(&self, number: u64) -> PathBuf {
         data_file(&self.path, number)
     }
