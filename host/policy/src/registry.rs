@@ -66,8 +66,8 @@ impl Registry {
         self.current.load_full()
     }
 
-    /// A set with this chain of the hook, if one is still in use; otherwise the newest, with a warning: what the request
-    /// began under is gone. The chains that are in force now are what the operator wants of it, so it is served.
+    /// A set with this chain of the hook, if one is still in use. Otherwise the newest set, with a warning: the chain that
+    /// the request began with is gone, and the newest is what the operator wants now.
     pub(crate) fn find(&self, hook: Hook, chain: PolicyDigest) -> Arc<LoadedSet> {
         let current = self.current();
         if current.chain(hook).digest == chain {
