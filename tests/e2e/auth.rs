@@ -191,3 +191,43 @@ fn a_non_loopback_address_needs_an_auth_policy_or_an_explicit_setting() {
     assert_eq!(server.client.with_key("sk-one").post(CHAT, &hello()).status, 200);
     assert_unauthorized(&server, &Request::post(CHAT, &hello()));
 }
+
+#[test]
+fn regression_a_policy_directory_that_vanishes_opens_no_door() {
+    let server = with_keys(&[("sk-one", "")], "");
+    let keyless = Request::post(CHAT, &hello());
+    let with_key = server.client.with_header("authorization", "Bearer sk-one");
+    assert_unauthorized(&server, &keyless);
+    let root = server.policies.root().to_owned();
+    std::fs::rename(&root, root.with_extension("away")).unwrap();
+    assert_eq!(server.admin.post("/admin/reload", &json!({})).status, 200);
+    assert_unauthorized(&server, &keyless);
+    assert_eq!(with_key.send(&keyless).status, 200, "and its keys are still good");
+    let entry = server.policy("auth", "api-keys").expect("it is still listed");
+    assert!(entry["error"].as_str().is_some_and(|why| why.contains("goes on serving")), "{entry}");
+    assert_eq!(server.metrics().get("camshaft_policies_without_files", &[("hook", "auth")]), Some(1.0));
+    assert!(server.log().contains("policy goes on serving without its file"), "{}", server.log());
+    std::fs::rename(root.with_extension("away"), &root).unwrap();
+    server.wait_for_policy(("auth", "api-keys"), |entry| entry["error"].is_null());
+    std::fs::remove_dir_all(&root).unwrap();
+    server.wait_for_policy(("auth", "api-keys"), |entry| !entry["error"].is_null());
+    assert_unauthorized(&server, &keyless);
+    // Only somebody who says so opens it.
+    assert_eq!(server.admin.post("/admin/policies/auth/api-keys/off", &json!({})).status, 200);
+    assert_eq!(server.client.send(&keyless).status, 200);
+}
+
+#[test]
+fn regression_a_start_without_policies_needs_a_word() {
+    for dir in ["none", "."] {
+        let setup = Setup::new().args(["--policy-dir", dir]).env("CAMSHAFT_POLICY__ALLOW_EMPTY", "false");
+        for command in ["serve", "check"] {
+            let finished = setup.run_again(&[command]);
+            assert_eq!(finished.code, Some(64), "{finished:?}");
+            for word in ["policy.dir = ", "policy.allow-empty = true", "(flag --policy-dir)"] {
+                assert!(finished.stderr.contains(word), "{word:?} in {finished:?}");
+            }
+        }
+        assert_eq!(setup.args(["--allow-anonymous"]).run(&["check"]).code, Some(0), "that is a word, too");
+    }
+}

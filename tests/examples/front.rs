@@ -32,7 +32,7 @@ impl Drop for Server {
 fn start(policies: &str) -> Result<Server> {
     let program = PathBuf::from(std::env::var("CAMSHAFT_TARGET")?).join("release/examples/fake");
     let mut command = Command::new(program);
-    command.args(["listen=127.0.0.1:0", "admin.listen=", &format!("policy.dir={policies}")]);
+    command.args(["listen=127.0.0.1:0", "admin.listen=", &format!("policy.dir={policies}"), "policy.allow-empty=true"]);
     command.arg("model=[{id=\"m\", sequences=255, batch-tokens=2048, context-tokens=65536}]");
     // The access log is written, as in production, and discarded.
     command.env_remove("CAMSHAFT_BIN").env_remove("CAMSHAFT_TARGET").stdout(Stdio::piped()).stderr(Stdio::null());

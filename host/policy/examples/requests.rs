@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(dir.path().join("auth/10-x.toml"), "[settings]\nanonymous-loopback = true")?;
     let config = PolicyConfig {
         dir: Some(dir.path().to_owned()),
+        allow_empty: true,
         poll: Duration::from_secs(60),
         cache_dir: None,
         allow_anonymous: false,

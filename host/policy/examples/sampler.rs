@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|error| format!("{component}: {error}"))?;
     let config = PolicyConfig {
         dir: Some(dir.path().to_owned()),
+        allow_empty: true,
         poll: Duration::from_secs(60),
         cache_dir: None,
         allow_anonymous: false,

@@ -46,6 +46,15 @@ pub enum PolicyError {
     NoPolicyDirectory { path: PathBuf },
     #[error("{} has no auth policy in force, but callers that are not local may come (or set allow-anonymous)", path.display())]
     NoAuth { path: PathBuf },
+    #[error(
+        "{} {}: nothing in it would say who may call. Name a directory with policies, or set policy.allow-empty = true if \
+         you want none",
+        path.display(),
+        if *missing { "does not exist" } else { "holds no policies" }
+    )]
+    NoPolicies { path: PathBuf, missing: bool },
+    #[error("{} has no {hook} policy in force, but one serves now (set policy.allow-empty = true if you want none)", path.display())]
+    Unguards { path: PathBuf, hook: Hook },
     /// Another directory was asked for before this one could serve, or nobody waits for it any more.
     #[error("{} was not taken: something else was asked for meanwhile", path.display())]
     Superseded { path: PathBuf },

@@ -57,15 +57,18 @@ pub(crate) fn parse(file_name: &str) -> Option<(&str, &str)> {
     ok.then_some((stem, extension))
 }
 
-/// Lists the policies of a hook. A directory that does not exist holds none.
-pub(crate) fn list(dir: &Path, hook: Hook) -> Result<BTreeMap<Place, Files>, PolicyError> {
+/// The policies in the folder of a hook, in file order.
+pub(crate) type Listing = BTreeMap<Place, Files>;
+
+/// Lists the policies of a hook; `None`: there is no such folder.
+pub(crate) fn list(dir: &Path, hook: Hook) -> Result<Option<Listing>, PolicyError> {
     let path = dir.join(hook.as_str());
     let failed = |source| PolicyError::Read { path: path.clone(), source };
     let mut components = BTreeMap::new();
     let mut sidecars = BTreeMap::new();
     let entries = match fs::read_dir(&path) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
     for entry in entries {
@@ -78,7 +81,7 @@ pub(crate) fn list(dir: &Path, hook: Hook) -> Result<BTreeMap<Place, Files>, Pol
         let sidecar = sidecars.remove(&stem);
         (Place { hook, stem }, Files { component, sidecar })
     };
-    Ok(components.into_iter().map(policy).collect())
+    Ok(Some(components.into_iter().map(policy).collect()))
 }
 
 /// Tells whether a file is the one that was seen before.
@@ -244,9 +247,11 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_without_a_directory_has_no_policies() {
+    fn a_missing_folder_is_told_apart_from_an_empty_one() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(list(dir.path(), Hook::Auth).unwrap().is_empty());
+        assert_eq!(list(dir.path(), Hook::Auth).unwrap(), None);
+        fs::create_dir(dir.path().join("validator")).unwrap();
+        assert_eq!(list(dir.path(), Hook::Validator).unwrap(), Some(Listing::new()));
         fs::write(dir.path().join("auth"), "a file").unwrap();
         assert!(list(dir.path(), Hook::Auth).is_err());
     }

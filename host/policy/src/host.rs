@@ -14,7 +14,7 @@ use crossbeam_channel::{Sender, bounded, never};
 use crate::engine::Ticker;
 use crate::error::PolicyError;
 use crate::hooks::sampler;
-use crate::load::{Claim, Loader};
+use crate::load::{Claim, Demands, Loader};
 use crate::metrics::PolicyMetrics;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
@@ -30,6 +30,9 @@ const REQUESTS: usize = 4;
 pub struct PolicyConfig {
     /// The policy directory; `None`: the native defaults serve.
     pub dir: Option<PathBuf>,
+    /// Whether a directory that is missing or has no policies may be begun with. Once there are some, their files must not
+    /// just vanish, whatever this says.
+    pub allow_empty: bool,
     /// How often the directory is scanned where the system tells of no changes.
     pub poll: Duration,
     /// Where compiled code is kept: the host's alone (made with mode 0700). `None`: it is not kept.
@@ -59,7 +62,7 @@ impl PolicyHost {
     /// Loads the policies that are there and begins to watch for changes. Metrics go into `registry`.
     ///
     /// # Errors
-    /// The runtime, a thread or a metric cannot be had, or a directory cannot be read. A policy that cannot be loaded is
+    /// The runtime, a thread or a metric cannot be had, or a directory cannot be read or has no policies. A policy that cannot be loaded is
     /// none: it is in [`Policies::status`], and an auth or validator policy then fails every request that needs it.
     pub fn start(config: PolicyConfig, registry: &prometheus::Registry) -> Result<Arc<Self>, PolicyError> {
         let (host, watch) = Self::load(config, registry, Spawner::detached())?;
@@ -96,6 +99,9 @@ impl PolicyHost {
         let ticker = Ticker::start(&runtime.engine)?;
         let mut loader = Loader::new(dir, runtime, serving.clone(), registry, spawner)?;
         loader.start()?;
+        if !config.allow_empty {
+            loader.refuse_empty()?;
+        }
         let (requests, received) = bounded(REQUESTS);
         let threads = PolicyThreads { requests, watcher: None, _ticker: ticker };
         Ok((Arc::new(host(Some(threads))), Some(PolicyWatch::new(loader, received, config.poll))))
@@ -113,16 +119,14 @@ impl PolicyHost {
 
     /// Serves what another directory holds from now on, all of it or nothing. The same directory is no change.
     ///
-    /// `needs_auth`: callers that are not local may come, so one without an auth policy is refused.
-    ///
     /// # Errors
-    /// The directory has no policies, cannot be read, or holds a policy that cannot serve; a newer call came before its
+    /// The directory has no policies, lacks what is demanded, cannot be read, or holds a policy that cannot serve; a newer call came before its
     /// policies were compiled; or there was no answer. Nothing changes then, later neither.
-    pub fn relocate(&self, dir: PathBuf, poll: Duration, needs_auth: bool) -> Result<(), PolicyError> {
+    pub fn relocate(&self, dir: PathBuf, poll: Duration, demands: Demands) -> Result<(), PolicyError> {
         let requests = self.requests().ok_or(PolicyError::Unanswered)?;
         let claim = Claim::default();
         let wanted = claim.clone();
-        match watch::ask(&requests, |done| Request::Relocate { dir, poll, needs_auth, claim: wanted, done }) {
+        match watch::ask(&requests, |done| Request::Relocate { dir, poll, demands, claim: wanted, done }) {
             // It is being done at this moment, and cannot fail any more.
             Err(_) if !claim.take() => Ok(()),
             answered => answered?,

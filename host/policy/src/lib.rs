@@ -36,6 +36,7 @@ mod whole_file;
 pub use error::{PolicyError, SettingsError};
 pub use host::{PolicyConfig, PolicyHost, check_dir};
 pub use inspect::{PluginReport, inspect};
+pub use load::Demands;
 pub use misplaced::{Misplaced, misplaced};
 pub use watch::PolicyWatch;
 pub use whole_file::{FileError, read_whole};

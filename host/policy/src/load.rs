@@ -5,6 +5,9 @@ mod builder;
 mod compile;
 mod directory;
 mod loader;
+mod missing;
+#[cfg(test)]
+mod missing_tests;
 mod mode;
 mod policy;
 mod relocate;
@@ -14,4 +17,5 @@ mod tests;
 pub(crate) use self::directory::{Patience, SETTLE, Scan};
 pub(crate) use self::loader::Loader;
 pub(crate) use self::mode::ModeChange;
+pub use self::relocate::Demands;
 pub(crate) use self::relocate::{Claim, Relocation};

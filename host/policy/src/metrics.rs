@@ -89,6 +89,7 @@ pub(crate) struct PolicyMetrics {
     generations: IntGaugeVec,
     swaps: IntCounterVec,
     swap_durations: Histogram,
+    without_files: IntGaugeVec,
 }
 
 impl PolicyMetrics {
@@ -123,13 +124,19 @@ impl PolicyMetrics {
             .buckets(exponential_buckets(0.01, 2.0, 12)?),
         )?;
         registry.register(Box::new(swap_durations.clone()))?;
+        let without_files = IntGaugeVec::new(
+            Opts::new("camshaft_policies_without_files", "Policies that serve although their files cannot be seen"),
+            &["hook"],
+        )?;
+        registry.register(Box::new(without_files.clone()))?;
         for hook in Hook::ALL {
+            without_files.with_label_values(&[hook.as_str()]);
             for result in [Swap::Swapped, Swap::Rejected, Swap::Removed] {
                 // Start the series at zero, so that its first increase is visible.
                 swaps.with_label_values(&[hook.as_str(), result.as_str()]);
             }
         }
-        Ok(Self { calls, durations, generations, swaps, swap_durations })
+        Ok(Self { calls, durations, generations, swaps, swap_durations, without_files })
     }
 
     /// The series of one policy, looked up once.
@@ -150,6 +157,11 @@ impl PolicyMetrics {
 
     pub(crate) fn swap(&self, hook: Hook, result: Swap) {
         self.swaps.with_label_values(&[hook.as_str(), result.as_str()]).inc();
+    }
+
+    pub(crate) fn without_files(&self, hook: Hook, policies: usize) {
+        let gauge = self.without_files.with_label_values(&[hook.as_str()]);
+        gauge.set(i64::try_from(policies).unwrap_or(i64::MAX));
     }
 
     pub(crate) fn swapped_in(&self, time: Duration) {

@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use self::notices::Watches;
 use self::pace::Pace;
 use crate::error::PolicyError;
-use crate::load::{Claim, Loader, ModeChange, Patience, Relocation, Scan};
+use crate::load::{Claim, Demands, Loader, ModeChange, Patience, Relocation, Scan};
 
 /// Reloads, and changes of modes, that may wait for components to be compiled; further ones are refused.
 const WAITING_MAX: usize = 64;
@@ -31,8 +31,7 @@ pub(crate) enum Request {
     Relocate {
         dir: PathBuf,
         poll: Duration,
-        /// Refuse a directory without an auth policy.
-        needs_auth: bool,
+        demands: Demands,
         /// Taken before anything changes.
         claim: Claim,
         done: Done,
@@ -174,15 +173,13 @@ impl<'a> Watcher<'a> {
                     }
                     let _ = done.send(Ok(()));
                 }
-                Request::Relocate { dir, poll, needs_auth, claim, done } => {
-                    match Relocation::new(dir, needs_auth, claim) {
-                        Ok(relocation) => {
-                            self.supersede_relocation();
-                            self.waiting.relocation = Some((relocation, poll, done));
-                        }
-                        Err(error) => drop(done.send(Err(error))),
+                Request::Relocate { dir, poll, demands, claim, done } => match Relocation::new(dir, demands, claim) {
+                    Ok(relocation) => {
+                        self.supersede_relocation();
+                        self.waiting.relocation = Some((relocation, poll, done));
                     }
-                }
+                    Err(error) => drop(done.send(Err(error))),
+                },
             }
         }
         let noticed = self.pace.begin();

@@ -23,10 +23,17 @@ pub(crate) fn configuration(config: &Config, ignored: &[String]) -> Result<(), S
     }
     models(config, &mut report);
     let dir = &config.live.policy.dir;
-    if !dir.is_dir() {
-        report.line(&format!("policies: no directory {}; native defaults serve", dir.display()));
+    let policies = match policies::start(config, &Registry::new()) {
+        Ok(policies) => policies,
+        Err(error) => {
+            report.line(&format!("{error}"));
+            print(&report.text)?;
+            return Err(report.failure.unwrap_or(error));
+        }
+    };
+    if policies.status().is_empty() {
+        report.line(&format!("policies: none in {}; native defaults serve", dir.display()));
     }
-    let policies = policies::start(config, &Registry::new())?;
     for status in policies.status() {
         let verdict = status.error.as_deref().unwrap_or(status.state.as_str());
         report.line(&format!("policy {}/{}: {verdict}", status.hook, status.file));

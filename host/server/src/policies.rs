@@ -17,7 +17,7 @@ use crate::supervisor::{Service, ShutdownStage, Stop, Supervisor, ThreadMetrics}
 /// # Errors
 /// The host cannot be started. A policy that cannot serve is none: the host's status tells.
 pub(crate) fn start(config: &Config, registry: &Registry) -> Result<Arc<PolicyHost>, ServerError> {
-    PolicyHost::start(policy_config(config), registry).map_err(|error| not_started(error, &config.origins))
+    PolicyHost::start(policy_config(config), registry).map_err(|error| not_started(error, config))
 }
 
 /// Loads the policies of the configured directory, and keeps them current on the supervisor's threads.
@@ -31,7 +31,7 @@ pub(crate) fn supervise(
     threads: &ThreadMetrics,
 ) -> Result<Arc<PolicyHost>, ServerError> {
     let loaded = PolicyHost::load(policy_config(config), registry, supervisor.spawner(ShutdownStage::Policies));
-    let (host, watch) = loaded.map_err(|error| not_started(error, &config.origins))?;
+    let (host, watch) = loaded.map_err(|error| not_started(error, config))?;
     if let Some(watch) = watch {
         let service = WatchService { watch };
         supervisor.supervise(PolicyWatch::THREAD, threads.gauges(PolicyWatch::THREAD), service, ())?;
@@ -42,13 +42,20 @@ pub(crate) fn supervise(
 fn policy_config(config: &Config) -> PolicyConfig {
     PolicyConfig {
         dir: Some(config.live.policy.dir.clone()),
+        // Who serves everybody has said it already.
+        allow_empty: config.live.policy.allow_empty || config.fixed.allow_anonymous,
         poll: config.live.policy.poll.0,
         cache_dir: cache_dir(),
         allow_anonymous: config.fixed.allow_anonymous,
     }
 }
 
-fn not_started(source: PolicyError, origins: &Origins) -> ServerError {
+fn not_started(source: PolicyError, config: &Config) -> ServerError {
+    let origins = &config.origins;
+    if matches!(source, PolicyError::NoPolicies { .. }) {
+        let dir = config.live.policy.dir.display();
+        return ServerError::value(origins, "policy.dir", &dir, Problem::PolicyDirectory(source));
+    }
     let unread = matches!(source, PolicyError::Read { .. });
     let origin = if unread { origins.at("policy.dir") } else { Origins::default().at("policy.dir") };
     ServerError::Policies { source, origin: Box::new(origin) }
@@ -222,7 +229,11 @@ mod tests {
     #[test]
     fn regression_a_reload_that_nobody_answers_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
-        let overrides = Overrides { policy_dir: Some(dir.path().to_owned()), ..Overrides::default() };
+        let overrides = Overrides {
+            policy_dir: Some(dir.path().to_owned()),
+            set: vec!["policy.allow-empty=true".to_owned()],
+            ..Overrides::default()
+        };
         let config = Config::load(None, std::iter::empty(), &overrides).unwrap();
         let (registry, supervisor) = (Registry::new(), Arc::new(Supervisor::new()));
         let spawner = supervisor.spawner(ShutdownStage::Policies);
@@ -235,7 +246,11 @@ mod tests {
     fn regression_a_policy_watcher_that_panics_is_restarted_and_still_reloads() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("auth")).unwrap();
-        let overrides = Overrides { policy_dir: Some(dir.path().to_owned()), ..Overrides::default() };
+        let overrides = Overrides {
+            policy_dir: Some(dir.path().to_owned()),
+            set: vec!["policy.allow-empty=true".to_owned()],
+            ..Overrides::default()
+        };
         let config = Config::load(None, std::iter::empty(), &overrides).unwrap();
         let (registry, supervisor) = (Registry::new(), Arc::new(Supervisor::new()));
         let threads = metrics::threads(&registry).unwrap();

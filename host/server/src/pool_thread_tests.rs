@@ -50,7 +50,13 @@ fn setup(
     tuned: Tuned,
 ) -> PoolSetup {
     let policies = camshaft_policy::PolicyHost::start(
-        camshaft_policy::PolicyConfig { dir: None, poll: PATIENCE, cache_dir: None, allow_anonymous: true },
+        camshaft_policy::PolicyConfig {
+            dir: None,
+            allow_empty: true,
+            poll: PATIENCE,
+            cache_dir: None,
+            allow_anonymous: true,
+        },
         &prometheus::Registry::new(),
     );
     let mut pool = Pool::new(policies.unwrap().scheduler("demo"), Watermarks { high: 4, low: 2 }, Reserve::Full);

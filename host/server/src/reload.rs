@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use camshaft_api::{Api, ApiLimits, Control, PolicyScan, Reloaded};
-use camshaft_policy::{PolicyError, PolicyHost};
+use camshaft_policy::{Demands, PolicyError, PolicyHost};
 use prometheus::IntCounterVec;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
@@ -124,7 +124,7 @@ impl Reloader {
 
     /// Serves the policies of the directory that is configured now.
     fn move_policies(&self, new: &Config) -> Result<(), ServerError> {
-        let needs_auth = {
+        let auth = {
             let old = &self.state().config;
             if old.live.policy == new.live.policy {
                 return Ok(());
@@ -133,7 +133,8 @@ impl Reloader {
             policies::needs_auth(self.listen, old.fixed.allow_anonymous)
         };
         let policy = &new.live.policy;
-        let moved = self.policies.relocate(policy.dir.clone(), policy.poll.0, needs_auth);
+        let demands = Demands { auth, same_guards: !policy.allow_empty };
+        let moved = self.policies.relocate(policy.dir.clone(), policy.poll.0, demands);
         moved.map_err(|error| {
             let dir = policy.dir.display();
             ServerError::value(&new.origins, "policy.dir", &dir, Problem::PolicyDirectory(error))
@@ -265,7 +266,8 @@ mod tests {
 
     fn reloader(sources: Sources, snapshot: ConfigSnapshot) -> Arc<Reloader> {
         let registry = prometheus::Registry::new();
-        let none = PolicyConfig { dir: None, poll: PATIENCE, cache_dir: None, allow_anonymous: true };
+        let none =
+            PolicyConfig { dir: None, allow_empty: true, poll: PATIENCE, cache_dir: None, allow_anonymous: true };
         Reloader::new(Setup {
             snapshot,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant, SystemTime};
 use camshaft_core::policy::{Hook, PolicyStatus};
 
 use super::builder::{Builder, Built};
-use super::policy::{Context, Phase, Policy, Staged};
+use super::policy::{Context, Missing, Phase, Policy, Staged};
 use crate::error::{PolicyError, SettingsError};
-use crate::files::{self, Content, ContentKey, Files, Place, Stamps};
+use crate::files::{self, Content, ContentKey, Files, Listing, Place, Stamps};
 use crate::loaded::Loaded;
 use crate::set::Link;
 use crate::spec::{Decides, spec};
@@ -18,6 +18,9 @@ use crate::spec::{Decides, spec};
 pub(crate) const SETTLE: Duration = Duration::from_millis(200);
 /// A truncated file has this long to be completed before it is rejected.
 const CONTINUE: Duration = Duration::from_secs(1);
+/// How long a hook's folder that was empty or gone must stay as it is before what is still missing counts as removed: a
+/// directory that is copied back comes file by file.
+const RETURN: Duration = Duration::from_secs(5);
 /// A stamp this old is trusted to mean the same content: clocks of file systems tick coarsely.
 const TRUST: Duration = Duration::from_secs(2);
 
@@ -65,13 +68,14 @@ enum Progress {
     Compiling,
 }
 
-/// Files of a hook that do not serve.
+/// Files of a hook, and which of them do not serve.
 #[derive(Default)]
-struct Arrivals {
+pub(super) struct Arrivals {
+    pub(super) listed: BTreeSet<Place>,
     /// Those that came, or changed, since the last scan or are still being compiled.
-    came: BTreeSet<Place>,
-    pending: BTreeSet<Place>,
-    rejected: BTreeSet<Place>,
+    pub(super) came: BTreeSet<Place>,
+    pub(super) pending: BTreeSet<Place>,
+    pub(super) rejected: BTreeSet<Place>,
 }
 
 impl Arrivals {
@@ -93,11 +97,18 @@ impl Arrivals {
     }
 }
 
+/// The files of a hook that were there at the last scan, and since when.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) places: BTreeSet<Place>,
+    pub(super) since: Instant,
+}
+
 /// One scan of a directory.
-struct Pass<'a> {
-    builder: &'a mut Builder,
+pub(super) struct Pass<'a> {
+    pub(super) builder: &'a mut Builder,
     patience: Patience,
-    found: Scan,
+    pub(super) found: Scan,
 }
 
 /// The policies in one directory.
@@ -110,11 +121,15 @@ pub(crate) struct Directory {
     pub(crate) overrides: BTreeMap<Place, ContentKey>,
     /// Why it could not be listed while it was staged.
     pub(crate) unread: Option<PolicyError>,
+    /// In the order of `Hook::ALL`.
+    pub(super) seen: [Option<Seen>; Hook::ALL.len()],
+    pub(super) returns_after: Duration,
 }
 
 impl Directory {
     pub(crate) fn new(path: PathBuf, phase: Phase) -> Self {
-        Self { path, phase, policies: BTreeMap::new(), overrides: BTreeMap::new(), unread: None }
+        let (policies, overrides) = (BTreeMap::new(), BTreeMap::new());
+        Self { path, phase, policies, overrides, unread: None, seen: Default::default(), returns_after: RETURN }
     }
 
     /// # Errors
@@ -147,31 +162,34 @@ impl Directory {
     /// Scans every file and examines what changed.
     pub(crate) fn scan(&mut self, builder: &mut Builder, patience: Patience) -> Scan {
         let mut pass = Pass { builder, patience, found: Scan::default() };
-        for hook in Hook::ALL {
-            match files::list(&self.path, hook) {
-                Ok(listed) => self.scan_hook(hook, listed, &mut pass),
-                // That it cannot be read is no reason to believe that policies were removed.
+        let listings = Hook::ALL.map(|hook| (hook, files::list(&self.path, hook)));
+        let emptied = listings.iter().all(|(_, listed)| !matches!(listed, Ok(Some(files)) if !files.is_empty()));
+        for (hook, listed) in listings {
+            let why = match &listed {
+                Ok(Some(_)) if emptied => Some(Missing::Everything),
+                Ok(Some(_)) => None,
+                Ok(None) => Some(Missing::Folder),
+                Err(error) => Some(Missing::Unlisted(error.sentence())),
+            };
+            match listed {
+                Ok(listed) => self.scan_hook(hook, listed.unwrap_or_default(), why.as_ref(), &mut pass),
                 Err(error) if self.phase == Phase::Staged => self.unread = Some(error),
-                Err(error) => {
-                    let error = error.sentence();
-                    tracing::warn!(%hook, error, "cannot list policies; those that serve go on serving");
-                }
+                Err(_) => self.scan_hook(hook, Listing::new(), why.as_ref(), &mut pass),
             }
         }
         pass.found
     }
 
-    fn scan_hook(&mut self, hook: Hook, listed: BTreeMap<Place, Files>, pass: &mut Pass<'_>) {
-        let known = self.policies.keys().filter(|place| place.hook == hook);
-        let gone: Vec<Place> = known.filter(|place| !listed.contains_key(place)).cloned().collect();
+    /// `missing`: why a file that is not listed was not removed by anybody who meant it.
+    fn scan_hook(&mut self, hook: Hook, listed: Listing, missing: Option<&Missing>, pass: &mut Pass<'_>) {
         let mut names: HashMap<String, String> = HashMap::new();
-        let mut arrivals = Arrivals::default();
+        let mut arrivals = Arrivals { listed: listed.keys().cloned().collect(), ..Arrivals::default() };
         for (place, files) in listed {
             let name = place.name().to_owned();
             let first = names.entry(name.clone()).or_insert_with(|| place.stem.clone()).clone();
             let mut policy = self.take(&place);
             policy.file = files.component.clone();
-            policy.is_listed();
+            policy.is_listed(&place);
             let is_new = policy.is_new();
             let mut progress = Progress::Done;
             if first == place.stem {
@@ -186,11 +204,7 @@ impl Directory {
             arrivals.note(&place, &policy, is_new, progress);
             self.policies.insert(place, policy);
         }
-        for place in gone {
-            if !self.must_stay(&place, &arrivals) {
-                self.remove(&place, pass.builder);
-            }
-        }
+        self.let_go(hook, missing, &arrivals, pass);
     }
 
     /// Takes a policy to examine it. Leaves what serves in its place, so that a panic meanwhile loses no guard.
@@ -207,22 +221,7 @@ impl Directory {
         }
     }
 
-    /// Between a guard that goes and one that comes there must not be a moment without either, and one that comes but is
-    /// rejected replaces nothing. Files that were rejected before the guard's was removed are no replacement.
-    fn must_stay(&mut self, place: &Place, arrivals: &Arrivals) -> bool {
-        let Some(policy) = self.policies.get_mut(place).filter(|policy| policy.link().is_some()) else { return false };
-        if !spec(place.hook).guards {
-            return false;
-        }
-        policy.successors.extend(arrivals.came.iter().cloned());
-        if let Some(rejected) = arrivals.rejected.iter().find(|place| policy.successors.contains(place)) {
-            policy.stay(place, &format!("{}.wasm", rejected.stem));
-            return true;
-        }
-        !arrivals.pending.is_empty()
-    }
-
-    fn remove(&mut self, place: &Place, builder: &mut Builder) {
+    pub(super) fn remove(&mut self, place: &Place, builder: &mut Builder) {
         let Some(mut policy) = self.policies.remove(place) else { return };
         self.overrides.remove(place);
         builder.forget_others(self.policies.keys());

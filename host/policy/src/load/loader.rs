@@ -74,8 +74,9 @@ impl Loader {
     /// The first load. Waits for all components to be compiled, and, not for long, for files that are being written.
     ///
     /// # Errors
-    /// A directory that cannot be read: who may call is then unknown.
+    /// A directory that cannot be read.
     pub(crate) fn start(&mut self) -> Result<(), PolicyError> {
+        // Who may call is unknown otherwise.
         self.directory.check_readable()?;
         let compiled = self.compiled();
         while self.scan_settled().compiling {
@@ -83,6 +84,17 @@ impl Loader {
             let _ = compiled.recv();
         }
         self.directory.phase = Phase::Serving;
+        Ok(())
+    }
+
+    /// Refuses a directory without the file of any policy.
+    ///
+    /// # Errors
+    /// It is missing, or empty.
+    pub(crate) fn refuse_empty(&self) -> Result<(), PolicyError> {
+        if self.directory.policies.is_empty() {
+            return Err(PolicyError::NoPolicies { path: self.dir().to_path_buf(), missing: !self.dir().is_dir() });
+        }
         Ok(())
     }
 
@@ -116,8 +128,16 @@ impl Loader {
         if self.directory.phase == Phase::Serving || whole {
             scan.published = self.publish();
         }
-        self.registry.set_statuses(self.directory.statuses());
+        self.tell();
         scan
+    }
+
+    /// Has others see how every policy stands.
+    pub(super) fn tell(&self) {
+        self.registry.set_statuses(self.directory.statuses());
+        for (hook, missing) in self.directory.missing() {
+            self.builder.metrics.without_files(hook, missing);
+        }
     }
 
     /// Publishes what serves now, if it is not what served before.

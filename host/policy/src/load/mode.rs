@@ -57,6 +57,13 @@ impl ModeChange {
     /// Sets the mode for what was found in the last scan, and answers how the policy stands now. `None`: its component is
     /// being compiled; try again when one is done.
     pub(crate) fn decide(&mut self, loader: &mut Loader) -> Option<Result<PolicyStatus, ModeError>> {
+        if self.mode == Mode::Off
+            && self.tried.is_none()
+            && let Some(status) = loader.end_missing(self.hook, &self.name)
+        {
+            tracing::warn!(hook = %self.hook, plugin = self.name, "policy without a file ended by an operator");
+            return Some(Ok(status));
+        }
         if self.tried.is_none()
             && let Err(error) = self.choose(loader)
         {
@@ -101,7 +108,8 @@ impl ModeChange {
         let no_policy = || ModeError::NoPolicy { hook: self.hook, name: self.name.clone() };
         let (place, policy) = found.ok_or_else(no_policy)?;
         let unreadable = || ModeError::Unreadable;
-        let (place, newest) = (place.clone(), policy.newest().cloned().ok_or_else(unreadable)?);
+        let newest = policy.newest().filter(|_| !policy.is_missing()).cloned();
+        let (place, newest) = (place.clone(), newest.ok_or_else(unreadable)?);
         let chosen = newest.with_mode(self.mode);
         let before = loader.directory.overrides.insert(place.clone(), chosen.clone());
         loader.examine_again(&place);
@@ -125,6 +133,14 @@ impl Tried {
 }
 
 impl Loader {
+    /// Takes a policy out of service whose file is missing. Returns how it stands then.
+    fn end_missing(&mut self, hook: Hook, name: &str) -> Option<PolicyStatus> {
+        let status = self.directory.end_missing(hook, name, &mut self.builder)?;
+        self.publish();
+        self.tell();
+        Some(status)
+    }
+
     fn examine_again(&mut self, place: &Place) {
         if let Some(policy) = self.directory.policies.get_mut(place) {
             policy.decide_again();

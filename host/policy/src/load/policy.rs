@@ -1,5 +1,6 @@
 //! What is known of one policy file, and how that changes.
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,6 +26,32 @@ pub(crate) enum Phase {
     Serving,
     /// Those of another directory serve until all of this one can.
     Staged,
+}
+
+/// Why a policy serves although its file cannot be seen: nobody said that it is to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// The folder of its hook is gone.
+    Folder,
+    /// The whole directory has no policy any more.
+    Everything,
+    /// The folder of its hook cannot be listed.
+    Unlisted(String),
+    /// Its hook would have no policy in force any more, and it guards.
+    LastGuard,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Missing::Folder => f.write_str("the folder of its hook is gone"),
+            Missing::Everything => f.write_str("the policy directory has no policies any more"),
+            Missing::Unlisted(error) => write!(f, "the folder of its hook cannot be listed: {error}"),
+            Missing::LastGuard => {
+                f.write_str("its file was removed, but it is the last one in force of a hook that guards")
+            }
+        }
+    }
 }
 
 /// Where and for whom a policy is examined.
@@ -62,6 +89,8 @@ pub(crate) struct Policy {
     pub(crate) successors: BTreeSet<Place>,
     /// Of such a guard: why it serves all the same.
     stays: Option<String>,
+    /// Of a policy whose file cannot be seen: why it serves all the same.
+    missing: Option<Missing>,
     /// The error of which the log and the metric know.
     reported: Option<(Option<ContentKey>, String)>,
 }
@@ -94,10 +123,35 @@ impl Policy {
         }
     }
 
+    /// Its file cannot be seen, and it serves until an operator ends it, or others are there for long enough.
+    pub(crate) fn go_missing(&mut self, place: &Place, why: Missing) {
+        if self.missing.as_ref() != Some(&why) {
+            let (hook, plugin, file, why) = (place.hook, place.name(), self.file.display(), why.to_string());
+            tracing::error!(
+                %hook, plugin, %file, why,
+                "policy goes on serving without its file; to end it, POST /admin/policies/{hook}/{plugin}/off"
+            );
+        }
+        self.missing = Some(why);
+    }
+
+    /// Whether its file could not be seen at the last scan, and it serves all the same.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.missing.is_some() && self.link().is_some()
+    }
+
+    /// Whether its answers count, or the absence of any.
+    pub(crate) fn enforces(&self) -> bool {
+        self.link().is_some_and(|link| !link.is_monitor())
+    }
+
     /// Its file is there.
-    pub(crate) fn is_listed(&mut self) {
+    pub(crate) fn is_listed(&mut self, place: &Place) {
         self.successors.clear();
         self.stays = None;
+        if self.missing.take().is_some() {
+            tracing::info!(hook = %place.hook, plugin = place.name(), "the policy's file is there again");
+        }
     }
 
     /// What serves, if only the settings or the mode changed while a newer component is being compiled; and what is to tell
@@ -123,6 +177,7 @@ impl Policy {
             error: self.error.clone(),
             successors: self.successors.clone(),
             stays: self.stays.clone(),
+            missing: self.missing.clone(),
             reported: self.reported.clone(),
         }
     }
@@ -166,8 +221,17 @@ impl Policy {
             state,
             serving: serving.map(|loaded| loaded.compiled.digest.clone()),
             generation: serving.and_then(|loaded| loaded.generation.get().copied()),
-            error: self.error.as_ref().map(|error| error.sentence()).or_else(|| self.stays.clone()),
+            error: self.why_not(place),
         })
+    }
+
+    /// What is wrong with its files, or why it serves although they are gone.
+    fn why_not(&self, place: &Place) -> Option<String> {
+        if let Some(missing) = self.missing.as_ref().filter(|_| self.link().is_some()) {
+            let end = format!("to end it, POST /admin/policies/{}/{}/off", place.hook, place.name());
+            return Some(format!("{missing}; it goes on serving ({end})"));
+        }
+        self.error.as_ref().map(|error| error.sentence()).or_else(|| self.stays.clone())
     }
 
     /// What is in the files serves from the next generation on.

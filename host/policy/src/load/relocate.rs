@@ -10,6 +10,7 @@ use super::loader::Loader;
 use super::policy::Phase;
 use crate::error::PolicyError;
 use crate::set::LoadedSet;
+use crate::spec::spec;
 
 /// Whether a relocation happens: the one who takes the claim first decides, the watcher that is about to do it or the
 /// asker who gives up.
@@ -23,25 +24,32 @@ impl Claim {
     }
 }
 
+/// What a directory must have to serve instead of the present one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Demands {
+    /// An auth policy in force, because callers that are not local may come.
+    pub auth: bool,
+    /// A policy in force for each hook that guards and has one now.
+    pub same_guards: bool,
+}
+
 /// A directory that is to serve instead of the present one.
 #[derive(Debug)]
 pub(crate) struct Relocation {
     directory: Directory,
-    needs_auth: bool,
+    demands: Demands,
     claim: Claim,
 }
 
 impl Relocation {
-    /// `needs_auth`: one of its policies must say who may call.
-    ///
     /// # Errors
     /// At start a missing directory holds no policies; later it is more likely a typing error than a wish, and so is one that
     /// holds something else, or nothing because it is not mounted.
-    pub(crate) fn new(dir: PathBuf, needs_auth: bool, claim: Claim) -> Result<Self, PolicyError> {
+    pub(crate) fn new(dir: PathBuf, demands: Demands, claim: Claim) -> Result<Self, PolicyError> {
         if !Hook::ALL.iter().any(|hook| dir.join(hook.as_str()).is_dir()) {
             return Err(PolicyError::NoPolicyDirectory { path: dir });
         }
-        Ok(Self { directory: Directory::new(dir, Phase::Staged), needs_auth, claim })
+        Ok(Self { directory: Directory::new(dir, Phase::Staged), demands, claim })
     }
 
     /// What its asker is told if it does not happen because of something newer.
@@ -73,7 +81,7 @@ impl Relocation {
         }
         loader.builder.forget_others(loader.directory.policies.keys());
         loader.publish();
-        loader.registry.set_statuses(loader.directory.statuses());
+        loader.tell();
         let (dir, policies) = (loader.dir().display(), loader.directory.policies.len());
         tracing::info!(%dir, policies, "policies of another directory serve");
         Some(Ok(()))
@@ -90,8 +98,14 @@ impl Relocation {
         {
             return Err(PolicyError::Relocation { path: path.clone(), source: error.clone() });
         }
-        if self.needs_auth && !LoadedSet::after(current, self.directory.links()).has_auth() {
-            return Err(PolicyError::NoAuth { path: self.directory.path.clone() });
+        let (set, path) = (LoadedSet::after(current, self.directory.links()), &self.directory.path);
+        if self.demands.auth && !set.has_auth() {
+            return Err(PolicyError::NoAuth { path: path.clone() });
+        }
+        let guarded = |set: &LoadedSet, hook: Hook| set.enforced(hook).next().is_some();
+        let mut guards = Hook::ALL.into_iter().filter(|hook| spec(*hook).guards && guarded(current, *hook));
+        if let Some(hook) = guards.find(|hook| self.demands.same_guards && !guarded(&set, *hook)) {
+            return Err(PolicyError::Unguards { path: path.clone(), hook });
         }
         Ok(())
     }

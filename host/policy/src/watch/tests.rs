@@ -11,6 +11,7 @@ use crate::load::bench::{Bench, component, put};
 
 /// Longer than any test.
 const NEVER: Duration = Duration::from_secs(86_400);
+const DEMANDS: Demands = Demands { auth: false, same_guards: true };
 
 /// A watcher of an empty directory, and what blocks its compiler.
 struct Scene {
@@ -53,7 +54,7 @@ impl Scene {
     fn relocate(&mut self, dir: &Path, claim: &Claim) -> Receiver<Result<(), PolicyError>> {
         let (done, answer) = bounded(1);
         let (dir, claim) = (dir.to_owned(), claim.clone());
-        self.take(Request::Relocate { dir, poll: NEVER, needs_auth: false, claim, done });
+        self.take(Request::Relocate { dir, poll: NEVER, demands: DEMANDS, claim, done });
         answer
     }
 
@@ -113,7 +114,7 @@ fn regression_another_poll_holds_for_the_same_directory() {
     let mut scene = Scene::new();
     let (done, answer) = bounded(1);
     let (dir, poll) = (scene.dir.path().to_owned(), NEVER * 2);
-    scene.take(Request::Relocate { dir, poll, needs_auth: false, claim: Claim::default(), done });
+    scene.take(Request::Relocate { dir, poll, demands: DEMANDS, claim: Claim::default(), done });
     answer.recv().unwrap().unwrap();
     // Forgets the notice of the start.
     scene.watcher.scan();

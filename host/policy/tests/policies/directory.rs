@@ -27,8 +27,13 @@ fn leaves_other_peoples_files_alone() {
 fn an_unreadable_directory_is_no_empty_one() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("auth"), "in the way").unwrap();
-    let config =
-        PolicyConfig { dir: Some(dir.path().to_path_buf()), poll: NEVER, cache_dir: None, allow_anonymous: true };
+    let config = PolicyConfig {
+        dir: Some(dir.path().to_path_buf()),
+        allow_empty: true,
+        poll: NEVER,
+        cache_dir: None,
+        allow_anonymous: true,
+    };
     let error = PolicyHost::start(config, &prometheus::Registry::new()).unwrap_err().to_string();
     assert!(error.contains("auth"), "{error}");
 }
@@ -41,6 +46,7 @@ fn compiled_code_is_kept_where_nobody_else_can_write() {
     let start = || {
         let config = PolicyConfig {
             dir: Some(dir.path().join("policy.d")),
+            allow_empty: true,
             poll: NEVER,
             cache_dir: Some(cache.clone()),
             allow_anonymous: false,

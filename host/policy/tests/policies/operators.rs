@@ -1,5 +1,6 @@
 //! What operators do beside putting files in place: another mode, another directory.
 use camshaft_core::policy::{AuthOutcome, Hook, Mode, ModeError, Policies, PolicyState, ValidateOutcome};
+use camshaft_policy::Demands;
 
 use crate::rig::{NEVER, Rig, behave, caller, component, generation_request, put, rig};
 
@@ -77,7 +78,7 @@ fn another_directory_serves_whole_and_is_watched() {
     put(other.path(), "validator/30-limits.wasm", &component("plugins/validator-limits"));
     put(other.path(), "validator/30-limits.toml", b"[settings]\nmax-tokens = 200");
     let held = rig.host.current();
-    rig.host.relocate(other.path().to_path_buf(), NEVER, true).unwrap();
+    rig.host.relocate(other.path().to_path_buf(), NEVER, Demands { auth: true, same_guards: true }).unwrap();
     assert!(rig.host.current().has_auth() && !refuses(&rig));
     assert!(matches!(held.validate(0, &generation_request(101)), ValidateOutcome::Refuse(_)), "who began goes on");
     let files: Vec<String> = rig.host.status().into_iter().map(|status| status.file).collect();
@@ -99,7 +100,10 @@ fn a_directory_with_anything_bad_in_it_changes_nothing() {
     let generation = rig.generation();
     let other = tempfile::tempdir().unwrap();
     let refused = |dir: &std::path::Path, needs_auth| {
-        rig.host.relocate(dir.to_path_buf(), NEVER, needs_auth).unwrap_err().to_string()
+        rig.host
+            .relocate(dir.to_path_buf(), NEVER, Demands { auth: needs_auth, same_guards: false })
+            .unwrap_err()
+            .to_string()
     };
     let missing = refused(&other.path().join("none"), false);
     assert!(missing.contains("none"), "{missing}");

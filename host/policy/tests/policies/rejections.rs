@@ -1,7 +1,7 @@
 //! Files that are rejected: each with its own sentence, and what served goes on serving.
 use std::fs;
 
-use camshaft_core::policy::{AuthOutcome, Mode, Policies, PolicyState, ValidateOutcome};
+use camshaft_core::policy::{AuthOutcome, Hook, Mode, Policies, PolicyState, ValidateOutcome};
 use camshaft_policy::{check_dir, inspect};
 
 use crate::forged::forge;
@@ -156,6 +156,8 @@ fn a_door_whose_lock_does_not_load_at_start_stays_shut() {
     rig.put("auth/10-door.wasm", component("guests/misbehave-auth"));
     assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)));
     rig.remove("validator/10-v.wasm");
+    assert!(matches!(rig.validate(&generation_request(1)), ValidateOutcome::Fault(_)), "nor does removing it open it");
+    rig.host.set_mode(Hook::Validator, "v", Mode::Off).unwrap();
     assert_eq!(rig.host.current().validators(), 0);
 }
 

@@ -51,7 +51,13 @@ pub(crate) fn rig_polling(files: &[(&str, &[u8])], poll: Duration) -> Rig {
     }
     let metrics = Registry::new();
     let cache_dir = Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("policy-cache"));
-    let config = PolicyConfig { dir: Some(dir.path().to_path_buf()), poll, cache_dir, allow_anonymous: false };
+    let config = PolicyConfig {
+        dir: Some(dir.path().to_path_buf()),
+        allow_empty: true,
+        poll,
+        cache_dir,
+        allow_anonymous: false,
+    };
     let host = PolicyHost::start(config, &metrics).unwrap();
     Rig { dir, host, metrics }
 }

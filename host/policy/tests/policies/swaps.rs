@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use camshaft_core::ids::PolicyDigest;
-use camshaft_core::policy::{Policies, PolicySet, PolicyState, SamplerHook};
+use camshaft_core::policy::{Hook, Mode, Policies, PolicySet, PolicyState, SamplerHook};
 
 use crate::rig::{behave, component, drawn, rig, row, sampling_request};
 
@@ -76,13 +76,19 @@ fn an_unchanged_directory_publishes_nothing() {
 
 #[test]
 fn a_removed_file_is_a_removed_policy() {
-    let rig = rig(&[("auth/10-x.wasm", &component("guests/misbehave-auth"))]);
+    let (first, second) = (component("guests/misbehave-auth"), component("plugins/auth-api-keys"));
+    let rig = rig(&[("auth/10-x.wasm", &first), ("auth/20-y.wasm", &second)]);
     let series = "camshaft_policy_generation{hook=\"auth\",plugin=\"x\"}";
     assert_eq!(rig.metric(series), 1.0);
     rig.remove("auth/10-x.wasm");
-    assert!(!rig.host.current().has_auth());
     assert_eq!((rig.swaps("auth", "removed"), rig.metric(series)), (1.0, 0.0));
-    assert!(rig.host.status().is_empty());
+    assert_eq!(rig.host.status().len(), 1);
+    rig.remove("auth/20-y.wasm");
+    assert!(rig.host.current().has_auth(), "the last guard stays");
+    assert_eq!(rig.metric("camshaft_policies_without_files{hook=\"auth\"}"), 1.0);
+    rig.host.set_mode(Hook::Auth, "y", Mode::Off).unwrap();
+    assert!(!rig.host.current().has_auth() && rig.host.status().is_empty());
+    assert_eq!(rig.metric("camshaft_policies_without_files{hook=\"auth\"}"), 0.0);
 }
 
 #[test]

@@ -67,9 +67,10 @@ fn a_burst_of_rewrites_ends_on_the_last_content() {
 
 #[test]
 fn notices_that_a_file_is_deleted() {
-    let rig = rig(&[("auth/10-x.wasm", &component("guests/misbehave-auth"))]);
+    let good = component("guests/misbehave-auth");
+    let rig = rig(&[("auth/10-x.wasm", &good), ("auth/20-y.wasm", &component("plugins/auth-api-keys"))]);
     fs::remove_file(rig.path("auth/10-x.wasm")).unwrap();
-    rig.wait("the removal", |rig| !rig.host.current().has_auth());
+    rig.wait("the removal", |rig| rig.host.status().len() == 1);
 }
 
 #[test]
@@ -102,8 +103,13 @@ fn notices_a_swapped_link_as_mounted_volumes_make_it() {
 fn notices_directories_that_appear_later() {
     let above = tempfile::tempdir().unwrap();
     let dir = above.path().join("later/policy.d");
-    let config =
-        camshaft_policy::PolicyConfig { dir: Some(dir.clone()), poll: NEVER, cache_dir: None, allow_anonymous: false };
+    let config = camshaft_policy::PolicyConfig {
+        dir: Some(dir.clone()),
+        allow_empty: true,
+        poll: NEVER,
+        cache_dir: None,
+        allow_anonymous: false,
+    };
     let host = camshaft_policy::PolicyHost::start(config, &prometheus::Registry::new()).unwrap();
     assert!(host.status().is_empty());
     put(&dir, "auth/10-x.wasm", &component("guests/misbehave-auth"));

@@ -81,6 +81,9 @@ pub struct Policy {
     /// Directory of the policies; a folder for each hook.
     #[schemars(extend("format" = "path"))]
     pub dir: PathBuf,
+    /// Start with no policies at all if the directory is missing or empty; the native defaults then serve, and let in
+    /// everybody on this machine.
+    pub allow_empty: bool,
     /// How often the directory is scanned, for file systems that report no changes.
     #[schemars(extend("x-minimum" = "100ms"))]
     pub poll: DurationValue,
@@ -88,7 +91,7 @@ pub struct Policy {
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { dir: "policy.d".into(), poll: DurationValue::secs(10) }
+        Self { dir: "policy.d".into(), allow_empty: false, poll: DurationValue::secs(10) }
     }
 }
 

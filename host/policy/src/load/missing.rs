@@ -1,0 +1,96 @@
+//! Policies whose files are gone: which of them serve all the same, and how an operator ends them.
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use camshaft_core::policy::{Hook, PolicyStatus};
+
+use super::builder::Builder;
+use super::directory::{Arrivals, Directory, Pass, Seen};
+use super::policy::{Missing, Policy};
+use crate::files::Place;
+use crate::spec::spec;
+
+impl Directory {
+    /// For each hook, how many policies serve although their files cannot be seen.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = (Hook, usize)> {
+        Hook::ALL.into_iter().map(|hook| {
+            let missing = |(place, policy): &(&Place, &Policy)| place.hook == hook && policy.is_missing();
+            (hook, self.policies.iter().filter(missing).count())
+        })
+    }
+
+    /// Decides on the policies whose files are not listed. `missing`: why nobody may have meant to remove them.
+    pub(super) fn let_go(&mut self, hook: Hook, missing: Option<&Missing>, arrivals: &Arrivals, pass: &mut Pass<'_>) {
+        let known = self.policies.keys().filter(|place| place.hook == hook);
+        let gone: Vec<Place> = known.filter(|place| !arrivals.listed.contains(place)).cloned().collect();
+        let steady = self.steady(hook, arrivals);
+        for place in gone {
+            let Some(policy) = self.policies.get_mut(&place) else { continue };
+            let serves = policy.link().is_some();
+            if let Some(missing) = missing.filter(|_| serves) {
+                policy.go_missing(&place, missing.clone());
+                continue;
+            }
+            // The rest of what was there may be on its way.
+            if policy.is_missing() && !steady {
+                pass.found.unsettled = true;
+                continue;
+            }
+            if self.awaits_successor(&place, arrivals) {
+                continue;
+            }
+            if serves && self.is_last_guard(&place, &arrivals.listed) {
+                self.policies.entry(place.clone()).or_default().go_missing(&place, Missing::LastGuard);
+                continue;
+            }
+            self.remove(&place, pass.builder);
+        }
+    }
+
+    /// Between a guard that goes and one that comes there must not be a moment without either, and one that comes but is
+    /// rejected replaces nothing. Files that were rejected before the guard's was removed are no replacement.
+    fn awaits_successor(&mut self, place: &Place, arrivals: &Arrivals) -> bool {
+        let Some(policy) = self.policies.get_mut(place).filter(|policy| policy.link().is_some()) else { return false };
+        if !spec(place.hook).guards {
+            return false;
+        }
+        policy.successors.extend(arrivals.came.iter().cloned());
+        if let Some(rejected) = arrivals.rejected.iter().find(|place| policy.successors.contains(place)) {
+            policy.stay(place, &format!("{}.wasm", rejected.stem));
+            return true;
+        }
+        !arrivals.pending.is_empty()
+    }
+
+    /// Whether the hook's folder has been as it is for long enough that what is missing in it will not come back.
+    fn steady(&mut self, hook: Hook, arrivals: &Arrivals) -> bool {
+        let (places, settled) = (&arrivals.listed, arrivals.pending.is_empty());
+        let seen = &mut self.seen[hook as usize];
+        match seen {
+            Some(seen) if seen.places == *places && settled => seen.since.elapsed() >= self.returns_after,
+            _ => {
+                *seen = Some(Seen { places: places.clone(), since: Instant::now() });
+                self.returns_after.is_zero()
+            }
+        }
+    }
+
+    /// Whether its hook would guard nothing without it.
+    fn is_last_guard(&self, place: &Place, listed: &BTreeSet<Place>) -> bool {
+        let of_hook = |other: &Place| other.hook == place.hook && listed.contains(other);
+        let mut others = self.policies.iter().filter(|(other, _)| of_hook(other));
+        spec(place.hook).guards && !others.any(|(_, policy)| policy.enforces())
+    }
+
+    /// Takes a policy out of service whose file is missing, as an operator asks. Returns how it stands then.
+    pub(super) fn end_missing(&mut self, hook: Hook, name: &str, builder: &mut Builder) -> Option<PolicyStatus> {
+        let is_it =
+            |(place, policy): &(&Place, &Policy)| place.hook == hook && place.name() == name && policy.is_missing();
+        let place = self.policies.iter().find(is_it)?.0.clone();
+        let mut policy = self.policies.remove(&place)?;
+        self.overrides.remove(&place);
+        policy.turn_off(&place, &builder.metrics);
+        builder.forget_others(self.policies.keys());
+        policy.status(&place, false)
+    }
+}

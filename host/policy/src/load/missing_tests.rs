@@ -1,0 +1,206 @@
+//! Files that vanish: by accident, which opens no door, and on purpose.
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use camshaft_core::policy::{Hook, Mode, ModeError, PolicySet, PolicyState};
+
+use super::bench::{Bench, component, put, variant};
+use super::*;
+
+/// What happens to a directory.
+type Accident = (&'static str, fn(&Path));
+
+/// What serves: an auth policy, two validators, a scheduler.
+const NAMES: [&str; 4] = ["keys", "limits", "words", "fcfs"];
+
+/// Files that were all written long ago.
+fn fill(dir: &Path) {
+    put(dir, "auth/10-keys.wasm", &component("guests/misbehave-auth"));
+    let validator = component("plugins/validator-limits");
+    put(dir, "validator/10-limits.wasm", &validator);
+    put(dir, "validator/20-words.wasm", &variant(&validator, 1));
+    put(dir, "scheduler/10-fcfs.wasm", &component("plugins/scheduler-fcfs"));
+}
+
+fn served() -> Bench {
+    let mut bench = Bench::new();
+    fill(bench.dir.path());
+    bench.loader.start().unwrap();
+    assert!(NAMES.iter().all(|name| bench.state(name) == Some(PolicyState::Active)));
+    bench
+}
+
+/// Those of the policies that serve and say why they do so without a file.
+fn missing(bench: &Bench) -> Vec<&'static str> {
+    let says = |name: &&str| {
+        let Some(status) = bench.status(name).filter(|status| status.serving.is_some()) else { return false };
+        status.error.is_some_and(|why| why.contains("goes on serving") && why.contains("/off"))
+    };
+    NAMES.into_iter().filter(says).collect()
+}
+
+#[test]
+fn regression_a_directory_that_vanishes_changes_nothing_that_serves() {
+    let accidents: [Accident; 7] = [
+        ("removed", |dir| fs::remove_dir_all(dir).unwrap()),
+        ("moved away", |dir| fs::rename(dir, dir.with_extension("old")).unwrap()),
+        ("emptied", |dir| {
+            fs::remove_dir_all(dir).unwrap();
+            fs::create_dir(dir).unwrap();
+        }),
+        ("a link to nowhere", |dir| {
+            fs::remove_dir_all(dir).unwrap();
+            symlink("/nowhere", dir).unwrap();
+        }),
+        ("a file in its place", |dir| {
+            fs::remove_dir_all(dir).unwrap();
+            fs::write(dir, "").unwrap();
+        }),
+        ("only its folders left", |dir| {
+            fs::remove_dir_all(dir).unwrap();
+            for hook in Hook::ALL {
+                fs::create_dir_all(dir.join(hook.as_str())).unwrap();
+            }
+        }),
+        ("another directory with nothing in it", |dir| {
+            fs::remove_dir_all(dir).unwrap();
+            fs::create_dir(dir.with_extension("other")).unwrap();
+            symlink(dir.with_extension("other"), dir).unwrap();
+        }),
+    ];
+    let mut bench = served();
+    let root = bench.dir.path().join("policy.d");
+    fill(&root);
+    let other = Demands { auth: true, same_guards: true };
+    Relocation::new(root.clone(), other, Claim::default()).unwrap().attempt(&mut bench.loader).unwrap().unwrap();
+    for (accident, happens) in accidents {
+        let before = bench.loader.registry.current().generation;
+        happens(&root);
+        for _ in 0..2 {
+            let scan = bench.loader.scan_settled();
+            assert!(!scan.published, "{accident}");
+        }
+        assert_eq!(missing(&bench), NAMES, "{accident}: everything serves, and says so");
+        assert_eq!(bench.loader.directory.missing().map(|(_, count)| count).sum::<usize>(), 4, "{accident}");
+        let set = bench.loader.registry.current();
+        assert!(set.generation == before && set.has_auth() && set.validators() == 2, "{accident}");
+        let _ = fs::remove_file(&root);
+        let _ = fs::remove_dir_all(&root);
+        fill(&root);
+        bench.settle();
+        assert!(missing(&bench).is_empty(), "{accident}: all is well again");
+        assert!(NAMES.iter().all(|name| bench.state(name) == Some(PolicyState::Active)), "{accident}");
+    }
+}
+
+#[test]
+fn regression_a_folder_that_vanishes_or_cannot_be_listed_keeps_its_policies() {
+    let mut bench = served();
+    let auth = bench.dir.path().join("auth");
+    fs::rename(&auth, bench.dir.path().join("elsewhere")).unwrap();
+    bench.loader.scan_settled();
+    assert_eq!(missing(&bench), ["keys"]);
+    fs::write(&auth, "in the way").unwrap();
+    bench.loader.scan_settled();
+    assert!(bench.status("keys").unwrap().error.unwrap().contains("cannot be listed"));
+    assert!(bench.loader.has_auth());
+    fs::remove_file(&auth).unwrap();
+    fs::create_dir(&auth).unwrap();
+    fs::remove_dir_all(bench.dir.path().join("scheduler")).unwrap();
+    bench.loader.scan_settled();
+    assert_eq!(
+        missing(&bench),
+        ["keys", "fcfs"],
+        "the last guard of an empty folder, and a scheduler without a folder"
+    );
+    // Root may list anything.
+    fs::set_permissions(&auth, fs::Permissions::from_mode(0o0)).unwrap();
+    bench.loader.scan_settled();
+    assert!(bench.loader.has_auth());
+}
+
+#[test]
+fn regression_what_is_copied_back_file_by_file_is_not_taken_for_removals() {
+    let mut bench = served();
+    let validators = bench.dir.path().join("validator");
+    fs::rename(&validators, bench.dir.path().join("validator.old")).unwrap();
+    bench.loader.scan_settled();
+    assert_eq!(missing(&bench), ["limits", "words"]);
+    bench.put("validator/10-limits.wasm", component("plugins/validator-limits"));
+    assert!(bench.loader.scan(Patience::Now).unsettled, "it is looked at again");
+    assert_eq!(missing(&bench), ["words"], "the other one may still come");
+    bench.loader.directory.returns_after = Duration::ZERO;
+    bench.loader.scan_settled();
+    assert_eq!(bench.state("words"), None, "it did not come");
+    assert_eq!(bench.state("limits"), Some(PolicyState::Active));
+}
+
+#[test]
+fn a_file_that_is_removed_removes_its_policy_but_not_the_last_guard() {
+    let mut bench = served();
+    bench.loader.directory.returns_after = Duration::ZERO;
+    let remove = |bench: &mut Bench, file: &str| {
+        fs::remove_file(bench.dir.path().join(file)).unwrap();
+        bench.loader.scan_settled();
+    };
+    remove(&mut bench, "scheduler/10-fcfs.wasm");
+    assert_eq!(bench.state("fcfs"), None);
+    remove(&mut bench, "validator/10-limits.wasm");
+    assert_eq!(bench.state("limits"), None);
+    remove(&mut bench, "validator/20-words.wasm");
+    assert_eq!(missing(&bench), ["words"]);
+    // One that only looks on guards nothing.
+    bench.put("validator/30-onlooker.wasm", variant(&component("plugins/validator-limits"), 2));
+    bench.put("validator/30-onlooker.toml", "[policy]\nmode = \"monitor\"");
+    bench.settle();
+    assert_eq!(missing(&bench), ["words"]);
+    let keys = bench.dir.path().join("auth/10-keys.wasm");
+    fs::rename(&keys, bench.dir.path().join("auth/20-keys.wasm")).unwrap();
+    bench.settle();
+    assert!(bench.loader.has_auth() && missing(&bench) == ["words"], "a guard that is renamed replaces itself");
+}
+
+#[test]
+fn an_operator_ends_what_serves_without_a_file() {
+    let mut bench = served();
+    fs::remove_dir_all(bench.dir.path().join("auth")).unwrap();
+    bench.loader.scan_settled();
+    let set = |bench: &mut Bench, mode| {
+        ModeChange::new(Hook::Auth, "keys".to_owned(), mode).unwrap().attempt(&mut bench.loader).unwrap()
+    };
+    let refused = set(&mut bench, Mode::Monitor).unwrap_err();
+    assert!(matches!(refused, ModeError::Unreadable), "{refused}");
+    assert!(bench.loader.has_auth());
+    let status = set(&mut bench, Mode::Off).unwrap();
+    assert_eq!((status.state, status.serving), (PolicyState::Off, None));
+    assert!(!bench.loader.has_auth());
+    bench.loader.scan_settled();
+    assert_eq!(bench.status("keys"), None);
+    bench.put("auth/10-keys.wasm", component("guests/misbehave-auth"));
+    bench.settle();
+    assert_eq!(bench.state("keys"), Some(PolicyState::Active), "a file that comes again is on again");
+    // With its mode in its file it is ended, too.
+    bench.put("auth/10-keys.toml", "[policy]\nmode = \"off\"");
+    bench.settle();
+    fs::remove_dir_all(bench.dir.path().join("auth")).unwrap();
+    bench.loader.scan_settled();
+    assert!(!bench.loader.has_auth() && bench.status("keys").is_none());
+}
+
+#[test]
+fn regression_another_directory_without_a_guard_that_serves_is_refused() {
+    let mut bench = served();
+    let other = tempfile::tempdir().unwrap();
+    fill(other.path());
+    fs::remove_dir_all(other.path().join("validator")).unwrap();
+    let mut attempt = |same_guards| {
+        let demands = Demands { auth: false, same_guards };
+        let relocation = Relocation::new(other.path().to_path_buf(), demands, Claim::default());
+        relocation.unwrap().attempt(&mut bench.loader).unwrap().map_err(|error| error.to_string())
+    };
+    assert!(attempt(true).unwrap_err().contains("no validator policy in force"));
+    attempt(false).unwrap();
+    assert_eq!(bench.loader.registry.current().validators(), 0);
+}
