@@ -153,6 +153,9 @@ fn a_scheduler_that_faults_is_replaced_natively_at_once() {
         server.wait_for_policy(("scheduler", "bad"), |entry| entry["state"] == "active" && entry["error"].is_null());
     }
     assert_eq!(server.log().matches("the scheduler policy decides again").count(), 1);
+    // The last file of a directory is not removed by deleting it.
+    server.policies.install("sampler", "10-standard", &camshaft_tests::plugin("sampler-standard"), "");
+    server.wait_until_active("sampler", "standard", &camshaft_tests::plugin("sampler-standard"));
     let native = server.policies.path("scheduler", "10-bad.wasm");
     std::fs::remove_file(native).expect("the guest was there");
     server.wait_for_policy(("scheduler", "bad"), Value::is_null);

@@ -137,9 +137,10 @@ fn regression_what_is_on_its_way_to_the_disk_is_written_at_exit() {
 
 #[test]
 fn regression_a_second_sigterm_stops_at_once() {
-    // A spinning sampler holds the stream for longer than the drain takes.
+    // A guest spins on the worker's thread. The grace period alone keeps a server that gets one signal for an hour.
     let settings = "[policy]\ndeadline = \"10s\"\n[settings]\nbehave = \"spin\"\n";
-    let mut server = Setup::new().guest("sampler", "10-hold", settings).set("shutdown.drain", "\"1h\"").start();
+    let setup = Setup::new().guest("sampler", "10-hold", settings).set("shutdown.drain", "\"1h\"");
+    let mut server = setup.set("shutdown.grace", "\"1h\"").start();
     let held = server.client.begin(&Request::post(COMPLETIONS, &long(true)));
     eventually("the stream runs", || {
         let running = server.metrics().get("camshaft_requests_running", &[]);
@@ -152,6 +153,22 @@ fn regression_a_second_sigterm_stops_at_once() {
     // The process ends in the signal handler and waits for no thread, not even the one that runs the guest.
     assert_eq!(server.wait(), Some(0));
     drop(held);
+}
+
+#[test]
+fn regression_standard_error_that_nobody_reads_blocks_no_request_and_no_signal() {
+    let mut server = Setup::new().set("log.level", "trace").start_unread();
+    let hello = json!({"model": "demo", "prompt": "a", "max_tokens": 1});
+    // More lines than the pipe and the queue hold together.
+    eventually("lines are dropped", || {
+        for _ in 0..50 {
+            assert_eq!(server.client.get(&format!("/{}", "x".repeat(8000))).status, 404);
+        }
+        server.metrics().get("camshaft_log_lines_dropped_total", &[]).filter(|lines| *lines > 0.0).ok_or(())
+    });
+    assert_eq!(server.client.post("/v1/completions", &hello).status, 200);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
 }
 
 #[test]
@@ -286,6 +303,7 @@ fn shows_a_progress_bar_of_loading_on_a_terminal_only() {
     let terminal = File::options().read(true).write(true).open(name).unwrap();
     let mut check = Command::new(binary());
     check.args(["check", "--policy-dir", "none", "--model"]).arg(demo_model()).env_clear().env("TERM", "xterm");
+    check.env("CAMSHAFT_POLICY__ALLOW_EMPTY", "true");
     let mut child = check.stdout(Stdio::null()).stderr(terminal).spawn().unwrap();
     // The command also holds the other side of the terminal.
     drop(check);

@@ -7,6 +7,7 @@ mod arrows;
 mod auth;
 mod cache;
 mod chat;
+mod compile;
 mod completions;
 mod embeddings;
 mod errors;

@@ -21,6 +21,7 @@ pub struct Setup {
     environment: Vec<(String, String)>,
     directory: PathBuf,
     configures_models: bool,
+    reads_log: bool,
 }
 
 /// The output of a process that exited by itself.
@@ -47,7 +48,15 @@ impl Setup {
         std::fs::create_dir(&directory).expect("a scratch folder can be made");
         let cache = paths::target().join("e2e/cache").to_string_lossy().into_owned();
         let environment = vec![("XDG_CACHE_HOME".to_owned(), cache)];
-        Self { scratch, policies, arguments: Vec::new(), environment, directory, configures_models: false }
+        Self {
+            scratch,
+            policies,
+            arguments: Vec::new(),
+            environment,
+            directory,
+            configures_models: false,
+            reads_log: true,
+        }
     }
 
     pub fn args<'a>(mut self, arguments: impl IntoIterator<Item = &'a str>) -> Self {
@@ -100,10 +109,16 @@ impl Setup {
         self.args(flags).start_as_is("serve")
     }
 
+    /// As [`Setup::start`], but what the server writes to standard error is never read.
+    pub fn start_unread(mut self) -> Server {
+        self.reads_log = false;
+        self.start()
+    }
+
     /// Starts a server with only the given arguments and environment.
     pub fn start_as_is(self, command: &str) -> Server {
         let child = self.command(&[command]).spawn().expect("the binary can be run");
-        Server::new(child, self.scratch, self.policies)
+        Server::new(child, self.scratch, self.policies, self.reads_log)
     }
 
     /// Runs a command that exits by itself.

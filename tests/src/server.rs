@@ -42,9 +42,9 @@ impl Drop for Server {
 
 impl Server {
     /// Waits for the lines that name the server's addresses.
-    pub(crate) fn new(mut child: Child, scratch: TempDir, policies: PolicyDir) -> Self {
+    pub(crate) fn new(mut child: Child, scratch: TempDir, policies: PolicyDir, reads_log: bool) -> Self {
         let lines = lines_of(child.stdout.take().expect("piped"));
-        let log = collect(child.stderr.take().expect("piped"));
+        let log = if reads_log { collect(child.stderr.take().expect("piped")) } else { Arc::default() };
         let nowhere = Client::new(SocketAddr::from(([127, 0, 0, 1], 0)));
         let mut server = Self { child, client: nowhere.clone(), admin: nowhere, policies, log, scratch };
         server.client = server.listener(&lines, "listening on ");
@@ -83,9 +83,12 @@ impl Server {
         kib * 1024
     }
 
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, signal).expect("the process is there");
+        kill_process(self.pid(), signal).expect("the process is there");
     }
 
     /// Waits until the server exits: its exit code, or `None` if a signal ended it.

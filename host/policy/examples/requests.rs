@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = PolicyConfig {
         dir: Some(dir.path().to_owned()),
         allow_empty: true,
+        compiler: None,
         poll: Duration::from_secs(60),
         cache_dir: None,
         allow_anonymous: false,

@@ -1,8 +1,9 @@
 //! The WebAssembly engine of the process: its bounds, its cache of compiled code, and the thread that advances
 //! deadlines.
 use std::fs;
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use wasmtime::{Cache, CacheConfig, Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use crate::error::PolicyError;
+use crate::trust::check_trusted;
 
 /// How often deadlines are checked.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
@@ -22,26 +24,30 @@ pub(crate) const TABLES: usize = 64;
 pub(crate) const MEMORIES: usize = 8;
 /// Maximum entries of one table.
 pub(crate) const TABLE_ENTRIES: usize = 65_536;
-/// Maximum number of instances at once: a sampler per running sequence, and the short-lived ones of requests.
-const INSTANCES: u32 = 2048;
 /// Core instances and tables of an ordinary component, to size the totals.
 const CORE_PER_INSTANCE: u32 = 8;
 /// Bytes of a freed slot that the host resets itself instead of returning them to the system: about as much as a call
 /// of a small component writes. Returning them halves the throughput of the HTTP threads (see `docs/benchmarks.md`).
 const KEEP_RESIDENT_BYTES: usize = 256 << 10;
 
-/// Sets up the engine. Caches compiled code in `cache_dir`. Only the host may write there: cached code runs without
-/// further checks.
-pub(crate) fn start(cache_dir: Option<&Path>) -> Result<Engine, PolicyError> {
-    Engine::new(&config(cache_dir)?).map_err(|error| PolicyError::Runtime(error.into()))
+/// Sets up an engine that can run so many instances at once.
+pub(crate) fn start(instances: u32, cache: Option<Cache>) -> Result<Engine, PolicyError> {
+    let mut config = config(cache);
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(instances)));
+    Engine::new(&config).map_err(|error| PolicyError::Runtime(error.into()))
 }
 
-fn config(cache_dir: Option<&Path>) -> Result<Config, PolicyError> {
+/// An engine that makes the same code but runs none, so that it reserves no memory for instances.
+pub(crate) fn for_compiling(cache_dir: &Path) -> Result<Engine, PolicyError> {
+    Engine::new(&config(Some(open_cache(cache_dir)?))).map_err(|error| PolicyError::Runtime(error.into()))
+}
+
+fn pool(instances: u32) -> PoolingAllocationConfig {
     let mut pool = PoolingAllocationConfig::new();
-    pool.total_component_instances(INSTANCES)
-        .total_core_instances(INSTANCES * CORE_PER_INSTANCE)
-        .total_memories(INSTANCES)
-        .total_tables(INSTANCES * CORE_PER_INSTANCE)
+    pool.total_component_instances(instances)
+        .total_core_instances(instances * CORE_PER_INSTANCE)
+        .total_memories(instances)
+        .total_tables(instances * CORE_PER_INSTANCE)
         .total_stacks(1)
         .max_core_instances_per_component(CORE_INSTANCES as u32)
         .max_memories_per_component(MEMORIES as u32)
@@ -52,23 +58,41 @@ fn config(cache_dir: Option<&Path>) -> Result<Config, PolicyError> {
         .pagemap_scan(Enabled::Auto)
         .linear_memory_keep_resident(KEEP_RESIDENT_BYTES)
         .table_keep_resident(KEEP_RESIDENT_BYTES);
+    pool
+}
+
+/// What decides how code is compiled: all engines of this host find each other's code in the cache.
+fn config(cache: Option<Cache>) -> Config {
     let mut config = Config::new();
     config
         .wasm_component_model(true)
         // Support for asynchronous calls would triple the cost of each synchronous one.
         .concurrency_support(false)
         .epoch_interruption(true)
-        .allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
-    if let Some(dir) = cache_dir {
-        config.cache(Some(open_cache(dir)?));
-    }
-    Ok(config)
+        .cache(cache);
+    config
 }
 
-/// Opens the cache of compiled code. No other user may be able to write to its directory.
-fn open_cache(dir: &Path) -> Result<Cache, PolicyError> {
-    let failed = |source| PolicyError::Read { path: dir.to_path_buf(), source };
+/// The directory in which compiled code can be kept: this one, or one in memory or for temporary files, where the first
+/// cannot be written to.
+pub(crate) fn usable_cache(dir: &Path) -> Option<PathBuf> {
+    let own = format!("camshaft-compiled-{}", rustix::process::geteuid().as_raw());
+    let others = [std::env::temp_dir(), PathBuf::from("/dev/shm")].map(|above| above.join(&own));
+    let why = match make_private(dir) {
+        Ok(dir) => return Some(dir),
+        Err(error) => error.sentence(),
+    };
+    let found = others.iter().find_map(|other| make_private(other).ok());
+    let instead = found.as_deref().map(|dir| tracing::field::display(dir.display()));
+    tracing::warn!(why, instead, "compiled policies are not kept where they should be");
+    found
+}
+
+/// Makes a directory to which no other user can write, and checks that this process can.
+fn make_private(dir: &Path) -> Result<PathBuf, PolicyError> {
+    let failed = |source| PolicyError::Cache { path: dir.to_path_buf(), source };
     let dir = std::path::absolute(dir).map_err(failed)?;
+    check_trusted(&dir).map_err(|error| failed(io::Error::other(error)))?;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
     let meta = fs::metadata(&dir).map_err(failed)?;
     if meta.uid() != rustix::process::geteuid().as_raw() {
@@ -77,12 +101,20 @@ fn open_cache(dir: &Path) -> Result<Cache, PolicyError> {
     if meta.mode() & 0o077 != 0 {
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).map_err(failed)?;
     }
+    // A file system may be read-only whatever its modes say.
+    let trial = dir.join(format!(".trial-{}-{:?}", std::process::id(), std::thread::current().id()));
+    fs::File::create(&trial).and_then(|_| fs::remove_file(&trial)).map_err(failed)?;
+    Ok(dir)
+}
+
+/// Opens the cache of compiled code, to which only this host writes: cached code runs without further checks.
+pub(crate) fn open_cache(dir: &Path) -> Result<Cache, PolicyError> {
     let mut cache = CacheConfig::new();
-    cache.with_directory(&dir);
+    cache.with_directory(dir);
     Cache::new(cache).map_err(|error| PolicyError::Runtime(error.into()))
 }
 
-/// The thread that advances the engine's epoch, so that deadlines pass while guests run.
+/// The thread that advances the engines' epochs, so that deadlines pass while guests run.
 #[derive(Debug)]
 pub(crate) struct Ticker {
     stop: Arc<AtomicBool>,
@@ -90,14 +122,14 @@ pub(crate) struct Ticker {
 }
 
 impl Ticker {
-    pub(crate) fn start(engine: &Engine) -> Result<Self, PolicyError> {
+    pub(crate) fn start(engines: impl Iterator<Item = Engine>) -> Result<Self, PolicyError> {
         const NAME: &str = "policy-epoch";
         let stop = Arc::new(AtomicBool::new(false));
-        let (engine, stopped) = (engine.clone(), Arc::clone(&stop));
+        let (engines, stopped) = (engines.collect::<Vec<_>>(), Arc::clone(&stop));
         let run = move || {
             while !stopped.load(Ordering::Relaxed) {
                 std::thread::sleep(TICK);
-                engine.increment_epoch();
+                engines.iter().for_each(Engine::increment_epoch);
             }
         };
         let thread = std::thread::Builder::new().name(NAME.to_owned()).spawn(run);

@@ -25,6 +25,8 @@ pub enum PolicyError {
     /// The runtime could not be set up.
     #[error("cannot set up the WebAssembly runtime")]
     Runtime(#[source] Cause),
+    #[error("the directory for compiled code, {}, cannot be used", path.display())]
+    Cache { path: PathBuf, source: std::io::Error },
     #[error("the directory for compiled code, {}, belongs to another user", path.display())]
     ForeignCache { path: PathBuf },
     /// A metric could not be registered.
@@ -78,6 +80,18 @@ pub enum PolicyError {
     Corrupt(#[source] Cause),
     #[error("file is truncated or corrupt: the compiler panicked over it")]
     CompilerPanic,
+    #[error("cannot run the process that compiles it")]
+    CompileProcess { source: std::io::Error },
+    #[error("the process that compiled it was killed by signal {signal}")]
+    CompileKilled { signal: i32 },
+    #[error("compiling it took more than the {} that a compile may take", seconds(*.limit))]
+    CompileTime { limit: Duration },
+    #[error(
+        "compiling it took more than the {limit_bytes} bytes of memory (or the stack) that a compile may take: {said}"
+    )]
+    CompileMemory { limit_bytes: u64, said: String },
+    #[error("the server ends: it was not compiled")]
+    CompileStopped,
     #[error("needs more than a policy may have")]
     OverLimits(#[source] Cause),
     #[error("needs more than a policy may have: {0}")]

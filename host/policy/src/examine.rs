@@ -1,6 +1,7 @@
 //! Examines a component: compiles it and checks that it fits its hook. Every possible error has a sentence for the
 //! operator.
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +11,12 @@ use wasmtime::component::Component;
 
 use crate::bindings::Description;
 use crate::digest::digest_of;
+use crate::engine;
 use crate::error::PolicyError;
 use crate::files::COMPONENT_MAX_BYTES;
 use crate::identity::Identity;
 use crate::loaded::{Compiled, HookPre, state_for};
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, Task};
 use crate::spec::spec;
 use crate::store;
 use crate::text::{on_one_line, truncated};
@@ -35,16 +37,29 @@ const NAME_BYTES: usize = 128;
 const SCHEMA_BYTES: usize = 256 << 10;
 
 /// Compiles a component and checks that its imports are granted and its exports are a hook's.
-pub(crate) fn compile(runtime: &Runtime, bytes: &[u8]) -> Result<Compiled, PolicyError> {
+pub(crate) fn compile(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {
+    check_header(task.bytes)?;
+    runtime.compile_apart(task)?;
     // Hostile input that makes the compiler panic must not end this thread.
-    let built = catch_unwind(AssertUnwindSafe(|| build(runtime, bytes)));
+    let built = catch_unwind(AssertUnwindSafe(|| build(runtime, task)));
     built.unwrap_or(Err(PolicyError::CompilerPanic))
 }
 
-fn build(runtime: &Runtime, bytes: &[u8]) -> Result<Compiled, PolicyError> {
+/// Compiles a component into the cache of compiled code, and nothing else.
+pub(crate) fn compile_into(cache_dir: &Path, bytes: &[u8]) -> Result<(), PolicyError> {
     check_header(bytes)?;
-    let component = Component::from_binary(&runtime.engine, bytes).map_err(compile_error)?;
+    let engine = engine::for_compiling(cache_dir)?;
+    let built = catch_unwind(AssertUnwindSafe(|| Component::from_binary(&engine, bytes)));
+    built.map_err(|_| PolicyError::CompilerPanic)?.map_err(compile_error).map(drop)
+}
+
+fn build(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {
+    let Task { hook: expected, bytes, .. } = *task;
+    let component = Component::from_binary(runtime.engine(expected), bytes).map_err(compile_error)?;
     let (hook, api_version) = find_hook(&component)?;
+    if hook != expected {
+        return Err(PolicyError::WrongHook { found: hook, expected });
+    }
     let imports = check_imports(&component, hook)?;
     let pre = link(runtime, &component, hook)?;
     Ok(Compiled { digest: digest_of(bytes), size_bytes: bytes.len() as u64, api_version, imports, pre })
@@ -150,7 +165,7 @@ pub(crate) fn introduce(
     let mut state = state_for(hook, identity, memory_bytes, None);
     // There is no model yet, so the vocabulary is not available to a sampler.
     state.vocabulary = Some(Arc::new(Vocabulary::new([""; 0], Vec::new())));
-    let mut store = store::open(&runtime.engine, state, START_LIMIT);
+    let mut store = store::open(runtime.engine(hook), state, START_LIMIT);
     let guest = compiled.pre.instantiate(&mut store).map_err(|e| start_error("start", START_LIMIT, &e, &store))?;
     store::arm(&mut store, DESCRIBE_LIMIT);
     let said = guest.describe(&mut store).map_err(|e| start_error("describe", DESCRIBE_LIMIT, &e, &store))?;

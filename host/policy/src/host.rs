@@ -18,6 +18,7 @@ use crate::load::{Claim, Demands, Loader};
 use crate::metrics::PolicyMetrics;
 use crate::registry::Registry;
 use crate::runtime::Runtime;
+use crate::sandbox::CompileProgram;
 use crate::scheduling::{ModelScheduler, Replacements};
 use crate::watch::{self, PolicyWatch, Request};
 use camshaft_core::threads::Spawner;
@@ -37,6 +38,8 @@ pub struct PolicyConfig {
     pub poll: Duration,
     /// Where compiled code is kept: the host's alone (made with mode 0700). `None`: it is not kept.
     pub cache_dir: Option<PathBuf>,
+    /// What compiles components, in processes with bounds; `None`: this process does.
+    pub compiler: Option<CompileProgram>,
     /// Whether callers that no auth policy identifies are let in from anywhere, not only from loopback addresses.
     pub allow_anonymous: bool,
 }
@@ -95,8 +98,8 @@ impl PolicyHost {
             PolicyMetrics::register(registry)?;
             return Ok((Arc::new(host(None)), None));
         };
-        let runtime = Arc::new(Runtime::new(config.cache_dir.as_deref())?);
-        let ticker = Ticker::start(&runtime.engine)?;
+        let runtime = Arc::new(Runtime::new(config.cache_dir.as_deref(), config.compiler)?);
+        let ticker = Ticker::start(runtime.engines())?;
         let mut loader = Loader::new(dir, runtime, serving.clone(), registry, spawner)?;
         loader.start()?;
         if !config.allow_empty {
@@ -196,8 +199,8 @@ impl SamplerHook for PolicyHost {
 pub fn check_dir(dir: &Path, cache_dir: Option<&Path>) -> Result<Vec<PolicyStatus>, PolicyError> {
     let metrics = prometheus::Registry::new();
     let registry = Arc::new(Registry::new(false));
-    let runtime = Arc::new(Runtime::new(cache_dir)?);
-    let _ticker = Ticker::start(&runtime.engine)?;
+    let runtime = Arc::new(Runtime::new(cache_dir, None)?);
+    let _ticker = Ticker::start(runtime.engines())?;
     let mut loader = Loader::new(dir.to_path_buf(), runtime, registry.clone(), &metrics, Spawner::detached())?;
     loader.start()?;
     Ok(registry.statuses().to_vec())

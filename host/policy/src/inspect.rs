@@ -1,6 +1,7 @@
 //! Inspects a component without a policy directory.
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Hook, Mode};
@@ -12,7 +13,8 @@ use crate::examine;
 use crate::files::{self, COMPONENT_MAX_BYTES, SIDECAR_MAX_BYTES};
 use crate::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, Task};
+use crate::sandbox::CompileProgram;
 use crate::sidecar::Sidecar;
 
 /// Facts about a component that can serve as a policy.
@@ -40,15 +42,25 @@ pub struct PluginReport {
 }
 
 /// Examines a component and the settings file beside it as a load does. Caches compiled code in `cache_dir`, where a
-/// server with the same directory finds it.
+/// server with the same directory finds it. `compiler` compiles it, if there is one.
 ///
 /// # Errors
 /// The reason for which a load would reject it.
-pub fn inspect(path: &Path, cache_dir: Option<&Path>) -> Result<PluginReport, PolicyError> {
+pub fn inspect(
+    path: &Path,
+    cache_dir: Option<&Path>,
+    compiler: Option<CompileProgram>,
+) -> Result<PluginReport, PolicyError> {
     let bytes = files::read(path, "a component", COMPONENT_MAX_BYTES)?;
-    let runtime = Runtime::new(cache_dir)?;
-    let _ticker = Ticker::start(&runtime.engine)?;
-    let compiled = examine::compile(&runtime, &bytes)?;
+    let runtime = Runtime::new(cache_dir, compiler)?;
+    let _ticker = Ticker::start(runtime.engines())?;
+    let stopping = AtomicBool::new(false);
+    let compile = |hook| examine::compile(&runtime, &Task { hook, bytes: &bytes, stopping: &stopping });
+    let compiled = match compile(Hook::Auth) {
+        // It says itself which it is.
+        Err(PolicyError::WrongHook { found, .. }) => compile(found)?,
+        compiled => compiled?,
+    };
     let hook = compiled.pre.hook();
     let settings_file = Some(path.with_extension("toml")).filter(|file| file.exists());
     let file_name = path.with_extension("toml").file_name().map(|name| name.to_string_lossy().into_owned());

@@ -6,6 +6,7 @@
 
 mod answers;
 mod bindings;
+mod compiler;
 mod digest;
 mod engine;
 mod error;
@@ -23,20 +24,25 @@ mod metrics;
 mod misplaced;
 mod registry;
 mod runtime;
+mod sandbox;
 mod scheduling;
 mod set;
 mod sidecar;
 mod spec;
 mod store;
 mod text;
+mod trust;
 mod wasi;
 mod watch;
 mod whole_file;
 
+pub use compiler::compile_here;
 pub use error::{PolicyError, SettingsError};
 pub use host::{PolicyConfig, PolicyHost, check_dir};
 pub use inspect::{PluginReport, inspect};
 pub use load::Demands;
 pub use misplaced::{Misplaced, misplaced};
+pub use sandbox::{CompileBounds, CompileProgram};
+pub use trust::{Untrusted, check_trusted};
 pub use watch::PolicyWatch;
 pub use whole_file::{FileError, read_whole};

@@ -62,7 +62,7 @@ impl Loaded {
     pub(crate) fn store(&self, seed: Option<u64>) -> Store<GuestState> {
         let deadline = self.sidecar.deadline;
         let state = state_for(self.hook(), self.identity.clone(), self.sidecar.memory_bytes, seed);
-        store::open(&self.runtime.engine, state, deadline)
+        store::open(self.runtime.engine(self.hook()), state, deadline)
     }
 
     pub(crate) fn fault(&self, kind: FaultKind, detail: impl Into<String>) -> Fault {

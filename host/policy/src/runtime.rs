@@ -1,6 +1,7 @@
 //! The runtime of all guests: the engine, and a linker per hook with the interfaces granted to it.
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use camshaft_core::policy::Hook;
 use wasmtime::Engine;
@@ -8,15 +9,27 @@ use wasmtime::component::Linker;
 
 use crate::engine;
 use crate::error::PolicyError;
+use crate::sandbox::CompileProgram;
 use crate::spec::spec;
 use crate::store::GuestState;
 use crate::wasi;
 
-/// The engine and the linker of each hook.
+/// A component that is to be compiled for a hook.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Task<'a> {
+    pub(crate) hook: Hook,
+    pub(crate) bytes: &'a [u8],
+    /// Set when nobody waits for it any more.
+    pub(crate) stopping: &'a AtomicBool,
+}
+
+/// The engine and the linker of each hook. Each engine has instances of its own, so that no hook can take another's.
 pub(crate) struct Runtime {
-    pub(crate) engine: Engine,
     /// In the order of `Hook::ALL`.
-    linkers: Vec<Linker<GuestState>>,
+    guests: Vec<(Engine, Linker<GuestState>)>,
+    cache_dir: Option<PathBuf>,
+    /// What compiles, if not this process.
+    program: Option<CompileProgram>,
 }
 
 impl fmt::Debug for Runtime {
@@ -27,16 +40,46 @@ impl fmt::Debug for Runtime {
 
 impl Runtime {
     /// Caches compiled code in `cache_dir`. Only the host may write there: cached code runs without further checks.
-    pub(crate) fn new(cache_dir: Option<&Path>) -> Result<Self, PolicyError> {
-        let engine = engine::start(cache_dir)?;
-        let linkers: wasmtime::Result<_> = Hook::ALL.into_iter().map(|hook| linker(&engine, hook)).collect();
-        let linkers = linkers.map_err(|error| PolicyError::Runtime(error.into()))?;
-        Ok(Self { engine, linkers })
+    /// `program` compiles, if there is one; the code comes back through the cache.
+    pub(crate) fn new(cache_dir: Option<&Path>, program: Option<CompileProgram>) -> Result<Self, PolicyError> {
+        let cache_dir = cache_dir.and_then(engine::usable_cache);
+        if program.is_some() && cache_dir.is_none() {
+            tracing::warn!(
+                "there is no directory for compiled code: components are compiled in this process, unbounded"
+            );
+        }
+        let cache = cache_dir.as_deref().map(engine::open_cache).transpose()?;
+        let guest = |hook: Hook| {
+            let engine = engine::start(spec(hook).instances, cache.clone())?;
+            let linker = linker(&engine, hook).map_err(|error| PolicyError::Runtime(error.into()))?;
+            Ok((engine, linker))
+        };
+        let guests = Hook::ALL.into_iter().map(guest).collect::<Result<_, PolicyError>>()?;
+        Ok(Self { guests, cache_dir, program })
+    }
+
+    pub(crate) fn engine(&self, hook: Hook) -> &Engine {
+        &self.guests[hook as usize].0
+    }
+
+    pub(crate) fn engines(&self) -> impl Iterator<Item = Engine> {
+        self.guests.iter().map(|(engine, _)| engine.clone())
     }
 
     /// The interfaces that a component of this hook may import.
     pub(crate) fn linker(&self, hook: Hook) -> &Linker<GuestState> {
-        &self.linkers[hook as usize]
+        &self.guests[hook as usize].1
+    }
+
+    /// Has another process put the component's code into the cache, if there is one that compiles.
+    ///
+    /// # Errors
+    /// It cannot be compiled, or not within the bounds.
+    pub(crate) fn compile_apart(&self, task: &Task<'_>) -> Result<(), PolicyError> {
+        match (&self.program, &self.cache_dir) {
+            (Some(program), Some(cache_dir)) => program.compile(cache_dir, task.bytes, task.stopping),
+            _ => Ok(()),
+        }
     }
 }
 

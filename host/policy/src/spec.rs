@@ -68,6 +68,8 @@ pub(crate) struct HookSpec {
     /// Why the other choices are not supported.
     pub(crate) on_fault_why: &'static str,
     pub(crate) decides: Decides,
+    /// Instances at once. No other hook can use them.
+    pub(crate) instances: u32,
     /// Whether its policies guard requests. A guard that cannot be loaded at start refuses everything, and a removed
     /// guard serves until the files that came with its removal are compiled.
     pub(crate) guards: bool,
@@ -76,6 +78,12 @@ pub(crate) struct HookSpec {
     pub(crate) time: Time,
 }
 
+/// Instances at once: one for each thread that asks (of HTTP, and of those that block, which are 512); one for each pool,
+/// and the next of each; one per policy of each running sequence.
+const AUTH_INSTANCES: u32 = 512;
+const VALIDATOR_INSTANCES: u32 = 576;
+const SCHEDULER_INSTANCES: u32 = 256;
+const SAMPLER_INSTANCES: u32 = 2048;
 /// The seed of every scheduler, so that a replay gives the same answers.
 const SCHEDULER_SEED: u64 = 0x6361_6d73_6861_6674;
 
@@ -95,6 +103,7 @@ static AUTH: HookSpec = HookSpec {
     on_fault: &OnFault::ALL,
     on_fault_why: "",
     decides: Decides::All,
+    instances: AUTH_INSTANCES,
     guards: true,
     randomness: |_| Randomness::Secure,
     time: Time::Real,
@@ -106,6 +115,7 @@ static VALIDATOR: HookSpec = HookSpec {
     on_fault: &OnFault::ALL,
     on_fault_why: "",
     decides: Decides::All,
+    instances: VALIDATOR_INSTANCES,
     guards: true,
     randomness: |_| Randomness::Secure,
     time: Time::Real,
@@ -118,6 +128,7 @@ static SCHEDULER: HookSpec = HookSpec {
     on_fault: &[OnFault::Fallback],
     on_fault_why: "the native scheduler takes over at once",
     decides: Decides::Last,
+    instances: SCHEDULER_INSTANCES,
     guards: false,
     randomness: |_| Randomness::Seeded(RandomStream::new(SCHEDULER_SEED)),
     time: Time::Frozen,
@@ -129,6 +140,7 @@ static SAMPLER: HookSpec = HookSpec {
     on_fault: &[OnFault::Fallback, OnFault::Deny, OnFault::Skip],
     on_fault_why: "",
     decides: Decides::All,
+    instances: SAMPLER_INSTANCES,
     guards: false,
     randomness: |seed| Randomness::Seeded(RandomStream::new(seed.unwrap_or_default())),
     time: Time::Real,

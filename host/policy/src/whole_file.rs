@@ -1,5 +1,5 @@
 //! Reads files that people edit, whole, whatever lies in their place meanwhile.
-use std::fs::OpenOptions;
+use std::fs::{Metadata, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -25,14 +25,21 @@ pub enum FileError {
 /// It cannot be opened or read, is not a regular file, or has more than `limit_bytes`.
 pub fn read_whole(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let unreadable = |source| FileError::Unreadable { path: path.to_owned(), source };
+    let check = |meta: &Metadata| match (meta.is_file(), meta.len()) {
+        (false, _) => Err(FileError::NotRegular { path: path.to_owned() }),
+        (true, size_bytes) if size_bytes > limit_bytes => {
+            Err(FileError::TooLarge { path: path.to_owned(), size_bytes, limit_bytes })
+        }
+        _ => Ok(()),
+    };
+    // Opening a device may do something.
+    check(&std::fs::metadata(path).map_err(unreadable)?)?;
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
     let file = file.map_err(unreadable)?;
     // Asked of what was opened: the path may be something else by now.
     let meta = file.metadata().map_err(unreadable)?;
-    if !meta.is_file() {
-        return Err(FileError::NotRegular { path: path.to_owned() });
-    }
+    check(&meta)?;
     let mut bytes = Vec::new();
     file.take(limit_bytes + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > limit_bytes {

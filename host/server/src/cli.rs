@@ -1,7 +1,9 @@
 //! The command line: flags to configuration, errors to exit codes.
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use camshaft_policy::CompileBounds;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{Config, Overrides, Sources};
@@ -27,6 +29,10 @@ enum Command {
     /// llama.cpp aborts on some corrupt files.
     #[command(hide = true)]
     ProbeModel { path: PathBuf, lora: Option<PathBuf> },
+    /// Compile a policy component from standard input into a cache directory. `serve` runs this in a separate process with
+    /// bounds on memory and time, because a component can be made to take both.
+    #[command(hide = true)]
+    CompilePolicy { cache_dir: PathBuf, memory_bytes: u64, cpu_seconds: u64 },
     /// Show the configuration, or its schema.
     Config {
         #[command(subcommand)]
@@ -168,8 +174,10 @@ pub fn run() -> ExitCode {
         },
         Command::Check(args) => args.sources().and_then(|sources| {
             let config = sources.load()?;
-            logging::start(&config, None)?;
-            check::configuration(&config, sources.ignored())
+            let log = logging::start(&config, None)?;
+            let checked = check::configuration(&config, sources.ignored());
+            log.flush();
+            checked
         }),
         Command::Completions { shell } => {
             let mut script = Vec::new();
@@ -180,6 +188,11 @@ pub fn run() -> ExitCode {
             let page = manual::page(command());
             page.map_err(|error| ServerError::internal("write the manual page", error))
                 .and_then(|page| check::print(&String::from_utf8_lossy(&page)))
+        }
+        Command::CompilePolicy { cache_dir, memory_bytes, cpu_seconds } => {
+            let cpu = Duration::from_secs(cpu_seconds);
+            let bounds = CompileBounds { memory_bytes, cpu, ..CompileBounds::default() };
+            return ExitCode::from(camshaft_policy::compile_here(&cache_dir, bounds));
         }
         Command::ProbeModel { path, lora } => models::probe_here(&path, lora),
         Command::Cache { command } => match command {
@@ -212,5 +225,11 @@ fn report(error: &ServerError) {
             line.push_str(&format!(": {cause}"));
         }
     }
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
+    let (done, written) = std::sync::mpsc::sync_channel(1);
+    std::thread::spawn(move || {
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
+        let _ = done.send(());
+    });
+    // A reader who does not read must not keep the process.
+    let _ = written.recv_timeout(Duration::from_secs(2));
 }

@@ -14,6 +14,7 @@ mod check;
 mod clients;
 mod closings;
 mod listener;
+mod log_writer;
 mod logging;
 mod mailbox;
 mod manual;

@@ -16,12 +16,14 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt as lines, reload};
 use crate::config::{Config, LogFormat, level_is_good};
 use crate::error::{Problem, ServerError};
 use crate::expected::Unexpected;
+use crate::log_writer::LogWriter;
 
 /// The way to the installed filter, and to the exporter of spans.
 #[derive(Clone)]
 pub(crate) struct LogHandle {
     reload: Arc<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>,
     spans: Option<SdkTracerProvider>,
+    lines: Option<LogWriter>,
 }
 
 impl fmt::Debug for LogHandle {
@@ -43,14 +45,25 @@ impl LogHandle {
     /// Of nothing that is installed.
     #[cfg(test)]
     pub(crate) fn silent() -> Self {
-        Self { reload: Arc::new(|_| Ok(())), spans: None }
+        Self { reload: Arc::new(|_| Ok(())), spans: None, lines: None }
     }
 
-    /// Sends what was not exported yet.
+    /// Counts the lines that were dropped there.
+    ///
+    /// # Errors
+    /// The registry has such a counter already.
+    pub(crate) fn count_in(&self, registry: &prometheus::Registry) -> Result<(), ServerError> {
+        let Some(lines) = &self.lines else { return Ok(()) };
+        let registered = registry.register(Box::new(lines.dropped()));
+        registered.map_err(|error| ServerError::internal("register metrics", error))
+    }
+
+    /// Exports and writes what was not yet.
     pub(crate) fn flush(&self) {
         if let Some(Err(error)) = self.spans.as_ref().map(SdkTracerProvider::shutdown) {
             tracing::warn!(%error, "the last spans were not exported");
         }
+        self.lines.iter().for_each(LogWriter::flush);
     }
 }
 
@@ -78,7 +91,10 @@ pub(crate) fn start(config: &Config, spans: Option<SdkTracerProvider>) -> Result
         LogFormat::Text => false,
     };
     let (filter, handle) = reload::Layer::new(filter(config)?);
-    let writer = lines::layer::<Registry>().with_writer(std::io::stderr);
+    let out = LogWriter::start(std::io::stderr());
+    let out = out.map_err(|source| ServerError::Internal { what: "start logging", source })?;
+    let color = std::io::stderr().is_terminal();
+    let writer = lines::layer::<Registry>().with_ansi(color).with_writer(out.clone());
     let writer = if json { writer.json().flatten_event(true).boxed() } else { writer.boxed() };
     let exported = spans.as_ref().map(|spans| {
         let tracer = spans.tracer("camshaft");
@@ -90,7 +106,7 @@ pub(crate) fn start(config: &Config, spans: Option<SdkTracerProvider>) -> Result
     let subscriber = tracing_subscriber::registry().with(writer.with_filter(filter.and(Unexpected))).with(exported);
     let installed = subscriber.try_init();
     installed.map_err(|error| ServerError::Internal { what: "start logging", source: anyhow::anyhow!(error) })?;
-    Ok(LogHandle { reload: Arc::new(move |filter| handle.reload(filter)), spans })
+    Ok(LogHandle { reload: Arc::new(move |filter| handle.reload(filter)), spans, lines: Some(out) })
 }
 
 /// Batches of spans over gRPC, if an endpoint is configured. A collector that is not there costs the spans, nothing else.

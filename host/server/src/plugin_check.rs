@@ -6,7 +6,7 @@ use camshaft_policy::PluginReport;
 
 use crate::check::print;
 use crate::error::{BadPlugin, ServerError};
-use crate::policies::cache_dir;
+use crate::policies::{cache_dir, compiler};
 
 /// Says what each component is on standard output. What is wrong with the others is the error.
 pub(crate) fn plugins(files: &[PathBuf]) -> Result<(), ServerError> {
@@ -17,7 +17,7 @@ pub(crate) fn plugins(files: &[PathBuf]) -> Result<(), ServerError> {
             missing.get_or_insert(ServerError::NoFile { path: file.clone() });
             continue;
         }
-        match camshaft_policy::inspect(file, cache_dir.as_deref()) {
+        match camshaft_policy::inspect(file, cache_dir.as_deref(), compiler()) {
             Ok(found) => describe(&mut report, &found),
             Err(source) => wrong.push(BadPlugin { file: file.clone(), source }),
         }

@@ -5,19 +5,23 @@ use std::sync::Arc;
 
 use camshaft_api::{Access, ROUTES};
 use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, Mode, Policies, PolicyState};
-use camshaft_policy::{PolicyConfig, PolicyError, PolicyHost, PolicyWatch};
+use camshaft_policy::{CompileBounds, CompileProgram, PolicyConfig, PolicyError, PolicyHost, PolicyWatch};
 use prometheus::Registry;
 
 use crate::config::{Config, Origins};
 use crate::error::{Problem, ServerError};
 use crate::supervisor::{Service, ShutdownStage, Stop, Supervisor, ThreadMetrics};
 
+/// The hidden command that compiles a component.
+pub(crate) const COMPILE_COMMAND: &str = "compile-policy";
+
 /// Loads the policies of the configured directory, once.
 ///
 /// # Errors
 /// The host cannot be started. A policy that cannot serve is none: the host's status tells.
 pub(crate) fn start(config: &Config, registry: &Registry) -> Result<Arc<PolicyHost>, ServerError> {
-    PolicyHost::start(policy_config(config), registry).map_err(|error| not_started(error, config))
+    PolicyHost::start(PolicyConfig { compiler: compiler(), ..policy_config(config) }, registry)
+        .map_err(|error| not_started(error, config))
 }
 
 /// Loads the policies of the configured directory, and keeps them current on the supervisor's threads.
@@ -29,8 +33,10 @@ pub(crate) fn supervise(
     registry: &Registry,
     supervisor: &Arc<Supervisor>,
     threads: &ThreadMetrics,
+    compiler: Option<CompileProgram>,
 ) -> Result<Arc<PolicyHost>, ServerError> {
-    let loaded = PolicyHost::load(policy_config(config), registry, supervisor.spawner(ShutdownStage::Policies));
+    let config_of_host = PolicyConfig { compiler, ..policy_config(config) };
+    let loaded = PolicyHost::load(config_of_host, registry, supervisor.spawner(ShutdownStage::Policies));
     let (host, watch) = loaded.map_err(|error| not_started(error, config))?;
     if let Some(watch) = watch {
         let service = WatchService { watch };
@@ -46,6 +52,7 @@ fn policy_config(config: &Config) -> PolicyConfig {
         allow_empty: config.live.policy.allow_empty || config.fixed.allow_anonymous,
         poll: config.live.policy.poll.0,
         cache_dir: cache_dir(),
+        compiler: None,
         allow_anonymous: config.fixed.allow_anonymous,
     }
 }
@@ -105,6 +112,14 @@ pub(crate) fn guard_strangers(config: &Config, listen: SocketAddr, host: &Policy
     }
     let problem = Problem::OpenToStrangers { auth: config.live.policy.dir.join("auth") };
     Err(ServerError::value(&config.origins, "listen", &config.fixed.listen, problem))
+}
+
+/// What compiles components: this program, in a process of its own. Only for the program that has the command.
+pub(crate) fn compiler() -> Option<CompileProgram> {
+    // Whatever lies at the program's path by now, this is what runs.
+    let running = Some(PathBuf::from("/proc/self/exe")).filter(|program| program.exists());
+    let program = running.or_else(|| std::env::current_exe().ok())?;
+    Some(CompileProgram { program, arguments: vec![COMPILE_COMMAND.into()], bounds: CompileBounds::default() })
 }
 
 /// Where compiled components are kept between runs.

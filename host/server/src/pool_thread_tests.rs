@@ -53,6 +53,7 @@ fn setup(
         camshaft_policy::PolicyConfig {
             dir: None,
             allow_empty: true,
+            compiler: None,
             poll: PATIENCE,
             cache_dir: None,
             allow_anonymous: true,

@@ -266,8 +266,14 @@ mod tests {
 
     fn reloader(sources: Sources, snapshot: ConfigSnapshot) -> Arc<Reloader> {
         let registry = prometheus::Registry::new();
-        let none =
-            PolicyConfig { dir: None, allow_empty: true, poll: PATIENCE, cache_dir: None, allow_anonymous: true };
+        let none = PolicyConfig {
+            dir: None,
+            allow_empty: true,
+            compiler: None,
+            poll: PATIENCE,
+            cache_dir: None,
+            allow_anonymous: true,
+        };
         Reloader::new(Setup {
             snapshot,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),

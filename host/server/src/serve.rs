@@ -206,8 +206,13 @@ impl Load {
         let config = snapshot.config.clone();
         let registry = Registry::new();
         let threads = metrics::threads(&registry)?;
+        log.count_in(&registry)?;
         supervisor.count_in(threads.clone());
-        let policies = policies::supervise(&config, &registry, &supervisor, &threads)?;
+        let policies = {
+            // Other programs have no command that compiles.
+            let compiler = matches!(engines, Engines::Llama).then(policies::compiler).flatten();
+            policies::supervise(&config, &registry, &supervisor, &threads, compiler)?
+        };
         policies::guard_strangers(&config, at.public, &policies)?;
         policies::enforced(&config, at.admin, &policies).iter().for_each(|line| tracing::info!("{line}"));
         let reloads = reload::reloads(&registry)?;

@@ -19,7 +19,7 @@ use crate::examine;
 use crate::imports::metrics::MetricFamilies;
 use crate::metrics::PolicyMetrics;
 use crate::registry::Registry;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, Task};
 use camshaft_core::threads::Spawner;
 
 /// A component that the tests' host can run.
@@ -50,20 +50,21 @@ impl Bench {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let metrics = prometheus::Registry::new();
-        let runtime = Arc::new(Runtime::new(None).unwrap());
-        let ticker = Ticker::start(&runtime.engine).unwrap();
+        let runtime = Arc::new(Runtime::new(None, None).unwrap());
+        let ticker = Ticker::start(runtime.engines()).unwrap();
         let (compiled, held) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::<String>::new())));
         let (began, begun) = bounded(16);
         let (release, released) = bounded::<()>(0);
         let compile: Compile = Box::new({
             let (runtime, compiled, held) = (runtime.clone(), compiled.clone(), held.clone());
-            move |bytes: &[u8]| {
-                if held.lock().unwrap().contains(&digest_of(bytes)) {
-                    began.send(digest_of(bytes)).unwrap();
+            move |task: &Task<'_>| {
+                let digest = digest_of(task.bytes);
+                if held.lock().unwrap().contains(&digest) {
+                    began.send(digest).unwrap();
                     released.recv().unwrap();
                 }
                 compiled.fetch_add(1, Ordering::SeqCst);
-                examine::compile(&runtime, bytes)
+                examine::compile(&runtime, task)
             }
         });
         let families = PolicyMetrics::register(&metrics).unwrap();

@@ -68,7 +68,7 @@ impl Builder {
             return Ok(Built::Off);
         }
         sidecar.check_digest(&place.sidecar_name(), &content.digest)?;
-        let job = self.compiler.compile(&content.digest, &content.component, content.stamps.changed());
+        let job = self.compiler.compile(place.hook, &content.digest, &content.component, content.stamps.changed());
         let Some(outcome) = job.as_ref().and_then(|job| job.outcome()) else { return Ok(Built::Compiling(job)) };
         self.load(place, outcome?, sidecar, content).map(Built::Ready)
     }

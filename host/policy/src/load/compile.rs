@@ -1,13 +1,16 @@
 //! Compiling beside the thread that watches: several components at once, the oldest change first.
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::SystemTime;
 
+use camshaft_core::policy::Hook;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::error::PolicyError;
 use crate::loaded::Compiled;
+use crate::runtime::Task;
 use camshaft_core::threads::Spawner;
 
 /// Components that are compiled at once, where there are as many cores.
@@ -16,12 +19,15 @@ const THREADS_MAX: usize = 4;
 pub(super) const QUEUED_MAX_BYTES: usize = 256 << 20;
 
 /// Turns a component's bytes into code that is linked for its hook.
-pub(crate) type Compile = Box<dyn Fn(&[u8]) -> Result<Compiled, PolicyError> + Send + Sync>;
+pub(crate) type Compile = Box<dyn Fn(&Task<'_>) -> Result<Compiled, PolicyError> + Send + Sync>;
 type Outcome = Result<Arc<Compiled>, Arc<PolicyError>>;
 
 /// A component that is or was compiled. One that nobody holds any more is not begun.
+/// The code differs between hooks: each has an engine of its own.
+type Key = (Hook, String);
+
 pub(crate) struct CompileJob {
-    digest: String,
+    key: Key,
     bytes: Mutex<Vec<u8>>,
     outcome: OnceLock<Outcome>,
 }
@@ -35,7 +41,7 @@ impl CompileJob {
 
 impl fmt::Debug for CompileJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompileJob").field("digest", &self.digest).finish_non_exhaustive()
+        f.debug_struct("CompileJob").field("key", &self.key).finish_non_exhaustive()
     }
 }
 
@@ -45,14 +51,15 @@ pub(crate) struct Compiler {
     spawner: Spawner,
     pub(super) threads_max: usize,
     finished: Receiver<()>,
-    jobs: HashMap<String, Weak<CompileJob>>,
-    compiled: HashMap<String, Weak<Compiled>>,
+    jobs: HashMap<Key, Weak<CompileJob>>,
+    compiled: HashMap<Key, Weak<Compiled>>,
 }
 
 struct Shared {
     compile: Compile,
     queue: Mutex<CompileQueue>,
     finished: Sender<()>,
+    stopping: AtomicBool,
 }
 
 #[derive(Default)]
@@ -74,7 +81,8 @@ impl Compiler {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // A full channel says already what there is to say.
         let (notices, finished) = bounded(1);
-        let shared = Arc::new(Shared { compile, queue: Mutex::default(), finished: notices });
+        let shared =
+            Arc::new(Shared { compile, queue: Mutex::default(), finished: notices, stopping: AtomicBool::new(false) });
         let threads_max = cores.min(THREADS_MAX);
         Self { shared, spawner, threads_max, finished, jobs: HashMap::new(), compiled: HashMap::new() }
     }
@@ -86,12 +94,19 @@ impl Compiler {
 
     /// Has a component compiled that was changed at this time. `None` if too much waits already: ask again when something is
     /// finished.
-    pub(crate) fn compile(&mut self, digest: &str, bytes: &[u8], changed: SystemTime) -> Option<Arc<CompileJob>> {
-        if let Some(job) = self.jobs.get(digest).and_then(Weak::upgrade) {
+    pub(crate) fn compile(
+        &mut self,
+        hook: Hook,
+        digest: &str,
+        bytes: &[u8],
+        changed: SystemTime,
+    ) -> Option<Arc<CompileJob>> {
+        let key = (hook, digest.to_owned());
+        if let Some(job) = self.jobs.get(&key).and_then(Weak::upgrade) {
             return Some(job);
         }
-        let job = CompileJob { digest: digest.to_owned(), bytes: Mutex::default(), outcome: OnceLock::new() };
-        if let Some(compiled) = self.compiled.get(digest).and_then(Weak::upgrade) {
+        let job = CompileJob { key: key.clone(), bytes: Mutex::default(), outcome: OnceLock::new() };
+        if let Some(compiled) = self.compiled.get(&key).and_then(Weak::upgrade) {
             // An empty cell takes what it is given.
             let _ = job.outcome.set(Ok(compiled));
             return Some(Arc::new(job));
@@ -107,7 +122,7 @@ impl Compiler {
         let place = (changed, queue.queued);
         queue.waiting.insert(place, Arc::downgrade(&job));
         self.jobs.retain(|_, job| job.strong_count() > 0);
-        self.jobs.insert(digest.to_owned(), Arc::downgrade(&job));
+        self.jobs.insert(key, Arc::downgrade(&job));
         if queue.threads < self.threads_max {
             queue.threads += 1;
             drop(queue);
@@ -116,15 +131,17 @@ impl Compiler {
         Some(job)
     }
 
-    /// Begins no further component. Compiling cannot be interrupted: the threads end when they have compiled their present one.
+    /// Begins no further component, and ends the processes that compile. What is compiled in this process cannot be
+    /// interrupted: the threads end when they have compiled their present one.
     pub(crate) fn close(&self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
         self.shared.queue().waiting.clear();
     }
 
     /// Remembers code that policies serve with, so that the same component is not compiled again.
     pub(crate) fn remember(&mut self, compiled: &Arc<Compiled>) {
         self.compiled.retain(|_, compiled| compiled.strong_count() > 0);
-        self.compiled.insert(compiled.digest.clone(), Arc::downgrade(compiled));
+        self.compiled.insert((compiled.pre.hook(), compiled.digest.clone()), Arc::downgrade(compiled));
     }
 
     /// Threads end when nothing waits.
@@ -154,7 +171,8 @@ impl Shared {
     fn work(&self) {
         while let Some(job) = self.next() {
             let bytes = std::mem::take(&mut *job.bytes());
-            let outcome = (self.compile)(&bytes).map(Arc::new).map_err(Arc::new);
+            let task = Task { hook: job.key.0, bytes: &bytes, stopping: &self.stopping };
+            let outcome = (self.compile)(&task).map(Arc::new).map_err(Arc::new);
             let _ = job.outcome.set(outcome);
             let _ = self.finished.try_send(());
         }

@@ -41,7 +41,7 @@ impl Loader {
         spawner: Spawner,
     ) -> Result<Self, PolicyError> {
         let of = runtime.clone();
-        let compile: Compile = Box::new(move |bytes| examine::compile(&of, bytes));
+        let compile: Compile = Box::new(move |task| examine::compile(&of, task));
         let (own, families) = (PolicyMetrics::register(metrics)?, MetricFamilies::new(metrics.clone()));
         Ok(Self::with_builder(dir, registry, Builder::new(runtime, compile, own, families, spawner)))
     }

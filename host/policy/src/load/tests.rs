@@ -14,6 +14,7 @@ use super::compile::{Compile, CompileJob, Compiler};
 use super::*;
 use crate::error::PolicyError;
 use crate::registry::Registry;
+use crate::runtime::Task;
 use crate::set::LoadedSet;
 
 #[test]
@@ -273,7 +274,8 @@ fn regression_settings_that_change_while_a_new_component_compiles_hold_at_once()
 fn components_are_compiled_side_by_side_the_oldest_change_first() {
     let (began, begun) = bounded::<Vec<u8>>(16);
     let (release, released) = bounded::<()>(0);
-    let compile: Compile = Box::new(move |bytes: &[u8]| {
+    let compile: Compile = Box::new(move |task: &Task<'_>| {
+        let bytes = task.bytes;
         began.send(bytes.to_vec()).unwrap();
         released.recv().unwrap();
         Err(PolicyError::NoHook)
@@ -283,15 +285,15 @@ fn components_are_compiled_side_by_side_the_oldest_change_first() {
     let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
     let mut jobs: Vec<Arc<CompileJob>> = Vec::new();
     for (name, changed) in [("first", 9), ("second", 8)] {
-        jobs.push(compiler.compile(name, name.as_bytes(), at(changed)).unwrap());
+        jobs.push(compiler.compile(Hook::Auth, name, name.as_bytes(), at(changed)).unwrap());
     }
     let mut both = [begun.recv().unwrap(), begun.recv().unwrap()];
     both.sort();
     assert_eq!(both, [b"first".to_vec(), b"second".to_vec()], "two at once");
     for (name, changed) in [("young", 7), ("old", 1), ("dropped", 2), ("middle", 3)] {
-        jobs.push(compiler.compile(name, name.as_bytes(), at(changed)).unwrap());
+        jobs.push(compiler.compile(Hook::Auth, name, name.as_bytes(), at(changed)).unwrap());
     }
-    let same = compiler.compile("old", b"old", at(99)).unwrap();
+    let same = compiler.compile(Hook::Auth, "old", b"old", at(99)).unwrap();
     assert!(Arc::ptr_eq(&same, &jobs[3]), "one component is one job");
     drop(jobs.remove(4));
     assert!(begun.is_empty(), "no more than two");
@@ -306,7 +308,7 @@ fn components_are_compiled_side_by_side_the_oldest_change_first() {
 #[test]
 fn what_waits_to_be_compiled_is_bounded() {
     let (release, released) = bounded::<()>(0);
-    let compile: Compile = Box::new(move |_: &[u8]| {
+    let compile: Compile = Box::new(move |_: &Task<'_>| {
         released.recv().unwrap();
         Err(PolicyError::NoHook)
     });
@@ -314,11 +316,11 @@ fn what_waits_to_be_compiled_is_bounded() {
     compiler.threads_max = 0;
     let now = SystemTime::now();
     let large = vec![0; super::compile::QUEUED_MAX_BYTES / 2];
-    let jobs = ["a", "b"].map(|name| compiler.compile(name, &large, now));
+    let jobs = ["a", "b"].map(|name| compiler.compile(Hook::Auth, name, &large, now));
     assert!(jobs.iter().all(Option::is_some), "as much as the bound");
-    assert!(compiler.compile("c", &[0], now).is_none(), "one byte past it");
+    assert!(compiler.compile(Hook::Auth, "c", &[0], now).is_none(), "one byte past it");
     drop(jobs);
-    assert!(compiler.compile("c", &[0], now).is_some());
+    assert!(compiler.compile(Hook::Auth, "c", &[0], now).is_some());
     drop(release);
 }
 

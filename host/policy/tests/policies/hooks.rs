@@ -39,7 +39,14 @@ fn without_policies_only_loopback_peers_may_call() {
 #[test]
 fn without_a_directory_anonymous_use_is_the_operators_choice() {
     for allow_anonymous in [false, true] {
-        let config = PolicyConfig { dir: None, allow_empty: true, poll: NEVER, cache_dir: None, allow_anonymous };
+        let config = PolicyConfig {
+            dir: None,
+            allow_empty: true,
+            compiler: None,
+            poll: NEVER,
+            cache_dir: None,
+            allow_anonymous,
+        };
         let host = PolicyHost::start(config, &prometheus::Registry::new()).unwrap();
         let outcome = host.current().authenticate(&caller(false, None));
         assert_eq!(matches!(outcome, AuthOutcome::Allow(_)), allow_anonymous);

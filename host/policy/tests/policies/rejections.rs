@@ -192,12 +192,12 @@ fn inspecting_a_component_tells_what_it_is() {
     let dir = tempfile::tempdir().unwrap();
     let bytes = component("plugins/sampler-standard");
     crate::rig::put(dir.path(), "x.wasm", &bytes);
-    let report = inspect(&dir.path().join("x.wasm"), None).unwrap();
+    let report = inspect(&dir.path().join("x.wasm"), None, None).unwrap();
     assert_eq!((report.hook.as_str(), report.api_version.as_str()), ("sampler", "0.1.0"));
     assert_eq!((report.name.as_str(), report.size_bytes), ("sampler-standard", bytes.len() as u64));
     assert!(report.imports.iter().any(|import| import.starts_with("camshaft:policy/logits@")));
     crate::rig::put(dir.path(), "x.wasm", b"\0asm\x01\0\0\0");
-    assert!(inspect(&dir.path().join("x.wasm"), None).unwrap_err().to_string().contains("core module"));
+    assert!(inspect(&dir.path().join("x.wasm"), None, None).unwrap_err().to_string().contains("core module"));
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn regression_settings_that_are_a_pipe_are_refused_at_once() {
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     let (say, said) = crossbeam_channel::bounded(1);
-    std::thread::spawn(move || say.send(inspect(&file, None).map(drop).map_err(|error| error.sentence())));
+    std::thread::spawn(move || say.send(inspect(&file, None, None).map(drop).map_err(|error| error.sentence())));
     let refused = said.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits for nobody").unwrap_err();
     assert_eq!(refused, format!("cannot read {}: not a regular file", pipe.display()));
 }
@@ -219,17 +219,17 @@ fn regression_inspecting_a_component_reads_its_settings_and_fills_the_cache() {
     let dir = tempfile::tempdir().unwrap();
     let (file, cache) = (dir.path().join("10-limits.wasm"), dir.path().join("cache"));
     crate::rig::put(dir.path(), "10-limits.wasm", &component("plugins/validator-limits"));
-    let report = inspect(&file, Some(&cache)).unwrap();
+    let report = inspect(&file, Some(&cache), None).unwrap();
     assert_eq!(report.settings_file, None);
     assert!(fs::read_dir(&cache).unwrap().next().is_some(), "the server finds what was compiled");
     let refused = |settings: &str| {
         crate::rig::put(dir.path(), "10-limits.toml", settings.as_bytes());
-        inspect(&file, Some(&cache)).unwrap_err().sentence()
+        inspect(&file, Some(&cache), None).unwrap_err().sentence()
     };
     assert_eq!(refused("\n[polcy]"), "10-limits.toml, line 2: unknown key polcy (did you mean policy?)");
     assert!(refused("[settings]\nmax-tokns = 5").starts_with("10-limits.toml: the plugin refuses its settings: "));
     assert!(refused(&format!("[policy]\nsha256 = \"{}\"", "0".repeat(64))).starts_with("10-limits.toml: pins "));
     crate::rig::put(dir.path(), "10-limits.toml", b"[policy]\nmode = \"monitor\"\n[settings]\nmax-tokens = 5");
-    let report = inspect(&file, Some(&cache)).unwrap();
+    let report = inspect(&file, Some(&cache), None).unwrap();
     assert_eq!((report.settings_file, report.mode), (Some(dir.path().join("10-limits.toml")), Mode::Monitor));
 }

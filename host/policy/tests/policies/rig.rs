@@ -54,6 +54,7 @@ pub(crate) fn rig_polling(files: &[(&str, &[u8])], poll: Duration) -> Rig {
     let config = PolicyConfig {
         dir: Some(dir.path().to_path_buf()),
         allow_empty: true,
+        compiler: None,
         poll,
         cache_dir,
         allow_anonymous: false,

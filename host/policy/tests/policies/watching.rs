@@ -106,6 +106,7 @@ fn notices_directories_that_appear_later() {
     let config = camshaft_policy::PolicyConfig {
         dir: Some(dir.clone()),
         allow_empty: true,
+        compiler: None,
         poll: NEVER,
         cache_dir: None,
         allow_anonymous: false,

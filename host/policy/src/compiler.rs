@@ -1,0 +1,46 @@
+//! What the process does that compiles one component for another process, see [`crate::sandbox`].
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setpriority_process, setrlimit};
+
+use crate::error::PolicyError;
+use crate::examine;
+use crate::files::COMPONENT_MAX_BYTES;
+use crate::sandbox::{CompileBounds, PANICKED, REFUSED};
+
+/// How much less it asks of the CPU than those that serve.
+const NICE: i32 = 19;
+/// Exit code where the component is not to blame.
+const FAILED: u8 = 74;
+
+/// What the other process does: compiles the component on standard input into the cache, and says on standard error why
+/// it does not. Returns the exit code.
+pub fn compile_here(cache_dir: &Path, bounds: CompileBounds) -> u8 {
+    let bounded = bound_this_process(bounds);
+    let mut bytes = Vec::new();
+    let read = bounded.and_then(|()| io::stdin().lock().take(COMPONENT_MAX_BYTES + 1).read_to_end(&mut bytes));
+    let (code, said): (u8, String) = match read.map(|_| examine::compile_into(cache_dir, &bytes)) {
+        Ok(Ok(())) => return 0,
+        Ok(Err(PolicyError::Corrupt(cause))) => (REFUSED, cause.to_string()),
+        Ok(Err(PolicyError::CompilerPanic)) => (PANICKED, String::new()),
+        Ok(Err(error)) => (FAILED, error.sentence()),
+        Err(error) => (FAILED, error.to_string()),
+    };
+    // Nobody reads it where this fails.
+    let _ = io::stderr().write_all(said.as_bytes());
+    code
+}
+
+/// Holds this process to the bounds, and ends it with its parent.
+fn bound_this_process(bounds: CompileBounds) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    setpriority_process(None, NICE)?;
+    let limit = |resource, most| setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
+    limit(Resource::Core, 0)?;
+    limit(Resource::As, bounds.memory_bytes)?;
+    let cpu = bounds.cpu.as_secs().max(1);
+    // The first ends it with a signal of its own, by which the parent knows.
+    setrlimit(Resource::Cpu, Rlimit { current: Some(cpu), maximum: Some(cpu + 5) })?;
+    Ok(())
+}

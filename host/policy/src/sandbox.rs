@@ -1,0 +1,164 @@
+//! Compiles components in a process of its own, within bounds: a component may be made to take the compiler's memory or
+//! time. The code comes back through the cache of compiled code.
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::Signal;
+
+use crate::error::PolicyError;
+use crate::text::{on_one_line, truncated};
+
+/// How often the parent looks whether the child has ended.
+const LOOK: Duration = Duration::from_millis(5);
+/// Bytes of the child's last words.
+const WORDS_BYTES: u64 = 4096;
+
+/// What one compile may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompileBounds {
+    /// Address space of the process.
+    pub memory_bytes: u64,
+    /// CPU time.
+    pub cpu: Duration,
+    /// Time altogether: a process that is not given the CPU ends some day, too.
+    pub wall: Duration,
+}
+
+impl Default for CompileBounds {
+    /// The interpreters of Python and JavaScript take 20 s and 360 MB.
+    fn default() -> Self {
+        Self { memory_bytes: 2 << 30, cpu: Duration::from_secs(120), wall: Duration::from_secs(540) }
+    }
+}
+
+/// A program that calls [`crate::compile_here`] with the arguments that follow these: the cache, and bounds in bytes and seconds.
+#[derive(Debug, Clone)]
+pub struct CompileProgram {
+    pub program: PathBuf,
+    pub arguments: Vec<OsString>,
+    pub bounds: CompileBounds,
+}
+
+/// Exit codes of the child for a component that it did not compile.
+pub(crate) const REFUSED: u8 = 65;
+pub(crate) const PANICKED: u8 = 70;
+
+impl CompileProgram {
+    /// Has the component's code put into the cache.
+    ///
+    /// # Errors
+    /// It is no component, is past a bound, or `stopping` was set; or the process cannot be started or was killed.
+    pub(crate) fn compile(&self, cache_dir: &Path, bytes: &[u8], stopping: &AtomicBool) -> Result<(), PolicyError> {
+        let failed = |source| PolicyError::CompileProcess { source };
+        let (component, mut words) = (memory(bytes).map_err(failed)?, memory(b"").map_err(failed)?);
+        let said = words.try_clone().map_err(failed)?;
+        let CompileBounds { memory_bytes, cpu, .. } = self.bounds;
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).arg(cache_dir).arg(memory_bytes.to_string()).arg(cpu.as_secs().to_string());
+        command.stdin(component).stdout(Stdio::null()).stderr(said);
+        let mut child = command.spawn().map_err(failed)?;
+        let ended = self.wait(&mut child, stopping);
+        // It has ended, or must.
+        let _ = child.kill();
+        let _ = child.wait();
+        let mut text = String::new();
+        if words.rewind().is_ok() {
+            // What is no UTF-8 is no loss.
+            let _ = Read::by_ref(&mut words).take(WORDS_BYTES).read_to_string(&mut text);
+        }
+        self.judge(ended?, on_one_line(truncated(text.trim(), WORDS_BYTES as usize)))
+    }
+
+    fn wait(&self, child: &mut Child, stopping: &AtomicBool) -> Result<ExitStatus, PolicyError> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().map_err(|source| PolicyError::CompileProcess { source })? {
+                return Ok(status);
+            }
+            if stopping.load(Ordering::Relaxed) {
+                return Err(PolicyError::CompileStopped);
+            }
+            if begun.elapsed() >= self.bounds.wall {
+                return Err(PolicyError::CompileTime { limit: self.bounds.wall });
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn judge(&self, status: ExitStatus, said: String) -> Result<(), PolicyError> {
+        let signal = |signal: Signal| status.signal() == Some(signal.as_raw());
+        match status.code().map(u8::try_from) {
+            Some(Ok(0)) => Ok(()),
+            Some(Ok(REFUSED)) => Err(PolicyError::Corrupt(said.into())),
+            Some(Ok(PANICKED)) => Err(PolicyError::CompilerPanic),
+            Some(_) => Err(PolicyError::CompileProcess { source: io::Error::other(said) }),
+            None if signal(Signal::XCPU) => Err(PolicyError::CompileTime { limit: self.bounds.cpu }),
+            // An allocation that fails, and a stack that overflows, abort.
+            None if signal(Signal::ABORT) || signal(Signal::SEGV) => {
+                Err(PolicyError::CompileMemory { limit_bytes: self.bounds.memory_bytes, said })
+            }
+            None => Err(PolicyError::CompileKilled { signal: status.signal().unwrap_or_default() }),
+        }
+    }
+}
+
+/// A file in memory that holds `bytes`, to be read from its beginning.
+fn memory(bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create("component", MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, wall: Duration) -> CompileProgram {
+        let arguments = vec!["-c".into(), script.into()];
+        let bounds = CompileBounds { wall, ..CompileBounds::default() };
+        CompileProgram { program: "/bin/sh".into(), arguments, bounds }
+    }
+
+    fn outcome(script: &str) -> Result<(), PolicyError> {
+        let program = shell(script, Duration::from_secs(60));
+        program.compile(Path::new("/cache"), b"component", &AtomicBool::new(false))
+    }
+
+    #[test]
+    fn what_ended_the_process_is_told_apart() {
+        outcome("test \"$(cat)\" = component && test \"$0\" = /cache").unwrap();
+        let sentences = [
+            ("echo no such thing >&2; exit 65", "file is truncated or corrupt: no such thing"),
+            ("exit 70", "the compiler panicked"),
+            ("echo unheard of >&2; exit 3", "cannot run the process that compiles it: unheard of"),
+            ("kill -XCPU $$", "more than the 120 s"),
+            ("echo out of memory >&2; kill -ABRT $$", "more than the 2147483648 bytes of memory (or the stack)"),
+            ("kill -SEGV $$", "or the stack"),
+            ("kill -KILL $$", "killed by signal 9"),
+        ];
+        for (script, words) in sentences {
+            let error = outcome(script).unwrap_err().sentence();
+            assert!(error.contains(words), "{script}: {error}");
+        }
+        let nobody = CompileProgram { program: "/nowhere".into(), ..shell("", Duration::ZERO) };
+        let error = nobody.compile(Path::new("/"), b"", &AtomicBool::new(false)).unwrap_err();
+        assert!(matches!(error, PolicyError::CompileProcess { .. }), "{error}");
+    }
+
+    #[test]
+    fn regression_a_process_that_never_ends_is_ended() {
+        let never = "while true; do sleep 1; done";
+        let stopped = shell(never, Duration::from_secs(3600)).compile(Path::new("/"), b"", &AtomicBool::new(true));
+        assert!(matches!(stopped, Err(PolicyError::CompileStopped)), "{stopped:?}");
+        let late = shell(never, Duration::ZERO).compile(Path::new("/"), b"", &AtomicBool::new(false));
+        assert!(matches!(late, Err(PolicyError::CompileTime { limit: Duration::ZERO })), "{late:?}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Components that are made to take the compiler's time or memory: they are compiled in processes with bounds.
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+use camshaft_tests::{Request, Server, Setup, binary, eventually, plugin};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+/// Unsigned LEB128.
+fn number(mut value: usize, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn section(id: u8, content: &[u8], out: &mut Vec<u8>) {
+    out.push(id);
+    number(content.len(), out);
+    out.extend_from_slice(content);
+}
+
+/// A valid component that holds one function of so many multiplications and additions.
+fn bomb(operations: usize) -> Vec<u8> {
+    let mut body = vec![0, 0x20, 0];
+    for _ in 0..operations {
+        // local.get 0, i32.mul, local.get 0, i32.add
+        body.extend_from_slice(&[0x20, 0, 0x6c, 0x20, 0, 0x6a]);
+    }
+    body.push(0x0b);
+    let mut code = vec![1];
+    number(body.len(), &mut code);
+    code.extend_from_slice(&body);
+    let mut module = b"\0asm\x01\0\0\0".to_vec();
+    section(1, &[1, 0x60, 1, 0x7f, 1, 0x7f], &mut module);
+    section(3, &[1, 0], &mut module);
+    section(10, &code, &mut module);
+    let mut component = b"\0asm\x0d\0\x01\0".to_vec();
+    section(1, &module, &mut component);
+    component
+}
+
+/// Runs the hidden command over a component.
+fn compile(dir: &Path, component: &[u8], memory_bytes: u64, cpu_seconds: u64) -> (ExitStatus, String) {
+    fs::write(dir.join("component"), component).unwrap();
+    let mut command = Command::new(binary());
+    command.arg("compile-policy").arg(dir.join("cache")).args([memory_bytes.to_string(), cpu_seconds.to_string()]);
+    command.stdin(File::open(dir.join("component")).unwrap()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = command.output().unwrap();
+    (output.status, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn regression_a_compile_past_a_bound_ends_its_own_process() {
+    const GIB: u64 = 1 << 30;
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("cache")).unwrap();
+    let good = compile(dir.path(), &plugin("sampler-standard"), 2 * GIB, 120);
+    assert_eq!(good.0.code(), Some(0), "{good:?}");
+    let bad = compile(dir.path(), b"\0asm\x0d\0\x01\0nonsense", 2 * GIB, 120);
+    assert!(bad.0.code() == Some(65) && !bad.1.is_empty(), "{bad:?}");
+    let bomb = bomb(1_000_000);
+    let late = compile(dir.path(), &bomb, 8 * GIB, 1);
+    assert_eq!(late.0.signal(), Some(Signal::XCPU.as_raw()), "{late:?}");
+    let large = compile(dir.path(), &bomb, GIB / 4, 120);
+    assert_eq!(large.0.signal(), Some(Signal::ABORT.as_raw()), "{large:?}");
+}
+
+/// The process that compiles for this server.
+fn compiling(server: &Server) -> Option<Pid> {
+    let parent = format!("PPid:\t{}", server.pid().as_raw_nonzero());
+    let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_it = |pid: &i32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        status.lines().any(|line| line == parent) && String::from_utf8_lossy(&command).contains("compile-policy")
+    };
+    pids.into_iter().find(is_it).and_then(Pid::from_raw)
+}
+
+#[test]
+fn regression_a_compile_that_hangs_holds_up_neither_requests_nor_the_end() {
+    let good = plugin("sampler-standard");
+    let mut server = Setup::new().plugin("sampler", "10-standard", "sampler-standard", "").start();
+    server.policies.put("sampler", "20-bomb.wasm", bomb(1_000_000));
+    let child = eventually("it is being compiled", || compiling(&server).ok_or(()));
+    // From here on it never ends by itself.
+    kill_process(child, Signal::STOP).unwrap();
+    let reload = server.admin.begin(&Request::post("/admin/reload", &json!({})));
+    let hello = json!({"model": "demo", "prompt": "a", "max_tokens": 1});
+    assert_eq!(server.client.post("/v1/completions", &hello).status, 200);
+    server.wait_until_active("sampler", "standard", &good);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+    eventually("the process ended with its server", || {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.as_raw_nonzero())).unwrap_or_default();
+        if status.is_empty() || status.contains("State:\tZ") { Ok(()) } else { Err(status) }
+    });
+    drop(reload);
+}
