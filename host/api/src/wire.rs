@@ -1,6 +1,7 @@
 //! The wire format: errors, fields and parameters of bodies, frames of streams. It knows no models, callers or
 //! policies.
 pub(crate) mod answer;
+pub(crate) mod echo;
 pub(crate) mod embeddings;
 pub(crate) mod error;
 pub(crate) mod fields;

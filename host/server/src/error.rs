@@ -70,6 +70,8 @@ pub(crate) enum Problem {
     #[error("not a loopback address, and no auth policy is in force: add one to {} or pass --allow-anonymous", auth.display())]
     OpenToStrangers { auth: PathBuf },
     #[error("{0}")]
+    File(#[from] FileError),
+    #[error("{0}")]
     Pem(#[from] pem::Error),
     #[error("{0}")]
     Certificate(#[from] rustls::Error),

@@ -1,70 +1,33 @@
-//! Listening sockets: accept connections up to a limit, with TLS where it is configured, serve HTTP/1.1 and HTTP/2, and
-//! finish running requests on shutdown.
+//! Listening sockets: accept connections up to a limit, make room among quiet ones, and wait for the busy ones on
+//! shutdown.
+use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use axum::extract::ConnectInfo;
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::timeout;
-use tokio_io_timeout::TimeoutStream;
+use tokio::time::{Instant, sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tower::ServiceExt;
 
-use crate::config::{Origin, Origins, TlsFiles};
-use crate::error::{Problem, ServerError};
+use crate::activity::{Activity, ConnectionTimes};
+use crate::config::Origin;
+use crate::connection::{self, Served};
+use crate::error::ServerError;
 
-/// A connection is closed if its request head is not complete after this time.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Of a request's head; past it 431.
-const HEAD_BYTES: usize = 64 << 10;
-const HEADERS: usize = 100;
-const HTTP2_HEAD_BYTES: u32 = 16 << 10;
-const HTTP2_STREAMS: u32 = 256;
-/// An HTTP/2 connection that is silent for this long is pinged.
-const HTTP2_PING: Duration = Duration::from_secs(30);
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection that was quiet for this long may be closed to make room for another one.
+const QUIET: Duration = Duration::from_secs(1);
+/// One of so many connections is closed at once when there is no room, at least one.
+const SHARE: usize = 128;
 
 /// Limits of a listener's connections.
 #[derive(Debug, Clone)]
 pub(crate) struct ListenerAccess {
     pub(crate) connections: usize,
-    /// A write that makes no progress for this long ends its connection.
-    pub(crate) stall: Duration,
+    pub(crate) times: ConnectionTimes,
     pub(crate) tls: Option<Arc<ServerConfig>>,
-}
-
-/// Certificate and key for TLS.
-///
-/// # Errors
-/// Files that are missing or hold something else.
-pub(crate) fn tls(files: &TlsFiles, origins: &Origins) -> Result<Arc<ServerConfig>, ServerError> {
-    let bad_cert = |problem: Problem| ServerError::value(origins, "tls.cert", &files.cert.display(), problem);
-    let bad_key = |problem: Problem| ServerError::value(origins, "tls.key", &files.key.display(), problem);
-    let certificates = CertificateDer::pem_file_iter(&files.cert)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| bad_cert(error.into()))?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| bad_key(error.into()))?;
-    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map(|builder| builder.with_no_client_auth())
-        .and_then(|builder| builder.with_single_cert(certificates, key));
-    let mut config = config.map_err(|error| bad_cert(error.into()))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
 }
 
 /// Binds `address` now, so that an address in use is known before a model is loaded.
@@ -80,90 +43,125 @@ pub(crate) async fn serve(
     access: ListenerAccess,
     mut stop: watch::Receiver<bool>,
 ) {
-    let graceful = GracefulShutdown::new();
-    let permits = Arc::new(Semaphore::new(access.connections));
-    let acceptor = access.tls.clone().map(TlsAcceptor::from);
+    let rooms = Rooms::new(access.connections);
+    let served = Served { router, tls: access.tls.map(TlsAcceptor::from), stop: stop.clone() };
     loop {
-        let accepted = tokio::select! {
-            accepted = accept(&listener, &permits) => accepted,
+        let (stream, peer, room) = tokio::select! {
+            next = next(&listener, &rooms, access.times) => next,
             _ = stop.wait_for(|&stop| stop) => break,
         };
-        match accepted {
-            Ok((stream, peer, permit)) => {
-                let mut stream = TimeoutStream::new(stream);
-                stream.set_write_timeout(Some(access.stall));
-                let stream = Box::pin(stream);
-                let router = router.clone();
-                match acceptor.clone() {
-                    None => spawn(graceful.watch(connection(stream, peer, router)), peer, permit),
-                    Some(acceptor) => {
-                        let watcher = graceful.watcher();
-                        tokio::spawn(async move {
-                            match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
-                                Ok(Ok(stream)) => spawn(watcher.watch(connection(stream, peer, router)), peer, permit),
-                                Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
-                                Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
-                            }
-                        });
-                    }
-                }
+        let served = served.clone();
+        tokio::spawn(async move {
+            connection::serve(stream, peer, served, room.activity.clone()).await;
+            drop(room);
+        });
+    }
+    drop(listener);
+    rooms.all_left().await;
+}
+
+/// The next connection, once there is room for it.
+async fn next(listener: &TcpListener, rooms: &Arc<Rooms>, times: ConnectionTimes) -> (TcpStream, SocketAddr, Room) {
+    loop {
+        match accept(listener).await {
+            Ok((stream, peer)) => {
+                let room = rooms.take(times).await;
+                return (stream, peer, room);
             }
             Err(error) => {
                 // No file descriptor is free, or a connection died in the backlog: neither ends the server.
                 tracing::warn!(%error, "accept failed");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                sleep(Duration::from_millis(50)).await;
             }
         }
     }
-    drop(listener);
-    graceful.shutdown().await;
 }
 
-fn spawn<F, E>(connection: F, peer: SocketAddr, permit: OwnedSemaphorePermit)
-where
-    F: Future<Output = Result<(), E>> + Send + 'static,
-    E: std::fmt::Display + Send,
-{
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%peer, %error, "connection ended");
-        }
-        drop(permit);
-    });
-}
-
-type Accepted = (TcpStream, SocketAddr, OwnedSemaphorePermit);
-
-async fn accept(listener: &TcpListener, permits: &Arc<Semaphore>) -> std::io::Result<Accepted> {
-    let permit = permits.clone().acquire_owned().await.map_err(std::io::Error::other)?;
+async fn accept(listener: &TcpListener) -> std::io::Result<(TcpStream, SocketAddr)> {
     let (stream, peer) = listener.accept().await?;
     // Tokens are small: Nagle's algorithm would hold them back.
     stream.set_nodelay(true)?;
-    Ok((stream, peer, permit))
+    Ok((stream, peer))
 }
 
-fn connection<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: S,
-    peer: SocketAddr,
-    router: Router,
-) -> impl hyper_util::server::graceful::GracefulConnection<Error = Box<dyn std::error::Error + Send + Sync>> {
-    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(ConnectInfo(peer));
-        router.clone().oneshot(request)
-    });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .max_buf_size(HEAD_BYTES)
-        .max_headers(HEADERS);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(HTTP2_STREAMS)
-        .max_header_list_size(HTTP2_HEAD_BYTES)
-        .keep_alive_interval(HTTP2_PING);
-    builder.serve_connection(TokioIo::new(stream), service).into_owned()
+/// The connections of a listener.
+#[derive(Debug)]
+struct Rooms {
+    limit: usize,
+    free: Arc<Semaphore>,
+    taken: Mutex<Taken>,
 }
+
+#[derive(Debug, Default)]
+struct Taken {
+    next: u64,
+    connections: HashMap<u64, Arc<Activity>>,
+}
+
+/// A connection's place among those of its listener.
+#[derive(Debug)]
+struct Room {
+    rooms: Arc<Rooms>,
+    number: u64,
+    activity: Arc<Activity>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Rooms {
+    fn new(limit: usize) -> Arc<Self> {
+        let limit = limit.min(Semaphore::MAX_PERMITS);
+        Arc::new(Self { limit, free: Arc::new(Semaphore::new(limit)), taken: Mutex::default() })
+    }
+
+    /// Waits for room. If there is none, the connections that have been quiet for longest are closed.
+    async fn take(self: &Arc<Self>, times: ConnectionTimes) -> Room {
+        let permit = loop {
+            if let Ok(permit) = self.free.clone().try_acquire_owned() {
+                break permit;
+            }
+            let wait = self.make_room();
+            tokio::select! {
+                permit = self.free.clone().acquire_owned() => if let Ok(permit) = permit { break permit },
+                () = sleep(wait) => {}
+            }
+        };
+        let activity = Activity::new(times);
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = taken.next;
+        taken.next += 1;
+        taken.connections.insert(number, activity.clone());
+        Room { rooms: self.clone(), number, activity, _permit: permit }
+    }
+
+    /// Closes connections that are quiet, and says when to try again.
+    fn make_room(&self) -> Duration {
+        let (now, taken) = (Instant::now(), self.taken.lock().unwrap_or_else(PoisonError::into_inner));
+        let since = |activity: &Arc<Activity>| activity.quiet_since().map(|since| (since, activity.clone()));
+        let mut quiet: Vec<_> = taken.connections.values().filter_map(since).collect();
+        drop(taken);
+        quiet.sort_by_key(|(since, _)| *since);
+        let Some((first, _)) = quiet.first() else { return QUIET };
+        let wait = (*first + QUIET).saturating_duration_since(now);
+        let most = self.limit.div_ceil(SHARE);
+        let enough = quiet.iter().take(most).take_while(|(since, _)| *since + QUIET <= now);
+        enough.for_each(|(_, activity)| activity.make_room());
+        wait.clamp(QUIET / 20, QUIET)
+    }
+
+    /// Waits until no connection is left.
+    async fn all_left(&self) {
+        let all = u32::try_from(self.limit).unwrap_or(u32::MAX);
+        // Fails only when the semaphore is closed, which nobody does.
+        let _ = self.free.acquire_many(all).await;
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.rooms.taken.lock().unwrap_or_else(PoisonError::into_inner).connections.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+#[path = "listener_tests.rs"]
+mod tests;

@@ -2,11 +2,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio_rustls::rustls::ServerConfig;
-
 use crate::config::{Config, Listen, Origins};
 use crate::error::{Problem, ServerError};
-use crate::listener;
+use crate::tls::Certificate;
 
 /// What was found out on the way.
 #[derive(Debug)]
@@ -15,7 +13,7 @@ pub(crate) struct Checked {
     /// `None`: no admin listener.
     pub(crate) admin_listen: Option<SocketAddr>,
     /// `None`: plain HTTP.
-    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) tls: Option<Arc<Certificate>>,
 }
 
 /// Resolves the addresses and reads the certificate.
@@ -28,7 +26,7 @@ pub(crate) fn check(config: &Config) -> Result<Checked, ServerError> {
     Ok(Checked {
         listen: resolve("listen", &fixed.listen, &config.origins)?,
         admin_listen: admin.map(|listen| resolve("admin.listen", listen, &config.origins)).transpose()?,
-        tls: fixed.tls.files().map(|files| listener::tls(&files, &config.origins)).transpose()?,
+        tls: fixed.tls.files().map(|files| Certificate::read(files, &config.origins).map(Arc::new)).transpose()?,
     })
 }
 

@@ -15,6 +15,7 @@ use crate::error::{Problem, ServerError};
 use crate::logging::LogHandle;
 use crate::policies;
 use crate::shutdown::Times;
+use crate::tls::Certificate;
 use crate::tuning::Tuning;
 
 /// How often the file is looked at. Its content counts, so that any way of replacing it is noticed.
@@ -29,6 +30,8 @@ pub(crate) struct Setup {
     pub(crate) sources: Sources,
     pub(crate) log: LogHandle,
     pub(crate) policies: Arc<PolicyHost>,
+    /// `None`: plain HTTP.
+    pub(crate) certificate: Option<Arc<Certificate>>,
     pub(crate) reloads: IntCounterVec,
 }
 
@@ -40,6 +43,7 @@ pub(crate) struct Reloader {
     loaded_from: Option<String>,
     log: LogHandle,
     policies: Arc<PolicyHost>,
+    certificate: Option<Arc<Certificate>>,
     reloads: IntCounterVec,
     /// Where the public listener is bound.
     listen: SocketAddr,
@@ -70,10 +74,11 @@ pub(crate) struct Bound {
 
 impl Reloader {
     pub(crate) fn new(setup: Setup) -> Arc<Self> {
-        let Setup { snapshot, listen, sources, log, policies, reloads } = setup;
+        let Setup { snapshot, listen, sources, log, policies, certificate, reloads } = setup;
         let ConfigSnapshot { config, keys, file: loaded_from } = snapshot;
         let state = Mutex::new(ReloadState { config, bound: None, keys, last: Reloaded::default() });
-        Arc::new(Self { sources, loaded_from, log, policies, reloads, listen, turn: Mutex::new(()), state })
+        let turn = Mutex::new(());
+        Arc::new(Self { sources, loaded_from, log, policies, certificate, reloads, listen, turn, state })
     }
 
     pub(crate) fn bind(&self, bound: Bound) {
@@ -219,10 +224,13 @@ impl Control for Reloader {
                 if matches!(error, PolicyError::Busy) { PolicyScan::Busy } else { PolicyScan::Unanswered };
             let error = error.sentence();
             tracing::error!(error, "the policy directory was not scanned");
-            let rejected = report.error.take().map(|rejected| format!("{rejected}; ")).unwrap_or_default();
-            report.error = Some(format!("{rejected}the policy directory was not scanned: {error}"));
-            self.state().last = report.clone();
+            add(&mut report.error, format!("the policy directory was not scanned: {error}"));
         }
+        if let Some(Err(error)) = self.certificate.as_ref().map(|certificate| certificate.reread()) {
+            tracing::error!(%error, "the new TLS certificate is rejected; the one before stays in force");
+            add(&mut report.error, error.to_string());
+        }
+        self.state().last = report.clone();
         report
     }
 
@@ -235,6 +243,11 @@ impl Control for Reloader {
         let keys: Map<String, Value> = state.keys.iter().map(entry).collect();
         json!({"keys": keys, "last_reload": state.last})
     }
+}
+
+/// Says one more thing that went wrong.
+fn add(said: &mut Option<String>, more: String) {
+    *said = Some(said.take().map(|before| format!("{before}; {more}")).unwrap_or(more));
 }
 
 /// Counts rereads.
@@ -280,6 +293,7 @@ mod tests {
             sources,
             log: LogHandle::silent(),
             policies: PolicyHost::start(none, &registry).unwrap(),
+            certificate: None,
             reloads: reloads(&registry).unwrap(),
         })
     }

@@ -11,6 +11,7 @@ use sd_notify::NotifyState;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 
+use crate::activity::ConnectionTimes;
 use crate::cache_plan::CachePlan;
 use crate::config::{ConfigSnapshot, Origins, Sources};
 use crate::error::ServerError;
@@ -24,6 +25,7 @@ use crate::shutdown::{self, InFlight, Listener, Times};
 use crate::signals::{Signals, Wish};
 use crate::start::Starter;
 use crate::supervisor::{ShutdownStage, Supervisor};
+use crate::tls::Certificate;
 use crate::tuning::Tuning;
 use crate::weights::{Engines, Weights};
 
@@ -44,7 +46,14 @@ pub(crate) fn run(sources: Sources, engines: Engines) -> Result<(), ServerError>
         let variables = sources.ignored().join(" ");
         tracing::info!(variables, "environment variables that Kubernetes sets for a Service are ignored");
     }
-    let load = Load { snapshot, sources, engines, log: log.clone(), supervisor: Arc::new(Supervisor::new()) };
+    let load = Load {
+        snapshot,
+        sources,
+        engines,
+        log: log.clone(),
+        supervisor: Arc::new(Supervisor::new()),
+        certificate: None,
+    };
     let ended = runtime.block_on(serve(load));
     log.flush();
     // Tasks that outlived the drain time are not waited for.
@@ -52,12 +61,13 @@ pub(crate) fn run(sources: Sources, engines: Engines) -> Result<(), ServerError>
     ended
 }
 
-async fn serve(load: Load) -> Result<(), ServerError> {
+async fn serve(mut load: Load) -> Result<(), ServerError> {
     let (config, supervisor) = (load.snapshot.config.clone(), load.supervisor.clone());
     // First of all, so that a signal during the load is not lost.
     let mut signals = Signals::new()?;
     let checked = preflight::check(&config)?;
     let (public, admin, at) = bind(&checked, &config.origins).await?;
+    load.certificate = checked.tls.clone();
     let loading = tokio::task::spawn_blocking(move || load.run(at));
     let loaded = tokio::select! {
         loaded = loading => loaded.map_err(|error| ServerError::internal("load", error))??,
@@ -66,16 +76,19 @@ async fn serve(load: Load) -> Result<(), ServerError> {
     let LoadedConfig { api, policies, live } = loaded;
 
     let tls = checked.tls;
+    let acceptor = tls.as_ref().map(|certificate| certificate.acceptor()).transpose()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let mut announcement = format!("listening on {scheme}://{}\n", at.public);
     if let Some(address) = at.admin {
         announcement.push_str(&format!("admin on http://{address}\n"));
     }
     let limits = config.fixed.limits.clone();
-    let access = |tls| ListenerAccess { connections: limits.connections as usize, stall: limits.slow_reader.0, tls };
+    let times =
+        ConnectionTimes { header: limits.header_timeout.0, idle: limits.idle_timeout.0, stall: limits.slow_reader.0 };
+    let access = |tls| ListenerAccess { connections: limits.connections as usize, times, tls };
     let public = {
         let router = camshaft_api::public_router(api.clone(), &config.fixed.cors.origins);
-        Listener::spawn(|stop| listener::serve(public, router, access(tls), stop))
+        Listener::spawn(|stop| listener::serve(public, router, access(acceptor), stop))
     };
     let admin = admin.map(|admin| {
         let router = camshaft_api::admin_router(api.clone());
@@ -86,6 +99,9 @@ async fn serve(load: Load) -> Result<(), ServerError> {
     announce(&announcement)?;
     notify(&[NotifyState::Ready]);
     tokio::spawn(live.clone().watch());
+    if let Some(certificate) = tls {
+        tokio::spawn(certificate.watch());
+    }
 
     let reload = {
         let live = live.clone();
@@ -187,6 +203,8 @@ struct Load {
     engines: Engines,
     log: LogHandle,
     supervisor: Arc<Supervisor>,
+    /// Of the public listener, once it was read.
+    certificate: Option<Arc<Certificate>>,
 }
 
 impl Load {
@@ -202,7 +220,7 @@ impl Load {
     }
 
     fn load(self, at: Addresses) -> Result<LoadedConfig, ServerError> {
-        let Self { snapshot, sources, engines, log, supervisor } = self;
+        let Self { snapshot, sources, engines, log, supervisor, certificate } = self;
         let config = snapshot.config.clone();
         let registry = Registry::new();
         let threads = metrics::threads(&registry)?;
@@ -222,6 +240,7 @@ impl Load {
             sources,
             log,
             policies: policies.clone(),
+            certificate,
             reloads,
         });
         let metrics = ServerMetrics::new(&registry)?;

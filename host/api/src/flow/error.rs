@@ -7,6 +7,7 @@ use camshaft_core::quota::{Exceeded, Quota};
 use tokio::task::JoinError;
 
 use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
+use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 
 /// `Retry-After` of a loading or draining server, in seconds.
@@ -19,7 +20,7 @@ pub(crate) enum FlowError {
     Request(#[from] RequestError),
     #[error("model is required where several are served: {}", listed(models))]
     ModelRequired { models: Vec<String> },
-    #[error("the model {0} does not exist")]
+    #[error("the model {} does not exist", Shown(.0))]
     UnknownModel(String),
     #[error("the model {0} may not be used with these credentials")]
     ModelForbidden(String),

@@ -12,6 +12,8 @@ use tracing::Span;
 use tracing::field::Empty;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
+use crate::wire::echo::Shown;
+
 /// The target of all spans.
 pub const TARGET: &str = "camshaft::trace";
 /// The headers of the W3C trace context.
@@ -24,7 +26,7 @@ pub(crate) fn accept(request: &Request, id: &str) -> Span {
         target: TARGET,
         "accept",
         otel.kind = "server",
-        http.request.method = request.method().as_str(),
+        http.request.method = %Shown(request.method().as_str()),
         http.route = route,
         camshaft.request_id = id,
         http.response.status_code = Empty,

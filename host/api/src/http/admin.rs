@@ -2,6 +2,7 @@
 use std::sync::Arc;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use camshaft_core::engine::ModelKind;
@@ -71,8 +72,9 @@ pub(crate) async fn policies(State(api): State<Arc<Api>>) -> Json<PolicyReport> 
 /// 404 for an unknown policy, 400 for a hook or mode that does not exist or cannot be combined.
 pub(crate) async fn set_policy_mode(
     State(api): State<Arc<Api>>,
-    Path((hook, name, mode)): Path<(String, String, String)>,
+    names: Result<Path<(String, String, String)>, PathRejection>,
 ) -> Result<Json<PolicyStatus>, ApiError> {
+    let Path((hook, name, mode)) = names?;
     let known =
         Hook::ALL.into_iter().find(|known| known.as_str() == hook).ok_or(ApiError::UnknownHook { name: hook })?;
     let mode = Mode::parse(&mode).ok_or(ApiError::UnknownMode { name: mode })?;

@@ -14,9 +14,6 @@ use crate::flow::exchange::Exchange;
 use crate::flow::trace;
 use crate::http::error::ApiError;
 
-/// Maximum number of headers that an auth policy sees.
-const MAX_HEADERS: usize = 100;
-
 /// Middleware of guarded routes. Lets only requests with a principal pass.
 pub(crate) async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Result<Response, ApiError> {
     let policies = api.policies.current();
@@ -46,16 +43,16 @@ fn head(request: &Request) -> AuthRequest {
     }
 }
 
-/// Whether a proxy has forwarded the request. Checks all headers, not only those that policies see.
+/// Whether a proxy has forwarded the request.
 fn is_forwarded(headers: &HeaderMap) -> bool {
     ["forwarded", "x-forwarded-for", "x-real-ip", "via"].into_iter().any(|name| headers.contains_key(name))
 }
 
-/// The headers that a policy sees. `HeaderMap` has their names in lower case.
+/// The headers that a policy sees: all whose values are UTF-8. `HeaderMap` has their names in lower case.
 fn headers(headers: &HeaderMap) -> Vec<(String, String)> {
     let readable = headers.iter().filter_map(|(name, value)| {
         let value = std::str::from_utf8(value.as_bytes()).ok()?;
         Some((name.as_str().to_owned(), value.to_owned()))
     });
-    readable.take(MAX_HEADERS).collect()
+    readable.collect()
 }

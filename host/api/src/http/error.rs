@@ -1,6 +1,7 @@
 //! The errors of the HTTP layer, and those of the layers below.
 use std::error::Error;
 
+use axum::extract::rejection::PathRejection;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use camshaft_core::policy::{Fault, Hook, Mode, ModeError, Refusal};
@@ -8,7 +9,11 @@ use tokio::task::JoinError;
 
 use crate::flow::error::{self, FlowError};
 use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
+use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
+
+/// Header lines of a request. HTTP/1 refuses more where it parses them.
+pub(crate) const MAX_HEADERS: usize = 100;
 
 /// A request that failed. Its text is for the client unless [`ApiError::answer`] says otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -19,15 +24,25 @@ pub(crate) enum ApiError {
     AuthRefused(Box<Refusal>),
     #[error("an auth policy failed")]
     AuthFault(#[source] Box<Fault>),
-    #[error("unknown request URL: {method} {path}")]
+    #[error("unknown request URL: {} {}", Shown(.method.as_str()), Shown(.path))]
     UnknownUrl { method: Method, path: String },
-    #[error("{method} is not allowed on {path}")]
+    #[error("{} is not allowed on {}", Shown(.method.as_str()), Shown(.path))]
     MethodNotAllowed { method: Method, path: String },
+    #[error("the path cannot be read: {0}")]
+    Path(#[from] PathRejection),
+    #[error("a request may have at most {MAX_HEADERS} headers, got {count}")]
+    TooManyHeaders { count: usize },
+    #[error("{0}")]
+    Host(&'static str),
+    #[error("the transfer encoding must be chunked, or absent")]
+    TransferEncoding,
+    #[error("responses are sent with the content coding gzip or identity, and the request accepts neither")]
+    NotAcceptable,
     #[error("web pages may not post here")]
     WebPage,
-    #[error("there is no hook {name:?}: {}", Hook::ALL.map(Hook::as_str).join(", "))]
+    #[error("there is no hook {:?}: {}", Shown(.name), Hook::ALL.map(Hook::as_str).join(", "))]
     UnknownHook { name: String },
-    #[error("there is no mode {name:?}: {}", Mode::ALL.map(Mode::as_str).join(", "))]
+    #[error("there is no mode {:?}: {}", Shown(.name), Mode::ALL.map(Mode::as_str).join(", "))]
     UnknownMode { name: String },
     #[error(transparent)]
     PolicyMode(ModeError),
@@ -62,6 +77,11 @@ impl ApiError {
             Self::AuthFault(_) => Answer::internal(text(), self).retry(Retry::Never).rejection(Rejection::PolicyFault),
             Self::UnknownUrl { .. } => invalid(StatusCode::NOT_FOUND, "unknown_url"),
             Self::MethodNotAllowed { .. } => invalid(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
+            Self::Path(_) => invalid(StatusCode::BAD_REQUEST, "invalid_path"),
+            Self::TooManyHeaders { .. } => invalid(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers"),
+            Self::Host(_) => invalid(StatusCode::BAD_REQUEST, "invalid_host"),
+            Self::TransferEncoding => invalid(StatusCode::BAD_REQUEST, "invalid_transfer_encoding"),
+            Self::NotAcceptable => invalid(StatusCode::NOT_ACCEPTABLE, "not_acceptable"),
             Self::WebPage => Answer::new(StatusCode::FORBIDDEN, ErrorType::Permission, text()).code("web_page"),
             Self::UnknownHook { .. } => Answer::invalid(text()).param("hook".to_owned()),
             Self::PolicyMode(error) => match error {

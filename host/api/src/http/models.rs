@@ -1,6 +1,7 @@
 //! `GET /v1/models` and `GET /v1/models/{id}`.
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use camshaft_core::engine::{ModelKind, Reuse};
@@ -85,7 +86,8 @@ pub(crate) async fn list(State(api): State<Arc<Api>>, Extension(caller): Extensi
 pub(crate) async fn show(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
-    Path(id): Path<String>,
+    id: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ModelDetails>, ApiError> {
+    let Path(id) = id?;
     Ok(Json(ModelDetails::from(&api.model_for(&id, &caller)?.model)))
 }

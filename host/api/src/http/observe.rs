@@ -13,6 +13,7 @@ use crate::flow::trace;
 use crate::http::error::ApiError;
 use crate::http::request_id::{self, X_REQUEST_ID};
 use crate::wire::answer::ErrorNote;
+use crate::wire::echo::Shown;
 use crate::wire::quota_headers;
 
 /// Value of the label `endpoint` if no route matched.
@@ -56,8 +57,8 @@ fn begin(api: &Api, request: &Request) -> Exchange {
     let span = trace::accept(request, &id);
     let head = Head {
         id,
-        method: request.method().to_string(),
-        path: request.uri().path().to_owned(),
+        method: Shown(request.method().as_str()).to_string(),
+        path: Shown(request.uri().path()).to_string(),
         endpoint: route.to_owned(),
     };
     Exchange::new(api.metrics.clone(), head, span, api.readiness.enter())

@@ -1,25 +1,18 @@
 //! The routes: one table that says who may call each of them. Both routers are built from it.
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{HeaderName, HeaderValue, Method, header};
+use axum::http::{Method, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::{CompressionLayer, DefaultPredicate};
-use tower_http::cors::{AllowOrigin, CorsLayer};
 
 use crate::flow::api::Api;
 use crate::http::error::ApiError;
-use crate::http::request_id::X_REQUEST_ID;
-use crate::http::{admin, auth, endpoints, health, models, observe, stats};
-
-/// How long browsers may cache the answer to a preflight request.
-const PREFLIGHT: Duration = Duration::from_secs(600);
-const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+use crate::http::{admin, auth, cors, encoding, endpoints, head, health, models, observe, stats};
 
 /// Who may call a route. Only a route with `Open` in the table can be called without credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,29 +97,19 @@ pub fn public_router(api: Arc<Api>, cors_origins: &[String]) -> Router {
     let routes = of(Access::Open).merge(of(Access::Monitoring).route_layer(guard())).merge(guarded);
     // Streams are never compressed, because each frame must be sent at once.
     let compression = CompressionLayer::new().gzip(true).compress_when(DefaultPredicate::new());
-    let router = finish(routes, api).layer(compression);
-    if cors_origins.is_empty() { router } else { router.layer(cors(cors_origins)) }
-}
-
-fn cors(origins: &[String]) -> CorsLayer {
-    let origin = if origins.iter().any(|origin| origin == "*") {
-        AllowOrigin::any()
-    } else {
-        AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()))
+    let routes = whole(routes).layer(compression).layer(from_fn(encoding::check));
+    let routes = match cors_origins {
+        [] => routes,
+        origins => routes.layer(cors::layer(origins)).layer(from_fn(cors::allow_sdk)),
     };
-    CorsLayer::new()
-        .allow_origin(origin)
-        .allow_methods([Method::GET, Method::POST])
-        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, X_API_KEY, X_REQUEST_ID])
-        .expose_headers([X_REQUEST_ID, header::RETRY_AFTER])
-        .max_age(PREFLIGHT)
+    finish(routes, api)
 }
 
 /// The router of the admin listener. It requires no credentials: bind the listener to an address that only operators
 /// reach.
 pub fn admin_router(api: Arc<Api>) -> Router {
     let routes = table(ROUTES.iter().filter(|route| route.access != Access::Guarded));
-    finish(routes.route_layer(from_fn(no_web_pages)), api)
+    finish(whole(routes.route_layer(from_fn(no_web_pages))), api)
 }
 
 fn table<'a>(routes: impl Iterator<Item = &'a Route>) -> Router<Arc<Api>> {
@@ -152,13 +135,15 @@ async fn no_web_pages(request: Request, next: Next) -> Result<Response, ApiError
     Ok(next.run(request).await)
 }
 
-/// Wraps the routes in the layers that all of them have, from the inside out.
+/// The routes with an answer to every other path.
+fn whole(routes: Router<Arc<Api>>) -> Router<Arc<Api>> {
+    routes.fallback(unknown_url).layer(CatchPanicLayer::custom(observe::panicked))
+}
+
+/// Wraps the routes in the layers that see every request and its last response.
 fn finish(routes: Router<Arc<Api>>, api: Arc<Api>) -> Router {
-    routes
-        .fallback(unknown_url)
-        .layer(CatchPanicLayer::custom(observe::panicked))
-        .layer(from_fn_with_state(api.clone(), observe::observe))
-        .with_state(api)
+    let observed = from_fn_with_state(api.clone(), observe::observe);
+    routes.layer(from_fn(head::check)).layer(observed).with_state(api)
 }
 
 async fn unknown_url(request: Request) -> ApiError {

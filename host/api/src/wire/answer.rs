@@ -9,9 +9,9 @@ use axum::response::{IntoResponse, Response};
 use camshaft_core::quota::Standings;
 use serde::Serialize;
 
-use crate::wire::quota_headers;
+use crate::wire::{echo, quota_headers};
 
-const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The answer to a request that failed. Every layer's error enum maps its conditions to one.
 #[derive(Debug)]
@@ -89,7 +89,12 @@ pub(crate) struct ErrorNote {
 
 impl Answer {
     pub(crate) fn new(status: StatusCode, kind: ErrorType, message: impl Into<String>) -> Self {
-        let object = ErrorObject { message: message.into(), kind, param: None, code: None };
+        let message = message.into();
+        let message = match echo::message(&message) {
+            Cow::Borrowed(_) => message,
+            Cow::Owned(cut) => cut,
+        };
+        let object = ErrorObject { message, kind, param: None, code: None };
         Self { status, object, retry: Retry::Unsaid, rejection: None, detail: None, standings: None }
     }
 

@@ -4,6 +4,7 @@ use base64::engine::general_purpose::STANDARD;
 use camshaft_core::embed::normalize;
 use serde::Serialize;
 
+use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 use crate::wire::fields::Fields;
 
@@ -51,7 +52,7 @@ impl Encoding {
             None | Some("float") => Ok(Self::Float),
             Some("base64") => Ok(Self::Base64),
             Some(other) => {
-                let message = format!("encoding_format must be float or base64, got {other:?}");
+                let message = format!("encoding_format must be float or base64, got {:?}", Shown(other));
                 Err(RequestError::field("encoding_format", message))
             }
         }

@@ -3,6 +3,7 @@ use camshaft_core::limits;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 use crate::wire::fields::{Fields, wrong_type};
 
@@ -50,7 +51,7 @@ fn message(value: &Value, path: &str) -> Result<Message, RequestError> {
             return Err(RequestError::field(fields.path("role"), format!("messages of role {role} are not supported")));
         }
         role => {
-            let message = format!("role must be system, developer, user or assistant, got {role:?}");
+            let message = format!("role must be system, developer, user or assistant, got {:?}", Shown(role));
             return Err(RequestError::field(fields.path("role"), message));
         }
     };
@@ -75,7 +76,7 @@ fn text_of_parts(parts: &[Value], path: &str) -> Result<String, RequestError> {
         fields.require("type")?;
         let kind = fields.text("type")?.unwrap_or_default();
         if kind != "text" {
-            let message = format!("content parts of type {kind:?} are not supported, only text");
+            let message = format!("content parts of type {:?} are not supported, only text", Shown(kind));
             return Err(RequestError::field(fields.path("type"), message));
         }
         fields.require("text")?;

@@ -7,11 +7,12 @@ use camshaft_core::limits::{self, Range};
 use camshaft_core::sampling::{LogitBias, SamplingParams};
 use serde_json::Value;
 
+use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 use crate::wire::fields::{self, Fields};
 
 /// Header with the timeout: seconds from arrival to the first token.
-const TIMEOUT_HEADER: &str = "x-request-timeout";
+pub(crate) const TIMEOUT_HEADER: &str = "x-request-timeout";
 const MIN_TIMEOUT: f64 = 0.001;
 /// Temperatures below this are greedy: dividing logits by less would overflow.
 const GREEDY_TEMPERATURE: f32 = 1e-5;
@@ -91,7 +92,7 @@ fn refuse_unsupported(fields: &Fields<'_>) -> Result<(), RequestError> {
         Some("text") => Ok(()),
         kind => Err(RequestError::field(
             "response_format",
-            format!("response_format of type {} is not supported, only text", kind.unwrap_or("(none)")),
+            format!("response_format of type {} is not supported, only text", Shown(kind.unwrap_or("(none)"))),
         )),
     }
 }
@@ -143,7 +144,7 @@ fn logit_bias(fields: &Fields<'_>, vocabulary_size: usize) -> Result<Vec<LogitBi
     let entry = |(key, value): (&String, &Value)| {
         let known = |token: &u32| (*token as usize) < vocabulary_size;
         let Some(token) = key.parse::<u32>().ok().filter(known) else {
-            let message = format!("logit_bias keys must be token ids below {vocabulary_size}, got {key:?}");
+            let message = format!("logit_bias keys must be token ids below {vocabulary_size}, got {:?}", Shown(key));
             return Err(RequestError::field("logit_bias", message));
         };
         let bias = fields::number(value, &format!("logit_bias.{token}"), limits::LOGIT_BIAS)?;
@@ -208,7 +209,7 @@ fn samplers(fields: &Fields<'_>, known: &[PolicyName]) -> Result<Option<Vec<Stri
         let name = value.as_str().ok_or_else(|| fields::wrong_type(&path, "a string", value))?;
         match known.iter().any(|sampler| sampler.as_str() == name) {
             true => Ok(name.to_owned()),
-            false => Err(RequestError::field(path, format!("there is no sampler named {name:?} in force"))),
+            false => Err(RequestError::field(path, format!("there is no sampler named {:?} in force", Shown(name)))),
         }
     };
     list.iter().enumerate().map(name).collect::<Result<_, _>>().map(Some)
@@ -229,8 +230,8 @@ pub(crate) fn timeout_header(headers: &HeaderMap, max: Duration) -> Result<Optio
         Some(seconds) => Ok(Some(Duration::from_secs_f64(seconds))),
         None => {
             let shown = String::from_utf8_lossy(value.as_bytes());
-            let message =
-                format!("{TIMEOUT_HEADER} must be seconds between {} and {}, got {shown:?}", range.min, range.max);
+            let (min, max, shown) = (range.min, range.max, Shown(&shown));
+            let message = format!("{TIMEOUT_HEADER} must be seconds between {min} and {max}, got {shown:?}");
             Err(RequestError::field(TIMEOUT_HEADER, message))
         }
     }

@@ -4,7 +4,16 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use camshaft_core::quota::{Standing, Standings};
 
-/// OpenAI's headers for quotas.
+/// OpenAI's headers for quotas: limit, what remains, and when all of it is back, of requests and of tokens.
+pub(crate) const NAMES: [&str; 6] = [
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-tokens",
+];
+
 pub(crate) fn write(standings: &Standings, headers: &mut HeaderMap) {
     let mut put = |limit, remaining, reset, standing: Option<Standing>| {
         let Some(standing) = standing else { return };
@@ -14,13 +23,9 @@ pub(crate) fn write(standings: &Standings, headers: &mut HeaderMap) {
             headers.insert(HeaderName::from_static(reset), value);
         }
     };
-    put(
-        "x-ratelimit-limit-requests",
-        "x-ratelimit-remaining-requests",
-        "x-ratelimit-reset-requests",
-        standings.requests,
-    );
-    put("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens", standings.tokens);
+    let [limit, remaining, reset, token_limit, tokens_remaining, token_reset] = NAMES;
+    put(limit, remaining, reset, standings.requests);
+    put(token_limit, tokens_remaining, token_reset, standings.tokens);
 }
 
 /// Formats a duration as OpenAI does: `17ms`, `7.66s`, `6m0s`.

@@ -237,6 +237,7 @@ pub(crate) fn request(method: &str, path: &str, body: &str) -> Request<Body> {
     Request::builder()
         .method(method)
         .uri(path)
+        .header("host", "camshaft.test")
         .header("content-type", "application/json")
         .extension(ConnectInfo(SocketAddr::from(([127, 0, 0, 1], 40_000))))
         .body(Body::from(body.to_owned()))

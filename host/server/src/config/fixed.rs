@@ -104,6 +104,13 @@ pub struct ConnectionLimits {
     /// Connections of each listener; further ones wait.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub connections: u32,
+    /// From a connection's beginning (TLS included) to the end of its first request's head, and from the first byte of each
+    /// later head to its end; then the connection is closed.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "10m"))]
+    pub header_timeout: DurationValue,
+    /// How long a connection stays open without a request. Load balancers expect more than a minute.
+    #[schemars(extend("x-minimum" = "100ms", "x-maximum" = "1h"))]
+    pub idle_timeout: DurationValue,
     /// A stream whose reader is behind for this long is cut, and a write without progress ends its connection.
     #[schemars(extend("x-minimum" = "2s"))]
     pub slow_reader: DurationValue,
@@ -114,7 +121,13 @@ pub struct ConnectionLimits {
 
 impl Default for ConnectionLimits {
     fn default() -> Self {
-        Self { connections: 1024, slow_reader: DurationValue::secs(60), frame_interval: DurationValue::millis(10) }
+        Self {
+            connections: 1024,
+            header_timeout: DurationValue::secs(30),
+            idle_timeout: DurationValue::secs(90),
+            slow_reader: DurationValue::secs(60),
+            frame_interval: DurationValue::millis(10),
+        }
     }
 }
 

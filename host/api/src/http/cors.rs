@@ -1,0 +1,73 @@
+//! Web pages that may call: what browsers ask before they let a page send, and let it read.
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, Method, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use std::time::Duration;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+use crate::http::request_id::X_REQUEST_ID;
+use crate::wire::answer::X_SHOULD_RETRY;
+use crate::wire::params::TIMEOUT_HEADER;
+use crate::wire::quota_headers;
+
+/// How long browsers may cache the answer to a preflight request.
+const PREFLIGHT: Duration = Duration::from_secs(600);
+/// Headers that a page may send, besides those that begin with [`SDK`]: ours, and those of OpenAI's SDKs.
+const SENT: [&str; 13] = [
+    "authorization",
+    "content-type",
+    "x-api-key",
+    "x-request-id",
+    TIMEOUT_HEADER,
+    "accept",
+    "user-agent",
+    "idempotency-key",
+    "openai-beta",
+    "openai-organization",
+    "openai-project",
+    "traceparent",
+    "tracestate",
+];
+/// Beginning of the headers in which OpenAI's SDKs say what they are. Later versions add some.
+const SDK: &str = "x-stainless-";
+/// Names of such headers that one answer repeats.
+const SDK_HEADERS: usize = 32;
+
+/// For pages of these origins; `*`: all.
+pub(crate) fn layer(origins: &[String]) -> CorsLayer {
+    let origin = if origins.iter().any(|origin| origin == "*") {
+        AllowOrigin::any()
+    } else {
+        AllowOrigin::list(origins.iter().filter_map(|origin| HeaderValue::from_str(origin).ok()))
+    };
+    let read = quota_headers::NAMES.map(HeaderName::from_static);
+    let read = read.into_iter().chain([X_REQUEST_ID, X_SHOULD_RETRY, header::RETRY_AFTER]);
+    CorsLayer::new()
+        .allow_origin(origin)
+        .allow_methods([Method::GET, Method::POST])
+        .allow_headers(SENT.map(HeaderName::from_static))
+        .expose_headers(read.collect::<Vec<_>>())
+        .max_age(PREFLIGHT)
+}
+
+/// Middleware around the layer: also allows the headers of OpenAI's SDKs that the browser asks for.
+pub(crate) async fn allow_sdk(request: Request, next: Next) -> Response {
+    let asked = match *request.method() {
+        Method::OPTIONS => request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned(),
+        _ => None,
+    };
+    let mut response = next.run(request).await;
+    if let Some(asked) = asked.as_ref().and_then(|asked| asked.to_str().ok())
+        && let Some(allowed) = response.headers_mut().get_mut(header::ACCESS_CONTROL_ALLOW_HEADERS)
+        && let Ok(before) = allowed.to_str()
+    {
+        let names = asked.split(',').map(|name| name.trim().to_ascii_lowercase());
+        let more = names.filter(|name| name.starts_with(SDK)).take(SDK_HEADERS);
+        let all = more.fold(before.to_owned(), |all, name| format!("{all},{name}"));
+        if let Ok(all) = HeaderValue::from_str(&all) {
+            *allowed = all;
+        }
+    }
+    response
+}

@@ -1,0 +1,77 @@
+//! Content codings of responses: gzip or none. What a client accepts is decided before any work is done.
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::Response;
+
+use crate::http::error::ApiError;
+
+/// Codings that a client accepts, of those that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Accepted {
+    gzip: bool,
+    identity: bool,
+}
+
+/// Middleware around the compression.
+///
+/// # Errors
+/// 406 if the client accepts no response at all.
+pub(crate) async fn check(mut request: Request, next: Next) -> Result<Response, ApiError> {
+    match accepted(request.headers()) {
+        Accepted { identity: true, .. } => {}
+        Accepted { gzip: false, .. } => return Err(ApiError::NotAcceptable),
+        // A response that cannot be compressed, such as a stream, goes out as it is.
+        Accepted { gzip: true, .. } => {
+            request.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+    }
+    Ok(next.run(request).await)
+}
+
+/// RFC 9110, section 12.5.3.
+fn accepted(headers: &HeaderMap) -> Accepted {
+    let values = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let (mut gzip, mut identity, mut others) = (None, None, None);
+    for part in values.flat_map(|value| value.split(',')) {
+        let (coding, weight) = part.split_once(';').unwrap_or((part, ""));
+        let weight = weight.trim().strip_prefix("q=").or(weight.trim().strip_prefix("Q="));
+        // What is no number does not exclude anything.
+        let wanted = weight.and_then(|q| q.trim().parse::<f32>().ok()).is_none_or(|q| q > 0.0);
+        let known = match coding.trim().to_ascii_lowercase().as_str() {
+            "gzip" | "x-gzip" => &mut gzip,
+            "identity" => &mut identity,
+            "*" => &mut others,
+            _ => continue,
+        };
+        *known = Some(wanted);
+    }
+    Accepted { gzip: gzip.or(others).unwrap_or(false), identity: identity.or(others).unwrap_or(true) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_knows_who_accepts_nothing() {
+        let check = |sent: &str, gzip, identity| {
+            let headers = HeaderMap::from_iter([(header::ACCEPT_ENCODING, sent.parse().unwrap())]);
+            assert_eq!(accepted(&headers), Accepted { gzip, identity }, "{sent}");
+        };
+        assert_eq!(accepted(&HeaderMap::new()), Accepted { gzip: false, identity: true });
+        check("", false, true);
+        check("gzip", true, true);
+        check("gzip;q=0.5, br", true, true);
+        check("br", false, true);
+        check("identity;q=0", false, false);
+        check("*;q=0", false, false);
+        check("identity; q=0.000, br", false, false);
+        check("identity;q=0, gzip", true, false);
+        check("*;q=0, gzip;q=1.0", true, false);
+        check("*;q=0, identity", false, true);
+        check("identity;q=0, *", true, false);
+        check("gzip;q=0", false, true);
+        check("gzip;q=x", true, true);
+    }
+}

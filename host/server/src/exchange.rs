@@ -1,0 +1,202 @@
+//! One request and its response on a connection: what is left of a request's body when its response is ready.
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::ConnectInfo;
+use http::{HeaderValue, Request, Response, Version, header};
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use tokio::time::{Instant, timeout, timeout_at};
+use tower::ServiceExt;
+
+use crate::activity::{Activity, OpenRequest};
+
+/// What is left of a body that nobody reads: what arrives within this time, up to this size, costs no connection.
+const SETTLE_TIME: Duration = Duration::from_millis(20);
+const SETTLE_BYTES: usize = 64 << 10;
+/// The same over HTTP/2 after the response, so that the client can end its request and finds the response.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+const DRAIN_BYTES: usize = 16 << 20;
+const DRAIN_SILENCE: Duration = Duration::from_secs(2);
+
+/// Answers one request. It counts as open from the call on, and not only from the first poll.
+pub(crate) fn answer(
+    request: Request<Incoming>,
+    peer: SocketAddr,
+    router: Router,
+    activity: Arc<Activity>,
+) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send {
+    let http2 = request.version() >= Version::HTTP_2;
+    let waits = request.headers().contains_key(header::EXPECT);
+    let open = activity.begin(http2);
+    let unread = Unread::default();
+    let mut request = request.map(|body| Body::new(RequestBody::new(body, unread.clone(), activity)));
+    request.extensions_mut().insert(ConnectInfo(peer));
+    respond(Pending { request, unread, waits, http2, open }, router)
+}
+
+/// A request that nobody has looked at.
+struct Pending {
+    request: Request<Body>,
+    unread: Unread,
+    /// Whether the client waits to be asked for its body.
+    waits: bool,
+    http2: bool,
+    open: OpenRequest,
+}
+
+async fn respond(pending: Pending, router: Router) -> Result<Response<ResponseBody>, Infallible> {
+    let Pending { request, unread, waits, http2, mut open } = pending;
+    let mut response = router.oneshot(request).await?;
+    let mut rest = unread.take();
+    if let Some(body) = &mut rest
+        // A client that waits to be asked has sent nothing.
+        && !waits
+        && drain(body, SETTLE_BYTES, SETTLE_TIME, SETTLE_TIME).await
+    {
+        rest = None;
+    }
+    if rest.is_some() && !http2 {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        open.activity().leaves_unread();
+    }
+    open.answer();
+    // Over HTTP/1 the rest is read from the socket, after the connection has ended.
+    let rest = rest.filter(|_| http2);
+    Ok(response.map(|body| ResponseBody { body, open, rest }))
+}
+
+/// Reads and throws away. Whether the body ended.
+async fn drain(body: &mut Incoming, bytes: usize, time: Duration, silence: Duration) -> bool {
+    let (end, mut left) = (Instant::now() + time, bytes);
+    while let Ok(Ok(frame)) = timeout_at(end, timeout(silence, body.frame())).await {
+        let Some(Ok(frame)) = frame else { return frame.is_none() };
+        let size = frame.data_ref().map_or(0, Bytes::len);
+        if size > left {
+            return false;
+        }
+        left -= size;
+    }
+    false
+}
+
+/// A request's body that its handler has dropped before the end.
+#[derive(Debug, Clone, Default)]
+struct Unread(Arc<Mutex<Option<Incoming>>>);
+
+impl Unread {
+    fn take(&self) -> Option<Incoming> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn put(&self, body: Incoming) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+    }
+}
+
+/// A request's body on loan to its handler.
+struct RequestBody {
+    /// `None` once it has ended.
+    body: Option<Incoming>,
+    unread: Unread,
+    activity: Arc<Activity>,
+}
+
+impl RequestBody {
+    fn new(body: Incoming, unread: Unread, activity: Arc<Activity>) -> Self {
+        let mut new = Self { body: Some(body), unread, activity };
+        new.end_if_over();
+        new
+    }
+
+    fn end_if_over(&mut self) {
+        if self.body.as_ref().is_some_and(|body| body.is_end_stream()) {
+            self.end();
+        }
+    }
+
+    fn end(&mut self) -> Option<Incoming> {
+        let body = self.body.take();
+        body.iter().for_each(|_| self.activity.arrived());
+        body
+    }
+}
+
+impl hyper::body::Body for RequestBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let frame = ready!(Pin::new(body).poll_frame(cx));
+        match &frame {
+            Some(Ok(_)) => self.end_if_over(),
+            // A broken body has no rest.
+            Some(Err(_)) | None => drop(self.end()),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), hyper::body::Body::size_hint)
+    }
+}
+
+impl Drop for RequestBody {
+    fn drop(&mut self) {
+        if let Some(body) = self.end() {
+            self.unread.put(body);
+        }
+    }
+}
+
+/// A response's body. It knows whose turn it is: the server's or the client's.
+#[derive(Debug)]
+pub(crate) struct ResponseBody {
+    body: Body,
+    open: OpenRequest,
+    /// Of the request's body, over HTTP/2.
+    rest: Option<Incoming>,
+}
+
+impl hyper::body::Body for ResponseBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        match &polled {
+            Poll::Pending => self.open.works(),
+            Poll::Ready(_) => self.open.moved(),
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        let Some(mut rest) = self.rest.take() else { return };
+        // The runtime may be gone at the end of the process.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { drain(&mut rest, DRAIN_BYTES, DRAIN_TIME, DRAIN_SILENCE).await });
+        }
+    }
+}

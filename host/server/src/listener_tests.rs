@@ -1,0 +1,289 @@
+use std::future::pending;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::body::Bytes;
+use axum::http::{Request, StatusCode};
+use axum::routing::{get, post};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::*;
+
+/// Longer than anything takes that has to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A bound that a test waits for.
+const SHORT: Duration = Duration::from_millis(300);
+/// A bound that no test reaches.
+const LONG: Duration = Duration::from_secs(600);
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const SETTINGS: &[u8] = b"\0\0\0\x04\0\0\0\0\0";
+const PING: &[u8] = b"\0\0\x08\x06\0\0\0\0\0camshaft";
+
+struct Rig {
+    address: SocketAddr,
+    /// Handlers of `/forever` that run.
+    running: Arc<AtomicUsize>,
+    _stop: watch::Sender<bool>,
+}
+
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Rig {
+    async fn new(connections: usize, times: ConnectionTimes) -> Self {
+        let running = Arc::new(AtomicUsize::new(0));
+        let counted = running.clone();
+        let forever = move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let _running = Counted(counted.clone());
+            async move {
+                let _running = _running;
+                pending::<()>().await;
+            }
+        };
+        let slow = |body: Bytes| async move {
+            tokio::time::sleep(SHORT).await;
+            format!("{} bytes", body.len())
+        };
+        let router = Router::new()
+            .route("/", get(|| async { "here" }))
+            .route("/slow", post(slow).get(slow))
+            .route("/forever", get(forever))
+            .route("/refuses", post(|| async { StatusCode::NOT_FOUND }));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        tokio::spawn(serve(listener, router, ListenerAccess { connections, times, tls: None }, stopped));
+        Self { address, running, _stop: stop }
+    }
+
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// Sends, and reads until the server closes.
+    async fn exchange(&self, sent: &[u8]) -> String {
+        let mut socket = self.connect().await;
+        socket.write_all(sent).await.unwrap();
+        to_the_end(&mut socket).await
+    }
+
+    async fn becomes_running(&self, count: usize) {
+        let waits = async {
+            while self.running.load(Ordering::SeqCst) != count {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(PATIENCE, waits).await.expect("handlers start and end");
+    }
+}
+
+fn times(header: Duration, idle: Duration, stall: Duration) -> ConnectionTimes {
+    ConnectionTimes { header, idle, stall }
+}
+
+async fn to_the_end(socket: &mut TcpStream) -> String {
+    let mut bytes = Vec::new();
+    // A reset is an end, too.
+    let _ = timeout(PATIENCE, socket.read_to_end(&mut bytes)).await.expect("the server closes the connection");
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+async fn answer(socket: &mut TcpStream) -> String {
+    let mut bytes = [0; 4096];
+    let count = timeout(PATIENCE, socket.read(&mut bytes)).await.expect("an answer").unwrap();
+    String::from_utf8_lossy(&bytes[..count]).into_owned()
+}
+
+#[tokio::test]
+async fn regression_whatever_makes_no_request_is_closed() {
+    let rig = Rig::new(100, times(SHORT, LONG, LONG)).await;
+    let two = |a: &[u8], b: &[u8]| [a, b].concat();
+    for silence in [
+        b"".to_vec(),
+        b"G".to_vec(),
+        b"PRI".to_vec(),
+        b"PRI * HTTP/2.0".to_vec(),
+        b"GET / HTTP/1.1\r\nhost: a\r\nx: ".to_vec(),
+        PREFACE.to_vec(),
+        two(PREFACE, SETTINGS),
+        two(&two(PREFACE, SETTINGS), PING),
+        // The head of a request that never ends: HEADERS without END_HEADERS.
+        two(&two(PREFACE, SETTINGS), b"\0\0\x01\x01\0\0\0\0\x01\x82"),
+    ] {
+        let got = rig.exchange(&silence).await;
+        assert!(!got.contains("200"), "{:?}: {got:?}", String::from_utf8_lossy(&silence));
+    }
+}
+
+#[tokio::test]
+async fn a_connection_between_requests_is_kept_for_its_time_and_then_closed() {
+    let rig = Rig::new(100, times(LONG, SHORT, LONG)).await;
+    let mut socket = rig.connect().await;
+    for _ in 0..2 {
+        socket.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        assert!(answer(&mut socket).await.contains("here"));
+    }
+    assert_eq!(to_the_end(&mut socket).await, "");
+    // Frames that open no stream win no time.
+    let (mut sender, connection) = h2::client::handshake(rig.connect().await).await.unwrap();
+    let ended = tokio::spawn(connection);
+    let (response, _) = sender.send_request(http2(rig.address, "GET", "/"), true).unwrap();
+    assert_eq!(response.await.unwrap().status(), 200);
+    let _ = timeout(PATIENCE, ended).await.expect("the server closes the connection");
+}
+
+#[tokio::test]
+async fn regression_quiet_connections_make_room_and_busy_ones_do_not() {
+    let rig = Rig::new(3, times(LONG, LONG, LONG)).await;
+    let mut busy = rig.connect().await;
+    busy.write_all(b"GET /forever HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    rig.becomes_running(1).await;
+    let mut silent = [rig.connect().await, rig.connect().await];
+    silent[1].write_all(PREFACE).await.unwrap();
+    // More than there is room for, one after the other.
+    for _ in 0..4 {
+        let mut polite = rig.connect().await;
+        polite.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        assert!(answer(&mut polite).await.contains("here"));
+        // It stays open, and becomes quiet.
+        std::mem::forget(polite.into_std().unwrap());
+    }
+    for socket in &mut silent {
+        to_the_end(socket).await;
+    }
+    assert_eq!(rig.running.load(Ordering::SeqCst), 1, "nobody closed the busy one");
+}
+
+#[tokio::test]
+async fn regression_a_client_that_half_closes_gets_its_answer() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    let requests = [
+        ("GET /slow HTTP/1.1\r\nhost: a\r\n\r\n", "0 bytes"),
+        ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", "here"),
+        ("GET /slow HTTP/1.0\r\n\r\n", "0 bytes"),
+        ("POST /slow HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc", "3 bytes"),
+        ("POST /slow HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", "3 bytes"),
+        // Two at once: both are answered.
+        ("GET /slow HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", "here"),
+    ];
+    for (request, expected) in requests {
+        let mut socket = rig.connect().await;
+        socket.write_all(request.as_bytes()).await.unwrap();
+        socket.shutdown().await.unwrap();
+        let got = to_the_end(&mut socket).await;
+        assert!(got.starts_with("HTTP/1.") && got.ends_with(expected), "{request:?}: {got:?}");
+        let answers = got.matches("HTTP/1.").count();
+        assert_eq!(answers, request.matches(" HTTP/1.").count(), "{got:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_its_request() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    let mut socket = rig.connect().await;
+    socket.write_all(b"GET /forever HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    rig.becomes_running(1).await;
+    drop(socket);
+    rig.becomes_running(0).await;
+}
+
+#[tokio::test]
+async fn half_a_body_is_not_waited_for_once_the_client_has_ended() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    let mut socket = rig.connect().await;
+    socket.write_all(b"POST /slow HTTP/1.1\r\nhost: a\r\ncontent-length: 30\r\n\r\nabc").await.unwrap();
+    socket.shutdown().await.unwrap();
+    assert!(!to_the_end(&mut socket).await.contains(" 200 "));
+}
+
+/// More than the sockets of both sides hold.
+const LARGE: usize = 12 << 20;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn regression_a_refusal_reaches_a_client_that_is_still_sending() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    let body = vec![b'x'; LARGE];
+    for round in 0..20 {
+        let mut socket = rig.connect().await;
+        let head = format!("POST /refuses HTTP/1.1\r\nhost: a\r\ncontent-length: {LARGE}\r\n\r\n");
+        socket.write_all(head.as_bytes()).await.unwrap();
+        // All of it before anything is read, as simple clients do.
+        socket.write_all(&body).await.unwrap();
+        let got = to_the_end(&mut socket).await.to_lowercase();
+        assert!(got.starts_with("http/1.1 404 ") && got.contains("connection: close"), "{round}: {got:?}");
+    }
+    // A head that cannot be served, with more behind it.
+    let mut socket = rig.connect().await;
+    socket.write_all(b"GET / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip\r\n\r\n").await.unwrap();
+    socket.write_all(&body[..4 << 20]).await.unwrap();
+    assert!(to_the_end(&mut socket).await.starts_with("HTTP/1.1 400 "));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn regression_a_refusal_reaches_an_http2_client_that_is_still_sending() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    let (mut sender, connection) = h2::client::handshake(rig.connect().await).await.unwrap();
+    tokio::spawn(connection);
+    for round in 0..5 {
+        let (response, mut stream) = sender.send_request(http2(rig.address, "POST", "/refuses"), false).unwrap();
+        let mut left = 3 << 20;
+        while left > 0 {
+            stream.reserve_capacity(left.min(64 << 10));
+            let room = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await;
+            let room = room.expect("the stream is open").expect("the server takes the body");
+            stream.send_data(Bytes::from(vec![b'x'; room]), left == room).unwrap();
+            left -= room;
+        }
+        assert_eq!(response.await.unwrap().status(), 404, "{round}");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_of_a_small_request_keeps_the_connection() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    let mut socket = rig.connect().await;
+    for _ in 0..3 {
+        socket.write_all(b"POST /refuses HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc").await.unwrap();
+        let got = answer(&mut socket).await.to_lowercase();
+        assert!(got.starts_with("http/1.1 404 ") && !got.contains("connection: close"), "{got}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_read_after_a_refusal_is_bounded() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    let mut socket = rig.connect().await;
+    socket.write_all(b"POST /refuses HTTP/1.1\r\nhost: a\r\ncontent-length: 9999999999\r\n\r\n").await.unwrap();
+    let block = vec![b'x'; 1 << 20];
+    let mut sent = 0_usize;
+    let sends = async {
+        while socket.write_all(&block).await.is_ok() {
+            sent += block.len();
+        }
+    };
+    timeout(PATIENCE, sends).await.expect("the server stops reading");
+    assert!(sent >= 10 << 20, "{sent}: it read a good deal");
+}
+
+#[tokio::test]
+async fn regression_a_client_that_takes_no_response_is_closed() {
+    let rig = Rig::new(100, times(LONG, LONG, SHORT)).await;
+    let mut client = h2::client::Builder::new();
+    let (mut sender, connection) =
+        client.initial_window_size(0).handshake::<_, Bytes>(rig.connect().await).await.unwrap();
+    let ended = tokio::spawn(connection);
+    let (response, _) = sender.send_request(http2(rig.address, "GET", "/"), true).unwrap();
+    let response = response.await.unwrap();
+    let _ = timeout(PATIENCE, ended).await.expect("the server closes the connection");
+    drop(response);
+}
+
+fn http2(address: SocketAddr, method: &str, path: &str) -> Request<()> {
+    Request::builder().method(method).uri(format!("http://{address}{path}")).body(()).unwrap()
+}

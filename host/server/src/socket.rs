@@ -1,0 +1,218 @@
+//! The bytes of a connection: a socket that outlives the protocol on it, and clients that send nothing more but still
+//! read.
+use std::io;
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep, timeout, timeout_at};
+
+use crate::activity::{Activity, Awaited};
+
+/// How often a connection whose client sends nothing more is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// After the last byte of a client: time for the request to be taken from the connection's buffer.
+const SETTLE: Duration = Duration::from_secs(1);
+/// The first byte of every response.
+const FIRST: u8 = b'H';
+
+/// Bounds of what is read and thrown away after a refusal, so that the client finds the answer.
+const DRAIN_BYTES: usize = 16 << 20;
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+const DRAIN_SILENCE: Duration = Duration::from_secs(2);
+
+/// A TCP connection, shared by the protocol on it and by those who watch it.
+#[derive(Debug, Clone)]
+pub(crate) struct Socket(Arc<TcpStream>);
+
+impl Socket {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        Self(Arc::new(stream))
+    }
+
+    /// Sends nothing more, and reads what the client is still sending until it has ended or a bound is reached. Closed
+    /// at once, the socket would tell the client of a reset, and the client would drop the answer it has not read.
+    pub(crate) async fn linger(&self) {
+        if SockRef::from(&*self.0).shutdown(Shutdown::Write).is_err() {
+            return;
+        }
+        let (end, mut left) = (Instant::now() + DRAIN_TIME, DRAIN_BYTES);
+        let mut bytes = vec![0; 16 << 10];
+        while left > 0 && matches!(timeout_at(end, timeout(DRAIN_SILENCE, self.0.readable())).await, Ok(Ok(Ok(())))) {
+            match self.0.try_read(&mut bytes) {
+                Ok(count @ 1..) => left = left.saturating_sub(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Ok(0) | Err(_) => return,
+            }
+        }
+    }
+
+    /// The error that the peer's system has reported: there is nobody to answer.
+    fn broken(&self) -> io::Result<()> {
+        self.0.take_error()?.map_or(Ok(()), Err)
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.0.poll_read_ready(cx))?;
+            match self.0.try_read_buf(buf) {
+                Ok(_) => return Poll::Ready(Ok(())),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[io::IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.poll_write_ready(cx))?;
+            match self.0.try_write_vectored(bufs) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(SockRef::from(&*self.0).shutdown(Shutdown::Write))
+    }
+}
+
+/// Hides the end of what a client sends as long as an answer is due, because a client may close its sending half after
+/// its request and wait.
+///
+/// A client that has closed both halves looks the same until something is sent to it; then its system answers that
+/// nobody is there. So the first byte of the answer, which is the same for every answer, goes out at once.
+#[derive(Debug)]
+pub(crate) struct HalfClosing<S> {
+    stream: S,
+    socket: Socket,
+    activity: Arc<Activity>,
+    ended: Option<Ended>,
+    first: First,
+    /// Whether everything that was written has left.
+    flushed: bool,
+}
+
+#[derive(Debug)]
+struct Ended {
+    at: Instant,
+    look: Pin<Box<Sleep>>,
+}
+
+/// What became of the first byte of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum First {
+    Unsent,
+    /// Sent ahead; the answer's own is left out.
+    Sent,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
+    /// `stream` runs over `socket`.
+    pub(crate) fn new(stream: S, socket: Socket, activity: Arc<Activity>) -> Self {
+        Self { stream, socket, activity, ended: None, first: First::Unsent, flushed: true }
+    }
+
+    /// Pending while an answer is due; ready when the end may be told.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, socket, activity, ended, first, flushed } = self;
+        let Some(Ended { at, look }) = ended else { return Poll::Ready(Ok(())) };
+        loop {
+            socket.broken()?;
+            match activity.awaited() {
+                Awaited::Nothing => return Poll::Ready(Ok(())),
+                Awaited::Rest if at.elapsed() >= SETTLE => return Poll::Ready(Ok(())),
+                Awaited::Answer if *first == First::Unsent && *flushed => {
+                    if let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(cx, &[FIRST]) {
+                        written?;
+                        *first = First::Sent;
+                        // What it does not send now goes with the rest.
+                        let _ = Pin::new(&mut *stream).poll_flush(cx)?;
+                    }
+                }
+                Awaited::Rest | Awaited::Answer | Awaited::End => {}
+            }
+            ready!(look.as_mut().poll(cx));
+            look.as_mut().reset(Instant::now() + LOOK);
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for HalfClosing<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.ended.is_none() {
+            let before = buf.filled().len();
+            ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+            if buf.filled().len() > before || buf.remaining() == 0 {
+                self.activity.heard();
+                return Poll::Ready(Ok(()));
+            }
+            self.ended = Some(Ended { at: Instant::now(), look: Box::pin(sleep(LOOK)) });
+        }
+        self.poll_end(cx)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HalfClosing<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.flushed = false;
+        let skipped = usize::from(self.first == First::Sent && buf.first() == Some(&FIRST));
+        let rest = &buf[skipped..];
+        let written = if rest.is_empty() { 0 } else { ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? };
+        self.first = First::Unsent;
+        Poll::Ready(Ok(skipped + written))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.first == First::Sent {
+            let first = bufs.iter().find(|buf| !buf.is_empty()).map_or(&[][..], |buf| buf);
+            return self.poll_write(cx, first);
+        }
+        self.flushed = false;
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+        self.flushed = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

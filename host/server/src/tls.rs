@@ -1,0 +1,239 @@
+//! The certificate of the public listener: read at the start, and again when its files change.
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use camshaft_policy::FileError;
+use tokio_rustls::rustls::crypto::CryptoProvider;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
+use tokio_rustls::rustls::sign::CertifiedKey;
+use tokio_rustls::rustls::{self, ServerConfig};
+
+use crate::config::{Origins, TlsFiles};
+use crate::error::{Problem, ServerError};
+
+/// How often the files are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Bytes of one file.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+
+/// Certificate and key, which later connections use, and the files that they come from.
+#[derive(Debug)]
+pub(crate) struct Certificate {
+    files: TlsFiles,
+    origins: Origins,
+    pair: Pair,
+    /// What was read last, good or bad.
+    seen: Mutex<Contents>,
+}
+
+#[derive(Debug, Clone)]
+struct Pair(Arc<ArcSwap<CertifiedKey>>);
+
+impl ResolvesServerCert for Pair {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Contents {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl Certificate {
+    /// # Errors
+    /// Files that are missing, hold something else, or do not belong together.
+    pub(crate) fn read(files: TlsFiles, origins: &Origins) -> Result<Self, ServerError> {
+        let seen = Contents::read(&files, origins)?;
+        let pair = Pair(Arc::new(ArcSwap::from_pointee(seen.pair(&files, origins)?)));
+        Ok(Self { files, origins: origins.clone(), pair, seen: Mutex::new(seen) })
+    }
+
+    /// What a listener needs. It uses the pair that is in force when a client connects.
+    ///
+    /// # Errors
+    /// The library offers no protocol.
+    pub(crate) fn acceptor(&self) -> Result<Arc<ServerConfig>, ServerError> {
+        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| ServerError::internal("set up TLS", error))?;
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(self.pair.clone()));
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+
+    /// Reads the files again. A pair that cannot be used changes nothing.
+    ///
+    /// # Errors
+    /// As [`Certificate::read`].
+    pub(crate) fn reread(&self) -> Result<(), ServerError> {
+        let found = Contents::read(&self.files, &self.origins)?;
+        self.replace(found)
+    }
+
+    fn replace(&self, found: Contents) -> Result<(), ServerError> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if *seen == found && self.is_in_force(&found) {
+            return Ok(());
+        }
+        let pair = found.pair(&self.files, &self.origins);
+        *seen = found;
+        self.pair.0.store(Arc::new(pair?));
+        tracing::info!("the TLS certificate was read again");
+        Ok(())
+    }
+
+    fn is_in_force(&self, found: &Contents) -> bool {
+        let read = found.certificates();
+        read.is_ok_and(|read| self.pair.0.load().cert == read)
+    }
+
+    /// Reads the files again whenever they change. Never ends.
+    pub(crate) async fn watch(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let Some(found) = self.look().await else { continue };
+            if found == *self.seen.lock().unwrap_or_else(PoisonError::into_inner) {
+                continue;
+            }
+            // Two files are not replaced at once: what is there comes to rest before it is believed.
+            tokio::time::sleep(LOOK).await;
+            if self.look().await.as_ref() == Some(&found)
+                && let Err(error) = self.replace(found)
+            {
+                tracing::error!(%error, "the new TLS certificate is rejected; the one before stays in force");
+            }
+        }
+    }
+
+    /// `None`: a file cannot be read now, and may be on its way.
+    async fn look(self: &Arc<Self>) -> Option<Contents> {
+        let certificate = self.clone();
+        let read = move || Contents::read(&certificate.files, &certificate.origins).ok();
+        tokio::task::spawn_blocking(read).await.ok()?
+    }
+}
+
+impl Contents {
+    fn read(files: &TlsFiles, origins: &Origins) -> Result<Self, ServerError> {
+        let read = |key: &str, path: &Path| {
+            camshaft_policy::read_whole(path, FILE_MAX_BYTES)
+                .map_err(|error: FileError| bad(origins, key, path, error.into()))
+        };
+        Ok(Self { cert: read("tls.cert", &files.cert)?, key: read("tls.key", &files.key)? })
+    }
+
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, rustls::pki_types::pem::Error> {
+        let all = CertificateDer::pem_slice_iter(&self.cert).collect::<Result<Vec<_>, _>>()?;
+        if all.is_empty() { Err(rustls::pki_types::pem::Error::NoItemsFound) } else { Ok(all) }
+    }
+
+    fn pair(&self, files: &TlsFiles, origins: &Origins) -> Result<CertifiedKey, ServerError> {
+        let bad_cert = |problem: Problem| bad(origins, "tls.cert", &files.cert, problem);
+        let certificates = self.certificates().map_err(|error| bad_cert(error.into()))?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key);
+        let key = key.map_err(|error| bad(origins, "tls.key", &files.key, error.into()))?;
+        CertifiedKey::from_der(certificates, key, &provider()).map_err(|error| bad_cert(error.into()))
+    }
+}
+
+fn bad(origins: &Origins, key: &str, path: &Path, problem: Problem) -> ServerError {
+    ServerError::value(origins, key, &path.display(), problem)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Files {
+        dir: tempfile::TempDir,
+    }
+
+    impl Files {
+        /// With a new pair.
+        fn new() -> Self {
+            let files = Self { dir: tempfile::tempdir().unwrap() };
+            files.write(&pair());
+            files
+        }
+
+        fn paths(&self) -> TlsFiles {
+            TlsFiles { cert: self.dir.path().join("cert.pem"), key: self.dir.path().join("key.pem") }
+        }
+
+        fn write(&self, (cert, key): &(String, String)) {
+            std::fs::write(self.paths().cert, cert).unwrap();
+            std::fs::write(self.paths().key, key).unwrap();
+        }
+
+        fn read(&self) -> Result<Certificate, ServerError> {
+            Certificate::read(self.paths(), &Origins::default())
+        }
+    }
+
+    fn pair() -> (String, String) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        (made.cert.pem(), made.signing_key.serialize_pem())
+    }
+
+    fn in_force(certificate: &Certificate) -> Vec<CertificateDer<'static>> {
+        certificate.pair.0.load().cert.clone()
+    }
+
+    #[test]
+    fn regression_a_new_pair_is_used_and_a_bad_one_is_not() {
+        let files = Files::new();
+        let certificate = files.read().unwrap();
+        let first = in_force(&certificate);
+        let (cert, key) = pair();
+        files.write(&(cert.clone(), "no key".to_owned()));
+        assert!(certificate.reread().unwrap_err().to_string().contains("tls.key"));
+        files.write(&(cert.clone(), pair().1));
+        assert!(certificate.reread().unwrap_err().to_string().contains("tls.cert"), "another certificate's key");
+        assert!(certificate.reread().is_err(), "it is said every time");
+        std::fs::remove_file(files.paths().cert).unwrap();
+        assert!(certificate.reread().unwrap_err().to_string().contains("tls.cert"));
+        assert_eq!(in_force(&certificate), first);
+        files.write(&(cert, key));
+        certificate.reread().unwrap();
+        let second = in_force(&certificate);
+        assert_ne!(second, first);
+        certificate.reread().unwrap();
+        assert_eq!(in_force(&certificate), second);
+    }
+
+    #[tokio::test]
+    async fn a_change_is_noticed() {
+        let files = Files::new();
+        let certificate = Arc::new(files.read().unwrap());
+        let first = in_force(&certificate);
+        let watch = tokio::spawn(certificate.clone().watch());
+        files.write(&pair());
+        let changes = async {
+            while in_force(&certificate) == first {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), changes).await.expect("it is noticed");
+        watch.abort();
+    }
+
+    #[test]
+    fn a_file_has_a_bound() {
+        let files = Files::new();
+        let (cert, key) = pair();
+        let padded = |bytes: u64| format!("{cert}{}", "#".repeat(bytes as usize - cert.len()));
+        files.write(&(padded(FILE_MAX_BYTES), key.clone()));
+        files.read().unwrap();
+        files.write(&(padded(FILE_MAX_BYTES + 1), key));
+        assert!(files.read().unwrap_err().to_string().contains("tls.cert"));
+    }
+}
