@@ -93,7 +93,53 @@ fn every_route_except_health_requires_a_key() {
         let status = server.client.get(path).status;
         assert!([401, 404].contains(&status), "{path}: {status}");
     }
-    assert_eq!(server.client.with_key("sk-one").get("/metrics").status, 200);
+}
+
+#[test]
+fn regression_a_key_sees_only_its_own_and_an_operators_key_sees_all() {
+    let keys = api_keys(&[("sk-one", ""), ("sk-two", "")]);
+    let tenant = keys.lines().find_map(|line| line.strip_prefix("tenant = ")).expect("keys have tenants").to_owned();
+    let setup = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &keys);
+    let server = setup.set("metrics.operators", &format!("[{tenant}]")).start();
+    let tenants: Vec<&str> = keys.lines().filter_map(|line| line.strip_prefix("tenant = ")).collect();
+    for (key, own) in ["sk-one", "sk-two"].into_iter().zip(tenants) {
+        let operator = own == tenant;
+        let client = server.client.with_key(key);
+        assert_eq!(client.get("/metrics").status, if operator { 200 } else { 403 }, "{key}");
+        let stats = client.get("/server/stats").json();
+        assert_eq!(stats.get("policies").is_some(), operator, "{key}: {stats}");
+    }
+    assert_eq!(server.admin.get("/metrics").status, 200);
+}
+
+#[test]
+fn regression_the_admin_listener_is_open_to_others_only_with_a_token() {
+    const TOKEN: &str = "0123456789-admin-token";
+    let setup = Setup::new();
+    let file = setup.scratch.path().join("token");
+    std::fs::write(&file, format!("{TOKEN}\n")).expect("a scratch file can be written");
+    let path = format!("{:?}", file.to_string_lossy());
+    let everywhere = ["--listen", "127.0.0.1:0", "--admin-listen", "0.0.0.0:0", "--policy-dir", "none"];
+    let refused = |setup: &Setup| {
+        let ended = setup.run_again(&["serve"]);
+        assert_eq!(ended.code, Some(64), "{}", ended.stderr);
+        assert!(ended.stderr.contains("admin.listen") && ended.stderr.contains("admin.token-file"), "{}", ended.stderr);
+    };
+    let setup = setup.args(everywhere);
+    refused(&setup);
+    let setup = setup.set("admin.allow-remote", "true");
+    refused(&setup);
+    let server = setup.set("admin.token-file", &path).start_as_is("serve");
+    assert_eq!(server.admin.get("/healthz").status, 200);
+    assert_eq!(server.admin.get("/admin/config").status, 401);
+    let admin = server.admin.with_key(TOKEN);
+    assert_eq!(admin.get("/admin/config").status, 200);
+    std::fs::write(&file, "short").expect("a scratch file can be written");
+    let reloaded = admin.post("/admin/reload", &json!({}));
+    assert!(reloaded.text().contains("admin.token-file"), "{}", reloaded.text());
+    std::fs::write(&file, "9876543210-admin-token").expect("a scratch file can be written");
+    assert_eq!(admin.post("/admin/reload", &json!({})).status, 200, "the one before was in force");
+    assert_eq!(admin.get("/admin/config").status, 401);
 }
 
 #[test]

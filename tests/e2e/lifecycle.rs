@@ -265,8 +265,8 @@ fn drops_an_answer_whose_client_leaves_without_reading() {
 
 #[test]
 fn a_paused_reader_delays_nobody_and_misses_nothing() {
-    const CHOICES: u64 = 32;
-    const TOKENS: u64 = 150;
+    const CHOICES: u64 = 16;
+    const TOKENS: u64 = 700;
     let server = Setup::new().start();
     // Alternatives make the events larger than the socket buffers.
     let body = json!({"model": "demo", "messages": [{"role": "user", "content": "Tell me a story."}], "n": CHOICES,
@@ -274,11 +274,14 @@ fn a_paused_reader_delays_nobody_and_misses_nothing() {
         "stream_options": {"include_usage": true}});
     let mut slow = server.client.stream("/v1/chat/completions", &body);
     assert!(slow.next().is_some());
+    eventually("its sequences are paused", || {
+        let pauses = server.metrics().count("camshaft_pauses_total", &[]);
+        if pauses > 0.0 { Ok(()) } else { Err(pauses) }
+    });
     let other = json!({"model": "demo", "prompt": "1, 2,", "max_tokens": 8});
     for _ in 0..5 {
         assert_eq!(server.client.post(COMPLETIONS, &other).status, 200);
     }
-    server.wait_until_idle();
     let collected = slow.finish();
     assert!(collected.is_good(), "{:?}", collected.events.last());
     let usage = collected.values().last().expect("events")["usage"].clone();

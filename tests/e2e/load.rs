@@ -129,4 +129,9 @@ fn a_reader_that_stops_reading_holds_up_nobody_and_is_cut() {
     });
     drop(socket);
     server.wait_until_idle();
+    let metrics = server.metrics();
+    let whole = metrics.get("camshaft_requests_total", &[("endpoint", "/v1/chat/completions"), ("status", "200")]);
+    assert_eq!(whole, Some(15.0), "the stream was cut, not completed");
+    let made = metrics.count("camshaft_generated_tokens_total", &[]);
+    assert!(made < 16_000.0, "{made} tokens were made for nobody");
 }

@@ -10,13 +10,13 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::json;
 
 /// A server with a certificate of its own for `localhost`, and that certificate.
-fn serve() -> (Server, CertificateDer<'static>) {
+fn serve(more: &str) -> (Server, CertificateDer<'static>) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let setup = Setup::new();
     let [cert, key] = ["cert.pem", "key.pem"].map(|name| setup.scratch.path().join(name));
     fs::write(&cert, made.cert.pem()).unwrap();
     fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    let server = setup.config(&format!("[tls]\ncert = {cert:?}\nkey = {key:?}\n")).start();
+    let server = setup.config(&format!("[tls]\ncert = {cert:?}\nkey = {key:?}\n{more}")).start();
     (server, made.cert.der().clone())
 }
 
@@ -44,7 +44,7 @@ fn exchange(mut tls: Tls, request: &str) -> String {
 
 #[test]
 fn requests_and_streams_come_through_tls() {
-    let (server, trusted) = serve();
+    let (server, trusted) = serve("");
     let body =
         json!({"model": "demo", "prompt": "1, 2,", "max_tokens": 8, "ignore_eos": true, "stream": true}).to_string();
     let head =
@@ -64,21 +64,63 @@ fn requests_and_streams_come_through_tls() {
     assert_eq!(server.admin.get("/admin/models").status, 200);
 }
 
+const GET: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+
 #[test]
-fn clients_without_tls_and_silent_clients_delay_nobody() {
-    let (mut server, trusted) = serve();
-    let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(server.client.address).unwrap()).collect();
-    let mut plain = TcpStream::connect(server.client.address).unwrap();
+fn regression_clients_without_tls_and_silent_clients_are_closed_and_delay_nobody() {
+    let (mut server, trusted) = serve("[limits]\nconnections = 10\nheader-timeout = \"2s\"\n");
+    // More than there is room for. Some begin a handshake, and some end it and ask for nothing.
+    let mut silent: Vec<TcpStream> = (0..20).map(|_| server.client.connect()).collect();
+    for socket in &mut silent[..5] {
+        socket.write_all(&[22, 3, 1, 2, 0, 1]).unwrap();
+    }
+    let answer = exchange(connect(&server, &trusted, &["http/1.1"]), GET);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let mut shaken = connect(&server, &trusted, &["h2"]);
+    shaken.flush().unwrap();
+    let mut plain = server.client.connect();
     plain.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     // The connection may end in any way, but without an answer in plain text.
     let _ = plain.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
-    let get = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    let answer = exchange(connect(&server, &trusted, &["http/1.1"]), get);
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    for mut socket in silent {
+        let mut bytes = [0; 64];
+        // The read times out only if the server keeps the connection.
+        let end = socket.read(&mut bytes);
+        let kept = end.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(!kept && !matches!(end, Ok(1..) if !bytes.starts_with(&[21])), "{end:?}");
+    }
+    let mut bytes = Vec::new();
+    let end = shaken.read_to_end(&mut bytes);
+    assert!(!end.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "a handshake wins no time");
     server.assert_runs();
-    drop(silent);
+}
+
+#[test]
+fn regression_a_new_certificate_is_used_without_a_restart() {
+    let made = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (first, second) = (made(), made());
+    let setup = Setup::new();
+    let [cert, key] = ["cert.pem", "key.pem"].map(|name| setup.scratch.path().join(name));
+    let write = |pair: &rcgen::CertifiedKey<rcgen::KeyPair>| {
+        fs::write(&cert, pair.cert.pem()).unwrap();
+        fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+    };
+    write(&first);
+    let server = setup.config(&format!("[tls]\ncert = {cert:?}\nkey = {key:?}\n")).start();
+    let answers = |pair: &rcgen::CertifiedKey<rcgen::KeyPair>| {
+        let mut tls = connect(&server, pair.cert.der(), &["http/1.1"]);
+        tls.write_all(GET.as_bytes()).is_ok() && tls.read(&mut [0; 64]).is_ok()
+    };
+    assert!(answers(&first) && !answers(&second));
+    fs::write(&key, "no key").unwrap();
+    let reloaded = server.admin.post("/admin/reload", &json!({}));
+    assert!(reloaded.text().contains("tls.key"), "{}", reloaded.text());
+    assert!(answers(&first), "the one before stays in force");
+    write(&second);
+    assert_eq!(server.admin.post("/admin/reload", &json!({})).status, 200);
+    assert!(answers(&second) && !answers(&first));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Serves a request: parses, validates, submits it to its model's pool, observes and renders it.
 pub(crate) mod api;
 pub mod backend;
+pub(crate) mod budget;
 pub(crate) mod caller;
 pub(crate) mod chat;
 pub(crate) mod completions;

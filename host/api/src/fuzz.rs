@@ -92,13 +92,21 @@ impl Parsers {
             models: vec![model],
             policies: Arc::new(Nothing),
             registry: prometheus::Registry::new(),
-            limits: ApiLimits { body_bytes: 1 << 20, max_tokens: 512, timeout: second, max_timeout: 60 * second },
+            limits: ApiLimits {
+                body_bytes: 1 << 20,
+                bodies_bytes: 1 << 30,
+                max_tokens: 512,
+                timeout: second,
+                max_timeout: 60 * second,
+            },
             readiness: Arc::new(Readiness::new()),
             quotas: Arc::new(LocalQuotas::default()),
             control: Arc::new(Nothing),
             vllm_aliases: false,
+            operators: Vec::new(),
         })?;
-        let caller = Caller { principal: Arc::new(Principal::anonymous()), policies: Arc::new(Nothing) };
+        let caller =
+            Caller { principal: Arc::new(Principal::anonymous()), policies: Arc::new(Nothing), operator: false };
         Ok(Self { api, caller })
     }
 

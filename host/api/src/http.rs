@@ -1,5 +1,6 @@
 //! The HTTP layer: routes, authentication, health, metrics and admin.
 pub(crate) mod admin;
+pub(crate) mod admin_access;
 pub(crate) mod aliases;
 pub(crate) mod auth;
 pub(crate) mod body;

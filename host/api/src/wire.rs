@@ -7,6 +7,7 @@ pub(crate) mod error;
 pub(crate) mod fields;
 pub(crate) mod input;
 pub(crate) mod json;
+pub(crate) mod lists;
 pub(crate) mod merge_patch;
 pub(crate) mod messages;
 pub(crate) mod params;

@@ -71,6 +71,10 @@ pub(crate) enum Problem {
     OpenToStrangers { auth: PathBuf },
     #[error("{0}")]
     File(#[from] FileError),
+    #[error("not a loopback address: the admin listener needs admin.allow-remote = true and admin.token-file for it")]
+    AdminOpen,
+    #[error("holds no token: one line of at least {min} visible ASCII characters")]
+    NoToken { min: usize },
     #[error("{0}")]
     Pem(#[from] pem::Error),
     #[error("{0}")]

@@ -38,6 +38,7 @@ mod start;
 mod streams;
 mod supervisor;
 mod tls;
+mod token;
 mod tuning;
 mod version;
 mod weights;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::config::{Config, Listen, Origins};
 use crate::error::{Problem, ServerError};
 use crate::tls::Certificate;
+use crate::token;
 
 /// What was found out on the way.
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub(crate) struct Checked {
     pub(crate) listen: SocketAddr,
     /// `None`: no admin listener.
     pub(crate) admin_listen: Option<SocketAddr>,
+    /// Of the admin listener.
+    pub(crate) token: Option<String>,
     /// `None`: plain HTTP.
     pub(crate) tls: Option<Arc<Certificate>>,
 }
@@ -23,9 +26,16 @@ pub(crate) struct Checked {
 pub(crate) fn check(config: &Config) -> Result<Checked, ServerError> {
     let fixed = &config.fixed;
     let admin = Some(&fixed.admin.listen).filter(|listen| !listen.is_empty());
+    let admin = admin.map(|listen| resolve("admin.listen", listen, &config.origins)).transpose()?;
+    let token = fixed.admin.token_file().map(|path| token::read(path, &config.origins)).transpose()?;
+    let guarded = fixed.admin.allow_remote && token.is_some();
+    if let Some(address) = admin.filter(|address| !address.ip().is_loopback() && !guarded) {
+        return Err(ServerError::value(&config.origins, "admin.listen", &address, Problem::AdminOpen));
+    }
     Ok(Checked {
         listen: resolve("listen", &fixed.listen, &config.origins)?,
-        admin_listen: admin.map(|listen| resolve("admin.listen", listen, &config.origins)).transpose()?,
+        admin_listen: admin,
+        token,
         tls: fixed.tls.files().map(|files| Certificate::read(files, &config.origins).map(Arc::new)).transpose()?,
     })
 }

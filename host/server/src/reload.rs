@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use camshaft_api::{Api, ApiLimits, Control, PolicyScan, Reloaded};
+use camshaft_api::{AdminAccess, Api, ApiLimits, Control, PolicyScan, Reloaded};
 use camshaft_policy::{Demands, PolicyError, PolicyHost};
 use prometheus::IntCounterVec;
 use serde_json::{Map, Value, json};
@@ -16,6 +16,7 @@ use crate::logging::LogHandle;
 use crate::policies;
 use crate::shutdown::Times;
 use crate::tls::Certificate;
+use crate::token;
 use crate::tuning::Tuning;
 
 /// How often the file is looked at. Its content counts, so that any way of replacing it is noticed.
@@ -32,6 +33,8 @@ pub(crate) struct Setup {
     pub(crate) policies: Arc<PolicyHost>,
     /// `None`: plain HTTP.
     pub(crate) certificate: Option<Arc<Certificate>>,
+    /// Of the admin listener.
+    pub(crate) access: Arc<AdminAccess>,
     pub(crate) reloads: IntCounterVec,
 }
 
@@ -44,6 +47,7 @@ pub(crate) struct Reloader {
     log: LogHandle,
     policies: Arc<PolicyHost>,
     certificate: Option<Arc<Certificate>>,
+    access: Arc<AdminAccess>,
     reloads: IntCounterVec,
     /// Where the public listener is bound.
     listen: SocketAddr,
@@ -74,11 +78,11 @@ pub(crate) struct Bound {
 
 impl Reloader {
     pub(crate) fn new(setup: Setup) -> Arc<Self> {
-        let Setup { snapshot, listen, sources, log, policies, certificate, reloads } = setup;
+        let Setup { snapshot, listen, sources, log, policies, certificate, access, reloads } = setup;
         let ConfigSnapshot { config, keys, file: loaded_from } = snapshot;
         let state = Mutex::new(ReloadState { config, bound: None, keys, last: Reloaded::default() });
         let turn = Mutex::new(());
-        Arc::new(Self { sources, loaded_from, log, policies, certificate, reloads, listen, turn, state })
+        Arc::new(Self { sources, loaded_from, log, policies, certificate, access, reloads, listen, turn, state })
     }
 
     pub(crate) fn bind(&self, bound: Bound) {
@@ -125,6 +129,18 @@ impl Reloader {
         }
         state.last = report.clone();
         report
+    }
+
+    /// Reads the token of the admin listener again, from the file that it was started with.
+    fn reread_token(&self) -> Result<(), ServerError> {
+        let (file, origins) = {
+            let config = &self.state().config;
+            (config.fixed.admin.token_file().cloned(), config.origins.clone())
+        };
+        if let Some(file) = file {
+            self.access.set_token(token::read(&file, &origins)?);
+        }
+        Ok(())
     }
 
     /// Serves the policies of the directory that is configured now.
@@ -209,6 +225,7 @@ fn in_force(old: Vec<Effective>, new: Vec<Effective>) -> Vec<Effective> {
 pub(crate) fn limits(live: &Live) -> ApiLimits {
     ApiLimits {
         body_bytes: live.limits.body.0 as usize,
+        bodies_bytes: live.limits.bodies_bytes(),
         max_tokens: live.limits.max_tokens,
         timeout: live.queue.timeout.0,
         max_timeout: live.queue.max_timeout.0,
@@ -228,6 +245,10 @@ impl Control for Reloader {
         }
         if let Some(Err(error)) = self.certificate.as_ref().map(|certificate| certificate.reread()) {
             tracing::error!(%error, "the new TLS certificate is rejected; the one before stays in force");
+            add(&mut report.error, error.to_string());
+        }
+        if let Err(error) = self.reread_token() {
+            tracing::error!(%error, "the new admin token is rejected; the one before stays in force");
             add(&mut report.error, error.to_string());
         }
         self.state().last = report.clone();
@@ -294,6 +315,7 @@ mod tests {
             log: LogHandle::silent(),
             policies: PolicyHost::start(none, &registry).unwrap(),
             certificate: None,
+            access: Arc::default(),
             reloads: reloads(&registry).unwrap(),
         })
     }

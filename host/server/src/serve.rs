@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camshaft_api::{Api, ApiOptions, Control, LocalQuotas, Readiness};
+use camshaft_api::{AdminAccess, Api, ApiOptions, Control, LocalQuotas, Readiness};
 use camshaft_policy::PolicyHost;
 use prometheus::Registry;
 use sd_notify::NotifyState;
@@ -53,6 +53,7 @@ pub(crate) fn run(sources: Sources, engines: Engines) -> Result<(), ServerError>
         log: log.clone(),
         supervisor: Arc::new(Supervisor::new()),
         certificate: None,
+        access: Arc::default(),
     };
     let ended = runtime.block_on(serve(load));
     log.flush();
@@ -67,7 +68,10 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     let mut signals = Signals::new()?;
     let checked = preflight::check(&config)?;
     let (public, admin, at) = bind(&checked, &config.origins).await?;
+    let access = Arc::new(AdminAccess::new(config.fixed.admin.listen.host_name().map(str::to_owned)));
+    checked.token.iter().for_each(|token| access.set_token(token.clone()));
     load.certificate = checked.tls.clone();
+    load.access = access.clone();
     let loading = tokio::task::spawn_blocking(move || load.run(at));
     let loaded = tokio::select! {
         loaded = loading => loaded.map_err(|error| ServerError::internal("load", error))??,
@@ -85,14 +89,14 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     let limits = config.fixed.limits.clone();
     let times =
         ConnectionTimes { header: limits.header_timeout.0, idle: limits.idle_timeout.0, stall: limits.slow_reader.0 };
-    let access = |tls| ListenerAccess { connections: limits.connections as usize, times, tls };
+    let listener_access = |tls| ListenerAccess { connections: limits.connections as usize, times, tls };
     let public = {
         let router = camshaft_api::public_router(api.clone(), &config.fixed.cors.origins);
-        Listener::spawn(|stop| listener::serve(public, router, access(acceptor), stop))
+        Listener::spawn(|stop| listener::serve(public, router, listener_access(acceptor), stop))
     };
     let admin = admin.map(|admin| {
-        let router = camshaft_api::admin_router(api.clone());
-        Listener::spawn(|stop| listener::serve(admin, router, access(None), stop))
+        let router = camshaft_api::admin_router(api.clone(), access.clone());
+        Listener::spawn(|stop| listener::serve(admin, router, listener_access(None), stop))
     });
     let running = InFlight { api: api.clone(), policies, supervisor: supervisor.clone(), public, admin };
     api.readiness.set_ready();
@@ -109,6 +113,9 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
         move || drop(live.reload())
     };
     let end = wait_for_the_end(async || signals.next().await, reload, &supervisor).await;
+    if let Err(error) = &end {
+        api.readiness.set_failed(error.to_string());
+    }
     let Times { grace, drain } = live.shutdown();
     let grace = match end {
         Ok(Wish::Terminate) => grace,
@@ -205,6 +212,8 @@ struct Load {
     supervisor: Arc<Supervisor>,
     /// Of the public listener, once it was read.
     certificate: Option<Arc<Certificate>>,
+    /// Of the admin listener.
+    access: Arc<AdminAccess>,
 }
 
 impl Load {
@@ -220,7 +229,7 @@ impl Load {
     }
 
     fn load(self, at: Addresses) -> Result<LoadedConfig, ServerError> {
-        let Self { snapshot, sources, engines, log, supervisor, certificate } = self;
+        let Self { snapshot, sources, engines, log, supervisor, certificate, access } = self;
         let config = snapshot.config.clone();
         let registry = Registry::new();
         let threads = metrics::threads(&registry)?;
@@ -241,6 +250,7 @@ impl Load {
             log,
             policies: policies.clone(),
             certificate,
+            access,
             reloads,
         });
         let metrics = ServerMetrics::new(&registry)?;
@@ -268,6 +278,7 @@ impl Load {
             quotas: Arc::new(LocalQuotas::default()),
             control: live.clone(),
             vllm_aliases: config.fixed.metrics.vllm_aliases,
+            operators: config.fixed.metrics.operators.clone(),
         });
         let api = api?;
         live.bind(Bound { api: api.clone(), tuning, caching_workers });

@@ -289,6 +289,12 @@ impl Gauges {
         self.health.up();
     }
 
+    /// After a panic, on trial for as long as the pause before it.
+    fn up_again(&self, pause: Duration) {
+        self.up.set(1);
+        self.health.up_again(pause);
+    }
+
     fn down(&self) {
         self.up.set(0);
         self.health.down();
@@ -313,18 +319,19 @@ fn keep_alive<S: Service>(thread: &str, gauges: &Gauges, service: &mut S, first:
         if !wanted || !panicked || stop.is_set() {
             return;
         }
-        let (made, handle) = loop {
+        let (made, handle, trial) = loop {
             if stop.wait(pause) {
                 return;
             }
+            let trial = pause;
             pause = (pause * 2).min(MAX_PAUSE);
             match catch_unwind(AssertUnwindSafe(|| service.make())) {
-                Ok(Ok(made)) => break made,
+                Ok(Ok((made, handle))) => break (made, handle, trial),
                 Ok(Err(error)) => tracing::error!(thread, %error, "thread could not be restarted"),
                 Err(_) => tracing::error!(thread, "thread panicked while it was restarted"),
             }
         };
-        gauges.up();
+        gauges.up_again(trial);
         gauges.restarts.inc();
         tracing::info!(thread, "thread restarted");
         if !service.up(handle) {

@@ -7,11 +7,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::RequestId;
-use camshaft_core::policy::Policies;
+use camshaft_core::policy::{Policies, Principal};
 use crossbeam_channel::Sender;
 use tokio::sync::watch;
 
 use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage};
+use crate::flow::budget::Budget;
 use crate::flow::caller::Caller;
 use crate::flow::control::Control;
 use crate::flow::error::FlowError;
@@ -26,6 +27,9 @@ use crate::wire::fields::Fields;
 pub struct ApiLimits {
     /// Maximum size of a request body, in bytes. Past it: 413.
     pub body_bytes: usize,
+    /// Maximum memory of all requests in flight together: bodies, what is parsed from them, and responses that are not
+    /// streamed. A tenant may take half of it. Past it: 503.
+    pub bodies_bytes: u64,
     /// Maximum number of tokens that a choice may generate, and the default. A request for more is refused with 400.
     pub max_tokens: u32,
     /// Maximum time to the first token, for requests without their own timeout. Past it: 504.
@@ -48,6 +52,8 @@ pub struct ApiOptions {
     pub control: Arc<dyn Control>,
     /// Whether to export the main gauges under vLLM's names, too.
     pub vllm_aliases: bool,
+    /// Tenants that see all of the metrics and statistics on the public listener.
+    pub operators: Vec<String>,
 }
 
 /// Why an [`Api`] could not be made.
@@ -67,10 +73,12 @@ pub struct Api {
     pub policies: Arc<dyn Policies>,
     pub registry: prometheus::Registry,
     limits: ArcSwap<ApiLimits>,
+    pub(crate) budget: Arc<Budget>,
     pub readiness: Arc<Readiness>,
     pub(crate) quotas: Arc<dyn QuotaStore>,
     pub(crate) control: Arc<dyn Control>,
     pub(crate) vllm_aliases: bool,
+    operators: Vec<String>,
     pub(crate) metrics: HttpMetrics,
     /// Becomes true when running streams must end.
     cut: watch::Sender<bool>,
@@ -99,7 +107,8 @@ impl Api {
     /// # Errors
     /// A chat template does not compile, two models have the same name, or the registry already has these metrics.
     pub fn new(options: ApiOptions) -> Result<Arc<Self>, StartError> {
-        let ApiOptions { models, policies, registry, limits, readiness, quotas, control, vllm_aliases } = options;
+        let ApiOptions { models, policies, registry, limits, readiness, quotas, control, vllm_aliases, operators } =
+            options;
         let metrics = HttpMetrics::register(&registry)?;
         let mut served: Vec<Arc<Served>> = Vec::with_capacity(models.len());
         for model in &models {
@@ -112,21 +121,32 @@ impl Api {
         }
         let next_request = AtomicU64::new(1);
         let cut = watch::Sender::new(false);
+        let budget = Budget::new(limits.bodies_bytes);
         let limits = ArcSwap::from_pointee(limits);
         Ok(Arc::new(Self {
             models,
             policies,
             registry,
             limits,
+            budget,
             readiness,
             quotas,
             control,
             vllm_aliases,
+            operators,
             metrics,
             cut,
             served,
             next_request,
         }))
+    }
+
+    /// Whether a caller may see what concerns other tenants. Who calls from this machine without a tenant of its own
+    /// (`loopback`) reaches the admin listener, too.
+    pub(crate) fn is_operator(&self, principal: &Principal, loopback: bool) -> bool {
+        let tenant = principal.tenant.as_str();
+        let local = loopback && tenant == Principal::anonymous().tenant.as_str();
+        local || self.operators.iter().any(|operator| operator == tenant)
     }
 
     /// The limits in force.
@@ -136,6 +156,7 @@ impl Api {
 
     /// Sets the limits of later requests.
     pub fn set_limits(&self, limits: ApiLimits) {
+        self.budget.set(limits.bodies_bytes);
         self.limits.store(Arc::new(limits));
     }
 

@@ -8,4 +8,6 @@ use camshaft_core::policy::{PolicySet, Principal};
 pub(crate) struct Caller {
     pub(crate) principal: Arc<Principal>,
     pub(crate) policies: Arc<dyn PolicySet>,
+    /// Whether it may see what concerns other tenants.
+    pub(crate) operator: bool,
 }

@@ -1,20 +1,19 @@
 //! Parses the body of a plain completion.
 use camshaft_core::limits;
-use serde_json::{Map, Value};
 
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::request::{Endpoint, GenerationRequest};
-use crate::wire::fields::Fields;
 use crate::wire::input::{self, InputContent};
+use crate::wire::json::Body;
 use crate::wire::tokens;
 
 const PROMPT: &str = "prompt";
 
 /// # Errors
 /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
-pub(crate) fn parse(context: ParseContext<'_>, body: &Map<String, Value>) -> Result<GenerationRequest, FlowError> {
-    let fields = Fields::of_body(body);
+pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<GenerationRequest, FlowError> {
+    let fields = body.fields();
     let served = context.api.model_of(&fields, context.caller)?;
     served.pool()?;
     let settings = context.settings(&fields, served)?;

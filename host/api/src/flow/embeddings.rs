@@ -5,9 +5,9 @@ use std::time::Duration;
 use camshaft_core::ids::Token;
 use camshaft_core::limits::Range;
 use camshaft_core::policy::{Endpoint, ValidateRequest};
-use serde_json::{Map, Value};
 
 use crate::flow::api::Served;
+use crate::flow::budget::TOKEN_BYTES;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
@@ -15,10 +15,12 @@ use crate::flow::trace;
 use crate::flow::validate::{self, Validated};
 use crate::flow::vectors::{self, Asked, Computed};
 use crate::wire::embeddings::{Embeddings, Encoding};
-use crate::wire::fields::Fields;
-use crate::wire::{json, params};
+use crate::wire::json::{self, Body};
+use crate::wire::params;
 
 const INPUT: &str = "input";
+/// What a number of a vector takes: as it is, and as text.
+const NUMBER_BYTES: usize = 24;
 
 /// A checked request.
 #[derive(Debug)]
@@ -40,6 +42,10 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Embeddings, FlowEr
     // Tokenizing many long inputs takes a while.
     let request = incoming.read_aside(read).await?;
     drop(span);
+    // A vector takes its numbers, and their text in the answer.
+    let tokens: usize = request.inputs.iter().map(|input| input.len()).sum();
+    let numbers = request.inputs.len() * request.served.embedder()?.dimensions as usize;
+    incoming.share.resize(tokens * TOKEN_BYTES + numbers * NUMBER_BYTES)?;
     let asked = Asked { served: &request.served, inputs: request.inputs, timeout: request.timeout.or(from_header) };
     let Computed { vectors, prompt_tokens } = vectors::compute(&incoming, asked).await?;
     let model = request.served.model.id.clone();
@@ -52,8 +58,8 @@ fn read(context: ParseContext<'_>, text: &str) -> Result<EmbedRequest, FlowError
     validate::run(context, body, request)
 }
 
-fn parse(context: ParseContext<'_>, body: &Map<String, Value>) -> Result<EmbedRequest, FlowError> {
-    let fields = Fields::of_body(body);
+fn parse(context: ParseContext<'_>, body: &Body) -> Result<EmbedRequest, FlowError> {
+    let fields = body.fields();
     let served = context.api.model_of(&fields, context.caller)?;
     let embedder = served.embedder()?;
     let encoding = Encoding::read(&fields)?;
@@ -74,7 +80,7 @@ fn parse(context: ParseContext<'_>, body: &Map<String, Value>) -> Result<EmbedRe
 }
 
 impl Validated for EmbedRequest {
-    fn parse(&self, context: ParseContext<'_>, body: &Map<String, Value>) -> Result<Self, FlowError> {
+    fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError> {
         parse(context, body)
     }
 

@@ -6,6 +6,7 @@ use camshaft_core::policy::{Fault, Refusal};
 use camshaft_core::quota::{Exceeded, Quota};
 use tokio::task::JoinError;
 
+use crate::flow::budget::NoRoom;
 use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
@@ -52,10 +53,16 @@ pub(crate) enum FlowError {
     NotReady,
     #[error("the server is shutting down")]
     Draining,
+    #[error("{0}")]
+    Unhealthy(String),
+    #[error("the server ends: {0}")]
+    Failed(String),
     #[error("nobody serves the model {0} at the moment")]
     ModelDown(String),
     #[error("the server is overloaded")]
     Overloaded,
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// Its queue cannot be reached: nothing was begun.
     #[error("the model is not served at the moment")]
     PoolGone,
@@ -127,9 +134,13 @@ impl FlowError {
             Self::QuotaExceeded(exceeded) => quota_answer(exceeded, text()),
             Self::NotReady => Answer::unavailable("not_ready", text(), LIFE_CYCLE_RETRY).rejection(Rejection::NotReady),
             Self::Draining => Answer::unavailable("draining", text(), LIFE_CYCLE_RETRY).rejection(Rejection::Draining),
-            Self::Overloaded => Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded),
+            Self::Overloaded | Self::NoRoom(_) => {
+                Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded)
+            }
             Self::PoolGone | Self::Cancelled => Answer::unavailable("overloaded", text(), 1),
-            Self::ModelDown(_) | Self::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
+            Self::ModelDown(_) | Self::Unhealthy(_) | Self::Failed(_) | Self::WorkerLost => {
+                Answer::unavailable("worker_lost", text(), 1)
+            }
             Self::Worker(error) => worker_answer(error),
             Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) => {
                 Answer::internal("internal error", self)

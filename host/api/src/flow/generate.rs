@@ -1,7 +1,6 @@
 //! Serves a generation: parses, validates, submits and renders it.
 use axum::response::Response;
 use camshaft_core::policy::ValidateRequest;
-use serde_json::{Map, Value};
 
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
@@ -10,7 +9,8 @@ use crate::flow::incoming::Incoming;
 use crate::flow::request::{Endpoint, GenerationRequest};
 use crate::flow::validate::{self, Validated};
 use crate::flow::{chat, completions, stream, trace, unary};
-use crate::wire::{json, params};
+use crate::wire::json::{self, Body};
+use crate::wire::params;
 
 /// Bodies up to this size are parsed and tokenized on the task's own thread; longer ones on a thread that may block.
 const INLINE_BYTES: usize = 32 << 10;
@@ -26,12 +26,15 @@ pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Resul
     };
     drop(span);
     request.settings.timeout = request.settings.timeout.or(from_header);
-    let Incoming { api, caller, exchange, .. } = incoming;
+    let Incoming { api, caller, exchange, mut share, text, .. } = incoming;
+    drop(text);
+    // From here on the tokens wait, and not the body.
+    share.resize(request.held_bytes())?;
     exchange.set_model(&request.served.model.id);
     let running = RunningChoices::submit(&api, &caller, &request, exchange.clone())?;
     match request.settings.stream {
-        true => stream::respond(running, request, exchange).await,
-        false => unary::respond(running, request).await,
+        true => stream::respond(running, request, exchange, share).await,
+        false => unary::respond(running, request, share).await,
     }
 }
 
@@ -48,7 +51,7 @@ fn read(endpoint: Endpoint, context: ParseContext<'_>, text: &str) -> Result<Gen
 pub(crate) fn parse(
     endpoint: Endpoint,
     context: ParseContext<'_>,
-    body: &Map<String, Value>,
+    body: &Body,
 ) -> Result<GenerationRequest, FlowError> {
     match endpoint {
         Endpoint::Chat => chat::parse(context, body),
@@ -57,7 +60,7 @@ pub(crate) fn parse(
 }
 
 impl Validated for GenerationRequest {
-    fn parse(&self, context: ParseContext<'_>, body: &Map<String, Value>) -> Result<Self, FlowError> {
+    fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError> {
         parse(self.endpoint, context, body)
     }
 

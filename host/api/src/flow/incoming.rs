@@ -4,6 +4,7 @@ use std::sync::Arc;
 use axum::http::HeaderMap;
 
 use crate::flow::api::Api;
+use crate::flow::budget::Share;
 use crate::flow::caller::Caller;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
@@ -16,6 +17,8 @@ pub(crate) struct Incoming {
     pub(crate) exchange: Arc<Exchange>,
     pub(crate) headers: HeaderMap,
     pub(crate) text: String,
+    /// What the request takes of the memory for all.
+    pub(crate) share: Share,
 }
 
 impl Incoming {

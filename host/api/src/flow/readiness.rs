@@ -1,6 +1,7 @@
 //! Whether the server admits requests: its state, the health of its models, and the number of requests in flight.
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -17,24 +18,55 @@ pub enum ServerState {
     Draining,
 }
 
-/// Number of a model's workers or embedders that are up. The threads that run them report it.
+/// The state of one worker or embedder, which the thread that runs it reports.
 #[derive(Debug, Clone, Default)]
-pub struct Health(Arc<AtomicUsize>);
+pub struct Health(Arc<Mutex<HealthState>>);
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum HealthState {
+    #[default]
+    Down,
+    Up,
+    /// Restarted after a panic. It counts as healthy from then on.
+    Restarted(Instant),
+}
 
 impl Health {
-    /// A worker or embedder is up.
+    /// It runs for the first time.
     pub fn up(&self) {
-        self.0.fetch_add(1, Ordering::AcqRel);
+        self.set(HealthState::Up);
     }
 
-    /// A worker or embedder that was up is down.
+    /// It runs again after a panic, and is trusted once it has run for as long as `trial`. So one that panics again and
+    /// again is never healthy.
+    pub fn up_again(&self, trial: Duration) {
+        self.set(HealthState::Restarted(Instant::now() + trial));
+    }
+
+    /// It is down.
     pub fn down(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        self.set(HealthState::Down);
     }
 
-    /// Whether any is up.
     pub fn is_up(&self) -> bool {
-        self.0.load(Ordering::Acquire) > 0
+        self.get() != HealthState::Down
+    }
+
+    /// Whether it is up, and has not only just been restarted.
+    pub fn is_healthy(&self) -> bool {
+        match self.get() {
+            HealthState::Down => false,
+            HealthState::Up => true,
+            HealthState::Restarted(trusted) => trusted <= Instant::now(),
+        }
+    }
+
+    fn set(&self, state: HealthState) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    fn get(&self) -> HealthState {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -54,7 +86,10 @@ pub struct Readiness {
     state: AtomicU8,
     /// Whether an operator drains the server without ending it.
     held: AtomicBool,
-    models: Mutex<Vec<(String, Health)>>,
+    /// The models, each with its workers or its embedder.
+    models: Mutex<Vec<(String, Vec<Health>)>>,
+    /// Why the server ends, if it ends by a fault of its own.
+    failed: OnceLock<String>,
     in_flight: watch::Sender<usize>,
 }
 
@@ -71,19 +106,27 @@ impl Readiness {
             state: AtomicU8::new(ServerState::Loading as u8),
             held: AtomicBool::new(false),
             models: Mutex::default(),
+            failed: OnceLock::new(),
             in_flight: watch::Sender::new(0),
         }
     }
 
-    /// The health of a model, for the threads that run it. The server is ready only while every model is up.
+    /// The health of one more worker or embedder of a model, for the thread that runs it. The server is ready only while
+    /// every model has a healthy one.
     pub fn health(&self, model: &str) -> Health {
         let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, health)) = models.iter().find(|(id, _)| id == model) {
-            return health.clone();
-        }
         let health = Health::default();
-        models.push((model.to_owned(), health.clone()));
+        match models.iter_mut().find(|(id, _)| id == model) {
+            Some((_, all)) => all.push(health.clone()),
+            None => models.push((model.to_owned(), vec![health.clone()])),
+        }
         health
+    }
+
+    /// The server cannot go on: a thread is gone that cannot be restarted.
+    pub fn set_failed(&self, why: String) {
+        // The first reason is the one.
+        let _ = self.failed.set(why);
     }
 
     /// Counts a request until the guard is dropped.
@@ -130,20 +173,22 @@ impl Readiness {
         }
     }
 
-    /// An error with the reason if load balancers should send no requests: the server admits none, or a model is down.
+    /// An error with the reason if load balancers should send no requests: a thread is gone, the server admits none, or
+    /// models have nobody healthy to serve them.
     pub(crate) fn ready(&self) -> Result<(), FlowError> {
+        if let Some(why) = self.failed.get() {
+            return Err(FlowError::Failed(why.clone()));
+        }
         self.admit()?;
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        match models.iter().find(|(_, health)| !health.is_up()) {
-            None => Ok(()),
-            Some((id, _)) => Err(FlowError::ModelDown(id.clone())),
-        }
+        let down: Vec<String> = models.iter().filter_map(|(id, all)| why_down(id, all)).collect();
+        if down.is_empty() { Ok(()) } else { Err(FlowError::Unhealthy(down.join("; "))) }
     }
 
     /// An error if the model is down.
     pub(crate) fn serves(&self, model: &str) -> Result<(), FlowError> {
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        let down = models.iter().any(|(id, health)| id == model && !health.is_up());
+        let down = models.iter().any(|(id, all)| id == model && !all.iter().any(Health::is_up));
         if down { Err(FlowError::ModelDown(model.to_owned())) } else { Ok(()) }
     }
 
@@ -156,6 +201,19 @@ impl Readiness {
             ServerState::Draining => Err(FlowError::Draining),
         }
     }
+}
+
+/// What is wrong with a model; `None`: it has a healthy worker or embedder.
+fn why_down(model: &str, all: &[Health]) -> Option<String> {
+    if all.iter().any(Health::is_healthy) {
+        return None;
+    }
+    let up = all.iter().filter(|health| health.is_up()).count();
+    let count = all.len();
+    Some(match up {
+        0 => format!("nobody serves the model {model}: {count} of {count} workers are down"),
+        _ => format!("the workers of the model {model} keep failing: {up} of {count} were restarted, none has lasted"),
+    })
 }
 
 #[cfg(test)]
@@ -178,20 +236,52 @@ mod tests {
         assert!(matches!(readiness.admit(), Err(FlowError::Draining)));
     }
 
+    fn why(readiness: &Readiness) -> String {
+        readiness.ready().unwrap_err().answer().body().error.message
+    }
+
     #[test]
     fn a_model_without_anybody_to_serve_it_makes_the_server_unready() {
         let readiness = Readiness::new();
         readiness.set_ready();
         assert!(readiness.ready().is_ok());
-        let (first, second) = (readiness.health("m"), readiness.health("m"));
-        assert!(matches!(readiness.ready(), Err(FlowError::ModelDown(model)) if model == "m"));
+        let (first, second, other) = (readiness.health("m"), readiness.health("m"), readiness.health("embed"));
+        other.up();
+        assert_eq!(why(&readiness), "nobody serves the model m: 2 of 2 workers are down");
         first.up();
         second.up();
         first.down();
         assert!(readiness.ready().is_ok(), "the other one runs");
         second.down();
+        other.down();
+        assert!(why(&readiness).contains("model m:") && why(&readiness).contains("model embed:"), "all of them");
         assert!(matches!(readiness.serves("m"), Err(FlowError::ModelDown(_))));
         assert!(readiness.admit().is_ok(), "other models are served");
+    }
+
+    #[test]
+    fn regression_one_that_fails_again_and_again_is_never_healthy() {
+        let readiness = Readiness::new();
+        readiness.set_ready();
+        let worker = readiness.health("m");
+        worker.up();
+        for _ in 0..3 {
+            worker.down();
+            worker.up_again(Duration::from_secs(3600));
+            assert!(why(&readiness).contains("keep failing"), "{}", why(&readiness));
+            assert!(readiness.serves("m").is_ok(), "what waits is served all the same");
+        }
+        worker.up_again(Duration::ZERO);
+        assert!(readiness.ready().is_ok(), "it has lasted");
+    }
+
+    #[test]
+    fn regression_a_thread_that_cannot_be_restarted_makes_the_server_unready() {
+        let readiness = Readiness::new();
+        readiness.set_ready();
+        readiness.set_failed("the thread pool-m panicked".to_owned());
+        readiness.set_draining();
+        assert!(why(&readiness).contains("pool-m"), "{}", why(&readiness));
     }
 
     #[tokio::test]

@@ -5,8 +5,12 @@ use camshaft_core::ids::Token;
 use camshaft_core::{limits, policy};
 
 use crate::flow::api::Served;
+use crate::flow::budget::TOKEN_BYTES;
 use crate::flow::error::FlowError;
 use crate::wire::params::GenerationSettings;
+
+/// What a choice takes besides its text: its parameters and its channel.
+const CHOICE_BYTES: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Endpoint {
@@ -66,6 +70,12 @@ impl GenerationRequest {
     /// Upper bound of the tokens that the request uses, prompts and output together.
     pub(crate) fn max_total_tokens(&self) -> u64 {
         self.prompt_tokens() + self.choices().map(|prompt| u64::from(prompt.max_tokens)).sum::<u64>()
+    }
+
+    /// What the request takes in memory until it ends, besides its output.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let echoed = self.choices().map(|prompt| prompt.echo.len()).sum::<usize>();
+        self.prompt_tokens() as usize * TOKEN_BYTES + self.choices().count() * CHOICE_BYTES + echoed
     }
 
     /// Length of all prompts together. A prompt with several choices counts once.

@@ -10,7 +10,6 @@ use crate::flow::backend::PoolMessage;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::wire::error::RequestError;
-use crate::wire::fields::Fields;
 use crate::wire::{json, params};
 
 /// Time for a worker to answer, which it does between two steps. Past it, the server counts as overloaded.
@@ -30,7 +29,7 @@ pub(crate) struct Closed {
 /// 400 for a bad body, 503 if no worker answers.
 pub(crate) async fn close(incoming: &Incoming) -> Result<Closed, FlowError> {
     let body = json::parse(&incoming.text)?;
-    let fields = Fields::of_body(&body);
+    let fields = body.fields();
     let served = incoming.api.model_of(&fields, &incoming.caller)?;
     let required = || RequestError::field("session_id", "session_id is required");
     let session = params::session(&fields)?.ok_or_else(required)?;

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::{FutureExt, stream};
 use tokio::time::timeout;
 
+use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::generation::{ChoiceEvent, RunningChoices};
@@ -32,6 +33,8 @@ struct EventStream {
     exchange: Arc<Exchange>,
     out: Vec<u8>,
     ended: bool,
+    /// What the request holds until its end.
+    _share: Share,
     /// Covers the time from the head to the last frame.
     _span: tracing::Span,
 }
@@ -44,11 +47,12 @@ pub(crate) async fn respond(
     mut running: RunningChoices,
     request: GenerationRequest,
     exchange: Arc<Exchange>,
+    share: Share,
 ) -> Result<Response, FlowError> {
     let (index, output) = running.next().await.ok_or(FlowError::WorkerLost)?;
     let chunks = Chunks::new(request);
     let span = trace::stream(exchange.span());
-    let mut live = EventStream { running, chunks, exchange, out: Vec::new(), ended: false, _span: span };
+    let mut live = EventStream { running, chunks, exchange, out: Vec::new(), ended: false, _share: share, _span: span };
     live.take(index, Ok(output?));
     live.exchange.begin_stream();
     let headers = [

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
-use crate::wire::fields::Fields;
+use crate::wire::lists::IdLists;
 use crate::wire::{json, tokens};
 
 #[derive(Debug, Serialize)]
@@ -26,7 +26,7 @@ pub(crate) struct Detokenized {
 /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
 pub(crate) async fn tokenize(incoming: &Incoming) -> Result<Tokenized, FlowError> {
     let body = json::parse(&incoming.text)?;
-    let fields = Fields::of_body(&body);
+    let fields = body.fields();
     let served = incoming.api.model_of(&fields, &incoming.caller)?.clone();
     fields.require("text")?;
     let text = fields.text("text")?.unwrap_or_default().to_owned();
@@ -45,14 +45,21 @@ pub(crate) async fn tokenize(incoming: &Incoming) -> Result<Tokenized, FlowError
 ///
 /// # Errors
 /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
-pub(crate) fn detokenize(incoming: &Incoming) -> Result<Detokenized, FlowError> {
+pub(crate) fn detokenize(incoming: &mut Incoming) -> Result<Detokenized, FlowError> {
     let body = json::parse(&incoming.text)?;
-    let fields = Fields::of_body(&body);
+    let fields = body.fields();
     let served = incoming.api.model_of(&fields, &incoming.caller)?;
     fields.require("tokens")?;
     let list = fields.list("tokens")?.map_or(&[][..], Vec::as_slice);
     let vocabulary = &served.model.info.vocabulary;
-    let tokens = tokens::read(list, "tokens", vocabulary)?;
+    let tokens = match fields.ids("tokens") {
+        Some(IdLists::One(ids)) => tokens::read(ids, "tokens", vocabulary)?,
+        Some(IdLists::Several(_)) => return Err(FlowError::field("tokens", "tokens must be one list of token ids")),
+        None => tokens::refuse(list, "tokens", vocabulary)?,
+    };
+    // The text, and its copy in the answer.
+    let bytes = |token: &Token| vocabulary.token_bytes(*token).map_or(0, <[u8]>::len);
+    incoming.share.grow(2 * tokens.iter().map(bytes).sum::<usize>())?;
     Ok(Detokenized { text: tokens::text(vocabulary, &tokens) })
 }
 

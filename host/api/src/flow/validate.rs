@@ -1,10 +1,9 @@
 //! Calls the validator policies, which accept, amend or refuse a request.
 use camshaft_core::policy::{ValidateOutcome, ValidateRequest};
-use serde_json::{Map, Value};
 
 use crate::flow::context::ParseContext;
 use crate::flow::error::{AmendmentError, FlowError};
-use crate::wire::{json, merge_patch};
+use crate::wire::json::{self, Body};
 
 /// Bound of an amendment in bytes. Past it, the policy has failed.
 const AMENDMENT_BYTES: usize = 1 << 20;
@@ -13,7 +12,7 @@ const AMENDMENT_BYTES: usize = 1 << 20;
 pub(crate) trait Validated: Sized {
     /// # Errors
     /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
-    fn parse(&self, context: ParseContext<'_>, body: &Map<String, Value>) -> Result<Self, FlowError>;
+    fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError>;
     fn question(&self, context: ParseContext<'_>, body: String) -> ValidateRequest;
     /// Checks that an amendment has not changed what it must not change.
     fn is_same_kind(&self, before: &Self) -> bool;
@@ -23,11 +22,7 @@ pub(crate) trait Validated: Sized {
 ///
 /// # Errors
 /// A validator's refusal, or 500 if a validator failed.
-pub(crate) fn run<R: Validated>(
-    context: ParseContext<'_>,
-    mut body: Map<String, Value>,
-    mut request: R,
-) -> Result<R, FlowError> {
+pub(crate) fn run<R: Validated>(context: ParseContext<'_>, mut body: Body, mut request: R) -> Result<R, FlowError> {
     let policies = &context.caller.policies;
     let validators = policies.validators();
     // Policies get the parsed body as text, not the client's own text, in which two parsers could read a repeated key
@@ -50,7 +45,7 @@ pub(crate) fn run<R: Validated>(
     Ok(request)
 }
 
-fn serialize(body: &Map<String, Value>) -> Result<String, FlowError> {
+fn serialize(body: &Body) -> Result<String, FlowError> {
     serde_json::to_string(body).map_err(FlowError::Serialize)
 }
 
@@ -58,13 +53,13 @@ fn serialize(body: &Map<String, Value>) -> Result<String, FlowError> {
 fn amend<R: Validated>(
     context: ParseContext<'_>,
     before: &R,
-    body: &mut Map<String, Value>,
+    body: &mut Body,
     patch: &str,
 ) -> Result<R, AmendmentError> {
     if patch.len() > AMENDMENT_BYTES {
         return Err(AmendmentError::TooLarge { bytes: patch.len(), max: AMENDMENT_BYTES });
     }
-    merge_patch::apply(body, &json::parse(patch)?);
+    body.patch(&json::parse(patch)?);
     let after = before.parse(context, body)?;
     if !after.is_same_kind(before) {
         return Err(AmendmentError::AnotherKind);

@@ -17,9 +17,10 @@ use crate::http::error::ApiError;
 /// Middleware of guarded routes. Lets only requests with a principal pass.
 pub(crate) async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Result<Response, ApiError> {
     let policies = api.policies.current();
+    let head = head(&request);
     let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
     let span = exchange.as_ref().map_or_else(tracing::Span::none, |exchange| trace::auth(exchange.span()));
-    let principal = match span.in_scope(|| policies.authenticate(&head(&request))) {
+    let principal = match span.in_scope(|| policies.authenticate(&head)) {
         AuthOutcome::Allow(principal) => principal,
         AuthOutcome::Refuse(refusal) => return Err(ApiError::AuthRefused(Box::new(refusal))),
         AuthOutcome::Fault(fault) => return Err(ApiError::AuthFault(Box::new(fault))),
@@ -28,7 +29,8 @@ pub(crate) async fn guard(State(api): State<Arc<Api>>, mut request: Request, nex
     if let Some(exchange) = exchange {
         exchange.set_tenant(principal.tenant.as_str());
     }
-    request.extensions_mut().insert(Caller { principal: Arc::new(principal), policies });
+    let operator = api.is_operator(&principal, head.loopback);
+    request.extensions_mut().insert(Caller { principal: Arc::new(principal), policies, operator });
     Ok(next.run(request).await)
 }
 

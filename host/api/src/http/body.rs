@@ -1,4 +1,4 @@
-//! Reads a request's body: JSON only, bounded in bytes and in time.
+//! Reads a request's body: JSON only, bounded in bytes and in time, within the memory for all requests.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,19 +6,28 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::flow::api::Api;
+use crate::flow::budget::Share;
 use crate::flow::caller::Caller;
+use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::incoming::Incoming;
 use crate::http::error::ApiError;
 use crate::wire::error::RequestError;
+use crate::wire::json;
 
 /// Maximum silence within a body. Past it: 408.
-const STALL: Duration = Duration::from_secs(30);
+const STALL: Duration = Duration::from_secs(10);
+/// The same while the memory for requests is tight.
+const TIGHT_STALL: Duration = Duration::from_secs(2);
+/// Bytes per second that a body has to bring while memory is tight, once it has taken longer than [`TIGHT_STALL`].
+const TIGHT_RATE: f64 = 32_768.0;
 /// Maximum time for a whole body, even if it arrives steadily. Past it: 408.
 const TOTAL: Duration = Duration::from_secs(120);
+/// How often a silent body is looked at.
+const LOOK: Duration = Duration::from_secs(1);
 
 impl FromRequest<Arc<Api>> for Incoming {
     type Rejection = ApiError;
@@ -28,35 +37,66 @@ impl FromRequest<Arc<Api>> for Incoming {
         let caller = extensions.remove::<Caller>().ok_or(ApiError::NoCaller)?;
         let exchange = extensions.remove::<Arc<Exchange>>().ok_or(ApiError::NoExchange)?;
         let headers = request.headers().clone();
-        let text = read(request, api.limits().body_bytes).await?;
-        Ok(Self { api: api.clone(), caller, exchange, headers, text })
+        let mut share = api.budget.share(&caller.principal.tenant);
+        let text = read(request, api.limits().body_bytes, &mut share).await?;
+        share.resize(text.capacity() + json::parsed_bytes(&text)).map_err(FlowError::NoRoom)?;
+        Ok(Self { api: api.clone(), caller, exchange, headers, text, share })
     }
 }
 
 /// Reads the body as text. `limit` is in bytes.
 ///
 /// # Errors
-/// 415 if the body is not JSON, 413 past the limit, 408 if the client is too slow, 400 if the body is not UTF-8.
-async fn read(request: Request, limit: usize) -> Result<String, RequestError> {
+/// 415 if the body is not JSON, 413 past the limit, 408 if the client is too slow, 400 if the body is not UTF-8, 503 if
+/// there is no room for it.
+async fn read(request: Request, limit: usize, share: &mut Share) -> Result<String, FlowError> {
     check_type(request.headers())?;
     let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if announced.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > limit as u64) {
-        return Err(RequestError::BodyTooLarge { limit });
+        return Err(RequestError::BodyTooLarge { limit }.into());
     }
-    let bytes = timeout(TOTAL, collect(request.into_body(), limit)).await.map_err(|_| RequestError::BodyTimeout)??;
-    String::from_utf8(bytes).map_err(|error| RequestError::NotUtf8(error.utf8_error()))
+    let collected = timeout(TOTAL, collect(request.into_body(), limit, share)).await;
+    let bytes = collected.map_err(|_| RequestError::BodyTimeout)??;
+    Ok(String::from_utf8(bytes).map_err(|error| RequestError::NotUtf8(error.utf8_error()))?)
 }
 
-async fn collect(mut body: Body, limit: usize) -> Result<Vec<u8>, RequestError> {
-    let mut bytes = Vec::new();
-    while let Some(frame) = timeout(STALL, body.frame()).await.map_err(|_| RequestError::BodyTimeout)? {
+async fn collect(mut body: Body, limit: usize, share: &mut Share) -> Result<Vec<u8>, FlowError> {
+    let begun = Instant::now();
+    let (mut bytes, mut heard) = (Vec::new(), begun);
+    loop {
+        let Ok(frame) = timeout(LOOK, body.frame()).await else {
+            if is_too_slow(begun, heard, bytes.len(), share) {
+                return Err(RequestError::BodyTimeout.into());
+            }
+            continue;
+        };
+        let Some(frame) = frame else { return Ok(bytes) };
+        heard = Instant::now();
         let Ok(data) = frame.map_err(RequestError::BodyBroken)?.into_data() else { continue };
-        if bytes.len() + data.len() > limit {
-            return Err(RequestError::BodyTooLarge { limit });
+        let size = bytes.len() + data.len();
+        if size > limit {
+            return Err(RequestError::BodyTooLarge { limit }.into());
+        }
+        if size > bytes.capacity() {
+            let capacity = size.max(2 * bytes.capacity()).min(limit);
+            share.grow(capacity - bytes.capacity()).map_err(FlowError::NoRoom)?;
+            bytes.reserve_exact(capacity - bytes.len());
         }
         bytes.extend_from_slice(&data);
+        if is_too_slow(begun, heard, bytes.len(), share) {
+            return Err(RequestError::BodyTimeout.into());
+        }
     }
-    Ok(bytes)
+}
+
+/// Whether a body that began at `begun` and was last heard of at `heard` holds its memory for too long.
+fn is_too_slow(begun: Instant, heard: Instant, bytes: usize, share: &Share) -> bool {
+    let (silence, taken) = (heard.elapsed(), begun.elapsed());
+    if silence < TIGHT_STALL && taken < TIGHT_STALL {
+        return false;
+    }
+    let steady = bytes as f64 >= (taken.saturating_sub(TIGHT_STALL)).as_secs_f64() * TIGHT_RATE;
+    silence >= STALL || share.is_tight() && (silence >= TIGHT_STALL || !steady)
 }
 
 fn check_type(headers: &HeaderMap) -> Result<(), RequestError> {

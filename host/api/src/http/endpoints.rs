@@ -27,8 +27,8 @@ pub(crate) async fn tokenize(incoming: Incoming) -> Result<Json<Tokenized>, ApiE
     Ok(Json(tokenize::tokenize(&incoming).await?))
 }
 
-pub(crate) async fn detokenize(incoming: Incoming) -> Result<Json<Detokenized>, ApiError> {
-    Ok(Json(tokenize::detokenize(&incoming)?))
+pub(crate) async fn detokenize(mut incoming: Incoming) -> Result<Json<Detokenized>, ApiError> {
+    Ok(Json(tokenize::detokenize(&mut incoming)?))
 }
 
 pub(crate) async fn close_session(incoming: Incoming) -> Result<Json<Closed>, ApiError> {

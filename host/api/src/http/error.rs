@@ -38,6 +38,12 @@ pub(crate) enum ApiError {
     TransferEncoding,
     #[error("responses are sent with the content coding gzip or identity, and the request accepts neither")]
     NotAcceptable,
+    #[error("the Host header is not a name of this listener")]
+    ForeignHost,
+    #[error("the admin listener asks for its token (authorization: Bearer ...)")]
+    NoToken,
+    #[error("only operators see this: tenants that metrics.operators lists")]
+    OperatorsOnly,
     #[error("web pages may not post here")]
     WebPage,
     #[error("there is no hook {:?}: {}", Shown(.name), Hook::ALL.map(Hook::as_str).join(", "))]
@@ -82,6 +88,14 @@ impl ApiError {
             Self::Host(_) => invalid(StatusCode::BAD_REQUEST, "invalid_host"),
             Self::TransferEncoding => invalid(StatusCode::BAD_REQUEST, "invalid_transfer_encoding"),
             Self::NotAcceptable => invalid(StatusCode::NOT_ACCEPTABLE, "not_acceptable"),
+            Self::ForeignHost => Answer::new(StatusCode::FORBIDDEN, ErrorType::Permission, text()).code("foreign_host"),
+            Self::NoToken => {
+                let answer = Answer::new(StatusCode::UNAUTHORIZED, ErrorType::Authentication, text());
+                answer.code("invalid_admin_token").rejection(Rejection::Auth)
+            }
+            Self::OperatorsOnly => {
+                Answer::new(StatusCode::FORBIDDEN, ErrorType::Permission, text()).code("operators_only")
+            }
             Self::WebPage => Answer::new(StatusCode::FORBIDDEN, ErrorType::Permission, text()).code("web_page"),
             Self::UnknownHook { .. } => Answer::invalid(text()).param("hook".to_owned()),
             Self::PolicyMode(error) => match error {

@@ -1,14 +1,15 @@
 //! Liveness, readiness and metrics.
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use axum::{Extension, Json};
 use prometheus::{TEXT_FORMAT, TextEncoder};
 use serde_json::{Value, json};
 
 use crate::flow::api::Api;
+use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
 use crate::http::aliases;
 use crate::http::error::ApiError;
@@ -24,7 +25,16 @@ pub(crate) async fn ready(State(api): State<Arc<Api>>) -> Result<Json<Value>, Fl
 }
 
 /// Renders the registry in Prometheus' text format.
-pub(crate) async fn metrics(State(api): State<Arc<Api>>) -> Result<impl IntoResponse, ApiError> {
+///
+/// # Errors
+/// 403 for a caller on the public listener who is no operator: figures name other tenants, models and policies.
+pub(crate) async fn metrics(
+    State(api): State<Arc<Api>>,
+    caller: Option<Extension<Caller>>,
+) -> Result<impl IntoResponse, ApiError> {
+    if caller.is_some_and(|caller| !caller.operator) {
+        return Err(ApiError::OperatorsOnly);
+    }
     let families = api.registry.gather();
     let mut text = TextEncoder::new().encode_to_string(&families).map_err(ApiError::Metrics)?;
     if api.vllm_aliases {

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::{Method, header};
+use axum::http::Method;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
@@ -11,6 +11,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::{CompressionLayer, DefaultPredicate};
 
 use crate::flow::api::Api;
+use crate::http::admin_access::{self, AdminAccess};
 use crate::http::error::ApiError;
 use crate::http::{admin, auth, cors, encoding, endpoints, head, health, models, observe, stats};
 
@@ -21,8 +22,8 @@ pub enum Access {
     Open,
     /// Callers that the auth policies allow, on the public listener, while the server is ready.
     Guarded,
-    /// Operators on the admin listener, and callers that the auth policies allow on the public one. Also while
-    /// draining.
+    /// Operators on the admin listener, and callers that the auth policies allow on the public one, where those who are no
+    /// operators see their own. Also while draining.
     Monitoring,
     /// Operators on the admin listener only. Also while draining.
     Operators,
@@ -105,11 +106,17 @@ pub fn public_router(api: Arc<Api>, cors_origins: &[String]) -> Router {
     finish(routes, api)
 }
 
-/// The router of the admin listener. It requires no credentials: bind the listener to an address that only operators
-/// reach.
-pub fn admin_router(api: Arc<Api>) -> Router {
-    let routes = table(ROUTES.iter().filter(|route| route.access != Access::Guarded));
-    finish(whole(routes.route_layer(from_fn(no_web_pages))), api)
+/// The router of the admin listener. Without a token, bind the listener to an address that only operators reach.
+pub fn admin_router(api: Arc<Api>, access: Arc<AdminAccess>) -> Router {
+    let of = |open| {
+        table(ROUTES.iter().filter(move |route| match route.access {
+            Access::Guarded => false,
+            access => (access == Access::Open) == open,
+        }))
+    };
+    let guarded = of(false).route_layer(from_fn_with_state(access.clone(), admin_access::check_token));
+    let routes = whole(of(true).merge(guarded)).layer(from_fn_with_state(access, admin_access::check_host));
+    finish(routes, api)
 }
 
 fn table<'a>(routes: impl Iterator<Item = &'a Route>) -> Router<Arc<Api>> {
@@ -123,15 +130,6 @@ fn table<'a>(routes: impl Iterator<Item = &'a Route>) -> Router<Arc<Api>> {
 /// Refuses requests while the server loads or drains.
 async fn admit(State(api): State<Arc<Api>>, request: Request, next: Next) -> Result<Response, ApiError> {
     api.readiness.admit()?;
-    Ok(next.run(request).await)
-}
-
-/// Refuses posts from web pages: a page in an operator's browser could post to an address that only operators reach. A
-/// browser sends the origin of a post; other clients send none.
-async fn no_web_pages(request: Request, next: Next) -> Result<Response, ApiError> {
-    if request.method() == Method::POST && request.headers().contains_key(header::ORIGIN) {
-        return Err(ApiError::WebPage);
-    }
     Ok(next.run(request).await)
 }
 

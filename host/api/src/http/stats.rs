@@ -3,8 +3,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Json;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use camshaft_core::ids::Generation;
 use camshaft_core::policy::{KvTokens, PolicyStatus};
 use serde::Serialize;
@@ -14,9 +15,12 @@ use tokio::time::timeout;
 
 use crate::flow::api::Api;
 use crate::flow::backend::{Backend, PoolMessage, PoolSnapshot};
+use crate::flow::caller::Caller;
 use crate::flow::readiness;
 use crate::flow::recent::Percentiles;
 
+/// Tenants that a snapshot lists.
+const TENANTS: usize = 100;
 /// Time for a pool to answer. Past it, the pool is left out.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -38,7 +42,46 @@ pub(crate) struct Stats {
     version: &'static str,
 }
 
-pub(crate) async fn stats(State(api): State<Arc<Api>>) -> Json<Stats> {
+/// What a caller sees who is no operator.
+#[derive(Debug, Serialize)]
+pub(crate) struct OwnStats {
+    state: readiness::ServerState,
+    tenant: String,
+    /// The models that it may use.
+    models: BTreeMap<String, OwnModelStats>,
+    version: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct OwnModelStats {
+    /// Its tenant's waiting requests; `null` if the pool has not said.
+    waiting: Option<usize>,
+}
+
+/// On the public listener, everything for operators, and for others what concerns their own tenant.
+pub(crate) async fn stats(State(api): State<Arc<Api>>, caller: Option<Extension<Caller>>) -> Response {
+    match caller {
+        Some(Extension(caller)) if !caller.operator => Json(own_stats(&api, &caller).await).into_response(),
+        _ => Json(all_stats(&api).await).into_response(),
+    }
+}
+
+async fn own_stats(api: &Api, caller: &Caller) -> OwnStats {
+    let tenant = caller.principal.tenant.as_str();
+    let mut models = BTreeMap::new();
+    for model in api.models.iter().filter(|model| caller.principal.may_use(&model.id)) {
+        let queue = snapshot(&model.backend).await;
+        // Of very many tenants the pool lists those with the most waiting requests.
+        let waiting = queue.and_then(|queue| match queue.waiting_by_tenant.get(tenant) {
+            None if queue.waiting_by_tenant.len() < TENANTS => Some(0),
+            waiting => waiting.copied(),
+        });
+        models.insert(model.id.clone(), OwnModelStats { waiting });
+    }
+    OwnStats { state: api.readiness.state(), tenant: tenant.to_owned(), models, version: env!("CARGO_PKG_VERSION") }
+}
+
+async fn all_stats(api: &Api) -> Stats {
     let now = Instant::now();
     let mut models = BTreeMap::new();
     for model in &api.models {
@@ -55,13 +98,13 @@ pub(crate) async fn stats(State(api): State<Arc<Api>>) -> Json<Stats> {
         };
         models.insert(model.id.clone(), stats);
     }
-    Json(Stats {
+    Stats {
         state: api.readiness.state(),
         models,
         policy_generation: api.policies.current().generation(),
         policies: api.policies.status(),
         version: env!("CARGO_PKG_VERSION"),
-    })
+    }
 }
 
 /// The workers of every model.

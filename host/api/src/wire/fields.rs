@@ -3,6 +3,7 @@ use camshaft_core::limits::Range;
 use serde_json::{Map, Value};
 
 use crate::wire::error::RequestError;
+use crate::wire::lists::{IdLists, Lists};
 
 /// An object, with its path in the body.
 #[derive(Debug, Clone)]
@@ -10,18 +11,26 @@ pub(crate) struct Fields<'a> {
     map: &'a Map<String, Value>,
     /// Prefix of a field's name: empty for the body itself, else e.g. `messages[2].`.
     prefix: String,
+    /// Of the body itself: its lists of token ids.
+    lists: Option<&'a Lists>,
 }
 
 impl<'a> Fields<'a> {
-    /// Fields of the body.
+    /// Fields of a body without lists of token ids.
+    #[cfg(test)]
     pub(crate) fn of_body(map: &'a Map<String, Value>) -> Self {
-        Self { map, prefix: String::new() }
+        Self { map, prefix: String::new(), lists: None }
+    }
+
+    /// Fields of a body, of which `lists` are not in the map.
+    pub(crate) fn with_lists(map: &'a Map<String, Value>, lists: &'a Lists) -> Self {
+        Self { map, prefix: String::new(), lists: Some(lists) }
     }
 
     /// Fields of a value at `path`, which must be an object.
     pub(crate) fn of(value: &'a Value, path: &str) -> Result<Self, RequestError> {
         let map = value.as_object().ok_or_else(|| wrong_type(path, "an object", value))?;
-        Ok(Self { map, prefix: format!("{path}.") })
+        Ok(Self { map, prefix: format!("{path}."), lists: None })
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
@@ -63,6 +72,11 @@ impl<'a> Fields<'a> {
     pub(crate) fn integer(&self, name: &str, range: Range) -> Result<Option<u32>, RequestError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         integer(value, &self.path(name), range).map(Some)
+    }
+
+    /// The token ids under `name`, if it holds nothing else.
+    pub(crate) fn ids(&self, name: &str) -> Option<&'a IdLists> {
+        self.lists?.get(name)
     }
 
     fn typed<T>(

@@ -1,16 +1,333 @@
-//! Parses a body as one JSON object.
-use serde_json::{Map, Value};
+//! Parses a body: one JSON object, in memory that its bounds allow.
+use std::cell::Cell;
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+use serde_json::{Map, Number, Value};
 
 use crate::wire::error::RequestError;
+use crate::wire::fields::Fields;
+use crate::wire::lists::{FIELDS, IdLists, Lists, tree};
+use crate::wire::merge_patch;
 
-/// Parses an object. The parser bounds its nesting (128 levels).
+/// Values of a body, lists of token ids aside.
+pub(crate) const VALUES: usize = 65_536;
+/// What a value takes in memory, at most, besides its text.
+const VALUE_BYTES: usize = 112;
+/// What an id takes while it is read and checked.
+const ID_BYTES: usize = 8;
+
+/// A body.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Body {
+    map: Map<String, Value>,
+    lists: Lists,
+}
+
+impl Body {
+    pub(crate) fn fields(&self) -> Fields<'_> {
+        Fields::with_lists(&self.map, &self.lists)
+    }
+
+    /// Applies a JSON merge patch.
+    pub(crate) fn patch(&mut self, patch: &Self) {
+        merge_patch::apply(&mut self.map, &patch.map);
+        for field in patch.map.keys() {
+            self.lists.set(field, patch.lists.get(field).cloned());
+        }
+    }
+}
+
+impl Serialize for Body {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.map.len()))?;
+        for (name, value) in &self.map {
+            match self.lists.get(name) {
+                Some(lists) => map.serialize_entry(name, lists)?,
+                None => map.serialize_entry(name, value)?,
+            }
+        }
+        map.end()
+    }
+}
+
+/// Parses an object. The parser bounds its nesting (128 levels), and the number of values outside lists of token ids.
 ///
 /// # Errors
-/// 400 that says where the text is not JSON.
-pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, RequestError> {
-    match serde_json::from_str(text).map_err(RequestError::Json)? {
-        Value::Object(map) => Ok(map),
-        _ => Err(RequestError::NotAnObject),
+/// 400 that says where the text is not JSON, or that it has too many values.
+pub(crate) fn parse(text: &str) -> Result<Body, RequestError> {
+    let left = Cell::new(VALUES + 1);
+    let mut parser = serde_json::Deserializer::from_str(text);
+    let parsed = Tree(&left).deserialize_root(&mut parser).and_then(|parsed| parser.end().map(|()| parsed));
+    match parsed {
+        Ok(body) => body.ok_or(RequestError::NotAnObject),
+        Err(_) if left.get() == 0 => Err(RequestError::TooManyValues { max: VALUES }),
+        Err(error) => Err(RequestError::Json(error)),
+    }
+}
+
+/// Upper bound of what parsing `text` takes in memory.
+pub(crate) fn parsed_bytes(text: &str) -> usize {
+    let values = text.bytes().filter(|byte| b",[{".contains(byte)).count() + 1;
+    let in_tree = values.min(VALUES);
+    in_tree * VALUE_BYTES + (values - in_tree) * ID_BYTES + text.len()
+}
+
+/// Reads a value as a tree, as long as there is room for its values.
+#[derive(Clone, Copy)]
+struct Tree<'c>(&'c Cell<usize>);
+
+impl<'c> Tree<'c> {
+    fn take<E: Error>(self, values: usize) -> Result<(), E> {
+        let left = self.0.get().saturating_sub(values);
+        self.0.set(left);
+        if left == 0 { Err(E::custom("too many values")) } else { Ok(()) }
+    }
+
+    /// `None`: the text is not an object.
+    fn deserialize_root<'de, D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<Body>, D::Error> {
+        deserializer.deserialize_any(Root(self))
+    }
+
+    fn members<'de, A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let mut map = Map::new();
+        while let Some(name) = access.next_key::<String>()? {
+            map.insert(name, access.next_value_seed(self)?);
+        }
+        Ok(Value::Object(map))
+    }
+
+    fn elements<'de, A: SeqAccess<'de>>(self, mut list: Vec<Value>, mut access: A) -> Result<Value, A::Error> {
+        while let Some(value) = access.next_element_seed(self)? {
+            list.push(value);
+        }
+        Ok(Value::Array(list))
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Tree<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+/// The visits of scalars, which are values of their own.
+macro_rules! scalars {
+    ($of:expr) => {
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("any JSON value")
+        }
+        fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
+            $of(self, Value::Bool(value))
+        }
+        fn visit_i64<E: Error>(self, value: i64) -> Result<Self::Value, E> {
+            $of(self, Value::from(value))
+        }
+        fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
+            $of(self, Number::from_f64(value).map_or(Value::Null, Value::Number))
+        }
+        fn visit_str<E: Error>(self, value: &str) -> Result<Self::Value, E> {
+            $of(self, Value::from(value))
+        }
+        fn visit_string<E: Error>(self, value: String) -> Result<Self::Value, E> {
+            $of(self, Value::String(value))
+        }
+        fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+            $of(self, Value::Null)
+        }
+    };
+}
+
+impl<'de> Visitor<'de> for Tree<'_> {
+    type Value = Value;
+
+    scalars!(|tree: Self, value| tree.take(1).map(|()| value));
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        self.take(1).map(|()| Value::from(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<Value, A::Error> {
+        self.take(1)?;
+        self.elements(Vec::new(), access)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<Value, A::Error> {
+        self.take(1)?;
+        self.members(access)
+    }
+}
+
+/// The whole text.
+struct Root<'c>(Tree<'c>);
+
+impl<'de> Visitor<'de> for Root<'_> {
+    type Value = Option<Body>;
+
+    scalars!(|_: Self, _| Ok(None));
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
+        self.0.elements(Vec::new(), access).map(|_| None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Self::Value, A::Error> {
+        let mut body = Body::default();
+        while let Some(name) = access.next_key::<String>()? {
+            let (value, lists) = match FIELDS.contains(&name.as_str()) {
+                true => match access.next_value_seed(Ids(self.0))? {
+                    Read::Lists(lists) => (Value::Array(Vec::new()), Some(lists)),
+                    Read::Value(value) => (value, None),
+                },
+                false => (access.next_value_seed(self.0)?, None),
+            };
+            body.lists.set(&name, lists);
+            body.map.insert(name, value);
+        }
+        Ok(Some(body))
+    }
+}
+
+/// Reads a value that may be a list of token ids, or a list of such lists.
+#[derive(Clone, Copy)]
+struct Ids<'c>(Tree<'c>);
+
+enum Read {
+    Lists(IdLists),
+    Value(Value),
+}
+
+impl<'de> DeserializeSeed<'de> for Ids<'_> {
+    type Value = Read;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Read, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Ids<'_> {
+    type Value = Read;
+
+    scalars!(|ids: Self, value| ids.0.take(1).map(|()| Read::Value(value)));
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Read, E> {
+        self.0.take(1).map(|()| Read::Value(Value::from(value)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<Read, A::Error> {
+        self.0.visit_map(access).map(Read::Value)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Read, A::Error> {
+        self.0.take(1)?;
+        let (mut ids, mut lists) = (Vec::new(), Vec::new());
+        let other = loop {
+            match access.next_element_seed(Element(self.0))? {
+                Some(One::Id(id)) if lists.is_empty() => ids.push(id),
+                Some(One::Ids(list)) if ids.is_empty() => lists.push(list),
+                // The values of a mixture count one by one.
+                Some(One::Id(id)) => break Value::from(id),
+                Some(One::Ids(list)) => break tree(list),
+                Some(One::Other(value)) => break value,
+                None if !lists.is_empty() => return Ok(Read::Lists(IdLists::Several(lists))),
+                None if !ids.is_empty() => return Ok(Read::Lists(IdLists::One(ids))),
+                None => return Ok(Read::Value(Value::Array(Vec::new()))),
+            }
+        };
+        let before = ids.len() + lists.iter().map(|list| list.len() + 1).sum::<usize>();
+        self.0.take(before + 1)?;
+        let mut all: Vec<Value> = ids.into_iter().map(Value::from).chain(lists.into_iter().map(tree)).collect();
+        all.push(other);
+        self.0.elements(all, access).map(Read::Value)
+    }
+}
+
+/// Reads an element of such a list.
+struct Element<'c>(Tree<'c>);
+
+enum One {
+    Id(u32),
+    Ids(Vec<u32>),
+    Other(Value),
+}
+
+impl<'de> DeserializeSeed<'de> for Element<'_> {
+    type Value = One;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<One, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Element<'_> {
+    type Value = One;
+
+    scalars!(|element: Self, value| element.0.take(1).map(|()| One::Other(value)));
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<One, E> {
+        match u32::try_from(value) {
+            Ok(id) => Ok(One::Id(id)),
+            Err(_) => self.0.take(1).map(|()| One::Other(Value::from(value))),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<One, A::Error> {
+        self.0.visit_map(access).map(One::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<One, A::Error> {
+        // A list counts as a value, its ids do not.
+        self.0.take(1)?;
+        let mut ids = Vec::new();
+        let other = loop {
+            match access.next_element_seed(Scalar(self.0))? {
+                Some(Ok(id)) => ids.push(id),
+                Some(Err(value)) => break value,
+                None => return Ok(One::Ids(ids)),
+            }
+        };
+        self.0.take(ids.len() + 1)?;
+        let mut all: Vec<Value> = ids.into_iter().map(Value::from).collect();
+        all.push(other);
+        self.0.elements(all, access).map(One::Other)
+    }
+}
+
+/// Reads an id, or any other value.
+struct Scalar<'c>(Tree<'c>);
+
+impl<'de> DeserializeSeed<'de> for Scalar<'_> {
+    type Value = Result<u32, Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Scalar<'_> {
+    type Value = Result<u32, Value>;
+
+    scalars!(|scalar: Self, value| scalar.0.take(1).map(|()| Err(value)));
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
+        match u32::try_from(value) {
+            Ok(id) => Ok(Ok(id)),
+            Err(_) => self.0.take(1).map(|()| Err(Value::from(value))),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
+        self.0.visit_map(access).map(Err)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, access: A) -> Result<Self::Value, A::Error> {
+        self.0.visit_seq(access).map(Err)
     }
 }
 
@@ -23,9 +340,85 @@ mod tests {
         let message = |text: &str| parse(text).unwrap_err().to_string();
         assert!(message("{\"a\": 1,\n \"b\": }").ends_with("line 2 column 7"), "{}", message("{\"a\": 1,\n \"b\": }"));
         assert_eq!(message("[1]"), "the request body must be a JSON object");
+        assert_eq!(message("7"), "the request body must be a JSON object");
+        assert!(message("{} {}").contains("trailing"));
         assert!(message(&"[".repeat(100_000)).contains("recursion limit"));
         let lone_surrogate = parse(r#"{"a": "\ud800"}"#).unwrap_err().answer().body().error;
         assert_eq!(lone_surrogate.code.as_deref(), Some("invalid_json"));
         assert!(parse(&format!("{{\"a\": {}{}}}", "[".repeat(120), "]".repeat(120))).is_ok());
+    }
+
+    /// Every shape a list may have, and what is kept of it as numbers.
+    #[test]
+    fn lists_of_ids_are_kept_as_numbers_and_everything_else_as_it_is() {
+        let check = |list: &str, expected: Option<IdLists>| {
+            let text = format!(r#"{{"a":[1,2],"prompt":{list},"z":null}}"#);
+            let body = parse(&text).unwrap();
+            assert_eq!(body.lists.get("prompt"), expected.as_ref(), "{list}");
+            let plain: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_value(&body).unwrap(), plain, "{list}");
+            assert_eq!(body.lists.get("a"), None, "only fields that hold ids");
+        };
+        check("[1,2,4294967295]", Some(IdLists::One(vec![1, 2, u32::MAX])));
+        check("[[1],[],[2,3]]", Some(IdLists::Several(vec![vec![1], vec![], vec![2, 3]])));
+        for other in [
+            "[]",
+            "\"text\"",
+            "7",
+            "null",
+            "{\"a\":[1]}",
+            "[1,2,4294967296]",
+            "[1,-1]",
+            "[1,1.5,2]",
+            "[1,[2]]",
+            "[[1],2]",
+            "[[1],\"a\"]",
+            "[[1,\"a\",2],[3]]",
+            "[[1],[2,[3]]]",
+            "[\"a\",\"b\"]",
+            "[1,null]",
+            "[[1,{\"a\":1}]]",
+        ] {
+            check(other, None);
+        }
+    }
+
+    #[test]
+    fn the_last_of_two_equal_fields_counts() {
+        let body = parse(r#"{"prompt":[1],"prompt":"text"}"#).unwrap();
+        assert_eq!((body.lists.get("prompt"), body.map["prompt"].as_str()), (None, Some("text")));
+        let body = parse(r#"{"prompt":"text","prompt":[1]}"#).unwrap();
+        assert_eq!(body.lists.get("prompt"), Some(&IdLists::One(vec![1])));
+    }
+
+    #[test]
+    fn a_patch_replaces_lists() {
+        let patched = |patch: &str| {
+            let mut body = parse(r#"{"prompt":[1,2],"n":1}"#).unwrap();
+            body.patch(&parse(patch).unwrap());
+            serde_json::to_string(&body).unwrap()
+        };
+        assert_eq!(patched(r#"{"n":2}"#), r#"{"prompt":[1,2],"n":2}"#);
+        assert_eq!(patched(r#"{"prompt":[3]}"#), r#"{"prompt":[3],"n":1}"#);
+        assert_eq!(patched(r#"{"prompt":"a"}"#), r#"{"prompt":"a","n":1}"#);
+        assert_eq!(patched(r#"{"prompt":null}"#), r#"{"n":1}"#);
+    }
+
+    #[test]
+    fn regression_values_have_a_bound_and_ids_do_not_count() {
+        let text = |values: usize| format!(r#"{{"x":[{}]}}"#, vec!["0"; values].join(","));
+        // The list is a value, too.
+        assert!(parse(&text(VALUES - 1)).is_ok());
+        assert!(matches!(parse(&text(VALUES)), Err(RequestError::TooManyValues { max: VALUES })));
+        let ids = vec!["7"; 4 * VALUES].join(",");
+        assert!(parse(&format!(r#"{{"prompt":[{ids}]}}"#)).is_ok());
+        assert!(parse(&format!(r#"{{"prompt":[[{ids}],[1]]}}"#)).is_ok());
+        for mixed in [format!("[{ids},1.5]"), format!("[[{ids},1.5]]"), format!("[{ids},[1]]"), format!("[[{ids}],1]")]
+        {
+            let text = format!(r#"{{"prompt":{mixed}}}"#);
+            assert!(matches!(parse(&text), Err(RequestError::TooManyValues { .. })), "a mixture is a tree");
+        }
+        let empty = vec!["[]"; VALUES].join(",");
+        assert!(parse(&format!(r#"{{"prompt":[{empty}]}}"#)).is_err(), "each list counts");
     }
 }

@@ -152,7 +152,7 @@ async fn gives_up_on_a_body_that_stalls_or_trickles() {
     assert_eq!(server.send(stalled).await.error(408).0, "invalid_request_error timeout -");
     let mut trickle = request("POST", CHAT, "");
     let drops = stream::unfold((), |()| async {
-        tokio::time::sleep(Duration::from_secs(20)).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
         Some((Ok::<_, Infallible>(Bytes::from_static(b" ")), ()))
     });
     *trickle.body_mut() = Body::from_stream(drops);
@@ -239,6 +239,7 @@ fn loading(template: &str) -> Result<Arc<Api>, StartError> {
         quotas: Arc::new(LocalQuotas::default()),
         control: Arc::new(NoControl(Reloaded::default)),
         vllm_aliases: true,
+        operators: Vec::new(),
         readiness: Arc::new(Readiness::new()),
     })
 }

@@ -66,6 +66,7 @@ impl Control for NoControl {
 
 pub(crate) const LIMITS: ApiLimits = ApiLimits {
     body_bytes: BODY_BYTES,
+    bodies_bytes: 64 << 20,
     max_tokens: MAX_TOKENS,
     timeout: Duration::from_secs(60),
     max_timeout: Duration::from_secs(600),
@@ -125,10 +126,11 @@ impl Server {
             quotas: Arc::new(LocalQuotas::default()),
             control: Arc::new(control),
             vllm_aliases: true,
+            operators: vec!["ops".to_owned()],
             readiness,
         });
         let api = api.unwrap();
-        Self { public: public_router(api.clone(), &[]), admin: admin_router(api.clone()), pool, api }
+        Self { public: public_router(api.clone(), &[]), admin: admin_router(api.clone(), Arc::default()), pool, api }
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Reply {
@@ -237,7 +239,7 @@ pub(crate) fn request(method: &str, path: &str, body: &str) -> Request<Body> {
     Request::builder()
         .method(method)
         .uri(path)
-        .header("host", "camshaft.test")
+        .header("host", "localhost")
         .header("content-type", "application/json")
         .extension(ConnectInfo(SocketAddr::from(([127, 0, 0, 1], 40_000))))
         .body(Body::from(body.to_owned()))

@@ -8,6 +8,7 @@ mod corpus;
 mod errors;
 mod fixture;
 mod logging;
+mod memory;
 mod policies;
 mod pool;
 mod quotas;

@@ -388,6 +388,54 @@ async fn lists_only_models_that_the_caller_may_use() {
 }
 
 #[tokio::test]
+async fn regression_callers_see_only_their_own_and_operators_see_all() {
+    let as_tenant = |tenant: &'static str| {
+        let allowed_models = (tenant != "ops").then(|| vec!["demo".to_owned()]);
+        let principal = Principal { tenant: tenant.into(), allowed_models, ..Principal::anonymous() };
+        Server::with(Rules::default().auth(move |_| AuthOutcome::Allow(principal.clone())), hello)
+    };
+    let own = as_tenant("acme");
+    assert_eq!(own.get("/metrics").await.error(403).0, "permission_error operators_only -");
+    let stats = json!({
+        "state": "ready", "tenant": "acme", "models": {"demo": {"waiting": 0}}, "version": env!("CARGO_PKG_VERSION"),
+    });
+    assert_eq!(own.get("/server/stats").await.json(), stats);
+    let all = as_tenant("ops");
+    assert_eq!(all.get("/metrics").await.status, 200);
+    assert!(all.get("/server/stats").await.json()["models"]["org/secret"].is_object());
+    // Without a tenant of its own: an operator only from this machine.
+    let server = Server::new();
+    assert_eq!(server.get("/metrics").await.status, 200);
+    let mut forwarded = request("GET", "/metrics", "");
+    forwarded.headers_mut().insert("x-forwarded-for", "192.0.2.7".parse().unwrap());
+    assert_eq!(server.send(forwarded).await.status, 403);
+    assert_eq!(server.admin("/server/stats").await.json()["policy_generation"], 7);
+}
+
+#[tokio::test]
+async fn regression_the_admin_listener_answers_to_its_own_names_and_with_its_token() {
+    let server = Server::new();
+    let access = std::sync::Arc::new(camshaft_api::AdminAccess::default());
+    let admin = camshaft_api::admin_router(server.api.clone(), access.clone());
+    let ask = async |route: &Route, host: &'static str, token: &'static str| {
+        let mut sent = request(route.method.as_str(), &sample(route), "");
+        sent.headers_mut().insert("host", host.parse().unwrap());
+        sent.headers_mut().insert("authorization", token.parse().unwrap());
+        admin.clone().oneshot(sent).await.unwrap().status().as_u16()
+    };
+    let routes = || ROUTES.iter().filter(|route| route.access != Access::Guarded);
+    for route in routes() {
+        assert_eq!(ask(route, "evil.example:9090", "").await, 403, "{route:?}");
+    }
+    access.set_token("secret-0123456789".to_owned());
+    for route in routes() {
+        let open = route.access == Access::Open;
+        assert_eq!(ask(route, "localhost", "Bearer wrong-0123456789").await == 401, !open, "{route:?}");
+        assert_ne!(ask(route, "localhost", "Bearer secret-0123456789").await, 401, "{route:?}");
+    }
+}
+
+#[tokio::test]
 async fn tokenizes_and_detokenizes() {
     let server = Server::new();
     let reply = server.post("/v1/tokenize", json!({"model": "demo", "text": "é!"})).await.json();

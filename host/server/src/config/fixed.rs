@@ -50,13 +50,24 @@ impl Default for Fixed {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct Admin {
-    /// Address and port of the admin listener, which asks for no credentials; empty: none.
+    /// Address and port of the admin listener; empty: none. One that is not loopback needs `allow-remote` and `token-file`.
     pub listen: Listen,
+    /// Listen on an address that others reach.
+    pub allow_remote: bool,
+    /// A file with the token that the admin listener asks for (`authorization: Bearer TOKEN`). Unset: it asks for none.
+    #[schemars(extend("format" = "path"))]
+    pub token_file: Option<PathBuf>,
 }
 
 impl Default for Admin {
     fn default() -> Self {
-        Self { listen: Listen::loopback(9090) }
+        Self { listen: Listen::loopback(9090), allow_remote: false, token_file: None }
+    }
+}
+
+impl Admin {
+    pub fn token_file(&self) -> Option<&PathBuf> {
+        self.token_file.as_ref().filter(|path| !path.as_os_str().is_empty())
     }
 }
 
@@ -172,6 +183,8 @@ pub struct Cors {
 pub struct Metrics {
     /// Also export the queue, running and KV gauges under vLLM's names, for gateways that look for those.
     pub vllm_aliases: bool,
+    /// Tenants whose keys see all of /metrics and /server/stats on the public listener. Others see only what is their own.
+    pub operators: Vec<String>,
 }
 
 /// How log lines are written.

@@ -20,6 +20,12 @@ impl Listen {
         self.0.is_empty()
     }
 
+    /// The host name, if it is one.
+    pub fn host_name(&self) -> Option<&str> {
+        let (host, _) = self.0.rsplit_once(':')?;
+        (self.0.parse::<SocketAddr>().is_err() && !host.is_empty()).then_some(host)
+    }
+
     /// The address to bind. Of a host name with several, an IPv4 one, which is what clients try everywhere.
     ///
     /// # Errors

@@ -102,6 +102,10 @@ pub struct RequestLimits {
     /// The largest request body; a larger one is refused with 413.
     #[schemars(extend("x-minimum" = "1KiB", "x-maximum" = "1GiB"))]
     pub body: ByteSize,
+    /// Memory of all requests in flight together: bodies, what is parsed from them, and responses that are not streamed.
+    /// A tenant may take half of it; past it, 503. Counts as at least 32 times `body`.
+    #[schemars(extend("x-minimum" = "1MiB", "x-maximum" = "1TiB"))]
+    pub bodies: ByteSize,
     /// The most tokens that a request may ask for.
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens: u32,
@@ -109,7 +113,14 @@ pub struct RequestLimits {
 
 impl Default for RequestLimits {
     fn default() -> Self {
-        Self { body: ByteSize::mib(2), max_tokens: 4096 }
+        Self { body: ByteSize::mib(2), bodies: ByteSize::mib(256), max_tokens: 4096 }
+    }
+}
+
+impl RequestLimits {
+    /// The memory for all requests, in which a tenant's half has room for the largest body and everything made of it.
+    pub fn bodies_bytes(&self) -> u64 {
+        self.bodies.0.max(self.body.0.saturating_mul(32))
     }
 }
 

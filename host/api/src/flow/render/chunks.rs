@@ -30,7 +30,7 @@ struct ChoiceProgress {
 struct ChatChunkChoice<'a> {
     index: usize,
     delta: ChatDelta<'a>,
-    logprobs: Option<ChatLogprobs>,
+    logprobs: Option<ChatLogprobs<'a>>,
     finish_reason: Option<Finish>,
 }
 

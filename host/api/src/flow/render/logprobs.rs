@@ -2,16 +2,33 @@
 use camshaft_core::ids::Token;
 use camshaft_core::message::TokenLogprob;
 use camshaft_core::vocabulary::Vocabulary;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 /// OpenAI's value for a probability of 0, because JSON has no infinity.
 const IMPOSSIBLE: f32 = -9999.0;
 
 #[derive(Debug, Serialize)]
-pub(super) struct ChatLogprobs {
-    content: Vec<ChatToken>,
+pub(super) struct ChatLogprobs<'a> {
+    content: ChatTokens<'a>,
     refusal: Option<String>,
+}
+
+/// Rendered token by token as it is written: all at once would take many times the text.
+#[derive(Debug)]
+struct ChatTokens<'a> {
+    vocabulary: &'a Vocabulary,
+    tokens: &'a [TokenLogprob],
+}
+
+impl Serialize for ChatTokens<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let vocabulary = self.vocabulary;
+        serializer.collect_seq(self.tokens.iter().map(|drawn| ChatToken {
+            drawn: candidate(vocabulary, drawn.token, drawn.logprob),
+            top_logprobs: drawn.top.iter().map(|&(token, logprob)| candidate(vocabulary, token, logprob)).collect(),
+        }))
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -38,12 +55,8 @@ pub(super) struct TextLogprobs {
 }
 
 /// `None` without tokens.
-pub(super) fn chat(vocabulary: &Vocabulary, tokens: &[TokenLogprob]) -> Option<ChatLogprobs> {
-    let content = tokens.iter().map(|drawn| ChatToken {
-        drawn: candidate(vocabulary, drawn.token, drawn.logprob),
-        top_logprobs: drawn.top.iter().map(|&(token, logprob)| candidate(vocabulary, token, logprob)).collect(),
-    });
-    (!tokens.is_empty()).then(|| ChatLogprobs { content: content.collect(), refusal: None })
+pub(super) fn chat<'a>(vocabulary: &'a Vocabulary, tokens: &'a [TokenLogprob]) -> Option<ChatLogprobs<'a>> {
+    (!tokens.is_empty()).then_some(ChatLogprobs { content: ChatTokens { vocabulary, tokens }, refusal: None })
 }
 
 /// `offset` is where the first token begins; this moves it behind the last one. `None` without tokens.

@@ -9,6 +9,15 @@ use super::{Envelope, Finish};
 use crate::flow::generation::Totals;
 use crate::flow::request::{Endpoint, GenerationRequest};
 
+/// What a candidate of a token takes: as numbers, and as text in the response.
+const CANDIDATE_BYTES: usize = 160;
+
+/// Upper bound of what a delta takes until its response is sent.
+pub(crate) fn bytes(delta: &Delta) -> usize {
+    let candidates: usize = delta.logprobs.iter().map(|token| token.top.len() + 2).sum();
+    3 * delta.text.len() + candidates * CANDIDATE_BYTES
+}
+
 /// The text of one choice, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Collected {
@@ -37,7 +46,7 @@ impl Collected {
 struct ChatChoice<'a> {
     index: usize,
     message: AssistantMessage<'a>,
-    logprobs: Option<ChatLogprobs>,
+    logprobs: Option<ChatLogprobs<'a>>,
     finish_reason: Finish,
 }
 

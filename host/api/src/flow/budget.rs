@@ -1,0 +1,157 @@
+//! The memory of requests in flight: their bodies, what is parsed from them, and whole responses.
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use camshaft_core::ids::TenantId;
+
+/// What a token of a prompt takes, here and with the worker.
+pub(crate) const TOKEN_BYTES: usize = 8;
+/// One tenant may take one of so many parts of the budget, so that others find room.
+const TENANT_PART: u64 = 2;
+
+/// What all requests may take together.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    bytes: AtomicU64,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    bytes: u64,
+    tenants: HashMap<TenantId, u64>,
+}
+
+/// There is no room now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the server holds as many and as large requests as it may (limits.bodies)")]
+pub(crate) struct NoRoom;
+
+impl Budget {
+    pub(crate) fn new(bytes: u64) -> Arc<Self> {
+        Arc::new(Self { bytes: AtomicU64::new(bytes), taken: Mutex::default() })
+    }
+
+    /// Sets the budget. Requests that hold more now keep it.
+    pub(crate) fn set(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// A request's share, empty at first.
+    pub(crate) fn share(self: &Arc<Self>, tenant: &TenantId) -> Share {
+        Share { budget: self.clone(), tenant: tenant.clone(), bytes: 0 }
+    }
+
+    /// Whether more than half of the budget, or of the tenant's part, is taken.
+    fn is_tight(&self, tenant: &TenantId) -> bool {
+        let all = self.bytes.load(Ordering::Relaxed);
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = taken.tenants.get(tenant).copied().unwrap_or(0);
+        taken.bytes > all / 2 || own > all / TENANT_PART / 2
+    }
+}
+
+/// What one request takes. Dropping it gives all of it back.
+#[derive(Debug)]
+pub(crate) struct Share {
+    budget: Arc<Budget>,
+    tenant: TenantId,
+    bytes: u64,
+}
+
+impl Share {
+    /// Takes more.
+    ///
+    /// # Errors
+    /// The budget, or the tenant's part of it, has no room. The share stays as it is.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        let (bytes, all) = (bytes as u64, self.budget.bytes.load(Ordering::Relaxed));
+        let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = taken.tenants.get(&self.tenant).copied().unwrap_or(0);
+        let (total, own) = (taken.bytes.saturating_add(bytes), own.saturating_add(bytes));
+        if total > all || own > all / TENANT_PART {
+            return Err(NoRoom);
+        }
+        taken.bytes = total;
+        taken.tenants.insert(self.tenant.clone(), own);
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Takes as much as this and no more.
+    ///
+    /// # Errors
+    /// As [`Share::grow`].
+    pub(crate) fn resize(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        match (bytes as u64).checked_sub(self.bytes) {
+            Some(more) => self.grow(usize::try_from(more).unwrap_or(usize::MAX)),
+            None => {
+                self.give_back(self.bytes - bytes as u64);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether others may soon find no room, so that nobody should hold much for long.
+    pub(crate) fn is_tight(&self) -> bool {
+        self.budget.is_tight(&self.tenant)
+    }
+
+    fn give_back(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+        let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.bytes -= bytes;
+        if let Some(own) = taken.tenants.get_mut(&self.tenant) {
+            *own -= bytes;
+            if *own == 0 {
+                taken.tenants.remove(&self.tenant);
+            }
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.give_back(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_all_requests_together_have_a_bound() {
+        let budget = Budget::new(100);
+        let [mut first, mut second, mut third] = ["a", "b", "c"].map(|tenant| budget.share(&tenant.into()));
+        first.grow(50).unwrap();
+        second.grow(50).unwrap();
+        assert_eq!(third.grow(1), Err(NoRoom));
+        second.resize(49).unwrap();
+        third.grow(1).unwrap();
+        assert_eq!(third.grow(1), Err(NoRoom));
+        drop(first);
+        third.grow(49).unwrap();
+        budget.set(10);
+        assert_eq!(second.resize(50), Err(NoRoom));
+        second.resize(1).unwrap();
+        drop((second, third));
+        assert!(budget.taken.lock().unwrap().tenants.is_empty());
+        assert_eq!(budget.taken.lock().unwrap().bytes, 0);
+    }
+
+    #[test]
+    fn a_tenant_leaves_room_for_others() {
+        let budget = Budget::new(100);
+        let mut greedy = [budget.share(&"a".into()), budget.share(&"a".into())];
+        greedy[0].grow(30).unwrap();
+        assert!(greedy[0].is_tight(), "of its own part");
+        assert!(!budget.share(&"b".into()).is_tight());
+        assert_eq!(greedy[1].grow(21), Err(NoRoom));
+        greedy[1].grow(20).unwrap();
+        let mut polite = budget.share(&"b".into());
+        polite.grow(50).unwrap();
+        assert!(budget.share(&"c".into()).is_tight(), "of all");
+    }
+}
