@@ -78,8 +78,9 @@ async fn regression_a_whole_response_has_a_bound() {
     assert_eq!(server.chat(body(false)).await.status, 200);
     server.api.set_limits(ApiLimits { bodies_bytes: 64 << 10, ..LIMITS });
     assert_eq!(server.chat(body(false)).await.error(503).0, "server_error overloaded -");
-    assert!(server.chat(body(true)).await.events().1, "a stream keeps nothing");
-    assert_eq!(server.chat(json!({})).await.status, 200, "everything was given back");
+    for _ in 0..5 {
+        assert!(server.chat(body(true)).await.events().1, "a stream keeps nothing, and everything was given back");
+    }
 }
 
 #[tokio::test]
