@@ -4,6 +4,7 @@
 
 mod client;
 mod metrics;
+pub mod patched;
 mod paths;
 mod policies;
 mod poll;

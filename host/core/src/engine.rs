@@ -79,6 +79,11 @@ pub trait Tokenizer: Send + Sync + fmt::Debug {
     /// `parse_special` turns the spelling of a special token into that token. It is set for the text of chat templates
     /// and never for text from clients.
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token>;
+
+    /// Whether `text` spells a control token. May find one where a longer token hides it, but misses none.
+    fn has_control(&self, text: &str) -> bool {
+        self.tokenize(text, false, true) != self.tokenize(text, false, false)
+    }
 }
 
 /// The tokens of one step, as parallel lists: index `i` of each list is row `i`.

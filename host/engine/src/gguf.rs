@@ -24,8 +24,19 @@ const MAX_ALIGNMENT: u32 = 1 << 20;
 const BYTE_TOKEN: i32 = 6;
 const MAX_NESTING: u32 = 4;
 
+/// What a file says of its vocabulary. All empty if it says nothing.
+#[derive(Debug, Default)]
+pub(crate) struct TokenizerKeys {
+    /// `tokenizer.ggml.model`.
+    pub(crate) model: String,
+    /// `tokenizer.ggml.pre`.
+    pub(crate) pre: String,
+    /// `tokenizer.ggml.merges`, best first.
+    pub(crate) merges: Vec<Box<[u8]>>,
+}
+
 /// Reads the header and checks that everything it refers to lies within the file.
-pub(crate) fn preflight(file: &mut File) -> Result<(), Refused> {
+pub(crate) fn preflight(file: &mut File) -> Result<TokenizerKeys, Refused> {
     let size = file.metadata().map_err(Refused::Io)?.len();
     file.seek(SeekFrom::Start(0)).map_err(Refused::Io)?;
     HeaderReader { input: BufReader::new(file), at: 0, size }.header()
@@ -41,8 +52,8 @@ struct HeaderReader<'a> {
 #[derive(Default)]
 struct Seen {
     alignment: Option<u32>,
-    sentence_piece: bool,
     token_types: Option<bool>,
+    tokenizer: TokenizerKeys,
 }
 
 fn bad<T>(why: impl Into<String>) -> Result<T, Refused> {
@@ -50,7 +61,7 @@ fn bad<T>(why: impl Into<String>) -> Result<T, Refused> {
 }
 
 impl HeaderReader<'_> {
-    fn header(&mut self) -> Result<(), Refused> {
+    fn header(&mut self) -> Result<TokenizerKeys, Refused> {
         let magic: [u8; 4] = self.bytes("the magic number")?;
         if &magic != MAGIC {
             return bad(format!("not a GGUF file: it begins with {magic:02x?}"));
@@ -68,7 +79,7 @@ impl HeaderReader<'_> {
         for _ in 0..keys {
             self.key_value(&mut seen)?;
         }
-        if seen.sentence_piece && seen.token_types != Some(true) {
+        if seen.tokenizer.model == "llama" && seen.token_types != Some(true) {
             return bad("its SentencePiece vocabulary has no byte tokens, so text outside of it cannot be tokenized");
         }
         let alignment = seen.alignment.unwrap_or(32);
@@ -82,7 +93,7 @@ impl HeaderReader<'_> {
         let data = self.at.div_ceil(u64::from(alignment)) * u64::from(alignment);
         let needed = data.checked_add(end);
         match needed {
-            Some(needed) if tensors == 0 || needed <= self.size => Ok(()),
+            Some(needed) if tensors == 0 || needed <= self.size => Ok(seen.tokenizer),
             Some(needed) => bad(format!("truncated: its tensors end at byte {needed}, the file has {}", self.size)),
             None => bad("tensor offsets overflow"),
         }
@@ -93,9 +104,9 @@ impl HeaderReader<'_> {
         let kind = self.u32("a value's type")?;
         match (key.as_slice(), kind) {
             (b"general.alignment", 4) => seen.alignment = Some(self.u32("general.alignment")?),
-            (b"tokenizer.ggml.model", 8) => {
-                seen.sentence_piece = self.string("tokenizer.ggml.model", MAX_KEY_BYTES)? == b"llama";
-            }
+            (b"tokenizer.ggml.model", 8) => seen.tokenizer.model = self.text("tokenizer.ggml.model")?,
+            (b"tokenizer.ggml.pre", 8) => seen.tokenizer.pre = self.text("tokenizer.ggml.pre")?,
+            (b"tokenizer.ggml.merges", 9) => seen.tokenizer.merges = self.merges()?,
             (b"tokenizer.ggml.token_type", 9) => seen.token_types = Some(self.has_byte_tokens()?),
             (b"tokenizer.ggml.tokens", 9) => self.distinct_tokens()?,
             _ => self.value(kind, &String::from_utf8_lossy(&key), 0)?,
@@ -115,6 +126,16 @@ impl HeaderReader<'_> {
             found |= i32::from_le_bytes(self.bytes("a token's type")?) == BYTE_TOKEN;
         }
         Ok(found)
+    }
+
+    fn merges(&mut self) -> Result<Vec<Box<[u8]>>, Refused> {
+        let kind = self.u32("an array's type")?;
+        let count = self.u64("an array's length")?;
+        if kind != 8 {
+            return bad("tokenizer.ggml.merges is not a list of strings");
+        }
+        self.within(count.checked_mul(8), "tokenizer.ggml.merges")?;
+        (0..count).map(|_| self.string("a merge", MAX_KEY_BYTES).map(Vec::into_boxed_slice)).collect()
     }
 
     /// Checks that the tokens differ: llama.cpp aborts on a vocabulary that has a token twice.
@@ -228,6 +249,11 @@ impl HeaderReader<'_> {
         Ok(text)
     }
 
+    fn text(&mut self, what: &str) -> Result<String, Refused> {
+        let text = self.string(what, MAX_KEY_BYTES)?;
+        String::from_utf8(text).or_else(|_| bad(format!("{what} is not UTF-8")))
+    }
+
     fn skip_string(&mut self, what: &str) -> Result<(), Refused> {
         let len = self.u64(what)?;
         self.skip(Some(len), what)
@@ -276,113 +302,5 @@ fn block_of(kind: u32) -> Option<(u64, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::*;
-
-    fn demo() -> Vec<u8> {
-        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/models/demo.gguf")).unwrap()
-    }
-
-    fn check(bytes: &[u8]) -> Result<(), Refused> {
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(bytes).unwrap();
-        preflight(&mut file)
-    }
-
-    fn refusal(bytes: &[u8]) -> String {
-        match check(bytes) {
-            Err(Refused::Bad(why)) => why,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn accepts_the_demo_model_and_refuses_every_cut_of_it() {
-        let demo = demo();
-        check(&demo).unwrap();
-        let cuts = (0..200).chain((4096..demo.len()).step_by(4096)).chain([demo.len() - 1]);
-        for cut in cuts {
-            assert!(matches!(check(&demo[..cut]), Err(Refused::Bad(_))), "cut at {cut}");
-        }
-        assert!(refusal(&demo[..demo.len() - 1]).contains("truncated"));
-        assert!(refusal(&demo[..100]).contains("truncated at byte"));
-        assert!(refusal(b"").contains("truncated"));
-        assert!(refusal(b"PK\x03\x04 not a model").contains("not a GGUF file"));
-    }
-
-    #[test]
-    fn never_panics_on_flipped_bytes_of_the_header() {
-        let demo = demo();
-        let head = demo.len().min(40_000);
-        let mut refused = 0;
-        for at in (0..head).step_by(7).chain(0..64) {
-            for flip in [0x01, 0x80, 0xff] {
-                let mut bytes = demo.clone();
-                bytes[at] ^= flip;
-                refused += u32::from(check(&bytes).is_err());
-                if at >= 64 {
-                    break;
-                }
-            }
-        }
-        assert!(refused > 100, "only {refused} were refused");
-    }
-
-    /// A file with the given metadata, one tensor of eight f32, and `data` bytes of tensor data.
-    fn file(alignment: u32, model: &str, kinds: &[i32], data: usize) -> Vec<u8> {
-        let mut out = Vec::new();
-        let text = |out: &mut Vec<u8>, text: &str| {
-            out.extend((text.len() as u64).to_le_bytes());
-            out.extend(text.as_bytes());
-        };
-        out.extend(MAGIC);
-        out.extend(3u32.to_le_bytes());
-        out.extend(1u64.to_le_bytes());
-        out.extend(3u64.to_le_bytes());
-        text(&mut out, "general.alignment");
-        out.extend(4u32.to_le_bytes());
-        out.extend(alignment.to_le_bytes());
-        text(&mut out, "tokenizer.ggml.model");
-        out.extend(8u32.to_le_bytes());
-        text(&mut out, model);
-        text(&mut out, "tokenizer.ggml.token_type");
-        out.extend(9u32.to_le_bytes());
-        out.extend(5u32.to_le_bytes());
-        out.extend((kinds.len() as u64).to_le_bytes());
-        kinds.iter().for_each(|kind| out.extend(kind.to_le_bytes()));
-        text(&mut out, "t");
-        out.extend(1u32.to_le_bytes());
-        out.extend(8u64.to_le_bytes());
-        out.extend(0u32.to_le_bytes());
-        out.extend(0u64.to_le_bytes());
-        let align = if alignment.is_power_of_two() { alignment as usize } else { 32 };
-        out.resize(out.len().div_ceil(align) * align + data, 0);
-        out
-    }
-
-    #[test]
-    fn requires_byte_tokens_in_a_sentencepiece_vocabulary() {
-        assert!(refusal(&file(32, "llama", &[1, 1], 32)).contains("no byte tokens"));
-        check(&file(32, "llama", &[1, 6], 32)).unwrap();
-        check(&file(32, "gpt2", &[1, 1], 32)).unwrap();
-    }
-
-    #[test]
-    fn refuses_a_vocabulary_with_a_token_twice() {
-        let mut demo = demo();
-        let find = |bytes: &[u8], needle: &[u8]| bytes.windows(needle.len()).position(|w| w == needle).unwrap();
-        let (end, user) = (find(&demo, b"<|end|>"), find(&demo, b"<|bos|>"));
-        demo.copy_within(end..end + 7, user);
-        assert!(refusal(&demo).contains("twice"));
-    }
-
-    #[test]
-    fn checks_the_bounds_of_alignment_and_data() {
-        assert!(refusal(&file(33, "gpt2", &[], 32)).contains("general.alignment = 33"));
-        assert!(refusal(&file(1 << 21, "gpt2", &[], 32)).contains("general.alignment"));
-        check(&file(64, "gpt2", &[], 32)).unwrap();
-        assert!(refusal(&file(64, "gpt2", &[], 31)).contains("truncated"));
-    }
-}
+#[path = "gguf_tests.rs"]
+mod tests;

@@ -18,6 +18,7 @@ use crate::backend::backend;
 use crate::error::EngineLoadError;
 use crate::gguf;
 use crate::kind::Traits;
+use crate::tokenizer::Encoder;
 
 /// How to load a model.
 #[derive(Debug, Clone, Default)]
@@ -61,6 +62,7 @@ pub(crate) struct Adapter {
 pub struct LoadedModel {
     pub(crate) model: LlamaModel,
     pub(crate) adapter: Option<Adapter>,
+    pub(crate) encoder: Encoder,
     identity: Option<String>,
     info: ModelInfo,
 }
@@ -98,7 +100,7 @@ impl LoadedModel {
         if file.metadata().map_err(unreadable)?.is_dir() {
             return Err(unreadable(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
         }
-        gguf::preflight(&mut file).map_err(|error| match error {
+        let keys = gguf::preflight(&mut file).map_err(|error| match error {
             gguf::Refused::Io(source) => unreadable(source),
             gguf::Refused::Bad(why) => EngineLoadError::BadFile { path: shown.to_owned(), why },
         })?;
@@ -136,11 +138,12 @@ impl LoadedModel {
             }
         };
         let info = describe(&model, stem, kind, sha256);
+        let bad = |why| EngineLoadError::BadFile { path: shown.to_owned(), why };
         if info.vocabulary.size() == 0 {
-            let why = "the model has no vocabulary".to_owned();
-            return Err(EngineLoadError::BadFile { path: shown.to_owned(), why });
+            return Err(bad("the model has no vocabulary".to_owned()));
         }
-        Ok(Arc::new(Self { model, adapter, identity, info }))
+        let encoder = Encoder::new(&model, &keys).map_err(bad)?;
+        Ok(Arc::new(Self { model, adapter, encoder, identity, info }))
     }
 
     pub fn info(&self) -> &ModelInfo {

@@ -38,14 +38,14 @@ pub(crate) fn tokens(
     let tokenizer = model.tokenizer.as_ref();
     let mut variables = String::new();
     kwargs.iter().for_each(|(name, value)| collect_text(name, value, &mut variables));
-    if contains_control_text(tokenizer, &variables) {
+    if tokenizer.has_control(&variables) {
         let message = "chat_template_kwargs may not contain the text of a control token";
         return Err(FlowError::field("chat_template_kwargs", message));
     }
     let written: String = messages.iter().map(|message| message.content.trim()).collect();
     let pieces;
     let rendered;
-    if contains_control_text(tokenizer, &written) {
+    if tokenizer.has_control(&written) {
         let markers = Markers::new(messages);
         rendered = template.render(&markers.messages, kwargs)?;
         pieces = markers.split(&rendered, messages);
@@ -54,11 +54,6 @@ pub(crate) fn tokens(
         pieces = vec![PromptPart::Template(&rendered)];
     }
     Ok(tokenize(tokenizer, &model.info.bos_text, &pieces))
-}
-
-/// Whether `text` spells a control token.
-fn contains_control_text(tokenizer: &dyn Tokenizer, text: &str) -> bool {
-    !text.is_empty() && tokenizer.tokenize(text, false, true) != tokenizer.tokenize(text, false, false)
 }
 
 fn tokenize(tokenizer: &dyn Tokenizer, bos_text: &str, pieces: &[PromptPart<'_>]) -> Vec<Token> {

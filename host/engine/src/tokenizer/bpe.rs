@@ -1,0 +1,84 @@
+//! Tokenizes with the BPE vocabularies whose words llama.cpp would cut by recursion.
+use std::borrow::Cow;
+
+use camshaft_core::ids::Token;
+use llama_cpp_2::model::LlamaModel;
+
+use super::kinds::{self, Kind};
+use super::merges::{Merges, Scratch};
+use super::words::Words;
+use crate::gguf::TokenizerKeys;
+
+const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
+
+#[derive(Debug)]
+pub(super) struct Bpe {
+    kind: &'static Kind,
+    words: Words,
+    merges: Merges,
+    /// Between words is nothing: white space has no tokens.
+    drops_blanks: bool,
+    lowercases: bool,
+}
+
+impl Bpe {
+    /// `None` if llama.cpp tokenizes with this vocabulary without recursion.
+    ///
+    /// # Errors
+    /// A pre-tokenizer that this version does not know, in words about the file.
+    pub(super) fn new(model: &LlamaModel, keys: &TokenizerKeys) -> Result<Option<Self>, String> {
+        let drops_blanks = keys.model == "whitespace";
+        let pre = keys.pre.as_str();
+        if !drops_blanks && !matches!(keys.model.as_str(), "gpt2" | "hybriddna") || kinds::is_loop(pre) {
+            return Ok(None);
+        }
+        let known = kinds::of(pre).filter(|_| keys.model != "hybriddna");
+        let Some(kind) = known else {
+            return Err(format!("its texts cannot be tokenized safely: {} with the pre-tokenizer {pre:?}", keys.model));
+        };
+        let lowercases = drops_blanks && model.meta_val_str(LOWERCASE).is_ok_and(|value| value == "true");
+        let vocab = model.vocab();
+        let text = |token| vocab.text(token).map(|text| text.to_bytes().to_vec()).unwrap_or_default();
+        let merges = keys.merges.iter().map(|merge| &**merge);
+        let merges = Merges::new(kind.byte_level, vocab.tokens().map(text), merges);
+        let words = Words::new(kind).map_err(|error| error.to_string())?;
+        Ok(Some(Self { kind, words, merges, drops_blanks, lowercases }))
+    }
+
+    /// Appends the tokens of a text without special tokens.
+    pub(super) fn tokenize(&self, text: &str, tokens: &mut Vec<Token>) {
+        let mut scratch = Scratch::default();
+        if self.drops_blanks {
+            let text =
+                if self.lowercases { Cow::Owned(text.chars().map(lowercase).collect()) } else { Cow::from(text) };
+            text.split_whitespace().for_each(|word| self.words(word, &mut scratch, tokens));
+        } else {
+            self.words(text, &mut scratch, tokens);
+        }
+    }
+
+    fn words(&self, text: &str, scratch: &mut Scratch, tokens: &mut Vec<Token>) {
+        let mut chars = text.chars();
+        for length in self.words.lengths(text) {
+            let word = chars.as_str();
+            // Advances in the word only, so that all words together are read once.
+            (0..length).for_each(|_| {
+                chars.next();
+            });
+            let word = &word[..word.len() - chars.as_str().len()];
+            match self.kind.whole_words.then(|| self.merges.token(word.as_bytes())).flatten() {
+                Some(token) => tokens.push(token),
+                None => self.merges.encode(word, scratch, tokens),
+            }
+        }
+    }
+}
+
+/// A character's lower case, if that is one character.
+fn lowercase(c: char) -> char {
+    let mut lower = c.to_lowercase();
+    match (lower.next(), lower.next()) {
+        (Some(lower), None) => lower,
+        _ => c,
+    }
+}

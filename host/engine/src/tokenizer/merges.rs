@@ -1,0 +1,175 @@
+//! Byte-pair encoding of words, merge by merge as llama.cpp does it: the pair of the lowest rank first, of equal ones the
+//! leftmost.
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use camshaft_core::ids::Token;
+
+/// A text that a vocabulary or a merge names.
+type Symbol = u32;
+/// A character that neither names.
+const UNNAMED: Symbol = Symbol::MAX;
+const NONE: u32 = u32::MAX;
+
+/// The tokens of a BPE vocabulary, and how they grow from characters.
+#[derive(Debug)]
+pub(super) struct Merges {
+    byte_level: bool,
+    /// By text: bytes as they are in texts, not as GPT-2 spells them.
+    symbols: HashMap<Box<[u8]>, Symbol>,
+    /// By symbol.
+    tokens: Vec<Option<Token>>,
+    /// Rank and result of merging two neighbours.
+    pairs: HashMap<(Symbol, Symbol), (u32, Symbol)>,
+}
+
+/// A part of a word. Merging two gives the left one the length of both, and the right one none.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    symbol: Symbol,
+    start: u32,
+    length: u32,
+    previous: u32,
+    next: u32,
+}
+
+/// A merge that may be due: rank, left part, right part, length of both. Ordered by rank, then by place.
+type Due = Reverse<(u32, u32, u32, u32)>;
+
+/// Memory that is used again from word to word.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    parts: Vec<Part>,
+    due: BinaryHeap<Due>,
+}
+
+impl Merges {
+    /// `tokens` are the vocabulary's texts in the order of their ids, `merges` the file's, best first. `byte_level` says
+    /// whether both spell bytes as GPT-2 does.
+    pub(super) fn new<'a>(
+        byte_level: bool,
+        tokens: impl Iterator<Item = Vec<u8>>,
+        merges: impl Iterator<Item = &'a [u8]>,
+    ) -> Self {
+        let mut this = Self { byte_level, symbols: HashMap::new(), tokens: Vec::new(), pairs: HashMap::new() };
+        for (id, text) in (0u32..).zip(tokens) {
+            if let Some(text) = this.text(&text) {
+                let symbol = this.symbol(text);
+                this.tokens[symbol as usize] = Some(Token(id));
+            }
+        }
+        for (rank, merge) in (0u32..).zip(merges) {
+            // A space at the start belongs to the first part.
+            let Some(space) = merge.iter().skip(1).position(|&byte| byte == b' ') else { continue };
+            let (left, right) = (&merge[..=space], &merge[space + 2..]);
+            let (Some(left), Some(right)) = (this.text(left), this.text(right)) else { continue };
+            let both = [left.as_slice(), &right].concat();
+            let (left, right, both) = (this.symbol(left), this.symbol(right), this.symbol(both));
+            this.pairs.entry((left, right)).or_insert((rank, both));
+        }
+        this
+    }
+
+    /// The token that a whole word is.
+    pub(super) fn token(&self, word: &[u8]) -> Option<Token> {
+        self.symbols.get(word).and_then(|&symbol| self.tokens[symbol as usize])
+    }
+
+    /// Appends the tokens of a word.
+    pub(super) fn encode(&self, word: &str, scratch: &mut Scratch, tokens: &mut Vec<Token>) {
+        self.split(word, &mut scratch.parts);
+        let parts = &mut scratch.parts;
+        (1..parts.len() as u32).for_each(|right| self.note(parts, right - 1, right, &mut scratch.due));
+        while let Some(Reverse((_, left, right, length))) = scratch.due.pop() {
+            let (l, r) = (parts[left as usize], parts[right as usize]);
+            // Either part was merged with another one since.
+            if l.length == 0 || r.length == 0 || l.length + r.length != length {
+                continue;
+            }
+            let Some(&(_, both)) = self.pairs.get(&(l.symbol, r.symbol)) else { continue };
+            parts[left as usize] = Part { symbol: both, length, next: r.next, ..l };
+            parts[right as usize].length = 0;
+            if r.next != NONE {
+                parts[r.next as usize].previous = left;
+            }
+            self.note(parts, l.previous, left, &mut scratch.due);
+            self.note(parts, left, r.next, &mut scratch.due);
+        }
+        for part in parts.iter().filter(|part| part.length > 0) {
+            let named = self.tokens.get(part.symbol as usize).copied().flatten();
+            match named {
+                Some(token) => tokens.push(token),
+                None => {
+                    let text = &word.as_bytes()[part.start as usize..(part.start + part.length) as usize];
+                    tokens.extend(text.iter().filter_map(|&byte| self.byte(byte)));
+                }
+            }
+        }
+    }
+
+    /// The characters of a word: bytes, if the vocabulary is one of bytes.
+    fn split(&self, word: &str, parts: &mut Vec<Part>) {
+        parts.clear();
+        let mut push = |start: usize, text: &[u8]| {
+            let symbol = self.symbols.get(text).copied().unwrap_or(UNNAMED);
+            let at = parts.len() as u32;
+            let (start, length) = (start as u32, text.len() as u32);
+            parts.push(Part { symbol, start, length, previous: at.checked_sub(1).unwrap_or(NONE), next: at + 1 });
+        };
+        match self.byte_level {
+            true => word.as_bytes().chunks(1).enumerate().for_each(|(at, byte)| push(at, byte)),
+            false => word.char_indices().for_each(|(at, c)| push(at, &word.as_bytes()[at..at + c.len_utf8()])),
+        }
+        if let Some(last) = parts.last_mut() {
+            last.next = NONE;
+        }
+    }
+
+    /// Notes that two neighbours can be merged, if they can.
+    fn note(&self, parts: &[Part], left: u32, right: u32, due: &mut BinaryHeap<Due>) {
+        if left == NONE || right == NONE {
+            return;
+        }
+        let (l, r) = (parts[left as usize], parts[right as usize]);
+        if let Some(&(rank, _)) = self.pairs.get(&(l.symbol, r.symbol)) {
+            due.push(Reverse((rank, left, right, l.length + r.length)));
+        }
+    }
+
+    /// The token of a byte in a text that is none as a whole. As in llama.cpp, bytes that GPT-2 spells with two bytes have
+    /// none here.
+    fn byte(&self, byte: u8) -> Option<Token> {
+        match self.byte_level {
+            true if byte.is_ascii_graphic() => self.token(&[byte]),
+            true => None,
+            false => self.token(format!("<0x{byte:02X}>").as_bytes()),
+        }
+    }
+
+    fn symbol(&mut self, text: Vec<u8>) -> Symbol {
+        *self.symbols.entry(text.into()).or_insert_with(|| {
+            self.tokens.push(None);
+            (self.tokens.len() - 1) as Symbol
+        })
+    }
+
+    /// The bytes that a text of the vocabulary stands for; `None` if no text has them.
+    fn text(&self, spelled: &[u8]) -> Option<Vec<u8>> {
+        match self.byte_level {
+            true => std::str::from_utf8(spelled).ok()?.chars().map(byte_of).collect(),
+            false => Some(spelled.to_vec()),
+        }
+    }
+}
+
+/// The byte that GPT-2 spells as `c`: printable bytes of Latin-1 as themselves, the others in their order from U+0100 on.
+fn byte_of(c: char) -> Option<u8> {
+    let code = u32::from(c);
+    match code {
+        0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => u8::try_from(code).ok(),
+        0x100..=0x120 => u8::try_from(code - 0x100).ok(),
+        0x121..=0x142 => u8::try_from(code - 0x121 + 0x7f).ok(),
+        0x143 => Some(0xad),
+        _ => None,
+    }
+}

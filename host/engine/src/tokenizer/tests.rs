@@ -1,0 +1,124 @@
+//! Tests of tokenizers: the same tokens as llama.cpp's for every pre-tokenizer it knows, and long texts on small stacks.
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::*;
+use crate::load::LoadOptions;
+
+#[allow(unreachable_pub)]
+#[path = "../../../../tests/src/patched.rs"]
+mod patched;
+
+const PRE: &str = "tokenizer.ggml.pre";
+/// Any recursion that grows with the text overflows it: it has one byte for each of the text's.
+const SMALL_STACK: usize = LONG;
+const LONG: usize = 256 << 10;
+
+/// The demo model with another pre-tokenizer; an empty one means none.
+fn model(pre: &str) -> Arc<LoadedModel> {
+    let demo = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/models/demo.gguf")).unwrap();
+    let bytes = patched::with_text(&demo, PRE, Some(pre).filter(|pre| !pre.is_empty()));
+    LoadedModel::from_bytes(pre, &bytes, &LoadOptions::default()).unwrap_or_else(|error| panic!("{pre:?}: {error}"))
+}
+
+/// What llama.cpp makes of a text by itself. Only for texts that it survives.
+fn reference(model: &LoadedModel, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
+    let tokens = model.model.vocab().tokenize(text.as_bytes(), add_special, parse_special);
+    tokens.into_iter().map(|token| Token(token.0 as u32)).collect()
+}
+
+/// Characters that patterns tell apart, and some that belong together.
+#[rustfmt::skip]
+const PIECES: [&str; 79] = [
+    "a", "b", "Z", "the", " the", "'s", "'LL", "'", "1", "12", "345", " ", "  ", "   ", "\n", "\r", "\r\n", "\t",
+    "\u{b}", "\u{85}", "\u{a0}", "\u{3000}", ".", ",", "!", "?", "/", "(", "|", "<", "$", "^", "~", "`", "_", "-",
+    "é", "É", "ß", "\u{301}", "\u{94d}", "क", "一", "龥", "あ", "カ", "ー", "한", "ㄱ", "ㄅ", "ก", "٣", "Ⅷ", "½", "€", "…",
+    "。", "，", "！", "“", "।", "🙂", "\u{200d}", "\u{feff}", "\u{0}", "\u{1b}", "\u{2ffc}", "\u{1f6dc}", "\u{378}",
+    "\u{e000}", "𐐀", "ǅ", "ʰ", "µ", "<|end|>", "<|bos|>", "IMGIMGABZ", "<sentinel:12>", "once upon",
+];
+
+/// Texts of such pieces.
+fn texts() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![8 => prop::sample::select(&PIECES[..]).prop_map(str::to_owned), 1 => any::<char>().prop_map(String::from)];
+    (prop::collection::vec((piece, 1usize..4), 0..24), prop::collection::vec(Just(" "), 0..700)).prop_map(
+        |(pieces, blanks)| {
+            let mut text: String = pieces.iter().map(|(piece, times)| piece.repeat(*times)).collect();
+            let middle = text.char_indices().nth(text.chars().count() / 2).map_or(0, |(at, _)| at);
+            // A long run of white space in one text of three or so.
+            if blanks.len() > 400 {
+                text.insert_str(middle, &blanks.concat());
+            }
+            text
+        },
+    )
+}
+
+/// llama.cpp aborts on some texts with this kind, because it looks up merges of text with spaces.
+fn aborts_on_spaces(pre: &str) -> bool {
+    pre == "whitespace"
+}
+
+#[test]
+fn every_kind_has_the_tokens_of_llama_cpp() {
+    for pre in kinds::names() {
+        let model = model(pre);
+        let tokenizer = model.tokenizer();
+        let mut runner = TestRunner::new(Config { cases: 100, failure_persistence: None, ..Config::default() });
+        let checked = runner.run(&(texts(), any::<bool>(), any::<bool>()), |(text, add, parse)| {
+            let text = if aborts_on_spaces(pre) { text.replace(' ', "") } else { text };
+            prop_assert_eq!(tokenizer.tokenize(&text, add, parse), reference(&model, &text, add, parse), "{:?}", text);
+            Ok(())
+        });
+        checked.unwrap_or_else(|error| panic!("{pre:?}: {error}"));
+    }
+}
+
+#[test]
+fn every_character_is_in_the_category_of_llama_cpp() {
+    // Between letters and numbers, punctuation and marks, each category is cut differently.
+    for pre in ["deepseek-v3", "deepseek-llm"] {
+        let model = model(pre);
+        let tokenizer = model.tokenizer();
+        let characters: Vec<char> =
+            ('\0'..=char::MAX).filter(|c| *c as u32 <= 0x3_2400 || *c as u32 % 97 == 0).collect();
+        for some in characters.chunks(64) {
+            let text: String = some.iter().flat_map(|c| ['a', *c, '1', *c, '.', *c, ' ', *c]).collect();
+            assert_eq!(
+                tokenizer.tokenize(&text, false, false),
+                reference(&model, &text, false, false),
+                "{pre:?} {text:?}"
+            );
+        }
+    }
+}
+
+/// Texts of `LONG` bytes without the boundaries that patterns need.
+fn long_texts() -> Vec<String> {
+    let units = ["a", "A", "!", "1", " ", "\n", "é", "一", "\u{301}", "aA", "a1", " a", "a!", "🙂", "\u{0}", "<|end|>"];
+    let mut texts: Vec<String> = units.iter().map(|unit| unit.repeat(LONG / unit.len())).collect();
+    texts.push(format!("{}x", " ".repeat(LONG - 1)));
+    texts
+}
+
+#[test]
+fn regression_a_text_without_spaces_does_not_overflow_a_small_stack() {
+    // One name of each kind that is cut here, and of each loop in llama.cpp.
+    let loops = ["llama-bpe", "gpt-2", "starcoder", "qwen2", "qwen35", "kimi-k2", "gemma4", "mmbert", "laguna"];
+    for pre in kinds::first_names().chain(loops) {
+        let tokenizer = model(pre).tokenizer();
+        let run =
+            move || long_texts().iter().map(|text| tokenizer.tokenize(text, true, true).len()).collect::<Vec<_>>();
+        let thread = std::thread::Builder::new().stack_size(SMALL_STACK).spawn(run).unwrap();
+        let lengths = thread.join().unwrap();
+        assert!(lengths.iter().all(|&length| length > 0), "{pre:?}: {lengths:?}");
+    }
+}
+
+#[test]
+fn finds_control_tokens_and_only_them() {
+    let tokenizer = model("").tokenizer();
+    assert!(tokenizer.has_control("say <|end|>") && !tokenizer.has_control("say <|end|") && !tokenizer.has_control(""));
+    assert_eq!(tokenizer.tokenize("", false, true), []);
+}
