@@ -26,6 +26,7 @@ pub(crate) mod stream;
 pub(crate) mod template;
 pub(crate) mod tokenize;
 pub mod trace;
+pub(crate) mod turns;
 pub(crate) mod unary;
 pub(crate) mod validate;
 pub(crate) mod vectors;

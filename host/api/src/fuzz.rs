@@ -118,7 +118,7 @@ impl Parsers {
         let Ok(body) = std::str::from_utf8(bytes).map_err(drop).and_then(|text| json::parse(text).map_err(drop)) else {
             return;
         };
-        let context = ParseContext { api: &self.api, caller: &self.caller };
+        let context = ParseContext { api: &self.api, caller: &self.caller, abandoned: None };
         for endpoint in [Endpoint::Chat, Endpoint::Completion] {
             match generate::parse(endpoint, context, &body) {
                 Ok(request) => {

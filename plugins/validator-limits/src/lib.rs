@@ -9,7 +9,7 @@
 //! | `max-tokens` | maximum tokens that one choice may generate, at least 1 |
 //! | `max-prompt-tokens` | maximum prompt length in tokens, at least 1 |
 //! | `min-temperature`, `max-temperature` | temperature bounds, both inclusive |
-//! | `max-n` | maximum number of choices, at least 1 |
+//! | `max-n` | maximum number of choices of all prompts together, at least 1 |
 #![forbid(unsafe_code)]
 
 use camshaft_plugin::validator::{Policy, Refusal, Request, Verdict};
@@ -82,7 +82,9 @@ impl Policy for Limits {
             return Err(refused(format!("temperature is {t}, at most {most} is allowed")).param("temperature"));
         }
         if let Some(most) = self.0.max_n.filter(|most| request.n > *most) {
-            return Err(refused(format!("n is {}, at most {most} is allowed", request.n)).param("n"));
+            let message =
+                format!("the request asks for {} choices (prompts times n), at most {most} are allowed", request.n);
+            return Err(refused(message).param("n"));
         }
         match self.0.max_tokens.filter(|most| request.max_tokens > *most) {
             Some(most) if request.max_tokens_set => {

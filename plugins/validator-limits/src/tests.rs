@@ -54,7 +54,11 @@ fn accepts_at_each_bound_and_refuses_past_it() {
     let message = "temperature is 0.5, at most 0.25 is allowed";
     check(r#"{"max-temperature": 0.25}"#, &r, Some(("temperature", message)));
     check(r#"{"max-n": 2}"#, &r, None);
-    check(r#"{"max-n": 1}"#, &r, Some(("n", "n is 2, at most 1 is allowed")));
+    check(
+        r#"{"max-n": 1}"#,
+        &r,
+        Some(("n", "the request asks for 2 choices (prompts times n), at most 1 are allowed")),
+    );
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::flow::metrics::HttpMetrics;
 use crate::flow::quota::QuotaStore;
 use crate::flow::readiness::Readiness;
 use crate::flow::template::ChatTemplate;
+use crate::flow::turns::Turns;
 use crate::wire::fields::Fields;
 
 /// Limits that the operator sets.
@@ -80,6 +81,8 @@ pub struct Api {
     pub(crate) vllm_aliases: bool,
     operators: Vec<String>,
     pub(crate) metrics: HttpMetrics,
+    /// Of tenants at reading long bodies.
+    pub(crate) turns: Arc<Turns>,
     /// Becomes true when running streams must end.
     cut: watch::Sender<bool>,
     served: Vec<Arc<Served>>,
@@ -135,6 +138,7 @@ impl Api {
             vllm_aliases,
             operators,
             metrics,
+            turns: Arc::default(),
             cut,
             served,
             next_request,

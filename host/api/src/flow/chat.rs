@@ -21,6 +21,7 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let logprobs = logprobs(&fields)?;
     let no_variables = Map::new();
     let variables = fields.object("chat_template_kwargs")?.unwrap_or(&no_variables);
+    context.check()?;
     let tokens = prompt::tokens(&served.model, &served.template, &messages, variables)?;
     let prompt = context.prompt(tokens, served, &settings, "messages")?;
     GenerationRequest { endpoint: Endpoint::Chat, served: served.clone(), prompts: vec![prompt], settings, logprobs }

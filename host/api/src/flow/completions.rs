@@ -28,6 +28,7 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let vocabulary = &served.model.info.vocabulary;
     let mut prompts = Vec::new();
     for input in input::read(&fields, PROMPT, limits::PROMPTS, vocabulary)? {
+        context.check()?;
         let (tokens, text) = match input.content {
             InputContent::Text(text) => (served.model.tokenizer.tokenize(&text, true, parse_special), Some(text)),
             InputContent::Tokens(tokens) => (tokens, None),

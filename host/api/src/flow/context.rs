@@ -1,4 +1,6 @@
 //! The context in which a body is parsed: the server's models and bounds, and the caller.
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use camshaft_core::ids::Token;
 
 use crate::flow::api::{Api, ApiLimits, Served};
@@ -12,9 +14,22 @@ use crate::wire::params::{Bounds, GenerationSettings};
 pub(crate) struct ParseContext<'a> {
     pub(crate) api: &'a Api,
     pub(crate) caller: &'a Caller,
+    /// Becomes true when the client has left.
+    pub(crate) abandoned: Option<&'a AtomicBool>,
 }
 
 impl ParseContext<'_> {
+    /// Asks before each long piece of work whether anybody still waits for it.
+    ///
+    /// # Errors
+    /// The client has left. Nobody reads the error.
+    pub(crate) fn check(&self) -> Result<(), FlowError> {
+        match self.abandoned.is_some_and(|abandoned| abandoned.load(Ordering::Relaxed)) {
+            true => Err(FlowError::Cancelled),
+            false => Ok(()),
+        }
+    }
+
     /// Reads the parameters that both generation endpoints share.
     ///
     /// # Errors

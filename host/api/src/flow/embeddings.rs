@@ -40,14 +40,14 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Embeddings, FlowEr
     let from_header = params::timeout_header(&incoming.headers, limits.max_timeout)?;
     let span = trace::validate(incoming.exchange.span());
     // Tokenizing many long inputs takes a while.
-    let request = incoming.read_aside(read).await?;
+    let request = incoming.read_aside(from_header, read).await?;
     drop(span);
     // A vector takes its numbers, and their text in the answer.
     let tokens: usize = request.inputs.iter().map(|input| input.len()).sum();
     let numbers = request.inputs.len() * request.served.embedder()?.dimensions as usize;
     incoming.share.resize(tokens * TOKEN_BYTES + numbers * NUMBER_BYTES)?;
     let asked = Asked { served: &request.served, inputs: request.inputs, timeout: request.timeout.or(from_header) };
-    let Computed { vectors, prompt_tokens } = vectors::compute(&incoming, asked).await?;
+    let Computed { vectors, prompt_tokens } = vectors::compute(&mut incoming, asked).await?;
     let model = request.served.model.id.clone();
     Ok(Embeddings::new(model, vectors, request.dimensions, request.encoding, prompt_tokens))
 }
@@ -74,7 +74,7 @@ fn parse(context: ParseContext<'_>, body: &Body) -> Result<EmbedRequest, FlowErr
             return Err(FlowError::field("dimensions", message));
         }
     };
-    let inputs = vectors::inputs(&fields, INPUT, served)?;
+    let inputs = vectors::inputs(context, &fields, INPUT, served)?;
     let timeout = params::timeout(&fields, context.api.limits().max_timeout)?;
     Ok(EmbedRequest { served: served.clone(), inputs, encoding, dimensions, timeout })
 }

@@ -193,7 +193,9 @@ fn worker_answer(error: &WorkerError) -> Answer {
 fn quota_answer(exceeded: &Exceeded, message: String) -> Answer {
     let (code, retry) = match (exceeded.quota, exceeded.retry_after) {
         (_, Some(wait)) => ("rate_limit_exceeded", Retry::After(seconds(wait))),
-        (Quota::Concurrency, None) if exceeded.limit > 0 => ("rate_limit_exceeded", Retry::After(1)),
+        (Quota::Concurrency, None) if exceeded.asked <= u64::from(exceeded.limit) => {
+            ("rate_limit_exceeded", Retry::After(1))
+        }
         (_, None) => ("insufficient_quota", Retry::Never),
     };
     let answer = Answer::new(StatusCode::TOO_MANY_REQUESTS, ErrorType::RateLimit, message).code(code).retry(retry);
@@ -204,6 +206,12 @@ fn quota_message(exceeded: &Exceeded) -> String {
     let limit = exceeded.limit;
     match exceeded.quota {
         Quota::Requests => format!("your quota of {limit} requests per minute is used up"),
+        Quota::Concurrency if exceeded.asked > 1 => {
+            let asked = exceeded.asked;
+            format!(
+                "your quota allows {limit} requests at the same time, and this one counts as {asked}, one for each choice"
+            )
+        }
         Quota::Concurrency => format!("your quota allows {limit} requests at the same time"),
         Quota::Tokens if exceeded.retry_after.is_none() => {
             format!("prompt and max_tokens together are over your whole quota of {limit} tokens per minute")

@@ -22,16 +22,18 @@ pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Resul
     let span = trace::validate(incoming.exchange.span());
     let mut request = match incoming.text.len() <= INLINE_BYTES {
         true => read(endpoint, incoming.context(), &incoming.text)?,
-        false => incoming.read_aside(move |context, text| read(endpoint, context, text)).await?,
+        false => incoming.read_aside(from_header, move |context, text| read(endpoint, context, text)).await?,
     };
     drop(span);
     request.settings.timeout = request.settings.timeout.or(from_header);
-    let Incoming { api, caller, exchange, mut share, text, .. } = incoming;
+    let choices = u32::try_from(request.choices().count()).unwrap_or(u32::MAX);
+    incoming.reserve(choices, request.max_total_tokens())?;
+    let Incoming { api, caller, exchange, grant, mut share, text, .. } = incoming;
     drop(text);
     // From here on the tokens wait, and not the body.
     share.resize(request.held_bytes())?;
     exchange.set_model(&request.served.model.id);
-    let running = RunningChoices::submit(&api, &caller, &request, exchange.clone())?;
+    let running = RunningChoices::submit(&api, &caller, &request, exchange.clone(), grant)?;
     match request.settings.stream {
         true => stream::respond(running, request, exchange, share).await,
         false => unary::respond(running, request, share).await,
@@ -77,7 +79,7 @@ impl Validated for GenerationRequest {
             max_tokens_set: settings.max_tokens.is_some(),
             temperature: settings.sampling.temperature,
             top_p: settings.sampling.top_p,
-            n: settings.n,
+            n: u32::try_from(self.choices().count()).unwrap_or(u32::MAX),
             stream: settings.stream,
         }
     }

@@ -71,7 +71,7 @@ pub(crate) struct Totals {
 }
 
 impl RunningChoices {
-    /// Submits every choice to the model's pool.
+    /// Submits every choice to the model's pool. `grant` is settled when the last one has ended.
     ///
     /// # Errors
     /// 503 if the pool's channel is full or closed. The choices submitted so far are then cancelled.
@@ -80,12 +80,9 @@ impl RunningChoices {
         caller: &Caller,
         request: &GenerationRequest,
         exchange: Arc<Exchange>,
+        grant: Option<QuotaGrant>,
     ) -> Result<Self, FlowError> {
         let prompt_tokens = request.prompt_tokens();
-        let grant = QuotaGrant::take(&api.quotas, &caller.principal, request.max_total_tokens())?;
-        if let Some(grant) = &grant {
-            exchange.set_standings(grant.standings());
-        }
         exchange.set_prompt_tokens(prompt_tokens);
         let model = &request.served.model;
         let mut running = Self {

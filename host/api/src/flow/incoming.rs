@@ -1,7 +1,11 @@
 //! A request as the HTTP layer passes it on, with its body read but not parsed.
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use axum::http::HeaderMap;
+use camshaft_core::message::WorkerError;
+use tokio::time::timeout_at;
 
 use crate::flow::api::Api;
 use crate::flow::budget::Share;
@@ -9,6 +13,7 @@ use crate::flow::caller::Caller;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
+use crate::flow::quota::QuotaGrant;
 
 #[derive(Debug)]
 pub(crate) struct Incoming {
@@ -16,6 +21,8 @@ pub(crate) struct Incoming {
     pub(crate) caller: Caller,
     pub(crate) exchange: Arc<Exchange>,
     pub(crate) headers: HeaderMap,
+    /// The request in its tenant's account; `None` for a caller without quotas.
+    pub(crate) grant: Option<QuotaGrant>,
     pub(crate) text: String,
     /// What the request takes of the memory for all.
     pub(crate) share: Share,
@@ -23,20 +30,60 @@ pub(crate) struct Incoming {
 
 impl Incoming {
     pub(crate) fn context(&self) -> ParseContext<'_> {
-        ParseContext { api: &self.api, caller: &self.caller }
+        ParseContext { api: &self.api, caller: &self.caller, abandoned: None }
     }
 
-    /// Runs `read` on the body's text, on a thread that may block, so that a long body does not delay other
-    /// connections.
+    /// Reserves what the request asks for, and reports what is left of the caller's quotas.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// 429 if a quota is exceeded.
+    pub(crate) fn reserve(&mut self, choices: u32, tokens: u64) -> Result<(), FlowError> {
+        let Some(grant) = &mut self.grant else { return Ok(()) };
+        grant.reserve(choices, tokens)?;
+        self.exchange.set_standings(grant.standings());
+        Ok(())
+    }
+
+    /// Runs `read` on the body's text when it is the tenant's turn, on a thread that may block, so that a long body
+    /// delays neither other connections nor other tenants. If the client leaves, `read` stops at its next check.
+    /// `timeout` is the client's own, as far as it is known before its body is read.
+    ///
+    /// # Errors
+    /// Those of `read`; 503 if too many wait for their turn; 504 after the timeout, or after the longest one allowed.
     pub(crate) async fn read_aside<T: Send + 'static>(
+        &mut self,
+        timeout: Option<Duration>,
+        read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
+    ) -> Result<T, FlowError> {
+        let time = timeout.unwrap_or(self.api.limits().max_timeout);
+        let late = |_| WorkerError::DeadlineExceeded;
+        match self.exchange.started().checked_add(time) {
+            Some(deadline) => timeout_at(deadline.into(), self.read_in_turn(read)).await.map_err(late)?,
+            None => self.read_in_turn(read).await,
+        }
+    }
+
+    async fn read_in_turn<T: Send + 'static>(
         &mut self,
         read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
+        let turn = self.api.turns.take(&self.caller.principal.tenant).await?;
         let (api, caller, text) = (self.api.clone(), self.caller.clone(), std::mem::take(&mut self.text));
-        let reading = tokio::task::spawn_blocking(move || read(ParseContext { api: &api, caller: &caller }, &text));
+        let abandoned = Arc::new(AtomicBool::new(false));
+        let _client = Client(abandoned.clone());
+        let reading = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            read(ParseContext { api: &api, caller: &caller, abandoned: Some(&abandoned) }, &text)
+        });
         reading.await.map_err(|source| FlowError::Task { task: "reading a request", source })?
+    }
+}
+
+/// Dropped with the request's future: when it is done, and when its client leaves.
+struct Client(Arc<AtomicBool>);
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }

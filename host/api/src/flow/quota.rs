@@ -2,11 +2,11 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use camshaft_core::ids::TenantId;
 use camshaft_core::policy::{Principal, Quotas};
-use camshaft_core::quota::{Account, Exceeded, Standings};
+use camshaft_core::quota::{Account, Exceeded, Reservation, Standings};
 
 use crate::flow::error::FlowError;
 
@@ -15,13 +15,24 @@ const ACCOUNTS: usize = 4096;
 
 /// Keeps the accounts of tenants, in this process or for a fleet of processes.
 pub trait QuotaStore: Send + Sync + fmt::Debug {
-    /// Reserves one request and `tokens` of all the tenant's quotas, or of none.
+    /// Counts a request of the tenant, as [`Account::admit`].
     ///
     /// # Errors
     /// Names the exceeded quota, and when it will have enough.
-    fn reserve(&self, tenant: &TenantId, quotas: &Quotas, tokens: u64) -> Result<Standings, Box<Exceeded>>;
+    fn admit(&self, tenant: &TenantId, quotas: &Quotas) -> Result<Reservation, Box<Exceeded>>;
+    /// Reserves what the request asks for, as [`Account::reserve`].
+    ///
+    /// # Errors
+    /// As [`QuotaStore::admit`].
+    fn reserve(
+        &self,
+        tenant: &TenantId,
+        request: &mut Reservation,
+        choices: u32,
+        tokens: u64,
+    ) -> Result<(), Box<Exceeded>>;
     /// Settles a reservation: the request has ended and used `used` tokens.
-    fn settle(&self, tenant: &TenantId, reserved: u64, used: u64);
+    fn settle(&self, tenant: &TenantId, request: &Reservation, used: u64);
 }
 
 /// Keeps accounts in this process's memory.
@@ -37,56 +48,73 @@ impl Default for LocalQuotas {
     }
 }
 
-impl QuotaStore for LocalQuotas {
-    fn reserve(&self, tenant: &TenantId, quotas: &Quotas, tokens: u64) -> Result<Standings, Box<Exceeded>> {
+impl LocalQuotas {
+    /// The tenant's account. Accounts that say nothing are removed first, if there are many.
+    fn with<T>(&self, tenant: &TenantId, act: impl FnOnce(&mut Account, Duration) -> T) -> T {
         let now = self.begun.elapsed();
         let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
         if accounts.len() >= ACCOUNTS && !accounts.contains_key(tenant) {
             accounts.retain(|_, account| !account.is_idle(now));
         }
-        accounts.entry(tenant.clone()).or_default().reserve(quotas, tokens, now).map_err(Box::new)
-    }
-
-    fn settle(&self, tenant: &TenantId, reserved: u64, used: u64) {
-        let mut accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(account) = accounts.get_mut(tenant) {
-            account.settle(reserved, used);
-        }
+        act(accounts.entry(tenant.clone()).or_default(), now)
     }
 }
 
-/// The reservation of a request. Dropping it settles the account.
+impl QuotaStore for LocalQuotas {
+    fn admit(&self, tenant: &TenantId, quotas: &Quotas) -> Result<Reservation, Box<Exceeded>> {
+        self.with(tenant, |account, now| account.admit(quotas, now)).map_err(Box::new)
+    }
+
+    fn reserve(
+        &self,
+        tenant: &TenantId,
+        request: &mut Reservation,
+        choices: u32,
+        tokens: u64,
+    ) -> Result<(), Box<Exceeded>> {
+        self.with(tenant, |account, now| account.reserve(request, choices, tokens, now)).map_err(Box::new)
+    }
+
+    fn settle(&self, tenant: &TenantId, request: &Reservation, used: u64) {
+        self.with(tenant, |account, _| account.settle(request, used));
+    }
+}
+
+/// A request in its tenant's account. Dropping it settles the account.
 #[derive(Debug)]
 pub(crate) struct QuotaGrant {
     store: Arc<dyn QuotaStore>,
     tenant: TenantId,
-    standings: Standings,
-    reserved: u64,
+    request: Reservation,
     used: u64,
 }
 
 impl QuotaGrant {
-    /// Reserves `tokens` for a caller; `None` for a caller without quotas.
+    /// Counts a request, before anything is spent on its body; `None` for a caller without quotas.
     ///
     /// # Errors
     /// 429 if a quota is exceeded.
-    pub(crate) fn take(
-        store: &Arc<dyn QuotaStore>,
-        principal: &Principal,
-        tokens: u64,
-    ) -> Result<Option<Self>, FlowError> {
+    pub(crate) fn admit(store: &Arc<dyn QuotaStore>, principal: &Principal) -> Result<Option<Self>, FlowError> {
         if principal.quotas == Quotas::default() {
             return Ok(None);
         }
-        let standings =
-            store.reserve(&principal.tenant, &principal.quotas, tokens).map_err(FlowError::QuotaExceeded)?;
         let tenant = principal.tenant.clone();
-        Ok(Some(Self { store: store.clone(), tenant, standings, reserved: tokens, used: 0 }))
+        let request = store.admit(&tenant, &principal.quotas).map_err(FlowError::QuotaExceeded)?;
+        Ok(Some(Self { store: store.clone(), tenant, request, used: 0 }))
+    }
+
+    /// Reserves what the request asks for: `choices` that run at the same time, and `tokens`.
+    ///
+    /// # Errors
+    /// 429 if a quota is exceeded.
+    pub(crate) fn reserve(&mut self, choices: u32, tokens: u64) -> Result<(), FlowError> {
+        let reserved = self.store.reserve(&self.tenant, &mut self.request, choices, tokens);
+        reserved.map_err(FlowError::QuotaExceeded)
     }
 
     /// What the tenant had left of its quotas at the time of the reservation.
     pub(crate) fn standings(&self) -> Standings {
-        self.standings
+        self.request.standings
     }
 
     pub(crate) fn set_used(&mut self, tokens: u64) {
@@ -96,7 +124,7 @@ impl QuotaGrant {
 
 impl Drop for QuotaGrant {
     fn drop(&mut self) {
-        self.store.settle(&self.tenant, self.reserved, self.used);
+        self.store.settle(&self.tenant, &self.request, self.used);
     }
 }
 
@@ -104,18 +132,24 @@ impl Drop for QuotaGrant {
 mod tests {
     use super::*;
 
+    fn take(store: &Arc<dyn QuotaStore>, principal: &Principal, tokens: u64) -> Result<Option<QuotaGrant>, FlowError> {
+        let mut grant = QuotaGrant::admit(store, principal)?;
+        grant.as_mut().map_or(Ok(()), |grant| grant.reserve(1, tokens))?;
+        Ok(grant)
+    }
+
     #[test]
     fn a_grant_that_is_dropped_settles() {
         let store: Arc<dyn QuotaStore> = Arc::new(LocalQuotas::default());
         let quotas = Quotas { tokens_per_minute: Some(100), concurrent_requests: Some(1), ..Quotas::default() };
         let principal = Principal { quotas, ..Principal::anonymous() };
-        let mut grant = QuotaGrant::take(&store, &principal, 90).unwrap().unwrap();
+        let mut grant = take(&store, &principal, 90).unwrap().unwrap();
         assert_eq!(grant.standings().tokens.unwrap().remaining, 10);
-        assert!(matches!(QuotaGrant::take(&store, &principal, 1), Err(FlowError::QuotaExceeded(_))));
+        assert!(matches!(take(&store, &principal, 1), Err(FlowError::QuotaExceeded(_))));
         grant.set_used(30);
         drop(grant);
-        let grant = QuotaGrant::take(&store, &principal, 70).unwrap().unwrap();
+        let grant = take(&store, &principal, 70).unwrap().unwrap();
         assert_eq!(grant.standings().tokens.unwrap().remaining, 0);
-        assert!(QuotaGrant::take(&store, &Principal::anonymous(), u64::MAX).unwrap().is_none());
+        assert!(take(&store, &Principal::anonymous(), u64::MAX).unwrap().is_none());
     }
 }

@@ -3,10 +3,11 @@ use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde::Serialize;
 
+use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::wire::lists::IdLists;
-use crate::wire::{json, tokens};
+use crate::wire::{json, params, tokens};
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Tokenized {
@@ -20,25 +21,35 @@ pub(crate) struct Detokenized {
     text: String,
 }
 
-/// `{"model","text"}`, optionally `add_special` and `parse_special` (both false).
+/// `{"model","text"}`, optionally `add_special` and `parse_special` (both false). The tokens count against the caller's
+/// quota, as those of a prompt do.
 ///
 /// # Errors
-/// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
-pub(crate) async fn tokenize(incoming: &Incoming) -> Result<Tokenized, FlowError> {
-    let body = json::parse(&incoming.text)?;
+/// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed. 429: the quota does not hold
+/// the tokens.
+pub(crate) async fn tokenize(mut incoming: Incoming) -> Result<Tokenized, FlowError> {
+    let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
+    let done = incoming.read_aside(from_header, read).await?;
+    let tokens = done.tokens.len() as u64;
+    incoming.reserve(1, tokens)?;
+    if let Some(grant) = &mut incoming.grant {
+        grant.set_used(tokens);
+    }
+    Ok(done)
+}
+
+fn read(context: ParseContext<'_>, text: &str) -> Result<Tokenized, FlowError> {
+    let body = json::parse(text)?;
     let fields = body.fields();
-    let served = incoming.api.model_of(&fields, &incoming.caller)?.clone();
+    let served = context.api.model_of(&fields, context.caller)?;
     fields.require("text")?;
-    let text = fields.text("text")?.unwrap_or_default().to_owned();
+    let text = fields.text("text")?.unwrap_or_default();
     let add_special = fields.flag("add_special")?.unwrap_or(false);
     let parse_special = fields.flag("parse_special")?.unwrap_or(false);
-    let work = move || {
-        let tokens = served.model.tokenizer.tokenize(&text, add_special, parse_special);
-        let offsets = offsets(&text, &tokens, &served.model.info.vocabulary);
-        Tokenized { tokens, offsets }
-    };
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|source| FlowError::Task { task: "tokenizing a text", source })
+    context.check()?;
+    let tokens = served.model.tokenizer.tokenize(text, add_special, parse_special);
+    let offsets = offsets(text, &tokens, &served.model.info.vocabulary);
+    Ok(Tokenized { tokens, offsets })
 }
 
 /// `{"model","tokens"}`; bytes that are not UTF-8 are replaced.

@@ -29,6 +29,7 @@ pub(crate) fn run<R: Validated>(context: ParseContext<'_>, mut body: Body, mut r
     // differently.
     let mut seen = if validators > 0 { serialize(&body)? } else { String::new() };
     for index in 0..validators {
+        context.check()?;
         match policies.validate(index, &request.question(context, seen.clone())) {
             ValidateOutcome::Accept => {}
             ValidateOutcome::Amend(patch) => {

@@ -10,9 +10,9 @@ use tokio::sync::oneshot;
 
 use crate::flow::api::Served;
 use crate::flow::backend::EmbedJob;
+use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
-use crate::flow::quota::QuotaGrant;
 use crate::wire::fields::Fields;
 use crate::wire::input::{self, BodyInput, InputContent};
 
@@ -37,9 +37,15 @@ pub(crate) struct Computed {
 ///
 /// # Errors
 /// 400: the model embeds nothing, or an input is malformed, empty or longer than the embedder takes.
-pub(crate) fn inputs(fields: &Fields<'_>, name: &str, served: &Served) -> Result<Vec<Arc<[Token]>>, FlowError> {
+pub(crate) fn inputs(
+    context: ParseContext<'_>,
+    fields: &Fields<'_>,
+    name: &str,
+    served: &Served,
+) -> Result<Vec<Arc<[Token]>>, FlowError> {
     let max = served.embedder()?.input_tokens;
     let one = |input: BodyInput| {
+        context.check()?;
         let tokens = match input.content {
             InputContent::Text(text) if text.is_empty() => Vec::new(),
             // The spelling of a special token stays text.
@@ -60,15 +66,16 @@ pub(crate) fn inputs(fields: &Fields<'_>, name: &str, served: &Served) -> Result
 ///
 /// # Errors
 /// The quota does not hold them, the embedder takes no job or failed, the deadline passed, or the server ends.
-pub(crate) async fn compute(incoming: &Incoming, asked: Asked<'_>) -> Result<Computed, FlowError> {
+pub(crate) async fn compute(incoming: &mut Incoming, asked: Asked<'_>) -> Result<Computed, FlowError> {
     let Asked { served, inputs, timeout } = asked;
-    let (api, exchange, model) = (&incoming.api, &incoming.exchange, &served.model.id);
-    exchange.set_model(model);
+    let model = &served.model.id;
+    incoming.exchange.set_model(model);
     let prompt_tokens = inputs.iter().map(|input| input.len() as u64).sum();
-    exchange.set_prompt_tokens(prompt_tokens);
-    let mut grant = QuotaGrant::take(&api.quotas, &incoming.caller.principal, prompt_tokens)?;
+    incoming.exchange.set_prompt_tokens(prompt_tokens);
+    incoming.reserve(1, prompt_tokens)?;
+    let mut grant = incoming.grant.take();
+    let (api, exchange) = (&incoming.api, &incoming.exchange);
     if let Some(grant) = &mut grant {
-        exchange.set_standings(grant.standings());
         // A client that leaves pays, too: most of the work is done by then.
         grant.set_used(prompt_tokens);
     }

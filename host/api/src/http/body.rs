@@ -14,6 +14,7 @@ use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::incoming::Incoming;
+use crate::flow::quota::QuotaGrant;
 use crate::http::error::ApiError;
 use crate::wire::error::RequestError;
 use crate::wire::json;
@@ -37,10 +38,12 @@ impl FromRequest<Arc<Api>> for Incoming {
         let caller = extensions.remove::<Caller>().ok_or(ApiError::NoCaller)?;
         let exchange = extensions.remove::<Arc<Exchange>>().ok_or(ApiError::NoExchange)?;
         let headers = request.headers().clone();
+        // A request counts before anything is spent on its body.
+        let grant = QuotaGrant::admit(&api.quotas, &caller.principal)?;
         let mut share = api.budget.share(&caller.principal.tenant);
         let text = read(request, api.limits().body_bytes, &mut share).await?;
         share.resize(text.capacity() + json::parsed_bytes(&text)).map_err(FlowError::NoRoom)?;
-        Ok(Self { api: api.clone(), caller, exchange, headers, text, share })
+        Ok(Self { api: api.clone(), caller, exchange, headers, grant, text, share })
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) async fn embed(incoming: Incoming) -> Result<Json<Embeddings>, ApiErr
 }
 
 pub(crate) async fn tokenize(incoming: Incoming) -> Result<Json<Tokenized>, ApiError> {
-    Ok(Json(tokenize::tokenize(&incoming).await?))
+    Ok(Json(tokenize::tokenize(incoming).await?))
 }
 
 pub(crate) async fn detokenize(mut incoming: Incoming) -> Result<Json<Detokenized>, ApiError> {

@@ -28,9 +28,50 @@ async fn refuses_one_request_past_the_minutes_quota_and_says_when_to_come_back()
     assert_eq!(message, "your quota of 2 requests per minute is used up");
     assert_eq!((reply.header("retry-after"), reply.header("x-ratelimit-remaining-requests")), (Some("30"), Some("0")));
     assert_eq!(server.metric(r#"camshaft_rejections_total{reason="quota"}"#).await, 1.0);
-    // What is refused before it is counted takes nothing, and what does not generate has no quota.
-    assert_eq!(server.chat(json!({"n": 0})).await.status, 400);
+    // What has no body has no quota.
     assert_eq!(server.get("/v1/models").await.status, 200);
+}
+
+#[tokio::test]
+async fn regression_a_request_counts_before_its_body_is_read() {
+    let server = limited(Quotas { requests_per_minute: Some(2), tokens_per_minute: Some(3), ..Quotas::default() });
+    assert_eq!(server.chat(json!({"n": 0})).await.status, 400);
+    // Too many tokens, which is known only after tokenizing.
+    assert_eq!(server.complete(json!({})).await.error(429).0, "rate_limit_error insufficient_quota -");
+    let long = "a ".repeat(100_000);
+    assert_eq!(server.complete(json!({"prompt": long})).await.error(429).0, "rate_limit_error rate_limit_exceeded -");
+}
+
+#[tokio::test]
+async fn regression_tokenizing_is_metered() {
+    let server = limited(Quotas { requests_per_minute: Some(3), tokens_per_minute: Some(10), ..Quotas::default() });
+    let tokenize = |text: &str| json!({"model": "demo", "text": text});
+    assert_eq!(server.post("/v1/tokenize", tokenize("12345678")).await.status, 200);
+    let (shape, _) = server.post("/v1/tokenize", tokenize("123")).await.error(429);
+    assert_eq!(shape, "rate_limit_error rate_limit_exceeded -");
+    let reply = server.post("/v1/tokenize", tokenize("1")).await;
+    assert_eq!((reply.status.as_u16(), reply.header("x-ratelimit-remaining-tokens")), (200, Some("1")));
+    let (_, message) = server.post("/v1/detokenize", json!({"model": "demo", "tokens": [1]})).await.error(429);
+    assert_eq!(message, "your quota of 3 requests per minute is used up");
+}
+
+#[tokio::test]
+async fn regression_each_choice_counts_as_running() {
+    let server = limited(Quotas { concurrent_requests: Some(4), ..Quotas::default() });
+    assert_eq!(server.complete(json!({"n": 4})).await.status, 200);
+    assert_eq!(server.complete(json!({"prompt": ["a", "b"], "n": 2})).await.status, 200);
+    for body in
+        [json!({"n": 5}), json!({"prompt": ["a", "b", "c", "d", "e"]}), json!({"prompt": ["a", "b", "c"], "n": 2})]
+    {
+        let reply = server.complete(body).await;
+        let (shape, message) = reply.error(429);
+        assert_eq!(shape, "rate_limit_error insufficient_quota -");
+        assert!(
+            message.starts_with("your quota allows 4 requests at the same time, and this one counts as "),
+            "{message}"
+        );
+        assert_eq!(reply.header("x-should-retry"), Some("false"));
+    }
 }
 
 #[tokio::test]

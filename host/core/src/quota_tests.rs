@@ -1,0 +1,150 @@
+//! Tests of quotas.
+use proptest::prelude::*;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn quotas(requests: Option<u32>, tokens: Option<u32>, concurrent: Option<u32>) -> Quotas {
+    Quotas {
+        requests_per_minute: requests,
+        tokens_per_minute: tokens,
+        concurrent_requests: concurrent,
+        queue_share: None,
+    }
+}
+
+impl Account {
+    /// Both steps of a request with one choice. One that is refused ends.
+    fn take(&mut self, quotas: &Quotas, tokens: u64, now: Duration) -> Result<Reservation, Exceeded> {
+        self.take_choices(quotas, 1, tokens, now)
+    }
+
+    fn take_choices(
+        &mut self,
+        quotas: &Quotas,
+        choices: u32,
+        tokens: u64,
+        now: Duration,
+    ) -> Result<Reservation, Exceeded> {
+        let mut request = self.admit(quotas, now)?;
+        match self.reserve(&mut request, choices, tokens, now) {
+            Ok(()) => Ok(request),
+            Err(exceeded) => {
+                self.settle(&request, 0);
+                Err(exceeded)
+            }
+        }
+    }
+}
+
+#[test]
+fn lets_through_as_many_requests_as_the_limit_and_the_next_after_its_time() {
+    let (quotas, mut account) = (quotas(Some(3), None, None), Account::default());
+    (0..3).for_each(|_| assert!(account.take(&quotas, 10, SECOND).is_ok()));
+    let exceeded = account.take(&quotas, 10, SECOND).unwrap_err();
+    assert_eq!((exceeded.quota, exceeded.limit), (Quota::Requests, 3));
+    assert_eq!(exceeded.retry_after, Some(20 * SECOND));
+    assert!(account.take(&quotas, 10, 20 * SECOND).is_err());
+    assert!(account.take(&quotas, 10, 21 * SECOND).is_ok());
+}
+
+#[test]
+fn reserves_tokens_and_gives_back_what_was_not_used() {
+    let (quotas, mut account) = (quotas(None, Some(100), None), Account::default());
+    let first = account.take(&quotas, 100, SECOND).unwrap();
+    let standing = first.standings.tokens.unwrap();
+    assert_eq!((standing.remaining, standing.reset), (0, 60 * SECOND));
+    assert!(account.take(&quotas, 1, SECOND).is_err());
+    account.settle(&first, 40);
+    assert_eq!(account.take(&quotas, 60, SECOND).unwrap().standings.tokens.unwrap().remaining, 0);
+    // A request that can never fit has no retry time.
+    assert_eq!(account.take(&quotas, 101, 1000 * SECOND).unwrap_err().retry_after, None);
+    assert!(account.take(&quotas, 100, 1000 * SECOND).is_ok());
+}
+
+#[test]
+fn counts_what_runs_and_a_request_whose_tokens_do_not_fit() {
+    let (quotas, mut account) = (quotas(Some(10), Some(10), Some(2)), Account::default());
+    let first = account.take(&quotas, 1, SECOND).unwrap();
+    assert!(account.take(&quotas, 1, SECOND).is_ok());
+    let exceeded = account.take(&quotas, 1, SECOND).unwrap_err();
+    assert_eq!((exceeded.quota, exceeded.limit), (Quota::Concurrency, 2));
+    assert_eq!(exceeded.standings.requests.unwrap().remaining, 8);
+    account.settle(&first, 1);
+    // Its body was read and tokenized, so it counts, but it does not run on.
+    assert!(account.take(&quotas, 9, SECOND).is_err());
+    assert_eq!(account.take(&quotas, 8, SECOND).unwrap().standings.requests.unwrap().remaining, 6);
+    assert!(!account.is_idle(1000 * SECOND));
+}
+
+#[test]
+fn regression_every_choice_of_a_request_runs() {
+    let (quotas, mut account) = (quotas(None, None, Some(4)), Account::default());
+    let exceeded = account.take_choices(&quotas, 5, 1, SECOND).unwrap_err();
+    assert_eq!((exceeded.quota, exceeded.limit, exceeded.asked), (Quota::Concurrency, 4, 5));
+    let all = account.take_choices(&quotas, 4, 1, SECOND).unwrap();
+    assert!(account.admit(&quotas, SECOND).is_err());
+    account.settle(&all, 1);
+    let one = account.take_choices(&quotas, 1, 1, SECOND).unwrap();
+    assert!(account.take_choices(&quotas, 4, 1, SECOND).is_err());
+    assert!(account.take_choices(&quotas, 3, 1, SECOND).is_ok());
+    account.settle(&one, 1);
+    assert!(account.admit(&quotas, SECOND).is_ok());
+}
+
+#[test]
+fn regression_another_key_of_the_tenant_does_not_renew_a_quota() {
+    let limited = quotas(Some(2), Some(10), None);
+    let others = [quotas(None, None, None), quotas(Some(1000), Some(1000), None), quotas(Some(1), Some(1), None)];
+    for other in others {
+        let mut account = Account::default();
+        assert!(account.take(&limited, 5, SECOND).is_ok() && account.take(&limited, 5, SECOND).is_ok());
+        let unlimited = account.take(&other, 1, SECOND).unwrap();
+        assert_eq!(account.take(&limited, 1, SECOND).unwrap_err().quota, Quota::Requests);
+        // Nor does what the other key gives back.
+        account.settle(&unlimited, 0);
+        assert_eq!(account.take(&quotas(None, Some(10), None), 1, SECOND).unwrap_err().quota, Quota::Tokens);
+        // Nor does its use take from this key.
+        assert!(account.take(&limited, 5, 61 * SECOND).is_ok());
+    }
+}
+
+#[test]
+fn keeps_only_buckets_that_say_something() {
+    let mut account = Account::default();
+    for limit in 1..1000 {
+        assert!(account.take(&quotas(Some(limit), None, None), 0, limit * 61 * SECOND).is_ok());
+    }
+    assert!(account.requests.0.len() <= 2, "{}", account.requests.0.len());
+}
+
+#[test]
+fn a_limit_that_changes_takes_effect_and_zero_lets_nothing_through() {
+    let mut account = Account::default();
+    assert!(account.take(&quotas(None, Some(1000), None), 10, SECOND).is_ok());
+    assert!(account.take(&quotas(None, Some(5), None), 6, SECOND).is_err());
+    assert!(account.take(&quotas(None, None, None), 1_000_000, SECOND).is_ok());
+    assert_eq!(account.take(&quotas(Some(0), None, None), 1, SECOND).unwrap_err().retry_after, None);
+}
+
+proptest! {
+    #[test]
+    fn no_minute_sees_more_than_twice_the_limit(
+        acts in prop::collection::vec((0u64..5000, 1u64..80, 0u64..80), 1..200)
+    ) {
+        let (quotas, mut account) = (quotas(None, Some(100), None), Account::default());
+        let (mut now, mut used): (Duration, Vec<(Duration, u64)>) = (Duration::ZERO, Vec::new());
+        for (ms, reserved, use_) in acts {
+            now += Duration::from_millis(ms);
+            if let Ok(request) = account.take(&quotas, reserved, now) {
+                let took = use_.min(reserved);
+                account.settle(&request, took);
+                used.push((now, took));
+            }
+            let within: u64 = used.iter().filter(|(at, _)| *at + 60 * SECOND > now).map(|(_, n)| n).sum();
+            // At most a full bucket, and what it gains in the meantime.
+            prop_assert!(within <= 200, "{within}");
+        }
+    }
+}
