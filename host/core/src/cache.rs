@@ -1,21 +1,30 @@
 //! The prefix cache of one worker: the prefix tree, the saved segments, and the sessions that pin them.
+mod eviction;
 mod sessions;
 mod store;
 
-use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::counters::WorkerCounters;
 use crate::ids::{RequestId, SessionId};
-use crate::prefix::{HeldBy, NodeId, PrefixTree};
+use crate::prefix::{NodeId, PrefixTree};
 use crate::segments::{ColdTier, Namespace, SegmentId, SegmentInfo};
 
+use eviction::{Entry, EvictionIndex, Victim};
 use sessions::Sessions;
 use store::SegmentStore;
+
+/// Segments that leave RAM or the tree at one time. The others follow in later steps, so that no step takes long.
+const MAX_EVICTED: usize = 256;
+/// Sessions that are closed at one time because RAM is full.
+const MAX_CLOSED: usize = 16;
+/// How many times in the life of a session the clock of the tree is noted.
+const AGES: u32 = 8;
 
 /// Stands in for a request while segments of an earlier process enter the tree.
 const ADOPTER: RequestId = RequestId(u64::MAX);
@@ -36,8 +45,13 @@ pub struct CacheFacts {
 pub struct PrefixCache {
     pub tree: PrefixTree,
     store: SegmentStore,
+    index: EvictionIndex,
     capacity_bytes: u64,
     sessions: Sessions,
+    /// Times with the tree's clock at each, oldest first: what was last used before the first one is stale.
+    ages: VecDeque<(Duration, u64)>,
+    /// More has to leave RAM or the tree than one step may take.
+    has_backlog: bool,
 }
 
 impl fmt::Debug for PrefixCache {
@@ -52,8 +66,11 @@ impl PrefixCache {
         Self {
             tree: PrefixTree::default(),
             store: SegmentStore::default(),
+            index: EvictionIndex::default(),
             capacity_bytes,
             sessions: Sessions::default(),
+            ages: VecDeque::new(),
+            has_backlog: false,
         }
     }
 
@@ -123,6 +140,22 @@ impl PrefixCache {
         for key in self.sessions.expired(now) {
             self.close(&key);
         }
+        let ttl = self.sessions.ttl();
+        if self.ages.back().is_none_or(|&(noted, _)| now >= noted.saturating_add(ttl / AGES)) {
+            self.ages.push_back((now, self.tree.clock()));
+        }
+        while self.ages.get(1).is_some_and(|&(noted, _)| noted.saturating_add(ttl) <= now) {
+            self.ages.pop_front();
+        }
+        if self.has_backlog {
+            self.enforce_limits();
+        }
+    }
+
+    /// The tree's clock one session's life ago: what was last used before has not been used for that long.
+    fn stale(&self) -> u64 {
+        let (Some(&(first, clock)), Some(&(last, _))) = (self.ages.front(), self.ages.back()) else { return 0 };
+        if first.saturating_add(self.sessions.ttl()) <= last { clock } else { 0 }
     }
 
     /// Ends the running sequence `from` and pins the path to `leaf` for a session, in place of what it pinned before.
@@ -131,7 +164,7 @@ impl PrefixCache {
         let key = (namespace.clone(), session.clone());
         self.close(&key);
         if self.sessions.is_full()
-            && let Some(oldest) = self.sessions.oldest(|_| true)
+            && let Some(oldest) = self.sessions.oldest_of_most()
         {
             self.close(&oldest);
         }
@@ -154,83 +187,114 @@ impl PrefixCache {
         self.capacity_bytes > 0 || self.store.has_cold()
     }
 
-    /// Stores a copy of a node's KV entries as a new segment. The node must not have one.
-    pub fn store(&mut self, node: NodeId, namespace: &Namespace, state: Vec<u8>) {
+    /// Stores a copy of the KV entries of nodes that follow each other, as a new segment. The nodes must not have one.
+    pub fn store(&mut self, nodes: &[NodeId], namespace: &Namespace, state: Vec<u8>) {
+        let (Some(&first), Some(&last)) = (nodes.first(), nodes.last()) else { return };
         let segment = self.store.next_id();
-        self.tree.set_segment(node, segment);
+        nodes.iter().for_each(|&node| self.tree.set_segment(node, segment));
         let tree = &self.tree;
         let info = || {
-            let start = tree.path(node).next().map_or(0, |piece| piece.start);
-            SegmentInfo { namespace: namespace.clone(), tokens: tree.tokens(node).into(), start }
+            let (tokens, start) = (tree.tokens(last).into(), tree.piece(first).start);
+            SegmentInfo { namespace: namespace.clone(), tokens, start }
         };
         self.store.put(segment, info, state);
+        self.reindex(segment, namespace);
     }
 
     /// Loads a segment's bytes, as they were stored. Removes the segment if it is missing or damaged.
-    pub fn load(&mut self, segment: SegmentId) -> Option<Cow<'_, [u8]>> {
-        if self.store.get(segment).is_none() {
-            self.remove(segment);
+    pub fn load(&mut self, segment: SegmentId, namespace: &Namespace) -> Option<Arc<[u8]>> {
+        let state = self.store.get(segment);
+        match state {
+            Some(_) => self.reindex(segment, namespace),
+            None => self.remove(segment),
         }
-        self.store.get(segment)
+        state
     }
 
     fn remove(&mut self, segment: SegmentId) {
         self.store.remove(segment);
+        self.index.remove(segment);
         self.tree.drop_segment(segment);
     }
 
-    /// Removes segments that the cold tier lost, and evicts until RAM is within its bound.
-    ///
-    /// Segments without a holder are evicted first, least recently used first; then those that sessions pin and the
-    /// cold tier also has. If the segments that sessions pin exceed the bound by themselves, sessions are closed, least
-    /// recently used first. Segments that sequences need are never evicted, even above the bound.
-    pub fn enforce_limits(&mut self) {
-        for segment in self.store.take_lost() {
-            self.remove(segment);
+    /// Brings the index up to date about a segment.
+    fn reindex(&mut self, segment: SegmentId, namespace: &Namespace) {
+        let bytes = self.store.ram_bytes_of(segment);
+        match self.tree.rank(segment) {
+            Some(rank) if bytes > 0 => {
+                let (namespace, cold) = (namespace.clone(), self.store.is_cold(segment));
+                self.index.set(segment, Entry { namespace, bytes, rank, cold });
+            }
+            _ => self.index.remove(segment),
         }
+    }
+
+    fn reindex_changed(&mut self) {
+        for segment in self.tree.take_changed() {
+            if let Some(namespace) = self.index.namespace_of(segment).cloned() {
+                self.reindex(segment, &namespace);
+            }
+        }
+    }
+
+    /// Removes segments that the cold tier lost, and evicts until RAM is within its bound: at most so many that no step
+    /// takes long. [`PrefixCache::tick`] goes on with the rest.
+    ///
+    /// The namespace that holds the most gives. Its segments without a holder are evicted first, least recently used
+    /// first; then those that sessions pin and the cold tier also has. If the segments that its sessions pin exceed its
+    /// share by themselves, sessions are closed, least recently used first. Segments that sequences need are never
+    /// evicted, even above the bound.
+    pub fn enforce_limits(&mut self) {
+        for segment in self.store.take_lost(MAX_EVICTED) {
+            match self.index.namespace_of(segment).cloned() {
+                Some(namespace) => self.reindex(segment, &namespace),
+                None => self.remove(segment),
+            }
+        }
+        self.has_backlog = self.store.has_lost();
+        let (stale, mut evicted, mut closed) = (self.stale(), 0, 0);
+        self.reindex_changed();
         while self.store.ram_bytes() > self.capacity_bytes {
-            let pinned = self.evict();
-            let pinned_bytes: u64 = pinned.iter().map(|&segment| self.store.ram_bytes_of(segment)).sum();
-            if pinned_bytes <= self.capacity_bytes || !self.close_oldest_of(&pinned) {
+            let Some(victim) = self.index.victim(self.capacity_bytes, stale) else { return };
+            if evicted == MAX_EVICTED || closed == MAX_CLOSED {
+                self.has_backlog = true;
                 return;
             }
-        }
-    }
-
-    /// Evicts without closing sessions. Returns the segments left in RAM that sessions pin and no sequence needs.
-    fn evict(&mut self) -> HashSet<SegmentId> {
-        let mut pinned = HashSet::new();
-        for (segment, held_by) in self.tree.eviction_order() {
-            let may_evict = match held_by {
-                HeldBy::Nobody => true,
-                HeldBy::Session => self.store.is_cold(segment),
-                HeldBy::Sequence => false,
-            };
-            if self.store.ram_bytes_of(segment) == 0 {
-                continue;
-            }
-            if may_evict && self.store.ram_bytes() > self.capacity_bytes {
-                // Segments below this one stay: they are of use again once a request has recomputed the gap.
-                if !self.store.evict(segment) {
-                    self.tree.drop_segment(segment);
+            match victim {
+                Victim::Segment(segment) => {
+                    evicted += 1;
+                    self.index.remove(segment);
+                    // Segments below this one stay: they are of use again once a request has recomputed the gap.
+                    if !self.store.evict(segment) {
+                        self.tree.drop_segment(segment);
+                    }
                 }
-            } else if held_by == HeldBy::Session {
-                pinned.insert(segment);
+                Victim::SessionOf(namespace) => {
+                    closed += 1;
+                    if !self.close_oldest_of(&namespace) {
+                        return;
+                    }
+                    self.reindex_changed();
+                }
             }
         }
-        pinned
     }
 
-    /// Closes the least recently used session that pins one of `segments`. Returns false if there is none.
-    fn close_oldest_of(&mut self, segments: &HashSet<SegmentId>) -> bool {
-        let tree = &self.tree;
-        let pins = |leaf| tree.path(leaf).any(|piece| piece.segment.is_some_and(|segment| segments.contains(&segment)));
-        self.sessions.oldest(pins).is_some_and(|key| self.close(&key))
+    /// Whether more has to leave RAM or the tree: [`PrefixCache::tick`] should be called again, although nothing runs.
+    pub fn has_backlog(&self) -> bool {
+        self.has_backlog
+    }
+
+    /// Closes the least recently used session of a namespace that pins any segment in RAM. Returns false if there is none.
+    fn close_oldest_of(&mut self, namespace: &Namespace) -> bool {
+        let (tree, index) = (&self.tree, &self.index);
+        let pins = |leaf| tree.path(leaf).any(|piece| piece.segment.is_some_and(|segment| index.is_pinned(segment)));
+        self.sessions.oldest_of(namespace, pins).is_some_and(|key| self.close(&key))
     }
 
     /// Whether the store and the tree are consistent.
     pub fn check(&self) -> bool {
-        self.store.check() && self.tree.check()
+        self.store.check() && self.tree.check() && self.index.check()
     }
 }
 

@@ -1,3 +1,5 @@
+use std::collections::HashSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -38,14 +40,14 @@ fn act() -> impl Strategy<Value = Act> {
 
 /// A cold tier that never fails.
 #[derive(Default)]
-struct Memory(std::collections::HashMap<SegmentId, Vec<u8>>);
+struct Memory(std::collections::HashMap<SegmentId, Arc<[u8]>>);
 
 impl ColdTier for Memory {
-    fn put(&mut self, segment: SegmentId, _: &SegmentInfo, state: &std::sync::Arc<[u8]>) {
-        self.0.insert(segment, state.to_vec());
+    fn put(&mut self, segment: SegmentId, _: &SegmentInfo, state: &Arc<[u8]>) {
+        self.0.insert(segment, state.clone());
     }
-    fn get(&mut self, segment: SegmentId) -> Option<Cow<'_, [u8]>> {
-        self.0.get(&segment).map(|state| Cow::Borrowed(&state[..]))
+    fn get(&mut self, segment: SegmentId) -> Option<Arc<[u8]>> {
+        self.0.get(&segment).cloned()
     }
     fn remove(&mut self, segment: SegmentId) {
         self.0.remove(&segment);
@@ -84,7 +86,7 @@ impl Bench {
         let bare: Vec<_> = self.cache.tree.path(leaf).filter(|piece| piece.segment.is_none()).collect();
         for piece in bare {
             let state = vec![0; ((piece.end - piece.start) * BYTES_PER_TOKEN) as usize];
-            self.cache.store(piece.node, &self.namespace, state);
+            self.cache.store(&[piece.node], &self.namespace, state);
         }
     }
 
@@ -150,9 +152,10 @@ impl Bench {
                 self.cache.close_session(&self.namespace, &name.to_string().as_str().into());
             }
             Act::Load(i) => {
-                let order = self.cache.tree.eviction_order();
-                if let Some(&(segment, _)) = order.get(i % order.len().max(1)) {
-                    self.cache.load(segment);
+                let mut all: Vec<SegmentId> = self.cache.index.segments().collect();
+                all.sort_unstable();
+                if let Some(&segment) = all.get(i % all.len().max(1)) {
+                    self.cache.load(segment, &self.namespace);
                 }
             }
             Act::Limit(bytes) => self.cache.capacity_bytes = bytes,
@@ -173,8 +176,7 @@ impl Bench {
     }
 
     fn in_ram(&self) -> HashSet<SegmentId> {
-        let all = self.cache.tree.eviction_order().into_iter().map(|(segment, _)| segment);
-        all.filter(|&segment| self.cache.store.ram_bytes_of(segment) > 0).collect()
+        self.cache.index.segments().filter(|&segment| self.cache.store.ram_bytes_of(segment) > 0).collect()
     }
 
     /// Enforces the limits and checks which segments and sessions that cost.
@@ -276,4 +278,117 @@ fn pinned_segments_move_to_the_cold_tier_and_stay_pinned() {
     bench.request("the second session", Some("t"));
     assert_eq!((bench.cached("the first session"), bench.cache.sessions.len()), (17, 2));
     assert!(bench.cache.store.ram_bytes() <= 60);
+}
+
+/// A cache with segments of 40 bytes each, all of one namespace.
+fn filled(capacity: u64, count: usize) -> Bench {
+    let mut bench = Bench::new(capacity);
+    (0..count).for_each(|n| bench.request(&format!("{n:010}"), None));
+    bench
+}
+
+fn of(name: &str) -> Namespace {
+    Namespace::Tenant(name.into())
+}
+
+#[test]
+fn regression_lowering_the_bound_evicts_a_bounded_number_of_segments_at_a_time() {
+    let mut bench = filled(1 << 20, 2000);
+    let all = bench.cache.facts();
+    bench.cache.index.updates = 0;
+    bench.cache.set_limits(0, Duration::from_secs(20));
+    let mut rounds = 1;
+    while bench.cache.has_backlog() {
+        let evicted = all.segments - bench.cache.facts().segments;
+        assert!(evicted <= rounds * MAX_EVICTED as u64, "{evicted} after {rounds}");
+        bench.cache.tick(bench.now);
+        rounds += 1;
+    }
+    assert_eq!((bench.cache.facts().segments, bench.cache.facts().ram_bytes), (0, 0));
+    assert!(rounds >= 2000 / MAX_EVICTED as u64 && bench.cache.tree.is_empty());
+    // Splits of the roots' first tokens are all that is indexed anew.
+    assert!(bench.cache.index.updates <= 4000, "{}", bench.cache.index.updates);
+}
+
+#[test]
+fn regression_a_request_on_a_full_cache_costs_the_same_however_much_it_holds() {
+    let updates = |count: usize| {
+        let mut bench = Bench::new(40 * count as u64);
+        // Nothing in common, not even the first token.
+        let request = |bench: &mut Bench, n: usize| {
+            let tokens: Vec<Token> = (0..10).map(|i| Token((10 * n + i) as u32)).collect();
+            let leaf = bench.cache.tree.enter(&bench.namespace, &tokens);
+            bench.store(leaf);
+            bench.cache.tree.leave(leaf, A);
+            bench.cache.enforce_limits();
+        };
+        (0..2 * count).for_each(|n| request(&mut bench, n));
+        let evicted = bench.cache.store.evicted_from_ram;
+        bench.cache.index.updates = 0;
+        request(&mut bench, 9 * count);
+        assert_eq!(bench.cache.store.evicted_from_ram, evicted + 1);
+        bench.cache.index.updates
+    };
+    assert_eq!(updates(5000), updates(50));
+}
+
+#[test]
+fn regression_one_tenant_fills_the_cache_and_the_others_keep_their_shares() {
+    for session in [None, Some("pinned")] {
+        let mut bench = Bench::new(40 * 100);
+        bench.namespace = of("polite");
+        (0..20).for_each(|n| bench.request(&format!("{n:010}"), None));
+        bench.namespace = of("greedy");
+        for n in 0..500 {
+            let name = session.map(|name| format!("{name} {n}"));
+            bench.request(&format!("{n:010}"), name.as_deref());
+            assert!(bench.cache.facts().ram_bytes <= 4000);
+        }
+        bench.namespace = of("polite");
+        let kept = (0..20).filter(|n| bench.cached(&format!("{n:010}")) == 10).count();
+        assert_eq!(kept, 20, "{session:?}");
+        // A third tenant gets its share of what the first took.
+        bench.namespace = of("third");
+        (0..30).for_each(|n| bench.request(&format!("{n:010}"), None));
+        assert_eq!((0..30).filter(|n| bench.cached(&format!("{n:010}")) == 10).count(), 30, "{session:?}");
+    }
+}
+
+#[test]
+fn what_nobody_used_for_as_long_as_a_session_lasts_goes_first_whoever_left_it() {
+    let mut bench = Bench::new(40 * 10);
+    let pass = |bench: &mut Bench, seconds: u64| {
+        for _ in 0..seconds {
+            bench.now += Duration::from_secs(1);
+            bench.cache.tick(bench.now);
+        }
+    };
+    bench.cache.tick(bench.now);
+    bench.namespace = of("gone");
+    (0..4).for_each(|n| bench.request(&format!("{n:010}"), None));
+    pass(&mut bench, 30);
+    bench.namespace = of("here");
+    (0..10).for_each(|n| bench.request(&format!("{n:010}"), None));
+    assert_eq!((0..10).filter(|n| bench.cached(&format!("{n:010}")) == 10).count(), 10);
+}
+
+#[test]
+fn regression_one_tenant_opens_all_sessions_and_the_others_keep_theirs() {
+    let mut bench = Bench::new(1 << 20);
+    bench.cache = bench.cache.with_session_ttl(Duration::from_secs(600));
+    let open = |bench: &mut Bench, owner: &str, name: &str| {
+        bench.namespace = of(owner);
+        bench.now += Duration::from_millis(1);
+        bench.cache.tick(bench.now);
+        bench.request("some text", Some(name));
+    };
+    open(&mut bench, "polite", "first");
+    (0..1100).for_each(|n| open(&mut bench, "greedy", &n.to_string()));
+    open(&mut bench, "polite", "second");
+    (0..50).for_each(|n| open(&mut bench, "greedy", &format!("again {n}")));
+    assert_eq!(bench.cache.sessions.len(), 1024);
+    for name in ["first", "second"] {
+        assert!(bench.cache.close_session(&of("polite"), &name.into()), "{name} is still open");
+    }
+    assert!(!bench.cache.close_session(&of("greedy"), &"0".into()), "the greedy one's oldest went");
 }

@@ -158,10 +158,23 @@ pub trait Engine {
     fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool;
     /// Copies the KV entries of a sequence at the positions of `range`. `None` if that is not possible.
     fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>>;
-    /// Gives a sequence the KV entries at the positions of `range` from a copy that [`Engine::save`] made of them; the
-    /// copy may hold neighbouring positions, too. The sequence already has all entries before `range`. Returns false,
-    /// and leaves the sequence unchanged, if that is not possible.
-    fn restore(&mut self, seq: SeqId, range: Range<u32>, state: &[u8]) -> bool;
+    /// Gives a sequence the KV entries of `parts`, whose ranges follow each other. The sequence already has all entries
+    /// before the first. Returns false, and leaves the sequence unchanged, if that is not possible.
+    fn restore(&mut self, seq: SeqId, parts: &[SavedPart<'_>]) -> bool;
+    /// Whether `restore` costs as much as its parts. Otherwise it also copies what the sequence holds already, so that
+    /// one call costs less than several.
+    fn restores_in_place(&self) -> bool {
+        true
+    }
+}
+
+/// KV entries to restore.
+#[derive(Debug, Clone)]
+pub struct SavedPart<'a> {
+    /// The positions to restore.
+    pub range: Range<u32>,
+    /// A copy of them that [`Engine::save`] made. It may hold neighbouring positions, too.
+    pub state: &'a [u8],
 }
 
 /// How KV entries of one sequence can serve another, or the same one later.

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::engine::{Batch, Engine, EngineError, EngineLimits, ModelInfo, ModelKind, Reuse, Tokenizer};
+use crate::engine::{Batch, Engine, EngineError, EngineLimits, ModelInfo, ModelKind, Reuse, SavedPart, Tokenizer};
 use crate::ids::{SeqId, Token};
 use crate::vocabulary::Vocabulary;
 
@@ -29,6 +29,12 @@ pub struct FakeEngine {
     pub decoded: usize,
     /// Number of calls of `save` so far. A test keeps a clone of it while a worker owns the engine.
     pub saved: Arc<AtomicUsize>,
+    /// Bytes of saved states that each call of `restore` was given.
+    pub restored: Vec<usize>,
+    /// Number of calls of `share` so far.
+    pub shared: usize,
+    /// The answer of [`Engine::restores_in_place`].
+    pub restores_in_place: bool,
     /// Number of last tokens that the logits depend on. With a small one, texts soon repeat themselves.
     pub memory: usize,
     /// The answer of [`Engine::reuse`].
@@ -55,6 +61,9 @@ impl FakeEngine {
             end_logit: 5.0,
             decoded: 0,
             saved: Arc::default(),
+            restored: Vec::new(),
+            shared: 0,
+            restores_in_place: true,
             memory: usize::MAX,
             reuse: Reuse::Ranges,
         }
@@ -157,6 +166,7 @@ impl Engine for FakeEngine {
     fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool {
         let range = range.start as usize..range.end as usize;
         assert_eq!(self.sequences[to.0 as usize].len(), range.start, "the range begins where the sequence ends");
+        self.shared += 1;
         let entries = self.sequences[from.0 as usize][range].to_vec();
         self.sequences[to.0 as usize].extend(entries);
         true
@@ -171,16 +181,27 @@ impl Engine for FakeEngine {
         Some(state)
     }
 
-    fn restore(&mut self, seq: SeqId, range: Range<u32>, state: &[u8]) -> bool {
-        let mut words = state.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-        let Some(start) = words.next().filter(|&start| start <= range.start) else { return false };
-        let tokens: Vec<Token> = words.map(Token).collect();
-        let wanted = (range.start - start) as usize..(range.end - start) as usize;
-        let free = self.limits.kv_tokens as usize - self.used();
-        let fits = self.sequences[seq.0 as usize].len() == range.start as usize && wanted.len() <= free;
-        let Some(tokens) = tokens.get(wanted).filter(|_| fits) else { return false };
-        tokens.iter().for_each(|&token| self.push(seq, token));
-        true
+    fn restore(&mut self, seq: SeqId, parts: &[SavedPart<'_>]) -> bool {
+        self.restored.push(parts.iter().map(|part| part.state.len()).sum());
+        let (mut end, mut all) = (self.sequences[seq.0 as usize].len(), Vec::new());
+        for SavedPart { range, state } in parts {
+            let mut words = state.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+            let Some(start) = words.next().filter(|&start| start <= range.start) else { return false };
+            let tokens: Vec<Token> = words.map(Token).collect();
+            let wanted = (range.start - start) as usize..(range.end - start) as usize;
+            let Some(tokens) = tokens.get(wanted).filter(|_| end == range.start as usize) else { return false };
+            all.extend_from_slice(tokens);
+            end = range.end as usize;
+        }
+        let fits = all.len() <= self.limits.kv_tokens as usize - self.used();
+        if fits {
+            all.into_iter().for_each(|token| self.push(seq, token));
+        }
+        fits
+    }
+
+    fn restores_in_place(&self) -> bool {
+        self.restores_in_place
     }
 }
 

@@ -22,9 +22,10 @@ pub enum Command {
     Cancel { id: RequestId },
     /// Take a generation's KV entries away. The worker resumes it by itself when it has capacity and nothing else waits.
     Preempt { id: RequestId },
-    /// As `Preempt`, but the generation waits for `Resume`: its reader is behind.
+    /// Compute no more for a generation until `Resume`: its reader is behind. It keeps its KV entries as long as nobody
+    /// needs the capacity. Answered by `Paused`.
     Pause { id: RequestId },
-    /// Ends a pause.
+    /// Ends a pause. Answered by `Resumed`.
     Resume { id: RequestId },
     /// Maximum of prompt tokens to prefill per step; 0: the worker decides.
     PrefillBudget { tokens: u32 },
@@ -78,6 +79,10 @@ pub enum Event {
     SessionClosed { id: RequestId, existed: bool },
     /// Its KV entries were taken away. `Admitted` comes again when it resumes.
     Preempted { id: RequestId },
+    /// It counts as running no more: others may have its sequence and its KV, as the facts of the same report show.
+    Paused { id: RequestId },
+    /// It counts as running again.
+    Resumed { id: RequestId },
     /// The prompt's first chunk is in a batch.
     Started { id: RequestId, cached_tokens: u32 },
     /// Text was generated. Always whole UTF-8 characters, never part of a stop string.
@@ -111,6 +116,8 @@ impl Event {
             Event::Queued { id, .. }
             | Event::Admitted { id }
             | Event::Preempted { id }
+            | Event::Paused { id }
+            | Event::Resumed { id }
             | Event::SessionClosed { id, .. }
             | Event::Started { id, .. }
             | Event::Delta { id, .. }

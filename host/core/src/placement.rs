@@ -31,6 +31,8 @@ pub(crate) struct Running {
     pub(crate) prefix: Prefix,
     /// Restored as soon as the prefix is complete.
     pub(crate) tail: Option<Tail>,
+    /// Its client reads too slowly: it computes nothing, and keeps its KV entries until others need the capacity.
+    pub(crate) paused: bool,
 }
 
 /// A sequence that ran and gave its KV capacity back.
@@ -48,7 +50,8 @@ pub(crate) enum Placement {
     Running(Running),
     /// Waits to be admitted again.
     Preempted(Preempted),
-    /// Its client reads too slowly: it is not admitted until the client has caught up. `None`: it never ran.
+    /// Its client reads too slowly: it is not admitted until the client has caught up. `None`: it never ran, or what it
+    /// had computed may be evicted.
     Paused(Option<Preempted>),
 }
 
@@ -70,6 +73,11 @@ impl Placement {
         }
     }
 
+    /// Whether its client reads too slowly.
+    pub(crate) fn is_paused(&self) -> bool {
+        matches!(self, Self::Running(Running { paused: true, .. }) | Self::Paused(_))
+    }
+
     /// Whether it may be admitted.
     pub(crate) fn is_ready(&self) -> bool {
         matches!(self, Self::Waiting | Self::Preempted(_))
@@ -78,44 +86,69 @@ impl Placement {
     /// Waiting or preempted -> running: there is KV capacity for it.
     pub(crate) fn admit(&mut self, seq: SeqId, prefix: Prefix) {
         *self = match std::mem::replace(self, Self::Waiting) {
-            Self::Waiting => Self::Running(Running { seq, prefix, tail: None }),
-            Self::Preempted(Preempted { tail, .. }) => Self::Running(Running { seq, prefix, tail }),
+            Self::Waiting => Self::Running(Running { seq, prefix, tail: None, paused: false }),
+            Self::Preempted(Preempted { tail, .. }) => Self::Running(Running { seq, prefix, tail, paused: false }),
             other => other.unchanged("admit"),
         };
     }
 
     /// Running -> preempted: others need its KV capacity, or its client is behind. `computed`: what it has computed past
-    /// its prefix; `None` leaves a tail that was not restored yet.
+    /// its prefix; `None` leaves a tail of which not all was restored yet.
     pub(crate) fn preempt(&mut self, computed: Option<Tail>) {
         *self = match std::mem::replace(self, Self::Waiting) {
-            Self::Running(Running { prefix, tail, .. }) => {
-                Self::Preempted(Preempted { prefix, tail: computed.or(tail) })
+            Self::Running(Running { prefix, tail, paused, .. }) => {
+                let preempted = Preempted { prefix, tail: computed.or(tail) };
+                if paused { Self::Paused(Some(preempted)) } else { Self::Preempted(preempted) }
             }
             other => other.unchanged("preempt"),
         };
     }
 
-    /// Waiting or preempted -> paused: its client is behind, so more text would only fill memory.
-    pub(crate) fn pause(&mut self) {
+    /// Running and paused -> paused without KV entries: it is in no prefix tree any more, and what it had computed may be
+    /// evicted like what an ended sequence leaves.
+    pub(crate) fn release(&mut self) {
         *self = match std::mem::replace(self, Self::Waiting) {
-            Self::Waiting => Self::Paused(None),
-            Self::Preempted(preempted) => Self::Paused(Some(preempted)),
-            other => other,
+            Self::Running(Running { paused: true, .. }) => Self::Paused(None),
+            other => other.unchanged("release"),
         };
     }
 
-    /// Paused -> what it was before: its client has caught up.
-    pub(crate) fn resume(&mut self) {
+    /// Any state -> paused: its client is behind, so more text would only fill memory. False if it was before.
+    pub(crate) fn pause(&mut self) -> bool {
+        if self.is_paused() {
+            return false;
+        }
+        *self = match std::mem::replace(self, Self::Waiting) {
+            Self::Waiting => Self::Paused(None),
+            Self::Preempted(preempted) => Self::Paused(Some(preempted)),
+            Self::Running(running) => Self::Running(Running { paused: true, ..running }),
+            paused @ Self::Paused(_) => paused,
+        };
+        true
+    }
+
+    /// Paused -> what it was before: its client has caught up. False if it was not paused.
+    pub(crate) fn resume(&mut self) -> bool {
+        let was_paused = self.is_paused();
         *self = match std::mem::replace(self, Self::Waiting) {
             Self::Paused(None) => Self::Waiting,
             Self::Paused(Some(preempted)) => Self::Preempted(preempted),
+            Self::Running(running) => Self::Running(Running { paused: false, ..running }),
             other => other,
         };
+        was_paused
     }
 
     /// The prefix of a running sequence is complete: the tail that is to be restored, once.
     pub(crate) fn take_tail(&mut self) -> Option<Tail> {
         if let Self::Running(running) = self { running.tail.take() } else { None }
+    }
+
+    /// Only a part of the tail was restored: the rest follows.
+    pub(crate) fn keep_tail(&mut self, tail: Tail) {
+        if let Self::Running(running) = self {
+            running.tail = Some(tail);
+        }
     }
 
     /// A move that this state does not have. It is a mistake in the worker; nothing is lost by leaving the sequence alone.
@@ -176,6 +209,23 @@ mod tests {
         assert_eq!(placement, Placement::Preempted(Preempted { prefix: prefix(), tail: tail(8) }));
         placement.resume();
         assert!(placement.is_ready());
+    }
+
+    #[test]
+    fn a_sequence_paused_while_it_runs_keeps_its_place_until_it_is_needed() {
+        let mut placement = Placement::Waiting;
+        placement.admit(SEQ, prefix());
+        assert!(placement.pause() && !placement.pause() && placement.is_paused());
+        assert_eq!(placement.seq(), Some(SEQ));
+        assert!(placement.resume() && !placement.resume() && placement.seq() == Some(SEQ));
+        placement.pause();
+        placement.preempt(tail(8));
+        assert!(placement.is_paused() && !placement.is_ready() && placement.seq().is_none());
+        placement.resume();
+        placement.admit(SEQ, prefix());
+        placement.pause();
+        placement.release();
+        assert_eq!((&placement, placement.prefix()), (&Placement::Paused(None), None));
     }
 
     #[test]

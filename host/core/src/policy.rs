@@ -129,13 +129,14 @@ impl Principal {
         }
     }
 
-    /// The namespace of its prefixes: the tenant's own, or the one of all who share theirs.
+    /// The namespace of its prefixes: the tenant's own, a named one, or the one of all who share theirs. A name that is
+    /// another tenant's leads to the named one, never to that tenant's own.
     pub fn namespace(&self) -> Namespace {
-        let own = self.cache_namespace == self.tenant.as_str();
-        if self.cache_namespace == Namespace::SHARED && !own {
-            return Namespace::Shared;
+        match self.cache_namespace.as_str() {
+            own if own == self.tenant.as_str() => Namespace::Tenant(self.tenant.clone()),
+            Namespace::SHARED => Namespace::Shared,
+            named => Namespace::Named(named.into()),
         }
-        Namespace::Tenant(TenantId::new(self.cache_namespace.as_str()))
     }
 
     pub fn may_use(&self, model: &str) -> bool {

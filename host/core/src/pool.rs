@@ -8,7 +8,6 @@ mod affinity;
 mod book;
 mod capacity;
 mod check;
-mod gate;
 mod placement;
 
 use std::fmt;
@@ -18,9 +17,9 @@ use std::time::Duration;
 use active::ActiveScheduler;
 use book::{Dispatched, PoolBook};
 pub use book::{NewRequest, QueueFull};
-pub use gate::Watermarks;
 
 use crate::engine::EngineLimits;
+pub use crate::gate::Watermarks;
 use crate::ids::{RequestId, WorkerId};
 use crate::message::{Command, Start, WorkerError};
 use crate::policy::{Action, Arrival, Fault, SchedulerHook, SchedulingPoint, WorkerFacts};
@@ -99,7 +98,7 @@ impl Pool {
         self.book.waiting()
     }
 
-    /// Requests that a worker has.
+    /// Requests that a worker has, without those whose readers are behind.
     pub fn running(&self) -> usize {
         self.book.running()
     }

@@ -1,18 +1,18 @@
 //! The prefix tree: runs of tokens whose KV entries are in the live cache, being computed, or saved in segments.
 //!
 //! A radix tree over token runs with one root per namespace (as in RadixAttention, Zheng et al. 2024). It records who
-//! holds each run and where its KV entries are; it copies no KV entries itself. A node stays in the tree for as long as
-//! it has a holder, a segment or a child.
+//! holds each run and where its KV entries are; it copies no KV entries itself. A node, and a root, stays in the tree for
+//! as long as it has a holder, a segment or a child.
 mod coverage;
 mod nodes;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::ids::{RequestId, Token};
 use crate::segments::{Namespace, SegmentId};
 
 use coverage::Coverage;
-pub use coverage::HeldBy;
+pub use coverage::{HeldBy, Rank};
 use nodes::{Holders, Nodes, PrefixNode};
 pub use nodes::{KvState, NodeId};
 
@@ -45,6 +45,10 @@ pub struct PrefixTree {
     clock: u64,
     /// Tokens of nodes that running sequences hold. A token that several sequences hold counts once.
     held: u32,
+    /// Of these, the tokens that only paused sequences hold.
+    reclaimable: u32,
+    /// Tokens of nodes that have a segment.
+    saved: u64,
     coverage: Coverage,
 }
 
@@ -54,11 +58,16 @@ impl PrefixTree {
         self.held
     }
 
+    /// Of the tokens that running sequences hold, those that only paused ones do.
+    pub fn reclaimable(&self) -> u32 {
+        self.reclaimable
+    }
+
     fn root(&mut self, namespace: &Namespace) -> NodeId {
         if let Some(&root) = self.roots.get(namespace) {
             return root;
         }
-        let root = self.nodes.insert(PrefixNode::root());
+        let root = self.nodes.insert(PrefixNode::root(namespace.clone()));
         self.roots.insert(namespace.clone(), root);
         root
     }
@@ -91,6 +100,7 @@ impl PrefixTree {
     pub fn enter(&mut self, namespace: &Namespace, tokens: &[Token]) -> NodeId {
         self.clock += 1;
         let mut at = self.root(namespace);
+        self.add_running(at);
         let mut position = 0;
         while position < tokens.len() {
             let rest = &tokens[position..];
@@ -124,6 +134,7 @@ impl PrefixTree {
         let (first, lower_first) = (upper[0], node.run[0]);
         let above = PrefixNode {
             parent: node.parent,
+            namespace: None,
             run: upper,
             start: node.start,
             children: BTreeMap::from([(lower_first, id)]),
@@ -145,49 +156,84 @@ impl PrefixTree {
         above
     }
 
+    /// Splits a node into runs of at most `max` tokens, at least 1. Returns them in the order of their positions; the last
+    /// one keeps the id.
+    pub fn divide(&mut self, id: NodeId, max: u32) -> Vec<NodeId> {
+        let mut parts = Vec::new();
+        while self.nodes[id].len() > max.max(1) {
+            parts.push(self.split(id, max.max(1) as usize));
+        }
+        parts.push(id);
+        parts
+    }
+
+    /// Changes the holders of a node, and the sums with them.
+    fn change_holders(&mut self, id: NodeId, change: impl FnOnce(&mut Holders)) {
+        let node = &mut self.nodes[id];
+        let (len, before) = (node.len(), node.holders);
+        change(&mut node.holders);
+        self.coverage.touch(node);
+        let sum =
+            |sum: &mut u32, was: bool, is: bool| *sum = *sum + if is { len } else { 0 } - if was { len } else { 0 };
+        sum(&mut self.held, before.running > 0, node.holders.running > 0);
+        sum(&mut self.reclaimable, before.is_reclaimable(), node.holders.is_reclaimable());
+    }
+
     /// A running sequence becomes a holder of the node.
     fn add_running(&mut self, id: NodeId) {
-        let node = &mut self.nodes[id];
-        if node.holders.running == 0 {
-            self.held += node.len();
-        }
-        (node.holders.running, node.last_use) = (node.holders.running + 1, self.clock);
+        self.nodes[id].last_use = self.clock;
+        self.change_holders(id, |holders| holders.running += 1);
     }
 
     /// Removes a running sequence from the holders of the nodes up to `leaf`; `then` adds what replaces it. The caller
     /// has freed the sequence's KV entries: nodes without another running holder become absent, and so do those that
     /// `who` was computing.
     fn remove_running(&mut self, leaf: NodeId, who: RequestId, then: fn(&mut Holders)) {
-        let path: Vec<NodeId> = self.nodes.path(leaf).collect();
-        for &id in &path {
+        for id in self.nodes.lineage(leaf) {
+            self.change_holders(id, |holders| {
+                holders.running -= 1;
+                then(holders);
+            });
             let node = &mut self.nodes[id];
-            node.holders.running -= 1;
-            then(&mut node.holders);
-            if node.holders.running == 0 {
-                self.held -= node.len();
-                node.kv = KvState::Absent;
-            } else if node.kv == KvState::Pending(who) {
+            let is_root = node.parent.is_none();
+            if !is_root && (node.holders.running == 0 || node.kv == KvState::Pending(who)) {
                 node.kv = KvState::Absent;
             }
         }
     }
 
+    /// A running sequence is paused: it gives its KV entries to whoever needs the capacity.
+    pub fn pause(&mut self, leaf: NodeId) {
+        self.nodes.lineage(leaf).into_iter().for_each(|id| self.change_holders(id, |holders| holders.paused += 1));
+    }
+
+    /// A paused sequence goes on, or is about to give up its KV entries.
+    pub fn unpause(&mut self, leaf: NodeId) {
+        self.nodes.lineage(leaf).into_iter().for_each(|id| self.change_holders(id, |holders| holders.paused -= 1));
+    }
+
     /// Removes a session or a preempted sequence from the holders of the nodes up to `leaf`.
     fn remove_holder(&mut self, leaf: NodeId, remove: fn(&mut Holders)) {
-        let path: Vec<NodeId> = self.nodes.path(leaf).collect();
-        for &id in &path {
-            remove(&mut self.nodes[id].holders);
+        for id in self.nodes.lineage(leaf) {
+            self.change_holders(id, remove);
         }
-        self.nodes.prune(leaf);
+        self.prune(leaf);
+    }
+
+    /// Removes a node that nothing keeps, and what only it kept above it.
+    fn prune(&mut self, id: NodeId) {
+        if let Some(namespace) = self.nodes.prune(id) {
+            self.roots.remove(&namespace);
+        }
     }
 
     /// A running sequence ends.
     pub fn leave(&mut self, leaf: NodeId, who: RequestId) {
         self.clock += 1;
-        let (now, path) = (self.clock, self.nodes.path(leaf).collect::<Vec<_>>());
-        path.into_iter().for_each(|id| self.nodes[id].last_use = now);
+        let now = self.clock;
+        self.nodes.lineage(leaf).into_iter().for_each(|id| self.nodes[id].last_use = now);
         self.remove_running(leaf, who, |_| {});
-        self.nodes.prune(leaf);
+        self.prune(leaf);
     }
 
     /// A running sequence is preempted: it gives up its KV entries, but holds its nodes for when it resumes.
@@ -198,9 +244,8 @@ impl PrefixTree {
     /// A preempted sequence runs again.
     pub fn resume(&mut self, leaf: NodeId) {
         self.clock += 1;
-        let path: Vec<NodeId> = self.nodes.path(leaf).collect();
-        for id in path {
-            self.nodes[id].holders.preempted -= 1;
+        for id in self.nodes.lineage(leaf) {
+            self.change_holders(id, |holders| holders.preempted -= 1);
             self.add_running(id);
         }
     }
@@ -220,7 +265,8 @@ impl PrefixTree {
         self.remove_holder(leaf, |holders| holders.sessions -= 1);
     }
 
-    fn piece(&self, id: NodeId) -> Piece {
+    /// The node as it is now.
+    pub fn piece(&self, id: NodeId) -> Piece {
         let node = &self.nodes[id];
         Piece { node: id, start: node.start, end: node.end(), kv: node.kv, segment: node.segment }
     }
@@ -236,14 +282,11 @@ impl PrefixTree {
         self.nodes.path(leaf).map(|id| self.piece(id))
     }
 
-    /// The node on the path to `leaf` that covers `position`.
-    pub fn at(&self, leaf: NodeId, position: u32) -> Option<Piece> {
-        self.path(leaf).find(|piece| piece.start <= position && position < piece.end)
-    }
-
-    /// Whether `node` is on the path to `leaf`.
-    pub fn is_on_path(&self, leaf: NodeId, node: NodeId) -> bool {
-        self.nodes.path(leaf).any(|id| id == node)
+    /// The nodes on the path to `leaf` that end after `position`, in the order of their positions.
+    pub fn ahead(&self, leaf: NodeId, position: u32) -> Vec<NodeId> {
+        let mut ahead: Vec<NodeId> = self.nodes.path(leaf).take_while(|&id| self.nodes[id].end() > position).collect();
+        ahead.reverse();
+        ahead
     }
 
     /// All tokens from position 0 to the end of a node.
@@ -268,6 +311,7 @@ impl PrefixTree {
     pub fn set_segment(&mut self, id: NodeId, segment: SegmentId) {
         debug_assert!(self.nodes[id].segment.is_none());
         self.nodes[id].segment = Some(segment);
+        self.saved += u64::from(self.nodes[id].len());
         self.coverage.add(segment, id);
     }
 
@@ -276,27 +320,47 @@ impl PrefixTree {
         let covered = self.coverage.remove(segment);
         for &id in &covered {
             self.nodes[id].segment = None;
+            self.saved -= u64::from(self.nodes[id].len());
         }
         for id in covered {
-            self.nodes.prune(id);
+            self.prune(id);
         }
     }
 
-    /// All segments in the order of eviction, each with its strongest holder.
-    pub fn eviction_order(&self) -> Vec<(SegmentId, HeldBy)> {
-        self.coverage.eviction_order(&self.nodes)
+    /// Segments whose rank may have changed since the last call.
+    pub fn take_changed(&mut self) -> HashSet<SegmentId> {
+        self.coverage.take_changed()
+    }
+
+    /// When a segment may be evicted. `None` if no node has it.
+    pub fn rank(&self, segment: SegmentId) -> Option<Rank> {
+        self.coverage.rank(&self.nodes, segment)
+    }
+
+    /// Advances with every use.
+    pub fn clock(&self) -> u64 {
+        self.clock
     }
 
     /// Tokens whose KV entries are saved in segments.
     pub fn saved_tokens(&self) -> u64 {
-        let saved = self.nodes.iter().filter(|(_, node)| node.segment.is_some());
-        saved.map(|(_, node)| u64::from(node.len())).sum()
+        self.saved
+    }
+
+    /// Whether there is not even a root.
+    pub fn is_empty(&self) -> bool {
+        self.roots.is_empty() && self.nodes.iter().next().is_none()
     }
 
     /// Whether the tree is consistent. Visits every node: for tests and idle workers.
     pub fn check(&self) -> bool {
         let running = self.nodes.iter().filter(|(_, node)| node.holders.running > 0);
+        let saved = self.nodes.iter().filter(|(_, node)| node.segment.is_some());
+        let reclaimable = self.nodes.iter().filter(|(_, node)| node.holders.is_reclaimable());
         running.map(|(_, node)| node.len()).sum::<u32>() == self.held
+            && reclaimable.map(|(_, node)| node.len()).sum::<u32>() == self.reclaimable
+            && saved.map(|(_, node)| u64::from(node.len())).sum::<u64>() == self.saved
+            && self.roots.values().all(|&root| self.nodes[root].parent.is_none())
             && self.nodes.iter().all(|(id, node)| self.check_node(id, node))
     }
 
@@ -307,13 +371,14 @@ impl PrefixTree {
             below.run.first() == Some(token)
                 && below.parent == Some(id)
                 && below.start == node.end()
-                && (is_root
-                    || (below.holders.running <= node.holders.running
-                        && below.holders.preempted <= node.holders.preempted
-                        && below.holders.sessions <= node.holders.sessions))
+                && below.holders.running <= node.holders.running
+                && below.holders.paused <= node.holders.paused
+                && below.holders.preempted <= node.holders.preempted
+                && below.holders.sessions <= node.holders.sessions
                 && (below.kv != KvState::Live || node.kv == KvState::Live)
         };
         !node.is_unused()
+            && is_root == node.namespace.as_ref().is_some_and(|namespace| self.roots.get(namespace) == Some(&id))
             && (is_root || node.holders.running > 0 || node.kv == KvState::Absent)
             && node.children.iter().all(child)
             && node.segment.is_none_or(|segment| self.coverage.of(segment).contains(&id))

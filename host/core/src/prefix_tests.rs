@@ -11,6 +11,11 @@ fn run(text: &str) -> Vec<Token> {
     text.bytes().map(|b| Token(u32::from(b))).collect()
 }
 
+/// The node on the path to `leaf` that covers `position`.
+fn at(tree: &PrefixTree, leaf: NodeId, position: u32) -> Piece {
+    tree.piece(tree.ahead(leaf, position)[0])
+}
+
 const A: RequestId = RequestId(1);
 const B: RequestId = RequestId(2);
 
@@ -22,14 +27,14 @@ fn shares_the_common_prefix_of_two_runs() {
     assert_eq!(tree.probe(&ns("t"), &run("hello there")), Probe { held: 6, cached: 0 });
     let b = tree.enter(&ns("t"), &run("hello there"));
     assert_eq!(tree.held(), 16);
-    let shared = tree.at(a, 5).unwrap();
-    assert_eq!((shared.start, shared.end, Some(shared)), (0, 6, tree.at(b, 0)));
-    assert!(tree.is_on_path(a, shared.node) && tree.is_on_path(b, shared.node) && !tree.is_on_path(a, b));
+    let shared = at(&tree, a, 5);
+    assert_eq!((shared.start, shared.end, shared), (0, 6, at(&tree, b, 0)));
+    assert_eq!((tree.ahead(a, 5)[0], tree.ahead(b, 5)[0], tree.ahead(a, 6)), (shared.node, shared.node, vec![a]));
     tree.leave(a, A);
     assert!(tree.check());
     assert_eq!(tree.held(), 11);
     tree.leave(b, B);
-    assert_eq!((tree.held(), tree.check(), tree.nodes.iter().count()), (0, true, 1));
+    assert_eq!((tree.held(), tree.check(), tree.nodes.iter().count()), (0, true, 0));
 }
 
 #[test]
@@ -49,18 +54,18 @@ fn a_split_keeps_kv_segments_and_holders_of_both_parts() {
     tree.set_kv(a, KvState::Pending(A));
     tree.set_segment(a, SegmentId(7));
     let b = tree.enter(&ns("t"), &run("abc"));
-    let (upper, lower) = (tree.at(a, 0).unwrap(), tree.at(a, 3).unwrap());
+    let (upper, lower) = (at(&tree, a, 0), at(&tree, a, 3));
     assert_eq!((upper.node, upper.end, lower.node, lower.start), (b, 3, a, 3));
     assert_eq!((upper.kv, lower.kv), (KvState::Pending(A), KvState::Pending(A)));
     assert_eq!((upper.segment, lower.segment), (Some(SegmentId(7)), Some(SegmentId(7))));
     tree.mark_computed(a, A, 4);
-    assert_eq!((tree.at(a, 0).unwrap().kv, tree.at(a, 3).unwrap().kv), (KvState::Live, KvState::Pending(A)));
+    assert_eq!((at(&tree, a, 0).kv, at(&tree, a, 3).kv), (KvState::Live, KvState::Pending(A)));
     assert_eq!(tree.tokens(a), run("abcdef"));
     tree.leave(a, A);
     tree.leave(b, B);
     assert_eq!((tree.held(), tree.saved_tokens(), tree.check()), (0, 6, true));
     tree.drop_segment(SegmentId(7));
-    assert_eq!((tree.saved_tokens(), tree.nodes.iter().count()), (0, 1));
+    assert_eq!((tree.saved_tokens(), tree.nodes.iter().count()), (0, 0));
 }
 
 /// Enters a text, saves its nodes without a segment in a new one, and leaves.
@@ -71,9 +76,17 @@ fn save(tree: &mut PrefixTree, text: &str, segment: u64) {
     tree.leave(leaf, A);
 }
 
+/// The segments in the order of eviction, with their holders.
+fn eviction_order(tree: &PrefixTree) -> Vec<(SegmentId, HeldBy)> {
+    let all: HashSet<SegmentId> = tree.nodes.iter().filter_map(|(_, node)| node.segment).collect();
+    let mut ranked: Vec<_> = all.into_iter().map(|segment| (tree.rank(segment).unwrap(), segment)).collect();
+    ranked.sort_unstable();
+    ranked.into_iter().map(|(rank, segment)| (segment, rank.held_by)).collect()
+}
+
 /// The segments that may be evicted without closing a session, in order.
 fn evictable(tree: &PrefixTree) -> Vec<u64> {
-    tree.eviction_order()
+    eviction_order(tree)
         .into_iter()
         .filter(|(_, held_by)| *held_by == HeldBy::Nobody)
         .map(|(segment, _)| segment.0)
@@ -116,7 +129,7 @@ fn a_preempted_sequence_keeps_its_runs_but_no_kv_entries() {
     tree.preempt(leaf, A);
     assert_eq!((tree.held(), evictable(&tree).len(), tree.check()), (0, 0, true));
     tree.resume(leaf);
-    assert_eq!((tree.held(), tree.at(leaf, 0).unwrap().kv), (9, KvState::Absent));
+    assert_eq!((tree.held(), at(&tree, leaf, 0).kv), (9, KvState::Absent));
     tree.preempt(leaf, A);
     tree.abandon(leaf);
     assert_eq!(evictable(&tree), [1]);
@@ -132,7 +145,7 @@ fn regression_a_claim_on_any_part_of_a_segment_counts() {
         // Entering splits the segment. Nobody holds its longest node.
         let leaf = tree.enter(&ns("t"), &run("short"));
         hold(&mut tree, leaf, A);
-        assert_eq!(tree.eviction_order(), [(SegmentId(1), held_by)]);
+        assert_eq!(eviction_order(&tree), [(SegmentId(1), held_by)]);
     }
 }
 
@@ -229,6 +242,6 @@ proptest! {
         for (leaf, _) in preempted { tree.abandon(leaf); }
         for (leaf, _) in pinned { tree.unpin(leaf); }
         for segment in 0..segments { tree.drop_segment(SegmentId(segment)); }
-        prop_assert!(tree.nodes.iter().all(|(_, node)| node.parent.is_none()), "only the roots remain");
+        prop_assert!(tree.is_empty(), "not even the root remains");
     }
 }

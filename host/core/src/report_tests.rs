@@ -142,6 +142,8 @@ fn event() -> impl Strategy<Value = Event> {
         id().prop_map(|id| Event::Admitted { id }),
         (id(), any::<bool>()).prop_map(|(id, existed)| Event::SessionClosed { id, existed }),
         id().prop_map(|id| Event::Preempted { id }),
+        id().prop_map(|id| Event::Paused { id }),
+        id().prop_map(|id| Event::Resumed { id }),
         (id(), any::<u32>()).prop_map(|(id, cached_tokens)| Event::Started { id, cached_tokens }),
         (id(), any::<(u32, u32)>()).prop_map(|(id, (prompt_tokens, generated_tokens))| Event::Progressed {
             id,

@@ -1,5 +1,4 @@
 //! Segments: copies of KV entries outside the live cache, and the interface of the tier that outlives the process.
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -21,8 +20,10 @@ impl fmt::Display for SegmentId {
 /// another has asked.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Namespace {
-    /// A tenant's own, or one that the auth policy gives to several tenants.
+    /// A tenant's own.
     Tenant(TenantId),
+    /// One that the auth policy gives to several tenants. Never a tenant's own, even if the names are equal.
+    Named(Arc<str>),
     /// For everyone who chose to share.
     Shared,
 }
@@ -50,7 +51,7 @@ pub trait ColdTier: Send {
     /// Queues a copy of a segment for writing. If that fails, [`ColdTier::lost`] reports the segment.
     fn put(&mut self, segment: SegmentId, info: &SegmentInfo, state: &Arc<[u8]>);
     /// Reads a segment: the same bytes that were put. `None` if it is missing or damaged; the tier then drops it.
-    fn get(&mut self, segment: SegmentId) -> Option<Cow<'_, [u8]>>;
+    fn get(&mut self, segment: SegmentId) -> Option<Arc<[u8]>>;
     /// Drops a segment.
     fn remove(&mut self, segment: SegmentId);
     /// Appends the segments that the tier dropped on its own since the last call: evicted, or not written.

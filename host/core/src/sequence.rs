@@ -38,6 +38,8 @@ pub(crate) struct Sequence {
     pub(crate) start: Box<Start>,
     pub(crate) placement: Placement,
     pub(crate) rank: Rank,
+    /// When it was paused last, in the order of such events; `None`: never.
+    pub(crate) paused_at: Option<u64>,
     /// KV tokens that it is admitted with.
     pub(crate) need: u32,
     /// The prompt and what was drawn. The last token is never in the KV cache: decoding it gives the next one.
@@ -88,6 +90,7 @@ impl Sequence {
         Self {
             placement: Placement::Waiting,
             rank,
+            paused_at: None,
             need,
             tokens,
             kv_tokens: 0,

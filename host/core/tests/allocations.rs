@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camshaft_core::cache::PrefixCache;
-use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse};
+use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse, SavedPart};
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
 use camshaft_core::message::{Command, Event, Start};
 use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
@@ -40,7 +40,7 @@ impl Engine for Even {
     fn save(&mut self, _: SeqId, _: Range<u32>) -> Option<Vec<u8>> {
         None
     }
-    fn restore(&mut self, _: SeqId, _: Range<u32>, _: &[u8]) -> bool {
+    fn restore(&mut self, _: SeqId, _: &[SavedPart<'_>]) -> bool {
         false
     }
 }

@@ -1,11 +1,12 @@
 //! Implements core's engine with one llama.cpp context.
+use std::borrow::Cow;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
-use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse};
+use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse, SavedPart};
 use camshaft_core::ids::SeqId;
 use llama_cpp_2::DecodeError;
 use llama_cpp_2::context::LlamaContext;
@@ -252,7 +253,7 @@ impl Engine for LlamaEngine {
     fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool {
         if self.streams.is_some() {
             let Some(source) = self.copy_of(from) else { return false };
-            let shared = self.extend(to, &range, &source);
+            let shared = self.extend(to, &[SavedPart { range, state: &source }]);
             self.last_copy = Some((from, source));
             return shared;
         }
@@ -266,7 +267,7 @@ impl Engine for LlamaEngine {
         }
         if self.streams.is_some() {
             let whole = self.copy_of(seq)?;
-            let cut = state::join(&[(&whole, range)]);
+            let cut = state::join(&[SavedPart { range, state: &whole }]);
             self.last_copy = Some((seq, whole));
             return cut;
         }
@@ -280,25 +281,34 @@ impl Engine for LlamaEngine {
         state
     }
 
-    fn restore(&mut self, seq: SeqId, range: Range<u32>, state: &[u8]) -> bool {
+    fn restore(&mut self, seq: SeqId, parts: &[SavedPart<'_>]) -> bool {
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return true };
         if self.reuse() == Reuse::Whole {
             let stream = self.stream(seq);
-            return self.set_state(stream, state);
+            return parts.len() == 1 && self.set_state(stream, first.state);
         }
         if self.streams.is_some() {
-            return self.extend(seq, &range, state);
+            return self.extend(seq, parts);
         }
         let scratch = self.scratch();
         // The prefix may have been split since the state was saved: what lies before the range would take KV entries that
         // nobody reserved. A layout that cannot be cut is loaded whole.
-        let cut = state::cut(state, &range);
-        let loaded = self.set_state(scratch, cut.as_deref().unwrap_or(state));
+        let state = match parts {
+            [only] => Some(state::cut(only.state, &only.range).unwrap_or(Cow::Borrowed(only.state))),
+            several => state::join(several).map(Cow::Owned),
+        };
+        let loaded = state.is_some_and(|state| self.set_state(scratch, &state));
+        let (start, end) = (first.range.start, last.range.end);
         let shared = loaded
-            && self.context.kv_cache_seq_pos_max(scratch) + 1 >= range.end as i32
-            && self.context.kv_cache_seq_cp(scratch, seq.0 as i32, Some(range.start), Some(range.end)).is_ok();
+            && self.context.kv_cache_seq_pos_max(scratch) + 1 >= end as i32
+            && self.context.kv_cache_seq_cp(scratch, seq.0 as i32, Some(start), Some(end)).is_ok();
         // Removing a whole sequence never fails.
         let _ = self.context.kv_cache_seq_rm(scratch, None, None);
         shared
+    }
+
+    fn restores_in_place(&self) -> bool {
+        self.streams.is_none()
     }
 }
 
@@ -348,18 +358,22 @@ impl LlamaEngine {
         }
     }
 
-    /// Appends a range of positions from a saved state to a sequence. llama.cpp can only replace the whole state, so
-    /// this joins the two. Returns false, and leaves the sequence unchanged, if that is not possible.
-    fn extend(&mut self, seq: SeqId, range: &Range<u32>, source: &[u8]) -> bool {
+    /// Appends saved entries to a sequence. llama.cpp can only replace the whole state, so this joins all. Returns false,
+    /// and leaves the sequence unchanged, if that is not possible.
+    fn extend(&mut self, seq: SeqId, parts: &[SavedPart<'_>]) -> bool {
         self.drop_copy(seq);
-        if range.end > self.limits.kv_tokens / self.limits.sequences {
+        let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return true };
+        if last.range.end > self.limits.kv_tokens / self.limits.sequences {
             return false;
         }
-        let stream = self.stream(seq);
-        let joined = if range.start == 0 {
-            state::join(&[(source, range.clone())])
+        let (stream, start) = (self.stream(seq), first.range.start);
+        let joined = if start == 0 {
+            state::join(parts)
         } else {
-            self.copy_state(stream).and_then(|held| state::join(&[(&held, 0..range.start), (source, range.clone())]))
+            self.copy_state(stream).and_then(|held| {
+                let held = SavedPart { range: 0..start, state: &held };
+                state::join(&[&[held], parts].concat())
+            })
         };
         joined.is_some_and(|joined| self.set_state(stream, &joined))
     }

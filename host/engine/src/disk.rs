@@ -1,15 +1,14 @@
 //! The cold tier on disk: keeps segments for this process and the next one.
 //!
 //! Each model and context layout has a directory with a key and append-only data files (`disk/record.rs` describes the
-//! format). A thread writes segments. Reads go through memory maps, and a segment's keyed checksum is verified before
-//! it is returned. If the disk fails, workers recompute the prefixes.
+//! format). A thread writes segments. A segment's keyed checksum is verified before it is returned. If the disk fails,
+//! workers recompute the prefixes.
 mod directory;
 mod error;
 mod inspect;
 mod record;
 mod writer;
 
-use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,9 +16,8 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::segments::{ColdTier, SegmentId, SegmentInfo};
 use camshaft_core::threads::Spawner;
-use memmap2::Mmap;
 
-use directory::SegmentDirectory;
+use directory::{Scan, SegmentDirectory};
 pub use error::DiskError;
 pub use inspect::{CacheReport, clear, report};
 use writer::{Location, Writer, WriterEvent, WriterHandle};
@@ -60,7 +58,6 @@ pub struct DiskOptions {
 struct Contents {
     segments: Vec<(SegmentId, SegmentInfo)>,
     locations: HashMap<SegmentId, Location>,
-    maps: HashMap<u64, Mmap>,
     /// Data files with their sizes, oldest first.
     files: VecDeque<(u64, u64)>,
 }
@@ -69,21 +66,19 @@ impl Contents {
     fn scan(directory: &SegmentDirectory) -> Result<Self, DiskError> {
         let failed = |verb, path: PathBuf| move |source| DiskError::Io { verb, path, source };
         let numbers = directory::data_files(&directory.path).map_err(failed("list", directory.path.clone()))?;
-        let mut found =
-            Self { segments: Vec::new(), locations: HashMap::new(), maps: HashMap::new(), files: VecDeque::new() };
+        let mut found = Self { segments: Vec::new(), locations: HashMap::new(), files: VecDeque::new() };
         for file in numbers {
             let path = directory.data_file(file);
-            let map = directory::map(&path).map_err(failed("read", path))?;
-            let bytes = map.as_deref().unwrap_or_default();
-            found.files.push_back((file, bytes.len() as u64));
-            for (at, header) in directory::scan(&directory.key, bytes).0 {
+            let Scan { records, bytes, .. } =
+                directory::scan(&directory.key, &path).map_err(failed("read", path.clone()))?;
+            found.files.push_back((file, bytes));
+            for (at, header) in records {
                 let segment = SegmentId(found.segments.len() as u64);
                 let at = at + header.state_at;
                 let location = Location { file, at, len: header.state_len, sum: header.state_sum };
                 found.locations.insert(segment, location);
                 found.segments.push((segment, header.info));
             }
-            found.maps.extend(map.map(|map| (file, map)));
         }
         Ok(found)
     }
@@ -93,7 +88,6 @@ impl Contents {
 pub struct DiskTier {
     directory: Arc<SegmentDirectory>,
     locations: HashMap<SegmentId, Location>,
-    maps: HashMap<u64, Mmap>,
     /// Segments in the writer's queue.
     pending: HashMap<SegmentId, Arc<[u8]>>,
     writer: WriterHandle,
@@ -126,12 +120,12 @@ impl DiskTier {
 
     fn open_with(options: &DiskOptions, file_bytes: u64) -> Result<(Self, Vec<(SegmentId, SegmentInfo)>), DiskError> {
         let directory = Arc::new(SegmentDirectory::open(&options.dir.join(options.layout.directory()))?);
-        let Contents { segments, locations, maps, files } = Contents::scan(&directory)?;
+        let Contents { segments, locations, files } = Contents::scan(&directory)?;
         let writer = Writer::new(directory.clone(), options.capacity_bytes, file_bytes, files);
         let started = WriterHandle::start(writer, &options.spawner);
         let path = directory.path.clone();
         let writer = started.map_err(|source| DiskError::Io { verb: "start the writer of", path, source })?;
-        let tier = Self { directory, locations, maps, pending: HashMap::new(), writer, lost: Vec::new() };
+        let tier = Self { directory, locations, pending: HashMap::new(), writer, lost: Vec::new() };
         Ok((tier, segments))
     }
 
@@ -149,7 +143,6 @@ impl DiskTier {
                     self.lost.extend(self.pending.remove(&segment).map(|_| segment));
                 }
                 WriterEvent::FileRemoved { file } => {
-                    self.maps.remove(&file);
                     let lost = self.locations.extract_if(|_, location| location.file == file);
                     self.lost.extend(lost.map(|(segment, _)| segment));
                 }
@@ -158,15 +151,9 @@ impl DiskTier {
     }
 
     /// Reads the state at a location. `None` if it is missing or damaged.
-    fn read(&mut self, location: &Location) -> Option<&[u8]> {
-        let end = location.at.checked_add(location.len)? as usize;
-        if self.maps.get(&location.file).is_none_or(|map| map.len() < end) {
-            // The data file was not mapped yet, or has grown since.
-            let map = directory::map(&self.directory.data_file(location.file)).ok()??;
-            self.maps.insert(location.file, map);
-        }
-        let state = self.maps.get(&location.file)?.get(location.at as usize..end)?;
-        record::is_intact(&self.directory.key, state, &location.sum).then_some(state)
+    fn read(&self, location: &Location) -> Option<Arc<[u8]>> {
+        let state = directory::read(&self.directory.data_file(location.file), location.at, location.len).ok()?;
+        record::is_intact(&self.directory.key, &state, &location.sum).then_some(state)
     }
 }
 
@@ -180,18 +167,17 @@ impl ColdTier for DiskTier {
         }
     }
 
-    fn get(&mut self, segment: SegmentId) -> Option<Cow<'_, [u8]>> {
+    fn get(&mut self, segment: SegmentId) -> Option<Arc<[u8]>> {
         self.apply_writer_events();
         if let Some(state) = self.pending.get(&segment) {
-            return Some(Cow::Owned(state.to_vec()));
+            return Some(state.clone());
         }
-        let location = *self.locations.get(&segment)?;
-        if self.read(&location).is_none() {
+        let state = self.read(self.locations.get(&segment)?);
+        if state.is_none() {
             tracing::warn!(%segment, path = %self.directory.path.display(), "a segment on disk is damaged; it is recomputed");
             self.locations.remove(&segment);
-            return None;
         }
-        self.read(&location).map(Cow::Borrowed)
+        state
     }
 
     fn remove(&mut self, segment: SegmentId) {

@@ -6,6 +6,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use camshaft_core::engine::SavedPart;
+
 /// Header of the state: magic, sequence id.
 const HEAD_BYTES: usize = 8;
 /// Header of a cell: position, number of sequences (one), sequence id.
@@ -123,17 +125,17 @@ pub(crate) fn cut<'a>(bytes: &'a [u8], range: &Range<u32>) -> Option<Cow<'a, [u8
     if state.cells_of(range)?.len() == state.cells.len() {
         return Some(Cow::Borrowed(bytes));
     }
-    join(&[(bytes, range.clone())]).map(Cow::Owned)
+    join(&[SavedPart { range: range.clone(), state: bytes }]).map(Cow::Owned)
 }
 
 /// Builds one state from ranges of several: the positions of each range, taken from the state beside it, in this order.
 /// `None` if a state lacks a position of its range, or if the states have different layouts.
-pub(crate) fn join(parts: &[(&[u8], Range<u32>)]) -> Option<Vec<u8>> {
+pub(crate) fn join(parts: &[SavedPart<'_>]) -> Option<Vec<u8>> {
     let parts: Vec<(SavedState<'_>, Vec<usize>)> = parts
         .iter()
-        .map(|(bytes, range)| {
-            let state = SavedState::read(bytes)?;
-            let cells = state.cells_of(range)?;
+        .map(|part| {
+            let state = SavedState::read(part.state)?;
+            let cells = state.cells_of(&part.range)?;
             Some((state, cells))
         })
         .collect::<Option<_>>()?;
@@ -187,6 +189,11 @@ mod tests {
         }
         out.extend((stream + 1..streams).flat_map(|_| [0; 4]));
         out
+    }
+
+    fn join(parts: &[(&[u8], Range<u32>)]) -> Option<Vec<u8>> {
+        let parts = parts.iter().map(|(state, range)| SavedPart { range: range.clone(), state });
+        super::join(&parts.collect::<Vec<_>>())
     }
 
     #[test]

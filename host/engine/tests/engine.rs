@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use camshaft_core::engine::{Batch, Engine, EngineError};
+use camshaft_core::engine::{Batch, Engine, EngineError, SavedPart};
 use camshaft_core::ids::{SeqId, Token};
 use camshaft_engine::{EngineLoadError, EngineOptions, KvLayout, KvType, LlamaEngine, LoadOptions, LoadedModel};
 
@@ -197,13 +197,17 @@ fn a_saved_range_decodes_to_the_same_logits_wherever_it_is_restored() {
         // Restore into another context of the same layout, into another sequence, and only a part of the second state.
         let mut second = LlamaEngine::new(model.clone(), &options).unwrap();
         prefill(&mut second, SeqId(0), &tokens[..7], 0);
-        assert!(second.restore(SeqId(3), 0..a, &head) && second.restore(SeqId(3), a..b, &rest));
+        assert!(
+            second.restore(SeqId(3), &[SavedPart { range: 0..a, state: &head }])
+                && second.restore(SeqId(3), &[SavedPart { range: a..b, state: &rest }])
+        );
         let again = logits(&mut second, SeqId(3), &tokens[b as usize..], b);
         let apart = again.iter().zip(&whole).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
         // The logits are equal only if the same positions are decoded in the same batches. Here the batches differ.
         assert!(apart < 0.05, "{kv_layout:?} {kv_type:?}: {apart}");
         second.truncate(SeqId(3), 0);
-        assert!(second.restore(SeqId(3), 0..a, &head) && second.restore(SeqId(3), a..len - 1, &rest));
+        let parts = [SavedPart { range: 0..a, state: &head }, SavedPart { range: a..len - 1, state: &rest }];
+        assert!(second.restore(SeqId(3), &parts), "both at once");
         let last = logits(&mut second, SeqId(3), &tokens[len as usize - 1..], len - 1);
         first.truncate(SeqId(0), len - 1);
         assert_eq!(
@@ -224,8 +228,8 @@ fn regression_restoring_a_part_of_a_saved_range_takes_no_more_kv_than_the_part()
     engine.truncate(SeqId(0), 100);
     assert!(engine.share(SeqId(0), SeqId(1), 0..100));
     // 100 entries are live, 156 free: the other 100 fit, all 200 do not.
-    assert!(engine.restore(SeqId(1), 100..200, &state));
-    assert!(!engine.restore(SeqId(2), 0..200, &state));
+    assert!(engine.restore(SeqId(1), &[SavedPart { range: 100..200, state: &state }]));
+    assert!(!engine.restore(SeqId(2), &[SavedPart { range: 0..200, state: &state }]));
 }
 
 #[test]
@@ -237,9 +241,12 @@ fn refuses_a_state_that_does_not_fit_and_leaves_the_sequence_unchanged() {
     prefill(&mut streams, SeqId(0), &tokens, 0);
     let state = streams.save(SeqId(0), 0..len).unwrap();
     prefill(&mut streams, SeqId(1), &tokens[..4], 0);
-    assert!(!streams.restore(SeqId(1), 4..len + 5, &state), "more than was saved");
-    assert!(!streams.restore(SeqId(1), 4..len, &state[..state.len() - 1]), "cut off");
-    assert!(streams.restore(SeqId(1), 4..len - 1, &state), "it still has the first four entries");
+    assert!(!streams.restore(SeqId(1), &[SavedPart { range: 4..len + 5, state: &state }]), "more than was saved");
+    assert!(!streams.restore(SeqId(1), &[SavedPart { range: 4..len, state: &state[..state.len() - 1] }]), "cut off");
+    assert!(
+        streams.restore(SeqId(1), &[SavedPart { range: 4..len - 1, state: &state }]),
+        "it still has the first four entries"
+    );
     let mut engine = engine(&model, 512);
     prefill(&mut engine, SeqId(0), &tokens, 0);
     let state = engine.save(SeqId(0), 0..len).unwrap();
@@ -256,8 +263,8 @@ fn refuses_a_state_that_does_not_fit_and_leaves_the_sequence_unchanged() {
     for (at, chunk) in filler.chunks(64).enumerate() {
         prefill(&mut small, SeqId(0), chunk, at as u32 * 64);
     }
-    assert!(!small.restore(SeqId(1), 0..len, &state));
-    assert!(!engine.restore(SeqId(1), 0..len + 5, &state), "more than was saved");
+    assert!(!small.restore(SeqId(1), &[SavedPart { range: 0..len, state: &state }]));
+    assert!(!engine.restore(SeqId(1), &[SavedPart { range: 0..len + 5, state: &state }]), "more than was saved");
     engine.truncate(SeqId(0), len - 1);
     prefill(&mut engine, SeqId(0), &tokens[len as usize - 1..], len - 1);
 }

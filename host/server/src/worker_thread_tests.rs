@@ -1,12 +1,11 @@
 //! A worker thread with the fake engine: what a panic costs, and what comes after it.
-use std::borrow::Cow;
 use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
 use camshaft_api::FirstReply;
 use camshaft_core::cache::PrefixCache;
-use camshaft_core::engine::{Batch, EngineError, Reuse};
+use camshaft_core::engine::{Batch, EngineError, Reuse, SavedPart};
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token};
 use camshaft_core::message::Event;
@@ -62,8 +61,8 @@ impl Engine for Fragile {
     fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>> {
         self.engine.save(seq, range)
     }
-    fn restore(&mut self, seq: SeqId, range: Range<u32>, state: &[u8]) -> bool {
-        self.engine.restore(seq, range, state)
+    fn restore(&mut self, seq: SeqId, parts: &[SavedPart<'_>]) -> bool {
+        self.engine.restore(seq, parts)
     }
 }
 
@@ -107,7 +106,7 @@ struct Stalled(Receiver<Infallible>);
 
 impl ColdTier for Stalled {
     fn put(&mut self, _: SegmentId, _: &SegmentInfo, _: &Arc<[u8]>) {}
-    fn get(&mut self, _: SegmentId) -> Option<Cow<'_, [u8]>> {
+    fn get(&mut self, _: SegmentId) -> Option<Arc<[u8]>> {
         None
     }
     fn remove(&mut self, _: SegmentId) {}

@@ -204,6 +204,7 @@ impl RunningChoices {
                 Some(Err(error.into()))
             }
             Some(Event::Admitted { .. } | Event::Preempted { .. } | Event::Progressed { .. }) => None,
+            Some(Event::Paused { .. } | Event::Resumed { .. }) => None,
             None => {
                 choice.events = None;
                 Some(Err(FlowError::WorkerLost))

@@ -1,13 +1,16 @@
 //! The sessions of one worker: what each pins, and when it expires.
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::ids::SessionId;
 use crate::prefix::NodeId;
 use crate::segments::Namespace;
 
-/// Bound of a worker's sessions. Past it, a new session closes the least recently used one.
+/// Bound of a worker's sessions. Past it, a new session closes the least recently used one of the namespace that has the
+/// most.
 const MAX_SESSIONS: usize = 1024;
+/// Sessions that expire at one time; the others do at the next.
+const MAX_EXPIRED: usize = 64;
 const DEFAULT_TTL: Duration = Duration::from_secs(600);
 
 /// A session's name, in the namespace of its owner.
@@ -25,13 +28,17 @@ struct Session {
 #[derive(Debug)]
 pub(super) struct Sessions {
     open: HashMap<SessionKey, Session>,
+    by_expiry: BTreeSet<(Duration, SessionKey)>,
+    /// Of each namespace that has any, by expiry.
+    by_namespace: BTreeMap<Namespace, BTreeSet<(Duration, SessionId)>>,
     ttl: Duration,
     now: Duration,
 }
 
 impl Default for Sessions {
     fn default() -> Self {
-        Self { open: HashMap::new(), ttl: DEFAULT_TTL, now: Duration::ZERO }
+        let (by_expiry, by_namespace) = (BTreeSet::new(), BTreeMap::new());
+        Self { open: HashMap::new(), by_expiry, by_namespace, ttl: DEFAULT_TTL, now: Duration::ZERO }
     }
 }
 
@@ -44,30 +51,56 @@ impl Sessions {
         self.open.len() >= MAX_SESSIONS
     }
 
+    pub(super) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
     /// Applies to sessions that are opened or used from now on.
     pub(super) fn set_ttl(&mut self, ttl: Duration) {
         self.ttl = ttl;
     }
 
+    /// Opens a session that is not open.
     pub(super) fn open(&mut self, key: SessionKey, leaf: NodeId) {
-        self.open.insert(key, Session { leaf, expires: self.now + self.ttl });
+        let expires = self.now + self.ttl;
+        self.by_namespace.entry(key.0.clone()).or_default().insert((expires, key.1.clone()));
+        self.by_expiry.insert((expires, key.clone()));
+        self.open.insert(key, Session { leaf, expires });
     }
 
     /// Removes a session and returns the node up to which it pinned; `None` without such a session.
     pub(super) fn close(&mut self, key: &SessionKey) -> Option<NodeId> {
-        self.open.remove(key).map(|session| session.leaf)
+        let Session { leaf, expires } = self.open.remove(key)?;
+        self.by_expiry.remove(&(expires, key.clone()));
+        if let Some(of) = self.by_namespace.get_mut(&key.0) {
+            of.remove(&(expires, key.1.clone()));
+            if of.is_empty() {
+                self.by_namespace.remove(&key.0);
+            }
+        }
+        Some(leaf)
     }
 
-    /// Sets the time since the worker's start, and returns the sessions that have expired.
+    /// Sets the time since the worker's start, and returns sessions that have expired.
     pub(super) fn expired(&mut self, now: Duration) -> Vec<SessionKey> {
         self.now = now;
-        self.open.iter().filter(|(_, session)| session.expires <= now).map(|(key, _)| key.clone()).collect()
+        let expired = self.by_expiry.iter().take_while(|(expires, _)| *expires <= now);
+        expired.take(MAX_EXPIRED).map(|(_, key)| key.clone()).collect()
     }
 
-    /// The session that expires first, among those whose leaf satisfies `filter`.
-    pub(super) fn oldest(&self, mut filter: impl FnMut(NodeId) -> bool) -> Option<SessionKey> {
-        let matching = self.open.iter().filter(|(_, session)| filter(session.leaf));
-        matching.min_by_key(|(key, session)| (session.expires, *key)).map(|(key, _)| key.clone())
+    /// The session that expires first, of the namespace that has the most; of several such, the first to expire.
+    pub(super) fn oldest_of_most(&self) -> Option<SessionKey> {
+        let first = |(namespace, of): (&Namespace, &BTreeSet<(Duration, SessionId)>)| {
+            let (expires, session) = of.first()?;
+            Some((std::cmp::Reverse(of.len()), *expires, (namespace.clone(), session.clone())))
+        };
+        self.by_namespace.iter().filter_map(first).min().map(|(_, _, key)| key)
+    }
+
+    /// The session of a namespace that expires first, among those whose leaf satisfies `filter`.
+    pub(super) fn oldest_of(&self, namespace: &Namespace, filter: impl Fn(NodeId) -> bool) -> Option<SessionKey> {
+        let keys = self.by_namespace.get(namespace)?.iter().map(|(_, session)| (namespace.clone(), session.clone()));
+        keys.into_iter().find(|key| self.open.get(key).is_some_and(|session| filter(session.leaf)))
     }
 
     #[cfg(test)]

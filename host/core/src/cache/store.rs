@@ -1,6 +1,5 @@
 //! The bytes of segments: in RAM, and in the cold tier. The cache that owns the store bounds its RAM.
-use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::segments::{ColdTier, SegmentId, SegmentInfo};
@@ -21,6 +20,8 @@ pub(super) struct SegmentStore {
     ram_bytes: u64,
     next: u64,
     cold: Option<Box<dyn ColdTier>>,
+    /// Segments that the cold tier dropped, and that nobody has been told of yet.
+    lost: VecDeque<SegmentId>,
     pub(super) evicted_from_ram: u64,
     pub(super) evicted_from_cold: u64,
 }
@@ -65,8 +66,8 @@ impl SegmentStore {
         self.segments.insert(id, Stored { state: Some(state), bytes, cold: self.cold.is_some() });
     }
 
-    /// A segment's bytes, as they were stored; `None` if neither tier has them any more.
-    pub(super) fn get(&mut self, id: SegmentId) -> Option<Cow<'_, [u8]>> {
+    /// A segment's bytes, as they were stored; `None` if neither tier has them any more. They are in RAM afterwards.
+    pub(super) fn get(&mut self, id: SegmentId) -> Option<Arc<[u8]>> {
         let stored = self.segments.get_mut(&id)?;
         if stored.state.is_none() {
             let Some(state) = self.cold.as_mut().and_then(|cold| cold.get(id)) else {
@@ -74,12 +75,11 @@ impl SegmentStore {
                 return None;
             };
             // Keep it in RAM: a segment that was just used is likely to be used again soon.
-            let state: Arc<[u8]> = state.into();
             stored.bytes = state.len() as u64;
             self.ram_bytes += stored.bytes;
             stored.state = Some(state);
         }
-        stored.state.as_deref().map(Cow::Borrowed)
+        stored.state.clone()
     }
 
     /// Bytes of a segment in RAM; 0 if it is not there.
@@ -116,21 +116,26 @@ impl SegmentStore {
         }
     }
 
-    /// Records the segments that the cold tier dropped, and returns those that are not in RAM either.
-    pub(super) fn take_lost(&mut self) -> Vec<SegmentId> {
-        let mut lost = Vec::new();
+    /// Records at most `max` segments that the cold tier dropped, and returns them.
+    pub(super) fn take_lost(&mut self, max: usize) -> Vec<SegmentId> {
         if let Some(cold) = &mut self.cold {
+            let mut lost = Vec::new();
             cold.lost(&mut lost);
+            self.evicted_from_cold += lost.len() as u64;
+            self.lost.extend(lost);
         }
-        self.evicted_from_cold += lost.len() as u64;
-        lost.retain(|id| match self.segments.get_mut(id) {
-            Some(stored) if stored.state.is_some() => {
+        let lost: Vec<SegmentId> = self.lost.drain(..max.min(self.lost.len())).collect();
+        for id in &lost {
+            if let Some(stored) = self.segments.get_mut(id) {
                 stored.cold = false;
-                false
             }
-            known => known.is_some(),
-        });
+        }
         lost
+    }
+
+    /// Whether `take_lost` has more to return.
+    pub(super) fn has_lost(&self) -> bool {
+        !self.lost.is_empty()
     }
 
     /// Whether `ram_bytes` is the sum over the segments in RAM.

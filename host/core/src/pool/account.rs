@@ -1,5 +1,5 @@
 //! A worker as the pool accounts for it: what the worker reported last, and what the pool has sent it since.
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::engine::EngineLimits;
 use crate::ids::{RequestId, WorkerId};
@@ -10,8 +10,10 @@ pub(super) struct WorkerAccount {
     /// As the worker's newest report says.
     reported: WorkerFacts,
     sequences: u32,
-    /// Requests that were sent to the worker and have not ended.
+    /// Requests that were sent to the worker, have not ended and are not paused.
     running: u32,
+    /// Requests whose readers are behind. Others may have their places.
+    paused: HashSet<RequestId>,
     /// KV tokens of requests that were sent and that no report has shown as admitted.
     in_flight: HashMap<RequestId, u32>,
 }
@@ -31,13 +33,15 @@ impl WorkerAccount {
             tokens_per_second: 0.0,
             can_preempt: true,
         };
-        Self { reported, sequences: limits.sequences, running: 0, in_flight: HashMap::new() }
+        let (paused, in_flight) = (HashSet::new(), HashMap::new());
+        Self { reported, sequences: limits.sequences, running: 0, paused, in_flight }
     }
 
     /// The reported facts, less what requests in flight will take.
     pub(super) fn facts(&self) -> WorkerFacts {
         WorkerFacts {
-            free_sequences: self.sequences - self.running,
+            // Requests that were resumed may be too many for a while.
+            free_sequences: self.sequences.saturating_sub(self.running),
             running_sequences: self.running,
             kv_free: self.reported.kv_free.saturating_sub(self.in_flight.values().sum()),
             ..self.reported.clone()
@@ -50,6 +54,25 @@ impl WorkerAccount {
 
     pub(super) fn running(&self) -> usize {
         self.running as usize
+    }
+
+    /// Requests that the worker has, paused or not.
+    pub(super) fn dispatched(&self) -> usize {
+        self.running() + self.paused.len()
+    }
+
+    /// A request that runs is paused: from now on the worker's facts offer its KV.
+    pub(super) fn paused(&mut self, id: RequestId) {
+        self.in_flight.remove(&id);
+        if self.paused.insert(id) {
+            self.running -= 1;
+        }
+    }
+
+    pub(super) fn resumed(&mut self, id: RequestId) {
+        if self.paused.remove(&id) {
+            self.running += 1;
+        }
     }
 
     /// Takes over the facts of a report. True if anything changed.
@@ -73,7 +96,9 @@ impl WorkerAccount {
     /// A request that the worker had has ended.
     pub(super) fn ended(&mut self, id: RequestId) {
         self.in_flight.remove(&id);
-        self.running -= 1;
+        if !self.paused.remove(&id) {
+            self.running -= 1;
+        }
     }
 
     /// The worker is down. Its requests have ended before.
@@ -84,6 +109,6 @@ impl WorkerAccount {
 
     /// Whether the counts agree with each other.
     pub(super) fn check(&self) -> bool {
-        self.running <= self.sequences && self.in_flight.len() <= self.running as usize
+        self.in_flight.len() <= self.running as usize
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::account::WorkerAccount;
 use super::affinity::{Affinity, PromptBlocks};
-use super::gate::{Gate, Watermarks};
 use crate::engine::EngineLimits;
 use crate::fcfs::aged_arrival;
+use crate::gate::{Gate, Watermarks};
 use crate::ids::{RequestId, WorkerId};
 use crate::message::{Event, FinishReason, Start};
 use crate::policy::{Arrival, SchedulerEvent, WorkerFacts};
@@ -203,6 +203,16 @@ impl PoolBook {
                 }
                 self.events.push(SchedulerEvent::Preempted { id });
             }
+            Event::Paused { id } => {
+                if let Some(account) = self.workers.get_mut(&worker) {
+                    account.paused(id);
+                }
+            }
+            Event::Resumed { id } => {
+                if let Some(account) = self.workers.get_mut(&worker) {
+                    account.resumed(id);
+                }
+            }
             Event::Queued { .. } | Event::Delta { .. } | Event::SessionClosed { .. } => {}
         }
     }
@@ -257,8 +267,13 @@ impl PoolBook {
         self.gate.waiting()
     }
 
-    /// Requests that a worker has.
+    /// Requests that a worker has, without paused ones.
     pub(super) fn running(&self) -> usize {
+        self.workers.values().map(WorkerAccount::running).sum()
+    }
+
+    /// Requests that a worker has.
+    fn dispatched(&self) -> usize {
         self.requests.len() - self.waiting()
     }
 
@@ -350,6 +365,6 @@ impl PoolBook {
         waiting == self.waiting()
             && self.gate.check()
             && self.workers.values().all(WorkerAccount::check)
-            && self.workers.values().map(WorkerAccount::running).sum::<usize>() == self.running()
+            && self.workers.values().map(WorkerAccount::dispatched).sum::<usize>() == self.dispatched()
     }
 }

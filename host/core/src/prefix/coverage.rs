@@ -1,6 +1,6 @@
-//! Maps each segment to the nodes that it covers, and orders segments for eviction.
+//! Maps each segment to the nodes that it covers, and tells who holds it.
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::nodes::{NodeId, Nodes, PrefixNode};
 use crate::segments::SegmentId;
@@ -16,19 +16,33 @@ pub enum HeldBy {
     Sequence,
 }
 
+/// When a segment may be evicted, and before which others of its namespace: the smallest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Rank {
+    pub held_by: HeldBy,
+    /// Value of the tree's clock.
+    pub last_use: u64,
+    /// On one path the deepest segment goes first, because segments below a gap cannot be used.
+    pub start: Reverse<u32>,
+}
+
 /// Nodes by segment. A segment begins with one node; each split of a covered node adds one.
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
     nodes: HashMap<SegmentId, Vec<NodeId>>,
+    /// Segments whose rank may have changed since it was last asked for.
+    changed: HashSet<SegmentId>,
 }
 
 impl Coverage {
     pub(super) fn add(&mut self, segment: SegmentId, node: NodeId) {
         self.nodes.entry(segment).or_default().push(node);
+        self.changed.insert(segment);
     }
 
     /// Removes a segment and returns the nodes that it covered.
     pub(super) fn remove(&mut self, segment: SegmentId) -> Vec<NodeId> {
+        self.changed.remove(&segment);
         self.nodes.remove(&segment).unwrap_or_default()
     }
 
@@ -36,19 +50,21 @@ impl Coverage {
         self.nodes.get(&segment).map_or(&[], Vec::as_slice)
     }
 
-    /// Every segment with its holder, in the order of eviction: by holder, then least recently used first.
-    pub(super) fn eviction_order(&self, nodes: &Nodes) -> Vec<(SegmentId, HeldBy)> {
-        let mut order: Vec<_> = self
-            .nodes
-            .iter()
-            .filter_map(|(&segment, covered)| {
-                let longest = longest(nodes, covered)?;
-                // On one path the deepest segment goes first, because segments below a gap cannot be used.
-                Some((held_by(nodes, covered, longest), longest.last_use, Reverse((longest.start, segment))))
-            })
-            .collect();
-        order.sort_unstable();
-        order.into_iter().map(|(held_by, _, Reverse((_, segment)))| (segment, held_by)).collect()
+    /// The holders or the last use of a node have changed.
+    pub(super) fn touch(&mut self, node: &PrefixNode) {
+        self.changed.extend(node.segment);
+    }
+
+    pub(super) fn take_changed(&mut self) -> HashSet<SegmentId> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// `None` if there is no such segment.
+    pub(super) fn rank(&self, nodes: &Nodes, segment: SegmentId) -> Option<Rank> {
+        let covered = self.nodes.get(&segment)?;
+        let longest = longest(nodes, covered)?;
+        let (last_use, start) = (longest.last_use, Reverse(longest.start));
+        Some(Rank { held_by: held_by(nodes, covered, longest), last_use, start })
     }
 }
 

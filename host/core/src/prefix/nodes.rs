@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
 
 use crate::ids::{RequestId, Token};
-use crate::segments::SegmentId;
+use crate::segments::{Namespace, SegmentId};
 
 /// Names a node of one tree. Valid while the node has a holder, a segment or a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,6 +24,8 @@ pub enum KvState {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Holders {
     pub(super) running: u32,
+    /// Of the running ones, those that are paused: they give their KV entries to whoever needs the capacity.
+    pub(super) paused: u32,
     pub(super) preempted: u32,
     pub(super) sessions: u32,
 }
@@ -32,12 +34,19 @@ impl Holders {
     pub(super) fn total(&self) -> u32 {
         self.running + self.preempted + self.sessions
     }
+
+    /// Whether only paused sequences keep its KV entries.
+    pub(super) fn is_reclaimable(&self) -> bool {
+        self.running > 0 && self.running == self.paused
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct PrefixNode {
     /// `None` in a root.
     pub(super) parent: Option<NodeId>,
+    /// In a root only.
+    pub(super) namespace: Option<Namespace>,
     /// The node's tokens. Empty only in a root.
     pub(super) run: Vec<Token>,
     /// Position of the run's first token.
@@ -53,21 +62,26 @@ pub(super) struct PrefixNode {
 }
 
 impl PrefixNode {
-    pub(super) fn root() -> Self {
+    pub(super) fn root(namespace: Namespace) -> Self {
+        Self { kv: KvState::Live, namespace: Some(namespace), ..Self::bare() }
+    }
+
+    fn bare() -> Self {
         Self {
             parent: None,
+            namespace: None,
             run: Vec::new(),
             start: 0,
             children: BTreeMap::new(),
             holders: Holders::default(),
-            kv: KvState::Live,
+            kv: KvState::Absent,
             segment: None,
             last_use: 0,
         }
     }
 
     pub(super) fn child(parent: NodeId, start: u32, run: Vec<Token>) -> Self {
-        Self { parent: Some(parent), run, start, kv: KvState::Absent, ..Self::root() }
+        Self { parent: Some(parent), run, start, ..Self::bare() }
     }
 
     /// Length of the run, in tokens.
@@ -82,7 +96,7 @@ impl PrefixNode {
 
     /// Whether the node may be removed.
     pub(super) fn is_unused(&self) -> bool {
-        self.parent.is_some() && self.holders.total() == 0 && self.segment.is_none() && self.children.is_empty()
+        self.holders.total() == 0 && self.segment.is_none() && self.children.is_empty()
     }
 }
 
@@ -117,16 +131,23 @@ impl Nodes {
         })
     }
 
-    /// Removes `id` if it is unused, then its parent if that is unused now, and so on upwards.
-    pub(super) fn prune(&mut self, id: NodeId) {
-        let mut next = Some(id);
-        while let Some(id) = next {
-            let Some(node) = self.slots[id.0].take_if(|node| node.is_unused()) else { return };
-            self.vacant.push(id.0);
-            next = node.parent;
-            if let (Some(parent), Some(first)) = (node.parent, node.run.first()) {
+    /// The path from `leaf` up to the root, with the root.
+    pub(super) fn lineage(&self, leaf: NodeId) -> Vec<NodeId> {
+        std::iter::successors(Some(leaf), |&id| self[id].parent).collect()
+    }
+
+    /// Removes `id` if it is unused, then its parent if that is unused now, and so on upwards. Returns the namespace whose
+    /// root was removed, if it came to that.
+    pub(super) fn prune(&mut self, id: NodeId) -> Option<Namespace> {
+        let mut next = id;
+        loop {
+            let node = self.slots[next.0].take_if(|node| node.is_unused())?;
+            self.vacant.push(next.0);
+            let Some(parent) = node.parent else { return node.namespace };
+            if let Some(first) = node.run.first() {
                 self[parent].children.remove(first);
             }
+            next = parent;
         }
     }
 }

@@ -14,12 +14,12 @@ pub(super) struct Intake {
     pub(super) limits: EngineLimits,
     pub(super) vocabulary: Arc<Vocabulary>,
     pub(super) samplers: Arc<dyn SamplerHook>,
-    /// Starts and demotions so far.
-    pub(super) ranks: u64,
+    /// Starts, demotions and pauses so far.
+    pub(super) events: u64,
 }
 
 impl Intake {
-    /// `taken`: sequences that the worker has already.
+    /// `taken`: sequences that the worker has already, without those that were ever paused.
     ///
     /// # Errors
     /// The request does not fit this worker, or its sampler policy faulted.
@@ -39,19 +39,20 @@ impl Intake {
             return refuse(format!("all {} sequences are taken", self.limits.sequences));
         }
         let sampler = self.open_sampler(&start)?;
-        let rank = Rank::Arrival(self.next_rank());
+        let rank = Rank::Arrival(self.next_event());
         let new = NewSequence { start, need, rank };
         Ok(Sequence::new(new, sampler, self.vocabulary.clone(), self.limits.context_tokens))
     }
 
     /// A rank behind all others of its class, whenever they arrive.
     pub(super) fn demoted(&mut self) -> Rank {
-        Rank::Demoted(self.next_rank())
+        Rank::Demoted(self.next_event())
     }
 
-    fn next_rank(&mut self) -> u64 {
-        self.ranks += 1;
-        self.ranks
+    /// Orders starts, demotions and pauses.
+    pub(super) fn next_event(&mut self) -> u64 {
+        self.events += 1;
+        self.events
     }
 
     fn open_sampler(&self, start: &Start) -> Result<Box<dyn TokenSampler>, WorkerError> {

@@ -1,19 +1,42 @@
-//! KV capacity of one worker: admission, sharing, saving and restoring of KV entries.
-use std::ops::Range;
+//! KV capacity of one worker: admission, growth, saving and restoring of KV entries.
+mod reuse;
 
 use crate::cache::PrefixCache;
 use crate::engine::{Engine, EngineLimits, Reuse};
-use crate::ids::SeqId;
+use crate::ids::{SeqId, SessionId};
 use crate::ledger::Ledger;
 use crate::placement::{Prefix, Running, Tail};
-use crate::prefix::{KvState, NodeId, Piece};
+use crate::prefix::{NodeId, Piece};
 use crate::reserve::GROWTH_TOKENS;
 use crate::sequence::Sequence;
 
 /// Shorter sequences are not saved at their end: computing them again is faster than finding them.
 const MIN_SAVED_TOKENS: u32 = 16;
-/// Shorter saved runs are not restored: computing them again is faster. The begin token, which all prompts share, is such a run.
-const MIN_RESTORED_TOKENS: u32 = 4;
+
+/// How many tokens a segment holds at most. A step restores whole segments, so that they must not be large.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SegmentSize {
+    /// Of a segment, about.
+    pub(super) bytes: u64,
+    pub(super) min_tokens: u64,
+    pub(super) max_tokens: u64,
+    /// What that comes to in tokens, by what was saved last.
+    pub(super) tokens: u32,
+}
+
+impl Default for SegmentSize {
+    fn default() -> Self {
+        Self { bytes: 16 << 20, min_tokens: 64, max_tokens: 2048, tokens: 512 }
+    }
+}
+
+impl SegmentSize {
+    /// A copy of the KV entries of `tokens` has these bytes.
+    fn learn(&mut self, bytes: u64, tokens: u32) {
+        let token_bytes = (bytes / u64::from(tokens).max(1)).max(1);
+        self.tokens = (self.bytes / token_bytes).clamp(self.min_tokens, self.max_tokens) as u32;
+    }
+}
 
 /// The KV cache of one worker.
 #[derive(Debug)]
@@ -23,6 +46,7 @@ pub(super) struct Kv {
     free: Vec<SeqId>,
     reuse: Reuse,
     sequences: u32,
+    pub(super) segment_size: SegmentSize,
 }
 
 impl Kv {
@@ -33,6 +57,7 @@ impl Kv {
             free: (0..limits.sequences).rev().map(SeqId).collect(),
             reuse: Reuse::Ranges,
             sequences: limits.sequences,
+            segment_size: SegmentSize::default(),
         }
     }
 
@@ -44,8 +69,19 @@ impl Kv {
         self.ledger.total()
     }
 
+    /// Sequences that can run at once.
+    pub(super) fn sequences(&self) -> u32 {
+        self.sequences
+    }
+
     pub(super) fn free_sequences(&self) -> u32 {
         self.free.len() as u32
+    }
+
+    /// KV tokens that come free when paused sequences give theirs up.
+    pub(super) fn reclaimable_tokens(&self, running: &[Sequence]) -> u32 {
+        let paused = running.iter().filter(|s| s.placement.is_paused());
+        self.cache.tree.reclaimable() + paused.map(|s| self.ledger.held(s.id())).sum::<u32>()
     }
 
     /// Whether the books add up for these running sequences.
@@ -59,17 +95,32 @@ impl Kv {
             && running.iter().all(|s| s.placement.seq().is_some())
     }
 
-    /// Admits a sequence: a sequence id and KV capacity for its `need`. False if there is not enough now; a sequence alone
-    /// is always admitted.
-    pub(super) fn admit(&mut self, sequence: &mut Sequence, running: usize, reuse: Reuse) -> bool {
-        self.reuse = reuse;
-        let Some(seq) = self.free.last().copied() else { return false };
+    /// Whether a sequence could be admitted beside `active` others that are not paused, if the paused ones of `running`
+    /// gave up what they hold.
+    pub(super) fn could_admit(&self, sequence: &Sequence, running: &[Sequence], active: usize) -> bool {
+        let (free, reclaimable) = (self.ledger.free(), self.reclaimable_tokens(running));
+        active == 0 || self.demand(sequence, active).2 <= free + reclaimable
+    }
+
+    /// What a sequence would hold: the length of its prefix, its own reserve, and KV tokens that must be free to admit it
+    /// beside `active` others.
+    fn demand(&self, sequence: &Sequence, active: usize) -> (u32, u32, u32) {
         let known = sequence.placement.prefix();
         let (len, shared) = self.shareable(sequence, known);
         let own = Self::own_reserve(sequence, len);
         // A preempted sequence comes back only once the others can grow, or it would soon be preempted again.
-        let margin = if known.is_some() { GROWTH_TOKENS * running as u32 } else { 0 };
-        if self.ledger.free() < shared + own + margin && running > 0 {
+        let margin = if known.is_some() { GROWTH_TOKENS * active as u32 } else { 0 };
+        (len, own, shared + own + margin)
+    }
+
+    /// Admits a sequence: a sequence id and KV capacity for its `need`. False if there is not enough now; a sequence alone
+    /// is always admitted.
+    pub(super) fn admit(&mut self, sequence: &mut Sequence, running: usize, active: usize, reuse: Reuse) -> bool {
+        self.reuse = reuse;
+        let Some(seq) = self.free.last().copied() else { return false };
+        let known = sequence.placement.prefix();
+        let (len, own, needed) = self.demand(sequence, active);
+        if self.ledger.free() < needed && running > 0 {
             return false;
         }
         let leaf = match known {
@@ -129,98 +180,6 @@ impl Kv {
         wanted.min(if grown { spare + more } else { spare })
     }
 
-    /// Shares or restores all KV entries of a sequence's prefix that others have computed or that were saved, then its tail.
-    pub(super) fn reuse(&mut self, index: usize, sequences: &mut [Sequence], engine: &mut impl Engine) {
-        let s = &sequences[index];
-        let Some(&Running { seq, prefix, .. }) = s.placement.running() else { return };
-        let restores = self.is_worth_restoring(s);
-        while sequences[index].kv_tokens < prefix.tokens {
-            let s = &sequences[index];
-            let Some(piece) = self.cache.tree.at(prefix.leaf, s.kv_tokens) else { break };
-            let range = s.kv_tokens..piece.end;
-            let reused = match piece.kv {
-                KvState::Live => self.share(&piece, index, sequences, engine),
-                KvState::Absent => restores && self.restore(&piece, seq, range.clone(), engine),
-                KvState::Pending(_) => false,
-            };
-            if !reused {
-                return;
-            }
-            sequences[index].kv_tokens = range.end;
-        }
-        let s = &mut sequences[index];
-        if s.kv_tokens == prefix.tokens
-            && let Some(tail) = s.placement.take_tail()
-            && engine.restore(seq, prefix.tokens..tail.end, &tail.state)
-        {
-            s.kv_tokens = tail.end;
-        }
-    }
-
-    /// Whether the saved run ahead of a sequence is long enough to restore. A sequence with a saved tail needs all of its
-    /// prefix before the tail can be restored.
-    fn is_worth_restoring(&self, sequence: &Sequence) -> bool {
-        let Some(Running { prefix, tail: None, .. }) = sequence.placement.running() else { return true };
-        let mut position = sequence.kv_tokens;
-        let enough = position + MIN_RESTORED_TOKENS;
-        while position < prefix.tokens.min(enough) {
-            match self.cache.tree.at(prefix.leaf, position) {
-                Some(piece) if piece.segment.is_some() || piece.kv == KvState::Live => position = piece.end,
-                _ => break,
-            }
-        }
-        position >= enough
-    }
-
-    fn share(&mut self, piece: &Piece, index: usize, sequences: &[Sequence], engine: &mut impl Engine) -> bool {
-        let (to, start) = (sequences[index].placement.seq(), sequences[index].kv_tokens);
-        let tree = &self.cache.tree;
-        let holder = |s: &Sequence| {
-            let running =
-                s.placement.running().filter(|running| Some(running.seq) != to && s.kv_tokens >= piece.end)?;
-            tree.is_on_path(running.prefix.leaf, piece.node).then_some(running.seq)
-        };
-        let from = sequences.iter().find_map(holder);
-        let shared = from.zip(to).is_some_and(|(from, to)| engine.share(from, to, start..piece.end));
-        if !shared {
-            // The next who wants it restores or computes it.
-            self.cache.tree.set_kv(piece.node, KvState::Absent);
-        }
-        shared
-    }
-
-    fn restore(&mut self, piece: &Piece, seq: SeqId, range: Range<u32>, engine: &mut impl Engine) -> bool {
-        let Some(segment) = piece.segment.filter(|_| range.start == piece.start) else { return false };
-        // A segment that is gone or bad was taken out of the tree by `load`.
-        let Some(state) = self.cache.load(segment) else { return false };
-        let restored = engine.restore(seq, range, &state);
-        if restored {
-            self.cache.tree.set_kv(piece.node, KvState::Live);
-        }
-        restored
-    }
-
-    /// The position up to which a sequence may compute now: where another one computes, or where a restore begins. It takes
-    /// on what nobody else computes.
-    pub(super) fn limit(&mut self, sequence: &Sequence) -> u32 {
-        let Some(prefix) = sequence.placement.prefix() else { return 0 };
-        let too_short = !self.is_worth_restoring(sequence);
-        let mut position = sequence.kv_tokens;
-        while position < prefix.tokens {
-            let Some(piece) = self.cache.tree.at(prefix.leaf, position) else { break };
-            match piece.kv {
-                KvState::Pending(who) if who == sequence.id() => {}
-                // A segment at the sequence's own position is there only if it could not be restored.
-                KvState::Absent if piece.segment.is_none() || position == sequence.kv_tokens || too_short => {
-                    self.cache.tree.set_kv(piece.node, KvState::Pending(sequence.id()));
-                }
-                _ => return position,
-            }
-            position = piece.end;
-        }
-        sequence.tokens.len() as u32
-    }
-
     /// Others may share what the sequence has computed by now.
     pub(super) fn mark_computed(&mut self, sequence: &Sequence) {
         if let Some(Prefix { leaf, .. }) = sequence.placement.prefix() {
@@ -231,10 +190,14 @@ impl Kv {
     /// Takes the KV entries away from a sequence that will run again, and saves them. Sequences that share its prefix must
     /// have reused them before.
     pub(super) fn preempt(&mut self, sequence: &mut Sequence, engine: &mut impl Engine) {
-        let Some(&Running { seq, prefix, .. }) = sequence.placement.running() else { return };
+        let Some(Running { seq, prefix, tail, paused }) = sequence.placement.running() else { return };
+        if *paused {
+            self.cache.tree.unpause(prefix.leaf);
+        }
+        let (seq, prefix, end) = (*seq, *prefix, sequence.kv_tokens);
+        let saved = tail.as_ref().map_or(prefix.tokens, |tail| tail.end);
         self.save_prefix(prefix.leaf, seq, sequence, engine);
-        let end = sequence.kv_tokens;
-        let state = if end > prefix.tokens { engine.save(seq, prefix.tokens..end) } else { None };
+        let state = if end > saved { engine.save(seq, prefix.tokens..end) } else { None };
         sequence.placement.preempt(state.map(|state| Tail { end, state }));
         sequence.kv_tokens = 0;
         engine.truncate(seq, 0);
@@ -248,13 +211,50 @@ impl Kv {
     /// Gives back everything that a sequence holds; it has ended. `save`: its KV entries are good for others to use. Running
     /// sequences that share its prefix must have reused them before.
     pub(super) fn end(&mut self, sequence: &Sequence, save: bool, engine: &mut impl Engine) {
+        self.give_back(sequence, save, sequence.start.session.as_ref(), engine);
+    }
+
+    /// Pauses a sequence: it keeps its KV entries until others need the capacity.
+    pub(super) fn pause(&mut self, sequence: &mut Sequence) {
+        if sequence.placement.pause()
+            && let Some(running) = sequence.placement.running()
+        {
+            self.cache.tree.pause(running.prefix.leaf);
+        }
+    }
+
+    /// A paused sequence goes on.
+    pub(super) fn resume(&mut self, sequence: &mut Sequence) {
+        if sequence.placement.resume()
+            && let Some(running) = sequence.placement.running()
+        {
+            self.cache.tree.unpause(running.prefix.leaf);
+        }
+    }
+
+    /// Takes the KV entries away from a paused sequence. What it has computed stays in the cache like what an ended one
+    /// leaves, so that readers who are behind hold no memory.
+    pub(super) fn release(&mut self, sequence: &mut Sequence, engine: &mut impl Engine) {
+        if self.reuse == Reuse::Whole {
+            return self.preempt(sequence, engine);
+        }
+        self.give_back(sequence, true, None, engine);
+        sequence.placement.release();
+        sequence.kv_tokens = 0;
+    }
+
+    /// Gives back everything that a sequence holds, and leaves a copy in the cache, which `session` pins.
+    fn give_back(&mut self, sequence: &Sequence, save: bool, session: Option<&SessionId>, engine: &mut impl Engine) {
         let Some(prefix) = sequence.placement.prefix() else { return };
         let Some(seq) = sequence.placement.seq() else { return self.cache.tree.abandon(prefix.leaf) };
+        if sequence.placement.is_paused() {
+            self.cache.tree.unpause(prefix.leaf);
+        }
         let saves = self.cache.is_enabled() && self.reuse == Reuse::Ranges && sequence.kv_tokens >= MIN_SAVED_TOKENS;
         if save && saves {
             let all = self.cache.tree.enter(sequence.namespace(), &sequence.tokens[..sequence.kv_tokens as usize]);
             self.save_prefix(all, seq, sequence, engine);
-            match &sequence.start.session {
+            match session {
                 Some(session) => self.cache.pin(sequence.namespace(), session, all, sequence.id()),
                 None => self.cache.tree.leave(all, sequence.id()),
             }
@@ -273,11 +273,23 @@ impl Kv {
             return;
         }
         let is_unsaved = |piece: &Piece| piece.segment.is_none() && piece.end <= sequence.kv_tokens;
-        let pieces: Vec<Piece> = self.cache.tree.path(leaf).filter(is_unsaved).collect();
-        for piece in pieces {
-            if let Some(state) = engine.save(seq, piece.start..piece.end) {
-                self.cache.store(piece.node, sequence.namespace(), state);
-            }
+        let mut unsaved: Vec<Piece> = self.cache.tree.path(leaf).filter(is_unsaved).collect();
+        unsaved.reverse();
+        let size = self.segment_size.tokens;
+        let divided = unsaved.iter().flat_map(|piece| self.cache.tree.divide(piece.node, size)).collect::<Vec<_>>();
+        let pieces: Vec<Piece> = divided.into_iter().map(|node| self.cache.tree.piece(node)).collect();
+        let mut left = &pieces[..];
+        while let Some(first) = left.first() {
+            // Neighbours share a segment.
+            let joins = |pair: &[Piece]| pair[0].end == pair[1].start && pair[1].end - first.start <= size;
+            let count = 1 + left.windows(2).take_while(|pair| joins(pair)).count();
+            let (together, rest) = left.split_at(count);
+            left = rest;
+            let range = first.start..together.last().map_or(first.end, |last| last.end);
+            let Some(state) = engine.save(seq, range.clone()) else { continue };
+            self.segment_size.learn(state.len() as u64, range.end - range.start);
+            let nodes: Vec<NodeId> = together.iter().map(|piece| piece.node).collect();
+            self.cache.store(&nodes, sequence.namespace(), state);
         }
     }
 }

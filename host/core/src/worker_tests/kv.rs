@@ -2,6 +2,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::worker::kv::SegmentSize;
+use crate::worker::restoring::RestoreBounds;
 
 pub(super) fn cached(bench: &Bench, id: u64) -> u32 {
     match &bench.results()[&id].1 {
@@ -160,33 +162,6 @@ fn regression_a_first_token_in_common_keeps_no_segment_warm() {
     assert!(cached(&bench, 10) > 30 && cached(&bench, 11) <= 1, "{} {}", cached(&bench, 10), cached(&bench, 11));
 }
 
-#[test]
-fn a_paused_request_waits_until_it_is_resumed_and_blocks_nobody() {
-    let mut bench = Bench::native();
-    let request = |id: u64| Start { ignore_eos: true, ..start(id, &format!("request {id}")) };
-    (1..3).for_each(|id| bench.begin(request(id)));
-    bench.steps(5);
-    bench.command(Command::Pause { id: RequestId(1) });
-    bench.command(Command::Pause { id: RequestId(99) });
-    bench.run();
-    assert!(bench.results()[&1].1.is_none(), "it holds no KV entries and is not over");
-    assert!(bench.worker.facts().kv_free == LIMITS.kv_tokens, "others may come");
-    bench.begin(request(3));
-    bench.run();
-    bench.command(Command::Resume { id: RequestId(1) });
-    bench.run();
-    for id in [1, 2, 3] {
-        assert_eq!(bench.results()[&id].0, alone(request(id)).0);
-    }
-    bench.begin(request(4));
-    bench.command(Command::Pause { id: RequestId(4) });
-    bench.command(Command::Cancel { id: RequestId(4) });
-    bench.run();
-    assert!(matches!(bench.results()[&4].1, Some(Event::Finished { reason: FinishReason::Cancelled, .. })));
-    let counters = bench.worker.take_counters();
-    assert_eq!((counters.preemptions, counters.pauses), (0, 2), "a pause is no preemption");
-}
-
 /// A random life of a worker with little KV capacity.
 #[derive(Debug, Clone)]
 enum Act {
@@ -218,10 +193,18 @@ proptest! {
         ram in prop_oneof![Just(0u64), Just(300), Just(1 << 20)],
         reserve in prop_oneof![Just(Reserve::None), Just(Reserve::Expected), Just(Reserve::Full)],
         drafts in any::<bool>(),
+        small in any::<bool>(),
+        in_place in any::<bool>(),
     ) {
         let limits = EngineLimits { sequences: 6, kv_tokens: 128, batch_tokens: 24, context_tokens: 96 };
         let mut bench = Bench::with(limits, Arc::new(Native), reserve, PrefixCache::new(ram));
         bench.engine.memory = 2;
+        bench.engine.restores_in_place = in_place;
+        if small {
+            // A few tokens a segment, and less than a segment a step.
+            bench.worker.roster.restore_bounds = RestoreBounds { bytes: 10, segments: 2 };
+            bench.worker.roster.kv.segment_size = SegmentSize { bytes: 12, min_tokens: 1, max_tokens: 8, tokens: 3 };
+        }
         if drafts {
             bench.draft_by_lookup(3);
         }

@@ -54,10 +54,10 @@ fn run(limits: EngineLimits, requests: Vec<Start>, late: bool) -> (usize, Vec<Ev
                 other => panic!("{other:?}"),
             }
         }
-        assert!(late || engine.worker().waiting.is_empty(), "what the pool dispatches is admitted");
+        assert!(late || engine.worker().roster.waiting.is_empty(), "what the pool dispatches is admitted");
         let decoded = engine.step(Duration::from_millis(step), &mut events);
         assert!(engine.worker().check() && pool.check());
-        max = max.max(engine.worker().sequences.len());
+        max = max.max(engine.worker().roster.running.len());
         reports.extend(engine.report());
         while reports.len() > usize::from(late && decoded != Step::Idle) {
             pool.apply(WorkerId(0), reports.pop_front().unwrap());
@@ -69,6 +69,68 @@ fn run(limits: EngineLimits, requests: Vec<Start>, late: bool) -> (usize, Vec<Ev
     let ended = events.iter().filter(|event| matches!(event, Event::Finished { .. })).count();
     assert_eq!(ended, count, "every request finishes");
     (max, events)
+}
+
+/// A pool and a worker, for tests that look at both after each step.
+pub(super) struct Pair {
+    engine: EngineLoop<FakeEngine>,
+    pub(super) pool: Pool,
+    events: Vec<Event>,
+}
+
+impl Pair {
+    pub(super) fn new(limits: EngineLimits) -> Self {
+        let Bench { worker, engine, .. } = Bench::new(limits, Arc::new(Native));
+        let watermarks = Watermarks { high: 1000, low: 900 };
+        let mut pool = Pool::new(Arc::new(NativeScheduler), watermarks, Reserve::Expected);
+        pool.add_worker(WorkerId(0), limits);
+        Self { engine: EngineLoop::new(engine, worker), pool, events: Vec::new() }
+    }
+
+    pub(super) fn submit(&mut self, request: Start) {
+        let arrived = Duration::from_millis(request.id.0);
+        let new = NewRequest { start: Box::new(request), arrived, deadline: None, weight: 1.0, queue_share: None };
+        self.pool.submit(new).unwrap();
+    }
+
+    pub(super) fn command(&mut self, command: Command) {
+        self.engine.handle(command, &mut self.events);
+        self.report();
+    }
+
+    fn report(&mut self) {
+        self.engine.report().into_iter().for_each(|report| self.pool.apply(WorkerId(0), report));
+        assert!(self.engine.worker().check() && self.pool.check());
+    }
+
+    fn step(&mut self) -> Step {
+        for output in self.pool.schedule(Duration::from_secs(1)) {
+            let Output::Start { start, need, .. } = output else { panic!("{output:?}") };
+            self.command(Command::Start { start, need });
+        }
+        let step = self.engine.step(Duration::ZERO, &mut self.events);
+        self.report();
+        step
+    }
+
+    pub(super) fn steps(&mut self, count: usize) {
+        (0..count).for_each(|_| _ = self.step());
+    }
+
+    pub(super) fn run(&mut self) {
+        while self.step() != Step::Idle || self.pool.waiting() > 0 {}
+    }
+
+    /// Text by request.
+    pub(super) fn results(&self) -> BTreeMap<u64, String> {
+        let mut out: BTreeMap<u64, String> = BTreeMap::new();
+        for event in &self.events {
+            if let Event::Delta { id, delta } = event {
+                out.entry(id.0).or_default().push_str(&delta.text);
+            }
+        }
+        out
+    }
 }
 
 fn prompts(count: u64, tokens: usize, max_tokens: u32) -> Vec<Start> {

@@ -1,10 +1,9 @@
 //! A directory of data files, with its key and its lock.
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-
-use memmap2::Mmap;
+use std::sync::Arc;
 
 use super::error::DiskError;
 use super::record::{self, ChecksumKey, Header};
@@ -90,26 +89,49 @@ pub(super) fn data_files(directory: &Path) -> std::io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Maps a file with its present length; `None` if it is empty.
-pub(super) fn map(path: &Path) -> std::io::Result<Option<Mmap>> {
+/// Reads `len` bytes of a file. A file that has become shorter is an error; a memory map of it would end the process.
+pub(super) fn read(path: &Path, at: u64, len: u64) -> std::io::Result<Arc<[u8]>> {
     let file = File::open(path)?;
-    if file.metadata()?.len() == 0 {
-        return Ok(None);
+    // Nothing is allocated for bytes that are not there.
+    if at.checked_add(len).is_none_or(|end| end > file.metadata().map_or(0, |data| data.len())) {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
     }
-    // SAFETY: the map is only read, and its bytes are used only after a keyed checksum has verified them. Only the
-    // process that holds the directory's lock changes data files: it appends to them and removes whole files, but never
-    // shortens or overwrites them.
-    unsafe { Mmap::map(&file) }.map(Some)
+    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len as usize).collect();
+    match Arc::get_mut(&mut bytes) {
+        Some(buffer) => file.read_exact_at(buffer, at)?,
+        None => unreachable!("nobody else has it"),
+    }
+    Ok(bytes)
 }
 
-/// Reads the intact records from the start of a data file, up to the first damaged one. Returns each with its offset,
-/// and the offset at which they end.
-pub(super) fn scan(key: &ChecksumKey, bytes: &[u8]) -> (Vec<(u64, Header)>, u64) {
-    let (mut found, mut at) = (Vec::new(), 0u64);
-    while let Some(header) = record::parse(key, &bytes[at as usize..]) {
+/// What a data file holds.
+#[derive(Debug, Default)]
+pub(super) struct Scan {
+    /// The intact records from the start of the file up to the first damaged one, each with its offset.
+    pub(super) records: Vec<(u64, Header)>,
+    /// Where they end.
+    pub(super) end: u64,
+    /// Length of the file.
+    pub(super) bytes: u64,
+}
+
+/// Reads the headers of a data file.
+pub(super) fn scan(key: &ChecksumKey, path: &Path) -> std::io::Result<Scan> {
+    let file = File::open(path)?;
+    let mut scan = Scan { bytes: file.metadata()?.len(), ..Scan::default() };
+    while let Some(header) = header(key, &file, scan.end, scan.bytes) {
         let len = header.record_len();
-        found.push((at, header));
-        at += len;
+        scan.records.push((scan.end, header));
+        scan.end += len;
     }
-    (found, at)
+    Ok(scan)
+}
+
+/// The header of the record at `at`, in a file of `len` bytes. `None` if it is torn or damaged, or cannot be read.
+fn header(key: &ChecksumKey, file: &File, at: u64, len: u64) -> Option<Header> {
+    let mut fixed = [0; record::FIXED];
+    file.read_exact_at(&mut fixed, at).ok()?;
+    let mut head = vec![0; record::head_len(&fixed, len.saturating_sub(at))?];
+    file.read_exact_at(&mut head, at).ok()?;
+    record::parse(key, &head)
 }

@@ -2,7 +2,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::directory::{self, SegmentDirectory};
+use super::directory::{self, Scan, SegmentDirectory};
 use super::error::DiskError;
 use super::record;
 
@@ -63,19 +63,19 @@ fn report_one(path: &Path, states: bool) -> Result<CacheReport, DiskError> {
     };
     for number in numbers {
         let file = directory::data_file(path, number);
-        let map = directory::map(&file).map_err(failed(&file))?;
-        let bytes = map.as_deref().unwrap_or_default();
-        report.bytes += bytes.len() as u64;
-        let (records, end) = directory::scan(&key, bytes);
+        let Scan { records, end, bytes } = directory::scan(&key, &file).map_err(failed(&file))?;
+        report.bytes += bytes;
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if end < bytes.len() as u64 {
-            let left = bytes.len() as u64 - end;
+        if end < bytes {
+            let left = bytes - end;
             report.damage.push(format!("{name}: no record can be read at byte {end}; {left} bytes are lost"));
         }
         for (at, header) in records {
-            let from = (at + header.state_at) as usize;
-            let state = &bytes[from..from + header.state_len as usize];
-            if states && !record::is_intact(&key, state, &header.state_sum) {
+            let is_intact = || {
+                let state = directory::read(&file, at + header.state_at, header.state_len);
+                state.is_ok_and(|state| record::is_intact(&key, &state, &header.state_sum))
+            };
+            if states && !is_intact() {
                 report.damage.push(format!("{name}: the state of the segment at byte {at} was changed"));
                 continue;
             }

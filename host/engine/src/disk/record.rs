@@ -4,10 +4,10 @@
 //!
 //! | bytes | |
 //! |---|---|
-//! | 8 | `CAMSKV01`: magic and version of the format |
+//! | 8 | `CAMSKV02`: magic and version of the format |
 //! | 4 | length of the description |
 //! | 8 | length of the state |
-//! | … | description: kind of namespace (u8: 0 tenant, 1 shared), length of the tenant (u16), tenant, start (u32), number of tokens (u32), tokens (u32 each) |
+//! | … | description: kind of namespace (u8: 0 a tenant's, 1 shared, 2 named), length of its name (u16), name, start (u32), number of tokens (u32), tokens (u32 each) |
 //! | 32 | keyed BLAKE3 of everything before |
 //! | 32 | keyed BLAKE3 of the state |
 //! | … | state |
@@ -17,9 +17,9 @@ use blake3::Hash;
 use camshaft_core::ids::{TenantId, Token};
 use camshaft_core::segments::{Namespace, SegmentInfo};
 
-const MAGIC: &[u8; 8] = b"CAMSKV01";
+const MAGIC: &[u8; 8] = b"CAMSKV02";
 /// Bytes before the description.
-const FIXED: usize = 8 + 4 + 8;
+pub(super) const FIXED: usize = 8 + 4 + 8;
 /// Bytes of a checksum.
 const SUM: usize = 32;
 /// Bounds of the lengths, so that a damaged one cannot cause a huge read.
@@ -47,21 +47,22 @@ impl Header {
 }
 
 fn describe(info: &SegmentInfo) -> Option<Vec<u8>> {
-    let tenant = match &info.namespace {
-        Namespace::Tenant(tenant) => tenant.as_str(),
-        Namespace::Shared => "",
+    let (kind, name) = match &info.namespace {
+        Namespace::Tenant(tenant) => (0, tenant.as_str()),
+        Namespace::Shared => (1, ""),
+        Namespace::Named(name) => (2, &**name),
     };
-    let mut out = vec![u8::from(info.namespace == Namespace::Shared)];
-    out.extend(u16::try_from(tenant.len()).ok()?.to_le_bytes());
-    out.extend(tenant.as_bytes());
+    let mut out = vec![kind];
+    out.extend(u16::try_from(name.len()).ok()?.to_le_bytes());
+    out.extend(name.as_bytes());
     out.extend(info.start.to_le_bytes());
     out.extend(u32::try_from(info.tokens.len()).ok()?.to_le_bytes());
     out.extend(info.tokens.iter().flat_map(|token| token.0.to_le_bytes()));
     Some(out)
 }
 
-/// The bytes of a record before its state; `None` if a length is out of bounds.
-pub(super) fn head(key: &ChecksumKey, info: &SegmentInfo, state: &[u8]) -> Option<Vec<u8>> {
+/// The bytes of a record before its state, and the checksum of the state; `None` if a length is out of bounds.
+pub(super) fn head(key: &ChecksumKey, info: &SegmentInfo, state: &[u8]) -> Option<(Vec<u8>, [u8; SUM])> {
     let description = describe(info).filter(|description| description.len() <= MAX_DESCRIPTION_BYTES)?;
     let mut out = Vec::with_capacity(FIXED + description.len() + 2 * SUM);
     out.extend(MAGIC);
@@ -70,8 +71,9 @@ pub(super) fn head(key: &ChecksumKey, info: &SegmentInfo, state: &[u8]) -> Optio
     out.extend(description);
     let sum = blake3::keyed_hash(key, &out);
     out.extend(sum.as_bytes());
-    out.extend(blake3::keyed_hash(key, state).as_bytes());
-    Some(out)
+    let state_sum = *blake3::keyed_hash(key, state).as_bytes();
+    out.extend(state_sum);
+    Some((out, state_sum))
 }
 
 /// Reads fields from the front of a slice.
@@ -93,18 +95,27 @@ impl<'a> FieldReader<'a> {
     }
 }
 
-/// Reads the header of the record at the front of `bytes`, which extend to the end of the file. `None` unless the
-/// header matches its checksum and the whole record is there.
-pub(super) fn parse(key: &ChecksumKey, bytes: &[u8]) -> Option<Header> {
-    let mut reader = FieldReader(bytes);
+/// How many bytes of a record come before its state, by its first [`FIXED`] bytes. `None` unless the whole record is
+/// within `left` bytes.
+pub(super) fn head_len(fixed: &[u8; FIXED], left: u64) -> Option<usize> {
+    let (description_len, state_len) = lengths(&mut FieldReader(fixed))?;
+    let head_len = FIXED + description_len + 2 * SUM;
+    (head_len as u64 + state_len <= left).then_some(head_len)
+}
+
+fn lengths(reader: &mut FieldReader<'_>) -> Option<(usize, u64)> {
     if reader.bytes(8)? != MAGIC {
         return None;
     }
     let description_len = reader.u32()? as usize;
     let state_len = u64::from_le_bytes(reader.array()?);
-    if description_len > MAX_DESCRIPTION_BYTES || state_len > MAX_STATE_BYTES {
-        return None;
-    }
+    (description_len <= MAX_DESCRIPTION_BYTES && state_len <= MAX_STATE_BYTES).then_some((description_len, state_len))
+}
+
+/// Reads the bytes of a record before its state. `None` unless they match their checksum.
+pub(super) fn parse(key: &ChecksumKey, bytes: &[u8]) -> Option<Header> {
+    let mut reader = FieldReader(bytes);
+    let (description_len, state_len) = lengths(&mut reader)?;
     let mut description = FieldReader(reader.bytes(description_len)?);
     let summed = bytes.get(..FIXED + description_len)?;
     let sum: [u8; 32] = reader.array()?;
@@ -113,16 +124,18 @@ pub(super) fn parse(key: &ChecksumKey, bytes: &[u8]) -> Option<Header> {
         return None;
     }
     let state_sum = reader.array()?;
-    if (reader.0.len() as u64) < state_len {
-        return None;
-    }
-    let shared = description.bytes(1)? == [1];
-    let tenant_len = u16::from_le_bytes(description.array()?);
-    let tenant = std::str::from_utf8(description.bytes(tenant_len.into())?).ok()?;
+    let [kind] = description.array()?;
+    let name_len = u16::from_le_bytes(description.array()?);
+    let name = std::str::from_utf8(description.bytes(name_len.into())?).ok()?;
     let (start, count) = (description.u32()?, description.u32()? as usize);
     let tokens = description.bytes(count.checked_mul(4)?)?;
     let tokens = tokens.chunks_exact(4).map(|b| Token(u32::from_le_bytes([b[0], b[1], b[2], b[3]]))).collect();
-    let namespace = if shared { Namespace::Shared } else { Namespace::Tenant(TenantId::from(tenant)) };
+    let namespace = match kind {
+        0 => Namespace::Tenant(TenantId::from(name)),
+        1 => Namespace::Shared,
+        2 => Namespace::Named(name.into()),
+        _ => return None,
+    };
     let state_at = (FIXED + description_len + 2 * SUM) as u64;
     Some(Header { info: SegmentInfo { namespace, tokens, start }, state_at, state_len, state_sum })
 }

@@ -178,13 +178,13 @@ impl Writer {
         if self.failed_at.is_some_and(|at| at.elapsed() < RETRY_PAUSE) {
             return None;
         }
-        let head = record::head(&self.directory.key, &job.info, &job.state)?;
+        let (head, sum) = record::head(&self.directory.key, &job.info, &job.state)?;
         let len = (head.len() + job.state.len()) as u64;
         if len > self.capacity {
             return None;
         }
         self.evict_for(len, events);
-        match self.append(&head, &job.state) {
+        match self.append(&head, &job.state, sum) {
             Ok(location) => {
                 if self.failed_at.take().is_some() {
                     tracing::info!(path = %self.directory.path.display(), "the prefix cache is written to disk again");
@@ -218,7 +218,7 @@ impl Writer {
         }
     }
 
-    fn append(&mut self, head: &[u8], state: &[u8]) -> std::io::Result<Location> {
+    fn append(&mut self, head: &[u8], state: &[u8], sum: [u8; 32]) -> std::io::Result<Location> {
         let len = (head.len() + state.len()) as u64;
         if self.files.back().is_none_or(|(_, size)| *size > 0 && size + len > self.file_bytes) {
             self.close_current();
@@ -239,7 +239,6 @@ impl Writer {
         let Some((number, size)) = self.files.back_mut() else { return Err(std::io::ErrorKind::NotFound.into()) };
         let at = *size + head.len() as u64;
         *size += len;
-        let sum = *blake3::keyed_hash(&self.directory.key, state).as_bytes();
         Ok(Location { file: *number, at, len: state.len() as u64, sum })
     }
 
