@@ -11,7 +11,9 @@ mod http;
 mod wire;
 
 pub use flow::api::{Api, ApiLimits, ApiOptions, StartError};
-pub use flow::backend::{self, Backend, EmbedBackend, EmbedJob, Model, PoolMessage, PoolSnapshot, Submission};
+pub use flow::backend::{
+    self, Backend, EmbedBackend, EmbedJob, EmbedMessage, Model, PoolMessage, PoolSnapshot, Submission,
+};
 pub use flow::control::{Control, PolicyScan, Reloaded};
 pub use flow::first_reply::FirstReply;
 pub use flow::quota::{LocalQuotas, QuotaStore};

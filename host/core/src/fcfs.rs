@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::ids::RequestId;
-use crate::policy::{Action, Arrival, Fault, Scheduler, SchedulerEvent, SchedulingPoint};
+use crate::policy::{Action, Arrival, Fault, Priority, Scheduler, SchedulerEvent, SchedulingPoint};
 
 /// A request that has waited this long counts as one of the next higher class.
 const AGEING: Duration = Duration::from_secs(30);
@@ -13,6 +13,12 @@ const AGEING: Duration = Duration::from_secs(30);
 /// overtakes those of a higher class that arrived more than the ageing later.
 pub(crate) fn aged_arrival(arrival: &Arrival) -> Duration {
     arrival.arrived + AGEING * arrival.priority as u32
+}
+
+/// The class of a request that has waited for so long: 0 is the first.
+pub(crate) fn aged_class(priority: Priority, waited: Duration) -> u32 {
+    let classes = (waited.as_secs() / AGEING.as_secs()).min(u64::from(u32::MAX)) as u32;
+    (priority as u32).saturating_sub(classes)
 }
 
 /// Dispatches the first class with work, within it in order of arrival, each to the worker with the fewest active

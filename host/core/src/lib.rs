@@ -11,6 +11,7 @@ pub mod engine;
 pub mod engine_loop;
 pub mod fake;
 pub mod fcfs;
+mod gate;
 pub mod ids;
 pub mod ledger;
 pub mod limits;

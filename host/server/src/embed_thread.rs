@@ -2,14 +2,17 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use camshaft_api::EmbedJob;
-use camshaft_core::embed::{EmbedLimits, EmbedQueue, Embedder, EmbedderLimits};
+use camshaft_api::{EmbedJob, EmbedMessage, PoolSnapshot};
+use camshaft_core::embed::queue::{BatchInput, BatchLimits, EmbedQueue, NewJob};
+use camshaft_core::embed::{Embedder, EmbedderLimits};
 use camshaft_core::ids::Token;
 use camshaft_core::message::WorkerError;
 use crossbeam_channel::{Receiver, Sender, after, never, select};
 use tokio::sync::oneshot;
 
 use crate::error::ServerError;
+use crate::metrics::QueueMetrics;
+use crate::snapshot;
 use crate::supervisor::{Gauges, Service, Stop, Supervisor};
 use crate::tuning::Tuned;
 
@@ -25,7 +28,6 @@ type Reply = Option<oneshot::Sender<Result<Vec<Vec<f32>>, WorkerError>>>;
 
 /// One request's inputs, some of them perhaps computed.
 struct PendingJob {
-    deadline: Option<Instant>,
     vectors: Mutex<Vec<Option<Vec<f32>>>>,
     reply: Mutex<Reply>,
 }
@@ -59,20 +61,22 @@ impl PendingJob {
     }
 }
 
-struct Input {
-    job: Arc<PendingJob>,
-    index: usize,
-    tokens: Arc<[Token]>,
+/// What an embedder's thread is given, beside the embedder.
+pub(crate) struct EmbedSetup {
+    pub(crate) gauges: Gauges,
+    pub(crate) metrics: QueueMetrics,
+    pub(crate) tuned: Tuned,
 }
 
 /// Gathers inputs and has them computed. Inputs that wait survive a panic of the embedder; inputs on board do not.
 struct EmbedService<F> {
     make: F,
-    jobs: Receiver<EmbedJob>,
-    queue: EmbedQueue<Input>,
+    messages: Receiver<EmbedMessage>,
+    queue: EmbedQueue<Arc<PendingJob>>,
+    metrics: QueueMetrics,
     tuned: Tuned,
     /// The batch that is being computed.
-    on_board: Vec<Input>,
+    on_board: Vec<BatchInput<Arc<PendingJob>>>,
     begun: Instant,
 }
 
@@ -83,28 +87,19 @@ struct EmbedService<F> {
 /// What `make` failed with the first time.
 pub(crate) fn spawn<E: Embedder + Send + 'static>(
     supervisor: &Supervisor,
-    gauges: Gauges,
     model: &str,
-    tuned: Tuned,
+    EmbedSetup { gauges, metrics, tuned }: EmbedSetup,
     mut make: impl FnMut() -> Result<E, ServerError> + Send + 'static,
-) -> Result<(Sender<EmbedJob>, EmbedderLimits), ServerError> {
+) -> Result<(Sender<EmbedMessage>, EmbedderLimits), ServerError> {
     let embedder = make()?;
     let limits = embedder.limits();
-    let queue = EmbedQueue::new(EmbedLimits {
-        batch_tokens: limits.batch_tokens,
-        batch_inputs: limits.batch_inputs,
-        waiting: waiting(&tuned),
-        window: WINDOW,
-    });
-    let (sender, jobs) = crossbeam_channel::bounded(JOBS);
-    let service = EmbedService { make, jobs, queue, tuned, on_board: Vec::new(), begun: Instant::now() };
+    let batch = BatchLimits { tokens: limits.batch_tokens, inputs: limits.batch_inputs, window: WINDOW };
+    let queue = EmbedQueue::new(batch, tuned.borrow().watermarks);
+    let (sender, messages) = crossbeam_channel::bounded(JOBS);
+    let (on_board, begun) = (Vec::new(), Instant::now());
+    let service = EmbedService { make, messages, queue, metrics, tuned, on_board, begun };
     supervisor.supervise(&format!("embedder-{model}"), gauges, service, embedder)?;
     Ok((sender, limits))
-}
-
-/// Inputs that may wait now. A request of the most inputs is never refused by an empty queue.
-fn waiting(tuned: &Tuned) -> usize {
-    tuned.borrow().watermarks.high.max(camshaft_core::limits::EMBED_INPUTS)
 }
 
 impl<E, F> Service for EmbedService<F>
@@ -120,17 +115,22 @@ where
     }
 
     fn run(&mut self, embedder: &mut E, stop: &Stop) {
-        while self.take_jobs(stop) {
-            self.queue.retain(|input| input.job.is_wanted());
+        while self.take_messages(stop) {
+            self.queue.retain(|job| job.is_wanted());
             let now = self.begun.elapsed();
+            self.queue.expired(now).iter().for_each(|job| job.fail(WorkerError::DeadlineExceeded));
             if self.queue.due(now).is_some_and(|due| due <= now) {
-                self.compute(embedder);
+                self.compute(embedder, now);
             }
+            self.publish();
         }
     }
 
     fn down(&mut self, _: E) -> bool {
-        self.on_board.drain(..).for_each(|input| input.job.fail(WorkerError::WorkerLost));
+        for input in self.on_board.drain(..) {
+            self.queue.remove(input.job);
+            input.owner.fail(WorkerError::WorkerLost);
+        }
         true
     }
 
@@ -140,71 +140,91 @@ where
 }
 
 impl<F> EmbedService<F> {
-    /// Waits until a job comes or a batch is due. False when the thread has to end.
-    fn take_jobs(&mut self, stop: &Stop) -> bool {
+    /// Waits until a message comes, a batch is due or a deadline passes. False when the thread has to end.
+    fn take_messages(&mut self, stop: &Stop) -> bool {
         let now = self.begun.elapsed();
-        let due = self.queue.due(now).map_or_else(never, |due| after(due.saturating_sub(now)));
+        let next = self.queue.due(now).into_iter().chain(self.queue.next_deadline()).min();
+        let next = next.map_or_else(never, |at| after(at.saturating_sub(now)));
         select! {
             recv(stop.receiver()) -> _ => return false,
-            recv(self.jobs) -> job => match job {
-                Ok(job) => self.add(job),
-                Err(_) => return self.queue.waiting() > 0,
+            recv(self.messages) -> message => match message {
+                Ok(message) => self.take(message),
+                Err(_) => return self.queue.has_inputs(),
             },
-            recv(due) -> _ => {}
+            recv(next) -> _ => {}
         }
         for _ in 0..BURST {
-            match self.jobs.try_recv() {
-                Ok(job) => self.add(job),
+            match self.messages.try_recv() {
+                Ok(message) => self.take(message),
                 Err(_) => break,
             }
         }
         true
     }
 
-    fn add(&mut self, job: EmbedJob) {
-        let EmbedJob { inputs, priority, deadline, reply } = job;
-        let vectors = Mutex::new(vec![None; inputs.len()]);
-        let job = Arc::new(PendingJob { deadline, vectors, reply: Mutex::new(Some(reply)) });
-        self.queue.set_waiting(waiting(&self.tuned));
-        if !self.queue.has_capacity(inputs.len()) {
-            return job.fail(WorkerError::QueueFull);
-        }
-        let now = self.begun.elapsed();
-        for (index, tokens) in inputs.into_iter().enumerate() {
-            let input = Input { job: job.clone(), index, tokens };
-            self.queue.push(now, priority, input.tokens.len() as u32, input);
+    fn take(&mut self, message: EmbedMessage) {
+        match message {
+            EmbedMessage::Submit(job) => self.add(*job),
+            // The asker may have given up.
+            EmbedMessage::Snapshot(reply) => drop(reply.send(self.snapshot())),
         }
     }
 
-    fn compute(&mut self, embedder: &mut impl Embedder) {
-        let now = Instant::now();
-        let mut batch = self.queue.take();
-        batch.retain(|input| {
-            let late = input.job.deadline.is_some_and(|deadline| deadline <= now);
-            if late {
-                input.job.fail(WorkerError::DeadlineExceeded);
-            }
-            !late
-        });
-        if batch.is_empty() {
-            return;
+    fn add(&mut self, job: EmbedJob) {
+        // An error means that the sender is gone: nothing changes any more.
+        if self.tuned.has_changed().unwrap_or(false) {
+            self.queue.set_watermarks(self.tuned.borrow_and_update().watermarks);
         }
-        let tokens: Vec<Arc<[Token]>> = batch.iter().map(|input| input.tokens.clone()).collect();
-        self.on_board = batch;
+        let EmbedJob { inputs, tenant, priority, weight, queue_share, accepted, deadline, reply } = job;
+        let vectors = Mutex::new(vec![None; inputs.len()]);
+        let owner = Arc::new(PendingJob { vectors, reply: Mutex::new(Some(reply)) });
+        let arrived = accepted.saturating_duration_since(self.begun);
+        let deadline = deadline.map(|at| at.saturating_duration_since(self.begun));
+        let new = NewJob { tenant, priority, weight, queue_share, arrived, deadline, inputs, owner: owner.clone() };
+        if self.queue.submit(new).is_err() {
+            owner.fail(WorkerError::QueueFull);
+        }
+    }
+
+    fn compute(&mut self, embedder: &mut impl Embedder, now: Duration) {
+        self.on_board = self.queue.take(now);
+        let waited = self.on_board.iter().filter_map(|input| input.waited);
+        waited.for_each(|waited| self.metrics.duration.observe(waited.as_secs_f64()));
+        self.publish();
+        let tokens: Vec<Arc<[Token]>> = self.on_board.iter().map(|input| input.tokens.clone()).collect();
         let computed = embedder.embed(&tokens);
         let batch = std::mem::take(&mut self.on_board);
+        self.queue.computed(self.begun.elapsed(), &batch);
         match computed {
             Ok(vectors) => {
                 for (input, vector) in batch.into_iter().zip(vectors) {
-                    input.job.put(input.index, vector);
+                    input.owner.put(input.index, vector);
                 }
             }
             Err(error) => {
                 tracing::error!(%error, inputs = batch.len(), "embedding failed");
-                batch.iter().for_each(|input| input.job.fail(WorkerError::Engine(error.to_string())));
+                for input in batch {
+                    self.queue.remove(input.job);
+                    input.owner.fail(WorkerError::Engine(error.to_string()));
+                }
             }
         }
-        self.queue.computed(self.begun.elapsed());
+    }
+
+    fn publish(&self) {
+        self.metrics.publish(self.queue.waiting(), self.queue.running());
+    }
+
+    fn snapshot(&self) -> PoolSnapshot {
+        let queue = &self.queue;
+        let mut snapshot = PoolSnapshot {
+            accepting: queue.accepts(),
+            waiting: queue.waiting(),
+            running: queue.running(),
+            ..PoolSnapshot::default()
+        };
+        snapshot::count_waiting(&mut snapshot, queue.queue().map(|(priority, tenant)| (priority, tenant.as_str())));
+        snapshot
     }
 }
 

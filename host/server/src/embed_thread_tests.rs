@@ -13,25 +13,106 @@ const LIMITS: EmbedderLimits = EmbedderLimits { batch_tokens: 64, batch_inputs: 
 /// An input that begins with it makes the embedder panic.
 const POISON: Token = Token(13);
 
-/// Requests may be queued up to `high` inputs, until the sender says otherwise.
+/// Requests may be queued up to `high`, until the sender says otherwise.
 fn tuning(high: usize) -> watch::Sender<Tuning> {
     let watermarks = Watermarks { high, low: high / 2 };
     watch::Sender::new(Tuning { watermarks, ram_bytes: 0, session_ttl: PATIENCE })
 }
 
+fn setup(registry: &prometheus::Registry, tuned: Tuned) -> EmbedSetup {
+    let metrics = ServerMetrics::new(registry).unwrap();
+    let gauges = metrics.gauges("fake", "0", camshaft_api::Health::default());
+    EmbedSetup { gauges, metrics: metrics.queue("fake"), tuned }
+}
+
 type Answer = oneshot::Receiver<Result<Vec<Vec<f32>>, WorkerError>>;
 
-fn job(inputs: &[&[u32]]) -> (EmbedJob, Answer) {
+fn job(tenant: &str, inputs: &[&[u32]]) -> (Box<EmbedJob>, Answer) {
     let (reply, answer) = oneshot::channel();
     let inputs = inputs.iter().map(|input| input.iter().copied().map(Token).collect()).collect();
-    (EmbedJob { inputs, priority: Priority::Normal, deadline: None, reply }, answer)
+    let job = EmbedJob {
+        inputs,
+        tenant: tenant.into(),
+        priority: Priority::Normal,
+        weight: 1.0,
+        queue_share: None,
+        accepted: Instant::now(),
+        deadline: None,
+        reply,
+    };
+    (Box::new(job), answer)
+}
+
+/// Computes a batch for each message, so that a test says what is in between.
+struct Gated {
+    embedder: FakeEmbedder,
+    go_on: Receiver<()>,
+    /// Told before each batch, with its inputs.
+    began: Sender<Vec<Arc<[Token]>>>,
+}
+
+impl Embedder for Gated {
+    fn limits(&self) -> EmbedderLimits {
+        LIMITS
+    }
+
+    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, camshaft_core::engine::EngineError> {
+        self.began.send(inputs.to_vec()).unwrap();
+        self.go_on.recv_timeout(PATIENCE).unwrap();
+        self.embedder.embed(inputs)
+    }
+}
+
+/// An embedder, the means to let it compute one batch, and the batches that it began.
+struct Bench {
+    supervisor: Supervisor,
+    registry: prometheus::Registry,
+    jobs: Sender<EmbedMessage>,
+    go_on: Sender<()>,
+    began: Receiver<Vec<Arc<[Token]>>>,
+}
+
+impl Bench {
+    fn new(tuned: Tuned) -> Self {
+        let (supervisor, registry) = (Supervisor::new(), prometheus::Registry::new());
+        let (go_on, wait) = crossbeam_channel::bounded(0);
+        let (begins, began) = crossbeam_channel::bounded(1000);
+        let make =
+            move || Ok(Gated { embedder: FakeEmbedder::new(LIMITS), go_on: wait.clone(), began: begins.clone() });
+        let (jobs, _) = spawn(&supervisor, "fake", setup(&registry, tuned), make).unwrap();
+        Self { supervisor, registry, jobs, go_on, began }
+    }
+
+    fn submit(&self, job: Box<EmbedJob>) {
+        self.jobs.send(EmbedMessage::Submit(job)).unwrap();
+    }
+
+    /// Waits for a batch to begin.
+    fn begins(&self) -> Vec<Arc<[Token]>> {
+        self.began.recv_timeout(PATIENCE).unwrap()
+    }
+
+    fn metric(&self, line: &str) -> bool {
+        let text = prometheus::TextEncoder::new().encode_to_string(&self.registry.gather()).unwrap();
+        text.lines().any(|it| it == line)
+    }
+
+    /// Lets whatever is left be computed.
+    fn end(self) {
+        let Self { supervisor, jobs, go_on, began, .. } = self;
+        drop(jobs);
+        let pump = std::thread::spawn(move || while go_on.send_timeout((), Duration::from_secs(1)).is_ok() {});
+        assert!(supervisor.end(PATIENCE));
+        drop(began);
+        pump.join().unwrap();
+    }
 }
 
 #[test]
 fn regression_an_embedder_that_panics_comes_back() {
-    let supervisor = Supervisor::new();
-    let gauges = ServerMetrics::new(&prometheus::Registry::new()).unwrap();
-    let gauges = gauges.gauges("fake", "0", camshaft_api::Health::default());
+    let (supervisor, registry) = (Supervisor::new(), prometheus::Registry::new());
+    let setup = setup(&registry, tuning(8).subscribe());
+    let gauges = setup.gauges.clone();
     // The embedder panics while the test waits here, so that another job is queued before it is back.
     let (go_on, wait) = crossbeam_channel::bounded::<()>(0);
     let mut made = 0;
@@ -44,56 +125,111 @@ fn regression_an_embedder_that_panics_comes_back() {
         embedder.panics_at = Some(POISON);
         Ok(embedder)
     };
-    let (jobs, limits) = spawn(&supervisor, gauges.clone(), "fake", tuning(8).subscribe(), make).unwrap();
+    let (jobs, limits) = spawn(&supervisor, "fake", setup, make).unwrap();
     assert_eq!((limits, gauges.health.is_up()), (LIMITS, true));
 
-    let (poisoned, lost) = job(&[&[1, 2], &[POISON.0]]);
-    jobs.send(poisoned).unwrap();
+    let (poisoned, lost) = job("t", &[&[1, 2], &[POISON.0]]);
+    jobs.send(EmbedMessage::Submit(poisoned)).unwrap();
     assert_eq!(lost.blocking_recv().unwrap(), Err(WorkerError::WorkerLost), "who was on board is told");
     assert!(!gauges.health.is_up());
-    let (good, answer) = job(&[&[1, 2], &[3]]);
-    jobs.send(good).unwrap();
+    let (good, answer) = job("t", &[&[1, 2], &[3]]);
+    jobs.send(EmbedMessage::Submit(good)).unwrap();
     go_on.send(()).unwrap();
     let vectors = answer.blocking_recv().unwrap().expect("what waits goes on waiting");
     assert_eq!((vectors.len(), vectors[0].len()), (2, 3));
     assert_eq!((gauges.restarts.get(), gauges.up.get(), gauges.health.is_up()), (1, 1, true));
     assert!(supervisor.end(PATIENCE));
     assert_eq!((gauges.up.get(), gauges.health.is_up()), (0, false));
-    assert!(jobs.send(job(&[&[1]]).0).is_err(), "nobody takes jobs any more");
+    assert!(jobs.send(EmbedMessage::Submit(job("t", &[&[1]]).0)).is_err(), "nobody takes jobs any more");
 }
 
 #[test]
 fn a_job_whose_deadline_has_passed_is_not_begun() {
-    let supervisor = Supervisor::new();
-    let gauges = ServerMetrics::new(&prometheus::Registry::new()).unwrap();
-    let gauges = gauges.gauges("fake", "0", camshaft_api::Health::default());
-    let (jobs, _) =
-        spawn(&supervisor, gauges, "fake", tuning(8).subscribe(), || Ok(FakeEmbedder::new(LIMITS))).unwrap();
-    let (mut late, answer) = job(&[&[1]]);
+    let bench = Bench::new(tuning(8).subscribe());
+    let (mut late, answer) = job("t", &[&[1]]);
     late.deadline = Some(Instant::now());
-    jobs.send(late).unwrap();
+    bench.submit(late);
     assert_eq!(answer.blocking_recv().unwrap(), Err(WorkerError::DeadlineExceeded));
-    assert!(supervisor.end(PATIENCE));
+    assert!(bench.began.is_empty());
+    bench.end();
 }
 
 #[test]
-fn regression_how_many_inputs_may_wait_follows_a_reload() {
-    let supervisor = Supervisor::new();
-    let gauges = ServerMetrics::new(&prometheus::Registry::new()).unwrap();
-    let gauges = gauges.gauges("fake", "0", camshaft_api::Health::default());
-    let tuning = tuning(8);
-    let make = || Ok(FakeEmbedder::new(LIMITS));
-    let (jobs, _) = spawn(&supervisor, gauges, "fake", tuning.subscribe(), make).unwrap();
-    let ask = |inputs: usize| {
-        let (job, answer) = job(&vec![&[1][..]; inputs]);
-        jobs.send(job).unwrap();
-        answer.blocking_recv().unwrap().map(|vectors| vectors.len())
+fn regression_a_small_request_joins_the_next_batch_of_a_large_one_and_the_gauges_tell_of_both() {
+    let bench = Bench::new(tuning(8).subscribe());
+    let (large, large_answer) = job("greedy", &vec![&[1, 1, 1, 1][..]; 1000]);
+    bench.submit(large);
+    assert_eq!(bench.begins().len(), 8);
+    assert!(bench.metric("camshaft_requests_running{model=\"fake\"} 1"));
+    let (small, answer) = job("polite", &[&[2], &[3]]);
+    bench.submit(small);
+    let (never, gone) = job("polite", &[&[4][..]; 3]);
+    drop(gone);
+    bench.submit(never);
+    bench.go_on.send(()).unwrap();
+    let next = bench.begins();
+    let first: Vec<u32> = next.iter().map(|input| input[0].0).collect();
+    assert!(first.contains(&2) && first.contains(&3) && first.contains(&1), "{first:?}");
+    assert!(!first.contains(&4), "nobody wants that one");
+    assert!(bench.metric("camshaft_requests_running{model=\"fake\"} 2"));
+    assert!(bench.metric("camshaft_requests_waiting{model=\"fake\"} 0"));
+    bench.go_on.send(()).unwrap();
+    assert_eq!(answer.blocking_recv().unwrap().unwrap().len(), 2);
+    bench.begins();
+    // A client that leaves takes the rest of its inputs along.
+    drop(large_answer);
+    let (snapshot, reply) = oneshot::channel();
+    bench.jobs.send(EmbedMessage::Snapshot(snapshot)).unwrap();
+    let (last, answer) = job("polite", &[&[5]]);
+    bench.submit(last);
+    bench.go_on.send(()).unwrap();
+    let snapshot = reply.blocking_recv().unwrap();
+    assert_eq!((snapshot.running, snapshot.accepting, snapshot.workers.len()), (1, true, 0));
+    assert_eq!(bench.begins().len(), 1);
+    bench.go_on.send(()).unwrap();
+    assert!(answer.blocking_recv().unwrap().is_ok());
+    bench.end();
+}
+
+#[test]
+fn regression_a_low_class_under_load_gets_its_deadline() {
+    let bench = Bench::new(tuning(8).subscribe());
+    let (load, _kept) = job("t", &vec![&[1, 1, 1, 1][..]; 200]);
+    bench.submit(load);
+    bench.begins();
+    let (mut low, answer) = job("t", &[&[9]]);
+    (low.priority, low.deadline) = (Priority::Low, Some(Instant::now()));
+    bench.submit(low);
+    bench.go_on.send(()).unwrap();
+    assert_eq!(answer.blocking_recv().unwrap(), Err(WorkerError::DeadlineExceeded));
+    assert!(bench.begins().iter().all(|input| input[0].0 == 1));
+    bench.end();
+}
+
+#[test]
+fn regression_how_many_requests_may_wait_follows_a_reload() {
+    let tuning = tuning(2);
+    let bench = Bench::new(tuning.subscribe());
+    // One on board, and as many as may wait.
+    let (first, _first) = job("t", &[&[1][..]; 8]);
+    bench.submit(first);
+    bench.begins();
+    let mut waiting: Vec<Answer> = Vec::new();
+    let ask = |waiting: &mut Vec<Answer>| {
+        let (job, answer) = job("t", &[&[1]]);
+        bench.submit(job);
+        waiting.push(answer);
     };
-    let most = camshaft_core::limits::EMBED_INPUTS;
-    assert_eq!((ask(most), ask(most + 1)), (Ok(most), Err(WorkerError::QueueFull)));
-    tuning.send_modify(|tuning| tuning.watermarks.high = most + 1);
-    assert_eq!(ask(most + 1), Ok(most + 1));
-    tuning.send_modify(|tuning| tuning.watermarks.high = 8);
-    assert_eq!(ask(most + 1), Err(WorkerError::QueueFull));
-    assert!(supervisor.end(PATIENCE));
+    (0..3).for_each(|_| ask(&mut waiting));
+    tuning.send_modify(|tuning| tuning.watermarks.high = 4);
+    bench.go_on.send(()).unwrap();
+    // The mark in force is read when a request arrives.
+    bench.begins();
+    (0..5).for_each(|_| ask(&mut waiting));
+    bench.go_on.send(()).unwrap();
+    bench.begins();
+    bench.end();
+    let full = waiting.into_iter().map(|answer| answer.blocking_recv().unwrap() == Err(WorkerError::QueueFull));
+    let full: Vec<bool> = full.collect();
+    assert_eq!(full.iter().filter(|&&full| full).count(), 1, "{full:?}");
 }

@@ -33,6 +33,7 @@ mod serve;
 mod show;
 mod shutdown;
 mod signals;
+mod snapshot;
 mod socket;
 mod start;
 mod streams;

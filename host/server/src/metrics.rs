@@ -36,12 +36,18 @@ pub(crate) struct ServerMetrics {
     draft_tokens: IntCounterVec,
 }
 
+/// Handles of a model's queue, of generations or of embeddings.
+#[derive(Debug)]
+pub(crate) struct QueueMetrics {
+    waiting: IntGauge,
+    running: IntGauge,
+    pub(crate) duration: Histogram,
+}
+
 /// Handles of one model's pool.
 #[derive(Debug)]
 pub(crate) struct PoolMetrics {
-    waiting: IntGauge,
-    running: IntGauge,
-    pub(crate) queue_duration: Histogram,
+    pub(crate) queue: QueueMetrics,
     kv_free: Gauge,
     kv_cached: Gauge,
     kv_held: Gauge,
@@ -166,7 +172,11 @@ impl ServerMetrics {
         let queued = "Time from arrival to dispatch";
         Ok(Self {
             waiting: gauge("camshaft_requests_waiting", "Generations in the queue", model)?,
-            running: gauge("camshaft_requests_running", "Generations that a worker has", model)?,
+            running: gauge(
+                "camshaft_requests_running",
+                "Generations and embedding requests that a worker or embedder computes",
+                model,
+            )?,
             queue_duration: families.histogram("camshaft_queue_duration_seconds", queued, seconds())?,
             batch_tokens: families.histogram("camshaft_batch_tokens", "Tokens decoded in one step", batches)?,
             kv_tokens: families.float("camshaft_kv_tokens", kv, &["model", "state"])?,
@@ -204,12 +214,18 @@ impl ServerMetrics {
         })
     }
 
+    pub(crate) fn queue(&self, model: &str) -> QueueMetrics {
+        QueueMetrics {
+            waiting: self.waiting.with_label_values(&[model]),
+            running: self.running.with_label_values(&[model]),
+            duration: self.queue_duration.with_label_values(&[model]),
+        }
+    }
+
     pub(crate) fn pool(&self, model: &str) -> Arc<PoolMetrics> {
         let kv = |state| self.kv_tokens.with_label_values(&[model, state]);
         Arc::new(PoolMetrics {
-            waiting: self.waiting.with_label_values(&[model]),
-            running: self.running.with_label_values(&[model]),
-            queue_duration: self.queue_duration.with_label_values(&[model]),
+            queue: self.queue(model),
             kv_free: kv("free"),
             kv_cached: kv("cached"),
             kv_held: kv("held"),
@@ -245,10 +261,16 @@ impl ServerMetrics {
     }
 }
 
-impl PoolMetrics {
-    pub(crate) fn publish(&self, waiting: usize, running: usize, workers: &[WorkerFacts]) {
+impl QueueMetrics {
+    pub(crate) fn publish(&self, waiting: usize, running: usize) {
         self.waiting.set(waiting as i64);
         self.running.set(running as i64);
+    }
+}
+
+impl PoolMetrics {
+    pub(crate) fn publish(&self, waiting: usize, running: usize, workers: &[WorkerFacts]) {
+        self.queue.publish(waiting, running);
         let kv = KvTokens::of(workers);
         let (used, total) = (kv.held as f64, kv.total as f64);
         self.kv_free.set(kv.free as f64);

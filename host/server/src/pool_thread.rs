@@ -1,5 +1,5 @@
 //! The thread that owns a model's pool: takes in submissions and reports, and sends out what the pool decides.
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use crate::closings::Closings;
 use crate::error::ServerError;
 use crate::mailbox::Mailbox;
 use crate::metrics::{PoolMetrics, WorkerMetrics};
+use crate::snapshot;
 use crate::supervisor::{ShutdownStage, Stop, Supervisor};
 use crate::tuning::{Tuned, Tuning};
 use crate::worker_thread::{WorkerMessage, WorkerReport};
@@ -23,8 +24,6 @@ use crate::worker_thread::{WorkerMessage, WorkerReport};
 const SWEEP_INTERVAL: Duration = Duration::from_millis(50);
 /// How soon commands are sent again to a worker whose channel was full.
 const RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// Tenants in a snapshot: those with the most waiting requests.
-const MAX_TENANTS: usize = 100;
 /// How often waiting clients are told their position in the queue.
 const POSITIONS_INTERVAL: Duration = Duration::from_secs(1);
 /// Messages of each kind that are taken in before the scheduler is asked again.
@@ -250,15 +249,8 @@ impl PoolThread {
             workers: pool.worker_facts(),
             ..PoolSnapshot::default()
         };
-        let mut tenants: HashMap<&str, usize> = HashMap::new();
-        for arrival in pool.queue() {
-            *snapshot.waiting_by_priority.entry(arrival.priority).or_default() += 1;
-            *tenants.entry(arrival.tenant.as_str()).or_default() += 1;
-        }
-        let mut tenants: Vec<(&str, usize)> = tenants.into_iter().collect();
-        tenants.sort_unstable_by_key(|&(tenant, waiting)| (std::cmp::Reverse(waiting), tenant));
-        let named = tenants.into_iter().take(MAX_TENANTS).map(|(tenant, waiting)| (tenant.to_owned(), waiting));
-        snapshot.waiting_by_tenant = named.collect();
+        let queue = pool.queue();
+        snapshot::count_waiting(&mut snapshot, queue.iter().map(|arrival| (arrival.priority, arrival.tenant.as_str())));
         snapshot
     }
 
@@ -312,7 +304,7 @@ impl PoolThread {
     fn carry_out(&mut self, output: Output) {
         match output {
             Output::Start { worker, start, need, waited } => {
-                self.setup.metrics.queue_duration.observe(waited.as_secs_f64());
+                self.setup.metrics.queue.duration.observe(waited.as_secs_f64());
                 let Some(stream) = self.clients.take_stream(start.id) else { return };
                 self.send(worker, WorkerMessage::Start { start, need, stream });
             }

@@ -16,7 +16,7 @@ use camshaft_policy::PolicyHost;
 
 use crate::cache_plan::CachePlan;
 use crate::config::{Config, ModelConfig};
-use crate::embed_thread;
+use crate::embed_thread::{self, EmbedSetup};
 use crate::error::ServerError;
 use crate::mailbox::Mailbox;
 use crate::metrics::ServerMetrics;
@@ -189,7 +189,8 @@ impl Starter<'_> {
         make: impl FnMut() -> Result<E, ServerError> + Send + 'static,
     ) -> Result<Model, ServerError> {
         let gauges = self.gauges(config, EMBEDDER);
-        let (jobs, limits) = embed_thread::spawn(self.supervisor, gauges, &config.id, self.tuned.clone(), make)?;
+        let setup = EmbedSetup { gauges, metrics: self.metrics.queue(&config.id), tuned: self.tuned.clone() };
+        let (jobs, limits) = embed_thread::spawn(self.supervisor, &config.id, setup, make)?;
         let EmbedderLimits { input_tokens, dimensions, .. } = limits;
         weights::dimensions_fit(config, dimensions)?;
         info.context_tokens = input_tokens;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_core::engine::{ModelInfo, Tokenizer};
-use camshaft_core::ids::{SessionId, Token};
+use camshaft_core::ids::{SessionId, TenantId, Token};
 use camshaft_core::message::{Event, Start, WorkerError};
 use camshaft_core::policy::{PolicySet, Priority, WorkerFacts};
 use camshaft_core::segments::Namespace;
@@ -43,7 +43,7 @@ pub enum Backend {
 #[derive(Debug, Clone)]
 pub struct EmbedBackend {
     /// To the embedder's thread.
-    pub jobs: Sender<EmbedJob>,
+    pub jobs: Sender<EmbedMessage>,
     /// Maximum tokens of an input.
     pub input_tokens: u32,
     /// Length of a vector.
@@ -52,13 +52,27 @@ pub struct EmbedBackend {
     pub shorter_dimensions: Vec<u32>,
 }
 
-/// Inputs to embed together.
+/// A message from an HTTP task to an embedder.
+#[derive(Debug)]
+pub enum EmbedMessage {
+    Submit(Box<EmbedJob>),
+    /// Asks for a snapshot, which comes when the batch in progress is computed.
+    Snapshot(oneshot::Sender<PoolSnapshot>),
+}
+
+/// Inputs of one request.
 #[derive(Debug)]
 pub struct EmbedJob {
     /// Each with 1 to `input_tokens` tokens.
     pub inputs: Vec<Arc<[Token]>>,
+    pub tenant: TenantId,
     pub priority: Priority,
-    /// The embedder must start the job before it.
+    pub weight: f64,
+    /// Share of the queue that the tenant's waiting requests may take.
+    pub queue_share: Option<f64>,
+    /// When the HTTP request was accepted.
+    pub accepted: Instant,
+    /// Latest moment of the answer.
     pub deadline: Option<Instant>,
     /// A vector for each input, as the model pools it. Dropping the receiver cancels the job.
     pub reply: oneshot::Sender<Result<Vec<Vec<f32>>, WorkerError>>,
@@ -88,7 +102,7 @@ pub enum PoolMessage {
     Stop,
 }
 
-/// A snapshot of a pool.
+/// A snapshot of a pool, or of an embedder, which has no workers.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PoolSnapshot {
     pub accepting: bool,

@@ -9,7 +9,7 @@ use crossbeam_channel::TrySendError;
 use tokio::sync::oneshot;
 
 use crate::flow::api::Served;
-use crate::flow::backend::EmbedJob;
+use crate::flow::backend::{EmbedJob, EmbedMessage};
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
@@ -101,9 +101,18 @@ async fn embed(
 ) -> Result<Vec<Vec<f32>>, FlowError> {
     incoming.api.readiness.serves(&served.model.id)?;
     let (reply, answer) = oneshot::channel();
-    let priority = incoming.caller.principal.priority;
-    let job = EmbedJob { inputs, priority, deadline, reply };
-    served.embedder()?.jobs.try_send(job).map_err(|error| match error {
+    let principal = &incoming.caller.principal;
+    let job = Box::new(EmbedJob {
+        inputs,
+        tenant: principal.tenant.clone(),
+        priority: principal.priority,
+        weight: principal.weight,
+        queue_share: principal.quotas.queue_share,
+        accepted: incoming.exchange.started(),
+        deadline,
+        reply,
+    });
+    served.embedder()?.jobs.try_send(EmbedMessage::Submit(job)).map_err(|error| match error {
         TrySendError::Full(_) => FlowError::Overloaded,
         TrySendError::Disconnected(_) => FlowError::PoolGone,
     })?;

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::flow::api::Api;
-use crate::flow::backend::{Backend, PoolMessage, PoolSnapshot};
+use crate::flow::backend::{Backend, EmbedMessage, PoolMessage, PoolSnapshot};
 use crate::flow::caller::Caller;
 use crate::flow::readiness;
 use crate::flow::recent::Percentiles;
@@ -117,8 +117,10 @@ pub(crate) async fn workers(State(api): State<Arc<Api>>) -> Json<Value> {
 }
 
 async fn snapshot(backend: &Backend) -> Option<PoolSnapshot> {
-    let Backend::Generate(pool) = backend else { return None };
     let (reply, answer) = oneshot::channel();
-    pool.try_send(PoolMessage::Snapshot(reply)).ok()?;
+    match backend {
+        Backend::Generate(pool) => pool.try_send(PoolMessage::Snapshot(reply)).ok()?,
+        Backend::Embed(embedder) => embedder.jobs.try_send(EmbedMessage::Snapshot(reply)).ok()?,
+    }
     timeout(ANSWER_TIMEOUT, answer).await.ok()?.ok()
 }

@@ -1,4 +1,4 @@
-//! Decides which requests may wait, by the queue's watermarks and each tenant's share.
+//! Decides which requests may wait for a model, by the queue's watermarks and each tenant's share.
 use std::collections::HashMap;
 
 use crate::ids::TenantId;
@@ -14,7 +14,7 @@ pub struct Watermarks {
 
 /// Counts the requests that wait.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     watermarks: Watermarks,
     open: bool,
     waiting: usize,
@@ -23,21 +23,21 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    pub(super) fn new(watermarks: Watermarks) -> Self {
+    pub(crate) fn new(watermarks: Watermarks) -> Self {
         Self { watermarks, open: true, waiting: 0, by_tenant: HashMap::new() }
     }
 
-    pub(super) fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open
     }
 
     /// One more request wants to wait. False if the queue is closed, or if the tenant's share of it (of `high`, at least one
     /// request) is taken.
-    pub(super) fn enter(&mut self, tenant: &TenantId, share: Option<f64>) -> bool {
+    pub(crate) fn enter(&mut self, tenant: &TenantId, share: Option<f64>) -> bool {
         let max = share.map_or(usize::MAX, |share| ((self.watermarks.high as f64 * share) as usize).max(1));
         let own = self.by_tenant.get(tenant).copied().unwrap_or(0);
         if !self.open || own >= max {
@@ -50,7 +50,7 @@ impl Gate {
     }
 
     /// A request left the queue.
-    pub(super) fn leave(&mut self, tenant: &TenantId) {
+    pub(crate) fn leave(&mut self, tenant: &TenantId) {
         self.waiting -= 1;
         self.note_crossing();
         if let Some(own) = self.by_tenant.get_mut(tenant) {
@@ -62,7 +62,7 @@ impl Gate {
     }
 
     /// Changes the bounds. Requests that wait already stay.
-    pub(super) fn set_watermarks(&mut self, watermarks: Watermarks) {
+    pub(crate) fn set_watermarks(&mut self, watermarks: Watermarks) {
         self.watermarks = watermarks;
         // Between the new marks the queue is open, as if it had filled up to here.
         self.open = self.waiting < watermarks.high;
@@ -78,7 +78,7 @@ impl Gate {
     }
 
     /// Whether the counts add up.
-    pub(super) fn check(&self) -> bool {
+    pub(crate) fn check(&self) -> bool {
         self.by_tenant.values().sum::<usize>() == self.waiting
     }
 }

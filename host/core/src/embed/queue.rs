@@ -1,0 +1,310 @@
+//! The queue of an embedder: which inputs of which requests go into the next batch.
+//!
+//! The same gate and classes as for generations decide who may wait and who goes first. Of one class, tenants have shares
+//! by their weights (start-time fair queuing, Goyal et al. 1997), and so have the requests of one tenant: a large request's
+//! inputs alternate with those of others. An idle embedder takes the first input at once. A busy one waits until a batch
+//! is full or the oldest input has waited for the window.
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::fcfs::aged_class;
+use crate::gate::{Gate, Watermarks};
+use crate::ids::{TenantId, Token};
+use crate::limits::EMBED_INPUTS;
+use crate::policy::Priority;
+
+/// Bound of the inputs that wait. Past it, only tenants of whom none waits may add some.
+const MAX_INPUTS: usize = 8 * EMBED_INPUTS;
+
+/// Bounds of batches.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchLimits {
+    /// Maximum tokens of a batch.
+    pub tokens: u32,
+    /// Maximum inputs of a batch.
+    pub inputs: usize,
+    /// How long the oldest input waits for others to join its batch, unless the embedder is idle.
+    pub window: Duration,
+}
+
+/// A request that asks to wait. Times count from the queue's start.
+#[derive(Debug)]
+pub struct NewJob<T> {
+    pub tenant: TenantId,
+    pub priority: Priority,
+    /// The tenant's, in (0, 1000].
+    pub weight: f64,
+    /// Share of the queue that the tenant's waiting requests may take.
+    pub queue_share: Option<f64>,
+    pub arrived: Duration,
+    /// Latest moment of the answer.
+    pub deadline: Option<Duration>,
+    /// At least one, each with at least one token and at most a batch's.
+    pub inputs: Vec<Arc<[Token]>>,
+    /// Comes back with each input.
+    pub owner: T,
+}
+
+/// Names a request of one queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(u64);
+
+/// An input of a batch.
+#[derive(Debug, Clone)]
+pub struct BatchInput<T> {
+    pub job: JobId,
+    pub owner: T,
+    /// Its place in the request.
+    pub index: usize,
+    pub tokens: Arc<[Token]>,
+    /// For the first input of a request: how long the request has waited.
+    pub waited: Option<Duration>,
+}
+
+#[derive(Debug)]
+struct Job<T> {
+    tenant: TenantId,
+    priority: Priority,
+    weight: f64,
+    arrived: Duration,
+    deadline: Option<Duration>,
+    inputs: Vec<Arc<[Token]>>,
+    /// Inputs before it are in a batch or computed.
+    next: usize,
+    computed: usize,
+    /// Tokens that were taken of it, from the tenant's position when it arrived.
+    served: f64,
+    owner: T,
+}
+
+impl<T> Job<T> {
+    fn waits(&self) -> bool {
+        self.next < self.inputs.len()
+    }
+
+    fn next_tokens(&self) -> Option<u32> {
+        self.inputs.get(self.next).map(|input| input.len() as u32)
+    }
+}
+
+/// How far a tenant has come.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    /// Tokens by weight that were taken of it, from the others' position when it came.
+    served: f64,
+    /// Of its request that was served last.
+    job: f64,
+    /// Its requests.
+    jobs: usize,
+}
+
+/// Requests of an embedder, from their arrival until all inputs are computed. The caller passes the time in.
+#[derive(Debug)]
+pub struct EmbedQueue<T> {
+    batch: BatchLimits,
+    gate: Gate,
+    jobs: BTreeMap<JobId, Job<T>>,
+    next_id: u64,
+    tenants: HashMap<TenantId, Progress>,
+    /// The position of the tenant that was served last.
+    clock: f64,
+    /// Inputs that wait, and their tokens.
+    inputs: usize,
+    tokens: u64,
+    /// When the embedder was last busy.
+    busy_until: Option<Duration>,
+}
+
+/// The queue does not accept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueFull;
+
+impl<T: Clone> EmbedQueue<T> {
+    pub fn new(batch: BatchLimits, watermarks: Watermarks) -> Self {
+        Self {
+            batch,
+            gate: Gate::new(watermarks),
+            jobs: BTreeMap::new(),
+            next_id: 0,
+            tenants: HashMap::new(),
+            clock: 0.0,
+            inputs: 0,
+            tokens: 0,
+            busy_until: None,
+        }
+    }
+
+    /// Changes how many requests may wait. Those that wait already stay.
+    pub fn set_watermarks(&mut self, watermarks: Watermarks) {
+        self.gate.set_watermarks(watermarks);
+    }
+
+    pub fn accepts(&self) -> bool {
+        self.gate.is_open()
+    }
+
+    /// Requests of which nothing was computed yet.
+    pub fn waiting(&self) -> usize {
+        self.jobs.values().filter(|job| job.next == 0).count()
+    }
+
+    /// Requests of which some inputs are or were in a batch.
+    pub fn running(&self) -> usize {
+        self.jobs.len() - self.waiting()
+    }
+
+    /// Class and tenant of each request that waits.
+    pub fn queue(&self) -> impl Iterator<Item = (Priority, &TenantId)> {
+        self.jobs.values().filter(|job| job.next == 0).map(|job| (job.priority, &job.tenant))
+    }
+
+    /// Whether any input waits.
+    pub fn has_inputs(&self) -> bool {
+        self.inputs > 0
+    }
+
+    /// Adds a request.
+    ///
+    /// # Errors
+    /// The queue is full, or the tenant's share of it.
+    pub fn submit(&mut self, new: NewJob<T>) -> Result<JobId, QueueFull> {
+        let NewJob { tenant, priority, weight, queue_share, arrived, deadline, inputs, owner } = new;
+        let over = self.inputs + inputs.len() > MAX_INPUTS;
+        if (over && self.jobs.values().any(|job| job.waits() && job.tenant == tenant))
+            || !self.gate.enter(&tenant, queue_share)
+        {
+            return Err(QueueFull);
+        }
+        let clock = self.clock;
+        // A tenant that was away gets no credit for it.
+        let progress = self.tenants.entry(tenant.clone()).or_default();
+        progress.served = progress.served.max(clock);
+        progress.jobs += 1;
+        self.inputs += inputs.len();
+        self.tokens += inputs.iter().map(|input| input.len() as u64).sum::<u64>();
+        let id = JobId(self.next_id);
+        self.next_id += 1;
+        let (served, next, computed) = (progress.job, 0, 0);
+        let job = Job { tenant, priority, weight, arrived, deadline, inputs, next, computed, served, owner };
+        self.jobs.insert(id, job);
+        Ok(id)
+    }
+
+    /// Removes a request, wherever its inputs are. Returns its owner.
+    pub fn remove(&mut self, id: JobId) -> Option<T> {
+        let job = self.jobs.remove(&id)?;
+        if job.waits() {
+            self.gate.leave(&job.tenant);
+            self.inputs -= job.inputs.len() - job.next;
+            self.tokens -= job.inputs[job.next..].iter().map(|input| input.len() as u64).sum::<u64>();
+        }
+        if let Some(progress) = self.tenants.get_mut(&job.tenant) {
+            progress.jobs -= 1;
+        }
+        // A tenant that has had more than the others is remembered as long as there are others.
+        let (clock, idle) = (self.clock, self.jobs.is_empty());
+        self.tenants.retain(|_, progress| progress.jobs > 0 || (progress.served > clock && !idle));
+        Some(job.owner)
+    }
+
+    /// Removes the requests for which `keep` returns false.
+    pub fn retain(&mut self, keep: impl Fn(&T) -> bool) {
+        self.remove_all(|job| !keep(&job.owner));
+    }
+
+    /// Removes the requests whose deadline has passed, and returns their owners.
+    pub fn expired(&mut self, now: Duration) -> Vec<T> {
+        self.remove_all(|job| job.deadline.is_some_and(|deadline| deadline <= now))
+    }
+
+    fn remove_all(&mut self, gone: impl Fn(&Job<T>) -> bool) -> Vec<T> {
+        let gone: Vec<JobId> = self.jobs.iter().filter(|(_, job)| gone(job)).map(|(&id, _)| id).collect();
+        gone.into_iter().filter_map(|id| self.remove(id)).collect()
+    }
+
+    /// The earliest deadline.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.jobs.values().filter_map(|job| job.deadline).min()
+    }
+
+    /// When the next batch is due; `None` while no input waits.
+    pub fn due(&self, now: Duration) -> Option<Duration> {
+        let oldest = self.jobs.values().filter(|job| job.waits()).map(|job| job.arrived).min()?;
+        let full = self.tokens >= u64::from(self.batch.tokens) || self.inputs >= self.batch.inputs;
+        let was_idle = self.busy_until.is_none_or(|until| oldest >= until + self.batch.window);
+        if full || was_idle { Some(now) } else { Some(oldest + self.batch.window) }
+    }
+
+    /// Takes the next batch: at least one input if any waits, and no more than the bounds allow.
+    pub fn take(&mut self, now: Duration) -> Vec<BatchInput<T>> {
+        let (mut batch, mut left) = (Vec::new(), self.batch.tokens);
+        while batch.len() < self.batch.inputs {
+            let fitting = if batch.is_empty() { u32::MAX } else { left };
+            let Some(input) = self.next(now, fitting).and_then(|id| self.take_input(id, now)) else { break };
+            left = left.saturating_sub(input.tokens.len() as u32);
+            batch.push(input);
+        }
+        batch
+    }
+
+    /// The request whose turn it is, among those whose next input has at most `max` tokens.
+    fn next(&self, now: Duration, max: u32) -> Option<JobId> {
+        let fitting = self.jobs.iter().filter(|(_, job)| job.next_tokens().is_some_and(|tokens| tokens <= max));
+        let first = fitting.min_by(|(id_a, a), (id_b, b)| {
+            let class = |job: &Job<T>| aged_class(job.priority, now.saturating_sub(job.arrived));
+            let tenant = |job: &Job<T>| self.tenants.get(&job.tenant).map_or(0.0, |progress| progress.served);
+            let by_tenant = || tenant(a).total_cmp(&tenant(b));
+            let by_job = || a.served.total_cmp(&b.served);
+            class(a).cmp(&class(b)).then_with(by_tenant).then_with(by_job).then(id_a.cmp(id_b))
+        });
+        first.map(|(&id, _)| id)
+    }
+
+    fn take_input(&mut self, id: JobId, now: Duration) -> Option<BatchInput<T>> {
+        let job = self.jobs.get_mut(&id)?;
+        let (index, tokens) = (job.next, job.inputs.get(job.next)?.clone());
+        let cost = tokens.len() as f64;
+        if let Some(progress) = self.tenants.get_mut(&job.tenant) {
+            self.clock = progress.served;
+            progress.served += cost / job.weight.max(f64::MIN_POSITIVE);
+            progress.job = progress.job.max(job.served);
+        }
+        job.served += cost;
+        job.next += 1;
+        self.inputs -= 1;
+        self.tokens -= tokens.len() as u64;
+        let waited = (index == 0).then(|| now.saturating_sub(job.arrived));
+        if !job.waits() {
+            self.gate.leave(&job.tenant);
+        }
+        Some(BatchInput { job: id, owner: job.owner.clone(), index, tokens, waited })
+    }
+
+    /// Records that a batch was computed.
+    pub fn computed(&mut self, now: Duration, batch: &[BatchInput<T>]) {
+        self.busy_until = Some(now);
+        for input in batch {
+            let Some(job) = self.jobs.get_mut(&input.job) else { continue };
+            job.computed += 1;
+            if job.computed == job.inputs.len() {
+                self.remove(input.job);
+            }
+        }
+    }
+
+    /// Whether the counts add up.
+    pub fn check(&self) -> bool {
+        let waiting = || self.jobs.values().filter(|job| job.waits());
+        let left = || waiting().flat_map(|job| &job.inputs[job.next..]);
+        self.gate.check()
+            && self.gate.waiting() == waiting().count()
+            && self.inputs == left().count()
+            && self.tokens == left().map(|input| input.len() as u64).sum::<u64>()
+            && self.tenants.values().map(|progress| progress.jobs).sum::<usize>() == self.jobs.len()
+    }
+}
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

@@ -1,0 +1,207 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const WINDOW: Duration = Duration::from_millis(4);
+const BATCH: BatchLimits = BatchLimits { tokens: 100, inputs: 5, window: WINDOW };
+const MARKS: Watermarks = Watermarks { high: 8, low: 4 };
+
+fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+fn queue() -> EmbedQueue<char> {
+    EmbedQueue::new(BATCH, MARKS)
+}
+
+/// A request of tenant `t` with inputs of these lengths.
+fn job(owner: char, arrived: Duration, lengths: &[usize]) -> NewJob<char> {
+    NewJob {
+        tenant: "t".into(),
+        priority: Priority::Normal,
+        weight: 1.0,
+        queue_share: None,
+        arrived,
+        deadline: None,
+        inputs: lengths.iter().map(|&len| vec![Token(1); len].into()).collect(),
+        owner,
+    }
+}
+
+/// Takes a batch and computes it. Returns the owners of its inputs.
+fn batch(queue: &mut EmbedQueue<char>, now: Duration) -> Vec<char> {
+    let batch = queue.take(now);
+    queue.computed(now, &batch);
+    assert!(queue.check());
+    batch.into_iter().map(|input| input.owner).collect()
+}
+
+#[test]
+fn a_batch_is_due_at_once_when_idle_and_after_the_window_when_busy() {
+    let mut queue = queue();
+    assert_eq!(queue.due(ms(0)), None);
+    queue.submit(job('a', ms(10), &[7])).unwrap();
+    assert_eq!(queue.due(ms(10)), Some(ms(10)));
+    assert_eq!(batch(&mut queue, ms(12)), ['a']);
+    queue.submit(job('b', ms(13), &[7])).unwrap();
+    queue.submit(job('c', ms(15), &[7])).unwrap();
+    assert_eq!(queue.due(ms(15)), Some(ms(17)));
+    queue.submit(job('d', ms(16), &[86])).unwrap();
+    assert_eq!(queue.due(ms(16)), Some(ms(16)), "a full batch does not wait");
+    assert_eq!(batch(&mut queue, ms(17)), ['b', 'c', 'd']);
+    queue.submit(job('e', ms(21), &[7])).unwrap();
+    assert_eq!(queue.due(ms(21)), Some(ms(21)), "idle again");
+}
+
+#[test]
+fn higher_classes_go_first_until_the_others_have_waited_for_long() {
+    let mut queue = queue();
+    let classes =
+        [('a', Priority::Low, 10), ('b', Priority::Normal, 60), ('c', Priority::High, 30), ('d', Priority::Normal, 20)];
+    for (owner, priority, tokens) in classes {
+        queue.submit(NewJob { priority, ..job(owner, ms(0), &[tokens]) }).unwrap();
+    }
+    assert_eq!(batch(&mut queue, ms(0)), ['c', 'b', 'a'], "what fits goes along");
+    assert_eq!((batch(&mut queue, ms(0)), queue.waiting()), (vec!['d'], 0));
+    queue.submit(NewJob { priority: Priority::Low, ..job('l', ms(0), &[80]) }).unwrap();
+    queue.submit(NewJob { priority: Priority::Normal, ..job('n', ms(59_000), &[80]) }).unwrap();
+    assert_eq!(batch(&mut queue, ms(60_000)), ['l']);
+}
+
+#[test]
+fn regression_a_large_request_alternates_with_those_that_come_after_it() {
+    let mut queue = queue();
+    queue.submit(job('L', ms(0), &[20; 1000])).unwrap();
+    assert_eq!(batch(&mut queue, ms(0)), ['L'; 5]);
+    // One of the same tenant, and one of another.
+    queue.submit(job('s', ms(1), &[20])).unwrap();
+    queue.submit(NewJob { tenant: "other".into(), ..job('o', ms(1), &[20, 20]) }).unwrap();
+    let next = batch(&mut queue, ms(1));
+    assert!(next.contains(&'s') && next.iter().filter(|&&owner| owner == 'o').count() == 2, "{next:?}");
+    assert_eq!((queue.waiting(), queue.running()), (0, 1), "both are answered");
+}
+
+#[test]
+fn tenants_share_batches_by_weight_however_many_requests_they_send() {
+    let mut queue = EmbedQueue::new(BATCH, Watermarks { high: 100, low: 1 });
+    for _ in 0..50 {
+        queue.submit(job('a', ms(0), &[10; 20])).unwrap();
+    }
+    queue.submit(NewJob { tenant: "b".into(), weight: 3.0, ..job('b', ms(0), &[10; 1000]) }).unwrap();
+    let taken: Vec<char> = (0..40).flat_map(|_| batch(&mut queue, ms(0))).collect();
+    let of_a = taken.iter().filter(|&&owner| owner == 'a').count();
+    assert!((48..=52).contains(&of_a), "{of_a} of {}", taken.len());
+}
+
+#[test]
+fn a_tenant_that_was_away_gets_no_credit_and_one_that_leaves_and_returns_no_new_start() {
+    let mut queue = queue();
+    queue.submit(job('a', ms(0), &[10; 500])).unwrap();
+    (0..50).for_each(|_| _ = batch(&mut queue, ms(0)));
+    let other = |owner| NewJob { tenant: "b".into(), ..job(owner, ms(0), &[10; 20]) };
+    queue.submit(other('b')).unwrap();
+    let count = |queue: &mut EmbedQueue<char>, of: char| {
+        let taken: Vec<char> = (0..4).flat_map(|_| batch(queue, ms(0))).collect();
+        taken.iter().filter(|&&owner| owner == of).count()
+    };
+    let first = count(&mut queue, 'b');
+    assert!((9..=11).contains(&first), "half of 20: {first}");
+}
+
+#[test]
+fn regression_the_number_of_waiting_requests_is_bounded_as_for_generations() {
+    let mut queue = queue();
+    for owner in 'a'..'i' {
+        assert!(queue.accepts());
+        queue.submit(job(owner, ms(0), &[60])).unwrap();
+    }
+    assert_eq!((queue.submit(job('x', ms(0), &[1])), queue.waiting()), (Err(QueueFull), 8), "one past the mark");
+    // It accepts again at the low watermark.
+    (0..3).for_each(|_| _ = batch(&mut queue, ms(0)));
+    assert!(!queue.accepts());
+    batch(&mut queue, ms(0));
+    assert!(queue.accepts() && queue.submit(job('x', ms(0), &[1])).is_ok());
+    let mut queue = EmbedQueue::new(BATCH, MARKS);
+    let share = |owner| NewJob { queue_share: Some(0.25), ..job(owner, ms(0), &[1]) };
+    assert!(queue.submit(share('a')).is_ok() && queue.submit(share('b')).is_ok());
+    assert_eq!(queue.submit(share('c')), Err(QueueFull));
+    assert!(queue.submit(NewJob { tenant: "other".into(), ..share('d') }).is_ok());
+    queue.set_watermarks(Watermarks { high: 16, low: 4 });
+    assert!(queue.submit(share('c')).is_ok());
+}
+
+#[test]
+fn the_number_of_waiting_inputs_is_bounded_but_not_for_who_has_none() {
+    let mut queue = EmbedQueue::new(BATCH, Watermarks { high: 100, low: 1 });
+    let full = [1; EMBED_INPUTS];
+    (0..8).for_each(|_| _ = queue.submit(job('a', ms(0), &full)).unwrap());
+    assert_eq!(queue.submit(job('a', ms(0), &[1])), Err(QueueFull));
+    let polite = |owner| NewJob { tenant: "polite".into(), ..job(owner, ms(0), &[1; 10]) };
+    assert!(queue.submit(polite('p')).is_ok());
+    assert_eq!(queue.submit(polite('q')), Err(QueueFull));
+}
+
+#[test]
+fn regression_a_deadline_binds_until_the_last_input_is_computed() {
+    let mut queue = queue();
+    let late = |owner, at| NewJob { deadline: Some(ms(at)), ..job(owner, ms(0), &[20; 8]) };
+    queue.submit(late('a', 50)).unwrap();
+    queue.submit(NewJob { priority: Priority::Low, ..late('b', 40) }).unwrap();
+    assert_eq!(queue.next_deadline(), Some(ms(40)));
+    let on_board = queue.take(ms(1));
+    assert_eq!(queue.expired(ms(39)), []);
+    assert_eq!(queue.expired(ms(40)), ['b'], "a low class under load, of which nothing was computed");
+    assert_eq!((queue.expired(ms(50)), queue.has_inputs()), (vec!['a'], false));
+    queue.computed(ms(51), &on_board);
+    assert!(queue.check() && queue.running() == 0 && queue.tenants.len() <= 1);
+}
+
+#[test]
+fn what_nobody_wants_any_more_is_dropped_wherever_it_is() {
+    let mut queue = queue();
+    for owner in ['a', 'b', 'c'] {
+        queue.submit(job(owner, ms(0), &[30, 30])).unwrap();
+    }
+    let on_board = queue.take(ms(0));
+    assert_eq!(on_board.iter().map(|input| input.owner).collect::<Vec<_>>(), ['a', 'b', 'c']);
+    assert!(on_board.iter().all(|input| input.waited == Some(ms(0))));
+    queue.retain(|&owner| owner != 'b');
+    queue.computed(ms(1), &on_board);
+    assert!(queue.check());
+    assert_eq!(batch(&mut queue, ms(1)), ['a', 'c']);
+    assert_eq!((queue.running(), queue.waiting()), (0, 0));
+}
+
+proptest! {
+    #[test]
+    fn every_input_comes_out_once_within_the_bounds(
+        jobs in prop::collection::vec((0u8..3, 0u8..3, prop::collection::vec(1usize..100, 1..8)), 0..20)
+    ) {
+        let mut queue = EmbedQueue::new(BATCH, Watermarks { high: 100, low: 1 });
+        for (i, (class, tenant, lengths)) in jobs.iter().enumerate() {
+            let priority = [Priority::High, Priority::Normal, Priority::Low][*class as usize];
+            let tenant = TenantId::from(["x", "y", "z"][*tenant as usize]);
+            let new = job('-', ms(i as u64), lengths);
+            let new = NewJob { tenant, priority, weight: 1.0 + f64::from(*class), ..new };
+            let NewJob { tenant, priority, weight, queue_share, arrived, deadline, inputs, .. } = new;
+            let new = NewJob { tenant, priority, weight, queue_share, arrived, deadline, inputs, owner: i };
+            prop_assert!(queue.submit(new).is_ok());
+        }
+        let mut next = vec![0; jobs.len()];
+        while queue.has_inputs() {
+            prop_assert!(queue.due(ms(100)).is_some());
+            let batch = queue.take(ms(100));
+            prop_assert!(!batch.is_empty() && batch.len() <= 5);
+            prop_assert!(batch.len() == 1 || batch.iter().map(|input| input.tokens.len()).sum::<usize>() <= 100);
+            for input in &batch {
+                prop_assert_eq!(input.index, next[input.owner]);
+                prop_assert_eq!(input.tokens.len(), jobs[input.owner].2[input.index]);
+                next[input.owner] += 1;
+            }
+            queue.computed(ms(100), &batch);
+            prop_assert!(queue.check());
+        }
+        prop_assert!(jobs.iter().zip(next).all(|((_, _, lengths), next)| next == lengths.len()));
+        prop_assert_eq!((queue.due(ms(100)), queue.waiting(), queue.running()), (None, 0, 0));
+    }
+}
