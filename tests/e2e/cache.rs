@@ -186,7 +186,7 @@ fn prefixes_survive_a_kill_and_a_damaged_one_is_recomputed() {
     let server = with_disk(&dir);
     let first = server.client.ask(COMPLETIONS, &ask);
     assert_eq!(cached(&first), 0);
-    written(&dir, "2 segments");
+    written(&dir, "1 segments");
     let (code, said) = cache("clear", &dir);
     assert!(code == Some(64) && said.contains("stop the server"), "{said}");
     kill(server);

@@ -109,7 +109,8 @@ fn the_server_is_idle_after_two_hundred_clients_left_at_any_moment() {
 #[test]
 fn a_reader_that_stops_reading_holds_up_nobody_and_is_cut() {
     let server = Setup::new()
-        .config("[limits]\nslow-reader = \"3s\"\n[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 16\n")
+        // Long enough for the channels to fill before the connection is cut, however slow the machine.
+        .config("[limits]\nslow-reader = \"10s\"\n[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 16\n")
         .start();
     // Log-probabilities make the response larger than socket buffers.
     let much = json!({"model": "demo", "messages": [{"role": "user", "content": "Once"}], "max_tokens": 1000,
