@@ -5,7 +5,7 @@ use std::hint::black_box;
 use camshaft_core::ids::{RequestId, Token};
 use camshaft_core::ledger::Ledger;
 use camshaft_core::prefix::PrefixTree;
-use camshaft_core::sampling::{Row, SamplingParams, StandardChain};
+use camshaft_core::sampling::{LogitBias, Row, SamplingParams, StandardChain};
 use camshaft_core::segments::Namespace;
 use criterion::{BatchSize, BenchmarkId, Criterion, criterion_group, criterion_main};
 
@@ -33,6 +33,57 @@ fn sampling(c: &mut Criterion) {
             group.bench_function(BenchmarkId::new(name, size), |b| {
                 b.iter(|| {
                     row.load(black_box(&logits)).map_err(|error| error.to_string())?;
+                    chain.shape(&mut row).map_err(|error| error.to_string())?;
+                    Ok::<_, String>(row.draw())
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+/// Every parameter that a client may choose, by itself and with nothing cut off first: the dearest way to use it.
+fn parameters(c: &mut Criterion) {
+    let mut group = c.benchmark_group("parameters");
+    let size = 128_256;
+    let (peaked, flat) = (logits(size), vec![0.0; size as usize]);
+    let off = || SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
+    let bias = |i: u32| LogitBias { token: Token(i * 125), bias: 1.0 };
+    let cases = [
+        ("none", off()),
+        ("top_k 100,000", SamplingParams { top_k: 100_000, ..off() }),
+        ("top_p 0.99", SamplingParams { top_p: 0.99, ..off() }),
+        ("min_p 1e-9", SamplingParams { min_p: 1e-9, ..off() }),
+        ("typical_p 0.5", SamplingParams { typical_p: 0.5, ..off() }),
+        ("typical_p 0.99", SamplingParams { typical_p: 0.99, ..off() }),
+        ("repeat_penalty, 4,096 tokens", SamplingParams { repeat_penalty: 1.1, repeat_last_n: 4096, ..off() }),
+        ("frequency and presence", SamplingParams { frequency_penalty: 0.5, presence_penalty: 0.5, ..off() }),
+        ("logit_bias, 1,024 tokens", SamplingParams { logit_bias: (0..1024).map(bias).collect(), ..off() }),
+        (
+            "all of them",
+            SamplingParams {
+                top_k: 100_000,
+                top_p: 0.99,
+                min_p: 1e-9,
+                typical_p: 0.99,
+                repeat_penalty: 1.1,
+                repeat_last_n: 4096,
+                frequency_penalty: 0.5,
+                presence_penalty: 0.5,
+                logit_bias: (0..1024).map(bias).collect(),
+                ..off()
+            },
+        ),
+    ];
+    for (kind, logits) in [("peaked", &peaked), ("flat", &flat)] {
+        for (name, params) in &cases {
+            let prompt: Vec<Token> = (0..4096).map(|i| Token(i * 31)).collect();
+            let mut row = Row::new(&prompt[..2048], 1);
+            prompt[2048..].iter().for_each(|&token| row.accept(token, b"x"));
+            let chain = StandardChain::new(params.clone());
+            group.bench_function(BenchmarkId::new(*name, kind), |b| {
+                b.iter(|| {
+                    row.load(black_box(logits)).map_err(|error| error.to_string())?;
                     chain.shape(&mut row).map_err(|error| error.to_string())?;
                     Ok::<_, String>(row.draw())
                 });
@@ -83,5 +134,5 @@ fn ledger(c: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, sampling, prefix_tree, ledger);
+criterion_group!(benches, sampling, parameters, prefix_tree, ledger);
 criterion_main!(benches);

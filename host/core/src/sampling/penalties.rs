@@ -36,6 +36,10 @@ impl History {
         *self.output_counts.entry(token).or_default() += 1;
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
     pub(super) fn output_len(&self) -> usize {
         self.tokens.len() - self.prompt_len
     }

@@ -1,8 +1,10 @@
 //! One row of logits with its candidate set: the operations from which sampler policies are built.
+use std::collections::HashMap;
+
 use super::penalties::{History, Penalties};
 use super::random::RandomStream;
 use super::select::{Candidate, best_first, max_logit};
-use super::values::Values;
+use super::values::{Values, exp};
 use crate::ids::Token;
 
 /// Bytes of generated text kept for policies that read text.
@@ -53,6 +55,27 @@ pub enum RowError {
 /// Refuses `value` unless `ok`.
 pub(super) fn check(name: &'static str, value: f32, ok: bool) -> Result<(), RowError> {
     if ok { Ok(()) } else { Err(RowError::OutOfRange { name, value }) }
+}
+
+/// Comparisons of tokens that cost less than a table of them.
+const FEW_COMPARISONS: usize = 4096;
+
+/// Where each candidate is, if many are to be found.
+struct Places(Option<HashMap<u32, usize>>);
+
+impl Places {
+    /// For `lookups` calls of `find`.
+    fn of(candidates: &[Candidate], lookups: usize) -> Self {
+        let many = candidates.len().saturating_mul(lookups) > FEW_COMPARISONS;
+        Self(many.then(|| candidates.iter().enumerate().map(|(place, c)| (c.token, place)).collect()))
+    }
+
+    fn find<'a>(&self, candidates: &'a mut [Candidate], token: u32) -> Option<&'a mut Candidate> {
+        match &self.0 {
+            Some(places) => places.get(&token).and_then(|&place| candidates.get_mut(place)),
+            None => candidates.iter_mut().find(|c| c.token == token),
+        }
+    }
 }
 
 impl Row {
@@ -138,11 +161,13 @@ impl Row {
             self.index(token)?;
             check("bias", value, !value.is_nan())?;
         }
+        let Workspace { values: row, candidates } = &mut self.workspace;
+        let places = Places::of(candidates, ids.len());
         for (&token, &value) in ids.iter().zip(values) {
             // A banned token stays banned.
             let plus = |logit: f32| if logit == f32::NEG_INFINITY { logit } else { (logit + value).min(f32::MAX) };
-            self.workspace.values.set(token, plus(self.workspace.values.get(token)));
-            for c in self.workspace.candidates.iter_mut().filter(|c| c.token == token) {
+            row.set(token, plus(row.get(token)));
+            if let Some(c) = places.find(candidates, token) {
                 c.logit = plus(c.logit);
             }
         }
@@ -158,9 +183,10 @@ impl Row {
         check("presence", presence, presence.is_finite())?;
         let penalties = Penalties { last_n: last_n as usize, repeat, frequency, presence };
         let (Workspace { values, candidates }, narrowed) = (&mut self.workspace, self.narrowed);
+        let places = Places::of(candidates, self.history.len());
         self.history.apply(penalties, |token, change| {
             if narrowed {
-                for c in candidates.iter_mut().filter(|c| c.token == token.0) {
+                if let Some(c) = places.find(candidates, token.0) {
                     c.logit = change(c.logit);
                 }
             } else if (token.0 as usize) < values.len() {
@@ -255,7 +281,7 @@ impl Row {
             _ => {}
         }
         let best = max_logit(candidates);
-        let weight = |c: &Candidate| f64::from((c.logit - best).exp());
+        let weight = |c: &Candidate| f64::from(exp(c.logit - best));
         let total: f64 = candidates.iter().map(weight).sum();
         let mut left = self.random.next_unit() * total;
         for c in candidates.iter() {

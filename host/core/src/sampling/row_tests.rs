@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::sampling::LogSoftmax;
 
@@ -157,4 +159,117 @@ fn text_tail_and_history_are_the_newest() {
         r.accept(Token(3), b"xyz");
     }
     assert_eq!(r.text_tail(usize::MAX).len(), MAX_TEXT_TAIL_BYTES);
+}
+
+/// Probabilities of the tokens of a row, with which the references below compute.
+fn softmax(logits: &[f32]) -> Vec<f64> {
+    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weights: Vec<f64> = logits.iter().map(|&logit| f64::from(logit - best).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    weights.into_iter().map(|weight| weight / total).collect()
+}
+
+/// The tokens that a truncation keeps: the first in the order of `key`, until they have the mass `p`. Also those that it
+/// may keep or drop, because their mass is `p` but for rounding.
+fn reference(probabilities: &[f64], p: f64, key: impl Fn(usize) -> f64) -> (Vec<u32>, Vec<u32>) {
+    let mut order: Vec<usize> = (0..probabilities.len()).filter(|&token| probabilities[token] > 0.0).collect();
+    order.sort_by(|&a, &b| {
+        key(a).total_cmp(&key(b)).then(probabilities[b].total_cmp(&probabilities[a])).then(a.cmp(&b))
+    });
+    let (mut sum, mut kept, mut either) = (0.0, Vec::new(), Vec::new());
+    for token in order {
+        if sum < p - 1e-5 {
+            kept.push(token as u32);
+        } else if sum < p + 1e-5 {
+            either.push(token as u32);
+        }
+        sum += probabilities[token];
+    }
+    (kept, either)
+}
+
+fn keeps(row: &mut Row, (kept, either): (Vec<u32>, Vec<u32>)) {
+    let mut left: Vec<u32> = row.top(usize::MAX).into_iter().map(|(token, _)| token.0).collect();
+    left.retain(|token| !either.contains(token));
+    left.sort_unstable();
+    let mut kept = kept;
+    kept.retain(|token| !either.contains(token));
+    kept.sort_unstable();
+    assert_eq!(left, kept);
+}
+
+/// Rows of a vocabulary that is larger than what is sorted, peaked or flat, with all logits different.
+fn large() -> impl Strategy<Value = Vec<f32>> {
+    (any::<u64>(), 0.01f32..12.0, 3000usize..9000).prop_map(|(seed, spread, size)| {
+        let mut random = crate::sampling::random::RandomStream::new(seed);
+        (0..size).map(|_| (random.next_unit() as f32 - 0.5) * spread * 4.0).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn truncations_of_a_whole_vocabulary_keep_what_the_definitions_say(logits in large(), p in 0.01f32..0.999, narrow in any::<bool>()) {
+        let probabilities = softmax(&logits);
+        let entropy: f64 = probabilities.iter().filter(|&&q| q > 0.0).map(|q| -q * q.ln()).sum();
+        let fresh = || {
+            let mut r = row(&logits);
+            if narrow {
+                r.keep_min_p(1e-30, 1).unwrap();
+            }
+            r
+        };
+        let mut r = fresh();
+        r.keep_typical(p, 1).unwrap();
+        // Two tokens on both sides of the entropy may be as far from it but for rounding.
+        let typical = |token: usize| ((-probabilities[token].ln() - entropy).abs() * 1e6).round();
+        let (kept, either) = reference(&probabilities, f64::from(p), typical);
+        let count = (kept.len(), kept.len() + either.len() + 2);
+        prop_assert!((count.0.saturating_sub(2)..=count.1).contains(&r.candidates()), "{} of {:?}", r.candidates(), count);
+        let mut r = fresh();
+        r.keep_top_p(p, 1).unwrap();
+        keeps(&mut r, reference(&probabilities, f64::from(p), |token| -probabilities[token]));
+    }
+
+    #[test]
+    fn typical_keeps_the_tokens_nearest_to_the_entropy(logits in large(), p in 0.01f32..0.999) {
+        let probabilities = softmax(&logits);
+        let entropy: f64 = probabilities.iter().filter(|&&q| q > 0.0).map(|q| -q * q.ln()).sum();
+        let mut r = row(&logits);
+        r.keep_typical(p, 1).unwrap();
+        let kept: std::collections::HashSet<u32> = r.top(usize::MAX).into_iter().map(|(token, _)| token.0).collect();
+        let distance = |token: u32| (-probabilities[token as usize].ln() - entropy).abs();
+        let mass: f64 = kept.iter().map(|&token| probabilities[token as usize]).sum();
+        let farthest = kept.iter().copied().max_by(|&a, &b| distance(a).total_cmp(&distance(b))).unwrap();
+        let dropped = (0..logits.len() as u32).filter(|token| !kept.contains(token)).map(distance).fold(f64::MAX, f64::min);
+        prop_assert!(distance(farthest) <= dropped + 1e-4, "{} against {}", distance(farthest), dropped);
+        prop_assert!(mass >= f64::from(p) - 1e-4 && mass - probabilities[farthest as usize] <= f64::from(p) + 1e-4, "{mass}");
+    }
+
+    #[test]
+    fn penalties_and_biases_of_many_candidates_are_those_of_few(
+        logits in large(),
+        ids in prop::collection::vec(0u32..3000, 1..400),
+    ) {
+        let values: Vec<f32> = ids.iter().map(|&id| id as f32 / 1000.0 - 1.0).collect();
+        let mut whole = Row::new(&ids.iter().copied().map(Token).collect::<Vec<_>>(), 1);
+        whole.load(&logits).unwrap();
+        let mut narrowed = Row::new(&ids.iter().copied().map(Token).collect::<Vec<_>>(), 1);
+        narrowed.load(&logits).unwrap();
+        narrowed.keep_min_p(1e-30, 1).unwrap();
+        for r in [&mut whole, &mut narrowed] {
+            r.penalize(4096, 1.5, 0.0, 0.0).unwrap();
+            r.bias(&ids, &values).unwrap();
+        }
+        prop_assert_eq!(whole.top(usize::MAX), narrowed.top(usize::MAX));
+    }
+}
+
+#[test]
+fn many_candidates_are_kept_by_top_k_whatever_their_order() {
+    let logits: Vec<f32> = (0..5000).map(|i| ((i * 7919) % 5000) as f32).collect();
+    let mut r = row(&logits);
+    r.keep_top_k(3000);
+    let kept = r.top(usize::MAX);
+    assert_eq!((kept.len(), kept[0].1, kept[2999].1), (3000, 4999.0, 2000.0));
 }

@@ -71,6 +71,44 @@ pub(super) fn shrink(candidates: &mut Vec<Candidate>, k: usize) {
     }
 }
 
+/// Fewer candidates than these are sorted rather than divided.
+const FEW: usize = 64;
+
+/// Keeps the first candidates in an order, as few as it takes for their weights to reach `wanted`, but at least `min` of
+/// them and at least one. They are in no particular order then. Like quickselect, it takes linear time on average.
+pub(super) fn keep_mass(
+    candidates: &mut Vec<Candidate>,
+    order: impl Fn(&Candidate, &Candidate) -> Ordering,
+    weight: impl Fn(&Candidate) -> f64,
+    wanted: f64,
+    min: usize,
+) {
+    // What is before `start` is kept and weighs `sum`. What is kept ends before `end`.
+    let (mut start, mut end, mut sum) = (0, candidates.len(), 0.0);
+    while end - start > FEW {
+        // Usually few of many are enough.
+        let middle = start + (end - start) / 8;
+        candidates[start..end].select_nth_unstable_by(middle - start, &order);
+        let more: f64 = candidates[start..middle].iter().map(&weight).sum();
+        if sum + more >= wanted {
+            end = middle;
+        } else {
+            (start, sum) = (middle, sum + more);
+        }
+    }
+    candidates[start..end].sort_unstable_by(&order);
+    let reached = candidates[start..end].iter().position(|c| {
+        sum += weight(c);
+        sum >= wanted
+    });
+    let keep = reached.map_or(end, |at| start + at + 1);
+    let min = min.max(1);
+    if keep < min && min < candidates.len() {
+        candidates.select_nth_unstable_by(min - 1, &order);
+    }
+    candidates.truncate(keep.max(min));
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

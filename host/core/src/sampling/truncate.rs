@@ -1,9 +1,12 @@
 //! The row operations that keep some candidates and drop the rest: greedy, top-k, top-p, min-p and typical.
 use super::row::{Row, RowError, Workspace, check};
-use super::select::{Candidate, best_first, max_logit, shrink};
+use super::select::{Candidate, best_first, keep_mass, max_logit, shrink};
+use super::values::exp;
 
-/// Number of candidates that top-p selects first. It selects more until they reach the mass.
-const TOP_P_INITIAL_COUNT: usize = 256;
+/// Numbers of candidates that top-p selects, one after the other until they reach the mass. Past the last, it divides all.
+const TOP_P_COUNTS: [usize; 2] = [256, 2048];
+/// More candidates are left in no particular order: sorting a whole vocabulary takes ten times as long as all the rest.
+const SORTED: usize = 2048;
 
 impl Row {
     /// Keeps the candidate with the largest logit.
@@ -19,17 +22,24 @@ impl Row {
         }
     }
 
-    /// Keeps the `k` candidates with the largest logits, best first; 0 keeps all.
+    /// Keeps the `k` candidates with the largest logits, best first unless they are very many; 0 keeps all.
     pub fn keep_top_k(&mut self, k: u32) {
         if k == 0 {
             return;
         }
         if self.narrowed {
             shrink(&mut self.workspace.candidates, k as usize);
-            self.workspace.candidates.sort_unstable_by(best_first);
+            self.sort_few();
         } else if (k as usize) < self.size() {
-            self.workspace.values.top_k(k as usize, &mut self.workspace.candidates);
+            self.workspace.values.select_k(k as usize, &mut self.workspace.candidates);
             self.narrowed = true;
+            self.sort_few();
+        }
+    }
+
+    fn sort_few(&mut self) {
+        if self.workspace.candidates.len() <= SORTED {
+            self.workspace.candidates.sort_unstable_by(best_first);
         }
     }
 
@@ -39,27 +49,29 @@ impl Row {
         if p == 1.0 {
             return Ok(());
         }
-        if self.narrowed {
-            self.workspace.candidates.sort_unstable_by(best_first);
-            let total: f64 = mass(&self.workspace.candidates);
-            let keep = count_for_mass(&self.workspace.candidates, f64::from(p) * total).max(min_keep as usize).max(1);
-            self.workspace.candidates.truncate(keep);
-            return Ok(());
-        }
-        let Workspace { values, candidates } = &mut self.workspace;
-        let wanted = f64::from(p) * values.total();
-        let mut count = TOP_P_INITIAL_COUNT.max(min_keep as usize);
-        loop {
-            values.top_k(count, candidates);
-            let exhausted = candidates.len() < count;
-            if exhausted || mass(candidates) >= wanted {
-                break;
+        if !self.narrowed {
+            let Workspace { values, candidates } = &mut self.workspace;
+            let wanted = f64::from(p) * values.total();
+            for count in TOP_P_COUNTS {
+                values.top_k(count, candidates);
+                let exhausted = candidates.len() < count;
+                if exhausted || mass(candidates) >= wanted {
+                    let keep = count_for_mass(candidates, wanted).max(min_keep as usize).max(1);
+                    if exhausted || keep <= count {
+                        candidates.truncate(keep);
+                        self.narrowed = true;
+                        return Ok(());
+                    }
+                }
             }
-            count = count.saturating_mul(8);
+            self.narrow_to_all();
         }
-        let keep = count_for_mass(candidates, wanted).max(min_keep as usize).max(1);
-        candidates.truncate(keep);
-        self.narrowed = true;
+        let candidates = &mut self.workspace.candidates;
+        let best = max_logit(candidates);
+        let weight = |c: &Candidate| f64::from(exp(c.logit - best));
+        let wanted = f64::from(p) * candidates.iter().map(weight).sum::<f64>();
+        keep_mass(candidates, best_first, weight, wanted, min_keep as usize);
+        self.sort_few();
         Ok(())
     }
 
@@ -95,24 +107,27 @@ impl Row {
         if p == 1.0 {
             return Ok(());
         }
+        let Workspace { values, candidates } = &mut self.workspace;
+        let (best, (total, weighted)) = if self.narrowed {
+            let best = max_logit(candidates);
+            let x = candidates.iter().map(|c| c.logit - best);
+            let moments = x.fold((0.0, 0.0), |(total, weighted), x| {
+                let weight = f64::from(exp(x));
+                (total + weight, weighted + weight * f64::from(x))
+            });
+            (best, moments)
+        } else {
+            (values.maximum(), values.moments())
+        };
         self.narrow_to_all();
-        let probabilities = probabilities(&self.workspace.candidates);
-        let entropy: f64 = probabilities.iter().filter(|&&q| q > 0.0).map(|&q| -q * q.ln()).sum();
-        let mut order: Vec<(f64, f64, Candidate)> = probabilities
-            .iter()
-            .zip(&self.workspace.candidates)
-            .map(|(&q, &c)| (if q > 0.0 { (-q.ln() - entropy).abs() } else { f64::INFINITY }, q, c))
-            .collect();
-        order.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then_with(|| best_first(&a.2, &b.2)));
-        let mut sum = 0.0;
-        let reached = order.iter().position(|(_, q, _)| {
-            sum += q;
-            sum >= f64::from(p)
-        });
-        let keep = reached.map_or(order.len(), |i| i + 1).max(min_keep as usize).max(1);
-        self.workspace.candidates.clear();
-        self.workspace.candidates.extend(order.into_iter().take(keep).map(|(_, _, c)| c));
-        self.workspace.candidates.sort_unstable_by(best_first);
+        // The surprise of a token is the logarithm of the total less x, and the entropy is the mean of that. So the two are
+        // as far apart as x is from its mean.
+        let mean = weighted / total;
+        let surprise = |c: &Candidate| (f64::from(c.logit - best) - mean).abs();
+        let order = |a: &Candidate, b: &Candidate| surprise(a).total_cmp(&surprise(b)).then_with(|| best_first(a, b));
+        let weight = |c: &Candidate| f64::from(exp(c.logit - best));
+        keep_mass(&mut self.workspace.candidates, order, weight, f64::from(p) * total, min_keep as usize);
+        self.sort_few();
         Ok(())
     }
 
@@ -140,11 +155,4 @@ fn count_for_mass(sorted: &[Candidate], wanted: f64) -> usize {
         sum >= wanted
     });
     reached.map_or(sorted.len(), |i| i + 1)
-}
-
-fn probabilities(candidates: &[Candidate]) -> Vec<f64> {
-    let best = max_logit(candidates);
-    let weights: Vec<f64> = candidates.iter().map(|c| f64::from((c.logit - best).exp())).collect();
-    let total: f64 = weights.iter().sum();
-    weights.into_iter().map(|w| w / total).collect()
 }

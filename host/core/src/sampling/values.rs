@@ -95,6 +95,12 @@ impl Values {
     /// Fills `out` with the `k` largest (fewer if fewer are finite), best first. Of equal logits it
     /// takes the tokens with smaller ids.
     pub(super) fn top_k(&mut self, k: usize, out: &mut Vec<Candidate>) {
+        self.select_k(k, out);
+        out.sort_unstable_by(best_first);
+    }
+
+    /// As `top_k`, in no particular order.
+    pub(super) fn select_k(&mut self, k: usize, out: &mut Vec<Candidate>) {
         out.clear();
         if k == 0 {
             return;
@@ -108,7 +114,6 @@ impl Values {
         };
         self.at_least(floor, out);
         select::shrink(out, k);
-        out.sort_unstable_by(best_first);
     }
 
     /// Fills `out` with the finite logits that are at least `floor`, by token id.
@@ -128,6 +133,26 @@ impl Values {
     pub(super) fn total(&self) -> f64 {
         let best = self.maximum();
         self.logits.chunks(BLOCK).map(|block| exp_sum(block, best)).sum()
+    }
+
+    /// The sums of exp(x) and of x exp(x), where x is a logit less the maximum.
+    pub(super) fn moments(&self) -> (f64, f64) {
+        let best = self.maximum();
+        let of_block = |block: &[f32]| {
+            let (mut totals, mut weighted) = ([0.0f32; LANES], [0.0f32; LANES]);
+            for group in block.chunks(LANES) {
+                for (lane, &value) in group.iter().enumerate() {
+                    let weight = exp(value - best);
+                    totals[lane] += weight;
+                    // A banned token weighs nothing, and its product would be no number.
+                    weighted[lane] += if weight > 0.0 { weight * (value - best) } else { 0.0 };
+                }
+            }
+            let sum = |lanes: [f32; LANES]| lanes.iter().map(|&lane| f64::from(lane)).sum::<f64>();
+            (sum(totals), sum(weighted))
+        };
+        let blocks = self.logits.chunks(BLOCK).map(of_block);
+        blocks.fold((0.0, 0.0), |(totals, weighted), (total, more)| (totals + total, weighted + more))
     }
 
     /// The first token at which the running sum of exp(logit - maximum) exceeds `share` of the total, with `share` in
@@ -200,7 +225,7 @@ pub(super) fn exp_sum(values: &[f32], best: f32) -> f64 {
 
 /// e^x for x <= 0, within 2 units in the last place; 0 below -87. The compiler vectorises it, unlike the library's.
 #[inline]
-fn exp(x: f32) -> f32 {
+pub(super) fn exp(x: f32) -> f32 {
     /// 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the mantissa.
     const ROUND: f32 = 12_582_912.0;
     /// ln 2 in two parts, the first exact in products with small integers (Cody and Waite 1980).
