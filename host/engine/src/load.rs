@@ -18,6 +18,7 @@ use crate::backend::backend;
 use crate::error::EngineLoadError;
 use crate::gguf;
 use crate::kind::Traits;
+use crate::mapped::MappedFile;
 use crate::tokenizer::Encoder;
 
 /// How to load a model.
@@ -30,6 +31,8 @@ pub struct LoadOptions {
     /// The wanted kind; `None`: the kind that the model was trained for, according to its file.
     pub kind: Option<ModelKind>,
     pub adapter: Option<AdapterOptions>,
+    /// Copy the weights into memory, so that changes of the file do not matter. Otherwise the file is mapped.
+    pub copy: bool,
     /// Receives the progress of loading.
     pub progress: Option<LoadProgress>,
 }
@@ -65,6 +68,8 @@ pub struct LoadedModel {
     pub(crate) encoder: Encoder,
     identity: Option<String>,
     info: ModelInfo,
+    /// `None` if the weights are in memory.
+    mapped: Option<Arc<MappedFile>>,
 }
 
 impl fmt::Debug for LoadedModel {
@@ -74,13 +79,18 @@ impl fmt::Debug for LoadedModel {
 }
 
 impl LoadedModel {
-    /// Loads a GGUF file. Maps the weights instead of copying them.
+    /// Loads a GGUF file. Maps the weights unless the options say to copy them.
     ///
     /// # Errors
     /// The file is missing, truncated, corrupt or has another digest, or llama.cpp refuses it.
     pub fn from_file(path: &Path, options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        Self::load(path, path, &stem, options)
+        // Before loading, so that no change is missed.
+        let mapped = (!options.copy).then(|| MappedFile::open(path)).transpose();
+        let mapped = mapped.map_err(|error| unreadable_at(path, error))?;
+        let mut model = Self::load(path, path, &stem, options)?;
+        model.mapped = mapped.map(Arc::new);
+        Ok(Arc::new(model))
     }
 
     /// Loads a GGUF file that is in memory, through a temporary file that is unlinked after loading.
@@ -91,10 +101,10 @@ impl LoadedModel {
         let mut file = tempfile::NamedTempFile::new().map_err(EngineLoadError::Unpack)?;
         file.write_all(bytes).map_err(EngineLoadError::Unpack)?;
         // llama.cpp maps the file, so it may be unlinked after loading.
-        Self::load(file.path(), Path::new(name), name, options)
+        Self::load(file.path(), Path::new(name), name, options).map(Arc::new)
     }
 
-    fn load(path: &Path, shown: &Path, stem: &str, options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
+    fn load(path: &Path, shown: &Path, stem: &str, options: &LoadOptions) -> Result<Self, EngineLoadError> {
         let unreadable = |source| EngineLoadError::Unreadable { path: shown.to_owned(), source };
         let mut file = File::open(path).map_err(unreadable)?;
         if file.metadata().map_err(unreadable)?.is_dir() {
@@ -115,7 +125,7 @@ impl LoadedModel {
                 Some(found)
             }
         };
-        let mut params = LlamaModelParams::default().with_n_gpu_layers(0);
+        let mut params = LlamaModelParams::default().with_n_gpu_layers(0).with_use_mmap(!options.copy);
         if let Some(LoadProgress(report)) = options.progress.clone() {
             params = params.with_progress_callback(move |fraction| {
                 report(fraction);
@@ -143,11 +153,16 @@ impl LoadedModel {
             return Err(bad("the model has no vocabulary".to_owned()));
         }
         let encoder = Encoder::new(&model, &keys).map_err(bad)?;
-        Ok(Arc::new(Self { model, adapter, encoder, identity, info }))
+        Ok(Self { model, adapter, encoder, identity, info, mapped: None })
     }
 
     pub fn info(&self) -> &ModelInfo {
         &self.info
+    }
+
+    /// The file that the weights are mapped from. `None` if they are in memory, or nobody else can reach the file.
+    pub fn mapped_file(&self) -> Option<&Arc<MappedFile>> {
+        self.mapped.as_ref()
     }
 
     /// Identifies what the model computes: digests of weights and adapter. `None` if the options asked for no digest.

@@ -43,6 +43,7 @@ mod token;
 mod tuning;
 mod version;
 mod weights;
+mod weights_watch;
 mod worker_thread;
 
 /// Serves as `camshaft serve` does, but every configured model runs on the fakes of core: what is left is the cost of

@@ -50,6 +50,7 @@ pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel
         digest,
         kind: config.kind.wanted(),
         adapter,
+        copy: !config.mmap,
         progress: Some(bar.stage("loading")),
     };
     match config.source() {
@@ -152,7 +153,8 @@ pub(crate) fn load_draft(
     target: &LoadedModel,
 ) -> Result<Arc<LoadedModel>, ServerError> {
     let draft = probe(path, config, Tried::Draft, &LoadBar::new(&config.id)).and_then(|()| {
-        let options = LoadOptions { kind: Some(ModelKind::Generate), ..LoadOptions::default() };
+        let (kind, copy) = (Some(ModelKind::Generate), !config.mmap);
+        let options = LoadOptions { kind, copy, ..LoadOptions::default() };
         LoadedModel::from_file(path, &options).map_err(|error| from_engine(config, error))
     })?;
     let bad = |source| {

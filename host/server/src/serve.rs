@@ -28,6 +28,7 @@ use crate::supervisor::{ShutdownStage, Supervisor};
 use crate::tls::Certificate;
 use crate::tuning::Tuning;
 use crate::weights::{Engines, Weights};
+use crate::weights_watch::WeightsWatch;
 
 /// Serves until SIGTERM or SIGINT. Threads that do not end are left behind: leave the process without running destructors
 /// under them.
@@ -77,7 +78,7 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
         loaded = loading => loaded.map_err(|error| ServerError::internal("load", error))??,
         () = signals.end() => return Ok(()),
     };
-    let LoadedConfig { api, policies, live } = loaded;
+    let LoadedConfig { api, policies, live, files } = loaded;
 
     let tls = checked.tls;
     let acceptor = tls.as_ref().map(|certificate| certificate.acceptor()).transpose()?;
@@ -106,6 +107,7 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     if let Some(certificate) = tls {
         tokio::spawn(certificate.watch());
     }
+    tokio::spawn(files.run(api.readiness.clone()));
 
     let reload = {
         let live = live.clone();
@@ -201,6 +203,7 @@ struct LoadedConfig {
     api: Arc<Api>,
     policies: Arc<PolicyHost>,
     live: Arc<Reloader>,
+    files: WeightsWatch,
 }
 
 /// What a server is loaded from.
@@ -258,6 +261,8 @@ impl Load {
         let weights = config.fixed.model.iter().map(|model| engines.load(model, config.fixed.cache.tier().is_some()));
         let weights = weights.collect::<Result<Vec<Weights>, ServerError>>()?;
         let caching_workers = weights.iter().map(Weights::caching_workers).sum();
+        let mut files = WeightsWatch::default();
+        weights.iter().for_each(|weights| files.add(&weights.config.id, weights.mapped_files()));
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, caching_workers));
         let starter = Starter {
             all: &config,
@@ -282,7 +287,7 @@ impl Load {
         });
         let api = api?;
         live.bind(Bound { api: api.clone(), tuning, caching_workers });
-        Ok(LoadedConfig { api, policies, live })
+        Ok(LoadedConfig { api, policies, live, files })
     }
 }
 

@@ -8,7 +8,7 @@ use camshaft_core::ids::WorkerId;
 use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
 use camshaft_core::worker::Speculation;
 use camshaft_engine::disk::DiskError;
-use camshaft_engine::{EngineOptions, LlamaEmbedder, LlamaEngine, LoadedModel};
+use camshaft_engine::{EngineOptions, LlamaEmbedder, LlamaEngine, LoadedModel, MappedFile};
 
 use crate::cache_plan::CachePlan;
 use crate::config::ModelConfig;
@@ -62,6 +62,16 @@ impl Weights {
         match &self.source {
             WeightsSource::Llama { model, .. } => model.info().kind,
             WeightsSource::Fake(kind) => *kind,
+        }
+    }
+
+    /// The files that its weights and those of its draft model are mapped from.
+    pub(crate) fn mapped_files(&self) -> Vec<Arc<MappedFile>> {
+        match &self.source {
+            WeightsSource::Llama { model, draft } => {
+                [Some(model), draft.as_ref()].into_iter().flatten().filter_map(|of| of.mapped_file().cloned()).collect()
+            }
+            WeightsSource::Fake(_) => Vec::new(),
         }
     }
 

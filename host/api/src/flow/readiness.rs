@@ -1,4 +1,5 @@
 //! Whether the server admits requests: its state, the health of its models, and the number of requests in flight.
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -90,6 +91,8 @@ pub struct Readiness {
     models: Mutex<Vec<(String, Vec<Health>)>>,
     /// Why the server ends, if it ends by a fault of its own.
     failed: OnceLock<String>,
+    /// Models whose weights are no more what was loaded, each with the reason.
+    damaged: Mutex<BTreeMap<String, String>>,
     in_flight: watch::Sender<usize>,
 }
 
@@ -107,6 +110,7 @@ impl Readiness {
             held: AtomicBool::new(false),
             models: Mutex::default(),
             failed: OnceLock::new(),
+            damaged: Mutex::default(),
             in_flight: watch::Sender::new(0),
         }
     }
@@ -127,6 +131,16 @@ impl Readiness {
     pub fn set_failed(&self, why: String) {
         // The first reason is the one.
         let _ = self.failed.set(why);
+    }
+
+    /// A model serves no more until the server is restarted: its weights are no more what was loaded.
+    pub fn set_damaged(&self, model: &str, why: String) {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner).insert(model.to_owned(), why);
+    }
+
+    /// Why a model serves no more.
+    pub fn damage(&self, model: &str) -> Option<String> {
+        self.damaged.lock().unwrap_or_else(PoisonError::into_inner).get(model).cloned()
     }
 
     /// Counts a request until the guard is dropped.
@@ -181,14 +195,17 @@ impl Readiness {
         }
         self.admit()?;
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        let down: Vec<String> = models.iter().filter_map(|(id, all)| why_down(id, all)).collect();
+        let damaged = |id: &str| self.damage(id).map(|why| format!("the model {id} serves no more: {why}"));
+        let down = models.iter().filter_map(|(id, all)| damaged(id).or_else(|| why_down(id, all)));
+        let down: Vec<String> = down.collect();
         if down.is_empty() { Ok(()) } else { Err(FlowError::Unhealthy(down.join("; "))) }
     }
 
     /// An error if the model is down.
     pub(crate) fn serves(&self, model: &str) -> Result<(), FlowError> {
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        let down = models.iter().any(|(id, all)| id == model && !all.iter().any(Health::is_up));
+        let nobody = models.iter().any(|(id, all)| id == model && !all.iter().any(Health::is_up));
+        let down = nobody || self.damage(model).is_some();
         if down { Err(FlowError::ModelDown(model.to_owned())) } else { Ok(()) }
     }
 
@@ -219,6 +236,17 @@ fn why_down(model: &str, all: &[Health]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_whose_weights_were_changed_serves_no_more_although_its_workers_are_up() {
+        let readiness = Readiness::new();
+        readiness.set_ready();
+        readiness.health("m").up();
+        readiness.health("other").up();
+        readiness.set_damaged("m", "why".to_owned());
+        assert!(matches!(readiness.serves("m"), Err(FlowError::ModelDown(_))) && readiness.serves("other").is_ok());
+        assert_eq!(why(&readiness), "the model m serves no more: why");
+    }
 
     #[test]
     fn moves_forward_only() {

@@ -28,6 +28,9 @@ pub struct ModelConfig {
     pub path: Option<PathBuf>,
     /// SHA-256 digest that the file must have, in hexadecimal.
     pub sha256: Option<String>,
+    /// Map the file instead of copying it into memory. Faster to start, and processes share the memory; but if the file is
+    /// changed in place, the model stops serving, and a file that is cut short may end the process.
+    pub mmap: bool,
     /// What the model is served for. "auto": what its file says it was made for.
     pub kind: KindKey,
     /// Another way to write kind = "embed".
@@ -83,6 +86,7 @@ impl Default for ModelConfig {
             id: String::new(),
             path: None,
             sha256: None,
+            mmap: true,
             kind: KindKey::default(),
             embeddings: false,
             workers: 1,
