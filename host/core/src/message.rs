@@ -201,6 +201,9 @@ pub enum WorkerError {
     /// A sampler policy faulted and the operator chose `deny`.
     #[error("a sampler policy failed")]
     PolicyFault { detail: String },
+    /// As many sampler policies run as may run at once: nothing was tried.
+    #[error("too many sampler policies run at this moment")]
+    SamplersBusy,
     /// The command asked for something that the worker's limits do not allow.
     #[error("request refused by the worker: {0}")]
     Refused(String),

@@ -44,6 +44,8 @@ pub enum FaultKind {
     InvalidOutput,
     /// No instance could be made.
     Unavailable,
+    /// As many instances of its hook run as may run at once.
+    Exhausted,
 }
 
 impl FaultKind {
@@ -55,6 +57,7 @@ impl FaultKind {
             FaultKind::Memory => "memory",
             FaultKind::InvalidOutput => "invalid_output",
             FaultKind::Unavailable => "unavailable",
+            FaultKind::Exhausted => "exhausted",
         }
     }
 }

@@ -104,6 +104,7 @@ fn error() -> impl Strategy<Value = WorkerError> {
         ".{0,12}".prop_map(WorkerError::Refused),
         ".{0,12}".prop_map(WorkerError::Rejected),
         ".{0,12}".prop_map(WorkerError::Engine),
+        Just(WorkerError::SamplersBusy),
         Just(WorkerError::QueueFull),
         Just(WorkerError::DeadlineExceeded),
         Just(WorkerError::SlowReader),

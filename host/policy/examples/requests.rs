@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::ids::{RequestId, TenantId, Token, WorkerId};
 use camshaft_core::policy::{
-    Arrival, AuthRequest, Endpoint, Policies, Priority, SamplerHook, SamplingRequest, SchedulerEvent, SchedulingPoint,
-    ValidateRequest, WorkerFacts,
+    Arrival, AuthOutcome, AuthRequest, Endpoint, Policies, Priority, SamplerHook, SamplingRequest, SchedulerEvent,
+    SchedulingPoint, ValidateRequest, WorkerFacts,
 };
 use camshaft_core::sampling::SamplingParams;
 use camshaft_core::vocabulary::Vocabulary;
 use camshaft_policy::{PolicyConfig, PolicyHost};
+use sha2::{Digest, Sha256};
 
 const CALLS: usize = 2000;
 
@@ -41,6 +42,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (head, body, sampling) = (auth_request(), validate_request(), sampling_request());
     println!("| call | median, us |\n|---|---|");
     println!("| auth-api-keys, fresh instance | {:.1} |", median(|| drop(set.authenticate(&head))));
+    for keys in [10, 100, 1000, 1024] {
+        let host = with_keys(&target, keys)?;
+        let (set, right, wrong) = (host.current(), with_key("key-7"), with_key("no such key"));
+        let allowed = matches!(set.authenticate(&right), AuthOutcome::Allow(_));
+        let refused = matches!(set.authenticate(&wrong), AuthOutcome::Refuse(_));
+        if !(allowed && refused) {
+            return Err("the keys are not told apart".into());
+        }
+        let (right, wrong) = (median(|| drop(set.authenticate(&right))), median(|| drop(set.authenticate(&wrong))));
+        println!("| auth-api-keys, {keys} keys, a right one | {right:.1} |");
+        println!("| auth-api-keys, {keys} keys, a wrong one | {wrong:.1} |");
+        host.stop();
+    }
     println!("| validator-limits, fresh instance | {:.1} |", median(|| drop(set.validate(0, &body))));
     println!(
         "| sampler-standard, start | {:.1} |",
@@ -58,6 +72,35 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     host.stop();
     Ok(())
+}
+
+/// A host whose auth policy knows so many keys.
+fn with_keys(target: &str, keys: usize) -> Result<Arc<PolicyHost>, Box<dyn std::error::Error>> {
+    let dir = tempfile::tempdir()?;
+    std::fs::create_dir(dir.path().join("auth"))?;
+    std::fs::copy(format!("{target}/plugins/auth-api-keys.wasm"), dir.path().join("auth/10-x.wasm"))?;
+    let mut settings = "[settings]\n".to_owned();
+    for i in 0..keys {
+        let digest: String = Sha256::digest(format!("key-{i}")).iter().map(|byte| format!("{byte:02x}")).collect();
+        settings.push_str(&format!("[[settings.keys]]\nname = \"key-{i}\"\nsha256 = \"{digest}\"\n"));
+        settings.push_str(&format!("tenant = \"tenant-{i}\"\nrequests-per-minute = 600\n"));
+    }
+    std::fs::write(dir.path().join("auth/10-x.toml"), settings)?;
+    let config = PolicyConfig {
+        dir: Some(dir.path().to_owned()),
+        allow_empty: false,
+        compiler: None,
+        poll: Duration::from_secs(60),
+        cache_dir: None,
+        allow_anonymous: false,
+    };
+    Ok(PolicyHost::start(config, &prometheus::Registry::new())?)
+}
+
+fn with_key(key: &str) -> AuthRequest {
+    let mut request = auth_request();
+    request.headers.push(("authorization".to_owned(), format!("Bearer {key}")));
+    request
 }
 
 /// Median time of a call in microseconds.

@@ -154,6 +154,19 @@ pub enum SettingsError {
 }
 
 impl PolicyError {
+    /// Whether the same files may be good at another time: nothing in them is the reason.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::NoInstance(_)
+                | Self::Spins { .. }
+                | Self::Thread { .. }
+                | Self::Runtime(_)
+                | Self::CompileProcess { .. }
+                | Self::CompileKilled { .. }
+        )
+    }
+
     /// The error and all its causes, on one line.
     pub fn sentence(&self) -> String {
         let mut text = self.to_string();

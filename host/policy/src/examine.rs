@@ -195,7 +195,7 @@ fn start_error(
         FaultKind::Memory => PolicyError::MemoryAtStart(detail),
         FaultKind::Trap => PolicyError::TrapsAtStart(detail),
         FaultKind::InvalidOutput => PolicyError::NonsenseAtStart(detail),
-        FaultKind::Unavailable => PolicyError::NoInstance(detail),
+        FaultKind::Unavailable | FaultKind::Exhausted => PolicyError::NoInstance(detail),
     }
 }
 

@@ -1,5 +1,5 @@
 //! What belongs to a plugin's name and outlives its instances and generations: log, state store and metrics.
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::Hook;
@@ -12,16 +12,26 @@ use crate::imports::state::PluginState;
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) log: PluginLog,
-    pub(crate) state: PluginState,
+    /// A policy that replaces one of another name may share it.
+    pub(crate) state: Arc<PluginState>,
     pub(crate) metrics: PluginMetrics,
+    /// The name that the plugin gives itself, once it is known.
+    pub(crate) described: OnceLock<String>,
 }
 
 impl Identity {
-    pub(crate) fn new(hook: Hook, plugin: &PolicyName, families: Arc<MetricFamilies>) -> Self {
+    /// Goes on with `state`, if there is any.
+    pub(crate) fn new(
+        hook: Hook,
+        plugin: &PolicyName,
+        families: Arc<MetricFamilies>,
+        state: Option<Arc<PluginState>>,
+    ) -> Self {
         Self {
             log: PluginLog::new(hook, plugin.clone()),
-            state: PluginState::default(),
+            state: state.unwrap_or_default(),
             metrics: PluginMetrics::new(hook, plugin.clone(), families),
+            described: OnceLock::new(),
         }
     }
 }

@@ -71,8 +71,8 @@ pub fn inspect(
     };
     sidecar.check_digest(&file_name, &compiled.digest)?;
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    let families = Arc::new(MetricFamilies::new(prometheus::Registry::new()));
-    let identity = Arc::new(Identity::new(hook, &PolicyName::new(name), families));
+    let families = Arc::new(MetricFamilies::new(&prometheus::Registry::new()));
+    let identity = Arc::new(Identity::new(hook, &PolicyName::new(name), families, None));
     let introduce =
         |settings| examine::introduce(&runtime, &compiled, identity.clone(), sidecar.memory_bytes, settings);
     let (said, needs) = match introduce(Some(sidecar.settings.as_str())) {

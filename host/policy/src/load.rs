@@ -12,6 +12,8 @@ mod mode;
 mod policy;
 mod relocate;
 #[cfg(test)]
+mod retry_tests;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use self::directory::{Patience, SETTLE, Scan};

@@ -84,6 +84,15 @@ impl Loaded {
         self.invalid(format!("refuses its settings: {text}"))
     }
 
+    /// Counts and logs that a monitored policy would have decided otherwise. Callers can bring that about at will, so the
+    /// lines count against its allowance.
+    pub(crate) fn note_difference(&self) {
+        self.metrics.count(Outcome::Monitor);
+        let Allowance::Granted { dropped } = self.identity.log.take_line(Instant::now()) else { return };
+        let (hook, plugin) = (self.hook().as_str(), self.name.as_str());
+        tracing::info!(hook, plugin, dropped, "a monitored policy would have decided otherwise");
+    }
+
     /// Logs a fault and counts the call as one that began at `started`.
     pub(crate) fn note_fault(&self, fault: &Fault, started: Instant) {
         self.metrics.observe(Outcome::Fault(fault.kind), started);

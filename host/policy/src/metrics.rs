@@ -30,7 +30,7 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// Those whose series a link keeps.
-    const ALL: [Outcome; 14] = [
+    const ALL: [Outcome; 15] = [
         Outcome::Allow,
         Outcome::Next,
         Outcome::Refuse,
@@ -45,6 +45,7 @@ impl Outcome {
         Outcome::Fault(FaultKind::Memory),
         Outcome::Fault(FaultKind::InvalidOutput),
         Outcome::Fault(FaultKind::Unavailable),
+        Outcome::Fault(FaultKind::Exhausted),
     ];
 
     fn as_str(self) -> &'static str {

@@ -23,8 +23,8 @@ use crate::imports::vocabulary::{ModelTokens, VocabularyView};
 use crate::wasi::{LastWords, Wasi, WasiView};
 
 /// Bytes that the host may allocate to copy the arguments or the answer of one call. Without the bound, a list whose
-/// elements all point at the same guest memory would multiply it.
-const LIFTED_BYTES: usize = 96 << 20;
+/// elements all point at the same guest memory would multiply it; and a copy takes time that no deadline interrupts.
+const LIFTED_BYTES: usize = 16 << 20;
 /// How often the deadline of a guest is extended that was not given the CPU.
 const EXTENSIONS: u32 = 16;
 
@@ -84,7 +84,7 @@ impl GuestState {
             None => {}
         }
         if error.downcast_ref::<PoolConcurrencyLimitError>().is_some() {
-            return (FaultKind::Unavailable, error.root_cause().to_string());
+            return (FaultKind::Exhausted, error.root_cause().to_string());
         }
         if self.limiter.denied {
             return (FaultKind::Memory, over_memory());

@@ -273,6 +273,7 @@ impl<'a> Watcher<'a> {
         if scan.unsettled {
             self.pace.retry(noticed);
         }
+        self.pace.again(scan.again);
         if scan.compiling {
             self.pace.compiling(noticed);
         }

@@ -223,7 +223,9 @@ impl Load {
     /// Starts everything, or nothing.
     fn run(self, at: Addresses) -> Result<LoadedConfig, ServerError> {
         let supervisor = self.supervisor.clone();
-        let loaded = self.load(at);
+        // As long as a guest may run, its deadline must pass.
+        let mut host = None;
+        let loaded = self.load(at, &mut host);
         if loaded.is_err() {
             // Models that were started before it went wrong.
             supervisor.end(shutdown::THREADS_END);
@@ -231,7 +233,7 @@ impl Load {
         loaded
     }
 
-    fn load(self, at: Addresses) -> Result<LoadedConfig, ServerError> {
+    fn load(self, at: Addresses, host: &mut Option<Arc<PolicyHost>>) -> Result<LoadedConfig, ServerError> {
         let Self { snapshot, sources, engines, log, supervisor, certificate, access } = self;
         let config = snapshot.config.clone();
         let registry = Registry::new();
@@ -243,6 +245,7 @@ impl Load {
             let compiler = matches!(engines, Engines::Llama).then(policies::compiler).flatten();
             policies::supervise(&config, &registry, &supervisor, &threads, compiler)?
         };
+        *host = Some(policies.clone());
         policies::guard_strangers(&config, at.public, &policies)?;
         policies::enforced(&config, at.admin, &policies).iter().for_each(|line| tracing::info!("{line}"));
         let reloads = reload::reloads(&registry)?;

@@ -1,47 +1,46 @@
-//! Checks the configured keys, and compares a presented key with all of them.
+//! Checks the configured keys, and looks a presented key up by its digest.
 use std::collections::{BTreeMap, BTreeSet};
 
 use camshaft_plugin::Priority;
 use camshaft_plugin::auth::{Principal, Quotas};
-use sha2::{Digest, Sha256};
-use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use crate::settings::{KeySettings, PriorityClass};
 
-/// Maximum number of keys. Every request parses the settings and compares with all keys; more belong in a directory
-/// service.
+/// Maximum number of keys: more belong in a directory service.
 const MAX_KEYS: usize = 1024;
 const MAX_TENANT_CHARACTERS: usize = 128;
 
-#[derive(Debug)]
-pub(crate) struct Key {
-    digest: [u8; 32],
-    principal: Principal,
-}
+/// The owners of keys, by the SHA-256 of each. Who wants to learn a key from the time of a look-up would have to choose the
+/// digest of a guess.
+pub(crate) type Keys = BTreeMap<[u8; 32], Principal>;
 
 /// Checks the keys of the settings. The error describes the first bad one.
-pub(crate) fn checked(settings: Vec<KeySettings>) -> Result<Vec<Key>, String> {
+pub(crate) fn checked(settings: Vec<KeySettings>) -> Result<Keys, String> {
     if settings.len() > MAX_KEYS {
         return Err(format!("settings.keys has {} entries, at most {MAX_KEYS} are allowed", settings.len()));
     }
-    let mut keys = Vec::with_capacity(settings.len());
+    let mut keys = Keys::new();
     let mut names = BTreeSet::new();
-    let mut digests = BTreeMap::new();
     for (index, entry) in settings.into_iter().enumerate() {
-        let key = checked_key(index, entry)?;
-        let name = &key.principal.name;
+        let (digest, principal) = checked_key(index, entry)?;
+        let name = principal.name.clone();
         if !names.insert(name.clone()) {
             return Err(format!("settings.keys[{index}].name {name:?} is used twice"));
         }
-        if let Some(other) = digests.insert(key.digest, name.clone()) {
+        if let Some(other) = keys.insert(digest, principal) {
+            let other = other.name;
             return Err(format!("key {name:?}: sha256 is the same as that of key {other:?}"));
         }
-        keys.push(key);
     }
     Ok(keys)
 }
 
-fn checked_key(index: usize, entry: KeySettings) -> Result<Key, String> {
+/// The owner of a key whose settings were checked before.
+pub(crate) fn principal_of(entry: KeySettings) -> Option<Principal> {
+    checked_key(0, entry).ok().map(|(_, principal)| principal)
+}
+
+fn checked_key(index: usize, entry: KeySettings) -> Result<([u8; 32], Principal), String> {
     let name = entry.name;
     if name.trim().is_empty() {
         return Err(format!("settings.keys[{index}].name is empty"));
@@ -82,7 +81,7 @@ fn checked_key(index: usize, entry: KeySettings) -> Result<Key, String> {
         cache_namespace: entry.cache_namespace,
         ..Principal::new(name, entry.tenant)
     };
-    Ok(Key { digest, principal })
+    Ok((digest, principal))
 }
 
 /// Parses 64 hexadecimal digits.
@@ -97,14 +96,4 @@ fn digest(text: &str) -> Option<[u8; 32]> {
         *byte = digit(*high)? << 4 | digit(*low)?;
     }
     Some(digest)
-}
-
-/// The owner of a key. Compares with every configured digest, even after a match, so that the time reveals nothing.
-pub(crate) fn find<'a>(keys: &'a [Key], presented: &str) -> Option<&'a Principal> {
-    let presented: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
-    let mut found = u32::MAX;
-    for (index, key) in (0u32..).zip(keys) {
-        found.conditional_assign(&index, key.digest.ct_eq(&presented));
-    }
-    keys.get(usize::try_from(found).ok()?).map(|key| &key.principal)
 }

@@ -1,8 +1,7 @@
 //! Auth policy: named API keys, of which only the SHA-256 digests are configured.
 //!
-//! A client sends the key as `authorization: Bearer <key>` or as `x-api-key: <key>`. The policy hashes it and compares
-//! it with every configured digest in constant time, so that the time of an answer says nothing about the keys. It
-//! refuses a wrong key with 401 `invalid_api_key`. If `anonymous-loopback` is set, it allows a request without any
+//! A client sends the key as `authorization: Bearer <key>` or as `x-api-key: <key>`. The policy hashes it and looks
+//! the digest up, so that the time of an answer says nothing about the keys. It refuses a wrong key with 401 `invalid_api_key`. If `anonymous-loopback` is set, it allows a request without any
 //! credential from a loopback peer as tenant `anonymous`. Otherwise the next auth policy decides, and after the last
 //! one the host refuses with 401.
 //!
@@ -30,18 +29,46 @@
 mod credential;
 mod keys;
 mod settings;
+mod text;
 
 use camshaft_plugin::auth::{Policy, Principal, Refusal, Request, Verdict};
+use camshaft_plugin::state;
 
 use credential::Credential;
-use keys::Key;
+use keys::Keys;
 pub use settings::{KeySettings, PriorityClass, Settings};
+use sha2::{Digest, Sha256};
+
+/// Bytes of settings up to which parsing all of them costs no more than a look-up in their text.
+const PARSED_BYTES: usize = 2048;
 
 /// The policy: the keys of the settings, checked.
 #[derive(Debug)]
 pub struct ApiKeys {
-    keys: Vec<Key>,
+    keys: KeySource,
     anonymous_loopback: bool,
+}
+
+#[derive(Debug)]
+enum KeySource {
+    Parsed(Keys),
+    /// The settings themselves, which another instance has checked. There is a key.
+    Text(String),
+}
+
+impl KeySource {
+    fn is_empty(&self) -> bool {
+        matches!(self, Self::Parsed(keys) if keys.is_empty())
+    }
+
+    /// The owner of a key.
+    fn find(&self, presented: &str) -> Option<Principal> {
+        let digest: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
+        match self {
+            Self::Parsed(keys) => keys.get(&digest).cloned(),
+            Self::Text(settings) => text::find(settings, &digest),
+        }
+    }
 }
 
 impl Policy for ApiKeys {
@@ -61,15 +88,38 @@ impl Policy for ApiKeys {
                 false => "no API key is configured: this policy lets nobody pass",
             });
         }
-        Ok(Self { keys, anonymous_loopback: settings.anonymous_loopback })
+        Ok(Self { keys: KeySource::Parsed(keys), anonymous_loopback: settings.anonymous_loopback })
+    }
+
+    fn from_text(settings: String) -> Result<Self, String> {
+        if settings.len() <= PARSED_BYTES {
+            return camshaft_plugin::parse(&settings).and_then(Self::new);
+        }
+        let fingerprint = text::fingerprint(&settings);
+        // Settings of several generations may be in use at once; the mark of another costs time, not more.
+        let slot = format!("checked/{}", fingerprint % 64);
+        let of = fingerprint.to_le_bytes();
+        if let Some(entry) = state::get(&slot)
+            && let Some((flag, checked)) = entry.value.split_last()
+            && *checked == of
+        {
+            return Ok(Self { keys: KeySource::Text(settings), anonymous_loopback: *flag != 0 });
+        }
+        let policy = camshaft_plugin::parse(&settings).and_then(Self::new)?;
+        if !policy.keys.is_empty() {
+            let mark = [of.as_slice(), &[u8::from(policy.anonymous_loopback)]].concat();
+            // Without the mark every request parses all settings.
+            let _ = state::set(&slot, &mark, None);
+        }
+        Ok(policy)
     }
 
     fn authenticate(&mut self, request: &Request) -> Result<Verdict, Refusal> {
         let local = self.anonymous_loopback && request.loopback;
         match credential::of(request) {
             Credential::Key(_) | Credential::Malformed(_) if local && self.keys.is_empty() => anonymous(),
-            Credential::Key(key) => match keys::find(&self.keys, key) {
-                Some(principal) => Ok(Verdict::Allow(principal.clone())),
+            Credential::Key(key) => match self.keys.find(key) {
+                Some(principal) => Ok(Verdict::Allow(principal)),
                 None => Err(Refusal::new(401, "invalid_api_key", "the API key is not valid")),
             },
             Credential::Malformed(message) => Err(Refusal::new(401, "invalid_api_key", message)),

@@ -23,6 +23,15 @@ pub trait Policy: Sized + 'static {
     /// serve.
     fn new(settings: Self::Settings) -> Result<Self, String>;
 
+    /// The same from the settings' JSON text. For policies whose settings are so large that parsing all of them for every
+    /// request would cost too much.
+    ///
+    /// # Errors
+    /// As [`Policy::new`].
+    fn from_text(settings: String) -> Result<Self, String> {
+        instance::parsed(&settings, Self::new)
+    }
+
     /// Decides on one HTTP request, within 5 ms by default.
     ///
     /// # Errors
@@ -66,7 +75,7 @@ impl<P: Policy, V: Package> Component<P, V> {
     pub fn exists() {}
 }
 
-plugin_exports!();
+plugin_exports!(P::from_text);
 
 impl<P: Policy, V: Package> crate::bindings::auth::exports::camshaft::policy::auth::Guest for Component<P, V> {
     fn authenticate(request: Request) -> Result<Verdict, Refusal> {

@@ -15,11 +15,8 @@ pub trait Package {
 }
 
 /// Creates the policy from the host's settings text and stores it.
-pub(crate) fn configure<S: DeserializeOwned, P: 'static>(
-    settings: &str,
-    new: fn(S) -> Result<P, String>,
-) -> Result<(), String> {
-    let policy = new(crate::settings::parse(settings)?)?;
+pub(crate) fn configure<P: 'static>(settings: String, make: fn(String) -> Result<P, String>) -> Result<(), String> {
+    let policy = make(settings)?;
     POLICY.with_borrow_mut(|slot| *slot = Some(Box::new(policy)));
     Ok(())
 }
@@ -32,9 +29,18 @@ pub(crate) fn with<P: 'static, R>(call: impl FnOnce(&mut P) -> R) -> R {
     })
 }
 
-/// Implements the `plugin` export, which is the same for every hook, for a hook's `Component`.
+/// Parses the settings' text for a constructor of a policy.
+pub(crate) fn parsed<S: DeserializeOwned, P>(text: &str, new: fn(S) -> Result<P, String>) -> Result<P, String> {
+    new(crate::settings::parse(text)?)
+}
+
+/// Implements the `plugin` export, which is the same for every hook, for a hook's `Component`. `make` turns the settings'
+/// text into the policy.
 macro_rules! plugin_exports {
     () => {
+        $crate::instance::plugin_exports!(|text| $crate::instance::parsed(&text, P::new));
+    };
+    ($make:expr) => {
         impl<P: Policy, V: $crate::instance::Package> $crate::bindings::plugin::exports::camshaft::policy::plugin::Guest
             for Component<P, V>
         {
@@ -47,7 +53,7 @@ macro_rules! plugin_exports {
             }
 
             fn configure(settings: String) -> Result<(), String> {
-                $crate::instance::configure(&settings, P::new)
+                $crate::instance::configure::<P>(settings, $make)
             }
         }
     };

@@ -59,5 +59,5 @@ pub mod validator;
 
 pub use bindings::host::camshaft::policy::types::{Priority, Refusal};
 pub use bindings::host::camshaft::policy::{clock, random, state, vocabulary};
-pub use settings::NoSettings;
+pub use settings::{NoSettings, parse};
 pub use span::Span;

@@ -7,8 +7,11 @@ use serde::de::DeserializeOwned;
 #[serde(deny_unknown_fields)]
 pub struct NoSettings {}
 
-/// Parses settings. The error is for the operator, and begins with the path of the field at fault.
-pub(crate) fn parse<S: DeserializeOwned>(text: &str) -> Result<S, String> {
+/// Parses the JSON text of settings.
+///
+/// # Errors
+/// It does not fit. The text is for the operator, and begins with the path of the field at fault.
+pub fn parse<S: DeserializeOwned>(text: &str) -> Result<S, String> {
     // Parse into a value first: errors of the second step then name no position in a text that the operator never sees.
     let value: serde_json::Value =
         serde_json::from_str(text).map_err(|error| format!("settings are not JSON: {error}"))?;

@@ -2,7 +2,7 @@
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use camshaft_core::message::WorkerError;
-use camshaft_core::policy::{Fault, Refusal};
+use camshaft_core::policy::{Fault, FaultKind, Refusal};
 use camshaft_core::quota::{Exceeded, Quota};
 use tokio::task::JoinError;
 
@@ -127,6 +127,7 @@ impl FlowError {
             }
             Self::Template(_) => Answer::invalid(text()).param("messages".to_owned()),
             Self::ValidatorRefused(refusal) => refused(refusal, ErrorType::InvalidRequest).rejection(Rejection::Policy),
+            Self::ValidatorFault(fault) if fault.kind == FaultKind::Exhausted => exhausted(),
             Self::ValidatorFault(_) | Self::Amendment { .. } => {
                 let answer = Answer::internal("a validator policy failed", self).retry(Retry::Never);
                 answer.rejection(Rejection::PolicyFault)
@@ -147,6 +148,11 @@ impl FlowError {
             }
         }
     }
+}
+
+/// As many instances of a hook run as may run at once.
+pub(crate) fn exhausted() -> Answer {
+    Answer::unavailable("overloaded", "too many policies run at this moment", 1).rejection(Rejection::Overloaded)
 }
 
 /// A policy's own refusal, with the status, code and param that it chose.
@@ -173,6 +179,7 @@ fn worker_answer(error: &WorkerError) -> Answer {
             let answer = Answer::new(StatusCode::REQUEST_TIMEOUT, ErrorType::InvalidRequest, text());
             answer.code("slow_reader").retry(Retry::Never).rejection(Rejection::SlowReader)
         }
+        WorkerError::SamplersBusy => Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded),
         WorkerError::Refused(_) => Answer::invalid(text()),
         WorkerError::Rejected(_) => Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Scheduler),
         WorkerError::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
@@ -244,7 +251,6 @@ impl IntoResponse for FlowError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use camshaft_core::policy::FaultKind;
 
     #[test]
     fn maps_every_worker_error_to_its_status() {

@@ -4,7 +4,7 @@ use std::error::Error;
 use axum::extract::rejection::PathRejection;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use camshaft_core::policy::{Fault, Hook, Mode, ModeError, Refusal};
+use camshaft_core::policy::{Fault, FaultKind, Hook, Mode, ModeError, Refusal};
 use tokio::task::JoinError;
 
 use crate::flow::error::{self, FlowError};
@@ -80,6 +80,7 @@ impl ApiError {
         match self {
             Self::Flow(error) => error.answer(),
             Self::AuthRefused(refusal) => error::refused(refusal, auth_kind(refusal.status)).rejection(Rejection::Auth),
+            Self::AuthFault(fault) if fault.kind == FaultKind::Exhausted => error::exhausted(),
             Self::AuthFault(_) => Answer::internal(text(), self).retry(Retry::Never).rejection(Rejection::PolicyFault),
             Self::UnknownUrl { .. } => invalid(StatusCode::NOT_FOUND, "unknown_url"),
             Self::MethodNotAllowed { .. } => invalid(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
@@ -104,8 +105,8 @@ impl ApiError {
                 | ModeError::Unreadable
                 | ModeError::Rejected(_)
                 | ModeError::Removed
-                | ModeError::FilesChanged { .. }
-                | ModeError::Superseded => Answer::invalid(text()).param("mode".to_owned()),
+                | ModeError::FilesChanged { .. } => Answer::invalid(text()).param("mode".to_owned()),
+                ModeError::Superseded => invalid(StatusCode::CONFLICT, "superseded").retry(Retry::Never),
                 ModeError::Busy => Answer::new(StatusCode::SERVICE_UNAVAILABLE, ErrorType::Server, text()).code("busy"),
                 ModeError::Unanswered => Answer::internal(INTERNAL, self),
             },
@@ -140,7 +141,6 @@ impl IntoResponse for ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use camshaft_core::policy::FaultKind;
 
     #[test]
     fn keeps_what_an_auth_policy_said_out_of_the_clients_sight() {

@@ -207,6 +207,10 @@ fn samplers(fields: &Fields<'_>, known: &[PolicyName]) -> Result<Option<Vec<Stri
     let name = |(i, value): (usize, &Value)| {
         let path = format!("samplers[{i}]");
         let name = value.as_str().ok_or_else(|| fields::wrong_type(&path, "a string", value))?;
+        if list[..i].iter().any(|earlier| earlier.as_str() == Some(name)) {
+            let name = Shown(name);
+            return Err(RequestError::field(path, format!("{name:?} is named twice: each sampler may be named once")));
+        }
         match known.iter().any(|sampler| sampler.as_str() == name) {
             true => Ok(name.to_owned()),
             false => Err(RequestError::field(path, format!("there is no sampler named {:?} in force", Shown(name)))),

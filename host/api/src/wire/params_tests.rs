@@ -109,6 +109,9 @@ fn refuses_what_would_change_the_answer_and_ignores_the_rest() {
         assert_eq!(refusal(&json!({name: value})).0.as_deref(), Some(name));
     }
     assert_eq!(refusal(&json!({"samplers": ["avoid-words", "nope"]})).0.as_deref(), Some("samplers[1]"));
+    let twice = refusal(&json!({"samplers": ["avoid-words", "avoid-words"]}));
+    assert_eq!(twice.0.as_deref(), Some("samplers[1]"));
+    assert!(twice.1.contains("named twice"), "{twice:?}");
     let harmless = json!({"tools": [], "functions": null, "response_format": {"type": "text"}, "suffix": "",
         "best_of": 1, "user": "me", "service_tier": "auto", "store": true, "x_unknown": {"deep": [1]},
         "samplers": ["avoid-words"], "stream": true, "stream_options": {"include_usage": true}});

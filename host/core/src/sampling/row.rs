@@ -24,6 +24,16 @@ pub struct Row {
     history: History,
     text: Vec<u8>,
     random: RandomStream,
+    /// What [`Row::undo`] restores beside the logits.
+    saved: Option<Saved>,
+}
+
+/// The state of a row when a policy began to shape it.
+#[derive(Debug)]
+struct Saved {
+    candidates: Option<Vec<Candidate>>,
+    settled: bool,
+    random: RandomStream,
 }
 
 /// Buffers that a row needs only while it draws a token. A worker lends the same buffers to all its rows in turn, so
@@ -48,6 +58,8 @@ pub enum RowError {
     UnequalLengths { ids: usize, values: usize },
     #[error("{name} = {value} is out of range")]
     OutOfRange { name: &'static str, value: f32 },
+    #[error("{ids} ids for a vocabulary of {size}")]
+    TooManyIds { ids: usize, size: usize },
     #[error("logits {start}..{end} are outside the vocabulary of {size}")]
     OutOfBounds { start: u64, end: u64, size: usize },
 }
@@ -107,6 +119,28 @@ impl Row {
         std::mem::swap(&mut self.workspace, workspace);
     }
 
+    /// From here on changes can be undone, until [`Row::keep`].
+    pub fn begin(&mut self) {
+        self.workspace.values.begin();
+        let candidates = self.narrowed.then(|| self.workspace.candidates.clone());
+        self.saved = Some(Saved { candidates, settled: self.settled, random: self.random });
+    }
+
+    /// The changes since [`Row::begin`] are final.
+    pub fn keep(&mut self) {
+        self.saved = None;
+        self.workspace.values.keep();
+    }
+
+    /// Restores the row of [`Row::begin`].
+    pub fn undo(&mut self) {
+        let Some(Saved { candidates, settled, random }) = self.saved.take() else { return };
+        self.workspace.values.undo();
+        self.narrowed = candidates.is_some();
+        self.workspace.candidates = candidates.unwrap_or_default();
+        (self.settled, self.random) = (settled, random);
+    }
+
     /// Records the drawn token and its bytes.
     pub fn accept(&mut self, token: Token, bytes: &[u8]) {
         self.history.push(token);
@@ -152,15 +186,22 @@ impl Row {
         if (token as usize) < size { Ok(token as usize) } else { Err(RowError::UnknownToken { token, size }) }
     }
 
+    /// Refuses a list that is longer than any that says something, because a call must end soon.
+    fn check_ids(&self, ids: &[u32]) -> Result<(), RowError> {
+        let size = self.size();
+        if ids.len() > size {
+            return Err(RowError::TooManyIds { ids: ids.len(), size });
+        }
+        ids.iter().try_for_each(|&token| self.index(token).map(drop))
+    }
+
     /// Adds `values[i]` to the logit of `ids[i]`.
     pub fn bias(&mut self, ids: &[u32], values: &[f32]) -> Result<(), RowError> {
         if ids.len() != values.len() {
             return Err(RowError::UnequalLengths { ids: ids.len(), values: values.len() });
         }
-        for (&token, &value) in ids.iter().zip(values) {
-            self.index(token)?;
-            check("bias", value, !value.is_nan())?;
-        }
+        self.check_ids(ids)?;
+        values.iter().try_for_each(|&value| check("bias", value, !value.is_nan()))?;
         let Workspace { values: row, candidates } = &mut self.workspace;
         let places = Places::of(candidates, ids.len());
         for (&token, &value) in ids.iter().zip(values) {
@@ -215,9 +256,7 @@ impl Row {
 
     /// Sets the logits of `ids` to minus infinity.
     pub fn ban(&mut self, ids: &[u32]) -> Result<(), RowError> {
-        for &token in ids {
-            self.index(token)?;
-        }
+        self.check_ids(ids)?;
         for &token in ids {
             self.workspace.values.set(token, f32::NEG_INFINITY);
         }
@@ -227,9 +266,7 @@ impl Row {
 
     /// Sets the logits of all tokens but `ids` to minus infinity.
     pub fn allow_only(&mut self, ids: &[u32]) -> Result<(), RowError> {
-        for &token in ids {
-            self.index(token)?;
-        }
+        self.check_ids(ids)?;
         self.workspace.values.allow_only(ids);
         self.drop_banned();
         Ok(())

@@ -273,3 +273,89 @@ fn many_candidates_are_kept_by_top_k_whatever_their_order() {
     let kept = r.top(usize::MAX);
     assert_eq!((kept.len(), kept[0].1, kept[2999].1), (3000, 4999.0, 2000.0));
 }
+
+/// What a row would do next: its candidates, and the tokens that it draws.
+fn fingerprint(row: &mut Row) -> (usize, bool, Vec<f32>, Vec<Option<Token>>) {
+    let logits = row.read(0, row.size() as u32).unwrap().to_vec();
+    (row.candidates(), row.is_settled(), logits, (0..20).map(|_| row.draw()).collect())
+}
+
+#[test]
+fn regression_whatever_a_policy_did_to_a_row_can_be_undone() {
+    type Shape = fn(&mut Row);
+    let logits: Vec<f32> = (0..1000).map(|token| (token * 37 % 101) as f32 / 10.0).collect();
+    let all: Vec<u32> = (0..1000).collect();
+    assert_eq!(all.len(), logits.len());
+    let shapes: [Shape; 10] = [
+        |row| row.bias(&[3, 3, 700], &[1.0, 2.0, -5.0]).unwrap(),
+        |row| row.bias(&(0..500).collect::<Vec<_>>(), &[2.5; 500]).unwrap(),
+        |row| row.ban(&[1, 2, 3]).unwrap(),
+        |row| row.allow_only(&[5, 6]).unwrap(),
+        |row| row.temperature(0.3).unwrap(),
+        |row| row.write(10, &[7.0; 40]).unwrap(),
+        |row| row.penalize(10, 1.5, 0.5, 0.5).unwrap(),
+        |row| row.keep_top_k(7),
+        |row| drop((row.keep_top_p(0.5, 1), row.keep_typical(0.5, 1), row.temperature(2.0))),
+        |row| {
+            let _ = (row.draw(), row.random_bits());
+            row.keep_best();
+        },
+    ];
+    for narrowed in [false, true] {
+        for (number, shape) in shapes.iter().enumerate() {
+            let made = || {
+                let mut row = Row::new(&[Token(3), Token(9)], 11);
+                row.accept(Token(500), b"");
+                row.load(&logits).unwrap();
+                row.bias(&[4], &[1.0]).unwrap();
+                if narrowed {
+                    row.keep_top_k(300);
+                }
+                row
+            };
+            let (mut row, mut untouched) = (made(), made());
+            row.begin();
+            shape(&mut row);
+            row.undo();
+            assert_eq!(fingerprint(&mut row), fingerprint(&mut untouched), "shape {number}, narrowed: {narrowed}");
+            let (mut kept, mut shaped) = (made(), made());
+            kept.begin();
+            shape(&mut kept);
+            kept.keep();
+            kept.undo();
+            shape(&mut shaped);
+            assert_eq!(fingerprint(&mut kept), fingerprint(&mut shaped), "what is kept stays: shape {number}");
+        }
+    }
+}
+
+#[test]
+fn regression_many_ids_cost_no_pass_over_the_candidates_each() {
+    let size = 4000;
+    let logits: Vec<f32> = (0..size).map(|token| (token % 97) as f32).collect();
+    let ids: Vec<u32> = (0..size).rev().collect();
+    let values: Vec<f32> = ids.iter().map(|id| (id % 13) as f32).collect();
+    let row = |narrowed: bool| {
+        let mut row = Row::new(&ids.iter().map(|&id| Token(id)).collect::<Vec<_>>(), 0);
+        row.load(&logits).unwrap();
+        if narrowed {
+            row.keep_min_p(0.000_1, size).unwrap();
+        }
+        row
+    };
+    let (mut all, mut some) = (row(true), row(true));
+    all.bias(&ids, &values).unwrap();
+    ids.iter().zip(&values).for_each(|(&id, &value)| some.bias(&[id], &[value]).unwrap());
+    assert_eq!(all.top(50), some.top(50));
+    all.penalize(size, 1.3, 0.0, 0.0).unwrap();
+    let mut whole = row(false);
+    whole.bias(&ids, &values).unwrap();
+    whole.penalize(size, 1.3, 0.0, 0.0).unwrap();
+    assert_eq!(all.top(50), whole.top(50));
+    // As many as there are tokens, and one more.
+    let more = vec![0; ids.len() + 1];
+    let refused = RowError::TooManyIds { ids: more.len(), size: ids.len() };
+    assert_eq!(whole.bias(&more, &vec![0.0; more.len()]), Err(refused.clone()));
+    assert_eq!((whole.ban(&more), whole.allow_only(&more)), (Err(refused.clone()), Err(refused)));
+    assert!(whole.allow_only(&ids).is_ok());
+}

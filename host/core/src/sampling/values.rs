@@ -4,6 +4,8 @@ use super::select::{self, Candidate, best_first};
 
 /// Logits of a block: enough to fill several vector registers, and few enough that reading a block costs little.
 const BLOCK: usize = 64;
+/// Once more than one in so many logits were noted one by one, all of them are.
+const NOTED_SHARE: usize = 8;
 /// Parallel lanes of the kernels below: a multiple of every vector width in use.
 const LANES: usize = 16;
 
@@ -15,6 +17,17 @@ pub(super) struct Values {
     maxima: Vec<f32>,
     /// Scratch of `top_k`.
     order: Vec<f32>,
+    journal: Journal,
+}
+
+/// What changes since `begin` replaced: the logits of some tokens, or, once those are many, of all.
+#[derive(Debug, Clone, Default)]
+struct Journal {
+    open: bool,
+    /// In the order of the changes.
+    some: Vec<(u32, f32)>,
+    /// Empty as long as `some` has all that changed.
+    all: Vec<f32>,
 }
 
 impl Values {
@@ -47,14 +60,62 @@ impl Values {
         self.logits[token as usize]
     }
 
+    /// From here on changes can be undone.
+    pub(super) fn begin(&mut self) {
+        self.keep();
+        self.journal.open = true;
+    }
+
+    /// The changes since `begin` are final.
+    pub(super) fn keep(&mut self) {
+        self.journal.open = false;
+        self.journal.some.clear();
+        self.journal.all.clear();
+    }
+
+    /// Restores the logits of `begin`.
+    pub(super) fn undo(&mut self) {
+        let journal = std::mem::take(&mut self.journal);
+        if !journal.all.is_empty() {
+            self.write(0, &journal.all);
+        }
+        for &(token, logit) in journal.some.iter().rev() {
+            self.set(token, logit);
+        }
+        // Its buffers are used again.
+        self.journal = journal;
+        self.keep();
+    }
+
+    /// Notes all logits, before most of them change.
+    fn note_all(&mut self) {
+        if self.journal.open && self.journal.all.is_empty() {
+            self.journal.all.extend_from_slice(&self.logits);
+        }
+    }
+
+    /// Notes one logit before it changes.
+    fn note(&mut self, token: u32) {
+        let journal = &mut self.journal;
+        if !journal.open || !journal.all.is_empty() {
+            return;
+        }
+        journal.some.push((token, self.logits[token as usize]));
+        if journal.some.len() * NOTED_SHARE > self.logits.len() {
+            self.note_all();
+        }
+    }
+
     /// Replaces the logit of a token, which must be in the vocabulary.
     pub(super) fn set(&mut self, token: u32, logit: f32) {
+        self.note(token);
         self.logits[token as usize] = logit;
         self.refresh(token as usize / BLOCK);
     }
 
     /// Replaces the logits from token `start` on. The range must be within the vocabulary.
     pub(super) fn write(&mut self, start: usize, values: &[f32]) {
+        self.note_all();
         self.logits[start..start + values.len()].copy_from_slice(values);
         for block in start / BLOCK..(start + values.len()).div_ceil(BLOCK) {
             self.refresh(block);
@@ -63,6 +124,7 @@ impl Values {
 
     /// Sets the logits of all tokens but `ids` to minus infinity.
     pub(super) fn allow_only(&mut self, ids: &[u32]) {
+        self.note_all();
         let kept: Vec<f32> = ids.iter().map(|&token| self.get(token)).collect();
         self.logits.fill(f32::NEG_INFINITY);
         self.maxima.fill(f32::NEG_INFINITY);
@@ -73,6 +135,7 @@ impl Values {
 
     /// Multiplies all logits by a positive number.
     pub(super) fn scale(&mut self, by: f32) {
+        self.note_all();
         self.logits.iter_mut().chain(&mut self.maxima).for_each(|value| *value *= by);
     }
 

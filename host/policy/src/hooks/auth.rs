@@ -87,8 +87,7 @@ fn monitor(policy: &Loaded, shown: &wit::Request, enforced: &AuthOutcome) {
         _ => true,
     };
     if differs {
-        policy.metrics.count(Outcome::Monitor);
-        tracing::info!(hook = "auth", plugin = policy.name.as_str(), "a monitored policy would have decided otherwise");
+        policy.note_difference();
     }
 }
 

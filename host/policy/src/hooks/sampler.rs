@@ -37,10 +37,9 @@ pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box
             Ok(sampler) => links.push(sampler),
             Err(fault) => {
                 policy.note_fault(&fault, started);
-                match policy.on_fault() {
-                    OnFault::Deny => return Err(fault),
-                    OnFault::Skip => {}
-                    OnFault::Fallback => return Ok(Box::new(native)),
+                // Whoever takes all instances must not switch policies off.
+                if fault.kind == FaultKind::Exhausted || policy.on_fault() == OnFault::Deny {
+                    return Err(fault);
                 }
             }
         }
@@ -81,11 +80,11 @@ impl TokenSampler for SamplerChain {
                 }
                 Err(fault) => {
                     link.policy.note_fault(&fault, started);
-                    match link.policy.on_fault() {
-                        OnFault::Deny => return Err(fault),
-                        OnFault::Skip => drop(self.links.remove(index)),
-                        OnFault::Fallback => self.links.clear(),
+                    if link.policy.on_fault() == OnFault::Deny {
+                        return Err(fault);
                     }
+                    // The others go on enforcing, over the row that this one got.
+                    drop(self.links.remove(index));
                 }
             }
         }
@@ -127,10 +126,21 @@ impl Sampler {
     fn sample(&mut self, row: &mut Row) -> Result<Option<Token>, Fault> {
         store::arm(&mut self.store, self.policy.sidecar.deadline);
         let size = row.size();
+        row.begin();
         // Swap the row into the store's data for the call. No logit is copied.
         std::mem::swap(&mut self.store.data_mut().row, row);
         let answer = self.guest.camshaft_policy_sampler().call_sample(&mut self.store, Resource::new_borrow(0));
         std::mem::swap(&mut self.store.data_mut().row, row);
+        let answer = self.judge(answer, size);
+        if answer.is_ok() {
+            row.keep()
+        } else {
+            row.undo()
+        }
+        answer
+    }
+
+    fn judge(&self, answer: wasmtime::Result<Option<u32>>, size: usize) -> Result<Option<Token>, Fault> {
         match answer.map_err(|error| self.policy.fault_of(&error, self.store.data()))? {
             Some(token) if token as usize >= size => {
                 Err(self.policy.invalid(format!("token {token} is outside the vocabulary of {size}")))

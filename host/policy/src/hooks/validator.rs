@@ -34,9 +34,7 @@ pub(crate) fn validate(set: &LoadedSet, index: usize, request: &ValidateRequest)
 /// Runs a policy whose answer does not count: whatever is not an acceptance would have made a difference.
 fn monitor(policy: &Loaded, request: &ValidateRequest) {
     if let Ok(ValidateOutcome::Amend(_) | ValidateOutcome::Refuse(_)) = ask(policy, request) {
-        policy.metrics.count(Outcome::Monitor);
-        let plugin = policy.name.as_str();
-        tracing::info!(hook = "validator", plugin, "a monitored policy would have decided otherwise");
+        policy.note_difference();
     }
 }
 

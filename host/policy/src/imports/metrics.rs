@@ -1,10 +1,11 @@
 //! `camshaft:policy/metrics`: a plugin's own counters and gauges, in bounded number.
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::Hook;
-use prometheus::{GaugeVec, IntCounterVec, Opts, Registry};
+use prometheus::core::{Collector, Desc};
+use prometheus::{IntCounterVec, Opts, Registry, proto};
 use wasmtime::component::{HasData, Linker};
 
 use crate::bindings::host::metrics::{self, Host};
@@ -17,44 +18,19 @@ const LABELS: usize = 8;
 const NAME_BYTES: usize = 64;
 const LABEL_VALUE_BYTES: usize = 128;
 
-/// The series that one plugin has used.
-#[derive(Debug, Default)]
-struct SeriesBook {
-    sets: HashMap<String, HashSet<Vec<String>>>,
-}
-
-impl SeriesBook {
-    /// Whether the series exists or may be added.
-    fn admit(&mut self, name: &str, values: &[String]) -> bool {
-        if let Some(sets) = self.sets.get_mut(name) {
-            return sets.contains(values) || (sets.len() < LABEL_SETS && sets.insert(values.to_vec()));
-        }
-        if self.sets.len() >= NAMES {
-            return false;
-        }
-        self.sets.insert(name.to_owned(), HashSet::from([values.to_vec()]));
-        true
-    }
-}
-
-/// The metric families of all plugins, made at first use.
+/// One metric of a plugin.
 #[derive(Debug)]
-pub(crate) struct MetricFamilies {
-    registry: Registry,
-    families: Mutex<HashMap<String, Family>>,
-    dropped: Option<IntCounterVec>,
-}
-
-#[derive(Debug, Clone)]
-struct Family {
+struct Metric {
     labels: Vec<String>,
     kind: Kind,
+    /// By the values of the labels.
+    series: BTreeMap<Vec<String>, f64>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Counter(IntCounterVec),
-    Gauge(GaugeVec),
+    Counter,
+    Gauge,
 }
 
 /// A change of a series.
@@ -64,48 +40,139 @@ enum Change {
     Set(f64),
 }
 
+impl Change {
+    fn kind(self) -> Kind {
+        match self {
+            Change::Add(_) => Kind::Counter,
+            Change::Set(_) => Kind::Gauge,
+        }
+    }
+}
+
+/// The metrics of all plugins. Those of plugins that are gone are not exported any more.
+#[derive(Debug)]
+pub(crate) struct MetricFamilies {
+    plugins: Arc<Mutex<Vec<Weak<Book>>>>,
+    dropped: Option<IntCounterVec>,
+}
+
 impl MetricFamilies {
-    pub(crate) fn new(registry: Registry) -> Self {
+    pub(crate) fn new(registry: &Registry) -> Self {
         let opts = Opts::new("camshaft_policy_metrics_dropped_total", "Metric calls of plugins that were over bounds");
         let dropped = IntCounterVec::new(opts, &["hook", "plugin"]).ok();
         let dropped = dropped.filter(|family| registry.register(Box::new(family.clone())).is_ok());
-        Self { registry, families: Mutex::default(), dropped }
+        let plugins = Arc::default();
+        let desc = Desc::new("camshaft_plugin".to_owned(), HELP.to_owned(), Vec::new(), HashMap::new());
+        if let Ok(desc) = desc {
+            // Fails only where the registry has them already.
+            let _ = registry.register(Box::new(Exporter { plugins: Arc::clone(&plugins), desc }));
+        }
+        Self { plugins, dropped }
     }
 
-    /// The family of this name, made if there is none; `None` if it has other labels.
-    fn family(&self, name: &str, change: Change, labels: &[&(String, String)]) -> Option<Family> {
-        let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = || labels.iter().map(|(key, _)| key.as_str());
-        if let Some(family) = families.get(name) {
-            return family.labels.iter().map(String::as_str).eq(names()).then(|| family.clone());
+    fn add(&self, book: &Arc<Book>) {
+        let mut plugins = self.plugins.lock().unwrap_or_else(PoisonError::into_inner);
+        plugins.retain(|book| book.strong_count() > 0);
+        plugins.push(Arc::downgrade(book));
+    }
+}
+
+/// Exports what plugins recorded. Metrics of several plugins may share a name, whatever their kinds and labels.
+struct Exporter {
+    plugins: Arc<Mutex<Vec<Weak<Book>>>>,
+    desc: Desc,
+}
+
+impl Collector for Exporter {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.desc]
+    }
+
+    fn collect(&self) -> Vec<proto::MetricFamily> {
+        let plugins = self.plugins.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let books: Vec<Arc<Book>> = plugins.iter().filter_map(Weak::upgrade).collect();
+        let mut kinds: BTreeMap<String, Kind> = BTreeMap::new();
+        let held: Vec<_> = books.iter().map(|book| (book, book.lock())).collect();
+        for (name, metric) in held.iter().flat_map(|(_, metrics)| metrics.iter()) {
+            // One name has one kind in the text format. Any number is a good gauge.
+            let kind = kinds.entry(name.clone()).or_insert(metric.kind);
+            *kind = if *kind == metric.kind { *kind } else { Kind::Gauge };
         }
-        let opts = Opts::new(format!("camshaft_plugin_{name}"), "Recorded by a policy plugin");
-        let columns: Vec<&str> = std::iter::once("plugin").chain(names()).collect();
-        let kind = match change {
-            Change::Add(_) => {
-                let family = IntCounterVec::new(opts, &columns).ok()?;
-                self.registry.register(Box::new(family.clone())).ok()?;
-                Kind::Counter(family)
+        let mut families: BTreeMap<&str, Vec<proto::Metric>> = BTreeMap::new();
+        for (book, metrics) in &held {
+            for (name, metric) in metrics.iter() {
+                let kind = kinds.get(name).copied().unwrap_or(metric.kind);
+                families.entry(name).or_default().extend(metric.export(book, kind));
             }
-            Change::Set(_) => {
-                let family = GaugeVec::new(opts, &columns).ok()?;
-                self.registry.register(Box::new(family.clone())).ok()?;
-                Kind::Gauge(family)
+        }
+        families.into_iter().map(|(name, series)| family(name, kinds.get(name).copied(), series)).collect()
+    }
+}
+
+const HELP: &str = "Recorded by a policy plugin";
+
+fn family(name: &str, kind: Option<Kind>, series: Vec<proto::Metric>) -> proto::MetricFamily {
+    let mut family = proto::MetricFamily::default();
+    family.set_name(format!("camshaft_plugin_{name}"));
+    family.set_help(HELP.to_owned());
+    family.set_field_type(match kind {
+        Some(Kind::Counter) => proto::MetricType::COUNTER,
+        _ => proto::MetricType::GAUGE,
+    });
+    family.set_metric(series);
+    family
+}
+
+fn pair(name: &str, value: &str) -> proto::LabelPair {
+    let mut pair = proto::LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value.to_owned());
+    pair
+}
+
+impl Metric {
+    fn export(&self, book: &Book, kind: Kind) -> impl Iterator<Item = proto::Metric> {
+        self.series.iter().map(move |(values, &value)| {
+            let mut labels = vec![pair("hook", book.hook.as_str()), pair("plugin", book.plugin.as_str())];
+            labels.extend(self.labels.iter().zip(values).map(|(label, value)| pair(label, value)));
+            labels.sort_by(|a, b| a.name().cmp(b.name()));
+            let mut metric = proto::Metric::from_label(labels);
+            match kind {
+                Kind::Counter => {
+                    let mut counter = proto::Counter::default();
+                    counter.set_value(value);
+                    metric.set_counter(counter);
+                }
+                Kind::Gauge => {
+                    let mut gauge = proto::Gauge::default();
+                    gauge.set_value(value);
+                    metric.set_gauge(gauge);
+                }
             }
-        };
-        let family = Family { labels: names().map(str::to_owned).collect(), kind };
-        families.insert(name.to_owned(), family.clone());
-        Some(family)
+            metric
+        })
+    }
+}
+
+/// What one plugin recorded, by name.
+#[derive(Debug)]
+struct Book {
+    hook: Hook,
+    plugin: PolicyName,
+    metrics: Mutex<BTreeMap<String, Metric>>,
+}
+
+impl Book {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Metric>> {
+        self.metrics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The metrics of one plugin, shared by all its instances.
 #[derive(Debug)]
 pub(crate) struct PluginMetrics {
-    hook: Hook,
-    plugin: PolicyName,
+    book: Arc<Book>,
     families: Arc<MetricFamilies>,
-    series: Mutex<SeriesBook>,
 }
 
 impl PluginMetrics {
@@ -114,17 +181,20 @@ impl PluginMetrics {
             // Start the series at zero, so that its first increase is visible.
             dropped.with_label_values(&[hook.as_str(), plugin.as_str()]);
         }
-        Self { hook, plugin, families, series: Mutex::default() }
+        let book = Arc::new(Book { hook, plugin, metrics: Mutex::default() });
+        families.add(&book);
+        Self { book, families }
     }
 
     fn record(&self, name: &str, change: Change, labels: &[(String, String)]) {
         if self.try_record(name, change, labels).is_none()
             && let Some(dropped) = &self.families.dropped
         {
-            dropped.with_label_values(&[self.hook.as_str(), self.plugin.as_str()]).inc();
+            dropped.with_label_values(&[self.book.hook.as_str(), self.book.plugin.as_str()]).inc();
         }
     }
 
+    /// `None`: it is over the bounds, or not like the metric of this name.
     fn try_record(&self, name: &str, change: Change, labels: &[(String, String)]) -> Option<()> {
         if !valid_name(name) || labels.len() > LABELS {
             return None;
@@ -135,16 +205,24 @@ impl PluginMetrics {
         if !sorted.iter().all(|label| valid(label)) || sorted.windows(2).any(|pair| pair[0].0 == pair[1].0) {
             return None;
         }
-        let family = self.families.family(name, change, &sorted)?;
-        let mut values = vec![self.plugin.to_string()];
-        values.extend(sorted.iter().map(|(_, value)| value.clone()));
-        if !self.series.lock().unwrap_or_else(PoisonError::into_inner).admit(name, &values) {
+        let (names, values): (Vec<_>, Vec<_>) = sorted.into_iter().cloned().unzip();
+        let mut metrics = self.book.lock();
+        if !metrics.contains_key(name) {
+            if metrics.len() >= NAMES {
+                return None;
+            }
+            let metric = Metric { labels: names.clone(), kind: change.kind(), series: BTreeMap::new() };
+            metrics.insert(name.to_owned(), metric);
+        }
+        let metric = metrics.get_mut(name).filter(|metric| metric.kind == change.kind() && metric.labels == names)?;
+        let known = metric.series.contains_key(&values);
+        if !known && metric.series.len() >= LABEL_SETS {
             return None;
         }
-        match (family.kind, change) {
-            (Kind::Counter(family), Change::Add(delta)) => family.with_label_values(&values).inc_by(delta),
-            (Kind::Gauge(family), Change::Set(value)) => family.with_label_values(&values).set(value),
-            _ => return None,
+        let value = metric.series.entry(values).or_default();
+        match change {
+            Change::Add(delta) => *value += delta as f64,
+            Change::Set(new) => *value = new,
         }
         Some(())
     }
@@ -156,8 +234,8 @@ fn valid_name(name: &str) -> bool {
 }
 
 fn valid_label(name: &str) -> bool {
-    // The host sets `plugin`, and Prometheus reserves names that begin with two underscores.
-    valid_name(name) && name != "plugin"
+    // The host sets these, and Prometheus reserves names that begin with two underscores.
+    valid_name(name) && !["hook", "plugin"].contains(&name)
 }
 
 /// The part of a guest's state that the metrics need.
@@ -196,7 +274,7 @@ mod tests {
     }
 
     fn keys(registry: &Registry) -> PluginMetrics {
-        let families = Arc::new(MetricFamilies::new(registry.clone()));
+        let families = Arc::new(MetricFamilies::new(registry));
         PluginMetrics::new(Hook::Auth, PolicyName::from("keys"), families)
     }
 
@@ -213,8 +291,8 @@ mod tests {
         plugin.record("seen", Change::Add(3), &[label("kind", "b"), label("zone", "a")]);
         plugin.record("level", Change::Set(0.5), &[]);
         let text = text(&registry);
-        assert!(text.contains(r#"camshaft_plugin_seen{kind="b",plugin="keys",zone="a"} 5"#), "{text}");
-        assert!(text.contains(r#"camshaft_plugin_level{plugin="keys"} 0.5"#), "{text}");
+        assert!(text.contains(r#"camshaft_plugin_seen{hook="auth",kind="b",plugin="keys",zone="a"} 5"#), "{text}");
+        assert!(text.contains(r#"camshaft_plugin_level{hook="auth",plugin="keys"} 0.5"#), "{text}");
     }
 
     #[test]
@@ -234,5 +312,46 @@ mod tests {
         assert_eq!(text.lines().filter(|line| line.starts_with("camshaft_plugin_seen{")).count(), LABEL_SETS);
         let dropped = r#"camshaft_policy_metrics_dropped_total{hook="auth",plugin="keys"} 5"#;
         assert!(text.contains(dropped), "{text}");
+    }
+
+    #[test]
+    fn regression_names_over_the_bound_leave_nothing_behind() {
+        let registry = Registry::new();
+        let plugin = keys(&registry);
+        for i in 0..10 * NAMES {
+            plugin.record(&format!("name{i}"), Change::Add(1), &[]);
+        }
+        let families = |registry: &Registry| {
+            registry.gather().iter().filter(|family| family.name().starts_with("camshaft_plugin_")).count()
+        };
+        assert_eq!(families(&registry), NAMES);
+        drop(plugin);
+        assert_eq!(families(&registry), 0, "nor does a plugin that is gone");
+    }
+
+    #[test]
+    fn regression_metrics_of_two_plugins_may_share_a_name() {
+        let registry = Registry::new();
+        let families = Arc::new(MetricFamilies::new(&registry));
+        let of = |hook, name: &str| PluginMetrics::new(hook, PolicyName::from(name), families.clone());
+        let (first, second, third) = (of(Hook::Auth, "a"), of(Hook::Auth, "b"), of(Hook::Sampler, "a"));
+        first.record("seen", Change::Add(1), &[label("zone", "x")]);
+        second.record("seen", Change::Set(0.5), &[]);
+        third.record("seen", Change::Add(3), &[label("zone", "x")]);
+        first.record("only", Change::Add(4), &[]);
+        third.record("only", Change::Add(5), &[label("other", "y")]);
+        let text = text(&registry);
+        for line in [
+            r#"camshaft_plugin_seen{hook="auth",plugin="a",zone="x"} 1"#,
+            r#"camshaft_plugin_seen{hook="auth",plugin="b"} 0.5"#,
+            r#"camshaft_plugin_seen{hook="sampler",plugin="a",zone="x"} 3"#,
+            "# TYPE camshaft_plugin_seen gauge",
+            r#"camshaft_plugin_only{hook="auth",plugin="a"} 4"#,
+            r#"camshaft_plugin_only{hook="sampler",other="y",plugin="a"} 5"#,
+            "# TYPE camshaft_plugin_only counter",
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        assert!(text.lines().all(|line| !line.contains("dropped_total{") || line.ends_with(" 0")), "{text}");
     }
 }

@@ -68,7 +68,7 @@ impl Bench {
             }
         });
         let families = PolicyMetrics::register(&metrics).unwrap();
-        let builder = Builder::new(runtime, compile, families, MetricFamilies::new(metrics), Spawner::detached());
+        let builder = Builder::new(runtime, compile, families, MetricFamilies::new(&metrics), Spawner::detached());
         let loader = Loader::with_builder(dir.path().to_path_buf(), Arc::new(Registry::new(false)), builder);
         Self { dir, loader, compiled, held, begun, release, ticker }
     }

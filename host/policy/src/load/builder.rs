@@ -1,5 +1,5 @@
 //! From what is in a policy's files to something that may serve.
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use camshaft_core::ids::PolicyName;
@@ -11,6 +11,7 @@ use crate::examine;
 use crate::files::{Content, Place};
 use crate::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
+use crate::imports::state::PluginState;
 use crate::loaded::{Compiled, Loaded};
 use crate::metrics::PolicyMetrics;
 use crate::runtime::Runtime;
@@ -30,12 +31,19 @@ pub(crate) enum Built {
 /// Makes loads of policies.
 #[derive(Debug)]
 pub(crate) struct Builder {
-    runtime: Arc<Runtime>,
+    pub(super) runtime: Arc<Runtime>,
     pub(crate) compiler: Compiler,
     pub(crate) metrics: PolicyMetrics,
     families: Arc<MetricFamilies>,
     identities: HashMap<(Hook, String), Arc<Identity>>,
+    /// Policies that serve although their files are gone: others may go on with their state.
+    pub(super) gone: BTreeSet<Place>,
+    /// Those that were removed last, the newest at the end.
+    retired: VecDeque<(Hook, String, Arc<PluginState>)>,
 }
+
+/// Removed policies whose state is kept.
+const RETIRED_MAX: usize = 16;
 
 impl Builder {
     pub(crate) fn new(
@@ -46,7 +54,15 @@ impl Builder {
         spawner: Spawner,
     ) -> Self {
         let (compiler, families) = (Compiler::new(compile, spawner), Arc::new(families));
-        Self { runtime, compiler, metrics, families, identities: HashMap::new() }
+        Self {
+            runtime,
+            compiler,
+            metrics,
+            families,
+            identities: HashMap::new(),
+            gone: BTreeSet::new(),
+            retired: VecDeque::new(),
+        }
     }
 
     /// Builds what is in a policy's files; `mode` holds instead of the file's.
@@ -102,10 +118,23 @@ impl Builder {
             return Err(PolicyError::WrongHook { found, expected: place.hook }.into());
         }
         self.compiler.remember(&compiled);
-        let identity = self.identity(place);
+        let known = self.identities.get(&(place.hook, place.name().to_owned())).cloned();
+        let identity = known.clone().unwrap_or_else(|| self.new_identity(place, None));
         let settings = Some(sidecar.settings.as_str());
         let said = examine::introduce(&self.runtime, &compiled, identity.clone(), sidecar.memory_bytes, settings);
         let said = said.map_err(|error| in_settings(error, place, content))?;
+        let identity = match known {
+            Some(known) => known,
+            None => {
+                let settled = self.settle_identity(place, &identity, &said.name);
+                if !Arc::ptr_eq(&settled, &identity) {
+                    // What it notes about its settings belongs into the state that it goes on with.
+                    examine::introduce(&self.runtime, &compiled, settled.clone(), sidecar.memory_bytes, settings)
+                        .map_err(|error| in_settings(error, place, content))?;
+                }
+                settled
+            }
+        };
         let name = PolicyName::from(place.name());
         let (hook, digest) = (place.hook, &compiled.digest[..12]);
         tracing::info!(%hook, plugin = %name, digest, described = said.name, version = said.version, "policy loaded");
@@ -120,16 +149,42 @@ impl Builder {
         }))
     }
 
-    fn identity(&mut self, place: &Place) -> Arc<Identity> {
-        let name = place.name().to_owned();
-        let make = || Arc::new(Identity::new(place.hook, &PolicyName::from(place.name()), self.families.clone()));
-        self.identities.entry((place.hook, name)).or_insert_with(make).clone()
+    fn new_identity(&self, place: &Place, state: Option<Arc<PluginState>>) -> Arc<Identity> {
+        Arc::new(Identity::new(place.hook, &PolicyName::from(place.name()), self.families.clone(), state))
     }
 
-    /// Forgets what belongs to plugins of other names than these.
+    /// Remembers whose state a new name has: that of a plugin which describes itself by the same name and is gone, so that
+    /// a policy that is renamed keeps it; or else its own.
+    fn settle_identity(&mut self, place: &Place, own: &Arc<Identity>, described: &str) -> Arc<Identity> {
+        let mut of_gone = self.gone.iter().filter_map(|gone| {
+            let old = self.identities.get(&(gone.hook, gone.name().to_owned()))?;
+            let is_same = gone.hook == place.hook && old.described.get().is_some_and(|name| name == described);
+            is_same.then(|| old.state.clone())
+        });
+        let inherited = of_gone.next_back();
+        let is_same = |(hook, name, _): &(Hook, String, Arc<PluginState>)| *hook == place.hook && name == described;
+        let retired = self.retired.iter().rposition(is_same);
+        let inherited = inherited.or_else(|| self.retired.remove(retired?).map(|(_, _, state)| state));
+        let identity = match inherited {
+            Some(state) => self.new_identity(place, Some(state)),
+            None => own.clone(),
+        };
+        // A new identity has none yet.
+        let _ = identity.described.set(described.to_owned());
+        self.identities.insert((place.hook, place.name().to_owned()), identity.clone());
+        identity
+    }
+
+    /// Forgets what belongs to plugins of other names than these, but for the state of the last few.
     pub(crate) fn forget_others<'a>(&mut self, known: impl Iterator<Item = &'a Place>) {
         let known: Vec<(Hook, &str)> = known.map(|place| (place.hook, place.name())).collect();
-        self.identities.retain(|(hook, name), _| known.contains(&(*hook, name.as_str())));
+        let others = self.identities.extract_if(|(hook, name), _| !known.contains(&(*hook, name.as_str())));
+        let left = |((hook, _), identity): ((Hook, String), Arc<Identity>)| {
+            Some((hook, identity.described.get()?.clone(), identity.state.clone()))
+        };
+        self.retired.extend(others.filter_map(left));
+        let excess = self.retired.len().saturating_sub(RETIRED_MAX);
+        self.retired.drain(..excess);
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct Scan {
     pub(crate) compiling: bool,
     /// A new generation was published.
     pub(crate) published: bool,
+    /// When to examine files again that were rejected for a reason that may pass.
+    pub(crate) again: Option<Duration>,
 }
 
 /// Scans until everything has settled, at most for a second, and then examines what is there.
@@ -177,11 +179,14 @@ impl Directory {
                 Err(_) => self.scan_hook(hook, Listing::new(), why.as_ref(), &mut pass),
             }
         }
+        pass.found.again = self.policies.values().filter_map(Policy::retry_in).min();
         pass.found
     }
 
     /// `missing`: why a file that is not listed was not removed by anybody who meant it.
     fn scan_hook(&mut self, hook: Hook, listed: Listing, missing: Option<&Missing>, pass: &mut Pass<'_>) {
+        let gone = self.policies.keys().filter(|place| place.hook == hook && !listed.contains_key(place));
+        pass.builder.gone = gone.cloned().collect();
         let mut names: HashMap<String, String> = HashMap::new();
         let mut arrivals = Arrivals { listed: listed.keys().cloned().collect(), ..Arrivals::default() };
         for (place, files) in listed {
@@ -238,6 +243,9 @@ impl Directory {
                 return self.unreadable(place, policy, error, pass);
             }
         };
+        if policy.is_due() {
+            policy.examined = None;
+        }
         if matches!(&policy.examined, Some((_, Some(trusted))) if *trusted == stamps) {
             policy.unsettled = None;
             return Progress::Done;

@@ -42,7 +42,7 @@ impl Loader {
     ) -> Result<Self, PolicyError> {
         let of = runtime.clone();
         let compile: Compile = Box::new(move |task| examine::compile(&of, task));
-        let (own, families) = (PolicyMetrics::register(metrics)?, MetricFamilies::new(metrics.clone()));
+        let (own, families) = (PolicyMetrics::register(metrics)?, MetricFamilies::new(metrics));
         Ok(Self::with_builder(dir, registry, Builder::new(runtime, compile, own, families, spawner)))
     }
 

@@ -204,3 +204,41 @@ fn regression_another_directory_without_a_guard_that_serves_is_refused() {
     attempt(false).unwrap();
     assert_eq!(bench.loader.registry.current().validators(), 0);
 }
+
+/// The state that a policy's instances share.
+fn state_of(bench: &Bench, name: &str) -> *const crate::imports::state::PluginState {
+    let mut policies = bench.loader.directory.policies.iter();
+    let (_, policy) = policies.find(|(place, _)| place.name() == name).unwrap();
+    std::sync::Arc::as_ptr(&policy.serving.as_ref().unwrap().0.identity.state)
+}
+
+#[test]
+fn regression_a_policy_that_is_renamed_keeps_its_state() {
+    let mut bench = served();
+    bench.loader.directory.returns_after = Duration::ZERO;
+    let rename = |bench: &mut Bench, from: &str, to: &str| {
+        fs::rename(bench.dir.path().join(from), bench.dir.path().join(to)).unwrap();
+        bench.settle();
+    };
+    let (keys, fcfs) = (state_of(&bench, "keys"), state_of(&bench, "fcfs"));
+    rename(&mut bench, "auth/10-keys.wasm", "auth/20-keys.wasm");
+    assert_eq!(state_of(&bench, "keys"), keys, "another number is no other name");
+    rename(&mut bench, "auth/20-keys.wasm", "auth/20-door.wasm");
+    assert_eq!((state_of(&bench, "door"), bench.state("keys")), (keys, None));
+    rename(&mut bench, "scheduler/10-fcfs.wasm", "scheduler/10-first.wasm");
+    assert_eq!(state_of(&bench, "first"), fcfs);
+    // Removed, and then there again under another name.
+    rename(&mut bench, "scheduler/10-first.wasm", "first");
+    assert_eq!(bench.state("first"), None);
+    rename(&mut bench, "first", "scheduler/10-again.wasm");
+    assert_eq!(state_of(&bench, "again"), fcfs);
+    // A second one of the same kind has its own, and so has another plugin.
+    let limits = state_of(&bench, "limits");
+    assert_ne!(state_of(&bench, "words"), limits);
+    bench.put("validator/30-third.wasm", variant(&component("plugins/validator-limits"), 3));
+    bench.settle();
+    assert!(![limits, state_of(&bench, "words")].contains(&state_of(&bench, "third")));
+    bench.put("auth/30-other.wasm", component("plugins/auth-api-keys"));
+    bench.settle();
+    assert_ne!(state_of(&bench, "other"), keys);
+}

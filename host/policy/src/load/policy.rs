@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Mode, PolicyState, PolicyStatus};
@@ -27,6 +27,18 @@ pub(crate) enum Phase {
     /// Those of another directory serve until all of this one can.
     Staged,
 }
+
+/// An examination that is tried again.
+#[derive(Debug, Clone, Copy)]
+struct Retry {
+    at: Instant,
+    /// How long it waits the next time.
+    pause: Duration,
+}
+
+/// From a rejection that may pass to the next try. Each further one waits twice as long, up to the maximum.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// Why a policy serves although its file cannot be seen: nobody said that it is to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +103,8 @@ pub(crate) struct Policy {
     stays: Option<String>,
     /// Of a policy whose file cannot be seen: why it serves all the same.
     missing: Option<Missing>,
+    /// When files that were rejected for a reason that may pass are examined again.
+    retry: Option<Retry>,
     /// The error of which the log and the metric know.
     reported: Option<(Option<ContentKey>, String)>,
 }
@@ -133,6 +147,7 @@ impl Policy {
             );
         }
         self.missing = Some(why);
+        self.retry = None;
     }
 
     /// Whether its file could not be seen at the last scan, and it serves all the same.
@@ -178,8 +193,18 @@ impl Policy {
             successors: self.successors.clone(),
             stays: self.stays.clone(),
             missing: self.missing.clone(),
+            retry: None,
             reported: self.reported.clone(),
         }
+    }
+
+    /// How long until files that were rejected for a reason that may pass are to be examined again.
+    pub(crate) fn retry_in(&self) -> Option<Duration> {
+        self.retry.map(|retry| retry.at.saturating_duration_since(Instant::now()))
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        self.retry_in().is_some_and(|wait| wait.is_zero())
     }
 
     /// Forgets what was examined, so that the next scan examines it again.
@@ -241,6 +266,7 @@ impl Policy {
         self.kept = None;
         self.broken = None;
         self.error = None;
+        self.retry = None;
         self.reported = None;
     }
 
@@ -248,6 +274,7 @@ impl Policy {
     pub(crate) fn restore(&mut self, place: &Place) {
         let Some((loaded, _)) = &self.serving else { return };
         self.mode = loaded.sidecar.mode;
+        self.retry = None;
         self.reported = None;
         if self.error.take().is_some() {
             let (hook, plugin) = (place.hook, place.name());
@@ -262,6 +289,7 @@ impl Policy {
             tracing::info!(hook = %place.hook, plugin = place.name(), "policy turned off");
         }
         self.mode = Mode::Off;
+        self.retry = None;
         self.error = None;
         self.reported = None;
     }
@@ -288,6 +316,10 @@ impl Policy {
         let Context { phase, metrics } = context;
         let text = error.sentence();
         let of_settings = matches!(*error, PolicyError::Settings { .. });
+        self.retry = error.is_transient().then(|| {
+            let pause = self.retry.map_or(MIN_PAUSE, |retry| retry.pause);
+            Retry { at: Instant::now() + pause, pause: (pause * 2).min(MAX_PAUSE) }
+        });
         self.error = Some(error);
         let serves = self.serving.is_some();
         if phase == Phase::Starting && !serves && self.broken.is_none() {

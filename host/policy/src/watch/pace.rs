@@ -19,13 +19,15 @@ pub(super) struct Pace {
     retry: Option<(Instant, Instant)>,
     /// Times of the first notice of the changes whose components are being compiled.
     compiling: Option<Instant>,
+    /// When to examine something again that nobody changed.
+    again: Option<Instant>,
 }
 
 impl Pace {
     pub(super) fn new(poll: Duration) -> Self {
         // Pause between two scans, so that the thread can take requests.
         let poll = poll.max(SETTLE / 2);
-        Self { poll, next_poll: Instant::now() + poll, noticed: None, retry: None, compiling: None }
+        Self { poll, next_poll: Instant::now() + poll, noticed: None, retry: None, compiling: None, again: None }
     }
 
     /// Changes the interval of regular scans.
@@ -44,6 +46,11 @@ impl Pace {
         self.retry = Some((Instant::now() + SETTLE, noticed));
     }
 
+    /// The next time at which something may have become good that nobody changed.
+    pub(super) fn again(&mut self, wait: Option<Duration>) {
+        self.again = wait.map(|wait| Instant::now() + wait.max(SETTLE));
+    }
+
     pub(super) fn compiling(&mut self, noticed: Instant) {
         self.compiling = Some(self.compiling.map_or(noticed, |first| first.min(noticed)));
     }
@@ -57,7 +64,7 @@ impl Pace {
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         let quiet = self.noticed.map(|(first, last)| (last + QUIET).min(first + MAX_WAIT));
         let retry = self.retry.map(|(at, _)| at);
-        let next = quiet.into_iter().chain(retry).fold(self.next_poll, Instant::min);
+        let next = quiet.into_iter().chain(retry).chain(self.again).fold(self.next_poll, Instant::min);
         let wait = next.saturating_duration_since(now);
         (!wait.is_zero()).then_some(wait)
     }
@@ -66,6 +73,7 @@ impl Pace {
     pub(super) fn begin(&mut self) -> Instant {
         let now = Instant::now();
         self.next_poll = now + self.poll;
+        self.again = None;
         let retried = self.retry.take().map(|(_, noticed)| noticed);
         let noticed = self.noticed.take().map(|(first, _)| first);
         retried.into_iter().chain(noticed).fold(now, Instant::min)
@@ -79,8 +87,14 @@ mod tests {
     #[test]
     fn waits_for_quiet_but_not_for_ever() {
         let start = Instant::now();
-        let mut pace =
-            Pace { poll: MAX_WAIT * 10, next_poll: start + MAX_WAIT * 10, noticed: None, retry: None, compiling: None };
+        let mut pace = Pace {
+            poll: MAX_WAIT * 10,
+            next_poll: start + MAX_WAIT * 10,
+            noticed: None,
+            retry: None,
+            compiling: None,
+            again: None,
+        };
         assert_eq!(pace.wait(start), Some(MAX_WAIT * 10));
         pace.noticed = Some((start, start));
         assert_eq!(pace.wait(start), Some(QUIET));

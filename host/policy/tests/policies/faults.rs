@@ -1,8 +1,10 @@
 //! Every way to misbehave, in every hook: the right kind of fault, and what the operator chose for it.
+use camshaft_core::ids::Token;
 use camshaft_core::policy::{AuthOutcome, FaultKind, ValidateOutcome};
 
 use crate::rig::{
-    MISBEHAVIOURS, arrival, behave, caller, component, drawn, generation_request, point, rig, row, sampling_request,
+    MISBEHAVIOURS, WORDS, arrival, behave, caller, component, drawn, generation_request, point, rig, row,
+    sampling_request,
 };
 
 /// Time in which a guest comes to misbehave on a busy machine, where it is not time itself that it takes.
@@ -160,4 +162,50 @@ fn a_flood_of_log_lines_is_cheap_enough_to_answer() {
     let files = behave("flood-log", "deadline = \"1s\"");
     let rig = rig(&[("auth/10-bad.wasm", &component("guests/misbehave-auth")), ("auth/10-bad.toml", files.as_bytes())]);
     assert!(matches!(rig.authenticate(&caller(true, None)), AuthOutcome::Allow(_)));
+}
+
+#[test]
+fn regression_a_sampler_that_faults_stops_no_other_one_and_leaves_no_half_shaped_row() {
+    let avoid = |word: &str| format!("[settings]\nwords = [\"{word}\"]");
+    for on_fault in ["fallback", "skip"] {
+        // It overwrites the row, keeps one candidate, and then answers nonsense.
+        let rig = rig(&[
+            ("sampler/20-bad.wasm", &component("guests/misbehave-sampler")),
+            ("sampler/20-bad.toml", behave("nonsense", &format!("on-fault = \"{on_fault}\"")).as_bytes()),
+            ("sampler/30-after.wasm", &component("plugins/sampler-avoid-words")),
+            ("sampler/30-after.toml", avoid(WORDS[2]).as_bytes()),
+        ]);
+        let mut sampler = rig.sampler(&sampling_request()).unwrap();
+        assert_eq!(drawn(&mut *sampler, &mut row()).unwrap(), Token(4), "{on_fault}: the second best, not the third");
+        assert_eq!(rig.calls("sampler", "bad", "invalid_output"), 1.0);
+        assert_eq!(rig.calls("sampler", "after", "shaped"), 1.0);
+        assert_eq!(drawn(&mut *sampler, &mut row()).unwrap(), Token(4), "and so at the next token");
+        assert_eq!(rig.calls("sampler", "after", "shaped"), 2.0);
+    }
+}
+
+#[test]
+fn regression_samplers_past_their_budget_are_busy_and_take_nothing_from_auth() {
+    let rig = rig(&[
+        ("auth/10-x.wasm", &component("guests/misbehave-auth")),
+        ("validator/10-x.wasm", &component("plugins/validator-limits")),
+        ("scheduler/10-x.wasm", &component("plugins/scheduler-fcfs")),
+        // By default a fault falls back to the native chain. Being busy must not switch a policy off.
+        ("sampler/10-x.wasm", &component("plugins/sampler-standard")),
+    ]);
+    let request = sampling_request();
+    let mut open = Vec::new();
+    let fault = loop {
+        match rig.sampler(&request) {
+            Ok(sampler) => open.push(sampler),
+            Err(fault) => break fault,
+        }
+        assert!(open.len() <= 2048, "there is a bound");
+    };
+    assert_eq!((open.len(), fault.kind), (2048, FaultKind::Exhausted));
+    assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)));
+    assert!(matches!(rig.validate(&generation_request(1)), ValidateOutcome::Accept));
+    assert!(rig.host.scheduler("demo").open().unwrap().is_some());
+    open.pop();
+    assert!(rig.sampler(&request).is_ok(), "one that ended makes room");
 }

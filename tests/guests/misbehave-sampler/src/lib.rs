@@ -23,7 +23,12 @@ impl Policy for Misbehave {
     fn sample(&mut self, row: &Row) -> Option<u32> {
         match self.0.when_asked() {
             Answer::Well => None,
-            Answer::Nonsense => Some(u32::MAX),
+            Answer::Nonsense => {
+                // What is left of the row is nonsense, too.
+                row.write(0, &vec![-1.0; row.size() as usize]);
+                row.keep_top_k(1);
+                Some(u32::MAX)
+            }
             Answer::Leak => {
                 row.ban(&vec![0; LEAK_BYTES / size_of::<u32>()]);
                 None

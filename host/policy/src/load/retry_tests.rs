@@ -1,0 +1,52 @@
+//! Files that are rejected for a reason that may pass.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use camshaft_core::policy::PolicyState;
+use camshaft_core::threads::Spawner;
+
+use super::bench::{Bench, component};
+use super::compile::Compiler;
+use crate::error::PolicyError;
+use crate::examine;
+use crate::runtime::Task;
+
+/// Longer than anything takes that has to happen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn regression_a_failure_that_may_pass_is_tried_again_without_a_change_of_the_files() {
+    let mut bench = Bench::new();
+    let (tries, runtime) = (Arc::new(AtomicUsize::new(0)), bench.loader.builder.runtime.clone());
+    let counted = tries.clone();
+    let compile = move |task: &Task<'_>| match counted.fetch_add(1, Ordering::SeqCst) {
+        0 => Err(PolicyError::CompileKilled { signal: 9 }),
+        _ => examine::compile(&runtime, task),
+    };
+    bench.loader.builder.compiler = Compiler::new(Box::new(compile), Spawner::detached());
+    bench.put("auth/10-keys.wasm", component("guests/misbehave-auth"));
+    bench.loader.start().unwrap();
+    let status = bench.status("keys").unwrap();
+    assert_eq!(status.state, PolicyState::Rejected);
+    assert!(status.error.is_some_and(|why| why.contains("killed by signal 9")));
+    assert!(bench.loader.has_auth(), "until then it refuses everything");
+    let scan = bench.loader.scan_settled();
+    assert!(scan.again.is_some_and(|wait| wait <= Duration::from_secs(1)), "{scan:?}");
+    let begun = Instant::now();
+    while bench.state("keys") != Some(PolicyState::Active) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", bench.status("keys"));
+        std::thread::sleep(bench.loader.scan_settled().again.unwrap_or(Duration::from_millis(1)));
+    }
+    assert_eq!(tries.load(Ordering::SeqCst), 2);
+    assert_eq!(bench.loader.scan_settled().again, None);
+}
+
+#[test]
+fn what_is_wrong_with_the_files_themselves_is_not_tried_again() {
+    let mut bench = Bench::new();
+    bench.put("auth/10-keys.wasm", b"\0asm\x01\0\0\0");
+    bench.loader.start().unwrap();
+    assert_eq!(bench.state("keys"), Some(PolicyState::Rejected));
+    assert_eq!(bench.loader.scan_settled().again, None);
+}
