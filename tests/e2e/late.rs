@@ -117,3 +117,21 @@ fn regression_what_is_enforced_names_the_port_that_the_system_chose() {
     let line = log.lines().find(|line| line.contains("open to operators at ")).unwrap_or_else(|| panic!("{log}"));
     assert!(line.contains(&format!("open to operators at {}: ", server.admin.address)), "{line}");
 }
+
+#[test]
+fn regression_a_cache_directory_that_others_can_reach_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let setup = alone(Setup::new());
+    let dir = setup.scratch.path().join("cache");
+    fs::create_dir(&dir).unwrap();
+    let setup = setup.set("cache.disk-dir", &format!("{dir:?}")).set("cache.disk", "\"10MiB\"");
+    assert_exit(&setup.run_again(&["check"]), 0, &[]);
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let words = ["cache.disk-dir = ", "can be written to by others (mode 777)", "(flag --set cache.disk-dir)"];
+    assert_exit(&setup.run_again(&["check"]), 64, &words);
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::create_dir(dir.join("segments")).unwrap();
+    fs::write(dir.join("segments/key"), [7; 32]).unwrap();
+    fs::set_permissions(dir.join("segments/key"), fs::Permissions::from_mode(0o644)).unwrap();
+    assert_exit(&setup.run_again(&["check"]), 64, &["segments/key can be read by others (mode 644)"]);
+}

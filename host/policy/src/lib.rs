@@ -43,6 +43,6 @@ pub use inspect::{PluginReport, inspect};
 pub use load::Demands;
 pub use misplaced::{Misplaced, misplaced};
 pub use sandbox::{CompileBounds, CompileProgram};
-pub use trust::{Untrusted, check_trusted};
+pub use trust::{Untrusted, check_secret, check_trusted};
 pub use watch::PolicyWatch;
 pub use whole_file::{FileError, read_whole};

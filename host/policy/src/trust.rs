@@ -15,6 +15,8 @@ pub enum Untrusted {
     Foreign { path: PathBuf, owner: u32 },
     #[error("{} can be written to by others (mode {mode:o}): remove that right, or set the sticky bit", path.display())]
     Writable { path: PathBuf, mode: u32 },
+    #[error("{} can be read by others (mode {mode:o}): remove it, or set its mode to 600", path.display())]
+    Shared { path: PathBuf, mode: u32 },
     #[error("{}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
 }
@@ -29,6 +31,23 @@ pub fn check_trusted(path: &Path) -> Result<(), Untrusted> {
     let path = std::path::absolute(path).map_err(unreadable)?;
     let mut links = 0;
     check(&path, &mut links)
+}
+
+/// The same for a secret, which others must not even read.
+///
+/// # Errors
+/// It cannot be trusted, or others can read it.
+pub fn check_secret(path: &Path) -> Result<(), Untrusted> {
+    check_trusted(path)?;
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.mode() & 0o077 != 0 => {
+            Err(Untrusted::Shared { path: path.to_owned(), mode: meta.mode() & 0o7777 })
+        }
+        // Whoever needs it makes it.
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(Untrusted::Unreadable { path: path.to_owned(), source }),
+    }
 }
 
 fn check(path: &Path, links: &mut u32) -> Result<(), Untrusted> {
@@ -105,6 +124,18 @@ mod tests {
         assert!(matches!(check_trusted(&dir.path().join("link/below")), Err(Untrusted::Writable { .. })));
         symlink("loop", dir.path().join("loop")).unwrap();
         assert!(matches!(check_trusted(&dir.path().join("loop")), Err(Untrusted::Unreadable { .. })));
+    }
+
+    #[test]
+    fn regression_a_secret_is_its_owners_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("key");
+        check_secret(&key).unwrap();
+        fs::write(&key, "secret").unwrap();
+        for (mode, fine) in [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o660, false)] {
+            chmod(&key, mode);
+            assert_eq!(check_secret(&key).is_ok(), fine, "{mode:o}");
+        }
     }
 
     #[test]

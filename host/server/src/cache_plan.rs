@@ -1,5 +1,6 @@
 //! Each worker's share of the prefix cache.
 use std::time::Duration;
+use std::{fs, iter};
 
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::ids::WorkerId;
@@ -7,6 +8,7 @@ use camshaft_core::segments::{SegmentId, SegmentInfo};
 use camshaft_core::threads::Spawner;
 use camshaft_engine::disk::{DiskError, DiskOptions, DiskTier, Layout};
 use camshaft_engine::{EngineOptions, LoadedModel};
+use camshaft_policy::{Untrusted, check_secret, check_trusted};
 
 use crate::config::{Config, DiskConfig, Origins};
 use crate::error::{Problem, ServerError};
@@ -46,6 +48,10 @@ impl CachePlan {
     /// A worker's cache, with what an earlier process left on disk. Without a usable disk there is no disk tier.
     pub(crate) fn open(&self, model: &LoadedModel, options: &EngineOptions, worker: WorkerId) -> PrefixCache {
         let cache = PrefixCache::new(self.ram_bytes).with_session_ttl(self.session_ttl);
+        if let Err(error) = self.check_trust() {
+            tracing::warn!(%error, %worker, "no prefixes are kept on disk");
+            return cache;
+        }
         match self.open_disk(model, options, worker) {
             Ok(None) => cache,
             Ok(Some((tier, segments))) => {
@@ -60,6 +66,24 @@ impl CachePlan {
                 cache
             }
         }
+    }
+
+    /// Whether nobody else can write to the directory, or read the keys in it with which segments are verified.
+    ///
+    /// # Errors
+    /// Which part of its path, or which key, cannot be trusted.
+    pub(crate) fn check_trust(&self) -> Result<(), ServerError> {
+        let Some(dir) = self.disk.as_ref().map(|disk| &disk.dir) else { return Ok(()) };
+        let below = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        let check = || {
+            check_trusted(dir)?;
+            for path in iter::once(dir.clone()).chain(below) {
+                check_trusted(&path)?;
+                check_secret(&path.join("key"))?;
+            }
+            Ok::<_, Untrusted>(())
+        };
+        check().map_err(|error| ServerError::value(&self.origins, "cache.disk-dir", &dir.display(), error))
     }
 
     /// A worker's segments on disk; `None` if none are to be kept there.

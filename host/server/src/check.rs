@@ -104,6 +104,10 @@ fn models(config: &Config, report: &mut Report) {
 
 /// Checks the directory in which the workers would keep segments.
 fn disk(weights: &Weights, plan: &CachePlan, report: &mut Report) {
+    if let Err(error) = plan.check_trust() {
+        report.line(&format!("{error}"));
+        return report.fail(error);
+    }
     match weights.check_disk(plan) {
         Ok(()) => {}
         // By a server that runs, most likely, whose next configuration is checked.

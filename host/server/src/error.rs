@@ -9,7 +9,7 @@ use camshaft_core::engine::{EngineError, ModelKind};
 use camshaft_core::policy::Hook;
 use camshaft_engine::EngineLoadError;
 use camshaft_engine::disk::DiskError;
-use camshaft_policy::{FileError, Misplaced, PolicyError};
+use camshaft_policy::{FileError, Misplaced, PolicyError, Untrusted};
 use opentelemetry_otlp::ExporterBuildError;
 use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::pem;
@@ -93,6 +93,8 @@ pub(crate) enum Problem {
     WrongKind(#[source] EngineLoadError),
     #[error("{}", .0.sentence())]
     PolicyDirectory(#[source] PolicyError),
+    #[error("{0}")]
+    Untrusted(#[from] Untrusted),
     #[error("{}", chain(.0))]
     DiskDirectory(#[source] DiskError),
 }
