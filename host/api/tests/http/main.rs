@@ -5,6 +5,7 @@
 mod chat;
 mod completions;
 mod corpus;
+mod edges;
 mod errors;
 mod fixture;
 mod logging;
