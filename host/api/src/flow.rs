@@ -14,6 +14,7 @@ pub(crate) mod first_reply;
 pub(crate) mod generate;
 pub(crate) mod generation;
 pub(crate) mod incoming;
+pub(crate) mod kept;
 pub(crate) mod metrics;
 pub(crate) mod prompt;
 pub(crate) mod quota;

@@ -2,6 +2,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::response::Response;
 use camshaft_core::ids::Token;
 use camshaft_core::limits::Range;
 use camshaft_core::policy::{Endpoint, ValidateRequest};
@@ -11,6 +12,7 @@ use crate::flow::budget::TOKEN_BYTES;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
+use crate::flow::kept;
 use crate::flow::trace;
 use crate::flow::validate::{self, Validated};
 use crate::flow::vectors::{self, Asked, Computed};
@@ -35,7 +37,7 @@ struct EmbedRequest {
 
 /// # Errors
 /// Any failure before the vectors are computed.
-pub(crate) async fn respond(mut incoming: Incoming) -> Result<Embeddings, FlowError> {
+pub(crate) async fn respond(mut incoming: Incoming) -> Result<Response, FlowError> {
     let limits = incoming.api.limits();
     let from_header = params::timeout_header(&incoming.headers, limits.max_timeout)?;
     let span = trace::validate(incoming.exchange.span());
@@ -49,7 +51,8 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Embeddings, FlowEr
     let asked = Asked { served: &request.served, inputs: request.inputs, timeout: request.timeout.or(from_header) };
     let Computed { vectors, prompt_tokens } = vectors::compute(&mut incoming, asked).await?;
     let model = request.served.model.id.clone();
-    Ok(Embeddings::new(model, vectors, request.dimensions, request.encoding, prompt_tokens))
+    let answer = Embeddings::new(model, vectors, request.dimensions, request.encoding, prompt_tokens);
+    kept::json(&answer, incoming.share)
 }
 
 fn read(context: ParseContext<'_>, text: &str) -> Result<EmbedRequest, FlowError> {

@@ -1,4 +1,5 @@
 //! The endpoints that tokenize and detokenize.
+use axum::response::Response;
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde::Serialize;
@@ -6,18 +7,22 @@ use serde::Serialize;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
+use crate::flow::kept;
 use crate::wire::lists::IdLists;
 use crate::wire::{json, params, tokens};
 
+/// What a token takes: its id and offsets, and their text in the answer.
+const TOKENIZED_BYTES: usize = 48;
+
 #[derive(Debug, Serialize)]
-pub(crate) struct Tokenized {
+struct Tokenized {
     tokens: Vec<Token>,
     /// Start and end of each token in the text, in bytes.
     offsets: Vec<(usize, usize)>,
 }
 
 #[derive(Debug, Serialize)]
-pub(crate) struct Detokenized {
+struct Detokenized {
     text: String,
 }
 
@@ -27,7 +32,7 @@ pub(crate) struct Detokenized {
 /// # Errors
 /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed. 429: the quota does not hold
 /// the tokens.
-pub(crate) async fn tokenize(mut incoming: Incoming) -> Result<Tokenized, FlowError> {
+pub(crate) async fn tokenize(mut incoming: Incoming) -> Result<Response, FlowError> {
     let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
     let done = incoming.read_aside(from_header, read).await?;
     let tokens = done.tokens.len() as u64;
@@ -35,7 +40,8 @@ pub(crate) async fn tokenize(mut incoming: Incoming) -> Result<Tokenized, FlowEr
     if let Some(grant) = &mut incoming.grant {
         grant.set_used(tokens);
     }
-    Ok(done)
+    incoming.share.grow(done.tokens.len() * TOKENIZED_BYTES)?;
+    kept::json(&done, incoming.share)
 }
 
 fn read(context: ParseContext<'_>, text: &str) -> Result<Tokenized, FlowError> {
@@ -56,7 +62,7 @@ fn read(context: ParseContext<'_>, text: &str) -> Result<Tokenized, FlowError> {
 ///
 /// # Errors
 /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
-pub(crate) fn detokenize(incoming: &mut Incoming) -> Result<Detokenized, FlowError> {
+pub(crate) fn detokenize(mut incoming: Incoming) -> Result<Response, FlowError> {
     let body = json::parse(&incoming.text)?;
     let fields = body.fields();
     let served = incoming.api.model_of(&fields, &incoming.caller)?;
@@ -71,7 +77,7 @@ pub(crate) fn detokenize(incoming: &mut Incoming) -> Result<Detokenized, FlowErr
     // The text, and its copy in the answer.
     let bytes = |token: &Token| vocabulary.token_bytes(*token).map_or(0, <[u8]>::len);
     incoming.share.grow(2 * tokens.iter().map(bytes).sum::<usize>())?;
-    Ok(Detokenized { text: tokens::text(vocabulary, &tokens) })
+    kept::json(&Detokenized { text: tokens::text(vocabulary, &tokens) }, incoming.share)
 }
 
 /// The offsets of tokens in the text. Some vocabularies put a space in front of a text. The client did not send it, so

@@ -25,5 +25,5 @@ pub(crate) async fn respond(
             ChoiceEvent::Finished(reason) => choices[index].reason = Some(reason),
         }
     }
-    Ok(whole::respond(&request, &choices, running.totals()))
+    whole::respond(&request, &choices, running.totals(), share)
 }

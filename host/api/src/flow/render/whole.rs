@@ -1,12 +1,14 @@
 //! Renders whole responses.
-use axum::Json;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use camshaft_core::message::{Delta, FinishReason, TokenLogprob};
 use serde::Serialize;
 
 use super::logprobs::{self, ChatLogprobs, TextLogprobs};
 use super::{Envelope, Finish};
+use crate::flow::budget::Share;
+use crate::flow::error::FlowError;
 use crate::flow::generation::Totals;
+use crate::flow::kept;
 use crate::flow::request::{Endpoint, GenerationRequest};
 
 /// What a candidate of a token takes: as numbers, and as text in the response.
@@ -65,7 +67,16 @@ struct TextChoice<'a> {
     finish_reason: Finish,
 }
 
-pub(crate) fn respond(request: &GenerationRequest, choices: &[Collected], totals: Totals) -> Response {
+/// The response, which holds `share` until the client has taken it.
+///
+/// # Errors
+/// There is no room for its text.
+pub(crate) fn respond(
+    request: &GenerationRequest,
+    choices: &[Collected],
+    totals: Totals,
+    share: Share,
+) -> Result<Response, FlowError> {
     let envelope = Envelope::new(request);
     let vocabulary = &request.served.model.info.vocabulary;
     let usage = Some(Some(totals.into()));
@@ -80,7 +91,7 @@ pub(crate) fn respond(request: &GenerationRequest, choices: &[Collected], totals
                     finish_reason: choice.finish_reason(),
                 })
                 .collect();
-            Json(envelope.object("chat.completion", &choices, usage)).into_response()
+            kept::json(&envelope.object("chat.completion", &choices, usage), share)
         }
         Endpoint::Completion => {
             let choices: Vec<_> = choices
@@ -91,7 +102,7 @@ pub(crate) fn respond(request: &GenerationRequest, choices: &[Collected], totals
                     finish_reason: choice.finish_reason(),
                 })
                 .collect();
-            Json(envelope.object("text_completion", &choices, usage)).into_response()
+            kept::json(&envelope.object("text_completion", &choices, usage), share)
         }
     }
 }
