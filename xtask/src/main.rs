@@ -1,6 +1,7 @@
-//! Developer commands: `cargo xtask serve|test|plugins|dist|bench`.
+//! Developer commands: `cargo xtask serve|test|attacks|plugins|dist|bench`.
 #![forbid(unsafe_code)]
 
+mod attacks;
 mod bench;
 mod build;
 mod command;
@@ -15,6 +16,7 @@ use command::Failure;
 const USAGE: &str = "\
 cargo xtask serve [-- ARGS...]   set up what is missing, build host and standard plugins, serve the bundled demo model
 cargo xtask test                 set up what is missing, run everything CI runs
+cargo xtask attacks [NAME]       attack the server, and print what each attack found
 cargo xtask plugins              build the standard plugins into target/plugins and target/policy.d
 cargo xtask dist                 make dist/, a directory that runs on any machine with the same libc
 cargo xtask bench serve|front|kernels|sampler|swap [ARGS...]
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
     let done = match name {
         "serve" => build::serve(rest),
         "test" => test::run(),
+        "attacks" => attacks::run(rest),
         "plugins" => setup::run().and_then(|()| build::plugins()),
         "dist" => dist::run(),
         "bench" => bench::run(rest),

@@ -1,0 +1,27 @@
+//! What an attack found, for the table of `cargo xtask attacks`.
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::time::Instant;
+
+/// A row of the table. It is written when the attack has ended, with what it measured.
+#[derive(Debug)]
+pub(crate) struct Row {
+    attack: &'static str,
+    begun: Instant,
+}
+
+impl Row {
+    pub(crate) fn begin(attack: &'static str) -> Self {
+        Self { attack, begun: Instant::now() }
+    }
+
+    /// Prints the row, and appends it to the file that `CAMSHAFT_ATTACKS` names.
+    pub(crate) fn end(self, measured: &str) {
+        let line = format!("| {} | {measured} | {:.1} s |\n", self.attack, self.begun.elapsed().as_secs_f64());
+        eprint!("{line}");
+        if let Some(path) = std::env::var_os("CAMSHAFT_ATTACKS") {
+            let file = OpenOptions::new().create(true).append(true).open(path);
+            file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the table can be written");
+        }
+    }
+}

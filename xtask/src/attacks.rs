@@ -1,0 +1,24 @@
+//! `cargo xtask attacks`: runs every attack on the server one by one, and prints a table of what they found.
+use crate::command::{self, Done, Failure, cargo, say, target};
+use crate::{build, setup};
+
+/// `names` select attacks whose names contain one of them.
+pub(crate) fn run(names: &[String]) -> Done {
+    setup::run_for_tests()?;
+    let _binary = build::host()?;
+    build::plugins()?;
+    let table = target().join("attacks.md");
+    match std::fs::remove_file(&table) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(Failure(format!("{}: {error}", table.display())));
+        }
+        _ => {}
+    }
+    let attacks = ["test", "--release", "--workspace", "--test", "attacks", "--"];
+    // One by one: some measure memory or time.
+    let options = ["--include-ignored", "--test-threads", "1"];
+    let done = command::run(cargo(&attacks).args(options).args(names).env("CAMSHAFT_ATTACKS", &table));
+    let rows = std::fs::read_to_string(&table).unwrap_or_default();
+    say(&format!("\n| attack | found | took |\n|---|---|---|\n{rows}"));
+    done
+}
