@@ -9,6 +9,8 @@ use crate::{CHAT, COMPLETIONS, Row};
 
 const POLITE: usize = 60;
 const ABUSERS: usize = 24;
+/// Between two requests of an abuser: the attackers run on the same machine, and shall not be what takes its cores.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Two tenants. The abusive one has quotas that forbid nearly all of what it sends.
 fn serve() -> Server {
@@ -51,6 +53,7 @@ fn beside(server: &Server, bodies: &[Value]) -> (f64, usize) {
                         drop(abusive.begin(&request));
                     }
                     sent.fetch_add(1, Ordering::Relaxed);
+                    std::thread::sleep(PAUSE);
                 }
             });
         }
