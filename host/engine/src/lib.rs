@@ -8,6 +8,7 @@ mod backend;
 mod context;
 pub mod disk;
 mod embedder;
+mod encoder;
 mod error;
 mod gelu;
 mod gguf;

@@ -15,11 +15,11 @@ use llama_cpp_2::vocab::LlamaVocab;
 use sha2::{Digest, Sha256};
 
 use crate::backend::backend;
+use crate::encoder::Encoder;
 use crate::error::EngineLoadError;
 use crate::gguf;
 use crate::kind::Traits;
 use crate::mapped::MappedFile;
-use crate::tokenizer::Encoder;
 
 /// How to load a model.
 #[derive(Debug, Clone, Default)]

@@ -1,31 +1,14 @@
-//! Tokenizes with the model's own vocabulary, in a bounded stack and in near-linear time, whatever the text.
-//!
-//! The result is llama.cpp's (tested for every pre-tokenizer it knows). What llama.cpp does by recursion or in quadratic
-//! time, this does itself: finding special tokens ([`specials`]), and for some BPE vocabularies cutting a text into words
-//! and merging their characters ([`bpe`]).
+//! Tokenizes with the model's own vocabulary.
 use std::fmt;
 use std::sync::Arc;
 
 use camshaft_core::engine::Tokenizer;
 use camshaft_core::ids::Token;
-use llama_cpp_2::model::LlamaModel;
-use llama_cpp_2::token::LlamaToken;
-use llama_cpp_2::token_type::LlamaTokenAttr;
 
-use crate::gguf::TokenizerKeys;
 use crate::load::LoadedModel;
 
-mod bpe;
-mod classes;
-mod kinds;
-mod merges;
-mod specials;
 #[cfg(test)]
 mod tests;
-mod words;
-
-use bpe::Bpe;
-use specials::{Fragment, Special, Specials};
 
 impl LoadedModel {
     /// A tokenizer that keeps the model alive.
@@ -49,81 +32,6 @@ impl Tokenizer for LlamaTokenizer {
     }
 
     fn has_control(&self, text: &str) -> bool {
-        self.0.encoder.specials.has_control(text)
+        self.0.encoder.has_control(text)
     }
-}
-
-/// A vocabulary's way from text to tokens.
-#[derive(Debug)]
-pub(crate) struct Encoder {
-    specials: Specials,
-    /// For the vocabularies that llama.cpp would tokenize by recursion.
-    bpe: Option<Bpe>,
-    /// What the model expects before and after a text.
-    before: Vec<Token>,
-    after: Vec<Token>,
-}
-
-impl Encoder {
-    /// # Errors
-    /// A pre-tokenizer of which this version does not know whether llama.cpp recurses. In words about the file.
-    pub(crate) fn new(model: &LlamaModel, keys: &TokenizerKeys) -> Result<Self, String> {
-        let bpe = Bpe::new(model, keys)?;
-        let (before, after) = around(model);
-        Ok(Self { specials: Specials::new(specials_of(model)), bpe, before, after })
-    }
-
-    fn tokenize(&self, model: &LlamaModel, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
-        let mut tokens = if add_special { self.before.clone() } else { Vec::new() };
-        for fragment in self.specials.split(text, parse_special) {
-            match (fragment, &self.bpe) {
-                (Fragment::Token(token), _) => tokens.push(token),
-                (Fragment::Text(text), Some(bpe)) => bpe.tokenize(text, &mut tokens),
-                // In each fragment llama.cpp begins anew, as it does between special tokens that it finds itself.
-                (Fragment::Text(text), None) => tokens.extend(llama_tokens(model, text, false)),
-            }
-        }
-        if add_special {
-            tokens.extend(&self.after);
-        }
-        tokens
-    }
-}
-
-/// llama.cpp's tokens of a text without control tokens.
-fn llama_tokens(model: &LlamaModel, text: &str, add_special: bool) -> Vec<Token> {
-    let tokens = model.vocab().tokenize(text.as_bytes(), add_special, false);
-    tokens.into_iter().filter_map(|LlamaToken(token)| u32::try_from(token).ok()).map(Token).collect()
-}
-
-/// The tokens that llama.cpp adds before and after a text.
-fn around(model: &LlamaModel) -> (Vec<Token>, Vec<Token>) {
-    // Any text would do. It tells those before from those after.
-    const TEXT: &str = "a";
-    let mut before = llama_tokens(model, "", true);
-    let (bare, whole) = (llama_tokens(model, TEXT, false), llama_tokens(model, TEXT, true));
-    let is_split = |&at: &usize| whole == [&before[..at], &bare, &before[at..]].concat();
-    let at = (0..=before.len()).find(is_split).unwrap_or(before.len());
-    let after = before.split_off(at);
-    (before, after)
-}
-
-fn specials_of(model: &LlamaModel) -> Vec<Special> {
-    let vocab = model.vocab();
-    let special = |token: LlamaToken| {
-        let attributes = vocab.attr(token);
-        let control = attributes.intersects(LlamaTokenAttr::Control | LlamaTokenAttr::Unknown);
-        if !control && !attributes.contains(LlamaTokenAttr::UserDefined) {
-            return None;
-        }
-        Some(Special {
-            token: Token(u32::try_from(token.0).ok()?),
-            // A text that is not UTF-8 is in no text.
-            text: vocab.text(token)?.to_str().ok()?.to_owned(),
-            control,
-            strips_before: attributes.contains(LlamaTokenAttr::LStrip),
-            strips_after: attributes.contains(LlamaTokenAttr::RStrip),
-        })
-    };
-    vocab.tokens().filter_map(special).collect()
 }

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
+use crate::encoder::kinds;
 use crate::load::LoadOptions;
 
 #[allow(unreachable_pub)]

@@ -311,12 +311,12 @@ const LOOPS: &[&str] = &[
 ];
 
 #[cfg(test)]
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.names).chain(LOOPS).copied()
 }
 
 /// One name of each kind in the list.
 #[cfg(test)]
-pub(super) fn first_names() -> impl Iterator<Item = &'static str> {
+pub(crate) fn first_names() -> impl Iterator<Item = &'static str> {
     KINDS.iter().filter_map(|kind| kind.names.first()).copied()
 }
