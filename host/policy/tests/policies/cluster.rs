@@ -40,6 +40,8 @@ struct Client {
     /// The worker that was sent the request.
     worker: Option<WorkerId>,
     has_first_token: bool,
+    /// Its reader was behind at some time.
+    was_paused: bool,
 }
 
 /// What a request is like; the rest is as everywhere.
@@ -150,7 +152,7 @@ impl Cluster {
         let deadline = timeout.map(|timeout| self.now + timeout);
         let (start, arrived) = (Box::new(start), self.now);
         self.pool.submit(NewRequest { start, arrived, deadline, weight: 1.0, queue_share: None }).unwrap();
-        let client = Client { arrived, deadline, worker: None, has_first_token: false };
+        let client = Client { arrived, deadline, worker: None, has_first_token: false, was_paused: false };
         self.clients.insert(RequestId(id), client);
     }
 
@@ -204,6 +206,11 @@ impl Cluster {
                     if let Some(client) = self.clients.get_mut(&id) {
                         client.has_first_token = true;
                     }
+                }
+                // Too many are paused, and it was paused for longest.
+                Event::Failed { id, error: WorkerError::SlowReader } => {
+                    assert!(self.clients.get(&id).is_none_or(|client| client.was_paused), "{id} was never paused");
+                    self.end_if_live(id, End::Cut);
                 }
                 Event::Failed { id, ref error } => panic!("request {id}: {error}"),
                 _ => {}
@@ -333,6 +340,9 @@ impl Cluster {
             self.post(worker, Command::Cancel { id });
         } else if self.known[worker.0 as usize] == Some(self.nodes[worker.0 as usize].incarnation()) {
             self.nodes[worker.0 as usize].pause(id);
+            if let Some(client) = self.clients.get_mut(&id) {
+                client.was_paused = true;
+            }
         }
     }
 
