@@ -1,5 +1,5 @@
-//! The plugin's own metrics. The host exports them as `camshaft_plugin_*` with the label `plugin`. A call costs about 1
-//! us.
+//! The plugin's own metrics. The host exports them as `camshaft_plugin_*` with the labels `hook` and `plugin`. A call costs
+//! about 1 us.
 //!
 //! A plugin may have 32 names with 64 label sets each; the host drops calls past that. In native unit tests they do
 //! nothing.
