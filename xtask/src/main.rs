@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask serve|test|attacks|plugins|dist|bench`.
+//! Developer commands: `cargo xtask serve|test|attacks|fuzz|plugins|dist|bench`.
 #![forbid(unsafe_code)]
 
 mod attacks;
@@ -6,6 +6,7 @@ mod bench;
 mod build;
 mod command;
 mod dist;
+mod fuzz;
 mod setup;
 mod test;
 
@@ -17,6 +18,8 @@ const USAGE: &str = "\
 cargo xtask serve [-- ARGS...]   set up what is missing, build host and standard plugins, serve the bundled demo model
 cargo xtask test                 set up what is missing, run everything CI runs
 cargo xtask attacks [NAME]       attack the server, and print what each attack found
+cargo xtask fuzz [--minutes N] [TARGET...]
+                                 fuzz the parsers for N minutes in all (10), and print what each target found
 cargo xtask plugins              build the standard plugins into target/plugins and target/policy.d
 cargo xtask dist                 make dist/, a directory that runs on any machine with the same libc
 cargo xtask bench serve|front|kernels|sampler|swap [ARGS...]
@@ -24,6 +27,10 @@ cargo xtask bench serve|front|kernels|sampler|swap [ARGS...]
 ";
 
 fn main() -> ExitCode {
+    if let Err(failure) = fuzz::compile_if_asked() {
+        command::say(&format!("xtask: {failure}"));
+        return ExitCode::FAILURE;
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (name, rest) = match arguments.split_first() {
         Some((name, rest)) => (name.as_str(), rest),
@@ -34,6 +41,7 @@ fn main() -> ExitCode {
         "serve" => build::serve(rest),
         "test" => test::run(),
         "attacks" => attacks::run(rest),
+        "fuzz" => fuzz::run(rest),
         "plugins" => setup::run().and_then(|()| build::plugins()),
         "dist" => dist::run(),
         "bench" => bench::run(rest),

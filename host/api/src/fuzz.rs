@@ -19,6 +19,7 @@ use crate::flow::generate;
 use crate::flow::quota::LocalQuotas;
 use crate::flow::readiness::Readiness;
 use crate::flow::request::Endpoint;
+use crate::http::routes::public_router;
 use crate::wire::{json, sse};
 
 /// Policies that decide nothing.
@@ -88,6 +89,9 @@ impl Parsers {
             backend: Backend::Generate(pool),
         };
         let second = Duration::from_secs(1);
+        let readiness = Arc::new(Readiness::new());
+        readiness.health("fuzz").up();
+        readiness.set_ready();
         let api = Api::new(ApiOptions {
             models: vec![model],
             policies: Arc::new(Nothing),
@@ -99,7 +103,7 @@ impl Parsers {
                 timeout: second,
                 max_timeout: 60 * second,
             },
-            readiness: Arc::new(Readiness::new()),
+            readiness,
             quotas: Arc::new(LocalQuotas::default()),
             control: Arc::new(Nothing),
             vllm_aliases: false,
@@ -108,6 +112,11 @@ impl Parsers {
         let caller =
             Caller { principal: Arc::new(Principal::anonymous()), policies: Arc::new(Nothing), operator: false };
         Ok(Self { api, caller })
+    }
+
+    /// The public routes. Nobody takes what they submit.
+    pub fn router(&self) -> axum::Router {
+        public_router(self.api.clone(), &["https://example.org".to_owned()])
     }
 
     /// Parses a body for both endpoints, and checks the bounds of what it accepts.

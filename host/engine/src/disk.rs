@@ -5,6 +5,8 @@
 //! workers recompute the prefixes.
 mod directory;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod inspect;
 mod record;
 mod writer;

@@ -3,7 +3,6 @@
 //! llama.cpp aborts on some inputs. The preflight refuses files that are truncated, inconsistent or known to make it
 //! abort, with a reason that names the place. Format: the GGUF specification (versions 2 and 3, little endian).
 use std::collections::HashSet;
-use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
 /// Why the preflight refuses a file.
@@ -36,14 +35,14 @@ pub(crate) struct TokenizerKeys {
 }
 
 /// Reads the header and checks that everything it refers to lies within the file.
-pub(crate) fn preflight(file: &mut File) -> Result<TokenizerKeys, Refused> {
-    let size = file.metadata().map_err(Refused::Io)?.len();
+pub(crate) fn preflight(file: &mut (impl Read + Seek)) -> Result<TokenizerKeys, Refused> {
+    let size = file.seek(SeekFrom::End(0)).map_err(Refused::Io)?;
     file.seek(SeekFrom::Start(0)).map_err(Refused::Io)?;
     HeaderReader { input: BufReader::new(file), at: 0, size }.header()
 }
 
-struct HeaderReader<'a> {
-    input: BufReader<&'a mut File>,
+struct HeaderReader<'a, R> {
+    input: BufReader<&'a mut R>,
     at: u64,
     size: u64,
 }
@@ -60,7 +59,7 @@ fn bad<T>(why: impl Into<String>) -> Result<T, Refused> {
     Err(Refused::Bad(why.into()))
 }
 
-impl HeaderReader<'_> {
+impl<R: Read + Seek> HeaderReader<'_, R> {
     fn header(&mut self) -> Result<TokenizerKeys, Refused> {
         let magic: [u8; 4] = self.bytes("the magic number")?;
         if &magic != MAGIC {

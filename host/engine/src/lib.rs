@@ -10,6 +10,8 @@ pub mod disk;
 mod embedder;
 mod encoder;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod gelu;
 mod gguf;
 mod kind;

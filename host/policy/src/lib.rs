@@ -13,6 +13,8 @@ mod error;
 mod examine;
 mod fault;
 mod files;
+#[doc(hidden)]
+pub mod fuzz;
 mod hooks;
 mod host;
 mod identity;

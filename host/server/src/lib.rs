@@ -7,6 +7,8 @@ mod delivery;
 pub mod embed_thread;
 mod error;
 mod expected;
+#[doc(hidden)]
+pub mod fuzz;
 
 mod activity;
 mod cache_command;
@@ -51,18 +53,4 @@ mod worker_thread;
 #[doc(hidden)]
 pub fn serve_fake_models(sources: config::Sources) -> anyhow::Result<()> {
     Ok(serve::run(sources, weights::Engines::Fake)?)
-}
-
-/// What the fuzz target for configuration files calls: any bytes are a configuration or an error that says why.
-#[doc(hidden)]
-pub fn fuzz_configuration(bytes: &[u8]) {
-    let Ok(mut file) = tempfile::NamedTempFile::with_suffix(".toml") else { return };
-    if std::io::Write::write_all(&mut file, bytes).is_ok() {
-        let sources = config::Sources::new(Some(file.path()), std::iter::empty(), config::Overrides::default());
-        let Ok(sources) = sources else { return };
-        if let Err(error) = sources.load() {
-            assert!(!error.to_string().is_empty());
-        }
-        let _ = sources.snapshot();
-    }
 }

@@ -64,6 +64,11 @@ fn describe(info: &SegmentInfo) -> Option<Vec<u8>> {
 /// The bytes of a record before its state, and the checksum of the state; `None` if a length is out of bounds.
 pub(super) fn head(key: &ChecksumKey, info: &SegmentInfo, state: &[u8]) -> Option<(Vec<u8>, [u8; SUM])> {
     let description = describe(info).filter(|description| description.len() <= MAX_DESCRIPTION_BYTES)?;
+    Some(signed(key, &description, state))
+}
+
+/// The same of a description that is written.
+pub(super) fn signed(key: &ChecksumKey, description: &[u8], state: &[u8]) -> (Vec<u8>, [u8; SUM]) {
     let mut out = Vec::with_capacity(FIXED + description.len() + 2 * SUM);
     out.extend(MAGIC);
     out.extend((description.len() as u32).to_le_bytes());
@@ -73,7 +78,7 @@ pub(super) fn head(key: &ChecksumKey, info: &SegmentInfo, state: &[u8]) -> Optio
     out.extend(sum.as_bytes());
     let state_sum = *blake3::keyed_hash(key, state).as_bytes();
     out.extend(state_sum);
-    Some((out, state_sum))
+    (out, state_sum)
 }
 
 /// Reads fields from the front of a slice.

@@ -47,6 +47,11 @@ pub(super) fn of(pre: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|kind| kind.names.contains(&pre))
 }
 
+/// Whether every byte of a text has a token, if the vocabulary has one for each.
+pub(crate) fn spells_bytes(pre: &str) -> bool {
+    of(pre).is_some_and(|kind| kind.byte_level)
+}
+
 /// Whether llama.cpp's own loops cut a text for this value of `tokenizer.ggml.pre`.
 pub(super) fn is_loop(pre: &str) -> bool {
     LOOPS.contains(&pre)
@@ -310,7 +315,7 @@ const LOOPS: &[&str] = &[
     "mellum2",
 ];
 
-#[cfg(test)]
+/// Every value of `tokenizer.ggml.pre` that has a way to be tokenized.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.names).chain(LOOPS).copied()
 }

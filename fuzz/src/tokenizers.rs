@@ -1,0 +1,35 @@
+//! Texts for the tokenizers of every kind.
+use std::sync::{Arc, LazyLock, OnceLock};
+
+use camshaft_engine::{LoadOptions, LoadedModel, fuzz};
+
+#[allow(unreachable_pub, clippy::expect_used, clippy::unwrap_used)]
+#[path = "../../tests/src/patched.rs"]
+mod patched;
+
+const PRE: &str = "tokenizer.ggml.pre";
+const ADD_SPECIAL: u8 = 1;
+const PARSE_SPECIAL: u8 = 2;
+
+/// The demo model with another pre-tokenizer, once a text was for it.
+struct Patched {
+    pre: &'static str,
+    model: OnceLock<Arc<LoadedModel>>,
+}
+
+static MODELS: LazyLock<Vec<Patched>> =
+    LazyLock::new(|| fuzz::pre_tokenizers().map(|pre| Patched { pre, model: OnceLock::new() }).collect());
+
+/// The first byte chooses the pre-tokenizer, the second how special tokens are treated.
+pub(crate) fn text(bytes: &[u8]) {
+    let &[pre, flags, ref text @ ..] = bytes else { return };
+    let Patched { pre, model } = &MODELS[usize::from(pre) % MODELS.len()];
+    let model = model.get_or_init(|| load(pre));
+    fuzz::text(model, pre, &String::from_utf8_lossy(text), flags & ADD_SPECIAL > 0, flags & PARSE_SPECIAL > 0);
+}
+
+fn load(pre: &str) -> Arc<LoadedModel> {
+    let demo = include_bytes!("../../config/models/demo.gguf");
+    let bytes = patched::with_text(demo, PRE, Some(pre).filter(|pre| !pre.is_empty()));
+    LoadedModel::from_bytes(pre, &bytes, &LoadOptions::default()).unwrap_or_else(|error| panic!("{pre:?}: {error}"))
+}
