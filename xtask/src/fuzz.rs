@@ -56,7 +56,8 @@ pub(crate) fn run(arguments: &[String]) -> Done {
     let mut rows = Vec::new();
     for target in &targets {
         say(&format!("fuzzing {target} for {seconds} s"));
-        rows.push(fuzz(&fuzzer, target, seconds)?);
+        let work = command::target().join("fuzz").join(target);
+        rows.push(fuzz(&fuzzer, target, seconds, &work)?);
     }
     report(&rows)
 }
@@ -114,8 +115,8 @@ fn targets_of(fuzzer: &Path) -> Result<Vec<String>, Failure> {
     Ok(list.split_whitespace().map(str::to_owned).collect())
 }
 
-fn fuzz(fuzzer: &Path, target: &str, seconds: u64) -> Result<Row, Failure> {
-    let work = command::target().join("fuzz").join(target);
+/// Runs one target. Corpus, failing inputs and log are kept below `work`.
+fn fuzz(fuzzer: &Path, target: &str, seconds: u64, work: &Path) -> Result<Row, Failure> {
     let (corpus, found, log) = (work.join("corpus"), work.join("found"), work.join("log"));
     fs::create_dir_all(&corpus)?;
     fs::create_dir_all(&found)?;
@@ -167,4 +168,54 @@ fn report(rows: &[Row]) -> Done {
         }
     }
     Err(Failure(format!("found something: {}", failed.join(", "))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn takes_minutes_and_targets_and_nothing_else() {
+        assert_eq!(parse(&words("gguf --minutes 3 event")).unwrap(), (3, words("gguf event")));
+        assert_eq!(parse(&[]).unwrap(), (DEFAULT_MINUTES, Vec::new()));
+        for wrong in ["--minutes", "--minutes 0", "--minutes x", "--jobs 3"] {
+            assert!(parse(&words(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    /// What is made of a fuzzer that behaves like this script.
+    fn run_script(name: &str, body: &str) -> Row {
+        let work = std::env::temp_dir().join(format!("camshaft-xtask-{name}-{}", std::process::id()));
+        fs::create_dir_all(&work).unwrap();
+        let fuzzer = work.join("fuzzer");
+        fs::write(&fuzzer, format!("#!/bin/sh\n{body}\n")).unwrap();
+        fs::set_permissions(&fuzzer, fs::Permissions::from_mode(0o755)).unwrap();
+        let row = fuzz(&fuzzer, "event", 1, &work).unwrap();
+        fs::remove_dir_all(&work).unwrap();
+        row
+    }
+
+    #[test]
+    fn a_crash_is_reported_with_its_input() {
+        let found = r#"for a; do case $a in -artifact_prefix=*) echo x > "${a#*=}crash-1";; esac; done; exit 77"#;
+        let row = run_script("found", found);
+        assert!(row.failed && row.found.len() == 1 && row.found[0].ends_with("found/crash-1"), "{:?}", row.found);
+        assert!(report(&[row]).is_err());
+        let died = run_script("died", "kill -9 $$");
+        assert!(died.failed && died.found.is_empty() && report(&[died]).is_err());
+    }
+
+    #[test]
+    fn counts_runs_and_new_entries() {
+        let quiet = r#"echo x > "$1/new"; echo "stat::number_of_executed_units: 42" >&2"#;
+        let row = run_script("quiet", quiet);
+        assert_eq!((row.runs, row.new_entries, row.found.len(), row.failed), (42, 1, 0, false));
+        assert!(report(&[row]).is_ok());
+    }
 }
