@@ -94,6 +94,15 @@ fn regression_every_choice_of_a_request_runs() {
 }
 
 #[test]
+fn a_request_that_runs_is_not_refused_for_those_that_came_after_it() {
+    let (few, many, mut account) = (quotas(None, None, Some(1)), quotas(None, None, Some(5)), Account::default());
+    let mut first = account.admit(&few, SECOND).unwrap();
+    assert!(account.take_choices(&many, 2, 1, SECOND).is_ok());
+    assert!(account.reserve(&mut first, 1, 1, SECOND).is_ok(), "it has its choice");
+    assert_eq!(account.reserve(&mut first, 2, 1, SECOND).unwrap_err().quota, Quota::Concurrency);
+}
+
+#[test]
 fn regression_another_key_of_the_tenant_does_not_renew_a_quota() {
     let limited = quotas(Some(2), Some(10), None);
     let others = [quotas(None, None, None), quotas(Some(1000), Some(1000), None), quotas(Some(1), Some(1), None)];
@@ -117,6 +126,32 @@ fn keeps_only_buckets_that_say_something() {
         assert!(account.take(&quotas(Some(limit), None, None), 0, limit * 61 * SECOND).is_ok());
     }
     assert!(account.requests.0.len() <= 2, "{}", account.requests.0.len());
+}
+
+#[test]
+fn says_what_is_left_and_when_all_of_it_is_back() {
+    let (quotas, mut account) = (quotas(Some(60), Some(600), None), Account::default());
+    let standings = account.take(&quotas, 150, SECOND).unwrap().standings;
+    let of = |standing: Option<Standing>| standing.map(|s| (s.limit, s.remaining, s.reset));
+    assert_eq!(of(standings.requests), Some((60, 59, SECOND)));
+    assert_eq!(of(standings.tokens), Some((600, 450, 15 * SECOND)));
+    // A minute's units come back evenly, and no more than there were.
+    let standings = account.take(&quotas, 0, 11 * SECOND).unwrap().standings;
+    assert_eq!((of(standings.requests), of(standings.tokens)), (Some((60, 59, SECOND)), Some((600, 550, 5 * SECOND))));
+}
+
+#[test]
+fn an_account_may_go_when_nothing_runs_and_every_bucket_is_full_again() {
+    for quotas in [quotas(Some(1), None, None), quotas(None, Some(1), None), quotas(None, None, Some(1))] {
+        let mut account = Account::default();
+        assert!(account.is_idle(SECOND));
+        let request = account.take(&quotas, 1, SECOND).unwrap();
+        assert!(!account.is_idle(1000 * SECOND), "it runs");
+        account.settle(&request, 1);
+        let counts_units = quotas.concurrent_requests.is_none();
+        assert_eq!(account.is_idle(61 * SECOND), !counts_units, "a minute has to pass");
+        assert!(account.is_idle(62 * SECOND));
+    }
 }
 
 #[test]
