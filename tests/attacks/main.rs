@@ -4,10 +4,13 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "an attack that cannot be made fails by panicking")]
 
 mod ends;
+mod frames;
+mod http2;
 mod instances;
 mod memory;
 mod neighbour;
 mod quotas;
+mod slow;
 mod table;
 mod targets;
 mod texts;

@@ -1,5 +1,5 @@
 //! Authentication: API keys, the loopback default, addresses that need a policy.
-use camshaft_tests::{Request, Server, Setup, api_keys, eventually};
+use camshaft_tests::{Request, Server, Setup, api_keys, eventually, guarded_requests};
 use serde_json::{Value, json};
 
 use crate::errors::error_of;
@@ -59,30 +59,13 @@ fn only_a_valid_key_is_accepted() {
     assert!(!log.contains("sk-one") && !log.contains("sk-three"), "a key is in the log");
 }
 
-/// A request to each route that `camshaft check` calls guarded.
-fn guarded() -> Vec<Request> {
-    let checked = Setup::new().args(["--policy-dir", "none"]).run(&["check"]).stdout;
-    let line = checked.lines().find(|line| line.contains("guarded by auth")).expect("check names the guarded routes");
-    let (_, routes) = line.split_once(": ").expect("routes stand after a colon");
-    let body = json!({"model": "demo", "prompt": "a", "input": "a", "text": "a", "tokens": [], "messages": []});
-    let ask = |route: &str| match route.replace("{*id}", "demo").split_once(' ') {
-        Some(("GET", path)) => Request::get(path),
-        Some(("POST", path)) => Request::post(path, &body),
-        _ => panic!("{route:?} in {line}"),
-    };
-    for route in ["GET /metrics", "POST /v1/chat/completions", "POST /v1/embeddings", "POST /v1/session/close"] {
-        assert!(routes.contains(route), "{route} in {line}");
-    }
-    routes.split(", ").map(ask).collect()
-}
-
 #[test]
 fn every_route_except_health_requires_a_key() {
     let server = with_keys(&[("sk-one", "")], "");
     for path in ["/healthz", "/readyz", "/health", "/ready"] {
         assert_eq!(server.client.get(path).status, 200, "{path}");
     }
-    for request in guarded() {
+    for request in guarded_requests() {
         assert_unauthorized(&server, &request);
         // Variants of the path do not avoid the guard.
         assert_ne!(server.client.with_key("sk-one").send(&request).status, 401, "{request:?}");

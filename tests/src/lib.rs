@@ -9,6 +9,7 @@ mod paths;
 mod policies;
 mod poll;
 mod process;
+mod routes;
 mod server;
 mod stream;
 
@@ -18,5 +19,6 @@ pub use paths::{binary, demo_model, guest, models_folder, pirate_model, plugin, 
 pub use policies::{PolicyDir, api_keys, sha256_hex};
 pub use poll::{PATIENCE, eventually};
 pub use process::{Finished, Setup};
+pub use routes::{guarded_requests, guarded_routes};
 pub use server::Server;
 pub use stream::{Collected, Stream};

@@ -1,0 +1,107 @@
+//! Connections that say nothing, too little, or take nothing, beside a client that must be served.
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use camshaft_tests::{Request, Server, Setup, eventually};
+use serde_json::json;
+
+use crate::{CHAT, Row};
+
+/// Beginnings that make no request, in plain text and in TLS.
+const BEGINNINGS: [&[u8]; 6] = [
+    b"",
+    b"G",
+    b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nx-",
+    b"PRI * HTTP/2.0",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01",
+];
+
+fn assert_serves(server: &mut Server) {
+    let hello = json!({"model": "demo", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello!"}]});
+    server.client.ask(CHAT, &hello);
+    server.assert_runs();
+}
+
+/// Whether the server has closed each of the connections.
+fn assert_closed(sockets: Vec<TcpStream>) {
+    for mut socket in sockets {
+        let end = std::io::copy(&mut socket, &mut std::io::sink());
+        let kept = end.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        assert!(!kept, "{socket:?} is open");
+    }
+}
+
+#[test]
+fn silent_connections_take_no_place_from_a_client_that_asks() {
+    let row = Row::begin("120 silent connections, where 40 may be open");
+    let config = "[limits]\nconnections = 40\nheader-timeout = \"3s\"\n[[model]]\nid = \"demo\"\nthreads = 1\n";
+    let mut server = Setup::new().config(config).start();
+    let mut sockets = Vec::new();
+    for _ in 0..20 {
+        for beginning in BEGINNINGS {
+            let mut socket = server.client.connect();
+            // One that was closed for the others is as good.
+            let _ = socket.write_all(beginning);
+            sockets.push(socket);
+        }
+        // Not before there is a queue, which is what the first ones would be spared.
+        if sockets.len() > 40 {
+            assert_serves(&mut server);
+        }
+    }
+    assert_closed(sockets);
+    assert_serves(&mut server);
+    row.end("14 requests served; all were closed");
+}
+
+#[test]
+fn bodies_that_drip_delay_nobody() {
+    let row = Row::begin("30 bodies that come byte by byte, where 40 connections may be open");
+    let mut server = Setup::new().config("[limits]\nconnections = 40\n[[model]]\nid = \"demo\"\nthreads = 1\n").start();
+    let stop = AtomicBool::new(false);
+    let head = Request::new("POST", CHAT).header("content-type", "application/json").header("content-length", "100000");
+    let mut sockets: Vec<_> = (0..30).map(|_| server.client.begin(&head)).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Bounded, should the server fail.
+            for _ in 0..2000 {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                sockets.iter_mut().for_each(|socket| drop(socket.write_all(b" ")));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        for _ in 0..20 {
+            assert_serves(&mut server);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    drop(sockets);
+    server.wait_until_idle();
+    row.end("20 requests served");
+}
+
+#[test]
+fn readers_that_take_nothing_keep_no_place() {
+    let row = Row::begin("32 choices that nobody reads, where 4 sequences may run");
+    let config = "[[model]]\nid = \"demo\"\nthreads = 1\nsequences = 4\n";
+    let mut server = Setup::new().config(config).start();
+    // Alternatives make the events larger than the connection's buffers.
+    let story = json!({"model": "demo", "messages": [{"role": "user", "content": "Tell me a story."}], "n": 16,
+        "max_tokens": 700, "logprobs": true, "top_logprobs": 20, "ignore_eos": true, "stream": true});
+    let sockets: Vec<_> = (0..2).map(|_| server.client.begin(&Request::post(CHAT, &story))).collect();
+    let paused = eventually("as many are paused as may run", || {
+        let pauses = server.metrics().count("camshaft_pauses_total", &[]);
+        if pauses >= 4.0 { Ok(pauses) } else { Err(pauses) }
+    });
+    for _ in 0..5 {
+        assert_serves(&mut server);
+    }
+    drop(sockets);
+    server.wait_until_idle();
+    row.end(&format!("5 requests served; {paused} were paused before"));
+}
