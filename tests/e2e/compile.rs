@@ -101,3 +101,21 @@ fn regression_a_compile_that_hangs_holds_up_neither_requests_nor_the_end() {
     });
     drop(reload);
 }
+
+#[test]
+fn regression_a_cache_directory_that_cannot_be_made_is_said_and_stops_nothing() {
+    let setup = Setup::new();
+    let [file, temporary] = ["file", "tmp"].map(|name| setup.scratch.path().join(name));
+    std::fs::write(&file, "").unwrap();
+    std::fs::create_dir(&temporary).unwrap();
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    // Nobody makes a directory below a file, not even root.
+    let setup = setup.env("XDG_CACHE_HOME", &path(&file.join("cache"))).env("TMPDIR", &path(&temporary));
+    let server = setup.plugin("sampler", "10-standard", "sampler-standard", "").start();
+    server.wait_for_policy(("sampler", "standard"), |entry| entry["state"] == "active");
+    assert!(!server.answer("Hello!").is_empty());
+    let log = server.log();
+    let line = log.lines().find(|line| line.contains("not kept where they should be")).expect("it is said");
+    let instead = std::fs::read_dir(&temporary).unwrap().next().expect("it is kept elsewhere").unwrap().path();
+    assert!(line.contains(&path(&file)) && line.contains(&path(&instead)), "{line}");
+}
