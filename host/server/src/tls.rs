@@ -1,6 +1,6 @@
 //! The certificate of the public listener: read at the start, and again when its files change.
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -26,8 +26,15 @@ pub(crate) struct Certificate {
     files: TlsFiles,
     origins: Origins,
     pair: Pair,
-    /// What was read last, good or bad.
-    seen: Mutex<Contents>,
+    seen: Mutex<Seen>,
+}
+
+/// What was read last.
+#[derive(Debug)]
+struct Seen {
+    contents: Contents,
+    /// Whether it is the pair in force.
+    good: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -49,9 +56,9 @@ impl Certificate {
     /// # Errors
     /// Files that are missing, hold something else, or do not belong together.
     pub(crate) fn read(files: TlsFiles, origins: &Origins) -> Result<Self, ServerError> {
-        let seen = Contents::read(&files, origins)?;
-        let pair = Pair(Arc::new(ArcSwap::from_pointee(seen.pair(&files, origins)?)));
-        Ok(Self { files, origins: origins.clone(), pair, seen: Mutex::new(seen) })
+        let contents = Contents::read(&files, origins)?;
+        let pair = Pair(Arc::new(ArcSwap::from_pointee(contents.pair(&files, origins)?)));
+        Ok(Self { files, origins: origins.clone(), pair, seen: Mutex::new(Seen { contents, good: true }) })
     }
 
     /// What a listener needs. It uses the pair that is in force when a client connects.
@@ -76,20 +83,19 @@ impl Certificate {
     }
 
     fn replace(&self, found: Contents) -> Result<(), ServerError> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if *seen == found && self.is_in_force(&found) {
+        let mut seen = self.seen();
+        if seen.good && seen.contents == found {
             return Ok(());
         }
         let pair = found.pair(&self.files, &self.origins);
-        *seen = found;
+        *seen = Seen { contents: found, good: pair.is_ok() };
         self.pair.0.store(Arc::new(pair?));
         tracing::info!("the TLS certificate was read again");
         Ok(())
     }
 
-    fn is_in_force(&self, found: &Contents) -> bool {
-        let read = found.certificates();
-        read.is_ok_and(|read| self.pair.0.load().cert == read)
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the files again whenever they change. Never ends.
@@ -97,7 +103,7 @@ impl Certificate {
         loop {
             tokio::time::sleep(LOOK).await;
             let Some(found) = self.look().await else { continue };
-            if found == *self.seen.lock().unwrap_or_else(PoisonError::into_inner) {
+            if found == self.seen().contents {
                 continue;
             }
             // Two files are not replaced at once: what is there comes to rest before it is believed.
@@ -208,6 +214,24 @@ mod tests {
         assert_ne!(second, first);
         certificate.reread().unwrap();
         assert_eq!(in_force(&certificate), second);
+    }
+
+    #[test]
+    fn regression_a_broken_key_under_the_certificate_in_force_is_refused_every_time() {
+        let files = Files::new();
+        let (cert, key) = pair();
+        files.write(&(cert.clone(), key.clone()));
+        let certificate = files.read().unwrap();
+        let first = in_force(&certificate);
+        for broken in ["no key".to_owned(), pair().1] {
+            files.write(&(cert.clone(), broken));
+            for round in 0..3 {
+                assert!(certificate.reread().is_err(), "{round}");
+            }
+        }
+        files.write(&(cert, key));
+        certificate.reread().unwrap();
+        assert_eq!(in_force(&certificate), first);
     }
 
     #[tokio::test]
