@@ -20,4 +20,5 @@ pub use flow::quota::{LocalQuotas, QuotaStore};
 pub use flow::readiness::{Health, Readiness, ServerState};
 pub use flow::trace;
 pub use http::admin_access::AdminAccess;
+pub use http::error::MAX_HEADERS;
 pub use http::routes::{Access, ROUTES, Route, admin_router, public_router};

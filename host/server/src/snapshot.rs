@@ -5,10 +5,8 @@ use std::collections::HashMap;
 use camshaft_api::PoolSnapshot;
 use camshaft_core::policy::Priority;
 
-/// Tenants in a snapshot: those with the most waiting requests.
-const MAX_TENANTS: usize = 100;
-
-/// Counts waiting requests, of which the class and the tenant are given, by both.
+/// Counts waiting requests, of which the class and the tenant are given, by both. Of more tenants than a snapshot lists,
+/// those with the most waiting requests are kept.
 pub(crate) fn count_waiting<'a>(snapshot: &mut PoolSnapshot, waiting: impl Iterator<Item = (Priority, &'a str)>) {
     let mut tenants: HashMap<&str, usize> = HashMap::new();
     for (priority, tenant) in waiting {
@@ -17,6 +15,6 @@ pub(crate) fn count_waiting<'a>(snapshot: &mut PoolSnapshot, waiting: impl Itera
     }
     let mut tenants: Vec<(&str, usize)> = tenants.into_iter().collect();
     tenants.sort_unstable_by_key(|&(tenant, waiting)| (Reverse(waiting), tenant));
-    let named = tenants.into_iter().take(MAX_TENANTS).map(|(tenant, waiting)| (tenant.to_owned(), waiting));
+    let named = tenants.into_iter().take(PoolSnapshot::TENANTS).map(|(tenant, waiting)| (tenant.to_owned(), waiting));
     snapshot.waiting_by_tenant = named.collect();
 }

@@ -109,9 +109,14 @@ pub struct PoolSnapshot {
     pub waiting: usize,
     pub running: usize,
     pub waiting_by_priority: BTreeMap<Priority, usize>,
-    /// The 100 tenants with the most waiting requests.
+    /// The [`PoolSnapshot::TENANTS`] tenants with the most waiting requests.
     pub waiting_by_tenant: BTreeMap<String, usize>,
     pub workers: Vec<WorkerFacts>,
+}
+
+impl PoolSnapshot {
+    /// Tenants that a snapshot lists.
+    pub const TENANTS: usize = 100;
 }
 
 /// One generation, with everything that the pool needs to queue it, run it and report on it.

@@ -12,8 +12,8 @@ use crate::wire::answer::{Answer, ErrorType, Rejection, Retry};
 use crate::wire::echo::Shown;
 use crate::wire::error::RequestError;
 
-/// Header lines of a request. HTTP/1 refuses more where it parses them.
-pub(crate) const MAX_HEADERS: usize = 100;
+/// Header lines of a request. Over HTTP/1 the connection refuses more where it parses them.
+pub const MAX_HEADERS: usize = 100;
 
 /// A request that failed. Its text is for the client unless [`ApiError::answer`] says otherwise.
 #[derive(Debug, thiserror::Error)]

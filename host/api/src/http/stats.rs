@@ -19,8 +19,6 @@ use crate::flow::caller::Caller;
 use crate::flow::readiness;
 use crate::flow::recent::Percentiles;
 
-/// Tenants that a snapshot lists.
-const TENANTS: usize = 100;
 /// Time for a pool to answer. Past it, the pool is left out.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -73,7 +71,7 @@ async fn own_stats(api: &Api, caller: &Caller) -> OwnStats {
         let queue = snapshot(&model.backend).await;
         // Of very many tenants the pool lists those with the most waiting requests.
         let waiting = queue.and_then(|queue| match queue.waiting_by_tenant.get(tenant) {
-            None if queue.waiting_by_tenant.len() < TENANTS => Some(0),
+            None if queue.waiting_by_tenant.len() < PoolSnapshot::TENANTS => Some(0),
             waiting => waiting.copied(),
         });
         models.insert(model.id.clone(), OwnModelStats { waiting });
