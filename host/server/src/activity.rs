@@ -1,12 +1,16 @@
 //! What a connection is doing, and until when it may go on doing so.
 //!
-//! A connection without a request in flight is quiet. How long it may stay so is bounded from its first moment: the TLS
-//! handshake, the choice of protocol and the first request's head have one bound together.
+//! A connection is quiet while no request is in flight and every byte of its responses has been given to the system. How
+//! long it may stay so is bounded from its first moment: the TLS handshake, the choice of protocol and the first request's
+//! head have one bound together.
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+/// From the decision to close a connection to its end, unless the client still asks or reads.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Limits of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +41,7 @@ struct State {
     http2: bool,
     /// Whether the head of any request has arrived.
     served: bool,
-    /// Requests whose responses are not complete.
+    /// Requests whose responses have not been passed to the connection whole.
     open: usize,
     /// Of the open ones: those whose next step is the server's.
     working: usize,
@@ -45,16 +49,34 @@ struct State {
     arriving: usize,
     /// Of the open ones: those whose responses have begun.
     answered: usize,
+    /// Pieces of responses that the connection has not written yet. Whole responses may be one piece.
+    pieces: usize,
+    /// Whether part of a piece was written and not flushed: TLS may hold it.
+    unflushed: bool,
     /// When a response last moved.
     moved: Instant,
-    /// Since when no request is open, if none is.
+    /// Since when the connection is quiet, if it is.
     quiet: Instant,
     /// The first byte since then.
     heard: Option<Instant>,
-    /// Whether the connection was asked to close.
-    closing: bool,
-    /// Whether a response went out while the client was still sending.
+    /// When the connection was asked to close.
+    closing: Option<Instant>,
+    /// Whether the client may still be sending when the connection ends.
     unread: bool,
+}
+
+impl State {
+    fn is_quiet(&self) -> bool {
+        self.open == 0 && self.pieces == 0 && !self.unflushed
+    }
+
+    /// Something ended that kept the connection from being quiet.
+    fn settle(&mut self) {
+        if self.is_quiet() {
+            self.quiet = Instant::now();
+            self.heard = None;
+        }
+    }
 }
 
 /// What is known of an HTTP/1 request whose client sends nothing more.
@@ -66,7 +88,7 @@ pub(crate) enum Awaited {
     Rest,
     /// The request has arrived; its response has not begun.
     Answer,
-    /// The response has begun.
+    /// The response has begun, and the client does not have all of it.
     End,
 }
 
@@ -80,10 +102,12 @@ impl Activity {
             working: 0,
             arriving: 0,
             answered: 0,
+            pieces: 0,
+            unflushed: false,
             moved: now,
             quiet: now,
             heard: None,
-            closing: false,
+            closing: None,
             unread: false,
         };
         Arc::new(Self { times, state: Mutex::new(state), close: Notify::new() })
@@ -112,8 +136,22 @@ impl Activity {
     /// The client sent something.
     pub(crate) fn heard(&self) {
         let mut state = self.state();
-        if state.open == 0 && state.heard.is_none() {
+        if state.is_quiet() && state.heard.is_none() {
             state.heard = Some(Instant::now());
+        }
+    }
+
+    /// Part of a response is on its way from the server to the client.
+    pub(crate) fn send(self: &Arc<Self>) -> Sending {
+        self.state().pieces += 1;
+        Sending { activity: self.clone() }
+    }
+
+    /// The system has everything that was written.
+    pub(crate) fn flushed(&self) {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.unflushed, false) {
+            state.settle();
         }
     }
 
@@ -129,35 +167,51 @@ impl Activity {
     pub(crate) fn awaited(&self) -> Awaited {
         let state = self.state();
         match *state {
-            State { http2: true, .. } | State { open: 0, .. } => Awaited::Nothing,
-            State { answered: 1.., .. } => Awaited::End,
+            State { http2: true, .. } => Awaited::Nothing,
+            _ if state.is_quiet() => Awaited::Nothing,
+            State { open: 0, .. } | State { answered: 1.., .. } => Awaited::End,
             State { arriving: 1.., .. } => Awaited::Rest,
             _ => Awaited::Answer,
         }
     }
 
-    /// When the connection has to end unless something happens; `None` while the server works on a request.
+    /// When the connection has to close unless something happens, or to end if it was asked to close; `None` while the
+    /// server works on a request.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let (state, times) = (self.state(), self.times);
-        match *state {
-            State { open: 1.., working: 0, moved, .. } => Some(moved + times.stall),
-            State { open: 1.., .. } => None,
-            State { served: false, quiet, .. } => Some(quiet + times.header),
-            State { http2: false, heard: Some(heard), .. } => Some(heard + times.header),
-            State { quiet, .. } => Some(quiet + times.idle),
-        }
+        let deadline = match *state {
+            State { working: 1.., .. } => return None,
+            _ if !state.is_quiet() => state.moved + times.stall,
+            State { closing: Some(_), quiet, .. } => quiet + LAST_WORDS,
+            State { served: false, quiet, .. } => quiet + times.header,
+            State { http2: false, heard: Some(heard), .. } => heard + times.header,
+            State { quiet, .. } => quiet + times.idle,
+        };
+        Some(state.closing.map_or(deadline, |closing| deadline.max(closing + LAST_WORDS)))
     }
 
-    /// Since when no request is open; `None` while one is, or once the connection was asked to close.
+    /// Since when the connection is quiet; `None` while it is not, or once it was asked to close.
     pub(crate) fn quiet_since(&self) -> Option<Instant> {
         let state = self.state();
-        (state.open == 0 && !state.closing).then_some(state.quiet)
+        (state.is_quiet() && state.closing.is_none()).then_some(state.quiet)
     }
 
-    /// Asks the connection to close, to make room for another one.
+    /// The connection is to close. False if it was asked before.
+    pub(crate) fn close(&self) -> bool {
+        let mut state = self.state();
+        // An HTTP/2 client says what it has taken. A closed socket would answer with a reset, and what the system still
+        // holds for the client would be lost.
+        state.unread |= state.http2;
+        let first = state.closing.is_none();
+        state.closing.get_or_insert_with(Instant::now);
+        first
+    }
+
+    /// Asks the connection to close, to make room for another one. A request that begins meanwhile is still answered.
     pub(crate) fn make_room(&self) {
-        self.state().closing = true;
-        self.close.notify_one();
+        if self.close() {
+            self.close.notify_one();
+        }
     }
 
     /// Waits until the connection is asked to close.
@@ -170,7 +224,7 @@ impl Activity {
     }
 }
 
-/// A request, until its response is complete or given up.
+/// A request, until its response was passed to the connection whole, or given up.
 #[derive(Debug)]
 pub(crate) struct OpenRequest {
     activity: Arc<Activity>,
@@ -213,106 +267,33 @@ impl Drop for OpenRequest {
         let mut state = self.activity.state();
         state.answered -= usize::from(self.answered);
         state.open -= 1;
-        if state.open == 0 {
-            state.quiet = state.moved;
-            state.heard = None;
-        }
+        state.settle();
+    }
+}
+
+/// Part of a response, until the connection has written it or given it up.
+#[derive(Debug)]
+pub(crate) struct Sending {
+    activity: Arc<Activity>,
+}
+
+impl Sending {
+    /// The connection has written some of it.
+    pub(crate) fn moved(&self) {
+        let mut state = self.activity.state();
+        state.moved = Instant::now();
+        state.unflushed = true;
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        let mut state = self.activity.state();
+        state.pieces -= 1;
+        state.settle();
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TIMES: ConnectionTimes = ConnectionTimes {
-        header: Duration::from_secs(30),
-        idle: Duration::from_secs(90),
-        stall: Duration::from_secs(60),
-    };
-
-    /// How long the connection may go on from now, in seconds.
-    fn left(activity: &Activity) -> Option<u64> {
-        activity.deadline().map(|deadline| (deadline - Instant::now()).as_secs())
-    }
-
-    async fn pass(seconds: u64) {
-        tokio::time::advance(Duration::from_secs(seconds)).await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn everything_before_the_first_request_has_one_bound() {
-        let activity = Activity::new(TIMES);
-        pass(10).await;
-        activity.heard();
-        assert_eq!(left(&activity), Some(20), "bytes that make no request win no time");
-        let request = activity.begin(false);
-        pass(1000).await;
-        assert_eq!(left(&activity), None, "the server works");
-        drop(request);
-        assert_eq!(left(&activity), Some(90));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_later_head_has_a_bound_from_its_first_byte() {
-        let activity = Activity::new(TIMES);
-        drop(activity.begin(false));
-        pass(80).await;
-        activity.heard();
-        pass(5).await;
-        activity.heard();
-        assert_eq!(left(&activity), Some(25));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn frames_that_open_no_stream_do_not_keep_an_http2_connection() {
-        let activity = Activity::new(TIMES);
-        drop(activity.begin(true));
-        pass(80).await;
-        activity.heard();
-        assert_eq!(left(&activity), Some(10));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_client_that_takes_nothing_of_any_response_has_a_bound() {
-        let activity = Activity::new(TIMES);
-        let (mut first, mut second) = (activity.begin(true), activity.begin(true));
-        first.answer();
-        assert_eq!(left(&activity), None, "the server works on the second");
-        second.answer();
-        pass(50).await;
-        assert_eq!(left(&activity), Some(10));
-        first.moved();
-        assert_eq!(left(&activity), Some(60), "one stream moved");
-        second.works();
-        assert_eq!(left(&activity), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_a_quiet_connection_makes_room_and_only_once() {
-        let activity = Activity::new(TIMES);
-        let born = Instant::now();
-        assert_eq!(activity.quiet_since(), Some(born));
-        let request = activity.begin(false);
-        assert_eq!(activity.quiet_since(), None);
-        pass(1).await;
-        drop(request);
-        assert_eq!(activity.quiet_since(), Some(born + Duration::from_secs(1)));
-        activity.make_room();
-        activity.room_wanted().await;
-        assert_eq!(activity.quiet_since(), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn knows_what_a_client_awaits_that_sends_nothing_more() {
-        let activity = Activity::new(TIMES);
-        assert_eq!(activity.awaited(), Awaited::Nothing);
-        let mut request = activity.begin(false);
-        assert_eq!(activity.awaited(), Awaited::Rest);
-        activity.arrived();
-        assert_eq!(activity.awaited(), Awaited::Answer);
-        request.answer();
-        assert_eq!(activity.awaited(), Awaited::End);
-        drop(request);
-        assert_eq!(activity.awaited(), Awaited::Nothing);
-    }
-}
+#[path = "activity_tests.rs"]
+mod tests;

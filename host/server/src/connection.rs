@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use camshaft_api::MAX_HEADERS;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
@@ -19,18 +20,15 @@ use crate::socket::{HalfClosing, Socket};
 
 /// Of a request's head; past it 431.
 const HEAD_BYTES: usize = 64 << 10;
-const HEADERS: usize = 100;
 const HTTP2_HEAD_BYTES: u32 = 16 << 10;
 const HTTP2_STREAMS: u32 = 256;
 /// Bytes of bodies that a client may send before anybody reads them: of one stream, and of all.
-const HTTP2_STREAM_WINDOW: u32 = 256 << 10;
+pub(crate) const HTTP2_STREAM_WINDOW: u32 = 256 << 10;
 const HTTP2_WINDOW: u32 = 512 << 10;
 /// Bytes of a response that wait for the client's window.
 const HTTP2_SEND_BYTES: usize = 64 << 10;
 /// An HTTP/2 connection that is silent for this long is pinged.
 const HTTP2_PING: Duration = Duration::from_secs(30);
-/// From the decision to close a connection to its end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -105,33 +103,40 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let mut stopping = false;
-    let why = loop {
+    loop {
         // Looked at often enough to see every deadline, so that no request has to move a timer.
         let look = Instant::now() + activity.times().shortest();
         let look = activity.deadline().map_or(look, |deadline| deadline.min(look));
         tokio::select! {
+            // A request that has arrived begins before the connection is found quiet.
+            biased;
             ended = connection.as_mut() => return ended,
-            () = sleep_until(look) => {
-                if activity.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
-                    break "it was quiet for too long";
-                }
+            () = activity.room_wanted() => {
+                tracing::debug!(%peer, "a connection is closed: it was quiet, and others wait");
+                connection.as_mut().graceful_shutdown();
             }
-            () = activity.room_wanted() => break "it was quiet, and others wait",
             _ = stop.wait_for(|&stop| stop), if !stopping => {
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
+            () = sleep_until(look) => {
+                if activity.deadline().is_none_or(|deadline| deadline > Instant::now()) {
+                    continue;
+                }
+                if !activity.close() {
+                    return Ok(());
+                }
+                tracing::debug!(%peer, "a connection is closed: it was quiet for too long");
+                connection.as_mut().graceful_shutdown();
+            }
         }
-    };
-    tracing::debug!(%peer, why, "a connection is closed");
-    connection.as_mut().graceful_shutdown();
-    timeout(LAST_WORDS, connection).await.unwrap_or(Ok(()))
+    }
 }
 
 fn protocols() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     // Heads are timed by `Activity`, for both protocols and from the connection's first moment.
-    builder.http1().header_read_timeout(None).max_buf_size(HEAD_BYTES).max_headers(HEADERS);
+    builder.http1().header_read_timeout(None).max_buf_size(HEAD_BYTES).max_headers(MAX_HEADERS);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -143,3 +148,7 @@ fn protocols() -> auto::Builder<TokioExecutor> {
         .keep_alive_interval(HTTP2_PING);
     builder
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

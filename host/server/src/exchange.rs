@@ -11,19 +11,16 @@ use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
 use http::{HeaderValue, Request, Response, Version, header};
 use http_body_util::BodyExt;
-use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use hyper::body::{Body as _, Buf, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, timeout, timeout_at};
 use tower::ServiceExt;
 
-use crate::activity::{Activity, OpenRequest};
+use crate::activity::{Activity, OpenRequest, Sending};
+use crate::socket::{DRAIN_BYTES, DRAIN_SILENCE, DRAIN_TIME};
 
 /// What is left of a body that nobody reads: what arrives within this time, up to this size, costs no connection.
 const SETTLE_TIME: Duration = Duration::from_millis(20);
-const SETTLE_BYTES: usize = 64 << 10;
-/// The same over HTTP/2 after the response, so that the client can end its request and finds the response.
-const DRAIN_TIME: Duration = Duration::from_secs(10);
-const DRAIN_BYTES: usize = 16 << 20;
-const DRAIN_SILENCE: Duration = Duration::from_secs(2);
+pub(crate) const SETTLE_BYTES: usize = 64 << 10;
 
 /// Answers one request. It counts as open from the call on, and not only from the first poll.
 pub(crate) fn answer(
@@ -170,16 +167,17 @@ pub(crate) struct ResponseBody {
 }
 
 impl hyper::body::Body for ResponseBody {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, axum::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         match &polled {
             Poll::Pending => self.open.works(),
             Poll::Ready(_) => self.open.moved(),
         }
-        polled
+        let piece = |bytes| Piece { bytes, sending: self.open.activity().send() };
+        polled.map_ok(|frame| frame.map_data(piece))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -194,9 +192,31 @@ impl hyper::body::Body for ResponseBody {
 impl Drop for ResponseBody {
     fn drop(&mut self) {
         let Some(mut rest) = self.rest.take() else { return };
-        // The runtime may be gone at the end of the process.
+        // The client can end its request and find the response. The runtime may be gone at the end of the process.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { drain(&mut rest, DRAIN_BYTES, DRAIN_TIME, DRAIN_SILENCE).await });
         }
+    }
+}
+
+/// Bytes of a response. The connection drops the body with the last of them, and keeps them until they are written.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    bytes: Bytes,
+    sending: Sending,
+}
+
+impl Buf for Piece {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        self.sending.moved();
     }
 }

@@ -5,9 +5,13 @@ use axum::body::Bytes;
 use axum::http::{Request, StatusCode};
 use axum::routing::{get, post};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
 use super::*;
+use crate::connection::HTTP2_STREAM_WINDOW;
+use crate::exchange::SETTLE_BYTES;
+use crate::socket::DRAIN_BYTES;
 
 /// Longer than anything takes that has to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,6 +58,7 @@ impl Rig {
             .route("/", get(|| async { "here" }))
             .route("/slow", post(slow).get(slow))
             .route("/forever", get(forever))
+            .route("/large", get(|| async { vec![b'x'; LARGE] }))
             .route("/refuses", post(|| async { StatusCode::NOT_FOUND }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -160,6 +165,29 @@ async fn regression_quiet_connections_make_room_and_busy_ones_do_not() {
     assert_eq!(rig.running.load(Ordering::SeqCst), 1, "nobody closed the busy one");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn regression_a_connection_that_is_still_read_from_makes_no_room() {
+    let rig = Rig::new(1, times(LONG, LONG, LONG)).await;
+    let small = TcpSocket::new_v4().unwrap();
+    small.set_recv_buffer_size(256 << 10).unwrap();
+    let mut slow = small.connect(rig.address).await.unwrap();
+    slow.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut next = rig.connect().await;
+    next.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let (mut got, mut block) = (0, vec![0; 16 << 10]);
+    // Longer than a quiet connection is left alone once another one waits.
+    for _ in 0..30 {
+        tokio::time::sleep(QUIET / 10).await;
+        got += slow.read(&mut block).await.unwrap();
+    }
+    while got < LARGE {
+        let count = timeout(PATIENCE, slow.read(&mut block)).await.expect("the server goes on").unwrap();
+        assert!(count > 0, "cut after {got} bytes");
+        got += count;
+    }
+    assert!(answer(&mut next).await.contains("here"), "now it is quiet");
+}
+
 #[tokio::test]
 async fn regression_a_client_that_half_closes_gets_its_answer() {
     let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
@@ -258,17 +286,51 @@ async fn a_refusal_of_a_small_request_keeps_the_connection() {
 #[tokio::test]
 async fn what_is_read_after_a_refusal_is_bounded() {
     let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
-    let mut socket = rig.connect().await;
+    let small = TcpSocket::new_v4().unwrap();
+    small.set_send_buffer_size(64 << 10).unwrap();
+    let mut socket = small.connect(rig.address).await.unwrap();
+    // Nothing is in flight but what the server's system holds.
+    let in_flight = receive_buffer_bytes() + (1 << 20);
     socket.write_all(b"POST /refuses HTTP/1.1\r\nhost: a\r\ncontent-length: 9999999999\r\n\r\n").await.unwrap();
-    let block = vec![b'x'; 1 << 20];
+    let block = vec![b'x'; 64 << 10];
     let mut sent = 0_usize;
     let sends = async {
-        while socket.write_all(&block).await.is_ok() {
-            sent += block.len();
+        while let Ok(count) = socket.write(&block).await {
+            sent += count;
+            assert!(sent <= SETTLE_BYTES + DRAIN_BYTES + in_flight, "{sent}: it reads on");
         }
     };
     timeout(PATIENCE, sends).await.expect("the server stops reading");
-    assert!(sent >= 10 << 20, "{sent}: it read a good deal");
+    assert!(sent >= DRAIN_BYTES, "{sent}: it read a good deal");
+}
+
+/// The most that the system receives for a socket before it is read.
+fn receive_buffer_bytes() -> usize {
+    let limits = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_rmem").unwrap();
+    limits.split_whitespace().last().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn what_is_read_after_an_http2_refusal_is_bounded() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    let (mut sender, connection) = h2::client::handshake(rig.connect().await).await.unwrap();
+    tokio::spawn(connection);
+    let (_response, mut stream) = sender.send_request(http2(rig.address, "POST", "/refuses"), false).unwrap();
+    let mut sent = 0;
+    let sends = async {
+        loop {
+            stream.reserve_capacity(64 << 10);
+            // An error: the server has reset the stream.
+            let Some(Ok(room)) = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await else { break };
+            if stream.send_data(Bytes::from(vec![b'x'; room]), false).is_err() {
+                break;
+            }
+            sent += room;
+        }
+    };
+    timeout(PATIENCE, sends).await.expect("the server stops reading");
+    assert!(sent >= DRAIN_BYTES, "{sent}: it read a good deal");
+    assert!(sent <= SETTLE_BYTES + DRAIN_BYTES + HTTP2_STREAM_WINDOW as usize, "{sent}: it read on");
 }
 
 #[tokio::test]

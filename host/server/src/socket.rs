@@ -21,10 +21,11 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// The first byte of every response.
 const FIRST: u8 = b'H';
 
-/// Bounds of what is read and thrown away after a refusal, so that the client finds the answer.
-const DRAIN_BYTES: usize = 16 << 20;
-const DRAIN_TIME: Duration = Duration::from_secs(10);
-const DRAIN_SILENCE: Duration = Duration::from_secs(2);
+/// Bounds of what is read and thrown away after a refusal, so that the client finds the answer: of a connection, and over
+/// HTTP/2 of a stream.
+pub(crate) const DRAIN_BYTES: usize = 16 << 20;
+pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(10);
+pub(crate) const DRAIN_SILENCE: Duration = Duration::from_secs(2);
 
 /// A TCP connection, shared by the protocol on it and by those who watch it.
 #[derive(Debug, Clone)]
@@ -209,6 +210,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HalfClosing<S> {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.flushed = true;
+        self.activity.flushed();
         Poll::Ready(Ok(()))
     }
 

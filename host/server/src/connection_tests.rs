@@ -1,0 +1,171 @@
+//! Slow readers, in virtual time.
+use axum::body::Bytes;
+use axum::routing::get;
+use http::{Request, Response};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::*;
+use crate::activity::ConnectionTimes;
+
+const TIMES: ConnectionTimes =
+    ConnectionTimes { header: Duration::from_secs(30), idle: Duration::from_secs(90), stall: Duration::from_secs(60) };
+/// What lies between the server and the client.
+const BETWEEN: usize = 64 << 10;
+/// A response in one piece.
+const LARGE: usize = 4 << 20;
+/// No head has it.
+const FILLING: u8 = 0xff;
+/// Between two reads of a slow reader.
+const SLOWLY: Duration = Duration::from_secs(30);
+
+struct Rig {
+    client: DuplexStream,
+    activity: Arc<Activity>,
+    ended: JoinHandle<Result<(), Failure>>,
+    _stop: watch::Sender<bool>,
+}
+
+impl Rig {
+    async fn new(times: ConnectionTimes) -> Self {
+        let late = || async {
+            sleep(Duration::from_secs(10)).await;
+            "late"
+        };
+        let router = Router::new()
+            .route("/", get(|| async { "here" }))
+            .route("/large", get(|| async { Bytes::from(vec![FILLING; LARGE]) }))
+            .route("/late", get(late));
+        let (stop, stopped) = watch::channel(false);
+        let (client, server) = duplex(BETWEEN);
+        let activity = Activity::new(times);
+        let served = Served { router, tls: None, stop: stopped };
+        let stream = HalfClosing::new(server, Socket::new(idle_socket().await), activity.clone());
+        let of_drive = activity.clone();
+        let drive = async move { drive(stream, SocketAddr::from(([127, 0, 0, 1], 1)), served, &of_drive).await };
+        Self { client, activity, ended: tokio::spawn(drive), _stop: stop }
+    }
+
+    async fn send(&mut self, path: &str) {
+        self.client.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).await.unwrap();
+    }
+
+    /// One answer that fits into a read.
+    async fn answer(&mut self) -> String {
+        let mut bytes = [0; 1024];
+        let count = self.client.read(&mut bytes).await.unwrap();
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
+    }
+
+    async fn rest(&mut self) -> String {
+        let mut text = String::new();
+        self.client.read_to_string(&mut text).await.unwrap();
+        text
+    }
+}
+
+/// Nothing goes over it: the bytes of a test go through memory.
+async fn idle_socket() -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    TcpStream::connect(listener.local_addr().unwrap()).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_a_slow_reader_of_a_response_in_one_piece_gets_all_of_it() {
+    let mut rig = Rig::new(TIMES).await;
+    rig.send("/large").await;
+    let (mut got, mut block) = (0, vec![0; BETWEEN / 2]);
+    while got < LARGE {
+        sleep(SLOWLY).await;
+        if got + BETWEEN < LARGE {
+            assert_eq!(rig.activity.quiet_since(), None, "after {got} bytes: it is still being sent");
+        }
+        let count = rig.client.read(&mut block).await.unwrap();
+        assert!(count > 0, "cut after {got} bytes");
+        got += block[..count].iter().filter(|&&byte| byte == FILLING).count();
+    }
+    sleep(Duration::from_secs(1)).await;
+    assert!(rig.activity.quiet_since().is_some());
+    rig.send("/").await;
+    assert!(rig.answer().await.ends_with("here"), "the connection goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_takes_nothing_more_of_a_response_in_one_piece_is_cut() {
+    let mut rig = Rig::new(ConnectionTimes { idle: Duration::from_secs(3600), ..TIMES }).await;
+    rig.send("/large").await;
+    timeout(2 * TIMES.stall, rig.ended).await.expect("it is cut").unwrap().unwrap();
+    let mut got = Vec::new();
+    rig.client.read_to_end(&mut got).await.unwrap();
+    assert!(got.len() <= BETWEEN, "{}", got.len());
+}
+
+/// The head of `/large`, over HTTP/2, by a client with the smallest of windows.
+async fn http2_large(client: DuplexStream) -> Response<h2::RecvStream> {
+    let mut builder = h2::client::Builder::new();
+    let (mut sender, connection) = builder.initial_window_size(32 << 10).handshake::<_, Bytes>(client).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("http://a/large").body(()).unwrap();
+    let (response, _) = sender.send_request(request, true).unwrap();
+    response.await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_a_slow_http2_reader_of_a_response_in_one_piece_gets_all_of_it() {
+    let rig = Rig::new(TIMES).await;
+    let mut body = http2_large(rig.client).await.into_body();
+    let mut got = 0;
+    while let Some(data) = body.data().await {
+        let count = data.unwrap_or_else(|error| panic!("after {got} bytes: {error}")).len();
+        got += count;
+        sleep(SLOWLY).await;
+        body.flow_control().release_capacity(count).unwrap();
+    }
+    assert_eq!(got, LARGE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_an_http2_client_that_opens_no_window_for_the_rest_of_a_response_is_cut() {
+    let rig = Rig::new(ConnectionTimes { idle: Duration::from_secs(3600), ..TIMES }).await;
+    let mut body = http2_large(rig.client).await.into_body();
+    let takes = async {
+        let mut got = 0;
+        while let Some(Ok(data)) = body.data().await {
+            got += data.len();
+        }
+        got
+    };
+    let got = timeout(2 * TIMES.stall, takes).await.expect("it is cut");
+    assert!((1..LARGE).contains(&got), "{got}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_a_request_that_begins_while_room_is_made_is_answered() {
+    // Before the connection hears of it, and after the handler has begun.
+    for head_start in [Duration::ZERO, Duration::from_secs(1)] {
+        let mut rig = Rig::new(TIMES).await;
+        rig.send("/").await;
+        assert!(rig.answer().await.ends_with("here"));
+        sleep(Duration::from_secs(10)).await;
+        assert!(rig.activity.quiet_since().is_some());
+        rig.send("/late").await;
+        if head_start > Duration::ZERO {
+            sleep(head_start).await;
+        }
+        rig.activity.make_room();
+        let got = rig.rest().await;
+        assert!(got.ends_with("late") && got.contains("connection: close"), "{head_start:?}: {got:?}");
+        rig.ended.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_connection_makes_room_at_once() {
+    let mut rig = Rig::new(TIMES).await;
+    rig.send("/").await;
+    assert!(rig.answer().await.ends_with("here"));
+    rig.activity.make_room();
+    assert_eq!(timeout(Duration::from_millis(1), rig.rest()).await.expect("it closes"), "");
+}
