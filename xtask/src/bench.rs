@@ -4,34 +4,30 @@ use std::process::Command;
 use crate::command::{self, Done, Failure, cargo, target};
 use crate::{build, setup};
 
+const NAMES: &str = "serve, front, kernels, policies, sampler or swap";
+
 pub(crate) fn run(arguments: &[String]) -> Done {
-    let (name, rest) = arguments
-        .split_first()
-        .ok_or_else(|| Failure("bench needs a name: serve, front, kernels, sampler or swap".to_owned()))?;
-    setup::run()?;
+    let (name, rest) = arguments.split_first().ok_or_else(|| Failure(format!("bench needs a name: {NAMES}")))?;
+    // `--workspace` throughout: packages chosen one by one would be built with other features, llama.cpp included.
     if name == "kernels" {
-        for (package, bench) in [("camshaft-core", "core"), ("camshaft-engine", "sampling")] {
-            let bench = ["bench", "--profile", "release", "-p", package, "--bench", bench, "--"];
-            command::run(cargo(&bench).args(rest))?;
-        }
-        return Ok(());
+        setup::run()?;
+        let bench = ["bench", "--profile", "release", "--workspace", "--bench", "core", "--bench", "sampling", "--"];
+        return command::run(cargo(&bench).args(rest));
     }
+    // The program, and another one that it runs.
+    let examples: &[&str] = match name.as_str() {
+        "serve" => &["serve", "bare"],
+        "front" => &["front", "fake"],
+        "policies" => &["requests"],
+        "sampler" => &["sampler"],
+        "swap" => &["swap"],
+        other => return Err(Failure(format!("unknown benchmark {other:?}: {NAMES}"))),
+    };
+    setup::run()?;
     let binary = build::host()?;
     build::plugins()?;
-    let example = match name.as_str() {
-        "serve" | "front" | "swap" => ("camshaft-tests", name.as_str()),
-        "sampler" => ("camshaft-policy", "sampler"),
-        other => return Err(Failure(format!("unknown benchmark {other:?}: serve, front, kernels, sampler or swap"))),
-    };
-    command::run(&mut cargo(&["build", "--release", "-p", example.0, "--example", example.1]))?;
-    let beside = match name.as_str() {
-        "serve" => Some(("camshaft-engine", "bare")),
-        "front" => Some(("camshaft", "fake")),
-        _ => None,
-    };
-    if let Some((package, example)) = beside {
-        command::run(&mut cargo(&["build", "--release", "-p", package, "--example", example]))?;
-    }
-    let program = target().join("release/examples").join(example.1);
+    let chosen = examples.iter().flat_map(|example| ["--example", example]);
+    command::run(cargo(&["build", "--release", "--workspace"]).args(chosen))?;
+    let program = target().join("release/examples").join(examples[0]);
     command::run(Command::new(program).env("CAMSHAFT_BIN", binary).env("CAMSHAFT_TARGET", target()).args(rest))
 }

@@ -85,7 +85,7 @@ fn checked_key(index: usize, entry: KeySettings) -> Result<([u8; 32], Principal)
 }
 
 /// Parses 64 hexadecimal digits.
-fn digest(text: &str) -> Option<[u8; 32]> {
+pub(crate) fn digest(text: &str) -> Option<[u8; 32]> {
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
     if pairs.len() != 32 || !rest.is_empty() {
         return None;

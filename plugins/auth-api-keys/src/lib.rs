@@ -40,7 +40,10 @@ pub use settings::{KeySettings, PriorityClass, Settings};
 use sha2::{Digest, Sha256};
 
 /// Bytes of settings up to which parsing all of them costs no more than a look-up in their text.
-const PARSED_BYTES: usize = 2048;
+const PARSED_BYTES: usize = 256;
+
+/// Texts whose indices are kept at once: at 1024 keys they fill most of the plugin's state.
+const SLOTS: u64 = 64;
 
 /// The policy: the keys of the settings, checked.
 #[derive(Debug)]
@@ -52,8 +55,11 @@ pub struct ApiKeys {
 #[derive(Debug)]
 enum KeySource {
     Parsed(Keys),
-    /// The settings themselves, which another instance has checked. There is a key.
-    Text(String),
+    /// The settings themselves, which another instance has checked, and its index of them. There is a key.
+    Text {
+        settings: String,
+        index: Vec<u8>,
+    },
 }
 
 impl KeySource {
@@ -66,7 +72,7 @@ impl KeySource {
         let digest: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
         match self {
             Self::Parsed(keys) => keys.get(&digest).cloned(),
-            Self::Text(settings) => text::find(settings, &digest),
+            Self::Text { settings, index } => text::find(settings, index, &digest),
         }
     }
 }
@@ -96,20 +102,24 @@ impl Policy for ApiKeys {
             return camshaft_plugin::parse(&settings).and_then(Self::new);
         }
         let fingerprint = text::fingerprint(&settings);
-        // Settings of several generations may be in use at once; the mark of another costs time, not more.
-        let slot = format!("checked/{}", fingerprint % 64);
+        // Settings of several generations may be in use at once; what another left here costs time, not more.
+        let slot = format!("checked/{}", fingerprint % SLOTS);
         let of = fingerprint.to_le_bytes();
         if let Some(entry) = state::get(&slot)
-            && let Some((flag, checked)) = entry.value.split_last()
-            && *checked == of
+            && let Some(rest) = entry.value.strip_prefix(&of)
+            && let Some((flag, index)) = rest.split_first()
         {
-            return Ok(Self { keys: KeySource::Text(settings), anonymous_loopback: *flag != 0 });
+            let keys = KeySource::Text { settings, index: index.to_vec() };
+            return Ok(Self { keys, anonymous_loopback: *flag != 0 });
         }
         let policy = camshaft_plugin::parse(&settings).and_then(Self::new)?;
-        if !policy.keys.is_empty() {
-            let mark = [of.as_slice(), &[u8::from(policy.anonymous_loopback)]].concat();
-            // Without the mark every request parses all settings.
-            let _ = state::set(&slot, &mark, None);
+        if let KeySource::Parsed(keys) = &policy.keys
+            && !keys.is_empty()
+            && let Some(index) = text::index(&settings, keys.len())
+        {
+            let value = [of.as_slice(), &[u8::from(policy.anonymous_loopback)], &index].concat();
+            // Without it every request parses all settings.
+            let _ = state::set(&slot, &value, None);
         }
         Ok(policy)
     }

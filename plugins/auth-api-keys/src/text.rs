@@ -1,26 +1,25 @@
 //! Finds one key in the text of many settings, without parsing the others.
 //!
 //! The host checks settings by an instance of its own before it serves with them, and then hands the same text to the
-//! instance of every request. Parsing 1000 keys takes milliseconds. So whoever has parsed and checked a text marks its
-//! fingerprint in the plugin's state, and who finds the mark looks only for the one digest that was presented. A search
-//! reveals by its time where a digest lies, but the digest of a guess says nothing about a key.
+//! instance of every request. Parsing 1000 keys takes milliseconds. So whoever has parsed and checked a text keeps its
+//! fingerprint and an index of its entries in the plugin's state, and who finds them there parses only the entry of the
+//! digest that was presented. The time of a look-up tells of digests, which say nothing about a key.
 use camshaft_plugin::auth::Principal;
 
 use crate::keys;
 use crate::settings::KeySettings;
 
-/// Hexadecimal digits of a digest, and of the runs of them by which the search advances.
-const DIGITS: usize = 64;
-const RUN: usize = 3;
-const RUNS: usize = 1 << (4 * RUN);
+/// A line of the index: the first bytes of a digest, and the offset of its entry in the text.
+const ENTRY_BYTES: usize = PREFIX_BYTES + size_of::<u32>();
+const PREFIX_BYTES: usize = 8;
 
 /// A number that tells texts apart.
 pub(crate) fn fingerprint(text: &str) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let (words, rest) = text.as_bytes().as_chunks::<8>();
     // Independent lanes, so that the multiplications overlap.
-    let mut lanes = [1u64, 2, 3, 4];
-    let (groups, last) = words.as_chunks::<4>();
+    let mut lanes = [1u64, 2, 3, 4, 5, 6, 7, 8];
+    let (groups, last) = words.as_chunks::<8>();
     let mix = |lane: u64, word: u64| (lane ^ word).wrapping_mul(FACTOR).rotate_left(29);
     for group in groups {
         for (lane, word) in lanes.iter_mut().zip(group) {
@@ -33,87 +32,42 @@ pub(crate) fn fingerprint(text: &str) -> u64 {
     all.fold(FACTOR, mix)
 }
 
-/// The owner of the key with this digest. The text has the form in which the host writes JSON, and was checked.
-pub(crate) fn find(text: &str, digest: &[u8; 32]) -> Option<Principal> {
-    const BEFORE: &[u8] = b"\"sha256\":\"";
-    let needle = hexadecimal(digest);
-    let bytes = text.as_bytes();
-    let mut from = 0;
-    while let Some(at) = search(bytes, &needle, from) {
-        from = at + 1;
-        let key = at.checked_sub(BEFORE.len()).filter(|&key| bytes[key..at] == *BEFORE);
-        let closed = bytes.get(at + DIGITS) == Some(&b'"');
-        if let Some(key) = key.filter(|_| closed)
-            && let Some(entry) = entry_around(text, key, &needle)
-        {
-            return keys::principal_of(entry);
-        }
-    }
-    None
+/// Where the entries of a text begin, by the digests of their keys: `ENTRY_BYTES` for each entry, ascending. `None` if not
+/// every one of the `count` keys is found. The text has the form in which the host writes JSON, and was checked.
+pub(crate) fn index(text: &str, count: usize) -> Option<Vec<u8>> {
+    // Inside a string a quotation mark follows a backslash: this is a field, not a value.
+    let fields = text.match_indices("\"sha256\":\"").map(|(at, _)| at);
+    let mut index: Vec<[u8; ENTRY_BYTES]> = fields.filter_map(|field| indexed(text, field)).collect();
+    index.sort_unstable();
+    (index.len() == count).then(|| index.concat())
 }
 
-/// Parses the entry that has its digest at `key`. Inside a string a quotation mark follows a backslash, so only the
-/// beginning of the entry parses as one.
-fn entry_around(text: &str, key: usize, needle: &[u8; DIGITS]) -> Option<KeySettings> {
-    let begins = text[..key + 1].rmatch_indices("{\"").map(|(at, _)| at);
-    begins.into_iter().find_map(|at| {
-        let mut entries = serde_json::Deserializer::from_str(&text[at..]).into_iter::<KeySettings>();
-        let entry = entries.next()?.ok()?;
-        entry.sha256.as_bytes().eq_ignore_ascii_case(needle).then_some(entry)
+/// The line of the index for the entry that has its digest at `field`. Only the beginning of the entry parses as one.
+fn indexed(text: &str, field: usize) -> Option<[u8; ENTRY_BYTES]> {
+    let begins = text[..field + 1].rmatch_indices("{\"").map(|(at, _)| at);
+    let (at, entry) = begins.into_iter().find_map(|at| Some((at, entry(text, at)?)))?;
+    let digest = keys::digest(&entry.sha256)?;
+    let mut line = [0; ENTRY_BYTES];
+    line[..PREFIX_BYTES].copy_from_slice(&digest[..PREFIX_BYTES]);
+    line[PREFIX_BYTES..].copy_from_slice(&u32::try_from(at).ok()?.to_le_bytes());
+    Some(line)
+}
+
+/// The owner of the key with this digest, by the index of the text.
+pub(crate) fn find(text: &str, index: &[u8], digest: &[u8; 32]) -> Option<Principal> {
+    let (lines, _) = index.as_chunks::<ENTRY_BYTES>();
+    let prefix = &digest[..PREFIX_BYTES];
+    let first = lines.partition_point(|line| line[..PREFIX_BYTES] < *prefix);
+    let mut same = lines[first..].iter().take_while(|line| line[..PREFIX_BYTES] == *prefix);
+    same.find_map(|&[.., a, b, c, d]| {
+        let entry = entry(text, u32::from_le_bytes([a, b, c, d]) as usize)?;
+        (keys::digest(&entry.sha256)? == *digest).then(|| keys::principal_of(entry))?
     })
 }
 
-fn hexadecimal(digest: &[u8; 32]) -> [u8; DIGITS] {
-    let mut digits = [0; DIGITS];
-    for (pair, byte) in digits.chunks_mut(2).zip(digest) {
-        for (digit, value) in pair.iter_mut().zip([byte >> 4, byte & 15]) {
-            *digit = b"0123456789abcdef"[usize::from(value)];
-        }
-    }
-    digits
-}
-
-/// The value of a hexadecimal digit of either case; above 15 for anything else.
-fn value(digit: u8) -> u8 {
-    match digit {
-        b'0'..=b'9' => digit - b'0',
-        b'a'..=b'f' => digit - b'a' + 10,
-        b'A'..=b'F' => digit - b'A' + 10,
-        _ => 16,
-    }
-}
-
-/// The index of a run of digits; `None` if one is no digit.
-fn run(digits: &[u8]) -> Option<usize> {
-    let mut index = 0;
-    for &digit in digits {
-        let value = value(digit);
-        if value > 15 {
-            return None;
-        }
-        index = index << 4 | usize::from(value);
-    }
-    Some(index)
-}
-
-/// Where the digits of `needle`, in either case, begin in `text` from `from` on (Horspool 1980, over runs of digits): most
-/// steps pass almost as many bytes as the needle has.
-fn search(text: &[u8], needle: &[u8; DIGITS], from: usize) -> Option<usize> {
-    const FAR: u8 = (DIGITS - RUN + 1) as u8;
-    let mut steps = [FAR; RUNS];
-    for end in RUN..DIGITS {
-        steps[run(&needle[end - RUN..end])?] = (DIGITS - end) as u8;
-    }
-    let last = run(&needle[DIGITS - RUN..])?;
-    let mut end = from + DIGITS;
-    while end <= text.len() {
-        let found = run(&text[end - RUN..end]);
-        if found == Some(last) && text[end - DIGITS..end].eq_ignore_ascii_case(needle) {
-            return Some(end - DIGITS);
-        }
-        end += usize::from(found.map_or(FAR, |found| steps[found]));
-    }
-    None
+/// The entry that begins at this place, if one does.
+fn entry(text: &str, at: usize) -> Option<KeySettings> {
+    serde_json::Deserializer::from_str(text.get(at..)?).into_iter().next()?.ok()
 }
 
 #[cfg(test)]
@@ -127,7 +81,7 @@ mod tests {
     }
 
     fn hex(key: &str) -> String {
-        String::from_utf8(hexadecimal(&digest(key)).to_vec()).unwrap()
+        digest(key).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// The host's JSON of so many keys, with names that look like the syntax around them.
@@ -148,16 +102,34 @@ mod tests {
     #[test]
     fn finds_every_key_of_many_and_no_other() {
         let text = settings(1024);
-        for i in [0, 1, 2, 511, 1022, 1023] {
-            let found = find(&text, &digest(&format!("key-{i}"))).unwrap_or_else(|| panic!("key-{i}"));
+        let index = index(&text, 1024).unwrap();
+        for i in 0..1024 {
+            let found = find(&text, &index, &digest(&format!("key-{i}"))).unwrap_or_else(|| panic!("key-{i}"));
             assert_eq!((found.tenant, found.weight), (format!("tenant-{i}{{"), 2.5));
             assert_eq!(found.allowed_models.unwrap().len(), 4);
         }
         for wrong in ["key-1024", "", "x"] {
-            assert_eq!(find(&text, &digest(wrong)), None, "{wrong}");
+            assert_eq!(find(&text, &index, &digest(wrong)), None, "{wrong}");
         }
-        assert_eq!(find("", &digest("key-0")), None);
-        assert_eq!(find(&hex("key-0"), &digest("key-0")), None, "digits alone are no key");
+        let mut near = digest("key-7");
+        near[31] ^= 1;
+        assert_eq!(find(&text, &index, &near), None, "a digest that begins like that of a key");
+    }
+
+    #[test]
+    fn an_index_of_another_text_finds_nothing_that_is_not_there() {
+        let text = settings(8);
+        assert_eq!(index(&text, 7), None, "more entries than keys");
+        assert_eq!(index(&text, 9), None, "fewer entries than keys");
+        assert_eq!(index("{\"keys\":[]}", 0), Some(Vec::new()));
+        let index = index(&text, 8).unwrap();
+        for other in ["", "{}", &settings(1), &text[..text.len() / 2], &settings(9)[1..]] {
+            for i in 1..8 {
+                let key = format!("key-{i}");
+                let found = find(other, &index, &digest(&key));
+                assert!(found.is_none_or(|found| found.tenant == format!("tenant-{i}{{")), "{key}");
+            }
+        }
     }
 
     #[test]

@@ -69,6 +69,19 @@ pub(super) fn check(name: &'static str, value: f32, ok: bool) -> Result<(), RowE
     if ok { Ok(()) } else { Err(RowError::OutOfRange { name, value }) }
 }
 
+/// Candidates that are weighed at once, which the compiler vectorises.
+const WEIGHED: usize = 64;
+
+/// The sum of exp(logit - best).
+fn total_weight(candidates: &[Candidate], best: f32) -> f64 {
+    let of_some = |some: &[Candidate]| {
+        let mut weights = [0.0; WEIGHED];
+        weights.iter_mut().zip(some).for_each(|(weight, c)| *weight = exp(c.logit - best));
+        weights.into_iter().map(f64::from).sum::<f64>()
+    };
+    candidates.chunks(WEIGHED).map(of_some).sum()
+}
+
 /// Comparisons of tokens that cost less than a table of them.
 const FEW_COMPARISONS: usize = 4096;
 
@@ -319,12 +332,18 @@ impl Row {
         }
         let best = max_logit(candidates);
         let weight = |c: &Candidate| f64::from(exp(c.logit - best));
-        let total: f64 = candidates.iter().map(weight).sum();
-        let mut left = self.random.next_unit() * total;
-        for c in candidates.iter() {
-            left -= weight(c);
-            if left < 0.0 {
-                return Some(Token(c.token));
+        let mut left = self.random.next_unit() * total_weight(candidates, best);
+        for some in candidates.chunks(WEIGHED) {
+            let sum = total_weight(some, best);
+            if left >= sum {
+                left -= sum;
+                continue;
+            }
+            for c in some {
+                left -= weight(c);
+                if left < 0.0 {
+                    return Some(Token(c.token));
+                }
             }
         }
         // Rounding can leave a remainder after the last candidate.

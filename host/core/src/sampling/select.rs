@@ -73,30 +73,55 @@ pub(super) fn shrink(candidates: &mut Vec<Candidate>, k: usize) {
 
 /// Fewer candidates than these are sorted rather than divided.
 const FEW: usize = 64;
+/// Parts into which many candidates are divided at once.
+const PARTS: usize = 512;
 
-/// Keeps the first candidates in an order, as few as it takes for their weights to reach `wanted`, but at least `min` of
-/// them and at least one. They are in no particular order then. Like quickselect, it takes linear time on average.
+/// Keeps the candidates with the smallest keys, as few as it takes for their weights to reach `wanted`, but at least `min`
+/// of them and at least one. Of equal keys the better candidates come first. They are in no particular order then.
+///
+/// Each pass takes linear time and leaves a 512th of the keys' range to divide; so even keys of all magnitudes need no more
+/// than some 30 passes. Usually two are enough.
 pub(super) fn keep_mass(
     candidates: &mut Vec<Candidate>,
-    order: impl Fn(&Candidate, &Candidate) -> Ordering,
+    key: impl Fn(&Candidate) -> f32,
     weight: impl Fn(&Candidate) -> f64,
     wanted: f64,
     min: usize,
 ) {
+    let order = |a: &Candidate, b: &Candidate| key(a).total_cmp(&key(b)).then_with(|| best_first(a, b));
     // What is before `start` is kept and weighs `sum`. What is kept ends before `end`.
     let (mut start, mut end, mut sum) = (0, candidates.len(), 0.0);
+    let (mut inside, mut after) = (Vec::new(), Vec::new());
     while end - start > FEW {
-        // Usually few of many are enough.
-        let middle = start + (end - start) / 8;
-        candidates[start..end].select_nth_unstable_by(middle - start, &order);
-        let more: f64 = candidates[start..middle].iter().map(&weight).sum();
-        if sum + more >= wanted {
-            end = middle;
-        } else {
-            (start, sum) = (middle, sum + more);
+        let open = &mut candidates[start..end];
+        let Some(part) = PartOf::keys(open.iter().map(&key)) else { break };
+        let mut masses = [0.0; PARTS];
+        open.iter().for_each(|c| masses[part.of(key(c))] += weight(c));
+        let (mut divided, mut before) = (0, sum);
+        while divided + 1 < PARTS && before + masses[divided] < wanted {
+            before += masses[divided];
+            divided += 1;
         }
+        // In the order they have: equal keys are usually sorted already.
+        let mut kept = 0;
+        for at in 0..open.len() {
+            let c = open[at];
+            match part.of(key(&c)).cmp(&divided) {
+                Ordering::Less => {
+                    open[kept] = c;
+                    kept += 1;
+                }
+                Ordering::Equal => inside.push(c),
+                Ordering::Greater => after.push(c),
+            }
+        }
+        open[kept..kept + inside.len()].copy_from_slice(&inside);
+        open[kept + inside.len()..].copy_from_slice(&after);
+        (start, end, sum) = (start + kept, start + kept + inside.len(), before);
+        inside.clear();
+        after.clear();
     }
-    candidates[start..end].sort_unstable_by(&order);
+    candidates[start..end].sort_unstable_by(order);
     let reached = candidates[start..end].iter().position(|c| {
         sum += weight(c);
         sum >= wanted
@@ -104,9 +129,30 @@ pub(super) fn keep_mass(
     let keep = reached.map_or(end, |at| start + at + 1);
     let min = min.max(1);
     if keep < min && min < candidates.len() {
-        candidates.select_nth_unstable_by(min - 1, &order);
+        candidates.select_nth_unstable_by(min - 1, order);
     }
     candidates.truncate(keep.max(min));
+}
+
+/// Tells in which of `PARTS` equal parts of their range a key lies.
+struct PartOf {
+    low: f64,
+    scale: f64,
+}
+
+impl PartOf {
+    /// `None` if the keys are all the same.
+    fn keys(keys: impl Iterator<Item = f32>) -> Option<Self> {
+        let ends = (f32::INFINITY, f32::NEG_INFINITY);
+        let (low, high) = keys
+            .fold(ends, |(low, high), key| (if key < low { key } else { low }, if key > high { key } else { high }));
+        let (low, high) = (f64::from(low), f64::from(high));
+        (high > low).then(|| Self { low, scale: PARTS as f64 / (high - low) })
+    }
+
+    fn of(&self, key: f32) -> usize {
+        (((f64::from(key) - self.low) * self.scale) as usize).min(PARTS - 1)
+    }
 }
 
 #[cfg(test)]
@@ -114,6 +160,40 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Logits in a few steps, in all magnitudes, all equal but for one, or as a model has them.
+    fn any_logits() -> impl Strategy<Value = Vec<f32>> {
+        let steps = prop::collection::vec((-4i8..4).prop_map(f32::from), 1..900);
+        let magnitudes = prop::collection::vec((-126i32..127).prop_map(|power| -(2f32.powi(power))), 1..900);
+        let flat = (1usize..900, -100f32..100.0).prop_map(|(size, other)| [vec![0.0; size], vec![other]].concat());
+        let usual = prop::collection::vec(-20f32..20.0, 1..900);
+        prop_oneof![steps, magnitudes, flat, usual]
+    }
+
+    proptest! {
+        #[test]
+        fn keep_mass_equals_a_full_sort(
+            logits in any_logits(), p in 0.0f64..1.1, min in 0usize..300, around in prop::option::of(-5f32..5.0),
+        ) {
+            let key = |c: &Candidate| around.map_or(-c.logit, |mean| (c.logit - mean).abs());
+            let best = maximum(&logits);
+            let weight = |c: &Candidate| f64::from((c.logit - best).exp());
+            let mut kept: Vec<Candidate> =
+                (0u32..).zip(&logits).map(|(token, &logit)| Candidate { token, logit }).collect();
+            let mut sorted = kept.clone();
+            sorted.sort_by(|a, b| key(a).total_cmp(&key(b)).then_with(|| best_first(a, b)));
+            let wanted = p * sorted.iter().map(weight).sum::<f64>();
+            keep_mass(&mut kept, key, weight, wanted, min);
+            // The sum may be reached one candidate sooner or later, as the order of adding rounds.
+            let mass = |count: usize| sorted[..count].iter().map(weight).sum::<f64>();
+            let (count, least) = (kept.len(), min.max(1).min(sorted.len()));
+            prop_assert!(count >= least);
+            prop_assert!(count == sorted.len() || mass(count) >= wanted - 1e-9, "too few: {count}");
+            prop_assert!(count == least || mass(count - 1) < wanted + 1e-9, "too many: {count}");
+            kept.sort_by(|a, b| key(a).total_cmp(&key(b)).then_with(|| best_first(a, b)));
+            prop_assert_eq!(&kept[..], &sorted[..count]);
+        }
+    }
 
     proptest! {
         #[test]

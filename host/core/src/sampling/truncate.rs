@@ -70,7 +70,7 @@ impl Row {
         let best = max_logit(candidates);
         let weight = |c: &Candidate| f64::from(exp(c.logit - best));
         let wanted = f64::from(p) * candidates.iter().map(weight).sum::<f64>();
-        keep_mass(candidates, best_first, weight, wanted, min_keep as usize);
+        keep_mass(candidates, |c| -c.logit, weight, wanted, min_keep as usize);
         self.sort_few();
         Ok(())
     }
@@ -123,10 +123,9 @@ impl Row {
         // The surprise of a token is the logarithm of the total less x, and the entropy is the mean of that. So the two are
         // as far apart as x is from its mean.
         let mean = weighted / total;
-        let surprise = |c: &Candidate| (f64::from(c.logit - best) - mean).abs();
-        let order = |a: &Candidate, b: &Candidate| surprise(a).total_cmp(&surprise(b)).then_with(|| best_first(a, b));
+        let surprise = |c: &Candidate| (f64::from(c.logit - best) - mean).abs() as f32;
         let weight = |c: &Candidate| f64::from(exp(c.logit - best));
-        keep_mass(&mut self.workspace.candidates, order, weight, f64::from(p) * total, min_keep as usize);
+        keep_mass(&mut self.workspace.candidates, surprise, weight, f64::from(p) * total, min_keep as usize);
         self.sort_few();
         Ok(())
     }
