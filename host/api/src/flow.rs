@@ -23,6 +23,7 @@ pub(crate) mod recent;
 pub(crate) mod render;
 pub(crate) mod request;
 pub(crate) mod session;
+pub(crate) mod spent;
 pub(crate) mod stream;
 pub(crate) mod template;
 pub(crate) mod tokenize;

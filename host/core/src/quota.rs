@@ -136,14 +136,20 @@ impl Account {
     /// Counts a request, and its first choice as running.
     ///
     /// # Errors
-    /// The minute's requests are used up, or too many choices run. Then nothing is counted.
+    /// The minute's requests or tokens are used up, or too many choices run. Then nothing is counted.
     pub fn admit(&mut self, quotas: &Quotas, now: Duration) -> Result<Reservation, Exceeded> {
         self.check_running(quotas, 1, 1, now)?;
-        if let Some(bucket) = self.requests.of(quotas.requests_per_minute, now) {
+        let requests = self.requests.of(quotas.requests_per_minute, now).copied();
+        // Whatever the request asks for, it takes a token.
+        let tokens = self.tokens.of(quotas.tokens_per_minute, now).copied();
+        for (quota, bucket) in [(Quota::Requests, requests), (Quota::Tokens, tokens)] {
+            let Some(bucket) = bucket else { continue };
             if let Some(wait) = bucket.wait(1.0) {
-                let (limit, retry_after) = (bucket.limit, Some(wait).filter(|_| bucket.limit > 0));
-                return Err(self.exceeded(quotas, (Quota::Requests, limit, 1), retry_after, now));
+                let retry_after = Some(wait).filter(|_| bucket.limit > 0);
+                return Err(self.exceeded(quotas, (quota, bucket.limit, 1), retry_after, now));
             }
+        }
+        if let Some(bucket) = self.requests.of(quotas.requests_per_minute, now) {
             bucket.level -= 1.0;
         }
         self.running += 1;

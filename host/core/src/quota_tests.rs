@@ -120,6 +120,19 @@ fn regression_another_key_of_the_tenant_does_not_renew_a_quota() {
 }
 
 #[test]
+fn regression_without_a_token_left_no_request_is_read() {
+    let mut account = Account::default();
+    let quotas = quotas(None, Some(60), None);
+    let mut request = account.admit(&quotas, SECOND).unwrap();
+    account.reserve(&mut request, 1, 60, SECOND).unwrap();
+    let exceeded = account.admit(&quotas, SECOND).unwrap_err();
+    assert_eq!((exceeded.quota, exceeded.limit, exceeded.asked), (Quota::Tokens, 60, 1));
+    assert_eq!(exceeded.retry_after, Some(SECOND), "a token a second");
+    assert!(account.admit(&quotas, SECOND + SECOND / 2).is_err());
+    assert!(account.admit(&quotas, SECOND * 2).is_ok());
+}
+
+#[test]
 fn keeps_only_buckets_that_say_something() {
     let mut account = Account::default();
     for limit in 1..1000 {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_api::FirstReply;
+use camshaft_api::backend::Shared;
 use camshaft_core::ids::RequestId;
 use camshaft_core::message::{Event, WorkerError};
 use camshaft_core::policy::PolicySet;
@@ -48,11 +49,11 @@ impl Clients {
         &mut self,
         id: RequestId,
         events: Sender<Event>,
-        first_reply: FirstReply,
+        shared: Shared,
         policies: Arc<dyn PolicySet>,
     ) {
-        let stream = Stream::new(events.clone(), first_reply.clone(), policies);
-        self.live.insert(id, Client { events, first_reply, stream: Some(stream) });
+        let stream = Stream::new(events.clone(), shared.clone(), policies);
+        self.live.insert(id, Client { events, first_reply: shared.first_reply, stream: Some(stream) });
     }
 
     /// The stream of a request that is dispatched.

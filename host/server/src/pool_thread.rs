@@ -177,8 +177,7 @@ impl PoolThread {
     }
 
     fn submit(&mut self, submission: Submission) {
-        let Submission { start, weight, queue_share, accepted, timeout, first_reply, events, policies, .. } =
-            submission;
+        let Submission { start, weight, queue_share, accepted, timeout, shared, events, policies, .. } = submission;
         let id = start.id;
         let fail = |error| drop(events.try_send(Event::Failed { id, error }));
         if !self.setup.pool.is_healthy() {
@@ -187,7 +186,7 @@ impl PoolThread {
         let arrived = accepted.saturating_duration_since(self.setup.begun);
         let deadline = timeout.map(|timeout| arrived + timeout);
         match self.setup.pool.submit(NewRequest { start: Box::new(start), arrived, deadline, weight, queue_share }) {
-            Ok(()) => self.clients.insert(id, events, first_reply, policies),
+            Ok(()) => self.clients.insert(id, events, shared, policies),
             Err(_) => fail(WorkerError::QueueFull),
         }
     }

@@ -1,5 +1,6 @@
 //! A pool thread between a test that submits and workers that the test plays.
 use camshaft_api::FirstReply;
+use camshaft_api::backend::Shared;
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::ids::{PolicyDigest, RequestId, Token};
 use camshaft_core::message::{Delta, FinishReason, Start};
@@ -128,7 +129,7 @@ fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
         queue_share: None,
         accepted: Instant::now(),
         timeout: Some(PATIENCE),
-        first_reply: FirstReply::default(),
+        shared: Shared::default(),
         events,
         policies: Arc::new(NoPolicies),
     }))
@@ -264,7 +265,7 @@ fn regression_the_first_token_of_one_choice_keeps_the_deadline_of_all() {
     let first_reply = FirstReply::default();
     let mut submit = |id, client| {
         let PoolMessage::Submit(mut submission) = submission(id, client) else { panic!("a submission") };
-        submission.first_reply = first_reply.clone();
+        submission.shared.first_reply = first_reply.clone();
         pool.thread.take(PoolMessage::Submit(submission));
     };
     submit(1, one);

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use camshaft_api::FirstReply;
+use camshaft_api::backend::Shared;
 use camshaft_core::ids::RequestId;
 use camshaft_core::message::{Delta, Event, FinishReason, WorkerError};
 use camshaft_core::policy::PolicySet;
@@ -17,7 +17,7 @@ const PAUSE_AFTER: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Stream {
     events: Sender<Event>,
-    first_reply: FirstReply,
+    shared: Shared,
     /// The policies that the request began with live as long as it does.
     _policies: Arc<dyn PolicySet>,
     /// Merged text that did not fit into the channel yet, or waits for more. Bounded by the request's `max_tokens`.
@@ -50,10 +50,10 @@ pub(crate) enum Backpressure {
 }
 
 impl Stream {
-    pub(crate) fn new(events: Sender<Event>, first_reply: FirstReply, policies: Arc<dyn PolicySet>) -> Self {
+    pub(crate) fn new(events: Sender<Event>, shared: Shared, policies: Arc<dyn PolicySet>) -> Self {
         Self {
             events,
-            first_reply,
+            shared,
             _policies: policies,
             held: None,
             end: None,
@@ -108,12 +108,13 @@ impl Stream {
     }
 
     fn send(&mut self, id: RequestId, event: Event, now: Instant, interval: Duration) -> bool {
+        self.shared.spent.note(&event);
         if self.cut {
             return self.flush(id, now);
         }
         match event {
             // The pool has told the client that the deadline passed.
-            Event::Delta { .. } if !self.first_reply.begin() => return false,
+            Event::Delta { .. } if !self.shared.first_reply.begin() => return false,
             Event::Delta { delta, .. } => match &mut self.held {
                 Some(held) => {
                     held.text.push_str(&delta.text);
@@ -124,7 +125,7 @@ impl Stream {
             },
             // The pool cancelled it and has told the client why.
             Event::Finished { reason: FinishReason::Cancelled, .. } => return true,
-            Event::Finished { .. } | Event::Failed { .. } if !self.first_reply.begin() => return true,
+            Event::Finished { .. } | Event::Failed { .. } if !self.shared.first_reply.begin() => return true,
             end @ (Event::Finished { .. } | Event::Failed { .. }) => self.end = Some(end),
             // The first event always fits (see `tell_positions`). The pool's next sweep finds a closed channel.
             other => drop(self.events.try_send(other)),
@@ -256,7 +257,7 @@ pub(crate) mod tests {
         let now = Instant::now();
         let (sender, mut receiver) = mpsc::channel(2);
         let mut streams = Streams::new(Duration::ZERO);
-        streams.insert(ID, Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies)));
+        streams.insert(ID, Stream::new(sender, Shared::default(), Arc::new(NoPolicies)));
         for word in ["a", "b", "c", "d", "e"] {
             streams.send(ID, delta(word), now);
         }
@@ -279,10 +280,30 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn regression_what_nobody_reads_is_spent() {
+        let now = Instant::now();
+        let (sender, receiver) = mpsc::channel(1);
+        let mut streams = Streams::new(Duration::ZERO);
+        let spent = camshaft_api::Spent::default();
+        streams.insert(
+            ID,
+            Stream::new(sender, Shared { spent: spent.clone(), ..Shared::default() }, Arc::new(NoPolicies)),
+        );
+        (0..100).for_each(|_| streams.send(ID, delta("a"), now));
+        assert_eq!(spent.tokens(), 100);
+        drop(receiver);
+        streams.send(ID, delta("b"), now);
+        // One token had no text.
+        let usage = Usage { generated_tokens: 102, ..Usage::default() };
+        streams.send(ID, Event::Finished { id: ID, reason: FinishReason::Stop, usage }, now);
+        assert_eq!(spent.tokens(), 102);
+    }
+
+    #[test]
     fn regression_a_cancelled_generation_says_nothing_more_to_its_client() {
         let (sender, mut receiver) = mpsc::channel(8);
         let mut streams = Streams::new(Duration::ZERO);
-        streams.insert(ID, Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies)));
+        streams.insert(ID, Stream::new(sender, Shared::default(), Arc::new(NoPolicies)));
         streams.send(
             ID,
             Event::Finished { id: ID, reason: FinishReason::Cancelled, usage: Usage::default() },
@@ -296,7 +317,7 @@ pub(crate) mod tests {
         let now = Instant::now();
         let (sender, mut receiver) = mpsc::channel(8);
         let mut streams = Streams::new(Duration::from_secs(3600));
-        streams.insert(ID, Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies)));
+        streams.insert(ID, Stream::new(sender, Shared::default(), Arc::new(NoPolicies)));
         let mut next = || match receiver.try_recv() {
             Ok(Event::Delta { delta, .. }) => Some(delta.text.to_string()),
             Ok(Event::Finished { .. }) => Some("END".to_owned()),
@@ -322,7 +343,7 @@ pub(crate) mod tests {
     fn text_waits_no_longer_than_the_interval() {
         let (sender, mut receiver) = mpsc::channel(8);
         let mut streams = Streams::new(Duration::from_millis(1));
-        streams.insert(ID, Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies)));
+        streams.insert(ID, Stream::new(sender, Shared::default(), Arc::new(NoPolicies)));
         let begun = Instant::now();
         let at = |micros: u64| begun + Duration::from_micros(micros);
         streams.send(ID, delta("a"), at(0));
@@ -343,7 +364,7 @@ pub(crate) mod tests {
     fn regression_a_slow_reader_is_paused_until_it_has_read_half_and_cut_in_the_end() {
         let (sender, mut receiver) = mpsc::channel(4);
         let mut streams = Streams::new(Duration::ZERO);
-        streams.insert(ID, Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies)));
+        streams.insert(ID, Stream::new(sender, Shared::default(), Arc::new(NoPolicies)));
         let (begun, second, cut_after) = (Instant::now(), Duration::from_secs(1), Duration::from_secs(5));
         let now = begun;
         ["a", "b", "c", "d"].iter().for_each(|text| streams.send(ID, delta(text), now));
@@ -377,7 +398,7 @@ pub(crate) mod tests {
         let now = Instant::now();
         let (sender, receiver) = mpsc::channel(2);
         let mut streams = Streams::new(Duration::ZERO);
-        streams.insert(ID, Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies)));
+        streams.insert(ID, Stream::new(sender, Shared::default(), Arc::new(NoPolicies)));
         drop(receiver);
         streams.send(ID, delta("x"), now);
         assert_eq!(streams.of.len(), 1, "its sequence still runs");

@@ -3,7 +3,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::Arc;
 
-use camshaft_api::FirstReply;
+use camshaft_api::backend::Shared;
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, EngineError, Reuse, SavedPart};
 use camshaft_core::fake::FakeEngine;
@@ -97,7 +97,7 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
         ignore_eos: true,
         logprobs: None,
     };
-    let stream = Stream::new(sender, FirstReply::default(), Arc::new(NoPolicies));
+    let stream = Stream::new(sender, Shared::default(), Arc::new(NoPolicies));
     (WorkerMessage::Start { start: Box::new(start), need: 5, stream }, events)
 }
 

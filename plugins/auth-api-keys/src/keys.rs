@@ -9,6 +9,8 @@ use crate::settings::{KeySettings, PriorityClass};
 /// Maximum number of keys: more belong in a directory service.
 const MAX_KEYS: usize = 1024;
 const MAX_TENANT_CHARACTERS: usize = 128;
+/// The tenant of callers without a key. On loopback addresses they count as operators.
+pub(crate) const ANONYMOUS: &str = "anonymous";
 
 /// The owners of keys, by the SHA-256 of each. Who wants to learn a key from the time of a look-up would have to choose the
 /// digest of a guess.
@@ -52,6 +54,9 @@ fn checked_key(index: usize, entry: KeySettings) -> Result<([u8; 32], Principal)
     };
     if entry.tenant.trim().is_empty() {
         return Err(format!("key {name:?}: tenant is empty"));
+    }
+    if entry.tenant == ANONYMOUS {
+        return Err(format!("key {name:?}: tenant {ANONYMOUS:?} is that of callers without a key"));
     }
     if entry.tenant.chars().count() > MAX_TENANT_CHARACTERS {
         return Err(format!("key {name:?}: tenant has more than {MAX_TENANT_CHARACTERS} characters"));

@@ -17,7 +17,7 @@
 //! | `[[settings.keys]]` | one table for each key, at most 1024: |
 //! | `name` | which key this is, for logs; unique |
 //! | `sha256` | SHA-256 of the key in hexadecimal: `printf %s "$KEY" \| sha256sum \| cut -d' ' -f1`; unique |
-//! | `tenant` | the tenant that the key belongs to, at most 128 characters |
+//! | `tenant` | the tenant that the key belongs to, at most 128 characters; not `anonymous` |
 //! | `priority` | `"high"`, `"normal"` (default) or `"low"` |
 //! | `weight` | share of the service relative to other tenants, above 0 and at most 1000. Default 1 |
 //! | `allowed-models` | list of model ids. Default: all |
@@ -140,7 +140,7 @@ impl Policy for ApiKeys {
 }
 
 fn anonymous() -> Result<Verdict, Refusal> {
-    Ok(Verdict::Allow(Principal::new("anonymous", "anonymous")))
+    Ok(Verdict::Allow(Principal::new(keys::ANONYMOUS, keys::ANONYMOUS)))
 }
 
 camshaft_plugin::export_auth!(ApiKeys);

@@ -141,6 +141,7 @@ fn bad_settings_are_refused_with_key_and_field() {
     check(serde_json::json!({"name": "b"}), &["\"b\"", "twice"]);
     check(serde_json::json!({"name": " "}), &["keys[1].name", "empty"]);
     check(serde_json::json!({"tenant": ""}), &["\"a\"", "tenant", "empty"]);
+    check(serde_json::json!({"tenant": "anonymous"}), &["\"a\"", "tenant", "without a key"]);
     check(serde_json::json!({"tenant": "t".repeat(129)}), &["\"a\"", "tenant", "128"]);
     for weight in [0.0, -1.0, 1000.5] {
         check(serde_json::json!({"weight": weight}), &["\"a\"", "weight", "1000"]);

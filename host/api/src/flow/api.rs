@@ -145,11 +145,11 @@ impl Api {
         }))
     }
 
-    /// Whether a caller may see what concerns other tenants. Who calls from this machine without a tenant of its own
-    /// (`loopback`) reaches the admin listener, too.
+    /// Whether a caller may see what concerns other tenants. Who calls from this machine (`loopback`) as nobody in
+    /// particular reaches the admin listener, too; a key whose tenant has that name is somebody.
     pub(crate) fn is_operator(&self, principal: &Principal, loopback: bool) -> bool {
         let tenant = principal.tenant.as_str();
-        let local = loopback && tenant == Principal::anonymous().tenant.as_str();
+        let local = loopback && *principal == Principal::anonymous();
         local || self.operators.iter().any(|operator| operator == tenant)
     }
 

@@ -14,6 +14,7 @@ use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::flow::first_reply::FirstReply;
+use crate::flow::spent::Spent;
 
 /// Bound of the events buffered for one generation between the worker and its HTTP task. The worker's side merges
 /// events past it, and sends them later.
@@ -119,6 +120,14 @@ impl PoolSnapshot {
     pub const TENANTS: usize = 100;
 }
 
+/// What the worker's side of a choice shares with its request.
+#[derive(Debug, Clone, Default)]
+pub struct Shared {
+    /// One for all choices of the request.
+    pub first_reply: FirstReply,
+    pub spent: Spent,
+}
+
 /// One generation, with everything that the pool needs to queue it, run it and report on it.
 ///
 /// Dropping the receiving end of `events` cancels the generation, at the latest at the next step.
@@ -133,8 +142,7 @@ pub struct Submission {
     pub accepted: Instant,
     /// Maximum time from `accepted` to the first token of any choice of the request.
     pub timeout: Option<Duration>,
-    /// One for all choices of the request.
-    pub first_reply: FirstReply,
+    pub shared: Shared,
     /// Receives `Started`, `Delta`s, then `Finished` or `Failed`. Closed without either if the pool is gone.
     pub events: mpsc::Sender<Event>,
     /// The policies with which the request began. Holding them keeps their generation alive.

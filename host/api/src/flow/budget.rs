@@ -23,10 +23,18 @@ struct Taken {
     tenants: HashMap<TenantId, u64>,
 }
 
-/// There is no room now.
+/// There is no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the server holds as many and as large requests as it may (limits.bodies)")]
-pub(crate) struct NoRoom;
+pub(crate) enum NoRoom {
+    #[error("the server holds as many and as large requests as it may (limits.bodies)")]
+    Now,
+    /// The request alone is over what a tenant may take.
+    #[error(
+        "this request with its response may take {bytes} bytes of memory, and one request may take {most} (half of \
+         limits.bodies): ask for fewer inputs, choices, tokens or alternatives at once"
+    )]
+    Ever { bytes: u64, most: u64 },
+}
 
 impl Budget {
     pub(crate) fn new(bytes: u64) -> Arc<Self> {
@@ -67,16 +75,41 @@ impl Share {
     /// The budget, or the tenant's part of it, has no room. The share stays as it is.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let (bytes, all) = (bytes as u64, self.budget.bytes.load(Ordering::Relaxed));
+        let (alone, most) = (self.bytes.saturating_add(bytes), all / TENANT_PART);
+        if alone > most {
+            return Err(NoRoom::Ever { bytes: alone, most });
+        }
         let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let own = taken.tenants.get(&self.tenant).copied().unwrap_or(0);
         let (total, own) = (taken.bytes.saturating_add(bytes), own.saturating_add(bytes));
-        if total > all || own > all / TENANT_PART {
-            return Err(NoRoom);
+        if total > all || own > most {
+            return Err(NoRoom::Now);
         }
         taken.bytes = total;
         taken.tenants.insert(self.tenant.clone(), own);
-        self.bytes += bytes;
+        self.bytes = alone;
         Ok(())
+    }
+
+    /// Takes more, whether or not there is room, for work that is too far to refuse: the text of generations that run.
+    /// Others are refused sooner then.
+    pub(crate) fn add(&mut self, bytes: usize) {
+        let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.bytes += bytes as u64;
+        *taken.tenants.entry(self.tenant.clone()).or_default() += bytes as u64;
+        self.bytes += bytes as u64;
+    }
+
+    /// Takes as much as this and no more, whether or not there is room.
+    pub(crate) fn set(&mut self, bytes: usize) {
+        match (bytes as u64).checked_sub(self.bytes) {
+            Some(more) => self.add(more as usize),
+            None => self.give_back(self.bytes - bytes as u64),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Takes as much as this and no more.
@@ -127,16 +160,40 @@ mod tests {
         let [mut first, mut second, mut third] = ["a", "b", "c"].map(|tenant| budget.share(&tenant.into()));
         first.grow(50).unwrap();
         second.grow(50).unwrap();
-        assert_eq!(third.grow(1), Err(NoRoom));
+        assert_eq!(third.grow(1), Err(NoRoom::Now));
         second.resize(49).unwrap();
         third.grow(1).unwrap();
-        assert_eq!(third.grow(1), Err(NoRoom));
+        assert_eq!(third.grow(1), Err(NoRoom::Now));
         drop(first);
         third.grow(49).unwrap();
         budget.set(10);
-        assert_eq!(second.resize(50), Err(NoRoom));
+        assert_eq!(second.resize(50), Err(NoRoom::Ever { bytes: 50, most: 5 }));
         second.resize(1).unwrap();
         drop((second, third));
+        assert!(budget.taken.lock().unwrap().tenants.is_empty());
+        assert_eq!(budget.taken.lock().unwrap().bytes, 0);
+    }
+
+    #[test]
+    fn regression_what_will_never_fit_says_so() {
+        let budget = Budget::new(100);
+        let mut share = budget.share(&"a".into());
+        share.grow(20).unwrap();
+        assert_eq!(share.grow(31), Err(NoRoom::Ever { bytes: 51, most: 50 }));
+        share.grow(30).unwrap();
+        assert_eq!(share.grow(usize::MAX), Err(NoRoom::Ever { bytes: u64::MAX, most: 50 }));
+    }
+
+    #[test]
+    fn what_must_be_held_counts_but_is_not_refused() {
+        let budget = Budget::new(100);
+        let [mut first, mut second] = ["a", "b"].map(|tenant| budget.share(&tenant.into()));
+        first.add(90);
+        assert_eq!((first.bytes(), second.grow(11)), (90, Err(NoRoom::Now)));
+        first.set(95);
+        first.set(40);
+        second.grow(50).unwrap();
+        drop((first, second));
         assert!(budget.taken.lock().unwrap().tenants.is_empty());
         assert_eq!(budget.taken.lock().unwrap().bytes, 0);
     }
@@ -148,7 +205,7 @@ mod tests {
         greedy[0].grow(30).unwrap();
         assert!(greedy[0].is_tight(), "of its own part");
         assert!(!budget.share(&"b".into()).is_tight());
-        assert_eq!(greedy[1].grow(21), Err(NoRoom));
+        assert_eq!(greedy[1].grow(21), Err(NoRoom::Now));
         greedy[1].grow(20).unwrap();
         let mut polite = budget.share(&"b".into());
         polite.grow(50).unwrap();

@@ -42,7 +42,7 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Response, FlowErro
     let from_header = params::timeout_header(&incoming.headers, limits.max_timeout)?;
     let span = trace::validate(incoming.exchange.span());
     // Tokenizing many long inputs takes a while.
-    let request = incoming.read_aside(from_header, read).await?;
+    let request = incoming.read(from_header, read).await?;
     drop(span);
     // A vector takes its numbers, and their text in the answer.
     let tokens: usize = request.inputs.iter().map(|input| input.len()).sum();
@@ -51,8 +51,11 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Response, FlowErro
     let asked = Asked { served: &request.served, inputs: request.inputs, timeout: request.timeout.or(from_header) };
     let Computed { vectors, prompt_tokens } = vectors::compute(&mut incoming, asked).await?;
     let model = request.served.model.id.clone();
-    let answer = Embeddings::new(model, vectors, request.dimensions, request.encoding, prompt_tokens);
-    kept::json(&answer, incoming.share)
+    let render = move |share| {
+        let answer = Embeddings::new(model, vectors, request.dimensions, request.encoding, prompt_tokens);
+        kept::json(&answer, share)
+    };
+    kept::rendered(incoming.share, render).await
 }
 
 fn read(context: ParseContext<'_>, text: &str) -> Result<EmbedRequest, FlowError> {

@@ -135,7 +135,11 @@ impl FlowError {
             Self::QuotaExceeded(exceeded) => quota_answer(exceeded, text()),
             Self::NotReady => Answer::unavailable("not_ready", text(), LIFE_CYCLE_RETRY).rejection(Rejection::NotReady),
             Self::Draining => Answer::unavailable("draining", text(), LIFE_CYCLE_RETRY).rejection(Rejection::Draining),
-            Self::Overloaded | Self::NoRoom(_) => {
+            Self::NoRoom(NoRoom::Ever { .. }) => {
+                let answer = Answer::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorType::InvalidRequest, text());
+                answer.code("request_too_large")
+            }
+            Self::Overloaded | Self::NoRoom(NoRoom::Now) => {
                 Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded)
             }
             Self::PoolGone | Self::Cancelled => Answer::unavailable("overloaded", text(), 1),

@@ -12,24 +12,17 @@ use crate::flow::{chat, completions, stream, trace, unary};
 use crate::wire::json::{self, Body};
 use crate::wire::params;
 
-/// Bodies up to this size are parsed and tokenized on the task's own thread; longer ones on a thread that may block.
-const INLINE_BYTES: usize = 32 << 10;
-
 /// # Errors
 /// Any failure before the response's head is sent.
 pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Result<Response, FlowError> {
     let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
     let span = trace::validate(incoming.exchange.span());
-    let mut request = match incoming.text.len() <= INLINE_BYTES {
-        true => read(endpoint, incoming.context(), &incoming.text)?,
-        false => incoming.read_aside(from_header, move |context, text| read(endpoint, context, text)).await?,
-    };
+    let mut request = incoming.read(from_header, move |context, text| read(endpoint, context, text)).await?;
     drop(span);
     request.settings.timeout = request.settings.timeout.or(from_header);
     let choices = u32::try_from(request.choices().count()).unwrap_or(u32::MAX);
     incoming.reserve(choices, request.max_total_tokens())?;
-    let Incoming { api, caller, exchange, grant, mut share, text, .. } = incoming;
-    drop(text);
+    let Incoming { api, caller, exchange, grant, mut share, .. } = incoming;
     // From here on the tokens wait, and not the body.
     share.resize(request.held_bytes())?;
     exchange.set_model(&request.served.model.id);

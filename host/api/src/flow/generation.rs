@@ -9,7 +9,7 @@ use crossbeam_channel::{Sender, TrySendError};
 use tokio::sync::{mpsc, watch};
 
 use crate::flow::api::Api;
-use crate::flow::backend::{PoolMessage, STREAM_EVENTS, Submission};
+use crate::flow::backend::{PoolMessage, STREAM_EVENTS, Shared, Submission};
 use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
@@ -17,6 +17,7 @@ use crate::flow::first_reply::FirstReply;
 use crate::flow::metrics::ModelMetrics;
 use crate::flow::quota::QuotaGrant;
 use crate::flow::request::{GenerationRequest, Prompt};
+use crate::flow::spent::Spent;
 use crate::flow::trace::Stages;
 
 /// The choices of one request. Dropping it cancels those that have not ended.
@@ -43,9 +44,9 @@ struct Choice {
     events: Option<mpsc::Receiver<Event>>,
     usage: Usage,
     last_token: Option<Instant>,
-    started: bool,
+    spent: Spent,
     /// Number of tokens received so far.
-    drawn: u32,
+    received: u32,
     stages: Stages,
 }
 
@@ -85,6 +86,7 @@ impl RunningChoices {
         let prompt_tokens = request.prompt_tokens();
         exchange.set_prompt_tokens(prompt_tokens);
         let model = &request.served.model;
+        api.readiness.check_whole(&model.id)?;
         let mut running = Self {
             choices: Vec::new(),
             pool: request.served.pool()?.clone(),
@@ -101,6 +103,7 @@ impl RunningChoices {
         let first_reply = FirstReply::default();
         for (index, prompt) in (0..).zip(request.choices()) {
             let (sender, events) = mpsc::channel(STREAM_EVENTS);
+            let spent = Spent::default();
             let submission = Submission {
                 start: starting.start(index, prompt),
                 priority: caller.principal.priority,
@@ -108,20 +111,13 @@ impl RunningChoices {
                 accepted: running.exchange.started(),
                 queue_share: caller.principal.quotas.queue_share,
                 timeout: Some(request.settings.timeout.unwrap_or(api.limits().timeout)),
-                first_reply: first_reply.clone(),
+                shared: Shared { first_reply: first_reply.clone(), spent: spent.clone() },
                 events: sender,
                 policies: caller.policies.clone(),
             };
             let usage = Usage { prompt_tokens: prompt.tokens.len() as u32, ..Usage::default() };
             let stages = Stages::queued(running.exchange.span(), index);
-            running.choices.push(Choice {
-                events: Some(events),
-                usage,
-                last_token: None,
-                started: false,
-                drawn: 0,
-                stages,
-            });
+            running.choices.push(Choice { events: Some(events), usage, last_token: None, spent, received: 0, stages });
             running.pool.try_send(PoolMessage::Submit(Box::new(submission))).map_err(|error| match error {
                 TrySendError::Full(_) => FlowError::Overloaded,
                 TrySendError::Disconnected(_) => FlowError::PoolGone,
@@ -162,10 +158,9 @@ impl RunningChoices {
 
     /// Tokens that count against quotas so far: each prompt whose first choice has started, and all drawn tokens.
     fn used(&self) -> u64 {
-        let prompts = self.choices.iter().step_by(self.n.max(1)).filter(|choice| choice.started);
-        let drawn = |choice: &Choice| u64::from(choice.usage.generated_tokens.max(choice.drawn));
+        let prompts = self.choices.iter().step_by(self.n.max(1)).filter(|choice| choice.spent.is_started());
         prompts.map(|choice| u64::from(choice.usage.prompt_tokens)).sum::<u64>()
-            + self.choices.iter().map(drawn).sum::<u64>()
+            + self.choices.iter().map(|choice| u64::from(choice.spent.tokens())).sum::<u64>()
     }
 
     /// Accounts for an event; `None` if it does not concern the client. `event` is `None` if the channel closed before
@@ -175,7 +170,6 @@ impl RunningChoices {
         match event {
             Some(Event::Queued { position, .. }) => Some(Ok(ChoiceEvent::Queued(position))),
             Some(Event::Started { cached_tokens, .. }) => {
-                choice.started = true;
                 choice.usage.cached_tokens = cached_tokens.min(choice.usage.prompt_tokens);
                 choice.stages.started(choice.usage.prompt_tokens, choice.usage.cached_tokens);
                 self.metrics.prompt_tokens.inc_by(u64::from(choice.usage.prompt_tokens));
@@ -183,7 +177,7 @@ impl RunningChoices {
                 Some(Ok(ChoiceEvent::Started))
             }
             Some(Event::Delta { delta, .. }) => {
-                choice.drawn += delta.tokens;
+                choice.received += delta.tokens;
                 choice.stages.decoding();
                 self.measure(index, delta.tokens);
                 Some(Ok(ChoiceEvent::Delta(delta)))
@@ -258,6 +252,8 @@ impl Drop for RunningChoices {
         let mut open = false;
         for choice in &mut self.choices {
             open |= choice.events.take().is_some();
+            let unread = choice.spent.tokens().saturating_sub(choice.received.max(choice.usage.generated_tokens));
+            self.metrics.generated_tokens.inc_by(u64::from(unread));
         }
         if open {
             // If the channel is full, the pool is awake.

@@ -15,6 +15,9 @@ use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::quota::QuotaGrant;
 
+/// Bodies up to this size are read on the task's own thread; longer ones on a thread that may block.
+const INLINE_BYTES: usize = 2 << 10;
+
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) api: Arc<Api>,
@@ -29,10 +32,6 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    pub(crate) fn context(&self) -> ParseContext<'_> {
-        ParseContext { api: &self.api, caller: &self.caller, abandoned: None }
-    }
-
     /// Reserves what the request asks for, and reports what is left of the caller's quotas.
     ///
     /// # Errors
@@ -44,17 +43,33 @@ impl Incoming {
         Ok(())
     }
 
-    /// Runs `read` on the body's text when it is the tenant's turn, on a thread that may block, so that a long body
-    /// delays neither other connections nor other tenants. If the client leaves, `read` stops at its next check.
-    /// `timeout` is the client's own, as far as it is known before its body is read.
+    /// Takes tokens that are used at once from the caller's quota.
+    ///
+    /// # Errors
+    /// 429 if a quota is exceeded.
+    pub(crate) fn spend(&mut self, tokens: u64) -> Result<(), FlowError> {
+        self.reserve(1, tokens)?;
+        if let Some(grant) = &mut self.grant {
+            grant.set_used(tokens);
+        }
+        Ok(())
+    }
+
+    /// Runs `read` on the body's text: on a long one when it is the tenant's turn, on a thread that may block, so that it
+    /// delays neither other connections nor other tenants. If the client leaves, `read` stops at its next check. The text
+    /// is gone then. `timeout` is the client's own, as far as it is known before its body is read.
     ///
     /// # Errors
     /// Those of `read`; 503 if too many wait for their turn; 504 after the timeout, or after the longest one allowed.
-    pub(crate) async fn read_aside<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &mut self,
         timeout: Option<Duration>,
         read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
+        if self.text.len() <= INLINE_BYTES {
+            let text = std::mem::take(&mut self.text);
+            return read(ParseContext { api: &self.api, caller: &self.caller, abandoned: None }, &text);
+        }
         let time = timeout.unwrap_or(self.api.limits().max_timeout);
         let late = |_| WorkerError::DeadlineExceeded;
         match self.exchange.started().checked_add(time) {
@@ -67,7 +82,7 @@ impl Incoming {
         &mut self,
         read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
-        let turn = self.api.turns.take(&self.caller.principal.tenant).await?;
+        let turn = self.api.turns.take(&self.caller.principal.tenant, self.text.len()).await?;
         let (api, caller, text) = (self.api.clone(), self.caller.clone(), std::mem::take(&mut self.text));
         let abandoned = Arc::new(AtomicBool::new(false));
         let _client = Client(abandoned.clone());

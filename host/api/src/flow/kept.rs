@@ -8,6 +8,9 @@ use serde::Serialize;
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
 
+/// Responses that take up to this are rendered on the task's own thread; longer ones on a thread that may block.
+const INLINE_BYTES: u64 = 64 << 10;
+
 /// Text, and what it takes of the memory for all.
 struct Kept {
     text: Box<[u8]>,
@@ -20,13 +23,29 @@ impl AsRef<[u8]> for Kept {
     }
 }
 
+/// Runs `render` where it delays no other connection. The share holds what rendering takes.
+///
+/// # Errors
+/// Those of `render`.
+pub(crate) async fn rendered(
+    share: Share,
+    render: impl FnOnce(Share) -> Result<Response, FlowError> + Send + 'static,
+) -> Result<Response, FlowError> {
+    if share.bytes() <= INLINE_BYTES {
+        return render(share);
+    }
+    let rendering = tokio::task::spawn_blocking(move || render(share));
+    rendering.await.map_err(|source| FlowError::Task { task: "rendering a response", source })?
+}
+
 /// A JSON response.
 ///
 /// # Errors
-/// The value cannot be written, or there is no room for its text.
+/// The value cannot be written.
 pub(crate) fn json(value: &impl Serialize, mut share: Share) -> Result<Response, FlowError> {
     let text = serde_json::to_vec(value).map_err(FlowError::Serialize)?.into_boxed_slice();
-    share.resize(text.len())?;
+    // It is there already, and the work is done.
+    share.set(text.len());
     let body = Bytes::from_owner(Kept { text, _share: share });
     Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response())
 }
@@ -48,6 +67,22 @@ mod tests {
         assert!(share().grow(600).is_err(), "it is on its way");
         drop(bytes);
         share().grow(1000).unwrap();
-        assert!(json(&"x".repeat(5000), share()).is_err());
+        drop(json(&"x".repeat(5000), share()).unwrap());
+        assert!(share().grow(1000).is_ok(), "everything was given back");
+    }
+
+    #[tokio::test]
+    async fn regression_a_long_response_is_rendered_aside() {
+        let budget = Budget::new(1 << 20);
+        for (bytes, aside) in [(INLINE_BYTES, false), (INLINE_BYTES + 1, true)] {
+            let mut share = budget.share(&"a".into());
+            share.grow(bytes as usize).unwrap();
+            let here = std::thread::current().id();
+            let render = move |share| {
+                assert_eq!(std::thread::current().id() != here, aside);
+                json(&"x", share)
+            };
+            assert_eq!(rendered(share, render).await.unwrap().status(), 200);
+        }
     }
 }

@@ -205,8 +205,15 @@ impl Readiness {
     pub(crate) fn serves(&self, model: &str) -> Result<(), FlowError> {
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         let nobody = models.iter().any(|(id, all)| id == model && !all.iter().any(Health::is_up));
-        let down = nobody || self.damage(model).is_some();
-        if down { Err(FlowError::ModelDown(model.to_owned())) } else { Ok(()) }
+        if nobody { Err(FlowError::ModelDown(model.to_owned())) } else { self.check_whole(model) }
+    }
+
+    /// An error if the model's weights are no more what was loaded.
+    pub(crate) fn check_whole(&self, model: &str) -> Result<(), FlowError> {
+        match self.damage(model) {
+            Some(_) => Err(FlowError::ModelDown(model.to_owned())),
+            None => Ok(()),
+        }
     }
 
     /// # Errors

@@ -7,6 +7,7 @@ use camshaft_core::{limits, policy};
 use crate::flow::api::Served;
 use crate::flow::budget::TOKEN_BYTES;
 use crate::flow::error::FlowError;
+use crate::flow::render::whole;
 use crate::wire::params::GenerationSettings;
 
 /// What a choice takes besides its text: its parameters and its channel.
@@ -72,10 +73,15 @@ impl GenerationRequest {
         self.prompt_tokens() + self.choices().map(|prompt| u64::from(prompt.max_tokens)).sum::<u64>()
     }
 
-    /// What the request takes in memory until it ends, besides its output.
+    /// What the request takes in memory until it ends, besides the text that it generates.
     pub(crate) fn held_bytes(&self) -> usize {
-        let echoed = self.choices().map(|prompt| prompt.echo.len()).sum::<usize>();
-        self.prompt_tokens() as usize * TOKEN_BYTES + self.choices().count() * CHOICE_BYTES + echoed
+        let of_choice = |prompt: &Prompt| {
+            let kept = self.logprobs.filter(|_| !self.settings.stream);
+            let logprobs = kept.map_or(0, |count| whole::logprob_bytes(prompt.max_tokens as usize, count));
+            CHOICE_BYTES.saturating_add(whole::text_bytes(prompt.echo.len())).saturating_add(logprobs)
+        };
+        let tokens = self.prompt_tokens() as usize * TOKEN_BYTES;
+        self.choices().map(of_choice).fold(tokens, usize::saturating_add)
     }
 
     /// Length of all prompts together. A prompt with several choices counts once.

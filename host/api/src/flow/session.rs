@@ -1,12 +1,16 @@
 //! Closes a session, so that its KV may be evicted.
+use std::sync::Arc;
 use std::time::Duration;
 
+use camshaft_core::ids::SessionId;
 use crossbeam_channel::TrySendError;
 use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::flow::api::Served;
 use crate::flow::backend::PoolMessage;
+use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::wire::error::RequestError;
@@ -27,12 +31,8 @@ pub(crate) struct Closed {
 ///
 /// # Errors
 /// 400 for a bad body, 503 if no worker answers.
-pub(crate) async fn close(incoming: &Incoming) -> Result<Closed, FlowError> {
-    let body = json::parse(&incoming.text)?;
-    let fields = body.fields();
-    let served = incoming.api.model_of(&fields, &incoming.caller)?;
-    let required = || RequestError::field("session_id", "session_id is required");
-    let session = params::session(&fields)?.ok_or_else(required)?;
+pub(crate) async fn close(mut incoming: Incoming) -> Result<Closed, FlowError> {
+    let (served, session) = incoming.read(None, read).await?;
     let id = session.as_str().to_owned();
     let (reply, answer) = oneshot::channel();
     let namespace = incoming.caller.principal.namespace();
@@ -44,4 +44,12 @@ pub(crate) async fn close(incoming: &Incoming) -> Result<Closed, FlowError> {
     let answer = timeout(ANSWER_TIMEOUT, answer).await.map_err(|_| FlowError::Overloaded)?;
     let closed = answer.map_err(|_| FlowError::WorkerLost)?;
     Ok(Closed { id, object: "session.closed", closed })
+}
+
+fn read(context: ParseContext<'_>, text: &str) -> Result<(Arc<Served>, SessionId), FlowError> {
+    let body = json::parse(text)?;
+    let fields = body.fields();
+    let served = context.api.model_of(&fields, context.caller)?;
+    let required = || RequestError::field("session_id", "session_id is required");
+    Ok((served.clone(), params::session(&fields)?.ok_or_else(required)?))
 }

@@ -1,9 +1,12 @@
 //! The endpoints that tokenize and detokenize.
+use std::sync::Arc;
+
 use axum::response::Response;
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde::Serialize;
 
+use crate::flow::api::Served;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
@@ -34,14 +37,10 @@ struct Detokenized {
 /// the tokens.
 pub(crate) async fn tokenize(mut incoming: Incoming) -> Result<Response, FlowError> {
     let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
-    let done = incoming.read_aside(from_header, read).await?;
-    let tokens = done.tokens.len() as u64;
-    incoming.reserve(1, tokens)?;
-    if let Some(grant) = &mut incoming.grant {
-        grant.set_used(tokens);
-    }
+    let done = incoming.read(from_header, read).await?;
+    incoming.spend(done.tokens.len() as u64)?;
     incoming.share.grow(done.tokens.len() * TOKENIZED_BYTES)?;
-    kept::json(&done, incoming.share)
+    kept::rendered(incoming.share, move |share| kept::json(&done, share)).await
 }
 
 fn read(context: ParseContext<'_>, text: &str) -> Result<Tokenized, FlowError> {
@@ -58,14 +57,29 @@ fn read(context: ParseContext<'_>, text: &str) -> Result<Tokenized, FlowError> {
     Ok(Tokenized { tokens, offsets })
 }
 
-/// `{"model","tokens"}`; bytes that are not UTF-8 are replaced.
+/// `{"model","tokens"}`; bytes that are not UTF-8 are replaced. The tokens count against the caller's quota.
 ///
 /// # Errors
-/// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
-pub(crate) fn detokenize(mut incoming: Incoming) -> Result<Response, FlowError> {
-    let body = json::parse(&incoming.text)?;
+/// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed. 413 or 503: the text is too long.
+/// 429: the quota does not hold the tokens.
+pub(crate) async fn detokenize(mut incoming: Incoming) -> Result<Response, FlowError> {
+    let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
+    let (served, tokens, bytes) = incoming.read(from_header, read_tokens).await?;
+    incoming.spend(tokens.len() as u64)?;
+    // The text, and its copy in the answer.
+    incoming.share.grow(2 * bytes)?;
+    let render = move |share| {
+        let text = tokens::text(&served.model.info.vocabulary, &tokens);
+        kept::json(&Detokenized { text }, share)
+    };
+    kept::rendered(incoming.share, render).await
+}
+
+/// The model, the tokens, and the bytes of their text.
+fn read_tokens(context: ParseContext<'_>, text: &str) -> Result<(Arc<Served>, Vec<Token>, usize), FlowError> {
+    let body = json::parse(text)?;
     let fields = body.fields();
-    let served = incoming.api.model_of(&fields, &incoming.caller)?;
+    let served = context.api.model_of(&fields, context.caller)?;
     fields.require("tokens")?;
     let list = fields.list("tokens")?.map_or(&[][..], Vec::as_slice);
     let vocabulary = &served.model.info.vocabulary;
@@ -74,10 +88,8 @@ pub(crate) fn detokenize(mut incoming: Incoming) -> Result<Response, FlowError> 
         Some(IdLists::Several(_)) => return Err(FlowError::field("tokens", "tokens must be one list of token ids")),
         None => tokens::refuse(list, "tokens", vocabulary)?,
     };
-    // The text, and its copy in the answer.
-    let bytes = |token: &Token| vocabulary.token_bytes(*token).map_or(0, <[u8]>::len);
-    incoming.share.grow(2 * tokens.iter().map(bytes).sum::<usize>())?;
-    kept::json(&Detokenized { text: tokens::text(vocabulary, &tokens) }, incoming.share)
+    let bytes = tokens.iter().map(|&token| vocabulary.token_bytes(token).map_or(0, <[u8]>::len)).sum();
+    Ok((served.clone(), tokens, bytes))
 }
 
 /// The offsets of tokens in the text. Some vocabularies put a space in front of a text. The client did not send it, so

@@ -8,55 +8,85 @@ use tokio::sync::oneshot;
 
 use crate::flow::error::FlowError;
 
-/// Requests that may wait for a turn. Past it: 503.
+/// Requests that may wait for a turn. Past it only a tenant of which none waits may still join; others get 503.
 const WAITING: usize = 1024;
+/// Bytes of the bodies that may have a turn at the same time, if they are several: the tokenizer takes up to some 50 times
+/// a text while it works.
+const TOGETHER: usize = 4 << 20;
 
 #[derive(Debug)]
 pub(crate) struct Turns {
     /// Turns that may be taken at the same time; at least 1.
     most: usize,
+    /// Bytes of their bodies together. One alone may have more.
+    together: usize,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     taken: usize,
+    /// Of the bodies that have a turn.
+    bytes: usize,
     /// Tenants with requests that wait; the first one is next.
-    tenants: VecDeque<(TenantId, VecDeque<oneshot::Sender<Turn>>)>,
+    tenants: VecDeque<(TenantId, VecDeque<Waiting>)>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    bytes: usize,
+    turn: oneshot::Sender<Turn>,
 }
 
 /// A turn. Dropping it passes it on.
 #[derive(Debug)]
-pub(crate) struct Turn(Option<Arc<Turns>>);
+pub(crate) struct Turn {
+    turns: Option<Arc<Turns>>,
+    bytes: usize,
+}
 
 impl Default for Turns {
     /// Half of the cores, so that the engine keeps the others.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self::new((cores / 2).max(1))
+        Self::new((cores / 2).max(1), TOGETHER)
     }
 }
 
 impl Turns {
-    fn new(most: usize) -> Self {
-        Self { most, state: Mutex::default() }
+    fn new(most: usize, together: usize) -> Self {
+        Self { most, together, state: Mutex::default() }
     }
 
-    /// Waits for a turn of the tenant. Dropping the future gives up.
+    /// Waits for a turn of the tenant, for a body of so many bytes. Dropping the future gives up.
     ///
     /// # Errors
     /// 503 if too many requests wait.
-    pub(crate) async fn take(self: &Arc<Self>, tenant: &TenantId) -> Result<Turn, FlowError> {
+    pub(crate) async fn take(self: &Arc<Self>, tenant: &TenantId, bytes: usize) -> Result<Turn, FlowError> {
         let turn = {
             let mut state = self.state();
-            if state.taken < self.most {
-                state.taken += 1;
-                return Ok(Turn(Some(self.clone())));
-            }
-            state.wait(tenant)?
+            let turn = state.wait(tenant, bytes)?;
+            self.pass_on(&mut state);
+            turn
         };
         // The sender is dropped only with its turns, which this request holds.
         turn.await.map_err(|_| FlowError::Overloaded)
+    }
+
+    /// Gives turns to those who wait, in order, as long as there is room.
+    fn pass_on(self: &Arc<Self>, state: &mut State) {
+        while let Some(bytes) = state.next_bytes() {
+            let fits =
+                state.taken == 0 || state.taken < self.most && state.bytes.saturating_add(bytes) <= self.together;
+            let Some(next) = fits.then(|| state.next()).flatten() else { return };
+            state.taken += 1;
+            state.bytes += bytes;
+            if let Err(mut turn) = next.turn.send(Turn { turns: Some(self.clone()), bytes }) {
+                // It gave up just now. Its turn must not pass itself on: the state is locked.
+                turn.turns = None;
+                state.give_back(bytes);
+            }
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -65,51 +95,66 @@ impl Turns {
 }
 
 impl State {
-    fn wait(&mut self, tenant: &TenantId) -> Result<oneshot::Receiver<Turn>, FlowError> {
-        let waiting = |state: &Self| state.tenants.iter().map(|(_, requests)| requests.len()).sum::<usize>();
-        if waiting(self) >= WAITING {
+    fn wait(&mut self, tenant: &TenantId, bytes: usize) -> Result<oneshot::Receiver<Turn>, FlowError> {
+        if self.is_full_for(tenant) {
             // Some may have given up.
-            self.tenants.iter_mut().for_each(|(_, requests)| requests.retain(|request| !request.is_closed()));
+            self.tenants.iter_mut().for_each(|(_, requests)| requests.retain(|request| !request.turn.is_closed()));
             self.tenants.retain(|(_, requests)| !requests.is_empty());
-            if waiting(self) >= WAITING {
+            if self.is_full_for(tenant) {
                 return Err(FlowError::Overloaded);
             }
         }
-        let (sender, receiver) = oneshot::channel();
+        let (turn, receiver) = oneshot::channel();
+        let request = Waiting { bytes, turn };
         match self.tenants.iter_mut().find(|(name, _)| name == tenant) {
-            Some((_, requests)) => requests.push_back(sender),
-            None => self.tenants.push_back((tenant.clone(), VecDeque::from([sender]))),
+            Some((_, requests)) => requests.push_back(request),
+            None => self.tenants.push_back((tenant.clone(), VecDeque::from([request]))),
         }
         Ok(receiver)
     }
 
-    /// The request whose turn it is. Its tenant goes to the end.
-    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
-        while let Some((tenant, mut requests)) = self.tenants.pop_front() {
-            let next = std::iter::from_fn(|| requests.pop_front()).find(|request| !request.is_closed());
-            if !requests.is_empty() {
-                self.tenants.push_back((tenant, requests));
+    /// Whoever has filled the places keeps only himself out.
+    fn is_full_for(&self, tenant: &TenantId) -> bool {
+        let waiting = self.tenants.iter().map(|(_, requests)| requests.len()).sum::<usize>();
+        waiting >= WAITING && self.tenants.iter().any(|(name, _)| name == tenant)
+    }
+
+    /// The bytes of the request whose turn it is; `None` if nobody waits.
+    fn next_bytes(&mut self) -> Option<usize> {
+        while let Some((_, requests)) = self.tenants.front_mut() {
+            while requests.front().is_some_and(|request| request.turn.is_closed()) {
+                requests.pop_front();
             }
-            if next.is_some() {
-                return next;
+            match requests.front() {
+                Some(request) => return Some(request.bytes),
+                None => drop(self.tenants.pop_front()),
             }
         }
         None
+    }
+
+    /// Takes the request whose turn it is. Its tenant goes to the end.
+    fn next(&mut self) -> Option<Waiting> {
+        let (tenant, mut requests) = self.tenants.pop_front()?;
+        let next = requests.pop_front();
+        if !requests.is_empty() {
+            self.tenants.push_back((tenant, requests));
+        }
+        next
+    }
+
+    fn give_back(&mut self, bytes: usize) {
+        self.taken -= 1;
+        self.bytes -= bytes;
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let Some(turns) = self.0.take() else { return };
+        let Some(turns) = self.turns.take() else { return };
         let mut state = turns.state();
-        while let Some(request) = state.next() {
-            match request.send(Turn(Some(turns.clone()))) {
-                Ok(()) => return,
-                // It gave up just now. Its turn must not pass itself on: the state is locked.
-                Err(mut turn) => drop(turn.0.take()),
-            }
-        }
-        state.taken -= 1;
+        state.give_back(self.bytes);
+        turns.pass_on(&mut state);
     }
 }
 
@@ -123,14 +168,14 @@ mod tests {
 
     #[tokio::test]
     async fn regression_a_tenant_waits_for_one_request_of_another_not_for_all() {
-        let turns = Arc::new(Turns::new(1));
-        let first = turns.take(&tenant("a")).await.unwrap();
+        let turns = Arc::new(Turns::new(1, 100));
+        let first = turns.take(&tenant("a"), 1).await.unwrap();
         let (order, mut done) = tokio::sync::mpsc::channel(200);
         let mut tasks = Vec::new();
         for name in std::iter::repeat_n("a", 100).chain(["b", "c"]) {
             let (turns, order) = (turns.clone(), order.clone());
             tasks.push(tokio::spawn(async move {
-                let turn = turns.take(&tenant(name)).await.unwrap();
+                let turn = turns.take(&tenant(name), 1).await.unwrap();
                 order.send(name).await.unwrap();
                 drop(turn);
             }));
@@ -148,13 +193,15 @@ mod tests {
 
     #[tokio::test]
     async fn as_many_wait_as_the_bound_and_those_that_gave_up_make_room() {
-        let turns = Arc::new(Turns::new(1));
-        let held = turns.take(&tenant("a")).await.unwrap();
-        let wait = |name: &str| turns.state().wait(&tenant(name));
+        let turns = Arc::new(Turns::new(1, 100));
+        let held = turns.take(&tenant("a"), 1).await.unwrap();
+        let wait = |name: &str| turns.state().wait(&tenant(name), 1);
         let mut waiting: Vec<_> = (0..WAITING).map(|i| wait(["a", "b"][i % 2]).unwrap()).collect();
+        assert!(matches!(wait("a"), Err(FlowError::Overloaded)));
+        let mut last = wait("c").expect("a tenant of which none waits");
         assert!(matches!(wait("c"), Err(FlowError::Overloaded)));
         waiting.truncate(2);
-        let mut last = wait("c").unwrap();
+        drop(wait("a").unwrap());
         // Whoever gave up is passed over.
         drop(waiting);
         drop(held);
@@ -164,5 +211,27 @@ mod tests {
         drop(state);
         drop(turn);
         assert_eq!(turns.state().taken, 0);
+    }
+
+    #[tokio::test]
+    async fn regression_long_bodies_have_turns_together_up_to_a_bound() {
+        let turns = Arc::new(Turns::new(3, 100));
+        let long = turns.take(&tenant("a"), 500).await.expect("one alone may be longer");
+        let wait = |name: &str, bytes: usize| {
+            let mut state = turns.state();
+            let turn = state.wait(&tenant(name), bytes).unwrap();
+            turns.pass_on(&mut state);
+            turn
+        };
+        let [mut first, mut second, mut third, mut fourth] =
+            [("a", 60), ("b", 40), ("c", 1), ("d", 1)].map(|(name, bytes)| wait(name, bytes));
+        assert!(first.try_recv().is_err());
+        drop(long);
+        let (first, _second) = (first.try_recv().unwrap(), second.try_recv().unwrap());
+        assert!(third.try_recv().is_err(), "100 bytes have turns");
+        drop(first);
+        let (_third, fourth) = (third.try_recv().unwrap(), fourth.try_recv());
+        assert!(fourth.is_ok() && turns.state().taken == 3);
+        assert!(wait("e", 1).try_recv().is_err(), "three have turns");
     }
 }

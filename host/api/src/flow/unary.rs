@@ -4,11 +4,12 @@ use axum::response::Response;
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
 use crate::flow::generation::{ChoiceEvent, RunningChoices};
+use crate::flow::kept;
 use crate::flow::render::whole::{self, Collected};
 use crate::flow::request::GenerationRequest;
 
 /// # Errors
-/// The error of the first choice that fails, or there is no room for the response. The others are then cancelled.
+/// The error of the first choice that fails. The others are then cancelled.
 pub(crate) async fn respond(
     mut running: RunningChoices,
     request: GenerationRequest,
@@ -19,11 +20,13 @@ pub(crate) async fn respond(
         match output? {
             ChoiceEvent::Queued(_) | ChoiceEvent::Started => {}
             ChoiceEvent::Delta(delta) => {
-                share.grow(whole::bytes(&delta))?;
+                // Log-probabilities, which take far more, have their memory from the start.
+                share.add(whole::text_bytes(delta.text.len()));
                 choices[index].add(delta);
             }
             ChoiceEvent::Finished(reason) => choices[index].reason = Some(reason),
         }
     }
-    whole::respond(&request, &choices, running.totals(), share)
+    let totals = running.totals();
+    kept::rendered(share, move |share| whole::respond(&request, &choices, totals, share)).await
 }

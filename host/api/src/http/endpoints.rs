@@ -27,9 +27,9 @@ pub(crate) async fn tokenize(incoming: Incoming) -> Result<Response, ApiError> {
 }
 
 pub(crate) async fn detokenize(incoming: Incoming) -> Result<Response, ApiError> {
-    Ok(tokenize::detokenize(incoming)?)
+    Ok(tokenize::detokenize(incoming).await?)
 }
 
 pub(crate) async fn close_session(incoming: Incoming) -> Result<Json<Closed>, ApiError> {
-    Ok(Json(session::close(&incoming).await?))
+    Ok(Json(session::close(incoming).await?))
 }

@@ -13,8 +13,10 @@ use crate::wire::merge_patch;
 
 /// Values of a body, lists of token ids aside.
 pub(crate) const VALUES: usize = 65_536;
-/// What a value takes in memory, at most, besides its text.
+/// What a value takes in memory, at most, besides its text; and what an object takes besides its members, of which there is
+/// room for some from the first one on.
 const VALUE_BYTES: usize = 112;
+const OBJECT_BYTES: usize = 512;
 /// What an id takes while it is read and checked.
 const ID_BYTES: usize = 8;
 
@@ -71,7 +73,8 @@ pub(crate) fn parse(text: &str) -> Result<Body, RequestError> {
 pub(crate) fn parsed_bytes(text: &str) -> usize {
     let values = text.bytes().filter(|byte| b",[{".contains(byte)).count() + 1;
     let in_tree = values.min(VALUES);
-    in_tree * VALUE_BYTES + (values - in_tree) * ID_BYTES + text.len()
+    let objects = text.bytes().filter(|&byte| byte == b'{').count().min(VALUES);
+    objects * OBJECT_BYTES + in_tree * VALUE_BYTES + (values - in_tree) * ID_BYTES + text.len()
 }
 
 /// Reads a value as a tree, as long as there is room for its values.

@@ -77,7 +77,10 @@ async fn regression_a_whole_response_has_a_bound() {
     let body = |stream: bool| json!({"logprobs": true, "top_logprobs": 20, "stream": stream, "n": 2});
     assert_eq!(server.chat(body(false)).await.status, 200);
     server.api.set_limits(ApiLimits { bodies_bytes: 64 << 10, ..LIMITS });
-    assert_eq!(server.chat(body(false)).await.error(503).0, "server_error overloaded -");
+    let (shape, message) = server.chat(body(false)).await.error(413);
+    assert_eq!(shape, "invalid_request_error request_too_large -", "it would never fit, and nothing was generated");
+    assert!(message.contains("may take 32768 (half of limits.bodies)"), "{message}");
+    assert_eq!(server.pool.starts.lock().unwrap().len(), 2, "those of the first request");
     for _ in 0..5 {
         assert!(server.chat(body(true)).await.events().1, "a stream keeps nothing, and everything was given back");
     }

@@ -94,6 +94,7 @@ fn play(submission: Submission, script: &Script) -> Option<Submission> {
             Step::Failed(error) => Event::Failed { id, error },
             Step::Hold => return Some(submission),
         };
+        submission.shared.spent.note(&event);
         let _ = submission.events.blocking_send(event);
     }
     None

@@ -56,6 +56,17 @@ async fn regression_tokenizing_is_metered() {
 }
 
 #[tokio::test]
+async fn regression_detokenizing_is_metered() {
+    let server = limited(Quotas { tokens_per_minute: Some(10), ..Quotas::default() });
+    let detokenize = |tokens: Vec<u32>| json!({"model": "demo", "tokens": tokens});
+    let reply = server.post("/v1/detokenize", detokenize(vec![1; 8])).await;
+    assert_eq!((reply.status.as_u16(), reply.header("x-ratelimit-remaining-tokens")), (200, Some("2")));
+    let (shape, _) = server.post("/v1/detokenize", detokenize(vec![1; 3])).await.error(429);
+    assert_eq!(shape, "rate_limit_error rate_limit_exceeded -");
+    assert_eq!(server.post("/v1/detokenize", detokenize(vec![1; 2])).await.status, 200);
+}
+
+#[tokio::test]
 async fn regression_each_choice_counts_as_running() {
     let server = limited(Quotas { concurrent_requests: Some(4), ..Quotas::default() });
     assert_eq!(server.complete(json!({"n": 4})).await.status, 200);

@@ -14,10 +14,14 @@ use crate::flow::request::{Endpoint, GenerationRequest};
 /// What a candidate of a token takes: as numbers, and as text in the response.
 const CANDIDATE_BYTES: usize = 160;
 
-/// Upper bound of what a delta takes until its response is sent.
-pub(crate) fn bytes(delta: &Delta) -> usize {
-    let candidates: usize = delta.logprobs.iter().map(|token| token.top.len() + 2).sum();
-    3 * delta.text.len() + candidates * CANDIDATE_BYTES
+/// What a text takes until its response is sent: as it is, and in the response.
+pub(crate) fn text_bytes(text: usize) -> usize {
+    3 * text
+}
+
+/// Upper bound of what the log-probabilities of so many tokens take until their response is sent.
+pub(crate) fn logprob_bytes(tokens: usize, alternatives: u32) -> usize {
+    tokens.saturating_mul((alternatives as usize + 2) * CANDIDATE_BYTES)
 }
 
 /// The text of one choice, and how it ended.
@@ -70,7 +74,7 @@ struct TextChoice<'a> {
 /// The response, which holds `share` until the client has taken it.
 ///
 /// # Errors
-/// There is no room for its text.
+/// It cannot be written.
 pub(crate) fn respond(
     request: &GenerationRequest,
     choices: &[Collected],
