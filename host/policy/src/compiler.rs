@@ -7,7 +7,7 @@ use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal,
 use crate::error::PolicyError;
 use crate::examine;
 use crate::files::COMPONENT_MAX_BYTES;
-use crate::sandbox::{CompileBounds, PANICKED, REFUSED};
+use crate::sandbox::{CompileBounds, NOT_KEPT, PANICKED, REFUSED};
 
 /// How much less it asks of the CPU than those that serve.
 const NICE: i32 = 19;
@@ -24,6 +24,7 @@ pub fn compile_here(cache_dir: &Path, bounds: CompileBounds) -> u8 {
         Ok(Ok(())) => return 0,
         Ok(Err(PolicyError::Corrupt(cause))) => (REFUSED, cause.to_string()),
         Ok(Err(PolicyError::CompilerPanic)) => (PANICKED, String::new()),
+        Ok(Err(PolicyError::CodeNotKept { .. })) => (NOT_KEPT, String::new()),
         Ok(Err(error)) => (FAILED, error.sentence()),
         Err(error) => (FAILED, error.to_string()),
     };
@@ -43,4 +44,25 @@ fn bound_this_process(bounds: CompileBounds) -> io::Result<()> {
     // The first ends it with a signal of its own, by which the parent knows.
     setrlimit(Resource::Cpu, Rlimit { current: Some(cpu), maximum: Some(cpu + 5) })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::load::bench::component;
+
+    #[test]
+    fn regression_code_that_the_cache_does_not_take_is_not_compiled() {
+        let bytes = component("plugins/scheduler-fcfs");
+        let dir = tempfile::tempdir().unwrap();
+        examine::compile_into(dir.path(), &bytes).unwrap();
+        examine::compile_into(dir.path(), &bytes).expect("it is there already");
+        let full = tempfile::tempdir().unwrap();
+        // In this folder wasmtime would keep it, and it says nothing where it cannot.
+        fs::write(full.path().join("modules"), "").unwrap();
+        let refused = examine::compile_into(full.path(), &bytes);
+        assert!(matches!(refused, Err(PolicyError::CodeNotKept { .. })), "{refused:?}");
+    }
 }

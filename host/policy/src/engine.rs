@@ -30,6 +30,9 @@ const CORE_PER_INSTANCE: u32 = 8;
 /// of a small component writes. Returning them halves the throughput of the HTTP threads (see `docs/benchmarks.md`).
 const KEEP_RESIDENT_BYTES: usize = 256 << 10;
 
+/// What a directory for compiled code must at least take.
+const TRIAL_BYTES: usize = 64 << 10;
+
 /// Sets up an engine that can run so many instances at once.
 pub(crate) fn start(instances: u32, cache: Option<Cache>) -> Result<Engine, PolicyError> {
     let mut config = config(cache);
@@ -38,8 +41,8 @@ pub(crate) fn start(instances: u32, cache: Option<Cache>) -> Result<Engine, Poli
 }
 
 /// An engine that makes the same code but runs none, so that it reserves no memory for instances.
-pub(crate) fn for_compiling(cache_dir: &Path) -> Result<Engine, PolicyError> {
-    Engine::new(&config(Some(open_cache(cache_dir)?))).map_err(|error| PolicyError::Runtime(error.into()))
+pub(crate) fn for_compiling(cache: Cache) -> Result<Engine, PolicyError> {
+    Engine::new(&config(Some(cache))).map_err(|error| PolicyError::Runtime(error.into()))
 }
 
 fn pool(instances: u32) -> PoolingAllocationConfig {
@@ -90,10 +93,17 @@ pub(crate) fn usable_cache(dir: &Path) -> Option<PathBuf> {
 
 /// Makes a directory to which no other user can write, and checks that this process can.
 fn make_private(dir: &Path) -> Result<PathBuf, PolicyError> {
+    make_private_by(dir, |dir| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir))
+}
+
+fn make_private_by(dir: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, PolicyError> {
     let failed = |source| PolicyError::Cache { path: dir.to_path_buf(), source };
     let dir = std::path::absolute(dir).map_err(failed)?;
-    check_trusted(&dir).map_err(|error| failed(io::Error::other(error)))?;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(failed)?;
+    let check = || check_trusted(&dir).map_err(|error| failed(io::Error::other(error)));
+    check()?;
+    make(&dir).map_err(failed)?;
+    // Somebody else may have made a part of it meanwhile.
+    check()?;
     let meta = fs::metadata(&dir).map_err(failed)?;
     if meta.uid() != rustix::process::geteuid().as_raw() {
         return Err(PolicyError::ForeignCache { path: dir });
@@ -103,7 +113,9 @@ fn make_private(dir: &Path) -> Result<PathBuf, PolicyError> {
     }
     // A file system may be read-only whatever its modes say.
     let trial = dir.join(format!(".trial-{}-{:?}", std::process::id(), std::thread::current().id()));
-    fs::File::create(&trial).and_then(|_| fs::remove_file(&trial)).map_err(failed)?;
+    // On a full one files can be made, but nothing can be written to them.
+    let written = fs::write(&trial, [0; TRIAL_BYTES]);
+    fs::remove_file(&trial).and(written).map_err(failed)?;
     Ok(dir)
 }
 
@@ -151,5 +163,25 @@ impl Ticker {
 impl Drop for Ticker {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_a_directory_that_somebody_else_makes_meanwhile_is_not_trusted() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = dir.path().join("made/by/others");
+        let made = make_private_by(&cache, |cache| {
+            fs::create_dir_all(cache)?;
+            fs::set_permissions(dir.path().join("made"), fs::Permissions::from_mode(0o777))
+        });
+        let why = made.unwrap_err().sentence();
+        assert!(why.contains("made can be written to by others"), "{why}");
+        let own = make_private(&dir.path().join("own/cache")).unwrap();
+        assert_eq!(fs::read_dir(&own).unwrap().count(), 0, "the trial leaves nothing");
+        assert_eq!(fs::metadata(own).unwrap().mode() & 0o777, 0o700);
     }
 }

@@ -90,6 +90,8 @@ pub enum PolicyError {
         "compiling it took more than the {limit_bytes} bytes of memory (or the stack) that a compile may take: {said}"
     )]
     CompileMemory { limit_bytes: u64, said: String },
+    #[error("its compiled code could not be kept in {}: is the file system full?", path.display())]
+    CodeNotKept { path: PathBuf },
     #[error("the server ends: it was not compiled")]
     CompileStopped,
     #[error("needs more than a policy may have")]
@@ -164,6 +166,7 @@ impl PolicyError {
                 | Self::Runtime(_)
                 | Self::CompileProcess { .. }
                 | Self::CompileKilled { .. }
+                | Self::CodeNotKept { .. }
         )
     }
 

@@ -46,11 +46,21 @@ pub(crate) fn compile(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, Po
 }
 
 /// Compiles a component into the cache of compiled code, and nothing else.
+///
+/// # Errors
+/// It cannot be compiled, or the cache does not keep it.
 pub(crate) fn compile_into(cache_dir: &Path, bytes: &[u8]) -> Result<(), PolicyError> {
     check_header(bytes)?;
-    let engine = engine::for_compiling(cache_dir)?;
+    let cache = engine::open_cache(cache_dir)?;
+    let engine = engine::for_compiling(cache.clone())?;
     let built = catch_unwind(AssertUnwindSafe(|| Component::from_binary(&engine, bytes)));
-    built.map_err(|_| PolicyError::CompilerPanic)?.map_err(compile_error).map(drop)
+    built.map_err(|_| PolicyError::CompilerPanic)?.map_err(compile_error)?;
+    // The cache says nothing where it cannot write, and then whoever wants the code would compile it without bounds. It
+    // counts what it had, and what it took.
+    if cache.cache_hits() + cache.cache_misses() == 0 {
+        return Err(PolicyError::CodeNotKept { path: cache_dir.to_path_buf() });
+    }
+    Ok(())
 }
 
 fn build(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {

@@ -49,6 +49,8 @@ pub struct CompileProgram {
 /// Exit codes of the child for a component that it did not compile.
 pub(crate) const REFUSED: u8 = 65;
 pub(crate) const PANICKED: u8 = 70;
+/// For code that the cache did not take.
+pub(crate) const NOT_KEPT: u8 = 73;
 
 impl CompileProgram {
     /// Has the component's code put into the cache.
@@ -73,7 +75,7 @@ impl CompileProgram {
             // What is no UTF-8 is no loss.
             let _ = Read::by_ref(&mut words).take(WORDS_BYTES).read_to_string(&mut text);
         }
-        self.judge(ended?, on_one_line(truncated(text.trim(), WORDS_BYTES as usize)))
+        self.judge(ended?, cache_dir, on_one_line(truncated(text.trim(), WORDS_BYTES as usize)))
     }
 
     fn wait(&self, child: &mut Child, stopping: &AtomicBool) -> Result<ExitStatus, PolicyError> {
@@ -92,12 +94,13 @@ impl CompileProgram {
         }
     }
 
-    fn judge(&self, status: ExitStatus, said: String) -> Result<(), PolicyError> {
+    fn judge(&self, status: ExitStatus, cache_dir: &Path, said: String) -> Result<(), PolicyError> {
         let signal = |signal: Signal| status.signal() == Some(signal.as_raw());
         match status.code().map(u8::try_from) {
             Some(Ok(0)) => Ok(()),
             Some(Ok(REFUSED)) => Err(PolicyError::Corrupt(said.into())),
             Some(Ok(PANICKED)) => Err(PolicyError::CompilerPanic),
+            Some(Ok(NOT_KEPT)) => Err(PolicyError::CodeNotKept { path: cache_dir.to_path_buf() }),
             Some(_) => Err(PolicyError::CompileProcess { source: io::Error::other(said) }),
             None if signal(Signal::XCPU) => Err(PolicyError::CompileTime { limit: self.bounds.cpu }),
             // An allocation that fails, and a stack that overflows, abort.
@@ -138,6 +141,7 @@ mod tests {
         let sentences = [
             ("echo no such thing >&2; exit 65", "file is truncated or corrupt: no such thing"),
             ("exit 70", "the compiler panicked"),
+            ("exit 73", "could not be kept in /cache"),
             ("echo unheard of >&2; exit 3", "cannot run the process that compiles it: unheard of"),
             ("kill -XCPU $$", "more than the 120 s"),
             ("echo out of memory >&2; kill -ABRT $$", "more than the 2147483648 bytes of memory (or the stack)"),
