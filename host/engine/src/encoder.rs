@@ -1,8 +1,10 @@
 //! A vocabulary's way from text to tokens, in a bounded stack and in near-linear time, whatever the text.
 //!
-//! The result is llama.cpp's (tested for every pre-tokenizer it knows). What llama.cpp does by recursion or in quadratic
-//! time, this does itself: finding special tokens ([`specials`]), and for some BPE vocabularies cutting a text into words
-//! and merging their characters ([`bpe`]).
+//! The result is llama.cpp's (tested for every pre-tokenizer it knows). What llama.cpp does by recursion, in quadratic time,
+//! or once for each of thousands of special tokens, this does itself: finding special tokens ([`specials`]), merging the
+//! characters of a text ([`spm`]), and for some BPE vocabularies cutting it into words and merging theirs ([`bpe`]).
+//!
+//! The other vocabularies' texts are read by llama.cpp, once for each user-defined token that they have: a few.
 use camshaft_core::ids::Token;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
@@ -15,29 +17,46 @@ mod classes;
 pub(crate) mod kinds;
 mod merges;
 mod specials;
+mod spm;
 mod words;
 
 use bpe::Bpe;
+use merges::Scratch;
 use specials::{Fragment, Special, Specials};
+use spm::Spm;
 
 /// A model's.
 #[derive(Debug)]
 pub(crate) struct Encoder {
     specials: Specials,
-    /// For the vocabularies that llama.cpp would tokenize by recursion.
-    bpe: Option<Bpe>,
+    texts: Texts,
     /// What the model expects before and after a text.
     before: Vec<Token>,
     after: Vec<Token>,
+}
+
+/// Who tokenizes what is between special tokens.
+#[derive(Debug)]
+enum Texts {
+    Bpe(Bpe),
+    Spm(Spm),
+    Llama,
 }
 
 impl Encoder {
     /// # Errors
     /// A pre-tokenizer of which this version does not know whether llama.cpp recurses. In words about the file.
     pub(crate) fn new(model: &LlamaModel, keys: &TokenizerKeys) -> Result<Self, String> {
-        let bpe = Bpe::new(model, keys)?;
+        let spm = || Spm::new(model, keys).map_or(Texts::Llama, Texts::Spm);
+        let texts = Bpe::new(model, keys)?.map_or_else(spm, Texts::Bpe);
         let (before, after) = around(model);
-        Ok(Self { specials: Specials::new(specials_of(model)), bpe, before, after })
+        Ok(Self { specials: Specials::new(specials_of(model)), texts, before, after })
+    }
+
+    /// Whether llama.cpp tokenizes what is between special tokens.
+    #[cfg(test)]
+    pub(crate) fn leaves_texts_to_llama(&self) -> bool {
+        matches!(self.texts, Texts::Llama)
     }
 
     /// Whether `text` spells a control token.
@@ -53,12 +72,14 @@ impl Encoder {
         parse_special: bool,
     ) -> Vec<Token> {
         let mut tokens = if add_special { self.before.clone() } else { Vec::new() };
+        let mut scratch = Scratch::default();
         for fragment in self.specials.split(text, parse_special) {
-            match (fragment, &self.bpe) {
+            match (fragment, &self.texts) {
                 (Fragment::Token(token), _) => tokens.push(token),
-                (Fragment::Text(text), Some(bpe)) => bpe.tokenize(text, &mut tokens),
+                (Fragment::Text(text), Texts::Bpe(bpe)) => bpe.tokenize(text, &mut scratch, &mut tokens),
+                (Fragment::Text(text), Texts::Spm(spm)) => spm.tokenize(text, &mut scratch, &mut tokens),
                 // In each fragment llama.cpp begins anew, as it does between special tokens that it finds itself.
-                (Fragment::Text(text), None) => tokens.extend(llama_tokens(model, text, false)),
+                (Fragment::Text(text), Texts::Llama) => tokens.extend(llama_tokens(model, text, false)),
             }
         }
         if add_special {

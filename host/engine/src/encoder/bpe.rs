@@ -1,4 +1,4 @@
-//! Tokenizes with the BPE vocabularies whose words llama.cpp would cut by recursion.
+//! Tokenizes with the BPE vocabularies whose texts are not left to llama.cpp.
 use std::borrow::Cow;
 
 use camshaft_core::ids::Token;
@@ -6,9 +6,11 @@ use llama_cpp_2::model::LlamaModel;
 
 use super::kinds::{self, Kind};
 use super::merges::{Merges, Scratch};
+use super::spm::SPACE;
 use super::words::Words;
 use crate::gguf::TokenizerKeys;
 
+const GEMMA4: &str = "gemma4";
 const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
 
 #[derive(Debug)]
@@ -22,14 +24,15 @@ pub(super) struct Bpe {
 }
 
 impl Bpe {
-    /// `None` if llama.cpp tokenizes with this vocabulary without recursion.
+    /// `None` if llama.cpp tokenizes with this vocabulary, or it is of another kind.
     ///
     /// # Errors
     /// A pre-tokenizer that this version does not know, in words about the file.
     pub(super) fn new(model: &LlamaModel, keys: &TokenizerKeys) -> Result<Option<Self>, String> {
         let drops_blanks = keys.model == "whitespace";
-        let pre = keys.pre.as_str();
-        if !drops_blanks && !matches!(keys.model.as_str(), "gpt2" | "hybriddna") || kinds::is_loop(pre) {
+        // This model's pre-tokenizer is its own, whatever the file says.
+        let pre = if keys.model == GEMMA4 { GEMMA4 } else { keys.pre.as_str() };
+        if !drops_blanks && !matches!(keys.model.as_str(), "gpt2" | "hybriddna" | GEMMA4) || kinds::is_loop(pre) {
             return Ok(None);
         }
         let known = kinds::of(pre).filter(|_| keys.model != "hybriddna");
@@ -46,14 +49,15 @@ impl Bpe {
     }
 
     /// Appends the tokens of a text without special tokens.
-    pub(super) fn tokenize(&self, text: &str, tokens: &mut Vec<Token>) {
-        let mut scratch = Scratch::default();
+    pub(super) fn tokenize(&self, text: &str, scratch: &mut Scratch, tokens: &mut Vec<Token>) {
         if self.drops_blanks {
             let text =
                 if self.lowercases { Cow::Owned(text.chars().map(lowercase).collect()) } else { Cow::from(text) };
-            text.split_whitespace().for_each(|word| self.words(word, &mut scratch, tokens));
+            text.split_whitespace().for_each(|word| self.words(word, scratch, tokens));
+        } else if self.kind.escapes_spaces {
+            self.words(&text.replace(' ', SPACE), scratch, tokens);
         } else {
-            self.words(text, &mut scratch, tokens);
+            self.words(text, scratch, tokens);
         }
     }
 
@@ -66,7 +70,7 @@ impl Bpe {
                 chars.next();
             });
             let word = &word[..word.len() - chars.as_str().len()];
-            match self.kind.whole_words.then(|| self.merges.token(word.as_bytes())).flatten() {
+            match self.kind.whole.applies(word).then(|| self.merges.token(word.as_bytes())).flatten() {
                 Some(token) => tokens.push(token),
                 None => self.merges.encode(word, scratch, tokens),
             }

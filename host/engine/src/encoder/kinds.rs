@@ -1,8 +1,9 @@
 //! How the pre-tokenizers of BPE vocabularies cut a text into words, as llama.cpp's `llm_tokenizer_bpe` does.
 //!
 //! llama.cpp runs most of them through `std::regex`, which recurses for every character that a `+` or `*` takes: a few
-//! kilobytes without a space overflow a thread's stack. Those are listed here and cut by [`super::words`]. For the
-//! others llama.cpp has loops of its own, which do not recurse.
+//! kilobytes without a space overflow a thread's stack. Those are listed here and cut by [`super::words`], and so are those
+//! with thousands of user-defined tokens, for each of which llama.cpp would read the text. For the others it has loops of
+//! its own, which do not recurse.
 
 /// What becomes of a run of white space that a pattern matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,20 +30,39 @@ pub(super) enum Pass {
     AsciiThousands,
 }
 
-/// A pre-tokenizer that llama.cpp would run through `std::regex`.
+/// A pre-tokenizer that is not left to llama.cpp.
 #[derive(Debug)]
 pub(super) struct Kind {
     /// Values of `tokenizer.ggml.pre`.
     names: &'static [&'static str],
     pub(super) passes: &'static [Pass],
-    /// A word that is a token stays whole, whatever the merges say.
-    pub(super) whole_words: bool,
+    pub(super) whole: Whole,
     /// The vocabulary spells bytes as GPT-2 does. Otherwise it spells text as it is.
     pub(super) byte_level: bool,
+    /// The vocabulary spells spaces as SentencePiece does.
+    pub(super) escapes_spaces: bool,
 }
 
-/// The kind that a value of `tokenizer.ggml.pre` selects (empty: the file has none); `None` where llama.cpp does not
-/// recurse.
+/// Words that stay whole if they are tokens, whatever the merges say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whole {
+    Never,
+    Any,
+    /// Those of line breaks.
+    Lines,
+}
+
+impl Whole {
+    pub(super) fn applies(self, word: &str) -> bool {
+        match self {
+            Self::Never => false,
+            Self::Any => true,
+            Self::Lines => word.bytes().all(|byte| byte == b'\n'),
+        }
+    }
+}
+
+/// The kind that a value of `tokenizer.ggml.pre` selects (empty: the file has none); `None` where llama.cpp cuts.
 pub(super) fn of(pre: &str) -> Option<&'static Kind> {
     KINDS.iter().find(|kind| kind.names.contains(&pre))
 }
@@ -70,9 +90,15 @@ const fn with_sets(pattern: &'static str, sets: &'static [&'static str]) -> Pass
 }
 
 const fn kind(names: &'static [&'static str], passes: &'static [Pass]) -> Kind {
-    Kind { names, passes, whole_words: false, byte_level: true }
+    Kind { names, passes, whole: Whole::Never, byte_level: true, escapes_spaces: false }
 }
 
+/// Words are lines. Text and spaces are spelled as in SentencePiece's vocabularies.
+const fn of_lines(names: &'static [&'static str], whole: Whole) -> Kind {
+    Kind { names, passes: LINES, whole, byte_level: false, escapes_spaces: true }
+}
+
+const LINES: &[Pass] = &[pattern(r"[^\n]+|[\n]+")];
 /// GPT-2's own words.
 const GPT2: Pass = Pass::Pattern {
     pattern: r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+",
@@ -160,8 +186,9 @@ const KINDS: &[Kind] = &[
                 r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+",
             ),
         ],
-        whole_words: true,
+        whole: Whole::Any,
         byte_level: true,
+        escapes_spaces: false,
     },
     kind(&["poro-chat", "bloom", "gpt3-finnish"], &[NOT_PUNCTUATION]),
     kind(&["viking"], &[NOT_PUNCTUATION, NUMBERS]),
@@ -170,8 +197,9 @@ const KINDS: &[Kind] = &[
         passes: &[leaving_one(
             r"[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]*[\p{L}&&[^A-Z]]+|[^\r\n\p{L}\p{N}]?[\p{L}&&[^a-z]]+[\p{L}&&[^A-Z]]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+",
         )],
-        whole_words: true,
+        whole: Whole::Any,
         byte_level: true,
+        escapes_spaces: false,
     },
     kind(
         &["chameleon"],
@@ -195,8 +223,9 @@ const KINDS: &[Kind] = &[
         passes: &[leaving_one(
             r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}&&[^a-z]]*[\p{L}\p{M}&&[^A-Z]]+(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}&&[^a-z]]+[\p{L}\p{M}&&[^A-Z]]*(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+",
         )],
-        whole_words: true,
+        whole: Whole::Any,
         byte_level: true,
+        escapes_spaces: false,
     },
     kind(
         &["tiny_aya", "cohere2moe"],
@@ -248,10 +277,13 @@ const KINDS: &[Kind] = &[
                 r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
             ),
         ],
-        whole_words: true,
+        whole: Whole::Any,
         byte_level: true,
+        escapes_spaces: false,
     },
-    Kind { names: &["whitespace"], passes: &[pattern(r"\S+")], whole_words: false, byte_level: false },
+    Kind { byte_level: false, ..kind(&["whitespace"], &[pattern(r"\S+")]) },
+    of_lines(&["gemma4", "granite-embed-multi-311m"], Whole::Lines),
+    of_lines(&["sarvam-moe"], Whole::Never),
 ];
 
 /// Kinds whose every unbounded pattern is a loop in llama.cpp's `unicode.cpp`.
@@ -277,10 +309,7 @@ const LOOPS: &[&str] = &[
     "a.x-4.0",
     "mellum",
     "modern-bert",
-    "gemma4",
-    "granite-embed-multi-311m",
     "mmbert",
-    "sarvam-moe",
     "jina-v1-en",
     "jina-v2-code",
     "roberta-bpe",

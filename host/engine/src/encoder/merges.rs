@@ -1,5 +1,4 @@
-//! Byte-pair encoding of words, merge by merge as llama.cpp does it: the pair of the lowest rank first, of equal ones the
-//! leftmost.
+//! Byte-pair encoding, merge by merge as llama.cpp does it: the pair of the lowest rank first, of equal ones the leftmost.
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
@@ -11,7 +10,7 @@ type Symbol = u32;
 const UNNAMED: Symbol = Symbol::MAX;
 const NONE: u32 = u32::MAX;
 
-/// The tokens of a BPE vocabulary, and how they grow from characters.
+/// The tokens of a vocabulary, and how they grow from characters.
 #[derive(Debug)]
 pub(super) struct Merges {
     byte_level: bool,
@@ -68,6 +67,44 @@ impl Merges {
             this.pairs.entry((left, right)).or_insert((rank, both));
         }
         this
+    }
+
+    /// SentencePiece's vocabularies list no merges: any two neighbours merge that are a token together, and the higher its
+    /// score, the earlier. `tokens` are texts and scores in the order of the ids.
+    pub(super) fn by_score(tokens: impl Iterator<Item = (Vec<u8>, f32)>) -> Self {
+        let mut this = Self { byte_level: false, symbols: HashMap::new(), tokens: Vec::new(), pairs: HashMap::new() };
+        let mut scores = Vec::new();
+        for (id, (text, score)) in (0u32..).zip(tokens) {
+            let symbol = this.symbol(text) as usize;
+            this.tokens[symbol] = Some(Token(id));
+            scores.resize(this.tokens.len(), score);
+            scores[symbol] = score;
+        }
+        // Its sign aside, a score of zero is one score.
+        let mut ranks: Vec<f32> = scores.iter().map(|score| score + 0.0).collect();
+        ranks.sort_unstable_by(|a, b| b.total_cmp(a));
+        ranks.dedup();
+        let texts: Vec<(Vec<u8>, Symbol)> = this.symbols.iter().map(|(text, &both)| (text.to_vec(), both)).collect();
+        for (text, both) in texts {
+            let score = scores[both as usize] + 0.0;
+            let rank = ranks.partition_point(|other| other.total_cmp(&score).is_gt()) as u32;
+            let Ok(text) = std::str::from_utf8(&text) else { continue };
+            for (at, _) in text.char_indices().skip(1) {
+                let halves = text.split_at(at);
+                if let (Some(left), Some(right)) = (this.half(halves.0), this.half(halves.1)) {
+                    this.pairs.insert((left, right), (rank, both));
+                }
+            }
+        }
+        this
+    }
+
+    /// A part of a token that a text may have as one part: a token, or a single character.
+    fn half(&mut self, text: &str) -> Option<Symbol> {
+        match self.symbols.get(text.as_bytes()) {
+            Some(&symbol) => Some(symbol),
+            None => (text.chars().nth(1).is_none()).then(|| self.symbol(text.into())),
+        }
     }
 
     /// The token that a whole word is.
@@ -171,5 +208,55 @@ fn byte_of(c: char) -> Option<u8> {
         0x121..=0x142 => u8::try_from(code - 0x121 + 0x7f).ok(),
         0x143 => Some(0xad),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The parts of a text, by what llama.cpp does: always the best pair of neighbours, and of equal ones the leftmost.
+    fn parts(tokens: &[(String, f32)], text: &str) -> Vec<String> {
+        let mut parts: Vec<String> = text.chars().map(String::from).collect();
+        let score =
+            |pair: &[String]| tokens.iter().rev().find(|(text, _)| *text == pair.concat()).map(|&(_, score)| score);
+        loop {
+            let mut best: Option<(f32, usize)> = None;
+            for (at, pair) in parts.windows(2).enumerate() {
+                best = score(pair).filter(|&score| best.is_none_or(|(most, _)| score > most)).map(|s| (s, at)).or(best);
+            }
+            let Some((_, at)) = best else { return parts };
+            let right = parts.remove(at + 1);
+            parts[at].push_str(&right);
+        }
+    }
+
+    fn score() -> impl Strategy<Value = f32> {
+        prop::sample::select(&[-3.5, -1.0, -0.0, 0.0, 2.0][..])
+    }
+
+    proptest! {
+        #[test]
+        fn merges_by_score_as_one_pass_for_each_merge_would(
+            tokens in prop::collection::vec(("[abé]{1,4}", score()), 0..12),
+            text in "[abéx]{0,24}",
+        ) {
+            let bytes = "x".bytes().chain("é".bytes()).map(|byte| (format!("<0x{byte:02X}>"), 0.0));
+            let tokens: Vec<(String, f32)> = tokens.into_iter().chain(bytes).collect();
+            let merges = Merges::by_score(tokens.iter().map(|(text, score)| (text.clone().into_bytes(), *score)));
+            let id = |text: &str| tokens.iter().rposition(|(other, _)| other == text).map(|id| Token(id as u32));
+            let mut expected = Vec::new();
+            for part in parts(&tokens, &text) {
+                match id(&part) {
+                    Some(token) => expected.push(token),
+                    None => expected.extend(part.bytes().filter_map(|byte| id(&format!("<0x{byte:02X}>")))),
+                }
+            }
+            let mut found = Vec::new();
+            merges.encode(&text, &mut Scratch::default(), &mut found);
+            prop_assert_eq!(found, expected);
+        }
     }
 }

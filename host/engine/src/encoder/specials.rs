@@ -1,4 +1,7 @@
-//! Finds a vocabulary's special tokens in a text, as llama.cpp's `tokenizer_st_partition` does, but in linear time.
+//! Finds a vocabulary's special tokens in a text, as llama.cpp's `tokenizer_st_partition` does, but without reading the text
+//! once for each of them: once for all, and once more for each length of those that are in it.
+use std::ops::Range;
+
 use aho_corasick::AhoCorasick;
 use camshaft_core::ids::Token;
 
@@ -25,9 +28,24 @@ pub(super) enum Fragment<'a> {
 pub(super) struct Specials {
     /// Longest first: a longer one wins over a shorter one that it overlaps.
     list: Vec<Special>,
+    /// Those of one length each, longest first.
+    lengths: Vec<Length>,
     finder: Option<AhoCorasick>,
     control: Option<AhoCorasick>,
 }
+
+/// The special tokens of one length. Of two that overlap, the first in the list wins; of one that overlaps itself, the
+/// leftmost.
+#[derive(Debug)]
+struct Length {
+    /// In the list.
+    of: Range<usize>,
+    /// Numbers them from the first of them on.
+    finder: AhoCorasick,
+}
+
+/// Where a special token was found, with the white space that it takes along.
+type Cut = (Range<usize>, Token);
 
 impl Specials {
     pub(super) fn new(mut list: Vec<Special>) -> Self {
@@ -38,7 +56,14 @@ impl Specials {
             let texts = list.iter().filter(|special| special.control || !control);
             AhoCorasick::new(texts.map(|special| &special.text)).ok()
         };
-        Self { finder: finder(false), control: finder(true), list }
+        let mut lengths = Vec::new();
+        for same in list.chunk_by(|a, b| a.text.len() == b.text.len()) {
+            let first = lengths.last().map_or(0, |length: &Length| length.of.end);
+            // A part of a list that has a finder.
+            let Ok(finder) = AhoCorasick::new(same.iter().map(|special| &special.text)) else { break };
+            lengths.push(Length { of: first..first + same.len(), finder });
+        }
+        Self { finder: finder(false), control: finder(true), lengths, list }
     }
 
     /// Whether `text` spells a control token.
@@ -48,25 +73,45 @@ impl Specials {
 
     /// Splits `text` at its special tokens, at control tokens only if `control` is set.
     pub(super) fn split<'a>(&self, text: &'a str, control: bool) -> Vec<Fragment<'a>> {
+        self.split_reading(text, control, &mut 0)
+    }
+
+    /// The same. `read` grows by the bytes that were searched.
+    fn split_reading<'a>(&self, text: &'a str, control: bool, read: &mut usize) -> Vec<Fragment<'a>> {
         if text.is_empty() {
             return Vec::new();
         }
+        *read += text.len();
+        let found = self.found(text, control);
         let mut fragments = vec![Fragment::Text(text)];
-        for (special, _) in self.list.iter().zip(self.found(text)).filter(|&(_, found)| found) {
-            if !special.control || control {
-                fragments = special.split(&fragments);
+        for (length, _) in self.lengths.iter().zip(found).filter(|&(_, found)| found) {
+            let mut split = Vec::with_capacity(fragments.len());
+            for fragment in fragments {
+                match fragment {
+                    Fragment::Token(_) => split.push(fragment),
+                    Fragment::Text(text) => {
+                        *read += text.len();
+                        put(text, &length.cuts(&self.list, text, control), &mut split);
+                    }
+                }
             }
+            fragments = split;
         }
         fragments
     }
 
-    /// Which special tokens `text` spells.
-    fn found(&self, text: &str) -> Vec<bool> {
-        let mut found = vec![false; self.list.len()];
+    /// Of which lengths `text` spells special tokens.
+    fn found(&self, text: &str, control: bool) -> Vec<bool> {
+        let mut found = vec![false; self.lengths.len()];
         let mut missing = found.len();
         let Some(finder) = &self.finder else { return found };
         for spelling in finder.find_overlapping_iter(text) {
-            if !std::mem::replace(&mut found[spelling.pattern().as_usize()], true) {
+            let index = spelling.pattern().as_usize();
+            if self.list[index].control && !control {
+                continue;
+            }
+            let length = self.lengths.partition_point(|length| length.of.end <= index);
+            if found.get_mut(length).is_some_and(|found| !std::mem::replace(found, true)) {
                 missing -= 1;
                 if missing == 0 {
                     break;
@@ -77,31 +122,123 @@ impl Specials {
     }
 }
 
-impl Special {
-    fn split<'a>(&self, fragments: &[Fragment<'a>]) -> Vec<Fragment<'a>> {
-        let mut split = Vec::with_capacity(fragments.len());
-        for &fragment in fragments {
-            let Fragment::Text(mut rest) = fragment else {
-                split.push(fragment);
+impl Length {
+    /// Where `text` is cut, from left to right.
+    fn cuts(&self, list: &[Special], text: &str, control: bool) -> Vec<Cut> {
+        let list = &list[self.of.clone()];
+        let spellings = self.finder.find_overlapping_iter(text);
+        let spellings = spellings.map(|spelling| (spelling.pattern().as_u32(), spelling.start() as u32));
+        let mut found: Vec<_> = spellings.filter(|&(index, _)| control || !list[index as usize].control).collect();
+        // One special token after another, each from left to right.
+        found.sort_unstable();
+        let (bytes, mut taken) = (text.as_bytes(), vec![false; if found.is_empty() { 0 } else { text.len() }]);
+        let mut cuts = Vec::new();
+        for (index, start) in found {
+            let (special, start) = (&list[index as usize], start as usize);
+            let (mut from, mut to) = (start, start + special.text.len());
+            // What was taken before is at least as long: it has one of the ends.
+            if taken[from] || taken[to - 1] {
                 continue;
-            };
-            while let Some((before, after)) = rest.split_once(&*self.text) {
-                let before = if self.strips_before { before.trim_end_matches(is_space) } else { before };
-                if !before.is_empty() {
-                    split.push(Fragment::Text(before));
-                }
-                split.push(Fragment::Token(self.token));
-                rest = if self.strips_after { after.trim_start_matches(is_space) } else { after };
             }
-            if !rest.is_empty() {
-                split.push(Fragment::Text(rest));
+            let is_free_blank = |at: usize| !taken[at] && is_space(char::from(bytes[at]));
+            while special.strips_before && from > 0 && is_free_blank(from - 1) {
+                from -= 1;
             }
+            while special.strips_after && to < bytes.len() && is_free_blank(to) {
+                to += 1;
+            }
+            taken[from..to].fill(true);
+            cuts.push((from..to, special.token));
         }
-        split
+        cuts.sort_unstable_by_key(|(cut, _)| cut.start);
+        cuts
     }
+}
+
+/// Appends a text and the special tokens at which it is cut.
+fn put<'a>(text: &'a str, cuts: &[Cut], fragments: &mut Vec<Fragment<'a>>) {
+    let mut end = 0;
+    for (cut, token) in cuts {
+        fragments.extend(Some(&text[end..cut.start]).filter(|text| !text.is_empty()).map(Fragment::Text));
+        fragments.push(Fragment::Token(*token));
+        end = cut.end;
+    }
+    fragments.extend(Some(&text[end..]).filter(|text| !text.is_empty()).map(Fragment::Text));
 }
 
 /// C's `isspace`.
 fn is_space(c: char) -> bool {
     matches!(c, '\t'..='\r' | ' ')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn special(token: u32, text: &str) -> Special {
+        let (text, token) = (text.to_owned(), Token(token));
+        Special { token, text, control: false, strips_before: false, strips_after: false }
+    }
+
+    /// What llama.cpp does: reads everything once for each special token, the longest first.
+    fn one_by_one<'a>(list: &[Special], text: &'a str, control: bool) -> Vec<Fragment<'a>> {
+        let mut list: Vec<&Special> = list.iter().filter(|special| !special.control || control).collect();
+        list.sort_by_key(|special| std::cmp::Reverse(special.text.len()));
+        let mut fragments: Vec<Fragment<'a>> =
+            Some(text).filter(|text| !text.is_empty()).map(Fragment::Text).into_iter().collect();
+        for special in list {
+            let mut split = Vec::new();
+            for fragment in fragments {
+                let Fragment::Text(mut rest) = fragment else {
+                    split.push(fragment);
+                    continue;
+                };
+                while let Some((before, after)) = rest.split_once(&*special.text) {
+                    let before = if special.strips_before { before.trim_end_matches(is_space) } else { before };
+                    split.extend(Some(before).filter(|text| !text.is_empty()).map(Fragment::Text));
+                    split.push(Fragment::Token(special.token));
+                    rest = if special.strips_after { after.trim_start_matches(is_space) } else { after };
+                }
+                split.extend(Some(rest).filter(|text| !text.is_empty()).map(Fragment::Text));
+            }
+            fragments = split;
+        }
+        fragments
+    }
+
+    proptest! {
+        #[test]
+        fn splits_as_one_pass_for_each_special_token_would(
+            list in prop::collection::vec(("[ab \n]{1,4}", any::<bool>(), any::<bool>(), any::<bool>()), 0..8),
+            text in "[ab \né]{0,40}",
+            control in any::<bool>(),
+        ) {
+            let numbered = (0..).zip(list);
+            let list: Vec<Special> = numbered
+                .map(|(number, (text, control, strips_before, strips_after))| Special {
+                    control,
+                    strips_before,
+                    strips_after,
+                    ..special(number, &text)
+                })
+                .collect();
+            prop_assert_eq!(Specials::new(list.clone()).split(&text, control), one_by_one(&list, &text, control));
+        }
+    }
+
+    #[test]
+    fn regression_a_text_is_not_read_once_for_each_special_token_in_it() {
+        let list: Vec<Special> = (0..5000).map(|number| special(number, &format!("<unused{number}>"))).collect();
+        let every: String = list.iter().map(|special| special.text.as_str()).collect();
+        let specials = Specials::new(list);
+        let filler = "a<".repeat(256 << 10);
+        for text in [format!("{every}{filler}"), format!("{filler}{every}")] {
+            let mut read = 0;
+            assert_eq!(specials.split_reading(&text, false, &mut read).len(), 5001);
+            // Once, and once for each of the four lengths, where it was 5000 times.
+            assert!(read <= 5 * text.len(), "{read} of {}", text.len());
+        }
+    }
 }

@@ -76,6 +76,36 @@ fn every_kind_has_the_tokens_of_llama_cpp() {
     }
 }
 
+/// A SentencePiece vocabulary has characters of its own.
+#[test]
+fn regression_a_sentencepiece_vocabulary_is_not_searched_by_llama_cpp_and_has_its_tokens() {
+    let Some(folder) = std::env::var_os("CAMSHAFT_MODELS") else {
+        eprintln!("skipped: CAMSHAFT_MODELS is not set, stories260K-f32.gguf is needed");
+        return;
+    };
+    let path = std::path::Path::new(&folder).join("stories260K-f32.gguf");
+    let model = LoadedModel::from_file(&path, &LoadOptions::default()).unwrap();
+    assert!(!model.encoder.leaves_texts_to_llama());
+    let tokenizer = model.tokenizer();
+    let word = prop_oneof![texts(), "[a-z ]{0,40}", "( |\u{2581}|<s>|</s>|<0x41>|Once upon a time, |\n){0,20}"];
+    let mut runner = TestRunner::new(Config { cases: 1000, failure_persistence: None, ..Config::default() });
+    let checked = runner.run(&(word, any::<bool>(), any::<bool>()), |(text, add, parse)| {
+        prop_assert_eq!(tokenizer.tokenize(&text, add, parse), reference(&model, &text, add, parse), "{:?}", text);
+        Ok(())
+    });
+    checked.unwrap_or_else(|error| panic!("{error}"));
+    for text in long_texts() {
+        assert!(!tokenizer.tokenize(&text, true, false).is_empty());
+    }
+}
+
+#[test]
+fn regression_vocabularies_with_thousands_of_special_tokens_are_not_searched_by_llama_cpp() {
+    for pre in ["gemma4", "granite-embed-multi-311m", "sarvam-moe"] {
+        assert!(!model(pre).encoder.leaves_texts_to_llama(), "{pre}");
+    }
+}
+
 #[test]
 fn every_character_is_in_the_category_of_llama_cpp() {
     // Between letters and numbers, punctuation and marks, each category is cut differently.
@@ -106,7 +136,7 @@ fn long_texts() -> Vec<String> {
 #[test]
 fn regression_a_text_without_spaces_does_not_overflow_a_small_stack() {
     // One name of each kind that is cut here, and of each loop in llama.cpp.
-    let loops = ["llama-bpe", "gpt-2", "starcoder", "qwen2", "qwen35", "kimi-k2", "gemma4", "mmbert", "laguna"];
+    let loops = ["llama-bpe", "gpt-2", "starcoder", "qwen2", "qwen35", "kimi-k2", "mmbert", "laguna"];
     for pre in kinds::first_names().chain(loops) {
         let tokenizer = model(pre).tokenizer();
         let run =

@@ -1,0 +1,43 @@
+//! Tokenizes with SentencePiece's vocabularies. llama.cpp's way there would read every text once for each of the
+//! vocabulary's special tokens, of which some have thousands.
+use camshaft_core::ids::Token;
+use llama_cpp_2::model::LlamaModel;
+use llama_cpp_2::token::LlamaToken;
+
+use super::merges::{Merges, Scratch};
+use crate::gguf::TokenizerKeys;
+
+const ADDS_SPACE: &str = "tokenizer.ggml.add_space_prefix";
+/// How such vocabularies, and those like them, spell a space.
+pub(super) const SPACE: &str = "\u{2581}";
+
+#[derive(Debug)]
+pub(super) struct Spm {
+    merges: Merges,
+    /// Before every text, also between special tokens.
+    adds_space: bool,
+}
+
+impl Spm {
+    /// `None` for another kind of vocabulary.
+    pub(super) fn new(model: &LlamaModel, keys: &TokenizerKeys) -> Option<Self> {
+        if keys.model != "llama" {
+            return None;
+        }
+        let vocab = model.vocab();
+        let scored = |token: LlamaToken| {
+            let text = vocab.text(token).map(|text| text.to_bytes().to_vec()).unwrap_or_default();
+            (text, vocab.score(token))
+        };
+        let merges = Merges::by_score(vocab.tokens().map(scored));
+        let adds_space = model.meta_val_str(ADDS_SPACE).map_or(true, |value| value == "true");
+        Some(Self { merges, adds_space })
+    }
+
+    /// Appends the tokens of a text without special tokens.
+    pub(super) fn tokenize(&self, text: &str, scratch: &mut Scratch, tokens: &mut Vec<Token>) {
+        let prefix = if self.adds_space { SPACE } else { "" };
+        let spelled = [prefix, &text.replace(' ', SPACE)].concat();
+        self.merges.encode(&spelled, scratch, tokens);
+    }
+}
