@@ -1,4 +1,4 @@
-//! Looks at the files that weights are mapped from, and takes a model out of service whose file was changed in place.
+//! Looks at the files that weights are mapped from, and takes a model out of service whose weights were changed in place.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +23,14 @@ impl WeightsWatch {
     pub(crate) async fn run(mut self, readiness: Arc<Readiness>) {
         while !self.files.is_empty() {
             tokio::time::sleep(INTERVAL).await;
-            self.look(&readiness);
+            let readiness = readiness.clone();
+            // A file system that does not answer holds up nobody else.
+            let look = move || {
+                self.look(&readiness);
+                self
+            };
+            let Ok(looked) = tokio::task::spawn_blocking(look).await else { return };
+            self = looked;
         }
     }
 
@@ -32,10 +39,18 @@ impl WeightsWatch {
         self.files.retain(|(model, file)| {
             let why = match file.damage() {
                 None => return true,
+                Some(FileDamage::Touched) => {
+                    tracing::warn!(
+                        model,
+                        "the file of its weights was written to or touched while in use; it is the same wherever it was \
+                         compared, so that the model goes on serving; replace files by moving new ones to their names"
+                    );
+                    return true;
+                }
                 Some(FileDamage::Shrunk { was, is }) => {
                     format!("the file of its weights was cut from {was} to {is} bytes; reading what is missing ends the process")
                 }
-                Some(FileDamage::Written) => "the file of its weights was written to while it was in use".to_owned(),
+                Some(FileDamage::Written) => "other weights were written to their file while it was in use".to_owned(),
             };
             tracing::error!(model, why, "the model serves no more; restore the file and restart, and replace files by moving new ones to their names");
             readiness.set_damaged(model, why);
@@ -47,6 +62,8 @@ impl WeightsWatch {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::io::Write;
+    use std::time::SystemTime;
 
     use super::*;
 
@@ -66,5 +83,26 @@ mod tests {
         watch.look(&readiness);
         assert!(readiness.damage("m").is_some_and(|why| why.contains("from 100 to 10 bytes")));
         assert!(watch.files.is_empty(), "it is said once");
+    }
+
+    #[test]
+    fn regression_a_model_whose_file_was_touched_goes_on_serving_and_one_with_other_weights_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.gguf");
+        fs::write(&path, [1; 100]).unwrap();
+        let readiness = Readiness::new();
+        let mut watch = WeightsWatch::default();
+        watch.add("m", vec![Arc::new(MappedFile::open(&path).unwrap())]);
+        let write = |bytes: [u8; 100], seconds| {
+            let mut file = fs::File::options().write(true).open(&path).unwrap();
+            file.write_all(&bytes).unwrap();
+            file.set_modified(SystemTime::now() + Duration::from_secs(seconds)).unwrap();
+        };
+        write([1; 100], 10);
+        watch.look(&readiness);
+        assert!(readiness.damage("m").is_none() && watch.files.len() == 1);
+        write([2; 100], 20);
+        watch.look(&readiness);
+        assert!(readiness.damage("m").is_some_and(|why| why.contains("other weights")));
     }
 }
