@@ -187,6 +187,11 @@ impl ContentKey {
         Self { component: other.component.clone(), ..self.clone() }
     }
 
+    /// Whether there is a settings file.
+    pub(crate) fn has_settings(&self) -> bool {
+        self.sidecar.is_some()
+    }
+
     pub(crate) fn same_component(&self, other: &ContentKey) -> bool {
         self.component == other.component
     }

@@ -18,8 +18,8 @@ use crate::spec::{Decides, spec};
 pub(crate) const SETTLE: Duration = Duration::from_millis(200);
 /// A truncated file has this long to be completed before it is rejected.
 const CONTINUE: Duration = Duration::from_secs(1);
-/// How long a hook's folder that was empty or gone must stay as it is before what is still missing counts as removed: a
-/// directory that is copied back comes file by file.
+/// How long a hook's folder that was empty or gone must stay as it is before what is still missing counts as removed, and
+/// how long a guard keeps its settings without their file: a directory that is copied back comes file by file.
 const RETURN: Duration = Duration::from_secs(5);
 /// A stamp this old is trusted to mean the same content: clocks of file systems tick coarsely.
 const TRUST: Duration = Duration::from_secs(2);
@@ -255,6 +255,9 @@ impl Directory {
             && job.outcome().is_none()
         {
             return Progress::Compiling;
+        }
+        if self.awaits_settings(place, policy, files) {
+            return Progress::Unsettled;
         }
         if pass.patience == Patience::Wait && !has_settled(policy, &stamps) {
             return Progress::Unsettled;

@@ -7,7 +7,7 @@ use camshaft_core::policy::{Hook, PolicyStatus};
 use super::builder::Builder;
 use super::directory::{Arrivals, Directory, Pass, Seen};
 use super::policy::{Missing, Policy};
-use crate::files::Place;
+use crate::files::{Files, Place};
 use crate::spec::spec;
 
 impl Directory {
@@ -75,11 +75,27 @@ impl Directory {
         }
     }
 
+    /// Whether the settings of a guard that serves with some are gone since so lately that they may come back: a directory
+    /// that is copied back comes file by file, and without them the guard may let more through.
+    pub(super) fn awaits_settings(&self, place: &Place, policy: &mut Policy, files: &Files) -> bool {
+        let had = policy.serving.as_ref().is_some_and(|(_, of)| of.has_settings());
+        if !spec(place.hook).guards || !had || files.sidecar.is_some() {
+            policy.bare = None;
+            return false;
+        }
+        if policy.bare.is_none() {
+            let (hook, plugin) = (place.hook, place.name());
+            tracing::warn!(%hook, plugin, "the policy's settings file is gone; without it the defaults will soon be in force");
+        }
+        policy.bare.get_or_insert_with(Instant::now).elapsed() < self.returns_after
+    }
+
     /// Whether its hook would guard nothing without it.
     fn is_last_guard(&self, place: &Place, listed: &BTreeSet<Place>) -> bool {
+        let enforces = self.policies.get(place).is_some_and(Policy::enforces);
         let of_hook = |other: &Place| other.hook == place.hook && listed.contains(other);
         let mut others = self.policies.iter().filter(|(other, _)| of_hook(other));
-        spec(place.hook).guards && !others.any(|(_, policy)| policy.enforces())
+        spec(place.hook).guards && enforces && !others.any(|(_, policy)| policy.enforces())
     }
 
     /// Takes a policy out of service whose file is missing, as an operator asks. Returns how it stands then.

@@ -242,3 +242,49 @@ fn regression_a_policy_that_is_renamed_keeps_its_state() {
     bench.settle();
     assert_ne!(state_of(&bench, "other"), keys);
 }
+
+#[test]
+fn regression_a_policy_that_only_looks_on_is_no_last_guard() {
+    let mut bench = Bench::new();
+    bench.put("auth/10-keys.wasm", component("guests/misbehave-auth"));
+    bench.put("validator/10-limits.wasm", component("plugins/validator-limits"));
+    bench.put("validator/10-limits.toml", "[policy]\nmode = \"monitor\"");
+    bench.loader.start().unwrap();
+    bench.loader.directory.returns_after = Duration::ZERO;
+    assert_eq!(bench.state("limits"), Some(PolicyState::Active));
+    fs::remove_file(bench.dir.path().join("validator/10-limits.wasm")).unwrap();
+    bench.loader.scan_settled();
+    assert_eq!(bench.state("limits"), None);
+}
+
+#[test]
+fn regression_a_guard_keeps_its_settings_while_their_file_may_come_back() {
+    let mut bench = served();
+    let (file, limits) = (bench.dir.path().join("validator/10-limits.toml"), component("plugins/validator-limits"));
+    let settings = |bench: &Bench| {
+        let mut policies = bench.loader.directory.policies.iter();
+        let (_, policy) = policies.find(|(place, _)| place.name() == "limits").unwrap();
+        policy.serving.as_ref().unwrap().0.sidecar.settings.clone()
+    };
+    let lax = settings(&bench);
+    bench.put("validator/10-limits.toml", "[settings]\nmax-tokens = 7");
+    bench.settle();
+    let strict = settings(&bench);
+    assert_ne!(strict, lax);
+    // All is removed, and copied back with the component first, which is another file now.
+    fs::remove_dir_all(bench.dir.path().join("validator")).unwrap();
+    bench.loader.scan_settled();
+    bench.put("validator/10-limits.wasm", &limits);
+    for patience in [Patience::Wait, Patience::Now] {
+        assert!(bench.loader.scan(patience).unsettled, "it is looked at again");
+        assert_eq!(settings(&bench), strict);
+    }
+    bench.put("validator/10-limits.toml", "[settings]\nmax-tokens = 7");
+    bench.settle();
+    assert_eq!((settings(&bench), bench.state("limits")), (strict, Some(PolicyState::Active)));
+    // Removed by somebody who means it.
+    bench.loader.directory.returns_after = Duration::ZERO;
+    fs::remove_file(&file).unwrap();
+    bench.settle();
+    assert_eq!(settings(&bench), lax);
+}

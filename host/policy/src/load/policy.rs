@@ -103,6 +103,8 @@ pub(crate) struct Policy {
     stays: Option<String>,
     /// Of a policy whose file cannot be seen: why it serves all the same.
     missing: Option<Missing>,
+    /// Of a guard that serves with settings whose file is gone, and whose own is not: since when.
+    pub(crate) bare: Option<Instant>,
     /// When files that were rejected for a reason that may pass are examined again.
     retry: Option<Retry>,
     /// The error of which the log and the metric know.
@@ -193,6 +195,7 @@ impl Policy {
             successors: self.successors.clone(),
             stays: self.stays.clone(),
             missing: self.missing.clone(),
+            bare: self.bare,
             retry: None,
             reported: self.reported.clone(),
         }
