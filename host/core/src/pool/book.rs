@@ -171,11 +171,15 @@ impl PoolBook {
     }
 
     fn apply_event(&mut self, worker: WorkerId, event: &Event) {
+        // A worker says nothing about requests that it does not have.
+        if self.worker_of(event.id()) != Some(worker) {
+            return;
+        }
         match *event {
             Event::Started { id, cached_tokens } => self.affinity.started(id, cached_tokens),
             Event::Progressed { id, prompt_tokens, generated_tokens } => {
                 let Some(request) = self.requests.get_mut(&id) else { return };
-                // Fails only for a waiting request, of which no worker reports.
+                // Fails only for a waiting request, which no worker has.
                 let _ = request.stage.draw();
                 request.progress = Some((prompt_tokens, generated_tokens));
                 self.events.push(SchedulerEvent::Progressed { id, prompt_tokens, generated_tokens });

@@ -128,3 +128,37 @@ fn regression_a_running_generation_that_is_cancelled_reaches_the_scheduler_as_ca
     ];
     assert!(seen.lock().unwrap().ends_with(&ends), "{seen:?}");
 }
+
+#[test]
+fn regression_a_report_about_a_request_that_the_worker_does_not_have_changes_no_account() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = pool(&hook);
+    (1..=2).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    assert_eq!(started(&pool.schedule(ms(1))), [1, 2]);
+    submit(&mut pool, 3, ms(1)).unwrap();
+    let other = WorkerId(7);
+    pool.add_worker(other, LIMITS);
+    let before = pool.worker_facts();
+    let running = |pool: &Pool| pool.worker_facts().iter().map(|facts| facts.running_sequences).collect::<Vec<_>>();
+    // One that waits, one that another worker has, one that nobody knows.
+    for (worker, id) in [(W, 3), (other, 1), (other, 99), (W, 99)] {
+        let id = RequestId(id);
+        let stray = [
+            Event::Paused { id },
+            Event::Admitted { id },
+            Event::Preempted { id },
+            Event::Resumed { id },
+            finished(id.0),
+        ];
+        for event in stray {
+            tell_of(&mut pool, worker, event);
+            assert!(pool.check());
+        }
+    }
+    assert_eq!((running(&pool), pool.waiting()), (before.iter().map(|facts| facts.running_sequences).collect(), 1));
+    tell(&mut pool, Event::Paused { id: RequestId(1) });
+    assert_eq!((pool.running(), pool.check()), (1, true));
+    tell(&mut pool, Event::Resumed { id: RequestId(1) });
+    (1..=2).for_each(|id| tell(&mut pool, finished(id)));
+    assert_eq!((pool.running(), pool.check()), (0, true));
+}
