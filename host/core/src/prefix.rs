@@ -32,6 +32,8 @@ pub struct Piece {
 pub struct Probe {
     /// Tokens that running sequences already hold, so that the run needs no further KV entries for them.
     pub held: u32,
+    /// Of these, tokens that only paused sequences hold.
+    pub reclaimable: u32,
     /// Leading tokens that are live, being computed or in segments, so that the run need not compute them.
     pub cached: u32,
 }
@@ -74,7 +76,7 @@ impl PrefixTree {
 
     /// Looks up a run of tokens without changing the tree.
     pub fn probe(&self, namespace: &Namespace, tokens: &[Token]) -> Probe {
-        let mut probe = Probe { held: 0, cached: 0 };
+        let mut probe = Probe { held: 0, reclaimable: 0, cached: 0 };
         let Some(&root) = self.roots.get(namespace) else { return probe };
         let (mut at, mut position, mut computed) = (root, 0, true);
         while let Some(&child) = tokens.get(position).and_then(|token| self.nodes[at].children.get(token)) {
@@ -82,6 +84,9 @@ impl PrefixTree {
             let common = common_len(&node.run, &tokens[position..]);
             if node.holders.running > 0 {
                 probe.held += common as u32;
+            }
+            if node.holders.is_reclaimable() {
+                probe.reclaimable += common as u32;
             }
             computed &= node.kv != KvState::Absent || node.segment.is_some();
             if computed {
@@ -275,6 +280,12 @@ impl PrefixTree {
     pub fn unheld(&self, leaf: NodeId) -> u32 {
         let path = self.nodes.path(leaf).map(|id| &self.nodes[id]);
         path.filter(|node| node.holders.running == 0).map(PrefixNode::len).sum()
+    }
+
+    /// Tokens on the path to `leaf` that only paused sequences hold.
+    pub fn reclaimable_to(&self, leaf: NodeId) -> u32 {
+        let path = self.nodes.path(leaf).map(|id| &self.nodes[id]);
+        path.filter(|node| node.holders.is_reclaimable()).map(PrefixNode::len).sum()
     }
 
     /// The path from `leaf` up to the root, without the root.

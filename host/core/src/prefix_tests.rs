@@ -24,7 +24,7 @@ fn shares_the_common_prefix_of_two_runs() {
     let mut tree = PrefixTree::default();
     let a = tree.enter(&ns("t"), &run("hello world"));
     assert_eq!(tree.held(), 11);
-    assert_eq!(tree.probe(&ns("t"), &run("hello there")), Probe { held: 6, cached: 0 });
+    assert_eq!(tree.probe(&ns("t"), &run("hello there")), Probe { held: 6, reclaimable: 0, cached: 0 });
     let b = tree.enter(&ns("t"), &run("hello there"));
     assert_eq!(tree.held(), 16);
     let shared = at(&tree, a, 5);
@@ -42,9 +42,9 @@ fn namespaces_share_nothing() {
     let mut tree = PrefixTree::default();
     let leaf = tree.enter(&ns("a"), &run("secret"));
     tree.set_segment(leaf, SegmentId(1));
-    assert_eq!(tree.probe(&ns("b"), &run("secret")), Probe { held: 0, cached: 0 });
-    assert_eq!(tree.probe(&Namespace::Shared, &run("secret")), Probe { held: 0, cached: 0 });
-    assert_eq!(tree.probe(&ns("a"), &run("secret")), Probe { held: 6, cached: 6 });
+    assert_eq!(tree.probe(&ns("b"), &run("secret")), Probe { held: 0, reclaimable: 0, cached: 0 });
+    assert_eq!(tree.probe(&Namespace::Shared, &run("secret")), Probe { held: 0, reclaimable: 0, cached: 0 });
+    assert_eq!(tree.probe(&ns("a"), &run("secret")), Probe { held: 6, reclaimable: 0, cached: 6 });
 }
 
 #[test]

@@ -99,7 +99,18 @@ impl Kv {
     /// gave up what they hold.
     pub(super) fn could_admit(&self, sequence: &Sequence, running: &[Sequence], active: usize) -> bool {
         let (free, reclaimable) = (self.ledger.free(), self.reclaimable_tokens(running));
-        active == 0 || self.demand(sequence, active).2 <= free + reclaimable
+        // What only paused ones hold of its prefix is not both: once they give it up, the sequence has to hold it.
+        active == 0 || self.demand(sequence, active).2 + self.given_up(sequence) <= free + reclaimable
+    }
+
+    /// Tokens of a sequence's shareable prefix that only paused ones hold.
+    fn given_up(&self, sequence: &Sequence) -> u32 {
+        let tree = &self.cache.tree;
+        match sequence.placement.prefix() {
+            Some(Prefix { leaf, .. }) => tree.reclaimable_to(leaf),
+            None if self.reuse == Reuse::Whole => 0,
+            None => tree.probe(sequence.namespace(), &sequence.tokens[..sequence.tokens.len() - 1]).reclaimable,
+        }
     }
 
     /// What a sequence would hold: the length of its prefix, its own reserve, and KV tokens that must be free to admit it

@@ -141,3 +141,32 @@ fn a_pool_gives_the_places_of_paused_requests_to_others() {
     let results = reports.results();
     (1..5).for_each(|id| assert_eq!(results[&id], alone(request(id)).0, "{id}"));
 }
+
+#[test]
+fn regression_a_paused_reader_gives_up_nothing_for_a_request_that_would_still_not_fit() {
+    let limits = EngineLimits { sequences: 4, kv_tokens: 256, batch_tokens: 128, context_tokens: 200 };
+    let mut bench = Bench::new(limits, Arc::new(Native));
+    let shared = "a beginning that two of them have in common. ".repeat(2);
+    let request = |id: u64, prompt: &str, max_tokens: u32| Start { max_tokens, ignore_eos: true, ..start(id, prompt) };
+    bench.begin(request(1, &format!("{shared}1"), 20));
+    bench.begin(request(2, "another one", 100));
+    bench.steps(4);
+    pause(&mut bench, 1);
+    let held = bench.worker.facts().kv_used;
+    let (free, beginning) = (limits.kv_tokens - held, shared.len() as u32);
+    // What is free and what the paused one holds would do, were it not for the beginning, which the next one has to hold
+    // when the paused one does so no more.
+    let (given_up, wants) = (beginning + 1 + 20, free + 60);
+    assert!(wants < free + given_up && wants + beginning >= free + given_up);
+    bench.begin(request(3, &format!("{shared}3"), wants));
+    let preempted = bench.events.iter().any(|event| matches!(event, Event::Preempted { .. }));
+    assert!(!preempted && bench.worker.facts().kv_used == held, "it waits, and nobody gave up anything");
+    // One that fits gets it.
+    bench.command(Command::Cancel { id: RequestId(3) });
+    bench.begin(request(4, &format!("{shared}4"), free + 2));
+    let admitted = |id| bench.events.contains(&Event::Admitted { id: RequestId(id) });
+    assert!(admitted(4) && !admitted(3));
+    resume(&mut bench, 1);
+    bench.run();
+    ended_as_alone(&bench, request(1, &format!("{shared}1"), 20));
+}
