@@ -171,7 +171,11 @@ impl ServerMetrics {
         let batches = prometheus::exponential_buckets(1.0, 2.0, 13)?;
         let queued = "Time from arrival to dispatch";
         Ok(Self {
-            waiting: gauge("camshaft_requests_waiting", "Generations in the queue", model)?,
+            waiting: gauge(
+                "camshaft_requests_waiting",
+                "Requests in the queue; of embeddings, those with inputs in it",
+                model,
+            )?,
             running: gauge(
                 "camshaft_requests_running",
                 "Generations and embedding requests that a worker or embedder computes",

@@ -144,19 +144,19 @@ impl<T: Clone> EmbedQueue<T> {
         self.gate.is_open()
     }
 
-    /// Requests of which nothing was computed yet.
+    /// Requests of which an input waits: those that the watermarks count.
     pub fn waiting(&self) -> usize {
-        self.jobs.values().filter(|job| job.next == 0).count()
+        self.gate.waiting()
     }
 
-    /// Requests of which some inputs are or were in a batch.
+    /// Requests of which some inputs are or were in a batch. The others of a large one wait meanwhile.
     pub fn running(&self) -> usize {
-        self.jobs.len() - self.waiting()
+        self.jobs.values().filter(|job| job.next > 0).count()
     }
 
     /// Class and tenant of each request that waits.
     pub fn queue(&self) -> impl Iterator<Item = (Priority, &TenantId)> {
-        self.jobs.values().filter(|job| job.next == 0).map(|job| (job.priority, &job.tenant))
+        self.jobs.values().filter(|job| job.waits()).map(|job| (job.priority, &job.tenant))
     }
 
     /// Whether any input waits.

@@ -78,7 +78,7 @@ fn regression_a_large_request_alternates_with_those_that_come_after_it() {
     queue.submit(NewJob { tenant: "other".into(), ..job('o', ms(1), &[20, 20]) }).unwrap();
     let next = batch(&mut queue, ms(1));
     assert!(next.contains(&'s') && next.iter().filter(|&&owner| owner == 'o').count() == 2, "{next:?}");
-    assert_eq!((queue.waiting(), queue.running()), (0, 1), "both are answered");
+    assert_eq!((queue.waiting(), queue.running()), (1, 1), "both are answered, and most of the large one waits");
 }
 
 #[test]
@@ -106,6 +106,27 @@ fn a_tenant_that_was_away_gets_no_credit_and_one_that_leaves_and_returns_no_new_
     };
     let first = count(&mut queue, 'b');
     assert!((9..=11).contains(&first), "half of 20: {first}");
+    // One that takes its request back and comes again goes on where it was.
+    let mut queue = self::queue();
+    queue.submit(job('a', ms(0), &[10; 500])).unwrap();
+    let mut of_b = 0;
+    for round in 0..20 {
+        queue.submit(other('b')).unwrap();
+        of_b += batch(&mut queue, ms(round)).into_iter().filter(|&owner| owner == 'b').count();
+        queue.retain(|&owner| owner != 'b');
+    }
+    assert!((48..=52).contains(&of_b), "half of 100: {of_b}");
+}
+
+#[test]
+fn regression_who_is_refused_because_the_queue_is_full_finds_a_full_queue_in_the_gauges() {
+    let mut queue = queue();
+    for owner in 'a'..'i' {
+        queue.submit(job(owner, ms(0), &[10; 100])).unwrap();
+    }
+    (0..4).for_each(|round| _ = batch(&mut queue, ms(round)));
+    assert_eq!(queue.submit(job('x', ms(5), &[1])), Err(QueueFull));
+    assert_eq!((queue.waiting(), queue.queue().count(), queue.running()), (MARKS.high, MARKS.high, 8));
 }
 
 #[test]
