@@ -48,11 +48,7 @@ impl CachePlan {
     /// A worker's cache, with what an earlier process left on disk. Without a usable disk there is no disk tier.
     pub(crate) fn open(&self, model: &LoadedModel, options: &EngineOptions, worker: WorkerId) -> PrefixCache {
         let cache = PrefixCache::new(self.ram_bytes).with_session_ttl(self.session_ttl);
-        if let Err(error) = self.check_trust() {
-            tracing::warn!(%error, %worker, "no prefixes are kept on disk");
-            return cache;
-        }
-        match self.open_disk(model, options, worker) {
+        match self.trusting(|| self.open_disk(model, options, worker).map_err(|error| self.unusable(error))) {
             Ok(None) => cache,
             Ok(Some((tier, segments))) => {
                 let dir = self.disk.as_ref().map(|disk| disk.dir.display());
@@ -61,11 +57,18 @@ impl CachePlan {
                 cache.with_cold(Box::new(tier), segments)
             }
             Err(error) => {
-                let error = self.unusable(error);
                 tracing::warn!(%error, %worker, "no prefixes are kept on disk");
                 cache
             }
         }
+    }
+
+    /// Opens the directory, if it can be trusted: before, and after that, since somebody else may make a part of its path
+    /// meanwhile.
+    fn trusting<T>(&self, open: impl FnOnce() -> Result<T, ServerError>) -> Result<T, ServerError> {
+        self.check_trust()?;
+        let opened = open()?;
+        self.check_trust().map(|()| opened)
     }
 
     /// Whether nobody else can write to the directory, or read the keys in it with which segments are verified.
@@ -124,5 +127,30 @@ impl CachePlan {
     pub(crate) fn unusable(&self, error: DiskError) -> ServerError {
         let dir = self.disk.as_ref().map(|disk| disk.dir.display().to_string()).unwrap_or_default();
         ServerError::value(&self.origins, "cache.disk-dir", &dir, Problem::DiskDirectory(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn regression_a_directory_that_somebody_else_makes_meanwhile_is_not_used() {
+        let above = tempfile::tempdir().unwrap();
+        let dir = above.path().join("made/by/others");
+        let (ram_bytes, session_ttl, spawner) = (0, Duration::ZERO, Spawner::detached());
+        let disk = Some(DiskConfig { dir: dir.clone(), bytes: 1 << 20 });
+        let plan = CachePlan { ram_bytes, session_ttl, disk, origins: Origins::default(), spawner };
+        let make = |mode| {
+            fs::create_dir_all(&dir).unwrap();
+            fs::set_permissions(above.path().join("made"), fs::Permissions::from_mode(mode)).unwrap();
+            Ok("opened")
+        };
+        let why = plan.trusting(|| make(0o777)).unwrap_err().to_string();
+        assert!(why.contains("made can be written to by others"), "{why}");
+        fs::remove_dir_all(above.path().join("made")).unwrap();
+        assert_eq!(plan.trusting(|| make(0o700)).unwrap(), "opened");
     }
 }
