@@ -2,8 +2,12 @@
 //!
 //! llama.cpp aborts on some inputs. The preflight refuses files that are truncated, inconsistent or known to make it
 //! abort, with a reason that names the place. Format: the GGUF specification (versions 2 and 3, little endian).
-use std::collections::HashSet;
+use std::borrow::Cow;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
+
+mod tokens;
+
+use tokens::Tokens;
 
 /// Why the preflight refuses a file.
 #[derive(Debug)]
@@ -19,9 +23,9 @@ const MAX_TENSORS: u64 = 1 << 16;
 const MAX_DIMENSIONS: u32 = 4;
 const MAX_KEY_BYTES: u64 = 1 << 16;
 const MAX_ALIGNMENT: u32 = 1 << 20;
-/// `tokenizer.ggml.token_type` of a byte token.
-const BYTE_TOKEN: i32 = 6;
 const MAX_NESTING: u32 = 4;
+/// llama.cpp counts positions in signed numbers.
+const MAX_CONTEXT_LENGTH: u32 = i32::MAX as u32;
 
 /// What a file says of its vocabulary. All empty if it says nothing.
 #[derive(Debug, Default)]
@@ -51,12 +55,16 @@ struct HeaderReader<'a, R> {
 #[derive(Default)]
 struct Seen {
     alignment: Option<u32>,
-    token_types: Option<bool>,
+    tokens: Tokens,
     tokenizer: TokenizerKeys,
 }
 
 fn bad<T>(why: impl Into<String>) -> Result<T, Refused> {
     Err(Refused::Bad(why.into()))
+}
+
+fn lossy(text: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(text)
 }
 
 impl<R: Read + Seek> HeaderReader<'_, R> {
@@ -78,9 +86,7 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
         for _ in 0..keys {
             self.key_value(&mut seen)?;
         }
-        if seen.tokenizer.model == "llama" && seen.token_types != Some(true) {
-            return bad("its SentencePiece vocabulary has no byte tokens, so text outside of it cannot be tokenized");
-        }
+        seen.tokens.check(&seen.tokenizer.model).map_err(Refused::Bad)?;
         let alignment = seen.alignment.unwrap_or(32);
         if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {
             return bad(format!("general.alignment = {alignment} is not a power of two up to {MAX_ALIGNMENT}"));
@@ -102,29 +108,38 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
         let key = self.string("a key", MAX_KEY_BYTES)?;
         let kind = self.u32("a value's type")?;
         match (key.as_slice(), kind) {
+            // llama.cpp would take it for a shorter key.
+            (key, _) if key.contains(&0) => return bad(format!("the key {:?} contains a NUL", lossy(key))),
             (b"general.alignment", 4) => seen.alignment = Some(self.u32("general.alignment")?),
             (b"tokenizer.ggml.model", 8) => seen.tokenizer.model = self.text("tokenizer.ggml.model")?,
             (b"tokenizer.ggml.pre", 8) => seen.tokenizer.pre = self.text("tokenizer.ggml.pre")?,
             (b"tokenizer.ggml.merges", 9) => seen.tokenizer.merges = self.merges()?,
-            (b"tokenizer.ggml.token_type", 9) => seen.token_types = Some(self.has_byte_tokens()?),
-            (b"tokenizer.ggml.tokens", 9) => self.distinct_tokens()?,
-            _ => self.value(kind, &String::from_utf8_lossy(&key), 0)?,
+            (b"tokenizer.ggml.token_type", 9) => self.token_kinds(&mut seen.tokens)?,
+            (b"tokenizer.ggml.tokens", 9) => self.tokens(&mut seen.tokens)?,
+            (key, 4) if key.ends_with(b".context_length") => self.context_length(key)?,
+            _ => self.value(kind, &lossy(&key), 0)?,
         }
         Ok(())
     }
 
-    fn has_byte_tokens(&mut self) -> Result<bool, Refused> {
+    fn context_length(&mut self, key: &[u8]) -> Result<(), Refused> {
+        match self.u32("the context length")? {
+            0..=MAX_CONTEXT_LENGTH => Ok(()),
+            tokens => bad(format!("{} = {tokens} is more than {MAX_CONTEXT_LENGTH}", lossy(key))),
+        }
+    }
+
+    fn token_kinds(&mut self, tokens: &mut Tokens) -> Result<(), Refused> {
         let kind = self.u32("an array's type")?;
         let count = self.u64("an array's length")?;
         if kind != 5 && kind != 4 {
             return bad("tokenizer.ggml.token_type is not a list of 32-bit integers");
         }
         self.within(count.checked_mul(4), "tokenizer.ggml.token_type")?;
-        let mut found = false;
         for _ in 0..count {
-            found |= i32::from_le_bytes(self.bytes("a token's type")?) == BYTE_TOKEN;
+            tokens.add_kind(self.u32("a token's type")?);
         }
-        Ok(found)
+        Ok(())
     }
 
     fn merges(&mut self) -> Result<Vec<Box<[u8]>>, Refused> {
@@ -137,22 +152,14 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
         (0..count).map(|_| self.string("a merge", MAX_KEY_BYTES).map(Vec::into_boxed_slice)).collect()
     }
 
-    /// Checks that the tokens differ: llama.cpp aborts on a vocabulary that has a token twice.
-    fn distinct_tokens(&mut self) -> Result<(), Refused> {
+    fn tokens(&mut self, tokens: &mut Tokens) -> Result<(), Refused> {
         let kind = self.u32("an array's type")?;
         let count = self.u64("an array's length")?;
         if kind != 8 {
             return bad("tokenizer.ggml.tokens is not a list of strings");
         }
         self.within(count.checked_mul(8), "tokenizer.ggml.tokens")?;
-        let mut seen = HashSet::new();
-        for _ in 0..count {
-            let token = self.string("a token", MAX_KEY_BYTES)?;
-            if let Some(twice) = seen.replace(token) {
-                return bad(format!("its vocabulary has the token {:?} twice", String::from_utf8_lossy(&twice)));
-            }
-        }
-        Ok(())
+        (0..count).try_for_each(|_| tokens.add(self.string("a token", MAX_KEY_BYTES)?).map_err(Refused::Bad))
     }
 
     fn value(&mut self, kind: u32, key: &str, depth: u32) -> Result<(), Refused> {
@@ -248,8 +255,9 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
         Ok(text)
     }
 
+    /// As llama.cpp reads it: up to the first NUL.
     fn text(&mut self, what: &str) -> Result<String, Refused> {
-        let text = self.string(what, MAX_KEY_BYTES)?;
+        let text = tokens::up_to_nul(self.string(what, MAX_KEY_BYTES)?);
         String::from_utf8(text).or_else(|_| bad(format!("{what} is not UTF-8")))
     }
 

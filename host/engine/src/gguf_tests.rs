@@ -52,29 +52,36 @@ fn never_panics_on_flipped_bytes_of_the_header() {
     assert!(refused > 100, "only {refused} were refused");
 }
 
-/// A file with the given metadata, one tensor of eight f32, and `data` bytes of tensor data.
-fn file(alignment: u32, model: &str, kinds: &[i32], data: usize) -> Vec<u8> {
+/// A file with the given vocabulary and further keys, one tensor of eight f32, and `data` bytes of tensor data.
+fn file(alignment: u32, model: &str, tokens: &[(&[u8], i32)], more: &[(&str, u32)], data: usize) -> Vec<u8> {
     let mut out = Vec::new();
-    let text = |out: &mut Vec<u8>, text: &str| {
+    let text = |out: &mut Vec<u8>, text: &[u8]| {
         out.extend((text.len() as u64).to_le_bytes());
-        out.extend(text.as_bytes());
+        out.extend(text);
+    };
+    let list = |out: &mut Vec<u8>, key: &str, kind: u32| {
+        text(out, key.as_bytes());
+        out.extend(9u32.to_le_bytes());
+        out.extend(kind.to_le_bytes());
+        out.extend((tokens.len() as u64).to_le_bytes());
     };
     out.extend(MAGIC);
     out.extend(3u32.to_le_bytes());
     out.extend(1u64.to_le_bytes());
-    out.extend(3u64.to_le_bytes());
-    text(&mut out, "general.alignment");
-    out.extend(4u32.to_le_bytes());
-    out.extend(alignment.to_le_bytes());
-    text(&mut out, "tokenizer.ggml.model");
+    out.extend((4 + more.len() as u64).to_le_bytes());
+    for (key, value) in [("general.alignment", alignment)].iter().chain(more) {
+        text(&mut out, key.as_bytes());
+        out.extend(4u32.to_le_bytes());
+        out.extend(value.to_le_bytes());
+    }
+    text(&mut out, b"tokenizer.ggml.model");
     out.extend(8u32.to_le_bytes());
-    text(&mut out, model);
-    text(&mut out, "tokenizer.ggml.token_type");
-    out.extend(9u32.to_le_bytes());
-    out.extend(5u32.to_le_bytes());
-    out.extend((kinds.len() as u64).to_le_bytes());
-    kinds.iter().for_each(|kind| out.extend(kind.to_le_bytes()));
-    text(&mut out, "t");
+    text(&mut out, model.as_bytes());
+    list(&mut out, "tokenizer.ggml.token_type", 5);
+    tokens.iter().for_each(|(_, kind)| out.extend(kind.to_le_bytes()));
+    list(&mut out, "tokenizer.ggml.tokens", 8);
+    tokens.iter().for_each(|(token, _)| text(&mut out, token));
+    text(&mut out, b"t");
     out.extend(1u32.to_le_bytes());
     out.extend(8u64.to_le_bytes());
     out.extend(0u32.to_le_bytes());
@@ -85,10 +92,36 @@ fn file(alignment: u32, model: &str, kinds: &[i32], data: usize) -> Vec<u8> {
 }
 
 #[test]
-fn requires_byte_tokens_in_a_sentencepiece_vocabulary() {
-    assert!(refusal(&file(32, "llama", &[1, 1], 32)).contains("no byte tokens"));
-    check(&file(32, "llama", &[1, 6], 32)).unwrap();
-    check(&file(32, "gpt2", &[1, 1], 32)).unwrap();
+fn regression_every_byte_has_a_token_in_a_sentencepiece_vocabulary() {
+    let named: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
+    let whole: Vec<(&[u8], i32)> = named.iter().map(|name| (name.as_bytes(), 6)).collect();
+    let check_tokens = |model: &str, tokens: &[(&[u8], i32)]| check(&file(32, model, tokens, &[], 32));
+    check_tokens("llama", &whole).unwrap();
+    // llama.cpp reads a text up to its first NUL.
+    assert!(check_tokens("llama\0", &whole[1..]).is_err());
+    for byte in [0, 0x0a, 0x41, 0xff] {
+        let mut tokens = whole.clone();
+        tokens[byte] = (b"zzz", 6);
+        let why = refusal(&file(32, "llama", &tokens, &[], 32));
+        assert!(why.ends_with(&format!("no token for the byte 0x{byte:02X}")), "{why}");
+        check_tokens("gpt2", &tokens).unwrap();
+        // The byte itself will do, but for NUL, which ends a text.
+        let raw = [byte as u8];
+        tokens[byte] = (&raw, 1);
+        assert_eq!(check_tokens("llama", &tokens).is_ok(), byte != 0, "{byte}");
+    }
+    assert!(check_tokens("llama", &[]).is_err());
+}
+
+#[test]
+fn regression_a_special_token_has_a_bound() {
+    let (longest, longer) = (vec![b'a'; 1024], vec![b'a'; 1025]);
+    for kind in [2, 3, 4] {
+        check(&file(32, "gpt2", &[(b"b", 1), (&longest, kind)], &[], 32)).unwrap();
+        let why = refusal(&file(32, "gpt2", &[(b"b", 1), (&longer, kind)], &[], 32));
+        assert!(why.contains("special token 1 has 1025 bytes, more than 1024"), "{why}");
+    }
+    check(&file(32, "gpt2", &[(&longer, 1)], &[], 32)).unwrap();
 }
 
 #[test]
@@ -98,12 +131,23 @@ fn refuses_a_vocabulary_with_a_token_twice() {
     let (end, user) = (find(&demo, b"<|end|>"), find(&demo, b"<|bos|>"));
     demo.copy_within(end..end + 7, user);
     assert!(refusal(&demo).contains("twice"));
+    assert!(refusal(&file(32, "gpt2", &[(b"a\0b", 1), (b"a", 1)], &[], 32)).contains("twice"));
+    check(&file(32, "gpt2", &[(b"", 1), (b"\0", 1)], &[], 32)).unwrap();
 }
 
 #[test]
 fn checks_the_bounds_of_alignment_and_data() {
-    assert!(refusal(&file(33, "gpt2", &[], 32)).contains("general.alignment = 33"));
-    assert!(refusal(&file(1 << 21, "gpt2", &[], 32)).contains("general.alignment"));
-    check(&file(64, "gpt2", &[], 32)).unwrap();
-    assert!(refusal(&file(64, "gpt2", &[], 31)).contains("truncated"));
+    assert!(refusal(&file(33, "gpt2", &[], &[], 32)).contains("general.alignment = 33"));
+    assert!(refusal(&file(1 << 21, "gpt2", &[], &[], 32)).contains("general.alignment"));
+    check(&file(64, "gpt2", &[], &[], 32)).unwrap();
+    assert!(refusal(&file(64, "gpt2", &[], &[], 31)).contains("truncated"));
+}
+
+#[test]
+fn regression_a_context_length_has_a_bound_and_a_key_no_nul() {
+    let with = |key: &str, value: u32| file(32, "gpt2", &[], &[(key, value)], 32);
+    check(&with("llama.context_length", i32::MAX as u32)).unwrap();
+    let why = refusal(&with("llama.context_length", 1 << 31));
+    assert_eq!(why, "llama.context_length = 2147483648 is more than 2147483647");
+    assert!(refusal(&with("tokenizer.ggml.tokens\0x", 1)).contains("NUL"));
 }
