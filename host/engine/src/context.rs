@@ -111,13 +111,16 @@ impl LlamaEngine {
             KvType::Q4_0 => KvCacheType::Q4_0,
         };
         let pooled = options.kv_layout == KvLayout::Pooled;
+        // A pool needs a scratch sequence for copies, see `save`.
+        let llama_sequences = options.sequences + u32::from(pooled);
+        // llama.cpp aborts unless a batch can hold a row of each of its sequences.
+        let llama_batch = options.batch_tokens.max(llama_sequences);
         let params = LlamaContextParams::default()
-            .with_n_ctx(NonZeroU32::new(options.kv_tokens))
+            .with_n_ctx(NonZeroU32::new(options.kv_tokens.max(llama_sequences)))
             // llama.cpp computes a step as one batch. Splitting it would only add passes over the weights.
-            .with_n_batch(options.batch_tokens)
-            .with_n_ubatch(options.batch_tokens)
-            // A pool needs a scratch sequence for copies, see `save`.
-            .with_n_seq_max(options.sequences + u32::from(pooled))
+            .with_n_batch(llama_batch)
+            .with_n_ubatch(llama_batch)
+            .with_n_seq_max(llama_sequences)
             .with_kv_unified(pooled)
             .with_n_threads(threads)
             .with_n_threads_batch(threads)

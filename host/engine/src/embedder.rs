@@ -58,10 +58,12 @@ impl LlamaEmbedder {
         let input_tokens = model.info().trained_context_tokens.min(batch_tokens);
         let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
         let threads = if threads == 0 { cores } else { threads } as i32;
+        // llama.cpp aborts unless a batch can hold a row of each input.
+        let llama_batch = batch_tokens.max(MAX_INPUTS);
         let params = LlamaContextParams::default()
-            .with_n_ctx(NonZeroU32::new(batch_tokens))
-            .with_n_batch(batch_tokens)
-            .with_n_ubatch(batch_tokens)
+            .with_n_ctx(NonZeroU32::new(llama_batch))
+            .with_n_batch(llama_batch)
+            .with_n_ubatch(llama_batch)
             .with_n_seq_max(MAX_INPUTS)
             .with_kv_unified(true)
             .with_n_threads(threads)

@@ -85,6 +85,7 @@ impl LoadedModel {
     /// The file is missing, truncated, corrupt or has another digest, or llama.cpp refuses it.
     pub fn from_file(path: &Path, options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        is_regular(path).map_err(|error| unreadable_at(path, error))?;
         // Before loading, so that no change is missed.
         let mapped = (!options.copy).then(|| MappedFile::open(path)).transpose();
         let mapped = mapped.map_err(|error| unreadable_at(path, error))?;
@@ -107,9 +108,6 @@ impl LoadedModel {
     fn load(path: &Path, shown: &Path, stem: &str, options: &LoadOptions) -> Result<Self, EngineLoadError> {
         let unreadable = |source| EngineLoadError::Unreadable { path: shown.to_owned(), source };
         let mut file = File::open(path).map_err(unreadable)?;
-        if file.metadata().map_err(unreadable)?.is_dir() {
-            return Err(unreadable(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
-        }
         let keys = gguf::preflight(&mut file).map_err(|error| match error {
             gguf::Refused::Io(source) => unreadable(source),
             gguf::Refused::Bad(why) => EngineLoadError::BadFile { path: shown.to_owned(), why },
@@ -140,6 +138,7 @@ impl LoadedModel {
         let adapter = match &options.adapter {
             None => None,
             Some(adapter) => {
+                is_regular(&adapter.path).map_err(|error| unreadable_at(&adapter.path, error))?;
                 if let Some(weights) = &mut identity {
                     let digest = digest(&adapter.path).map_err(|error| unreadable_at(&adapter.path, error))?;
                     *weights = format!("{weights}+{digest}*{}", adapter.scale);
@@ -173,6 +172,15 @@ impl LoadedModel {
 
 fn unreadable_at(path: &Path, source: std::io::Error) -> EngineLoadError {
     EngineLoadError::Unreadable { path: path.to_owned(), source }
+}
+
+/// Opening a pipe would wait for somebody who writes to it.
+fn is_regular(path: &Path) -> std::io::Result<()> {
+    match std::fs::metadata(path)? {
+        data if data.is_file() => Ok(()),
+        data if data.is_dir() => Err(std::io::ErrorKind::IsADirectory.into()),
+        _ => Err(std::io::Error::other("not a regular file")),
+    }
 }
 
 fn load_adapter(model: &mut LlamaModel, options: &AdapterOptions) -> Result<Adapter, EngineLoadError> {

@@ -3,9 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, EngineError, SavedPart};
 use camshaft_core::ids::{SeqId, Token};
-use camshaft_engine::{EngineLoadError, EngineOptions, KvLayout, KvType, LlamaEngine, LoadOptions, LoadedModel};
+use camshaft_engine::{
+    AdapterOptions, EngineLoadError, EngineOptions, KvLayout, KvType, LlamaEmbedder, LlamaEngine, LoadOptions,
+    LoadedModel,
+};
 
 fn demo_path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/models/demo.gguf")
@@ -351,10 +355,59 @@ fn names_the_fault_of_a_file() {
 }
 
 #[test]
+fn regression_a_batch_of_one_token_for_each_sequence_is_enough() {
+    let model = demo();
+    let mut out = Vec::new();
+    for (sequences, kv_tokens, batch_tokens) in
+        [(1, 1024, 1), (8, 1024, 8), (8, 1024, 9), (32, 16, 32), (255, 512, 255)]
+    {
+        for kv_layout in LAYOUTS {
+            // Validation gives each separate sequence 16 tokens.
+            let kv_tokens = if kv_layout == KvLayout::Pooled { kv_tokens } else { kv_tokens.max(16 * sequences) };
+            let options =
+                EngineOptions { sequences, kv_tokens, kv_layout, batch_tokens, threads: 1, kv_type: KvType::F16 };
+            let mut engine = LlamaEngine::new(model.clone(), &options).unwrap();
+            assert_eq!(engine.limits().batch_tokens, batch_tokens);
+            let mut batch = Batch::default();
+            for seq in 0..batch_tokens.min(sequences) {
+                batch.push(Token(7), 0, SeqId(seq), true);
+            }
+            engine.decode(&batch).unwrap();
+            out.push(best(engine.logits(batch.len() - 1)));
+        }
+    }
+    assert!(out.iter().all(|&token| token == out[0]), "{out:?}");
+}
+
+#[test]
+fn regression_an_embedder_needs_no_batch_of_its_most_inputs() {
+    let mut embedder = LlamaEmbedder::new(demo(), 4, 1).unwrap();
+    assert_eq!(embedder.limits().batch_tokens, 4);
+    let inputs: Vec<Arc<[Token]>> = (1..=4).map(|token| [Token(token)].into()).collect();
+    assert_eq!(embedder.embed(&inputs).unwrap().len(), 4);
+}
+
+#[test]
+fn regression_a_pipe_is_no_model_and_no_adapter() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipe = dir.path().join("pipe.gguf");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let adapter = AdapterOptions { path: pipe.clone(), scale: 1.0 };
+    let with_pipe = LoadOptions { adapter: Some(adapter), ..LoadOptions::default() };
+    for (path, options) in [(pipe.clone(), LoadOptions::default()), (demo_path(), with_pipe)] {
+        let (say, said) = crossbeam_channel::bounded(1);
+        std::thread::spawn(move || say.send(LoadedModel::from_file(&path, &options).unwrap_err()));
+        let error = said.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits for nobody");
+        assert!(error.is_missing_input() && error.to_string().contains("pipe.gguf: not a regular file"), "{error}");
+    }
+}
+
+#[test]
 fn refuses_a_vocabulary_without_byte_tokens() {
     let Some(path) = outside("hostile/TinyStories-656K-nobytes-f32.gguf") else { return };
     let error = LoadedModel::from_file(&path, &LoadOptions::default()).unwrap_err();
-    assert!(error.to_string().contains("byte tokens"), "{error}");
+    assert!(error.to_string().contains("no token for the byte"), "{error}");
 }
 
 /// The greedy continuation of a prompt, as text.
