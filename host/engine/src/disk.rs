@@ -11,7 +11,7 @@ mod inspect;
 mod record;
 mod writer;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use camshaft_core::threads::Spawner;
 use directory::{Scan, SegmentDirectory};
 pub use error::DiskError;
 pub use inspect::{CacheReport, clear, report};
+use record::{Entry, StateAt};
 use writer::{Location, Writer, WriterEvent, WriterHandle};
 
 /// Maximum size of a data file. A larger segment gets a file of its own.
@@ -66,21 +67,25 @@ struct Contents {
 
 impl Contents {
     fn scan(directory: &SegmentDirectory) -> Result<Self, DiskError> {
-        let failed = |verb, path: PathBuf| move |source| DiskError::Io { verb, path, source };
-        let numbers = directory::data_files(&directory.path).map_err(failed("list", directory.path.clone()))?;
-        let mut found = Self { segments: Vec::new(), locations: HashMap::new(), files: VecDeque::new() };
-        for file in numbers {
-            let path = directory.data_file(file);
-            let Scan { records, bytes, .. } =
-                directory::scan(&directory.key, &path).map_err(failed("read", path.clone()))?;
-            found.files.push_back((file, bytes));
-            for (at, header) in records {
-                let segment = SegmentId(found.segments.len() as u64);
+        let mut newest = Vec::new();
+        let mut files = VecDeque::new();
+        let mut seen = HashSet::new();
+        let mut scans = directory::scan_all(&directory.key, &directory.path)?;
+        // Of a segment that was written twice, the later record is the one that may be in use.
+        while let Some((file, Scan { records, bytes, .. })) = scans.pop() {
+            files.push_front((file, bytes));
+            for (at, header) in records.into_iter().rev() {
+                let Entry::Segment(info) = header.entry else { continue };
                 let at = at + header.state_at;
-                let location = Location { file, at, len: header.state_len, sum: header.state_sum };
-                found.locations.insert(segment, location);
-                found.segments.push((segment, header.info));
+                if seen.insert((info.namespace.clone(), info.tokens.clone(), info.start)) {
+                    newest.push((info, Location { file, at, len: header.state_len, sum: header.state_sum }));
+                }
             }
+        }
+        let mut found = Self { segments: Vec::new(), locations: HashMap::new(), files };
+        for (segment, (info, location)) in (0..).map(SegmentId).zip(newest.into_iter().rev()) {
+            found.locations.insert(segment, location);
+            found.segments.push((segment, info));
         }
         Ok(found)
     }
@@ -152,10 +157,15 @@ impl DiskTier {
         }
     }
 
-    /// Reads the state at a location. `None` if it is missing or damaged.
+    /// Reads the state at a location. `None` if it cannot be read or is damaged. What is damaged is written down: the next
+    /// process shall not find it again.
     fn read(&self, location: &Location) -> Option<Arc<[u8]>> {
         let state = directory::read(&self.directory.data_file(location.file), location.at, location.len).ok()?;
-        record::is_intact(&self.directory.key, &state, &location.sum).then_some(state)
+        if record::is_intact(&self.directory.key, &state, &location.sum) {
+            return Some(state);
+        }
+        self.writer.queue_damage(StateAt { file: location.file, at: location.at });
+        None
     }
 }
 

@@ -1,4 +1,5 @@
 //! A directory of data files, with its key and its lock.
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::error::DiskError;
-use super::record::{self, ChecksumKey, Header};
+use super::record::{self, ChecksumKey, Entry, Header, StateAt};
 
 const KEY: &str = "key";
 const LOCK: &str = "lock";
@@ -125,6 +126,28 @@ pub(super) fn scan(key: &ChecksumKey, path: &Path) -> std::io::Result<Scan> {
         scan.end += len;
     }
     Ok(scan)
+}
+
+/// Scans all data files of a directory, oldest first. Leaves out segments that a later record calls damaged.
+pub(super) fn scan_all(key: &ChecksumKey, directory: &Path) -> Result<Vec<(u64, Scan)>, DiskError> {
+    let failed = |verb, path: &Path| {
+        let path = path.to_owned();
+        move |source| DiskError::Io { verb, path, source }
+    };
+    let mut scans = Vec::new();
+    for file in data_files(directory).map_err(failed("list", directory))? {
+        let path = data_file(directory, file);
+        scans.push((file, scan(key, &path).map_err(failed("read", &path))?));
+    }
+    let named = |(_, header): &(u64, Header)| match header.entry {
+        Entry::Damage(state) => Some(state),
+        Entry::Segment(_) => None,
+    };
+    let damaged: HashSet<StateAt> = scans.iter().flat_map(|(_, scan)| scan.records.iter().filter_map(named)).collect();
+    for (file, scan) in &mut scans {
+        scan.records.retain(|(at, header)| !damaged.contains(&StateAt { file: *file, at: at + header.state_at }));
+    }
+    Ok(scans)
 }
 
 /// The header of the record at `at`, in a file of `len` bytes. `None` if it is torn or damaged, or cannot be read.

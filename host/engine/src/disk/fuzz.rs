@@ -2,7 +2,7 @@
 use std::io::Write;
 
 use super::directory;
-use super::record::{self, ChecksumKey, Header};
+use super::record::{self, ChecksumKey, Entry, Header};
 
 const KEY: ChecksumKey = [7; 32];
 
@@ -33,9 +33,13 @@ fn check(header: &Header, state: &[u8]) {
     if !record::is_intact(&KEY, state, &header.state_sum) {
         return;
     }
-    let Some((head, sum)) = record::head(&KEY, &header.info, state) else { panic!("{header:?} cannot be written") };
+    let head = match &header.entry {
+        Entry::Segment(info) => record::head(&KEY, info, state),
+        Entry::Damage(state) => Some(record::damage(&KEY, *state)),
+    };
+    let Some((head, _)) = head else { panic!("{header:?} cannot be written") };
     let again = record::parse(&KEY, &head);
-    assert!(again.as_ref().is_some_and(|again| again.info == header.info && again.state_sum == sum), "{again:?}");
+    assert!(again.as_ref().is_some_and(|again| again.entry == header.entry), "{again:?}");
 }
 
 /// Records of the described contents. What is left over follows as it is.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::directory::{self, Scan, SegmentDirectory};
 use super::error::DiskError;
-use super::record;
+use super::record::{self, Entry};
 
 /// The contents of one layout's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,11 +42,8 @@ pub fn report(dir: &Path, states: bool) -> Result<Vec<CacheReport>, DiskError> {
 }
 
 fn report_one(path: &Path, states: bool) -> Result<CacheReport, DiskError> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| DiskError::Io { verb: "read", path, source }
-    };
-    let numbers = directory::data_files(path).map_err(failed(path))?;
+    let failed = |source| DiskError::Io { verb: "read", path: path.to_owned(), source };
+    let numbers = directory::data_files(path).map_err(failed)?;
     let mut report = CacheReport {
         path: path.to_owned(),
         data_files: numbers.len() as u64,
@@ -61,9 +58,8 @@ fn report_one(path: &Path, states: bool) -> Result<CacheReport, DiskError> {
         }
         return Ok(report);
     };
-    for number in numbers {
+    for (number, Scan { records, end, bytes }) in directory::scan_all(&key, path)? {
         let file = directory::data_file(path, number);
-        let Scan { records, end, bytes } = directory::scan(&key, &file).map_err(failed(&file))?;
         report.bytes += bytes;
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if end < bytes {
@@ -71,6 +67,7 @@ fn report_one(path: &Path, states: bool) -> Result<CacheReport, DiskError> {
             report.damage.push(format!("{name}: no record can be read at byte {end}; {left} bytes are lost"));
         }
         for (at, header) in records {
+            let Entry::Segment(info) = header.entry else { continue };
             let is_intact = || {
                 let state = directory::read(&file, at + header.state_at, header.state_len);
                 state.is_ok_and(|state| record::is_intact(&key, &state, &header.state_sum))
@@ -80,7 +77,7 @@ fn report_one(path: &Path, states: bool) -> Result<CacheReport, DiskError> {
                 continue;
             }
             report.segments += 1;
-            report.tokens += (header.info.tokens.len() as u64).saturating_sub(header.info.start.into());
+            report.tokens += (info.tokens.len() as u64).saturating_sub(info.start.into());
         }
     }
     Ok(report)

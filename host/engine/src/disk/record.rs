@@ -7,7 +7,7 @@
 //! | 8 | `CAMSKV02`: magic and version of the format |
 //! | 4 | length of the description |
 //! | 8 | length of the state |
-//! | … | description: kind of namespace (u8: 0 a tenant's, 1 shared, 2 named), length of its name (u16), name, start (u32), number of tokens (u32), tokens (u32 each) |
+//! | … | description: kind of namespace (u8: 0 a tenant's, 1 shared, 2 named), length of its name (u16), name, start (u32), number of tokens (u32), tokens (u32 each); or 3, and where a damaged state begins: number of the data file (u64), offset (u64) |
 //! | 32 | keyed BLAKE3 of everything before |
 //! | 32 | keyed BLAKE3 of the state |
 //! | … | state |
@@ -29,10 +29,24 @@ const MAX_STATE_BYTES: u64 = 1 << 40;
 /// The key of the checksums.
 pub(super) type ChecksumKey = [u8; 32];
 
+/// What a record says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Entry {
+    Segment(SegmentInfo),
+    Damage(StateAt),
+}
+
+/// Where the state of a record begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct StateAt {
+    pub(super) file: u64,
+    pub(super) at: u64,
+}
+
 /// The header of a record, verified against its checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
-    pub(super) info: SegmentInfo,
+    pub(super) entry: Entry,
     /// Offset of the state in the record.
     pub(super) state_at: u64,
     pub(super) state_len: u64,
@@ -59,6 +73,17 @@ fn describe(info: &SegmentInfo) -> Option<Vec<u8>> {
     out.extend(u32::try_from(info.tokens.len()).ok()?.to_le_bytes());
     out.extend(info.tokens.iter().flat_map(|token| token.0.to_le_bytes()));
     Some(out)
+}
+
+/// Kind of the description of a damaged state.
+const DAMAGE: u8 = 3;
+
+/// A record that says that a state is damaged, and the checksum of its own, which is empty.
+pub(super) fn damage(key: &ChecksumKey, state: StateAt) -> (Vec<u8>, [u8; SUM]) {
+    let mut description = vec![DAMAGE];
+    description.extend(state.file.to_le_bytes());
+    description.extend(state.at.to_le_bytes());
+    signed(key, &description, &[])
 }
 
 /// The bytes of a record before its state, and the checksum of the state; `None` if a length is out of bounds.
@@ -98,6 +123,10 @@ impl<'a> FieldReader<'a> {
     fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
 }
 
 /// How many bytes of a record come before its state, by its first [`FIXED`] bytes. `None` unless the whole record is
@@ -129,7 +158,15 @@ pub(super) fn parse(key: &ChecksumKey, bytes: &[u8]) -> Option<Header> {
         return None;
     }
     let state_sum = reader.array()?;
+    let state_at = (FIXED + description_len + 2 * SUM) as u64;
+    Some(Header { entry: entry(&mut description)?, state_at, state_len, state_sum })
+}
+
+fn entry(description: &mut FieldReader<'_>) -> Option<Entry> {
     let [kind] = description.array()?;
+    if kind == DAMAGE {
+        return Some(Entry::Damage(StateAt { file: description.u64()?, at: description.u64()? }));
+    }
     let name_len = u16::from_le_bytes(description.array()?);
     let name = std::str::from_utf8(description.bytes(name_len.into())?).ok()?;
     let (start, count) = (description.u32()?, description.u32()? as usize);
@@ -141,8 +178,7 @@ pub(super) fn parse(key: &ChecksumKey, bytes: &[u8]) -> Option<Header> {
         2 => Namespace::Named(name.into()),
         _ => return None,
     };
-    let state_at = (FIXED + description_len + 2 * SUM) as u64;
-    Some(Header { info: SegmentInfo { namespace, tokens, start }, state_at, state_len, state_sum })
+    Some(Entry::Segment(SegmentInfo { namespace, tokens, start }))
 }
 
 /// Whether a state matches the checksum of its record.

@@ -86,16 +86,59 @@ fn regression_a_data_file_that_shrinks_loses_its_segments_and_not_the_process() 
 }
 
 #[test]
+fn regression_damage_is_found_once_and_what_replaces_it_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path(), 3);
+    let path = data_file(dir.path());
+    let mut bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(200).position(|window| *window == state(1)[..200]).unwrap();
+    bytes[at + 100] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    assert_eq!(report(dir.path(), true).unwrap()[0].damage.len(), 1);
+    let segments = |found: &[(SegmentId, SegmentInfo)]| found.iter().map(|(_, info)| info.clone()).collect::<Vec<_>>();
+    let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+    assert_eq!(segments(&found), [info(0), info(1), info(2)]);
+    assert_eq!(found.iter().filter(|(segment, _)| tier.get(*segment).is_some()).count(), 2);
+    drop(tier);
+    assert_eq!(report(dir.path(), true).unwrap()[0].damage, [""; 0], "it is known");
+    // It is computed again, which makes other pieces of it.
+    let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+    assert_eq!(segments(&found), [info(0), info(2)]);
+    tier.put(SegmentId(10), &info(1), &state(1));
+    drop(tier);
+    let before = report(dir.path(), true).unwrap();
+    assert_eq!((before[0].segments, before[0].damage.len()), (3, 0));
+    for _ in 0..3 {
+        let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+        assert_eq!(segments(&found), [info(0), info(2), info(1)]);
+        assert!(found.iter().all(|(segment, _)| tier.get(*segment).is_some()));
+    }
+    assert_eq!(report(dir.path(), true).unwrap(), before, "nothing grows");
+}
+
+#[test]
+fn regression_the_newest_record_of_a_segment_wins() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path(), 2);
+    let (mut tier, _) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+    tier.put(SegmentId(10), &info(0), &state(9));
+    drop(tier);
+    let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
+    assert_eq!(found.iter().map(|(_, info)| info.clone()).collect::<Vec<_>>(), [info(1), info(0)]);
+    assert_eq!(tier.get(found[1].0), Some(state(9)));
+}
+
+#[test]
 fn regression_what_is_queued_is_written_before_the_tier_is_gone() {
     let dir = tempfile::tempdir().unwrap();
     let (mut tier, _) = DiskTier::open_with(&options(dir.path(), 1 << 20), 2000).unwrap();
-    (0..300).for_each(|n| tier.put(SegmentId(n.into()), &info(n % 7), &state(n)));
+    (0..300).for_each(|n| tier.put(SegmentId(n.into()), &info(n), &state(n)));
     assert!(tier.lost.is_empty(), "all of them were queued");
     drop(tier);
     let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
     assert_eq!(found.len(), 300);
     for (n, (segment, found)) in (0..).zip(found) {
-        assert_eq!((found, tier.get(segment).as_deref()), (info(n % 7), Some(&state(n)[..])));
+        assert_eq!((found, tier.get(segment).as_deref()), (info(n), Some(&state(n)[..])));
     }
 }
 
@@ -108,7 +151,8 @@ fn drops_the_queue_at_the_deadline() {
     let (jobs, job_rx) = crossbeam_channel::bounded(8);
     let (event_tx, events) = crossbeam_channel::bounded(8);
     for n in 0..5 {
-        jobs.send(writer::WriteJob { segment: SegmentId(n.into()), info: info(n), state: state(n) }).unwrap();
+        let job = writer::WriteJob { segment: SegmentId(n.into()), info: info(n), state: state(n) };
+        jobs.send(writer::Job::Write(job)).unwrap();
     }
     drop(jobs);
     writer.shared.deadline.set(Instant::now()).unwrap();

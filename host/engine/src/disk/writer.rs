@@ -12,7 +12,7 @@ use camshaft_core::threads::Spawner;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, never};
 
 use super::directory::SegmentDirectory;
-use super::record;
+use super::record::{self, StateAt};
 
 /// Bounds of the writer's queue. A segment past them is not written.
 const MAX_QUEUED_SEGMENTS: usize = 1024;
@@ -30,6 +30,14 @@ pub(super) struct WriteJob {
     pub(super) segment: SegmentId,
     pub(super) info: SegmentInfo,
     pub(super) state: Arc<[u8]>,
+}
+
+/// What the writer is asked to do.
+#[derive(Debug)]
+pub(super) enum Job {
+    Write(WriteJob),
+    /// Says of a state that it is damaged.
+    NoteDamage(StateAt),
 }
 
 /// What the writer did.
@@ -66,7 +74,7 @@ pub(super) struct WriterShared {
 /// The owner's side of a writer.
 #[derive(Debug)]
 pub(super) struct WriterHandle {
-    jobs: Option<Sender<WriteJob>>,
+    jobs: Option<Sender<Job>>,
     events: Receiver<WriterEvent>,
     shared: Arc<WriterShared>,
     /// Disconnects when the thread has ended.
@@ -97,13 +105,18 @@ impl WriterHandle {
     pub(super) fn queue(&self, segment: SegmentId, info: &SegmentInfo, state: &Arc<[u8]>) -> bool {
         let bytes = state.len() as u64;
         let queued = self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let job = WriteJob { segment, info: info.clone(), state: state.clone() };
+        let job = Job::Write(WriteJob { segment, info: info.clone(), state: state.clone() });
         let has_capacity = queued + bytes <= MAX_QUEUED_BYTES;
         let sent = has_capacity && self.jobs.as_ref().is_some_and(|jobs| jobs.try_send(job).is_ok());
         if !sent {
             self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
         sent
+    }
+
+    /// Queues a note that a state is damaged. Without one, the damage is found again.
+    pub(super) fn queue_damage(&self, state: StateAt) {
+        let _ = self.jobs.as_ref().map(|jobs| jobs.try_send(Job::NoteDamage(state)));
     }
 
     /// Waits until the thread has written the queue and ended. Segments that are not written at the deadline are lost.
@@ -146,9 +159,16 @@ impl Writer {
     }
 
     /// Writes segments until the sender of `jobs` is dropped and the queue is empty.
-    pub(super) fn run(mut self, jobs: &Receiver<WriteJob>, events: &Sender<WriterEvent>) {
+    pub(super) fn run(mut self, jobs: &Receiver<Job>, events: &Sender<WriterEvent>) {
         let mut dropped = 0;
         while let Ok(job) = jobs.recv() {
+            let job = match job {
+                Job::Write(job) => job,
+                Job::NoteDamage(state) => {
+                    self.note_damage(state, events);
+                    continue;
+                }
+            };
             let (segment, bytes) = (job.segment, job.state.len() as u64);
             let location = if self.is_past_deadline() {
                 dropped += 1;
@@ -175,16 +195,34 @@ impl Writer {
     }
 
     fn write(&mut self, job: &WriteJob, events: &Sender<WriterEvent>) -> Option<Location> {
+        let (head, sum) = record::head(&self.directory.key, &job.info, &job.state)?;
+        self.write_record(&head, &job.state, sum, events)
+    }
+
+    fn note_damage(&mut self, state: StateAt, events: &Sender<WriterEvent>) {
+        // Nobody needs to find the note itself. Past the deadline, the damage is found again.
+        if !self.is_past_deadline() && self.files.iter().any(|&(file, _)| file == state.file) {
+            let (record, sum) = record::damage(&self.directory.key, state);
+            let _ = self.write_record(&record, &[], sum, events);
+        }
+    }
+
+    fn write_record(
+        &mut self,
+        head: &[u8],
+        state: &[u8],
+        sum: [u8; 32],
+        events: &Sender<WriterEvent>,
+    ) -> Option<Location> {
         if self.failed_at.is_some_and(|at| at.elapsed() < RETRY_PAUSE) {
             return None;
         }
-        let (head, sum) = record::head(&self.directory.key, &job.info, &job.state)?;
-        let len = (head.len() + job.state.len()) as u64;
+        let len = (head.len() + state.len()) as u64;
         if len > self.capacity {
             return None;
         }
         self.evict_for(len, events);
-        match self.append(&head, &job.state, sum) {
+        match self.append(head, state, sum) {
             Ok(location) => {
                 if self.failed_at.take().is_some() {
                     tracing::info!(path = %self.directory.path.display(), "the prefix cache is written to disk again");
