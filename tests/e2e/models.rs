@@ -56,6 +56,43 @@ fn a_truncated_model_is_refused() {
 }
 
 #[test]
+fn regression_a_chat_template_that_takes_all_memory_is_refused() {
+    let doubles =
+        "{% set ns=namespace(x='a'*1000) %}{% for i in range(40) %}{% set ns.x=ns.x~ns.x %}{% endfor %}{{ ns.x }}";
+    let bytes = camshaft_tests::patched::with_text(&demo(), "tokenizer.chat_template", Some(doubles));
+    let said = assert_refused(&bytes, "a template that doubles a text 40 times");
+    assert!(said.contains("memory allocation"), "{said}");
+}
+
+#[test]
+fn regression_a_batch_of_one_token_for_each_sequence_is_served() {
+    for (sequences, batch, context) in [("32", "32", "8192"), ("1", "1", "512"), ("32", "512", "16")] {
+        let setup = Setup::new().set("model.0.path", "demo").set("model.0.sequences", sequences);
+        let setup = setup.set("model.0.batch-tokens", batch).set("model.0.context-tokens", context);
+        let finished = setup.run(&["check"]);
+        assert_eq!(finished.code, Some(0), "{finished:?}");
+    }
+}
+
+#[test]
+fn regression_a_path_with_a_nul_or_to_a_pipe_is_refused() {
+    let setup = Setup::new();
+    let pipe = setup.scratch.path().join("pipe.gguf");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    let pipe = format!("{:?}", pipe.to_string_lossy());
+    for key in ["path", "lora", "draft-model"] {
+        let key = format!("model.0.{key}");
+        let with = |value: &str| Setup::new().set("model.0.path", "demo").set(&key, value).run(&["check"]);
+        let finished = with(r#""a\u0000b.gguf""#);
+        assert_eq!(finished.code, Some(64), "{key}: {finished:?}");
+        assert!(finished.stderr.contains(&key) && finished.stderr.contains("NUL"), "{}", finished.stderr);
+        let finished = with(&pipe);
+        assert_eq!(finished.code, Some(66), "{key}: {finished:?}");
+        assert!(finished.stderr.contains("not a regular file"), "{}", finished.stderr);
+    }
+}
+
+#[test]
 fn a_file_that_is_no_model_is_refused() {
     assert_refused(b"", "an empty file");
     assert_refused(b"GGUF", "a magic number alone");

@@ -22,6 +22,7 @@ pub(crate) mod readiness;
 pub(crate) mod recent;
 pub(crate) mod render;
 pub(crate) mod request;
+pub(crate) mod samples;
 pub(crate) mod session;
 pub(crate) mod spent;
 pub(crate) mod stream;

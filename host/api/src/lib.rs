@@ -18,6 +18,7 @@ pub use flow::control::{Control, PolicyScan, Reloaded};
 pub use flow::first_reply::FirstReply;
 pub use flow::quota::{LocalQuotas, QuotaStore};
 pub use flow::readiness::{Health, Readiness, ServerState};
+pub use flow::samples::render_samples;
 pub use flow::spent::Spent;
 pub use flow::trace;
 pub use http::admin_access::AdminAccess;

@@ -2,12 +2,13 @@
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setpriority_process, setrlimit};
+use rustix::process::setpriority_process;
 
 use crate::error::PolicyError;
 use crate::examine;
 use crate::files::COMPONENT_MAX_BYTES;
-use crate::sandbox::{CompileBounds, NOT_KEPT, PANICKED, REFUSED};
+use crate::process::{ProcessBounds, bound_this_process};
+use crate::sandbox::{NOT_KEPT, PANICKED, REFUSED};
 
 /// How much less it asks of the CPU than those that serve.
 const NICE: i32 = 19;
@@ -16,8 +17,8 @@ const FAILED: u8 = 74;
 
 /// What the other process does: compiles the component on standard input into the cache, and says on standard error why
 /// it does not. Returns the exit code.
-pub fn compile_here(cache_dir: &Path, bounds: CompileBounds) -> u8 {
-    let bounded = bound_this_process(bounds);
+pub fn compile_here(cache_dir: &Path, bounds: ProcessBounds) -> u8 {
+    let bounded = bound_this_process(bounds).and_then(|()| Ok(setpriority_process(None, NICE)?));
     let mut bytes = Vec::new();
     let read = bounded.and_then(|()| io::stdin().lock().take(COMPONENT_MAX_BYTES + 1).read_to_end(&mut bytes));
     let (code, said): (u8, String) = match read.map(|_| examine::compile_into(cache_dir, &bytes)) {
@@ -31,19 +32,6 @@ pub fn compile_here(cache_dir: &Path, bounds: CompileBounds) -> u8 {
     // Nobody reads it where this fails.
     let _ = io::stderr().write_all(said.as_bytes());
     code
-}
-
-/// Holds this process to the bounds, and ends it with its parent.
-fn bound_this_process(bounds: CompileBounds) -> io::Result<()> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    setpriority_process(None, NICE)?;
-    let limit = |resource, most| setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
-    limit(Resource::Core, 0)?;
-    limit(Resource::As, bounds.memory_bytes)?;
-    let cpu = bounds.cpu.as_secs().max(1);
-    // The first ends it with a signal of its own, by which the parent knows.
-    setrlimit(Resource::Cpu, Rlimit { current: Some(cpu), maximum: Some(cpu + 5) })?;
-    Ok(())
 }
 
 #[cfg(test)]

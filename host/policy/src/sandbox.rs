@@ -5,45 +5,30 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
 
 use crate::error::PolicyError;
+use crate::process::{Ended, ProcessBounds, wait_within};
 use crate::text::{on_one_line, truncated};
 
-/// How often the parent looks whether the child has ended.
-const LOOK: Duration = Duration::from_millis(5);
 /// Bytes of the child's last words.
 const WORDS_BYTES: u64 = 4096;
 
-/// What one compile may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CompileBounds {
-    /// Address space of the process.
-    pub memory_bytes: u64,
-    /// CPU time.
-    pub cpu: Duration,
-    /// Time altogether: a process that is not given the CPU ends some day, too.
-    pub wall: Duration,
-}
-
-impl Default for CompileBounds {
-    /// The interpreters of Python and JavaScript take 20 s and 360 MB.
-    fn default() -> Self {
-        Self { memory_bytes: 2 << 30, cpu: Duration::from_secs(120), wall: Duration::from_secs(540) }
-    }
-}
+/// What one compile may take. The interpreters of Python and JavaScript take 20 s and 360 MB.
+pub const COMPILE_BOUNDS: ProcessBounds =
+    ProcessBounds { memory_bytes: 2 << 30, cpu: Duration::from_secs(120), wall: Duration::from_secs(540) };
 
 /// A program that calls [`crate::compile_here`] with the arguments that follow these: the cache, and bounds in bytes and seconds.
 #[derive(Debug, Clone)]
 pub struct CompileProgram {
     pub program: PathBuf,
     pub arguments: Vec<OsString>,
-    pub bounds: CompileBounds,
+    pub bounds: ProcessBounds,
 }
 
 /// Exit codes of the child for a component that it did not compile.
@@ -61,37 +46,23 @@ impl CompileProgram {
         let failed = |source| PolicyError::CompileProcess { source };
         let (component, mut words) = (memory(bytes).map_err(failed)?, memory(b"").map_err(failed)?);
         let said = words.try_clone().map_err(failed)?;
-        let CompileBounds { memory_bytes, cpu, .. } = self.bounds;
+        let ProcessBounds { memory_bytes, cpu, .. } = self.bounds;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).arg(cache_dir).arg(memory_bytes.to_string()).arg(cpu.as_secs().to_string());
         command.stdin(component).stdout(Stdio::null()).stderr(said);
         let mut child = command.spawn().map_err(failed)?;
-        let ended = self.wait(&mut child, stopping);
-        // It has ended, or must.
-        let _ = child.kill();
-        let _ = child.wait();
+        let ended = wait_within(&mut child, self.bounds.wall, stopping);
         let mut text = String::new();
         if words.rewind().is_ok() {
             // What is no UTF-8 is no loss.
             let _ = Read::by_ref(&mut words).take(WORDS_BYTES).read_to_string(&mut text);
         }
-        self.judge(ended?, cache_dir, on_one_line(truncated(text.trim(), WORDS_BYTES as usize)))
-    }
-
-    fn wait(&self, child: &mut Child, stopping: &AtomicBool) -> Result<ExitStatus, PolicyError> {
-        let begun = Instant::now();
-        loop {
-            if let Some(status) = child.try_wait().map_err(|source| PolicyError::CompileProcess { source })? {
-                return Ok(status);
-            }
-            if stopping.load(Ordering::Relaxed) {
-                return Err(PolicyError::CompileStopped);
-            }
-            if begun.elapsed() >= self.bounds.wall {
-                return Err(PolicyError::CompileTime { limit: self.bounds.wall });
-            }
-            std::thread::sleep(LOOK);
-        }
+        let status = match ended.map_err(failed)? {
+            Ended::ByItself(status) => status,
+            Ended::Late => return Err(PolicyError::CompileTime { limit: self.bounds.wall }),
+            Ended::Stopped => return Err(PolicyError::CompileStopped),
+        };
+        self.judge(status, cache_dir, on_one_line(truncated(text.trim(), WORDS_BYTES as usize)))
     }
 
     fn judge(&self, status: ExitStatus, cache_dir: &Path, said: String) -> Result<(), PolicyError> {
@@ -126,7 +97,7 @@ mod tests {
 
     fn shell(script: &str, wall: Duration) -> CompileProgram {
         let arguments = vec!["-c".into(), script.into()];
-        let bounds = CompileBounds { wall, ..CompileBounds::default() };
+        let bounds = ProcessBounds { wall, ..COMPILE_BOUNDS };
         CompileProgram { program: "/bin/sh".into(), arguments, bounds }
     }
 

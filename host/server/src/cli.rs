@@ -3,13 +3,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use camshaft_policy::CompileBounds;
+use camshaft_policy::{COMPILE_BOUNDS, ProcessBounds};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{Config, Overrides, Sources};
 use crate::error::ServerError;
 use crate::weights::Engines;
-use crate::{cache_command, check, logging, manual, models, plugin_check, serve, show, version};
+use crate::{cache_command, check, logging, manual, plugin_check, probe, serve, show, version};
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -191,10 +191,10 @@ pub fn run() -> ExitCode {
         }
         Command::CompilePolicy { cache_dir, memory_bytes, cpu_seconds } => {
             let cpu = Duration::from_secs(cpu_seconds);
-            let bounds = CompileBounds { memory_bytes, cpu, ..CompileBounds::default() };
+            let bounds = ProcessBounds { memory_bytes, cpu, ..COMPILE_BOUNDS };
             return ExitCode::from(camshaft_policy::compile_here(&cache_dir, bounds));
         }
-        Command::ProbeModel { path, lora } => models::probe_here(&path, lora),
+        Command::ProbeModel { path, lora } => probe::probe_here(&path, lora),
         Command::Cache { command } => match command {
             CacheCommand::Verify(args) => args.dir().and_then(|dir| cache_command::report(&dir, true)),
             CacheCommand::Stats(args) => args.dir().and_then(|dir| cache_command::report(&dir, false)),

@@ -3,6 +3,7 @@ use std::error::Error;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use camshaft_api::StartError;
 use camshaft_core::engine::{EngineError, ModelKind};
@@ -117,11 +118,16 @@ pub(crate) enum ModelProblem {
     Compute(#[from] EngineError),
     /// `reason`: what the process that tried it said last.
     #[error(
-        "bad model file {}: llama.cpp crashed on it (signal {signal}): {}",
+        "bad model file {}: the process that tried it crashed (signal {signal}): {}",
         path.display(),
         reason.as_deref().unwrap_or("no reason given")
     )]
     Crash { path: PathBuf, signal: i32, reason: Option<String> },
+    /// The process that tried it could not load it, and this one could.
+    #[error("bad model file {}: {why}", path.display())]
+    Refused { path: PathBuf, why: String },
+    #[error("bad model file {}: trying it took more than {} s", path.display(), limit.as_secs())]
+    Late { path: PathBuf, limit: Duration },
     #[error("draft-model {}: {source}", path.display())]
     Draft { path: PathBuf, source: DraftProblem },
 }

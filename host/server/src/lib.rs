@@ -4,6 +4,7 @@
 pub mod cli;
 pub mod config;
 mod delivery;
+mod demo;
 pub mod embed_thread;
 mod error;
 mod expected;
@@ -29,6 +30,7 @@ mod plugin_check;
 mod policies;
 mod pool_thread;
 mod preflight;
+mod probe;
 mod progress;
 mod reload;
 mod serve;

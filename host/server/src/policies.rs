@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use camshaft_api::{Access, ROUTES};
 use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, Mode, Policies, PolicyState};
-use camshaft_policy::{CompileBounds, CompileProgram, PolicyConfig, PolicyError, PolicyHost, PolicyWatch};
+use camshaft_policy::{COMPILE_BOUNDS, CompileProgram, PolicyConfig, PolicyError, PolicyHost, PolicyWatch};
 use prometheus::Registry;
 
 use crate::config::{Config, Origins};
@@ -119,7 +119,7 @@ pub(crate) fn compiler() -> Option<CompileProgram> {
     // Whatever lies at the program's path by now, this is what runs.
     let running = Some(PathBuf::from("/proc/self/exe")).filter(|program| program.exists());
     let program = running.or_else(|| std::env::current_exe().ok())?;
-    Some(CompileProgram { program, arguments: vec![COMPILE_COMMAND.into()], bounds: CompileBounds::default() })
+    Some(CompileProgram { program, arguments: vec![COMPILE_COMMAND.into()], bounds: COMPILE_BOUNDS })
 }
 
 /// Where compiled components are kept between runs.

@@ -1,0 +1,92 @@
+//! Bounds of a process that does for another one what may take all memory or never end: compiling a component, trying a
+//! model's file.
+use std::fs;
+use std::io;
+use std::process::{Child, ExitStatus};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
+
+/// How often the parent looks whether the child has ended.
+const LOOK: Duration = Duration::from_millis(5);
+/// CPU time from the signal that tells the parent why to the one that no process survives.
+const CPU_GRACE_SECONDS: u64 = 5;
+
+/// What such a process may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProcessBounds {
+    /// Address space.
+    pub memory_bytes: u64,
+    /// CPU time.
+    pub cpu: Duration,
+    /// Time altogether: a process that is not given the CPU ends some day, too.
+    pub wall: Duration,
+}
+
+/// How a process came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    ByItself(ExitStatus),
+    /// It was killed past its time.
+    Late,
+    /// It was killed because the parent ends.
+    Stopped,
+}
+
+/// Holds this process to the bounds, but for the time altogether, and ends it with its parent.
+///
+/// # Errors
+/// The system does not set one of them.
+pub fn bound_this_process(bounds: ProcessBounds) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    limit(Resource::Core, 0, 0)?;
+    bound_memory(bounds.memory_bytes)?;
+    let cpu = bounds.cpu.as_secs().max(1);
+    // The first ends it with a signal of its own, by which the parent knows.
+    limit(Resource::Cpu, cpu, cpu + CPU_GRACE_SECONDS)
+}
+
+/// Bounds the address space of this process to what it has now, and `bytes` more.
+///
+/// # Errors
+/// The system does not say what it has, or does not set the bound.
+pub fn bound_further_memory(bytes: u64) -> io::Result<()> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let kib =
+        status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let has = kib.ok_or(io::ErrorKind::Unsupported)?.saturating_mul(1024);
+    bound_memory(has.saturating_add(bytes))
+}
+
+fn bound_memory(bytes: u64) -> io::Result<()> {
+    limit(Resource::As, bytes, bytes)
+}
+
+/// Sets a limit, within the one that is in force.
+fn limit(resource: Resource, current: u64, maximum: u64) -> io::Result<()> {
+    let most = getrlimit(resource).maximum.unwrap_or(u64::MAX);
+    setrlimit(resource, Rlimit { current: Some(current.min(most)), maximum: Some(maximum.min(most)) })?;
+    Ok(())
+}
+
+/// Waits for the child, at most for `wall` or until `stopping` is set. It has ended when this returns.
+///
+/// # Errors
+/// The system does not say how it ended.
+pub fn wait_within(child: &mut Child, wall: Duration, stopping: &AtomicBool) -> io::Result<Ended> {
+    let begun = Instant::now();
+    let ended = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(Ended::ByItself(status)),
+            Ok(None) if stopping.load(Ordering::Relaxed) => break Ok(Ended::Stopped),
+            Ok(None) if begun.elapsed() >= wall => break Ok(Ended::Late),
+            Ok(None) => std::thread::sleep(LOOK),
+            Err(error) => break Err(error),
+        }
+    };
+    // It has ended, or must.
+    let _ = child.kill();
+    let _ = child.wait();
+    ended
+}

@@ -1,0 +1,274 @@
+//! Tries a model's file in another process before it is loaded, because llama.cpp aborts on some corrupt files, and because
+//! some files are made to take all memory or time.
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use camshaft_core::embed::Embedder;
+use camshaft_core::engine::{Batch, Engine, ModelKind};
+use camshaft_core::ids::{SeqId, Token};
+use camshaft_engine::{
+    AdapterOptions, EngineOptions, KvLayout, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel,
+};
+use camshaft_policy::{Ended, ProcessBounds, bound_further_memory, bound_this_process, wait_within};
+use signal_hook::consts::SIGXCPU;
+
+use crate::config::{ModelConfig, Origins};
+use crate::demo;
+use crate::error::{ModelProblem, ServerError};
+use crate::progress::{self, LoadBar};
+
+const GIB: u64 = 1 << 30;
+/// Memory beside the files. Weights are mapped, and some are stored again in another order.
+const MEMORY_BYTES: u64 = 4 * GIB;
+const MEMORY_PER_FILE_BYTE: u64 = 3;
+/// CPU time, and time altogether, beside what the files' bytes take: each is read, some are stored again.
+const CPU_SECONDS: u64 = 120;
+const CPU_SECONDS_PER_GIB: u64 = 10;
+const WALL_SECONDS: u64 = 600;
+const WALL_SECONDS_PER_GIB: u64 = 60;
+/// Memory in which the samples of a chat template are rendered, beside what the process has already.
+const TEMPLATE_BYTES: u64 = GIB / 2;
+/// Bytes of what the process says before it ends.
+const WORDS_BYTES: u64 = 64 << 10;
+
+/// What is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tried {
+    /// The model, with its adapter.
+    Model,
+    Draft,
+}
+
+/// What the other process made of the file.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Good,
+    Refused(ServerError),
+}
+
+impl Outcome {
+    /// What came of loading the file here. An ordinary refusal is met again, and reported better.
+    ///
+    /// # Errors
+    /// The file was not loaded, here or there.
+    pub(crate) fn confirm<T>(self, loaded: Result<T, ServerError>) -> Result<T, ServerError> {
+        match self {
+            Self::Good => loaded,
+            Self::Refused(error) => loaded.and(Err(error)),
+        }
+    }
+}
+
+/// Loads a file in another process first. The weights are mapped, so the second load finds them in the page cache.
+///
+/// # Errors
+/// The process crashed or was killed, or there can be none.
+pub(crate) fn probe(path: &Path, config: &ModelConfig, tried: Tried, bar: &LoadBar) -> Result<Outcome, ServerError> {
+    let (lora, key) = match (tried, config.lora.as_deref()) {
+        (Tried::Draft, _) => (None, "draft-model"),
+        (Tried::Model, Some(lora)) => (Some(lora), "lora"),
+        (Tried::Model, None) => (None, "path"),
+    };
+    let bounds = bounds(path, lora);
+    let program = std::env::current_exe().map_err(|error| ServerError::internal("find the own program", error))?;
+    let mut command = Command::new(program);
+    command.arg("probe-model").arg(path).args(lora);
+    let failed = |error| ServerError::internal("start the probe of a model", error);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let (ended, words) = await_end(child.map_err(failed)?, bounds.wall, bar);
+    let path = lora.unwrap_or(path);
+    let model = |problem| ServerError::model(&config.id, &config.origins, key, problem);
+    match ended.map_err(failed)? {
+        Ended::ByItself(status) if status.success() => Ok(Outcome::Good),
+        Ended::ByItself(status) => match judge(path, status, &words, bounds) {
+            problem @ ModelProblem::Refused { .. } => Ok(Outcome::Refused(model(problem))),
+            problem => Err(model(problem)),
+        },
+        Ended::Late | Ended::Stopped => Err(model(ModelProblem::Late { path: path.to_owned(), limit: bounds.wall })),
+    }
+}
+
+/// How the process ended, and what it said on standard error.
+fn await_end(mut child: Child, wall: Duration, bar: &LoadBar) -> (std::io::Result<Ended>, String) {
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    std::thread::scope(|scope| {
+        scope.spawn(|| bar.follow(out));
+        let words = scope.spawn(|| {
+            let (mut words, Some(mut err)) = (Vec::new(), err) else { return String::new() };
+            // What cannot be read is no loss; what is past the bound is read, so that the process need not wait.
+            let _ = err.by_ref().take(WORDS_BYTES).read_to_end(&mut words);
+            let _ = std::io::copy(&mut err, &mut std::io::sink());
+            String::from_utf8_lossy(&words).into_owned()
+        });
+        let ended = wait_within(&mut child, wall, &AtomicBool::new(false));
+        (ended, words.join().unwrap_or_default())
+    })
+}
+
+/// Why a process that did not succeed ended.
+fn judge(path: &Path, status: ExitStatus, words: &str, bounds: ProcessBounds) -> ModelProblem {
+    let path = path.to_owned();
+    let Some(signal) = status.signal() else {
+        let last = words.trim().lines().last().unwrap_or_default();
+        return ModelProblem::Refused { path, why: last.trim_start_matches("camshaft: ").to_owned() };
+    };
+    if signal == SIGXCPU {
+        return ModelProblem::Late { path, limit: bounds.cpu };
+    }
+    let tells =
+        |line: &&str| ["ASSERT", "abort", "error", "memory allocation", "bad_alloc"].iter().any(|w| line.contains(w));
+    let reason = words.lines().find(tells);
+    let reason = reason.map(|line| line.trim().rsplit(".cpp:").next().unwrap_or_default().to_owned());
+    ModelProblem::Crash { path, signal, reason }
+}
+
+/// What trying these files may take.
+fn bounds(path: &Path, lora: Option<&Path>) -> ProcessBounds {
+    let bytes = file_bytes(path).saturating_add(lora.map_or(0, file_bytes));
+    let seconds = |base: u64, per_gib: u64| Duration::from_secs(base + bytes.div_ceil(GIB) * per_gib);
+    ProcessBounds {
+        memory_bytes: bytes.saturating_mul(MEMORY_PER_FILE_BYTE).saturating_add(MEMORY_BYTES),
+        cpu: seconds(CPU_SECONDS, CPU_SECONDS_PER_GIB),
+        wall: seconds(WALL_SECONDS, WALL_SECONDS_PER_GIB),
+    }
+}
+
+/// Size of a file, with all the parts of one that is split (`name-00001-of-00003.gguf`).
+fn file_bytes(path: &Path) -> u64 {
+    // A file that is not there is refused later.
+    let bytes = |path: &Path| std::fs::metadata(path).map_or(0, |data| data.len());
+    if path == Path::new(demo::NAME) {
+        return demo::BYTES;
+    }
+    match parts(path) {
+        None => bytes(path),
+        Some(parts) => parts.iter().map(|part| bytes(part)).fold(0, u64::saturating_add),
+    }
+}
+
+fn parts(path: &Path) -> Option<Vec<PathBuf>> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
+    let (first, count) = name.rsplit_once("-of-")?;
+    let name = first.strip_suffix("-00001")?;
+    let of = count.parse::<u32>().ok().filter(|of| *of < 100_000)?;
+    Some((1..=of).map(|part| path.with_file_name(format!("{name}-{part:05}-of-{count}.gguf"))).collect())
+}
+
+/// What the other process of [`probe`] does: loads the file, makes a small context, decodes one token, and renders a few
+/// conversations.
+///
+/// # Errors
+/// The file cannot be served.
+pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), ServerError> {
+    fn bad<T>(path: &Path, result: Result<T, impl Into<ModelProblem>>) -> Result<T, ServerError> {
+        let id = path.to_string_lossy();
+        result.map_err(|problem| ServerError::model(&id, &Origins::default(), "path", problem))
+    }
+    let bounded = bound_this_process(bounds(path, lora.as_deref()));
+    bounded.map_err(|error| ServerError::internal("bound the probe of a model", error))?;
+    let adapter = lora.map(|path| AdapterOptions { path, scale: 1.0 });
+    let load = LoadOptions { adapter, progress: Some(progress::tell_parent()), ..LoadOptions::default() };
+    let is_demo = path == Path::new(demo::NAME);
+    let model = if is_demo { demo::load(&load) } else { LoadedModel::from_file(path, &load) };
+    let model = bad(path, model)?;
+    let options = EngineOptions {
+        sequences: 1,
+        kv_tokens: 64,
+        kv_layout: KvLayout::Pooled,
+        batch_tokens: 16,
+        threads: 1,
+        kv_type: KvType::F16,
+    };
+    // Characters that only byte tokens can stand for.
+    let _ = model.tokenizer().tokenize("a \u{1F600}\u{1}", true, true);
+    if model.info().kind == ModelKind::Embed {
+        let mut embedder = bad(path, LlamaEmbedder::new(model, 64, 1))?;
+        return bad(path, embedder.embed(&[[Token(0)].into()])).map(drop);
+    }
+    let mut engine = bad(path, LlamaEngine::new(model.clone(), &options))?;
+    let mut batch = Batch::default();
+    batch.push(Token(0), 0, SeqId(0), true);
+    bad(path, engine.decode(&batch))?;
+    drop(engine);
+    render_samples(&model);
+    Ok(())
+}
+
+fn render_samples(model: &LoadedModel) {
+    // Where the system does not say what the process has, the bound of the whole process holds.
+    let _ = bound_further_memory(TEMPLATE_BYTES);
+    camshaft_api::render_samples(model.info());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, wall: Duration) -> (std::io::Result<Ended>, String) {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        await_end(command.spawn().unwrap(), wall, &LoadBar::new("m"))
+    }
+
+    #[test]
+    fn what_ended_the_process_is_told_apart() {
+        let bounds = bounds(Path::new("none"), None);
+        let problem = |script: &str| match shell(script, Duration::from_secs(60)) {
+            (Ok(Ended::ByItself(status)), words) => judge(Path::new("m.gguf"), status, &words, bounds).to_string(),
+            other => panic!("{script}: {other:?}"),
+        };
+        let sentences = [
+            ("echo noise >&2; echo camshaft: no good >&2; exit 65", "bad model file m.gguf: no good"),
+            ("kill -XCPU $$", "more than 120 s"),
+            ("echo 'x.cpp:7: GGML_ASSERT(a)' >&2; kill -ABRT $$", "(signal 6): 7: GGML_ASSERT(a)"),
+            ("echo memory allocation of 9 bytes failed >&2; kill -ABRT $$", "memory allocation of 9 bytes failed"),
+        ];
+        for (script, words) in sentences {
+            let said = problem(script);
+            assert!(said.contains(words), "{script}: {said}");
+        }
+    }
+
+    #[test]
+    fn regression_a_process_that_never_ends_or_says_too_much_is_ended() {
+        let late = shell("while true; do sleep 1; done", Duration::ZERO);
+        assert!(matches!(late, (Ok(Ended::Late), _)), "{late:?}");
+        let (ended, words) = shell("head -c 1000000 /dev/zero >&2", Duration::from_secs(60));
+        assert!(matches!(ended, Ok(Ended::ByItself(status)) if status.success()), "{ended:?}");
+        assert_eq!(words.len() as u64, WORDS_BYTES);
+    }
+
+    #[test]
+    fn bounds_grow_with_all_parts_of_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, bytes: u64| {
+            let path = dir.path().join(name);
+            std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+            path
+        };
+        let first = file("m-00001-of-00002.gguf", GIB);
+        file("m-00002-of-00002.gguf", 2 * GIB);
+        let lora = file("lora.gguf", GIB);
+        let expected =
+            ProcessBounds { memory_bytes: 16 * GIB, cpu: Duration::from_secs(160), wall: Duration::from_secs(840) };
+        assert_eq!(bounds(&first, Some(&lora)), expected);
+        assert_eq!(bounds(&lora, None).memory_bytes, 7 * GIB);
+        assert_eq!(bounds(Path::new("none"), None).memory_bytes, MEMORY_BYTES);
+    }
+
+    #[test]
+    fn regression_what_the_other_process_refused_is_not_served() {
+        let refused = || {
+            let problem = ModelProblem::Refused { path: "m.gguf".into(), why: "too large".to_owned() };
+            Outcome::Refused(ServerError::model("m", &Origins::default(), "path", problem))
+        };
+        assert!(refused().confirm(Ok(())).unwrap_err().to_string().contains("too large"));
+        let better = || Err(ServerError::NoDiskCache);
+        assert!(matches!(refused().confirm::<()>(better()), Err(ServerError::NoDiskCache)));
+        assert!(matches!(Outcome::Good.confirm(Ok(7)), Ok(7)));
+    }
+}
