@@ -41,6 +41,11 @@ pub(super) enum Node {
     List(Vec<Node>, Source),
 }
 
+/// Segments of a key; more than any key has. Each is a level of the tree.
+const MAX_SEGMENTS: usize = 16;
+/// Characters of a longer one that are repeated.
+const SHOWN_CHARS: usize = 64;
+
 /// Why a value has no place in the tree.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MisplacedKey {
@@ -49,6 +54,8 @@ pub enum MisplacedKey {
     Index { key: String, list: String, entries: usize },
     #[error("unknown key `{key}`: {above} is a single value")]
     Scalar { key: String, above: String },
+    #[error("unknown key `{beginning}...`: it has more than {} segments", MAX_SEGMENTS)]
+    Long { beginning: String },
 }
 
 /// Where a text stops being TOML.
@@ -141,8 +148,11 @@ impl Node {
     /// Puts `node` at `key`; tables and the next entry of a list are made as needed.
     ///
     /// # Errors
-    /// A key below a scalar, or an entry beyond the next one of a list.
+    /// A key below a scalar, an entry beyond the next one of a list, or a key of too many segments.
     pub(super) fn set(&mut self, key: &str, node: Node) -> Result<(), MisplacedKey> {
+        if key.split('.').count() > MAX_SEGMENTS {
+            return Err(MisplacedKey::Long { beginning: key.chars().take(SHOWN_CHARS).collect() });
+        }
         let mut at = self;
         let mut above = String::new();
         for segment in key.split('.') {
@@ -287,6 +297,16 @@ mod tests {
         let mut none = tree("m = []");
         none.set("m.0.x", flag(1)).unwrap();
         assert!(none.get("m").unwrap().get("0").is_some());
+    }
+
+    #[test]
+    fn regression_a_key_of_many_segments_is_refused() {
+        let set = |segments: usize| Node::empty().set(&vec!["a"; segments].join("."), flag(1));
+        set(MAX_SEGMENTS).unwrap();
+        let refused = set(MAX_SEGMENTS + 1).unwrap_err().to_string();
+        assert_eq!(refused, format!("unknown key `{}...`: it has more than 16 segments", vec!["a"; 17].join(".")));
+        // Deep enough to overflow the stack where it is dropped.
+        assert!(set(100_000).unwrap_err().to_string().len() < 200);
     }
 
     #[test]

@@ -1,4 +1,6 @@
 //! What must hold between the values of a configuration that is well-formed.
+use std::os::unix::ffi::OsStrExt;
+
 use super::fixed::Fixed;
 use super::keys::Wrong;
 use super::live::Live;
@@ -76,6 +78,12 @@ fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMu
         && !(digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit()))
     {
         wrong("sha256", format!("must be 64 hexadecimal digits, got {digest:?}"));
+    }
+    let files = [("path", &model.path), ("lora", &model.lora), ("draft-model", &model.draft_model)];
+    for (key, path) in files {
+        if let Some(path) = path.as_ref().filter(|path| path.as_os_str().as_bytes().contains(&0)) {
+            wrong(key, format!("must be a path without NUL, got {path:?}"));
+        }
     }
     let (sequences, context, batch) = (model.sequences, model.context_tokens, model.batch_tokens);
     // Each sequence's part is at least as much as a worker needs.
