@@ -43,7 +43,7 @@ impl LogWriter {
     /// There can be no such thread.
     pub(crate) fn start(out: impl Write + Send + 'static) -> Result<Self, anyhow::Error> {
         let (queue, entries) = bounded(LINES_MAX);
-        let help = "Log lines that were dropped because nobody read standard error";
+        let help = "Log lines that were dropped because standard error did not take them";
         let dropped_total = IntCounter::new("camshaft_log_lines_dropped_total", help)?;
         let shared = Shared { waiting_bytes: AtomicUsize::new(0), dropped: AtomicU64::new(0), dropped_total };
         let shared = Arc::new(shared);
@@ -81,8 +81,11 @@ fn write_all(mut out: impl Write, entries: &Receiver<Entry>, shared: &Shared) {
     for entry in entries {
         match entry {
             Entry::Line(line) => {
-                // A reader who is gone is no reason to stop: the next descriptor may work, and the queue must empty.
-                let _ = out.write_all(&line);
+                // A reader who is gone or a file that may not grow is no reason to stop: a later line may be taken, and the
+                // queue must empty. A line that says so would not be taken, either.
+                if out.write_all(&line).is_err() {
+                    shared.dropped_total.inc();
+                }
                 shared.waiting_bytes.fetch_sub(line.len(), Ordering::Relaxed);
             }
             Entry::Flushed(done) => drop(out.flush().map(|()| done.send(()))),
@@ -160,6 +163,30 @@ mod tests {
         let written = written.lock().unwrap();
         assert!(written.len() >= LINES_MAX && written.iter().filter(|byte| **byte == b'x').count() == LINES_MAX);
         assert_eq!(log.shared.waiting_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    /// Takes every other line.
+    struct Full(u32);
+
+    impl Write for Full {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0 += 1;
+            if self.0.is_multiple_of(2) { Ok(line.len()) } else { Err(io::ErrorKind::FileTooLarge.into()) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn regression_lines_that_cannot_be_written_are_counted() {
+        let log = LogWriter::start(Full(0)).unwrap();
+        for _ in 0..5 {
+            log.take(b"x");
+        }
+        log.flush();
+        assert_eq!(log.dropped().get(), 3);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -41,6 +41,8 @@ impl Signals {
             flag::register_conditional_shutdown(signal, 0, signalled.clone()).map_err(failed)?;
             flag::register(signal, signalled.clone()).map_err(failed)?;
         }
+        // A file that may not grow (RLIMIT_FSIZE) is an error of the write, and no end of the process.
+        flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
         let listen = |kind| signal(kind).map_err(failed);
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
@@ -61,5 +63,17 @@ impl Signals {
     /// Waits for one that ends the process; nothing is reloaded meanwhile.
     pub(crate) async fn end(&mut self) {
         while self.next().await == Wish::Reload {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn regression_a_file_that_may_not_grow_ends_nothing() {
+        let _signals = Signals::new().unwrap();
+        // Without a handler it would end this process.
+        assert!(signal_hook::low_level::raise(SIGXFSZ).is_ok());
     }
 }
