@@ -1,4 +1,6 @@
 //! Authentication: API keys, the loopback default, addresses that need a policy.
+use std::os::unix::fs::PermissionsExt;
+
 use camshaft_tests::{Request, Server, Setup, api_keys, eventually, guarded_requests};
 use serde_json::{Value, json};
 
@@ -101,6 +103,9 @@ fn regression_the_admin_listener_is_open_to_others_only_with_a_token() {
     let setup = Setup::new();
     let file = setup.scratch.path().join("token");
     std::fs::write(&file, format!("{TOKEN}\n")).expect("a scratch file can be written");
+    let mode =
+        |mode| std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("its mode can be set");
+    mode(0o600);
     let path = format!("{:?}", file.to_string_lossy());
     let everywhere = ["--listen", "127.0.0.1:0", "--admin-listen", "0.0.0.0:0", "--policy-dir", "none"];
     let refused = |setup: &Setup| {
@@ -123,6 +128,9 @@ fn regression_the_admin_listener_is_open_to_others_only_with_a_token() {
     std::fs::write(&file, "9876543210-admin-token").expect("a scratch file can be written");
     assert_eq!(admin.post("/admin/reload", &json!({})).status, 200, "the one before was in force");
     assert_eq!(admin.get("/admin/config").status, 401);
+    mode(0o666);
+    let reloaded = server.admin.with_key("9876543210-admin-token").post("/admin/reload", &json!({}));
+    assert!(reloaded.text().contains("can be written to by others"), "{}", reloaded.text());
 }
 
 #[test]

@@ -39,7 +39,8 @@ pub fn check_trusted(path: &Path) -> Result<(), Untrusted> {
 /// It cannot be trusted, or others can read it.
 pub fn check_secret(path: &Path) -> Result<(), Untrusted> {
     check_trusted(path)?;
-    match fs::symlink_metadata(path) {
+    // A link's own mode says nothing.
+    match fs::metadata(path) {
         Ok(meta) if meta.mode() & 0o077 != 0 => {
             Err(Untrusted::Shared { path: path.to_owned(), mode: meta.mode() & 0o7777 })
         }

@@ -80,6 +80,10 @@ pub(crate) async fn check_token(
     request: Request,
     next: Next,
 ) -> Result<Response, ApiError> {
+    // Somebody on the way may have read the other one.
+    if request.headers().get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
+        return Err(ApiError::TwoTokens);
+    }
     match access.allows_token(request.headers()) {
         true => Ok(next.run(request).await),
         false => Err(ApiError::NoToken),

@@ -42,6 +42,8 @@ pub(crate) enum ApiError {
     ForeignHost,
     #[error("the admin listener asks for its token (authorization: Bearer ...)")]
     NoToken,
+    #[error("a request may have one authorization header")]
+    TwoTokens,
     #[error("only operators see this: tenants that metrics.operators lists")]
     OperatorsOnly,
     #[error("web pages may not post here")]
@@ -94,6 +96,7 @@ impl ApiError {
                 let answer = Answer::new(StatusCode::UNAUTHORIZED, ErrorType::Authentication, text());
                 answer.code("invalid_admin_token").rejection(Rejection::Auth)
             }
+            Self::TwoTokens => invalid(StatusCode::BAD_REQUEST, "invalid_authorization"),
             Self::OperatorsOnly => {
                 Answer::new(StatusCode::FORBIDDEN, ErrorType::Permission, text()).code("operators_only")
             }

@@ -170,3 +170,20 @@ async fn regression_the_admin_listener_answers_to_its_own_names_and_with_its_tok
         assert_ne!(ask(route, "localhost", "Bearer secret-0123456789").await, 401, "{route:?}");
     }
 }
+
+#[tokio::test]
+async fn regression_two_tokens_for_the_admin_listener_are_refused() {
+    let server = Server::new();
+    let access = std::sync::Arc::new(camshaft_api::AdminAccess::default());
+    access.set_token("secret-0123456789".to_owned());
+    let admin = camshaft_api::admin_router(server.api.clone(), access);
+    for tokens in [["secret-0123456789", "other-0123456789"], ["other-0123456789", "secret-0123456789"]] {
+        let mut sent = request("GET", "/admin/config", "");
+        sent.headers_mut().remove("authorization");
+        for token in tokens {
+            sent.headers_mut().append("authorization", format!("Bearer {token}").parse().unwrap());
+        }
+        let status = admin.clone().oneshot(sent).await.unwrap().status().as_u16();
+        assert_eq!(status, 400);
+    }
+}
