@@ -10,6 +10,7 @@ pub(crate) mod endpoints;
 pub(crate) mod error;
 pub(crate) mod head;
 pub(crate) mod health;
+pub(crate) mod let_in;
 pub(crate) mod models;
 pub(crate) mod observe;
 pub(crate) mod request_id;

@@ -3,14 +3,27 @@
 //! A connection is quiet while no request is in flight and every byte of its responses has been given to the system. How
 //! long it may stay so is bounded from its first moment: the TLS handshake, the choice of protocol and the first request's
 //! head have one bound together.
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use camshaft_api::LetIn;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// From the decision to close a connection to its end, unless the client still asks or reads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Bytes of a large piece of a response that count as progress when they are written; the end of a piece always does.
+const PROGRESS: usize = 4 << 10;
+/// When a connection may be closed because another one needs its place: after so long without any request, after so long
+/// with requests of which none was let in, and if its client has taken nothing for so long.
+pub(crate) const QUIET: Duration = Duration::from_secs(1);
+const STRANGE: Duration = Duration::from_secs(2);
+const STALLED: Duration = Duration::from_secs(5);
+/// What a request in flight takes besides its body: by itself, and for each header; and how often its head is held.
+const REQUEST_BYTES: usize = 16 << 10;
+const HEADER_BYTES: usize = 128;
+const HEAD_COPIES: usize = 4;
 
 /// Limits of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -29,9 +42,42 @@ impl ConnectionTimes {
     }
 }
 
+/// What the heads of all requests in flight take, of all connections of a listener.
+#[derive(Debug, Default)]
+pub(crate) struct Heads {
+    held: AtomicUsize,
+    /// Told when a request begins.
+    grown: Notify,
+}
+
+impl Heads {
+    pub(crate) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Waits until more is held than this.
+    pub(crate) async fn over(&self, limit: usize) {
+        while self.held() <= limit {
+            self.grown.notified().await;
+        }
+    }
+}
+
+/// Why a connection may have to make room: those that come first are missed least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Claim {
+    /// Nobody on it was ever let in, and its responses are not taken.
+    Strange,
+    Quiet,
+    /// It takes nothing of its responses.
+    Stalled,
+}
+
 #[derive(Debug)]
 pub(crate) struct Activity {
     times: ConnectionTimes,
+    let_in: LetIn,
+    heads: Arc<Heads>,
     state: Mutex<State>,
     close: Notify,
 }
@@ -57,6 +103,12 @@ struct State {
     moved: Instant,
     /// Since when the connection is quiet, if it is.
     quiet: Instant,
+    /// Since when it is not, if it is not.
+    busy: Instant,
+    /// What the heads of its open requests take.
+    held: usize,
+    /// Whether it ends although it is not quiet.
+    cut: bool,
     /// The first byte since then.
     heard: Option<Instant>,
     /// When the connection was asked to close.
@@ -68,6 +120,13 @@ struct State {
 impl State {
     fn is_quiet(&self) -> bool {
         self.open == 0 && self.pieces == 0 && !self.unflushed
+    }
+
+    /// Something is about to keep the connection from being quiet.
+    fn wake(&mut self) {
+        if self.is_quiet() {
+            self.busy = Instant::now();
+        }
     }
 
     /// Something ended that kept the connection from being quiet.
@@ -93,7 +152,7 @@ pub(crate) enum Awaited {
 }
 
 impl Activity {
-    pub(crate) fn new(times: ConnectionTimes) -> Arc<Self> {
+    pub(crate) fn new(times: ConnectionTimes, heads: Arc<Heads>) -> Arc<Self> {
         let now = Instant::now();
         let state = State {
             http2: false,
@@ -106,26 +165,39 @@ impl Activity {
             unflushed: false,
             moved: now,
             quiet: now,
+            busy: now,
+            held: 0,
+            cut: false,
             heard: None,
             closing: None,
             unread: false,
         };
-        Arc::new(Self { times, state: Mutex::new(state), close: Notify::new() })
+        Arc::new(Self { times, let_in: LetIn::default(), heads, state: Mutex::new(state), close: Notify::new() })
     }
 
     pub(crate) fn times(&self) -> ConnectionTimes {
         self.times
     }
 
-    /// The head of a request has arrived.
-    pub(crate) fn begin(self: &Arc<Self>, http2: bool) -> OpenRequest {
+    /// For the requests of the connection: auth says there whom it has let in.
+    pub(crate) fn let_in(&self) -> &LetIn {
+        &self.let_in
+    }
+
+    /// The head of a request has arrived, with so many headers and bytes.
+    pub(crate) fn begin(self: &Arc<Self>, http2: bool, (headers, bytes): (usize, usize)) -> OpenRequest {
+        let held = REQUEST_BYTES + headers * HEADER_BYTES + bytes * HEAD_COPIES;
+        self.heads.held.fetch_add(held, Ordering::Relaxed);
+        self.heads.grown.notify_one();
         let mut state = self.state();
         state.http2 = http2;
+        state.held += held;
+        state.wake();
         state.served = true;
         state.open += 1;
         state.working += 1;
         state.arriving += 1;
-        OpenRequest { activity: self.clone(), working: true, answered: false }
+        OpenRequest { activity: self.clone(), held, working: true, answered: false }
     }
 
     /// A request's body has arrived, or nobody reads the rest of it.
@@ -143,8 +215,10 @@ impl Activity {
 
     /// Part of a response is on its way from the server to the client.
     pub(crate) fn send(self: &Arc<Self>) -> Sending {
-        self.state().pieces += 1;
-        Sending { activity: self.clone() }
+        let mut state = self.state();
+        state.wake();
+        state.pieces += 1;
+        Sending { activity: self.clone(), written: 0 }
     }
 
     /// The system has everything that was written.
@@ -180,6 +254,7 @@ impl Activity {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let (state, times) = (self.state(), self.times);
         let deadline = match *state {
+            State { cut: true, closing: Some(closing), .. } => return Some(closing),
             State { working: 1.., .. } => return None,
             _ if !state.is_quiet() => state.moved + times.stall,
             State { closing: Some(_), quiet, .. } => quiet + LAST_WORDS,
@@ -190,10 +265,35 @@ impl Activity {
         Some(state.closing.map_or(deadline, |closing| deadline.max(closing + LAST_WORDS)))
     }
 
-    /// Since when the connection is quiet; `None` while it is not, or once it was asked to close.
-    pub(crate) fn quiet_since(&self) -> Option<Instant> {
+    /// Why and from when on the connection may have to make room for another one; `None` while it serves a request of
+    /// somebody who was let in, or once it was asked.
+    pub(crate) fn claim(&self) -> Option<(Claim, Instant)> {
         let state = self.state();
-        (state.is_quiet() && state.closing.is_none()).then_some(state.quiet)
+        match *state {
+            State { cut: true, .. } => None,
+            _ if state.is_quiet() => state.closing.is_none().then_some((Claim::Quiet, state.quiet + QUIET)),
+            _ if !self.let_in.get() => Some((Claim::Strange, state.busy + STRANGE)),
+            State { working: 0, moved, .. } => Some((Claim::Stalled, moved + STALLED)),
+            _ => None,
+        }
+    }
+
+    /// What the heads of its open requests take, and whether anybody on it was ever let in; `None` once it was cut.
+    pub(crate) fn held(&self) -> Option<(bool, usize)> {
+        let state = self.state();
+        (!state.cut && state.held > 0).then_some((self.let_in.get(), state.held))
+    }
+
+    /// Ends the connection, whatever it does.
+    pub(crate) fn cut(&self) {
+        let mut state = self.state();
+        state.cut = true;
+        state.closing = Some(Instant::now());
+        self.close.notify_one();
+    }
+
+    pub(crate) fn was_cut(&self) -> bool {
+        self.state().cut
     }
 
     /// The connection is to close. False if it was asked before.
@@ -228,6 +328,8 @@ impl Activity {
 #[derive(Debug)]
 pub(crate) struct OpenRequest {
     activity: Arc<Activity>,
+    /// What its head takes.
+    held: usize,
     working: bool,
     answered: bool,
 }
@@ -267,6 +369,8 @@ impl Drop for OpenRequest {
         let mut state = self.activity.state();
         state.answered -= usize::from(self.answered);
         state.open -= 1;
+        state.held -= self.held;
+        self.activity.heads.held.fetch_sub(self.held, Ordering::Relaxed);
         state.settle();
     }
 }
@@ -275,14 +379,20 @@ impl Drop for OpenRequest {
 #[derive(Debug)]
 pub(crate) struct Sending {
     activity: Arc<Activity>,
+    /// Bytes that were written since they last counted as progress.
+    written: usize,
 }
 
 impl Sending {
-    /// The connection has written some of it.
-    pub(crate) fn moved(&self) {
+    /// The connection has written some of it. A few bytes now and then are no progress.
+    pub(crate) fn wrote(&mut self, bytes: usize) {
+        self.written += bytes;
         let mut state = self.activity.state();
-        state.moved = Instant::now();
         state.unflushed = true;
+        if self.written >= PROGRESS {
+            self.written = 0;
+            state.moved = Instant::now();
+        }
     }
 }
 
@@ -290,6 +400,7 @@ impl Drop for Sending {
     fn drop(&mut self) {
         let mut state = self.activity.state();
         state.pieces -= 1;
+        state.moved = Instant::now();
         state.settle();
     }
 }

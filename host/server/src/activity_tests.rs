@@ -8,17 +8,22 @@ fn left(activity: &Activity) -> Option<u64> {
     activity.deadline().map(|deadline| (deadline - Instant::now()).as_secs())
 }
 
+/// Since when the connection is quiet, if it is and was not asked to close.
+fn quiet_since(activity: &Activity) -> Option<Instant> {
+    activity.claim().and_then(|(claim, from)| (claim == Claim::Quiet).then(|| from - QUIET))
+}
+
 async fn pass(seconds: u64) {
     tokio::time::advance(Duration::from_secs(seconds)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn everything_before_the_first_request_has_one_bound() {
-    let activity = Activity::new(TIMES);
+    let activity = Activity::new(TIMES, Arc::default());
     pass(10).await;
     activity.heard();
     assert_eq!(left(&activity), Some(20), "bytes that make no request win no time");
-    let request = activity.begin(false);
+    let request = activity.begin(false, (0, 0));
     pass(1000).await;
     assert_eq!(left(&activity), None, "the server works");
     drop(request);
@@ -27,8 +32,8 @@ async fn everything_before_the_first_request_has_one_bound() {
 
 #[tokio::test(start_paused = true)]
 async fn a_later_head_has_a_bound_from_its_first_byte() {
-    let activity = Activity::new(TIMES);
-    drop(activity.begin(false));
+    let activity = Activity::new(TIMES, Arc::default());
+    drop(activity.begin(false, (0, 0)));
     pass(80).await;
     activity.heard();
     pass(5).await;
@@ -38,8 +43,8 @@ async fn a_later_head_has_a_bound_from_its_first_byte() {
 
 #[tokio::test(start_paused = true)]
 async fn frames_that_open_no_stream_do_not_keep_an_http2_connection() {
-    let activity = Activity::new(TIMES);
-    drop(activity.begin(true));
+    let activity = Activity::new(TIMES, Arc::default());
+    drop(activity.begin(true, (0, 0)));
     pass(80).await;
     activity.heard();
     assert_eq!(left(&activity), Some(10));
@@ -47,8 +52,8 @@ async fn frames_that_open_no_stream_do_not_keep_an_http2_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_takes_nothing_of_any_response_has_a_bound() {
-    let activity = Activity::new(TIMES);
-    let (mut first, mut second) = (activity.begin(true), activity.begin(true));
+    let activity = Activity::new(TIMES, Arc::default());
+    let (mut first, mut second) = (activity.begin(true, (0, 0)), activity.begin(true, (0, 0)));
     first.answer();
     assert_eq!(left(&activity), None, "the server works on the second");
     second.answer();
@@ -62,54 +67,54 @@ async fn a_client_that_takes_nothing_of_any_response_has_a_bound() {
 
 #[tokio::test(start_paused = true)]
 async fn only_a_quiet_connection_makes_room_and_only_once() {
-    let activity = Activity::new(TIMES);
+    let activity = Activity::new(TIMES, Arc::default());
     let born = Instant::now();
-    assert_eq!(activity.quiet_since(), Some(born));
-    let request = activity.begin(false);
-    assert_eq!(activity.quiet_since(), None);
+    assert_eq!(quiet_since(&activity), Some(born));
+    let request = activity.begin(false, (0, 0));
+    assert_eq!(quiet_since(&activity), None);
     pass(1).await;
     drop(request);
-    assert_eq!(activity.quiet_since(), Some(born + Duration::from_secs(1)));
+    assert_eq!(quiet_since(&activity), Some(born + Duration::from_secs(1)));
     activity.make_room();
     activity.room_wanted().await;
-    assert_eq!(activity.quiet_since(), None);
+    assert_eq!(quiet_since(&activity), None);
     assert!(!activity.close(), "it was asked");
 }
 
 #[tokio::test(start_paused = true)]
 async fn regression_a_connection_is_not_quiet_until_the_response_is_written_and_flushed() {
-    let activity = Activity::new(TIMES);
-    let mut request = activity.begin(false);
+    let activity = Activity::new(TIMES, Arc::default());
+    let mut request = activity.begin(false, (0, 0));
     activity.arrived();
     request.answer();
-    let piece = activity.send();
+    let mut piece = activity.send();
     drop(request);
     for _ in 0..5 {
         pass(50).await;
         assert_eq!(left(&activity), Some(10), "it waits for the client");
-        piece.moved();
+        piece.wrote(PROGRESS);
         assert_eq!(left(&activity), Some(60), "the client took some");
-        assert_eq!((activity.quiet_since(), activity.awaited()), (None, Awaited::End));
+        assert_eq!((quiet_since(&activity), activity.awaited()), (None, Awaited::End));
     }
     drop(piece);
     pass(20).await;
-    assert_eq!((activity.quiet_since(), left(&activity)), (None, Some(40)), "TLS holds some");
+    assert_eq!((quiet_since(&activity), left(&activity)), (None, Some(40)), "TLS holds some");
     activity.flushed();
     let quiet = Instant::now();
-    assert_eq!((activity.quiet_since(), left(&activity)), (Some(quiet), Some(90)));
+    assert_eq!((quiet_since(&activity), left(&activity)), (Some(quiet), Some(90)));
     assert_eq!(activity.awaited(), Awaited::Nothing);
     pass(1).await;
     activity.flushed();
-    assert_eq!(activity.quiet_since(), Some(quiet), "what is no response changes nothing");
+    assert_eq!(quiet_since(&activity), Some(quiet), "what is no response changes nothing");
 }
 
 #[tokio::test(start_paused = true)]
 async fn regression_a_request_that_begins_while_the_connection_is_asked_to_close_has_its_time() {
-    let activity = Activity::new(TIMES);
-    drop(activity.begin(false));
+    let activity = Activity::new(TIMES, Arc::default());
+    drop(activity.begin(false, (0, 0)));
     activity.make_room();
     assert_eq!(left(&activity), Some(1));
-    let mut request = activity.begin(false);
+    let mut request = activity.begin(false, (0, 0));
     pass(100).await;
     assert_eq!(left(&activity), None, "the server works");
     request.answer();
@@ -120,9 +125,9 @@ async fn regression_a_request_that_begins_while_the_connection_is_asked_to_close
 
 #[tokio::test(start_paused = true)]
 async fn knows_what_a_client_awaits_that_sends_nothing_more() {
-    let activity = Activity::new(TIMES);
+    let activity = Activity::new(TIMES, Arc::default());
     assert_eq!(activity.awaited(), Awaited::Nothing);
-    let mut request = activity.begin(false);
+    let mut request = activity.begin(false, (0, 0));
     assert_eq!(activity.awaited(), Awaited::Rest);
     activity.arrived();
     assert_eq!(activity.awaited(), Awaited::Answer);
@@ -130,4 +135,66 @@ async fn knows_what_a_client_awaits_that_sends_nothing_more() {
     assert_eq!(activity.awaited(), Awaited::End);
     drop(request);
     assert_eq!(activity.awaited(), Awaited::Nothing);
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_a_few_bytes_now_and_then_are_no_progress() {
+    let activity = Activity::new(TIMES, Arc::default());
+    let mut request = activity.begin(true, (0, 0));
+    request.answer();
+    let mut piece = activity.send();
+    for _ in 0..30 {
+        pass(1).await;
+        piece.wrote(1);
+    }
+    assert_eq!(left(&activity), Some(30), "30 bytes in 30 seconds");
+    piece.wrote(PROGRESS - 31);
+    assert_eq!(left(&activity), Some(30));
+    piece.wrote(1);
+    assert_eq!(left(&activity), Some(60));
+    pass(10).await;
+    drop(piece);
+    assert_eq!(left(&activity), Some(60), "the end of a piece, however small");
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_whoever_takes_nothing_makes_room_strangers_first() {
+    let (stranger, quiet, known) = (
+        Activity::new(TIMES, Arc::default()),
+        Activity::new(TIMES, Arc::default()),
+        Activity::new(TIMES, Arc::default()),
+    );
+    let begun = Instant::now();
+    let answered = |activity: &Arc<Activity>| {
+        let mut request = activity.begin(true, (0, 0));
+        request.answer();
+        (request, activity.send())
+    };
+    known.let_in().set();
+    let ((_request, mut piece), (mut served, _piece)) = (answered(&stranger), answered(&known));
+    let mut claims = [stranger.claim(), quiet.claim(), known.claim()].map(Option::unwrap);
+    assert_eq!(claims.map(|(claim, _)| claim), [Claim::Strange, Claim::Quiet, Claim::Stalled]);
+    assert!(claims.is_sorted());
+    pass(1).await;
+    piece.wrote(PROGRESS);
+    claims[0] = stranger.claim().unwrap();
+    assert_eq!(claims[0].1, begun + STRANGE, "however it takes them");
+    assert_eq!(claims[2].1, begun + STALLED);
+    served.works();
+    assert_eq!(known.claim(), None, "the server works for somebody it knows");
+    stranger.cut();
+    assert_eq!((stranger.claim(), left(&stranger)), (None, Some(0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_heads_hold_is_counted_until_their_requests_end() {
+    let heads = Arc::new(Heads::default());
+    let activity = Activity::new(TIMES, heads.clone());
+    assert_eq!(activity.held(), None);
+    let requests = [activity.begin(true, (10, 1000)), activity.begin(true, (0, 0))];
+    let held = 2 * REQUEST_BYTES + 10 * HEADER_BYTES + 1000 * HEAD_COPIES;
+    assert_eq!((activity.held(), heads.held()), (Some((false, held)), held));
+    heads.over(held - 1).await;
+    drop(requests);
+    assert_eq!((activity.held(), heads.held()), (None, 0));
 }

@@ -56,7 +56,9 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, served: Served, a
             Err(error) => Err(error),
         },
     };
-    if activity.has_unread() || ended.as_ref().is_err_and(is_unread_request) {
+    // A connection that had to make room makes it now.
+    let unread = activity.has_unread() || ended.as_ref().is_err_and(is_unread_request);
+    if unread && !activity.was_cut() {
         tokio::select! {
             () = socket.linger() => {}
             () = activity.room_wanted() => {}
@@ -112,7 +114,7 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             biased;
             ended = connection.as_mut() => return ended,
             () = activity.room_wanted() => {
-                tracing::debug!(%peer, "a connection is closed: it was quiet, and others wait");
+                tracing::debug!(%peer, "a connection is closed: others need its place");
                 connection.as_mut().graceful_shutdown();
             }
             _ = stop.wait_for(|&stop| stop), if !stopping => {

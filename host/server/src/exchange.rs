@@ -31,10 +31,14 @@ pub(crate) fn answer(
 ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send {
     let http2 = request.version() >= Version::HTTP_2;
     let waits = request.headers().contains_key(header::EXPECT);
-    let open = activity.begin(http2);
+    let bytes = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>();
+    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+    let open = activity.begin(http2, (request.headers().len(), bytes + path));
+    let let_in = activity.let_in().clone();
     let unread = Unread::default();
     let mut request = request.map(|body| Body::new(RequestBody::new(body, unread.clone(), activity)));
     request.extensions_mut().insert(ConnectInfo(peer));
+    request.extensions_mut().insert(let_in);
     respond(Pending { request, unread, waits, http2, open }, router)
 }
 
@@ -217,6 +221,6 @@ impl Buf for Piece {
 
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
-        self.sending.moved();
+        self.sending.wrote(count);
     }
 }

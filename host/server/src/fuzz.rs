@@ -1,5 +1,6 @@
 //! Entry points of the fuzz targets: configuration files, and the bytes of connections.
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -54,7 +55,7 @@ pub async fn connection(router: Router, bytes: &[u8]) {
     let Ok(peer) = server.peer_addr() else { return };
     let (stop, stopped) = watch::channel(false);
     let served = Served { router, tls: None, stop: stopped };
-    let serving = tokio::spawn(connection::serve(server, peer, served, Activity::new(TIMES)));
+    let serving = tokio::spawn(connection::serve(server, peer, served, Activity::new(TIMES, Arc::default())));
     let talking = async {
         for portion in sent.chunks(1 + usize::from(portion) * 16) {
             // A server that has closed takes no more.

@@ -1,5 +1,6 @@
 //! Listening sockets: accept connections up to a limit, make room among quiet ones, and wait for the busy ones on
 //! shutdown.
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,13 +13,15 @@ use tokio::time::{Instant, sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::activity::{Activity, ConnectionTimes};
+use crate::activity::{Activity, Claim, ConnectionTimes, Heads};
 use crate::config::Origin;
 use crate::connection::{self, Served};
 use crate::error::ServerError;
 
-/// A connection that was quiet for this long may be closed to make room for another one.
-const QUIET: Duration = Duration::from_secs(1);
+/// How often a full listener looks whether a connection could make room.
+const LOOK: Duration = Duration::from_secs(1);
+/// What the heads of all requests in flight may take. Past it the connections that hold the most are cut.
+const HEADS_BYTES: usize = 256 << 20;
 /// One of so many connections is closed at once when there is no room, at least one.
 const SHARE: usize = 128;
 
@@ -44,6 +47,17 @@ pub(crate) async fn serve(
     mut stop: watch::Receiver<bool>,
 ) {
     let rooms = Rooms::new(access.connections);
+    let relieving = tokio::spawn({
+        let rooms = rooms.clone();
+        async move {
+            loop {
+                rooms.heads.over(HEADS_BYTES).await;
+                rooms.relieve(HEADS_BYTES);
+                // Whatever was cut needs a moment to end.
+                sleep(LOOK / 20).await;
+            }
+        }
+    });
     let served = Served { router, tls: access.tls.map(TlsAcceptor::from), stop: stop.clone() };
     loop {
         let (stream, peer, room) = tokio::select! {
@@ -58,6 +72,7 @@ pub(crate) async fn serve(
     }
     drop(listener);
     rooms.all_left().await;
+    relieving.abort();
 }
 
 /// The next connection, once there is room for it.
@@ -89,6 +104,7 @@ async fn accept(listener: &TcpListener) -> std::io::Result<(TcpStream, SocketAdd
 struct Rooms {
     limit: usize,
     free: Arc<Semaphore>,
+    heads: Arc<Heads>,
     taken: Mutex<Taken>,
 }
 
@@ -110,10 +126,10 @@ struct Room {
 impl Rooms {
     fn new(limit: usize) -> Arc<Self> {
         let limit = limit.min(Semaphore::MAX_PERMITS);
-        Arc::new(Self { limit, free: Arc::new(Semaphore::new(limit)), taken: Mutex::default() })
+        Arc::new(Self { limit, free: Arc::new(Semaphore::new(limit)), heads: Arc::default(), taken: Mutex::default() })
     }
 
-    /// Waits for room. If there is none, the connections that have been quiet for longest are closed.
+    /// Waits for room. If there is none, the connections that are missed least are closed.
     async fn take(self: &Arc<Self>, times: ConnectionTimes) -> Room {
         let permit = loop {
             if let Ok(permit) = self.free.clone().try_acquire_owned() {
@@ -125,7 +141,7 @@ impl Rooms {
                 () = sleep(wait) => {}
             }
         };
-        let activity = Activity::new(times);
+        let activity = Activity::new(times, self.heads.clone());
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let number = taken.next;
         taken.next += 1;
@@ -133,19 +149,43 @@ impl Rooms {
         Room { rooms: self.clone(), number, activity, _permit: permit }
     }
 
-    /// Closes connections that are quiet, and says when to try again.
+    /// Closes connections that are quiet, or whose clients take nothing, and says when to try again.
     fn make_room(&self) -> Duration {
-        let (now, taken) = (Instant::now(), self.taken.lock().unwrap_or_else(PoisonError::into_inner));
-        let since = |activity: &Arc<Activity>| activity.quiet_since().map(|since| (since, activity.clone()));
-        let mut quiet: Vec<_> = taken.connections.values().filter_map(since).collect();
-        drop(taken);
-        quiet.sort_by_key(|(since, _)| *since);
-        let Some((first, _)) = quiet.first() else { return QUIET };
-        let wait = (*first + QUIET).saturating_duration_since(now);
+        let now = Instant::now();
+        let mut claims: Vec<_> =
+            self.connections().filter_map(|activity| Some((activity.claim()?, activity))).collect();
+        claims.sort_by_key(|(claim, _)| *claim);
+        let next = claims.iter().map(|((_, from), _)| from.saturating_duration_since(now)).min();
         let most = self.limit.div_ceil(SHARE);
-        let enough = quiet.iter().take(most).take_while(|(since, _)| *since + QUIET <= now);
-        enough.for_each(|(_, activity)| activity.make_room());
-        wait.clamp(QUIET / 20, QUIET)
+        for ((claim, _), activity) in claims.iter().filter(|((_, from), _)| *from <= now).take(most) {
+            match claim {
+                Claim::Quiet => activity.make_room(),
+                Claim::Strange | Claim::Stalled => activity.cut(),
+            }
+        }
+        next.unwrap_or(LOOK).clamp(LOOK / 20, LOOK)
+    }
+
+    /// Cuts the connections whose requests hold the most, those first on which nobody was let in, until no more is held
+    /// than this.
+    fn relieve(&self, limit: usize) {
+        let mut holding: Vec<_> =
+            self.connections().filter_map(|activity| Some((activity.held()?, activity))).collect();
+        holding.sort_by_key(|((let_in, held), _)| (*let_in, Reverse(*held)));
+        let mut over = self.heads.held().saturating_sub(limit);
+        for ((_, held), activity) in holding {
+            if over == 0 {
+                return;
+            }
+            over = over.saturating_sub(held);
+            tracing::warn!(held, "a connection is cut: all requests together hold more than they may");
+            activity.cut();
+        }
+    }
+
+    fn connections(&self) -> impl Iterator<Item = Arc<Activity>> + use<> {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.connections.values().cloned().collect::<Vec<_>>().into_iter()
     }
 
     /// Waits until no connection is left.

@@ -3,7 +3,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Bytes;
 use axum::http::{Request, StatusCode};
+use axum::middleware::map_request;
+use axum::response::IntoResponse;
 use axum::routing::{get, post};
+use camshaft_api::LetIn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
@@ -59,7 +62,13 @@ impl Rig {
             .route("/slow", post(slow).get(slow))
             .route("/forever", get(forever))
             .route("/large", get(|| async { vec![b'x'; LARGE] }))
-            .route("/refuses", post(|| async { StatusCode::NOT_FOUND }));
+            .route("/refuses", post(|| async { StatusCode::NOT_FOUND }))
+            // As auth does with whoever it lets in.
+            .layer(map_request(|request: Request<axum::body::Body>| async {
+                request.extensions().get::<LetIn>().unwrap().set();
+                request
+            }))
+            .route("/stranger", get(|| async { (StatusCode::UNAUTHORIZED, "who?").into_response() }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
@@ -177,7 +186,7 @@ async fn regression_a_connection_that_is_still_read_from_makes_no_room() {
     let (mut got, mut block) = (0, vec![0; 16 << 10]);
     // Longer than a quiet connection is left alone once another one waits.
     for _ in 0..30 {
-        tokio::time::sleep(QUIET / 10).await;
+        tokio::time::sleep(LOOK / 10).await;
         got += slow.read(&mut block).await.unwrap();
     }
     while got < LARGE {
@@ -270,6 +279,49 @@ async fn regression_a_refusal_reaches_an_http2_client_that_is_still_sending() {
         }
         assert_eq!(response.await.unwrap().status(), 404, "{round}");
     }
+}
+
+#[tokio::test]
+async fn regression_strangers_that_take_nothing_of_their_answers_make_room() {
+    let rig = Rig::new(3, times(LONG, LONG, LONG)).await;
+    let (mut held, mut senders) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        let client = h2::client::Builder::new().initial_window_size(0).handshake::<_, Bytes>(rig.connect().await);
+        let (mut sender, connection) = client.await.unwrap();
+        held.push(tokio::spawn(connection));
+        for _ in 0..8 {
+            let (response, _) = sender.send_request(http2(rig.address, "GET", "/stranger"), true).unwrap();
+            // The head arrives, and the body never can.
+            assert_eq!(response.await.unwrap().status(), 401);
+        }
+        senders.push(sender);
+    }
+    assert!(rig.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.ends_with("here"));
+}
+
+#[tokio::test]
+async fn regression_requests_that_hold_the_most_are_cut_strangers_first() {
+    let rooms = Rooms::new(4);
+    let times = times(LONG, LONG, LONG);
+    let mut taken = Vec::new();
+    for bytes in [4000, 1000, 2000, 0] {
+        let room = rooms.take(times).await;
+        let request = room.activity.begin(true, (0, bytes));
+        taken.push((room, request));
+    }
+    // The first one holds the most, and was let in.
+    taken[0].0.activity.let_in().set();
+    let cut = |rooms: &Rooms, limit: usize| {
+        rooms.relieve(limit);
+        taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>()
+    };
+    let all = rooms.heads.held();
+    assert_eq!(cut(&rooms, all), [false; 4]);
+    assert_eq!(cut(&rooms, all - 1), [false, false, true, false], "of the strangers the one that holds the most");
+    drop(taken.remove(2));
+    let cut = || taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>();
+    rooms.relieve(1);
+    assert_eq!(cut(), [true; 3]);
 }
 
 #[tokio::test]

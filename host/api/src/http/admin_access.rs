@@ -11,6 +11,7 @@ use subtle::ConstantTimeEq;
 
 use crate::http::error::ApiError;
 use crate::http::head::split_port;
+use crate::http::let_in::LetIn;
 
 /// What the admin listener asks of its callers.
 #[derive(Debug, Default)]
@@ -85,7 +86,12 @@ pub(crate) async fn check_token(
         return Err(ApiError::TwoTokens);
     }
     match access.allows_token(request.headers()) {
-        true => Ok(next.run(request).await),
+        true => {
+            if let Some(let_in) = request.extensions().get::<LetIn>() {
+                let_in.set();
+            }
+            Ok(next.run(request).await)
+        }
         false => Err(ApiError::NoToken),
     }
 }

@@ -13,6 +13,7 @@ use crate::flow::caller::Caller;
 use crate::flow::exchange::Exchange;
 use crate::flow::trace;
 use crate::http::error::ApiError;
+use crate::http::let_in::LetIn;
 
 /// Middleware of guarded routes. Lets only requests with a principal pass.
 pub(crate) async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Result<Response, ApiError> {
@@ -26,6 +27,9 @@ pub(crate) async fn guard(State(api): State<Arc<Api>>, mut request: Request, nex
         AuthOutcome::Fault(fault) => return Err(ApiError::AuthFault(Box::new(fault))),
     };
     drop(span);
+    if let Some(let_in) = request.extensions().get::<LetIn>() {
+        let_in.set();
+    }
     if let Some(exchange) = exchange {
         exchange.set_tenant(principal.tenant.as_str());
     }
