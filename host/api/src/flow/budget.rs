@@ -7,8 +7,20 @@ use camshaft_core::ids::TenantId;
 
 /// What a token of a prompt takes, here and with the worker.
 pub(crate) const TOKEN_BYTES: usize = 8;
+/// What a candidate of a token takes: as numbers, and as text in the response.
+const CANDIDATE_BYTES: usize = 160;
 /// One tenant may take one of so many parts of the budget, so that others find room.
 const TENANT_PART: u64 = 2;
+
+/// What a text takes until its response is sent: as it is, and in the response.
+pub(crate) fn text_bytes(text: usize) -> usize {
+    3 * text
+}
+
+/// Upper bound of what the log-probabilities of so many tokens take until their response is sent.
+pub(crate) fn logprob_bytes(tokens: usize, alternatives: u32) -> usize {
+    tokens.saturating_mul((alternatives as usize + 2) * CANDIDATE_BYTES)
+}
 
 /// What all requests may take together.
 #[derive(Debug)]

@@ -5,9 +5,8 @@ use camshaft_core::ids::Token;
 use camshaft_core::{limits, policy};
 
 use crate::flow::api::Served;
-use crate::flow::budget::TOKEN_BYTES;
+use crate::flow::budget::{self, TOKEN_BYTES};
 use crate::flow::error::FlowError;
-use crate::flow::render::whole;
 use crate::wire::params::GenerationSettings;
 
 /// What a choice takes besides its text: its parameters and its channel.
@@ -77,8 +76,8 @@ impl GenerationRequest {
     pub(crate) fn held_bytes(&self) -> usize {
         let of_choice = |prompt: &Prompt| {
             let kept = self.logprobs.filter(|_| !self.settings.stream);
-            let logprobs = kept.map_or(0, |count| whole::logprob_bytes(prompt.max_tokens as usize, count));
-            CHOICE_BYTES.saturating_add(whole::text_bytes(prompt.echo.len())).saturating_add(logprobs)
+            let logprobs = kept.map_or(0, |count| budget::logprob_bytes(prompt.max_tokens as usize, count));
+            CHOICE_BYTES.saturating_add(budget::text_bytes(prompt.echo.len())).saturating_add(logprobs)
         };
         let tokens = self.prompt_tokens() as usize * TOKEN_BYTES;
         self.choices().map(of_choice).fold(tokens, usize::saturating_add)

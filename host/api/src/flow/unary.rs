@@ -1,7 +1,7 @@
 //! Responds once all choices have ended.
 use axum::response::Response;
 
-use crate::flow::budget::Share;
+use crate::flow::budget::{self, Share};
 use crate::flow::error::FlowError;
 use crate::flow::generation::{ChoiceEvent, RunningChoices};
 use crate::flow::kept;
@@ -21,7 +21,7 @@ pub(crate) async fn respond(
             ChoiceEvent::Queued(_) | ChoiceEvent::Started => {}
             ChoiceEvent::Delta(delta) => {
                 // Log-probabilities, which take far more, have their memory from the start.
-                share.add(whole::text_bytes(delta.text.len()));
+                share.add(budget::text_bytes(delta.text.len()));
                 choices[index].add(delta);
             }
             ChoiceEvent::Finished(reason) => choices[index].reason = Some(reason),

@@ -11,19 +11,6 @@ use crate::flow::generation::Totals;
 use crate::flow::kept;
 use crate::flow::request::{Endpoint, GenerationRequest};
 
-/// What a candidate of a token takes: as numbers, and as text in the response.
-const CANDIDATE_BYTES: usize = 160;
-
-/// What a text takes until its response is sent: as it is, and in the response.
-pub(crate) fn text_bytes(text: usize) -> usize {
-    3 * text
-}
-
-/// Upper bound of what the log-probabilities of so many tokens take until their response is sent.
-pub(crate) fn logprob_bytes(tokens: usize, alternatives: u32) -> usize {
-    tokens.saturating_mul((alternatives as usize + 2) * CANDIDATE_BYTES)
-}
-
 /// The text of one choice, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Collected {
