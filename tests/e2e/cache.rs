@@ -58,8 +58,8 @@ fn requests_for_four_times_the_cache_finish_as_if_they_ran_alone() {
 }
 
 #[test]
-fn requests_for_four_times_the_cache_finish_alike_with_little_rounding() {
-    let Some(folder) = models_folder("a full cache of stories260K") else { return };
+fn given_models_requests_for_four_times_the_cache_finish_alike_with_little_rounding() {
+    let folder = models_folder();
     finishes_as_if_it_had_been_alone(&folder.join("stories260K-f32.gguf"), TIE_F32);
 }
 

@@ -177,8 +177,8 @@ fn the_demo_model_says_what_llama_cpp_says() {
 }
 
 #[test]
-fn a_model_from_elsewhere_says_what_llama_cpp_says() {
-    let Some(folder) = models_folder("greedy output of stories260K") else { return };
+fn given_models_a_model_from_elsewhere_says_what_llama_cpp_says() {
+    let folder = models_folder();
     let prompts = [
         "",
         "Once",

@@ -183,8 +183,8 @@ fn serves_two_models_side_by_side() {
 }
 
 #[test]
-fn a_vocabulary_without_byte_tokens_is_refused() {
-    let Some(folder) = models_folder("a vocabulary that would abort the process") else { return };
+fn given_models_a_vocabulary_without_byte_tokens_is_refused() {
+    let folder = models_folder();
     let path = folder.join("hostile/TinyStories-656K-nobytes-f32.gguf");
     let finished = check_file(&path);
     assert_eq!(finished.code, Some(65), "{finished:?}");
@@ -193,8 +193,8 @@ fn a_vocabulary_without_byte_tokens_is_refused() {
 }
 
 #[test]
-fn real_models_load_or_are_refused_without_a_crash() {
-    let Some(folder) = models_folder("real models") else { return };
+fn given_models_real_models_load_or_are_refused_without_a_crash() {
+    let folder = models_folder();
     let files: Vec<PathBuf> = std::fs::read_dir(&folder)
         .expect("CAMSHAFT_MODELS is a folder")
         .map(|entry| entry.expect("a folder can be listed").path())

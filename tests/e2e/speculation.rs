@@ -1,7 +1,5 @@
 //! Speculative decoding: the same texts in fewer steps.
-use std::path::Path;
-
-use camshaft_tests::{Server, Setup, repository};
+use camshaft_tests::{Server, Setup, models_folder, repository};
 use serde_json::{Value, json};
 
 /// Log-probabilities closer than this may swap by rounding, see cache.rs.
@@ -70,12 +68,9 @@ fn a_draft_model_gives_the_same_text_too() {
 }
 
 #[test]
-fn a_draft_model_of_another_vocabulary_is_refused() {
-    let Some(folder) = std::env::var_os("CAMSHAFT_MODELS") else {
-        eprintln!("skipped: CAMSHAFT_MODELS is not set, stories260K-f32.gguf is needed");
-        return;
-    };
-    let other = Path::new(&folder).join("stories260K-f32.gguf");
+fn given_models_a_draft_model_of_another_vocabulary_is_refused() {
+    let folder = models_folder();
+    let other = folder.join("stories260K-f32.gguf");
     let config = format!("[[model]]\nid = \"demo\"\ndraft-model = {:?}\n", other.to_string_lossy());
     let finished = Setup::new().config(&config).run(&["serve"]);
     assert_eq!(finished.code, Some(65), "{finished:?}");

@@ -19,15 +19,11 @@ fn demo() -> Arc<LoadedModel> {
     LoadedModel::from_file(&demo_path(), &LoadOptions::default()).unwrap()
 }
 
-/// A model outside the repository. Without `CAMSHAFT_MODELS`, prints that the test is skipped.
-fn outside(file: &str) -> Option<PathBuf> {
-    match std::env::var_os("CAMSHAFT_MODELS") {
-        Some(folder) => Some(Path::new(&folder).join(file)),
-        None => {
-            eprintln!("skipped: CAMSHAFT_MODELS is not set, {file} is needed");
-            None
-        }
-    }
+/// A model outside the repository, for tests whose names begin with `given_models`.
+fn outside(file: &str) -> PathBuf {
+    let folder =
+        std::env::var_os("CAMSHAFT_MODELS").unwrap_or_else(|| panic!("CAMSHAFT_MODELS names the folder of the models"));
+    Path::new(&folder).join(file)
 }
 
 const LAYOUTS: [KvLayout; 2] = [KvLayout::Pooled, KvLayout::PerSequence];
@@ -404,8 +400,8 @@ fn regression_a_pipe_is_no_model_and_no_adapter() {
 }
 
 #[test]
-fn refuses_a_vocabulary_without_byte_tokens() {
-    let Some(path) = outside("hostile/TinyStories-656K-nobytes-f32.gguf") else { return };
+fn given_models_refuses_a_vocabulary_without_byte_tokens() {
+    let path = outside("hostile/TinyStories-656K-nobytes-f32.gguf");
     let error = LoadedModel::from_file(&path, &LoadOptions::default()).unwrap_err();
     assert!(error.to_string().contains("no token for the byte"), "{error}");
 }
@@ -419,8 +415,8 @@ fn continuation(model: &Arc<LoadedModel>, text: &str, tokens: u32) -> String {
 }
 
 #[test]
-fn continues_the_story_of_stories260k() {
-    let Some(path) = outside("stories260K-f32.gguf") else { return };
+fn given_models_continues_the_story_of_stories260k() {
+    let path = outside("stories260K-f32.gguf");
     let model = LoadedModel::from_file(&path, &LoadOptions::default()).unwrap();
     assert_eq!(prompt(&model, "").len(), 1, "the beginning-of-sequence token alone");
     let text = continuation(&model, "", 60);

@@ -54,7 +54,7 @@ pub(crate) async fn serve(
                 rooms.heads.over(HEADS_BYTES).await;
                 rooms.relieve(HEADS_BYTES);
                 // Whatever was cut needs a moment to end.
-                sleep(LOOK / 20).await;
+                sleep(LOOK / 100).await;
             }
         }
     });
@@ -172,7 +172,8 @@ impl Rooms {
         let mut holding: Vec<_> =
             self.connections().filter_map(|activity| Some((activity.held()?, activity))).collect();
         holding.sort_by_key(|((let_in, held), _)| (*let_in, Reverse(*held)));
-        let mut over = self.heads.held().saturating_sub(limit);
+        // Those that were cut and have not ended yet count no more.
+        let mut over = holding.iter().map(|((_, held), _)| held).sum::<usize>().saturating_sub(limit);
         for ((_, held), activity) in holding {
             if over == 0 {
                 return;
