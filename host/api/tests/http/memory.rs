@@ -1,10 +1,12 @@
 //! The memory of requests in flight: what they hold, for how long, and what happens when there is no room.
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use camshaft_api::ApiLimits;
 use camshaft_core::message::{FinishReason, Start};
-use camshaft_core::policy::{AuthOutcome, Principal};
+use camshaft_core::policy::{AuthOutcome, Principal, ValidateOutcome};
 use futures_util::stream;
 use serde_json::json;
 use tower::ServiceExt;
@@ -112,4 +114,21 @@ async fn regression_what_waits_in_the_queue_counts() {
     // It waits as well, but it was let in.
     assert!(tokio::time::timeout(Duration::from_millis(200), kept).await.is_err());
     assert_eq!(server.pool.starts.lock().unwrap().len(), 7);
+}
+
+#[tokio::test]
+async fn regression_bodies_over_two_kibibytes_are_read_where_threads_may_block() {
+    let reader = Arc::new(Mutex::new(thread::current().id()));
+    let note = reader.clone();
+    let rules = Rules::default().validator(move |_| {
+        *note.lock().unwrap() = thread::current().id();
+        ValidateOutcome::Accept
+    });
+    let server = Server::with(rules, hello);
+    for (bytes, aside) in [(2048, false), (2049, true)] {
+        let mut body = chat_body(json!({})).to_string();
+        body.push_str(&" ".repeat(bytes - body.len()));
+        assert_eq!(server.send(request("POST", "/v1/chat/completions", &body)).await.status, 200);
+        assert_eq!(*reader.lock().unwrap() != thread::current().id(), aside, "{bytes} bytes");
+    }
 }
