@@ -3,13 +3,40 @@ use std::collections::HashMap;
 
 use crate::ids::TenantId;
 
-/// How many requests may wait: at `high` the queue stops accepting, at `low` it accepts again.
+/// How many requests may wait: at `high` the queue stops accepting, at `low` it accepts again. Meanwhile each tenant of
+/// which none waits may still have one wait, up to [`EXTRA`] times `high` in all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Watermarks {
     /// At least 1.
     pub high: usize,
     /// Below `high`.
     pub low: usize,
+}
+
+/// Bound of what waits, as a multiple of where the queue stops accepting. Past it nobody may add anything: that is what
+/// somebody with many tenants can take.
+pub(crate) const EXTRA: usize = 2;
+
+/// Who may still add to what waits. Fuller comes later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fill {
+    /// Everybody, within its share.
+    Open,
+    /// Tenants of which none waits.
+    Full,
+    /// Nobody.
+    Over,
+}
+
+impl Fill {
+    /// Of what would wait, where everybody may add up to `bound`.
+    pub(crate) fn of(count: usize, bound: usize) -> Self {
+        match count {
+            count if count <= bound => Self::Open,
+            count if count <= bound.saturating_mul(EXTRA) => Self::Full,
+            _ => Self::Over,
+        }
+    }
 }
 
 /// Counts the requests that wait.
@@ -35,18 +62,30 @@ impl Gate {
         self.open
     }
 
-    /// One more request wants to wait. False if the queue is closed, or if the tenant's share of it (of `high`, at least one
-    /// request) is taken.
-    pub(crate) fn enter(&mut self, tenant: &TenantId, share: Option<f64>) -> bool {
-        let max = share.map_or(usize::MAX, |share| ((self.watermarks.high as f64 * share) as usize).max(1));
+    /// One more request wants to wait, with which whatever else is bounded would be as full as `other`. False if the queue
+    /// is closed and one of the tenant's waits already, if the tenant's share of it (of `high`, at least one request) is
+    /// taken, or if nobody may add anything.
+    pub(crate) fn enter(&mut self, tenant: &TenantId, share: Option<f64>, other: Fill) -> bool {
         let own = self.by_tenant.get(tenant).copied().unwrap_or(0);
-        if !self.open || own >= max {
+        let max = match other.max(self.fill()) {
+            Fill::Open => share.map_or(usize::MAX, |share| ((self.watermarks.high as f64 * share) as usize).max(1)),
+            Fill::Full => 1,
+            Fill::Over => 0,
+        };
+        if own >= max {
             return false;
         }
         self.by_tenant.insert(tenant.clone(), own + 1);
         self.waiting += 1;
         self.note_crossing();
         true
+    }
+
+    /// How full the queue is with one request more.
+    fn fill(&self) -> Fill {
+        let fill = Fill::of(self.waiting + 1, self.watermarks.high);
+        // Between the marks the queue stays closed.
+        if self.open { fill } else { fill.max(Fill::Full) }
     }
 
     /// A request left the queue.
@@ -80,5 +119,63 @@ impl Gate {
     /// Whether the counts add up.
     pub(crate) fn check(&self) -> bool {
         self.by_tenant.values().sum::<usize>() == self.waiting
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(number: usize) -> TenantId {
+        TenantId::from(format!("t{number}").as_str())
+    }
+
+    /// A gate in which `waiting` requests of tenant 0 wait.
+    fn filled(watermarks: Watermarks, waiting: usize) -> Gate {
+        let mut gate = Gate::new(watermarks);
+        (0..waiting).for_each(|_| assert!(gate.enter(&tenant(0), None, Fill::Open)));
+        gate
+    }
+
+    #[test]
+    fn regression_a_tenant_without_a_share_fills_the_queue_for_nobody_but_itself() {
+        let mut gate = filled(Watermarks { high: 4, low: 2 }, 4);
+        assert!(!gate.enter(&tenant(0), None, Fill::Open), "the one that filled it");
+        assert!(gate.enter(&tenant(1), None, Fill::Open), "one of which none waits");
+        assert!(!gate.enter(&tenant(1), None, Fill::Open), "one of which one waits");
+        gate.leave(&tenant(1));
+        assert!(gate.enter(&tenant(1), Some(0.01), Fill::Open), "again");
+        assert!(gate.check());
+    }
+
+    #[test]
+    fn regression_a_closed_queue_takes_one_of_each_tenant_between_its_marks() {
+        let mut gate = filled(Watermarks { high: 4, low: 2 }, 4);
+        gate.leave(&tenant(0));
+        assert!(!gate.is_open() && gate.waiting() == 3);
+        assert!(!gate.enter(&tenant(0), None, Fill::Open));
+        assert!(gate.enter(&tenant(1), None, Fill::Open) && !gate.enter(&tenant(1), None, Fill::Open));
+        (0..2).for_each(|_| gate.leave(&tenant(0)));
+        assert!(gate.is_open() && gate.enter(&tenant(1), None, Fill::Open));
+    }
+
+    #[test]
+    fn many_tenants_together_take_at_most_twice_the_high_mark() {
+        let mut gate = Gate::new(Watermarks { high: 4, low: 2 });
+        let entered = (0..100).filter(|&number| gate.enter(&tenant(number), None, Fill::Open)).count();
+        assert_eq!((entered, gate.waiting()), (8, 8), "at the bound, and none past it");
+        gate.leave(&tenant(0));
+        assert!(gate.enter(&tenant(100), None, Fill::Open) && !gate.enter(&tenant(101), None, Fill::Open));
+        // They hold the queue closed for nobody of which none waits, once there is room at all.
+        (1..6).for_each(|number| gate.leave(&tenant(number)));
+        assert!(!gate.is_open() && gate.enter(&tenant(101), None, Fill::Open) && gate.check());
+    }
+
+    #[test]
+    fn whatever_else_is_bounded_closes_the_gate_alike() {
+        assert_eq!([4, 5, 8, 9].map(|count| Fill::of(count, 4)), [Fill::Open, Fill::Full, Fill::Full, Fill::Over]);
+        let mut gate = filled(Watermarks { high: 100, low: 2 }, 1);
+        assert!(!gate.enter(&tenant(0), None, Fill::Full) && gate.enter(&tenant(1), None, Fill::Full));
+        assert!(!gate.enter(&tenant(2), None, Fill::Over) && gate.enter(&tenant(2), None, Fill::Open));
     }
 }

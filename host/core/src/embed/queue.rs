@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fcfs::aged_class;
-use crate::gate::{Gate, Watermarks};
+use crate::gate::{Fill, Gate, Watermarks};
 use crate::ids::{TenantId, Token};
 use crate::limits::EMBED_INPUTS;
 use crate::policy::Priority;
 
-/// Bound of the inputs that wait. Past it, only tenants of whom none waits may add some.
+/// Bound of the inputs that wait. Past it, only tenants of which none waits may add some, up to twice as many in all.
 const MAX_INPUTS: usize = 8 * EMBED_INPUTS;
 
 /// Bounds of batches.
@@ -170,10 +170,7 @@ impl<T: Clone> EmbedQueue<T> {
     /// The queue is full, or the tenant's share of it.
     pub fn submit(&mut self, new: NewJob<T>) -> Result<JobId, QueueFull> {
         let NewJob { tenant, priority, weight, queue_share, arrived, deadline, inputs, owner } = new;
-        let over = self.inputs + inputs.len() > MAX_INPUTS;
-        if (over && self.jobs.values().any(|job| job.waits() && job.tenant == tenant))
-            || !self.gate.enter(&tenant, queue_share)
-        {
+        if !self.gate.enter(&tenant, queue_share, Fill::of(self.inputs + inputs.len(), MAX_INPUTS)) {
             return Err(QueueFull);
         }
         let clock = self.clock;

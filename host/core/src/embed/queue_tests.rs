@@ -152,14 +152,28 @@ fn regression_the_number_of_waiting_requests_is_bounded_as_for_generations() {
 }
 
 #[test]
-fn the_number_of_waiting_inputs_is_bounded_but_not_for_who_has_none() {
+fn waiting_inputs_are_bounded_and_tenants_of_which_none_waits_may_add_as_many_again() {
     let mut queue = EmbedQueue::new(BATCH, Watermarks { high: 100, low: 1 });
     let full = [1; EMBED_INPUTS];
     (0..8).for_each(|_| _ = queue.submit(job('a', ms(0), &full)).unwrap());
     assert_eq!(queue.submit(job('a', ms(0), &[1])), Err(QueueFull));
-    let polite = |owner| NewJob { tenant: "polite".into(), ..job(owner, ms(0), &[1; 10]) };
+    let of = |tenant: &str, lengths: &[usize]| NewJob { tenant: tenant.into(), ..job('p', ms(0), lengths) };
+    assert!(queue.submit(of("polite", &[1; 10])).is_ok());
+    assert_eq!(queue.submit(of("polite", &[1; 10])), Err(QueueFull));
+    (0..7).for_each(|n| _ = queue.submit(of(&n.to_string(), &full)).unwrap());
+    assert!(queue.submit(of("almost", &full[10..])).is_ok(), "at the bound for all");
+    assert_eq!((queue.inputs, queue.submit(of("one more", &[1]))), (2 * MAX_INPUTS, Err(QueueFull)));
+    batch(&mut queue, ms(0));
+    assert!(queue.submit(of("one more", &[1])).is_ok());
+}
+
+#[test]
+fn regression_a_full_queue_takes_one_request_of_a_tenant_of_which_none_waits() {
+    let mut queue = queue();
+    (0..MARKS.high).for_each(|_| _ = queue.submit(job('a', ms(0), &[60])).unwrap());
+    let polite = |owner| NewJob { tenant: "polite".into(), ..job(owner, ms(0), &[1]) };
     assert!(queue.submit(polite('p')).is_ok());
-    assert_eq!(queue.submit(polite('q')), Err(QueueFull));
+    assert_eq!((queue.submit(polite('q')), queue.submit(job('a', ms(0), &[1]))), (Err(QueueFull), Err(QueueFull)));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::account::WorkerAccount;
 use super::affinity::{Affinity, PromptBlocks};
 use crate::engine::EngineLimits;
 use crate::fcfs::aged_arrival;
-use crate::gate::{Gate, Watermarks};
+use crate::gate::{Fill, Gate, Watermarks};
 use crate::ids::{RequestId, WorkerId};
 use crate::message::{Event, FinishReason, Start};
 use crate::policy::{Arrival, SchedulerEvent, WorkerFacts};
@@ -95,7 +95,7 @@ impl PoolBook {
     /// A request arrives and waits from now on.
     pub(super) fn enter(&mut self, new: NewRequest) -> Result<(), QueueFull> {
         let NewRequest { start, arrived, deadline, weight, queue_share } = new;
-        if !self.gate.enter(&start.tenant, queue_share) {
+        if !self.gate.enter(&start.tenant, queue_share, Fill::Open) {
             return Err(QueueFull { waiting: self.waiting() });
         }
         let prompt_tokens = start.prompt.len() as u32;

@@ -51,6 +51,22 @@ fn a_tenant_takes_no_more_of_the_queue_than_its_share() {
 }
 
 #[test]
+fn regression_one_tenant_fills_no_queue_for_another() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = Pool::new(hook, Watermarks { high: 4, low: 2 }, Reserve::Full);
+    (1..=4).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    let mut of = |id: u64, tenant: &str| {
+        let start = Box::new(Start { tenant: tenant.into(), ..*start(id) });
+        pool.submit(NewRequest { start, ..new(id, ms(0)) })
+    };
+    assert_eq!(of(5, "t"), Err(QueueFull { waiting: 4 }));
+    assert_eq!((of(6, "polite"), of(7, "polite")), (Ok(()), Err(QueueFull { waiting: 5 })));
+    let others: Vec<bool> = (8..20).map(|id| of(id, &format!("tenant {id}")).is_ok()).collect();
+    assert_eq!(others.iter().filter(|&&entered| entered).count(), 3, "twice the high watermark for all together");
+    assert!(pool.check());
+}
+
+#[test]
 fn natively_the_first_class_goes_first_and_a_low_request_ages() {
     let hook = Arc::new(Scripted::default());
     let mut pool = pool(&hook);
