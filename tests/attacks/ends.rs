@@ -31,8 +31,8 @@ fn a_few_servers_end_by_themselves_while_they_decode() {
 }
 
 #[test]
-#[ignore = "takes a minute; cargo xtask attacks"]
-fn regression_no_server_crashes_when_it_ends_while_it_decodes() {
+// Takes a minute.
+fn long_attack_no_server_crashes_when_it_ends_while_it_decodes() {
     let row = Row::begin("60 servers that end while they decode");
     end_while_decoding(60);
     row.end("exit 0 each time");

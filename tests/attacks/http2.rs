@@ -164,8 +164,8 @@ fn windows_that_break_the_rules_end_the_connection() {
 }
 
 #[test]
-#[ignore = "sends half a gigabyte; cargo xtask attacks"]
-fn regression_half_sent_bodies_are_bounded_in_memory_and_starve_nobody() {
+// Sends half a gigabyte.
+fn long_attack_regression_half_sent_bodies_are_bounded_in_memory_and_starve_nobody() {
     let row = Row::begin("HTTP/2: 250 half-sent bodies of 2 MiB");
     let mut server = serve();
     assert_serves(&mut server);

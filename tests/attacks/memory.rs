@@ -5,8 +5,8 @@ use serde_json::json;
 use crate::{COMPLETIONS, Row};
 
 #[test]
-#[ignore = "measures memory, which other tests disturb; cargo xtask attacks"]
-fn bodies_of_token_ids_take_a_bounded_multiple_of_their_size() {
+// Measures memory, which other tests disturb.
+fn long_attack_bodies_of_token_ids_take_a_bounded_multiple_of_their_size() {
     let row = Row::begin("24 bodies of 2 MB of token ids at once");
     let mut server = Setup::new().start();
     let before = server.resident_bytes();

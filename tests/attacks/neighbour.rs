@@ -66,8 +66,8 @@ fn beside(server: &Server, bodies: &[Value]) -> (f64, usize) {
 }
 
 #[test]
-#[ignore = "measures times, which other tests disturb; cargo xtask attacks"]
-fn a_tenant_past_its_quotas_costs_another_at_most_twice_its_time() {
+// Measures times, which other tests disturb.
+fn long_attack_a_tenant_past_its_quotas_costs_another_at_most_twice_its_time() {
     let row = Row::begin("24 clients past their quotas beside a polite tenant");
     let server = serve();
     let alone = polite_p99(&server.client.with_key("polite"));

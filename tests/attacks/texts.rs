@@ -94,8 +94,8 @@ fn regression_text_without_spaces_ends_no_process() {
 }
 
 #[test]
-#[ignore = "takes minutes; cargo xtask attacks"]
-fn two_megabytes_of_one_letter_end_no_process_with_any_tokenizer() {
+// Takes minutes.
+fn long_attack_two_megabytes_of_one_letter_end_no_process_with_any_tokenizer() {
     let row = Row::begin("2 MB of one letter, for every pre-tokenizer");
     // JSON around the text must fit into the body, too.
     attack(&KINDS, &UNITS, (2 << 20) - 4096);

@@ -16,7 +16,7 @@ pub(crate) fn run(names: &[String]) -> Done {
     }
     let attacks = ["test", "--release", "--workspace", "--test", "attacks", "--"];
     // One by one: some measure memory or time.
-    let options = ["--include-ignored", "--test-threads", "1"];
+    let options = ["--test-threads", "1"];
     let done = command::run(cargo(&attacks).args(options).args(names).env("CAMSHAFT_ATTACKS", &table));
     let rows = std::fs::read_to_string(&table).unwrap_or_default();
     say(&format!("\n| attack | found | took |\n|---|---|---|\n{rows}"));

@@ -15,14 +15,15 @@ pub(crate) fn run() -> Done {
     if !given {
         say("CAMSHAFT_MODELS is not set: tests that need other models count as skipped");
     }
+    // What is left out counts as skipped. Long attacks are for `cargo xtask attacks`.
+    let left_out: &[&str] = if given { &["long_attack"] } else { &["long_attack", "given_models"] };
     // nextest runs tests of all packages in parallel; without it plain cargo runs them.
     if succeeds("cargo", &["nextest", "--version"]) {
         command::run(&mut cargo(&["test", "--release", "--workspace", "--doc", "--quiet"]))?;
-        let run = ["nextest", "run", "--release", "--workspace", "--no-fail-fast"];
-        let skip: &[&str] = if given { &[] } else { &["-E", "not test(given_models)"] };
-        command::run(cargo(&run).args(skip))
+        let filter = left_out.iter().map(|name| format!("not test({name})")).collect::<Vec<_>>().join(" & ");
+        command::run(cargo(&["nextest", "run", "--release", "--workspace", "--no-fail-fast", "-E"]).arg(filter))
     } else {
-        let skip: &[&str] = if given { &[] } else { &["--", "--skip", "given_models"] };
-        command::run(cargo(&["test", "--release", "--workspace", "--no-fail-fast"]).args(skip))
+        let skip = left_out.iter().flat_map(|name| ["--skip", name]);
+        command::run(cargo(&["test", "--release", "--workspace", "--no-fail-fast", "--"]).args(skip))
     }
 }
