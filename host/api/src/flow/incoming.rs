@@ -84,13 +84,18 @@ impl Incoming {
     ) -> Result<T, FlowError> {
         let turn = self.api.turns.take(&self.caller.principal.tenant, self.text.len()).await?;
         let (api, caller, text) = (self.api.clone(), self.caller.clone(), std::mem::take(&mut self.text));
+        // Reading holds its memory, even if the client leaves before it is done.
+        let share = std::mem::replace(&mut self.share, api.budget.share(&caller.principal.tenant));
         let abandoned = Arc::new(AtomicBool::new(false));
         let _client = Client(abandoned.clone());
         let reading = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            read(ParseContext { api: &api, caller: &caller, abandoned: Some(&abandoned) }, &text)
+            let done = read(ParseContext { api: &api, caller: &caller, abandoned: Some(&abandoned) }, &text);
+            (done, share)
         });
-        reading.await.map_err(|source| FlowError::Task { task: "reading a request", source })?
+        let read = reading.await.map_err(|source| FlowError::Task { task: "reading a request", source })?;
+        self.share = read.1;
+        read.0
     }
 }
 

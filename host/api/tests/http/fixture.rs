@@ -1,6 +1,6 @@
 //! A server with one model in process, and the requests that tests send it.
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -31,12 +31,45 @@ const TEMPLATE: &str = "{{ bos_token }}{% for m in messages %}{% if m.content ==
     {{ raise_exception('this template refuses') }}{% endif %}[{{ m.role }}]{{ m.content }}<|end|>{% endfor %}\
     {% if add_generation_prompt %}[assistant]{% endif %}";
 
+/// What texts begin with that [`Hold`] holds.
+pub(crate) const HELD: &str = "hold";
+
+/// Tokenizing of some texts waits here until the test lets it go on.
+#[derive(Debug, Default)]
+pub(crate) struct Hold {
+    /// Texts that wait or have waited.
+    held: Mutex<usize>,
+    released: (Mutex<bool>, Condvar),
+}
+
+impl Hold {
+    fn pass(&self) {
+        *self.held.lock().unwrap() += 1;
+        let (released, told) = &self.released;
+        drop(told.wait_while(released.lock().unwrap(), |released| !*released).unwrap());
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        *self.held.lock().unwrap()
+    }
+
+    pub(crate) fn release(&self) {
+        *self.released.0.lock().unwrap() = true;
+        self.released.1.notify_all();
+    }
+}
+
 /// Token 0 to 255: the byte; then the control tokens `<|bos|>` and `<|end|>`.
 #[derive(Debug)]
-struct Bytes;
+struct Bytes {
+    hold: Arc<Hold>,
+}
 
 impl Tokenizer for Bytes {
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
+        if text.starts_with(HELD) {
+            self.hold.pass();
+        }
         let mut tokens: Vec<Token> = add_special.then_some(Token(BOS)).into_iter().collect();
         let mut rest = text.as_bytes();
         while let Some((&byte, tail)) = rest.split_first() {
@@ -77,6 +110,7 @@ pub(crate) struct Server {
     pub(crate) pool: Pool,
     pub(crate) public: Router,
     pub(crate) admin: Router,
+    pub(crate) hold: Arc<Hold>,
 }
 
 pub(crate) struct Reply {
@@ -111,11 +145,12 @@ impl Server {
     fn controlled(rules: Rules, pool: Pool, control: NoControl) -> Self {
         let readiness = Arc::new(Readiness::new());
         readiness.set_ready();
+        let hold = Arc::new(Hold::default());
         let model = |id: &str| Model {
             id: id.into(),
             created: 1_700_000_000,
             info: info(),
-            tokenizer: Arc::new(Bytes),
+            tokenizer: Arc::new(Bytes { hold: hold.clone() }),
             backend: Backend::Generate(pool.sender.clone()),
         };
         let api = Api::new(ApiOptions {
@@ -130,7 +165,8 @@ impl Server {
             readiness,
         });
         let api = api.unwrap();
-        Self { public: public_router(api.clone(), &[]), admin: admin_router(api.clone(), Arc::default()), pool, api }
+        let (public, admin) = (public_router(api.clone(), &[]), admin_router(api.clone(), Arc::default()));
+        Self { public, admin, pool, api, hold }
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Reply {
