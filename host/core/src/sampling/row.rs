@@ -42,6 +42,8 @@ struct Saved {
 pub struct Workspace {
     pub(super) values: Values,
     pub(super) candidates: Vec<Candidate>,
+    /// Candidates that were looked at to find single tokens, since it was made: what many ids must not cost.
+    pub(super) looked_at: usize,
 }
 
 /// The model returned a logit that is not a number, or no finite one.
@@ -95,11 +97,19 @@ impl Places {
         Self(many.then(|| candidates.iter().enumerate().map(|(place, c)| (c.token, place)).collect()))
     }
 
-    fn find<'a>(&self, candidates: &'a mut [Candidate], token: u32) -> Option<&'a mut Candidate> {
-        match &self.0 {
-            Some(places) => places.get(&token).and_then(|&place| candidates.get_mut(place)),
-            None => candidates.iter_mut().find(|c| c.token == token),
-        }
+    /// `looked_at` grows by the candidates that it looked at.
+    fn find<'a>(
+        &self,
+        candidates: &'a mut [Candidate],
+        token: u32,
+        looked_at: &mut usize,
+    ) -> Option<&'a mut Candidate> {
+        let place = match &self.0 {
+            Some(places) => places.get(&token).copied(),
+            None => candidates.iter().position(|c| c.token == token),
+        };
+        *looked_at += if self.0.is_some() { 1 } else { place.map_or(candidates.len(), |place| place + 1) };
+        candidates.get_mut(place?)
     }
 }
 
@@ -215,13 +225,13 @@ impl Row {
         }
         self.check_ids(ids)?;
         values.iter().try_for_each(|&value| check("bias", value, !value.is_nan()))?;
-        let Workspace { values: row, candidates } = &mut self.workspace;
+        let Workspace { values: row, candidates, looked_at } = &mut self.workspace;
         let places = Places::of(candidates, ids.len());
         for (&token, &value) in ids.iter().zip(values) {
             // A banned token stays banned.
             let plus = |logit: f32| if logit == f32::NEG_INFINITY { logit } else { (logit + value).min(f32::MAX) };
             row.set(token, plus(row.get(token)));
-            if let Some(c) = places.find(candidates, token) {
+            if let Some(c) = places.find(candidates, token, looked_at) {
                 c.logit = plus(c.logit);
             }
         }
@@ -236,11 +246,11 @@ impl Row {
         check("frequency", frequency, frequency.is_finite())?;
         check("presence", presence, presence.is_finite())?;
         let penalties = Penalties { last_n: last_n as usize, repeat, frequency, presence };
-        let (Workspace { values, candidates }, narrowed) = (&mut self.workspace, self.narrowed);
+        let (Workspace { values, candidates, looked_at }, narrowed) = (&mut self.workspace, self.narrowed);
         let places = Places::of(candidates, self.history.len());
         self.history.apply(penalties, |token, change| {
             if narrowed {
-                if let Some(c) = places.find(candidates, token.0) {
+                if let Some(c) = places.find(candidates, token.0, looked_at) {
                     c.logit = change(c.logit);
                 }
             } else if (token.0 as usize) < values.len() {
@@ -310,7 +320,7 @@ impl Row {
         for &value in values {
             check("logit", value, value < f32::INFINITY)?;
         }
-        let Workspace { values: row, candidates } = &mut self.workspace;
+        let Workspace { values: row, candidates, .. } = &mut self.workspace;
         row.write(range.start, values);
         for c in candidates.iter_mut().filter(|c| range.contains(&(c.token as usize))) {
             c.logit = row.get(c.token);
@@ -322,7 +332,7 @@ impl Row {
     /// Draws a candidate in proportion to its probability. If every candidate is banned, returns the best token of the
     /// row; `None` if every token of the row is banned.
     pub fn draw(&mut self) -> Option<Token> {
-        let Workspace { values, candidates } = &mut self.workspace;
+        let Workspace { values, candidates, .. } = &mut self.workspace;
         match candidates.as_slice() {
             _ if !self.narrowed => return values.draw(self.random.next_unit()).map(Token),
             [] => return values.argmax().map(Token),
@@ -366,7 +376,7 @@ impl Row {
 
     fn drop_banned(&mut self) {
         if self.narrowed {
-            let Workspace { values, candidates } = &mut self.workspace;
+            let Workspace { values, candidates, .. } = &mut self.workspace;
             candidates.retain(|c| c.logit > f32::NEG_INFINITY && values.get(c.token) > f32::NEG_INFINITY);
         }
     }

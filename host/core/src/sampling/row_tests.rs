@@ -347,7 +347,12 @@ fn regression_many_ids_cost_no_pass_over_the_candidates_each() {
     all.bias(&ids, &values).unwrap();
     ids.iter().zip(&values).for_each(|(&id, &value)| some.bias(&[id], &[value]).unwrap());
     assert_eq!(all.top(50), some.top(50));
+    // One look for each id, where one by one they take a pass each.
+    let candidates = all.candidates();
+    assert!(candidates > 1000 && all.workspace.looked_at == ids.len(), "{}", all.workspace.looked_at);
+    assert!(some.workspace.looked_at > candidates * ids.len() / 4, "{}", some.workspace.looked_at);
     all.penalize(size, 1.3, 0.0, 0.0).unwrap();
+    assert_eq!(all.workspace.looked_at, 2 * ids.len());
     let mut whole = row(false);
     whole.bias(&ids, &values).unwrap();
     whole.penalize(size, 1.3, 0.0, 0.0).unwrap();

@@ -50,7 +50,7 @@ impl Row {
             return Ok(());
         }
         if !self.narrowed {
-            let Workspace { values, candidates } = &mut self.workspace;
+            let Workspace { values, candidates, .. } = &mut self.workspace;
             let wanted = f64::from(p) * values.total();
             for count in TOP_P_COUNTS {
                 values.top_k(count, candidates);
@@ -81,7 +81,7 @@ impl Row {
         if p == 0.0 {
             return Ok(());
         }
-        let Workspace { values, candidates } = &mut self.workspace;
+        let Workspace { values, candidates, .. } = &mut self.workspace;
         if !self.narrowed {
             values.at_least(values.maximum() + p.ln(), candidates);
             if candidates.len() < min_keep as usize {
@@ -107,7 +107,7 @@ impl Row {
         if p == 1.0 {
             return Ok(());
         }
-        let Workspace { values, candidates } = &mut self.workspace;
+        let Workspace { values, candidates, .. } = &mut self.workspace;
         let (best, (total, weighted)) = if self.narrowed {
             let best = max_logit(candidates);
             let x = candidates.iter().map(|c| c.logit - best);
