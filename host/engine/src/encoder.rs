@@ -45,12 +45,13 @@ enum Texts {
 
 impl Encoder {
     /// # Errors
-    /// A pre-tokenizer of which this version does not know whether llama.cpp recurses. In words about the file.
+    /// A pre-tokenizer of which this version does not know whether llama.cpp recurses, or too many special tokens. In
+    /// words about the file.
     pub(crate) fn new(model: &LlamaModel, keys: &TokenizerKeys) -> Result<Self, String> {
         let spm = || Spm::new(model, keys).map_or(Texts::Llama, Texts::Spm);
         let texts = Bpe::new(model, keys)?.map_or_else(spm, Texts::Bpe);
         let (before, after) = around(model);
-        Ok(Self { specials: Specials::new(specials_of(model)), texts, before, after })
+        Ok(Self { specials: Specials::new(specials_of(model))?, texts, before, after })
     }
 
     /// Whether llama.cpp tokenizes what is between special tokens.

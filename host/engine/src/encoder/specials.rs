@@ -30,8 +30,8 @@ pub(super) struct Specials {
     list: Vec<Special>,
     /// Those of one length each, longest first.
     lengths: Vec<Length>,
-    finder: Option<AhoCorasick>,
-    control: Option<AhoCorasick>,
+    finder: AhoCorasick,
+    control: AhoCorasick,
 }
 
 /// The special tokens of one length. Of two that overlap, the first in the list wins; of one that overlaps itself, the
@@ -48,27 +48,23 @@ struct Length {
 type Cut = (Range<usize>, Token);
 
 impl Specials {
-    pub(super) fn new(mut list: Vec<Special>) -> Self {
+    /// # Errors
+    /// There are too many, or they are too long together. In words about the file.
+    pub(super) fn new(mut list: Vec<Special>) -> Result<Self, String> {
         list.retain(|special| !special.text.is_empty());
         list.sort_by_key(|special| std::cmp::Reverse(special.text.len()));
-        // It fails only for lists beyond its integers; then no special token is found.
-        let finder = |control: bool| {
-            let texts = list.iter().filter(|special| special.control || !control);
-            AhoCorasick::new(texts.map(|special| &special.text)).ok()
-        };
         let mut lengths = Vec::new();
         for same in list.chunk_by(|a, b| a.text.len() == b.text.len()) {
             let first = lengths.last().map_or(0, |length: &Length| length.of.end);
-            // A part of a list that has a finder.
-            let Ok(finder) = AhoCorasick::new(same.iter().map(|special| &special.text)) else { break };
-            lengths.push(Length { of: first..first + same.len(), finder });
+            lengths.push(Length { of: first..first + same.len(), finder: finder(same.iter())? });
         }
-        Self { finder: finder(false), control: finder(true), lengths, list }
+        let control = finder(list.iter().filter(|special| special.control))?;
+        Ok(Self { finder: finder(list.iter())?, control, lengths, list })
     }
 
     /// Whether `text` spells a control token.
     pub(super) fn has_control(&self, text: &str) -> bool {
-        self.control.as_ref().is_some_and(|control| control.is_match(text))
+        self.control.is_match(text)
     }
 
     /// Splits `text` at its special tokens, at control tokens only if `control` is set.
@@ -104,8 +100,7 @@ impl Specials {
     fn found(&self, text: &str, control: bool) -> Vec<bool> {
         let mut found = vec![false; self.lengths.len()];
         let mut missing = found.len();
-        let Some(finder) = &self.finder else { return found };
-        for spelling in finder.find_overlapping_iter(text) {
+        for spelling in self.finder.find_overlapping_iter(text) {
             let index = spelling.pattern().as_usize();
             if self.list[index].control && !control {
                 continue;
@@ -153,6 +148,12 @@ impl Length {
         cuts.sort_unstable_by_key(|(cut, _)| cut.start);
         cuts
     }
+}
+
+/// Finds the spellings of these, which it numbers from 0 on.
+fn finder<'a>(specials: impl Iterator<Item = &'a Special>) -> Result<AhoCorasick, String> {
+    let finder = AhoCorasick::new(specials.map(|special| &special.text));
+    finder.map_err(|error| format!("its special tokens cannot be told apart in a text: {error}"))
 }
 
 /// Appends a text and the special tokens at which it is cut.
@@ -224,7 +225,7 @@ mod tests {
                     ..special(number, &text)
                 })
                 .collect();
-            prop_assert_eq!(Specials::new(list.clone()).split(&text, control), one_by_one(&list, &text, control));
+            prop_assert_eq!(Specials::new(list.clone()).unwrap().split(&text, control), one_by_one(&list, &text, control));
         }
     }
 
@@ -232,7 +233,7 @@ mod tests {
     fn regression_a_text_is_not_read_once_for_each_special_token_in_it() {
         let list: Vec<Special> = (0..5000).map(|number| special(number, &format!("<unused{number}>"))).collect();
         let every: String = list.iter().map(|special| special.text.as_str()).collect();
-        let specials = Specials::new(list);
+        let specials = Specials::new(list).unwrap();
         let filler = "a<".repeat(256 << 10);
         for text in [format!("{every}{filler}"), format!("{filler}{every}")] {
             let mut read = 0;

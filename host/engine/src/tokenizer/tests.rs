@@ -24,6 +24,24 @@ fn model(pre: &str) -> Arc<LoadedModel> {
     LoadedModel::from_bytes(pre, &bytes, &LoadOptions::default()).unwrap_or_else(|error| panic!("{pre:?}: {error}"))
 }
 
+#[test]
+fn regression_a_vocabulary_whose_texts_only_a_recursion_could_cut_is_refused() {
+    let demo = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/models/demo.gguf")).unwrap();
+    let mut dna = patched::with_text(&demo, "tokenizer.ggml.model", Some("hybriddna"));
+    // Another patch fills up with a key of this name again, and a file has each key once.
+    let filler = dna.windows(15).position(|window| window == b"camshaft.filler").unwrap();
+    dna[filler..filler + 15].copy_from_slice(b"camshaft.filled");
+    // Its texts are cut by the pre-tokenizer, too: by those that recurse they would be by recursion.
+    for (pre, refused) in [("tekken", true), ("falcon", true), ("", true), ("llama-bpe", false)] {
+        let bytes = patched::with_text(&dna, PRE, Some(pre).filter(|pre| !pre.is_empty()));
+        let loaded = LoadedModel::from_bytes(pre, &bytes, &LoadOptions::default());
+        let said = loaded.err().map(|error| error.to_string());
+        assert_eq!(said.is_some(), refused, "{pre:?}: {said:?}");
+        let words = "texts cannot be tokenized safely: hybriddna";
+        assert!(said.as_ref().is_none_or(|said| said.contains(words)), "{pre:?}: {said:?}");
+    }
+}
+
 /// What llama.cpp makes of a text by itself. Only for texts that it survives.
 fn reference(model: &LoadedModel, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
     let tokens = model.model.vocab().tokenize(text.as_bytes(), add_special, parse_special);
