@@ -1,5 +1,5 @@
 //! Signals at bad moments.
-use camshaft_tests::{Request, Setup};
+use camshaft_tests::Setup;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -13,7 +13,10 @@ fn end_while_decoding(rounds: usize) {
     for round in 0..rounds {
         let mut server =
             Setup::new().config("[shutdown]\ndrain = \"200ms\"\n[[model]]\nid = \"demo\"\nthreads = 2\n").start();
-        let streams: Vec<_> = (0..2).map(|_| server.client.open(&Request::post(COMPLETIONS, &story))).collect();
+        let mut streams = [0; 2].map(|_| server.client.stream(COMPLETIONS, &story));
+        for stream in &mut streams {
+            assert!(!stream.read_text(1).text_from(None).is_empty(), "round {round}: it decodes");
+        }
         server.signal(Signal::TERM);
         if round % 2 == 0 {
             server.signal(Signal::TERM);

@@ -69,7 +69,7 @@ fn no_spelling_of_a_path_or_host_passes_the_guard() {
                 );
                 let status = raw(server.client.address, &request);
                 tried += 1;
-                assert!(!matches!(status, Some(200..=399 | 500..)), "{method} {path} for {host}: {status:?}");
+                assert!(matches!(status, Some(400..=499)), "{method} {path} for {host}: {status:?}");
             }
         }
     }
@@ -109,7 +109,7 @@ fn no_head_is_read_in_two_ways() {
     ];
     for request in &bad {
         let status = raw(server.client.address, request);
-        assert!(matches!(status, None | Some(400..=499)), "{request:?}: {status:?}");
+        assert!(matches!(status, Some(400..=499)), "{request:?}: {status:?}");
     }
     let twice = "GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Bearer sk\r\nauthorization: Bearer x\r\n\r\n";
     assert_eq!(raw(server.client.address, twice), Some(401));

@@ -1,7 +1,8 @@
 //! Model files: missing, truncated, corrupt, hostile; two at once.
+use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use camshaft_tests::{Finished, Setup, demo_model, models_folder, pirate_model, sha256_hex};
+use camshaft_tests::{Finished, Setup, demo_model, eventually, models_folder, pirate_model, sha256_hex};
 use serde_json::json;
 
 /// Runs `check` on a file with this content.
@@ -90,6 +91,37 @@ fn regression_a_path_with_a_nul_or_to_a_pipe_is_refused() {
         assert_eq!(finished.code, Some(66), "{key}: {finished:?}");
         assert!(finished.stderr.contains("not a regular file"), "{}", finished.stderr);
     }
+}
+
+#[test]
+fn regression_a_model_whose_weights_change_while_it_generates_serves_no_more() {
+    let setup = Setup::new();
+    let path = setup.scratch.path().join("model.gguf");
+    std::fs::write(&path, demo()).unwrap();
+    let mut server =
+        setup.config(&format!("[[model]]\nid = \"demo\"\nthreads = 1\npath = \"{}\"\n", path.display())).start();
+    let story = json!({"model": "demo", "prompt": "Once", "max_tokens": 900, "ignore_eos": true, "stream": true});
+    let mut stream = server.client.stream("/v1/completions", &story);
+    assert!(!stream.read_text(1).text_from(None).is_empty(), "it generates");
+    assert_eq!(server.client.get("/readyz").status, 200);
+    // As long as before: only what is missing would end the process.
+    let mut file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.seek(SeekFrom::End(-(64 << 10))).unwrap();
+    file.write_all(&[7; 64 << 10]).unwrap();
+    drop(file);
+    eventually("the model is out of service", || {
+        let ready = server.client.get("/readyz");
+        if ready.status == 503 { Ok(()) } else { Err(ready.status) }
+    });
+    let ready = server.client.get("/readyz");
+    assert!(ready.text().contains("demo") && ready.text().contains("other weights"), "{}", ready.text());
+    let refused = server.client.post("/v1/completions", &json!({"model": "demo", "prompt": "Once", "max_tokens": 1}));
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(server.log().contains("other weights"), "{}", server.log());
+    // What began before ends, well or not.
+    stream.finish();
+    server.wait_until_idle();
+    server.assert_runs();
 }
 
 #[test]
