@@ -218,7 +218,7 @@ impl Activity {
         let mut state = self.state();
         state.wake();
         state.pieces += 1;
-        Sending { activity: self.clone(), written: 0 }
+        Sending { activity: self.clone(), written: 0, whole: false }
     }
 
     /// The system has everything that was written.
@@ -381,12 +381,15 @@ pub(crate) struct Sending {
     activity: Arc<Activity>,
     /// Bytes that were written since they last counted as progress.
     written: usize,
+    /// Whether all of it was written.
+    whole: bool,
 }
 
 impl Sending {
-    /// The connection has written some of it. A few bytes now and then are no progress.
-    pub(crate) fn wrote(&mut self, bytes: usize) {
+    /// The connection has written some of it, and has `left` bytes to write. A few bytes now and then are no progress.
+    pub(crate) fn wrote(&mut self, bytes: usize, left: usize) {
         self.written += bytes;
+        self.whole = left == 0;
         let mut state = self.activity.state();
         state.unflushed = true;
         if self.written >= PROGRESS {
@@ -400,7 +403,10 @@ impl Drop for Sending {
     fn drop(&mut self) {
         let mut state = self.activity.state();
         state.pieces -= 1;
-        state.moved = Instant::now();
+        // The client has not taken what the connection gave up.
+        if self.whole {
+            state.moved = Instant::now();
+        }
         state.settle();
     }
 }

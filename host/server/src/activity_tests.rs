@@ -92,7 +92,7 @@ async fn regression_a_connection_is_not_quiet_until_the_response_is_written_and_
     for _ in 0..5 {
         pass(50).await;
         assert_eq!(left(&activity), Some(10), "it waits for the client");
-        piece.wrote(PROGRESS);
+        piece.wrote(PROGRESS, 1);
         assert_eq!(left(&activity), Some(60), "the client took some");
         assert_eq!((quiet_since(&activity), activity.awaited()), (None, Awaited::End));
     }
@@ -145,16 +145,29 @@ async fn regression_a_few_bytes_now_and_then_are_no_progress() {
     let mut piece = activity.send();
     for _ in 0..30 {
         pass(1).await;
-        piece.wrote(1);
+        piece.wrote(1, PROGRESS);
     }
     assert_eq!(left(&activity), Some(30), "30 bytes in 30 seconds");
-    piece.wrote(PROGRESS - 31);
+    piece.wrote(PROGRESS - 31, 2);
     assert_eq!(left(&activity), Some(30));
-    piece.wrote(1);
+    piece.wrote(1, 1);
     assert_eq!(left(&activity), Some(60));
     pass(10).await;
+    piece.wrote(1, 0);
     drop(piece);
     assert_eq!(left(&activity), Some(60), "the end of a piece, however small");
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_a_piece_that_was_given_up_is_no_progress() {
+    let activity = Activity::new(TIMES, Arc::default());
+    let mut request = activity.begin(true, (0, 0));
+    request.answer();
+    let (mut begun, untouched, _kept) = (activity.send(), activity.send(), activity.send());
+    begun.wrote(1, 9);
+    pass(50).await;
+    drop((begun, untouched));
+    assert_eq!(left(&activity), Some(10), "the client took nothing");
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,7 +189,7 @@ async fn regression_whoever_takes_nothing_makes_room_strangers_first() {
     assert_eq!(claims.map(|(claim, _)| claim), [Claim::Strange, Claim::Quiet, Claim::Stalled]);
     assert!(claims.is_sorted());
     pass(1).await;
-    piece.wrote(PROGRESS);
+    piece.wrote(PROGRESS, 1);
     claims[0] = stranger.claim().unwrap();
     assert_eq!(claims[0].1, begun + STRANGE, "however it takes them");
     assert_eq!(claims[2].1, begun + STALLED);

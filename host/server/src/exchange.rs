@@ -221,6 +221,6 @@ impl Buf for Piece {
 
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
-        self.sending.wrote(count);
+        self.sending.wrote(count, self.bytes.remaining());
     }
 }
