@@ -4,11 +4,11 @@ use std::path::Path;
 
 use rustix::process::setpriority_process;
 
-use crate::error::PolicyError;
+use crate::error::{PolicyError, with_causes};
 use crate::examine;
 use crate::files::COMPONENT_MAX_BYTES;
 use crate::process::{ProcessBounds, bound_this_process};
-use crate::sandbox::{NOT_KEPT, PANICKED, REFUSED};
+use crate::sandbox::{NOT_KEPT, OVER_LIMITS, PANICKED, REFUSED};
 
 /// How much less it asks of the CPU than those that serve.
 const NICE: i32 = 19;
@@ -24,6 +24,7 @@ pub fn compile_here(cache_dir: &Path, bounds: ProcessBounds) -> u8 {
     let (code, said): (u8, String) = match read.map(|_| examine::compile_into(cache_dir, &bytes)) {
         Ok(Ok(())) => return 0,
         Ok(Err(PolicyError::Corrupt(cause))) => (REFUSED, cause.to_string()),
+        Ok(Err(PolicyError::OverLimits(cause))) => (OVER_LIMITS, with_causes(&*cause)),
         Ok(Err(PolicyError::CompilerPanic)) => (PANICKED, String::new()),
         Ok(Err(PolicyError::CodeNotKept { .. })) => (NOT_KEPT, String::new()),
         Ok(Err(error)) => (FAILED, error.sentence()),
@@ -52,5 +53,44 @@ mod tests {
         fs::write(full.path().join("modules"), "").unwrap();
         let refused = examine::compile_into(full.path(), &bytes);
         assert!(matches!(refused, Err(PolicyError::CodeNotKept { .. })), "{refused:?}");
+    }
+
+    const HEADER: &[u8] = b"\0asm\x0d\0\x01\0";
+
+    fn section(id: u8, body: &[u8]) -> Vec<u8> {
+        assert!(body.len() < 128, "its length takes one byte");
+        [&[id, body.len() as u8], body].concat()
+    }
+
+    /// A component with `1 << doublings` instances of a core module that has one section: the first component instantiates
+    /// the module, and each further one the component before it twice. With `one_more`, there is one more of the first.
+    fn doubled(doublings: u8, module_section: &[u8], one_more: bool) -> Vec<u8> {
+        let module = section(1, &[b"\0asm\x01\0\0\0", module_section].concat());
+        let first = [HEADER, &module, &section(2, &[1, 0, 0, 0])].concat();
+        let further = |before: u8| {
+            // It takes the component from the one around it, by its number.
+            let alias = section(6, &[1, 4, 2, 1, before]);
+            [HEADER, &alias, &section(5, &[2, 0, 0, 0, 0, 0, 0])].concat()
+        };
+        let components = std::iter::once(first).chain((0..doublings).map(further));
+        let components = components.flat_map(|component| section(4, &component));
+        let last = section(5, &[1, 0, doublings, 0]);
+        let more = if one_more { section(5, &[1, 0, 0, 0]) } else { Vec::new() };
+        HEADER.iter().copied().chain(components).chain(last).chain(more).collect()
+    }
+
+    #[test]
+    fn regression_a_component_that_multiplies_its_instances_is_refused_where_it_is_compiled() {
+        let dir = tempfile::tempdir().unwrap();
+        for (doublings, module_section, words) in [
+            (7, [].as_slice(), "contains 129 core module instances, which exceeds the configured maximum of 128 "),
+            (6, &[4, 4, 1, 0x70, 0, 1], "contains 65 tables, which exceeds the configured maximum of 64 "),
+            (3, &[5, 3, 1, 0, 1], "contains 9 Wasm linear memories, which exceeds the configured maximum of 8 "),
+        ] {
+            examine::compile_into(dir.path(), &doubled(doublings, module_section, false)).unwrap();
+            let refused = examine::compile_into(dir.path(), &doubled(doublings, module_section, true)).unwrap_err();
+            assert!(matches!(refused, PolicyError::OverLimits(_)), "{refused:?}");
+            assert!(refused.sentence().contains(words), "{}", refused.sentence());
+        }
     }
 }

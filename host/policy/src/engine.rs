@@ -35,14 +35,21 @@ const TRIAL_BYTES: usize = 64 << 10;
 
 /// Sets up an engine that can run so many instances at once.
 pub(crate) fn start(instances: u32, cache: Option<Cache>) -> Result<Engine, PolicyError> {
-    let mut config = config(cache);
-    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool(instances)));
-    Engine::new(&config).map_err(|error| PolicyError::Runtime(error.into()))
+    with_pool(pool(instances), cache)
 }
 
-/// An engine that makes the same code but runs none, so that it reserves no memory for instances.
+/// An engine that makes the same code but runs none: it reserves no memory for instances, and refuses the same components.
 pub(crate) fn for_compiling(cache: Cache) -> Result<Engine, PolicyError> {
-    Engine::new(&config(Some(cache))).map_err(|error| PolicyError::Runtime(error.into()))
+    let mut pool = pool(0);
+    // It must have as many tables as one module may.
+    pool.total_tables(1);
+    with_pool(pool, Some(cache))
+}
+
+fn with_pool(pool: PoolingAllocationConfig, cache: Option<Cache>) -> Result<Engine, PolicyError> {
+    let mut config = config(cache);
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
+    Engine::new(&config).map_err(|error| PolicyError::Runtime(error.into()))
 }
 
 fn pool(instances: u32) -> PoolingAllocationConfig {

@@ -172,14 +172,19 @@ impl PolicyError {
 
     /// The error and all its causes, on one line.
     pub fn sentence(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            text = format!("{text}: {error}");
-            cause = error.source();
-        }
-        on_one_line(truncated(text.trim(), SENTENCE_BYTES))
+        on_one_line(truncated(with_causes(self).trim(), SENTENCE_BYTES))
     }
+}
+
+/// The error and all its causes.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// Why a policy was rejected, with all causes in its text.

@@ -34,6 +34,8 @@ pub struct CompileProgram {
 /// Exit codes of the child for a component that it did not compile.
 pub(crate) const REFUSED: u8 = 65;
 pub(crate) const PANICKED: u8 = 70;
+/// For one that needs more than a policy may have.
+pub(crate) const OVER_LIMITS: u8 = 66;
 /// For code that the cache did not take.
 pub(crate) const NOT_KEPT: u8 = 73;
 
@@ -70,6 +72,7 @@ impl CompileProgram {
         match status.code().map(u8::try_from) {
             Some(Ok(0)) => Ok(()),
             Some(Ok(REFUSED)) => Err(PolicyError::Corrupt(said.into())),
+            Some(Ok(OVER_LIMITS)) => Err(PolicyError::OverLimits(said.into())),
             Some(Ok(PANICKED)) => Err(PolicyError::CompilerPanic),
             Some(Ok(NOT_KEPT)) => Err(PolicyError::CodeNotKept { path: cache_dir.to_path_buf() }),
             Some(_) => Err(PolicyError::CompileProcess { source: io::Error::other(said) }),
@@ -111,6 +114,7 @@ mod tests {
         outcome("test \"$(cat)\" = component && test \"$0\" = /cache").unwrap();
         let sentences = [
             ("echo no such thing >&2; exit 65", "file is truncated or corrupt: no such thing"),
+            ("echo 129 instances >&2; exit 66", "needs more than a policy may have: 129 instances"),
             ("exit 70", "the compiler panicked"),
             ("exit 73", "could not be kept in /cache"),
             ("echo unheard of >&2; exit 3", "cannot run the process that compiles it: unheard of"),
