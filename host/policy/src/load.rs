@@ -5,6 +5,8 @@ mod builder;
 mod compile;
 mod directory;
 mod loader;
+#[cfg(test)]
+mod log_tests;
 mod missing;
 #[cfg(test)]
 mod missing_tests;
