@@ -99,9 +99,9 @@ pub(super) fn signed(key: &ChecksumKey, description: &[u8], state: &[u8]) -> (Ve
     out.extend((description.len() as u32).to_le_bytes());
     out.extend((state.len() as u64).to_le_bytes());
     out.extend(description);
-    let sum = blake3::keyed_hash(key, &out);
+    let sum = hash(key, &out);
     out.extend(sum.as_bytes());
-    let state_sum = *blake3::keyed_hash(key, state).as_bytes();
+    let state_sum = *hash(key, state).as_bytes();
     out.extend(state_sum);
     (out, state_sum)
 }
@@ -154,7 +154,7 @@ pub(super) fn parse(key: &ChecksumKey, bytes: &[u8]) -> Option<Header> {
     let summed = bytes.get(..FIXED + description_len)?;
     let sum: [u8; 32] = reader.array()?;
     // blake3's `Hash` compares in constant time.
-    if blake3::keyed_hash(key, summed) != Hash::from(sum) {
+    if hash(key, summed) != Hash::from(sum) {
         return None;
     }
     let state_sum = reader.array()?;
@@ -183,5 +183,17 @@ fn entry(description: &mut FieldReader<'_>) -> Option<Entry> {
 
 /// Whether a state matches the checksum of its record.
 pub(super) fn is_intact(key: &ChecksumKey, state: &[u8], sum: &[u8; 32]) -> bool {
-    blake3::keyed_hash(key, state) == Hash::from(*sum)
+    hash(key, state) == Hash::from(*sum)
+}
+
+fn hash(key: &ChecksumKey, bytes: &[u8]) -> Hash {
+    #[cfg(test)]
+    HASHED_BYTES.set(HASHED_BYTES.get() + bytes.len());
+    blake3::keyed_hash(key, bytes)
+}
+
+#[cfg(test)]
+thread_local! {
+    /// What this thread has hashed.
+    pub(super) static HASHED_BYTES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }

@@ -162,6 +162,35 @@ fn drops_the_queue_at_the_deadline() {
     assert_eq!(directory::data_files(&path).unwrap(), Vec::<u64>::new());
 }
 
+/// What the closure hashes on this thread, in bytes.
+fn hashed<T>(act: impl FnOnce() -> T) -> (usize, T) {
+    record::HASHED_BYTES.set(0);
+    let done = act();
+    (record::HASHED_BYTES.get(), done)
+}
+
+#[test]
+fn regression_a_segment_is_hashed_once_when_it_is_written_and_once_when_it_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let layout = options(dir.path(), 1 << 20).layout.directory();
+    let directory = Arc::new(SegmentDirectory::open(&dir.path().join(layout)).unwrap());
+    let writer = Writer::new(directory, 1 << 20, 1 << 20, VecDeque::new());
+    let (jobs, job_rx) = crossbeam_channel::bounded(1);
+    let (event_tx, _events) = crossbeam_channel::bounded(1);
+    let large: Arc<[u8]> = vec![7; 100_000].into();
+    let job = writer::WriteJob { segment: SegmentId(0), info: info(1), state: large.clone() };
+    jobs.send(writer::Job::Write(job)).unwrap();
+    drop(jobs);
+    let (written, ()) = hashed(|| writer.run(&job_rx, &event_tx));
+    let head = written - large.len();
+    assert!(head < 1000, "the description's {head} bytes besides");
+    let (scanned, opened) = hashed(|| DiskTier::open(&options(dir.path(), 1 << 20)));
+    let (mut tier, found) = opened.unwrap();
+    assert_eq!((scanned, found.len()), (head, 1), "a scan reads no states");
+    let (read, state) = hashed(|| tier.get(found[0].0));
+    assert_eq!((read, state), (large.len(), Some(large)));
+}
+
 #[test]
 fn another_layout_finds_nothing_and_a_second_process_is_refused() {
     let dir = tempfile::tempdir().unwrap();
