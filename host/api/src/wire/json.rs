@@ -13,10 +13,11 @@ use crate::wire::merge_patch;
 
 /// Values of a body, lists of token ids aside.
 pub(crate) const VALUES: usize = 65_536;
-/// What a value takes in memory, at most, besides its text; and what an object takes besides its members, of which there is
-/// room for some from the first one on.
+/// What a value takes in memory, at most, besides its text; and what an object and a list take besides their members, of
+/// which there is room for some from the first one on.
 const VALUE_BYTES: usize = 112;
 const OBJECT_BYTES: usize = 512;
+const LIST_BYTES: usize = 320;
 /// What an id takes while it is read and checked.
 const ID_BYTES: usize = 8;
 
@@ -73,8 +74,10 @@ pub(crate) fn parse(text: &str) -> Result<Body, RequestError> {
 pub(crate) fn parsed_bytes(text: &str) -> usize {
     let values = text.bytes().filter(|byte| b",[{".contains(byte)).count() + 1;
     let in_tree = values.min(VALUES);
-    let objects = text.bytes().filter(|&byte| byte == b'{').count().min(VALUES);
-    objects * OBJECT_BYTES + in_tree * VALUE_BYTES + (values - in_tree) * ID_BYTES + text.len()
+    let count = |begin: u8| text.bytes().filter(|&byte| byte == begin).count();
+    let objects = count(b'{').min(VALUES);
+    let lists = count(b'[').min(VALUES - objects);
+    objects * OBJECT_BYTES + lists * LIST_BYTES + in_tree * VALUE_BYTES + (values - in_tree) * ID_BYTES + text.len()
 }
 
 /// Reads a value as a tree, as long as there is room for its values.

@@ -117,3 +117,37 @@ fn regression_values_have_a_bound_and_ids_do_not_count() {
     let empty = vec!["[]"; VALUES].join(",");
     assert!(parse(&format!(r#"{{"prompt":[{empty}]}}"#)).is_err(), "each list counts");
 }
+
+/// Resident memory of this process.
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}
+
+#[test]
+fn regression_a_tree_takes_no_more_than_was_reserved_for_it() {
+    // All trees stay: memory that was freed is no growth when it is used again.
+    let mut trees = Vec::new();
+    for (item, values) in [
+        ("1", 1),
+        ("\"a\"", 1),
+        ("[]", 1),
+        ("[1]", 2),
+        ("[[[[1]]]]", 5),
+        ("[1,2,3,4,5]", 6),
+        ("{}", 1),
+        ("{\"a\":1}", 2),
+        ("{\"a\":{\"a\":{\"a\":{\"a\":1}}}}", 5),
+        ("{\"a\":1,\"b\":2,\"c\":3,\"d\":4}", 5),
+        ("{\"a\":[1]}", 3),
+    ] {
+        let items = vec![item; (VALUES - 2) / values].join(",");
+        let text = format!("{{\"a\":[{items}]}}");
+        let before = resident_bytes();
+        trees.push(parse(&text).unwrap());
+        let (took, reserved) = (resident_bytes() - before, parsed_bytes(&text));
+        assert!(took <= reserved, "{item}: {took} bytes, and {reserved} were reserved");
+        assert!(took * 16 > reserved, "{item}: {took} bytes, and {reserved} were reserved");
+    }
+}
