@@ -2,7 +2,8 @@
 use camshaft_tests::{Request, Setup};
 use serde_json::json;
 
-use crate::{COMPLETIONS, Row};
+use crate::frames::{END_HEADERS, HEADERS, Http2, frame, request};
+use crate::{CHAT, COMPLETIONS, Row};
 
 #[test]
 // Measures memory, which other tests disturb.
@@ -30,4 +31,37 @@ fn long_attack_bodies_of_token_ids_take_a_bounded_multiple_of_their_size() {
     let grown = most.saturating_sub(before) >> 20;
     row.end(&format!("{grown} MiB at most"));
     assert!(grown < 400, "{grown} MiB");
+}
+
+#[test]
+#[ignore = "measures memory, which other tests disturb; cargo xtask attacks"]
+fn regression_what_heads_of_open_requests_hold_is_not_underestimated() {
+    let row = Row::begin("HTTP/2: 10,240 open requests with 90 headers each");
+    let mut server = Setup::new().start();
+    assert_eq!(server.client.get("/v1/models").status, 200);
+    let before = server.resident_bytes();
+    let names: Vec<String> = (0..90).map(|number| format!("x-{number}")).collect();
+    let headers: Vec<(&str, &str)> =
+        names.iter().map(|name| (name.as_str(), "v")).chain([("content-type", "application/json")]).collect();
+    let head = request("POST", CHAT, &headers);
+    let opened = |stream: u32| frame(HEADERS, END_HEADERS, 2 * stream + 1, &head);
+    let requests: Vec<u8> = (0..256).flat_map(opened).collect();
+    let (mut held, mut most) = (Vec::new(), before);
+    for _ in 0..40 {
+        let mut connection = Http2::connect(&server.client);
+        // Those that hold the most are cut, so some of them end.
+        connection.send(&requests);
+        held.push(connection);
+    }
+    for _ in 0..100 {
+        most = most.max(server.resident_bytes());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    server.assert_runs();
+    let grown = most.saturating_sub(before) >> 20;
+    drop(held);
+    server.wait_until_idle();
+    row.end(&format!("{grown} MiB at most"));
+    // The bound of all heads, and what the connections hold themselves.
+    assert!((32..300).contains(&grown), "{grown} MiB");
 }

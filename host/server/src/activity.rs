@@ -21,8 +21,8 @@ pub(crate) const QUIET: Duration = Duration::from_secs(1);
 const STRANGE: Duration = Duration::from_secs(2);
 const STALLED: Duration = Duration::from_secs(5);
 /// What a request in flight takes besides its body: by itself, and for each header; and how often its head is held.
-const REQUEST_BYTES: usize = 16 << 10;
-const HEADER_BYTES: usize = 128;
+const REQUEST_BYTES: usize = 20 << 10;
+const HEADER_BYTES: usize = 400;
 const HEAD_COPIES: usize = 4;
 
 /// Limits of a connection.
