@@ -18,14 +18,16 @@ pub(crate) fn fingerprint(text: &str) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let (words, rest) = text.as_bytes().as_chunks::<8>();
     // Independent lanes, so that the multiplications overlap.
-    let mut lanes = [1u64, 2, 3, 4, 5, 6, 7, 8];
-    let (groups, last) = words.as_chunks::<8>();
+    let (mut a, mut b, mut c, mut d) = (1u64, 2u64, 3u64, 4u64);
+    let (groups, last) = words.as_chunks::<4>();
     let mix = |lane: u64, word: u64| (lane ^ word).wrapping_mul(FACTOR).rotate_left(29);
     for group in groups {
-        for (lane, word) in lanes.iter_mut().zip(group) {
-            *lane = mix(*lane, u64::from_le_bytes(*word));
-        }
+        a = mix(a, u64::from_le_bytes(group[0]));
+        b = mix(b, u64::from_le_bytes(group[1]));
+        c = mix(c, u64::from_le_bytes(group[2]));
+        d = mix(d, u64::from_le_bytes(group[3]));
     }
+    let lanes = [a, b, c, d];
     let rest = rest.iter().fold(text.len() as u64, |sum, &byte| sum << 8 | u64::from(byte));
     let last = last.iter().map(|word| u64::from_le_bytes(*word)).chain([rest]);
     let all = lanes.into_iter().chain(last);
