@@ -213,3 +213,7 @@ impl Starter<'_> {
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
+
+#[cfg(test)]
+#[path = "start_tests.rs"]
+mod tests;

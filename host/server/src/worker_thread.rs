@@ -202,4 +202,4 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
 
 #[cfg(test)]
 #[path = "worker_thread_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -33,9 +33,9 @@ impl SamplerHook for Native {
 }
 
 /// Panics at its first decode if it is told to.
-struct Fragile {
-    engine: FakeEngine,
-    panics: bool,
+pub(crate) struct Fragile {
+    pub(crate) engine: FakeEngine,
+    pub(crate) panics: bool,
 }
 
 impl Engine for Fragile {

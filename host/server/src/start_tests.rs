@@ -1,0 +1,195 @@
+//! From the engine of a worker that panics to what `/readyz` answers: the way through supervisor, gauges and readiness as
+//! the server makes it.
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use camshaft_api::{Api, ApiOptions, Control, LocalQuotas, Reloaded};
+use camshaft_core::engine::EngineLimits;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use prometheus::Registry;
+use tokio::sync::watch;
+use tower::ServiceExt;
+
+use super::*;
+use crate::config::Overrides;
+use crate::policies;
+use crate::reload;
+use crate::tuning::Tuning;
+use crate::worker_thread::tests::Fragile;
+
+const LIMITS: EngineLimits = EngineLimits { sequences: 4, kv_tokens: 256, batch_tokens: 32, context_tokens: 128 };
+/// Engines that are made from now on work, panic at their first decode, or cannot be made.
+const WORKS: u8 = 0;
+const PANICS: u8 = 1;
+const IS_MISSING: u8 = 2;
+/// Looks until something has happened that always does.
+const LOOKS: usize = 6000;
+
+#[derive(Debug)]
+struct NoControl;
+
+impl Control for NoControl {
+    fn reload(&self) -> Reloaded {
+        Reloaded::default()
+    }
+
+    fn config(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+}
+
+/// A model with one worker, whose engines are as the test says.
+struct Bench {
+    router: Router,
+    engines: Arc<AtomicU8>,
+    supervisor: Arc<Supervisor>,
+    policies: Arc<PolicyHost>,
+    registry: Registry,
+    _tuning: watch::Sender<Tuning>,
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.supervisor.end(Duration::from_secs(60));
+        self.policies.stop();
+    }
+}
+
+impl Bench {
+    fn new(engines: u8) -> Self {
+        let set = ["policy.allow-empty=true", "model=[{id=\"m\"}]"].map(str::to_owned).to_vec();
+        let dir = tempfile::tempdir().unwrap();
+        let overrides = Overrides { policy_dir: Some(dir.path().to_owned()), set, ..Overrides::default() };
+        let config = Config::load(None, std::iter::empty(), &overrides).unwrap();
+        let (registry, supervisor) = (Registry::new(), Arc::new(Supervisor::new()));
+        let policies = policies::start(&config, &registry).unwrap();
+        let (tuning, tuned) = watch::channel(Tuning::of(&config.live, 1));
+        let (metrics, readiness) = (ServerMetrics::new(&registry).unwrap(), Arc::new(Readiness::new()));
+        let starter = Starter {
+            all: &config,
+            tuned: &tuned,
+            cache: &CachePlan::of(&config, 1),
+            policies: &policies,
+            metrics: &metrics,
+            supervisor: &supervisor,
+            readiness: &readiness,
+        };
+        let engines = Arc::new(AtomicU8::new(engines));
+        let make = {
+            let engines = engines.clone();
+            move |id: WorkerId| {
+                let panics = match engines.load(Ordering::SeqCst) {
+                    IS_MISSING => {
+                        return Err(ServerError::internal("make an engine", anyhow::anyhow!("as the test asked")));
+                    }
+                    engines => engines == PANICS,
+                };
+                let engine = Fragile { engine: FakeEngine::new(LIMITS, u64::from(id.0)), panics };
+                Ok((engine, Parts { cache: PrefixCache::new(0), speculation: None }))
+            }
+        };
+        let model = starter.start_pool(&config.fixed.model[0], FakeEngine::info(LIMITS), Arc::new(ByteTokenizer), make);
+        let api = Api::new(ApiOptions {
+            models: vec![model.unwrap()],
+            policies: policies.clone(),
+            registry: registry.clone(),
+            limits: reload::limits(&config.live),
+            readiness: readiness.clone(),
+            quotas: Arc::new(LocalQuotas::default()),
+            control: Arc::new(NoControl),
+            vllm_aliases: false,
+            operators: Vec::new(),
+        });
+        let router = camshaft_api::public_router(api.unwrap(), &[]);
+        readiness.set_ready();
+        Self { router, engines, supervisor, policies, registry, _tuning: tuning }
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: &str) -> (StatusCode, String) {
+        let request = Request::builder().method(method).uri(path).header("host", "localhost");
+        let request = request.header("content-type", "application/json");
+        let request = request.extension(ConnectInfo(SocketAddr::from(([127, 0, 0, 1], 9))));
+        let response = self.router.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let text = body.collect().await.unwrap().to_bytes();
+        (parts.status, String::from_utf8_lossy(&text).into_owned())
+    }
+
+    async fn ready(&self) -> (StatusCode, String) {
+        self.ask("GET", "/readyz", "").await
+    }
+
+    /// The status of a generation.
+    async fn generate(&self) -> StatusCode {
+        self.ask("POST", "/v1/completions", r#"{"model": "m", "prompt": "a", "max_tokens": 2}"#).await.0
+    }
+
+    /// A figure of the only worker.
+    fn figure(&self, name: &str) -> f64 {
+        let families = self.registry.gather();
+        let family = families.iter().find(|family| family.name() == name).expect("it is exported");
+        let metric = &family.get_metric()[0];
+        metric.get_gauge().get_value() + metric.get_counter().get_value()
+    }
+
+    /// Waits until `/readyz` answers so, and returns its words.
+    async fn becomes(&self, status: StatusCode) -> String {
+        for _ in 0..LOOKS {
+            let (now, text) = self.ready().await;
+            if now == status {
+                return text;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("/readyz never answers {status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn regression_a_worker_that_does_not_come_back_makes_the_server_unready_until_it_does() {
+    let bench = Bench::new(PANICS);
+    assert_eq!(bench.ready().await.0, StatusCode::OK);
+    bench.engines.store(IS_MISSING, Ordering::SeqCst);
+    assert!(bench.generate().await.is_server_error(), "its worker panicked");
+    let (status, text) = bench.ready().await;
+    assert!(status == StatusCode::SERVICE_UNAVAILABLE && text.contains("the model m"), "{status} {text}");
+    assert_eq!(bench.generate().await, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!((bench.figure("camshaft_worker_up"), bench.figure("camshaft_worker_restarts_total")), (0.0, 0.0));
+    bench.engines.store(WORKS, Ordering::SeqCst);
+    bench.becomes(StatusCode::OK).await;
+    assert_eq!(bench.generate().await, StatusCode::OK);
+    assert_eq!((bench.figure("camshaft_worker_up"), bench.figure("camshaft_worker_restarts_total")), (1.0, 1.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn regression_a_worker_that_panics_again_and_again_is_up_and_the_server_is_not_ready() {
+    let bench = Bench::new(PANICS);
+    let mut unready_while_up = false;
+    // Each restart is on trial for twice as long as the one before, so that a slow machine sees one of them.
+    for round in 1..=6 {
+        assert!(bench.generate().await.is_server_error(), "round {round}");
+        for _ in 0..LOOKS {
+            if bench.figure("camshaft_worker_restarts_total") >= f64::from(round) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(bench.figure("camshaft_worker_up"), 1.0, "round {round}: it is back");
+        let (status, text) = bench.ready().await;
+        if status == StatusCode::SERVICE_UNAVAILABLE && bench.figure("camshaft_worker_up") == 1.0 {
+            assert!(text.contains("the model m"), "{text}");
+            unready_while_up = true;
+            break;
+        }
+    }
+    assert!(unready_while_up);
+    bench.engines.store(WORKS, Ordering::SeqCst);
+    assert!(bench.generate().await.is_server_error(), "the last one that panics");
+    bench.becomes(StatusCode::OK).await;
+    assert_eq!(bench.generate().await, StatusCode::OK);
+}
