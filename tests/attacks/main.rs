@@ -13,6 +13,7 @@ mod quotas;
 mod slow;
 mod table;
 mod targets;
+mod templates;
 mod texts;
 
 use table::Row;

@@ -1,5 +1,6 @@
 //! Serves a request: parses, validates, submits it to its model's pool, observes and renders it.
 pub(crate) mod api;
+pub(crate) mod aside;
 pub mod backend;
 pub(crate) mod budget;
 pub(crate) mod caller;
@@ -27,6 +28,7 @@ pub(crate) mod session;
 pub(crate) mod spent;
 pub(crate) mod stream;
 pub(crate) mod template;
+pub(crate) mod template_use;
 pub(crate) mod tokenize;
 pub mod trace;
 pub(crate) mod turns;

@@ -11,6 +11,7 @@ use camshaft_core::policy::{
 use serde_json::Value;
 
 use crate::flow::api::{Api, ApiLimits, ApiOptions, StartError};
+use crate::flow::aside::Aside;
 use crate::flow::backend::{Backend, Model};
 use crate::flow::caller::Caller;
 use crate::flow::context::ParseContext;
@@ -127,7 +128,8 @@ impl Parsers {
         let Ok(body) = std::str::from_utf8(bytes).map_err(drop).and_then(|text| json::parse(text).map_err(drop)) else {
             return;
         };
-        let context = ParseContext { api: &self.api, caller: &self.caller, abandoned: None };
+        let aside = Aside::default();
+        let context = ParseContext { api: &self.api, caller: &self.caller, aside: &aside };
         for endpoint in [Endpoint::Chat, Endpoint::Completion] {
             match generate::parse(endpoint, context, &body) {
                 Ok(request) => {

@@ -83,6 +83,8 @@ pub struct Api {
     pub(crate) metrics: HttpMetrics,
     /// Of tenants at reading long bodies.
     pub(crate) turns: Arc<Turns>,
+    /// Of tenants at reading short ones with chat templates.
+    pub(crate) short_turns: Arc<Turns>,
     /// Becomes true when running streams must end.
     cut: watch::Sender<bool>,
     served: Vec<Arc<Served>>,
@@ -139,6 +141,7 @@ impl Api {
             operators,
             metrics,
             turns: Arc::default(),
+            short_turns: Arc::new(Turns::of_short_bodies()),
             cut,
             served,
             next_request,
@@ -237,7 +240,7 @@ impl Served {
     }
 
     fn new(model: &Model) -> Result<Self, StartError> {
-        let template = ChatTemplate::compile(&model.info)
+        let template = ChatTemplate::compile(&model.id, &model.info)
             .map_err(|source| StartError::ChatTemplate { model: model.id.clone(), source })?;
         if model.info.kind == ModelKind::Generate && model.info.chat_template.is_none() {
             tracing::info!(

@@ -22,7 +22,7 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let no_variables = Map::new();
     let variables = fields.object("chat_template_kwargs")?.unwrap_or(&no_variables);
     context.check()?;
-    let tokens = prompt::tokens(&served.model, &served.template, &messages, variables)?;
+    let tokens = prompt::tokens(&served.model, &served.template, &messages, variables, context.aside)?;
     let prompt = context.prompt(tokens, served, &settings, "messages")?;
     GenerationRequest { endpoint: Endpoint::Chat, served: served.clone(), prompts: vec![prompt], settings, logprobs }
         .check_choices()

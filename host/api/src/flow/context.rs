@@ -1,9 +1,8 @@
 //! The context in which a body is parsed: the server's models and bounds, and the caller.
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use camshaft_core::ids::Token;
 
 use crate::flow::api::{Api, ApiLimits, Served};
+use crate::flow::aside::Aside;
 use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
 use crate::flow::request::Prompt;
@@ -14,8 +13,8 @@ use crate::wire::params::{Bounds, GenerationSettings};
 pub(crate) struct ParseContext<'a> {
     pub(crate) api: &'a Api,
     pub(crate) caller: &'a Caller,
-    /// Becomes true when the client has left.
-    pub(crate) abandoned: Option<&'a AtomicBool>,
+    /// Whoever waits for what is read.
+    pub(crate) aside: &'a Aside,
 }
 
 impl ParseContext<'_> {
@@ -24,7 +23,7 @@ impl ParseContext<'_> {
     /// # Errors
     /// The client has left. Nobody reads the error.
     pub(crate) fn check(&self) -> Result<(), FlowError> {
-        match self.abandoned.is_some_and(|abandoned| abandoned.load(Ordering::Relaxed)) {
+        match self.aside.is_abandoned() {
             true => Err(FlowError::Cancelled),
             false => Ok(()),
         }

@@ -37,6 +37,8 @@ pub(crate) enum FlowError {
     InputLength { tokens: usize, max: u32, param: String },
     #[error("the model's chat template cannot render these messages: {0}")]
     Template(#[source] minijinja::Error),
+    #[error("the model's chat template ran away while it rendered a chat, and is not used any more")]
+    TemplateStopped,
     #[error("a chat template wrote invalid UTF-8")]
     TemplateOutput(#[source] std::string::FromUtf8Error),
 
@@ -126,6 +128,7 @@ impl FlowError {
                 Answer::invalid(text()).code("context_length_exceeded").param(param.clone())
             }
             Self::Template(_) => Answer::invalid(text()).param("messages".to_owned()),
+            Self::TemplateStopped => Answer::unavailable("chat_template_stopped", text(), 1).retry(Retry::Never),
             Self::ValidatorRefused(refusal) => refused(refusal, ErrorType::InvalidRequest).rejection(Rejection::Policy),
             Self::ValidatorFault(fault) if fault.kind == FaultKind::Exhausted => exhausted(),
             Self::ValidatorFault(_) | Self::Amendment { .. } => {

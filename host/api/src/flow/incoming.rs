@@ -1,6 +1,5 @@
 //! A request as the HTTP layer passes it on, with its body read but not parsed.
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::http::HeaderMap;
@@ -8,6 +7,7 @@ use camshaft_core::message::WorkerError;
 use tokio::time::timeout_at;
 
 use crate::flow::api::Api;
+use crate::flow::aside::{self, Aside};
 use crate::flow::budget::Share;
 use crate::flow::caller::Caller;
 use crate::flow::context::ParseContext;
@@ -15,7 +15,8 @@ use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::quota::QuotaGrant;
 
-/// Bodies up to this size are read on the task's own thread; longer ones on a thread that may block.
+/// Bodies up to this size are read on the task's own thread, unless a chat template renders them; longer ones on a thread
+/// that may block.
 const INLINE_BYTES: usize = 2 << 10;
 
 #[derive(Debug)]
@@ -55,21 +56,34 @@ impl Incoming {
         Ok(())
     }
 
-    /// Runs `read` on the body's text: on a long one when it is the tenant's turn, on a thread that may block, so that it
-    /// delays neither other connections nor other tenants. If the client leaves, `read` stops at its next check. The text
-    /// is gone then. `timeout` is the client's own, as far as it is known before its body is read.
+    /// Runs `read` on the body's text: as [`Incoming::read_aside`] if the text is long, or on the task's own thread.
     ///
     /// # Errors
-    /// Those of `read`; 503 if too many wait for their turn; 504 after the timeout, or after the longest one allowed.
+    /// As [`Incoming::read_aside`].
     pub(crate) async fn read<T: Send + 'static>(
         &mut self,
         timeout: Option<Duration>,
         read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
-        if self.text.len() <= INLINE_BYTES {
-            let text = std::mem::take(&mut self.text);
-            return read(ParseContext { api: &self.api, caller: &self.caller, abandoned: None }, &text);
+        if self.text.len() > INLINE_BYTES {
+            return self.read_aside(timeout, read).await;
         }
+        let text = std::mem::take(&mut self.text);
+        read(ParseContext { api: &self.api, caller: &self.caller, aside: &Aside::default() }, &text)
+    }
+
+    /// Runs `read` on the body's text when it is the tenant's turn, on a thread that may block, so that it delays neither
+    /// other connections nor other tenants. If the client leaves, `read` stops at its next check. The text is gone then.
+    /// `timeout` is the client's own, as far as it is known before its body is read.
+    ///
+    /// # Errors
+    /// Those of `read`; 503 if too many wait for their turn, or if a chat template runs away; 504 after the timeout, or
+    /// after the longest one allowed.
+    pub(crate) async fn read_aside<T: Send + 'static>(
+        &mut self,
+        timeout: Option<Duration>,
+        read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
+    ) -> Result<T, FlowError> {
         let time = timeout.unwrap_or(self.api.limits().max_timeout);
         let late = |_| WorkerError::DeadlineExceeded;
         match self.exchange.started().checked_add(time) {
@@ -82,28 +96,15 @@ impl Incoming {
         &mut self,
         read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
-        let turn = self.api.turns.take(&self.caller.principal.tenant, self.text.len()).await?;
-        let (api, caller, text) = (self.api.clone(), self.caller.clone(), std::mem::take(&mut self.text));
+        let tenant = &self.caller.principal.tenant;
+        let turns = if self.text.len() > INLINE_BYTES { &self.api.turns } else { &self.api.short_turns };
+        let turn = turns.take(tenant, self.text.len()).await?;
         // Reading holds its memory, even if the client leaves before it is done.
-        let share = std::mem::replace(&mut self.share, api.budget.share(&caller.principal.tenant));
-        let abandoned = Arc::new(AtomicBool::new(false));
-        let _client = Client(abandoned.clone());
-        let reading = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
-            let done = read(ParseContext { api: &api, caller: &caller, abandoned: Some(&abandoned) }, &text);
-            (done, share)
-        });
-        let read = reading.await.map_err(|source| FlowError::Task { task: "reading a request", source })?;
-        self.share = read.1;
-        read.0
-    }
-}
-
-/// Dropped with the request's future: when it is done, and when its client leaves.
-struct Client(Arc<AtomicBool>);
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        let share = std::mem::replace(&mut self.share, self.api.budget.share(tenant));
+        let (api, caller, text) = (self.api.clone(), self.caller.clone(), std::mem::take(&mut self.text));
+        let read = move |aside: &Aside| read(ParseContext { api: &api, caller: &caller, aside }, &text);
+        let (read, share) = aside::run(turn, share, read).await?;
+        self.share = share;
+        Ok(read)
     }
 }

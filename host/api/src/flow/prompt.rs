@@ -3,6 +3,7 @@ use camshaft_core::engine::Tokenizer;
 use camshaft_core::ids::Token;
 use serde_json::{Map, Value};
 
+use crate::flow::aside::Aside;
 use crate::flow::backend::Model;
 use crate::flow::error::FlowError;
 use crate::flow::template::ChatTemplate;
@@ -34,6 +35,7 @@ pub(crate) fn tokens(
     template: &ChatTemplate,
     messages: &[Message],
     kwargs: &Map<String, Value>,
+    aside: &Aside,
 ) -> Result<Vec<Token>, FlowError> {
     let tokenizer = model.tokenizer.as_ref();
     let mut variables = String::new();
@@ -47,10 +49,10 @@ pub(crate) fn tokens(
     let rendered;
     if tokenizer.has_control(&written) {
         let markers = Markers::new(messages);
-        rendered = template.render(&markers.messages, kwargs)?;
+        rendered = template.render(&markers.messages, kwargs, aside)?;
         pieces = markers.split(&rendered, messages);
     } else {
-        rendered = template.render(messages, kwargs)?;
+        rendered = template.render(messages, kwargs, aside)?;
         pieces = vec![PromptPart::Template(&rendered)];
     }
     Ok(tokenize(tokenizer, &model.info.bos_text, &pieces))

@@ -2,6 +2,7 @@
 use camshaft_core::engine::ModelInfo;
 use serde_json::Map;
 
+use crate::flow::aside::Aside;
 use crate::flow::error::FlowError;
 use crate::flow::template::ChatTemplate;
 use crate::wire::messages::{Message, Role};
@@ -15,9 +16,9 @@ const MESSAGE_BYTES: usize = 4 << 10;
 /// what it costs does. To be called where memory and time are bounded, because no count of instructions bounds them.
 pub fn render_samples(info: &ModelInfo) {
     // The server itself reports a template that does not compile.
-    let Ok(template) = ChatTemplate::compile(info) else { return };
+    let Ok(template) = ChatTemplate::compile(&info.name, info) else { return };
     for conversation in conversations() {
-        let _: Result<String, FlowError> = template.render(&conversation, &Map::new());
+        let _: Result<String, FlowError> = template.render(&conversation, &Map::new(), &Aside::default());
     }
 }
 

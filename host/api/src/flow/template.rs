@@ -1,10 +1,12 @@
 //! Renders chat templates: the model's own Jinja, as Hugging Face's `apply_chat_template` does.
+mod cost;
 mod json;
 mod strftime;
 
 use std::error::Error as _;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use camshaft_core::engine::ModelInfo;
@@ -13,7 +15,9 @@ use minijinja::value::{Serde, Value};
 use minijinja::{Environment, Error, ErrorKind};
 use serde_json::Map;
 
+use crate::flow::aside::Aside;
 use crate::flow::error::FlowError;
+use crate::flow::template_use::TemplateUse;
 use crate::wire::messages::Message;
 
 /// Bound of the template instructions of one rendering. Past it the request is refused.
@@ -32,6 +36,7 @@ const RESERVED: [&str; 3] = ["messages", "bos_token", "eos_token"];
 /// A compiled template, with the model's special tokens.
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
+    usage: Arc<TemplateUse>,
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -46,42 +51,44 @@ impl fmt::Debug for ChatTemplate {
 struct Raised(String);
 
 impl ChatTemplate {
-    /// Compiles a model's template, or [`FALLBACK`] for a model that has none.
+    /// Compiles the template of the model that is served as `model`, or [`FALLBACK`] for one that has none.
     ///
     /// # Errors
     /// The template is not Jinja, or uses an unknown feature.
-    pub(crate) fn compile(info: &ModelInfo) -> Result<Self, Error> {
+    pub(crate) fn compile(model: &str, info: &ModelInfo) -> Result<Self, Error> {
         let mut environment = Environment::new();
         environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        cost::meter(&mut environment);
         environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(RECURSION);
         environment.add_global("bos_token", info.bos_text.clone());
         environment.add_global("eos_token", info.eos_text.clone());
-        environment.add_filter("tojson", json::filter);
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, "raise_exception").with_source(Raised(message)))
         });
         environment.add_function("strftime_now", |format: String| strftime::format(&format, unix_seconds()));
         let source = info.chat_template.clone().unwrap_or_else(|| FALLBACK.to_owned());
         environment.add_template_owned(NAME, source)?;
-        Ok(Self { environment })
+        Ok(Self { environment, usage: Arc::new(TemplateUse::new(model)) })
     }
 
     /// Renders the prompt of a conversation in which the assistant speaks next. `kwargs` are further variables.
     ///
     /// # Errors
-    /// 400: the template refuses the messages, or fails on them.
+    /// 400: the template refuses the messages, or fails on them. 503: it ran away before.
     pub(crate) fn render(
         &self,
         messages: &[Message],
         kwargs: &Map<String, serde_json::Value>,
+        aside: &Aside,
     ) -> Result<String, FlowError> {
         if let Some(name) = RESERVED.iter().find(|name| kwargs.contains_key(**name)) {
             let param = format!("chat_template_kwargs.{name}");
             return Err(FlowError::field(param, format!("the template variable {name} may not be set")));
         }
+        let _place = self.usage.enter()?;
+        let _watched = aside.rendering(&self.usage);
         let mut variables = vec![("add_generation_prompt".to_owned(), Value::from(true))];
         variables.extend(kwargs.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
         variables.push(("messages".to_owned(), Value::from(Serde(messages))));

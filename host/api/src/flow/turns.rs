@@ -13,6 +13,8 @@ const WAITING: usize = 1024;
 /// Bytes of the bodies that may have a turn at the same time, if they are several: the tokenizer takes up to some 50 times
 /// a text while it works.
 const TOGETHER: usize = 4 << 20;
+/// Turns at short bodies.
+const SHORT: usize = 32;
 
 #[derive(Debug)]
 pub(crate) struct Turns {
@@ -54,6 +56,12 @@ impl Default for Turns {
 }
 
 impl Turns {
+    /// For short bodies, whose work is over in an instant unless a chat template runs away: some may do so while others go
+    /// on.
+    pub(crate) fn of_short_bodies() -> Self {
+        Self::new(SHORT, usize::MAX)
+    }
+
     fn new(most: usize, together: usize) -> Self {
         Self { most, together, state: Mutex::default() }
     }

@@ -268,6 +268,23 @@ async fn is_not_ready_while_it_loads() {
 }
 
 #[tokio::test]
+async fn regression_a_template_that_takes_long_holds_up_no_other_request() {
+    let slow = "{% set s = 'ab' * 500000 %}{% for i in range(20000) %}{% if s ~ 'x' == 'y' %}{% endif %}{% endfor %}";
+    let api = loading(slow).unwrap();
+    api.readiness.set_ready();
+    let router = public_router(api, &[]);
+    // There is one thread for both.
+    let chat = tokio::spawn(router.clone().oneshot(request("POST", CHAT, &chat_body(json!({})).to_string())));
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let health = router.oneshot(request("GET", "/healthz", "")).await.unwrap();
+    assert_eq!(health.status(), 200);
+    assert!(!chat.is_finished(), "its template renders aside");
+    assert_eq!(chat.await.unwrap().unwrap().status(), 503, "nobody takes what it submits");
+}
+
+#[tokio::test]
 async fn refuses_to_start_with_a_template_that_does_not_compile() {
     let error = loading("{% for %}").unwrap_err().to_string();
     assert!(error.starts_with("the chat template of model demo does not compile"), "{error}");

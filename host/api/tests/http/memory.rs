@@ -151,7 +151,7 @@ async fn regression_what_waits_in_the_queue_counts() {
 }
 
 #[tokio::test]
-async fn regression_bodies_over_two_kibibytes_are_read_where_threads_may_block() {
+async fn regression_chats_and_bodies_over_two_kibibytes_are_read_where_threads_may_block() {
     let reader = Arc::new(Mutex::new(thread::current().id()));
     let note = reader.clone();
     let rules = Rules::default().validator(move |_| {
@@ -159,10 +159,17 @@ async fn regression_bodies_over_two_kibibytes_are_read_where_threads_may_block()
         ValidateOutcome::Accept
     });
     let server = Server::with(rules, hello);
-    for (bytes, aside) in [(2048, false), (2049, true)] {
-        let mut body = chat_body(json!({})).to_string();
+    let completion = json!({"model": "demo", "prompt": "ab"});
+    let cases = [
+        ("/v1/completions", &completion, 2048, false),
+        ("/v1/completions", &completion, 2049, true),
+        // Whatever its size: nobody knows how long its template runs.
+        ("/v1/chat/completions", &chat_body(json!({})), 200, true),
+    ];
+    for (path, body, bytes, aside) in cases {
+        let mut body = body.to_string();
         body.push_str(&" ".repeat(bytes - body.len()));
-        assert_eq!(server.send(request("POST", "/v1/chat/completions", &body)).await.status, 200);
-        assert_eq!(*reader.lock().unwrap() != thread::current().id(), aside, "{bytes} bytes");
+        assert_eq!(server.send(request("POST", path, &body)).await.status, 200);
+        assert_eq!(*reader.lock().unwrap() != thread::current().id(), aside, "{path}, {bytes} bytes");
     }
 }

@@ -3,6 +3,7 @@ use serde_json::Map;
 
 use super::ChatTemplate;
 use super::tests::{info, message};
+use crate::flow::aside::Aside;
 use crate::wire::messages::{Message, Role};
 
 const CHATML: &str = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] \
@@ -62,8 +63,8 @@ const GEMMA: &str = "{{ bos_token }}{% if messages[0]['role'] == 'system' %}\
     {% if add_generation_prompt %}{{'<start_of_turn>model\\n'}}{% endif %}";
 
 fn render(template: &str, (bos, eos): (&str, &str), messages: &[Message]) -> Result<String, String> {
-    let compiled = ChatTemplate::compile(&info(Some(template), bos, eos)).unwrap();
-    compiled.render(messages, &Map::new()).map_err(|error| error.to_string())
+    let compiled = ChatTemplate::compile("test", &info(Some(template), bos, eos)).unwrap();
+    compiled.render(messages, &Map::new(), &Aside::default()).map_err(|error| error.to_string())
 }
 
 fn conversation(system: bool) -> Vec<Message> {

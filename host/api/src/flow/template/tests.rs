@@ -7,6 +7,7 @@ use camshaft_core::vocabulary::Vocabulary;
 use serde_json::{Map, Value, json};
 
 use super::{ChatTemplate, FALLBACK};
+use crate::flow::aside::Aside;
 use crate::flow::backend::{Backend, Model};
 use crate::flow::error::FlowError;
 use crate::flow::prompt;
@@ -71,11 +72,11 @@ fn kwargs(value: &Value) -> Map<String, Value> {
 
 fn tokenized(template: Option<&str>, contents: &[&str], variables: &Value) -> Result<Vec<u32>, FlowError> {
     let info = info(template, "<|bos|>", "<|end|>");
-    let compiled = ChatTemplate::compile(&info).unwrap();
+    let compiled = ChatTemplate::compile("test", &info).unwrap();
     let (pool, _) = crossbeam_channel::bounded(1);
     let model =
         Model { id: "test".into(), created: 0, info, tokenizer: Arc::new(Bytes), backend: Backend::Generate(pool) };
-    let tokens = prompt::tokens(&model, &compiled, &user(contents), &kwargs(variables))?;
+    let tokens = prompt::tokens(&model, &compiled, &user(contents), &kwargs(variables), &Aside::default())?;
     Ok(tokens.into_iter().map(|token| token.0).collect())
 }
 
@@ -84,8 +85,8 @@ fn bytes(text: &str) -> Vec<u32> {
 }
 
 fn rendered(template: &str, contents: &[&str], variables: &Value) -> Result<String, String> {
-    let compiled = ChatTemplate::compile(&info(Some(template), "<s>", "</s>")).unwrap();
-    compiled.render(&user(contents), &kwargs(variables)).map_err(|error| error.to_string())
+    let compiled = ChatTemplate::compile("test", &info(Some(template), "<s>", "</s>")).unwrap();
+    compiled.render(&user(contents), &kwargs(variables), &Aside::default()).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -151,6 +152,48 @@ fn stops_templates_that_run_or_write_without_end() {
 }
 
 #[test]
+fn regression_filters_and_methods_cost_what_they_work_on() {
+    let megabyte = "a".repeat(1 << 20);
+    let check = |template: &str, calls: u64| {
+        let looping = |calls: u64| {
+            format!("{{% set s = messages[0].content %}}{{% for i in range({calls}) %}}{template}{{% endfor %}}")
+        };
+        assert_eq!(rendered(&looping(calls), &[&megabyte], &json!({})).as_deref(), Ok(""), "{template}");
+        let error = rendered(&looping(calls + 1), &[&megabyte], &json!({})).unwrap_err();
+        assert!(error.contains("too many bytes"), "{template}: {error}");
+    };
+    // The text, and 16 bytes for each value, of 256 MiB.
+    check("{% if (s | length) == 0 %}x{% endif %}", 256);
+    check("{% if (s | replace('a', '')) %}x{% endif %}", 255);
+    check("{% if not s.strip() %}x{% endif %}", 127);
+    check("{% if s.find('b') == 1 %}x{% endif %}", 255);
+    check("{% if not (range(65535) | sort) %}x{% endif %}", 256);
+}
+
+#[test]
+fn regression_what_one_filter_or_method_writes_is_bounded_before_it_is_written() {
+    let check = |template: &str| {
+        let error = rendered(template, &[&"a\n".repeat(1 << 20)], &json!({})).unwrap_err();
+        assert!(error.contains("too many bytes"), "{template}: {error}");
+    };
+    check("{% set x = messages[0].content | replace('a', 'b' * 1000) %}");
+    check("{% set x = messages[0].content.replace('a', 'b' * 1000) %}");
+    check("{% set x = range(100000) | join('b' * 10000) %}");
+    check("{% set x = ('b' * 10000).join(range(100000)) %}");
+    check("{% set x = ([messages[0].content] * 1000) | join %}");
+    check("{% set x = ([messages[0].content] * 1000) | tojson %}");
+    check("{% set x = {'a': [messages[0].content] * 1000} | string %}");
+    check("{% set x = messages[0].content | indent(1000) %}");
+    check("{% set x = messages[0].content | indent(width=1000) %}");
+    check("{% set x = [1] | batch(100000000, 'x') %}");
+    check("{% set x = [1] | slice(100000000) %}");
+    check("{% set x = '%1000000000d' | format(1) %}");
+    check("{% set x = '%*d' | format(1000000000, 1) %}");
+    check("{% set x = '{:1000000000}'.format(1) %}");
+    check("{% set x = '{:{}}'.format(1, 1000000000) %}");
+}
+
+#[test]
 fn offers_what_published_templates_use() {
     let check = |template: &str, expected: &str| {
         let variables = json!({"tools": [{"name": "f", "n": 1}], "thinking": false});
@@ -171,6 +214,12 @@ fn offers_what_published_templates_use() {
     check("{% if thinking is defined and thinking is false %}off{% endif %}", "off");
     check("{{ bos_token + eos_token }}{{ messages[::-1][0].role }}", "<s></s>user");
     check("{{ messages[0].get('name', 'none') }}", "none");
+    check(
+        "{{ tools | map(attribute='name') | join(', ') }}{{ tools | selectattr('n', 'eq', 1) | list | length }}",
+        "f1",
+    );
+    check("{{ 'a\nb' | indent(2, first=true) }}{{ '%s-%02d' | format('a', 7) }}", "  a\n  ba-07");
+    check("{{ [3, 1] | sort(reverse=true) }}{{ {'b': 1} | dictsort }}{{ [1, 2] | sum }}", "[3, 1][('b', 1)]3");
     check("{{ strftime_now('%Y') | length }}", "4");
     check("  {% if true %}\n  x\n  {% endif %}\n", "  x\n");
     check("{{- 'a' -}}\n  {%- if true %}b{% endif -%}\n", "ab");
@@ -178,5 +227,5 @@ fn offers_what_published_templates_use() {
 
 #[test]
 fn reports_a_template_that_is_not_jinja() {
-    assert!(ChatTemplate::compile(&info(Some("{% if %}"), "", "")).is_err());
+    assert!(ChatTemplate::compile("test", &info(Some("{% if %}"), "", "")).is_err());
 }
