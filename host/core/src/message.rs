@@ -83,7 +83,7 @@ pub enum Event {
     Paused { id: RequestId },
     /// It counts as running again.
     Resumed { id: RequestId },
-    /// The prompt's first chunk is in a batch.
+    /// The prompt's first chunk is in a batch, which is computed next.
     Started { id: RequestId, cached_tokens: u32 },
     /// Text was generated. Always whole UTF-8 characters, never part of a stop string.
     Delta { id: RequestId, delta: Delta },
@@ -99,7 +99,7 @@ pub enum Event {
 pub trait Events {
     fn push(&mut self, event: Event);
 
-    /// The worker is about to do something that no client has to wait for: what was pushed should go out first.
+    /// What was pushed should go out before the worker goes on: it is about to do something that takes time.
     fn flush(&mut self) {}
 }
 

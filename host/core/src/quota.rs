@@ -123,6 +123,13 @@ pub struct Reservation {
     pub standings: Standings,
 }
 
+impl Reservation {
+    /// For what the request uses after it is settled: nothing runs, and nothing is reserved.
+    pub fn rest(&self) -> Self {
+        Self { choices: 0, tokens: 0, ..*self }
+    }
+}
+
 /// The account of one tenant.
 #[derive(Debug, Clone, Default)]
 pub struct Account {

@@ -46,7 +46,7 @@ pub(crate) struct Sequence {
     pub(crate) tokens: Vec<Token>,
     /// Leading `tokens` that are in the KV cache.
     pub(crate) kv_tokens: u32,
-    /// Tokens of the prompt that were reused when its first batch was decoded. `None` until then.
+    /// Tokens of the prompt that were reused when its first batch was planned. `None` until then.
     reused: Option<u32>,
     /// Tokens drawn.
     pub(crate) generated: u32,
@@ -150,15 +150,13 @@ impl Sequence {
         }
     }
 
-    /// `tokens` more are in the KV cache. The first time, the number of prompt tokens that were reused instead: its client
-    /// is told then.
-    pub(crate) fn computed(&mut self, tokens: u32) -> Option<u32> {
-        let reused = self.kv_tokens;
-        self.kv_tokens += tokens;
+    /// Its next tokens are in a batch. The first time, the number of prompt tokens that were reused instead of computed: its
+    /// client is told then.
+    pub(crate) fn started(&mut self) -> Option<u32> {
         if self.reused.is_some() {
             return None;
         }
-        self.reused = Some(reused);
+        self.reused = Some(self.kv_tokens);
         Some(self.usage().cached_tokens)
     }
 

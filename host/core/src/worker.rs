@@ -193,6 +193,7 @@ impl Worker {
         }
         let prefills = self.plan.entries.iter().any(|entry| entry.prefill);
         self.pacer.planned(now, tokens as u32, prefills);
+        self.tell_started(events);
         match engine.decode(&self.plan.batch) {
             Ok(()) => self.apply(now, engine, events),
             Err(EngineError::KvFull { .. }) => self.shed(engine, events),
@@ -224,6 +225,23 @@ impl Worker {
         StepBudget { batch_tokens: self.limits.batch_tokens as usize, prefill_tokens }
     }
 
+    /// Tells of the sequences whose first tokens are in the batch, before it is computed: a client that leaves meanwhile
+    /// has used them.
+    fn tell_started(&mut self, events: &mut impl Events) {
+        let mut any = false;
+        for entry in &self.plan.entries {
+            let planned = self.roster.running.iter_mut().find(|s| s.placement.seq() == Some(entry.seq));
+            let Some(sequence) = planned else { continue };
+            if let Some(cached_tokens) = sequence.started() {
+                events.push(Event::Started { id: sequence.id(), cached_tokens });
+                any = true;
+            }
+        }
+        if any {
+            events.flush();
+        }
+    }
+
     /// Moves every sequence of a decoded batch.
     fn apply(&mut self, now: Duration, engine: &mut impl Engine, events: &mut impl Events) {
         let entries = std::mem::take(&mut self.plan.entries);
@@ -233,9 +251,7 @@ impl Worker {
                 continue;
             };
             let sequence = &mut self.roster.running[index];
-            if let Some(cached_tokens) = sequence.computed(entry.tokens) {
-                events.push(Event::Started { id: sequence.id(), cached_tokens });
-            }
+            sequence.kv_tokens += entry.tokens;
             if entry.prefill {
                 self.roster.kv.mark_computed(sequence);
             }

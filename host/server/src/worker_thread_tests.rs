@@ -149,6 +149,7 @@ fn regression_a_panicked_worker_is_down_before_its_disk_tier_is_closed() {
     };
     assert!(matches!(next(), WorkerReport::Down(ID)));
     assert_eq!((gauges.up.get(), gauges.health.is_up()), (0, false));
+    assert!(matches!(events.blocking_recv(), Some(Event::Started { .. })), "it was about to be computed");
     assert_eq!(events.blocking_recv(), None, "the client does not wait for the disk");
     // Nor does who was on the way to the worker, once the pool has let go of its end, as it does when a worker is down.
     let (message, mut late) = start(2);
@@ -187,6 +188,7 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
         }
     };
     assert!(matches!(next(), WorkerReport::Down(ID)));
+    assert!(matches!(events.blocking_recv(), Some(Event::Started { .. })), "it was about to be computed");
     assert_eq!(events.blocking_recv(), None, "the client is told by the end of its channel");
     let WorkerReport::Up(ID, second) = next() else { panic!("it comes back") };
     assert_eq!((second.limits, gauges.restarts.get()), (LIMITS, 1));

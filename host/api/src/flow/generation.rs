@@ -156,11 +156,17 @@ impl RunningChoices {
         }
     }
 
-    /// Tokens that count against quotas so far: each prompt whose first choice has started, and all drawn tokens.
-    fn used(&self) -> u64 {
-        let prompts = self.choices.iter().step_by(self.n.max(1)).filter(|choice| choice.spent.is_started());
-        prompts.map(|choice| u64::from(choice.usage.prompt_tokens)).sum::<u64>()
-            + self.choices.iter().map(|choice| u64::from(choice.spent.tokens())).sum::<u64>()
+    /// Settles with the caller's quota: each prompt whose first choice has started, and all drawn tokens. What the worker
+    /// still does for a client that has left is paid when it is done.
+    fn settle(&mut self) {
+        let Some(grant) = &mut self.grant else { return };
+        let mut used = 0;
+        for (index, choice) in self.choices.iter().enumerate() {
+            let is_first = index.is_multiple_of(self.n.max(1));
+            let prompt_tokens = if is_first { u64::from(choice.usage.prompt_tokens) } else { 0 };
+            used += choice.spent.settle(prompt_tokens, grant.rest());
+        }
+        grant.set_used(used);
     }
 
     /// Accounts for an event; `None` if it does not concern the client. `event` is `None` if the channel closed before
@@ -245,10 +251,7 @@ fn poll_event(choices: &mut [Choice], turn: &mut usize, cx: &mut Context<'_>) ->
 
 impl Drop for RunningChoices {
     fn drop(&mut self) {
-        let used = self.used();
-        if let Some(grant) = &mut self.grant {
-            grant.set_used(used);
-        }
+        self.settle();
         let mut open = false;
         for choice in &mut self.choices {
             open |= choice.events.take().is_some();

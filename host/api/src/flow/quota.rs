@@ -117,6 +117,11 @@ impl QuotaGrant {
         self.request.standings
     }
 
+    /// For what is used after this grant is settled.
+    pub(crate) fn rest(&self) -> Self {
+        Self { store: self.store.clone(), tenant: self.tenant.clone(), request: self.request.rest(), used: 0 }
+    }
+
     pub(crate) fn set_used(&mut self, tokens: u64) {
         self.used = tokens;
     }
