@@ -20,6 +20,7 @@ use crate::flow::generate;
 use crate::flow::quota::LocalQuotas;
 use crate::flow::readiness::Readiness;
 use crate::flow::request::Endpoint;
+use crate::http::public_access::PublicAccess;
 use crate::http::routes::public_router;
 use crate::wire::{json, sse};
 
@@ -117,7 +118,8 @@ impl Parsers {
 
     /// The public routes. Nobody takes what they submit.
     pub fn router(&self) -> axum::Router {
-        public_router(self.api.clone(), &["https://example.org".to_owned()])
+        let cors_origins = vec!["https://example.org".to_owned()];
+        public_router(self.api.clone(), PublicAccess { host: None, cors_origins })
     }
 
     /// Parses a body for both endpoints, and checks the bounds of what it accepts.

@@ -156,7 +156,8 @@ pub struct AuthRequest {
     /// Names in lower case; values that are UTF-8.
     pub headers: Vec<(String, String)>,
     pub remote_address: String,
-    /// The peer is on a loopback address, and no header says that it forwards for another.
+    /// The peer is on a loopback address, no header says that it forwards for another, and no web page of another machine
+    /// sends the request or its host's name.
     pub loopback: bool,
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camshaft_api::{AdminAccess, Api, ApiOptions, Control, LocalQuotas, Readiness};
+use camshaft_api::{AdminAccess, Api, ApiOptions, Control, LocalQuotas, PublicAccess, Readiness};
 use camshaft_policy::PolicyHost;
 use prometheus::Registry;
 use sd_notify::NotifyState;
@@ -92,7 +92,9 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
         ConnectionTimes { header: limits.header_timeout.0, idle: limits.idle_timeout.0, stall: limits.slow_reader.0 };
     let listener_access = |tls| ListenerAccess { connections: limits.connections as usize, times, tls };
     let public = {
-        let router = camshaft_api::public_router(api.clone(), &config.fixed.cors.origins);
+        let host = config.fixed.listen.host_name().map(str::to_owned);
+        let access = PublicAccess { host, cors_origins: config.fixed.cors.origins.clone() };
+        let router = camshaft_api::public_router(api.clone(), access);
         Listener::spawn(|stop| listener::serve(public, router, listener_access(acceptor), stop))
     };
     let admin = admin.map(|admin| {

@@ -105,7 +105,7 @@ impl Bench {
             vllm_aliases: false,
             operators: Vec::new(),
         });
-        let router = camshaft_api::public_router(api.unwrap(), &[]);
+        let router = camshaft_api::public_router(api.unwrap(), camshaft_api::PublicAccess::default());
         readiness.set_ready();
         Self { router, engines, supervisor, policies, registry, _tuning: tuning }
     }

@@ -1,5 +1,4 @@
 //! Who may use the admin listener: callers that name it as it is called, with its token if it has one.
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
@@ -10,8 +9,8 @@ use axum::response::Response;
 use subtle::ConstantTimeEq;
 
 use crate::http::error::ApiError;
-use crate::http::head::split_port;
 use crate::http::let_in::LetIn;
+use crate::http::names;
 
 /// What the admin listener asks of its callers.
 #[derive(Debug, Default)]
@@ -38,15 +37,8 @@ impl AdminAccess {
         if self.token.load().is_some() {
             return true;
         }
-        let sent = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-        let named = request.uri().authority().map(|authority| authority.as_str()).or(sent);
         // HTTP/1.0 names none; no browser speaks it.
-        let Some(named) = named else { return true };
-        let Some((host, _)) = split_port(named) else { return false };
-        let host = host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.');
-        host.parse::<IpAddr>().is_ok()
-            || host.eq_ignore_ascii_case("localhost")
-            || self.host.as_ref().is_some_and(|own| own.eq_ignore_ascii_case(host))
+        names::of_request(request).is_none_or(|host| names::is_own(host, self.host.as_deref()))
     }
 
     /// Compares in a time that says nothing about the token but its length.

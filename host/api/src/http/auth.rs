@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderName, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use camshaft_core::policy::{AuthOutcome, AuthRequest};
@@ -14,11 +14,27 @@ use crate::flow::exchange::Exchange;
 use crate::flow::trace;
 use crate::http::error::ApiError;
 use crate::http::let_in::LetIn;
+use crate::http::public_access::PublicAccess;
+
+/// Where clients put their keys.
+const KEYS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
+
+/// What guarding needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Guard {
+    pub(crate) api: Arc<Api>,
+    pub(crate) access: Arc<PublicAccess>,
+}
 
 /// Middleware of guarded routes. Lets only requests with a principal pass.
-pub(crate) async fn guard(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Result<Response, ApiError> {
+pub(crate) async fn guard(
+    State(Guard { api, access }): State<Guard>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, ApiError> {
     let policies = api.policies.current();
-    let head = head(&request);
+    check_keys(request.headers())?;
+    let head = head(&request, &access);
     let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
     let span = exchange.as_ref().map_or_else(tracing::Span::none, |exchange| trace::auth(exchange.span()));
     let principal = match span.in_scope(|| policies.authenticate(&head)) {
@@ -38,14 +54,28 @@ pub(crate) async fn guard(State(api): State<Arc<Api>>, mut request: Request, nex
     Ok(next.run(request).await)
 }
 
-fn head(request: &Request) -> AuthRequest {
+/// Policies see no value that is not UTF-8. A caller whose key is none would be one without a key.
+fn check_keys(headers: &HeaderMap) -> Result<(), ApiError> {
+    let unreadable = |name: &HeaderName| {
+        let mut values = headers.get_all(name).iter();
+        values.any(|value| std::str::from_utf8(value.as_bytes()).is_err())
+    };
+    match KEYS.into_iter().find(unreadable) {
+        Some(header) => Err(ApiError::UnreadableKey { header }),
+        None => Ok(()),
+    }
+}
+
+fn head(request: &Request, access: &PublicAccess) -> AuthRequest {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical());
     AuthRequest {
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
         headers: headers(request.headers()),
         remote_address: peer.map_or_else(String::new, |ip| ip.to_string()),
-        loopback: peer.is_some_and(|ip| ip.is_loopback()) && !is_forwarded(request.headers()),
+        loopback: peer.is_some_and(|ip| ip.is_loopback())
+            && !is_forwarded(request.headers())
+            && access.is_local(request),
     }
 }
 

@@ -2,7 +2,7 @@
 use std::error::Error;
 
 use axum::extract::rejection::PathRejection;
-use axum::http::{Method, StatusCode};
+use axum::http::{HeaderName, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use camshaft_core::policy::{Fault, FaultKind, Hook, Mode, ModeError, Refusal};
 use tokio::task::JoinError;
@@ -24,6 +24,8 @@ pub(crate) enum ApiError {
     AuthRefused(Box<Refusal>),
     #[error("an auth policy failed")]
     AuthFault(#[source] Box<Fault>),
+    #[error("the key in {header} is not UTF-8")]
+    UnreadableKey { header: HeaderName },
     #[error("unknown request URL: {} {}", Shown(.method.as_str()), Shown(.path))]
     UnknownUrl { method: Method, path: String },
     #[error("{} is not allowed on {}", Shown(.method.as_str()), Shown(.path))]
@@ -84,6 +86,10 @@ impl ApiError {
             Self::AuthRefused(refusal) => error::refused(refusal, auth_kind(refusal.status)).rejection(Rejection::Auth),
             Self::AuthFault(fault) if fault.kind == FaultKind::Exhausted => error::exhausted(),
             Self::AuthFault(_) => Answer::internal(text(), self).retry(Retry::Never).rejection(Rejection::PolicyFault),
+            Self::UnreadableKey { .. } => {
+                let answer = Answer::new(StatusCode::UNAUTHORIZED, ErrorType::Authentication, text());
+                answer.code("invalid_api_key").rejection(Rejection::Auth)
+            }
             Self::UnknownUrl { .. } => invalid(StatusCode::NOT_FOUND, "unknown_url"),
             Self::MethodNotAllowed { .. } => invalid(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed"),
             Self::Path(_) => invalid(StatusCode::BAD_REQUEST, "invalid_path"),

@@ -12,7 +12,9 @@ use tower_http::compression::{CompressionLayer, DefaultPredicate};
 
 use crate::flow::api::Api;
 use crate::http::admin_access::{self, AdminAccess};
+use crate::http::auth::Guard;
 use crate::http::error::ApiError;
+use crate::http::public_access::PublicAccess;
 use crate::http::{admin, auth, cors, encoding, endpoints, head, health, models, observe, stats};
 
 /// Who may call a route. Only a route with `Open` in the table can be called without credentials.
@@ -89,17 +91,16 @@ pub const ROUTES: &[Route] = &[
 ];
 
 /// The router of the public listener. Serve it with `ConnectInfo<SocketAddr>`: without it no peer counts as local.
-///
-/// `cors_origins` are the origins whose web pages may call (`*`: all). Without any, browsers let no page call.
-pub fn public_router(api: Arc<Api>, cors_origins: &[String]) -> Router {
+pub fn public_router(api: Arc<Api>, access: PublicAccess) -> Router {
+    let access = Arc::new(access);
     let of = |access| table(ROUTES.iter().filter(move |route| route.access == access));
-    let guard = || from_fn_with_state(api.clone(), auth::guard);
+    let guard = || from_fn_with_state(Guard { api: api.clone(), access: access.clone() }, auth::guard);
     let guarded = of(Access::Guarded).route_layer(guard()).route_layer(from_fn_with_state(api.clone(), admit));
     let routes = of(Access::Open).merge(of(Access::Monitoring).route_layer(guard())).merge(guarded);
     // Streams are never compressed, because each frame must be sent at once.
     let compression = CompressionLayer::new().gzip(true).compress_when(DefaultPredicate::new());
     let routes = whole(routes).layer(compression).layer(from_fn(encoding::check));
-    let routes = match cors_origins {
+    let routes = match &access.cors_origins[..] {
         [] => routes,
         origins => routes.layer(cors::layer(origins)).layer(from_fn(cors::allow_sdk)),
     };

@@ -1,7 +1,7 @@
 //! The edges of HTTP: heads that are refused, content codings, web pages of other origins, what is repeated of a request.
 use axum::body::Body;
 use axum::http::Request;
-use camshaft_api::{Access, ROUTES, Route};
+use camshaft_api::{Access, PublicAccess, ROUTES, Route};
 use serde_json::json;
 use tower::ServiceExt;
 
@@ -13,6 +13,11 @@ fn with(method: &str, path: &str, body: &str, (name, value): (&'static str, &'st
     let mut request = request(method, path, body);
     request.headers_mut().insert(name, value.parse().unwrap());
     request
+}
+
+/// Pages of this origin may call.
+fn from(origin: &str) -> PublicAccess {
+    PublicAccess { cors_origins: vec![origin.to_owned()], ..PublicAccess::default() }
 }
 
 #[tokio::test]
@@ -33,7 +38,7 @@ async fn lets_web_pages_of_configured_origins_call_and_no_others() {
     let origin = |origin| ("origin", origin);
     let good = "https://chat.example.org";
     let server = Server::new();
-    let router = camshaft_api::public_router(server.api.clone(), &[good.to_owned()]);
+    let router = camshaft_api::public_router(server.api.clone(), from(good));
     let ask = async |router: &axum::Router, from| {
         let reply = router.clone().oneshot(with("GET", "/v1/models", "", origin(from))).await.unwrap();
         reply.headers().get("access-control-allow-origin").map(|value| value.to_str().unwrap().to_owned())
@@ -57,7 +62,7 @@ const SDK_HEADERS: &str = "authorization, content-type, user-agent, idempotency-
 #[tokio::test]
 async fn regression_a_page_may_send_what_openais_sdk_sends_and_read_what_it_reads() {
     let good = "https://chat.example.org";
-    let router = camshaft_api::public_router(Server::new().api, &[good.to_owned()]);
+    let router = camshaft_api::public_router(Server::new().api, from(good));
     let ask = async |asked: &'static str| {
         let mut preflight = with("OPTIONS", "/v1/chat/completions", "", ("origin", good));
         preflight.headers_mut().insert("access-control-request-method", "POST".parse().unwrap());

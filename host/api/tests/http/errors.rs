@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use camshaft_api::{Api, ApiOptions, LocalQuotas, Readiness, Reloaded, StartError, public_router};
+use camshaft_api::{Api, ApiOptions, LocalQuotas, PublicAccess, Readiness, Reloaded, StartError, public_router};
 use camshaft_core::message::{FinishReason, WorkerError};
 use futures_util::{StreamExt, stream};
 use serde_json::{Value, json};
@@ -259,7 +259,7 @@ fn loading(template: &str) -> Result<Arc<Api>, StartError> {
 
 #[tokio::test]
 async fn is_not_ready_while_it_loads() {
-    let router = public_router(loading("x").unwrap(), &[]);
+    let router = public_router(loading("x").unwrap(), PublicAccess::default());
     for (method, path) in [("GET", "/readyz"), ("POST", CHAT)] {
         let response = router.clone().oneshot(request(method, path, "{}")).await.unwrap();
         assert_eq!(response.status(), 503, "{path}");
@@ -272,7 +272,7 @@ async fn regression_a_template_that_takes_long_holds_up_no_other_request() {
     let slow = "{% set s = 'ab' * 500000 %}{% for i in range(20000) %}{% if s ~ 'x' == 'y' %}{% endif %}{% endfor %}";
     let api = loading(slow).unwrap();
     api.readiness.set_ready();
-    let router = public_router(api, &[]);
+    let router = public_router(api, PublicAccess::default());
     // There is one thread for both.
     let chat = tokio::spawn(router.clone().oneshot(request("POST", CHAT, &chat_body(json!({})).to_string())));
     for _ in 0..100 {

@@ -9,7 +9,7 @@ use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
 use camshaft_api::backend::{Backend, Model};
 use camshaft_api::{
-    Api, ApiLimits, ApiOptions, Control, LocalQuotas, Readiness, Reloaded, admin_router, public_router,
+    Api, ApiLimits, ApiOptions, Control, LocalQuotas, PublicAccess, Readiness, Reloaded, admin_router, public_router,
 };
 use camshaft_core::engine::{ModelInfo, ModelKind, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
@@ -165,8 +165,8 @@ impl Server {
             readiness,
         });
         let api = api.unwrap();
-        let (public, admin) = (public_router(api.clone(), &[]), admin_router(api.clone(), Arc::default()));
-        Self { public, admin, pool, api, hold }
+        let public = public_router(api.clone(), PublicAccess::default());
+        Self { public, admin: admin_router(api.clone(), Arc::default()), pool, api, hold }
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Reply {

@@ -228,6 +228,42 @@ async fn regression_what_a_proxy_forwards_is_not_local() {
 }
 
 #[tokio::test]
+async fn regression_a_page_that_points_its_name_here_is_not_local() {
+    let rules = Rules::default().auth(|request| match request.loopback {
+        true => AuthOutcome::Allow(Principal::anonymous()),
+        false => AuthOutcome::Refuse(refusal(401, "invalid_api_key")),
+    });
+    let server = Server::with(rules, hello);
+    let ask = async |path: &str, host: &str, origin: Option<&str>| {
+        let mut sent = request("GET", path, "");
+        sent.headers_mut().insert("host", host.parse().unwrap());
+        origin.iter().for_each(|origin| _ = sent.headers_mut().insert("origin", origin.parse().unwrap()));
+        server.send(sent).await.status.as_u16()
+    };
+    for path in ["/metrics", "/v1/models"] {
+        assert_eq!(ask(path, "evil.example:8080", Some("http://evil.example:8080")).await, 401);
+        assert_eq!(ask(path, "evil.example:8080", None).await, 401);
+        assert_eq!(ask(path, "localhost:8080", Some("http://evil.example")).await, 401);
+        assert_eq!(ask(path, "127.0.0.1:8080", Some("http://localhost:3000")).await, 200);
+    }
+}
+
+#[tokio::test]
+async fn regression_a_key_that_nobody_can_read_is_a_wrong_one() {
+    let server = Server::new();
+    for name in ["authorization", "x-api-key"] {
+        let mut sent = request("GET", "/v1/models", "");
+        sent.headers_mut().append(name, "sk-readable".parse().unwrap());
+        sent.headers_mut().append(name, axum::http::HeaderValue::from_bytes(b"sk-\xff").unwrap());
+        let reply = server.send(sent).await;
+        assert_eq!(reply.header("www-authenticate"), Some("Bearer"));
+        let (shape, message) = reply.error(401);
+        assert_eq!(shape, "authentication_error invalid_api_key -");
+        assert_eq!(message, format!("the key in {name} is not UTF-8"));
+    }
+}
+
+#[tokio::test]
 async fn lists_only_models_that_the_caller_may_use() {
     let rules = Rules::default().auth(|_| {
         let allowed_models = Some(vec!["demo".to_owned()]);
