@@ -7,6 +7,10 @@ use std::time::Duration;
 use crate::policy::Quotas;
 
 const MINUTE: f64 = 60.0;
+/// Tokens that are read for a request that is then refused, for each one that the account pays. Reading is far cheaper than
+/// computing. At the full price, clients that come back when they were told to would keep each other out: each refusal
+/// would take what the others wait for.
+const READ_PER_TOKEN: u64 = 16;
 
 /// A bucket of units per minute. All units of a minute may be taken at once.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -130,6 +134,17 @@ impl Reservation {
     }
 }
 
+/// What a request asks for once it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Demand {
+    /// That run at the same time.
+    pub choices: u32,
+    /// That it may use.
+    pub tokens: u64,
+    /// Of those: its prompts or texts, which had to be read to know.
+    pub read: u64,
+}
+
 /// The account of one tenant.
 #[derive(Debug, Clone, Default)]
 pub struct Account {
@@ -163,17 +178,23 @@ impl Account {
         Ok(Reservation { quotas: *quotas, choices: 1, tokens: 0, standings: self.standings(quotas, now) })
     }
 
-    /// Adds to a request that was admitted what it asks for: all of its `choices`, and the `tokens` that it may use.
+    /// Adds to a request that was admitted what it asks for.
     ///
     /// # Errors
-    /// It does not fit. Then the reservation stays as it is.
-    pub fn reserve(
-        &mut self,
-        request: &mut Reservation,
-        choices: u32,
-        tokens: u64,
-        now: Duration,
-    ) -> Result<(), Exceeded> {
+    /// It does not fit. Then the reservation stays as it is, and the account pays for what was read, as far as it can.
+    pub fn reserve(&mut self, request: &mut Reservation, demand: Demand, now: Duration) -> Result<(), Exceeded> {
+        let refused = match self.add(request, demand, now) {
+            Err(exceeded) => exceeded,
+            Ok(()) => return Ok(()),
+        };
+        let Some(bucket) = self.tokens.of(request.quotas.tokens_per_minute, now) else { return Err(refused) };
+        bucket.level -= ((demand.read / READ_PER_TOKEN) as f64).min(bucket.level.max(0.0));
+        // The time to come back depends on what is left now.
+        self.add(request, demand, now)
+    }
+
+    fn add(&mut self, request: &mut Reservation, demand: Demand, now: Duration) -> Result<(), Exceeded> {
+        let Demand { choices, tokens, .. } = demand;
         let quotas = request.quotas;
         let more = choices.saturating_sub(request.choices);
         self.check_running(&quotas, more, choices, now)?;

@@ -14,6 +14,11 @@ fn quotas(requests: Option<u32>, tokens: Option<u32>, concurrent: Option<u32>) -
     }
 }
 
+/// Of a request without a text.
+fn demand(choices: u32, tokens: u64) -> Demand {
+    Demand { choices, tokens, read: 0 }
+}
+
 impl Account {
     /// Both steps of a request with one choice. One that is refused ends.
     fn take(&mut self, quotas: &Quotas, tokens: u64, now: Duration) -> Result<Reservation, Exceeded> {
@@ -28,7 +33,7 @@ impl Account {
         now: Duration,
     ) -> Result<Reservation, Exceeded> {
         let mut request = self.admit(quotas, now)?;
-        match self.reserve(&mut request, choices, tokens, now) {
+        match self.reserve(&mut request, demand(choices, tokens), now) {
             Ok(()) => Ok(request),
             Err(exceeded) => {
                 self.settle(&request, 0);
@@ -98,8 +103,8 @@ fn a_request_that_runs_is_not_refused_for_those_that_came_after_it() {
     let (few, many, mut account) = (quotas(None, None, Some(1)), quotas(None, None, Some(5)), Account::default());
     let mut first = account.admit(&few, SECOND).unwrap();
     assert!(account.take_choices(&many, 2, 1, SECOND).is_ok());
-    assert!(account.reserve(&mut first, 1, 1, SECOND).is_ok(), "it has its choice");
-    assert_eq!(account.reserve(&mut first, 2, 1, SECOND).unwrap_err().quota, Quota::Concurrency);
+    assert!(account.reserve(&mut first, demand(1, 1), SECOND).is_ok(), "it has its choice");
+    assert_eq!(account.reserve(&mut first, demand(2, 1), SECOND).unwrap_err().quota, Quota::Concurrency);
 }
 
 #[test]
@@ -124,12 +129,65 @@ fn regression_without_a_token_left_no_request_is_read() {
     let mut account = Account::default();
     let quotas = quotas(None, Some(60), None);
     let mut request = account.admit(&quotas, SECOND).unwrap();
-    account.reserve(&mut request, 1, 60, SECOND).unwrap();
+    account.reserve(&mut request, demand(1, 60), SECOND).unwrap();
     let exceeded = account.admit(&quotas, SECOND).unwrap_err();
     assert_eq!((exceeded.quota, exceeded.limit, exceeded.asked), (Quota::Tokens, 60, 1));
     assert_eq!(exceeded.retry_after, Some(SECOND), "a token a second");
     assert!(account.admit(&quotas, SECOND + SECOND / 2).is_err());
     assert!(account.admit(&quotas, SECOND * 2).is_ok());
+}
+
+#[test]
+fn regression_what_was_read_in_vain_is_paid_as_far_as_there_is_something() {
+    let quotas = quotas(None, Some(1000), Some(2));
+    let mut account = Account::default();
+    let mut refuse = |demand: Demand| {
+        let mut request = account.admit(&quotas, SECOND)?;
+        let refused = account.reserve(&mut request, demand, SECOND);
+        account.settle(&request, 0);
+        refused
+    };
+    let left = |refused: Result<(), Exceeded>| refused.unwrap_err().standings.tokens.unwrap().remaining;
+    assert_eq!(left(refuse(Demand { choices: 1, tokens: 1600, read: 1600 })), 900);
+    // What it wanted to generate was never begun.
+    assert_eq!(left(refuse(Demand { choices: 1, tokens: 5000, read: 15 })), 900);
+    assert_eq!(left(refuse(Demand { choices: 3, tokens: 160, read: 160 })), 890, "too many choices");
+    let late = refuse(Demand { choices: 1, tokens: 960, read: 960 }).unwrap_err();
+    assert_eq!((late.asked, late.retry_after), (960, Some(SECOND * 130 * 60 / 1000)), "130 are missing now");
+    assert_eq!(left(refuse(Demand { choices: 1, tokens: 40_000, read: 40_000 })), 0);
+    let exceeded = refuse(Demand { choices: 1, tokens: 1, read: 1 }).unwrap_err();
+    assert_eq!(exceeded.retry_after, Some(SECOND * 60 / 1000), "it is empty, and no more than that");
+}
+
+#[test]
+fn clients_that_come_back_when_they_were_told_to_do_not_keep_each_other_out() {
+    let quotas = quotas(None, Some(10_000), None);
+    let demand = Demand { choices: 1, tokens: 1000, read: 600 };
+    let mut account = Account::default();
+    account.take(&quotas, 10_000, Duration::ZERO).unwrap();
+    // When each of five comes back, in whole seconds, as `Retry-After` says.
+    let mut back: Vec<Duration> = (1..=5).map(|client| client * SECOND).collect();
+    let mut served = 0;
+    for now in (1..=120).map(|second| second * SECOND) {
+        for at in back.iter_mut().filter(|at| **at == now) {
+            let Ok(mut request) = account.admit(&quotas, now) else {
+                *at += SECOND;
+                continue;
+            };
+            match account.reserve(&mut request, demand, now) {
+                Ok(()) => {
+                    served += 1;
+                    *at += SECOND;
+                    account.settle(&request, 1000);
+                }
+                Err(exceeded) => {
+                    account.settle(&request, 0);
+                    *at += SECOND * exceeded.retry_after.unwrap().as_secs_f64().ceil() as u32;
+                }
+            }
+        }
+    }
+    assert!(served >= 15, "of the twenty that two minutes hold, {served} were served");
 }
 
 #[test]

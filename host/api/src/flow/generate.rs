@@ -1,6 +1,7 @@
 //! Serves a generation: parses, validates, submits and renders it.
 use axum::response::Response;
 use camshaft_core::policy::ValidateRequest;
+use camshaft_core::quota::Demand;
 
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
@@ -26,7 +27,8 @@ pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Resul
     drop(span);
     request.settings.timeout = request.settings.timeout.or(from_header);
     let choices = u32::try_from(request.choices().count()).unwrap_or(u32::MAX);
-    incoming.reserve(choices, request.max_total_tokens())?;
+    let (tokens, read) = (request.max_total_tokens(), request.prompt_tokens());
+    incoming.reserve(Demand { choices, tokens, read })?;
     let Incoming { api, caller, exchange, grant, mut share, .. } = incoming;
     // From here on the tokens wait, and not the body.
     share.resize(request.held_bytes())?;

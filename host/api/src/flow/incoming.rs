@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::http::HeaderMap;
 use camshaft_core::message::WorkerError;
+use camshaft_core::quota::Demand;
 use tokio::time::timeout_at;
 
 use crate::flow::api::Api;
@@ -37,9 +38,9 @@ impl Incoming {
     ///
     /// # Errors
     /// 429 if a quota is exceeded.
-    pub(crate) fn reserve(&mut self, choices: u32, tokens: u64) -> Result<(), FlowError> {
+    pub(crate) fn reserve(&mut self, demand: Demand) -> Result<(), FlowError> {
         let Some(grant) = &mut self.grant else { return Ok(()) };
-        grant.reserve(choices, tokens)?;
+        grant.reserve(demand)?;
         self.exchange.set_standings(grant.standings());
         Ok(())
     }
@@ -49,7 +50,7 @@ impl Incoming {
     /// # Errors
     /// 429 if a quota is exceeded.
     pub(crate) fn spend(&mut self, tokens: u64) -> Result<(), FlowError> {
-        self.reserve(1, tokens)?;
+        self.reserve(Demand { choices: 1, tokens, read: tokens })?;
         if let Some(grant) = &mut self.grant {
             grant.set_used(tokens);
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::ids::TenantId;
 use camshaft_core::policy::{Principal, Quotas};
-use camshaft_core::quota::{Account, Exceeded, Reservation, Standings};
+use camshaft_core::quota::{Account, Demand, Exceeded, Reservation, Standings};
 
 use crate::flow::error::FlowError;
 
@@ -24,13 +24,7 @@ pub trait QuotaStore: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// As [`QuotaStore::admit`].
-    fn reserve(
-        &self,
-        tenant: &TenantId,
-        request: &mut Reservation,
-        choices: u32,
-        tokens: u64,
-    ) -> Result<(), Box<Exceeded>>;
+    fn reserve(&self, tenant: &TenantId, request: &mut Reservation, demand: Demand) -> Result<(), Box<Exceeded>>;
     /// Settles a reservation: the request has ended and used `used` tokens.
     fn settle(&self, tenant: &TenantId, request: &Reservation, used: u64);
 }
@@ -65,14 +59,8 @@ impl QuotaStore for LocalQuotas {
         self.with(tenant, |account, now| account.admit(quotas, now)).map_err(Box::new)
     }
 
-    fn reserve(
-        &self,
-        tenant: &TenantId,
-        request: &mut Reservation,
-        choices: u32,
-        tokens: u64,
-    ) -> Result<(), Box<Exceeded>> {
-        self.with(tenant, |account, now| account.reserve(request, choices, tokens, now)).map_err(Box::new)
+    fn reserve(&self, tenant: &TenantId, request: &mut Reservation, demand: Demand) -> Result<(), Box<Exceeded>> {
+        self.with(tenant, |account, now| account.reserve(request, demand, now)).map_err(Box::new)
     }
 
     fn settle(&self, tenant: &TenantId, request: &Reservation, used: u64) {
@@ -103,12 +91,12 @@ impl QuotaGrant {
         Ok(Some(Self { store: store.clone(), tenant, request, used: 0 }))
     }
 
-    /// Reserves what the request asks for: `choices` that run at the same time, and `tokens`.
+    /// Reserves what the request asks for.
     ///
     /// # Errors
     /// 429 if a quota is exceeded.
-    pub(crate) fn reserve(&mut self, choices: u32, tokens: u64) -> Result<(), FlowError> {
-        let reserved = self.store.reserve(&self.tenant, &mut self.request, choices, tokens);
+    pub(crate) fn reserve(&mut self, demand: Demand) -> Result<(), FlowError> {
+        let reserved = self.store.reserve(&self.tenant, &mut self.request, demand);
         reserved.map_err(FlowError::QuotaExceeded)
     }
 
@@ -139,7 +127,7 @@ mod tests {
 
     fn take(store: &Arc<dyn QuotaStore>, principal: &Principal, tokens: u64) -> Result<Option<QuotaGrant>, FlowError> {
         let mut grant = QuotaGrant::admit(store, principal)?;
-        grant.as_mut().map_or(Ok(()), |grant| grant.reserve(1, tokens))?;
+        grant.as_mut().map_or(Ok(()), |grant| grant.reserve(Demand { choices: 1, tokens, read: 0 }))?;
         Ok(grant)
     }
 

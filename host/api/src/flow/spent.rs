@@ -75,6 +75,7 @@ mod tests {
     use camshaft_core::ids::RequestId;
     use camshaft_core::message::Delta;
     use camshaft_core::policy::{Principal, Quotas};
+    use camshaft_core::quota::Demand;
 
     use super::*;
     use crate::flow::quota::{LocalQuotas, QuotaStore};
@@ -85,7 +86,7 @@ mod tests {
         let quotas = Quotas { tokens_per_minute: Some(1000), concurrent_requests: Some(1), ..Quotas::default() };
         let principal = Principal { quotas, ..Principal::anonymous() };
         let mut grant = QuotaGrant::admit(&store, &principal).unwrap().unwrap();
-        grant.reserve(1, 900).unwrap();
+        grant.reserve(Demand { choices: 1, tokens: 900, read: 700 }).unwrap();
         let request = Spent::default();
         let worker = request.clone();
         assert_eq!(request.settle(700, grant.rest()), 0, "nothing was computed");

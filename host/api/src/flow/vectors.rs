@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use camshaft_core::ids::Token;
 use camshaft_core::limits;
 use camshaft_core::message::WorkerError;
+use camshaft_core::quota::Demand;
 use crossbeam_channel::TrySendError;
 use tokio::sync::oneshot;
 
@@ -72,7 +73,7 @@ pub(crate) async fn compute(incoming: &mut Incoming, asked: Asked<'_>) -> Result
     incoming.exchange.set_model(model);
     let prompt_tokens = inputs.iter().map(|input| input.len() as u64).sum();
     incoming.exchange.set_prompt_tokens(prompt_tokens);
-    incoming.reserve(1, prompt_tokens)?;
+    incoming.reserve(Demand { choices: 1, tokens: prompt_tokens, read: prompt_tokens })?;
     let mut grant = incoming.grant.take();
     let (api, exchange) = (&incoming.api, &incoming.exchange);
     if let Some(grant) = &mut grant {

@@ -56,6 +56,16 @@ async fn regression_tokenizing_is_metered() {
 }
 
 #[tokio::test]
+async fn regression_tokenizing_in_vain_is_metered() {
+    let server = limited(Quotas { tokens_per_minute: Some(1000), ..Quotas::default() });
+    let tokenize = |bytes: usize| json!({"model": "demo", "text": "a".repeat(bytes)});
+    let reply = server.post("/v1/tokenize", tokenize(1600)).await;
+    assert_eq!((reply.status.as_u16(), reply.header("x-ratelimit-remaining-tokens")), (429, Some("900")));
+    let reply = server.post("/v1/tokenize", tokenize(40_000)).await;
+    assert_eq!((reply.status.as_u16(), reply.header("x-ratelimit-remaining-tokens")), (429, Some("0")));
+}
+
+#[tokio::test]
 async fn regression_detokenizing_is_metered() {
     let server = limited(Quotas { tokens_per_minute: Some(10), ..Quotas::default() });
     let detokenize = |tokens: Vec<u32>| json!({"model": "demo", "tokens": tokens});
