@@ -29,6 +29,7 @@ struct Rig {
     client: DuplexStream,
     activity: Arc<Activity>,
     ended: JoinHandle<Result<(), Failure>>,
+    _idle: TcpStream,
     _stop: watch::Sender<bool>,
 }
 
@@ -46,10 +47,11 @@ impl Rig {
         let (client, server) = duplex(BETWEEN);
         let activity = Activity::new(times, Arc::default());
         let served = Served { router, tls: None, stop: stopped };
-        let stream = HalfClosing::new(server, Socket::new(idle_socket().await), activity.clone());
+        let (idle, socket) = idle_sockets().await;
+        let stream = HalfClosing::new(server, Socket::new(socket), activity.clone());
         let of_drive = activity.clone();
         let drive = async move { drive(stream, SocketAddr::from(([127, 0, 0, 1], 1)), served, &of_drive).await };
-        Self { client, activity, ended: tokio::spawn(drive), _stop: stop }
+        Self { client, activity, ended: tokio::spawn(drive), _idle: idle, _stop: stop }
     }
 
     async fn send(&mut self, path: &str) {
@@ -71,9 +73,10 @@ impl Rig {
 }
 
 /// Nothing goes over it: the bytes of a test go through memory.
-async fn idle_socket() -> TcpStream {
+async fn idle_sockets() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    TcpStream::connect(listener.local_addr().unwrap()).await.unwrap()
+    let connected = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    (connected, listener.accept().await.unwrap().0)
 }
 
 #[tokio::test(start_paused = true)]

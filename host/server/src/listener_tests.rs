@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::connection::HTTP2_STREAM_WINDOW;
 use crate::exchange::SETTLE_BYTES;
-use crate::socket::DRAIN_BYTES;
+use crate::socket::{DRAIN_BYTES, WATCH};
 
 /// Longer than anything takes that has to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,9 +57,14 @@ impl Rig {
             tokio::time::sleep(SHORT).await;
             format!("{} bytes", body.len())
         };
+        let late = |body: Bytes| async move {
+            tokio::time::sleep(WATCH + SHORT).await;
+            format!("{} bytes", body.len())
+        };
         let router = Router::new()
             .route("/", get(|| async { "here" }))
             .route("/slow", post(slow).get(slow))
+            .route("/late", post(late))
             .route("/forever", get(forever))
             .route("/large", get(|| async { vec![b'x'; LARGE] }))
             .route("/refuses", post(|| async { StatusCode::NOT_FOUND }))
@@ -208,6 +213,9 @@ async fn regression_a_client_that_half_closes_gets_its_answer() {
         ("POST /slow HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", "3 bytes"),
         // Two at once: both are answered.
         ("GET /slow HTTP/1.1\r\nhost: a\r\n\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", "here"),
+        // As long as the end is looked for behind bytes that nobody has parsed.
+        ("POST /late HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc\r\n", "3 bytes"),
+        ("POST /late HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabcGET / HTTP/1.1\r\nhost: a\r\n\r\n", "here"),
     ];
     for (request, expected) in requests {
         let mut socket = rig.connect().await;
@@ -228,6 +236,19 @@ async fn a_client_that_leaves_ends_its_request() {
     rig.becomes_running(1).await;
     drop(socket);
     rig.becomes_running(0).await;
+}
+
+#[tokio::test]
+async fn regression_bytes_after_a_request_do_not_hide_that_its_client_has_left() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    let pipelined = "GET / HTTP/1.1\r\nhost: a\r\n\r\n".repeat(3);
+    for after in ["\r\n", &pipelined] {
+        let mut socket = rig.connect().await;
+        socket.write_all(format!("GET /forever HTTP/1.1\r\nhost: a\r\n\r\n{after}").as_bytes()).await.unwrap();
+        rig.becomes_running(1).await;
+        drop(socket);
+        rig.becomes_running(0).await;
+    }
 }
 
 #[tokio::test]

@@ -2,13 +2,13 @@
 //! read.
 use std::io;
 use std::net::Shutdown;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep, timeout, timeout_at};
 
@@ -16,6 +16,9 @@ use crate::activity::{Activity, Awaited};
 
 /// How often a connection whose client sends nothing more is looked at.
 const LOOK: Duration = Duration::from_millis(100);
+/// How often a connection with a request in flight is looked at: hyper reads nothing while it has bytes that it has not
+/// parsed, and then does not see the end.
+pub(crate) const WATCH: Duration = Duration::from_secs(1);
 /// After the last byte of a client: time for the request to be taken from the connection's buffer.
 const SETTLE: Duration = Duration::from_secs(1);
 /// The first byte of every response.
@@ -56,6 +59,11 @@ impl Socket {
     /// The error that the peer's system has reported: there is nobody to answer.
     fn broken(&self) -> io::Result<()> {
         self.0.take_error()?.map_or(Ok(()), Err)
+    }
+
+    /// Whether the client sends nothing more, even if some of what it sent was not read.
+    fn has_ended(&self, cx: &mut Context<'_>) -> bool {
+        matches!(pin!(self.0.ready(Interest::READABLE)).poll(cx), Poll::Ready(Ok(ready)) if ready.is_read_closed())
     }
 }
 
@@ -115,6 +123,8 @@ pub(crate) struct HalfClosing<S> {
     socket: Socket,
     activity: Arc<Activity>,
     ended: Option<Ended>,
+    /// The next look for an end that nobody reads; `None` if no request is in flight.
+    watch: Option<Pin<Box<Sleep>>>,
     first: First,
     /// Whether everything that was written has left.
     flushed: bool,
@@ -137,30 +147,60 @@ enum First {
 impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
     /// `stream` runs over `socket`.
     pub(crate) fn new(stream: S, socket: Socket, activity: Arc<Activity>) -> Self {
-        Self { stream, socket, activity, ended: None, first: First::Unsent, flushed: true }
+        Self { stream, socket, activity, ended: None, watch: None, first: First::Unsent, flushed: true }
     }
 
     /// Pending while an answer is due; ready when the end may be told.
     fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, socket, activity, ended, first, flushed } = self;
-        let Some(Ended { at, look }) = ended else { return Poll::Ready(Ok(())) };
         loop {
-            socket.broken()?;
-            match activity.awaited() {
+            let Some(at) = self.ended.as_ref().map(|ended| ended.at) else { return Poll::Ready(Ok(())) };
+            self.socket.broken()?;
+            match self.activity.awaited() {
                 Awaited::Nothing => return Poll::Ready(Ok(())),
                 Awaited::Rest if at.elapsed() >= SETTLE => return Poll::Ready(Ok(())),
-                Awaited::Answer if *first == First::Unsent && *flushed => {
-                    if let Poll::Ready(written) = Pin::new(&mut *stream).poll_write(cx, &[FIRST]) {
-                        written?;
-                        *first = First::Sent;
-                        // What it does not send now goes with the rest.
-                        let _ = Pin::new(&mut *stream).poll_flush(cx)?;
-                    }
-                }
-                Awaited::Rest | Awaited::Answer | Awaited::End => {}
+                Awaited::Answer => self.probe(cx)?,
+                Awaited::Rest | Awaited::End => {}
             }
+            let Some(Ended { look, .. }) = &mut self.ended else { return Poll::Ready(Ok(())) };
             ready!(look.as_mut().poll(cx));
             look.as_mut().reset(Instant::now() + LOOK);
+        }
+    }
+
+    /// Sends the first byte of the answer that is due, unless something else is on its way.
+    fn probe(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.first == First::Sent || !self.flushed {
+            return Ok(());
+        }
+        if let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, &[FIRST]) {
+            written?;
+            self.first = First::Sent;
+            // What it does not send now goes with the rest.
+            if let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(cx) {
+                flushed?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks now and then, while a request is in flight, whether its client has ended without anybody reading the end.
+    fn watch(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        loop {
+            let Some(watch) = &mut self.watch else {
+                if self.activity.awaited() == Awaited::Nothing {
+                    return Ok(());
+                }
+                self.watch = Some(Box::pin(sleep(WATCH)));
+                continue;
+            };
+            if watch.as_mut().poll(cx).is_pending() {
+                return Ok(());
+            }
+            self.watch = None;
+            self.socket.broken()?;
+            if self.activity.awaited() == Awaited::Answer && self.socket.has_ended(cx) {
+                self.probe(cx)?;
+            }
         }
     }
 }
@@ -211,7 +251,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HalfClosing<S> {
         ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
         self.flushed = true;
         self.activity.flushed();
-        Poll::Ready(Ok(()))
+        // hyper flushes whenever it is polled.
+        Poll::Ready(self.watch(cx))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
