@@ -1,5 +1,6 @@
 //! The host's own metrics of policies.
-use std::sync::OnceLock;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use camshaft_core::ids::{Generation, PolicyName};
@@ -85,8 +86,7 @@ impl Swap {
 /// The families, registered once.
 #[derive(Debug)]
 pub(crate) struct PolicyMetrics {
-    calls: IntCounterVec,
-    durations: HistogramVec,
+    calls: CallFamilies,
     generations: IntGaugeVec,
     swaps: IntCounterVec,
     swap_durations: Histogram,
@@ -137,13 +137,15 @@ impl PolicyMetrics {
                 swaps.with_label_values(&[hook.as_str(), result.as_str()]);
             }
         }
-        Ok(Self { calls, durations, generations, swaps, swap_durations, without_files })
+        let calls = CallFamilies { calls, durations, kept: Arc::default() };
+        Ok(Self { calls, generations, swaps, swap_durations, without_files })
     }
 
     /// The series of one policy, looked up once.
     pub(crate) fn link(&self, hook: Hook, name: &PolicyName) -> LinkMetrics {
-        let duration = self.durations.with_label_values(&[hook.as_str(), name.as_str()]);
-        LinkMetrics { hook, name: name.clone(), family: self.calls.clone(), duration, calls: Default::default() }
+        let series = self.calls.series(hook, name);
+        let duration = self.calls.durations.with_label_values(&[hook.as_str(), name.as_str()]);
+        LinkMetrics { series, duration, calls: Default::default() }
     }
 
     pub(crate) fn serving(&self, hook: Hook, name: &PolicyName, generation: Generation) {
@@ -170,12 +172,63 @@ impl PolicyMetrics {
     }
 }
 
-/// The series of one policy. The series of an outcome is made when it first happens.
+type SeriesKey = (Hook, PolicyName);
+
+/// The families with series for each policy, and which policies have any.
+#[derive(Debug, Clone)]
+struct CallFamilies {
+    calls: IntCounterVec,
+    durations: HistogramVec,
+    kept: Arc<Mutex<HashMap<SeriesKey, Weak<PolicySeries>>>>,
+}
+
+impl CallFamilies {
+    fn kept(&self) -> MutexGuard<'_, HashMap<SeriesKey, Weak<PolicySeries>>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What keeps the series of a policy, the same for all its versions.
+    fn series(&self, hook: Hook, name: &PolicyName) -> Arc<PolicySeries> {
+        let key = (hook, name.clone());
+        let mut kept = self.kept();
+        kept.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let series = Arc::new(PolicySeries { hook, name: name.clone(), families: self.clone() });
+            kept.insert(key, Arc::downgrade(&series));
+            series
+        })
+    }
+}
+
+/// The series of one policy, removed when its last version is gone: names come and go, but memory would only grow.
 #[derive(Debug)]
-pub(crate) struct LinkMetrics {
+struct PolicySeries {
     hook: Hook,
     name: PolicyName,
-    family: IntCounterVec,
+    families: CallFamilies,
+}
+
+impl Drop for PolicySeries {
+    fn drop(&mut self) {
+        let (hook, name) = (self.hook.as_str(), self.name.as_str());
+        let mut kept = self.families.kept();
+        let key = (self.hook, self.name.clone());
+        // A policy of that name may have come meanwhile, which counts on in the same series.
+        if !kept.get(&key).is_some_and(|series| std::ptr::eq(series.as_ptr(), self)) {
+            return;
+        }
+        kept.remove(&key);
+        // These fail only where there is no such series.
+        let _ = self.families.durations.remove_label_values(&[hook, name]);
+        for outcome in Outcome::ALL {
+            let _ = self.families.calls.remove_label_values(&[hook, name, outcome.as_str()]);
+        }
+    }
+}
+
+/// Counts for one version of a policy. The series of an outcome is made when it first happens.
+#[derive(Debug)]
+pub(crate) struct LinkMetrics {
+    series: Arc<PolicySeries>,
     duration: Histogram,
     /// In the order of `Outcome::ALL`.
     calls: [OnceLock<IntCounter>; Outcome::ALL.len()],
@@ -183,12 +236,13 @@ pub(crate) struct LinkMetrics {
 
 impl LinkMetrics {
     pub(crate) fn count(&self, outcome: Outcome) {
-        let labels = || [self.hook.as_str(), self.name.as_str(), outcome.as_str()];
+        let PolicySeries { hook, name, families } = &*self.series;
+        let series = || families.calls.with_label_values(&[hook.as_str(), name.as_str(), outcome.as_str()]);
         let kept = Outcome::ALL.iter().position(|known| *known == outcome).and_then(|index| self.calls.get(index));
         match kept {
-            Some(series) => series.get_or_init(|| self.family.with_label_values(&labels())).inc(),
+            Some(kept) => kept.get_or_init(series).inc(),
             // Looked up each time, but counted.
-            None => self.family.with_label_values(&labels()).inc(),
+            None => series().inc(),
         }
     }
 
@@ -212,8 +266,39 @@ mod tests {
             (0..rank).for_each(|_| link.count(outcome));
         }
         for (rank, outcome) in (1..).zip(Outcome::ALL) {
-            let series = metrics.calls.with_label_values(&[hook.as_str(), name.as_str(), outcome.as_str()]);
+            let series = metrics.calls.calls.with_label_values(&[hook.as_str(), name.as_str(), outcome.as_str()]);
             assert_eq!(series.get(), rank, "{outcome:?}");
         }
+    }
+
+    #[test]
+    fn regression_a_policy_that_is_gone_leaves_no_series() {
+        let registry = Registry::new();
+        let metrics = PolicyMetrics::register(&registry).unwrap();
+        let (hook, name, other) = (Hook::Auth, PolicyName::from("keys"), PolicyName::from("others"));
+        let series = |name: &str| {
+            let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+            text.lines().filter(|line| line.contains(&format!("plugin=\"{name}\""))).count()
+        };
+        let stays = metrics.link(hook, &other);
+        stays.observe(Outcome::Allow, Instant::now());
+        let (before, old) = (series("others"), metrics.link(hook, &name));
+        assert!(before > 0);
+        Outcome::ALL.iter().for_each(|outcome| old.count(*outcome));
+        let new = metrics.link(hook, &name);
+        metrics.serving(hook, &name, Generation(2));
+        drop(old);
+        new.count(Outcome::Allow);
+        assert_eq!(
+            metrics.calls.calls.with_label_values(&["auth", "keys", "allow"]).get(),
+            2,
+            "versions count together"
+        );
+        metrics.gone(hook, &name);
+        assert!(series("keys") > 0, "requests that it serves still count");
+        drop(new);
+        assert_eq!((series("keys"), series("others")), (0, before));
+        assert_eq!(metrics.calls.kept().len(), 1);
+        metrics.link(hook, &name).count(Outcome::Allow);
     }
 }

@@ -70,10 +70,31 @@ impl MetricFamilies {
         Self { plugins, dropped }
     }
 
+    fn plugins(&self) -> MutexGuard<'_, Vec<Weak<Book>>> {
+        self.plugins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn add(&self, book: &Arc<Book>) {
-        let mut plugins = self.plugins.lock().unwrap_or_else(PoisonError::into_inner);
-        plugins.retain(|book| book.strong_count() > 0);
-        plugins.push(Arc::downgrade(book));
+        {
+            let mut plugins = self.plugins();
+            plugins.retain(|book| book.strong_count() > 0);
+            plugins.push(Arc::downgrade(book));
+        }
+        if let Some(dropped) = &self.dropped {
+            // Start the series at zero, so that its first increase is visible.
+            dropped.with_label_values(&book.labels());
+        }
+    }
+
+    /// Removes what is exported for a plugin, unless another one has its name by now.
+    fn remove(&self, book: &Arc<Book>) {
+        let mut plugins = self.plugins();
+        plugins.retain(|other| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(book)));
+        let same = |other: &Weak<Book>| other.upgrade().is_some_and(|other| other.labels() == book.labels());
+        if let Some(dropped) = self.dropped.as_ref().filter(|_| !plugins.iter().any(same)) {
+            // Fails only if the series does not exist.
+            let _ = dropped.remove_label_values(&book.labels());
+        }
     }
 }
 
@@ -163,6 +184,11 @@ struct Book {
 }
 
 impl Book {
+    /// The values of the labels `hook` and `plugin`.
+    fn labels(&self) -> [&str; 2] {
+        [self.hook.as_str(), self.plugin.as_str()]
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Metric>> {
         self.metrics.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -177,10 +203,6 @@ pub(crate) struct PluginMetrics {
 
 impl PluginMetrics {
     pub(crate) fn new(hook: Hook, plugin: PolicyName, families: Arc<MetricFamilies>) -> Self {
-        if let Some(dropped) = &families.dropped {
-            // Start the series at zero, so that its first increase is visible.
-            dropped.with_label_values(&[hook.as_str(), plugin.as_str()]);
-        }
         let book = Arc::new(Book { hook, plugin, metrics: Mutex::default() });
         families.add(&book);
         Self { book, families }
@@ -190,7 +212,7 @@ impl PluginMetrics {
         if self.try_record(name, change, labels).is_none()
             && let Some(dropped) = &self.families.dropped
         {
-            dropped.with_label_values(&[self.book.hook.as_str(), self.book.plugin.as_str()]).inc();
+            dropped.with_label_values(&self.book.labels()).inc();
         }
     }
 
@@ -225,6 +247,12 @@ impl PluginMetrics {
             Change::Set(new) => *value = new,
         }
         Some(())
+    }
+}
+
+impl Drop for PluginMetrics {
+    fn drop(&mut self) {
+        self.families.remove(&self.book);
     }
 }
 
@@ -327,6 +355,22 @@ mod tests {
         assert_eq!(families(&registry), NAMES);
         drop(plugin);
         assert_eq!(families(&registry), 0, "nor does a plugin that is gone");
+    }
+
+    #[test]
+    fn regression_a_plugin_that_is_gone_leaves_no_count_of_what_it_dropped() {
+        let registry = Registry::new();
+        let families = Arc::new(MetricFamilies::new(&registry));
+        let of = |name: &str| PluginMetrics::new(Hook::Auth, PolicyName::from(name), families.clone());
+        let (old, other) = (of("a"), of("b"));
+        old.record("Bad Name", Change::Add(1), &[]);
+        let new = of("a");
+        drop(old);
+        let line = r#"camshaft_policy_metrics_dropped_total{hook="auth",plugin="a"}"#;
+        assert!(text(&registry).contains(&format!("{line} 1")), "the next one of that name counts on");
+        drop(new);
+        assert!(!text(&registry).contains(line) && text(&registry).contains(r#"plugin="b""#));
+        drop(other);
     }
 
     #[test]
