@@ -12,6 +12,13 @@ use crate::ids::Token;
 /// `camshaft-engine` implements it on llama.cpp, and [`fake`] without a model, for tests.
 pub trait Embedder {
     fn limits(&self) -> EmbedderLimits;
+    /// As [`crate::engine::Engine::warm_up`].
+    ///
+    /// # Errors
+    /// As [`Embedder::embed`].
+    fn warm_up(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
     /// Computes a batch. Returns one vector per input, pooled as the model does, and not normalised.
     ///
     /// # Errors

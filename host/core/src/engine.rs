@@ -142,6 +142,14 @@ pub enum EngineError {
 /// `camshaft-engine` implements it on llama.cpp, and [`crate::fake`] without a model, for tests.
 pub trait Engine {
     fn limits(&self) -> EngineLimits;
+    /// Does what the first decode on the calling thread does once, so that what it lacks (threads) is missed before anybody
+    /// is served. The KV cache is empty before and after.
+    ///
+    /// # Errors
+    /// As [`Engine::decode`].
+    fn warm_up(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
     /// Decodes a batch. The rows of a sequence are in ascending order of position and begin where its KV entries end.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 //! the delivery to clients; another process could run it as well.
 use std::time::Duration;
 
-use crate::engine::{Engine, EngineLimits};
+use crate::engine::{Engine, EngineError, EngineLimits};
 use crate::message::{Command, Event, Events};
 use crate::report::{Report, Reporter};
 use crate::worker::{Step, Worker};
@@ -28,6 +28,14 @@ impl<E: Engine> EngineLoop<E> {
 
     pub fn worker(&self) -> &Worker {
         &self.worker
+    }
+
+    /// Has the engine made ready on the calling thread, before anything is asked of it.
+    ///
+    /// # Errors
+    /// The engine cannot decode.
+    pub fn warm_up(&mut self) -> Result<(), EngineError> {
+        self.engine.warm_up()
     }
 
     /// Carries out a command.

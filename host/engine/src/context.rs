@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 
 use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse, SavedPart};
-use camshaft_core::ids::SeqId;
+use camshaft_core::ids::{SeqId, Token};
 use llama_cpp_2::DecodeError;
 use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::context::params::{KvCacheType, LlamaContextParams};
@@ -199,6 +199,15 @@ impl Drop for LlamaEngine {
 impl Engine for LlamaEngine {
     fn limits(&self) -> EngineLimits {
         self.limits
+    }
+
+    /// OpenMP starts a team of threads for each thread that decodes, and ends the process if it cannot.
+    fn warm_up(&mut self) -> Result<(), EngineError> {
+        let mut batch = Batch::default();
+        batch.push(Token(0), 0, SeqId(0), true);
+        let decoded = self.decode(&batch);
+        self.truncate(SeqId(0), 0);
+        decoded
     }
 
     fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {

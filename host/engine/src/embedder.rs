@@ -102,6 +102,11 @@ impl Embedder for LlamaEmbedder {
         }
     }
 
+    /// See `LlamaEngine`.
+    fn warm_up(&mut self) -> Result<(), EngineError> {
+        self.embed(&[[Token(0)].into()]).map(drop)
+    }
+
     fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, EngineError> {
         let bad = |why: String| Err(EngineError::BadBatch(why));
         let total: usize = inputs.iter().map(|input| input.len()).sum();

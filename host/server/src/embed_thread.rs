@@ -1,4 +1,5 @@
 //! The thread that owns an embedder: gathers inputs of several requests into batches.
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -78,9 +79,11 @@ struct EmbedService<F> {
     /// The batch that is being computed.
     on_board: Vec<BatchInput<Arc<PendingJob>>>,
     begun: Instant,
+    /// Dropped when the first embedder is warm.
+    cold: Option<Sender<Infallible>>,
 }
 
-/// Makes an embedder on the calling thread and starts the thread that owns it. The thread ends when the sender of jobs is
+/// Makes an embedder on the calling thread, starts the thread that owns it, and waits until it is warm. The thread ends when the sender of jobs is
 /// gone, or when the supervisor says.
 ///
 /// # Errors
@@ -97,8 +100,11 @@ pub(crate) fn spawn<E: Embedder + Send + 'static>(
     let queue = EmbedQueue::new(batch, tuned.borrow().watermarks);
     let (sender, messages) = crossbeam_channel::bounded(JOBS);
     let (on_board, begun) = (Vec::new(), Instant::now());
-    let service = EmbedService { make, messages, queue, metrics, tuned, on_board, begun };
+    let (cold, warm) = crossbeam_channel::bounded(1);
+    let service = EmbedService { make, messages, queue, metrics, tuned, on_board, begun, cold: Some(cold) };
     supervisor.supervise(&format!("embedder-{model}"), gauges, service, embedder)?;
+    // Nothing is sent: it ends when the sender is gone.
+    let _ = warm.recv();
     Ok((sender, limits))
 }
 
@@ -115,6 +121,11 @@ where
     }
 
     fn run(&mut self, embedder: &mut E, stop: &Stop) {
+        let cold = self.cold.take();
+        if let Err(error) = embedder.warm_up() {
+            tracing::warn!(%error, "the embedder could not compute a first token");
+        }
+        drop(cold);
         while self.take_messages(stop) {
             self.queue.retain(|job| job.is_wanted());
             let now = self.begun.elapsed();

@@ -49,11 +49,17 @@ struct Gated {
     go_on: Receiver<()>,
     /// Told before each batch, with its inputs.
     began: Sender<Vec<Arc<[Token]>>>,
+    warmed: Sender<Option<String>>,
 }
 
 impl Embedder for Gated {
     fn limits(&self) -> EmbedderLimits {
         LIMITS
+    }
+
+    fn warm_up(&mut self) -> Result<(), camshaft_core::engine::EngineError> {
+        self.warmed.send(std::thread::current().name().map(str::to_owned)).unwrap();
+        Ok(())
     }
 
     fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, camshaft_core::engine::EngineError> {
@@ -77,9 +83,14 @@ impl Bench {
         let (supervisor, registry) = (Supervisor::new(), prometheus::Registry::new());
         let (go_on, wait) = crossbeam_channel::bounded(0);
         let (begins, began) = crossbeam_channel::bounded(1000);
-        let make =
-            move || Ok(Gated { embedder: FakeEmbedder::new(LIMITS), go_on: wait.clone(), began: begins.clone() });
+        let (warms, warmed) = crossbeam_channel::bounded(1);
+        let make = move || {
+            let (go_on, began, warmed) = (wait.clone(), begins.clone(), warms.clone());
+            Ok(Gated { embedder: FakeEmbedder::new(LIMITS), go_on, began, warmed })
+        };
         let (jobs, _) = spawn(&supervisor, "fake", setup(&registry, tuned), make).unwrap();
+        let on = warmed.try_recv().expect("it is warm before it has jobs");
+        assert_eq!(on.as_deref(), Some("embedder-fake"));
         Self { supervisor, registry, jobs, go_on, began }
     }
 

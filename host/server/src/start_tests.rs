@@ -89,7 +89,8 @@ impl Bench {
                     }
                     engines => engines == PANICS,
                 };
-                let engine = Fragile { engine: FakeEngine::new(LIMITS, u64::from(id.0)), panics };
+                let engine = FakeEngine::new(LIMITS, u64::from(id.0));
+                let engine = Fragile { engine, panics, warmed: Arc::default() };
                 Ok((engine, Parts { cache: PrefixCache::new(0), speculation: None }))
             }
         };

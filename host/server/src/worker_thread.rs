@@ -1,5 +1,6 @@
 //! The thread of a worker. It runs the engine loop and the delivery to clients in turn; the two share only messages, so
 //! that the loop could run in another process.
+use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use camshaft_core::engine::{Engine, EngineLimits};
@@ -70,6 +71,8 @@ struct Incarnation<E> {
 struct WorkerService<F> {
     setup: WorkerSetup,
     make: F,
+    /// Dropped when the first engine is warm.
+    cold: Option<Sender<Infallible>>,
 }
 
 impl<E, F> Service for WorkerService<F>
@@ -88,6 +91,11 @@ where
     }
 
     fn run(&mut self, incarnation: &mut Incarnation<E>, stop: &Stop) {
+        let cold = self.cold.take();
+        if let Err(error) = incarnation.engine.warm_up() {
+            tracing::warn!(%error, worker = %self.setup.id, "the engine could not decode a first token");
+        }
+        drop(cold);
         WorkerThread::new(&self.setup, incarnation).run(stop);
     }
 
@@ -104,7 +112,7 @@ where
     }
 }
 
-/// Makes an engine with its worker on the calling thread and starts the thread that owns them. After a panic the thread
+/// Makes an engine with its worker on the calling thread, starts the thread that owns them, and waits until it is warm. After a panic the thread
 /// makes new ones. It ends when the sender of messages is gone and everything it ran is done, or when the supervisor says.
 ///
 /// # Errors
@@ -116,9 +124,12 @@ pub(crate) fn spawn<E: Engine + Send + 'static>(
     make: impl FnMut() -> Result<(E, Worker), ServerError> + Send + 'static,
 ) -> Result<Handle, ServerError> {
     let name = format!("worker-{}", setup.id);
-    let mut service = WorkerService { setup, make };
+    let (cold, warm) = crossbeam_channel::bounded(1);
+    let mut service = WorkerService { setup, make, cold: Some(cold) };
     let (first, handle) = service.make()?;
     supervisor.supervise(&name, gauges, service, first)?;
+    // Nothing is sent: it ends when the sender is gone.
+    let _ = warm.recv();
     Ok(handle)
 }
 

@@ -1,7 +1,6 @@
 //! A worker thread with the fake engine: what a panic costs, and what comes after it.
-use std::convert::Infallible;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use camshaft_api::backend::Shared;
 use camshaft_core::cache::PrefixCache;
@@ -32,10 +31,11 @@ impl SamplerHook for Native {
     }
 }
 
-/// Panics at its first decode if it is told to.
+/// Panics at its first decode if it is told to, and notes on which threads it was warmed up.
 pub(crate) struct Fragile {
     pub(crate) engine: FakeEngine,
     pub(crate) panics: bool,
+    pub(crate) warmed: Arc<Mutex<Vec<Option<String>>>>,
 }
 
 impl Engine for Fragile {
@@ -45,6 +45,10 @@ impl Engine for Fragile {
     fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {
         assert!(!self.panics, "as the test asked");
         self.engine.decode(batch)
+    }
+    fn warm_up(&mut self) -> Result<(), EngineError> {
+        self.warmed.lock().unwrap().push(std::thread::current().name().map(str::to_owned));
+        Ok(())
     }
     fn logits(&self, row: usize) -> &[f32] {
         self.engine.logits(row)
@@ -134,7 +138,7 @@ fn regression_a_panicked_worker_is_down_before_its_disk_tier_is_closed() {
             Some(tier) => cache.with_cold(Box::new(tier), Vec::new()),
             None => cache,
         };
-        let engine = Fragile { engine: FakeEngine::new(LIMITS, 1), panics };
+        let engine = Fragile { engine: FakeEngine::new(LIMITS, 1), panics, warmed: Arc::default() };
         Ok((engine, Worker::new(options(cache))))
     };
     let setup = WorkerSetup { id: ID, reports: reports_in, slow_reader: PATIENCE, frame_interval: Duration::ZERO };
@@ -167,17 +171,21 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
     let gauges = metrics.gauges("fake", "3", camshaft_api::Health::default());
     let supervisor = Supervisor::new();
     let (reports_in, reports) = crossbeam_channel::bounded(64);
-    let mut lives = 0;
+    let (mut lives, warmed) = (0, Arc::<Mutex<Vec<Option<String>>>>::default());
+    let warm_in = warmed.clone();
     let make = move || {
         lives += 1;
         if lives == 2 {
             return Err(ServerError::internal("make it", anyhow::anyhow!("no memory at the moment")));
         }
-        let engine = Fragile { engine: FakeEngine::new(LIMITS, 1), panics: lives == 1 };
+        let engine = Fragile { engine: FakeEngine::new(LIMITS, 1), panics: lives == 1, warmed: warm_in.clone() };
         Ok((engine, Worker::new(options(PrefixCache::new(0)))))
     };
     let setup = WorkerSetup { id: ID, reports: reports_in, slow_reader: PATIENCE, frame_interval: Duration::ZERO };
     let first = spawn(&supervisor, gauges.clone(), setup, make).unwrap();
+    let on_worker = || Some("worker-3".to_owned());
+    // Regression: what the first decode needs was missed when the first request came.
+    assert_eq!(*warmed.lock().unwrap(), [on_worker()], "before anybody is served");
     let (message, mut events) = start(1);
     first.messages.send(message).unwrap();
     let next = || loop {
@@ -199,6 +207,7 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
         last = Some(event);
     }
     assert!(matches!(last, Some(Event::Finished { usage, .. }) if usage.generated_tokens == 4), "{last:?}");
+    assert_eq!(*warmed.lock().unwrap(), [on_worker(), on_worker()]);
     // It ends with its sender, and nobody restarts what ended in order.
     drop(second);
     assert!(matches!(next(), WorkerReport::Down(ID)));
