@@ -21,7 +21,7 @@ use camshaft_core::threads::Spawner;
 
 use directory::{Scan, SegmentDirectory};
 pub use error::DiskError;
-pub use inspect::{CacheReport, clear, report};
+pub use inspect::{CacheReport, clear, is_layout, report};
 use record::{Entry, StateAt};
 use writer::{Location, Writer, WriterEvent, WriterHandle};
 

@@ -6,7 +6,7 @@ use camshaft_core::cache::PrefixCache;
 use camshaft_core::ids::WorkerId;
 use camshaft_core::segments::{SegmentId, SegmentInfo};
 use camshaft_core::threads::Spawner;
-use camshaft_engine::disk::{DiskError, DiskOptions, DiskTier, Layout};
+use camshaft_engine::disk::{self, DiskError, DiskOptions, DiskTier, Layout};
 use camshaft_engine::{EngineOptions, LoadedModel};
 use camshaft_policy::{Untrusted, check_secret, check_trusted};
 
@@ -77,7 +77,8 @@ impl CachePlan {
     /// Which part of its path, or which key, cannot be trusted.
     pub(crate) fn check_trust(&self) -> Result<(), ServerError> {
         let Some(dir) = self.disk.as_ref().map(|disk| &disk.dir) else { return Ok(()) };
-        let below = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        let below = fs::read_dir(dir).into_iter().flatten().flatten();
+        let below = below.filter(|entry| disk::is_layout(&entry.file_name())).map(|entry| entry.path());
         let check = || {
             check_trusted(dir)?;
             for path in iter::once(dir.clone()).chain(below) {
@@ -152,5 +153,24 @@ mod tests {
         assert!(why.contains("made can be written to by others"), "{why}");
         fs::remove_dir_all(above.path().join("made")).unwrap();
         assert_eq!(plan.trusting(|| make(0o700)).unwrap(), "opened");
+    }
+
+    #[test]
+    fn regression_what_else_lies_in_the_directory_turns_nothing_off() {
+        let dir = tempfile::tempdir().unwrap();
+        let (ram_bytes, session_ttl, spawner) = (0, Duration::ZERO, Spawner::detached());
+        let disk = Some(DiskConfig { dir: dir.path().to_owned(), bytes: 1 << 20 });
+        let plan = CachePlan { ram_bytes, session_ttl, disk, origins: Origins::default(), spawner };
+        fs::write(dir.path().join(".gitkeep"), "").unwrap();
+        fs::create_dir(dir.path().join("lost+found")).unwrap();
+        fs::write(dir.path().join("lost+found/key"), "").unwrap();
+        plan.check_trust().unwrap();
+        // What may be a layout's is checked, whatever it is.
+        let layout = dir.path().join("0123456789abcdef");
+        fs::create_dir(&layout).unwrap();
+        fs::write(layout.join("key"), "").unwrap();
+        fs::set_permissions(layout.join("key"), fs::Permissions::from_mode(0o644)).unwrap();
+        let why = plan.check_trust().unwrap_err().to_string();
+        assert!(why.contains("0123456789abcdef/key can be read by others"), "{why}");
     }
 }

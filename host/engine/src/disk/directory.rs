@@ -73,6 +73,12 @@ fn key(directory: &Path) -> std::io::Result<ChecksumKey> {
     Ok(key)
 }
 
+/// Whether a directory holds a key, as each does that `open` has made.
+pub(super) fn has_key(directory: &Path) -> bool {
+    let key = fs::symlink_metadata(directory.join(KEY));
+    key.is_ok_and(|key| key.is_file() && key.len() == size_of::<ChecksumKey>() as u64)
+}
+
 pub(super) fn read_key(path: &Path) -> Option<ChecksumKey> {
     fs::read(path).ok()?.try_into().ok()
 }

@@ -1,4 +1,5 @@
 //! Inspects and clears caches without a server, for `camshaft cache`.
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -19,14 +20,19 @@ pub struct CacheReport {
     pub damage: Vec<String>,
 }
 
+/// Whether a file name is that of a layout's directory.
+pub fn is_layout(name: &OsStr) -> bool {
+    name.len() == 16 && name.as_encoded_bytes().iter().all(u8::is_ascii_hexdigit)
+}
+
+/// The directories of layouts below `dir`. What links point at may be anything.
 fn layouts(dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
     let failed = |source| DiskError::Io { verb: "list", path: dir.to_owned(), source };
     let mut out = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit()) && path.is_dir() {
-            out.push(path);
+        let entry = entry.map_err(failed)?;
+        if is_layout(&entry.file_name()) && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            out.push(entry.path());
         }
     }
     out.sort();
@@ -83,12 +89,12 @@ fn report_one(path: &Path, states: bool) -> Result<CacheReport, DiskError> {
     Ok(report)
 }
 
-/// Removes all segments below `dir`. Returns the number of directories removed.
+/// Removes all segments below `dir`: the directories with a key of ours. Returns the number of directories removed.
 ///
 /// # Errors
 /// A server uses one of the directories, or a file cannot be removed.
 pub fn clear(dir: &Path) -> Result<usize, DiskError> {
-    let layouts = layouts(dir)?;
+    let layouts: Vec<PathBuf> = layouts(dir)?.into_iter().filter(|path| directory::has_key(path)).collect();
     // Lock all of them before removing any: if a server uses one, none is removed.
     let held: Vec<SegmentDirectory> =
         layouts.iter().map(|path| SegmentDirectory::open(path)).collect::<Result<_, _>>()?;

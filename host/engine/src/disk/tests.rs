@@ -207,6 +207,28 @@ fn another_layout_finds_nothing_and_a_second_process_is_refused() {
 }
 
 #[test]
+fn regression_clear_removes_nothing_that_is_not_a_cache() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    drop(DiskTier::open(&options(dir.path(), 1 << 20)).unwrap());
+    let foreign = |name: &str, file: &str, content: &[u8]| {
+        let path = dir.path().join(name);
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join(file), content).unwrap();
+        path.join(file)
+    };
+    let kept = [
+        foreign("0123456789abcdef", "letter", b"to somebody"),
+        foreign("fedcba9876543210", "key", b"of a door"),
+        elsewhere.path().join("key"),
+    ];
+    fs::write(&kept[2], [7; 32]).unwrap();
+    let link = dir.path().join("1111111111111111");
+    std::os::unix::fs::symlink(elsewhere.path(), &link).unwrap();
+    assert_eq!(clear(dir.path()).unwrap(), 1);
+    assert!(kept.iter().all(|path| path.exists()) && link.exists());
+}
+
+#[test]
 fn removes_the_oldest_data_file_past_the_capacity_and_reports_its_segments_lost() {
     let dir = tempfile::tempdir().unwrap();
     let (mut tier, _) = DiskTier::open_with(&options(dir.path(), 2000), 700).unwrap();
