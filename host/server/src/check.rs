@@ -36,7 +36,7 @@ pub(crate) fn configuration(config: &Config, ignored: &[String]) -> Result<(), S
     }
     for status in policies.status() {
         let verdict = status.error.as_deref().unwrap_or(status.state.as_str());
-        report.line(&format!("policy {}/{}: {verdict}", status.hook, status.file));
+        report.line(&format!("policy {}: {verdict}", status.file));
         if let Some(why) = status.error {
             report.fail(ServerError::BadPolicy { hook: status.hook, file: status.file, why });
         }

@@ -53,7 +53,7 @@ pub(crate) enum FlowError {
 
     #[error("the model is still loading")]
     NotReady,
-    #[error("the server is shutting down")]
+    #[error("the server is draining: it takes no new requests")]
     Draining,
     #[error("{0}")]
     Unhealthy(String),

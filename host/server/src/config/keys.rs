@@ -151,7 +151,10 @@ fn check(schema: &Json, key: &str, node: &Node, wrong: &mut Vec<Wrong>) {
                 let key = join_key(key, name);
                 match child(schema, name) {
                     Some(schema) => check(schema, &key, below, wrong),
-                    None => wrong.push(Wrong::new(&key, format!("unknown key `{key}`{}", nearest(schema, name)))),
+                    None => {
+                        let meant = flattened(schema, name, below).unwrap_or_else(|| nearest(schema, name));
+                        wrong.push(Wrong::new(&key, format!("unknown key `{key}`{meant}")));
+                    }
                 }
             }
         }
@@ -172,8 +175,24 @@ fn check(schema: &Json, key: &str, node: &Node, wrong: &mut Vec<Wrong>) {
             wrong.extend(each.map(|why| Wrong::new(key, why)));
         }
         Node::Leaf(value, _) => wrong.extend(out_of_bounds(schema, value).map(|why| Wrong::new(key, why))),
+        Node::Table(_) if is_list_of_tables(schema) => {
+            wrong.push(Wrong::new(key, format!("is a list of sections: write [[{key}]]")));
+        }
         Node::Table(_) | Node::List(..) => wrong.push(Wrong::new(key, "is a single value, got a section")),
     }
+}
+
+/// What was meant by `queue-high-watermark`, as which `CAMSHAFT_QUEUE_HIGH_WATERMARK` is read.
+fn flattened(schema: &Json, name: &str, given: &Node) -> Option<String> {
+    let Node::Leaf(_, Source::Environment(variable)) = given else { return None };
+    let sections = schema["properties"].as_object()?.iter();
+    let (section, rest) = sections.filter(|(_, below)| is_section(below)).find_map(|(section, below)| {
+        let rest = name.strip_prefix(section.as_str())?.strip_prefix('-')?;
+        below["properties"].get(rest).map(|_| (section, rest))
+    })?;
+    let of_rest = variable.len() - rest.len();
+    let (before, after) = (variable[..of_rest].trim_end_matches('_'), &variable[of_rest..]);
+    Some(format!("; did you mean `{section}.{rest}`? Two underscores end the name of a section: {before}__{after}"))
 }
 
 fn nearest(schema: &Json, name: &str) -> String {

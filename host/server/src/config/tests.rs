@@ -147,6 +147,11 @@ fn wrong_values_name_their_key() {
         ("[[model]]\nkind = \"rank\"", "model.0.kind"),
         ("queue = 5", "queue is a section"),
         ("model = 5", "[[model]]"),
+        ("[model]\nid = \"a\"", "model is a list of sections: write [[model]]"),
+        (
+            "listen = \"127.0.0.1:7\"\nadmin.listen = \"127.0.0.1:7\"",
+            "admin.listen must be another address than listen",
+        ),
         ("listen = [1]", "listen"),
         ("[listen]\na = 1", "listen is a single value"),
         ("[queue]\nhigh-watermark = 99999999999999999999", "queue.high-watermark"),

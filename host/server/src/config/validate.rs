@@ -41,6 +41,11 @@ fn fixed(fixed: &Fixed, tree: &Node, wrong: &mut Vec<Wrong>) {
     if fixed.listen.is_empty() {
         wrong.push(Wrong::new("listen", "must be an address and port, got \"\""));
     }
+    // Port 0 is another one each time.
+    if !fixed.listen.is_empty() && fixed.listen == fixed.admin.listen && !fixed.listen.to_string().ends_with(":0") {
+        let why = format!("must be another address than listen, got {:?}", fixed.admin.listen.to_string());
+        wrong.push(Wrong::new("admin.listen", why));
+    }
     let disk = &fixed.cache;
     let says_how_much = !matches!(tree.source("cache.disk"), None | Some(Source::Default));
     if disk.disk.0 > 0 && disk.dir().is_none() {

@@ -8,6 +8,8 @@ fn regression_what_is_wrong_names_its_variable_flag_or_line() {
     assert!(error.contains("(environment CAMSHAFT_QUEUE__HIGH_WATERMARK)"), "{error}");
     let error = load(None, &[("CAMSHAFT_LISTENN", "x")], &Overrides::default()).unwrap_err();
     assert!(error.contains("CAMSHAFT_LISTENN") && error.contains("`listen`"), "{error}");
+    let error = load(None, &[("CAMSHAFT_QUEUE_HIGH_WATERMARK", "9")], &Overrides::default()).unwrap_err();
+    assert!(error.contains("`queue.high-watermark`") && error.contains("CAMSHAFT_QUEUE__HIGH_WATERMARK"), "{error}");
     let error = load(None, &[], &set(&["queue.high-watermark=0"])).unwrap_err();
     assert!(error.contains("(flag --set queue.high-watermark)"), "{error}");
     let flags = Overrides { listen: Some("nowhere".to_owned()), ..Overrides::default() };
