@@ -1,6 +1,7 @@
 //! Start and shutdown: signals while streams run, clients that leave, readers that stop reading.
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
 use camshaft_tests::{Open, Request, Server, Setup, Stream, binary, demo_model, eventually};
@@ -321,4 +322,21 @@ fn shows_a_progress_bar_of_loading_on_a_terminal_only() {
     let path = demo_model().to_string_lossy().into_owned();
     let piped = Setup::new().run(&["check", "--policy-dir", "none", "--model", &path]);
     assert_eq!((piped.code, piped.stderr.contains('%')), (Some(0), false), "{}", piped.stderr);
+}
+
+#[test]
+fn regression_a_service_manager_that_does_not_read_holds_up_neither_start_nor_end() {
+    let setup = Setup::new();
+    let path = setup.scratch.path().join("notify");
+    let _manager = UnixDatagram::bind(&path).unwrap();
+    let filler = UnixDatagram::unbound().unwrap();
+    filler.set_nonblocking(true).unwrap();
+    // As much as its queue takes; some systems take a lot.
+    let full = (0..100_000).any(|_| filler.send_to(b"STATUS=full", &path).is_err());
+    assert!(full, "a queue has an end");
+    let mut server = setup.env("NOTIFY_SOCKET", &path.to_string_lossy()).start();
+    let hello = serde_json::json!({"model": "demo", "prompt": "a", "max_tokens": 1});
+    assert_eq!(server.client.post("/v1/completions", &hello).status, 200);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
 }

@@ -194,6 +194,16 @@ fn plugin_check_says_what_a_component_is() {
     assert_exit(&both, 65, &["core module"]);
     assert!(both.stdout.contains("good.wasm"), "the good one is described all the same: {}", both.stdout);
     assert_exit(&setup.run_again(&["plugin", "check", "nowhere.wasm"]), 66, &["nowhere.wasm"]);
+    let pipe = setup.scratch.path().join("pipe.wasm").to_string_lossy().into_owned();
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    assert_exit(&setup.run_again(&["plugin", "check", &pipe]), 65, &["not a regular file"]);
+}
+
+#[test]
+fn regression_a_server_that_gets_no_threads_says_so() {
+    // No thread has room for a stack of this size.
+    let setup = Setup::new().env("RUST_MIN_STACK", "1125899906842624");
+    assert_exit(&setup.run(&["serve"]), 70, &["start the threads of the runtime"]);
 }
 
 #[test]

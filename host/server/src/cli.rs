@@ -226,10 +226,14 @@ fn report(error: &ServerError) {
         }
     }
     let (done, written) = std::sync::mpsc::sync_channel(1);
-    std::thread::spawn(move || {
+    let write = move || {
         let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
         let _ = done.send(());
-    });
+    };
     // A reader who does not read must not keep the process.
-    let _ = written.recv_timeout(Duration::from_secs(2));
+    match std::thread::Builder::new().spawn(write.clone()) {
+        Ok(_) => drop(written.recv_timeout(Duration::from_secs(2))),
+        // There are no threads, which may be the reason itself.
+        Err(_) => write(),
+    }
 }

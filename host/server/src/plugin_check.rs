@@ -13,7 +13,7 @@ pub(crate) fn plugins(files: &[PathBuf]) -> Result<(), ServerError> {
     let (mut report, mut wrong, mut missing) = (String::new(), Vec::new(), None);
     let cache_dir = cache_dir();
     for file in files {
-        if !file.is_file() {
+        if !file.exists() {
             missing.get_or_insert(ServerError::NoFile { path: file.clone() });
             continue;
         }

@@ -1,7 +1,9 @@
 //! `camshaft serve`: loads everything, starts the threads, listens, and ends in good order.
-use std::io::Write;
+use std::convert::Infallible;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use camshaft_api::{AdminAccess, Api, ApiOptions, Control, LocalQuotas, PublicAccess, Readiness};
@@ -36,6 +38,9 @@ pub(crate) fn run(sources: Sources, engines: Engines) -> Result<(), ServerError>
     let snapshot = sources.snapshot()?;
     let config = &snapshot.config;
     let threads = std::thread::available_parallelism().map_or(2, usize::from).max(2);
+    // The runtime panics, or waits for ever, where it gets no threads.
+    threads_can_start(threads + SPARE_THREADS)
+        .map_err(|error| ServerError::internal("start the threads of the runtime", error))?;
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(threads).enable_all().build();
     let runtime = runtime.map_err(|error| ServerError::internal("start the runtime", error))?;
@@ -61,6 +66,33 @@ pub(crate) fn run(sources: Sources, engines: Engines) -> Result<(), ServerError>
     // Tasks that outlived the drain time are not waited for.
     runtime.shutdown_background();
     ended
+}
+
+/// Threads beside those of the runtime's workers that a server starts before it has anything to serve: of the log, for
+/// what blocks, for policies.
+const SPARE_THREADS: usize = 4;
+
+/// Whether so many threads can run at once.
+///
+/// # Errors
+/// Why the system starts no more.
+fn threads_can_start(count: usize) -> io::Result<()> {
+    let (go_on, waits) = crossbeam_channel::bounded::<Infallible>(0);
+    let start = |_| {
+        let waits = waits.clone();
+        // Nothing is sent: it ends when the sender is gone.
+        let wait = move || {
+            let _ = waits.recv();
+        };
+        thread::Builder::new().name("trial".to_owned()).spawn(wait)
+    };
+    let (started, failed): (Vec<_>, Vec<_>) = (0..count).map(start).partition(Result::is_ok);
+    drop(go_on);
+    for thread in started.into_iter().flatten() {
+        // It does nothing that could panic.
+        let _ = thread.join();
+    }
+    failed.into_iter().find_map(Result::err).map_or(Ok(()), Err)
 }
 
 async fn serve(mut load: Load) -> Result<(), ServerError> {
@@ -104,7 +136,7 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     let running = InFlight { api: api.clone(), policies, supervisor: supervisor.clone(), public, admin };
     api.readiness.set_ready();
     announce(&announcement)?;
-    notify(&[NotifyState::Ready]);
+    notify(NotifyState::Ready).await;
     tokio::spawn(live.clone().watch());
     if let Some(certificate) = tls {
         tokio::spawn(certificate.watch());
@@ -128,7 +160,7 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     };
     let (grace_s, drain_s) = (grace.as_secs_f64(), drain.as_secs_f64());
     tracing::info!(grace_s, drain_s, "draining: running streams finish, new requests are refused");
-    notify(&[NotifyState::Stopping]);
+    notify(NotifyState::Stopping).await;
     running.shut_down(Times { grace, drain }).await;
     end.map(drop)
 }
@@ -194,10 +226,15 @@ fn announce(text: &str) -> Result<(), ServerError> {
     written.map_err(|error| ServerError::internal("write to standard output", error))
 }
 
-/// Tells the service manager, if there is one that asked to be told.
-fn notify(state: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(state) {
-        tracing::debug!(%error, "the service manager was not told");
+/// Tells the service manager, if there is one that asked to be told. One that does not read holds nothing up.
+async fn notify(state: NotifyState<'static>) {
+    const TELLING: Duration = Duration::from_secs(1);
+    let telling = tokio::task::spawn_blocking(move || sd_notify::notify(&[state]));
+    match tokio::time::timeout(TELLING, telling).await {
+        Ok(Ok(Ok(()))) => {}
+        Ok(Ok(Err(error))) => tracing::debug!(%error, "the service manager was not told"),
+        Ok(Err(error)) => tracing::debug!(%error, "the service manager was not told"),
+        Err(_) => tracing::warn!("the service manager does not read what it is told"),
     }
 }
 

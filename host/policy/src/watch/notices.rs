@@ -29,7 +29,13 @@ impl Watches {
                 let _ = notices.try_send(());
             }
         };
-        let watcher = notify::recommended_watcher(handler);
+        // The library panics where it cannot start its thread.
+        let trial = std::thread::Builder::new().name("policy-notices".to_owned()).spawn(|| ());
+        let watcher = trial.map_err(notify::Error::io).and_then(|trial| {
+            // It does nothing that could panic.
+            let _ = trial.join();
+            notify::recommended_watcher(handler)
+        });
         let watcher = watcher.map_err(|error| tracing::warn!(%error, "cannot watch for changes of policies; polling"));
         Self { root, watcher: watcher.ok(), armed: HashMap::new() }
     }
