@@ -87,6 +87,11 @@ fn regression_a_compile_that_hangs_holds_up_neither_requests_nor_the_end() {
     let mut server = Setup::new().plugin("sampler", "10-standard", "sampler-standard", "").start();
     server.policies.put("sampler", "20-bomb.wasm", bomb(1_000_000));
     let child = eventually("it is being compiled", || compiling(&server).ok_or(()));
+    let first_to_go = format!("/proc/{}/oom_score_adj", child.as_raw_nonzero());
+    eventually("where memory is short, the system ends it before the server", || {
+        let adjusted = fs::read_to_string(&first_to_go).unwrap_or_default();
+        if adjusted.trim() == "1000" { Ok(()) } else { Err(adjusted) }
+    });
     // From here on it never ends by itself.
     kill_process(child, Signal::STOP).unwrap();
     let reload = server.admin.begin(&Request::post("/admin/reload", &json!({})));
@@ -118,4 +123,18 @@ fn regression_a_cache_directory_that_cannot_be_made_is_said_and_stops_nothing() 
     let line = log.lines().find(|line| line.contains("not kept where they should be")).expect("it is said");
     let instead = std::fs::read_dir(&temporary).unwrap().next().expect("it is kept elsewhere").unwrap().path();
     assert!(line.contains(&path(&file)) && line.contains(&path(&instead)), "{line}");
+}
+
+#[test]
+fn regression_without_a_home_components_are_compiled_apart_all_the_same() {
+    let setup = Setup::new();
+    let temporary = setup.scratch.path().join("tmp");
+    std::fs::create_dir(&temporary).unwrap();
+    let setup = setup.env("XDG_CACHE_HOME", "").env("HOME", "").env("TMPDIR", &temporary.to_string_lossy());
+    let server = setup.start();
+    server.policies.put("sampler", "20-bomb.wasm", bomb(1_000_000));
+    let child = eventually("another process compiles it", || compiling(&server).ok_or(()));
+    kill_process(child, Signal::KILL).unwrap();
+    server.wait_for_policy(("sampler", "bomb"), |entry| entry["error"].to_string().contains("killed by signal 9"));
+    assert!(std::fs::read_dir(&temporary).unwrap().next().is_some(), "it has a directory for compiled code");
 }

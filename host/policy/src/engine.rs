@@ -83,14 +83,19 @@ fn config(cache: Option<Cache>) -> Config {
     config
 }
 
-/// The directory in which compiled code can be kept: this one, or one in memory or for temporary files, where the first
-/// cannot be written to.
-pub(crate) fn usable_cache(dir: &Path) -> Option<PathBuf> {
+/// The directory in which compiled code can be kept: this one, or one for temporary files or in memory, where there is none
+/// or the first cannot be written to.
+pub(crate) fn usable_cache(dir: Option<&Path>) -> Option<PathBuf> {
+    usable_cache_of(dir, &[std::env::temp_dir(), PathBuf::from("/dev/shm")])
+}
+
+fn usable_cache_of(dir: Option<&Path>, temporary: &[PathBuf]) -> Option<PathBuf> {
     let own = format!("camshaft-compiled-{}", rustix::process::geteuid().as_raw());
-    let others = [std::env::temp_dir(), PathBuf::from("/dev/shm")].map(|above| above.join(&own));
-    let why = match make_private(dir) {
-        Ok(dir) => return Some(dir),
-        Err(error) => error.sentence(),
+    let others: Vec<PathBuf> = temporary.iter().map(|above| above.join(&own)).collect();
+    let why = match dir.map(make_private) {
+        Some(Ok(dir)) => return Some(dir),
+        Some(Err(error)) => error.sentence(),
+        None => "neither XDG_CACHE_HOME nor HOME names a directory".to_owned(),
     };
     let found = others.iter().find_map(|other| make_private(other).ok());
     let instead = found.as_deref().map(|dir| tracing::field::display(dir.display()));
@@ -176,6 +181,19 @@ impl Drop for Ticker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn regression_without_a_directory_of_its_own_compiled_code_is_kept_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let (temporary, blocked) = (dir.path().join("temporary"), dir.path().join("file"));
+        fs::create_dir(&temporary).unwrap();
+        fs::write(&blocked, "").unwrap();
+        for wanted in [None, Some(blocked.as_path())] {
+            let found = usable_cache_of(wanted, &[blocked.clone(), temporary.clone()]);
+            assert!(found.as_ref().is_some_and(|found| found.starts_with(&temporary)), "{wanted:?}: {found:?}");
+            assert_eq!(usable_cache_of(wanted, std::slice::from_ref(&blocked)), None, "{wanted:?}");
+        }
+    }
 
     #[test]
     fn regression_a_directory_that_somebody_else_makes_meanwhile_is_not_trusted() {

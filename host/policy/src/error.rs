@@ -90,6 +90,18 @@ pub enum PolicyError {
         "compiling it took more than the {limit_bytes} bytes of memory (or the stack) that a compile may take: {said}"
     )]
     CompileMemory { limit_bytes: u64, said: String },
+    #[error("compiling it took more than the {left_bytes} bytes of memory that its control group leaves: {said}")]
+    CompileMemoryLeft { left_bytes: u64, said: String },
+    #[error(
+        "the process that compiled it was killed by signal {signal} {times} times (is there not enough memory?): it is \
+         tried again when its file changes, or at a reload"
+    )]
+    CompileKilledOften { signal: i32, times: u32 },
+    #[error(
+        "there is no directory for compiled code, without which nothing is compiled: set XDG_CACHE_HOME to one that only \
+         this user can write to"
+    )]
+    NoCodeDirectory,
     #[error("its compiled code could not be kept in {}: is the file system full?", path.display())]
     CodeNotKept { path: PathBuf },
     #[error("the server ends: it was not compiled")]
@@ -142,6 +154,8 @@ pub enum SettingsError {
     Syntax(String),
     #[error("unknown key {key}{}", nearest.as_ref().map(|n| format!(" (did you mean {n}?)")).unwrap_or_default())]
     UnknownKey { key: String, nearest: Option<String> },
+    #[error("{key} belongs under [policy]")]
+    OutsidePolicy { key: String },
     #[error("{key} = {value}: {expected}")]
     Value { key: String, value: String, expected: &'static str },
     #[error("mode \"{mode}\" is not supported for the {hook} hook yet")]
@@ -150,6 +164,9 @@ pub enum SettingsError {
     OnFaultUnsupported { hook: Hook, value: &'static str, why: &'static str },
     #[error("pins the SHA-256 {pinned}, but the component's is {found}")]
     DigestMismatch { found: String, pinned: String },
+    /// A file that was cut looks like this, too.
+    #[error("empty settings, where there were some: write [settings] if there are to be none, or remove the file")]
+    Emptied,
     /// In the plugin's words.
     #[error("the plugin refuses its settings: {0}")]
     Refused(String),
@@ -166,6 +183,7 @@ impl PolicyError {
                 | Self::Runtime(_)
                 | Self::CompileProcess { .. }
                 | Self::CompileKilled { .. }
+                | Self::CompileMemoryLeft { .. }
                 | Self::CodeNotKept { .. }
         )
     }

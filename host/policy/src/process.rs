@@ -8,16 +8,22 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 
+use crate::memory::memory_left;
+
 /// How often the parent looks whether the child has ended.
 const LOOK: Duration = Duration::from_millis(5);
 /// CPU time from the signal that tells the parent why to the one that no process survives.
 const CPU_GRACE_SECONDS: u64 = 5;
+/// What the system reads as: end this process before any other.
+const OOM_FIRST: &str = "1000";
 
 /// What such a process may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProcessBounds {
     /// Address space.
     pub memory_bytes: u64,
+    /// Files that it maps: the page cache holds them, and the kernel can take that memory back.
+    pub mapped_bytes: u64,
     /// CPU time.
     pub cpu: Duration,
     /// Time altogether: a process that is not given the CPU ends some day, too.
@@ -34,14 +40,17 @@ pub enum Ended {
     Stopped,
 }
 
-/// Holds this process to the bounds, but for the time altogether, and ends it with its parent.
+/// Holds this process to the bounds, but for the time altogether, and ends it with its parent. Where memory is short, the
+/// system ends it first, and it cannot take more than its control group leaves.
 ///
 /// # Errors
 /// The system does not set one of them.
 pub fn bound_this_process(bounds: ProcessBounds) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
+    // Whoever raises it needs no right. Where it fails, the system chooses as if nothing had been said.
+    let _ = fs::write("/proc/self/oom_score_adj", OOM_FIRST);
     limit(Resource::Core, 0, 0)?;
-    bound_memory(bounds.memory_bytes)?;
+    bound_memory(within(bounds, memory_left(), address_space().ok()))?;
     let cpu = bounds.cpu.as_secs().max(1);
     // The first ends it with a signal of its own, by which the parent knows.
     limit(Resource::Cpu, cpu, cpu + CPU_GRACE_SECONDS)
@@ -52,11 +61,21 @@ pub fn bound_this_process(bounds: ProcessBounds) -> io::Result<()> {
 /// # Errors
 /// The system does not say what it has, or does not set the bound.
 pub fn bound_further_memory(bytes: u64) -> io::Result<()> {
+    bound_memory(address_space()?.saturating_add(bytes))
+}
+
+/// Bytes of address space that this process has.
+fn address_space() -> io::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let kib =
         status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    let has = kib.ok_or(io::ErrorKind::Unsupported)?.saturating_mul(1024);
-    bound_memory(has.saturating_add(bytes))
+    Ok(kib.ok_or(io::ErrorKind::Unsupported)?.saturating_mul(1024))
+}
+
+/// The address space that a process may have which has `has` now, and whose control group leaves `left`.
+fn within(bounds: ProcessBounds, left: Option<u64>, has: Option<u64>) -> u64 {
+    let (Some(left), Some(has)) = (left, has) else { return bounds.memory_bytes };
+    bounds.memory_bytes.min(has.saturating_add(bounds.mapped_bytes).saturating_add(left))
 }
 
 fn bound_memory(bytes: u64) -> io::Result<()> {
@@ -89,4 +108,25 @@ pub fn wait_within(child: &mut Child, wall: Duration, stopping: &AtomicBool) -> 
     let _ = child.kill();
     let _ = child.wait();
     ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_takes_no_more_than_its_control_group_leaves() {
+        let bounds = ProcessBounds { memory_bytes: 1000, mapped_bytes: 100, cpu: Duration::ZERO, wall: Duration::ZERO };
+        for (left, has, expected) in [
+            (None, Some(200), 1000),
+            (Some(50), None, 1000),
+            (Some(50), Some(200), 350),
+            (Some(0), Some(200), 300),
+            (Some(699), Some(200), 999),
+            (Some(701), Some(200), 1000),
+            (Some(u64::MAX), Some(u64::MAX), 1000),
+        ] {
+            assert_eq!(within(bounds, left, has), expected, "{left:?} {has:?}");
+        }
+    }
 }

@@ -42,12 +42,9 @@ impl Runtime {
     /// Caches compiled code in `cache_dir`. Only the host may write there: cached code runs without further checks.
     /// `program` compiles, if there is one; the code comes back through the cache.
     pub(crate) fn new(cache_dir: Option<&Path>, program: Option<CompileProgram>) -> Result<Self, PolicyError> {
-        let cache_dir = cache_dir.and_then(engine::usable_cache);
-        if program.is_some() && cache_dir.is_none() {
-            tracing::warn!(
-                "there is no directory for compiled code: components are compiled in this process, unbounded"
-            );
-        }
+        // What another process compiles must come back some way.
+        let wanted = cache_dir.is_some() || program.is_some();
+        let cache_dir = wanted.then(|| engine::usable_cache(cache_dir)).flatten();
         let cache = cache_dir.as_deref().map(engine::open_cache).transpose()?;
         let guest = |hook: Hook| {
             let engine = engine::start(spec(hook).instances, cache.clone())?;
@@ -78,7 +75,9 @@ impl Runtime {
     pub(crate) fn compile_apart(&self, task: &Task<'_>) -> Result<(), PolicyError> {
         match (&self.program, &self.cache_dir) {
             (Some(program), Some(cache_dir)) => program.compile(cache_dir, task.bytes, task.stopping),
-            _ => Ok(()),
+            // Here it would be compiled without bounds.
+            (Some(_), None) => Err(PolicyError::NoCodeDirectory),
+            (None, _) => Ok(()),
         }
     }
 }

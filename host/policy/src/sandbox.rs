@@ -13,6 +13,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
 
 use crate::error::PolicyError;
+use crate::memory::memory_left;
 use crate::process::{Ended, ProcessBounds, wait_within};
 use crate::text::{on_one_line, truncated};
 
@@ -20,8 +21,12 @@ use crate::text::{on_one_line, truncated};
 const WORDS_BYTES: u64 = 4096;
 
 /// What one compile may take. The interpreters of Python and JavaScript take 20 s and 360 MB.
-pub const COMPILE_BOUNDS: ProcessBounds =
-    ProcessBounds { memory_bytes: 2 << 30, cpu: Duration::from_secs(120), wall: Duration::from_secs(540) };
+pub const COMPILE_BOUNDS: ProcessBounds = ProcessBounds {
+    memory_bytes: 2 << 30,
+    mapped_bytes: 0,
+    cpu: Duration::from_secs(120),
+    wall: Duration::from_secs(540),
+};
 
 /// A program that calls [`crate::compile_here`] with the arguments that follow these: the cache, and bounds in bytes and seconds.
 #[derive(Debug, Clone)]
@@ -52,6 +57,7 @@ impl CompileProgram {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).arg(cache_dir).arg(memory_bytes.to_string()).arg(cpu.as_secs().to_string());
         command.stdin(component).stdout(Stdio::null()).stderr(said);
+        let left = memory_left();
         let mut child = command.spawn().map_err(failed)?;
         let ended = wait_within(&mut child, self.bounds.wall, stopping);
         let mut text = String::new();
@@ -64,10 +70,11 @@ impl CompileProgram {
             Ended::Late => return Err(PolicyError::CompileTime { limit: self.bounds.wall }),
             Ended::Stopped => return Err(PolicyError::CompileStopped),
         };
-        self.judge(status, cache_dir, on_one_line(truncated(text.trim(), WORDS_BYTES as usize)))
+        self.judge(status, cache_dir, left, on_one_line(truncated(text.trim(), WORDS_BYTES as usize)))
     }
 
-    fn judge(&self, status: ExitStatus, cache_dir: &Path, said: String) -> Result<(), PolicyError> {
+    /// `left`: what the control group left to the process when it began.
+    fn judge(&self, status: ExitStatus, cache_dir: &Path, left: Option<u64>, said: String) -> Result<(), PolicyError> {
         let signal = |signal: Signal| status.signal() == Some(signal.as_raw());
         match status.code().map(u8::try_from) {
             Some(Ok(0)) => Ok(()),
@@ -79,7 +86,11 @@ impl CompileProgram {
             None if signal(Signal::XCPU) => Err(PolicyError::CompileTime { limit: self.bounds.cpu }),
             // An allocation that fails, and a stack that overflows, abort.
             None if signal(Signal::ABORT) || signal(Signal::SEGV) => {
-                Err(PolicyError::CompileMemory { limit_bytes: self.bounds.memory_bytes, said })
+                let limit_bytes = self.bounds.memory_bytes;
+                Err(match left.filter(|left| *left < limit_bytes) {
+                    Some(left_bytes) => PolicyError::CompileMemoryLeft { left_bytes, said },
+                    None => PolicyError::CompileMemory { limit_bytes, said },
+                })
             }
             None => Err(PolicyError::CompileKilled { signal: status.signal().unwrap_or_default() }),
         }
@@ -130,6 +141,18 @@ mod tests {
         let nobody = CompileProgram { program: "/nowhere".into(), ..shell("", Duration::ZERO) };
         let error = nobody.compile(Path::new("/"), b"", &AtomicBool::new(false)).unwrap_err();
         assert!(matches!(error, PolicyError::CompileProcess { .. }), "{error}");
+    }
+
+    #[test]
+    fn memory_that_the_control_group_does_not_leave_may_be_there_later() {
+        let program = shell("", Duration::ZERO);
+        let aborted = || ExitStatus::from_raw(Signal::ABORT.as_raw());
+        let judged = |left| program.judge(aborted(), Path::new("/"), left, "no memory".to_owned()).unwrap_err();
+        let bound = COMPILE_BOUNDS.memory_bytes;
+        for (left, passes) in [(None, false), (Some(bound), false), (Some(bound - 1), true), (Some(7), true)] {
+            assert_eq!(judged(left).is_transient(), passes, "{left:?}: {}", judged(left));
+        }
+        assert!(judged(Some(7)).sentence().contains("more than the 7 bytes of memory that its control group leaves"));
     }
 
     #[test]

@@ -17,6 +17,8 @@ const MEMORY_MIN_BYTES: usize = 64 << 10;
 const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
+/// What `[policy]` takes.
+const POLICY_KEYS: [&str; 5] = ["mode", "deadline", "memory", "on-fault", "sha256"];
 
 /// An error and the key that it is about.
 struct SidecarMistake {
@@ -65,6 +67,16 @@ impl Sidecar {
         Self::checked(hook, table).map_err(|SidecarMistake { key, problem }| wrong(line_of(text, &key), problem))
     }
 
+    /// Whether `bytes` may be all that is left of this settings file, after it was cut: they say nothing at all, or have no
+    /// `[settings]` where this one has some.
+    pub(crate) fn is_cut_to(&self, bytes: &[u8]) -> bool {
+        let table: Option<Table> = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
+        table.is_some_and(|table| {
+            let empty = table.values().all(|value| value.as_table().is_some_and(Table::is_empty));
+            !table.contains_key("settings") && (empty || self.settings != "{}")
+        })
+    }
+
     /// # Errors
     /// Names the path of the wrong key and the error.
     fn checked(hook: Hook, table: Table) -> Result<Self, SidecarMistake> {
@@ -74,6 +86,9 @@ impl Sidecar {
                 ("policy", Value::Table(policy)) => sidecar.set_all(policy)?,
                 ("settings", Value::Table(settings)) => sidecar.settings = settings_json(settings)?,
                 ("policy" | "settings", value) => return Err(bad(&key, &value, "expected a table")),
+                _ if POLICY_KEYS.contains(&key.as_str()) => {
+                    return Err(SidecarMistake { problem: SettingsError::OutsidePolicy { key: key.clone() }, key });
+                }
                 _ => return Err(unknown(&key, "", &["policy", "settings"])),
             }
         }
@@ -94,10 +109,9 @@ impl Sidecar {
     }
 
     fn set_all(&mut self, policy: Table) -> Result<(), SidecarMistake> {
-        const KEYS: [&str; 5] = ["mode", "deadline", "memory", "on-fault", "sha256"];
         for (key, value) in policy {
-            if !KEYS.contains(&key.as_str()) {
-                return Err(unknown(&key, "policy.", &KEYS));
+            if !POLICY_KEYS.contains(&key.as_str()) {
+                return Err(unknown(&key, "policy.", &POLICY_KEYS));
             }
             self.set(&key, value.as_str().unwrap_or_default())
                 .map_err(|expected| bad(&format!("policy.{key}"), &value, expected))?;
@@ -215,9 +229,29 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_lost_its_settings_is_told_from_one_without() {
+        let read = |text: &str| Sidecar::read(Hook::Auth, FILE, text.as_bytes()).unwrap();
+        let (settings, mode) = (read("[settings]\nx = 1"), read("[policy]\nmode = \"monitor\""));
+        for (text, of_settings, of_mode) in [
+            ("", true, true),
+            ("# only this\n", true, true),
+            ("[policy]\n", true, true),
+            ("[policy]\nmode = \"enforce\"\n", true, false),
+            ("[settings]\n", false, false),
+            ("[settings]\nx = 2\n", false, false),
+            ("[sett", false, false),
+        ] {
+            assert_eq!(settings.is_cut_to(text.as_bytes()), of_settings, "{text}");
+            assert_eq!(mode.is_cut_to(text.as_bytes()), of_mode, "{text}");
+        }
+    }
+
+    #[test]
     fn refuses_unknown_keys_naming_the_nearest() {
         let text = refused(Hook::Auth, "[policy]\ndedline = \"5ms\"");
         assert_eq!(text, "10-x.toml, line 2: unknown key policy.dedline (did you mean policy.deadline?)");
+        let text = refused(Hook::Auth, "\nmode = \"off\"");
+        assert_eq!(text, "10-x.toml, line 2: mode belongs under [policy]");
         let text = refused(Hook::Auth, "[setings]\nx = 1");
         assert_eq!(text, "10-x.toml, line 1: unknown key setings (did you mean settings?)");
     }

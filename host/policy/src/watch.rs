@@ -160,7 +160,10 @@ impl<'a> Watcher<'a> {
                 Request::Reload(done) if self.waiting.reloads.len() >= WAITING_MAX => {
                     let _ = done.send(Err(PolicyError::Busy));
                 }
-                Request::Reload(done) => self.waiting.reloads.push(done),
+                Request::Reload(done) => {
+                    self.loader.try_again();
+                    self.waiting.reloads.push(done);
+                }
                 Request::SetMode { hook, name, mode, done } => match ModeChange::new(hook, name, mode) {
                     Ok(change) => self.take_mode(change, done),
                     Err(error) => drop(done.send(Err(error))),

@@ -1,4 +1,5 @@
 //! Starting the policy host, and saying what it enforces: `serve` and `check` do both alike.
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -124,9 +125,14 @@ pub(crate) fn compiler() -> Option<CompileProgram> {
 
 /// Where compiled components are kept between runs.
 pub(crate) fn cache_dir() -> Option<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-    let base = base.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")));
-    base.filter(|base| base.is_absolute()).map(|base| base.join("camshaft"))
+    cache_dir_of(|name| std::env::var_os(name))
+}
+
+/// A relative path is as none: the directory from which a server is started says nothing.
+fn cache_dir_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
+    base.map(|base| base.join("camshaft"))
 }
 
 /// A line for each kind of route with who may call it, and for each hook with what decides. The auth policies themselves
@@ -238,6 +244,25 @@ mod tests {
 
         fn up(&mut self, (): ()) -> bool {
             self.service.up(())
+        }
+    }
+
+    #[test]
+    fn regression_an_empty_or_relative_cache_variable_falls_through_to_the_next() {
+        let dir = |xdg: Option<&str>, home: Option<&str>| {
+            let of = |name: &str| match name {
+                "XDG_CACHE_HOME" => xdg.map(OsString::from),
+                "HOME" => home.map(OsString::from),
+                _ => None,
+            };
+            cache_dir_of(of).map(|dir| dir.display().to_string())
+        };
+        assert_eq!(dir(Some("/x"), Some("/h")).as_deref(), Some("/x/camshaft"));
+        for xdg in [None, Some(""), Some("relative")] {
+            assert_eq!(dir(xdg, Some("/h")).as_deref(), Some("/h/.cache/camshaft"), "{xdg:?}");
+            for home in [None, Some(""), Some("h")] {
+                assert_eq!(dir(xdg, home), None, "{xdg:?} {home:?}");
+            }
         }
     }
 

@@ -132,6 +132,7 @@ fn bounds(path: &Path, lora: Option<&Path>) -> ProcessBounds {
     let seconds = |base: u64, per_gib: u64| Duration::from_secs(base + bytes.div_ceil(GIB) * per_gib);
     ProcessBounds {
         memory_bytes: bytes.saturating_mul(MEMORY_PER_FILE_BYTE).saturating_add(MEMORY_BYTES),
+        mapped_bytes: bytes,
         cpu: seconds(CPU_SECONDS, CPU_SECONDS_PER_GIB),
         wall: seconds(WALL_SECONDS, WALL_SECONDS_PER_GIB),
     }
@@ -253,8 +254,12 @@ mod tests {
         let first = file("m-00001-of-00002.gguf", GIB);
         file("m-00002-of-00002.gguf", 2 * GIB);
         let lora = file("lora.gguf", GIB);
-        let expected =
-            ProcessBounds { memory_bytes: 16 * GIB, cpu: Duration::from_secs(160), wall: Duration::from_secs(840) };
+        let expected = ProcessBounds {
+            memory_bytes: 16 * GIB,
+            mapped_bytes: 4 * GIB,
+            cpu: Duration::from_secs(160),
+            wall: Duration::from_secs(840),
+        };
         assert_eq!(bounds(&first, Some(&lora)), expected);
         assert_eq!(bounds(&lora, None).memory_bytes, 7 * GIB);
         assert_eq!(bounds(Path::new("none"), None).memory_bytes, MEMORY_BYTES);

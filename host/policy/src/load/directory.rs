@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use camshaft_core::policy::{Hook, PolicyStatus};
+use camshaft_core::policy::{Hook, Mode, PolicyStatus};
 
 use super::builder::{Builder, Built};
 use super::policy::{Context, Missing, Phase, Policy, Staged};
@@ -68,6 +68,13 @@ enum Progress {
     Done,
     Unsettled,
     Compiling,
+}
+
+/// A settings file that has lost the settings that serve.
+pub(super) enum Lost {
+    /// The rest of it may be on its way.
+    Lately,
+    ForGood(Arc<PolicyError>),
 }
 
 /// Files of a hook, and which of them do not serve.
@@ -291,7 +298,13 @@ impl Directory {
             policy.staged = None;
             return Progress::Done;
         }
-        let built = pass.builder.build(place, &content, key.mode);
+        // What an operator turns off needs no settings.
+        let lost = if key.mode == Some(Mode::Off) { None } else { self.lost_settings(place, policy, &content) };
+        let built = match lost {
+            None => pass.builder.build(place, &content, key.mode),
+            Some(Lost::Lately) => return Progress::Unsettled,
+            Some(Lost::ForGood(error)) => Err(error),
+        };
         match &built {
             Ok(Built::Compiling(job)) => {
                 if let Some((compiled, meanwhile)) = policy.reconfigurable(&key) {

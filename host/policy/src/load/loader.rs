@@ -9,7 +9,7 @@ use crossbeam_channel::Receiver;
 use super::builder::Builder;
 use super::compile::Compile;
 use super::directory::{Directory, Patience, Scan, scan_settled};
-use super::policy::Phase;
+use super::policy::{Phase, Policy};
 use crate::error::PolicyError;
 use crate::examine;
 use crate::imports::metrics::MetricFamilies;
@@ -102,6 +102,11 @@ impl Loader {
     /// serving where its files cannot; modes that operators chose and the state of plugins stay.
     pub(crate) fn recover(&mut self) {
         self.directory.examine_again();
+    }
+
+    /// Has the next scan try components again that were given up.
+    pub(crate) fn try_again(&mut self) {
+        self.directory.policies.values_mut().for_each(Policy::try_again);
     }
 
     /// Begins nothing more.

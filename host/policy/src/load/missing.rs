@@ -5,9 +5,10 @@ use std::time::Instant;
 use camshaft_core::policy::{Hook, PolicyStatus};
 
 use super::builder::Builder;
-use super::directory::{Arrivals, Directory, Pass, Seen};
+use super::directory::{Arrivals, Directory, Lost, Pass, Seen};
 use super::policy::{Missing, Policy};
-use crate::files::{Files, Place};
+use crate::error::{PolicyError, SettingsError};
+use crate::files::{Content, Files, Place};
 use crate::spec::spec;
 
 impl Directory {
@@ -88,6 +89,24 @@ impl Directory {
             tracing::warn!(%hook, plugin, "the policy's settings file is gone; without it the defaults will soon be in force");
         }
         policy.bare.get_or_insert_with(Instant::now).elapsed() < self.returns_after
+    }
+
+    /// Whether a guard's settings file has lost the settings that it serves with: a file that is cut, by a full disk or in
+    /// the midst of being written, may let more through. `None`: it has not. Until it has had time to be written whole,
+    /// nothing is decided.
+    pub(super) fn lost_settings(&self, place: &Place, policy: &mut Policy, content: &Content) -> Option<Lost> {
+        let (serving, _) = policy.serving.as_ref().filter(|(_, of)| spec(place.hook).guards && of.has_settings())?;
+        let cut = content.sidecar.as_deref().is_some_and(|bytes| serving.sidecar.is_cut_to(bytes));
+        if !cut {
+            policy.emptied = None;
+            return None;
+        }
+        let since = *policy.emptied.get_or_insert_with(Instant::now);
+        if since.elapsed() < self.returns_after {
+            return Some(Lost::Lately);
+        }
+        let (file, problem) = (place.sidecar_name(), SettingsError::Emptied);
+        Some(Lost::ForGood(PolicyError::Settings { file, line: None, problem }.into()))
     }
 
     /// Whether its hook would guard nothing without it.

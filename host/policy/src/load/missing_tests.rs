@@ -288,3 +288,38 @@ fn regression_a_guard_keeps_its_settings_while_their_file_may_come_back() {
     bench.settle();
     assert_eq!(settings(&bench), lax);
 }
+
+#[test]
+fn regression_a_guard_keeps_its_settings_when_their_file_is_cut() {
+    const FILE: &str = "validator/10-limits.toml";
+    let mut bench = Bench::new();
+    fill(bench.dir.path());
+    const WHOLE: &str = "[policy]\nmode = \"monitor\"\n[settings]\nmax-tokens = 4\n";
+    bench.put(FILE, WHOLE);
+    bench.loader.start().unwrap();
+    let generation = bench.status("limits").unwrap().generation;
+    let is_as_before = |bench: &Bench| {
+        let status = bench.status("limits").unwrap();
+        status.mode == Mode::Monitor && status.generation == generation
+    };
+    for cut in ["", "# only this\n", "[policy]\nmode = \"enforce\"\n"] {
+        bench.loader.directory.returns_after = Duration::from_secs(3600);
+        bench.put(FILE, cut);
+        // Whoever asks for a reload does not make it any better.
+        assert!(bench.loader.scan_settled().unsettled, "{cut:?}: the rest may come");
+        assert!(is_as_before(&bench) && bench.status("limits").unwrap().error.is_none(), "{cut:?}");
+        bench.loader.directory.returns_after = Duration::ZERO;
+        assert!(!bench.loader.scan_settled().unsettled);
+        let status = bench.status("limits").unwrap();
+        assert!(is_as_before(&bench) && status.state == PolicyState::Rejected, "{cut:?}: {status:?}");
+        assert!(status.error.is_some_and(|why| why.contains("write [settings]")));
+        bench.put(FILE, WHOLE);
+        bench.loader.scan_settled();
+        assert!(is_as_before(&bench) && bench.state("limits") == Some(PolicyState::Active));
+    }
+    // Whoever means it says so.
+    bench.put(FILE, "[settings]\n");
+    bench.loader.scan_settled();
+    let status = bench.status("limits").unwrap();
+    assert!(status.state == PolicyState::Active && status.mode == Mode::Enforce, "{status:?}");
+}

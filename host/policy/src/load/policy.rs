@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Mode, PolicyState, PolicyStatus};
+use rustix::process::Signal;
 
 use super::compile::CompileJob;
 use crate::error::PolicyError;
@@ -39,6 +40,8 @@ struct Retry {
 /// From a rejection that may pass to the next try. Each further one waits twice as long, up to the maximum.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// How often the process that compiles the same bytes may be killed before they are not tried any more.
+const KILLS_MAX: u32 = 3;
 
 /// Why a policy serves although its file cannot be seen: nobody said that it is to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,8 +108,12 @@ pub(crate) struct Policy {
     missing: Option<Missing>,
     /// Of a guard that serves with settings whose file is gone, and whose own is not: since when.
     pub(crate) bare: Option<Instant>,
+    /// The same for one whose settings file has become empty.
+    pub(crate) emptied: Option<Instant>,
     /// When files that were rejected for a reason that may pass are examined again.
     retry: Option<Retry>,
+    /// How often the process that compiled this component was killed.
+    kills: Option<(ContentKey, u32)>,
     /// The error of which the log and the metric know.
     reported: Option<(Option<ContentKey>, String)>,
 }
@@ -196,7 +203,9 @@ impl Policy {
             stays: self.stays.clone(),
             missing: self.missing.clone(),
             bare: self.bare,
+            emptied: self.emptied,
             retry: None,
+            kills: self.kills.clone(),
             reported: self.reported.clone(),
         }
     }
@@ -208,6 +217,25 @@ impl Policy {
 
     pub(crate) fn is_due(&self) -> bool {
         self.retry_in().is_some_and(|wait| wait.is_zero())
+    }
+
+    /// Has the next scan try a component again that was given up.
+    pub(crate) fn try_again(&mut self) {
+        if self.kills.take().is_some() {
+            self.examine_again();
+        }
+    }
+
+    /// Counts how often compiling the same component was killed. Who takes more memory than there is does so each time.
+    fn count_kill(&mut self, key: Option<&ContentKey>, error: Arc<PolicyError>) -> Arc<PolicyError> {
+        let (Some(key), PolicyError::CompileKilled { signal }) = (key, &*error) else { return error };
+        if *signal != Signal::KILL.as_raw() {
+            return error;
+        }
+        let before = self.kills.take().filter(|(of, _)| of.same_component(key)).map_or(0, |(_, times)| times);
+        let (signal, times) = (*signal, before + 1);
+        self.kills = Some((key.clone(), times));
+        if times < KILLS_MAX { error } else { PolicyError::CompileKilledOften { signal, times }.into() }
     }
 
     /// Forgets what was examined, so that the next scan examines it again.
@@ -270,6 +298,8 @@ impl Policy {
         self.broken = None;
         self.error = None;
         self.retry = None;
+        self.kills = None;
+        self.emptied = None;
         self.reported = None;
     }
 
@@ -278,6 +308,7 @@ impl Policy {
         let Some((loaded, _)) = &self.serving else { return };
         self.mode = loaded.sidecar.mode;
         self.retry = None;
+        self.emptied = None;
         self.reported = None;
         if self.error.take().is_some() {
             let (hook, plugin) = (place.hook, place.name());
@@ -317,6 +348,7 @@ impl Policy {
         context: Context<'_>,
     ) {
         let Context { phase, metrics } = context;
+        let error = self.count_kill(key.as_ref(), error);
         let text = error.sentence();
         let of_settings = matches!(*error, PolicyError::Settings { .. });
         self.retry = error.is_transient().then(|| {

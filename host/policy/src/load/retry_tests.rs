@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use camshaft_core::policy::PolicyState;
 use camshaft_core::threads::Spawner;
 
-use super::bench::{Bench, component};
+use super::bench::{Bench, component, variant};
 use super::compile::Compiler;
 use crate::error::PolicyError;
 use crate::examine;
@@ -49,4 +49,52 @@ fn what_is_wrong_with_the_files_themselves_is_not_tried_again() {
     bench.loader.start().unwrap();
     assert_eq!(bench.state("keys"), Some(PolicyState::Rejected));
     assert_eq!(bench.loader.scan_settled().again, None);
+}
+
+/// A bench whose compiler is killed over everything, and how often that was.
+fn killed() -> (Bench, Arc<AtomicUsize>) {
+    let (mut bench, tries) = (Bench::new(), Arc::new(AtomicUsize::new(0)));
+    let counted = tries.clone();
+    let compile = move |_: &Task<'_>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Err(PolicyError::CompileKilled { signal: 9 })
+    };
+    bench.loader.builder.compiler = Compiler::new(Box::new(compile), Spawner::detached());
+    (bench, tries)
+}
+
+/// Scans until nothing is tried again.
+fn give_up(bench: &mut Bench) {
+    let begun = Instant::now();
+    loop {
+        let scan = bench.loader.scan_settled();
+        assert!(begun.elapsed() < PATIENCE, "{scan:?}");
+        match (scan.compiling, scan.again) {
+            (false, None) => return,
+            (true, _) => drop(bench.loader.compiled().recv_timeout(Duration::from_millis(50))),
+            (false, Some(wait)) => std::thread::sleep(wait),
+        }
+    }
+}
+
+#[test]
+fn regression_a_component_whose_compiling_is_killed_each_time_is_given_up() {
+    let (mut bench, tries) = killed();
+    let validator = component("plugins/validator-limits");
+    bench.put("validator/10-limits.wasm", &validator);
+    bench.loader.start().unwrap();
+    give_up(&mut bench);
+    assert_eq!(tries.load(Ordering::SeqCst), 3);
+    let status = bench.status("limits").unwrap();
+    assert!(status.error.is_some_and(|why| why.contains("signal 9 3 times")));
+    // Only other bytes are tried again, or the same when somebody asks.
+    bench.put("validator/10-limits.wasm", &validator);
+    give_up(&mut bench);
+    assert_eq!(tries.load(Ordering::SeqCst), 3);
+    bench.put("validator/10-limits.wasm", variant(&validator, 1));
+    give_up(&mut bench);
+    assert_eq!(tries.load(Ordering::SeqCst), 6);
+    bench.loader.try_again();
+    give_up(&mut bench);
+    assert_eq!(tries.load(Ordering::SeqCst), 9);
 }
