@@ -17,8 +17,17 @@ struct Patched {
     model: OnceLock<Arc<LoadedModel>>,
 }
 
-static MODELS: LazyLock<Vec<Patched>> =
-    LazyLock::new(|| fuzz::pre_tokenizers().map(|pre| Patched { pre, model: OnceLock::new() }).collect());
+static MODELS: LazyLock<Vec<Patched>> = LazyLock::new(|| {
+    let all = fuzz::pre_tokenizers().chain([fuzz::WORD_PIECES]);
+    all.map(|pre| Patched { pre, model: OnceLock::new() }).collect()
+});
+
+/// Every byte but the letters from `w` to `z`, and some longer tokens.
+fn word_pieces() -> Vec<Vec<u8>> {
+    let bytes = (1..=u8::MAX).filter(|byte| !(b'w'..=b'z').contains(byte)).map(|byte| vec![byte]);
+    let longer = ["\u{2581}", "\u{2581}the", "\u{2581}x", "the", "theth", "ababab", "\u{e9}a", "aaaaaaaaaaaaaaaaaaaab"];
+    bytes.chain(longer.map(|token| token.as_bytes().to_vec())).collect()
+}
 
 /// The first byte chooses the pre-tokenizer, the second how special tokens are treated.
 pub(crate) fn text(bytes: &[u8]) {
@@ -30,6 +39,9 @@ pub(crate) fn text(bytes: &[u8]) {
 
 fn load(pre: &str) -> Arc<LoadedModel> {
     let demo = include_bytes!("../../config/models/demo.gguf");
-    let bytes = patched::with_text(demo, PRE, Some(pre).filter(|pre| !pre.is_empty()));
+    let bytes = match pre {
+        fuzz::WORD_PIECES => patched::with_word_pieces(demo, &word_pieces()),
+        pre => patched::with_text(demo, PRE, Some(pre).filter(|pre| !pre.is_empty())),
+    };
     LoadedModel::from_bytes(pre, &bytes, &LoadOptions::default()).unwrap_or_else(|error| panic!("{pre:?}: {error}"))
 }

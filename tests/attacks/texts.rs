@@ -1,11 +1,13 @@
 //! Texts that tokenizers recurse or go quadratic on.
 use std::fmt::Write;
+use std::time::Duration;
 
-use camshaft_tests::{Server, Setup, demo_model, patched};
+use camshaft_tests::{Request, Server, Setup, api_keys, demo_model, patched};
 use serde_json::json;
 
 use crate::{CHAT, Row};
 
+const TOKENIZE: &str = "/v1/tokenize";
 /// A pre-tokenizer of every kind that llama.cpp runs through `std::regex`, and some that it does not. An empty one means
 /// that the file names none.
 const KINDS: [&str; 31] = [
@@ -100,6 +102,47 @@ fn long_attack_two_megabytes_of_one_letter_end_no_process_with_any_tokenizer() {
     // JSON around the text must fit into the body, too.
     attack(&KINDS, &UNITS, (2 << 20) - 4096);
     row.end(&format!("the process lives with {} kinds", KINDS.len()));
+}
+
+/// Tokens of all bytes, and one that is as long as BERT's longest.
+fn word_pieces() -> Vec<Vec<u8>> {
+    let bytes = (1..=u8::MAX).map(|byte| vec![byte]);
+    let longer = ["\u{2581}", "\u{2581}hello", "internationalizations"];
+    bytes.chain(longer.map(|token| token.as_bytes().to_vec())).collect()
+}
+
+#[test]
+fn regression_one_long_word_for_bert_holds_up_no_other_tenant() {
+    let row = Row::begin("2 MB without a space for BERT's vocabulary, from clients that leave");
+    let setup =
+        Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &api_keys(&[("abusive", ""), ("polite", "")]));
+    let path = setup.scratch.path().join("bert.gguf");
+    std::fs::write(&path, patched::with_word_pieces(&std::fs::read(demo_model()).unwrap(), &word_pieces())).unwrap();
+    let path = path.display();
+    let model =
+        format!("[[model]]\nid = \"bert\"\npath = \"{path}\"\nthreads = 1\nsequences = 1\ncontext-tokens = 512\n");
+    let server = setup.config(&format!("[cache]\nram = \"16MiB\"\n{model}")).start();
+    let mut state = 7_u64;
+    let mut letter = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        char::from(b'a' + ((state >> 33) % 26) as u8)
+    };
+    let word: String = (0..(2 << 20) - 4096).map(|_| letter()).collect();
+    let long = Request::post(TOKENIZE, &json!({"model": "bert", "text": word}));
+    let text = "hello ".repeat(500);
+    // The server answers 504 if the request gets no turn in this time.
+    let short = Request::post(TOKENIZE, &json!({"model": "bert", "text": text})).header("x-request-timeout", "4");
+    let (abusive, polite) = (server.client.with_key("abusive"), server.client.with_key("polite"));
+    for _ in 0..4 {
+        let clients: Vec<_> = (0..3).map(|_| abusive.begin(&long)).collect();
+        // Until one of them has its turn.
+        std::thread::sleep(Duration::from_millis(300));
+        drop(clients);
+        let answer = polite.send(&short);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        assert_eq!(answer.json()["tokens"].as_array().unwrap().len(), 500);
+    }
+    row.end("12 of them, and 4 answers for another tenant");
 }
 
 #[test]

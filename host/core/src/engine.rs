@@ -2,11 +2,12 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{SeqId, Token};
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::{Offsets, Vocabulary};
 
 /// What a model is served for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -73,12 +74,40 @@ pub struct EngineLimits {
     pub context_tokens: u32,
 }
 
+/// A text to tokenize, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Encode<'a> {
+    pub text: &'a str,
+    /// Adds the tokens that the model expects around a text (BOS, for most models).
+    pub add_special: bool,
+    /// Turns the spelling of a special token into that token. Set for the text of chat templates, and for a client's
+    /// text only where it asks for that.
+    pub parse_special: bool,
+    /// Says also which part of the text each token comes from.
+    pub offsets: bool,
+    /// Becomes true when nobody waits for the tokens any more. The tokenizer looks at it all the time.
+    pub abandoned: Option<&'a AtomicBool>,
+}
+
+/// The tokens of a text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Encoded {
+    pub tokens: Vec<Token>,
+    /// What each token was made of. A token that the tokenizer added was made of nothing. `None` if nobody asked, or the
+    /// tokens do not spell the text and the tokenizer does not know what they were made of.
+    pub offsets: Option<Vec<Offsets>>,
+}
+
 /// Turns text into tokens. HTTP tasks call it in parallel.
 pub trait Tokenizer: Send + Sync + fmt::Debug {
-    /// Tokens of `text`. `add_special` adds the tokens that the model expects around a text (BOS, for most models).
-    /// `parse_special` turns the spelling of a special token into that token. It is set for the text of chat templates
-    /// and never for text from clients.
-    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token>;
+    /// The tokens of a text, in time near-linear in its length. `None` if nobody waits for them any more.
+    fn encode(&self, text: Encode<'_>) -> Option<Encoded>;
+
+    /// The tokens of `text`, as [`Encode`] says.
+    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
+        let encode = Encode { text, add_special, parse_special, offsets: false, abandoned: None };
+        self.encode(encode).map(|encoded| encoded.tokens).unwrap_or_default()
+    }
 
     /// Whether `text` spells a control token. May find one where a longer token hides it, but misses none.
     fn has_control(&self, text: &str) -> bool {

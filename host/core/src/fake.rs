@@ -4,7 +4,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::engine::{Batch, Engine, EngineError, EngineLimits, ModelInfo, ModelKind, Reuse, SavedPart, Tokenizer};
+use crate::engine::{
+    Batch, Encode, Encoded, Engine, EngineError, EngineLimits, ModelInfo, ModelKind, Reuse, SavedPart, Tokenizer,
+};
 use crate::ids::{SeqId, Token};
 use crate::vocabulary::Vocabulary;
 
@@ -210,7 +212,9 @@ impl Engine for FakeEngine {
 pub struct ByteTokenizer;
 
 impl Tokenizer for ByteTokenizer {
-    fn tokenize(&self, text: &str, _add_special: bool, _parse_special: bool) -> Vec<Token> {
-        text.bytes().map(|byte| Token(u32::from(byte))).collect()
+    fn encode(&self, text: Encode<'_>) -> Option<Encoded> {
+        let tokens: Vec<Token> = text.text.bytes().map(|byte| Token(u32::from(byte))).collect();
+        let offsets = text.offsets.then(|| (0..tokens.len() as u32).map(|at| (at, at + 1)).collect());
+        Some(Encoded { tokens, offsets })
     }
 }

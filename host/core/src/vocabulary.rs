@@ -9,6 +9,9 @@ use crate::ids::Token;
 /// every token scans the vocabulary once per word.
 const MAX_CACHED_LOOKUPS: usize = 1024;
 
+/// Start and end of a part of a text, in bytes.
+pub type Offsets = (u32, u32);
+
 /// The tokens of a model. Immutable after load; all threads share it.
 pub struct Vocabulary {
     /// The bytes of all tokens, concatenated.
@@ -61,6 +64,30 @@ impl Vocabulary {
         self.bytes.get(start..end)
     }
 
+    /// Where each token lies in `text`, in bytes. Some vocabularies put a space in front of a text. The text does not have
+    /// it, so it has no offset. `None` if the tokens do not spell the text.
+    pub fn offsets(&self, text: &str, tokens: &[Token]) -> Option<Vec<Offsets>> {
+        // Tokens that do not spell the text seldom get far.
+        self.spelled(text, tokens, 0).or_else(|| self.spelled(text, tokens, 1))
+    }
+
+    /// The same, with as many spaces in front of the text.
+    fn spelled(&self, text: &str, tokens: &[Token], spaces: usize) -> Option<Vec<Offsets>> {
+        let (mut rest, mut spaces) = (text.as_bytes(), spaces);
+        let mut spans = Vec::with_capacity(tokens.len());
+        for &token in tokens {
+            let mut piece = self.token_bytes(token)?;
+            let start = text.len() - rest.len();
+            if spaces > 0 && !piece.is_empty() {
+                piece = piece.strip_prefix(b" ")?;
+                spaces -= 1;
+            }
+            rest = rest.strip_prefix(piece)?;
+            spans.push((u32::try_from(start).ok()?, u32::try_from(text.len() - rest.len()).ok()?));
+        }
+        rest.is_empty().then_some(spans)
+    }
+
     pub fn end_tokens(&self) -> &[Token] {
         &self.end_tokens
     }
@@ -111,6 +138,28 @@ impl Vocabulary {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn offsets_cover_the_text_without_a_space_that_the_vocabulary_put_in_front() {
+        let vocabulary = Vocabulary::new(["", "ab", " ab", "c", " ", "\u{e9}"], Vec::new());
+        let check = |text: &str, ids: &[u32], expected: Option<&[Offsets]>| {
+            let tokens: Vec<Token> = ids.iter().copied().map(Token).collect();
+            assert_eq!(vocabulary.offsets(text, &tokens).as_deref(), expected, "{text:?} {ids:?}");
+        };
+        check("abc", &[1, 3], Some(&[(0, 2), (2, 3)]));
+        check("abc", &[0, 1, 3], Some(&[(0, 0), (0, 2), (2, 3)]));
+        check("abc", &[2, 3], Some(&[(0, 2), (2, 3)]));
+        check("abc", &[0, 2, 3], Some(&[(0, 0), (0, 2), (2, 3)]));
+        check(" abc", &[2, 3], Some(&[(0, 3), (3, 4)]));
+        check(" abc", &[4, 2, 3], Some(&[(0, 0), (0, 3), (3, 4)]));
+        check("", &[], Some(&[]));
+        check("c\u{e9}c", &[3, 5, 3], Some(&[(0, 1), (1, 3), (3, 4)]));
+        // The vocabulary does not know all of the text, or has changed it.
+        check("abxc", &[1, 3], None);
+        check("abcx", &[1, 3], None);
+        check("aBc", &[1, 3], None);
+        check("abc", &[1, 3, 9], None);
+    }
 
     #[test]
     fn finds_tokens_by_prefix_and_content_with_and_without_the_cache() {

@@ -2,10 +2,15 @@
 //!
 //! The result is llama.cpp's (tested for every pre-tokenizer it knows). What llama.cpp does by recursion, in quadratic time,
 //! or once for each of thousands of special tokens, this does itself: finding special tokens ([`specials`]), merging the
-//! characters of a text ([`spm`]), and for some BPE vocabularies cutting it into words and merging theirs ([`bpe`]).
+//! characters of a text ([`spm`]), cutting it into words of which tokens are the longest beginnings ([`wordpiece`]), and for
+//! some BPE vocabularies cutting it into words and merging theirs ([`bpe`]).
 //!
 //! The other vocabularies' texts are read by llama.cpp, once for each user-defined token that they have: a few.
+use std::sync::Arc;
+
+use camshaft_core::engine::{Encode, Encoded};
 use camshaft_core::ids::Token;
+use camshaft_core::vocabulary::Vocabulary;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::token_type::LlamaTokenAttr;
@@ -16,18 +21,24 @@ mod bpe;
 mod classes;
 pub(crate) mod kinds;
 mod merges;
+mod normalizer;
+mod output;
 mod specials;
 mod spm;
+mod wordpiece;
 mod words;
 
 use bpe::Bpe;
 use merges::Scratch;
+use output::{Abandoned, Output};
 use specials::{Fragment, Special, Specials};
 use spm::Spm;
+use wordpiece::WordPiece;
 
 /// A model's.
 #[derive(Debug)]
 pub(crate) struct Encoder {
+    vocabulary: Arc<Vocabulary>,
     specials: Specials,
     texts: Texts,
     /// What the model expects before and after a text.
@@ -40,18 +51,23 @@ pub(crate) struct Encoder {
 enum Texts {
     Bpe(Bpe),
     Spm(Spm),
+    WordPiece(Box<WordPiece>),
     Llama,
 }
 
 impl Encoder {
     /// # Errors
-    /// A pre-tokenizer of which this version does not know whether llama.cpp recurses, or too many special tokens. In
-    /// words about the file.
-    pub(crate) fn new(model: &LlamaModel, keys: &TokenizerKeys) -> Result<Self, String> {
-        let spm = || Spm::new(model, keys).map_or(Texts::Llama, Texts::Spm);
-        let texts = Bpe::new(model, keys)?.map_or_else(spm, Texts::Bpe);
+    /// A pre-tokenizer of which this version does not know whether llama.cpp recurses, too many special tokens, or a vocabulary
+    /// that is too large. In words about the file.
+    pub(crate) fn new(model: &LlamaModel, vocabulary: Arc<Vocabulary>, keys: &TokenizerKeys) -> Result<Self, String> {
+        let texts = match (WordPiece::new(model, keys)?, Bpe::new(model, keys)?, Spm::new(model, keys)) {
+            (Some(wordpiece), ..) => Texts::WordPiece(Box::new(wordpiece)),
+            (_, Some(bpe), _) => Texts::Bpe(bpe),
+            (.., Some(spm)) => Texts::Spm(spm),
+            (None, None, None) => Texts::Llama,
+        };
         let (before, after) = around(model);
-        Ok(Self { specials: Specials::new(specials_of(model))?, texts, before, after })
+        Ok(Self { vocabulary, specials: Specials::new(specials_of(model))?, texts, before, after })
     }
 
     /// Whether llama.cpp tokenizes what is between special tokens.
@@ -65,28 +81,38 @@ impl Encoder {
         self.specials.has_control(text)
     }
 
-    pub(crate) fn tokenize(
-        &self,
-        model: &LlamaModel,
-        text: &str,
-        add_special: bool,
-        parse_special: bool,
-    ) -> Vec<Token> {
-        let mut tokens = if add_special { self.before.clone() } else { Vec::new() };
+    /// The tokens of a text. `None` if nobody waits for them any more.
+    pub(crate) fn encode(&self, model: &LlamaModel, encode: Encode<'_>) -> Option<Encoded> {
+        let mut output = Output::new(encode.offsets, encode.abandoned);
+        self.append(model, encode, &mut output).ok().map(|()| output.into_encoded())
+    }
+
+    fn append(&self, model: &LlamaModel, encode: Encode<'_>, output: &mut Output<'_>) -> Result<(), Abandoned> {
+        let Encode { text: whole, add_special, parse_special, .. } = encode;
         let mut scratch = Scratch::default();
-        for fragment in self.specials.split(text, parse_special) {
+        let mut start = 0;
+        if add_special {
+            self.before.iter().for_each(|&token| output.push(token, 0..0));
+        }
+        for fragment in self.specials.split(whole, parse_special) {
+            output.check()?;
+            let first = output.tokens.len();
             match (fragment, &self.texts) {
-                (Fragment::Token(token), _) => tokens.push(token),
-                (Fragment::Text(text), Texts::Bpe(bpe)) => bpe.tokenize(text, &mut scratch, &mut tokens),
-                (Fragment::Text(text), Texts::Spm(spm)) => spm.tokenize(text, &mut scratch, &mut tokens),
+                (Fragment::Token(token, text), _) => output.push(token, start..start + text.len()),
+                (Fragment::Text(text), Texts::WordPiece(wordpiece)) => wordpiece.tokenize(text, start, output)?,
+                (Fragment::Text(text), Texts::Bpe(bpe)) => bpe.tokenize(text, &mut scratch, output)?,
+                (Fragment::Text(text), Texts::Spm(spm)) => spm.tokenize(text, &mut scratch, output)?,
                 // In each fragment llama.cpp begins anew, as it does between special tokens that it finds itself.
-                (Fragment::Text(text), Texts::Llama) => tokens.extend(llama_tokens(model, text, false)),
+                (Fragment::Text(text), Texts::Llama) => output.tokens.extend(llama_tokens(model, text, false)),
             }
+            let (Fragment::Text(text) | Fragment::Token(_, text)) = fragment;
+            output.locate(&self.vocabulary, text, start, first);
+            start += text.len();
         }
         if add_special {
-            tokens.extend(&self.after);
+            self.after.iter().for_each(|&token| output.push(token, whole.len()..whole.len()));
         }
-        tokens
+        Ok(())
     }
 }
 

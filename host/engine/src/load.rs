@@ -151,7 +151,7 @@ impl LoadedModel {
         if info.vocabulary.size() == 0 {
             return Err(bad("the model has no vocabulary".to_owned()));
         }
-        let encoder = Encoder::new(&model, &keys).map_err(bad)?;
+        let encoder = Encoder::new(&model, info.vocabulary.clone(), &keys).map_err(bad)?;
         Ok(Self { model, adapter, encoder, identity, info, mapped: None })
     }
 

@@ -2,8 +2,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use camshaft_core::engine::Tokenizer;
-use camshaft_core::ids::Token;
+use camshaft_core::engine::{Encode, Encoded, Tokenizer};
 
 use crate::load::LoadedModel;
 
@@ -27,8 +26,8 @@ impl fmt::Debug for LlamaTokenizer {
 }
 
 impl Tokenizer for LlamaTokenizer {
-    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
-        self.0.encoder.tokenize(&self.0.model, text, add_special, parse_special)
+    fn encode(&self, encode: Encode<'_>) -> Option<Encoded> {
+        self.0.encoder.encode(&self.0.model, encode)
     }
 
     fn has_control(&self, text: &str) -> bool {

@@ -44,6 +44,11 @@ impl Aside {
         self.abandoned.load(Ordering::Relaxed)
     }
 
+    /// The same for those who ask all the time.
+    pub(crate) fn abandoned(&self) -> &AtomicBool {
+        &self.abandoned
+    }
+
     /// A rendering begins; from now on it is watched.
     pub(crate) fn rendering(&self, template: &Arc<TemplateUse>) -> Rendering<'_> {
         *self.watched() = Some(Watched { template: template.clone(), looks: 0 });

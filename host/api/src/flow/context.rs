@@ -1,4 +1,5 @@
 //! The context in which a body is parsed: the server's models and bounds, and the caller.
+use camshaft_core::engine::Encode;
 use camshaft_core::ids::Token;
 
 use crate::flow::api::{Api, ApiLimits, Served};
@@ -27,6 +28,16 @@ impl ParseContext<'_> {
             true => Err(FlowError::Cancelled),
             false => Ok(()),
         }
+    }
+
+    /// The tokens of a text, as long as somebody waits for them.
+    ///
+    /// # Errors
+    /// The client has left.
+    pub(crate) fn tokenize(&self, served: &Served, text: &str, parse_special: bool) -> Result<Vec<Token>, FlowError> {
+        let abandoned = Some(self.aside.abandoned());
+        let encode = Encode { text, add_special: true, parse_special, offsets: false, abandoned };
+        served.model.tokenizer.encode(encode).map(|encoded| encoded.tokens).ok_or(FlowError::Cancelled)
     }
 
     /// Reads the parameters that both generation endpoints share.

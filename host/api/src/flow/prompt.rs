@@ -1,5 +1,5 @@
 //! Tokenizes messages, so that no message can spell a control token.
-use camshaft_core::engine::Tokenizer;
+use camshaft_core::engine::Encode;
 use camshaft_core::ids::Token;
 use serde_json::{Map, Value};
 
@@ -55,23 +55,28 @@ pub(crate) fn tokens(
         rendered = template.render(messages, kwargs, aside)?;
         pieces = vec![PromptPart::Template(&rendered)];
     }
-    Ok(tokenize(tokenizer, &model.info.bos_text, &pieces))
+    tokenize(model, &pieces, aside).ok_or(FlowError::Cancelled)
 }
 
-fn tokenize(tokenizer: &dyn Tokenizer, bos_text: &str, pieces: &[PromptPart<'_>]) -> Vec<Token> {
+/// `None` if nobody waits for the tokens any more.
+fn tokenize(model: &Model, pieces: &[PromptPart<'_>], aside: &Aside) -> Option<Vec<Token>> {
+    let bos_text = &model.info.bos_text;
+    let abandoned = Some(aside.abandoned());
     let mut tokens = Vec::new();
     for (i, piece) in pieces.iter().enumerate() {
         // Add no second BOS if the template begins with one.
-        let more = match *piece {
+        let (text, add_special, parse_special) = match *piece {
             PromptPart::Template(text) => {
                 let has_bos = !bos_text.is_empty() && text.starts_with(bos_text);
-                tokenizer.tokenize(text, i == 0 && !has_bos, true)
+                (text, i == 0 && !has_bos, true)
             }
-            PromptPart::Content(text) => tokenizer.tokenize(text, i == 0, false),
+            PromptPart::Content(text) => (text, i == 0, false),
         };
+        let encode = Encode { text, add_special, parse_special, offsets: false, abandoned };
+        let more = model.tokenizer.encode(encode)?.tokens;
         if tokens.is_empty() { tokens = more } else { tokens.extend(more) }
     }
-    tokens
+    Some(tokens)
 }
 
 /// All texts in a template variable, names included.

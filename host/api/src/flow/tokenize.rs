@@ -2,8 +2,9 @@
 use std::sync::Arc;
 
 use axum::response::Response;
+use camshaft_core::engine::{Encode, Encoded};
 use camshaft_core::ids::Token;
-use camshaft_core::vocabulary::Vocabulary;
+use camshaft_core::vocabulary::Offsets;
 use serde::Serialize;
 
 use crate::flow::api::Served;
@@ -20,8 +21,8 @@ const TOKENIZED_BYTES: usize = 48;
 #[derive(Debug, Serialize)]
 struct Tokenized {
     tokens: Vec<Token>,
-    /// Start and end of each token in the text, in bytes.
-    offsets: Vec<(usize, usize)>,
+    /// Start and end of what each token was made of, in bytes. Null if nobody knows: the tokens do not spell the text.
+    offsets: Option<Vec<Offsets>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -51,9 +52,9 @@ fn read(context: ParseContext<'_>, text: &str) -> Result<Tokenized, FlowError> {
     let text = fields.text("text")?.unwrap_or_default();
     let add_special = fields.flag("add_special")?.unwrap_or(false);
     let parse_special = fields.flag("parse_special")?.unwrap_or(false);
-    context.check()?;
-    let tokens = served.model.tokenizer.tokenize(text, add_special, parse_special);
-    let offsets = offsets(text, &tokens, &served.model.info.vocabulary);
+    let abandoned = Some(context.aside.abandoned());
+    let encode = Encode { text, add_special, parse_special, offsets: true, abandoned };
+    let Encoded { tokens, offsets } = served.model.tokenizer.encode(encode).ok_or(FlowError::Cancelled)?;
     Ok(Tokenized { tokens, offsets })
 }
 
@@ -90,39 +91,4 @@ fn read_tokens(context: ParseContext<'_>, text: &str) -> Result<(Arc<Served>, Ve
     };
     let bytes = tokens.iter().map(|&token| vocabulary.token_bytes(token).map_or(0, <[u8]>::len)).sum();
     Ok((served.clone(), tokens, bytes))
-}
-
-/// The offsets of tokens in the text. Some vocabularies put a space in front of a text. The client did not send it, so
-/// it has no offset.
-fn offsets(text: &str, tokens: &[Token], vocabulary: &Vocabulary) -> Vec<(usize, usize)> {
-    let bytes = |token: &Token| vocabulary.token_bytes(*token).unwrap_or_default();
-    let covered: usize = tokens.iter().map(|token| bytes(token).len()).sum();
-    let first = tokens.iter().map(bytes).find(|bytes| !bytes.is_empty()).unwrap_or_default();
-    let prefix = usize::from(covered == text.len() + 1 && first.starts_with(b" "));
-    let mut end = 0_usize;
-    let span = |token: &Token| {
-        let start = end;
-        end += bytes(token).len();
-        (start.saturating_sub(prefix).min(text.len()), end.saturating_sub(prefix).min(text.len()))
-    };
-    tokens.iter().map(span).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn offsets_cover_the_text_without_a_space_that_the_vocabulary_put_in_front() {
-        let vocabulary = Vocabulary::new(["", "ab", " ab", "c"], Vec::new());
-        let check = |text: &str, ids: &[u32], expected: &[(usize, usize)]| {
-            let tokens: Vec<Token> = ids.iter().copied().map(Token).collect();
-            assert_eq!(offsets(text, &tokens, &vocabulary), expected);
-        };
-        check("abc", &[1, 3], &[(0, 2), (2, 3)]);
-        check("abc", &[0, 1, 3], &[(0, 0), (0, 2), (2, 3)]);
-        check("abc", &[2, 3], &[(0, 2), (2, 3)]);
-        check(" abc", &[2, 3], &[(0, 3), (3, 4)]);
-        check("", &[], &[]);
-    }
 }

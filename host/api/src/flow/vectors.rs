@@ -50,7 +50,7 @@ pub(crate) fn inputs(
         let tokens = match input.content {
             InputContent::Text(text) if text.is_empty() => Vec::new(),
             // The spelling of a special token stays text.
-            InputContent::Text(text) => served.model.tokenizer.tokenize(&text, true, false),
+            InputContent::Text(text) => context.tokenize(served, &text, false)?,
             InputContent::Tokens(tokens) => tokens,
         };
         match tokens.len() {

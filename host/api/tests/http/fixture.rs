@@ -11,7 +11,7 @@ use camshaft_api::backend::{Backend, Model};
 use camshaft_api::{
     Api, ApiLimits, ApiOptions, Control, LocalQuotas, PublicAccess, Readiness, Reloaded, admin_router, public_router,
 };
-use camshaft_core::engine::{ModelInfo, ModelKind, Reuse, Tokenizer};
+use camshaft_core::engine::{Encode, Encoded, ModelInfo, ModelKind, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
 use camshaft_core::message::Start;
 use camshaft_core::vocabulary::Vocabulary;
@@ -66,21 +66,25 @@ struct Bytes {
 }
 
 impl Tokenizer for Bytes {
-    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
+    fn encode(&self, encode: Encode<'_>) -> Option<Encoded> {
+        let Encode { text, add_special, parse_special, .. } = encode;
         if text.starts_with(HELD) {
             self.hold.pass();
         }
         let mut tokens: Vec<Token> = add_special.then_some(Token(BOS)).into_iter().collect();
+        let mut offsets: Vec<(u32, u32)> = tokens.iter().map(|_| (0, 0)).collect();
         let mut rest = text.as_bytes();
         while let Some((&byte, tail)) = rest.split_first() {
             let control = [(BOS, "<|bos|>"), (END, "<|end|>")];
             let found = control.iter().find(|(_, text)| parse_special && rest.starts_with(text.as_bytes()));
+            let start = (text.len() - rest.len()) as u32;
             (rest, _) = match found {
                 Some((token, text)) => (&rest[text.len()..], tokens.push(Token(*token))),
                 None => (tail, tokens.push(Token(u32::from(byte)))),
             };
+            offsets.push((start, (text.len() - rest.len()) as u32));
         }
-        tokens
+        Some(Encoded { tokens, offsets: encode.offsets.then_some(offsets) })
     }
 }
 

@@ -1,11 +1,12 @@
 //! Tokenizes with the BPE vocabularies whose texts are not left to llama.cpp.
 use std::borrow::Cow;
 
-use camshaft_core::ids::Token;
 use llama_cpp_2::model::LlamaModel;
 
 use super::kinds::{self, Kind};
 use super::merges::{Merges, Scratch};
+use super::normalizer::lowercase;
+use super::output::{Abandoned, Output};
 use super::spm::SPACE;
 use super::words::Words;
 use crate::gguf::TokenizerKeys;
@@ -49,19 +50,19 @@ impl Bpe {
     }
 
     /// Appends the tokens of a text without special tokens.
-    pub(super) fn tokenize(&self, text: &str, scratch: &mut Scratch, tokens: &mut Vec<Token>) {
+    pub(super) fn tokenize(&self, text: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Abandoned> {
         if self.drops_blanks {
             let text =
                 if self.lowercases { Cow::Owned(text.chars().map(lowercase).collect()) } else { Cow::from(text) };
-            text.split_whitespace().for_each(|word| self.words(word, scratch, tokens));
+            text.split_whitespace().try_for_each(|word| self.words(word, scratch, output))
         } else if self.kind.escapes_spaces {
-            self.words(&text.replace(' ', SPACE), scratch, tokens);
+            self.words(&text.replace(' ', SPACE), scratch, output)
         } else {
-            self.words(text, scratch, tokens);
+            self.words(text, scratch, output)
         }
     }
 
-    fn words(&self, text: &str, scratch: &mut Scratch, tokens: &mut Vec<Token>) {
+    fn words(&self, text: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Abandoned> {
         let mut chars = text.chars();
         for length in self.words.lengths(text) {
             let word = chars.as_str();
@@ -71,18 +72,10 @@ impl Bpe {
             });
             let word = &word[..word.len() - chars.as_str().len()];
             match self.kind.whole.applies(word).then(|| self.merges.token(word.as_bytes())).flatten() {
-                Some(token) => tokens.push(token),
-                None => self.merges.encode(word, scratch, tokens),
+                Some(token) => output.tokens.push(token),
+                None => self.merges.encode(word, scratch, output)?,
             }
         }
-    }
-}
-
-/// A character's lower case, if that is one character.
-fn lowercase(c: char) -> char {
-    let mut lower = c.to_lowercase();
-    match (lower.next(), lower.next()) {
-        (Some(lower), None) => lower,
-        _ => c,
+        Ok(())
     }
 }

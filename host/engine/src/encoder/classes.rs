@@ -6,7 +6,7 @@ use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::hir::{Class, ClassUnicode, HirKind};
 
 /// The Unicode version of llama.cpp's tables. Characters of later versions are in no category there.
-const AGE: &str = r"\p{Age=15.1}";
+pub(super) const AGE: &str = r"\p{Age=15.1}";
 /// A category's name in patterns, its byte, and its ASCII characters.
 const CATEGORIES: [(&str, u8, &str); 5] = [
     ("N", 0xd1, "0-9"),
@@ -114,7 +114,8 @@ static CLASSES: LazyLock<Vec<u8>> = LazyLock::new(|| {
     classes
 });
 
-fn class_of(class: &str) -> ClassUnicode {
+/// The characters of a class as a regular expression spells it.
+pub(super) fn class_of(class: &str) -> ClassUnicode {
     match regex_syntax::parse(class).map(regex_syntax::hir::Hir::into_kind) {
         Ok(HirKind::Class(Class::Unicode(class))) => class,
         _ => ClassUnicode::empty(),

@@ -4,6 +4,8 @@ use std::collections::{BinaryHeap, HashMap};
 
 use camshaft_core::ids::Token;
 
+use super::output::{Abandoned, Output};
+
 /// A text that a vocabulary or a merge names.
 type Symbol = u32;
 /// A character that neither names.
@@ -113,11 +115,14 @@ impl Merges {
     }
 
     /// Appends the tokens of a word.
-    pub(super) fn encode(&self, word: &str, scratch: &mut Scratch, tokens: &mut Vec<Token>) {
+    pub(super) fn encode(&self, word: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Abandoned> {
+        output.check()?;
+        scratch.due.clear();
         self.split(word, &mut scratch.parts);
         let parts = &mut scratch.parts;
         (1..parts.len() as u32).for_each(|right| self.note(parts, right - 1, right, &mut scratch.due));
         while let Some(Reverse((_, left, right, length))) = scratch.due.pop() {
+            output.check()?;
             let (l, r) = (parts[left as usize], parts[right as usize]);
             // Either part was merged with another one since.
             if l.length == 0 || r.length == 0 || l.length + r.length != length {
@@ -135,13 +140,14 @@ impl Merges {
         for part in parts.iter().filter(|part| part.length > 0) {
             let named = self.tokens.get(part.symbol as usize).copied().flatten();
             match named {
-                Some(token) => tokens.push(token),
+                Some(token) => output.tokens.push(token),
                 None => {
                     let text = &word.as_bytes()[part.start as usize..(part.start + part.length) as usize];
-                    tokens.extend(text.iter().filter_map(|&byte| self.byte(byte)));
+                    output.tokens.extend(text.iter().filter_map(|&byte| self.byte(byte)));
                 }
             }
         }
+        Ok(())
     }
 
     /// The characters of a word: bytes, if the vocabulary is one of bytes.
@@ -254,9 +260,9 @@ mod tests {
                     None => expected.extend(part.bytes().filter_map(|byte| id(&format!("<0x{byte:02X}>")))),
                 }
             }
-            let mut found = Vec::new();
-            merges.encode(&text, &mut Scratch::default(), &mut found);
-            prop_assert_eq!(found, expected);
+            let mut found = Output::default();
+            prop_assert_eq!(merges.encode(&text, &mut Scratch::default(), &mut found), Ok(()));
+            prop_assert_eq!(found.tokens, expected);
         }
     }
 }

@@ -21,7 +21,8 @@ pub(super) struct Special {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fragment<'a> {
     Text(&'a str),
-    Token(Token),
+    /// A special token, and what spelled it.
+    Token(Token, &'a str),
 }
 
 #[derive(Debug)]
@@ -84,7 +85,7 @@ impl Specials {
             let mut split = Vec::with_capacity(fragments.len());
             for fragment in fragments {
                 match fragment {
-                    Fragment::Token(_) => split.push(fragment),
+                    Fragment::Token(..) => split.push(fragment),
                     Fragment::Text(text) => {
                         *read += text.len();
                         put(text, &length.cuts(&self.list, text, control), &mut split);
@@ -161,7 +162,7 @@ fn put<'a>(text: &'a str, cuts: &[Cut], fragments: &mut Vec<Fragment<'a>>) {
     let mut end = 0;
     for (cut, token) in cuts {
         fragments.extend(Some(&text[end..cut.start]).filter(|text| !text.is_empty()).map(Fragment::Text));
-        fragments.push(Fragment::Token(*token));
+        fragments.push(Fragment::Token(*token, &text[cut.clone()]));
         end = cut.end;
     }
     fragments.extend(Some(&text[end..]).filter(|text| !text.is_empty()).map(Fragment::Text));
@@ -199,8 +200,10 @@ mod tests {
                 while let Some((before, after)) = rest.split_once(&*special.text) {
                     let before = if special.strips_before { before.trim_end_matches(is_space) } else { before };
                     split.extend(Some(before).filter(|text| !text.is_empty()).map(Fragment::Text));
-                    split.push(Fragment::Token(special.token));
-                    rest = if special.strips_after { after.trim_start_matches(is_space) } else { after };
+                    let after = if special.strips_after { after.trim_start_matches(is_space) } else { after };
+                    let spelled = &rest[before.len()..rest.len() - after.len()];
+                    split.push(Fragment::Token(special.token, spelled));
+                    rest = after;
                 }
                 split.extend(Some(rest).filter(|text| !text.is_empty()).map(Fragment::Text));
             }

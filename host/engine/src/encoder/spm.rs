@@ -1,10 +1,10 @@
 //! Tokenizes with SentencePiece's vocabularies. llama.cpp's way there would read every text once for each of the
 //! vocabulary's special tokens, of which some have thousands.
-use camshaft_core::ids::Token;
 use llama_cpp_2::model::LlamaModel;
 use llama_cpp_2::token::LlamaToken;
 
 use super::merges::{Merges, Scratch};
+use super::output::{Abandoned, Output};
 use crate::gguf::TokenizerKeys;
 
 const ADDS_SPACE: &str = "tokenizer.ggml.add_space_prefix";
@@ -35,9 +35,9 @@ impl Spm {
     }
 
     /// Appends the tokens of a text without special tokens.
-    pub(super) fn tokenize(&self, text: &str, scratch: &mut Scratch, tokens: &mut Vec<Token>) {
+    pub(super) fn tokenize(&self, text: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Abandoned> {
         let prefix = if self.adds_space { SPACE } else { "" };
         let spelled = [prefix, &text.replace(' ', SPACE)].concat();
-        self.merges.encode(&spelled, scratch, tokens);
+        self.merges.encode(&spelled, scratch, output)
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of tokenizers: the same tokens as llama.cpp's for every pre-tokenizer it knows, and long texts on small stacks.
 use std::sync::Arc;
 
+use camshaft_core::ids::Token;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -19,8 +20,7 @@ const LONG: usize = 256 << 10;
 
 /// The demo model with another pre-tokenizer; an empty one means none.
 fn model(pre: &str) -> Arc<LoadedModel> {
-    let demo = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/models/demo.gguf")).unwrap();
-    let bytes = patched::with_text(&demo, PRE, Some(pre).filter(|pre| !pre.is_empty()));
+    let bytes = patched::with_text(&demo(), PRE, Some(pre).filter(|pre| !pre.is_empty()));
     LoadedModel::from_bytes(pre, &bytes, &LoadOptions::default()).unwrap_or_else(|error| panic!("{pre:?}: {error}"))
 }
 
@@ -111,6 +111,128 @@ fn given_models_regression_a_sentencepiece_vocabulary_is_not_searched_by_llama_c
     checked.unwrap_or_else(|error| panic!("{error}"));
     for text in long_texts() {
         assert!(!tokenizer.tokenize(&text, true, false).is_empty());
+    }
+}
+
+fn demo() -> Vec<u8> {
+    std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/models/demo.gguf")).unwrap()
+}
+
+/// The demo model as one of BERT's kind with such tokens.
+fn wordpiece(tokens: &[Vec<u8>]) -> Arc<LoadedModel> {
+    let bytes = patched::with_word_pieces(&demo(), tokens);
+    let model = LoadedModel::from_bytes("bert", &bytes, &LoadOptions::default()).unwrap();
+    assert!(!model.encoder.leaves_texts_to_llama());
+    model
+}
+
+/// Spells the bytes of every word, so that nothing that happens to a character is hidden by an unknown word.
+fn bytes_of_words() -> Vec<Vec<u8>> {
+    ["\u{2581}".as_bytes().to_vec()].into_iter().chain((1..=u8::MAX).map(|byte| vec![byte])).collect()
+}
+
+#[test]
+fn wordpiece_reads_every_character_as_llama_cpp_does() {
+    let model = wordpiece(&bytes_of_words());
+    let tokenizer = model.tokenizer();
+    let check = |text: &str| tokenizer.tokenize(text, false, false) == reference(&model, text, false, false);
+    let characters: Vec<char> = ('\0'..=char::MAX).collect();
+    let mut different: Vec<char> = Vec::new();
+    for some in characters.chunks(256) {
+        let alone = |c: &char| format!("{c} ");
+        let between = |c: &char| format!("a{c}B ");
+        let text: String = some.iter().flat_map(|c| [alone(c), between(c)]).collect();
+        if !check(&text) {
+            different.extend(some.iter().copied().filter(|c| !check(&alone(c)) || !check(&between(c))));
+        }
+    }
+    assert!(different.is_empty(), "{}: {different:x?}", different.len());
+}
+
+/// Words, and characters that end them, change in them or vanish from them.
+fn words() -> impl Strategy<Value = String> {
+    prop_oneof![
+        2 => texts(),
+        1 => "[a-eA-E]{0,60}",
+        1 => "([a-e]|[A-E]|é|É|e\u{301}|日|한|ß| |,|\u{200b}|\n|\\[UNK\\]|<\\|end\\|>){0,30}",
+    ]
+}
+
+#[test]
+fn wordpiece_has_the_tokens_of_llama_cpp() {
+    let few =
+        ["\u{2581}", "\u{2581}a", "\u{2581}ab", "\u{2581}abcde", "a", "b", "cd", "cde", "e", "abcdeabcdeabcdeabcde"];
+    let few: Vec<Vec<u8>> = few.iter().map(|token| token.as_bytes().to_vec()).collect();
+    for model in [wordpiece(&bytes_of_words()), wordpiece(&few), wordpiece(&few[1..])] {
+        let tokenizer = model.tokenizer();
+        let mut runner = TestRunner::new(Config { cases: 500, failure_persistence: None, ..Config::default() });
+        let checked = runner.run(&(words(), any::<bool>(), any::<bool>()), |(text, add, parse)| {
+            prop_assert_eq!(tokenizer.tokenize(&text, add, parse), reference(&model, &text, add, parse), "{:?}", text);
+            Ok(())
+        });
+        checked.unwrap_or_else(|error| panic!("{error}"));
+        // llama.cpp takes some seconds for more.
+        for unit in ["a", "abcde", "abcdeabcdeabcdeabcdd", "e", "q", " ", "é", "日本語", "\u{301}", "a,"] {
+            let text = unit.repeat((64 << 10) / unit.len());
+            assert_eq!(tokenizer.tokenize(&text, true, false), reference(&model, &text, true, false), "{unit:?}");
+        }
+    }
+}
+
+#[test]
+fn given_models_wordpiece_has_the_tokens_of_llama_cpp() {
+    let folder = std::env::var_os("CAMSHAFT_MODELS").expect("CAMSHAFT_MODELS names the folder of the models");
+    let path = std::path::Path::new(&folder).join("all-MiniLM-L6-v2-q8_0.gguf");
+    let model = LoadedModel::from_file(&path, &LoadOptions::default()).unwrap();
+    let tokenizer = model.tokenizer();
+    let word = prop_oneof![
+        words(),
+        "[a-z]{0,60}",
+        "([a-z]{1,12}[ ,.']){0,40}",
+        "(\\[CLS\\]|\\[MASK\\]|Hello, World! |[a-zé])*"
+    ];
+    let mut runner = TestRunner::new(Config { cases: 2000, failure_persistence: None, ..Config::default() });
+    let checked = runner.run(&(word, any::<bool>(), any::<bool>()), |(text, add, parse)| {
+        prop_assert_eq!(tokenizer.tokenize(&text, add, parse), reference(&model, &text, add, parse), "{:?}", text);
+        Ok(())
+    });
+    checked.unwrap_or_else(|error| panic!("{error}"));
+    let characters: Vec<char> = ('\0'..=char::MAX).collect();
+    for some in characters.chunks(64) {
+        let text: String = some.iter().flat_map(|c| ['a', *c, 'b', ' ', *c, ' ']).collect();
+        assert_eq!(tokenizer.tokenize(&text, true, false), reference(&model, &text, true, false), "{text:?}");
+    }
+    let offsets = |text: &str| {
+        let encode = Encode { text, add_special: true, parse_special: false, offsets: true, abandoned: None };
+        tokenizer.encode(encode).unwrap().offsets.unwrap()
+    };
+    assert_eq!(offsets("日本語 text"), [(0, 0), (0, 3), (3, 6), (6, 9), (10, 14), (14, 14)]);
+    assert_eq!(offsets("Hello, World!"), [(0, 0), (0, 5), (5, 6), (7, 12), (12, 13), (13, 13)]);
+}
+
+/// Abandoned texts are not read to their end by any tokenizer of ours.
+#[test]
+fn regression_nobody_waits_for_a_text_that_its_sender_abandoned() {
+    let abandoned = std::sync::atomic::AtomicBool::new(true);
+    let text = "a".repeat(LONG);
+    for model in [model("tekken"), model("gemma4"), model("qwen2"), wordpiece(&bytes_of_words())] {
+        let encode = Encode { text: &text, add_special: true, parse_special: true, offsets: true, abandoned: None };
+        let tokenizer = model.tokenizer();
+        assert!(tokenizer.encode(encode).is_some_and(|encoded| !encoded.tokens.is_empty()));
+        assert_eq!(tokenizer.encode(Encode { abandoned: Some(&abandoned), ..encode }), None);
+    }
+}
+
+#[test]
+fn special_tokens_have_the_offsets_of_their_spelling() {
+    for model in [model("qwen2"), model("tekken"), wordpiece(&bytes_of_words())] {
+        let text = "ab<|end|><|bos|> c";
+        let encode = Encode { text, add_special: false, parse_special: true, offsets: true, abandoned: None };
+        let encoded = model.tokenizer().encode(encode).unwrap();
+        let found: Vec<_> = encoded.tokens.iter().zip(encoded.offsets.unwrap()).collect();
+        let of = |token: u32| found.iter().filter(|found| found.0.0 == token).map(|found| found.1).collect::<Vec<_>>();
+        assert_eq!((of(1), of(0)), (vec![(2, 9)], vec![(9, 16)]));
+        assert!(found.last().is_some_and(|found| found.1.1 == 18), "{found:?}");
     }
 }
 

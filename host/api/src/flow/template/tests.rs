@@ -1,7 +1,7 @@
 //! Rendering and tokenizing with a byte-level tokenizer that knows three control tokens.
 use std::sync::Arc;
 
-use camshaft_core::engine::{ModelInfo, ModelKind, Reuse, Tokenizer};
+use camshaft_core::engine::{Encode, Encoded, ModelInfo, ModelKind, Reuse, Tokenizer};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde_json::{Map, Value, json};
@@ -22,7 +22,8 @@ const TEMPLATE: &str =
 struct Bytes;
 
 impl Tokenizer for Bytes {
-    fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
+    fn encode(&self, encode: Encode<'_>) -> Option<Encoded> {
+        let Encode { text, add_special, parse_special, .. } = encode;
         let mut tokens: Vec<Token> = add_special.then_some(Token(256)).into_iter().collect();
         let mut rest = text;
         while let Some(byte) = rest.bytes().next() {
@@ -37,7 +38,7 @@ impl Tokenizer for Bytes {
                 rest = &rest[next..];
             }
         }
-        tokens
+        Some(Encoded { tokens, offsets: None })
     }
 }
 
