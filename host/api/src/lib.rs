@@ -20,6 +20,7 @@ pub use flow::quota::{LocalQuotas, QuotaStore};
 pub use flow::readiness::{Health, Readiness, ServerState};
 pub use flow::samples::render_samples;
 pub use flow::spent::Spent;
+pub use flow::template::STACK_BYTES as TEMPLATE_STACK_BYTES;
 pub use flow::trace;
 pub use http::admin_access::AdminAccess;
 pub use http::error::MAX_HEADERS;

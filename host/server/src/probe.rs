@@ -31,7 +31,7 @@ const CPU_SECONDS_PER_GIB: u64 = 10;
 const WALL_SECONDS: u64 = 600;
 const WALL_SECONDS_PER_GIB: u64 = 60;
 /// Memory in which the samples of a chat template are rendered, beside what the process has already.
-const TEMPLATE_BYTES: u64 = GIB / 2;
+const TEMPLATE_BYTES: u64 = GIB / 2 + camshaft_api::TEMPLATE_STACK_BYTES as u64;
 /// Bytes of what the process says before it ends.
 const WORDS_BYTES: u64 = 64 << 10;
 

@@ -21,7 +21,10 @@ use crate::flow::template_use::TemplateUse;
 use crate::wire::messages::Message;
 
 /// Bound of the template instructions of one rendering. Past it the request is refused.
-const FUEL: u64 = 5_000_000;
+const FUEL: u64 = 2_000_000;
+/// Stack of one rendering. Values that are nested as deep as the instructions allow are dropped one inside the other, which
+/// takes less than half of this; what is not used costs no memory.
+pub const STACK_BYTES: usize = 1 << 30;
 /// Bound of nested calls and loops. Past it the request is refused.
 const RECURSION: usize = 100;
 /// Bound of the rendered bytes. Past it the request is refused.
@@ -93,10 +96,10 @@ impl ChatTemplate {
         variables.extend(kwargs.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
         variables.push(("messages".to_owned(), Value::from(Serde(messages))));
         let mut output = Capped(Vec::new());
-        let rendered = self
-            .environment
-            .get_template(NAME)
-            .and_then(|template| template.render_captured_to(Value::from_pairs(variables), &mut output).map(drop));
+        let rendered = stacker::grow(STACK_BYTES, || {
+            let template = self.environment.get_template(NAME)?;
+            template.render_captured_to(Value::from_pairs(variables), &mut output).map(drop)
+        });
         rendered.map_err(refused)?;
         String::from_utf8(output.0).map_err(FlowError::TemplateOutput)
     }

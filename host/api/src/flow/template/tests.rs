@@ -90,6 +90,19 @@ fn rendered(template: &str, contents: &[&str], variables: &Value) -> Result<Stri
     compiled.render(&user(contents), &kwargs(variables), &Aside::default()).map_err(|error| error.to_string())
 }
 
+/// Deeper than any list of the template language: all that the instructions allow.
+#[test]
+fn regression_values_nested_as_deep_as_instructions_allow_are_dropped() {
+    let nested = "{% set ns = namespace(l=[]) %}{% for i in range(90000) %}{% for j in range(90000) %}\
+                  {% set ns.l = [ns.l] %}{% endfor %}{% endfor %}";
+    // On a stack as small as those of the runtime's threads.
+    let rendering = std::thread::Builder::new().stack_size(1 << 20).spawn(move || {
+        let error = rendered(nested, &["x"], &json!({})).unwrap_err();
+        assert!(error.contains("fuel"), "{error}");
+    });
+    rendering.unwrap().join().unwrap();
+}
+
 #[test]
 fn reads_control_tokens_of_the_template_and_adds_no_second_bos() {
     let got = tokenized(Some(TEMPLATE), &[" hi "], &json!({})).unwrap();
