@@ -130,8 +130,8 @@ fn regression_a_cache_directory_that_others_can_reach_is_refused() {
     let words = ["cache.disk-dir = ", "can be written to by others (mode 777)", "(flag --set cache.disk-dir)"];
     assert_exit(&setup.run_again(&["check"]), 64, &words);
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
-    fs::create_dir(dir.join("segments")).unwrap();
-    fs::write(dir.join("segments/key"), [7; 32]).unwrap();
-    fs::set_permissions(dir.join("segments/key"), fs::Permissions::from_mode(0o644)).unwrap();
-    assert_exit(&setup.run_again(&["check"]), 64, &["segments/key can be read by others (mode 644)"]);
+    fs::create_dir(dir.join("0123456789abcdef")).unwrap();
+    fs::write(dir.join("0123456789abcdef/key"), [7; 32]).unwrap();
+    fs::set_permissions(dir.join("0123456789abcdef/key"), fs::Permissions::from_mode(0o644)).unwrap();
+    assert_exit(&setup.run_again(&["check"]), 64, &["0123456789abcdef/key can be read by others (mode 644)"]);
 }
