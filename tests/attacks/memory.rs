@@ -34,8 +34,7 @@ fn long_attack_bodies_of_token_ids_take_a_bounded_multiple_of_their_size() {
 }
 
 #[test]
-#[ignore = "measures memory, which other tests disturb; cargo xtask attacks"]
-fn regression_what_heads_of_open_requests_hold_is_not_underestimated() {
+fn long_attack_what_heads_of_open_requests_hold_is_not_underestimated() {
     let row = Row::begin("HTTP/2: 10,240 open requests with 90 headers each");
     let mut server = Setup::new().start();
     assert_eq!(server.client.get("/v1/models").status, 200);
