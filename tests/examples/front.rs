@@ -50,14 +50,14 @@ struct Load {
 }
 
 fn get(name: &'static str, path: &str) -> Load {
-    Load { name, request: format!("GET {path} HTTP/1.1\r\nhost: bench\r\n\r\n").into_bytes() }
+    Load { name, request: format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").into_bytes() }
 }
 
 fn post(name: &'static str, path: &str, body: &serde_json::Value) -> Load {
     let body = body.to_string();
     let length = body.len();
     let head =
-        format!("POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {length}");
+        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}");
     Load { name, request: format!("{head}\r\n\r\n{body}").into_bytes() }
 }
 

@@ -125,7 +125,7 @@ fn timed(server: &Server, present: bool, act: impl FnOnce() -> Result<()>) -> Re
 /// The current generation, and whether it has an active policy.
 fn policies(server: &Server) -> Result<(u64, bool)> {
     let mut stream = TcpStream::connect(&server.admin)?;
-    write!(stream, "GET /admin/policies HTTP/1.0\r\nhost: bench\r\n\r\n")?;
+    write!(stream, "GET /admin/policies HTTP/1.0\r\nhost: localhost\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     let page: serde_json::Value = serde_json::from_str(text.split_once("\r\n\r\n").ok_or("no response")?.1)?;
@@ -160,7 +160,7 @@ fn stream(address: &str, stop: &AtomicBool, gaps: &Mutex<Vec<Duration>>) -> Resu
         let length = body.len();
         write!(
             stream,
-            "POST /v1/completions HTTP/1.0\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            "POST /v1/completions HTTP/1.0\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         )?;
         let mut done = false;
         let mut last: Option<Instant> = None;

@@ -22,7 +22,7 @@ impl Connections {
     pub(crate) fn send(&self, address: &str, path: &str, body: &str) -> Result<Response> {
         let length = body.len();
         let request = format!(
-            "POST {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         loop {
             let idle = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
