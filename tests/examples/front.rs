@@ -56,8 +56,9 @@ fn get(name: &'static str, path: &str) -> Load {
 fn post(name: &'static str, path: &str, body: &serde_json::Value) -> Load {
     let body = body.to_string();
     let length = body.len();
-    let head =
-        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {length}"
+    );
     Load { name, request: format!("{head}\r\n\r\n{body}").into_bytes() }
 }
 

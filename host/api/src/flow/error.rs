@@ -37,7 +37,7 @@ pub(crate) enum FlowError {
     InputLength { tokens: usize, max: u32, param: String },
     #[error("the model's chat template cannot render these messages: {0}")]
     Template(#[source] minijinja::Error),
-    #[error("the model's chat template ran away while it rendered a chat, and is not used any more")]
+    #[error("rendering a chat with the model's chat template takes too long")]
     TemplateStopped,
     #[error("a chat template wrote invalid UTF-8")]
     TemplateOutput(#[source] std::string::FromUtf8Error),

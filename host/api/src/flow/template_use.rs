@@ -1,4 +1,4 @@
-//! The use of a chat template: how many threads render with it, and whether it was stopped because one ran away.
+//! The use of a chat template: how many threads render with it, and whether it is stopped because one runs away.
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::flow::error::FlowError;
@@ -16,6 +16,7 @@ pub(crate) struct TemplateUse {
 #[derive(Debug, Default)]
 struct State {
     threads: usize,
+    /// A rendering takes too long. The threads of then still run: nobody enters until all have returned.
     stopped: bool,
 }
 
@@ -32,7 +33,7 @@ impl TemplateUse {
     /// template.
     ///
     /// # Errors
-    /// 503: the template was stopped.
+    /// 503: the template is stopped.
     pub(crate) fn enter(&self) -> Result<Place<'_>, FlowError> {
         let wait = |state: &mut State| state.threads >= THREADS && !state.stopped;
         let mut state = self.changed.wait_while(self.state(), wait).unwrap_or_else(PoisonError::into_inner);
@@ -43,15 +44,16 @@ impl TemplateUse {
         Ok(Place(self))
     }
 
-    /// Whoever waits, and whoever comes, renders nothing with it.
+    /// Whoever waits, and whoever comes, renders nothing with it until the threads that render now have returned, if they ever
+    /// do.
     pub(crate) fn stop(&self) {
         let first = !std::mem::replace(&mut self.state().stopped, true);
         self.changed.notify_all();
         if first {
             tracing::error!(
                 model = self.model,
-                "the chat template ran away while it rendered a chat: until the server is restarted, the model answers \
-                 chats with 503; completions go on"
+                "the chat template takes too long for a chat: until that rendering ends, the model answers chats with \
+                 503; completions go on"
             );
         }
     }
@@ -63,7 +65,15 @@ impl TemplateUse {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.state().threads -= 1;
+        let mut state = self.0.state();
+        state.threads -= 1;
+        if state.threads == 0 && std::mem::take(&mut state.stopped) {
+            tracing::warn!(
+                model = self.0.model,
+                "the chat template's long rendering has ended: chats are answered again"
+            );
+        }
+        drop(state);
         self.0.changed.notify_one();
     }
 }
@@ -105,7 +115,11 @@ mod tests {
         });
         template.stop();
         assert!(waits.join().unwrap());
+        let mut places = places;
+        let last = places.pop();
         drop(places);
-        assert!(template.enter().is_err(), "for good");
+        assert!(template.enter().is_err(), "one of them may be the one that runs away");
+        drop(last);
+        assert!(template.enter().is_ok(), "a rendering that was only long stops nobody for good");
     }
 }
