@@ -55,7 +55,7 @@ impl Aside {
         Rendering(self)
     }
 
-    /// Looks at the rendering. If it runs away its template is not used again, and the answer is true.
+    /// Looks at the rendering. If it runs away its template is stopped, and the answer is true.
     fn runs_away(&self) -> bool {
         let mut watched = self.watched();
         let Some(rendering) = watched.as_mut() else { return false };

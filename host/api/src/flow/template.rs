@@ -22,8 +22,8 @@ use crate::wire::messages::Message;
 
 /// Bound of the template instructions of one rendering. Past it the request is refused.
 const FUEL: u64 = 2_000_000;
-/// Stack of one rendering. Values that are nested as deep as the instructions allow are dropped one inside the other, which
-/// takes less than half of this; what is not used costs no memory.
+/// Stack of one rendering. Values that are nested as deep as the instructions allow are dropped one inside the other: a test
+/// does so on it. It is address space, of which what is not touched takes no memory.
 pub const STACK_BYTES: usize = 1 << 30;
 /// Bound of nested calls and loops. Past it the request is refused.
 const RECURSION: usize = 100;
