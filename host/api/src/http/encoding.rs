@@ -1,10 +1,32 @@
-//! Content codings of responses: gzip or none. What a client accepts is decided before any work is done.
+//! Content codings of responses: gzip or none. What a client accepts is decided before any work is done. Compression runs
+//! on the threads of all connections, so only short responses are compressed.
+use axum::body::HttpBody;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use tower_http::compression::predicate::{And, DefaultPredicate, Predicate};
 
 use crate::http::error::ApiError;
+
+/// Longest response that is compressed: it takes some milliseconds.
+const COMPRESSED_BYTES: u64 = 64 << 10;
+
+/// What is compressed for clients that accept it: short responses that are sent whole. Each frame of a stream must be sent at
+/// once.
+pub(crate) fn compressed() -> And<DefaultPredicate, IsShort> {
+    DefaultPredicate::new().and(IsShort)
+}
+
+/// Whether a response's length is known, and at most [`COMPRESSED_BYTES`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IsShort;
+
+impl Predicate for IsShort {
+    fn should_compress<B: HttpBody>(&self, response: &axum::http::Response<B>) -> bool {
+        response.body().size_hint().exact().is_some_and(|bytes| bytes <= COMPRESSED_BYTES)
+    }
+}
 
 /// Codings that a client accepts, of those that there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +74,19 @@ fn accepted(headers: &HeaderMap) -> Accepted {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn regression_only_short_responses_of_known_length_are_compressed() {
+        let check = |body: axum::body::Body, expected| {
+            let response = Response::builder().header("content-type", "application/json").body(body).unwrap();
+            assert_eq!(compressed().should_compress(&response), expected);
+        };
+        let bound = COMPRESSED_BYTES as usize;
+        check(vec![b'a'; bound].into(), true);
+        check(vec![b'a'; bound + 1].into(), false);
+        let unknown = futures_util::stream::empty::<Result<Vec<u8>, std::convert::Infallible>>();
+        check(axum::body::Body::from_stream(unknown), false);
+    }
 
     #[test]
     fn regression_knows_who_accepts_nothing() {

@@ -8,7 +8,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::compression::{CompressionLayer, DefaultPredicate};
+use tower_http::compression::CompressionLayer;
 
 use crate::flow::api::Api;
 use crate::http::admin_access::{self, AdminAccess};
@@ -97,8 +97,7 @@ pub fn public_router(api: Arc<Api>, access: PublicAccess) -> Router {
     let guard = || from_fn_with_state(Guard { api: api.clone(), access: access.clone() }, auth::guard);
     let guarded = of(Access::Guarded).route_layer(guard()).route_layer(from_fn_with_state(api.clone(), admit));
     let routes = of(Access::Open).merge(of(Access::Monitoring).route_layer(guard())).merge(guarded);
-    // Streams are never compressed, because each frame must be sent at once.
-    let compression = CompressionLayer::new().gzip(true).compress_when(DefaultPredicate::new());
+    let compression = CompressionLayer::new().gzip(true).compress_when(encoding::compressed());
     let routes = whole(routes).layer(compression).layer(from_fn(encoding::check));
     let routes = match &access.cors_origins[..] {
         [] => routes,
