@@ -1,7 +1,7 @@
 //! The quotas of a tenant: token buckets that fill at a constant rate and take back unused tokens. Time is passed in.
 //!
-//! A request is counted in two steps: [`Account::admit`] when its credentials are known, before anything is spent on its
-//! body, and [`Account::reserve`] when it is known what it asks for.
+//! A request is counted in steps: [`Account::admit`] when its credentials are known, before anything is spent on its body,
+//! [`Account::read`] when a long body is about to be read, and [`Account::reserve`] when it is known what it asks for.
 use std::time::Duration;
 
 use crate::policy::Quotas;
@@ -11,6 +11,8 @@ const MINUTE: f64 = 60.0;
 /// computing. At the full price, clients that come back when they were told to would keep each other out: each refusal
 /// would take what the others wait for.
 const READ_PER_TOKEN: u64 = 16;
+/// Bytes of a body that are taken for a token of its prompt, as long as nobody has read it.
+const BYTES_PER_TOKEN: u64 = 4;
 
 /// A bucket of units per minute. All units of a minute may be taken at once.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -124,13 +126,15 @@ pub struct Reservation {
     /// Choices that run at the same time.
     choices: u32,
     tokens: u64,
+    /// What was paid for reading its body, before it is known what it asks for.
+    read: f64,
     pub standings: Standings,
 }
 
 impl Reservation {
     /// For what the request uses after it is settled: nothing runs, and nothing is reserved.
     pub fn rest(&self) -> Self {
-        Self { choices: 0, tokens: 0, ..*self }
+        Self { choices: 0, tokens: 0, read: 0.0, ..*self }
     }
 }
 
@@ -175,14 +179,26 @@ impl Account {
             bucket.level -= 1.0;
         }
         self.running += 1;
-        Ok(Reservation { quotas: *quotas, choices: 1, tokens: 0, standings: self.standings(quotas, now) })
+        Ok(Reservation { quotas: *quotas, choices: 1, tokens: 0, read: 0.0, standings: self.standings(quotas, now) })
     }
 
-    /// Adds to a request that was admitted what it asks for.
+    /// A body of so many bytes is about to be read: the account pays for that by an estimate, as far as it can. Unless
+    /// [`Account::reserve`] follows, it has paid: the client has left, or the body was refused.
+    pub fn read(&mut self, request: &mut Reservation, bytes: u64, now: Duration) {
+        let Some(bucket) = self.tokens.of(request.quotas.tokens_per_minute, now) else { return };
+        let price = ((bytes / (BYTES_PER_TOKEN * READ_PER_TOKEN)) as f64).min(bucket.level.max(0.0));
+        bucket.level -= price;
+        request.read += price;
+    }
+
+    /// Adds to a request that was admitted what it asks for. The estimate for reading its body comes back.
     ///
     /// # Errors
     /// It does not fit. Then the reservation stays as it is, and the account pays for what was read, as far as it can.
     pub fn reserve(&mut self, request: &mut Reservation, demand: Demand, now: Duration) -> Result<(), Exceeded> {
+        if let Some(bucket) = self.tokens.of(request.quotas.tokens_per_minute, now) {
+            bucket.level += std::mem::take(&mut request.read);
+        }
         let refused = match self.add(request, demand, now) {
             Err(exceeded) => exceeded,
             Ok(()) => return Ok(()),

@@ -138,6 +138,33 @@ fn regression_without_a_token_left_no_request_is_read() {
 }
 
 #[test]
+fn regression_a_long_body_that_nobody_waits_for_is_paid_by_an_estimate() {
+    let quotas = quotas(None, Some(1000), Some(1));
+    let mut account = Account::default();
+    let mut request = account.admit(&quotas, SECOND).unwrap();
+    account.read(&mut request, 6400, SECOND);
+    account.settle(&request, 0);
+    let mut request = account.admit(&quotas, SECOND).unwrap();
+    assert_eq!(request.standings.tokens.unwrap().remaining, 900, "the client has left, or the body was refused");
+    // One that goes on pays what it asks for, and not the estimate.
+    account.read(&mut request, 6400, SECOND);
+    account.reserve(&mut request, Demand { choices: 1, tokens: 900, read: 850 }, SECOND).unwrap();
+    assert_eq!(request.standings.tokens.unwrap().remaining, 0);
+    account.settle(&request, 50);
+    let mut request = account.admit(&quotas, SECOND).unwrap();
+    assert_eq!(request.standings.tokens.unwrap().remaining, 850);
+    account.read(&mut request, 6400, SECOND);
+    assert!(account.reserve(&mut request, Demand { choices: 1, tokens: 1600, read: 1600 }, SECOND).is_err());
+    account.settle(&request, 0);
+    let mut request = account.admit(&quotas, SECOND).unwrap();
+    assert_eq!(request.standings.tokens.unwrap().remaining, 750, "nor is it paid twice");
+    // As far as there is something.
+    account.read(&mut request, 64 * 751, SECOND);
+    account.settle(&request, 0);
+    assert!(account.admit(&quotas, SECOND).is_err());
+}
+
+#[test]
 fn regression_what_was_read_in_vain_is_paid_as_far_as_there_is_something() {
     let quotas = quotas(None, Some(1000), Some(2));
     let mut account = Account::default();

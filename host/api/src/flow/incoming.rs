@@ -98,8 +98,13 @@ impl Incoming {
         read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
         let tenant = &self.caller.principal.tenant;
-        let turns = if self.text.len() > INLINE_BYTES { &self.api.turns } else { &self.api.short_turns };
+        let is_long = self.text.len() > INLINE_BYTES;
+        let turns = if is_long { &self.api.turns } else { &self.api.short_turns };
         let turn = turns.take(tenant, self.text.len()).await?;
+        if let Some(grant) = self.grant.as_mut().filter(|_| is_long) {
+            // Whatever becomes of it: a client that leaves costs as much, and so does a body that is refused.
+            grant.read(self.text.len());
+        }
         // Reading holds its memory, even if the client leaves before it is done.
         let share = std::mem::replace(&mut self.share, self.api.budget.share(tenant));
         let (api, caller, text) = (self.api.clone(), self.caller.clone(), std::mem::take(&mut self.text));

@@ -25,6 +25,8 @@ pub trait QuotaStore: Send + Sync + fmt::Debug {
     /// # Errors
     /// As [`QuotaStore::admit`].
     fn reserve(&self, tenant: &TenantId, request: &mut Reservation, demand: Demand) -> Result<(), Box<Exceeded>>;
+    /// Pays for reading a long body, as [`Account::read`].
+    fn read(&self, tenant: &TenantId, request: &mut Reservation, bytes: u64);
     /// Settles a reservation: the request has ended and used `used` tokens.
     fn settle(&self, tenant: &TenantId, request: &Reservation, used: u64);
 }
@@ -63,6 +65,10 @@ impl QuotaStore for LocalQuotas {
         self.with(tenant, |account, now| account.reserve(request, demand, now)).map_err(Box::new)
     }
 
+    fn read(&self, tenant: &TenantId, request: &mut Reservation, bytes: u64) {
+        self.with(tenant, |account, now| account.read(request, bytes, now));
+    }
+
     fn settle(&self, tenant: &TenantId, request: &Reservation, used: u64) {
         self.with(tenant, |account, _| account.settle(request, used));
     }
@@ -89,6 +95,11 @@ impl QuotaGrant {
         let tenant = principal.tenant.clone();
         let request = store.admit(&tenant, &principal.quotas).map_err(FlowError::QuotaExceeded)?;
         Ok(Some(Self { store: store.clone(), tenant, request, used: 0 }))
+    }
+
+    /// Pays for reading a long body, until [`QuotaGrant::reserve`] says what it asks for.
+    pub(crate) fn read(&mut self, bytes: usize) {
+        self.store.read(&self.tenant, &mut self.request, bytes as u64);
     }
 
     /// Reserves what the request asks for.

@@ -66,6 +66,20 @@ async fn regression_tokenizing_in_vain_is_metered() {
 }
 
 #[tokio::test]
+async fn regression_a_long_body_that_is_refused_is_paid_by_an_estimate() {
+    let server = limited(Quotas { tokens_per_minute: Some(1000), ..Quotas::default() });
+    let long = "a".repeat(64 * 99);
+    assert_eq!(
+        server.complete(json!({"prompt": long})).await.error(400).0,
+        "invalid_request_error context_length_exceeded prompt"
+    );
+    let reply = server.post("/v1/tokenize", json!({"model": "demo", "text": "1"})).await;
+    let remaining: u32 = reply.header("x-ratelimit-remaining-tokens").unwrap().parse().unwrap();
+    // A few come back while the test runs.
+    assert!((899..950).contains(&remaining), "{remaining}");
+}
+
+#[tokio::test]
 async fn regression_detokenizing_is_metered() {
     let server = limited(Quotas { tokens_per_minute: Some(10), ..Quotas::default() });
     let detokenize = |tokens: Vec<u32>| json!({"model": "demo", "tokens": tokens});
