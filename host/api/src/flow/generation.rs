@@ -257,6 +257,9 @@ impl Drop for RunningChoices {
             open |= choice.events.take().is_some();
             let unread = choice.spent.tokens().saturating_sub(choice.received.max(choice.usage.generated_tokens));
             self.metrics.generated_tokens.inc_by(u64::from(unread));
+            // What ended in order was counted then.
+            let cut_off = choice.spent.tokens().saturating_sub(choice.usage.generated_tokens);
+            self.exchange.add_generated_tokens(u64::from(cut_off));
         }
         if open {
             // If the channel is full, the pool is awake.
