@@ -16,6 +16,8 @@ pub(crate) struct StepPlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BatchEntry {
     pub(crate) seq: SeqId,
+    /// Its place among the sequences that were planned.
+    pub(crate) index: usize,
     /// Its tokens in the batch, at least one; those of a draft are not counted.
     pub(crate) tokens: u32,
     /// The row whose logits give its next token; `None` while its prompt is not complete.
@@ -39,32 +41,32 @@ impl StepPlan {
     pub(crate) fn plan(&mut self, sequences: &[Sequence], limits: &[u32], budget: StepBudget) {
         self.batch.clear();
         self.entries.clear();
-        for (sequence, &limit) in sequences.iter().zip(limits) {
+        for (index, (sequence, &limit)) in sequences.iter().zip(limits).enumerate() {
             if sequence.is_decoding()
                 && limit > sequence.kv_tokens
                 && self.batch.len() + sequence.draft.len() < budget.batch_tokens
             {
-                self.add(sequence, sequence.kv_tokens + 1, false);
+                self.add(index, sequence, sequence.kv_tokens + 1, false);
             }
         }
         let mut left = (budget.batch_tokens - self.batch.len()).min(budget.prefill_tokens.max(1));
-        for (sequence, &limit) in sequences.iter().zip(limits) {
+        for (index, (sequence, &limit)) in sequences.iter().zip(limits).enumerate() {
             if !sequence.is_decoding() && limit > sequence.kv_tokens && left > 0 {
                 let end = limit.min(sequence.kv_tokens.saturating_add(left as u32));
                 left -= (end - sequence.kv_tokens) as usize;
-                self.add(sequence, end, true);
+                self.add(index, sequence, end, true);
             }
         }
     }
 
     /// Adds a sequence's next tokens up to position `end`.
-    fn add(&mut self, sequence: &Sequence, end: u32, prefill: bool) {
+    fn add(&mut self, index: usize, sequence: &Sequence, end: u32, prefill: bool) {
         let Some(seq) = sequence.placement.seq() else { return };
         let mut row = None;
         for position in sequence.kv_tokens..end {
             let last = position as usize + 1 == sequence.tokens.len();
-            let index = self.batch.push(sequence.tokens[position as usize], position, seq, last);
-            row = last.then_some(index);
+            let pushed = self.batch.push(sequence.tokens[position as usize], position, seq, last);
+            row = last.then_some(pushed);
         }
         // Each draft token gives logits too: the token after it is drawn from them if the draft was right.
         let draft = if row.is_some() && !prefill { &sequence.draft[..] } else { &[] };
@@ -72,6 +74,6 @@ impl StepPlan {
             self.batch.push(token, position, seq, true);
         }
         let drafted = draft.len() as u32;
-        self.entries.push(BatchEntry { seq, tokens: end - sequence.kv_tokens, row, drafted, prefill });
+        self.entries.push(BatchEntry { seq, index, tokens: end - sequence.kv_tokens, row, drafted, prefill });
     }
 }

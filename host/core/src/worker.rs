@@ -230,8 +230,7 @@ impl Worker {
     fn tell_started(&mut self, events: &mut impl Events) {
         let mut any = false;
         for entry in &self.plan.entries {
-            let planned = self.roster.running.iter_mut().find(|s| s.placement.seq() == Some(entry.seq));
-            let Some(sequence) = planned else { continue };
+            let Some(sequence) = self.roster.running.get_mut(entry.index) else { continue };
             if let Some(cached_tokens) = sequence.started() {
                 events.push(Event::Started { id: sequence.id(), cached_tokens });
                 any = true;
@@ -247,10 +246,8 @@ impl Worker {
         let entries = std::mem::take(&mut self.plan.entries);
         let (mut drawn, mut ended) = (0, Vec::new());
         for entry in &entries {
-            let Some(index) = self.roster.running.iter().position(|s| s.placement.seq() == Some(entry.seq)) else {
-                continue;
-            };
-            let sequence = &mut self.roster.running[index];
+            // Nobody left or moved since the plan was made.
+            let Some(sequence) = self.roster.running.get_mut(entry.index) else { continue };
             sequence.kv_tokens += entry.tokens;
             if entry.prefill {
                 self.roster.kv.mark_computed(sequence);
