@@ -11,14 +11,14 @@ mod http;
 mod wire;
 
 pub use flow::api::{Api, ApiLimits, ApiOptions, StartError};
-pub use flow::backend::{
-    self, Backend, EmbedBackend, EmbedJob, EmbedMessage, Model, PoolMessage, PoolSnapshot, Submission,
-};
+pub use flow::backend::{self, Backend, EmbedBackend, Model, PoolMessage, Submission};
 pub use flow::control::{Control, PolicyScan, Reloaded};
+pub use flow::embed_jobs::{EmbedJob, EmbedJobs, EmbedTicket, EmbedWork, NotTaken, PendingJob, embed_jobs};
 pub use flow::first_reply::FirstReply;
 pub use flow::quota::{LocalQuotas, QuotaStore};
 pub use flow::readiness::{Health, Readiness, ServerState};
 pub use flow::samples::render_samples;
+pub use flow::snapshot::PoolSnapshot;
 pub use flow::spent::Spent;
 pub use flow::template::STACK_BYTES as TEMPLATE_STACK_BYTES;
 pub use flow::trace;

@@ -17,6 +17,10 @@ pub struct Watermarks {
 /// somebody with many tenants can take.
 pub(crate) const EXTRA: usize = 2;
 
+/// Choices of one request that may wait where its tenant may have one request wait: together, because a request whose second
+/// choice is refused is refused.
+pub(crate) const TOGETHER: usize = 8;
+
 /// Who may still add to what waits. Fuller comes later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fill {
@@ -39,14 +43,22 @@ impl Fill {
     }
 }
 
-/// Counts the requests that wait.
+/// Counts the requests that wait, each choice as one.
 #[derive(Debug)]
 pub(crate) struct Gate {
     watermarks: Watermarks,
     open: bool,
     waiting: usize,
-    /// Waiting requests of each tenant that has any.
-    by_tenant: HashMap<TenantId, usize>,
+    /// What waits of each tenant of which something does.
+    by_tenant: HashMap<TenantId, Own>,
+}
+
+/// What waits of one tenant.
+#[derive(Debug)]
+struct Own {
+    waiting: usize,
+    /// The request whose choices these are, as long as there was no other.
+    only: Option<u64>,
 }
 
 impl Gate {
@@ -62,20 +74,24 @@ impl Gate {
         self.open
     }
 
-    /// One more request wants to wait, with which whatever else is bounded would be as full as `other`. False if the queue
-    /// is closed and one of the tenant's waits already, if the tenant's share of it (of `high`, at least one request) is
-    /// taken, or if nobody may add anything.
-    pub(crate) fn enter(&mut self, tenant: &TenantId, share: Option<f64>, other: Fill) -> bool {
-        let own = self.by_tenant.get(tenant).copied().unwrap_or(0);
+    /// A choice of a request wants to wait, with which whatever else is bounded would be as full as `other`. False if the
+    /// queue is closed and another request of the tenant's waits already, if the tenant's share of it (of `high`, at least
+    /// one request) is taken, or if nobody may add anything. The choices of a request have the same number.
+    pub(crate) fn enter(&mut self, tenant: &TenantId, share: Option<f64>, other: Fill, request: u64) -> bool {
+        let own = self.by_tenant.get(tenant);
+        let is_only = own.is_none_or(|own| own.only == Some(request));
+        let own = own.map_or(0, |own| own.waiting);
         let max = match other.max(self.fill()) {
             Fill::Open => share.map_or(usize::MAX, |share| ((self.watermarks.high as f64 * share) as usize).max(1)),
             Fill::Full => 1,
             Fill::Over => 0,
         };
+        let max = if is_only && max > 0 { max.max(TOGETHER) } else { max };
         if own >= max {
             return false;
         }
-        self.by_tenant.insert(tenant.clone(), own + 1);
+        let only = is_only.then_some(request);
+        self.by_tenant.insert(tenant.clone(), Own { waiting: own + 1, only });
         self.waiting += 1;
         self.note_crossing();
         true
@@ -93,8 +109,8 @@ impl Gate {
         self.waiting -= 1;
         self.note_crossing();
         if let Some(own) = self.by_tenant.get_mut(tenant) {
-            *own -= 1;
-            if *own == 0 {
+            own.waiting -= 1;
+            if own.waiting == 0 {
                 self.by_tenant.remove(tenant);
             }
         }
@@ -118,13 +134,23 @@ impl Gate {
 
     /// Whether the counts add up.
     pub(crate) fn check(&self) -> bool {
-        self.by_tenant.values().sum::<usize>() == self.waiting
+        self.by_tenant.values().map(|own| own.waiting).sum::<usize>() == self.waiting
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use super::*;
+
+    impl Gate {
+        /// A request of its own wants to wait.
+        fn enter_new(&mut self, tenant: &TenantId, share: Option<f64>, other: Fill) -> bool {
+            static NEXT: AtomicU64 = AtomicU64::new(1000);
+            self.enter(tenant, share, other, NEXT.fetch_add(1, Ordering::Relaxed))
+        }
+    }
 
     fn tenant(number: usize) -> TenantId {
         TenantId::from(format!("t{number}").as_str())
@@ -133,18 +159,18 @@ mod tests {
     /// A gate in which `waiting` requests of tenant 0 wait.
     fn filled(watermarks: Watermarks, waiting: usize) -> Gate {
         let mut gate = Gate::new(watermarks);
-        (0..waiting).for_each(|_| assert!(gate.enter(&tenant(0), None, Fill::Open)));
+        (0..waiting).for_each(|_| assert!(gate.enter_new(&tenant(0), None, Fill::Open)));
         gate
     }
 
     #[test]
     fn regression_a_tenant_without_a_share_fills_the_queue_for_nobody_but_itself() {
         let mut gate = filled(Watermarks { high: 4, low: 2 }, 4);
-        assert!(!gate.enter(&tenant(0), None, Fill::Open), "the one that filled it");
-        assert!(gate.enter(&tenant(1), None, Fill::Open), "one of which none waits");
-        assert!(!gate.enter(&tenant(1), None, Fill::Open), "one of which one waits");
+        assert!(!gate.enter_new(&tenant(0), None, Fill::Open), "the one that filled it");
+        assert!(gate.enter_new(&tenant(1), None, Fill::Open), "one of which none waits");
+        assert!(!gate.enter_new(&tenant(1), None, Fill::Open), "one of which one waits");
         gate.leave(&tenant(1));
-        assert!(gate.enter(&tenant(1), Some(0.01), Fill::Open), "again");
+        assert!(gate.enter_new(&tenant(1), Some(0.01), Fill::Open), "again");
         assert!(gate.check());
     }
 
@@ -153,29 +179,48 @@ mod tests {
         let mut gate = filled(Watermarks { high: 4, low: 2 }, 4);
         gate.leave(&tenant(0));
         assert!(!gate.is_open() && gate.waiting() == 3);
-        assert!(!gate.enter(&tenant(0), None, Fill::Open));
-        assert!(gate.enter(&tenant(1), None, Fill::Open) && !gate.enter(&tenant(1), None, Fill::Open));
+        assert!(!gate.enter_new(&tenant(0), None, Fill::Open));
+        assert!(gate.enter_new(&tenant(1), None, Fill::Open) && !gate.enter_new(&tenant(1), None, Fill::Open));
         (0..2).for_each(|_| gate.leave(&tenant(0)));
-        assert!(gate.is_open() && gate.enter(&tenant(1), None, Fill::Open));
+        assert!(gate.is_open() && gate.enter_new(&tenant(1), None, Fill::Open));
     }
 
     #[test]
     fn many_tenants_together_take_at_most_twice_the_high_mark() {
         let mut gate = Gate::new(Watermarks { high: 4, low: 2 });
-        let entered = (0..100).filter(|&number| gate.enter(&tenant(number), None, Fill::Open)).count();
+        let entered = (0..100).filter(|&number| gate.enter_new(&tenant(number), None, Fill::Open)).count();
         assert_eq!((entered, gate.waiting()), (8, 8), "at the bound, and none past it");
         gate.leave(&tenant(0));
-        assert!(gate.enter(&tenant(100), None, Fill::Open) && !gate.enter(&tenant(101), None, Fill::Open));
+        assert!(gate.enter_new(&tenant(100), None, Fill::Open) && !gate.enter_new(&tenant(101), None, Fill::Open));
         // They hold the queue closed for nobody of which none waits, once there is room at all.
         (1..6).for_each(|number| gate.leave(&tenant(number)));
-        assert!(!gate.is_open() && gate.enter(&tenant(101), None, Fill::Open) && gate.check());
+        assert!(!gate.is_open() && gate.enter_new(&tenant(101), None, Fill::Open) && gate.check());
     }
 
     #[test]
     fn whatever_else_is_bounded_closes_the_gate_alike() {
         assert_eq!([4, 5, 8, 9].map(|count| Fill::of(count, 4)), [Fill::Open, Fill::Full, Fill::Full, Fill::Over]);
         let mut gate = filled(Watermarks { high: 100, low: 2 }, 1);
-        assert!(!gate.enter(&tenant(0), None, Fill::Full) && gate.enter(&tenant(1), None, Fill::Full));
-        assert!(!gate.enter(&tenant(2), None, Fill::Over) && gate.enter(&tenant(2), None, Fill::Open));
+        assert!(!gate.enter_new(&tenant(0), None, Fill::Full) && gate.enter_new(&tenant(1), None, Fill::Full));
+        assert!(!gate.enter_new(&tenant(2), None, Fill::Over) && gate.enter_new(&tenant(2), None, Fill::Open));
+    }
+
+    #[test]
+    fn regression_the_choices_of_a_request_enter_a_full_queue_together() {
+        let mut gate = filled(Watermarks { high: 100, low: 50 }, 100);
+        let mut enter = |number, request| gate.enter(&tenant(number), None, Fill::Open, request);
+        assert!((0..TOGETHER).all(|_| enter(1, 7)), "at the bound");
+        assert!(!enter(1, 7), "one past it");
+        assert!(!enter(1, 8), "another request of the tenant");
+        assert!(!enter(0, 9), "the one that filled it");
+        assert!(enter(2, 10) && !enter(2, 11) && enter(2, 10));
+        // One whose first choice is served goes on with the others.
+        gate.leave(&tenant(2));
+        assert!(gate.enter(&tenant(2), None, Fill::Open, 10) && gate.check());
+        assert_eq!(gate.waiting(), 100 + TOGETHER + 2);
+        // A share holds at least one request.
+        let mut gate = Gate::new(Watermarks { high: 4, low: 2 });
+        let mut enter = |request| gate.enter(&tenant(1), Some(0.01), Fill::Open, request);
+        assert!(enter(1) && enter(1) && !enter(2));
     }
 }

@@ -123,7 +123,14 @@ fn submit(pool: &mut Pool, id: u64, now: Duration) -> Result<(), QueueFull> {
 }
 
 fn new(id: u64, now: Duration) -> NewRequest {
-    NewRequest { start: start(id), arrived: now, deadline: None, weight: 1.0, queue_share: None }
+    NewRequest {
+        start: start(id),
+        first_choice: RequestId(id),
+        arrived: now,
+        deadline: None,
+        weight: 1.0,
+        queue_share: None,
+    }
 }
 
 fn finished(id: u64) -> Event {

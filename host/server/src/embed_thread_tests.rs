@@ -1,7 +1,11 @@
 //! An embedder's thread with the fake embedder: what a panic costs, and what comes after it.
+use std::time::Instant;
+
+use camshaft_api::{EmbedJob, EmbedTicket, NotTaken};
 use camshaft_core::embed::fake::FakeEmbedder;
 use camshaft_core::policy::Priority;
 use camshaft_core::pool::Watermarks;
+use crossbeam_channel::Receiver;
 use tokio::sync::watch;
 
 use super::*;
@@ -25,22 +29,22 @@ fn setup(registry: &prometheus::Registry, tuned: Tuned) -> EmbedSetup {
     EmbedSetup { gauges, metrics: metrics.queue("fake"), tuned }
 }
 
-type Answer = oneshot::Receiver<Result<Vec<Vec<f32>>, WorkerError>>;
-
-fn job(tenant: &str, inputs: &[&[u32]]) -> (Box<EmbedJob>, Answer) {
-    let (reply, answer) = oneshot::channel();
-    let inputs = inputs.iter().map(|input| input.iter().copied().map(Token).collect()).collect();
-    let job = EmbedJob {
-        inputs,
+fn job(tenant: &str, inputs: &[&[u32]]) -> EmbedJob {
+    EmbedJob {
+        inputs: inputs.iter().map(|input| input.iter().copied().map(Token).collect()).collect(),
         tenant: tenant.into(),
         priority: Priority::Normal,
         weight: 1.0,
         queue_share: None,
         accepted: Instant::now(),
         deadline: None,
-        reply,
-    };
-    (Box::new(job), answer)
+    }
+}
+
+/// Waits for the vectors.
+fn answer(mut ticket: EmbedTicket) -> Result<Vec<Vec<f32>>, WorkerError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(ticket.answer()).expect("somebody answers")
 }
 
 /// Computes a batch for each message, so that a test says what is in between.
@@ -73,7 +77,7 @@ impl Embedder for Gated {
 struct Bench {
     supervisor: Supervisor,
     registry: prometheus::Registry,
-    jobs: Sender<EmbedMessage>,
+    jobs: EmbedJobs,
     go_on: Sender<()>,
     began: Receiver<Vec<Arc<[Token]>>>,
 }
@@ -94,8 +98,8 @@ impl Bench {
         Self { supervisor, registry, jobs, go_on, began }
     }
 
-    fn submit(&self, job: Box<EmbedJob>) {
-        self.jobs.send(EmbedMessage::Submit(job)).unwrap();
+    fn submit(&self, job: EmbedJob) -> EmbedTicket {
+        self.jobs.submit(job).unwrap()
     }
 
     /// Waits for a batch to begin.
@@ -139,28 +143,24 @@ fn regression_an_embedder_that_panics_comes_back() {
     let (jobs, limits) = spawn(&supervisor, "fake", setup, make).unwrap();
     assert_eq!((limits, gauges.health.is_up()), (LIMITS, true));
 
-    let (poisoned, lost) = job("t", &[&[1, 2], &[POISON.0]]);
-    jobs.send(EmbedMessage::Submit(poisoned)).unwrap();
-    assert_eq!(lost.blocking_recv().unwrap(), Err(WorkerError::WorkerLost), "who was on board is told");
+    let lost = jobs.submit(job("t", &[&[1, 2], &[POISON.0]])).unwrap();
+    assert_eq!(answer(lost), Err(WorkerError::WorkerLost), "who was on board is told");
     assert!(!gauges.health.is_up());
-    let (good, answer) = job("t", &[&[1, 2], &[3]]);
-    jobs.send(EmbedMessage::Submit(good)).unwrap();
+    let good = jobs.submit(job("t", &[&[1, 2], &[3]])).unwrap();
     go_on.send(()).unwrap();
-    let vectors = answer.blocking_recv().unwrap().expect("what waits goes on waiting");
+    let vectors = answer(good).expect("what waits goes on waiting");
     assert_eq!((vectors.len(), vectors[0].len()), (2, 3));
     assert_eq!((gauges.restarts.get(), gauges.up.get(), gauges.health.is_up()), (1, 1, true));
     assert!(supervisor.end(PATIENCE));
     assert_eq!((gauges.up.get(), gauges.health.is_up()), (0, false));
-    assert!(jobs.send(EmbedMessage::Submit(job("t", &[&[1]]).0)).is_err(), "nobody takes jobs any more");
+    assert_eq!(jobs.submit(job("t", &[&[1]])).unwrap_err(), NotTaken::Gone, "nobody takes jobs any more");
 }
 
 #[test]
 fn a_job_whose_deadline_has_passed_is_not_begun() {
     let bench = Bench::new(tuning(8).subscribe());
-    let (mut late, answer) = job("t", &[&[1]]);
-    late.deadline = Some(Instant::now());
-    bench.submit(late);
-    assert_eq!(answer.blocking_recv().unwrap(), Err(WorkerError::DeadlineExceeded));
+    let late = bench.submit(EmbedJob { deadline: Some(Instant::now()), ..job("t", &[&[1]]) });
+    assert_eq!(answer(late), Err(WorkerError::DeadlineExceeded));
     assert!(bench.began.is_empty());
     bench.end();
 }
@@ -168,15 +168,13 @@ fn a_job_whose_deadline_has_passed_is_not_begun() {
 #[test]
 fn regression_a_small_request_joins_the_next_batch_of_a_large_one_and_the_gauges_tell_of_both() {
     let bench = Bench::new(tuning(8).subscribe());
-    let (large, large_answer) = job("greedy", &vec![&[1, 1, 1, 1][..]; 1000]);
-    bench.submit(large);
+    let large = bench.submit(job("greedy", &vec![&[1, 1, 1, 1][..]; 1000]));
     assert_eq!(bench.begins().len(), 8);
     assert!(bench.metric("camshaft_requests_running{model=\"fake\"} 1"));
-    let (small, answer) = job("polite", &[&[2], &[3]]);
-    bench.submit(small);
-    let (never, gone) = job("polite", &[&[4][..]; 3]);
-    drop(gone);
-    bench.submit(never);
+    let small = bench.submit(job("polite", &[&[2], &[3]]));
+    drop(bench.submit(job("polite", &[&[4][..]; 3])));
+    let snapshot = bench.jobs.snapshot();
+    assert_eq!((snapshot.waiting, snapshot.running, snapshot.workers.len()), (2, 1, 0), "while a batch is computed");
     bench.go_on.send(()).unwrap();
     let next = bench.begins();
     let first: Vec<u32> = next.iter().map(|input| input[0].0).collect();
@@ -185,34 +183,43 @@ fn regression_a_small_request_joins_the_next_batch_of_a_large_one_and_the_gauges
     assert!(bench.metric("camshaft_requests_running{model=\"fake\"} 2"));
     assert!(bench.metric("camshaft_requests_waiting{model=\"fake\"} 1"), "most of the large one");
     bench.go_on.send(()).unwrap();
-    assert_eq!(answer.blocking_recv().unwrap().unwrap().len(), 2);
+    assert_eq!(answer(small).unwrap().len(), 2);
     bench.begins();
     // A client that leaves takes the rest of its inputs along.
-    drop(large_answer);
-    let (snapshot, reply) = oneshot::channel();
-    bench.jobs.send(EmbedMessage::Snapshot(snapshot)).unwrap();
-    let (last, answer) = job("polite", &[&[5]]);
-    bench.submit(last);
+    drop(large);
+    let last = bench.submit(job("polite", &[&[5]]));
     bench.go_on.send(()).unwrap();
-    let snapshot = reply.blocking_recv().unwrap();
-    assert_eq!((snapshot.running, snapshot.accepting, snapshot.workers.len()), (1, true, 0));
     assert_eq!(bench.begins().len(), 1);
     bench.go_on.send(()).unwrap();
-    assert!(answer.blocking_recv().unwrap().is_ok());
+    assert!(answer(last).is_ok());
+    bench.end();
+}
+
+#[test]
+fn regression_a_tenant_that_sends_thousands_while_a_batch_is_computed_keeps_nobody_out() {
+    let bench = Bench::new(tuning(8).subscribe());
+    let _on_board = bench.submit(job("greedy", &[&[1]]));
+    bench.begins();
+    let flood: Vec<_> = (0..2000).map(|_| bench.jobs.submit(job("greedy", &[&[1]]))).collect();
+    assert_eq!(flood.iter().filter(|asked| asked.is_ok()).count(), 8, "its own places");
+    let polite = bench.submit(job("polite", &[&[2]]));
+    bench.go_on.send(()).unwrap();
+    assert!(bench.begins().iter().any(|input| input[0].0 == 2), "in the next batch");
+    bench.go_on.send(()).unwrap();
+    assert!(answer(polite).is_ok());
+    drop(flood);
     bench.end();
 }
 
 #[test]
 fn regression_a_low_class_under_load_gets_its_deadline() {
     let bench = Bench::new(tuning(8).subscribe());
-    let (load, _kept) = job("t", &vec![&[1, 1, 1, 1][..]; 200]);
-    bench.submit(load);
+    let _load = bench.submit(job("t", &vec![&[1, 1, 1, 1][..]; 200]));
     bench.begins();
-    let (mut low, answer) = job("t", &[&[9]]);
-    (low.priority, low.deadline) = (Priority::Low, Some(Instant::now()));
-    bench.submit(low);
+    let deadline = Some(Instant::now());
+    let low = bench.submit(EmbedJob { priority: Priority::Low, deadline, ..job("t", &[&[9]]) });
     bench.go_on.send(()).unwrap();
-    assert_eq!(answer.blocking_recv().unwrap(), Err(WorkerError::DeadlineExceeded));
+    assert_eq!(answer(low), Err(WorkerError::DeadlineExceeded));
     assert!(bench.begins().iter().all(|input| input[0].0 == 1));
     bench.end();
 }
@@ -222,25 +229,19 @@ fn regression_how_many_requests_may_wait_follows_a_reload() {
     let tuning = tuning(2);
     let bench = Bench::new(tuning.subscribe());
     // One on board, and as many as may wait.
-    let (first, _first) = job("t", &[&[1][..]; 8]);
-    bench.submit(first);
+    let _first = bench.submit(job("t", &[&[1][..]; 8]));
     bench.begins();
-    let mut waiting: Vec<Answer> = Vec::new();
-    let ask = |waiting: &mut Vec<Answer>| {
-        let (job, answer) = job("t", &[&[1]]);
-        bench.submit(job);
-        waiting.push(answer);
-    };
-    (0..3).for_each(|_| ask(&mut waiting));
+    let mut waiting = Vec::new();
+    let mut ask = || bench.jobs.submit(job("t", &[&[1]])).map(|ticket| waiting.push(ticket));
+    assert_eq!([ask(), ask(), ask()], [Ok(()), Ok(()), Err(NotTaken::Full)]);
+    // In the midst of a batch.
     tuning.send_modify(|tuning| tuning.watermarks.high = 4);
-    bench.go_on.send(()).unwrap();
-    // The mark in force is read when a request arrives.
-    bench.begins();
-    (0..5).for_each(|_| ask(&mut waiting));
+    assert_eq!([ask(), ask(), ask()], [Ok(()), Ok(()), Err(NotTaken::Full)]);
+    // The same marks again do not open a queue that is closed until it has fallen to the low one.
+    waiting.truncate(3);
+    tuning.send_modify(|_| {});
+    assert_eq!(bench.jobs.submit(job("t", &[&[1]])).unwrap_err(), NotTaken::Full);
     bench.go_on.send(()).unwrap();
     bench.begins();
     bench.end();
-    let full = waiting.into_iter().map(|answer| answer.blocking_recv().unwrap() == Err(WorkerError::QueueFull));
-    let full: Vec<bool> = full.collect();
-    assert_eq!(full.iter().filter(|&&full| full).count(), 1, "{full:?}");
 }

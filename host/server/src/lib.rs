@@ -37,7 +37,6 @@ mod serve;
 mod show;
 mod shutdown;
 mod signals;
-mod snapshot;
 mod socket;
 mod start;
 mod streams;

@@ -15,7 +15,6 @@ use crate::closings::Closings;
 use crate::error::ServerError;
 use crate::mailbox::Mailbox;
 use crate::metrics::{PoolMetrics, WorkerMetrics};
-use crate::snapshot;
 use crate::supervisor::{ShutdownStage, Stop, Supervisor};
 use crate::tuning::{Tuned, Tuning};
 use crate::worker_thread::{WorkerMessage, WorkerReport};
@@ -177,7 +176,9 @@ impl PoolThread {
     }
 
     fn submit(&mut self, submission: Submission) {
-        let Submission { start, weight, queue_share, accepted, timeout, shared, events, policies, .. } = submission;
+        let Submission {
+            start, first_choice, weight, queue_share, accepted, timeout, shared, events, policies, ..
+        } = submission;
         let id = start.id;
         let fail = |error| drop(events.try_send(Event::Failed { id, error }));
         if !self.setup.pool.is_healthy() {
@@ -185,7 +186,8 @@ impl PoolThread {
         }
         let arrived = accepted.saturating_duration_since(self.setup.begun);
         let deadline = timeout.map(|timeout| arrived + timeout);
-        match self.setup.pool.submit(NewRequest { start: Box::new(start), arrived, deadline, weight, queue_share }) {
+        let start = Box::new(start);
+        match self.setup.pool.submit(NewRequest { start, first_choice, arrived, deadline, weight, queue_share }) {
             Ok(()) => self.clients.insert(id, events, shared, policies),
             Err(_) => fail(WorkerError::QueueFull),
         }
@@ -249,7 +251,7 @@ impl PoolThread {
             ..PoolSnapshot::default()
         };
         let queue = pool.queue();
-        snapshot::count_waiting(&mut snapshot, queue.iter().map(|arrival| (arrival.priority, arrival.tenant.as_str())));
+        snapshot.count_waiting(queue.iter().map(|arrival| (arrival.priority, arrival.tenant.as_str())));
         snapshot
     }
 

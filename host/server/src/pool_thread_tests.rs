@@ -123,6 +123,7 @@ fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
         logprobs: None,
     };
     PoolMessage::Submit(Box::new(Submission {
+        first_choice: RequestId(id),
         start,
         priority: Priority::Normal,
         weight: 1.0,

@@ -1,19 +1,19 @@
 //! The interface to the threads that serve models: loaded models, and the channels to their pools and embedders.
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_core::engine::{ModelInfo, Tokenizer};
-use camshaft_core::ids::{SessionId, TenantId, Token};
-use camshaft_core::message::{Event, Start, WorkerError};
-use camshaft_core::policy::{PolicySet, Priority, WorkerFacts};
+use camshaft_core::ids::{RequestId, SessionId};
+use camshaft_core::message::{Event, Start};
+use camshaft_core::policy::{PolicySet, Priority};
 use camshaft_core::segments::Namespace;
 use crossbeam_channel::Sender;
-use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::flow::embed_jobs::EmbedJobs;
 use crate::flow::first_reply::FirstReply;
+use crate::flow::snapshot::PoolSnapshot;
 use crate::flow::spent::Spent;
 
 /// Bound of the events buffered for one generation between the worker and its HTTP task. The worker's side merges
@@ -32,10 +32,10 @@ pub struct Model {
     pub backend: Backend,
 }
 
-/// The channel to the thread that serves a model. Bounded: a full channel means overload.
+/// The way to the thread that serves a model.
 #[derive(Debug, Clone)]
 pub enum Backend {
-    /// To the pool's thread.
+    /// To the pool's thread. Bounded: a full channel means overload.
     Generate(Sender<PoolMessage>),
     Embed(EmbedBackend),
 }
@@ -43,40 +43,14 @@ pub enum Backend {
 /// An embedding model.
 #[derive(Debug, Clone)]
 pub struct EmbedBackend {
-    /// To the embedder's thread.
-    pub jobs: Sender<EmbedMessage>,
+    /// The embedder's queue.
+    pub jobs: EmbedJobs,
     /// Maximum tokens of an input.
     pub input_tokens: u32,
     /// Length of a vector.
     pub dimensions: u32,
     /// Shorter lengths that the model was trained for, too.
     pub shorter_dimensions: Vec<u32>,
-}
-
-/// A message from an HTTP task to an embedder.
-#[derive(Debug)]
-pub enum EmbedMessage {
-    Submit(Box<EmbedJob>),
-    /// Asks for a snapshot, which comes when the batch in progress is computed.
-    Snapshot(oneshot::Sender<PoolSnapshot>),
-}
-
-/// Inputs of one request.
-#[derive(Debug)]
-pub struct EmbedJob {
-    /// Each with 1 to `input_tokens` tokens.
-    pub inputs: Vec<Arc<[Token]>>,
-    pub tenant: TenantId,
-    pub priority: Priority,
-    pub weight: f64,
-    /// Share of the queue that the tenant's waiting requests may take.
-    pub queue_share: Option<f64>,
-    /// When the HTTP request was accepted.
-    pub accepted: Instant,
-    /// Latest moment of the answer.
-    pub deadline: Option<Instant>,
-    /// A vector for each input, as the model pools it. Dropping the receiver cancels the job.
-    pub reply: oneshot::Sender<Result<Vec<Vec<f32>>, WorkerError>>,
 }
 
 impl fmt::Debug for Model {
@@ -103,23 +77,6 @@ pub enum PoolMessage {
     Stop,
 }
 
-/// A snapshot of a pool, or of an embedder, which has no workers.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct PoolSnapshot {
-    pub accepting: bool,
-    pub waiting: usize,
-    pub running: usize,
-    pub waiting_by_priority: BTreeMap<Priority, usize>,
-    /// The [`PoolSnapshot::TENANTS`] tenants with the most waiting requests.
-    pub waiting_by_tenant: BTreeMap<String, usize>,
-    pub workers: Vec<WorkerFacts>,
-}
-
-impl PoolSnapshot {
-    /// Tenants that a snapshot lists.
-    pub const TENANTS: usize = 100;
-}
-
 /// What the worker's side of a choice shares with its request.
 #[derive(Debug, Clone, Default)]
 pub struct Shared {
@@ -134,6 +91,8 @@ pub struct Shared {
 #[derive(Debug)]
 pub struct Submission {
     pub start: Start,
+    /// Of the request, whose choices enter a full queue together.
+    pub first_choice: RequestId,
     pub priority: Priority,
     pub weight: f64,
     /// Share of the queue that the tenant's waiting requests may take.

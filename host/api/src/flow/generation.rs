@@ -100,12 +100,14 @@ impl RunningChoices {
             grant,
         };
         let starting = Starting { api, caller, request };
-        let first_reply = FirstReply::default();
+        let (first_reply, mut first_choice) = (FirstReply::default(), None);
         for (index, prompt) in (0..).zip(request.choices()) {
             let (sender, events) = mpsc::channel(STREAM_EVENTS);
             let spent = Spent::default();
+            let start = starting.start(index, prompt);
             let submission = Submission {
-                start: starting.start(index, prompt),
+                first_choice: *first_choice.get_or_insert(start.id),
+                start,
                 priority: caller.principal.priority,
                 weight: caller.principal.weight,
                 accepted: running.exchange.started(),

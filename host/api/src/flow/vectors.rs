@@ -6,12 +6,10 @@ use camshaft_core::ids::Token;
 use camshaft_core::limits;
 use camshaft_core::message::WorkerError;
 use camshaft_core::quota::Demand;
-use crossbeam_channel::TrySendError;
-use tokio::sync::oneshot;
 
 use crate::flow::api::Served;
-use crate::flow::backend::{EmbedJob, EmbedMessage};
 use crate::flow::context::ParseContext;
+use crate::flow::embed_jobs::{EmbedJob, NotTaken};
 use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::wire::fields::Fields;
@@ -93,7 +91,7 @@ pub(crate) async fn compute(incoming: &mut Incoming, asked: Asked<'_>) -> Result
     Ok(Computed { vectors, prompt_tokens })
 }
 
-/// Sends the inputs to the embedder and waits for their vectors.
+/// Puts the inputs into the embedder's queue and waits for their vectors.
 async fn embed(
     incoming: &Incoming,
     served: &Served,
@@ -101,9 +99,8 @@ async fn embed(
     deadline: Option<Instant>,
 ) -> Result<Vec<Vec<f32>>, FlowError> {
     incoming.api.readiness.serves(&served.model.id)?;
-    let (reply, answer) = oneshot::channel();
     let principal = &incoming.caller.principal;
-    let job = Box::new(EmbedJob {
+    let job = EmbedJob {
         inputs,
         tenant: principal.tenant.clone(),
         priority: principal.priority,
@@ -111,16 +108,15 @@ async fn embed(
         queue_share: principal.quotas.queue_share,
         accepted: incoming.exchange.started(),
         deadline,
-        reply,
-    });
-    served.embedder()?.jobs.try_send(EmbedMessage::Submit(job)).map_err(|error| match error {
-        TrySendError::Full(_) => FlowError::Overloaded,
-        TrySendError::Disconnected(_) => FlowError::PoolGone,
+    };
+    let mut ticket = served.embedder()?.jobs.submit(job).map_err(|not_taken| match not_taken {
+        NotTaken::Full => FlowError::Worker(WorkerError::QueueFull),
+        NotTaken::Gone => FlowError::PoolGone,
     })?;
     let mut cut = incoming.api.cut();
     let vectors = tokio::select! {
         biased;
-        answer = answer => answer.map_err(|_| FlowError::WorkerLost)?,
+        answer = ticket.answer() => answer.ok_or(FlowError::WorkerLost)?,
         Ok(_) = cut.wait_for(|&cut| cut) => return Err(FlowError::Draining),
         // Needed here, too: while the embedder is being restarted, nobody else checks the job's deadline.
         () = passed(deadline) => return Err(WorkerError::DeadlineExceeded.into()),

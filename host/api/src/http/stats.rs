@@ -14,10 +14,11 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::flow::api::Api;
-use crate::flow::backend::{Backend, EmbedMessage, PoolMessage, PoolSnapshot};
+use crate::flow::backend::{Backend, PoolMessage};
 use crate::flow::caller::Caller;
 use crate::flow::readiness;
 use crate::flow::recent::Percentiles;
+use crate::flow::snapshot::PoolSnapshot;
 
 /// Time for a pool to answer. Past it, the pool is left out.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -115,10 +116,11 @@ pub(crate) async fn workers(State(api): State<Arc<Api>>) -> Json<Value> {
 }
 
 async fn snapshot(backend: &Backend) -> Option<PoolSnapshot> {
+    let pool = match backend {
+        Backend::Generate(pool) => pool,
+        Backend::Embed(embedder) => return Some(embedder.jobs.snapshot()),
+    };
     let (reply, answer) = oneshot::channel();
-    match backend {
-        Backend::Generate(pool) => pool.try_send(PoolMessage::Snapshot(reply)).ok()?,
-        Backend::Embed(embedder) => embedder.jobs.try_send(EmbedMessage::Snapshot(reply)).ok()?,
-    }
+    pool.try_send(PoolMessage::Snapshot(reply)).ok()?;
     timeout(ANSWER_TIMEOUT, answer).await.ok()?.ok()
 }

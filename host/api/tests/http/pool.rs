@@ -1,7 +1,8 @@
 //! A pool that answers each submission with the events of a script, on a thread as the real one does.
 use std::sync::{Arc, Mutex};
 
-use camshaft_api::backend::{PoolMessage, PoolSnapshot, Submission};
+use camshaft_api::PoolSnapshot;
+use camshaft_api::backend::{PoolMessage, Submission};
 use camshaft_core::ids::{RequestId, SessionId, Token};
 use camshaft_core::message::{Delta, Event, FinishReason, Start, TokenLogprob, Usage, WorkerError};
 use camshaft_core::segments::Namespace;

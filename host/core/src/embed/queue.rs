@@ -2,8 +2,10 @@
 //!
 //! The same gate and classes as for generations decide who may wait and who goes first. Of one class, tenants have shares
 //! by their weights (start-time fair queuing, Goyal et al. 1997), and so have the requests of one tenant: a large request's
-//! inputs alternate with those of others. An idle embedder takes the first input at once. A busy one waits until a batch
-//! is full or the oldest input has waited for the window.
+//! inputs alternate with those of others. What a tenant has in one class counts as of a higher one for a batch, when
+//! nothing was taken of it for long. How old its requests are does not matter: a backlog is old, and is served all the
+//! time. An idle embedder takes the first input at once. A busy one waits until a batch is full or the oldest input has
+//! waited for the window.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +18,9 @@ use crate::policy::Priority;
 
 /// Bound of the inputs that wait. Past it, only tenants of which none waits may add some, up to twice as many in all.
 const MAX_INPUTS: usize = 8 * EMBED_INPUTS;
+
+/// In the order of their numbers.
+const CLASSES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
 
 /// Bounds of batches.
 #[derive(Debug, Clone, Copy)]
@@ -88,7 +93,7 @@ impl<T> Job<T> {
     }
 }
 
-/// How far a tenant has come.
+/// How far a tenant has come in a class.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     /// Tokens by weight that were taken of it, from the others' position when it came.
@@ -97,6 +102,54 @@ struct Progress {
     job: f64,
     /// Its requests.
     jobs: usize,
+    /// Those of which an input waits.
+    waiting: usize,
+    /// When the latest of its inputs was taken, or the first one that waits came.
+    waits_since: Duration,
+    /// The class it has in this batch: 0 is the first.
+    class: u32,
+}
+
+/// Tenants with requests of one class. What is taken of other classes moves nobody here.
+#[derive(Debug, Default)]
+struct Lane {
+    tenants: HashMap<TenantId, Progress>,
+    /// The furthest position at which a tenant was served.
+    clock: f64,
+    /// The clock when this batch was begun. Positions of several classes count from there.
+    begun: f64,
+}
+
+impl Lane {
+    /// A batch begins: sets the class of each tenant for it.
+    fn begin(&mut self, priority: Priority, now: Duration) {
+        self.begun = self.clock;
+        for progress in self.tenants.values_mut() {
+            progress.class = aged_class(priority, now.saturating_sub(progress.waits_since));
+            if progress.class < priority as u32 {
+                // What it owes in its own class would keep it behind all of the higher one.
+                progress.served = progress.served.min(self.clock);
+            }
+        }
+    }
+
+    /// The class and the position of a tenant: the least one is next.
+    fn standing(&self, tenant: &TenantId) -> (u32, f64) {
+        self.tenants.get(tenant).map_or((0, 0.0), |progress| (progress.class, progress.served - self.begun))
+    }
+
+    /// A request of the tenant has no more inputs that wait.
+    fn stop_waiting(&mut self, tenant: &TenantId) {
+        if let Some(progress) = self.tenants.get_mut(tenant) {
+            progress.waiting -= 1;
+        }
+    }
+
+    /// A tenant that has had more than the others is remembered as long as there are others.
+    fn forget(&mut self) {
+        let (clock, idle) = (self.clock, self.tenants.values().all(|progress| progress.jobs == 0));
+        self.tenants.retain(|_, progress| progress.jobs > 0 || (progress.served > clock && !idle));
+    }
 }
 
 /// Requests of an embedder, from their arrival until all inputs are computed. The caller passes the time in.
@@ -106,9 +159,8 @@ pub struct EmbedQueue<T> {
     gate: Gate,
     jobs: BTreeMap<JobId, Job<T>>,
     next_id: u64,
-    tenants: HashMap<TenantId, Progress>,
-    /// The position of the tenant that was served last.
-    clock: f64,
+    /// One for each class.
+    lanes: [Lane; CLASSES.len()],
     /// Inputs that wait, and their tokens.
     inputs: usize,
     tokens: u64,
@@ -127,8 +179,7 @@ impl<T: Clone> EmbedQueue<T> {
             gate: Gate::new(watermarks),
             jobs: BTreeMap::new(),
             next_id: 0,
-            tenants: HashMap::new(),
-            clock: 0.0,
+            lanes: Default::default(),
             inputs: 0,
             tokens: 0,
             busy_until: None,
@@ -170,14 +221,19 @@ impl<T: Clone> EmbedQueue<T> {
     /// The queue is full, or the tenant's share of it.
     pub fn submit(&mut self, new: NewJob<T>) -> Result<JobId, QueueFull> {
         let NewJob { tenant, priority, weight, queue_share, arrived, deadline, inputs, owner } = new;
-        if !self.gate.enter(&tenant, queue_share, Fill::of(self.inputs + inputs.len(), MAX_INPUTS)) {
+        let fill = Fill::of(self.inputs + inputs.len(), MAX_INPUTS);
+        if !self.gate.enter(&tenant, queue_share, fill, self.next_id) {
             return Err(QueueFull);
         }
-        let clock = self.clock;
+        let lane = &mut self.lanes[priority as usize];
         // A tenant that was away gets no credit for it.
-        let progress = self.tenants.entry(tenant.clone()).or_default();
-        progress.served = progress.served.max(clock);
+        let progress = lane.tenants.entry(tenant.clone()).or_default();
+        progress.served = progress.served.max(lane.clock);
         progress.jobs += 1;
+        if progress.waiting == 0 {
+            progress.waits_since = arrived;
+        }
+        progress.waiting += 1;
         self.inputs += inputs.len();
         self.tokens += inputs.iter().map(|input| input.len() as u64).sum::<u64>();
         let id = JobId(self.next_id);
@@ -196,12 +252,14 @@ impl<T: Clone> EmbedQueue<T> {
             self.inputs -= job.inputs.len() - job.next;
             self.tokens -= job.inputs[job.next..].iter().map(|input| input.len() as u64).sum::<u64>();
         }
-        if let Some(progress) = self.tenants.get_mut(&job.tenant) {
+        let lane = &mut self.lanes[job.priority as usize];
+        if job.waits() {
+            lane.stop_waiting(&job.tenant);
+        }
+        if let Some(progress) = lane.tenants.get_mut(&job.tenant) {
             progress.jobs -= 1;
         }
-        // A tenant that has had more than the others is remembered as long as there are others.
-        let (clock, idle) = (self.clock, self.jobs.is_empty());
-        self.tenants.retain(|_, progress| progress.jobs > 0 || (progress.served > clock && !idle));
+        lane.forget();
         Some(job.owner)
     }
 
@@ -235,10 +293,11 @@ impl<T: Clone> EmbedQueue<T> {
 
     /// Takes the next batch: at least one input if any waits, and no more than the bounds allow.
     pub fn take(&mut self, now: Duration) -> Vec<BatchInput<T>> {
+        CLASSES.into_iter().for_each(|class| self.lanes[class as usize].begin(class, now));
         let (mut batch, mut left) = (Vec::new(), self.batch.tokens);
         while batch.len() < self.batch.inputs {
             let fitting = if batch.is_empty() { u32::MAX } else { left };
-            let Some(input) = self.next(now, fitting).and_then(|id| self.take_input(id, now)) else { break };
+            let Some(input) = self.next(fitting).and_then(|id| self.take_input(id, now)) else { break };
             left = left.saturating_sub(input.tokens.len() as u32);
             batch.push(input);
         }
@@ -246,26 +305,32 @@ impl<T: Clone> EmbedQueue<T> {
     }
 
     /// The request whose turn it is, among those whose next input has at most `max` tokens.
-    fn next(&self, now: Duration, max: u32) -> Option<JobId> {
+    fn next(&self, max: u32) -> Option<JobId> {
         let fitting = self.jobs.iter().filter(|(_, job)| job.next_tokens().is_some_and(|tokens| tokens <= max));
         let first = fitting.min_by(|(id_a, a), (id_b, b)| {
-            let class = |job: &Job<T>| aged_class(job.priority, now.saturating_sub(job.arrived));
-            let tenant = |job: &Job<T>| self.tenants.get(&job.tenant).map_or(0.0, |progress| progress.served);
-            let by_tenant = || tenant(a).total_cmp(&tenant(b));
+            let ((class_a, at_a), (class_b, at_b)) = (self.standing(a), self.standing(b));
+            let by_tenant = || at_a.total_cmp(&at_b);
             let by_job = || a.served.total_cmp(&b.served);
-            class(a).cmp(&class(b)).then_with(by_tenant).then_with(by_job).then(id_a.cmp(id_b))
+            class_a.cmp(&class_b).then_with(by_tenant).then_with(by_job).then(id_a.cmp(id_b))
         });
         first.map(|(&id, _)| id)
+    }
+
+    fn standing(&self, job: &Job<T>) -> (u32, f64) {
+        self.lanes[job.priority as usize].standing(&job.tenant)
     }
 
     fn take_input(&mut self, id: JobId, now: Duration) -> Option<BatchInput<T>> {
         let job = self.jobs.get_mut(&id)?;
         let (index, tokens) = (job.next, job.inputs.get(job.next)?.clone());
         let cost = tokens.len() as f64;
-        if let Some(progress) = self.tenants.get_mut(&job.tenant) {
-            self.clock = progress.served;
+        let lane = &mut self.lanes[job.priority as usize];
+        if let Some(progress) = lane.tenants.get_mut(&job.tenant) {
+            // One whose input did not fit earlier batches is behind.
+            lane.clock = lane.clock.max(progress.served);
             progress.served += cost / job.weight.max(f64::MIN_POSITIVE);
             progress.job = progress.job.max(job.served);
+            progress.waits_since = now;
         }
         job.served += cost;
         job.next += 1;
@@ -273,6 +338,7 @@ impl<T: Clone> EmbedQueue<T> {
         self.tokens -= tokens.len() as u64;
         let waited = (index == 0).then(|| now.saturating_sub(job.arrived));
         if !job.waits() {
+            lane.stop_waiting(&job.tenant);
             self.gate.leave(&job.tenant);
         }
         Some(BatchInput { job: id, owner: job.owner.clone(), index, tokens, waited })
@@ -293,12 +359,14 @@ impl<T: Clone> EmbedQueue<T> {
     /// Whether the counts add up.
     pub fn check(&self) -> bool {
         let waiting = || self.jobs.values().filter(|job| job.waits());
+        let tenants = || self.lanes.iter().flat_map(|lane| lane.tenants.values());
         let left = || waiting().flat_map(|job| &job.inputs[job.next..]);
         self.gate.check()
             && self.gate.waiting() == waiting().count()
             && self.inputs == left().count()
             && self.tokens == left().map(|input| input.len() as u64).sum::<u64>()
-            && self.tenants.values().map(|progress| progress.jobs).sum::<usize>() == self.jobs.len()
+            && tenants().map(|progress| progress.jobs).sum::<usize>() == self.jobs.len()
+            && tenants().map(|progress| progress.waiting).sum::<usize>() == waiting().count()
     }
 }
 

@@ -188,7 +188,9 @@ fn regression_a_deadline_binds_until_the_last_input_is_computed() {
     assert_eq!(queue.expired(ms(40)), ['b'], "a low class under load, of which nothing was computed");
     assert_eq!((queue.expired(ms(50)), queue.has_inputs()), (vec!['a'], false));
     queue.computed(ms(51), &on_board);
-    assert!(queue.check() && queue.running() == 0 && queue.tenants.len() <= 1);
+    assert!(
+        queue.check() && queue.running() == 0 && queue.lanes.iter().map(|lane| lane.tenants.len()).sum::<usize>() <= 1
+    );
 }
 
 #[test]
@@ -205,6 +207,65 @@ fn what_nobody_wants_any_more_is_dropped_wherever_it_is() {
     assert!(queue.check());
     assert_eq!(batch(&mut queue, ms(1)), ['a', 'c']);
     assert_eq!((queue.running(), queue.waiting()), (0, 0));
+}
+
+/// Owners of all inputs of a batch each second.
+fn batches(queue: &mut EmbedQueue<char>, seconds: std::ops::Range<u64>) -> Vec<char> {
+    seconds.flat_map(|second| batch(queue, ms(second * 1000))).collect()
+}
+
+fn count(taken: &[char], of: char) -> usize {
+    taken.iter().filter(|&&owner| owner == of).count()
+}
+
+#[test]
+fn regression_an_old_backlog_keeps_no_other_tenant_from_its_share() {
+    for lengths in [&[20; 100][..], &[90; 100]] {
+        let mut queue = queue();
+        (0..4).for_each(|_| _ = queue.submit(job('a', ms(0), &[20; 1000])).unwrap());
+        let before = batches(&mut queue, 0..200);
+        assert_eq!(count(&before, 'a'), 1000);
+        queue.submit(NewJob { tenant: "other".into(), ..job('o', ms(200_000), lengths) }).unwrap();
+        let after = batches(&mut queue, 200..240);
+        let (tokens, of_a) = (count(&after, 'o') * lengths[0], count(&after, 'a') * 20);
+        // Large inputs do not fit the rest of a batch; one begins a batch as soon as the others had as much.
+        assert!(tokens + 100 >= of_a, "{tokens} of the other tenant, {of_a} of the backlog");
+        assert!(after[..10].contains(&'o'), "in one of the next two batches: {after:?}");
+    }
+}
+
+#[test]
+fn regression_what_a_higher_class_takes_is_no_debt_of_whoever_comes_later() {
+    let mut queue = queue();
+    queue.submit(job('a', ms(0), &[20; 1000])).unwrap();
+    batches(&mut queue, 0..2);
+    queue.submit(NewJob { tenant: "h".into(), priority: Priority::High, ..job('h', ms(2000), &[20; 100]) }).unwrap();
+    assert_eq!(count(&batches(&mut queue, 2..22), 'h'), 100, "20 batches of its own");
+    queue.submit(NewJob { tenant: "other".into(), ..job('o', ms(22_000), &[20; 10]) }).unwrap();
+    let after = batches(&mut queue, 22..26);
+    assert!((9..=10).contains(&count(&after, 'o')), "half of four batches: {after:?}");
+}
+
+#[test]
+fn a_tenant_from_which_nothing_was_taken_for_long_has_its_share_of_a_batch_in_a_higher_class() {
+    let check = |priority, weight, waited: u64, expected: [char; 5]| {
+        let mut queue = queue();
+        queue.submit(NewJob { tenant: "h".into(), priority: Priority::High, ..job('h', ms(0), &[20; 3000]) }).unwrap();
+        let late = queue.submit(NewJob { priority, weight, ..job('n', ms(0), &[20; 10]) }).unwrap();
+        // It has had an input, for which it owes by its weight.
+        let first = queue.take_input(late, ms(0)).unwrap();
+        queue.computed(ms(0), &[first]);
+        assert_eq!(batch(&mut queue, ms(waited)), expected, "{priority:?} after {waited} ms");
+        if expected.contains(&'n') {
+            assert_eq!(batch(&mut queue, ms(waited + 29_999)), ['h'; 5], "once in that time");
+        }
+    };
+    let shared = ['h', 'n', 'h', 'n', 'h'];
+    check(Priority::Normal, 1.0, 29_999, ['h'; 5]);
+    check(Priority::Normal, 1.0, 30_000, shared);
+    check(Priority::Low, 1.0, 59_999, ['h'; 5]);
+    check(Priority::Low, 1.0, 60_000, shared);
+    check(Priority::Normal, 0.001, 30_000, ['h', 'n', 'h', 'h', 'h']);
 }
 
 proptest! {

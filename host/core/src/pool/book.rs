@@ -20,6 +20,8 @@ use crate::reserve::{Reservation, Reserve};
 #[derive(Debug)]
 pub struct NewRequest {
     pub start: Box<Start>,
+    /// Of the HTTP request, whose choices enter a full queue together.
+    pub first_choice: RequestId,
     pub arrived: Duration,
     /// Latest moment of the first token.
     pub deadline: Option<Duration>,
@@ -94,8 +96,8 @@ impl PoolBook {
 
     /// A request arrives and waits from now on.
     pub(super) fn enter(&mut self, new: NewRequest) -> Result<(), QueueFull> {
-        let NewRequest { start, arrived, deadline, weight, queue_share } = new;
-        if !self.gate.enter(&start.tenant, queue_share, Fill::Open) {
+        let NewRequest { start, first_choice, arrived, deadline, weight, queue_share } = new;
+        if !self.gate.enter(&start.tenant, queue_share, Fill::Open, first_choice.0) {
             return Err(QueueFull { waiting: self.waiting() });
         }
         let prompt_tokens = start.prompt.len() as u32;

@@ -167,3 +167,19 @@ proptest! {
         prop_assert!(pool.check());
     }
 }
+
+#[test]
+fn regression_both_choices_of_a_request_enter_a_full_queue() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = Pool::new(hook, Watermarks { high: 4, low: 2 }, Reserve::Full);
+    (1..=4).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    let mut of = |id: u64, first: u64| {
+        let start = Box::new(Start { tenant: "polite".into(), ..*start(id) });
+        pool.submit(NewRequest { start, first_choice: RequestId(first), ..new(id, ms(0)) })
+    };
+    assert_eq!((of(5, 5), of(6, 5)), (Ok(()), Ok(())));
+    assert_eq!(of(7, 7), Err(QueueFull { waiting: 6 }), "another request");
+    assert_eq!((of(8, 5), of(9, 5)), (Ok(()), Ok(())));
+    assert_eq!(of(10, 5), Err(QueueFull { waiting: 8 }), "past twice the mark");
+    assert!(pool.check());
+}

@@ -40,7 +40,15 @@ fn run(limits: EngineLimits, requests: Vec<Start>, late: bool) -> (usize, Vec<Ev
     pool.add_worker(WorkerId(0), limits);
     for request in requests {
         let arrived = Duration::from_millis(request.id.0);
-        let new = NewRequest { start: Box::new(request), arrived, deadline: None, weight: 1.0, queue_share: None };
+        let first_choice = request.id;
+        let new = NewRequest {
+            start: Box::new(request),
+            first_choice,
+            arrived,
+            deadline: None,
+            weight: 1.0,
+            queue_share: None,
+        };
         pool.submit(new).unwrap();
     }
     let (mut events, mut reports, mut max) = (Vec::new(), VecDeque::<Report>::new(), 0);
@@ -89,7 +97,15 @@ impl Pair {
 
     pub(super) fn submit(&mut self, request: Start) {
         let arrived = Duration::from_millis(request.id.0);
-        let new = NewRequest { start: Box::new(request), arrived, deadline: None, weight: 1.0, queue_share: None };
+        let first_choice = request.id;
+        let new = NewRequest {
+            start: Box::new(request),
+            first_choice,
+            arrived,
+            deadline: None,
+            weight: 1.0,
+            queue_share: None,
+        };
         self.pool.submit(new).unwrap();
     }
 

@@ -151,7 +151,10 @@ impl Cluster {
         };
         let deadline = timeout.map(|timeout| self.now + timeout);
         let (start, arrived) = (Box::new(start), self.now);
-        self.pool.submit(NewRequest { start, arrived, deadline, weight: 1.0, queue_share: None }).unwrap();
+        let first_choice = start.id;
+        self.pool
+            .submit(NewRequest { start, first_choice, arrived, deadline, weight: 1.0, queue_share: None })
+            .unwrap();
         let client = Client { arrived, deadline, worker: None, has_first_token: false, was_paused: false };
         self.clients.insert(RequestId(id), client);
     }

@@ -1,0 +1,288 @@
+//! An embedder's queue as HTTP tasks and the embedder's thread share it. Requests enter it on their own tasks, so that its
+//! bounds, which are each tenant's own, hold while the thread computes; whoever leaves makes room at once.
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use camshaft_core::embed::queue::{EmbedQueue, JobId, NewJob};
+use camshaft_core::ids::{TenantId, Token};
+use camshaft_core::message::WorkerError;
+use camshaft_core::policy::Priority;
+use camshaft_core::pool::Watermarks;
+use crossbeam_channel::{Receiver, Sender, TrySendError};
+use tokio::sync::oneshot;
+
+use crate::flow::snapshot::PoolSnapshot;
+
+/// Inputs of one request.
+#[derive(Debug)]
+pub struct EmbedJob {
+    /// Each with 1 to `input_tokens` tokens.
+    pub inputs: Vec<Arc<[Token]>>,
+    pub tenant: TenantId,
+    pub priority: Priority,
+    pub weight: f64,
+    /// Share of the queue that the tenant's waiting requests may take.
+    pub queue_share: Option<f64>,
+    /// When the HTTP request was accepted.
+    pub accepted: Instant,
+    /// Latest moment of the answer.
+    pub deadline: Option<Instant>,
+}
+
+/// A vector for each input, as the model pools it.
+type Vectors = Result<Vec<Vec<f32>>, WorkerError>;
+type Queue = EmbedQueue<Arc<PendingJob>>;
+
+/// A job in the queue, some of its inputs perhaps computed.
+#[derive(Debug)]
+pub struct PendingJob(Mutex<Pending>);
+
+#[derive(Debug)]
+struct Pending {
+    vectors: Vec<Option<Vec<f32>>>,
+    /// Who waits for them; taken when it is answered.
+    reply: Option<oneshot::Sender<Vectors>>,
+}
+
+impl PendingJob {
+    fn new(inputs: usize) -> (Arc<Self>, oneshot::Receiver<Vectors>) {
+        let (reply, answer) = oneshot::channel();
+        (Arc::new(Self(Mutex::new(Pending { vectors: vec![None; inputs], reply: Some(reply) }))), answer)
+    }
+
+    pub fn fail(&self, error: WorkerError) {
+        if let Some(reply) = self.pending().reply.take() {
+            // The client may have left just now.
+            let _ = reply.send(Err(error));
+        }
+    }
+
+    /// Takes a vector; answers when it was the last.
+    pub fn put(&self, index: usize, vector: Vec<f32>) {
+        let mut pending = self.pending();
+        pending.vectors[index] = Some(vector);
+        if pending.vectors.iter().all(Option::is_some)
+            && let Some(reply) = pending.reply.take()
+        {
+            let _ = reply.send(Ok(pending.vectors.iter_mut().filter_map(Option::take).collect()));
+        }
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes the two sides of a queue. `watermarks` returns those in force.
+pub fn embed_jobs(
+    queue: EmbedQueue<Arc<PendingJob>>,
+    watermarks: impl Fn() -> Watermarks + Send + Sync + 'static,
+) -> (EmbedJobs, EmbedWork) {
+    let (wake, woken) = crossbeam_channel::bounded(1);
+    let state = Mutex::new(State { queue, watermarks: watermarks() });
+    let shared = Arc::new(Shared { state, watermarks: Box::new(watermarks), begun: Instant::now() });
+    (EmbedJobs { shared: shared.clone(), wake }, EmbedWork { shared, woken })
+}
+
+struct Shared {
+    state: Mutex<State>,
+    watermarks: Box<dyn Fn() -> Watermarks + Send + Sync>,
+    begun: Instant,
+}
+
+struct State {
+    queue: Queue,
+    /// Those that the queue has.
+    watermarks: Watermarks,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").finish_non_exhaustive()
+    }
+}
+
+/// The side of the HTTP tasks. When the last one is dropped, the thread ends.
+#[derive(Debug, Clone)]
+pub struct EmbedJobs {
+    shared: Arc<Shared>,
+    /// One message is enough for any number of jobs.
+    wake: Sender<()>,
+}
+
+/// Why a job does not wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotTaken {
+    /// The queue is full, or the tenant's share of it.
+    Full,
+    /// The thread has ended.
+    Gone,
+}
+
+impl EmbedJobs {
+    /// Puts a job into the queue.
+    ///
+    /// # Errors
+    /// Says why not.
+    pub fn submit(&self, job: EmbedJob) -> Result<EmbedTicket, NotTaken> {
+        let EmbedJob { inputs, tenant, priority, weight, queue_share, accepted, deadline } = job;
+        let (owner, answer) = PendingJob::new(inputs.len());
+        let since = |at: Instant| at.saturating_duration_since(self.shared.begun);
+        let (arrived, deadline) = (since(accepted), deadline.map(since));
+        let new = NewJob { tenant, priority, weight, queue_share, arrived, deadline, inputs, owner };
+        let watermarks = (self.shared.watermarks)();
+        let id = {
+            let mut state = self.shared.state();
+            // Setting equal ones would open a queue that is closed until it has fallen to the low one.
+            if state.watermarks != watermarks {
+                state.watermarks = watermarks;
+                state.queue.set_watermarks(watermarks);
+            }
+            state.queue.submit(new).map_err(|_| NotTaken::Full)?
+        };
+        let ticket = EmbedTicket { shared: self.shared.clone(), id, answer };
+        match self.wake.try_send(()) {
+            Ok(()) | Err(TrySendError::Full(())) => Ok(ticket),
+            Err(TrySendError::Disconnected(())) => Err(NotTaken::Gone),
+        }
+    }
+
+    pub fn snapshot(&self) -> PoolSnapshot {
+        let state = self.shared.state();
+        let queue = &state.queue;
+        let mut snapshot = PoolSnapshot {
+            accepting: queue.accepts(),
+            waiting: queue.waiting(),
+            running: queue.running(),
+            ..PoolSnapshot::default()
+        };
+        snapshot.count_waiting(queue.queue().map(|(priority, tenant)| (priority, tenant.as_str())));
+        snapshot
+    }
+}
+
+/// A job's place. Dropping it takes the job out of the queue, wherever its inputs are.
+#[derive(Debug)]
+pub struct EmbedTicket {
+    shared: Arc<Shared>,
+    id: JobId,
+    answer: oneshot::Receiver<Vectors>,
+}
+
+impl EmbedTicket {
+    /// Waits for the vectors; `None` if the thread ends before they are computed.
+    pub async fn answer(&mut self) -> Option<Vectors> {
+        (&mut self.answer).await.ok()
+    }
+}
+
+impl Drop for EmbedTicket {
+    fn drop(&mut self) {
+        let left = self.shared.state().queue.remove(self.id);
+        drop(left);
+    }
+}
+
+/// The side of the embedder's thread. Dropping it ends all jobs.
+#[derive(Debug)]
+pub struct EmbedWork {
+    shared: Arc<Shared>,
+    woken: Receiver<()>,
+}
+
+impl EmbedWork {
+    /// Has a message when jobs have come; closed when no more can come.
+    pub fn woken(&self) -> &Receiver<()> {
+        &self.woken
+    }
+
+    /// The queue's time.
+    pub fn now(&self) -> Duration {
+        self.shared.begun.elapsed()
+    }
+
+    /// Asks or changes the queue. Meanwhile no request can enter or leave it.
+    pub fn with<R>(&self, act: impl FnOnce(&mut EmbedQueue<Arc<PendingJob>>) -> R) -> R {
+        act(&mut self.shared.state().queue)
+    }
+}
+
+impl Drop for EmbedWork {
+    fn drop(&mut self) {
+        self.with(|queue| queue.retain(|_| false));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use camshaft_core::embed::queue::BatchLimits;
+
+    use super::*;
+
+    const HIGH: usize = 4;
+
+    fn queue() -> (EmbedJobs, EmbedWork) {
+        let batch = BatchLimits { tokens: 64, inputs: 8, window: Duration::ZERO };
+        let watermarks = Watermarks { high: HIGH, low: 2 };
+        embed_jobs(EmbedQueue::new(batch, watermarks), move || watermarks)
+    }
+
+    fn job(tenant: &str) -> EmbedJob {
+        EmbedJob {
+            inputs: vec![Arc::from([Token(1)])],
+            tenant: tenant.into(),
+            priority: Priority::Normal,
+            weight: 1.0,
+            queue_share: None,
+            accepted: Instant::now(),
+            deadline: None,
+        }
+    }
+
+    #[test]
+    fn regression_while_a_batch_is_computed_a_tenant_fills_its_own_places_and_no_others() {
+        let (jobs, work) = queue();
+        // As while the thread computes: nobody takes anything.
+        let asked: Vec<_> = (0..2000).map(|_| jobs.submit(job("greedy"))).collect();
+        let held = asked.iter().filter(|asked| asked.is_ok()).count();
+        assert_eq!(held, HIGH, "at the bound");
+        assert_eq!(asked.into_iter().nth(HIGH).unwrap().unwrap_err(), NotTaken::Full, "one past it");
+        let _held: Vec<_> = (0..HIGH).map(|_| jobs.submit(job("greedy")).unwrap()).collect();
+        let mut polite = jobs.submit(job("polite")).expect("there is a place for another tenant");
+        assert_eq!(jobs.snapshot().waiting, HIGH + 1);
+        let batch = work.with(|queue| queue.take(Duration::ZERO));
+        assert_eq!(batch.len(), HIGH + 1);
+        batch.iter().for_each(|input| input.owner.put(input.index, vec![1.0]));
+        assert_eq!(polite.answer.try_recv().unwrap(), Ok(vec![vec![1.0]]));
+    }
+
+    #[test]
+    fn regression_clients_that_leave_make_room_at_once() {
+        let (jobs, work) = queue();
+        let mut held: Vec<_> = (0..HIGH).map(|_| jobs.submit(job("t")).unwrap()).collect();
+        assert_eq!(jobs.submit(job("t")).unwrap_err(), NotTaken::Full);
+        held.truncate(2);
+        assert_eq!(jobs.snapshot().waiting, 2);
+        held.push(jobs.submit(job("t")).expect("room again, and no batch was taken"));
+        assert!(work.with(|queue| queue.check()));
+        drop(held);
+        assert_eq!((jobs.snapshot().waiting, jobs.snapshot().running), (0, 0));
+    }
+
+    #[test]
+    fn when_the_thread_ends_those_who_wait_are_told_and_nobody_else_is_taken() {
+        let (jobs, work) = queue();
+        let mut waiting = jobs.submit(job("t")).unwrap();
+        drop(work);
+        assert_eq!(waiting.answer.try_recv().unwrap_err(), oneshot::error::TryRecvError::Closed);
+        assert_eq!(jobs.submit(job("t")).unwrap_err(), NotTaken::Gone);
+        assert_eq!(jobs.snapshot().waiting, 0);
+    }
+}
