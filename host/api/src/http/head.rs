@@ -34,6 +34,9 @@ fn check_host(request: &Request) -> Result<(), ApiError> {
         return Err(ApiError::Host("the Host header names no host"));
     }
     let named = request.uri().authority().map(|authority| authority.as_str());
+    if named.is_some_and(|named| !is_authority(named)) {
+        return Err(ApiError::Host("the request's target names no host"));
+    }
     match (request.version(), host, named) {
         (Version::HTTP_11, None, _) => Err(ApiError::Host("no Host header")),
         (Version::HTTP_2, None, None) => Err(ApiError::Host("neither :authority nor a Host header")),
@@ -54,9 +57,13 @@ fn check_transfer(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Whether a value is `uri-host [":" port]` (RFC 9110, section 7.2).
 fn is_host(value: &HeaderValue) -> bool {
-    let Some((host, port)) = value.to_str().ok().and_then(split_port) else { return false };
+    value.to_str().is_ok_and(is_authority)
+}
+
+/// Whether a text is `uri-host [":" port]` (RFC 9110, section 7.2): it names no user.
+pub(crate) fn is_authority(text: &str) -> bool {
+    let Some((host, port)) = split_port(text) else { return false };
     let is_name = |c: u8| c.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&c);
     let is_address = |inner: &str| inner.parse::<Ipv6Addr>().is_ok();
     let good = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
@@ -127,6 +134,9 @@ mod tests {
             (one, "/", &[("host", "a b")]),
             (two, "/", &[]),
             (two, "https://a/", &[("host", "b")]),
+            (two, "https://a@b/", &[]),
+            (one, "http://a:80@b/", &[host]),
+            (old, "http://a@b/", &[]),
         ] {
             assert!(check(version, uri, headers).is_err(), "{version:?} {uri} {headers:?}");
         }
