@@ -17,6 +17,7 @@ mod gguf;
 mod kind;
 mod load;
 mod mapped;
+mod regular;
 mod state;
 mod streams;
 mod tokenizer;

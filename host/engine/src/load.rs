@@ -1,6 +1,5 @@
 //! Loads a model: preflight, digest, llama.cpp, adapter, and the facts that core needs.
 use std::fmt;
-use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -20,6 +19,7 @@ use crate::error::EngineLoadError;
 use crate::gguf;
 use crate::kind::Traits;
 use crate::mapped::MappedFile;
+use crate::regular;
 
 /// How to load a model.
 #[derive(Debug, Clone, Default)]
@@ -85,7 +85,6 @@ impl LoadedModel {
     /// The file is missing, truncated, corrupt or has another digest, or llama.cpp refuses it.
     pub fn from_file(path: &Path, options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        is_regular(path).map_err(|error| unreadable_at(path, error))?;
         // Before loading, so that no change is missed.
         let mapped = (!options.copy).then(|| MappedFile::open(path)).transpose();
         let mapped = mapped.map_err(|error| unreadable_at(path, error))?;
@@ -107,7 +106,7 @@ impl LoadedModel {
 
     fn load(path: &Path, shown: &Path, stem: &str, options: &LoadOptions) -> Result<Self, EngineLoadError> {
         let unreadable = |source| EngineLoadError::Unreadable { path: shown.to_owned(), source };
-        let mut file = File::open(path).map_err(unreadable)?;
+        let mut file = regular::open(path).map_err(unreadable)?;
         let keys = gguf::preflight(&mut file).map_err(|error| match error {
             gguf::Refused::Io(source) => unreadable(source),
             gguf::Refused::Bad(why) => EngineLoadError::BadFile { path: shown.to_owned(), why },
@@ -138,7 +137,6 @@ impl LoadedModel {
         let adapter = match &options.adapter {
             None => None,
             Some(adapter) => {
-                is_regular(&adapter.path).map_err(|error| unreadable_at(&adapter.path, error))?;
                 if let Some(weights) = &mut identity {
                     let digest = digest(&adapter.path).map_err(|error| unreadable_at(&adapter.path, error))?;
                     *weights = format!("{weights}+{digest}*{}", adapter.scale);
@@ -174,18 +172,9 @@ fn unreadable_at(path: &Path, source: std::io::Error) -> EngineLoadError {
     EngineLoadError::Unreadable { path: path.to_owned(), source }
 }
 
-/// Opening a pipe would wait for somebody who writes to it.
-fn is_regular(path: &Path) -> std::io::Result<()> {
-    match std::fs::metadata(path)? {
-        data if data.is_file() => Ok(()),
-        data if data.is_dir() => Err(std::io::ErrorKind::IsADirectory.into()),
-        _ => Err(std::io::Error::other("not a regular file")),
-    }
-}
-
 fn load_adapter(model: &mut LlamaModel, options: &AdapterOptions) -> Result<Adapter, EngineLoadError> {
     let AdapterOptions { path, scale } = options;
-    let mut file = File::open(path).map_err(|error| unreadable_at(path, error))?;
+    let mut file = regular::open(path).map_err(|error| unreadable_at(path, error))?;
     gguf::preflight(&mut file).map_err(|error| match error {
         gguf::Refused::Io(source) => unreadable_at(path, source),
         gguf::Refused::Bad(why) => EngineLoadError::BadFile { path: path.clone(), why },
@@ -196,7 +185,7 @@ fn load_adapter(model: &mut LlamaModel, options: &AdapterOptions) -> Result<Adap
 }
 
 fn digest(path: &Path) -> std::io::Result<String> {
-    let mut file = File::open(path)?;
+    let mut file = regular::open(path)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     loop {

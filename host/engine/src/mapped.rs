@@ -10,6 +10,8 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
+use crate::regular;
+
 /// A file is compared at so many places, of so many bytes each, from its first to its last.
 const SAMPLES: u64 = 256;
 const SAMPLE_BYTES: u64 = 4096;
@@ -39,7 +41,7 @@ impl MappedFile {
     /// # Errors
     /// The file cannot be read.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let file = regular::open(path)?;
         let data = file.metadata()?;
         let (bytes, modified) = (data.len(), Mutex::new(data.modified()?));
         Ok(Self { bytes, modified, samples: samples(&file, bytes)?, file })

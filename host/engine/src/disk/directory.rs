@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::error::DiskError;
 use super::record::{self, ChecksumKey, Entry, Header, StateAt};
+use crate::regular::{open, open_with};
 
 const KEY: &str = "key";
 const LOCK: &str = "lock";
@@ -28,7 +29,8 @@ impl SegmentDirectory {
             move |source| DiskError::Io { verb, path, source }
         };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed("make"))?;
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path.join(LOCK));
+        let options = &mut OpenOptions::new();
+        let lock = open_with(&path.join(LOCK), options.create(true).truncate(false).write(true).mode(0o600));
         let lock = lock.map_err(failed("lock"))?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -68,7 +70,7 @@ fn key(directory: &Path) -> std::io::Result<ChecksumKey> {
     }
     let mut key = [0; 32];
     File::open("/dev/urandom")?.read_exact(&mut key)?;
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path)?;
+    let mut file = open_with(&path, OpenOptions::new().create(true).truncate(true).write(true).mode(0o600))?;
     file.write_all(&key)?;
     Ok(key)
 }
@@ -80,7 +82,9 @@ pub(super) fn has_key(directory: &Path) -> bool {
 }
 
 pub(super) fn read_key(path: &Path) -> Option<ChecksumKey> {
-    fs::read(path).ok()?.try_into().ok()
+    let (mut key, file) = (Vec::new(), open(path).ok()?);
+    file.take(size_of::<ChecksumKey>() as u64 + 1).read_to_end(&mut key).ok()?;
+    key.try_into().ok()
 }
 
 /// The numbers of the data files in a directory, oldest first.
@@ -98,7 +102,7 @@ pub(super) fn data_files(directory: &Path) -> std::io::Result<Vec<u64>> {
 
 /// Reads `len` bytes of a file. A file that has become shorter is an error; a memory map of it would end the process.
 pub(super) fn read(path: &Path, at: u64, len: u64) -> std::io::Result<Arc<[u8]>> {
-    let file = File::open(path)?;
+    let file = open(path)?;
     // Nothing is allocated for bytes that are not there.
     if at.checked_add(len).is_none_or(|end| end > file.metadata().map_or(0, |data| data.len())) {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -124,7 +128,7 @@ pub(super) struct Scan {
 
 /// Reads the headers of a data file.
 pub(super) fn scan(key: &ChecksumKey, path: &Path) -> std::io::Result<Scan> {
-    let file = File::open(path)?;
+    let file = open(path)?;
     let mut scan = Scan { bytes: file.metadata()?.len(), ..Scan::default() };
     while let Some(header) = header(key, &file, scan.end, scan.bytes) {
         let len = header.record_len();

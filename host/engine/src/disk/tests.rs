@@ -319,3 +319,20 @@ proptest! {
         prop_assert_eq!(tier.get(last.0), Some(state(8)));
     }
 }
+
+#[test]
+fn regression_a_pipe_in_the_directory_is_refused_and_waits_for_nobody() {
+    for name in ["key", "lock", "segments-000001.data"] {
+        let dir = tempfile::tempdir().unwrap();
+        filled(dir.path(), 1);
+        let path = data_file(dir.path()).with_file_name(name);
+        fs::remove_file(&path).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let (say, said) = crossbeam_channel::bounded(1);
+        let options = options(dir.path(), 1 << 20);
+        std::thread::spawn(move || say.send(DiskTier::open(&options).map(drop)));
+        let opened = said.recv_timeout(Duration::from_secs(30)).expect("it waits for nobody");
+        let Err(DiskError::Io { source, .. }) = opened else { panic!("{name}: {opened:?}") };
+        assert_eq!(source.to_string(), "not a regular file", "{name}");
+    }
+}

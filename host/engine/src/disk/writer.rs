@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, never};
 
 use super::directory::SegmentDirectory;
 use super::record::{self, StateAt};
+use crate::regular::open_with;
 
 /// Bounds of the writer's queue. A segment past them is not written.
 const MAX_QUEUED_SEGMENTS: usize = 1024;
@@ -266,7 +267,7 @@ impl Writer {
             None => {
                 let number = self.files.back().map_or(1, |(number, _)| number + 1);
                 let path = self.directory.data_file(number);
-                let file = OpenOptions::new().create_new(true).append(true).mode(0o600).open(path)?;
+                let file = open_with(&path, OpenOptions::new().create_new(true).append(true).mode(0o600))?;
                 self.files.push_back((number, 0));
                 file
             }
