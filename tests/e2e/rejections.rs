@@ -78,7 +78,7 @@ fn rejects_every_bad_file_with_a_sentence_that_says_why() {
             behave("refuse-settings"),
             &["refuses its settings", "as asked"],
         ),
-        ("sampler", "30-needs", good.clone(), String::new(), &["refuses its settings", "words"]),
+        ("sampler", "30-needs", good.clone(), String::new(), &["refuses its settings", "words", "no 30-needs.toml"]),
         (
             "sampler",
             "30-words",

@@ -136,6 +136,9 @@ pub enum PolicyError {
     NonsenseAtStart(String),
     #[error("refuses its settings: {0}")]
     RefusesSettings(String),
+    /// It runs without settings, which it does not take.
+    #[error("refuses its settings: {why} (it has none, since there is no {file} beside it)")]
+    NeedsSettings { file: String, why: String },
     /// The file is the one beside the component.
     #[error("{file}{}: {problem}", line.map(|line| format!(", line {line}")).unwrap_or_default())]
     Settings { file: String, line: Option<usize>, problem: SettingsError },
@@ -165,7 +168,10 @@ pub enum SettingsError {
     #[error("pins the SHA-256 {pinned}, but the component's is {found}")]
     DigestMismatch { found: String, pinned: String },
     /// A file that was cut looks like this, too.
-    #[error("empty settings, where there were some: write [settings] if there are to be none, or remove the file")]
+    #[error(
+        "empty settings, where there were some: write settings = {{}} as its first line if there are to be none, or remove \
+         the file"
+    )]
     Emptied,
     /// In the plugin's words.
     #[error("the plugin refuses its settings: {0}")]

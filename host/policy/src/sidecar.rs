@@ -68,13 +68,14 @@ impl Sidecar {
     }
 
     /// Whether `bytes` may be all that is left of this settings file, after it was cut: they say nothing at all, or have no
-    /// `[settings]` where this one has some.
+    /// settings where this one has some. `settings = {}` says that there are none.
     pub(crate) fn is_cut_to(&self, bytes: &[u8]) -> bool {
-        let table: Option<Table> = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
-        table.is_some_and(|table| {
-            let empty = table.values().all(|value| value.as_table().is_some_and(Table::is_empty));
-            !table.contains_key("settings") && (empty || self.settings != "{}")
-        })
+        let Ok(text) = std::str::from_utf8(bytes) else { return false };
+        let Ok(table) = text.parse::<Table>() else { return false };
+        let is_empty = |value: &Value| value.as_table().is_some_and(Table::is_empty);
+        let says_none = text.lines().any(|line| line.split_whitespace().collect::<String>().starts_with("settings={}"));
+        let has_settings = says_none || table.get("settings").is_some_and(|settings| !is_empty(settings));
+        !has_settings && (table.values().all(is_empty) || self.settings != "{}")
     }
 
     /// # Errors
@@ -237,7 +238,11 @@ mod tests {
             ("# only this\n", true, true),
             ("[policy]\n", true, true),
             ("[policy]\nmode = \"enforce\"\n", true, false),
-            ("[settings]\n", false, false),
+            ("[settings]\n", true, true),
+            ("[settings]\n# x = 1\n# cut he", true, true),
+            ("[policy]\nmode = \"enforce\"\n[settings]\n", true, false),
+            ("settings = {}\n", false, false),
+            (" settings={ } # none\n[policy]\n", false, false),
             ("[settings]\nx = 2\n", false, false),
             ("[sett", false, false),
         ] {

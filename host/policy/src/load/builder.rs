@@ -195,12 +195,13 @@ fn sidecar_of(place: &Place, content: &Content) -> Result<Sidecar, PolicyError> 
     }
 }
 
-/// Names the settings file where the plugin refuses what is in it.
+/// Names the settings file where the plugin refuses what is in it, or that there is none.
 fn in_settings(error: PolicyError, place: &Place, content: &Content) -> PolicyError {
     match error {
         PolicyError::RefusesSettings(text) if content.sidecar.is_some() => {
             PolicyError::Settings { file: place.sidecar_name(), line: None, problem: SettingsError::Refused(text) }
         }
+        PolicyError::RefusesSettings(why) => PolicyError::NeedsSettings { file: place.sidecar_name(), why },
         error => error,
     }
 }

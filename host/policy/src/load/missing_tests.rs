@@ -302,7 +302,7 @@ fn regression_a_guard_keeps_its_settings_when_their_file_is_cut() {
         let status = bench.status("limits").unwrap();
         status.mode == Mode::Monitor && status.generation == generation
     };
-    for cut in ["", "# only this\n", "[policy]\nmode = \"enforce\"\n"] {
+    for cut in ["", "# only this\n", "[policy]\nmode = \"enforce\"\n", "[settings]\n", "[settings]\n# cut he"] {
         bench.loader.directory.returns_after = Duration::from_secs(3600);
         bench.put(FILE, cut);
         // Whoever asks for a reload does not make it any better.
@@ -312,13 +312,13 @@ fn regression_a_guard_keeps_its_settings_when_their_file_is_cut() {
         assert!(!bench.loader.scan_settled().unsettled);
         let status = bench.status("limits").unwrap();
         assert!(is_as_before(&bench) && status.state == PolicyState::Rejected, "{cut:?}: {status:?}");
-        assert!(status.error.is_some_and(|why| why.contains("write [settings]")));
+        assert!(status.error.is_some_and(|why| why.contains("write settings = {}")));
         bench.put(FILE, WHOLE);
         bench.loader.scan_settled();
         assert!(is_as_before(&bench) && bench.state("limits") == Some(PolicyState::Active));
     }
     // Whoever means it says so.
-    bench.put(FILE, "[settings]\n");
+    bench.put(FILE, "settings = {}\n");
     bench.loader.scan_settled();
     let status = bench.status("limits").unwrap();
     assert!(status.state == PolicyState::Active && status.mode == Mode::Enforce, "{status:?}");
