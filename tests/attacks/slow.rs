@@ -57,6 +57,54 @@ fn silent_connections_take_no_place_from_a_client_that_asks() {
     row.end("14 requests served; all were closed");
 }
 
+/// Opens connections that stay silent, some of them after a request.
+fn flood(server: &Server, count: usize) -> Vec<TcpStream> {
+    let connect = |number: usize| {
+        let mut socket = server.client.connect();
+        if number.is_multiple_of(2) {
+            let _ = socket.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        }
+        socket
+    };
+    (0..count).map(connect).collect()
+}
+
+fn assert_both_answer(server: &mut Server) {
+    for _ in 0..3 {
+        assert_eq!(server.admin.get("/healthz").status, 200);
+        assert_serves(server);
+    }
+}
+
+/// Bounds that no silent connection reaches while a test waits.
+const PATIENT: &str =
+    "[limits]\nheader-timeout = \"10m\"\nidle-timeout = \"1h\"\n[[model]]\nid = \"demo\"\nthreads = 1\n";
+
+#[test]
+fn regression_silent_connections_leave_files_to_those_who_ask() {
+    let row = Row::begin("200 silent connections, where 64 files may be open");
+    let mut server = Setup::new().config(PATIENT).open_files(64).start();
+    let sockets = flood(&server, 200);
+    assert_both_answer(&mut server);
+    let log = server.log();
+    assert!(log.contains("limits.connections = 1024, but this process may have 64 files open"), "{log}");
+    drop(sockets);
+    row.end("6 requests served on both listeners");
+}
+
+#[test]
+fn regression_silent_connections_make_room_where_no_file_is_free() {
+    let row = Row::begin("100 silent connections, where 8 more files may be open than at the start");
+    let mut server = Setup::new().config(PATIENT).start();
+    server.bound_open_files(8);
+    let sockets = flood(&server, 100);
+    assert_both_answer(&mut server);
+    let log = server.log();
+    assert!(log.contains("no file is free for a new connection"), "{log}");
+    drop(sockets);
+    row.end("6 requests served on both listeners");
+}
+
 #[test]
 fn bodies_that_drip_delay_nobody() {
     let row = Row::begin("30 bodies that come byte by byte, where 40 connections may be open");

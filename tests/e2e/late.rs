@@ -66,7 +66,11 @@ fn regression_a_policy_directory_that_cannot_be_read_names_its_source() {
     fs::create_dir_all(setup.scratch.path().join("policies")).unwrap();
     fs::write(setup.scratch.path().join("policies/auth"), "no directory").unwrap();
     let dir = setup.scratch.path().join("policies").display().to_string();
-    refused(&setup.args(["--policy-dir", &dir]), 70, &["policies/auth", "(flag --policy-dir)"]);
+    refused(&setup.args(["--policy-dir", &dir]), 64, &["policy.dir", "policies/auth", "(flag --policy-dir)"]);
+    let setup = Setup::new();
+    let file = setup.scratch.path().join("file").display().to_string();
+    fs::write(&file, "no directory").unwrap();
+    refused(&setup.args(["--policy-dir", &file]), 64, &["policy.dir", &file, "(flag --policy-dir)"]);
 }
 
 #[test]

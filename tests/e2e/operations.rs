@@ -39,7 +39,7 @@ fn a_changed_file_takes_effect_without_touching_a_stream_and_an_invalid_one_chan
         if said { Ok(()) } else { Err(report) }
     });
     assert!(bound(&server).contains("between 1 and 22"));
-    server.write_config("[limits]\nconnections = 77\nmax-tokens = 44\n");
+    server.write_config("[limits]\nconnections = 77\nmax-tokens = 44\n[log]\n[queue]\n");
     server.signal(Signal::HUP);
     eventually("what needs a restart is said", || {
         let report = last_reload(&server);
@@ -55,6 +55,33 @@ fn a_changed_file_takes_effect_without_touching_a_stream_and_an_invalid_one_chan
     let answer = server.admin.post("/admin/reload", &json!({}));
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert!(stream.finish().is_good(), "the stream that ran all the while ends well");
+}
+
+#[test]
+fn regression_a_configuration_file_that_is_emptied_or_cut_opens_no_door() {
+    let setup = Setup::new();
+    let dir = setup.scratch.path().join("served");
+    let settings = camshaft_tests::api_keys(&[("sk-one", "")]);
+    let settings = settings.replace("[settings]\n", "[settings]\nanonymous-loopback = false\n");
+    std::fs::create_dir_all(dir.join("auth")).unwrap();
+    std::fs::write(dir.join("auth/10-api-keys.wasm"), camshaft_tests::plugin("auth-api-keys")).unwrap();
+    std::fs::write(dir.join("auth/10-api-keys.toml"), settings).unwrap();
+    let whole = format!("[[model]]\nid = \"demo\"\nthreads = 1\n[limits]\nmax-tokens = 44\n[policy]\ndir = {dir:?}\n");
+    let server = setup.config(&whole).start_as_is("serve");
+    let refused = || server.client.post("/v1/completions", &json!({"model": "demo", "prompt": "a"})).status == 401;
+    assert!(refused());
+    for (cut, word) in [("", "sets nothing"), (&whole[..whole.find("[policy]").unwrap()], "[policy]")] {
+        server.write_config(cut);
+        eventually("what was cut is refused", || {
+            let report = last_reload(&server);
+            if report["error"].as_str().unwrap_or_default().contains(word) { Ok(()) } else { Err(report) }
+        });
+        let asked = server.admin.post("/admin/reload", &json!({}));
+        assert_eq!(asked.status, 422, "{}", asked.text());
+        assert!(refused() && server.log().contains("the configuration is rejected"), "{cut}");
+    }
+    server.write_config(&whole);
+    assert_eq!(server.admin.post("/admin/reload", &json!({})).status, 200);
 }
 
 #[test]

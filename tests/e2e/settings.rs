@@ -104,7 +104,9 @@ fn check_reports_a_good_configuration_and_fails_on_a_bad_one() {
     }
     good.policies.put("sampler", "20-avoid.toml", "[settings]\nwords = []\n");
     let finished = good.run_again(&["check"]);
-    assert_exit(&finished, 65, &["20-avoid", "words"]);
+    let file = std::path::Path::new(&dir).join("sampler/20-avoid.wasm");
+    // Once, and not below a folder that is named twice.
+    assert_exit(&finished, 65, &[&format!("policy {}: ", file.display()), "words"]);
     assert!(finished.stdout.contains("20-avoid"), "{}", finished.stdout);
 }
 
@@ -207,6 +209,17 @@ fn regression_a_server_that_gets_no_threads_says_so() {
 }
 
 #[test]
+fn regression_check_says_that_connections_do_not_fit_the_files_that_may_be_open() {
+    let finished = Setup::new().args(["--policy-dir", "none"]).open_files(64).run(&["check"]);
+    assert_exit(&finished, 0, &[]);
+    let words = "limits.connections = 1024, but this process may have 64 files open";
+    assert!(finished.stdout.contains(words), "{}", finished.stdout);
+    let few = Setup::new().args(["--policy-dir", "none"]).set("limits.connections", "4").open_files(64);
+    let finished = few.run(&["check"]);
+    assert!(!finished.stdout.contains("ulimit"), "{}", finished.stdout);
+}
+
+#[test]
 fn regression_check_refuses_what_serve_refuses() {
     for (text, key, word) in [
         ("[tls]\ncert = \"none.pem\"\nkey = \"none.key\"\n", "tls.", "none."),
@@ -234,6 +247,8 @@ fn regression_check_refuses_what_serve_refuses() {
 fn regression_check_and_serve_say_what_is_enforced() {
     let finished = Setup::new().args(["--policy-dir", "none"]).run(&["check"]);
     assert_exit(&finished, 0, &[]);
+    let cwd = finished.stdout.lines().find_map(|line| line.strip_prefix("policies are read from "));
+    assert!(cwd.is_some_and(|dir| dir.starts_with('/') && dir.ends_with("/none")), "{}", finished.stdout);
     for line in [
         "open to everybody: GET /healthz",
         "guarded by auth natively: ",
@@ -246,7 +261,8 @@ fn regression_check_and_serve_say_what_is_enforced() {
     let settings = api_keys(&[("sk-one", "")]);
     let server = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &settings).start();
     let log = server.log();
-    for words in ["guarded by auth api-keys", "without credentials, from this machine: refused with 401"] {
+    let dir = format!("policies are read from {}", server.policies.root().display());
+    for words in [&dir, "guarded by auth api-keys", "without credentials, from this machine: refused with 401"] {
         assert!(log.contains(words), "{words:?} in {log}");
     }
 }

@@ -22,6 +22,7 @@ pub struct Setup {
     directory: PathBuf,
     configures_models: bool,
     reads_log: bool,
+    open_files: Option<u64>,
 }
 
 /// The output of a process that exited by itself.
@@ -56,6 +57,7 @@ impl Setup {
             directory,
             configures_models: false,
             reads_log: true,
+            open_files: None,
         }
     }
 
@@ -72,6 +74,12 @@ impl Setup {
 
     pub fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// How many files the process may have open.
+    pub fn open_files(mut self, count: u64) -> Self {
+        self.open_files = Some(count);
         self
     }
 
@@ -161,7 +169,14 @@ impl Setup {
     }
 
     fn command(&self, first: &[&str]) -> Command {
-        let mut command = Command::new(paths::binary());
+        let mut command = match self.open_files {
+            None => Command::new(paths::binary()),
+            Some(count) => {
+                let mut shell = Command::new("/bin/sh");
+                shell.args(["-c", &format!("ulimit -n {count}; exec \"$0\" \"$@\"")]).arg(paths::binary());
+                shell
+            }
+        };
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CAMSHAFT_")) {
             command.env_remove(name);
         }

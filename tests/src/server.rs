@@ -1,11 +1,12 @@
 //! A running server: its listeners, its output, its exit.
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, ChildStdout};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -81,6 +82,17 @@ impl Server {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says so");
         let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
         kib * 1024
+    }
+
+    /// Lets the process open so many files more than it has open now.
+    pub fn bound_open_files(&self, more: usize) {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it runs");
+        let number = |name: std::ffi::OsString| name.to_str().and_then(|name| name.parse::<u64>().ok());
+        let open: BTreeSet<u64> = open.filter_map(|entry| number(entry.ok()?.file_name())).collect();
+        // A new file gets the lowest free number, which has to be below the bound.
+        let bound = (0..).filter(|number| !open.contains(number)).nth(more);
+        let new = Rlimit { current: bound, maximum: bound };
+        prlimit(Some(self.pid()), Resource::Nofile, new).expect("limits of the own child can be set");
     }
 
     pub fn pid(&self) -> Pid {

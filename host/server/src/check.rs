@@ -10,7 +10,7 @@ use crate::cache_plan::CachePlan;
 use crate::config::Config;
 use crate::error::ServerError;
 use crate::weights::{Engines, Weights};
-use crate::{logging, policies, preflight};
+use crate::{logging, open_files, policies, preflight};
 
 /// Loads every model and examines every policy, says what it found, and fails with the worst of it.
 pub(crate) fn configuration(config: &Config, ignored: &[String]) -> Result<(), ServerError> {
@@ -21,8 +21,12 @@ pub(crate) fn configuration(config: &Config, ignored: &[String]) -> Result<(), S
     if !ignored.is_empty() {
         report.line(&format!("ignored, since Kubernetes sets them for a Service: {}", ignored.join(", ")));
     }
+    open_files::raise();
+    if let Some(fewer) = open_files::places(config, open_files::bound()).fewer(config) {
+        report.line(&fewer);
+    }
     models(config, &mut report);
-    let dir = &config.live.policy.dir;
+    let dir = policies::absolute_dir(config);
     let policies = match policies::start(config, &Registry::new()) {
         Ok(policies) => policies,
         Err(error) => {
@@ -38,10 +42,10 @@ pub(crate) fn configuration(config: &Config, ignored: &[String]) -> Result<(), S
         let verdict = status.error.as_deref().unwrap_or(status.state.as_str());
         report.line(&format!("policy {}: {verdict}", status.file));
         if let Some(why) = status.error {
-            report.fail(ServerError::BadPolicy { hook: status.hook, file: status.file, why });
+            report.fail(ServerError::BadPolicy { file: status.file, why });
         }
     }
-    for misplaced in camshaft_policy::misplaced(dir) {
+    for misplaced in camshaft_policy::misplaced(&dir) {
         let misplaced = ServerError::Misplaced(misplaced);
         report.line(&format!("{misplaced}"));
         report.fail(misplaced);

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use camshaft_api::StartError;
 use camshaft_core::engine::{EngineError, ModelKind};
-use camshaft_core::policy::Hook;
 use camshaft_engine::EngineLoadError;
 use camshaft_engine::disk::DiskError;
 use camshaft_policy::{FileError, Misplaced, PolicyError, Untrusted};
@@ -31,8 +30,8 @@ pub(crate) enum ServerError {
     NoFile { path: PathBuf },
     #[error(transparent)]
     Model(#[from] Box<BadModel>),
-    #[error("policy {hook}/{file}: {why}")]
-    BadPolicy { hook: Hook, file: String, why: String },
+    #[error("policy {file}: {why}")]
+    BadPolicy { file: String, why: String },
     #[error("policy {}: {}", .0.path.display(), .0.reason)]
     Misplaced(Misplaced),
     /// Of components on the command line, each with its file.
@@ -46,8 +45,8 @@ pub(crate) enum ServerError {
     DamagedCache { count: usize },
     #[error("the models cannot be served: {0}")]
     Api(#[from] StartError),
-    #[error("cannot start the policy host: {}{origin}", .source.sentence())]
-    Policies { source: PolicyError, origin: Box<Origin> },
+    #[error("cannot start the policy host: {}", .source.sentence())]
+    Policies { source: PolicyError },
     #[error("cannot listen on {address}: {source}{origin}")]
     Listen { address: SocketAddr, source: std::io::Error, origin: Box<Origin> },
     #[error("{what}: {source}")]

@@ -26,6 +26,7 @@ mod mailbox;
 mod manual;
 mod metrics;
 mod models;
+mod open_files;
 mod plugin_check;
 mod policies;
 mod pool_thread;

@@ -2,11 +2,13 @@
 //! shutdown.
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep};
@@ -24,6 +26,10 @@ const LOOK: Duration = Duration::from_secs(1);
 const HEADS_BYTES: usize = 256 << 20;
 /// One of so many connections is closed at once when there is no room, at least one.
 const SHARE: usize = 128;
+/// How often it is said that no file is free.
+const TELL: Duration = Duration::from_secs(60);
+/// From an accept that failed to the next one.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// Limits of a listener's connections.
 #[derive(Debug, Clone)]
@@ -31,6 +37,39 @@ pub(crate) struct ListenerAccess {
     pub(crate) connections: usize,
     pub(crate) times: ConnectionTimes,
     pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) crowd: Arc<Crowd>,
+}
+
+/// The connections of all listeners. They share the files that the process may have open.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd {
+    all: Mutex<Vec<Arc<Rooms>>>,
+    /// When it was last said that no file is free.
+    told: Mutex<Option<Instant>>,
+}
+
+impl Crowd {
+    fn join(&self, rooms: Arc<Rooms>) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).push(rooms);
+    }
+
+    /// Whether it is to be said that no file is free: now and then.
+    fn tells(&self) -> bool {
+        let (mut told, now) = (self.told.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
+        let due = told.is_none_or(|told| now.duration_since(told) >= TELL);
+        if due {
+            *told = Some(now);
+        }
+        due
+    }
+
+    /// Closes connections of the listener that has the most of them.
+    fn make_room(&self) {
+        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rooms) = all.iter().max_by_key(|rooms| rooms.connections().count()) {
+            rooms.make_room();
+        }
+    }
 }
 
 /// Binds `address` now, so that an address in use is known before a model is loaded.
@@ -47,6 +86,7 @@ pub(crate) async fn serve(
     mut stop: watch::Receiver<bool>,
 ) {
     let rooms = Rooms::new(access.connections);
+    access.crowd.join(rooms.clone());
     let relieving = tokio::spawn({
         let rooms = rooms.clone();
         async move {
@@ -58,10 +98,10 @@ pub(crate) async fn serve(
             }
         }
     });
-    let served = Served { router, tls: access.tls.map(TlsAcceptor::from), stop: stop.clone() };
+    let served = Served { router, tls: access.tls.clone().map(TlsAcceptor::from), stop: stop.clone() };
     loop {
         let (stream, peer, room) = tokio::select! {
-            next = next(&listener, &rooms, access.times) => next,
+            next = next(&listener, &rooms, &access) => next,
             _ = stop.wait_for(|&stop| stop) => break,
         };
         let served = served.clone();
@@ -76,23 +116,37 @@ pub(crate) async fn serve(
 }
 
 /// The next connection, once there is room for it.
-async fn next(listener: &TcpListener, rooms: &Arc<Rooms>, times: ConnectionTimes) -> (TcpStream, SocketAddr, Room) {
+async fn next(listener: &TcpListener, rooms: &Arc<Rooms>, access: &ListenerAccess) -> (TcpStream, SocketAddr, Room) {
     loop {
         match accept(listener).await {
             Ok((stream, peer)) => {
-                let room = rooms.take(times).await;
+                let room = rooms.take(access.times).await;
                 return (stream, peer, room);
             }
+            Err(error) if has_no_file(&error) => {
+                // Whoever waits in the backlog gets the file of a connection that is missed less.
+                access.crowd.make_room();
+                if access.crowd.tells() {
+                    tracing::warn!(%error, "no file is free for a new connection: quiet connections make room");
+                }
+                sleep(AGAIN).await;
+            }
             Err(error) => {
-                // No file descriptor is free, or a connection died in the backlog: neither ends the server.
+                // A connection died in the backlog, which does not end the server.
                 tracing::warn!(%error, "accept failed");
-                sleep(Duration::from_millis(50)).await;
+                sleep(AGAIN).await;
             }
         }
     }
 }
 
-async fn accept(listener: &TcpListener) -> std::io::Result<(TcpStream, SocketAddr)> {
+/// Whether the process, or the system, has as many files open as it may.
+fn has_no_file(error: &io::Error) -> bool {
+    let limits = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|code| limits.contains(&code))
+}
+
+async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (stream, peer) = listener.accept().await?;
     // Tokens are small: Nagle's algorithm would hold them back.
     stream.set_nodelay(true)?;
@@ -101,7 +155,7 @@ async fn accept(listener: &TcpListener) -> std::io::Result<(TcpStream, SocketAdd
 
 /// The connections of a listener.
 #[derive(Debug)]
-struct Rooms {
+pub(crate) struct Rooms {
     limit: usize,
     free: Arc<Semaphore>,
     heads: Arc<Heads>,

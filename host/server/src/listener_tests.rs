@@ -12,9 +12,10 @@ use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
 use super::*;
+use crate::activity::QUIET;
 use crate::connection::HTTP2_STREAM_WINDOW;
 use crate::exchange::SETTLE_BYTES;
-use crate::socket::{DRAIN_BYTES, WATCH};
+use crate::socket::{AHEAD_BYTES, DRAIN_BYTES, WATCH};
 
 /// Longer than anything takes that has to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,7 +66,7 @@ impl Rig {
             .route("/", get(|| async { "here" }))
             .route("/slow", post(slow).get(slow))
             .route("/late", post(late))
-            .route("/forever", get(forever))
+            .route("/forever", get(forever.clone()).post(forever))
             .route("/large", get(|| async { vec![b'x'; LARGE] }))
             .route("/refuses", post(|| async { StatusCode::NOT_FOUND }))
             // As auth does with whoever it lets in.
@@ -77,7 +78,12 @@ impl Rig {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
-        tokio::spawn(serve(listener, router, ListenerAccess { connections, times, tls: None }, stopped));
+        tokio::spawn(serve(
+            listener,
+            router,
+            ListenerAccess { connections, times, tls: None, crowd: Arc::default() },
+            stopped,
+        ));
         Self { address, running, _stop: stop }
     }
 
@@ -252,6 +258,21 @@ async fn regression_bytes_after_a_request_do_not_hide_that_its_client_has_left()
 }
 
 #[tokio::test]
+async fn regression_no_number_of_bytes_after_a_request_hides_that_its_client_has_left() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    for count in [AHEAD_BYTES, 4 << 20] {
+        let mut socket = rig.connect().await;
+        let head = b"POST /forever HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc";
+        socket.write_all(head).await.unwrap();
+        rig.becomes_running(1).await;
+        // More than the server takes is in the system's hands when the client leaves.
+        let _ = timeout(SHORT, socket.write_all(&vec![b'x'; count])).await;
+        drop(socket);
+        rig.becomes_running(0).await;
+    }
+}
+
+#[tokio::test]
 async fn half_a_body_is_not_waited_for_once_the_client_has_ended() {
     let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
     let mut socket = rig.connect().await;
@@ -404,6 +425,27 @@ async fn what_is_read_after_an_http2_refusal_is_bounded() {
     timeout(PATIENCE, sends).await.expect("the server stops reading");
     assert!(sent >= DRAIN_BYTES, "{sent}: it read a good deal");
     assert!(sent <= SETTLE_BYTES + DRAIN_BYTES + HTTP2_STREAM_WINDOW as usize, "{sent}: it read on");
+}
+
+#[tokio::test]
+async fn where_no_file_is_free_the_listener_with_the_most_connections_makes_room() {
+    let crowd = Crowd::default();
+    let (few, many) = (Rooms::new(100), Rooms::new(100));
+    crowd.join(few.clone());
+    crowd.join(many.clone());
+    let times = times(LONG, LONG, LONG);
+    tokio::time::pause();
+    let kept = few.take(times).await;
+    let mut rooms = vec![many.take(times).await, many.take(times).await];
+    tokio::time::advance(QUIET).await;
+    let asked = |room: &Room| room.activity.claim().is_none();
+    for expected in [1, 2] {
+        crowd.make_room();
+        assert_eq!((rooms.iter().filter(|room| asked(room)).count(), asked(&kept)), (expected, false));
+    }
+    rooms.clear();
+    crowd.make_room();
+    assert!(asked(&kept));
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, Mode, Policies, Poli
 use camshaft_policy::{COMPILE_BOUNDS, CompileProgram, PolicyConfig, PolicyError, PolicyHost, PolicyWatch};
 use prometheus::Registry;
 
-use crate::config::{Config, Origins};
+use crate::config::Config;
 use crate::error::{Problem, ServerError};
 use crate::supervisor::{Service, ShutdownStage, Stop, Supervisor, ThreadMetrics};
 
@@ -59,14 +59,17 @@ fn policy_config(config: &Config) -> PolicyConfig {
 }
 
 fn not_started(source: PolicyError, config: &Config) -> ServerError {
-    let origins = &config.origins;
-    if matches!(source, PolicyError::NoPolicies { .. }) {
+    if matches!(source, PolicyError::NoPolicies { .. } | PolicyError::Read { .. }) {
         let dir = config.live.policy.dir.display();
-        return ServerError::value(origins, "policy.dir", &dir, Problem::PolicyDirectory(source));
+        return ServerError::value(&config.origins, "policy.dir", &dir, Problem::PolicyDirectory(source));
     }
-    let unread = matches!(source, PolicyError::Read { .. });
-    let origin = if unread { origins.at("policy.dir") } else { Origins::default().at("policy.dir") };
-    ServerError::Policies { source, origin: Box::new(origin) }
+    ServerError::Policies { source }
+}
+
+/// The directory that is watched, whatever the one is that the process was started in.
+pub(crate) fn absolute_dir(config: &Config) -> PathBuf {
+    let dir = &config.live.policy.dir;
+    std::path::absolute(dir).unwrap_or_else(|_| dir.clone())
 }
 
 /// Watches the policy directory. After a panic everything in it is examined anew; what serves goes on serving meanwhile.
@@ -135,7 +138,7 @@ fn cache_dir_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> 
     base.map(|base| base.join("camshaft"))
 }
 
-/// A line for each kind of route with who may call it, and for each hook with what decides. The auth policies themselves
+/// Where policies come from, a line for each kind of route with who may call it, and for each hook with what decides. The auth policies themselves
 /// are asked whether a request without credentials passes.
 ///
 /// `admin`: the address that the admin listener has, where it is bound already.
@@ -148,6 +151,7 @@ pub(crate) fn enforced(config: &Config, admin: Option<SocketAddr>, host: &Policy
     };
     let strangers = if reaches_strangers(config) { "" } else { " (who cannot reach this address)" };
     let mut lines = vec![
+        format!("policies are read from {}", absolute_dir(config).display()),
         format!("open to everybody: {}", routes(|access| access == Access::Open)),
         format!("open to {operators}: {}", routes(|access| access == Access::Operators)),
     ];

@@ -3,8 +3,9 @@
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::atomic::AtomicBool;
+use std::thread::Builder;
 use std::time::Duration;
 
 use camshaft_core::embed::Embedder;
@@ -79,7 +80,7 @@ pub(crate) fn probe(path: &Path, config: &ModelConfig, tried: Tried, bar: &LoadB
     command.arg("probe-model").arg(path).args(lora);
     let failed = |error| ServerError::internal("start the probe of a model", error);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let (ended, words) = await_end(child.map_err(failed)?, bounds.wall, bar);
+    let (ended, words) = await_end(child.map_err(failed)?, bounds.wall, bar, Builder::new);
     let path = lora.unwrap_or(path);
     let model = |problem| ServerError::model(&config.id, &config.origins, key, problem);
     match ended.map_err(failed)? {
@@ -92,21 +93,38 @@ pub(crate) fn probe(path: &Path, config: &ModelConfig, tried: Tried, bar: &LoadB
     }
 }
 
-/// How the process ended, and what it said on standard error.
-fn await_end(mut child: Child, wall: Duration, bar: &LoadBar) -> (std::io::Result<Ended>, String) {
+/// How the process ended, and what it said on standard error. `thread` is asked for each thread that reads from it.
+fn await_end(
+    mut child: Child,
+    wall: Duration,
+    bar: &LoadBar,
+    thread: impl Fn() -> Builder,
+) -> (std::io::Result<Ended>, String) {
     let (out, err) = (child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
-        scope.spawn(|| bar.follow(out));
-        let words = scope.spawn(|| {
-            let (mut words, Some(mut err)) = (Vec::new(), err) else { return String::new() };
-            // What cannot be read is no loss; what is past the bound is read, so that the process need not wait.
-            let _ = err.by_ref().take(WORDS_BYTES).read_to_end(&mut words);
-            let _ = std::io::copy(&mut err, &mut std::io::sink());
-            String::from_utf8_lossy(&words).into_owned()
-        });
-        let ended = wait_within(&mut child, wall, &AtomicBool::new(false));
-        (ended, words.join().unwrap_or_default())
+        let follows = thread().spawn_scoped(scope, || bar.follow(out));
+        let listens = thread().spawn_scoped(scope, || words_of(err));
+        match (follows, listens) {
+            (Ok(_), Ok(words)) => {
+                let ended = wait_within(&mut child, wall, &AtomicBool::new(false));
+                (ended, words.join().unwrap_or_default())
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                // Nobody reads what it says, which it may wait for. It has ended, or must.
+                let _ = child.kill();
+                let _ = child.wait();
+                (Err(error), String::new())
+            }
+        }
     })
+}
+
+fn words_of(err: Option<ChildStderr>) -> String {
+    let (mut words, Some(mut err)) = (Vec::new(), err) else { return String::new() };
+    // What cannot be read is no loss; what is past the bound is read, so that the process need not wait.
+    let _ = err.by_ref().take(WORDS_BYTES).read_to_end(&mut words);
+    let _ = std::io::copy(&mut err, &mut std::io::sink());
+    String::from_utf8_lossy(&words).into_owned()
 }
 
 /// Why a process that did not succeed ended.
@@ -211,9 +229,27 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, wall: Duration) -> (std::io::Result<Ended>, String) {
+        shell_with(script, wall, Builder::new)
+    }
+
+    fn shell_with(script: &str, wall: Duration, thread: impl Fn() -> Builder) -> (std::io::Result<Ended>, String) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        await_end(command.spawn().unwrap(), wall, &LoadBar::new("m"))
+        await_end(command.spawn().unwrap(), wall, &LoadBar::new("m"), thread)
+    }
+
+    #[test]
+    fn regression_without_threads_the_probe_ends_with_an_error() {
+        for threads in 0..2 {
+            let asked = std::cell::Cell::new(0);
+            let thread = || {
+                // No thread has room for a stack of the second size.
+                let stack = if asked.replace(asked.get() + 1) < threads { 64 << 10 } else { 1 << 50 };
+                Builder::new().stack_size(stack)
+            };
+            let (ended, words) = shell_with("while true; do sleep 1; done", Duration::from_secs(600), thread);
+            assert!(ended.is_err() && words.is_empty(), "{threads} threads: {ended:?}");
+        }
     }
 
     #[test]

@@ -42,8 +42,6 @@ pub(crate) struct Setup {
 #[derive(Debug)]
 pub(crate) struct Reloader {
     sources: Sources,
-    /// The text of the file that the server was loaded from.
-    loaded_from: Option<String>,
     log: LogHandle,
     policies: Arc<PolicyHost>,
     certificate: Option<Arc<Certificate>>,
@@ -64,6 +62,8 @@ struct ReloadState {
     bound: Option<Bound>,
     /// What is in force, key by key.
     keys: Vec<Effective>,
+    /// The text of the file that is in force.
+    file: Option<String>,
     last: Reloaded,
 }
 
@@ -79,10 +79,10 @@ pub(crate) struct Bound {
 impl Reloader {
     pub(crate) fn new(setup: Setup) -> Arc<Self> {
         let Setup { snapshot, listen, sources, log, policies, certificate, access, reloads } = setup;
-        let ConfigSnapshot { config, keys, file: loaded_from } = snapshot;
-        let state = Mutex::new(ReloadState { config, bound: None, keys, last: Reloaded::default() });
+        let ConfigSnapshot { config, keys, file } = snapshot;
+        let state = Mutex::new(ReloadState { config, bound: None, keys, file, last: Reloaded::default() });
         let turn = Mutex::new(());
-        Arc::new(Self { sources, loaded_from, log, policies, certificate, access, reloads, listen, turn, state })
+        Arc::new(Self { sources, log, policies, certificate, access, reloads, listen, turn, state })
     }
 
     pub(crate) fn bind(&self, bound: Bound) {
@@ -103,15 +103,18 @@ impl Reloader {
     pub(crate) fn reread(&self) -> Reloaded {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = self.sources.snapshot().map_err(ServerError::from).and_then(|snapshot| {
+            let in_force = self.state().file.clone();
+            self.sources.keeps(in_force.as_deref(), &snapshot)?;
             // Last of what can fail, since it cannot be taken back.
             self.move_policies(&snapshot.config)?;
             Ok(snapshot)
         });
         let mut state = self.state();
         let report = match outcome {
-            Ok(ConfigSnapshot { config, keys, .. }) => {
+            Ok(ConfigSnapshot { config, keys, file }) => {
                 let report = self.put_in_force(&mut state, config);
                 if report.error.is_none() {
+                    state.file = file;
                     state.keys = in_force(std::mem::take(&mut state.keys), keys);
                 }
                 report
@@ -159,7 +162,9 @@ impl Reloader {
         moved.map_err(|error| {
             let dir = policy.dir.display();
             ServerError::value(&new.origins, "policy.dir", &dir, Problem::PolicyDirectory(error))
-        })
+        })?;
+        tracing::info!("policies are read from {}", policies::absolute_dir(new).display());
+        Ok(())
     }
 
     /// Replaces the live half. The fixed half stays what it is, so that what differs is reported until a restart.
@@ -185,7 +190,7 @@ impl Reloader {
     pub(crate) async fn watch(self: Arc<Self>) {
         let Some(path) = self.sources.file().map(Path::to_owned) else { return };
         // Not what is there now: it may have been edited while the server loaded.
-        let mut seen = self.loaded_from.clone().map(Ok);
+        let mut seen = self.state().file.clone().map(Ok);
         loop {
             let now = look(&path).await;
             // A file that is gone for a moment is being replaced.
@@ -283,90 +288,5 @@ pub(crate) fn reloads(registry: &prometheus::Registry) -> Result<IntCounterVec, 
 }
 
 #[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use camshaft_policy::PolicyConfig;
-
-    use super::*;
-    use crate::config::Overrides;
-
-    /// Longer than anything takes that has to happen.
-    const PATIENCE: Duration = Duration::from_secs(60);
-
-    fn sources(file: &Path) -> Sources {
-        Sources::new(Some(file), std::iter::empty(), Overrides::default()).unwrap()
-    }
-
-    fn reloader(sources: Sources, snapshot: ConfigSnapshot) -> Arc<Reloader> {
-        let registry = prometheus::Registry::new();
-        let none = PolicyConfig {
-            dir: None,
-            allow_empty: true,
-            compiler: None,
-            poll: PATIENCE,
-            cache_dir: None,
-            allow_anonymous: true,
-        };
-        Reloader::new(Setup {
-            snapshot,
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            sources,
-            log: LogHandle::silent(),
-            policies: PolicyHost::start(none, &registry).unwrap(),
-            certificate: None,
-            access: Arc::default(),
-            reloads: reloads(&registry).unwrap(),
-        })
-    }
-
-    fn value(live: &Reloader, key: &str) -> Value {
-        live.config()["keys"][key]["value"].clone()
-    }
-
-    async fn becomes(live: &Reloader, holds: impl Fn(&Reloader) -> bool) {
-        let waits = async {
-            while !holds(live) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(PATIENCE, waits).await.expect("it is noticed");
-    }
-
-    #[tokio::test]
-    async fn regression_an_edit_while_the_server_loads_is_put_in_force() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("camshaft.toml");
-        std::fs::write(&file, "[queue]\ntimeout = \"7s\"\n[limits]\nconnections = 7\n").unwrap();
-        let sources = sources(&file);
-        let snapshot = sources.snapshot().unwrap();
-        std::fs::write(&file, "[queue]\ntimeout = \"8s\"\n[limits]\nconnections = 8\n").unwrap();
-        let live = reloader(sources, snapshot);
-        assert_eq!((value(&live, "queue.timeout"), value(&live, "limits.connections")), (json!("7s"), json!(7)));
-        let watch = tokio::spawn(live.clone().watch());
-        becomes(&live, |live| value(live, "queue.timeout") == "8s").await;
-        assert_eq!(value(&live, "limits.connections"), 7, "it takes a restart");
-        assert_eq!(live.config()["last_reload"]["needs_restart"], json!(["limits.connections"]));
-        watch.abort();
-    }
-
-    #[tokio::test]
-    async fn regression_a_pipe_in_the_place_of_the_file_does_not_end_the_watch() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("camshaft.toml");
-        std::fs::write(&file, "[queue]\ntimeout = \"7s\"\n").unwrap();
-        let sources = sources(&file);
-        let snapshot = sources.snapshot().unwrap();
-        let live = reloader(sources, snapshot);
-        let watch = tokio::spawn(live.clone().watch());
-        std::fs::remove_file(&file).unwrap();
-        assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
-        let why = |live: &Reloader| live.config()["last_reload"]["error"].as_str().map(str::to_owned);
-        becomes(&live, |live| why(live).is_some_and(|why| why.contains("is not a regular file"))).await;
-        assert_eq!(value(&live, "queue.timeout"), "7s");
-        std::fs::remove_file(&file).unwrap();
-        std::fs::write(&file, "[queue]\ntimeout = \"8s\"\n").unwrap();
-        becomes(&live, |live| value(live, "queue.timeout") == "8s").await;
-        watch.abort();
-    }
-}
+#[path = "reload_tests.rs"]
+mod tests;

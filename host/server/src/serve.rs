@@ -17,9 +17,10 @@ use crate::activity::ConnectionTimes;
 use crate::cache_plan::CachePlan;
 use crate::config::{ConfigSnapshot, Origins, Sources};
 use crate::error::ServerError;
-use crate::listener::{self, ListenerAccess};
+use crate::listener::{self, Crowd, ListenerAccess};
 use crate::logging::{self, LogHandle};
 use crate::metrics::{self, ServerMetrics};
+use crate::open_files;
 use crate::policies;
 use crate::preflight::{self, Checked};
 use crate::reload::{self, Bound, Reloader};
@@ -37,6 +38,7 @@ use crate::weights_watch::WeightsWatch;
 pub(crate) fn run(sources: Sources, engines: Engines) -> Result<(), ServerError> {
     let snapshot = sources.snapshot()?;
     let config = &snapshot.config;
+    open_files::raise();
     let threads = std::thread::available_parallelism().map_or(2, usize::from).max(2);
     // The runtime panics, or waits for ever, where it gets no threads.
     threads_can_start(threads + SPARE_THREADS)
@@ -122,16 +124,21 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     let limits = config.fixed.limits.clone();
     let times =
         ConnectionTimes { header: limits.header_timeout.0, idle: limits.idle_timeout.0, stall: limits.slow_reader.0 };
-    let listener_access = |tls| ListenerAccess { connections: limits.connections as usize, times, tls };
+    let places = open_files::places(&config, open_files::bound());
+    if let Some(fewer) = places.fewer(&config) {
+        tracing::warn!("{fewer}");
+    }
+    let crowd: Arc<Crowd> = Arc::default();
+    let listener_access = |connections, tls| ListenerAccess { connections, times, tls, crowd: crowd.clone() };
     let public = {
         let host = config.fixed.listen.host_name().map(str::to_owned);
         let access = PublicAccess { host, cors_origins: config.fixed.cors.origins.clone() };
         let router = camshaft_api::public_router(api.clone(), access);
-        Listener::spawn(|stop| listener::serve(public, router, listener_access(acceptor), stop))
+        Listener::spawn(|stop| listener::serve(public, router, listener_access(places.public, acceptor), stop))
     };
     let admin = admin.map(|admin| {
         let router = camshaft_api::admin_router(api.clone(), access.clone());
-        Listener::spawn(|stop| listener::serve(admin, router, listener_access(None), stop))
+        Listener::spawn(|stop| listener::serve(admin, router, listener_access(places.admin, None), stop))
     });
     let running = InFlight { api: api.clone(), policies, supervisor: supervisor.clone(), public, admin };
     api.readiness.set_ready();

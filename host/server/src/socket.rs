@@ -1,5 +1,6 @@
 //! The bytes of a connection: a socket that outlives the protocol on it, and clients that send nothing more but still
 //! read.
+use std::collections::VecDeque;
 use std::io;
 use std::net::Shutdown;
 use std::pin::{Pin, pin};
@@ -21,6 +22,9 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) const WATCH: Duration = Duration::from_secs(1);
 /// After the last byte of a client: time for the request to be taken from the connection's buffer.
 const SETTLE: Duration = Duration::from_secs(1);
+/// What a client may send behind a request that is being answered, besides what hyper has taken (at most a head's size).
+/// Past it nobody could see the client leave, and the connection is closed.
+pub(crate) const AHEAD_BYTES: usize = 64 << 10;
 /// The first byte of every response.
 const FIRST: u8 = b'H';
 
@@ -125,6 +129,8 @@ pub(crate) struct HalfClosing<S> {
     ended: Option<Ended>,
     /// The next look for an end that nobody reads; `None` if no request is in flight.
     watch: Option<Pin<Box<Sleep>>>,
+    /// What was read to see the end behind it.
+    ahead: VecDeque<u8>,
     first: First,
     /// Whether everything that was written has left.
     flushed: bool,
@@ -134,6 +140,12 @@ pub(crate) struct HalfClosing<S> {
 struct Ended {
     at: Instant,
     look: Pin<Box<Sleep>>,
+}
+
+impl Ended {
+    fn now() -> Self {
+        Self { at: Instant::now(), look: Box::pin(sleep(LOOK)) }
+    }
 }
 
 /// What became of the first byte of an answer.
@@ -147,7 +159,16 @@ enum First {
 impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
     /// `stream` runs over `socket`.
     pub(crate) fn new(stream: S, socket: Socket, activity: Arc<Activity>) -> Self {
-        Self { stream, socket, activity, ended: None, watch: None, first: First::Unsent, flushed: true }
+        Self {
+            stream,
+            socket,
+            activity,
+            ended: None,
+            watch: None,
+            ahead: VecDeque::new(),
+            first: First::Unsent,
+            flushed: true,
+        }
     }
 
     /// Pending while an answer is due; ready when the end may be told.
@@ -198,15 +219,44 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
             }
             self.watch = None;
             self.socket.broken()?;
-            if self.activity.awaited() == Awaited::Answer && self.socket.has_ended(cx) {
-                self.probe(cx)?;
+            if self.activity.awaited() == Awaited::Answer {
+                self.read_ahead(cx)?;
+                if self.ended.is_some() || self.socket.has_ended(cx) {
+                    self.probe(cx)?;
+                }
             }
         }
+    }
+
+    /// Reads what the client sends behind its request: its end comes after that.
+    fn read_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let mut bytes = [0; 4 << 10];
+        while self.ended.is_none() {
+            let mut buf = ReadBuf::new(&mut bytes);
+            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, &mut buf) else { return Ok(()) };
+            read?;
+            if buf.filled().is_empty() {
+                self.ended = Some(Ended::now());
+            }
+            self.ahead.extend(buf.filled());
+            if self.ahead.len() > AHEAD_BYTES {
+                return Err(io::Error::other("too much was sent behind a request that is being answered"));
+            }
+            // hyper may wait for them.
+            cx.waker().wake_by_ref();
+        }
+        Ok(())
     }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for HalfClosing<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.ahead.is_empty() {
+            let count = self.ahead.len().min(buf.remaining());
+            self.ahead.drain(..count).for_each(|byte| buf.put_slice(&[byte]));
+            self.activity.heard();
+            return Poll::Ready(Ok(()));
+        }
         if self.ended.is_none() {
             let before = buf.filled().len();
             ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
@@ -214,7 +264,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for HalfClosing<S> {
                 self.activity.heard();
                 return Poll::Ready(Ok(()));
             }
-            self.ended = Some(Ended { at: Instant::now(), look: Box::pin(sleep(LOOK)) });
+            self.ended = Some(Ended::now());
         }
         self.poll_end(cx)
     }
@@ -257,5 +307,36 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HalfClosing<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::activity::ConnectionTimes;
+
+    #[tokio::test]
+    async fn what_is_read_ahead_is_bounded_and_comes_in_order() {
+        let long = Duration::from_secs(600);
+        let activity = Activity::new(ConnectionTimes { header: long, idle: long, stall: long }, Arc::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = Socket::new(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+        let (mut client, server) = duplex(AHEAD_BYTES + 9);
+        let mut stream = HalfClosing::new(server, socket, activity);
+        let sent: Vec<u8> = (0..AHEAD_BYTES).map(|at| (at % 251) as u8).collect();
+        client.write_all(&sent).await.unwrap();
+        let ahead = |stream: &mut HalfClosing<_>, cx: &mut Context<'_>| Poll::Ready(stream.read_ahead(cx));
+        poll_fn(|cx| ahead(&mut stream, cx)).await.expect("at the bound");
+        client.write_all(b"x").await.unwrap();
+        poll_fn(|cx| ahead(&mut stream, cx)).await.expect_err("one past it");
+        drop(client);
+        let mut got = Vec::new();
+        stream.read_to_end(&mut got).await.unwrap();
+        assert!(got.len() == AHEAD_BYTES + 1 && got.starts_with(&sent) && got.ends_with(b"x"));
     }
 }

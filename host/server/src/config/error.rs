@@ -6,6 +6,7 @@ use std::string::FromUtf8Error;
 use camshaft_policy::FileError;
 
 use super::keys::Wrong;
+use super::lost::Lost;
 use super::tree::{MisplacedKey, Node, Source, Syntax};
 
 /// What is wrong with a source of the configuration, or with a value in it.
@@ -23,6 +24,8 @@ pub enum ConfigError {
     NotText { path: PathBuf, source: FromUtf8Error },
     #[error("{}:{}: is not TOML: {source}", path.display(), source.line)]
     NotToml { path: PathBuf, source: Syntax },
+    #[error("{}: {lost}", path.display())]
+    Lost { path: PathBuf, lost: Lost },
     #[error("{source} ({origin})")]
     MisplacedKey { source: MisplacedKey, origin: Source },
     #[error("{entry} is no model so far, and has no path ({origin})")]

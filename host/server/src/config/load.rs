@@ -12,6 +12,7 @@ use super::error::ConfigError;
 use super::fixed::Fixed;
 use super::keys::{self, Keys, Wrong};
 use super::live::Live;
+use super::lost::lost;
 use super::model::ModelConfig;
 use super::origins::Origins;
 use super::overrides::{Overrides, Setting};
@@ -109,6 +110,15 @@ impl Sources {
         }
         effective.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(ConfigSnapshot { config, keys: effective, file })
+    }
+
+    /// Whether a snapshot has what the file in force, of this text, set.
+    ///
+    /// # Errors
+    /// The file may have been cut.
+    pub(crate) fn keeps(&self, in_force: Option<&str>, new: &ConfigSnapshot) -> Result<(), ConfigError> {
+        let (Some(path), Some(old), Some(new)) = (&self.file, in_force, &new.file) else { return Ok(()) };
+        lost(old, new).map_or(Ok(()), |lost| Err(ConfigError::Lost { path: path.clone(), lost }))
     }
 
     fn read(&self, file: Option<&str>) -> Result<(Config, Node), ConfigError> {
