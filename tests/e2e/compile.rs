@@ -43,11 +43,12 @@ fn bomb(operations: usize) -> Vec<u8> {
     component
 }
 
-/// Runs the hidden command over a component.
+/// Runs the hidden command over a component that is to be a sampler.
 fn compile(dir: &Path, component: &[u8], memory_bytes: u64, cpu_seconds: u64) -> (ExitStatus, String) {
     fs::write(dir.join("component"), component).unwrap();
     let mut command = Command::new(binary());
-    command.arg("compile-policy").arg(dir.join("cache")).args([memory_bytes.to_string(), cpu_seconds.to_string()]);
+    command.arg("compile-policy").arg(dir.join("cache")).arg("sampler");
+    command.args([memory_bytes.to_string(), cpu_seconds.to_string()]);
     command.stdin(File::open(dir.join("component")).unwrap()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = command.output().unwrap();
     (output.status, String::from_utf8_lossy(&output.stderr).into_owned())
@@ -62,6 +63,11 @@ fn regression_a_compile_past_a_bound_ends_its_own_process() {
     assert_eq!(good.0.code(), Some(0), "{good:?}");
     let bad = compile(dir.path(), b"\0asm\x0d\0\x01\0nonsense", 2 * GIB, 120);
     assert!(bad.0.code() == Some(65) && !bad.1.is_empty(), "{bad:?}");
+    // The server does not load the code of what it would refuse.
+    let other = compile(dir.path(), &plugin("scheduler-fcfs"), 2 * GIB, 120);
+    assert_eq!((other.0.code(), other.1.as_str()), (Some(67), "scheduler"));
+    let none = compile(dir.path(), &bomb(1), 2 * GIB, 120);
+    assert!(none.0.code() == Some(68) && none.1.contains("exports no hook"), "{none:?}");
     let bomb = bomb(1_000_000);
     let late = compile(dir.path(), &bomb, 8 * GIB, 1);
     assert_eq!(late.0.signal(), Some(Signal::XCPU.as_raw()), "{late:?}");

@@ -2,32 +2,41 @@
 use std::io::{self, Read, Write};
 use std::path::Path;
 
+use camshaft_core::policy::Hook;
 use rustix::process::setpriority_process;
 
+use crate::engine::CODE_MAX_BYTES;
 use crate::error::{PolicyError, with_causes};
 use crate::examine;
 use crate::files::COMPONENT_MAX_BYTES;
 use crate::process::{ProcessBounds, bound_this_process};
-use crate::sandbox::{NOT_KEPT, OVER_LIMITS, PANICKED, REFUSED};
+use crate::sandbox::{NOT_KEPT, OVER_LIMITS, PANICKED, REFUSED, UNFIT, WRONG_HOOK};
 
 /// How much less it asks of the CPU than those that serve.
 const NICE: i32 = 19;
 /// Exit code where the component is not to blame.
 const FAILED: u8 = 74;
 
-/// What the other process does: compiles the component on standard input into the cache, and says on standard error why
-/// it does not. Returns the exit code.
-pub fn compile_here(cache_dir: &Path, bounds: ProcessBounds) -> u8 {
+/// What the other process does: compiles the component on standard input, which is to be a policy of the hook, into the
+/// cache. Says on standard output how many bytes the code takes where it is loaded, or on standard error why there is none.
+/// Returns the exit code.
+pub fn compile_here(cache_dir: &Path, hook: Hook, bounds: ProcessBounds) -> u8 {
     let bounded = bound_this_process(bounds).and_then(|()| Ok(setpriority_process(None, NICE)?));
     let mut bytes = Vec::new();
     let read = bounded.and_then(|()| io::stdin().lock().take(COMPONENT_MAX_BYTES + 1).read_to_end(&mut bytes));
-    let (code, said): (u8, String) = match read.map(|_| examine::compile_into(cache_dir, &bytes)) {
-        Ok(Ok(())) => return 0,
+    let compiled = read.map(|_| examine::compile_into(cache_dir, hook, &bytes, CODE_MAX_BYTES));
+    let (code, said): (u8, String) = match compiled {
+        Ok(Ok(image_bytes)) => match writeln!(io::stdout(), "{image_bytes}") {
+            Ok(()) => return 0,
+            Err(error) => (FAILED, error.to_string()),
+        },
         Ok(Err(PolicyError::Corrupt(cause))) => (REFUSED, cause.to_string()),
         Ok(Err(PolicyError::OverLimits(cause))) => (OVER_LIMITS, with_causes(&*cause)),
+        Ok(Err(PolicyError::WrongHook { found, .. })) => (WRONG_HOOK, found.to_string()),
         Ok(Err(PolicyError::CompilerPanic)) => (PANICKED, String::new()),
         Ok(Err(PolicyError::CodeNotKept { .. })) => (NOT_KEPT, String::new()),
-        Ok(Err(error)) => (FAILED, error.sentence()),
+        Ok(Err(error @ PolicyError::Runtime(_))) => (FAILED, error.sentence()),
+        Ok(Err(error)) => (UNFIT, error.sentence()),
         Err(error) => (FAILED, error.to_string()),
     };
     // Nobody reads it where this fails.
@@ -42,17 +51,44 @@ mod tests {
     use super::*;
     use crate::load::bench::component;
 
+    fn compile_into(dir: &Path, bytes: &[u8]) -> Result<usize, PolicyError> {
+        examine::compile_into(dir, Hook::Scheduler, bytes, CODE_MAX_BYTES)
+    }
+
     #[test]
     fn regression_code_that_the_cache_does_not_take_is_not_compiled() {
         let bytes = component("plugins/scheduler-fcfs");
         let dir = tempfile::tempdir().unwrap();
-        examine::compile_into(dir.path(), &bytes).unwrap();
-        examine::compile_into(dir.path(), &bytes).expect("it is there already");
+        compile_into(dir.path(), &bytes).unwrap();
+        compile_into(dir.path(), &bytes).expect("it is there already");
         let full = tempfile::tempdir().unwrap();
         // In this folder wasmtime would keep it, and it says nothing where it cannot.
         fs::write(full.path().join("modules"), "").unwrap();
-        let refused = examine::compile_into(full.path(), &bytes);
+        let refused = compile_into(full.path(), &bytes);
         assert!(matches!(refused, Err(PolicyError::CodeNotKept { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn regression_code_past_the_bound_is_refused_before_it_is_kept() {
+        let bytes = component("plugins/scheduler-fcfs");
+        let code = |dir: &Path, most| examine::compile_into(dir, Hook::Scheduler, &bytes, most);
+        let dir = tempfile::tempdir().unwrap();
+        let Err(PolicyError::OverLimits(cause)) = code(dir.path(), 0) else { panic!("it has code") };
+        let code_bytes: usize = cause.to_string().split(' ').find_map(|word| word.parse().ok()).unwrap();
+        let refused = code(dir.path(), code_bytes - 1).unwrap_err().sentence();
+        assert!(refused.contains(&format!("{code_bytes} bytes of code, which exceeds the maximum of")), "{refused}");
+        assert!(!dir.path().join("modules").exists(), "nothing is kept");
+        assert!(code(dir.path(), code_bytes).unwrap() > code_bytes);
+        assert!(dir.path().join("modules").exists());
+    }
+
+    #[test]
+    fn regression_what_is_no_policy_of_its_hook_is_refused_where_it_is_compiled() {
+        let dir = tempfile::tempdir().unwrap();
+        let wrong = compile_into(dir.path(), &component("plugins/auth-api-keys"));
+        assert!(matches!(wrong, Err(PolicyError::WrongHook { found: Hook::Auth, .. })), "{wrong:?}");
+        let none = compile_into(dir.path(), HEADER);
+        assert!(matches!(none, Err(PolicyError::NoHook)), "{none:?}");
     }
 
     const HEADER: &[u8] = b"\0asm\x0d\0\x01\0";
@@ -87,8 +123,9 @@ mod tests {
             (6, &[4, 4, 1, 0x70, 0, 1], "contains 65 tables, which exceeds the configured maximum of 64 "),
             (3, &[5, 3, 1, 0, 1], "contains 9 Wasm linear memories, which exceeds the configured maximum of 8 "),
         ] {
-            examine::compile_into(dir.path(), &doubled(doublings, module_section, false)).unwrap();
-            let refused = examine::compile_into(dir.path(), &doubled(doublings, module_section, true)).unwrap_err();
+            let fits = compile_into(dir.path(), &doubled(doublings, module_section, false));
+            assert!(matches!(fits, Err(PolicyError::NoHook)), "{fits:?}");
+            let refused = compile_into(dir.path(), &doubled(doublings, module_section, true)).unwrap_err();
             assert!(matches!(refused, PolicyError::OverLimits(_)), "{refused:?}");
             assert!(refused.sentence().contains(words), "{}", refused.sentence());
         }

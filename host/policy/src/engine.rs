@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use wasmtime::{Cache, CacheConfig, Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
+use wasmtime::{
+    Cache, CacheConfig, Config, CustomCodeMemory, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig,
+};
 
 use crate::error::PolicyError;
 use crate::trust::check_trusted;
@@ -24,6 +26,8 @@ pub(crate) const TABLES: usize = 64;
 pub(crate) const MEMORIES: usize = 8;
 /// Maximum entries of one table.
 pub(crate) const TABLE_ENTRIES: usize = 65_536;
+/// Maximum machine code of one component. The server loads it, whatever the size of the component.
+pub(crate) const CODE_MAX_BYTES: usize = 64 << 20;
 /// Core instances and tables of an ordinary component, to size the totals.
 const CORE_PER_INSTANCE: u32 = 8;
 /// Bytes of a freed slot that the host resets itself instead of returning them to the system: about as much as a call
@@ -35,21 +39,54 @@ const TRIAL_BYTES: usize = 64 << 10;
 
 /// Sets up an engine that can run so many instances at once.
 pub(crate) fn start(instances: u32, cache: Option<Cache>) -> Result<Engine, PolicyError> {
-    with_pool(pool(instances), cache)
+    started(config(cache), pool(instances))
 }
 
 /// An engine that makes the same code but runs none: it reserves no memory for instances, and refuses the same components.
-pub(crate) fn for_compiling(cache: Cache) -> Result<Engine, PolicyError> {
+/// More code than `code_max_bytes` is refused before it goes into the cache.
+pub(crate) fn for_compiling(cache: Cache, code_max_bytes: usize) -> Result<Engine, PolicyError> {
     let mut pool = pool(0);
     // It must have as many tables as one module may.
     pool.total_tables(1);
-    with_pool(pool, Some(cache))
+    let mut config = config(Some(cache));
+    config.with_custom_code_memory(Some(Arc::new(Measured { code_max_bytes })));
+    started(config, pool)
 }
 
-fn with_pool(pool: PoolingAllocationConfig, cache: Option<Cache>) -> Result<Engine, PolicyError> {
-    let mut config = config(cache);
+fn started(mut config: Config, pool: PoolingAllocationConfig) -> Result<Engine, PolicyError> {
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     Engine::new(&config).map_err(|error| PolicyError::Runtime(error.into()))
+}
+
+/// Code past [`CODE_MAX_BYTES`].
+#[derive(Debug, thiserror::Error)]
+#[error("compiles to {code_bytes} bytes of code, which exceeds the maximum of {code_max_bytes}")]
+pub(crate) struct CodeTooLarge {
+    pub(crate) code_bytes: usize,
+    code_max_bytes: usize,
+}
+
+/// Measures code where it would become executable: once it is made, and before the cache takes it.
+struct Measured {
+    code_max_bytes: usize,
+}
+
+impl CustomCodeMemory for Measured {
+    fn required_alignment(&self) -> usize {
+        1
+    }
+
+    fn publish_executable(&self, _: *const u8, code_bytes: usize) -> wasmtime::Result<()> {
+        let code_max_bytes = self.code_max_bytes;
+        if code_bytes > code_max_bytes {
+            return Err(CodeTooLarge { code_bytes, code_max_bytes }.into());
+        }
+        Ok(())
+    }
+
+    fn unpublish_executable(&self, _: *const u8, _: usize) -> wasmtime::Result<()> {
+        Ok(())
+    }
 }
 
 fn pool(instances: u32) -> PoolingAllocationConfig {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camshaft_core::policy::{Hook, Mode};
+use rustix::process::Signal;
 
 use crate::text::{on_one_line, truncated};
 
@@ -92,11 +93,13 @@ pub enum PolicyError {
     CompileMemory { limit_bytes: u64, said: String },
     #[error("compiling it took more than the {left_bytes} bytes of memory that its control group leaves: {said}")]
     CompileMemoryLeft { left_bytes: u64, said: String },
+    #[error("loading its code takes up to {needs_bytes} bytes of memory, but its control group leaves {left_bytes}")]
+    LoadMemory { needs_bytes: u64, left_bytes: u64 },
     #[error(
-        "the process that compiled it was killed by signal {signal} {times} times (is there not enough memory?): it is \
-         tried again when its file changes, or at a reload"
+        "{times} times in a row: {last} (is there not enough memory?); it is tried again when its file changes, or at a \
+         reload"
     )]
-    CompileKilledOften { signal: i32, times: u32 },
+    GivenUp { last: Arc<PolicyError>, times: u32 },
     #[error(
         "there is no directory for compiled code, without which nothing is compiled: set XDG_CACHE_HOME to one that only \
          this user can write to"
@@ -112,6 +115,9 @@ pub enum PolicyError {
     NoInstance(String),
     #[error("wrong hook: exports camshaft:policy/{found} but lies in {expected}/")]
     WrongHook { found: Hook, expected: Hook },
+    /// In the words of the process that compiled it.
+    #[error("{0}")]
+    Unfit(String),
     #[error("exports no hook: expected camshaft:policy/ and one of {}", hook_names())]
     NoHook,
     #[error("exports more than one hook: {0} and {1}")]
@@ -190,8 +196,18 @@ impl PolicyError {
                 | Self::CompileProcess { .. }
                 | Self::CompileKilled { .. }
                 | Self::CompileMemoryLeft { .. }
+                | Self::LoadMemory { .. }
                 | Self::CodeNotKept { .. }
         )
+    }
+
+    /// Whether it stands for memory that was not there. What takes more than there is does so each time.
+    pub(crate) fn lacks_memory(&self) -> bool {
+        match self {
+            Self::CompileKilled { signal } => *signal == Signal::KILL.as_raw(),
+            Self::CompileMemoryLeft { .. } | Self::LoadMemory { .. } => true,
+            _ => false,
+        }
     }
 
     /// The error and all its causes, on one line.

@@ -7,18 +7,20 @@ use std::time::Duration;
 
 use camshaft_core::policy::{FaultKind, Hook};
 use camshaft_core::vocabulary::Vocabulary;
-use wasmtime::component::Component;
+use wasmtime::component::{Component, Linker};
 
 use crate::bindings::Description;
 use crate::digest::digest_of;
-use crate::engine;
+use crate::engine::{self, CodeTooLarge};
 use crate::error::PolicyError;
 use crate::files::COMPONENT_MAX_BYTES;
 use crate::identity::Identity;
 use crate::loaded::{Compiled, HookPre, state_for};
-use crate::runtime::{Runtime, Task};
+use crate::memory::memory_left;
+use crate::runtime::{self, Runtime};
 use crate::spec::spec;
-use crate::store;
+use crate::store::{self, GuestState};
+use crate::task::Task;
 use crate::text::{on_one_line, truncated};
 use crate::wasi;
 
@@ -36,43 +38,82 @@ const SENTENCE_BYTES: usize = 1024;
 const NAME_BYTES: usize = 128;
 const SCHEMA_BYTES: usize = 256 << 10;
 
+/// What loading code takes at its peak, in sizes of its image: the file in the cache, what is unpacked from it, and the
+/// image itself.
+const LOAD_IMAGES: u64 = 3;
+
 /// Compiles a component and checks that its imports are granted and its exports are a hook's.
 pub(crate) fn compile(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {
     check_header(task.bytes)?;
-    runtime.compile_apart(task)?;
+    let image_bytes = runtime.compile_apart(task)?;
+    let _alone = runtime.load_alone();
+    image_bytes.map_or(Ok(()), |image_bytes| check_room(image_bytes, memory_left()))?;
     // Hostile input that makes the compiler panic must not end this thread.
     let built = catch_unwind(AssertUnwindSafe(|| build(runtime, task)));
     built.unwrap_or(Err(PolicyError::CompilerPanic))
 }
 
-/// Compiles a component into the cache of compiled code, and nothing else.
+/// Compiles a component into the cache of compiled code, and checks that it fits its hook. Returns the bytes that its code
+/// takes where it is loaded.
 ///
 /// # Errors
-/// It cannot be compiled, or the cache does not keep it.
-pub(crate) fn compile_into(cache_dir: &Path, bytes: &[u8]) -> Result<(), PolicyError> {
+/// It cannot be compiled, has more code than `code_max_bytes` or is no policy of this hook; or the cache does not keep it.
+pub(crate) fn compile_into(
+    cache_dir: &Path,
+    hook: Hook,
+    bytes: &[u8],
+    code_max_bytes: usize,
+) -> Result<usize, PolicyError> {
     check_header(bytes)?;
     let cache = engine::open_cache(cache_dir)?;
-    let engine = engine::for_compiling(cache.clone())?;
-    let built = catch_unwind(AssertUnwindSafe(|| Component::from_binary(&engine, bytes)));
-    built.map_err(|_| PolicyError::CompilerPanic)?.map_err(compile_error)?;
+    let engine = engine::for_compiling(cache.clone(), code_max_bytes)?;
+    let linker = runtime::linker(&engine, hook).map_err(|error| PolicyError::Runtime(error.into()))?;
+    let built = catch_unwind(AssertUnwindSafe(|| -> Result<usize, PolicyError> {
+        let component = Component::from_binary(&engine, bytes).map_err(compile_error)?;
+        fit(&linker, &component, hook)?;
+        let image = component.image_range();
+        Ok(image.end.addr() - image.start.addr())
+    }));
+    let image_bytes = built.map_err(|_| PolicyError::CompilerPanic)??;
     // The cache says nothing where it cannot write, and then whoever wants the code would compile it without bounds. It
     // counts what it had, and what it took.
     if cache.cache_hits() + cache.cache_misses() == 0 {
         return Err(PolicyError::CodeNotKept { path: cache_dir.to_path_buf() });
     }
-    Ok(())
+    Ok(image_bytes)
+}
+
+/// Whether code can be loaded in the memory that the control group leaves.
+fn check_room(image_bytes: u64, left: Option<u64>) -> Result<(), PolicyError> {
+    let needs_bytes = image_bytes.saturating_mul(LOAD_IMAGES);
+    match left.filter(|left_bytes| *left_bytes < needs_bytes) {
+        Some(left_bytes) => Err(PolicyError::LoadMemory { needs_bytes, left_bytes }),
+        None => Ok(()),
+    }
 }
 
 fn build(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {
-    let Task { hook: expected, bytes, .. } = *task;
-    let component = Component::from_binary(runtime.engine(expected), bytes).map_err(compile_error)?;
-    let (hook, api_version) = find_hook(&component)?;
-    if hook != expected {
-        return Err(PolicyError::WrongHook { found: hook, expected });
-    }
-    let imports = check_imports(&component, hook)?;
-    let pre = link(runtime, &component, hook)?;
+    let Task { hook, bytes, .. } = *task;
+    let component = Component::from_binary(runtime.engine(hook), bytes).map_err(compile_error)?;
+    let Fit { api_version, imports, pre } = fit(runtime.linker(hook), &component, hook)?;
     Ok(Compiled { digest: digest_of(bytes), size_bytes: bytes.len() as u64, api_version, imports, pre })
+}
+
+/// What a component of the right hook is found to be.
+struct Fit {
+    api_version: String,
+    imports: Vec<String>,
+    pre: HookPre,
+}
+
+fn fit(linker: &Linker<GuestState>, component: &Component, expected: Hook) -> Result<Fit, PolicyError> {
+    let (found, api_version) = find_hook(component)?;
+    if found != expected {
+        return Err(PolicyError::WrongHook { found, expected });
+    }
+    let imports = check_imports(component, expected)?;
+    let pre = link(linker, component, expected)?;
+    Ok(Fit { api_version, imports, pre })
 }
 
 fn check_header(bytes: &[u8]) -> Result<(), PolicyError> {
@@ -90,6 +131,9 @@ fn check_header(bytes: &[u8]) -> Result<(), PolicyError> {
 }
 
 fn compile_error(error: wasmtime::Error) -> PolicyError {
+    if error.chain().any(|cause| cause.is::<CodeTooLarge>()) {
+        return PolicyError::OverLimits(error.into());
+    }
     // A component that is only too large for the pool is well formed, and its error does not come from the parser.
     if error
         .chain()
@@ -157,9 +201,9 @@ fn check_imports(component: &Component, hook: Hook) -> Result<Vec<String>, Polic
     Ok(imports)
 }
 
-fn link(runtime: &Runtime, component: &Component, hook: Hook) -> Result<HookPre, PolicyError> {
+fn link(linker: &Linker<GuestState>, component: &Component, hook: Hook) -> Result<HookPre, PolicyError> {
     let mistyped = |error: wasmtime::Error| PolicyError::Mistyped { hook, source: error.into() };
-    let pre = runtime.linker(hook).instantiate_pre(component).map_err(mistyped)?;
+    let pre = linker.instantiate_pre(component).map_err(mistyped)?;
     HookPre::new(hook, pre).map_err(mistyped)
 }
 
@@ -196,7 +240,7 @@ fn start_error(
     call: &'static str,
     limit: Duration,
     error: &wasmtime::Error,
-    store: &wasmtime::Store<store::GuestState>,
+    store: &wasmtime::Store<GuestState>,
 ) -> PolicyError {
     let (kind, detail) = store.data().classify(error);
     let detail = sentence(&detail);
@@ -212,4 +256,18 @@ fn start_error(
 /// A text of the guest or the compiler, made fit for one line of a log.
 fn sentence(text: &str) -> String {
     on_one_line(truncated(text.trim(), SENTENCE_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_is_loaded_only_where_the_control_group_leaves_room_for_it() {
+        for (left, fits) in [(None, true), (Some(30), true), (Some(29), false), (Some(0), false)] {
+            assert_eq!(check_room(10, left).is_ok(), fits, "{left:?}");
+        }
+        let why = check_room(10, Some(29)).unwrap_err();
+        assert!(why.is_transient() && why.sentence().contains("30 bytes") && why.sentence().contains("29"), "{why}");
+    }
 }

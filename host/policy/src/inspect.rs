@@ -13,9 +13,10 @@ use crate::examine;
 use crate::files::{self, COMPONENT_MAX_BYTES, SIDECAR_MAX_BYTES};
 use crate::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
-use crate::runtime::{Runtime, Task};
+use crate::runtime::Runtime;
 use crate::sandbox::CompileProgram;
 use crate::sidecar::Sidecar;
+use crate::task::Task;
 
 /// Facts about a component that can serve as a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

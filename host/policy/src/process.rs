@@ -110,9 +110,26 @@ pub fn wait_within(child: &mut Child, wall: Duration, stopping: &AtomicBool) -> 
     ended
 }
 
+/// Where and why a Rust process panicked, as its standard error says, without the hint that follows.
+pub fn panic_in(words: &str) -> Option<String> {
+    const PANICKED: &str = "panicked at ";
+    let mut lines = words.lines().skip_while(|line| !line.contains(PANICKED));
+    let (_, place) = lines.next()?.split_once(PANICKED)?;
+    let message = lines.next().unwrap_or_default().trim();
+    Some(format!("{PANICKED}{}: {message}", place.trim_end_matches(':')))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn regression_a_panic_is_told_by_its_own_line() {
+        let words =
+            "noise\n\nthread 'main' (7) panicked at src/a.rs:1:2:\nno such luck\nnote: run with `RUST_BACKTRACE=1`\n";
+        assert_eq!(panic_in(words).as_deref(), Some("panicked at src/a.rs:1:2: no such luck"));
+        assert_eq!(panic_in("memory allocation of 9 bytes failed"), None);
+    }
 
     #[test]
     fn a_process_takes_no_more_than_its_control_group_leaves() {

@@ -1,7 +1,7 @@
 //! The runtime of all guests: the engine, and a linker per hook with the interfaces granted to it.
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use camshaft_core::policy::Hook;
 use wasmtime::Engine;
@@ -12,16 +12,8 @@ use crate::error::PolicyError;
 use crate::sandbox::CompileProgram;
 use crate::spec::spec;
 use crate::store::GuestState;
+use crate::task::Task;
 use crate::wasi;
-
-/// A component that is to be compiled for a hook.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Task<'a> {
-    pub(crate) hook: Hook,
-    pub(crate) bytes: &'a [u8],
-    /// Set when nobody waits for it any more.
-    pub(crate) stopping: &'a AtomicBool,
-}
 
 /// The engine and the linker of each hook. Each engine has instances of its own, so that no hook can take another's.
 pub(crate) struct Runtime {
@@ -30,6 +22,8 @@ pub(crate) struct Runtime {
     cache_dir: Option<PathBuf>,
     /// What compiles, if not this process.
     program: Option<CompileProgram>,
+    /// Held while code is loaded.
+    loading: Mutex<()>,
 }
 
 impl fmt::Debug for Runtime {
@@ -52,7 +46,7 @@ impl Runtime {
             Ok((engine, linker))
         };
         let guests = Hook::ALL.into_iter().map(guest).collect::<Result<_, PolicyError>>()?;
-        Ok(Self { guests, cache_dir, program })
+        Ok(Self { guests, cache_dir, program, loading: Mutex::default() })
     }
 
     pub(crate) fn engine(&self, hook: Hook) -> &Engine {
@@ -68,21 +62,28 @@ impl Runtime {
         &self.guests[hook as usize].1
     }
 
-    /// Has another process put the component's code into the cache, if there is one that compiles.
+    /// Has another process put the component's code into the cache, if there is one that compiles. Returns the bytes that
+    /// the code takes where it is loaded.
     ///
     /// # Errors
-    /// It cannot be compiled, or not within the bounds.
-    pub(crate) fn compile_apart(&self, task: &Task<'_>) -> Result<(), PolicyError> {
+    /// It cannot be compiled, not within the bounds, or is no policy of the hook: its code is not to be loaded.
+    pub(crate) fn compile_apart(&self, task: &Task<'_>) -> Result<Option<u64>, PolicyError> {
         match (&self.program, &self.cache_dir) {
-            (Some(program), Some(cache_dir)) => program.compile(cache_dir, task.bytes, task.stopping),
+            (Some(program), Some(cache_dir)) => program.compile(cache_dir, task).map(Some),
             // Here it would be compiled without bounds.
             (Some(_), None) => Err(PolicyError::NoCodeDirectory),
-            (None, _) => Ok(()),
+            (None, _) => Ok(None),
         }
+    }
+
+    /// Waits until nobody else loads code: what one load takes at its peak is given back when it is done.
+    pub(crate) fn load_alone(&self) -> MutexGuard<'_, ()> {
+        self.loading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn linker(engine: &Engine, hook: Hook) -> wasmtime::Result<Linker<GuestState>> {
+/// The interfaces that components of this hook may import.
+pub(crate) fn linker(engine: &Engine, hook: Hook) -> wasmtime::Result<Linker<GuestState>> {
     let mut linker = Linker::new(engine);
     wasi::add_to_linker(&mut linker)?;
     for grant in spec(hook).grants {

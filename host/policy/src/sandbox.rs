@@ -5,17 +5,18 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
-use std::sync::atomic::AtomicBool;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
+use camshaft_core::policy::Hook;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
 
 use crate::error::PolicyError;
 use crate::memory::memory_left;
-use crate::process::{Ended, ProcessBounds, wait_within};
-use crate::text::{on_one_line, truncated};
+use crate::process::{Ended, ProcessBounds, panic_in, wait_within};
+use crate::task::Task;
+use crate::text::on_one_line;
 
 /// Bytes of the child's last words.
 const WORDS_BYTES: u64 = 4096;
@@ -28,7 +29,8 @@ pub const COMPILE_BOUNDS: ProcessBounds = ProcessBounds {
     wall: Duration::from_secs(540),
 };
 
-/// A program that calls [`crate::compile_here`] with the arguments that follow these: the cache, and bounds in bytes and seconds.
+/// A program that calls [`crate::compile_here`] with the arguments that follow these: the cache, the hook, and bounds in bytes
+/// and seconds.
 #[derive(Debug, Clone)]
 pub struct CompileProgram {
     pub program: PathBuf,
@@ -41,60 +43,86 @@ pub(crate) const REFUSED: u8 = 65;
 pub(crate) const PANICKED: u8 = 70;
 /// For one that needs more than a policy may have.
 pub(crate) const OVER_LIMITS: u8 = 66;
+/// For one of another hook, whose name it says.
+pub(crate) const WRONG_HOOK: u8 = 67;
+/// For one that is no policy of any hook.
+pub(crate) const UNFIT: u8 = 68;
 /// For code that the cache did not take.
 pub(crate) const NOT_KEPT: u8 = 73;
 
+/// For what a component was to be compiled.
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a> {
+    hook: Hook,
+    cache_dir: &'a Path,
+}
+
 impl CompileProgram {
-    /// Has the component's code put into the cache.
+    /// Has the component's code put into the cache. Returns the bytes that it takes where it is loaded.
     ///
     /// # Errors
-    /// It is no component, is past a bound, or `stopping` was set; or the process cannot be started or was killed.
-    pub(crate) fn compile(&self, cache_dir: &Path, bytes: &[u8], stopping: &AtomicBool) -> Result<(), PolicyError> {
+    /// It is no policy of the hook, is past a bound, or `stopping` was set; or the process cannot be started or was killed.
+    pub(crate) fn compile(&self, cache_dir: &Path, task: &Task<'_>) -> Result<u64, PolicyError> {
         let failed = |source| PolicyError::CompileProcess { source };
-        let (component, mut words) = (memory(bytes).map_err(failed)?, memory(b"").map_err(failed)?);
-        let said = words.try_clone().map_err(failed)?;
+        let file = |bytes: &[u8]| memory(bytes).map_err(failed);
+        let (component, mut answer, mut words) = (file(task.bytes)?, file(b"")?, file(b"")?);
+        let (answers, said) = (answer.try_clone().map_err(failed)?, words.try_clone().map_err(failed)?);
         let ProcessBounds { memory_bytes, cpu, .. } = self.bounds;
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).arg(cache_dir).arg(memory_bytes.to_string()).arg(cpu.as_secs().to_string());
-        command.stdin(component).stdout(Stdio::null()).stderr(said);
+        command.args(&self.arguments).arg(cache_dir).arg(task.hook.as_str());
+        command.arg(memory_bytes.to_string()).arg(cpu.as_secs().to_string());
+        command.stdin(component).stdout(answers).stderr(said);
         let left = memory_left();
         let mut child = command.spawn().map_err(failed)?;
-        let ended = wait_within(&mut child, self.bounds.wall, stopping);
-        let mut text = String::new();
-        if words.rewind().is_ok() {
-            // What is no UTF-8 is no loss.
-            let _ = Read::by_ref(&mut words).take(WORDS_BYTES).read_to_string(&mut text);
-        }
+        let ended = wait_within(&mut child, self.bounds.wall, task.stopping);
         let status = match ended.map_err(failed)? {
             Ended::ByItself(status) => status,
             Ended::Late => return Err(PolicyError::CompileTime { limit: self.bounds.wall }),
             Ended::Stopped => return Err(PolicyError::CompileStopped),
         };
-        self.judge(status, cache_dir, left, on_one_line(truncated(text.trim(), WORDS_BYTES as usize)))
+        self.judge(status, left, &told(&mut words), Asked { hook: task.hook, cache_dir })?;
+        let unheard = |error| failed(io::Error::other(error));
+        told(&mut answer).trim().parse().map_err(unheard)
     }
 
     /// `left`: what the control group left to the process when it began.
-    fn judge(&self, status: ExitStatus, cache_dir: &Path, left: Option<u64>, said: String) -> Result<(), PolicyError> {
+    fn judge(&self, status: ExitStatus, left: Option<u64>, words: &str, asked: Asked<'_>) -> Result<(), PolicyError> {
         let signal = |signal: Signal| status.signal() == Some(signal.as_raw());
+        let said = on_one_line(panic_in(words).as_deref().unwrap_or(words).trim());
+        let limit_bytes = self.bounds.memory_bytes;
         match status.code().map(u8::try_from) {
             Some(Ok(0)) => Ok(()),
+            Some(Ok(WRONG_HOOK)) => Err(match Hook::ALL.into_iter().find(|hook| hook.as_str() == said) {
+                Some(found) => PolicyError::WrongHook { found, expected: asked.hook },
+                None => PolicyError::Unfit(said),
+            }),
+            Some(Ok(UNFIT)) => Err(PolicyError::Unfit(said)),
             Some(Ok(REFUSED)) => Err(PolicyError::Corrupt(said.into())),
             Some(Ok(OVER_LIMITS)) => Err(PolicyError::OverLimits(said.into())),
             Some(Ok(PANICKED)) => Err(PolicyError::CompilerPanic),
-            Some(Ok(NOT_KEPT)) => Err(PolicyError::CodeNotKept { path: cache_dir.to_path_buf() }),
+            Some(Ok(NOT_KEPT)) => Err(PolicyError::CodeNotKept { path: asked.cache_dir.to_path_buf() }),
             Some(_) => Err(PolicyError::CompileProcess { source: io::Error::other(said) }),
             None if signal(Signal::XCPU) => Err(PolicyError::CompileTime { limit: self.bounds.cpu }),
-            // An allocation that fails, and a stack that overflows, abort.
-            None if signal(Signal::ABORT) || signal(Signal::SEGV) => {
-                let limit_bytes = self.bounds.memory_bytes;
-                Err(match left.filter(|left| *left < limit_bytes) {
-                    Some(left_bytes) => PolicyError::CompileMemoryLeft { left_bytes, said },
-                    None => PolicyError::CompileMemory { limit_bytes, said },
-                })
-            }
+            // An allocation that fails aborts.
+            None if signal(Signal::ABORT) => Err(match left.filter(|left| *left < limit_bytes) {
+                Some(left_bytes) => PolicyError::CompileMemoryLeft { left_bytes, said },
+                None => PolicyError::CompileMemory { limit_bytes, said },
+            }),
+            // A crash is no lack of memory that may pass.
+            None if signal(Signal::SEGV) => Err(PolicyError::CompileMemory { limit_bytes, said }),
             None => Err(PolicyError::CompileKilled { signal: status.signal().unwrap_or_default() }),
         }
     }
+}
+
+/// What a process wrote to a file, as far as it is kept.
+fn told(file: &mut File) -> String {
+    let mut text = String::new();
+    if file.rewind().is_ok() {
+        // What is no UTF-8 is no loss.
+        let _ = Read::by_ref(file).take(WORDS_BYTES).read_to_string(&mut text);
+    }
+    text
 }
 
 /// A file in memory that holds `bytes`, to be read from its beginning.
@@ -107,6 +135,8 @@ fn memory(bytes: &[u8]) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     fn shell(script: &str, wall: Duration) -> CompileProgram {
@@ -115,18 +145,32 @@ mod tests {
         CompileProgram { program: "/bin/sh".into(), arguments, bounds }
     }
 
-    fn outcome(script: &str) -> Result<(), PolicyError> {
-        let program = shell(script, Duration::from_secs(60));
-        program.compile(Path::new("/cache"), b"component", &AtomicBool::new(false))
+    fn compiled_by(program: &CompileProgram, stopping: bool) -> Result<u64, PolicyError> {
+        let stopping = AtomicBool::new(stopping);
+        let task = Task { hook: Hook::Auth, bytes: b"component", stopping: &stopping };
+        program.compile(Path::new("/cache"), &task)
+    }
+
+    fn outcome(script: &str) -> Result<u64, PolicyError> {
+        compiled_by(&shell(script, Duration::from_secs(60)), false)
     }
 
     #[test]
     fn what_ended_the_process_is_told_apart() {
-        outcome("test \"$(cat)\" = component && test \"$0\" = /cache").unwrap();
+        let told = outcome("test \"$(cat)\" = component && test \"$0 $1\" = '/cache auth' && echo 7").unwrap();
+        assert_eq!(told, 7);
         let sentences = [
             ("echo no such thing >&2; exit 65", "file is truncated or corrupt: no such thing"),
             ("echo 129 instances >&2; exit 66", "needs more than a policy may have: 129 instances"),
+            ("echo sampler >&2; exit 67", "wrong hook: exports camshaft:policy/sampler but lies in auth/"),
+            ("echo exports nothing >&2; exit 68", "exports nothing"),
+            ("exit 0", "cannot run the process that compiles it"),
             ("exit 70", "the compiler panicked"),
+            (
+                "echo \"thread 'main' panicked at a.rs:1:2:\" >&2; echo no such luck >&2
+                 echo 'note: run with `RUST_BACKTRACE=1`' >&2; exit 101",
+                "compiles it: panicked at a.rs:1:2: no such luck",
+            ),
             ("exit 73", "could not be kept in /cache"),
             ("echo unheard of >&2; exit 3", "cannot run the process that compiles it: unheard of"),
             ("kill -XCPU $$", "more than the 120 s"),
@@ -139,28 +183,32 @@ mod tests {
             assert!(error.contains(words), "{script}: {error}");
         }
         let nobody = CompileProgram { program: "/nowhere".into(), ..shell("", Duration::ZERO) };
-        let error = nobody.compile(Path::new("/"), b"", &AtomicBool::new(false)).unwrap_err();
+        let error = compiled_by(&nobody, false).unwrap_err();
         assert!(matches!(error, PolicyError::CompileProcess { .. }), "{error}");
     }
 
     #[test]
     fn memory_that_the_control_group_does_not_leave_may_be_there_later() {
         let program = shell("", Duration::ZERO);
-        let aborted = || ExitStatus::from_raw(Signal::ABORT.as_raw());
-        let judged = |left| program.judge(aborted(), Path::new("/"), left, "no memory".to_owned()).unwrap_err();
+        let ended = |signal: Signal, left| {
+            let status = ExitStatus::from_raw(signal.as_raw());
+            program.judge(status, left, "no memory", Asked { hook: Hook::Auth, cache_dir: Path::new("/") }).unwrap_err()
+        };
+        let judged = |left| ended(Signal::ABORT, left);
         let bound = COMPILE_BOUNDS.memory_bytes;
         for (left, passes) in [(None, false), (Some(bound), false), (Some(bound - 1), true), (Some(7), true)] {
             assert_eq!(judged(left).is_transient(), passes, "{left:?}: {}", judged(left));
         }
+        assert!(!ended(Signal::SEGV, Some(7)).is_transient(), "a crash comes again");
         assert!(judged(Some(7)).sentence().contains("more than the 7 bytes of memory that its control group leaves"));
     }
 
     #[test]
     fn regression_a_process_that_never_ends_is_ended() {
         let never = "while true; do sleep 1; done";
-        let stopped = shell(never, Duration::from_secs(3600)).compile(Path::new("/"), b"", &AtomicBool::new(true));
+        let stopped = compiled_by(&shell(never, Duration::from_secs(3600)), true);
         assert!(matches!(stopped, Err(PolicyError::CompileStopped)), "{stopped:?}");
-        let late = shell(never, Duration::ZERO).compile(Path::new("/"), b"", &AtomicBool::new(false));
+        let late = compiled_by(&shell(never, Duration::ZERO), false);
         assert!(matches!(late, Err(PolicyError::CompileTime { limit: Duration::ZERO })), "{late:?}");
     }
 }

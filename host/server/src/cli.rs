@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use camshaft_core::policy::Hook;
 use camshaft_policy::{COMPILE_BOUNDS, ProcessBounds};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -32,7 +33,13 @@ enum Command {
     /// Compile a policy component from standard input into a cache directory. `serve` runs this in a separate process with
     /// bounds on memory and time, because a component can be made to take both.
     #[command(hide = true)]
-    CompilePolicy { cache_dir: PathBuf, memory_bytes: u64, cpu_seconds: u64 },
+    CompilePolicy {
+        cache_dir: PathBuf,
+        #[arg(value_parser = hook)]
+        hook: Hook,
+        memory_bytes: u64,
+        cpu_seconds: u64,
+    },
     /// Show the configuration, or its schema.
     Config {
         #[command(subcommand)]
@@ -189,10 +196,10 @@ pub fn run() -> ExitCode {
             page.map_err(|error| ServerError::internal("write the manual page", error))
                 .and_then(|page| check::print(&String::from_utf8_lossy(&page)))
         }
-        Command::CompilePolicy { cache_dir, memory_bytes, cpu_seconds } => {
+        Command::CompilePolicy { cache_dir, hook, memory_bytes, cpu_seconds } => {
             let cpu = Duration::from_secs(cpu_seconds);
             let bounds = ProcessBounds { memory_bytes, cpu, ..COMPILE_BOUNDS };
-            return ExitCode::from(camshaft_policy::compile_here(&cache_dir, bounds));
+            return ExitCode::from(camshaft_policy::compile_here(&cache_dir, hook, bounds));
         }
         Command::ProbeModel { path, lora } => probe::probe_here(&path, lora),
         Command::Cache { command } => match command {
@@ -236,4 +243,9 @@ fn report(error: &ServerError) {
         // There are no threads, which may be the reason itself.
         Err(_) => write(),
     }
+}
+
+fn hook(name: &str) -> Result<Hook, String> {
+    let hook = Hook::ALL.into_iter().find(|hook| hook.as_str() == name);
+    hook.ok_or_else(|| format!("expected one of {}", Hook::ALL.map(Hook::as_str).join(", ")))
 }

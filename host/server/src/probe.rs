@@ -14,7 +14,7 @@ use camshaft_core::ids::{SeqId, Token};
 use camshaft_engine::{
     AdapterOptions, EngineOptions, KvLayout, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel,
 };
-use camshaft_policy::{Ended, ProcessBounds, bound_further_memory, bound_this_process, wait_within};
+use camshaft_policy::{Ended, ProcessBounds, bound_further_memory, bound_this_process, panic_in, wait_within};
 use signal_hook::consts::SIGXCPU;
 
 use crate::config::{ModelConfig, Origins};
@@ -131,8 +131,8 @@ fn words_of(err: Option<ChildStderr>) -> String {
 fn judge(path: &Path, status: ExitStatus, words: &str, bounds: ProcessBounds) -> ModelProblem {
     let path = path.to_owned();
     let Some(signal) = status.signal() else {
-        let last = words.trim().lines().last().unwrap_or_default();
-        return ModelProblem::Refused { path, why: last.trim_start_matches("camshaft: ").to_owned() };
+        let last = || words.trim().lines().last().unwrap_or_default().trim_start_matches("camshaft: ").to_owned();
+        return ModelProblem::Refused { path, why: panic_in(words).unwrap_or_else(last) };
     };
     if signal == SIGXCPU {
         return ModelProblem::Late { path, limit: bounds.cpu };
@@ -261,6 +261,11 @@ mod tests {
         };
         let sentences = [
             ("echo noise >&2; echo camshaft: no good >&2; exit 65", "bad model file m.gguf: no good"),
+            (
+                "echo \"thread 'main' panicked at a.rs:1:2:\" >&2; echo no such luck >&2
+                 echo 'note: run with `RUST_BACKTRACE=1`' >&2; exit 101",
+                "bad model file m.gguf: panicked at a.rs:1:2: no such luck",
+            ),
             ("kill -XCPU $$", "more than 120 s"),
             ("echo 'x.cpp:7: GGML_ASSERT(a)' >&2; kill -ABRT $$", "(signal 6): 7: GGML_ASSERT(a)"),
             ("echo memory allocation of 9 bytes failed >&2; kill -ABRT $$", "memory allocation of 9 bytes failed"),

@@ -19,7 +19,8 @@ use crate::examine;
 use crate::imports::metrics::MetricFamilies;
 use crate::metrics::PolicyMetrics;
 use crate::registry::Registry;
-use crate::runtime::{Runtime, Task};
+use crate::runtime::Runtime;
+use crate::task::Task;
 use camshaft_core::threads::Spawner;
 
 /// A component that the tests' host can run.

@@ -10,7 +10,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::error::PolicyError;
 use crate::loaded::Compiled;
-use crate::runtime::Task;
+use crate::memory::memory_left;
+use crate::task::Task;
 use camshaft_core::threads::Spawner;
 
 /// Components that are compiled at once, where there are as many cores.
@@ -83,7 +84,7 @@ impl Compiler {
         let (notices, finished) = bounded(1);
         let shared =
             Arc::new(Shared { compile, queue: Mutex::default(), finished: notices, stopping: AtomicBool::new(false) });
-        let threads_max = cores.min(THREADS_MAX);
+        let threads_max = threads_max(cores, memory_left().is_some());
         Self { shared, spawner, threads_max, finished, jobs: HashMap::new(), compiled: HashMap::new() }
     }
 
@@ -157,6 +158,11 @@ impl Compiler {
     }
 }
 
+/// One where memory has a limit: each may take all that is left.
+fn threads_max(cores: usize, memory_is_limited: bool) -> usize {
+    if memory_is_limited { 1 } else { cores.min(THREADS_MAX) }
+}
+
 impl CompileJob {
     fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
@@ -188,5 +194,17 @@ impl Shared {
         }
         queue.threads -= 1;
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_memory_has_a_limit_one_component_is_compiled_at_a_time() {
+        for (cores, limited, expected) in [(2, false, 2), (64, false, THREADS_MAX), (64, true, 1), (1, true, 1)] {
+            assert_eq!(threads_max(cores, limited), expected, "{cores} cores, {limited}");
+        }
     }
 }

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Mode, PolicyState, PolicyStatus};
-use rustix::process::Signal;
 
 use super::compile::CompileJob;
 use crate::error::PolicyError;
@@ -40,8 +39,8 @@ struct Retry {
 /// From a rejection that may pass to the next try. Each further one waits twice as long, up to the maximum.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// How often the process that compiles the same bytes may be killed before they are not tried any more.
-const KILLS_MAX: u32 = 3;
+/// How often memory may be lacking for the same bytes before they are not tried any more.
+const LACKS_MAX: u32 = 3;
 
 /// Why a policy serves although its file cannot be seen: nobody said that it is to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,8 +111,8 @@ pub(crate) struct Policy {
     pub(crate) emptied: Option<Instant>,
     /// When files that were rejected for a reason that may pass are examined again.
     retry: Option<Retry>,
-    /// How often the process that compiled this component was killed.
-    kills: Option<(ContentKey, u32)>,
+    /// How often memory was lacking for this component.
+    lacks: Option<(ContentKey, u32)>,
     /// The error of which the log and the metric know.
     reported: Option<(Option<ContentKey>, String)>,
 }
@@ -205,7 +204,7 @@ impl Policy {
             bare: self.bare,
             emptied: self.emptied,
             retry: None,
-            kills: self.kills.clone(),
+            lacks: self.lacks.clone(),
             reported: self.reported.clone(),
         }
     }
@@ -221,21 +220,18 @@ impl Policy {
 
     /// Has the next scan try a component again that was given up.
     pub(crate) fn try_again(&mut self) {
-        if self.kills.take().is_some() {
+        if self.lacks.take().is_some() {
             self.examine_again();
         }
     }
 
-    /// Counts how often compiling the same component was killed. Who takes more memory than there is does so each time.
-    fn count_kill(&mut self, key: Option<&ContentKey>, error: Arc<PolicyError>) -> Arc<PolicyError> {
-        let (Some(key), PolicyError::CompileKilled { signal }) = (key, &*error) else { return error };
-        if *signal != Signal::KILL.as_raw() {
-            return error;
-        }
-        let before = self.kills.take().filter(|(of, _)| of.same_component(key)).map_or(0, |(_, times)| times);
-        let (signal, times) = (*signal, before + 1);
-        self.kills = Some((key.clone(), times));
-        if times < KILLS_MAX { error } else { PolicyError::CompileKilledOften { signal, times }.into() }
+    /// Counts how often memory was lacking for the same component.
+    fn count_lack(&mut self, key: Option<&ContentKey>, error: Arc<PolicyError>) -> Arc<PolicyError> {
+        let Some(key) = key.filter(|_| error.lacks_memory()) else { return error };
+        let before = self.lacks.take().filter(|(of, _)| of.same_component(key)).map_or(0, |(_, times)| times);
+        let times = before + 1;
+        self.lacks = Some((key.clone(), times));
+        if times < LACKS_MAX { error } else { PolicyError::GivenUp { last: error, times }.into() }
     }
 
     /// Forgets what was examined, so that the next scan examines it again.
@@ -298,7 +294,7 @@ impl Policy {
         self.broken = None;
         self.error = None;
         self.retry = None;
-        self.kills = None;
+        self.lacks = None;
         self.emptied = None;
         self.reported = None;
     }
@@ -348,7 +344,7 @@ impl Policy {
         context: Context<'_>,
     ) {
         let Context { phase, metrics } = context;
-        let error = self.count_kill(key.as_ref(), error);
+        let error = self.count_lack(key.as_ref(), error);
         let text = error.sentence();
         let of_settings = matches!(*error, PolicyError::Settings { .. });
         self.retry = error.is_transient().then(|| {

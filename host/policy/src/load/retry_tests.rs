@@ -10,7 +10,7 @@ use super::bench::{Bench, component, variant};
 use super::compile::Compiler;
 use crate::error::PolicyError;
 use crate::examine;
-use crate::runtime::Task;
+use crate::task::Task;
 
 /// Longer than anything takes that has to happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -51,13 +51,13 @@ fn what_is_wrong_with_the_files_themselves_is_not_tried_again() {
     assert_eq!(bench.loader.scan_settled().again, None);
 }
 
-/// A bench whose compiler is killed over everything, and how often that was.
-fn killed() -> (Bench, Arc<AtomicUsize>) {
+/// A bench whose compiler always fails in this way, and how often that was.
+fn failing(error: fn() -> PolicyError) -> (Bench, Arc<AtomicUsize>) {
     let (mut bench, tries) = (Bench::new(), Arc::new(AtomicUsize::new(0)));
     let counted = tries.clone();
     let compile = move |_: &Task<'_>| {
         counted.fetch_add(1, Ordering::SeqCst);
-        Err(PolicyError::CompileKilled { signal: 9 })
+        Err(error())
     };
     bench.loader.builder.compiler = Compiler::new(Box::new(compile), Spawner::detached());
     (bench, tries)
@@ -79,14 +79,18 @@ fn give_up(bench: &mut Bench) {
 
 #[test]
 fn regression_a_component_whose_compiling_is_killed_each_time_is_given_up() {
-    let (mut bench, tries) = killed();
+    let (mut bench, tries) = failing(|| PolicyError::CompileKilled { signal: 9 });
     let validator = component("plugins/validator-limits");
     bench.put("validator/10-limits.wasm", &validator);
     bench.loader.start().unwrap();
     give_up(&mut bench);
     assert_eq!(tries.load(Ordering::SeqCst), 3);
     let status = bench.status("limits").unwrap();
-    assert!(status.error.is_some_and(|why| why.contains("signal 9 3 times")));
+    assert!(
+        status
+            .error
+            .is_some_and(|why| why.contains("3 times in a row: the process that compiled it was killed by signal 9"))
+    );
     // Only other bytes are tried again, or the same when somebody asks.
     bench.put("validator/10-limits.wasm", &validator);
     give_up(&mut bench);
@@ -97,4 +101,18 @@ fn regression_a_component_whose_compiling_is_killed_each_time_is_given_up() {
     bench.loader.try_again();
     give_up(&mut bench);
     assert_eq!(tries.load(Ordering::SeqCst), 9);
+}
+
+#[test]
+fn regression_a_component_for_which_memory_lacks_each_time_is_given_up() {
+    let left = || PolicyError::CompileMemoryLeft { left_bytes: 7, said: String::new() };
+    for lack in [left as fn() -> PolicyError, || PolicyError::LoadMemory { needs_bytes: 8, left_bytes: 7 }] {
+        let (mut bench, tries) = failing(lack);
+        bench.put("validator/10-limits.wasm", component("plugins/validator-limits"));
+        bench.loader.start().unwrap();
+        give_up(&mut bench);
+        assert_eq!(tries.load(Ordering::SeqCst), 3);
+        let why = bench.status("limits").unwrap().error.unwrap();
+        assert!(why.contains("3 times in a row") && why.contains("control group leaves"), "{why}");
+    }
 }

@@ -13,7 +13,7 @@ use super::bench::{Bench, component, put, variant};
 use super::compile::{Compile, CompileJob, Compiler};
 use super::*;
 use crate::error::PolicyError;
-use crate::runtime::Task;
+use crate::task::Task;
 
 #[test]
 fn regression_settings_and_removals_do_not_wait_for_components_that_are_compiled() {
