@@ -31,6 +31,7 @@ pub(crate) mod spent;
 pub(crate) mod stream;
 pub(crate) mod template;
 pub(crate) mod template_use;
+pub(crate) mod thread_time;
 pub(crate) mod tokenize;
 pub mod trace;
 pub(crate) mod turns;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use camshaft_core::ids::TenantId;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -11,17 +12,21 @@ use tokio::time::timeout;
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
 use crate::flow::template_use::TemplateUse;
+use crate::flow::thread_time::ThreadTime;
 use crate::flow::turns::Turn;
 
 /// How often a reading is looked at.
 const LOOK: Duration = Duration::from_millis(100);
-/// A rendering that is seen at more looks than this runs away. Looks are counted, and not time, so that a process that was
-/// stopped for a while finds nothing wrong.
-const LOOKS: u32 = 50;
+/// A rendering that takes more CPU time than this runs away. A machine with other work, and a process that was stopped for a
+/// while, find nothing wrong.
+const RENDERING: Duration = Duration::from_secs(5);
 
 /// What a reading shares with those who watch it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Aside {
+    tenant: TenantId,
+    /// `None` while the reading waits for something else.
+    turn: Mutex<Option<Turn>>,
     /// The client has left, or was answered.
     abandoned: AtomicBool,
     rendering: Mutex<Option<Watched>>,
@@ -31,14 +36,69 @@ pub(crate) struct Aside {
 #[derive(Debug)]
 struct Watched {
     template: Arc<TemplateUse>,
-    looks: u32,
+    clock: Clock,
+}
+
+/// What a rendering takes.
+#[derive(Debug)]
+enum Clock {
+    /// CPU time, since it took so much.
+    Thread { time: ThreadTime, before: Duration },
+    /// Where the system does not tell it, looks count.
+    Looks(u32),
+    #[cfg(test)]
+    Told(Arc<Mutex<Duration>>),
 }
 
 /// Dropped when the rendering is done.
 #[derive(Debug)]
 pub(crate) struct Rendering<'a>(&'a Aside);
 
+impl Default for Aside {
+    /// A reading in nobody's turn.
+    fn default() -> Self {
+        Self::new(TenantId::from(""), None)
+    }
+}
+
 impl Aside {
+    fn new(tenant: TenantId, turn: Option<Turn>) -> Self {
+        Self { tenant, turn: Mutex::new(turn), abandoned: AtomicBool::new(false), rendering: Mutex::default() }
+    }
+
+    pub(crate) fn tenant(&self) -> &TenantId {
+        &self.tenant
+    }
+
+    /// Waits for another turn on this thread. If that takes a while, others have the reading's own meanwhile.
+    ///
+    /// # Errors
+    /// 503: there is none, or too many wait for the reading's own; or the client has left.
+    pub(crate) fn wait_for(&self, mut turn: oneshot::Receiver<Turn>) -> Result<Turn, FlowError> {
+        if let Ok(turn) = turn.try_recv() {
+            return Ok(turn);
+        }
+        let stopped = |_| FlowError::TemplateStopped;
+        let own = self.turn().take().and_then(Turn::rest);
+        let turn = turn.blocking_recv().map_err(stopped)?;
+        if self.is_abandoned() {
+            return Err(FlowError::Cancelled);
+        }
+        if let Some((turns, bytes)) = own {
+            let own = turns.ask(&self.tenant, bytes)?.blocking_recv().map_err(stopped)?;
+            *self.turn() = Some(own);
+        }
+        Ok(turn)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Option<Turn>> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end_turn(&self) {
+        drop(self.turn().take());
+    }
+
     /// Whether nobody waits for what is read.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Relaxed)
@@ -49,9 +109,13 @@ impl Aside {
         &self.abandoned
     }
 
-    /// A rendering begins; from now on it is watched.
+    /// A rendering begins on this thread; from now on it is watched.
     pub(crate) fn rendering(&self, template: &Arc<TemplateUse>) -> Rendering<'_> {
-        *self.watched() = Some(Watched { template: template.clone(), looks: 0 });
+        self.rendering_by(template, Clock::of_this_thread())
+    }
+
+    fn rendering_by(&self, template: &Arc<TemplateUse>, clock: Clock) -> Rendering<'_> {
+        *self.watched() = Some(Watched { template: template.clone(), clock });
         Rendering(self)
     }
 
@@ -59,8 +123,7 @@ impl Aside {
     fn runs_away(&self) -> bool {
         let mut watched = self.watched();
         let Some(rendering) = watched.as_mut() else { return false };
-        rendering.looks += 1;
-        if rendering.looks <= LOOKS {
+        if rendering.clock.look() <= RENDERING {
             return false;
         }
         rendering.template.stop();
@@ -69,6 +132,27 @@ impl Aside {
 
     fn watched(&self) -> MutexGuard<'_, Option<Watched>> {
         self.rendering.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clock {
+    fn of_this_thread() -> Self {
+        let time = ThreadTime::of_this_thread().and_then(|time| Some((time.taken()?, time)));
+        time.map_or(Self::Looks(0), |(before, time)| Self::Thread { time, before })
+    }
+
+    /// What it took up to this look.
+    fn look(&mut self) -> Duration {
+        match self {
+            // A thread that has ended renders no more.
+            Self::Thread { time, before } => time.taken().map_or(Duration::ZERO, |taken| taken.saturating_sub(*before)),
+            Self::Looks(looks) => {
+                *looks += 1;
+                LOOK * *looks
+            }
+            #[cfg(test)]
+            Self::Told(time) => *time.lock().unwrap_or_else(PoisonError::into_inner),
+        }
     }
 }
 
@@ -85,18 +169,19 @@ impl Drop for Rendering<'_> {
 /// Those of `read`; 503 if a template runs away. The turn passes on at once then, while the thread keeps the share for as
 /// long as it runs.
 pub(crate) async fn run<T: Send + 'static>(
+    tenant: TenantId,
     turn: Turn,
     share: Share,
     read: impl FnOnce(&Aside) -> Result<T, FlowError> + Send + 'static,
 ) -> Result<(T, Share), FlowError> {
-    let aside = Arc::new(Aside::default());
+    let aside = Arc::new(Aside::new(tenant, Some(turn)));
     let _client = Client(aside.clone());
     let reading = tokio::task::spawn_blocking({
         let aside = aside.clone();
         move || read(&aside)
     });
     let (answer, answered) = oneshot::channel();
-    tokio::spawn(watch(reading, aside, turn, share, answer));
+    tokio::spawn(watch(reading, aside, share, answer));
     // Only the end of the runtime ends the watch before it has answered.
     answered.await.unwrap_or(Err(FlowError::Cancelled))
 }
@@ -104,7 +189,6 @@ pub(crate) async fn run<T: Send + 'static>(
 async fn watch<T>(
     mut reading: JoinHandle<Result<T, FlowError>>,
     aside: Arc<Aside>,
-    turn: Turn,
     share: Share,
     answer: oneshot::Sender<Result<(T, Share), FlowError>>,
 ) {
@@ -112,11 +196,12 @@ async fn watch<T>(
     loop {
         match timeout(LOOK, &mut reading).await {
             Ok(Ok(read)) => {
-                drop(turn);
+                aside.end_turn();
                 let _ = answer.send(read.map(|read| (read, share)));
                 return;
             }
             Ok(Err(source)) => {
+                aside.end_turn();
                 let _ = answer.send(Err(FlowError::Task { task: "reading a request", source }));
                 return;
             }
@@ -124,11 +209,12 @@ async fn watch<T>(
             Err(_) => {}
         }
     }
-    drop(turn);
+    aside.end_turn();
     let _ = answer.send(Err(FlowError::TemplateStopped));
     // It may end after all.
     let _ = reading.await;
     drop(share);
+    aside.end_turn();
 }
 
 /// Dropped with the request's future: when it is done, and when its client leaves.

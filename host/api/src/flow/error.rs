@@ -39,6 +39,8 @@ pub(crate) enum FlowError {
     Template(#[source] minijinja::Error),
     #[error("rendering a chat with the model's chat template takes too long")]
     TemplateStopped,
+    #[error("there is no memory for the stack on which a chat is rendered")]
+    TemplateStack(#[source] std::io::Error),
     #[error("a chat template wrote invalid UTF-8")]
     TemplateOutput(#[source] std::string::FromUtf8Error),
 
@@ -142,7 +144,7 @@ impl FlowError {
                 let answer = Answer::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorType::InvalidRequest, text());
                 answer.code("request_too_large")
             }
-            Self::Overloaded | Self::NoRoom(NoRoom::Now) => {
+            Self::Overloaded | Self::TemplateStack(_) | Self::NoRoom(NoRoom::Now) => {
                 Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded)
             }
             Self::PoolGone | Self::Cancelled => Answer::unavailable("overloaded", text(), 1),

@@ -109,7 +109,7 @@ impl Incoming {
         let share = std::mem::replace(&mut self.share, self.api.budget.share(tenant));
         let (api, caller, text) = (self.api.clone(), self.caller.clone(), std::mem::take(&mut self.text));
         let read = move |aside: &Aside| read(ParseContext { api: &api, caller: &caller, aside }, &text);
-        let (read, share) = aside::run(turn, share, read).await?;
+        let (read, share) = aside::run(tenant.clone(), turn, share, read).await?;
         self.share = share;
         Ok(read)
     }

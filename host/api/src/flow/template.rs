@@ -3,6 +3,7 @@ mod cost;
 mod json;
 mod strftime;
 
+use std::borrow::Cow;
 use std::error::Error as _;
 use std::fmt;
 use std::io;
@@ -25,6 +26,8 @@ const FUEL: u64 = 2_000_000;
 /// Stack of one rendering. Values that are nested as deep as the instructions allow are dropped one inside the other: a test
 /// does so on it. It is address space, of which what is not touched takes no memory.
 pub const STACK_BYTES: usize = 1 << 30;
+/// Where the system does not give it: a smaller one, with as many instructions as that takes.
+const LESS: u64 = 4;
 /// Bound of nested calls and loops. Past it the request is refused.
 const RECURSION: usize = 100;
 /// Bound of the rendered bytes. Past it the request is refused.
@@ -40,6 +43,7 @@ const RESERVED: [&str; 3] = ["messages", "bos_token", "eos_token"];
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     usage: Arc<TemplateUse>,
+    stacks: [Stack; 2],
 }
 
 impl fmt::Debug for ChatTemplate {
@@ -73,13 +77,13 @@ impl ChatTemplate {
         environment.add_function("strftime_now", |format: String| strftime::format(&format, unix_seconds()));
         let source = info.chat_template.clone().unwrap_or_else(|| FALLBACK.to_owned());
         environment.add_template_owned(NAME, source)?;
-        Ok(Self { environment, usage: Arc::new(TemplateUse::new(model)) })
+        Ok(Self { environment, usage: Arc::new(TemplateUse::new(model)), stacks: STACKS })
     }
 
     /// Renders the prompt of a conversation in which the assistant speaks next. `kwargs` are further variables.
     ///
     /// # Errors
-    /// 400: the template refuses the messages, or fails on them. 503: it ran away before.
+    /// 400: the template refuses the messages, or fails on them. 503: it ran away before, or there is no memory for a stack.
     pub(crate) fn render(
         &self,
         messages: &[Message],
@@ -90,19 +94,54 @@ impl ChatTemplate {
             let param = format!("chat_template_kwargs.{name}");
             return Err(FlowError::field(param, format!("the template variable {name} may not be set")));
         }
-        let _place = self.usage.enter()?;
-        let _watched = aside.rendering(&self.usage);
-        let mut variables = vec![("add_generation_prompt".to_owned(), Value::from(true))];
-        variables.extend(kwargs.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
-        variables.push(("messages".to_owned(), Value::from(Serde(messages))));
-        let mut output = Capped(Vec::new());
-        let rendered = stacker::grow(STACK_BYTES, || {
-            let template = self.environment.get_template(NAME)?;
-            template.render_captured_to(Value::from_pairs(variables), &mut output).map(drop)
+        let _place = self.usage.enter(aside.tenant(), |turn| aside.wait_for(turn))?;
+        let rendered = on_a_stack(self.stacks, |fuel| {
+            let _watched = aside.rendering(&self.usage);
+            let mut variables = vec![("add_generation_prompt".to_owned(), Value::from(true))];
+            variables.extend(kwargs.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
+            variables.push(("messages".to_owned(), Value::from(Serde(messages))));
+            self.run(fuel, Value::from_pairs(variables))
         });
-        rendered.map_err(refused)?;
-        String::from_utf8(output.0).map_err(FlowError::TemplateOutput)
+        let output = rendered.map_err(FlowError::TemplateStack)?.map_err(refused)?;
+        String::from_utf8(output).map_err(FlowError::TemplateOutput)
     }
+
+    fn run(&self, fuel: u64, variables: Value) -> Result<Vec<u8>, Error> {
+        let mut environment = Cow::Borrowed(&self.environment);
+        if fuel != FUEL {
+            environment.to_mut().set_fuel(Some(fuel));
+        }
+        let mut output = Capped(Vec::new());
+        environment.get_template(NAME)?.render_captured_to(variables, &mut output)?;
+        Ok(output.0)
+    }
+}
+
+/// A stack, and the instructions for which it is large enough.
+#[derive(Debug, Clone, Copy)]
+struct Stack {
+    bytes: usize,
+    fuel: u64,
+}
+
+/// Those that are tried, in this order.
+const STACKS: [Stack; 2] =
+    [Stack { bytes: STACK_BYTES, fuel: FUEL }, Stack { bytes: STACK_BYTES / LESS as usize, fuel: FUEL / LESS }];
+
+/// Runs `render` on a thread that has the first of these stacks that the system gives.
+///
+/// # Errors
+/// It gives none of them.
+fn on_a_stack<T: Send>(stacks: [Stack; 2], render: impl Fn(u64) -> T + Sync) -> io::Result<T> {
+    let run = |stack: Stack| {
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().name("chat-template".to_owned()).stack_size(stack.bytes);
+            let rendering = thread.spawn_scoped(scope, || render(stack.fuel))?;
+            Ok(rendering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
+    };
+    let [first, second] = stacks;
+    run(first).or_else(|_: io::Error| run(second))
 }
 
 fn refused(error: Error) -> FlowError {

@@ -32,6 +32,8 @@ struct State {
     bytes: usize,
     /// Tenants with requests that wait; the first one is next.
     tenants: VecDeque<(TenantId, VecDeque<Waiting>)>,
+    /// Nobody takes a turn until all have come back.
+    closed: bool,
 }
 
 #[derive(Debug)]
@@ -62,7 +64,7 @@ impl Turns {
         Self::new(SHORT, usize::MAX)
     }
 
-    fn new(most: usize, together: usize) -> Self {
+    pub(crate) fn new(most: usize, together: usize) -> Self {
         Self { most, together, state: Mutex::default() }
     }
 
@@ -71,14 +73,30 @@ impl Turns {
     /// # Errors
     /// 503 if too many requests wait.
     pub(crate) async fn take(self: &Arc<Self>, tenant: &TenantId, bytes: usize) -> Result<Turn, FlowError> {
-        let turn = {
-            let mut state = self.state();
-            let turn = state.wait(tenant, bytes)?;
-            self.pass_on(&mut state);
-            turn
-        };
         // The sender is dropped only with its turns, which this request holds.
-        turn.await.map_err(|_| FlowError::Overloaded)
+        self.ask(tenant, bytes)?.await.map_err(|_| FlowError::Overloaded)
+    }
+
+    /// Asks for a turn. Dropping the receiver gives up; it is closed if the turns are.
+    ///
+    /// # Errors
+    /// 503 if too many wait, or the turns are closed.
+    pub(crate) fn ask(self: &Arc<Self>, tenant: &TenantId, bytes: usize) -> Result<oneshot::Receiver<Turn>, FlowError> {
+        let mut state = self.state();
+        if state.closed {
+            return Err(FlowError::TemplateStopped);
+        }
+        let turn = state.wait(tenant, bytes)?;
+        self.pass_on(&mut state);
+        Ok(turn)
+    }
+
+    /// Tells those who wait, and those who come, that there are no turns until all that are taken
+    /// now have come back. Whether there were.
+    pub(crate) fn close(&self) -> bool {
+        let mut state = self.state();
+        state.tenants.clear();
+        !std::mem::replace(&mut state.closed, true)
     }
 
     /// Gives turns to those who wait, in order, as long as there is room.
@@ -157,12 +175,43 @@ impl State {
     }
 }
 
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let Some(turns) = self.turns.take() else { return };
+impl Turn {
+    /// Gives the turn back until it is asked for again: where, and with how many bytes.
+    pub(crate) fn rest(mut self) -> Option<(Arc<Turns>, usize)> {
+        let turns = self.turns.clone();
+        self.pass_on();
+        turns.map(|turns| (turns, self.bytes))
+    }
+
+    /// Gives the turn back. Whether that opened what was closed.
+    pub(crate) fn give_back(mut self) -> bool {
+        self.pass_on()
+    }
+
+    fn pass_on(&mut self) -> bool {
+        let Some(turns) = self.turns.take() else { return false };
         let mut state = turns.state();
         state.give_back(self.bytes);
+        let opened = state.taken == 0 && std::mem::take(&mut state.closed);
         turns.pass_on(&mut state);
+        opened
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.pass_on();
+    }
+}
+
+#[cfg(test)]
+impl Turns {
+    pub(crate) fn waiting(&self) -> usize {
+        self.state().tenants.iter().map(|(_, requests)| requests.len()).sum()
+    }
+
+    pub(crate) fn taken(&self) -> usize {
+        self.state().taken
     }
 }
 

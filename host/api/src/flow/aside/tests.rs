@@ -5,13 +5,17 @@ use tokio::time::{advance, sleep};
 
 use super::*;
 use crate::flow::budget::Budget;
+use crate::flow::template_use::Place;
 use crate::flow::turns::Turns;
 
 /// The memory for all. A tenant may take half of it.
 const BUDGET: u64 = 1000;
+/// What a rendering may not take.
+const PAST: Duration = RENDERING.saturating_add(Duration::from_nanos(1));
 
 /// A reading that goes on for as long as the test wants it to, and has the last turn.
 struct Reading {
+    time: Arc<Mutex<Duration>>,
     budget: Arc<Budget>,
     turns: Arc<Turns>,
     template: Arc<TemplateUse>,
@@ -22,7 +26,7 @@ struct Reading {
 }
 
 impl Reading {
-    async fn begin(read: impl FnOnce(&Aside, &Arc<TemplateUse>, Receiver<()>) + Send + 'static) -> Self {
+    async fn begin(read: impl FnOnce(&Aside, &Arc<TemplateUse>, Clock, Receiver<()>) + Send + 'static) -> Self {
         let (budget, turns) = (Budget::new(BUDGET), Arc::new(Turns::of_short_bodies()));
         let template = Arc::new(TemplateUse::new("a"));
         let mut others = Vec::new();
@@ -35,20 +39,22 @@ impl Reading {
         let (hold, held) = crossbeam_channel::bounded(0);
         let (begun, mut begins) = mpsc::channel(1);
         let used = template.clone();
-        let task = tokio::spawn(run(turn_of_it, share, move |aside| {
+        let time = Arc::default();
+        let told = Clock::Told(Arc::clone(&time));
+        let task = tokio::spawn(run(tenant(), turn_of_it, share, move |aside| {
             begun.try_send(()).unwrap();
-            read(aside, &used, held);
+            read(aside, &used, told, held);
             Ok(())
         }));
         begins.recv().await.unwrap();
-        Self { budget, turns, template, task, hold, others }
+        Self { time, budget, turns, template, task, hold, others }
     }
 
     async fn rendering() -> Self {
         let (watched, mut watches) = mpsc::channel(1);
-        let reading = Self::begin(move |aside, template, held| {
-            let _place = template.enter().unwrap();
-            let _watched = aside.rendering(template);
+        let reading = Self::begin(move |aside, template, clock, held| {
+            let _place = enter(template).unwrap();
+            let _watched = aside.rendering_by(template, clock);
             watched.try_send(()).unwrap();
             let _ = held.recv();
         });
@@ -57,12 +63,11 @@ impl Reading {
         reading
     }
 
-    /// Lets so many looks pass.
-    async fn look(&self, looks: u32) {
-        for _ in 0..looks {
-            advance(LOOK + Duration::from_millis(1)).await;
-            settle().await;
-        }
+    /// Lets a look pass that finds this CPU time.
+    async fn look(&self, taken: Duration) {
+        *self.time.lock().unwrap() = taken;
+        advance(LOOK + Duration::from_millis(1)).await;
+        settle().await;
     }
 
     async fn has_turn(&self) -> bool {
@@ -74,8 +79,13 @@ impl Reading {
     }
 
     fn is_stopped(&self) -> bool {
-        self.template.enter().is_err()
+        enter(&self.template).is_err()
     }
+}
+
+/// A place where one is free.
+fn enter(template: &TemplateUse) -> Result<Place<'_>, FlowError> {
+    template.enter(&tenant(), |mut turn| turn.try_recv().map_err(|_| FlowError::TemplateStopped))
 }
 
 fn tenant() -> TenantId {
@@ -101,12 +111,12 @@ async fn settle() {
 #[tokio::test(start_paused = true)]
 async fn regression_a_rendering_that_runs_away_is_answered_and_stops_its_template() {
     let mut reading = Reading::rendering().await;
-    reading.look(LOOKS).await;
+    reading.look(RENDERING).await;
     assert!(
         !reading.task.is_finished() && !reading.is_stopped() && reading.has_turn().await,
         "the bound itself is fine"
     );
-    reading.look(1).await;
+    reading.look(PAST).await;
     assert!(matches!((&mut reading.task).await.unwrap(), Err(FlowError::TemplateStopped)));
     assert!(reading.is_stopped() && !reading.has_turn().await);
     assert!(reading.has_share(), "its thread still holds the memory");
@@ -120,7 +130,7 @@ async fn regression_a_rendering_that_runs_away_is_answered_and_stops_its_templat
 #[tokio::test(start_paused = true)]
 async fn a_rendering_that_ends_at_the_bound_is_read() {
     let mut reading = Reading::rendering().await;
-    reading.look(LOOKS).await;
+    reading.look(RENDERING).await;
     drop(std::mem::replace(&mut reading.hold, crossbeam_channel::bounded(0).0));
     let ((), share) = (&mut reading.task).await.unwrap().unwrap();
     assert_eq!(share.bytes(), 400);
@@ -133,19 +143,63 @@ async fn regression_a_rendering_whose_client_has_left_is_watched_all_the_same() 
     reading.task.abort();
     settle().await;
     assert!(reading.has_turn().await && reading.has_share(), "it goes on");
-    reading.look(LOOKS + 1).await;
+    reading.look(PAST).await;
     assert!(reading.is_stopped() && !reading.has_turn().await);
     drop(reading);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_no_rendering_may_take_long() {
-    let reading = Reading::begin(|_, _, held| {
+    let reading = Reading::begin(|_, _, _, held| {
         let _ = held.recv();
     });
     let mut reading = reading.await;
-    reading.look(3 * LOOKS).await;
+    reading.look(PAST).await;
     assert!(!reading.task.is_finished() && !reading.is_stopped());
     drop(std::mem::replace(&mut reading.hold, crossbeam_channel::bounded(0).0));
     assert!((&mut reading.task).await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_a_rendering_that_is_given_no_cpu_takes_no_time() {
+    let mut reading = Reading::rendering().await;
+    for _ in 0..1000 {
+        reading.look(RENDERING).await;
+    }
+    assert!(!reading.task.is_finished() && !reading.is_stopped());
+    drop(std::mem::replace(&mut reading.hold, crossbeam_channel::bounded(0).0));
+    assert!((&mut reading.task).await.unwrap().is_ok());
+}
+
+#[test]
+fn where_the_system_tells_no_time_the_looks_count() {
+    let (aside, template) = (Aside::default(), Arc::new(TemplateUse::new("a")));
+    let _watched = aside.rendering_by(&template, Clock::Looks(0));
+    let looks = (0..1000).position(|_| aside.runs_away());
+    assert_eq!(looks, Some(50), "5 s are 50 looks");
+}
+
+#[tokio::test]
+async fn regression_who_waits_for_a_place_lets_others_have_its_turn() {
+    let (turns, places) = (Arc::new(Turns::new(1, 100)), Arc::new(Turns::new(1, 100)));
+    let own = turns.take(&tenant(), 1).await.unwrap();
+    let taken = places.take(&tenant(), 0).await.unwrap();
+    let asked = places.ask(&tenant(), 0).unwrap();
+    let aside = Arc::new(Aside::new(tenant(), Some(own)));
+    let waits = tokio::task::spawn_blocking({
+        let aside = aside.clone();
+        move || aside.wait_for(asked).map(drop)
+    });
+    let others = turns.take(&TenantId::from("b"), 1).await.unwrap();
+    assert!(aside.turn().is_none() && !waits.is_finished());
+    drop(taken);
+    // It has a place, and takes its turn again when the other has given it back.
+    while turns.waiting() == 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(others);
+    waits.await.unwrap().unwrap();
+    assert!(aside.turn().is_some() && turns.taken() == 1);
+    aside.end_turn();
+    assert_eq!(turns.taken(), 0);
 }

@@ -1,4 +1,5 @@
 //! Real-world prompt formats, rendered by templates of their published shape and compared byte for byte.
+use camshaft_core::limits;
 use serde_json::Map;
 
 use super::ChatTemplate;
@@ -119,4 +120,23 @@ fn renders_gemma() {
     assert_eq!(render(GEMMA, ("<bos>", "<eos>"), &conversation(false)).as_deref(), Ok(expected));
     let refused = render(GEMMA, ("<bos>", "<eos>"), &conversation(true));
     assert_eq!(refused, Err("System role not supported".to_owned()));
+}
+
+#[test]
+fn regression_the_longest_conversation_is_rendered_by_every_published_template() {
+    let turns = |count: usize| -> Vec<Message> {
+        let role = |turn: usize| if turn.is_multiple_of(2) { Role::User } else { Role::Assistant };
+        (0..count).map(|turn| message(role(turn), "Go on.")).collect()
+    };
+    let all = [("chatml", CHATML), ("llama 3", LLAMA3), ("mistral v1", MISTRAL_V1), ("mistral v3", MISTRAL_V3)];
+    let all = all.into_iter().chain([("gemma", GEMMA), ("none", super::FALLBACK)]);
+    for (name, template) in all {
+        let mut compiled = ChatTemplate::compile("test", &info(Some(template), "<s>", "</s>")).unwrap();
+        // Also on the stack with fewer instructions.
+        for stacks in [super::STACKS, [super::STACKS[1]; 2]] {
+            compiled.stacks = stacks;
+            let rendered = compiled.render(&turns(limits::MESSAGES), &Map::new(), &Aside::default());
+            assert_eq!(rendered.unwrap().matches("Go on.").count(), limits::MESSAGES, "{name}");
+        }
+    }
 }

@@ -1,0 +1,78 @@
+//! The CPU time of a thread, as another thread reads it.
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+/// The system counts in ticks of this length wherever it tells programs.
+const TICK: Duration = Duration::from_millis(10);
+/// Behind the thread's name: the state, ten numbers, and the ticks that it ran as a program and in the system.
+const BEFORE_TICKS: usize = 11;
+/// More than the system writes of one thread.
+const STAT_BYTES: usize = 4096;
+
+/// Of one thread. It is that thread's also when another one reads it.
+#[derive(Debug)]
+pub(crate) struct ThreadTime(File);
+
+impl ThreadTime {
+    /// Of this thread; `None` where the system does not tell.
+    pub(crate) fn of_this_thread() -> Option<Self> {
+        let time = Self(File::open("/proc/thread-self/stat").ok()?);
+        time.taken().is_some().then_some(time)
+    }
+
+    /// `None` if the thread has ended.
+    pub(crate) fn taken(&self) -> Option<Duration> {
+        let mut text = [0; STAT_BYTES];
+        let bytes = self.0.read_at(&mut text, 0).ok()?;
+        ticks(str::from_utf8(&text[..bytes]).ok()?).map(|ticks| TICK.saturating_mul(ticks))
+    }
+}
+
+/// The name may hold anything, also spaces and brackets.
+fn ticks(stat: &str) -> Option<u32> {
+    let (_, behind) = stat.rsplit_once(')')?;
+    let mut numbers = behind.split_ascii_whitespace().skip(BEFORE_TICKS).map(str::parse::<u32>);
+    numbers.next()?.ok()?.checked_add(numbers.next()?.ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_ticks_behind_any_name() {
+        let stat = "7 (a) b (c) R 1 2 3 4 5 6 7 8 9 10 30 12 0 0 20";
+        assert_eq!(ticks(stat), Some(42));
+        assert_eq!(ticks("7 (a) R 1"), None);
+        assert_eq!(ticks(""), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_that_works_takes_time_and_one_that_waits_does_not() {
+        let (own, others) = crossbeam_channel::bounded(0);
+        let (release, released) = crossbeam_channel::bounded::<()>(0);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                own.send(ThreadTime::of_this_thread().unwrap()).unwrap();
+                while released.try_recv().is_err() {
+                    std::hint::spin_loop();
+                }
+                let _ = released.recv();
+            });
+            let time: ThreadTime = others.recv().unwrap();
+            while time.taken().unwrap() < 5 * TICK {
+                std::thread::yield_now();
+            }
+            release.send(()).unwrap();
+            let own = ThreadTime::of_this_thread().unwrap();
+            let (before, begun) = (time.taken().unwrap(), own.taken().unwrap());
+            while own.taken().unwrap() < begun + 20 * TICK {
+                std::hint::spin_loop();
+            }
+            assert!(time.taken().unwrap() < before + 5 * TICK, "it waits, while this thread works");
+            drop(release);
+        });
+    }
+}
