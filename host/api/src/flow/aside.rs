@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use camshaft_core::ids::TenantId;
+use rustix::process::{getpriority_process, setpriority_process};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -20,6 +21,11 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A rendering that takes more CPU time than this runs away. A machine with other work, and a process that was stopped for a
 /// while, find nothing wrong.
 const RENDERING: Duration = Duration::from_secs(5);
+
+/// Bodies up to this are read at once: even long conversations are shorter.
+const PROMPT_BYTES: usize = 64 << 10;
+/// Nice value of threads that read longer ones: about a tenth of a core where others want it.
+const POLITE: i32 = 10;
 
 /// What a reading shares with those who watch it.
 #[derive(Debug)]
@@ -42,8 +48,8 @@ struct Watched {
 /// What a rendering takes.
 #[derive(Debug)]
 enum Clock {
-    /// CPU time, since it took so much.
-    Thread { time: ThreadTime, before: Duration },
+    /// CPU time, since it took so much: at the first look.
+    Thread { time: ThreadTime, before: Option<Duration> },
     /// Where the system does not tell it, looks count.
     Looks(u32),
     #[cfg(test)]
@@ -137,15 +143,25 @@ impl Aside {
 
 impl Clock {
     fn of_this_thread() -> Self {
-        let time = ThreadTime::of_this_thread().and_then(|time| Some((time.taken()?, time)));
-        time.map_or(Self::Looks(0), |(before, time)| Self::Thread { time, before })
+        Self::Thread { time: ThreadTime::of_this_thread(), before: None }
     }
 
     /// What it took up to this look.
     fn look(&mut self) -> Duration {
         match self {
-            // A thread that has ended renders no more.
-            Self::Thread { time, before } => time.taken().map_or(Duration::ZERO, |taken| taken.saturating_sub(*before)),
+            Self::Thread { time, before } => match (time.taken(), before) {
+                (Some(taken), Some(before)) => taken.saturating_sub(*before),
+                (taken @ Some(_), before) => {
+                    *before = taken;
+                    Duration::ZERO
+                }
+                // A thread that has ended renders no more.
+                (None, Some(_)) => Duration::ZERO,
+                (None, None) => {
+                    *self = Self::Looks(1);
+                    LOOK
+                }
+            },
             Self::Looks(looks) => {
                 *looks += 1;
                 LOOK * *looks
@@ -174,16 +190,36 @@ pub(crate) async fn run<T: Send + 'static>(
     share: Share,
     read: impl FnOnce(&Aside) -> Result<T, FlowError> + Send + 'static,
 ) -> Result<(T, Share), FlowError> {
+    let turn_bytes = turn.bytes();
     let aside = Arc::new(Aside::new(tenant, Some(turn)));
     let _client = Client(aside.clone());
     let reading = tokio::task::spawn_blocking({
         let aside = aside.clone();
-        move || read(&aside)
+        move || politely(turn_bytes, || read(&aside))
     });
     let (answer, answered) = oneshot::channel();
     tokio::spawn(watch(reading, aside, share, answer));
     // Only the end of the runtime ends the watch before it has answered.
     answered.await.unwrap_or(Err(FlowError::Cancelled))
+}
+
+/// Reads on this thread, or a very long body on a thread of its own that lets everybody else go first: engines compute on the
+/// same cores.
+fn politely<T: Send>(bytes: usize, read: impl FnOnce() -> Result<T, FlowError> + Send) -> Result<T, FlowError> {
+    if bytes <= PROMPT_BYTES {
+        return read();
+    }
+    std::thread::scope(|scope| {
+        let polite = move || {
+            let nice = getpriority_process(None).map_or(POLITE, |nice| nice.max(POLITE));
+            // Where the system refuses, it reads as others do.
+            let _ = setpriority_process(None, nice);
+            read()
+        };
+        let thread = std::thread::Builder::new().name("long-body".to_owned()).spawn_scoped(scope, polite);
+        let thread = thread.map_err(|_| FlowError::Overloaded)?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 async fn watch<T>(

@@ -3,6 +3,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use rustix::process::Pid;
+use rustix::thread::gettid;
+
 /// The system counts in ticks of this length wherever it tells programs.
 const TICK: Duration = Duration::from_millis(10);
 /// Behind the thread's name: the state, ten numbers, and the ticks that it ran as a program and in the system.
@@ -11,20 +14,21 @@ const BEFORE_TICKS: usize = 11;
 const STAT_BYTES: usize = 4096;
 
 /// Of one thread. It is that thread's also when another one reads it.
-#[derive(Debug)]
-pub(crate) struct ThreadTime(File);
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ThreadTime(Pid);
 
 impl ThreadTime {
-    /// Of this thread; `None` where the system does not tell.
-    pub(crate) fn of_this_thread() -> Option<Self> {
-        let time = Self(File::open("/proc/thread-self/stat").ok()?);
-        time.taken().is_some().then_some(time)
+    /// Of this thread. Costs next to nothing until somebody reads it.
+    pub(crate) fn of_this_thread() -> Self {
+        Self(gettid())
     }
 
-    /// `None` if the thread has ended.
-    pub(crate) fn taken(&self) -> Option<Duration> {
+    /// `None` if the thread has ended, or the system does not tell.
+    pub(crate) fn taken(self) -> Option<Duration> {
+        let Self(thread) = self;
+        let file = File::open(format!("/proc/self/task/{}/stat", thread.as_raw_pid())).ok()?;
         let mut text = [0; STAT_BYTES];
-        let bytes = self.0.read_at(&mut text, 0).ok()?;
+        let bytes = file.read_at(&mut text, 0).ok()?;
         ticks(str::from_utf8(&text[..bytes]).ok()?).map(|ticks| TICK.saturating_mul(ticks))
     }
 }
@@ -55,7 +59,7 @@ mod tests {
         let (release, released) = crossbeam_channel::bounded::<()>(0);
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                own.send(ThreadTime::of_this_thread().unwrap()).unwrap();
+                own.send(ThreadTime::of_this_thread()).unwrap();
                 while released.try_recv().is_err() {
                     std::hint::spin_loop();
                 }
@@ -66,7 +70,7 @@ mod tests {
                 std::thread::yield_now();
             }
             release.send(()).unwrap();
-            let own = ThreadTime::of_this_thread().unwrap();
+            let own = ThreadTime::of_this_thread();
             let (before, begun) = (time.taken().unwrap(), own.taken().unwrap());
             while own.taken().unwrap() < begun + 20 * TICK {
                 std::hint::spin_loop();

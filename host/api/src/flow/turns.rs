@@ -183,6 +183,11 @@ impl Turn {
         turns.map(|turns| (turns, self.bytes))
     }
 
+    /// Of the body that it is for.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Gives the turn back. Whether that opened what was closed.
     pub(crate) fn give_back(mut self) -> bool {
         self.pass_on()

@@ -203,3 +203,14 @@ async fn regression_who_waits_for_a_place_lets_others_have_its_turn() {
     aside.end_turn();
     assert_eq!(turns.taken(), 0);
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn only_very_long_bodies_are_read_by_a_thread_that_lets_others_go_first() {
+    let nice = || rustix::process::getpriority_process(None).unwrap();
+    let before = nice();
+    for (bytes, expected) in [(PROMPT_BYTES, before), (PROMPT_BYTES + 1, before.max(POLITE))] {
+        assert_eq!(politely(bytes, || Ok(nice())).unwrap(), expected, "{bytes}");
+        assert_eq!(nice(), before, "this thread is as it was");
+    }
+}
