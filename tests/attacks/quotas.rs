@@ -28,7 +28,7 @@ fn regression_choices_and_prompts_in_lists_do_not_pass_bounds() {
 #[test]
 fn regression_refused_requests_and_other_keys_renew_no_quota() {
     let row = Row::begin("refused requests and a second key against 2 requests a minute");
-    let limited = "requests-per-minute = 2\ntokens-per-minute = 50";
+    let limited = "requests-per-minute = 2\ntokens-per-minute = 50000";
     let settings = api_keys(&[("two", limited), ("free", "")]).replace("tenant-1", "tenant-0");
     let server = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &settings).start();
     let hello = json!({"model": "demo", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello!"}]});
@@ -38,7 +38,7 @@ fn regression_refused_requests_and_other_keys_renew_no_quota() {
         assert_eq!(server.client.with_key("free").post(CHAT, &hello).status, 200);
         statuses.push(server.client.with_key("two").post(COMPLETIONS, &long).status);
     }
-    // The first two are read, and found too long for the context.
+    // The first two are read, at a token for each 64 bytes, and found too long for the context.
     assert_eq!(statuses, [400, 400, 429, 429]);
     row.end("two of four were read");
 }

@@ -88,6 +88,8 @@ impl CompileProgram {
     /// `left`: what the control group left to the process when it began.
     fn judge(&self, status: ExitStatus, left: Option<u64>, words: &str, asked: Asked<'_>) -> Result<(), PolicyError> {
         let signal = |signal: Signal| status.signal() == Some(signal.as_raw());
+        // Rust adds it where `RUST_BACKTRACE` is set.
+        let words = words.split("stack backtrace:").next().unwrap_or_default();
         let said = on_one_line(panic_in(words).as_deref().unwrap_or(words).trim());
         let limit_bytes = self.bounds.memory_bytes;
         match status.code().map(u8::try_from) {
@@ -172,7 +174,10 @@ mod tests {
                 "compiles it: panicked at a.rs:1:2: no such luck",
             ),
             ("exit 73", "could not be kept in /cache"),
-            ("echo unheard of >&2; exit 3", "cannot run the process that compiles it: unheard of"),
+            (
+                "echo unheard of >&2; echo stack backtrace: >&2; exit 3",
+                "cannot run the process that compiles it: unheard of",
+            ),
             ("kill -XCPU $$", "more than the 120 s"),
             ("echo out of memory >&2; kill -ABRT $$", "more than the 2147483648 bytes of memory (or the stack)"),
             ("kill -SEGV $$", "or the stack"),
@@ -180,7 +185,7 @@ mod tests {
         ];
         for (script, words) in sentences {
             let error = outcome(script).unwrap_err().sentence();
-            assert!(error.contains(words), "{script}: {error}");
+            assert!(error.contains(words) && !error.contains("backtrace"), "{script}: {error}");
         }
         let nobody = CompileProgram { program: "/nowhere".into(), ..shell("", Duration::ZERO) };
         let error = compiled_by(&nobody, false).unwrap_err();
