@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use camshaft_core::ids::TenantId;
 use rustix::process::{getpriority_process, setpriority_process};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -192,15 +193,63 @@ pub(crate) async fn run<T: Send + 'static>(
 ) -> Result<(T, Share), FlowError> {
     let turn_bytes = turn.bytes();
     let aside = Arc::new(Aside::new(tenant, Some(turn)));
-    let _client = Client(aside.clone());
     let reading = tokio::task::spawn_blocking({
         let aside = aside.clone();
         move || politely(turn_bytes, || read(&aside))
     });
-    let (answer, answered) = oneshot::channel();
-    tokio::spawn(watch(reading, aside, share, answer));
-    // Only the end of the runtime ends the watch before it has answered.
-    answered.await.unwrap_or(Err(FlowError::Cancelled))
+    let mut watch = Watch { aside, running: Some((reading, share)) };
+    watch.until_read_or_stopped().await
+}
+
+/// Watches a reading. Dropped while it runs, when the client leaves or the template is stopped, it goes on in a task of its
+/// own.
+struct Watch<T: Send + 'static> {
+    aside: Arc<Aside>,
+    running: Option<Running<T>>,
+}
+
+type Running<T> = (JoinHandle<Result<T, FlowError>>, Share);
+
+impl<T: Send + 'static> Watch<T> {
+    async fn until_read_or_stopped(&mut self) -> Result<(T, Share), FlowError> {
+        loop {
+            let Some((reading, _)) = &mut self.running else { return Err(FlowError::Cancelled) };
+            match timeout(LOOK, reading).await {
+                Ok(read) => {
+                    self.aside.end_turn();
+                    let (_, share) = self.running.take().ok_or(FlowError::Cancelled)?;
+                    let read = read.map_err(|source| FlowError::Task { task: "reading a request", source })??;
+                    return Ok((read, share));
+                }
+                Err(_) if self.aside.runs_away() => {
+                    self.aside.end_turn();
+                    return Err(FlowError::TemplateStopped);
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Watch<T> {
+    fn drop(&mut self) {
+        self.aside.abandoned.store(true, Ordering::Relaxed);
+        let Some((mut reading, share)) = self.running.take() else { return };
+        let aside = self.aside.clone();
+        let rest = async move {
+            while timeout(LOOK, &mut reading).await.is_err() {
+                if aside.runs_away() {
+                    aside.end_turn();
+                }
+            }
+            aside.end_turn();
+            drop(share);
+        };
+        // There is none at the end of the process, and then nobody waits for the turn.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(rest);
+        }
+    }
 }
 
 /// Reads on this thread, or a very long body on a thread of its own that lets everybody else go first: engines compute on the
@@ -220,46 +269,6 @@ fn politely<T: Send>(bytes: usize, read: impl FnOnce() -> Result<T, FlowError> +
         let thread = thread.map_err(|_| FlowError::Overloaded)?;
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
-}
-
-async fn watch<T>(
-    mut reading: JoinHandle<Result<T, FlowError>>,
-    aside: Arc<Aside>,
-    share: Share,
-    answer: oneshot::Sender<Result<(T, Share), FlowError>>,
-) {
-    // Nobody takes the answer where the client has left.
-    loop {
-        match timeout(LOOK, &mut reading).await {
-            Ok(Ok(read)) => {
-                aside.end_turn();
-                let _ = answer.send(read.map(|read| (read, share)));
-                return;
-            }
-            Ok(Err(source)) => {
-                aside.end_turn();
-                let _ = answer.send(Err(FlowError::Task { task: "reading a request", source }));
-                return;
-            }
-            Err(_) if aside.runs_away() => break,
-            Err(_) => {}
-        }
-    }
-    aside.end_turn();
-    let _ = answer.send(Err(FlowError::TemplateStopped));
-    // It may end after all.
-    let _ = reading.await;
-    drop(share);
-    aside.end_turn();
-}
-
-/// Dropped with the request's future: when it is done, and when its client leaves.
-struct Client(Arc<Aside>);
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.0.abandoned.store(true, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]

@@ -28,6 +28,8 @@ const FUEL: u64 = 2_000_000;
 pub const STACK_BYTES: usize = 1 << 30;
 /// Where the system does not give it: a smaller one, with as many instructions as that takes.
 const LESS: u64 = 4;
+/// Instructions for which the stack of any thread is large enough.
+const SHORT_FUEL: u64 = 1000;
 /// Bound of nested calls and loops. Past it the request is refused.
 const RECURSION: usize = 100;
 /// Bound of the rendered bytes. Past it the request is refused.
@@ -42,6 +44,8 @@ const RESERVED: [&str; 3] = ["messages", "bos_token", "eos_token"];
 /// A compiled template, with the model's special tokens.
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
+    /// The same with [`SHORT_FUEL`].
+    short: Environment<'static>,
     usage: Arc<TemplateUse>,
     stacks: [Stack; 2],
 }
@@ -77,7 +81,9 @@ impl ChatTemplate {
         environment.add_function("strftime_now", |format: String| strftime::format(&format, unix_seconds()));
         let source = info.chat_template.clone().unwrap_or_else(|| FALLBACK.to_owned());
         environment.add_template_owned(NAME, source)?;
-        Ok(Self { environment, usage: Arc::new(TemplateUse::new(model)), stacks: STACKS })
+        let mut short = environment.clone();
+        short.set_fuel(Some(SHORT_FUEL));
+        Ok(Self { environment, short, usage: Arc::new(TemplateUse::new(model)), stacks: STACKS })
     }
 
     /// Renders the prompt of a conversation in which the assistant speaks next. `kwargs` are further variables.
@@ -95,22 +101,34 @@ impl ChatTemplate {
             return Err(FlowError::field(param, format!("the template variable {name} may not be set")));
         }
         let _place = self.usage.enter(aside.tenant(), |turn| aside.wait_for(turn))?;
-        let rendered = on_a_stack(self.stacks, |fuel| {
+        let run = |fuel| {
             let _watched = aside.rendering(&self.usage);
             let mut variables = vec![("add_generation_prompt".to_owned(), Value::from(true))];
             variables.extend(kwargs.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
             variables.push(("messages".to_owned(), Value::from(Serde(messages))));
             self.run(fuel, Value::from_pairs(variables))
-        });
-        let output = rendered.map_err(FlowError::TemplateStack)?.map_err(refused)?;
+        };
+        // Most conversations are short, and a thread takes as long as they do.
+        let rendered = match run(SHORT_FUEL) {
+            Err(error) if error.kind() == ErrorKind::OutOfFuel => {
+                on_a_stack(self.stacks, run).map_err(FlowError::TemplateStack)?
+            }
+            rendered => rendered,
+        };
+        let output = rendered.map_err(refused)?;
         String::from_utf8(output).map_err(FlowError::TemplateOutput)
     }
 
     fn run(&self, fuel: u64, variables: Value) -> Result<Vec<u8>, Error> {
-        let mut environment = Cow::Borrowed(&self.environment);
-        if fuel != FUEL {
-            environment.to_mut().set_fuel(Some(fuel));
-        }
+        let environment = match fuel {
+            FUEL => Cow::Borrowed(&self.environment),
+            SHORT_FUEL => Cow::Borrowed(&self.short),
+            _ => {
+                let mut environment = self.environment.clone();
+                environment.set_fuel(Some(fuel));
+                Cow::Owned(environment)
+            }
+        };
         let mut output = Capped(Vec::new());
         environment.get_template(NAME)?.render_captured_to(variables, &mut output)?;
         Ok(output.0)

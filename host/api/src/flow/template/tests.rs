@@ -6,7 +6,7 @@ use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde_json::{Map, Value, json};
 
-use super::{ChatTemplate, FALLBACK, STACKS, Stack};
+use super::{ChatTemplate, FALLBACK, SHORT_FUEL, STACKS, Stack};
 use crate::flow::aside::Aside;
 use crate::flow::backend::{Backend, Model};
 use crate::flow::error::FlowError;
@@ -248,17 +248,18 @@ fn reports_a_template_that_is_not_jinja() {
 fn regression_a_stack_that_the_system_does_not_give_is_replaced_by_a_smaller_one_or_refused() {
     // More than any address space.
     let never = Stack { bytes: 1 << 60, fuel: 1 };
-    let less = Stack { bytes: 1 << 20, fuel: 1000 };
+    let less = Stack { bytes: 1 << 20, fuel: 10 * SHORT_FUEL };
     let rendered = |stacks, turns: u32| {
         let source = format!("{{% for i in range({turns}) %}}a{{% endfor %}}");
         let mut compiled = ChatTemplate::compile("test", &info(Some(&source), "", "")).unwrap();
         compiled.stacks = stacks;
         compiled.render(&user(&["hi"]), &Map::new(), &Aside::default())
     };
-    assert_eq!(rendered([never, less], 10).unwrap(), "a".repeat(10));
-    assert!(rendered([never, less], 1000).unwrap_err().to_string().contains("fuel"), "fewer instructions fit on it");
-    assert_eq!(rendered([less, never], 10).unwrap(), "a".repeat(10));
-    let refused = rendered([never, never], 10).unwrap_err().answer();
+    assert_eq!(rendered([never, less], 1000).unwrap(), "a".repeat(1000));
+    assert!(rendered([never, less], 10_000).unwrap_err().to_string().contains("fuel"), "fewer instructions fit on it");
+    assert_eq!(rendered([less, never], 1000).unwrap(), "a".repeat(1000));
+    assert_eq!(rendered([never, never], 10).unwrap(), "a".repeat(10), "it needs no stack of its own");
+    let refused = rendered([never, never], 1000).unwrap_err().answer();
     assert_eq!((refused.status().as_u16(), refused.body().error.code.as_deref()), (503, Some("overloaded")));
 }
 
