@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use crate::policy::Quotas;
 
+/// In which any bucket fills up: one may owe as much as it holds.
+const MOST_MINUTES: f64 = 2.0;
 const MINUTE: f64 = 60.0;
 /// Tokens that are read for a request that is then refused, for each one that the account pays. Reading is far cheaper than
 /// computing. At the full price, clients that come back when they were told to would keep each other out: each refusal
@@ -33,6 +35,11 @@ pub struct Standing {
 }
 
 impl Bucket {
+    /// What it can pay for work that is done whether or not there is enough: what is in it, and a minute's more.
+    fn credit(&self) -> f64 {
+        (self.level + f64::from(self.limit)).max(0.0)
+    }
+
     fn full(limit: u32, now: Duration) -> Self {
         Self { limit, level: f64::from(limit), at: now }
     }
@@ -88,7 +95,7 @@ impl Buckets {
     }
 
     fn are_full(&self, now: Duration) -> bool {
-        self.0.iter().all(|bucket| now.saturating_sub(bucket.at).as_secs_f64() > MINUTE)
+        self.0.iter().all(|bucket| now.saturating_sub(bucket.at).as_secs_f64() > MOST_MINUTES * MINUTE)
     }
 }
 
@@ -182,11 +189,12 @@ impl Account {
         Ok(Reservation { quotas: *quotas, choices: 1, tokens: 0, read: 0.0, standings: self.standings(quotas, now) })
     }
 
-    /// A body of so many bytes is about to be read: the account pays for that by an estimate, as far as it can. Unless
+    /// A body of so many bytes is about to be read: the account pays for that by an estimate, if need be with
+    /// what it gets in the next minute. Unless
     /// [`Account::reserve`] follows, it has paid: the client has left, or the body was refused.
     pub fn read(&mut self, request: &mut Reservation, bytes: u64, now: Duration) {
         let Some(bucket) = self.tokens.of(request.quotas.tokens_per_minute, now) else { return };
-        let price = ((bytes / (BYTES_PER_TOKEN * READ_PER_TOKEN)) as f64).min(bucket.level.max(0.0));
+        let price = ((bytes / (BYTES_PER_TOKEN * READ_PER_TOKEN)) as f64).min(bucket.credit());
         bucket.level -= price;
         request.read += price;
     }
@@ -194,7 +202,8 @@ impl Account {
     /// Adds to a request that was admitted what it asks for. The estimate for reading its body comes back.
     ///
     /// # Errors
-    /// It does not fit. Then the reservation stays as it is, and the account pays for what was read, as far as it can.
+    /// It does not fit. Then the reservation stays as it is, and the account pays for what was read, if need be
+    /// with what it gets in the next minute.
     pub fn reserve(&mut self, request: &mut Reservation, demand: Demand, now: Duration) -> Result<(), Exceeded> {
         if let Some(bucket) = self.tokens.of(request.quotas.tokens_per_minute, now) {
             bucket.level += std::mem::take(&mut request.read);
@@ -204,7 +213,7 @@ impl Account {
             Ok(()) => return Ok(()),
         };
         let Some(bucket) = self.tokens.of(request.quotas.tokens_per_minute, now) else { return Err(refused) };
-        bucket.level -= ((demand.read / READ_PER_TOKEN) as f64).min(bucket.level.max(0.0));
+        bucket.level -= ((demand.read / READ_PER_TOKEN) as f64).min(bucket.credit());
         // The time to come back depends on what is left now.
         self.add(request, demand, now)
     }

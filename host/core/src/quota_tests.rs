@@ -158,14 +158,15 @@ fn regression_a_long_body_that_nobody_waits_for_is_paid_by_an_estimate() {
     account.settle(&request, 0);
     let mut request = account.admit(&quotas, SECOND).unwrap();
     assert_eq!(request.standings.tokens.unwrap().remaining, 750, "nor is it paid twice");
-    // As far as there is something.
-    account.read(&mut request, 64 * 751, SECOND);
+    // Also with what there will be in a minute, and no more.
+    account.read(&mut request, 64 * 100_000, SECOND);
     account.settle(&request, 0);
-    assert!(account.admit(&quotas, SECOND).is_err());
+    let exceeded = account.admit(&quotas, SECOND).unwrap_err();
+    assert_eq!(exceeded.retry_after, Some(SECOND * 60 * 1001 / 1000));
 }
 
 #[test]
-fn regression_what_was_read_in_vain_is_paid_as_far_as_there_is_something() {
+fn regression_what_was_read_in_vain_is_paid_by_a_minute_at_most() {
     let quotas = quotas(None, Some(1000), Some(2));
     let mut account = Account::default();
     let mut refuse = |demand: Demand| {
@@ -183,7 +184,7 @@ fn regression_what_was_read_in_vain_is_paid_as_far_as_there_is_something() {
     assert_eq!((late.asked, late.retry_after), (960, Some(SECOND * 130 * 60 / 1000)), "130 are missing now");
     assert_eq!(left(refuse(Demand { choices: 1, tokens: 40_000, read: 40_000 })), 0);
     let exceeded = refuse(Demand { choices: 1, tokens: 1, read: 1 }).unwrap_err();
-    assert_eq!(exceeded.retry_after, Some(SECOND * 60 / 1000), "it is empty, and no more than that");
+    assert_eq!(exceeded.retry_after, Some(SECOND * 60 * 1001 / 1000), "it owes a minute, and no more than that");
 }
 
 #[test]
@@ -247,8 +248,8 @@ fn an_account_may_go_when_nothing_runs_and_every_bucket_is_full_again() {
         assert!(!account.is_idle(1000 * SECOND), "it runs");
         account.settle(&request, 1);
         let counts_units = quotas.concurrent_requests.is_none();
-        assert_eq!(account.is_idle(61 * SECOND), !counts_units, "a minute has to pass");
-        assert!(account.is_idle(62 * SECOND));
+        assert_eq!(account.is_idle(121 * SECOND), !counts_units, "two minutes have to pass");
+        assert!(account.is_idle(122 * SECOND));
     }
 }
 

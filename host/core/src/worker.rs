@@ -230,7 +230,8 @@ impl Worker {
     fn tell_started(&mut self, events: &mut impl Events) {
         let mut any = false;
         for entry in &self.plan.entries {
-            let Some(sequence) = self.roster.running.get_mut(entry.index) else { continue };
+            let planned = self.roster.running.get_mut(entry.index).filter(|s| s.placement.seq() == Some(entry.seq));
+            let Some(sequence) = planned else { continue };
             if let Some(cached_tokens) = sequence.started() {
                 events.push(Event::Started { id: sequence.id(), cached_tokens });
                 any = true;
@@ -246,8 +247,9 @@ impl Worker {
         let entries = std::mem::take(&mut self.plan.entries);
         let (mut drawn, mut ended) = (0, Vec::new());
         for entry in &entries {
-            // Nobody left or moved since the plan was made.
-            let Some(sequence) = self.roster.running.get_mut(entry.index) else { continue };
+            // Nobody left or moved since the plan was made. If somebody did, no other may get the tokens.
+            let planned = self.roster.running.get_mut(entry.index).filter(|s| s.placement.seq() == Some(entry.seq));
+            let Some(sequence) = planned else { continue };
             sequence.kv_tokens += entry.tokens;
             if entry.prefill {
                 self.roster.kv.mark_computed(sequence);

@@ -140,8 +140,12 @@ fn usable_cache_of(dir: Option<&Path>, temporary: &[PathBuf]) -> Option<PathBuf>
     found
 }
 
-/// Makes a directory to which no other user can write, and checks that this process can.
-fn make_private(dir: &Path) -> Result<PathBuf, PolicyError> {
+/// Makes a directory to which no other user can write, and in which nobody else has put anything, and checks that this process
+/// can write there. To be called before each use: the directory may have been removed, and made again by somebody else.
+///
+/// # Errors
+/// It belongs to somebody else, lies where others can replace it, or cannot be made.
+pub(crate) fn make_private(dir: &Path) -> Result<PathBuf, PolicyError> {
     make_private_by(dir, |dir| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir))
 }
 
@@ -160,12 +164,54 @@ fn make_private_by(dir: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Re
     if meta.mode() & 0o077 != 0 {
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).map_err(failed)?;
     }
+    let was = match meta.mode() & 0o077 {
+        0 => Openness::Closed,
+        open if open & 0o022 == 0 => Openness::Entered,
+        _ => Openness::Written,
+    };
+    remove_foreign(&dir, was).map_err(failed)?;
     // A file system may be read-only whatever its modes say.
     let trial = dir.join(format!(".trial-{}-{:?}", std::process::id(), std::thread::current().id()));
     // On a full one files can be made, but nothing can be written to them.
     let written = fs::write(&trial, [0; TRIAL_BYTES]);
     fs::remove_file(&trial).and(written).map_err(failed)?;
     Ok(dir)
+}
+
+/// What others could do in the directory of compiled code before it was made private.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Openness {
+    Closed,
+    /// They could write to what lies in it, if that allows them.
+    Entered,
+    /// They could put files in it whose names nobody can tell from good ones.
+    Written,
+}
+
+/// Removes what somebody else has made below a directory, or could have changed.
+fn remove_foreign(dir: &Path, was: Openness) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let meta = match fs::symlink_metadata(&path) {
+            // Another process that compiles has renamed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            meta => meta?,
+        };
+        let writable = was == Openness::Entered && meta.mode() & 0o022 != 0;
+        let foreign = was == Openness::Written || meta.uid() != own || meta.is_symlink() || writable;
+        let removed = match (foreign, meta.is_dir()) {
+            (false, true) => remove_foreign(&path, was),
+            (false, false) => Ok(()),
+            (true, true) => fs::remove_dir_all(&path),
+            (true, false) => fs::remove_file(&path),
+        };
+        match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+    }
+    Ok(())
 }
 
 /// Opens the cache of compiled code, to which only this host writes: cached code runs without further checks.
@@ -218,6 +264,36 @@ impl Drop for Ticker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn regression_what_others_could_have_put_among_compiled_code_is_removed() {
+        // The directory's mode, and those of a directory in it and of a file in that; whether the file stays.
+        let rows = [
+            (0o700, 0o775, 0o664, true),
+            (0o755, 0o755, 0o644, true),
+            (0o755, 0o755, 0o646, false),
+            (0o755, 0o777, 0o644, false),
+            (0o1777, 0o755, 0o644, false),
+        ];
+        for (top, inner, file, stays) in rows {
+            let above = tempfile::tempdir().unwrap();
+            let dir = above.path().join("compiled");
+            let path = dir.join("modules/code");
+            fs::create_dir_all(dir.join("modules")).unwrap();
+            fs::write(&path, "code").unwrap();
+            fs::create_dir(above.path().join("elsewhere")).unwrap();
+            fs::write(above.path().join("elsewhere/code"), "code").unwrap();
+            std::os::unix::fs::symlink(above.path().join("elsewhere"), dir.join("link")).unwrap();
+            for (path, mode) in [(&path, file), (&dir.join("modules"), inner), (&dir, top)] {
+                fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            }
+            make_private(&dir).unwrap();
+            assert_eq!(path.exists(), stays, "{top:o} {inner:o} {file:o}");
+            assert!(fs::symlink_metadata(dir.join("link")).is_err(), "a link leads where others may write");
+            assert!(above.path().join("elsewhere/code").exists(), "what it leads to stays");
+            assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+        }
+    }
 
     #[test]
     fn regression_without_a_directory_of_its_own_compiled_code_is_kept_elsewhere() {

@@ -65,7 +65,7 @@ pub(crate) fn compile_into(
     code_max_bytes: usize,
 ) -> Result<usize, PolicyError> {
     check_header(bytes)?;
-    let cache = engine::open_cache(cache_dir)?;
+    let cache = engine::open_cache(&engine::make_private(cache_dir)?)?;
     let engine = engine::for_compiling(cache.clone(), code_max_bytes)?;
     let linker = runtime::linker(&engine, hook).map_err(|error| PolicyError::Runtime(error.into()))?;
     let built = catch_unwind(AssertUnwindSafe(|| -> Result<usize, PolicyError> {
@@ -94,6 +94,7 @@ fn check_room(image_bytes: u64, left: Option<u64>) -> Result<(), PolicyError> {
 
 fn build(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {
     let Task { hook, bytes, .. } = *task;
+    runtime.check_cache()?;
     let component = Component::from_binary(runtime.engine(hook), bytes).map_err(compile_error)?;
     let Fit { api_version, imports, pre } = fit(runtime.linker(hook), &component, hook)?;
     Ok(Compiled { digest: digest_of(bytes), size_bytes: bytes.len() as u64, api_version, imports, pre })

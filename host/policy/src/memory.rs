@@ -1,6 +1,8 @@
 //! How much memory the control groups leave to this process.
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
+
+use rustix::io::Errno;
 
 /// Where systems mount the control groups.
 const ROOT: &str = "/sys/fs/cgroup";
@@ -23,9 +25,16 @@ const V1: Names = Names {
 const V2: Names = Names { limit: "memory.max", usage: "memory.current", cache: ["inactive_file", "active_file"] };
 
 /// Bytes that this process can still take before a memory limit of its control group, or of one above, is reached. `None`:
-/// there is no such limit, or the system does not tell.
+/// there is no such limit, or the system does not tell. 0: the process may open no file now to read it.
 pub fn memory_left() -> Option<u64> {
-    left_below(Path::new(ROOT), &fs::read_to_string("/proc/self/cgroup").ok()?)
+    match fs::read_to_string("/proc/self/cgroup") {
+        Ok(groups) => left_below(Path::new(ROOT), &groups),
+        Err(error) => has_no_file(&error).then_some(0),
+    }
+}
+
+fn has_no_file(error: &io::Error) -> bool {
+    matches!(error.raw_os_error().map(Errno::from_raw_os_error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// `groups`: a line `number:controllers:path` for each hierarchy that the process is in.
@@ -48,8 +57,12 @@ fn left_in(root: &Path, group: &str, names: &Names) -> Option<u64> {
 }
 
 fn left_of(group: &Path, names: &Names) -> Option<u64> {
+    let limit = fs::read_to_string(group.join(names.limit));
+    if limit.as_ref().is_err_and(has_no_file) {
+        return Some(0);
+    }
     let number = |file: &str| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
-    let limit = number(names.limit).filter(|limit| *limit < NO_LIMIT)?;
+    let limit = limit.ok()?.trim().parse::<u64>().ok().filter(|limit| *limit < NO_LIMIT)?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let counts = |name: &str| names.cache.contains(&name);
     let cache = stat.lines().filter_map(|line| line.split_once(' ')).filter(|(name, _)| counts(name));

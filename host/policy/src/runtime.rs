@@ -76,6 +76,14 @@ impl Runtime {
         }
     }
 
+    /// Whether code that is loaded now is this user's own.
+    ///
+    /// # Errors
+    /// As [`engine::make_private`].
+    pub(crate) fn check_cache(&self) -> Result<(), PolicyError> {
+        self.cache_dir.as_deref().map_or(Ok(()), |dir| engine::make_private(dir).map(drop))
+    }
+
     /// Waits until nobody else loads code: what one load takes at its peak is given back when it is done.
     pub(crate) fn load_alone(&self) -> MutexGuard<'_, ()> {
         self.loading.lock().unwrap_or_else(PoisonError::into_inner)

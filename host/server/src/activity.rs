@@ -20,6 +20,7 @@ const PROGRESS: usize = 4 << 10;
 pub(crate) const QUIET: Duration = Duration::from_secs(1);
 const STRANGE: Duration = Duration::from_secs(2);
 const STALLED: Duration = Duration::from_secs(5);
+const ARRIVING: Duration = Duration::from_secs(5);
 /// What a request in flight takes besides its body: by itself, and for each header; and how often its head is held.
 const REQUEST_BYTES: usize = 20 << 10;
 const HEADER_BYTES: usize = 400;
@@ -71,6 +72,8 @@ pub(crate) enum Claim {
     Quiet,
     /// It takes nothing of its responses.
     Stalled,
+    /// All of its requests still arrive: the server waits for their bodies.
+    Arriving,
 }
 
 #[derive(Debug)]
@@ -274,6 +277,7 @@ impl Activity {
             _ if state.is_quiet() => state.closing.is_none().then_some((Claim::Quiet, state.quiet + QUIET)),
             _ if !self.let_in.get() => Some((Claim::Strange, state.busy + STRANGE)),
             State { working: 0, moved, .. } => Some((Claim::Stalled, moved + STALLED)),
+            State { working, arriving, busy, .. } if arriving >= working => Some((Claim::Arriving, busy + ARRIVING)),
             _ => None,
         }
     }

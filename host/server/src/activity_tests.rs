@@ -194,6 +194,9 @@ async fn regression_whoever_takes_nothing_makes_room_strangers_first() {
     assert_eq!(claims[0].1, begun + STRANGE, "however it takes them");
     assert_eq!(claims[2].1, begun + STALLED);
     served.works();
+    assert_eq!(known.claim().unwrap(), (Claim::Arriving, begun + ARRIVING), "its body is not there yet");
+    assert!(claims[2].0 < Claim::Arriving, "it is missed more than all others");
+    known.arrived();
     assert_eq!(known.claim(), None, "the server works for somebody it knows");
     stranger.cut();
     assert_eq!((stranger.claim(), left(&stranger)), (None, Some(0)));

@@ -36,7 +36,6 @@ fn job(tenant: &str, inputs: &[&[u32]]) -> EmbedJob {
         priority: Priority::Normal,
         weight: 1.0,
         queue_share: None,
-        accepted: Instant::now(),
         deadline: None,
     }
 }

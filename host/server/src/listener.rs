@@ -63,12 +63,11 @@ impl Crowd {
         due
     }
 
-    /// Closes connections of the listener that has the most of them.
+    /// Closes connections of the listener that has the most of them, or of the next one that has some which may go.
     fn make_room(&self) {
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(rooms) = all.iter().max_by_key(|rooms| rooms.connections().count()) {
-            rooms.make_room();
-        }
+        let mut all: Vec<_> = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        all.sort_by_cached_key(|rooms| Reverse(rooms.connections().count()));
+        let _closes = all.iter().any(|rooms| rooms.make_room().closed > 0);
     }
 }
 
@@ -177,6 +176,15 @@ struct Room {
     _permit: OwnedSemaphorePermit,
 }
 
+/// What was done to make room.
+#[derive(Debug, Clone, Copy)]
+struct Made {
+    /// Connections that were told to end.
+    closed: usize,
+    /// Until it is worth another try.
+    wait: Duration,
+}
+
 impl Rooms {
     fn new(limit: usize) -> Arc<Self> {
         let limit = limit.min(Semaphore::MAX_PERMITS);
@@ -189,7 +197,7 @@ impl Rooms {
             if let Ok(permit) = self.free.clone().try_acquire_owned() {
                 break permit;
             }
-            let wait = self.make_room();
+            let wait = self.make_room().wait;
             tokio::select! {
                 permit = self.free.clone().acquire_owned() => if let Ok(permit) = permit { break permit },
                 () = sleep(wait) => {}
@@ -203,21 +211,23 @@ impl Rooms {
         Room { rooms: self.clone(), number, activity, _permit: permit }
     }
 
-    /// Closes connections that are quiet, or whose clients take nothing, and says when to try again.
-    fn make_room(&self) -> Duration {
+    /// Closes connections that are quiet, or whose clients take nothing.
+    fn make_room(&self) -> Made {
         let now = Instant::now();
         let mut claims: Vec<_> =
             self.connections().filter_map(|activity| Some((activity.claim()?, activity))).collect();
         claims.sort_by_key(|(claim, _)| *claim);
         let next = claims.iter().map(|((_, from), _)| from.saturating_duration_since(now)).min();
         let most = self.limit.div_ceil(SHARE);
+        let mut closed = 0;
         for ((claim, _), activity) in claims.iter().filter(|((_, from), _)| *from <= now).take(most) {
+            closed += 1;
             match claim {
                 Claim::Quiet => activity.make_room(),
-                Claim::Strange | Claim::Stalled => activity.cut(),
+                Claim::Strange | Claim::Stalled | Claim::Arriving => activity.cut(),
             }
         }
-        next.unwrap_or(LOOK).clamp(LOOK / 20, LOOK)
+        Made { closed, wait: next.unwrap_or(LOOK).clamp(LOOK / 20, LOOK) }
     }
 
     /// Cuts the connections whose requests hold the most, those first on which nobody was let in, until no more is held

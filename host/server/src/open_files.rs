@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::config::Config;
 
 /// What a server has open besides connections: 15 when it starts, the code of policies, components that compile (at most
-/// four at once, with three pipes each), files that are looked at, spans that are exported.
+/// four at once, with five files each), files that are looked at, spans that are exported.
 const RESERVE: u64 = 64;
 /// Of a model: its weights, draft model and adapter, and the process that tries them.
 const PER_MODEL: u64 = 8;

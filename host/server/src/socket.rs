@@ -253,7 +253,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for HalfClosing<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if !self.ahead.is_empty() {
             let count = self.ahead.len().min(buf.remaining());
-            self.ahead.drain(..count).for_each(|byte| buf.put_slice(&[byte]));
+            let (first, second) = self.ahead.as_slices();
+            let of_first = count.min(first.len());
+            buf.put_slice(&first[..of_first]);
+            buf.put_slice(&second[..count - of_first]);
+            self.ahead.drain(..count);
+            if self.ahead.is_empty() {
+                // A connection that goes on keeps no memory for it.
+                self.ahead = VecDeque::new();
+            }
             self.activity.heard();
             return Poll::Ready(Ok(()));
         }

@@ -85,6 +85,8 @@ pub struct Api {
     pub(crate) turns: Arc<Turns>,
     /// Of tenants at reading short ones with chat templates.
     pub(crate) short_turns: Arc<Turns>,
+    /// Of tenants at reading very long ones, on threads that let others go first.
+    pub(crate) bulk_turns: Arc<Turns>,
     /// Becomes true when running streams must end.
     cut: watch::Sender<bool>,
     served: Vec<Arc<Served>>,
@@ -141,6 +143,7 @@ impl Api {
             operators,
             metrics,
             turns: Arc::default(),
+            bulk_turns: Arc::default(),
             short_turns: Arc::new(Turns::of_short_bodies()),
             cut,
             served,

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
 use crate::flow::template_use::TemplateUse;
-use crate::flow::thread_time::ThreadTime;
+use crate::flow::thread_time::{ThreadTime, Unknown};
 use crate::flow::turns::Turn;
 
 /// How often a reading is looked at.
@@ -24,9 +24,9 @@ const LOOK: Duration = Duration::from_millis(100);
 const RENDERING: Duration = Duration::from_secs(5);
 
 /// Bodies up to this are read at once: even long conversations are shorter.
-const PROMPT_BYTES: usize = 64 << 10;
-/// Nice value of threads that read longer ones: about a tenth of a core where others want it.
-const POLITE: i32 = 10;
+pub(crate) const PROMPT_BYTES: usize = 64 << 10;
+/// Nice value of threads that read longer ones: about a quarter of a core where others want it.
+const POLITE: i32 = 5;
 
 /// What a reading shares with those who watch it.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ struct Watched {
 /// What a rendering takes.
 #[derive(Debug)]
 enum Clock {
-    /// CPU time, since it took so much: at the first look.
+    /// CPU time since the first look.
     Thread { time: ThreadTime, before: Option<Duration> },
     /// Where the system does not tell it, looks count.
     Looks(u32),
@@ -77,25 +77,26 @@ impl Aside {
         &self.tenant
     }
 
-    /// Waits for another turn on this thread. If that takes a while, others have the reading's own meanwhile.
+    /// Waits for another turn on this thread. If that takes a while, others have the reading's own, and the reading goes on
+    /// without one: whoever had to wait for a turn while he holds another would hold up those who have what he waits for.
     ///
     /// # Errors
-    /// 503: there is none, or too many wait for the reading's own; or the client has left.
+    /// 503: there is none. The client has left.
     pub(crate) fn wait_for(&self, mut turn: oneshot::Receiver<Turn>) -> Result<Turn, FlowError> {
         if let Ok(turn) = turn.try_recv() {
             return Ok(turn);
         }
         let stopped = |_| FlowError::TemplateStopped;
-        let own = self.turn().take().and_then(Turn::rest);
+        let own = self.turn().take();
+        let _resting = match own.map(Turn::rest) {
+            Some(Err(own)) => {
+                *self.turn() = Some(own);
+                None
+            }
+            rested => rested.and_then(Result::ok),
+        };
         let turn = turn.blocking_recv().map_err(stopped)?;
-        if self.is_abandoned() {
-            return Err(FlowError::Cancelled);
-        }
-        if let Some((turns, bytes)) = own {
-            let own = turns.ask(&self.tenant, bytes)?.blocking_recv().map_err(stopped)?;
-            *self.turn() = Some(own);
-        }
-        Ok(turn)
+        if self.is_abandoned() { Err(FlowError::Cancelled) } else { Ok(turn) }
     }
 
     fn turn(&self) -> MutexGuard<'_, Option<Turn>> {
@@ -151,17 +152,17 @@ impl Clock {
     fn look(&mut self) -> Duration {
         match self {
             Self::Thread { time, before } => match (time.taken(), before) {
-                (Some(taken), Some(before)) => taken.saturating_sub(*before),
-                (taken @ Some(_), before) => {
-                    *before = taken;
+                (Ok(taken), Some(before)) => taken.saturating_sub(*before),
+                (Ok(taken), before) => {
+                    *before = Some(taken);
                     Duration::ZERO
                 }
-                // A thread that has ended renders no more.
-                (None, Some(_)) => Duration::ZERO,
-                (None, None) => {
+                (Err(Unknown::Untold), None) => {
                     *self = Self::Looks(1);
                     LOOK
                 }
+                // A thread that has ended renders no more, and the next look may find a file.
+                (Err(_), _) => Duration::ZERO,
             },
             Self::Looks(looks) => {
                 *looks += 1;

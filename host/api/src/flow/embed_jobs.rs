@@ -24,8 +24,6 @@ pub struct EmbedJob {
     pub weight: f64,
     /// Share of the queue that the tenant's waiting requests may take.
     pub queue_share: Option<f64>,
-    /// When the HTTP request was accepted.
-    pub accepted: Instant,
     /// Latest moment of the answer.
     pub deadline: Option<Instant>,
 }
@@ -80,7 +78,7 @@ pub fn embed_jobs(
     watermarks: impl Fn() -> Watermarks + Send + Sync + 'static,
 ) -> (EmbedJobs, EmbedWork) {
     let (wake, woken) = crossbeam_channel::bounded(1);
-    let state = Mutex::new(State { queue, watermarks: watermarks() });
+    let state = Mutex::new(State { queue, watermarks: watermarks(), ended: false });
     let shared = Arc::new(Shared { state, watermarks: Box::new(watermarks), begun: Instant::now() });
     (EmbedJobs { shared: shared.clone(), wake }, EmbedWork { shared, woken })
 }
@@ -95,6 +93,8 @@ struct State {
     queue: Queue,
     /// Those that the queue has.
     watermarks: Watermarks,
+    /// Nobody takes anything out of it any more.
+    ended: bool,
 }
 
 impl Shared {
@@ -132,14 +132,18 @@ impl EmbedJobs {
     /// # Errors
     /// Says why not.
     pub fn submit(&self, job: EmbedJob) -> Result<EmbedTicket, NotTaken> {
-        let EmbedJob { inputs, tenant, priority, weight, queue_share, accepted, deadline } = job;
+        let EmbedJob { inputs, tenant, priority, weight, queue_share, deadline } = job;
         let (owner, answer) = PendingJob::new(inputs.len());
         let since = |at: Instant| at.saturating_duration_since(self.shared.begun);
-        let (arrived, deadline) = (since(accepted), deadline.map(since));
+        // From now on it waits for others. Until now it may have waited for its own body.
+        let (arrived, deadline) = (since(Instant::now()), deadline.map(since));
         let new = NewJob { tenant, priority, weight, queue_share, arrived, deadline, inputs, owner };
         let watermarks = (self.shared.watermarks)();
         let id = {
             let mut state = self.shared.state();
+            if state.ended {
+                return Err(NotTaken::Gone);
+            }
             // Setting equal ones would open a queue that is closed until it has fallen to the low one.
             if state.watermarks != watermarks {
                 state.watermarks = watermarks;
@@ -216,7 +220,9 @@ impl EmbedWork {
 
 impl Drop for EmbedWork {
     fn drop(&mut self) {
-        self.with(|queue| queue.retain(|_| false));
+        let mut state = self.shared.state();
+        state.ended = true;
+        state.queue.retain(|_| false);
     }
 }
 
@@ -241,7 +247,6 @@ mod tests {
             priority: Priority::Normal,
             weight: 1.0,
             queue_share: None,
-            accepted: Instant::now(),
             deadline: None,
         }
     }

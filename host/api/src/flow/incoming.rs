@@ -8,7 +8,7 @@ use camshaft_core::quota::Demand;
 use tokio::time::timeout_at;
 
 use crate::flow::api::Api;
-use crate::flow::aside::{self, Aside};
+use crate::flow::aside::{self, Aside, PROMPT_BYTES};
 use crate::flow::budget::Share;
 use crate::flow::caller::Caller;
 use crate::flow::context::ParseContext;
@@ -99,7 +99,11 @@ impl Incoming {
     ) -> Result<T, FlowError> {
         let tenant = &self.caller.principal.tenant;
         let is_long = self.text.len() > INLINE_BYTES;
-        let turns = if is_long { &self.api.turns } else { &self.api.short_turns };
+        let turns = match self.text.len() {
+            bytes if bytes > PROMPT_BYTES => &self.api.bulk_turns,
+            bytes if bytes > INLINE_BYTES => &self.api.turns,
+            _ => &self.api.short_turns,
+        };
         let turn = turns.take(tenant, self.text.len()).await?;
         if let Some(grant) = self.grant.as_mut().filter(|_| is_long) {
             // Whatever becomes of it: a client that leaves costs as much, and so does a body that is refused.

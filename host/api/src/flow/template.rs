@@ -110,9 +110,7 @@ impl ChatTemplate {
         };
         // Most conversations are short, and a thread takes as long as they do.
         let rendered = match run(SHORT_FUEL) {
-            Err(error) if error.kind() == ErrorKind::OutOfFuel => {
-                on_a_stack(self.stacks, run).map_err(FlowError::TemplateStack)?
-            }
+            Err(error) if is_out_of_fuel(&error) => on_a_stack(self.stacks, run).map_err(FlowError::TemplateStack)?,
             rendered => rendered,
         };
         let output = rendered.map_err(refused)?;
@@ -160,6 +158,18 @@ fn on_a_stack<T: Send>(stacks: [Stack; 2], render: impl Fn(u64) -> T + Sync) -> 
     };
     let [first, second] = stacks;
     run(first).or_else(|_: io::Error| run(second))
+}
+
+/// A template that includes others wraps their errors.
+fn is_out_of_fuel(error: &Error) -> bool {
+    let mut error: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(inner) = error {
+        if inner.downcast_ref::<Error>().is_some_and(|inner| inner.kind() == ErrorKind::OutOfFuel) {
+            return true;
+        }
+        error = inner.source();
+    }
+    false
 }
 
 fn refused(error: Error) -> FlowError {

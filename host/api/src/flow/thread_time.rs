@@ -3,6 +3,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::gettid;
 
@@ -17,19 +18,34 @@ const STAT_BYTES: usize = 4096;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ThreadTime(Pid);
 
+/// Why a thread's time is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unknown {
+    /// The process may open no more files now.
+    NoFile,
+    /// The thread has ended, or the system does not tell.
+    Untold,
+}
+
 impl ThreadTime {
     /// Of this thread. Costs next to nothing until somebody reads it.
     pub(crate) fn of_this_thread() -> Self {
         Self(gettid())
     }
 
-    /// `None` if the thread has ended, or the system does not tell.
-    pub(crate) fn taken(self) -> Option<Duration> {
+    /// # Errors
+    /// Why nobody can say.
+    pub(crate) fn taken(self) -> Result<Duration, Unknown> {
         let Self(thread) = self;
-        let file = File::open(format!("/proc/self/task/{}/stat", thread.as_raw_pid())).ok()?;
+        let file = File::open(format!("/proc/self/task/{}/stat", thread.as_raw_pid()));
+        let file = file.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::MFILE | Errno::NFILE) => Unknown::NoFile,
+            _ => Unknown::Untold,
+        })?;
         let mut text = [0; STAT_BYTES];
-        let bytes = file.read_at(&mut text, 0).ok()?;
-        ticks(str::from_utf8(&text[..bytes]).ok()?).map(|ticks| TICK.saturating_mul(ticks))
+        let bytes = file.read_at(&mut text, 0).map_err(|_| Unknown::Untold)?;
+        let ticks = str::from_utf8(&text[..bytes]).ok().and_then(ticks).ok_or(Unknown::Untold)?;
+        Ok(TICK.saturating_mul(ticks))
     }
 }
 

@@ -13,6 +13,8 @@ const WAITING: usize = 1024;
 /// Bytes of the bodies that may have a turn at the same time, if they are several: the tokenizer takes up to some 50 times
 /// a text while it works.
 const TOGETHER: usize = 4 << 20;
+/// Requests that may wait on their threads without the turns that they had. The runtime has 512 such threads.
+const RESTING: usize = 64;
 /// Turns at short bodies.
 const SHORT: usize = 32;
 
@@ -34,6 +36,7 @@ struct State {
     tenants: VecDeque<(TenantId, VecDeque<Waiting>)>,
     /// Nobody takes a turn until all have come back.
     closed: bool,
+    resting: usize,
 }
 
 #[derive(Debug)]
@@ -48,6 +51,10 @@ pub(crate) struct Turn {
     turns: Option<Arc<Turns>>,
     bytes: usize,
 }
+
+/// A thread that waits without the turn that it had.
+#[derive(Debug)]
+pub(crate) struct Rest(Arc<Turns>);
 
 impl Default for Turns {
     /// Half of the cores, so that the engine keeps the others.
@@ -91,8 +98,8 @@ impl Turns {
         Ok(turn)
     }
 
-    /// Tells those who wait, and those who come, that there are no turns until all that are taken
-    /// now have come back. Whether there were.
+    /// Tells those who wait, and those who come, that there are no turns until all that are taken now have come back. Returns
+    /// whether they were open.
     pub(crate) fn close(&self) -> bool {
         let mut state = self.state();
         state.tenants.clear();
@@ -176,11 +183,21 @@ impl State {
 }
 
 impl Turn {
-    /// Gives the turn back until it is asked for again: where, and with how many bytes.
-    pub(crate) fn rest(mut self) -> Option<(Arc<Turns>, usize)> {
-        let turns = self.turns.clone();
+    /// Gives the turn back while its thread waits for something else.
+    ///
+    /// # Errors
+    /// The turn itself: as many threads as may wait so already.
+    pub(crate) fn rest(mut self) -> Result<Rest, Self> {
+        let Some(turns) = self.turns.clone() else { return Err(self) };
+        {
+            let mut state = turns.state();
+            if state.resting >= RESTING {
+                return Err(self);
+            }
+            state.resting += 1;
+        }
         self.pass_on();
-        turns.map(|turns| (turns, self.bytes))
+        Ok(Rest(turns))
     }
 
     /// Of the body that it is for.
@@ -200,6 +217,12 @@ impl Turn {
         let opened = state.taken == 0 && std::mem::take(&mut state.closed);
         turns.pass_on(&mut state);
         opened
+    }
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        self.0.state().resting -= 1;
     }
 }
 

@@ -106,7 +106,6 @@ async fn embed(
         priority: principal.priority,
         weight: principal.weight,
         queue_share: principal.quotas.queue_share,
-        accepted: incoming.exchange.started(),
         deadline,
     };
     let mut ticket = served.embedder()?.jobs.submit(job).map_err(|not_taken| match not_taken {

@@ -22,6 +22,9 @@ const MAX_INPUTS: usize = 8 * EMBED_INPUTS;
 /// In the order of their numbers.
 const CLASSES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
 
+/// Less of a weight is no less: a tenant's position stays a number that others can reach.
+const LEAST_WEIGHT: f64 = 1e-6;
+
 /// Bounds of batches.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchLimits {
@@ -114,7 +117,8 @@ struct Progress {
 #[derive(Debug, Default)]
 struct Lane {
     tenants: HashMap<TenantId, Progress>,
-    /// The furthest position at which a tenant was served.
+    /// Where the tenant that waits furthest behind was when one was served. Others may be ahead of it by inputs that filled
+    /// a batch.
     clock: f64,
     /// The clock when this batch was begun. Positions of several classes count from there.
     begun: f64,
@@ -136,6 +140,14 @@ impl Lane {
     /// The class and the position of a tenant: the least one is next.
     fn standing(&self, tenant: &TenantId) -> (u32, f64) {
         self.tenants.get(tenant).map_or((0, 0.0), |progress| (progress.class, progress.served - self.begun))
+    }
+
+    /// An input is about to be taken.
+    fn go_on(&mut self) {
+        let waiting = self.tenants.values().filter(|progress| progress.waiting > 0);
+        if let Some(least) = waiting.map(|progress| progress.served).min_by(f64::total_cmp) {
+            self.clock = self.clock.max(least);
+        }
     }
 
     /// A request of the tenant has no more inputs that wait.
@@ -325,10 +337,9 @@ impl<T: Clone> EmbedQueue<T> {
         let (index, tokens) = (job.next, job.inputs.get(job.next)?.clone());
         let cost = tokens.len() as f64;
         let lane = &mut self.lanes[job.priority as usize];
+        lane.go_on();
         if let Some(progress) = lane.tenants.get_mut(&job.tenant) {
-            // One whose input did not fit earlier batches is behind.
-            lane.clock = lane.clock.max(progress.served);
-            progress.served += cost / job.weight.max(f64::MIN_POSITIVE);
+            progress.served += cost / job.weight.max(LEAST_WEIGHT);
             progress.job = progress.job.max(job.served);
             progress.waits_since = now;
         }

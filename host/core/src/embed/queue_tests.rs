@@ -301,3 +301,20 @@ proptest! {
         prop_assert_eq!((queue.due(ms(100)), queue.waiting(), queue.running()), (None, 0, 0));
     }
 }
+
+#[test]
+fn regression_inputs_that_fill_a_batch_put_nobody_who_comes_later_behind() {
+    let mut queue = queue();
+    let new = |tenant: &str, weight, owner, at: u64, lengths: &[usize]| NewJob {
+        tenant: tenant.into(),
+        weight,
+        ..job(owner, ms(at), lengths)
+    };
+    queue.submit(new("heavy", 2.0, 'h', 0, &[60; 1000])).unwrap();
+    queue.submit(new("small", 1.0, 's', 0, &[20; 2000])).unwrap();
+    // The rest of each batch goes to the small ones, whose position runs ahead.
+    batches(&mut queue, 0..300);
+    queue.submit(new("new", 1.0, 'n', 300_000, &[60; 100])).unwrap();
+    let after = batches(&mut queue, 300..312);
+    assert!((3..=5).contains(&count(&after, 'n')), "a third of twelve batches: {after:?}");
+}

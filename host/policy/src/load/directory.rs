@@ -271,7 +271,10 @@ impl Directory {
         }
         match Content::read(files, stamps) {
             Ok(content) => self.examine(place, policy, content, pass),
-            Err(error) => self.unreadable(place, policy, error, pass),
+            Err(error) => {
+                policy.examine_again();
+                self.unreadable(place, policy, error, pass)
+            }
         }
     }
 

@@ -37,10 +37,12 @@ struct Retry {
 }
 
 /// From a rejection that may pass to the next try. Each further one waits twice as long, up to the maximum.
-const MIN_PAUSE: Duration = Duration::from_secs(1);
+const MIN_PAUSE: Duration = if cfg!(test) { Duration::from_millis(10) } else { Duration::from_secs(1) };
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// How often memory may be lacking for the same bytes before they are not tried any more.
-const LACKS_MAX: u32 = 3;
+/// How often in a row the system may kill the compile of the same bytes before they are not tried any more.
+const KILLS_MAX: u32 = 3;
+/// The same if memory was only lacking: some two minutes.
+const LACKS_MAX: u32 = 8;
 
 /// Why a policy serves although its file cannot be seen: nobody said that it is to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -227,11 +229,15 @@ impl Policy {
 
     /// Counts how often memory was lacking for the same component.
     fn count_lack(&mut self, key: Option<&ContentKey>, error: Arc<PolicyError>) -> Arc<PolicyError> {
-        let Some(key) = key.filter(|_| error.lacks_memory()) else { return error };
+        let Some(key) = key.filter(|_| error.lacks_memory()) else {
+            self.lacks = None;
+            return error;
+        };
+        let most = if matches!(*error, PolicyError::CompileKilled { .. }) { KILLS_MAX } else { LACKS_MAX };
         let before = self.lacks.take().filter(|(of, _)| of.same_component(key)).map_or(0, |(_, times)| times);
         let times = before + 1;
         self.lacks = Some((key.clone(), times));
-        if times < LACKS_MAX { error } else { PolicyError::GivenUp { last: error, times }.into() }
+        if times < most { error } else { PolicyError::GivenUp { last: error, times }.into() }
     }
 
     /// Forgets what was examined, so that the next scan examines it again.

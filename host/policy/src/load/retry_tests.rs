@@ -111,8 +111,8 @@ fn regression_a_component_for_which_memory_lacks_each_time_is_given_up() {
         bench.put("validator/10-limits.wasm", component("plugins/validator-limits"));
         bench.loader.start().unwrap();
         give_up(&mut bench);
-        assert_eq!(tries.load(Ordering::SeqCst), 3);
+        assert_eq!(tries.load(Ordering::SeqCst), 8);
         let why = bench.status("limits").unwrap().error.unwrap();
-        assert!(why.contains("3 times in a row") && why.contains("control group leaves"), "{why}");
+        assert!(why.contains("8 times in a row") && why.contains("control group leaves"), "{why}");
     }
 }

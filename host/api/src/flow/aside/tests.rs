@@ -154,7 +154,9 @@ async fn what_is_no_rendering_may_take_long() {
         let _ = held.recv();
     });
     let mut reading = reading.await;
-    reading.look(PAST).await;
+    for _ in 0..100 {
+        reading.look(PAST).await;
+    }
     assert!(!reading.task.is_finished() && !reading.is_stopped());
     drop(std::mem::replace(&mut reading.hold, crossbeam_channel::bounded(0).0));
     assert!((&mut reading.task).await.unwrap().is_ok());
@@ -193,15 +195,47 @@ async fn regression_who_waits_for_a_place_lets_others_have_its_turn() {
     let others = turns.take(&TenantId::from("b"), 1).await.unwrap();
     assert!(aside.turn().is_none() && !waits.is_finished());
     drop(taken);
-    // It has a place, and takes its turn again when the other has given it back.
-    while turns.waiting() == 0 {
-        tokio::task::yield_now().await;
-    }
-    drop(others);
+    // It has a place, and waits for nothing more.
     waits.await.unwrap().unwrap();
-    assert!(aside.turn().is_some() && turns.taken() == 1);
-    aside.end_turn();
+    assert!(aside.turn().is_none() && turns.taken() == 1);
+    drop(others);
     assert_eq!(turns.taken(), 0);
+}
+
+/// Readings that wait for a place must not take the threads without which those that have one cannot go on.
+#[test]
+fn regression_as_many_wait_without_their_turns_as_the_bound_and_others_keep_theirs() {
+    const RESTING: usize = 64;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().max_blocking_threads(RESTING + 8).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (turns, places) = (Arc::new(Turns::new(4, 100)), Arc::new(Turns::new(1, 100)));
+        let taken = places.take(&tenant(), 0).await.unwrap();
+        let budget = Budget::new(BUDGET);
+        let mut readings = Vec::new();
+        for _ in 0..4 * RESTING {
+            let (turns, places, share) = (turns.clone(), places.clone(), budget.share(&tenant()));
+            readings.push(tokio::spawn(async move {
+                let turn = turns.take(&tenant(), 1).await?;
+                run(tenant(), turn, share, move |aside| {
+                    let place = aside.wait_for(places.ask(aside.tenant(), 0)?)?;
+                    drop(place);
+                    Ok(())
+                })
+                .await
+            }));
+        }
+        // Four keep their turns, and no more threads wait than may.
+        while places.waiting() < RESTING + 4 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!((places.waiting(), turns.taken()), (RESTING + 4, 4));
+        drop(taken);
+        for reading in readings {
+            reading.await.unwrap().unwrap();
+        }
+        assert_eq!((turns.taken(), places.taken()), (0, 0));
+    });
 }
 
 #[cfg(target_os = "linux")]

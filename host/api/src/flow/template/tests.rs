@@ -104,6 +104,19 @@ fn regression_values_nested_as_deep_as_instructions_allow_are_dropped() {
 }
 
 #[test]
+fn a_short_rendering_fits_the_stack_of_any_thread() {
+    let nested = "{% set ns = namespace(l=[]) %}{% for i in range(90000) %}{% set ns.l = [ns.l] %}{% endfor %}";
+    let rendering = std::thread::Builder::new().stack_size(512 << 10).spawn(move || {
+        let mut compiled = ChatTemplate::compile("test", &info(Some(nested), "", "")).unwrap();
+        // No other stack is to be had.
+        compiled.stacks = [Stack { bytes: 1 << 60, fuel: 1 }; 2];
+        let error = compiled.render(&user(&["x"]), &Map::new(), &Aside::default()).unwrap_err();
+        assert_eq!(error.answer().body().error.code.as_deref(), Some("overloaded"));
+    });
+    rendering.unwrap().join().unwrap();
+}
+
+#[test]
 fn reads_control_tokens_of_the_template_and_adds_no_second_bos() {
     let got = tokenized(Some(TEMPLATE), &[" hi "], &json!({})).unwrap();
     assert_eq!(got, [vec![256, 257], bytes("hi"), vec![258]].concat());
