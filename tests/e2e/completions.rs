@@ -171,7 +171,7 @@ fn health_readiness_and_metrics_answer_under_all_their_names() {
     assert!(metrics.count("camshaft_batch_tokens_count", &[]) >= 12.0);
     assert_eq!(metrics.get("camshaft_prompt_tokens_cached_total", model), Some(0.0));
     let kv = |state| metrics.get("camshaft_kv_tokens", &[("state", state)]).expect("a state of the KV cache");
-    assert_eq!((kv("free"), kv("cached"), kv("held")), (8192.0, 0.0, 0.0));
+    assert_eq!((kv("free"), kv("cached"), kv("held")), (32768.0, 0.0, 0.0));
     assert_eq!(metrics.get("camshaft_kv_usage_ratio", &[]), Some(0.0));
     assert_eq!(metrics.get("camshaft_worker_up", &[("worker", "0")]), Some(1.0));
 }

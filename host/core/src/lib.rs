@@ -28,6 +28,7 @@ pub mod reserve;
 pub mod sampling;
 pub mod segments;
 mod sequence;
+pub mod sizes;
 pub mod speculate;
 mod step;
 pub mod text;

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 
 use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse, SavedPart};
 use camshaft_core::ids::{SeqId, Token};
+use camshaft_core::sizes::KvLayout;
 use llama_cpp_2::DecodeError;
 use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::context::params::{KvCacheType, LlamaContextParams};
@@ -30,19 +31,6 @@ pub enum KvType {
     Q4_0,
 }
 
-/// How the sequences divide the KV cache.
-///
-/// In a pool, a sequence can use whatever the others leave, and shares prefixes without a copy, but attention walks the
-/// entries of all sequences. With a stream per sequence, attention walks only the sequence's own entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KvLayout {
-    /// Any sequence may use the whole cache.
-    #[default]
-    Pooled,
-    /// Each sequence has `kv_tokens / sequences` entries of its own, rounded up to 256.
-    PerSequence,
-}
-
 /// Part of the identity of saved states, because another version of llama.cpp may lay them out differently.
 pub const LLAMA_CPP: &str = "llama-cpp-sys-2 0.1.161";
 
@@ -56,7 +44,7 @@ pub struct EngineOptions {
     pub kv_layout: KvLayout,
     /// Maximum length of a batch.
     pub batch_tokens: u32,
-    /// 0: one thread per core.
+    /// At least 1.
     pub threads: u32,
     pub kv_type: KvType,
 }
@@ -103,8 +91,7 @@ impl LlamaEngine {
     pub fn new(model: Arc<LoadedModel>, options: &EngineOptions) -> Result<Self, EngineLoadError> {
         let refused =
             |source| EngineLoadError::NoContext { sequences: options.sequences, kv_tokens: options.kv_tokens, source };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
-        let threads = if options.threads == 0 { cores } else { options.threads } as i32;
+        let threads = options.threads.max(1) as i32;
         let kv_type = match options.kv_type {
             KvType::F16 => KvCacheType::F16,
             KvType::Q8_0 => KvCacheType::Q8_0,

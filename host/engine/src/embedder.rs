@@ -56,8 +56,7 @@ impl LlamaEmbedder {
         };
         // An encoder attends in both directions, so an input must be in one batch.
         let input_tokens = model.info().trained_context_tokens.min(batch_tokens);
-        let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
-        let threads = if threads == 0 { cores } else { threads } as i32;
+        let threads = threads.max(1) as i32;
         // llama.cpp aborts unless a batch can hold a row of each input.
         let llama_batch = batch_tokens.max(MAX_INPUTS);
         let params = LlamaContextParams::default()

@@ -10,6 +10,7 @@ pub mod disk;
 mod embedder;
 mod encoder;
 mod error;
+mod footprint;
 #[doc(hidden)]
 pub mod fuzz;
 mod gelu;
@@ -23,8 +24,9 @@ mod streams;
 mod tokenizer;
 
 pub use backend::system_info;
+pub use camshaft_core::sizes::KvLayout;
 pub use context::LLAMA_CPP;
-pub use context::{EngineOptions, KvLayout, KvType, LlamaEngine};
+pub use context::{EngineOptions, KvType, LlamaEngine};
 pub use embedder::LlamaEmbedder;
 pub use error::EngineLoadError;
 pub use kind::WrongKind;

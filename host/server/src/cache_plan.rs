@@ -10,7 +10,7 @@ use camshaft_engine::disk::{self, DiskError, DiskOptions, DiskTier, Layout};
 use camshaft_engine::{EngineOptions, LoadedModel};
 use camshaft_policy::{Untrusted, check_secret, check_trusted};
 
-use crate::config::{Config, DiskConfig, Origins};
+use crate::config::{CacheMemory, Config, DiskConfig, Origins};
 use crate::error::{Problem, ServerError};
 
 /// An equal share for every worker, since each keeps its own segments.
@@ -26,17 +26,34 @@ pub(crate) struct CachePlan {
 /// A tier on disk with the segments that are in it.
 type Opened = (DiskTier, Vec<(SegmentId, SegmentInfo)>);
 
-/// What each of the workers that keep prefixes gets.
-pub(crate) fn share(bytes: u64, workers: u64) -> u64 {
-    bytes / workers.max(1)
+/// How the RAM for prefixes is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CacheShare {
+    /// Those that keep prefixes: each gets an equal part.
+    pub(crate) workers: u64,
+    /// Bytes for all of them, unless the configuration says how many.
+    pub(crate) chosen: u64,
+    /// Bytes that there is memory for.
+    pub(crate) most: u64,
+}
+
+impl CacheShare {
+    /// Bytes of one worker.
+    pub(crate) fn of(&self, memory: &CacheMemory) -> u64 {
+        self.part(memory.ram.set().map_or(self.chosen, |ram| ram.0.min(self.most)))
+    }
+
+    fn part(&self, bytes: u64) -> u64 {
+        bytes / self.workers.max(1)
+    }
 }
 
 impl CachePlan {
-    pub(crate) fn of(config: &Config, workers: u64) -> Self {
+    pub(crate) fn of(config: &Config, share: CacheShare) -> Self {
         let disk = config.fixed.cache.tier();
-        let disk = disk.map(|disk| DiskConfig { bytes: share(disk.bytes, workers), ..disk });
+        let disk = disk.map(|disk| DiskConfig { bytes: share.part(disk.bytes), ..disk });
         let memory = &config.live.cache;
-        let (ram_bytes, session_ttl) = (share(memory.ram.0, workers), memory.session_ttl.0);
+        let (ram_bytes, session_ttl) = (share.of(memory), memory.session_ttl.0);
         Self { ram_bytes, session_ttl, disk, origins: config.origins.clone(), spawner: Spawner::detached() }
     }
 

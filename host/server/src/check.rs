@@ -6,11 +6,11 @@ use camshaft_core::policy::Policies;
 use camshaft_engine::disk::DiskError;
 use prometheus::Registry;
 
-use crate::cache_plan::CachePlan;
+use crate::cache_plan::{CachePlan, CacheShare};
 use crate::config::Config;
 use crate::error::ServerError;
 use crate::weights::{Engines, Weights};
-use crate::{logging, open_files, policies, preflight};
+use crate::{logging, machine, open_files, policies, preflight, sizing};
 
 /// Loads every model and examines every policy, says what it found, and fails with the worst of it.
 pub(crate) fn configuration(config: &Config, ignored: &[String]) -> Result<(), ServerError> {
@@ -84,19 +84,30 @@ fn exporter(config: &Config) -> Result<(), ServerError> {
     logging::exporter(config).map(drop)
 }
 
-/// Loads one model after the other, and makes what its first worker would run.
+/// Loads one model after the other, divides the memory, and makes what each one's first worker would run.
 fn models(config: &Config, report: &mut Report) {
     let on_disk = config.fixed.cache.tier().is_some();
-    // All of the space, so that nothing is removed to make the share of a worker.
-    let plan = CachePlan::of(config, 1);
+    let machine = machine::look();
+    let mut loaded = Vec::new();
     for model in &config.fixed.model {
-        let weights = Engines::Llama.load(model, on_disk);
-        match weights.and_then(|weights| weights.try_out().map(|()| weights)) {
-            Ok(weights) => {
-                let info = weights.info();
+        match Engines::Llama.load(model, on_disk) {
+            Ok(model) => loaded.push(model),
+            Err(error) => {
+                report.line(&format!("{error}"));
+                report.fail(error);
+            }
+        }
+    }
+    let sized = sizing::size(config, machine, loaded);
+    // All of the space, so that nothing is removed to make the share of a worker.
+    let plan = CachePlan::of(config, CacheShare { workers: 1, ..sized.share() });
+    for weights in &sized.weights {
+        match weights.try_out() {
+            Ok(()) => {
+                let (id, info) = (&weights.config().id, weights.loaded.info());
                 let (name, kind, parameters) = (&info.name, info.kind, info.parameters);
-                report.line(&format!("model {}: ok ({name}, {kind}, {parameters} parameters)", model.id));
-                disk(&weights, &plan, report);
+                report.line(&format!("model {id}: ok ({name}, {kind}, {parameters} parameters)"));
+                disk(weights, &plan, report);
             }
             Err(error) => {
                 report.line(&format!("{error}"));
@@ -104,6 +115,8 @@ fn models(config: &Config, report: &mut Report) {
             }
         }
     }
+    sized.table().lines().for_each(|line| report.line(line));
+    sized.cuts().iter().for_each(|cut| report.line(cut));
 }
 
 /// Checks the directory in which the workers would keep segments.

@@ -2,6 +2,7 @@
 //!
 //! Each key stands in one struct, which gives its type, default, bounds and description; the schema, the check for
 //! unknown keys, the list of keys in force and the report of a reload are derived from these.
+mod auto;
 mod environment;
 mod error;
 mod fixed;
@@ -21,16 +22,17 @@ mod tree;
 mod validate;
 mod whole;
 
+pub use auto::Auto;
 pub use error::{ConfigError, Refused};
 pub use fixed::{DiskConfig, Fixed, LogFormat, TlsFiles};
 pub use keys::Wrong;
 pub(crate) use keys::{changed, schema};
 pub use listen::Listen;
-pub use live::Live;
+pub use live::{CacheMemory, Live};
 pub(crate) use load::read_file;
 pub use load::{ConfigSnapshot, Effective, Sources};
 pub use lost::Lost;
-pub use model::{KindKey, ModelConfig, ModelSource};
+pub use model::{KindKey, KvTypeKey, ModelConfig, ModelSource};
 pub use origins::{Origin, Origins};
 pub use overrides::Overrides;
 pub use telling::BadLevel;

@@ -10,6 +10,7 @@ use prometheus::IntCounterVec;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
+use crate::cache_plan::CacheShare;
 use crate::config::{self, Config, ConfigError, ConfigSnapshot, Effective, Live, Sources};
 use crate::error::{Problem, ServerError};
 use crate::logging::LogHandle;
@@ -72,8 +73,8 @@ struct ReloadState {
 pub(crate) struct Bound {
     pub(crate) api: Arc<Api>,
     pub(crate) tuning: watch::Sender<Tuning>,
-    /// How many share the prefix cache.
-    pub(crate) caching_workers: u64,
+    /// Of the prefix cache.
+    pub(crate) share: CacheShare,
 }
 
 impl Reloader {
@@ -177,9 +178,9 @@ impl Reloader {
         {
             return Reloaded { error: Some(error.to_string()), ..Reloaded::default() };
         }
-        if let Some(Bound { api, tuning, caching_workers }) = &state.bound {
+        if let Some(Bound { api, tuning, share }) = &state.bound {
             api.set_limits(limits(&new.live));
-            let new = Tuning::of(&new.live, *caching_workers);
+            let new = Tuning::of(&new.live, *share);
             tuning.send_if_modified(|old| std::mem::replace(old, new) != new);
         }
         (state.config.live, state.config.origins) = (new.live, new.origins);

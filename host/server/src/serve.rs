@@ -19,6 +19,7 @@ use crate::config::{ConfigSnapshot, Origins, Sources};
 use crate::error::ServerError;
 use crate::listener::{self, Crowd, ListenerAccess};
 use crate::logging::{self, LogHandle};
+use crate::machine;
 use crate::metrics::{self, ServerMetrics};
 use crate::open_files;
 use crate::policies;
@@ -26,11 +27,12 @@ use crate::preflight::{self, Checked};
 use crate::reload::{self, Bound, Reloader};
 use crate::shutdown::{self, InFlight, Listener, Times};
 use crate::signals::{Signals, Wish};
+use crate::sizing;
 use crate::start::Starter;
 use crate::supervisor::{ShutdownStage, Supervisor};
 use crate::tls::Certificate;
 use crate::tuning::Tuning;
-use crate::weights::{Engines, Weights};
+use crate::weights::Engines;
 use crate::weights_watch::WeightsWatch;
 
 /// Serves until SIGTERM or SIGINT. Threads that do not end are left behind: leave the process without running destructors
@@ -307,16 +309,20 @@ impl Load {
         });
         let metrics = ServerMetrics::new(&registry)?;
         let readiness = Arc::new(Readiness::new());
+        // Before anything is loaded: what is planned is what is loaded, too.
+        let machine = machine::look();
         let weights = config.fixed.model.iter().map(|model| engines.load(model, config.fixed.cache.tier().is_some()));
-        let weights = weights.collect::<Result<Vec<Weights>, ServerError>>()?;
-        let caching_workers = weights.iter().map(Weights::caching_workers).sum();
+        let sized = sizing::size(&config, machine, weights.collect::<Result<_, ServerError>>()?);
+        sized.tell();
+        let share = sized.share();
+        let weights = sized.weights;
         let mut files = WeightsWatch::default();
-        weights.iter().for_each(|weights| files.add(&weights.config.id, weights.mapped_files()));
-        let (tuning, tuned) = watch::channel(Tuning::of(&config.live, caching_workers));
+        weights.iter().for_each(|weights| files.add(&weights.config().id, weights.loaded.mapped_files()));
+        let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
         let starter = Starter {
             all: &config,
             tuned: &tuned,
-            cache: &CachePlan::of(&config, caching_workers).on(supervisor.spawner(ShutdownStage::Storage)),
+            cache: &CachePlan::of(&config, share).on(supervisor.spawner(ShutdownStage::Storage)),
             policies: &policies,
             metrics: &metrics,
             supervisor: &supervisor,
@@ -335,7 +341,7 @@ impl Load {
             operators: config.fixed.metrics.operators.clone(),
         });
         let api = api?;
-        live.bind(Bound { api: api.clone(), tuning, caching_workers });
+        live.bind(Bound { api: api.clone(), tuning, share });
         Ok(LoadedConfig { api, policies, live, files })
     }
 }

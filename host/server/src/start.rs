@@ -7,7 +7,7 @@ use camshaft_api::{Backend, EmbedBackend, Model, Readiness};
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::embed::fake::FakeEmbedder;
 use camshaft_core::embed::{Embedder, EmbedderLimits};
-use camshaft_core::engine::{Engine, ModelInfo, ModelKind, Tokenizer};
+use camshaft_core::engine::{Engine, EngineLimits, ModelInfo, ModelKind, Tokenizer};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
@@ -58,24 +58,24 @@ impl Starter<'_> {
     /// # Errors
     /// There is not enough memory, or the configuration does not fit the model.
     pub(crate) fn start(&self, model: &Weights) -> Result<Model, ServerError> {
-        let (config, info) = (&model.config, model.info());
-        match (&model.source, model.kind()) {
+        let (config, info) = (model.config(), model.loaded.info());
+        match (&model.loaded.source, model.loaded.kind()) {
             (WeightsSource::Llama { model: loaded, draft }, ModelKind::Generate) => {
                 let make = {
                     let (config, plan) = (config.clone(), self.cache.clone());
-                    let (loaded, draft, options) = (loaded.clone(), draft.clone(), config.engine_options());
+                    let (loaded, draft, options) = (loaded.clone(), draft.clone(), model.engine_options());
                     move |id| {
                         let engine = weights::engine(&config, &loaded, &options)?;
                         let speculation = weights::speculation(&config, draft.as_ref(), &options)?;
                         Ok((engine, Parts { cache: plan.open(&loaded, &options, id), speculation }))
                     }
                 };
-                self.start_pool(config, info, loaded.tokenizer(), make)
+                self.start_pool(model, info, loaded.tokenizer(), make)
             }
             (WeightsSource::Llama { model: loaded, .. }, ModelKind::Embed) => {
                 let make = {
-                    let (config, loaded) = (config.clone(), loaded.clone());
-                    move || weights::embedder(&config, &loaded)
+                    let (config, loaded, sizes) = (config.clone(), loaded.clone(), model.sizes.clone());
+                    move || weights::embedder(&config, &loaded, &sizes)
                 };
                 self.start_embedder(config, info, loaded.tokenizer(), make)
             }
@@ -86,13 +86,14 @@ impl Starter<'_> {
                     engine.memory = 8;
                     Ok((engine, Parts { cache: PrefixCache::new(ram_bytes), speculation: None }))
                 };
-                self.start_pool(config, info, Arc::new(ByteTokenizer), make)
+                self.start_pool(model, info, Arc::new(ByteTokenizer), make)
             }
             (WeightsSource::Fake(_), ModelKind::Embed) => {
+                let EngineLimits { sequences, batch_tokens, context_tokens, .. } = model.fake_limits();
                 let limits = EmbedderLimits {
-                    batch_tokens: config.batch_tokens.max(config.context_tokens),
-                    batch_inputs: config.sequences as usize,
-                    input_tokens: config.context_tokens,
+                    batch_tokens: batch_tokens.max(context_tokens),
+                    batch_inputs: sequences as usize,
+                    input_tokens: context_tokens,
                     dimensions: FAKE_DIMENSIONS,
                 };
                 let make = move || Ok(FakeEmbedder::new(limits));
@@ -103,12 +104,13 @@ impl Starter<'_> {
 
     fn start_pool<E: Engine + Send + 'static>(
         &self,
-        config: &ModelConfig,
+        model: &Weights,
         mut info: ModelInfo,
         tokenizer: Arc<dyn Tokenizer>,
         make: impl Fn(WorkerId) -> Result<(E, Parts), ServerError> + Clone + Send + 'static,
     ) -> Result<Model, ServerError> {
-        info.context_tokens = info.context_tokens.min(config.sequence_tokens());
+        let config = model.config();
+        info.context_tokens = info.context_tokens.min(model.sizes.sequence_tokens());
         let begun = Instant::now();
         let mut pool =
             Pool::new(self.policies.scheduler(&config.id), self.all.live.queue.watermarks(), config.reserve());

@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use camshaft_api::{Api, ApiOptions, Control, LocalQuotas, Reloaded};
-use camshaft_core::engine::EngineLimits;
+use camshaft_core::sizes::Machine;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use prometheus::Registry;
@@ -19,7 +19,9 @@ use super::*;
 use crate::config::Overrides;
 use crate::policies;
 use crate::reload;
+use crate::sizing;
 use crate::tuning::Tuning;
+use crate::weights::Engines;
 use crate::worker_thread::tests::Fragile;
 
 const LIMITS: EngineLimits = EngineLimits { sequences: 4, kv_tokens: 256, batch_tokens: 32, context_tokens: 128 };
@@ -68,12 +70,14 @@ impl Bench {
         let config = Config::load(None, std::iter::empty(), &overrides).unwrap();
         let (registry, supervisor) = (Registry::new(), Arc::new(Supervisor::new()));
         let policies = policies::start(&config, &registry).unwrap();
-        let (tuning, tuned) = watch::channel(Tuning::of(&config.live, 1));
+        let loaded = config.fixed.model.iter().map(|model| Engines::Fake.load(model, false).unwrap()).collect();
+        let sized = sizing::size(&config, Machine { memory: 1 << 33, cores: 2 }, loaded);
+        let (tuning, tuned) = watch::channel(Tuning::of(&config.live, sized.share()));
         let (metrics, readiness) = (ServerMetrics::new(&registry).unwrap(), Arc::new(Readiness::new()));
         let starter = Starter {
             all: &config,
             tuned: &tuned,
-            cache: &CachePlan::of(&config, 1),
+            cache: &CachePlan::of(&config, sized.share()),
             policies: &policies,
             metrics: &metrics,
             supervisor: &supervisor,
@@ -94,7 +98,7 @@ impl Bench {
                 Ok((engine, Parts { cache: PrefixCache::new(0), speculation: None }))
             }
         };
-        let model = starter.start_pool(&config.fixed.model[0], FakeEngine::info(LIMITS), Arc::new(ByteTokenizer), make);
+        let model = starter.start_pool(&sized.weights[0], FakeEngine::info(LIMITS), Arc::new(ByteTokenizer), make);
         let api = Api::new(ApiOptions {
             models: vec![model.unwrap()],
             policies: policies.clone(),

@@ -5,7 +5,7 @@ use camshaft_core::message::Command;
 use camshaft_core::pool::Watermarks;
 use tokio::sync::watch;
 
-use crate::cache_plan;
+use crate::cache_plan::CacheShare;
 use crate::config::Live;
 
 /// How the threads of models see the [`Tuning`] in force. The newest value is all that counts: it is there to be read
@@ -23,11 +23,10 @@ pub(crate) struct Tuning {
 }
 
 impl Tuning {
-    /// `caching_workers`: how many share the prefix cache.
-    pub(crate) fn of(live: &Live, caching_workers: u64) -> Self {
+    pub(crate) fn of(live: &Live, share: CacheShare) -> Self {
         Self {
             watermarks: live.queue.watermarks(),
-            ram_bytes: cache_plan::share(live.cache.ram.0, caching_workers),
+            ram_bytes: share.of(&live.cache),
             session_ttl: live.cache.session_ttl.0,
         }
     }

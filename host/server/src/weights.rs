@@ -5,15 +5,21 @@ use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{EngineLimits, ModelInfo, ModelKind};
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::ids::WorkerId;
+use camshaft_core::sizes::{ModelNeeds, Sizes};
 use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
 use camshaft_core::worker::Speculation;
 use camshaft_engine::disk::DiskError;
-use camshaft_engine::{EngineOptions, LlamaEmbedder, LlamaEngine, LoadedModel, MappedFile};
+use camshaft_engine::{EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadedModel, MappedFile};
 
 use crate::cache_plan::CachePlan;
-use crate::config::ModelConfig;
+use crate::config::{KvTypeKey, ModelConfig};
 use crate::error::{Problem, ServerError};
 use crate::models;
+
+/// What the fake engines pretend to have been trained for.
+const FAKE_TOKENS: u32 = 8192;
+const FAKE_LIMITS: EngineLimits =
+    EngineLimits { sequences: 1, kv_tokens: FAKE_TOKENS, batch_tokens: 512, context_tokens: FAKE_TOKENS };
 
 /// What runs the models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,11 +30,18 @@ pub(crate) enum Engines {
     Fake,
 }
 
-/// A configured model with its weights, ready to be started.
+/// A configured model with its weights.
 #[derive(Debug, Clone)]
-pub(crate) struct Weights {
+pub(crate) struct Loaded {
     pub(crate) config: ModelConfig,
     pub(crate) source: WeightsSource,
+}
+
+/// A model with its weights and its sizes, ready to be started.
+#[derive(Debug, Clone)]
+pub(crate) struct Weights {
+    pub(crate) loaded: Loaded,
+    pub(crate) sizes: Sizes,
 }
 
 #[derive(Debug, Clone)]
@@ -42,7 +55,7 @@ impl Engines {
     ///
     /// # Errors
     /// What is wrong with its file, or with what its configuration asks of it.
-    pub(crate) fn load(self, config: &ModelConfig, digest: bool) -> Result<Weights, ServerError> {
+    pub(crate) fn load(self, config: &ModelConfig, digest: bool) -> Result<Loaded, ServerError> {
         let source = match self {
             Self::Fake => WeightsSource::Fake(config.kind.wanted().unwrap_or(ModelKind::Generate)),
             Self::Llama => {
@@ -53,11 +66,11 @@ impl Engines {
                 WeightsSource::Llama { model, draft }
             }
         };
-        Ok(Weights { config: config.clone(), source })
+        Ok(Loaded { config: config.clone(), source })
     }
 }
 
-impl Weights {
+impl Loaded {
     pub(crate) fn kind(&self) -> ModelKind {
         match &self.source {
             WeightsSource::Llama { model, .. } => model.info().kind,
@@ -83,19 +96,82 @@ impl Weights {
         }
     }
 
+    /// What it takes of memory, and what its configuration asks for.
+    pub(crate) fn needs(&self) -> ModelNeeds {
+        let (config, wishes) = (&self.config, self.config.wishes());
+        let generates = self.kind() == ModelKind::Generate;
+        match &self.source {
+            WeightsSource::Llama { model, draft } => {
+                let models = || [Some(model), draft.as_ref()].into_iter().flatten();
+                // A draft model has as large a cache as the model.
+                let kv = |kv_type| models().map(|of| of.kv_token_bytes(kv_type)).sum();
+                ModelNeeds {
+                    generates,
+                    workers: config.workers,
+                    weights: models().map(|of| of.info().weight_bytes).sum(),
+                    trained_tokens: model.info().trained_context_tokens,
+                    kv_token: kv(config.kv_type.set().map_or(KvType::F16, KvTypeKey::kv_type)),
+                    kv_token_q8: kv(KvType::Q8_0),
+                    batch_token: models().map(|of| of.batch_token_bytes()).sum(),
+                    wishes,
+                }
+            }
+            WeightsSource::Fake(_) => ModelNeeds {
+                generates,
+                workers: config.workers,
+                weights: 0,
+                trained_tokens: FAKE_TOKENS,
+                kv_token: 1,
+                kv_token_q8: 1,
+                batch_token: 1,
+                wishes,
+            },
+        }
+    }
+
+    pub(crate) fn info(&self) -> ModelInfo {
+        match &self.source {
+            WeightsSource::Llama { model, .. } => model.info().clone(),
+            WeightsSource::Fake(kind) => ModelInfo { kind: *kind, ..FakeEngine::info(FAKE_LIMITS) },
+        }
+    }
+}
+
+impl Weights {
+    pub(crate) fn config(&self) -> &ModelConfig {
+        &self.loaded.config
+    }
+
+    pub(crate) fn is_generating(&self) -> bool {
+        self.loaded.kind() == ModelKind::Generate
+    }
+
+    /// Type of the numbers in the KV cache.
+    pub(crate) fn kv_type(&self) -> KvType {
+        let chosen = if self.sizes.quantized { KvType::Q8_0 } else { KvType::F16 };
+        self.config().kv_type.set().map_or(chosen, KvTypeKey::kv_type)
+    }
+
+    /// What one worker's context is made with.
+    pub(crate) fn engine_options(&self) -> EngineOptions {
+        let Sizes { sequences, kv_tokens, layout, batch_tokens, threads, .. } = self.sizes;
+        EngineOptions { sequences, kv_tokens, kv_layout: layout, batch_tokens, threads, kv_type: self.kv_type() }
+    }
+
     /// Makes what a first worker would run, and lets go of it.
     ///
     /// # Errors
     /// There is not enough memory, or the configuration does not fit the model.
     pub(crate) fn try_out(&self) -> Result<(), ServerError> {
-        match &self.source {
-            WeightsSource::Llama { model, .. } if self.kind() == ModelKind::Embed => {
-                dimensions_fit(&self.config, embedder(&self.config, model)?.limits().dimensions)
+        let config = self.config();
+        match &self.loaded.source {
+            WeightsSource::Llama { model, .. } if !self.is_generating() => {
+                dimensions_fit(config, embedder(config, model, &self.sizes)?.limits().dimensions)
             }
             WeightsSource::Llama { model, draft } => {
-                let options = self.config.engine_options();
-                drop(engine(&self.config, model, &options)?);
-                speculation(&self.config, draft.as_ref(), &options).map(drop)
+                let options = self.engine_options();
+                drop(engine(config, model, &options)?);
+                speculation(config, draft.as_ref(), &options).map(drop)
             }
             WeightsSource::Fake(_) => Ok(()),
         }
@@ -106,27 +182,15 @@ impl Weights {
     /// # Errors
     /// The directory cannot be made or read, or another process uses it.
     pub(crate) fn check_disk(&self, plan: &CachePlan) -> Result<(), DiskError> {
-        let WeightsSource::Llama { model, .. } = &self.source else { return Ok(()) };
-        let workers = u32::try_from(self.caching_workers()).unwrap_or_default();
-        let options = self.config.engine_options();
+        let WeightsSource::Llama { model, .. } = &self.loaded.source else { return Ok(()) };
+        let workers = u32::try_from(self.loaded.caching_workers()).unwrap_or_default();
+        let options = self.engine_options();
         (0..workers).try_for_each(|worker| plan.check_disk(model, &options, WorkerId(worker)))
     }
 
-    pub(crate) fn info(&self) -> ModelInfo {
-        match &self.source {
-            WeightsSource::Llama { model, .. } => model.info().clone(),
-            WeightsSource::Fake(kind) => ModelInfo { kind: *kind, ..FakeEngine::info(self.fake_limits()) },
-        }
-    }
-
     pub(crate) fn fake_limits(&self) -> EngineLimits {
-        let config = &self.config;
-        EngineLimits {
-            sequences: config.sequences,
-            kv_tokens: config.context_tokens,
-            batch_tokens: config.batch_tokens,
-            context_tokens: config.context_tokens,
-        }
+        let Sizes { sequences, kv_tokens, batch_tokens, .. } = self.sizes;
+        EngineLimits { sequences, kv_tokens, batch_tokens, context_tokens: self.sizes.sequence_tokens() }
     }
 }
 
@@ -138,11 +202,14 @@ pub(crate) fn engine(
     LlamaEngine::new(model.clone(), options).map_err(|error| models::from_engine(config, error))
 }
 
-pub(crate) fn embedder(config: &ModelConfig, model: &Arc<LoadedModel>) -> Result<LlamaEmbedder, ServerError> {
+pub(crate) fn embedder(
+    config: &ModelConfig,
+    model: &Arc<LoadedModel>,
+    sizes: &Sizes,
+) -> Result<LlamaEmbedder, ServerError> {
     // An input is computed in one piece, so a batch holds at least one of the longest.
-    let input_tokens = model.info().trained_context_tokens.min(config.context_tokens);
-    let batch_tokens = config.batch_tokens.max(input_tokens);
-    let embedder = LlamaEmbedder::new(model.clone(), batch_tokens, config.threads);
+    let input_tokens = model.info().trained_context_tokens.min(config.input_tokens());
+    let embedder = LlamaEmbedder::new(model.clone(), sizes.batch_tokens.max(input_tokens), sizes.threads);
     embedder.map_err(|error| models::from_engine(config, error))
 }
 
@@ -176,6 +243,7 @@ pub(crate) fn speculation(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache_plan::CacheShare;
     use crate::config::{Config, Overrides};
 
     fn config(set: &str) -> Config {
@@ -186,9 +254,9 @@ mod tests {
     #[test]
     fn regression_embedding_models_take_no_share_of_the_prefix_cache() {
         let config = config(r#"model=[{id="a", workers=3}, {id="b", kind="embed", workers=5}]"#);
-        let weights = config.fixed.model.iter().map(|model| Engines::Fake.load(model, false).unwrap());
-        let workers: u64 = weights.map(|weights| weights.caching_workers()).sum();
+        let loaded = config.fixed.model.iter().map(|model| Engines::Fake.load(model, false).unwrap());
+        let workers: u64 = loaded.map(|loaded| loaded.caching_workers()).sum();
         assert_eq!(workers, 3);
-        assert_eq!(CachePlan::of(&config, workers).ram_bytes, config.live.cache.ram.0 / 3);
+        assert_eq!(CachePlan::of(&config, CacheShare { workers, chosen: 3 << 30, most: 9 << 30 }).ram_bytes, 1 << 30);
     }
 }

@@ -5,6 +5,7 @@ use camshaft_core::pool::Watermarks;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::auto::Auto;
 use super::quantity::{ByteSize, DurationValue};
 
 /// Takes effect at a reload, without touching a running stream.
@@ -62,15 +63,16 @@ impl Queue {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct CacheMemory {
-    /// RAM for the prefixes of all workers together; 0: none are kept.
-    pub ram: ByteSize,
+    /// RAM for the prefixes of all workers together; 0: none are kept. "auto": a quarter of what the models leave, at most
+    /// 8 GiB.
+    pub ram: Auto<ByteSize>,
     /// How long an unused session's prefix is protected from eviction.
     pub session_ttl: DurationValue,
 }
 
 impl Default for CacheMemory {
     fn default() -> Self {
-        Self { ram: ByteSize::gib(1), session_ttl: DurationValue::secs(600) }
+        Self { ram: Auto::Auto, session_ttl: DurationValue::secs(600) }
     }
 }
 

@@ -5,10 +5,12 @@ use std::time::Duration;
 use camshaft_core::engine::ModelKind;
 use camshaft_core::limits;
 use camshaft_core::reserve::Reserve;
-use camshaft_engine::{AdapterOptions, EngineOptions, KvLayout, KvType};
+use camshaft_core::sizes::{KvLayout, Wishes};
+use camshaft_engine::{AdapterOptions, KvType};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::auto::Auto;
 use super::origins::Origins;
 use super::quantity::DurationValue;
 
@@ -38,23 +40,25 @@ pub struct ModelConfig {
     /// Contexts that share the weights, each with a thread and a KV cache of its own.
     #[schemars(range(min = 1, max = 64))]
     pub workers: u32,
-    /// Generations that one worker runs at the same time.
+    /// Generations that one worker runs at the same time. "auto": 32, or fewer if only so many have room.
     #[schemars(range(min = 1, max = limits::SEQUENCES))]
-    pub sequences: u32,
-    /// KV cache of one worker in tokens, for its sequences together.
+    pub sequences: Auto<u32>,
+    /// KV cache of one worker in tokens, for its sequences together. "auto": what memory has room for, at most the context
+    /// that the model was trained for, for each sequence.
     #[schemars(range(min = 16, max = 16_777_216))]
-    pub context_tokens: u32,
-    /// Tokens of one step; at least `sequences`.
+    pub context_tokens: Auto<u32>,
+    /// Tokens of one step; at least `sequences`. "auto": 512, or fewer if memory is short.
     #[schemars(range(min = 1, max = 65_536))]
-    pub batch_tokens: u32,
-    /// Threads that compute; 0: one for each core.
+    pub batch_tokens: Auto<u32>,
+    /// Threads that compute. "auto" or 0: one for each physical core that this process may use.
     #[schemars(range(min = 0, max = 1024))]
-    pub threads: u32,
-    /// Type of the numbers in the KV cache.
-    pub kv_type: KvTypeKey,
+    pub threads: Auto<u32>,
+    /// Type of the numbers in the KV cache. "auto": "f16", or "q8_0" if memory is too short for a useful context.
+    pub kv_type: Auto<KvTypeKey>,
     /// How sequences divide a worker's KV cache. "pooled": one may take all of it, and prefixes are shared without a copy;
-    /// "per-sequence": each has an equal part, which is faster with many streams.
-    pub kv_layout: KvLayoutKey,
+    /// "per-sequence": each has an equal part, which is faster with many streams. "auto": "per-sequence" if each part has
+    /// room for the model's whole context, or for 8192 tokens.
+    pub kv_layout: Auto<KvLayoutKey>,
     /// KV that a request is admitted with beside its prompt. With "full" nothing is ever preempted.
     pub kv_reserve: ReserveKey,
     /// The longest step while prompts are prefilled beside running streams.
@@ -90,12 +94,12 @@ impl Default for ModelConfig {
             kind: KindKey::default(),
             embeddings: false,
             workers: 1,
-            sequences: 32,
-            context_tokens: 8192,
-            batch_tokens: 512,
-            threads: 0,
-            kv_type: KvTypeKey::default(),
-            kv_layout: KvLayoutKey::default(),
+            sequences: Auto::Auto,
+            context_tokens: Auto::Auto,
+            batch_tokens: Auto::Auto,
+            threads: Auto::Auto,
+            kv_type: Auto::Auto,
+            kv_layout: Auto::Auto,
             kv_reserve: ReserveKey::default(),
             step_target: DurationValue::millis(25),
             dimensions: Vec::new(),
@@ -166,31 +170,26 @@ impl ModelConfig {
         self.step_target.0
     }
 
-    /// The most tokens that one request can have, as far as the KV cache goes.
-    pub fn sequence_tokens(&self) -> u32 {
-        match self.kv_layout {
-            KvLayoutKey::Pooled => self.context_tokens,
-            KvLayoutKey::PerSequence => self.context_tokens / self.sequences,
+    /// What it asks of the sizes that are chosen when all models are loaded.
+    pub fn wishes(&self) -> Wishes {
+        Wishes {
+            sequences: self.sequences.set(),
+            kv_tokens: self.context_tokens.set(),
+            layout: self.kv_layout.set().map(KvLayoutKey::layout),
+            batch_tokens: self.batch_tokens.set(),
+            threads: self.threads.set().filter(|&threads| threads > 0),
+            may_quantize: self.kv_type == Auto::Auto,
         }
     }
 
-    /// What one worker's context is made with.
-    pub fn engine_options(&self) -> EngineOptions {
-        EngineOptions {
-            sequences: self.sequences,
-            kv_tokens: self.context_tokens,
-            kv_layout: match self.kv_layout {
-                KvLayoutKey::Pooled => KvLayout::Pooled,
-                KvLayoutKey::PerSequence => KvLayout::PerSequence,
-            },
-            batch_tokens: self.batch_tokens,
-            threads: self.threads,
-            kv_type: match self.kv_type {
-                KvTypeKey::F16 => KvType::F16,
-                KvTypeKey::Q8_0 => KvType::Q8_0,
-                KvTypeKey::Q4_0 => KvType::Q4_0,
-            },
-        }
+    /// The longest input that an embedding model may be given, whatever it was trained for.
+    pub fn input_tokens(&self) -> u32 {
+        self.context_tokens.set().unwrap_or(u32::MAX)
+    }
+
+    /// The sequences that a batch must have room for.
+    pub(super) fn least_sequences(&self) -> u32 {
+        self.sequences.set().unwrap_or(1)
     }
 }
 
@@ -234,6 +233,15 @@ pub enum KvLayoutKey {
     PerSequence,
 }
 
+impl KvLayoutKey {
+    fn layout(self) -> KvLayout {
+        match self {
+            Self::Pooled => KvLayout::Pooled,
+            Self::PerSequence => KvLayout::PerSequence,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub enum KvTypeKey {
@@ -244,4 +252,14 @@ pub enum KvTypeKey {
     Q8_0,
     #[serde(rename = "q4_0")]
     Q4_0,
+}
+
+impl KvTypeKey {
+    pub fn kv_type(self) -> KvType {
+        match self {
+            Self::F16 => KvType::F16,
+            Self::Q8_0 => KvType::Q8_0,
+            Self::Q4_0 => KvType::Q4_0,
+        }
+    }
 }

@@ -97,7 +97,11 @@ fn numbers_are_held_to_their_bounds() {
     for (good, bad, key) in [
         ("[[model]]\nsequences = 255", "[[model]]\nsequences = 256", "sequences"),
         ("[[model]]\nsequences = 1", "[[model]]\nsequences = 0", "sequences"),
-        ("[[model]]\nbatch-tokens = 32", "[[model]]\nbatch-tokens = 31", "batch-tokens"),
+        (
+            "[[model]]\nsequences = 32\nbatch-tokens = 32",
+            "[[model]]\nsequences = 32\nbatch-tokens = 31",
+            "batch-tokens",
+        ),
         (
             "[[model]]\nkv-layout = \"per-sequence\"\nsequences = 4\ncontext-tokens = 64",
             "[[model]]\nkv-layout = \"per-sequence\"\nsequences = 4\ncontext-tokens = 63",

@@ -1,6 +1,7 @@
 //! What must hold between the values of a configuration that is well-formed.
 use std::os::unix::ffi::OsStrExt;
 
+use super::auto::Auto;
 use super::fixed::Fixed;
 use super::keys::Wrong;
 use super::live::Live;
@@ -90,13 +91,14 @@ fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMu
             wrong(key, format!("must be a path without NUL, got {path:?}"));
         }
     }
-    let (sequences, context, batch) = (model.sequences, model.context_tokens, model.batch_tokens);
+    let sequences = model.least_sequences();
     // Each sequence's part is at least as much as a worker needs.
-    if model.kv_layout == KvLayoutKey::PerSequence && context < 16 * sequences {
+    let parts = model.kv_layout == Auto::Set(KvLayoutKey::PerSequence);
+    if let Some(context) = model.context_tokens.set().filter(|&context| parts && context < 16 * sequences) {
         let least = 16 * sequences;
         wrong("context-tokens", format!("must be at least {least} for {sequences} separate sequences, got {context}"));
     }
-    if batch < sequences {
+    if let Some(batch) = model.batch_tokens.set().filter(|&batch| batch < sequences) {
         wrong("batch-tokens", format!("must be at least model.sequences ({sequences}), got {batch}"));
     }
     if model.draft_model.is_some() && model.draft_tokens() == 0 {

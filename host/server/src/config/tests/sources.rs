@@ -38,13 +38,13 @@ fn regression_keys_of_a_model_reach_the_models_that_flags_name() {
     };
     let config = load(Some("[[model]]\npath = \"c.gguf\"\nsequences = 3"), &[], &flags).unwrap();
     let [a, b] = &config.fixed.model[..] else { panic!("two models") };
-    assert_eq!((a.id.as_str(), a.kind, a.sequences), ("7", KindKey::Auto, 32));
+    assert_eq!((a.id.as_str(), a.kind, a.sequences), ("7", KindKey::Auto, Auto::Auto));
     assert_eq!((b.id.as_str(), b.kind), ("b", KindKey::Embed));
     let keys = keys(&[], flags);
     assert!(has(&keys, "model.1.path", "\"b.gguf\"", "flag --model"), "{keys:?}");
     assert!(has(&keys, "model.1.embeddings", "true", "flag --set model.1.embeddings"), "{keys:?}");
     assert!(has(&keys, "model.1.id", "\"b\"", "default"), "{keys:?}");
-    assert!(has(&keys, "model.0.sequences", "32", "default"), "{keys:?}");
+    assert!(has(&keys, "model.0.sequences", "\"auto\"", "default"), "{keys:?}");
 }
 
 #[test]
@@ -57,8 +57,11 @@ fn regression_models_can_be_given_by_environment() {
     ];
     let config = load(None, &environment, &Overrides::default()).unwrap();
     let [a, b] = &config.fixed.model[..] else { panic!("two models") };
-    assert_eq!((a.id.as_str(), a.context_tokens), ("a", 8192));
-    assert_eq!((b.id.as_str(), b.context_tokens, b.source()), ("small", 512, ModelSource::File("b.gguf".into())));
+    assert_eq!((a.id.as_str(), a.context_tokens), ("a", Auto::Auto));
+    assert_eq!(
+        (b.id.as_str(), b.context_tokens, b.source()),
+        ("small", Auto::Set(512), ModelSource::File("b.gguf".into()))
+    );
     let keys = keys(&environment, Overrides::default());
     let source = "environment CAMSHAFT_MODEL__1__CONTEXT_TOKENS";
     assert!(has(&keys, "model.1.context-tokens", "512", source), "{keys:?}");

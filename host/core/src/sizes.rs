@@ -1,0 +1,284 @@
+//! Chooses what the configuration leaves open, from the models, the memory and the cores: how many sequences share how
+//! much KV cache and in which layout, the batch, the threads, and the RAM of the prefix cache.
+//!
+//! All sizes are bytes unless their name says tokens.
+
+/// How the sequences divide the KV cache.
+///
+/// In a pool, a sequence can use whatever the others leave, and shares prefixes without a copy, but attention walks the
+/// entries of all sequences. With a part per sequence, attention walks only the sequence's own entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvLayout {
+    /// Any sequence may use the whole cache.
+    #[default]
+    Pooled,
+    /// Each sequence has `kv_tokens / sequences` entries of its own, rounded up to 256.
+    PerSequence,
+}
+
+/// Generations that one worker runs at once, unless memory or the configuration says otherwise.
+pub const SEQUENCES: u32 = 32;
+/// With fewer parts than this, one pool serves better.
+const LEAST_PARTS: u32 = 8;
+/// Tokens that a part has at least, unless the model was trained for fewer: a chat with its documents.
+const PART_TOKENS: u32 = 8192;
+/// llama.cpp rounds a part up to this.
+const PART_STEP: u32 = 256;
+/// A pool is never smaller, whatever the memory.
+const LEAST_TOKENS: u32 = 512;
+/// Tokens of one step: wider ones are no faster on a CPU, and take memory.
+const BATCH_TOKENS: u32 = 512;
+const LEAST_BATCH_TOKENS: u32 = 64;
+/// The largest part of the memory that the buffers of one model's batches take.
+const BATCH_SHARE: u64 = 8;
+/// Part of the memory that is left to the system, to allocators and to the page cache.
+const SPARE_SHARE: u64 = 10;
+/// What the process takes beside models: code, threads, requests in flight, policies and their compiled code.
+pub const PROCESS_BYTES: u64 = 512 << 20;
+/// The prefix cache takes a quarter of what models leave, and never more than this unless told to.
+const CACHE_SHARE: u64 = 4;
+const MOST_CACHE_BYTES: u64 = 8 << 30;
+/// KV caches that nobody asked for take half of what models leave: what they do not use serves the page cache.
+const KV_SHARE: u64 = 2;
+
+/// What the process may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// Memory that is free for this process now.
+    pub memory: u64,
+    /// Cores that compute: one for each physical core.
+    pub cores: u32,
+}
+
+/// A model that generates or embeds, as far as memory is concerned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelNeeds {
+    /// Embedding models have no KV cache.
+    pub generates: bool,
+    /// Contexts that share the weights.
+    pub workers: u32,
+    pub weights: u64,
+    pub trained_tokens: u32,
+    /// KV entries of one token, as numbers of 16 bits and of 8.
+    pub kv_token: u64,
+    pub kv_token_q8: u64,
+    /// Buffers that a batch needs for each of its tokens.
+    pub batch_token: u64,
+    pub wishes: Wishes,
+}
+
+/// What the configuration asks of a model; `None`: choose.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wishes {
+    pub sequences: Option<u32>,
+    pub kv_tokens: Option<u32>,
+    pub layout: Option<KvLayout>,
+    pub batch_tokens: Option<u32>,
+    pub threads: Option<u32>,
+    /// Whether KV entries may be stored in 8 bits if memory is short.
+    pub may_quantize: bool,
+}
+
+/// What was chosen for one model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sizes {
+    pub sequences: u32,
+    /// Of one worker.
+    pub kv_tokens: u32,
+    pub layout: KvLayout,
+    pub batch_tokens: u32,
+    pub threads: u32,
+    /// Whether KV entries are stored in 8 bits, which nobody asked for.
+    pub quantized: bool,
+    /// Of all workers.
+    pub kv: u64,
+    pub batches: u64,
+    pub cuts: Vec<Cut>,
+}
+
+impl Sizes {
+    /// The most tokens that one sequence can have.
+    pub fn sequence_tokens(&self) -> u32 {
+        match self.layout {
+            KvLayout::Pooled => self.kv_tokens,
+            KvLayout::PerSequence => self.kv_tokens / self.sequences,
+        }
+    }
+}
+
+/// A wish that was not granted, or a choice that memory made worse.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// The KV cache that was asked for does not fit.
+    KvTokens { wished: u32, granted: u32 },
+    /// A sequence holds fewer tokens than the model was trained for.
+    Context { trained: u32, granted: u32 },
+    /// The prefix cache that was asked for does not fit.
+    Cache { wished: u64, granted: u64 },
+    /// KV entries are stored in 8 bits, so that more of them fit.
+    Quantized,
+    /// The model alone takes more than there is.
+    Memory { wanted: u64, available: u64 },
+}
+
+/// Where the memory goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Budget {
+    pub machine: Machine,
+    /// What may be planned with: the memory less what is spared and what the process takes.
+    pub planned: u64,
+    pub models: Vec<Sizes>,
+    /// Of the prefix cache.
+    pub cache: u64,
+    /// The most that the prefix cache may be set to.
+    pub most_cache: u64,
+    pub cuts: Vec<Cut>,
+}
+
+/// Divides the memory. `cache`: what the configuration asks for the prefix cache.
+pub fn divide(machine: Machine, models: &[ModelNeeds], cache: Option<u64>) -> Budget {
+    let planned = (machine.memory - machine.memory / SPARE_SHARE).saturating_sub(PROCESS_BYTES);
+    let weights: u64 = models.iter().map(|model| model.weights).sum();
+    let batches: Vec<u32> = models.iter().map(|model| batch_tokens(model, machine.memory)).collect();
+    let buffers: u64 = models.iter().zip(&batches).map(|(model, &tokens)| buffers(model, tokens)).sum();
+    let mut cuts = Vec::new();
+    if weights + buffers > planned {
+        cuts.push(Cut::Memory { wanted: weights + buffers, available: planned });
+    }
+    let left = planned.saturating_sub(weights + buffers);
+    let generates = models.iter().any(|model| model.generates);
+    // So that there is something whose prefixes can be kept.
+    let most_cache = left / 2;
+    let granted = match cache {
+        None if generates => (left / CACHE_SHARE).min(MOST_CACHE_BYTES),
+        None => 0,
+        Some(wished) => wished.min(most_cache),
+    };
+    if let Some(wished) = cache.filter(|&wished| wished > granted && generates) {
+        cuts.push(Cut::Cache { wished, granted });
+    }
+    // Models take of what is left in turn, each as if those after it wanted as much.
+    let mut left = left.saturating_sub(granted);
+    let mut waiting = models.iter().filter(|model| model.generates).count() as u64;
+    let mut chosen = Vec::with_capacity(models.len());
+    for (model, &tokens) in models.iter().zip(&batches) {
+        let share = if model.generates { left / waiting.max(1) } else { 0 };
+        let sizes = choose(model, machine, share, tokens);
+        if model.generates {
+            (left, waiting) = (left.saturating_sub(sizes.kv), waiting - 1);
+        }
+        chosen.push(sizes);
+    }
+    Budget { machine, planned, models: chosen, cache: granted, most_cache, cuts }
+}
+
+/// Buffers of the batches of a model's workers.
+fn buffers(model: &ModelNeeds, batch_tokens: u32) -> u64 {
+    model.batch_token.saturating_mul(u64::from(batch_tokens)).saturating_mul(u64::from(model.workers))
+}
+
+fn batch_tokens(model: &ModelNeeds, memory: u64) -> u32 {
+    let sequences = model.wishes.sequences.unwrap_or(1);
+    let mut tokens = BATCH_TOKENS;
+    while tokens > LEAST_BATCH_TOKENS && buffers(model, tokens) > memory / BATCH_SHARE {
+        tokens /= 2;
+    }
+    model.wishes.batch_tokens.unwrap_or(tokens.max(sequences))
+}
+
+/// Chooses for one model, whose KV caches may take `share`.
+fn choose(model: &ModelNeeds, machine: Machine, share: u64, batch_tokens: u32) -> Sizes {
+    let workers = u64::from(model.workers.max(1));
+    let threads = model.wishes.threads.unwrap_or((machine.cores / model.workers.max(1)).max(1));
+    let batches = buffers(model, batch_tokens);
+    // The memory that a worker's cache may take: what was asked for may take all of it.
+    let fits = |token: u64, part: u64| u32::try_from(share / part / workers / token.max(1)).unwrap_or(u32::MAX);
+    // A batch holds a row of each sequence.
+    let most = model.wishes.sequences.unwrap_or(SEQUENCES.min(batch_tokens));
+    let plan = |token: u64| match model.wishes.kv_tokens {
+        Some(wished) => layout(model, most, wished.min(fits(token, 1).max(LEAST_TOKENS))),
+        None => layout(model, most, fits(token, KV_SHARE).max(LEAST_TOKENS)),
+    };
+    let mut plans = (plan(model.kv_token), model.kv_token, false);
+    if model.wishes.may_quantize && plans.0.sequence_tokens() < model.trained_tokens.min(PART_TOKENS) {
+        let packed = plan(model.kv_token_q8);
+        if packed.sequence_tokens() > plans.0.sequence_tokens() {
+            plans = (packed, model.kv_token_q8, true);
+        }
+    }
+    let (plan, token, quantized) = plans;
+    let mut sizes = Sizes {
+        sequences: plan.sequences,
+        kv_tokens: plan.tokens,
+        layout: plan.layout,
+        batch_tokens,
+        threads,
+        quantized,
+        kv: 0,
+        batches,
+        cuts: Vec::new(),
+    };
+    if model.generates {
+        sizes.kv = u64::from(plan.tokens) * token * workers;
+        sizes.cuts = cuts(model, &sizes);
+    }
+    sizes
+}
+
+fn cuts(model: &ModelNeeds, sizes: &Sizes) -> Vec<Cut> {
+    let mut cuts = Vec::new();
+    if let Some(wished) = model.wishes.kv_tokens.filter(|&wished| wished > sizes.kv_tokens) {
+        cuts.push(Cut::KvTokens { wished, granted: sizes.kv_tokens });
+    } else if model.wishes.kv_tokens.is_none() && sizes.sequence_tokens() < model.trained_tokens {
+        cuts.push(Cut::Context { trained: model.trained_tokens, granted: sizes.sequence_tokens() });
+    }
+    if sizes.quantized {
+        cuts.push(Cut::Quantized);
+    }
+    cuts
+}
+
+struct Plan {
+    sequences: u32,
+    tokens: u32,
+    layout: KvLayout,
+}
+
+impl Plan {
+    fn sequence_tokens(&self) -> u32 {
+        if self.layout == KvLayout::Pooled { self.tokens } else { self.tokens / self.sequences }
+    }
+}
+
+/// Divides `tokens` among at most `most` sequences. Parts, if enough of them hold what a request may need: the model's
+/// whole context, or [`PART_TOKENS`]. Otherwise a pool.
+fn layout(model: &ModelNeeds, most: u32, tokens: u32) -> Plan {
+    let trained = model.trained_tokens.max(1);
+    let part = trained.min(PART_TOKENS).next_multiple_of(PART_STEP);
+    // A number that was asked for is kept.
+    let count = if model.wishes.sequences.is_some() { most } else { most.min(tokens / part) };
+    let enough = tokens / part >= count && count >= LEAST_PARTS.min(most);
+    let parts = match model.wishes.layout {
+        None => enough,
+        Some(layout) => layout == KvLayout::PerSequence,
+    };
+    let pooled = |most: u32| {
+        // More than all sequences can use is of no use.
+        let useful = u64::from(trained) * u64::from(most);
+        let tokens = if model.wishes.kv_tokens.is_some() { tokens } else { tokens.min(useful.min(1 << 30) as u32) };
+        Plan { sequences: most, tokens, layout: KvLayout::Pooled }
+    };
+    if !parts {
+        return pooled(most);
+    }
+    let count = if enough { count } else { most }.max(1);
+    let each = (tokens / count).min(trained.next_multiple_of(PART_STEP));
+    // Whole steps, since llama.cpp rounds up. Parts smaller than one are only made if they were asked for.
+    let each = if each > PART_STEP { each - each % PART_STEP } else { each };
+    let tokens = if model.wishes.kv_tokens.is_some() { tokens } else { each * count };
+    Plan { sequences: count, tokens, layout: KvLayout::PerSequence }
+}
+
+#[cfg(test)]
+#[path = "sizes_tests.rs"]
+mod tests;

@@ -1,0 +1,161 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const GIB: u64 = 1 << 30;
+
+/// 30 million parameters, trained to 8192 tokens.
+fn small() -> ModelNeeds {
+    ModelNeeds {
+        generates: true,
+        workers: 1,
+        weights: 40 << 20,
+        trained_tokens: 8192,
+        kv_token: 9216,
+        kv_token_q8: 4896,
+        batch_token: 150_000,
+        wishes: Wishes::default(),
+    }
+}
+
+/// A billion parameters, trained to 131,072 tokens.
+fn large() -> ModelNeeds {
+    ModelNeeds {
+        weights: 1_300 << 20,
+        trained_tokens: 131_072,
+        kv_token: 32 << 10,
+        kv_token_q8: 17 << 10,
+        batch_token: 600_000,
+        ..small()
+    }
+}
+
+fn on(gib: u64) -> Machine {
+    Machine { memory: gib * GIB, cores: 2 }
+}
+
+fn alone(machine: Machine, model: ModelNeeds) -> Sizes {
+    divide(machine, &[model], None).models.remove(0)
+}
+
+fn shape(sizes: &Sizes) -> (u32, u32, KvLayout) {
+    (sizes.sequences, sizes.kv_tokens, sizes.layout)
+}
+
+#[test]
+fn each_sequence_has_a_part_that_holds_the_whole_context() {
+    let sizes = alone(on(24), small());
+    assert_eq!(shape(&sizes), (32, 32 * 8192, KvLayout::PerSequence));
+    assert_eq!((sizes.batch_tokens, sizes.threads, sizes.kv), (512, 2, 32 * 8192 * 9216));
+    assert!(sizes.cuts.is_empty() && !sizes.quantized);
+    // A model with a short context gets no more than it can use, in whole steps.
+    let short = ModelNeeds { trained_tokens: 500, ..small() };
+    assert_eq!(shape(&alone(on(24), short)), (32, 32 * 512, KvLayout::PerSequence));
+}
+
+#[test]
+fn fewer_or_shorter_parts_when_memory_is_short_and_a_pool_below_that() {
+    // What is left of 24 GiB after a tenth, the process, the weights and the cache, halved: 7 GiB.
+    let sizes = alone(on(24), large());
+    assert_eq!(sizes.layout, KvLayout::PerSequence);
+    assert!((8..=32).contains(&sizes.sequences) && sizes.sequence_tokens() >= PART_TOKENS, "{sizes:?}");
+    assert_eq!(sizes.cuts, [Cut::Context { trained: 131_072, granted: sizes.sequence_tokens() }]);
+    // With more memory the parts are longer.
+    let roomy = alone(on(200), large());
+    assert!(roomy.sequences == 32 && roomy.sequence_tokens() > PART_TOKENS, "{roomy:?}");
+    let tight = alone(on(4), large());
+    assert_eq!((tight.layout, tight.sequences), (KvLayout::Pooled, 32));
+    assert!(tight.kv_tokens >= PART_TOKENS, "{tight:?}");
+}
+
+#[test]
+fn wishes_are_kept_as_far_as_memory_goes() {
+    let wish = |wishes: Wishes| alone(on(24), ModelNeeds { wishes, ..small() });
+    let kv = |tokens| Wishes { kv_tokens: Some(tokens), ..Wishes::default() };
+    // What was the default once: too little for parts.
+    assert_eq!(shape(&wish(kv(8192))), (32, 8192, KvLayout::Pooled));
+    // Eight parts that hold the whole context, and one token fewer.
+    assert_eq!(shape(&wish(kv(8 * 8192))), (8, 8 * 8192, KvLayout::PerSequence));
+    assert_eq!(shape(&wish(kv(8 * 8192 - 1))), (32, 8 * 8192 - 1, KvLayout::Pooled));
+    let layout = Some(KvLayout::PerSequence);
+    assert_eq!(shape(&wish(Wishes { layout, ..kv(40960) })), (32, 40960, KvLayout::PerSequence));
+    let pooled = wish(Wishes { layout: Some(KvLayout::Pooled), ..Wishes::default() });
+    assert_eq!(shape(&pooled), (32, 32 * 8192, KvLayout::Pooled));
+    let four = wish(Wishes { sequences: Some(4), threads: Some(7), batch_tokens: Some(64), ..Wishes::default() });
+    assert_eq!(shape(&four), (4, 4 * 8192, KvLayout::PerSequence));
+    assert_eq!((four.threads, four.batch_tokens), (7, 64));
+    let cut = wish(kv(1 << 24));
+    assert_eq!(cut.cuts, [Cut::KvTokens { wished: 1 << 24, granted: cut.kv_tokens }]);
+    assert!(cut.kv < 24 * GIB);
+}
+
+#[test]
+fn entries_are_packed_only_where_that_makes_room_and_nobody_forbids_it() {
+    let needs = |may_quantize| ModelNeeds { wishes: Wishes { may_quantize, ..Wishes::default() }, ..large() };
+    assert!(!alone(on(24), needs(true)).quantized);
+    let (packed, plain) = (alone(on(3), needs(true)), alone(on(3), needs(false)));
+    assert!(packed.quantized && packed.cuts.contains(&Cut::Quantized), "{packed:?}");
+    assert!(!plain.quantized && plain.kv_tokens < packed.kv_tokens, "{plain:?}");
+}
+
+#[test]
+fn models_share_the_memory_and_embedding_models_take_no_kv() {
+    let embeds = ModelNeeds { generates: false, ..small() };
+    let budget = divide(on(8), &[large(), embeds, small()], None);
+    assert_eq!(budget.models[1].kv, 0);
+    assert!(budget.models[1].cuts.is_empty());
+    assert!(budget.models[0].kv > 0 && budget.models[2].kv > 0);
+    // Without a model that generates there is nothing to cache.
+    assert_eq!(divide(on(8), &[ModelNeeds { generates: false, ..small() }], None).cache, 0);
+    // Workers compute at the same time.
+    let workers = ModelNeeds { workers: 2, ..small() };
+    assert_eq!(alone(Machine { memory: 8 * GIB, cores: 8 }, workers).threads, 4);
+}
+
+#[test]
+fn what_does_not_fit_is_said() {
+    let budget = divide(on(1), &[large()], Some(4 * GIB));
+    assert!(matches!(budget.cuts[..], [Cut::Memory { .. }, Cut::Cache { wished, granted: 0 }] if wished == 4 * GIB));
+    assert_eq!(shape(&budget.models[0]), (32, LEAST_TOKENS, KvLayout::Pooled));
+    let budget = divide(on(24), &[small()], Some(GIB));
+    assert_eq!((budget.cache, budget.cuts.len()), (GIB, 0));
+    assert_eq!(divide(on(1000), &[small()], None).cache, MOST_CACHE_BYTES);
+}
+
+fn needs() -> impl Strategy<Value = ModelNeeds> {
+    let wishes = (
+        proptest::option::of(1u32..=255),
+        proptest::option::of(16u32..=1 << 24),
+        proptest::option::of(prop_oneof![Just(KvLayout::Pooled), Just(KvLayout::PerSequence)]),
+        any::<bool>(),
+    );
+    let model = (any::<bool>(), 1u32..4, 0u64..1 << 34, 0u32..1 << 18, 0u64..1 << 18, 0u64..1 << 20);
+    (model, wishes).prop_map(|((generates, workers, weights, trained_tokens, kv_token, batch_token), wish)| {
+        let (sequences, kv_tokens, layout, may_quantize) = wish;
+        let wishes = Wishes { sequences, kv_tokens, layout, may_quantize, ..Wishes::default() };
+        let kv_token_q8 = kv_token * 17 / 32;
+        ModelNeeds { generates, workers, weights, trained_tokens, kv_token, kv_token_q8, batch_token, wishes }
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_chosen_fits_and_can_be_served(models in prop::collection::vec(needs(), 1..4), gib in 0u64..64,
+                                             cache in proptest::option::of(0u64..1 << 36)) {
+        let budget = divide(on(gib), &models, cache);
+        let least: u64 = models.iter().map(|m| m.kv_token * u64::from(LEAST_TOKENS * m.workers)).sum();
+        let taken: u64 = models.iter().zip(&budget.models).map(|(m, s)| m.weights + s.kv + s.batches).sum();
+        if !budget.cuts.iter().any(|cut| matches!(cut, Cut::Memory { .. })) {
+            prop_assert!(taken + budget.cache <= budget.planned + least, "{budget:?}");
+        }
+        for (model, sizes) in models.iter().zip(&budget.models) {
+            prop_assert!(sizes.sequences >= 1 && sizes.kv_tokens >= 1 && sizes.threads >= 1);
+            prop_assert!(sizes.sequences <= sizes.batch_tokens);
+            prop_assert!(sizes.sequence_tokens() >= 1 || model.wishes.layout.is_some(), "{sizes:?}");
+            prop_assert_eq!(model.wishes.sequences.unwrap_or(sizes.sequences), sizes.sequences);
+            if let Some(wished) = model.wishes.kv_tokens {
+                prop_assert!(sizes.kv_tokens <= wished.max(LEAST_TOKENS));
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Sizes of the loaded models: asks [`camshaft_core::sizes`] for what the configuration leaves open, and tells what was
+//! chosen.
+use std::fmt::Write as _;
+
+use camshaft_core::sizes::{self, Budget, Cut, KvLayout, Machine, ModelNeeds, PROCESS_BYTES, Sizes};
+use camshaft_engine::KvType;
+
+use crate::cache_plan::CacheShare;
+use crate::config::Config;
+use crate::weights::{Loaded, Weights};
+
+/// The weights with their sizes, and where the memory goes.
+pub(crate) struct Sized {
+    pub(crate) weights: Vec<Weights>,
+    pub(crate) budget: Budget,
+}
+
+/// Divides what `machine` had before the models were loaded.
+pub(crate) fn size(config: &Config, machine: Machine, loaded: Vec<Loaded>) -> Sized {
+    let needs: Vec<ModelNeeds> = loaded.iter().map(Loaded::needs).collect();
+    let wished = config.live.cache.ram.set().map(|bytes| bytes.0);
+    let budget = sizes::divide(machine, &needs, wished);
+    let weights = loaded.into_iter().zip(&budget.models);
+    let weights = weights.map(|(loaded, sizes)| Weights { loaded, sizes: sizes.clone() }).collect();
+    Sized { weights, budget }
+}
+
+impl Sized {
+    /// Of the prefix cache.
+    pub(crate) fn share(&self) -> CacheShare {
+        let workers = self.weights.iter().map(|weights| weights.loaded.caching_workers()).sum();
+        CacheShare { workers, chosen: self.budget.cache, most: self.budget.most_cache }
+    }
+
+    /// Says in the log what was chosen, and what was cut.
+    pub(crate) fn tell(&self) {
+        for weights in &self.weights {
+            let Sizes { sequences, kv_tokens, batch_tokens, threads, kv, .. } = weights.sizes;
+            if weights.is_generating() {
+                tracing::info!(
+                    model = weights.config().id,
+                    sequences,
+                    context_tokens = kv_tokens,
+                    kv_layout = layout_word(weights.sizes.layout),
+                    kv_type = kv_word(weights.kv_type()),
+                    kv_bytes = kv,
+                    batch_tokens,
+                    threads,
+                    "sizes"
+                );
+            }
+        }
+        self.cuts().iter().for_each(|cut| tracing::warn!("{cut}"));
+    }
+
+    /// What was cut, a sentence each.
+    pub(crate) fn cuts(&self) -> Vec<String> {
+        let of_models = self.weights.iter().flat_map(|weights| {
+            let id = &weights.config().id;
+            weights.sizes.cuts.iter().map(move |&cut| format!("model {id}: {}", sentence(cut)))
+        });
+        self.budget.cuts.iter().map(|&cut| sentence(cut)).chain(of_models).collect()
+    }
+
+    /// Where the memory goes, a line each.
+    pub(crate) fn table(&self) -> String {
+        let mut table = String::new();
+        let mut row = |what: &str, bytes: u64, note: &str| {
+            let _ = writeln!(table, "{:<28} {:>10} {note}", what, mib(bytes));
+        };
+        row("memory available", self.budget.machine.memory, "");
+        let mut left = self.budget.planned;
+        for weights in &self.weights {
+            let (id, sizes) = (&weights.config().id, &weights.sizes);
+            let bytes = weights.loaded.needs().weights;
+            row(&format!("{id}: weights"), bytes, "");
+            left = left.saturating_sub(bytes + sizes.kv + sizes.batches);
+            if weights.is_generating() {
+                let (layout, kind) = (layout_word(sizes.layout), kv_word(weights.kv_type()));
+                let (sequences, each) = (sizes.sequences, sizes.sequence_tokens());
+                let note = match sizes.layout {
+                    KvLayout::Pooled => {
+                        format!("{} tokens for {sequences} sequences, {layout}, {kind}", sizes.kv_tokens)
+                    }
+                    KvLayout::PerSequence => format!("{sequences} sequences of {each} tokens, {layout}, {kind}"),
+                };
+                row(&format!("{id}: KV cache"), sizes.kv, &note);
+            }
+            let (batch, threads) = (sizes.batch_tokens, sizes.threads);
+            row(&format!("{id}: batches"), sizes.batches, &format!("{batch} tokens, {threads} threads"));
+        }
+        row("prefix cache", self.budget.cache, "");
+        row("process, policies, requests", PROCESS_BYTES, "");
+        row("left", left.saturating_sub(self.budget.cache), "");
+        table
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1u32 << 20))
+}
+
+fn layout_word(layout: KvLayout) -> &'static str {
+    match layout {
+        KvLayout::Pooled => "pooled",
+        KvLayout::PerSequence => "per-sequence",
+    }
+}
+
+fn kv_word(kv_type: KvType) -> &'static str {
+    match kv_type {
+        KvType::F16 => "f16",
+        KvType::Q8_0 => "q8_0",
+        KvType::Q4_0 => "q4_0",
+    }
+}
+
+fn sentence(cut: Cut) -> String {
+    match cut {
+        Cut::KvTokens { wished, granted } => {
+            format!("context-tokens = {wished} is cut to {granted}: there is no memory for more")
+        }
+        Cut::Context { trained, granted } => format!(
+            "a request has {granted} tokens at most, though the model was trained for {trained}: there is no memory for \
+             more beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)"
+        ),
+        Cut::Cache { wished, granted } => {
+            format!("cache.ram = {} is cut to {}: there is no memory for more", mib(wished), mib(granted))
+        }
+        Cut::Quantized => {
+            "KV entries are stored as q8_0, since there is little memory (kv-type = \"f16\" forbids it)".to_owned()
+        }
+        Cut::Memory { wanted, available } => format!(
+            "the models take {}, and {} can be planned with: expect reading from disk in every step, or the end of the process",
+            mib(wanted),
+            mib(available)
+        ),
+    }
+}
