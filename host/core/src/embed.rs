@@ -32,6 +32,8 @@ pub trait Embedder {
 pub struct EmbedderLimits {
     /// Maximum tokens of a batch.
     pub batch_tokens: u32,
+    /// Tokens from which a larger batch of several inputs takes no less time for each token.
+    pub efficient_tokens: u32,
     /// Maximum inputs of a batch.
     pub batch_inputs: usize,
     /// Maximum tokens of one input.

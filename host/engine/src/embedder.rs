@@ -20,6 +20,9 @@ use crate::load::LoadedModel;
 
 /// Maximum number of inputs in a batch.
 const MAX_INPUTS: u32 = 64;
+/// Tokens of a batch for each thread that computes it. Matrix kernels are nearly at full speed with so many rows, while
+/// attention walks the tokens of all inputs: in one batch of 32 short texts it took three quarters of the time.
+const EFFICIENT_TOKENS: u32 = 24;
 
 /// Computes one vector per input, several inputs at a time, on the embedder's thread.
 pub struct LlamaEmbedder {
@@ -28,6 +31,7 @@ pub struct LlamaEmbedder {
     model: Arc<LoadedModel>,
     batch: LlamaBatch<'static>,
     batch_tokens: u32,
+    efficient_tokens: u32,
     input_tokens: u32,
 }
 
@@ -87,7 +91,9 @@ impl LlamaEmbedder {
         // context.
         let context = unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) };
         let batch = LlamaBatch::new(batch_tokens as usize, 1);
-        Ok(Self { context: ManuallyDrop::new(context), model, batch, batch_tokens, input_tokens })
+        let efficient_tokens = EFFICIENT_TOKENS.saturating_mul(threads.unsigned_abs()).min(batch_tokens);
+        let context = ManuallyDrop::new(context);
+        Ok(Self { context, model, batch, batch_tokens, efficient_tokens, input_tokens })
     }
 }
 
@@ -95,6 +101,7 @@ impl Embedder for LlamaEmbedder {
     fn limits(&self) -> EmbedderLimits {
         EmbedderLimits {
             batch_tokens: self.batch_tokens,
+            efficient_tokens: self.efficient_tokens,
             batch_inputs: MAX_INPUTS as usize,
             input_tokens: self.input_tokens,
             dimensions: self.model.model.n_embd().max(0) as u32,

@@ -48,7 +48,7 @@ pub(crate) fn spawn<E: Embedder + Send + 'static>(
 ) -> Result<(EmbedJobs, EmbedderLimits), ServerError> {
     let embedder = make()?;
     let limits = embedder.limits();
-    let batch = BatchLimits { tokens: limits.batch_tokens, inputs: limits.batch_inputs, window: WINDOW };
+    let batch = BatchLimits { tokens: limits.efficient_tokens, inputs: limits.batch_inputs, window: WINDOW };
     let watermarks = move || tuned.borrow().watermarks;
     let (jobs, work) = embed_jobs(EmbedQueue::new(batch, watermarks()), watermarks);
     let (cold, warm) = crossbeam_channel::bounded(1);

@@ -13,7 +13,8 @@ use crate::metrics::ServerMetrics;
 use crate::tuning::Tuning;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const LIMITS: EmbedderLimits = EmbedderLimits { batch_tokens: 64, batch_inputs: 8, input_tokens: 16, dimensions: 3 };
+const LIMITS: EmbedderLimits =
+    EmbedderLimits { batch_tokens: 64, efficient_tokens: 64, batch_inputs: 8, input_tokens: 16, dimensions: 3 };
 /// An input that begins with it makes the embedder panic.
 const POISON: Token = Token(13);
 

@@ -92,6 +92,7 @@ impl Starter<'_> {
                 let EngineLimits { sequences, batch_tokens, context_tokens, .. } = model.fake_limits();
                 let limits = EmbedderLimits {
                     batch_tokens: batch_tokens.max(context_tokens),
+                    efficient_tokens: batch_tokens.max(context_tokens),
                     batch_inputs: sequences as usize,
                     input_tokens: context_tokens,
                     dimensions: FAKE_DIMENSIONS,

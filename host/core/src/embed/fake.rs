@@ -48,7 +48,8 @@ impl Embedder for FakeEmbedder {
 mod tests {
     use super::*;
 
-    const LIMITS: EmbedderLimits = EmbedderLimits { batch_tokens: 8, batch_inputs: 2, input_tokens: 6, dimensions: 5 };
+    const LIMITS: EmbedderLimits =
+        EmbedderLimits { batch_tokens: 8, efficient_tokens: 8, batch_inputs: 2, input_tokens: 6, dimensions: 5 };
 
     fn input(text: &str) -> Arc<[Token]> {
         text.bytes().map(|byte| Token(u32::from(byte))).collect()

@@ -28,7 +28,7 @@ const LEAST_WEIGHT: f64 = 1e-6;
 /// Bounds of batches.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchLimits {
-    /// Maximum tokens of a batch.
+    /// Maximum tokens of a batch of several inputs. One alone may have more.
     pub tokens: u32,
     /// Maximum inputs of a batch.
     pub inputs: usize,
@@ -48,7 +48,7 @@ pub struct NewJob<T> {
     pub arrived: Duration,
     /// Latest moment of the answer.
     pub deadline: Option<Duration>,
-    /// At least one, each with at least one token and at most a batch's.
+    /// At least one, each with at least one token.
     pub inputs: Vec<Arc<[Token]>>,
     /// Comes back with each input.
     pub owner: T,
