@@ -113,6 +113,8 @@ pub enum Cut {
     KvTokens { wished: u32, granted: u32 },
     /// A sequence holds fewer tokens than the model was trained for.
     Context { trained: u32, granted: u32 },
+    /// More was asked for than all sequences can use: none has more tokens than the model was trained for.
+    Unused { wished: u32, sequences: u32, trained: u32 },
     /// The prefix cache that was asked for does not fit.
     Cache { wished: u64, granted: u64 },
     /// KV entries are stored in 8 bits, so that more of them fit.
@@ -135,9 +137,20 @@ pub struct Budget {
     pub cuts: Vec<Cut>,
 }
 
+impl Budget {
+    /// Left to the system, to allocators and to the page cache.
+    pub fn spared(&self) -> u64 {
+        spared(self.machine.memory)
+    }
+}
+
+fn spared(memory: u64) -> u64 {
+    memory / SPARE_SHARE
+}
+
 /// Divides the memory. `cache`: what the configuration asks for the prefix cache.
 pub fn divide(machine: Machine, models: &[ModelNeeds], cache: Option<u64>) -> Budget {
-    let planned = (machine.memory - machine.memory / SPARE_SHARE).saturating_sub(PROCESS_BYTES);
+    let planned = (machine.memory - spared(machine.memory)).saturating_sub(PROCESS_BYTES);
     let weights: u64 = models.iter().map(|model| model.weights).sum();
     let batches: Vec<u32> = models.iter().map(|model| batch_tokens(model, machine.memory)).collect();
     let buffers: u64 = models.iter().zip(&batches).map(|(model, &tokens)| buffers(model, tokens)).sum();
@@ -231,6 +244,10 @@ fn cuts(model: &ModelNeeds, sizes: &Sizes) -> Vec<Cut> {
         cuts.push(Cut::KvTokens { wished, granted: sizes.kv_tokens });
     } else if model.wishes.kv_tokens.is_none() && sizes.sequence_tokens() < model.trained_tokens {
         cuts.push(Cut::Context { trained: model.trained_tokens, granted: sizes.sequence_tokens() });
+    }
+    let each = model.trained_tokens.max(1).next_multiple_of(PART_STEP);
+    if let Some(wished) = model.wishes.kv_tokens.filter(|&wished| wished / sizes.sequences.max(1) > each) {
+        cuts.push(Cut::Unused { wished, sequences: sizes.sequences, trained: model.trained_tokens });
     }
     if sizes.quantized {
         cuts.push(Cut::Quantized);

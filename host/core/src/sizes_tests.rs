@@ -85,7 +85,8 @@ fn wishes_are_kept_as_far_as_memory_goes() {
     assert_eq!(shape(&four), (4, 4 * 8192, KvLayout::PerSequence));
     assert_eq!((four.threads, four.batch_tokens), (7, 64));
     let cut = wish(kv(1 << 24));
-    assert_eq!(cut.cuts, [Cut::KvTokens { wished: 1 << 24, granted: cut.kv_tokens }]);
+    let unused = Cut::Unused { wished: 1 << 24, sequences: 32, trained: 8192 };
+    assert_eq!(cut.cuts, [Cut::KvTokens { wished: 1 << 24, granted: cut.kv_tokens }, unused]);
     assert!(cut.kv < 24 * GIB);
 }
 
@@ -157,5 +158,19 @@ proptest! {
                 prop_assert!(sizes.kv_tokens <= wished.max(LEAST_TOKENS));
             }
         }
+    }
+}
+
+#[test]
+fn more_than_all_sequences_can_use_is_said() {
+    let cuts = |kv_tokens: u32, layout: KvLayout| {
+        let wishes =
+            Wishes { sequences: Some(4), kv_tokens: Some(kv_tokens), layout: Some(layout), ..Wishes::default() };
+        alone(on(24), ModelNeeds { trained_tokens: 1000, wishes, ..small() }).cuts
+    };
+    for layout in [KvLayout::Pooled, KvLayout::PerSequence] {
+        assert_eq!(cuts(4 * 1024, layout), []);
+        let wished = 4 * 1025;
+        assert_eq!(cuts(wished, layout), [Cut::Unused { wished, sequences: 4, trained: 1000 }]);
     }
 }

@@ -91,6 +91,7 @@ impl Sized {
         }
         row("prefix cache", self.budget.cache, "");
         row("process, policies, requests", PROCESS_BYTES, "");
+        row("spared for the system", self.budget.spared(), "");
         row("left", left.saturating_sub(self.budget.cache), "");
         table
     }
@@ -123,6 +124,10 @@ fn sentence(cut: Cut) -> String {
         Cut::Context { trained, granted } => format!(
             "a request has {granted} tokens at most, though the model was trained for {trained}: there is no memory for \
              more beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)"
+        ),
+        Cut::Unused { wished, sequences, trained } => format!(
+            "context-tokens = {wished} is more than its {sequences} sequences can use: the model was trained for {trained} \
+             tokens, and no request gets more"
         ),
         Cut::Cache { wished, granted } => {
             format!("cache.ram = {} is cut to {}: there is no memory for more", mib(wished), mib(granted))
