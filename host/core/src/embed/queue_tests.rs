@@ -318,3 +318,16 @@ fn regression_inputs_that_fill_a_batch_put_nobody_who_comes_later_behind() {
     let after = batches(&mut queue, 300..312);
     assert!((3..=5).contains(&count(&after, 'n')), "a third of twelve batches: {after:?}");
 }
+
+#[test]
+fn regression_a_weight_of_next_to_nothing_leaves_positions_that_others_can_reach() {
+    let mut queue = queue();
+    let new = |tenant: &str, weight, owner| NewJob { tenant: tenant.into(), weight, ..job(owner, ms(0), &[20; 100]) };
+    queue.submit(new("tiny", f64::MIN_POSITIVE, 't')).unwrap();
+    batches(&mut queue, 0..3);
+    for owner in ['a', 'b'] {
+        queue.submit(new(&owner.to_string(), 1.0, owner)).unwrap();
+    }
+    let after = batches(&mut queue, 3..11);
+    assert_eq!((count(&after, 'a'), count(&after, 'b')), (20, 20), "{after:?}");
+}
