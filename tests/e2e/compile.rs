@@ -144,3 +144,27 @@ fn regression_without_a_home_components_are_compiled_apart_all_the_same() {
     server.wait_for_policy(("sampler", "bomb"), |entry| entry["error"].to_string().contains("killed by signal 9"));
     assert!(std::fs::read_dir(&temporary).unwrap().next().is_some(), "it has a directory for compiled code");
 }
+
+#[test]
+fn regression_compiled_code_that_the_disk_changed_is_compiled_again() {
+    let cache = tempfile::tempdir().unwrap();
+    let start = || {
+        let setup = Setup::new().env("XDG_CACHE_HOME", &cache.path().to_string_lossy());
+        setup.plugin("sampler", "10-standard", "sampler-standard", "").start()
+    };
+    let files = || fs::read_dir(cache.path().join("camshaft")).unwrap().map(|entry| entry.unwrap().path());
+    drop(start());
+    let good: Vec<_> = files().map(|path| (fs::read(&path).unwrap(), path)).collect();
+    for (code, path) in &good {
+        let mut bad = code.clone();
+        // In the middle lies machine code.
+        bad.iter_mut().skip(code.len() / 2).step_by(97).for_each(|byte| *byte ^= 1);
+        fs::write(path, bad).unwrap();
+    }
+    let server = start();
+    assert!(!server.answer("Hello!").is_empty());
+    assert_eq!(server.log().matches("compiled code is damaged: it is compiled again").count(), good.len());
+    drop(server);
+    assert!(good.iter().all(|(code, path)| fs::read(path).unwrap() == *code), "what was made again is kept");
+    assert!(!start().log().contains("damaged"));
+}

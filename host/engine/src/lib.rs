@@ -1,6 +1,6 @@
 //! Implements core's [`camshaft_core::engine::Engine`] and [`camshaft_core::embed::Embedder`] with llama.cpp.
 //!
-//! This is the only package with hand-written `unsafe`. Each block says why it is sound.
+//! All hand-written `unsafe` is here, but for one block in `camshaft-policy`. Each block says why it is sound.
 #![deny(unsafe_op_in_unsafe_fn)]
 #![warn(clippy::undocumented_unsafe_blocks)]
 

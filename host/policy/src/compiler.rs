@@ -17,24 +17,20 @@ const NICE: i32 = 19;
 /// Exit code where the component is not to blame.
 const FAILED: u8 = 74;
 
-/// What the other process does: compiles the component on standard input, which is to be a policy of the hook, into the
-/// cache. Says on standard output how many bytes the code takes where it is loaded, or on standard error why there is none.
-/// Returns the exit code.
+/// What the other process does: compiles the component on standard input, which is to be a policy of the hook, and keeps its
+/// code in the directory. Says on standard error why there is none. Returns the exit code.
 pub fn compile_here(cache_dir: &Path, hook: Hook, bounds: ProcessBounds) -> u8 {
     let bounded = bound_this_process(bounds).and_then(|()| Ok(setpriority_process(None, NICE)?));
     let mut bytes = Vec::new();
     let read = bounded.and_then(|()| io::stdin().lock().take(COMPONENT_MAX_BYTES + 1).read_to_end(&mut bytes));
     let compiled = read.map(|_| examine::compile_into(cache_dir, hook, &bytes, CODE_MAX_BYTES));
     let (code, said): (u8, String) = match compiled {
-        Ok(Ok(image_bytes)) => match writeln!(io::stdout(), "{image_bytes}") {
-            Ok(()) => return 0,
-            Err(error) => (FAILED, error.to_string()),
-        },
+        Ok(Ok(())) => return 0,
         Ok(Err(PolicyError::Corrupt(cause))) => (REFUSED, cause.to_string()),
         Ok(Err(PolicyError::OverLimits(cause))) => (OVER_LIMITS, with_causes(&*cause)),
         Ok(Err(PolicyError::WrongHook { found, .. })) => (WRONG_HOOK, found.to_string()),
         Ok(Err(PolicyError::CompilerPanic)) => (PANICKED, String::new()),
-        Ok(Err(PolicyError::CodeNotKept { .. })) => (NOT_KEPT, String::new()),
+        Ok(Err(PolicyError::CodeNotKept { source, .. })) => (NOT_KEPT, source.to_string()),
         Ok(Err(error @ PolicyError::Runtime(_))) => (FAILED, error.sentence()),
         Ok(Err(error)) => (UNFIT, error.sentence()),
         Err(error) => (FAILED, error.to_string()),
@@ -51,21 +47,13 @@ mod tests {
     use super::*;
     use crate::load::bench::component;
 
-    fn compile_into(dir: &Path, bytes: &[u8]) -> Result<usize, PolicyError> {
+    fn compile_into(dir: &Path, bytes: &[u8]) -> Result<(), PolicyError> {
         examine::compile_into(dir, Hook::Scheduler, bytes, CODE_MAX_BYTES)
     }
 
-    #[test]
-    fn regression_code_that_the_cache_does_not_take_is_not_compiled() {
-        let bytes = component("plugins/scheduler-fcfs");
-        let dir = tempfile::tempdir().unwrap();
-        compile_into(dir.path(), &bytes).unwrap();
-        compile_into(dir.path(), &bytes).expect("it is there already");
-        let full = tempfile::tempdir().unwrap();
-        // In this folder wasmtime would keep it, and it says nothing where it cannot.
-        fs::write(full.path().join("modules"), "").unwrap();
-        let refused = compile_into(full.path(), &bytes);
-        assert!(matches!(refused, Err(PolicyError::CodeNotKept { .. })), "{refused:?}");
+    /// Names of the files of compiled code.
+    fn kept(dir: &Path) -> Vec<String> {
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
 
     #[test]
@@ -77,9 +65,16 @@ mod tests {
         let code_bytes: usize = cause.to_string().split(' ').find_map(|word| word.parse().ok()).unwrap();
         let refused = code(dir.path(), code_bytes - 1).unwrap_err().sentence();
         assert!(refused.contains(&format!("{code_bytes} bytes of code, which exceeds the maximum of")), "{refused}");
-        assert!(!dir.path().join("modules").exists(), "nothing is kept");
-        assert!(code(dir.path(), code_bytes).unwrap() > code_bytes);
-        assert!(dir.path().join("modules").exists());
+        assert_eq!(kept(dir.path()), [""; 0]);
+        code(dir.path(), code_bytes).unwrap();
+        assert_eq!(kept(dir.path()).len(), 1);
+    }
+
+    #[test]
+    fn code_is_kept_for_the_hook_that_it_is_for() {
+        let dir = tempfile::tempdir().unwrap();
+        compile_into(dir.path(), &component("plugins/auth-api-keys")).unwrap_err();
+        assert!(matches!(&*kept(dir.path()), [name] if name.contains("-auth-")), "{:?}", kept(dir.path()));
     }
 
     #[test]

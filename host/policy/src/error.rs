@@ -105,8 +105,8 @@ pub enum PolicyError {
          this user can write to"
     )]
     NoCodeDirectory,
-    #[error("its compiled code could not be kept in {}: is the file system full?", path.display())]
-    CodeNotKept { path: PathBuf },
+    #[error("its compiled code could not be kept in {}", path.display())]
+    CodeNotKept { path: PathBuf, source: std::io::Error },
     #[error("the server ends: it was not compiled")]
     CompileStopped,
     #[error("needs more than a policy may have")]
@@ -198,6 +198,7 @@ impl PolicyError {
                 | Self::CompileMemoryLeft { .. }
                 | Self::LoadMemory { .. }
                 | Self::CodeNotKept { .. }
+                | Self::Cache { .. }
         )
     }
 

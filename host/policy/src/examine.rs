@@ -10,13 +10,14 @@ use camshaft_core::vocabulary::Vocabulary;
 use wasmtime::component::{Component, Linker};
 
 use crate::bindings::Description;
+use crate::code::{CodeDir, CodeName};
 use crate::digest::digest_of;
-use crate::engine::{self, CodeTooLarge};
+use crate::engine::{self, compile_error};
 use crate::error::PolicyError;
 use crate::files::COMPONENT_MAX_BYTES;
 use crate::identity::Identity;
 use crate::loaded::{Compiled, HookPre, state_for};
-use crate::memory::memory_left;
+use crate::private_dir;
 use crate::runtime::{self, Runtime};
 use crate::spec::spec;
 use crate::store::{self, GuestState};
@@ -38,64 +39,47 @@ const SENTENCE_BYTES: usize = 1024;
 const NAME_BYTES: usize = 128;
 const SCHEMA_BYTES: usize = 256 << 10;
 
-/// What loading code takes at its peak, in sizes of its image: the file in the cache, what is unpacked from it, and the
-/// image itself.
-const LOAD_IMAGES: u64 = 3;
-
 /// Compiles a component and checks that its imports are granted and its exports are a hook's.
 pub(crate) fn compile(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {
     check_header(task.bytes)?;
-    let image_bytes = runtime.compile_apart(task)?;
-    let _alone = runtime.load_alone();
-    image_bytes.map_or(Ok(()), |image_bytes| check_room(image_bytes, memory_left()))?;
     // Hostile input that makes the compiler panic must not end this thread.
     let built = catch_unwind(AssertUnwindSafe(|| build(runtime, task)));
     built.unwrap_or(Err(PolicyError::CompilerPanic))
 }
 
-/// Compiles a component into the cache of compiled code, and checks that it fits its hook. Returns the bytes that its code
-/// takes where it is loaded.
+/// Compiles a component, checks that it fits its hook, and keeps its code in this directory.
 ///
 /// # Errors
-/// It cannot be compiled, has more code than `code_max_bytes` or is no policy of this hook; or the cache does not keep it.
+/// It cannot be compiled, has more code than `code_max_bytes` or is no policy of this hook; or the directory does not take it.
 pub(crate) fn compile_into(
     cache_dir: &Path,
     hook: Hook,
     bytes: &[u8],
     code_max_bytes: usize,
-) -> Result<usize, PolicyError> {
+) -> Result<(), PolicyError> {
     check_header(bytes)?;
-    let cache = engine::open_cache(&engine::make_private(cache_dir)?)?;
-    let engine = engine::for_compiling(cache.clone(), code_max_bytes)?;
-    let linker = runtime::linker(&engine, hook).map_err(|error| PolicyError::Runtime(error.into()))?;
-    let built = catch_unwind(AssertUnwindSafe(|| -> Result<usize, PolicyError> {
+    let cache_dir = private_dir::make_private(cache_dir)?;
+    let engine = engine::for_compiling(code_max_bytes)?;
+    let built = catch_unwind(AssertUnwindSafe(|| {
         let component = Component::from_binary(&engine, bytes).map_err(compile_error)?;
-        fit(&linker, &component, hook)?;
-        let image = component.image_range();
-        Ok(image.end.addr() - image.start.addr())
+        let keep = |hook| {
+            let linker = runtime::linker(&engine, hook).map_err(|error| PolicyError::Runtime(error.into()))?;
+            fit(&linker, &component, hook)?;
+            CodeDir::new(&cache_dir).keep(&CodeName::of(&engine, hook, bytes), &component)
+        };
+        let kept = keep(hook);
+        if let Err(PolicyError::WrongHook { found, .. }) = kept {
+            // Whoever asked only to learn the hook finds it next time.
+            keep(found)?;
+        }
+        kept
     }));
-    let image_bytes = built.map_err(|_| PolicyError::CompilerPanic)??;
-    // The cache says nothing where it cannot write, and then whoever wants the code would compile it without bounds. It
-    // counts what it had, and what it took.
-    if cache.cache_hits() + cache.cache_misses() == 0 {
-        return Err(PolicyError::CodeNotKept { path: cache_dir.to_path_buf() });
-    }
-    Ok(image_bytes)
-}
-
-/// Whether code can be loaded in the memory that the control group leaves.
-fn check_room(image_bytes: u64, left: Option<u64>) -> Result<(), PolicyError> {
-    let needs_bytes = image_bytes.saturating_mul(LOAD_IMAGES);
-    match left.filter(|left_bytes| *left_bytes < needs_bytes) {
-        Some(left_bytes) => Err(PolicyError::LoadMemory { needs_bytes, left_bytes }),
-        None => Ok(()),
-    }
+    built.unwrap_or(Err(PolicyError::CompilerPanic))
 }
 
 fn build(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {
     let Task { hook, bytes, .. } = *task;
-    runtime.check_cache()?;
-    let component = Component::from_binary(runtime.engine(hook), bytes).map_err(compile_error)?;
+    let component = runtime.component(task)?;
     let Fit { api_version, imports, pre } = fit(runtime.linker(hook), &component, hook)?;
     Ok(Compiled { digest: digest_of(bytes), size_bytes: bytes.len() as u64, api_version, imports, pre })
 }
@@ -129,20 +113,6 @@ fn check_header(bytes: &[u8]) -> Result<(), PolicyError> {
         _ if b"\0asm".starts_with(&bytes[..bytes.len().min(4)]) => Err(PolicyError::Cut { size_bytes: bytes.len() }),
         _ => Err(PolicyError::NotWasm),
     }
-}
-
-fn compile_error(error: wasmtime::Error) -> PolicyError {
-    if error.chain().any(|cause| cause.is::<CodeTooLarge>()) {
-        return PolicyError::OverLimits(error.into());
-    }
-    // A component that is only too large for the pool is well formed, and its error does not come from the parser.
-    if error
-        .chain()
-        .any(|cause| cause.to_string().contains("instance allocat") || cause.to_string().contains("pooling"))
-    {
-        return PolicyError::OverLimits(error.into());
-    }
-    PolicyError::Corrupt(error.into())
 }
 
 /// Splits `camshaft:policy/auth@0.1.0` into `auth` and `0.1.0`.
@@ -257,18 +227,4 @@ fn start_error(
 /// A text of the guest or the compiler, made fit for one line of a log.
 fn sentence(text: &str) -> String {
     on_one_line(truncated(text.trim(), SENTENCE_BYTES))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn code_is_loaded_only_where_the_control_group_leaves_room_for_it() {
-        for (left, fits) in [(None, true), (Some(30), true), (Some(29), false), (Some(0), false)] {
-            assert_eq!(check_room(10, left).is_ok(), fits, "{left:?}");
-        }
-        let why = check_room(10, Some(29)).unwrap_err();
-        assert!(why.is_transient() && why.sentence().contains("30 bytes") && why.sentence().contains("29"), "{why}");
-    }
 }

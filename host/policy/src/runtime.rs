@@ -1,14 +1,17 @@
 //! The runtime of all guests: the engine, and a linker per hook with the interfaces granted to it.
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use camshaft_core::policy::Hook;
 use wasmtime::Engine;
-use wasmtime::component::Linker;
+use wasmtime::component::{Component, Linker};
 
-use crate::engine;
+use crate::code::{CodeDir, CodeName};
+use crate::engine::{self, compile_error};
 use crate::error::PolicyError;
+use crate::private_dir;
 use crate::sandbox::CompileProgram;
 use crate::spec::spec;
 use crate::store::GuestState;
@@ -33,15 +36,14 @@ impl fmt::Debug for Runtime {
 }
 
 impl Runtime {
-    /// Caches compiled code in `cache_dir`. Only the host may write there: cached code runs without further checks.
-    /// `program` compiles, if there is one; the code comes back through the cache.
+    /// Keeps compiled code in `cache_dir`. Only the host may write there: code that is loaded runs without further checks.
+    /// `program` compiles, if there is one; the code comes back through the directory.
     pub(crate) fn new(cache_dir: Option<&Path>, program: Option<CompileProgram>) -> Result<Self, PolicyError> {
         // What another process compiles must come back some way.
         let wanted = cache_dir.is_some() || program.is_some();
-        let cache_dir = wanted.then(|| engine::usable_cache(cache_dir)).flatten();
-        let cache = cache_dir.as_deref().map(engine::open_cache).transpose()?;
+        let cache_dir = wanted.then(|| private_dir::usable_dir(cache_dir)).flatten();
         let guest = |hook: Hook| {
-            let engine = engine::start(spec(hook).instances, cache.clone())?;
+            let engine = engine::start(spec(hook).instances)?;
             let linker = linker(&engine, hook).map_err(|error| PolicyError::Runtime(error.into()))?;
             Ok((engine, linker))
         };
@@ -62,30 +64,41 @@ impl Runtime {
         &self.guests[hook as usize].1
     }
 
-    /// Has another process put the component's code into the cache, if there is one that compiles. Returns the bytes that
-    /// the code takes where it is loaded.
+    /// A component's code: that which is kept, or else made now.
     ///
     /// # Errors
-    /// It cannot be compiled, not within the bounds, or is no policy of the hook: its code is not to be loaded.
-    pub(crate) fn compile_apart(&self, task: &Task<'_>) -> Result<Option<u64>, PolicyError> {
-        match (&self.program, &self.cache_dir) {
-            (Some(program), Some(cache_dir)) => program.compile(cache_dir, task).map(Some),
-            // Here it would be compiled without bounds.
-            (Some(_), None) => Err(PolicyError::NoCodeDirectory),
-            (None, _) => Ok(None),
+    /// It cannot be compiled, not within the bounds, or, where another process compiles, is no policy of the hook; or its code
+    /// cannot be kept or loaded.
+    pub(crate) fn component(&self, task: &Task<'_>) -> Result<Component, PolicyError> {
+        let engine = self.engine(task.hook);
+        let compile_here = || Component::from_binary(engine, task.bytes).map_err(compile_error);
+        let Some(cache_dir) = &self.cache_dir else {
+            // A process that has another one compile does so for the sake of its bounds.
+            return if self.program.is_some() { Err(PolicyError::NoCodeDirectory) } else { compile_here() };
+        };
+        let name = CodeName::of(engine, task.hook, task.bytes);
+        if let Some(component) = self.kept(cache_dir, &name, engine)? {
+            return Ok(component);
         }
+        let Some(program) = &self.program else {
+            let component = compile_here()?;
+            CodeDir::new(cache_dir).keep(&name, &component)?;
+            return Ok(component);
+        };
+        program.compile(cache_dir, task)?;
+        let gone = || PolicyError::CodeNotKept { path: cache_dir.clone(), source: ErrorKind::NotFound.into() };
+        self.kept(cache_dir, &name, engine)?.ok_or_else(gone)
     }
 
-    /// Whether code that is loaded now is this user's own.
-    ///
-    /// # Errors
-    /// As [`engine::make_private`].
-    pub(crate) fn check_cache(&self) -> Result<(), PolicyError> {
-        self.cache_dir.as_deref().map_or(Ok(()), |dir| engine::make_private(dir).map(drop))
+    /// The directory may have been removed, and made again by somebody else, since it was used last.
+    fn kept(&self, cache_dir: &Path, name: &CodeName, engine: &Engine) -> Result<Option<Component>, PolicyError> {
+        let _alone = self.load_alone();
+        let cache_dir = private_dir::make_private(cache_dir)?;
+        CodeDir::new(&cache_dir).load(engine, name)
     }
 
     /// Waits until nobody else loads code: what one load takes at its peak is given back when it is done.
-    pub(crate) fn load_alone(&self) -> MutexGuard<'_, ()> {
+    fn load_alone(&self) -> MutexGuard<'_, ()> {
         self.loading.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

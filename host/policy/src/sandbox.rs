@@ -1,11 +1,11 @@
 //! Compiles components in a process of its own, within bounds: a component may be made to take the compiler's memory or
-//! time. The code comes back through the cache of compiled code.
+//! time. The code comes back through the directory of compiled code.
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use camshaft_core::policy::Hook;
@@ -47,7 +47,7 @@ pub(crate) const OVER_LIMITS: u8 = 66;
 pub(crate) const WRONG_HOOK: u8 = 67;
 /// For one that is no policy of any hook.
 pub(crate) const UNFIT: u8 = 68;
-/// For code that the cache did not take.
+/// For code that could not be kept, and why.
 pub(crate) const NOT_KEPT: u8 = 73;
 
 /// For what a component was to be compiled.
@@ -58,20 +58,20 @@ struct Asked<'a> {
 }
 
 impl CompileProgram {
-    /// Has the component's code put into the cache. Returns the bytes that it takes where it is loaded.
+    /// Has the component's code put into the directory.
     ///
     /// # Errors
     /// It is no policy of the hook, is past a bound, or `stopping` was set; or the process cannot be started or was killed.
-    pub(crate) fn compile(&self, cache_dir: &Path, task: &Task<'_>) -> Result<u64, PolicyError> {
+    pub(crate) fn compile(&self, cache_dir: &Path, task: &Task<'_>) -> Result<(), PolicyError> {
         let failed = |source| PolicyError::CompileProcess { source };
         let file = |bytes: &[u8]| memory(bytes).map_err(failed);
-        let (component, mut answer, mut words) = (file(task.bytes)?, file(b"")?, file(b"")?);
-        let (answers, said) = (answer.try_clone().map_err(failed)?, words.try_clone().map_err(failed)?);
+        let (component, mut words) = (file(task.bytes)?, file(b"")?);
+        let said = words.try_clone().map_err(failed)?;
         let ProcessBounds { memory_bytes, cpu, .. } = self.bounds;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).arg(cache_dir).arg(task.hook.as_str());
         command.arg(memory_bytes.to_string()).arg(cpu.as_secs().to_string());
-        command.stdin(component).stdout(answers).stderr(said);
+        command.stdin(component).stdout(Stdio::null()).stderr(said);
         let left = memory_left();
         let mut child = command.spawn().map_err(failed)?;
         let ended = wait_within(&mut child, self.bounds.wall, task.stopping);
@@ -80,9 +80,7 @@ impl CompileProgram {
             Ended::Late => return Err(PolicyError::CompileTime { limit: self.bounds.wall }),
             Ended::Stopped => return Err(PolicyError::CompileStopped),
         };
-        self.judge(status, left, &told(&mut words), Asked { hook: task.hook, cache_dir })?;
-        let unheard = |error| failed(io::Error::other(error));
-        told(&mut answer).trim().parse().map_err(unheard)
+        self.judge(status, left, &told(&mut words), Asked { hook: task.hook, cache_dir })
     }
 
     /// `left`: what the control group left to the process when it began.
@@ -102,7 +100,9 @@ impl CompileProgram {
             Some(Ok(REFUSED)) => Err(PolicyError::Corrupt(said.into())),
             Some(Ok(OVER_LIMITS)) => Err(PolicyError::OverLimits(said.into())),
             Some(Ok(PANICKED)) => Err(PolicyError::CompilerPanic),
-            Some(Ok(NOT_KEPT)) => Err(PolicyError::CodeNotKept { path: asked.cache_dir.to_path_buf() }),
+            Some(Ok(NOT_KEPT)) => {
+                Err(PolicyError::CodeNotKept { path: asked.cache_dir.to_path_buf(), source: io::Error::other(said) })
+            }
             Some(_) => Err(PolicyError::CompileProcess { source: io::Error::other(said) }),
             None if signal(Signal::XCPU) => Err(PolicyError::CompileTime { limit: self.bounds.cpu }),
             // An allocation that fails aborts.
@@ -147,33 +147,31 @@ mod tests {
         CompileProgram { program: "/bin/sh".into(), arguments, bounds }
     }
 
-    fn compiled_by(program: &CompileProgram, stopping: bool) -> Result<u64, PolicyError> {
+    fn compiled_by(program: &CompileProgram, stopping: bool) -> Result<(), PolicyError> {
         let stopping = AtomicBool::new(stopping);
         let task = Task { hook: Hook::Auth, bytes: b"component", stopping: &stopping };
         program.compile(Path::new("/cache"), &task)
     }
 
-    fn outcome(script: &str) -> Result<u64, PolicyError> {
+    fn outcome(script: &str) -> Result<(), PolicyError> {
         compiled_by(&shell(script, Duration::from_secs(60)), false)
     }
 
     #[test]
     fn what_ended_the_process_is_told_apart() {
-        let told = outcome("test \"$(cat)\" = component && test \"$0 $1\" = '/cache auth' && echo 7").unwrap();
-        assert_eq!(told, 7);
+        outcome("test \"$(cat)\" = component && test \"$0 $1\" = '/cache auth'").unwrap();
         let sentences = [
             ("echo no such thing >&2; exit 65", "file is truncated or corrupt: no such thing"),
             ("echo 129 instances >&2; exit 66", "needs more than a policy may have: 129 instances"),
             ("echo sampler >&2; exit 67", "wrong hook: exports camshaft:policy/sampler but lies in auth/"),
             ("echo exports nothing >&2; exit 68", "exports nothing"),
-            ("exit 0", "cannot run the process that compiles it"),
             ("exit 70", "the compiler panicked"),
             (
                 "echo \"thread 'main' panicked at a.rs:1:2:\" >&2; echo no such luck >&2
                  echo 'note: run with `RUST_BACKTRACE=1`' >&2; exit 101",
                 "compiles it: panicked at a.rs:1:2: no such luck",
             ),
-            ("exit 73", "could not be kept in /cache"),
+            ("echo no space >&2; exit 73", "could not be kept in /cache: no space"),
             (
                 "echo unheard of >&2; echo stack backtrace: >&2; exit 3",
                 "cannot run the process that compiles it: unheard of",

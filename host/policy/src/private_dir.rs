@@ -1,0 +1,168 @@
+//! The directory of compiled code: one in which nobody else can put anything, for what lies there runs without further checks.
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::PolicyError;
+use crate::trust::check_trusted;
+
+/// What a directory for compiled code must at least take.
+const TRIAL_BYTES: usize = 64 << 10;
+
+/// The directory in which compiled code can be kept: this one, or one for temporary files or in memory, where there is none
+/// or the first cannot be written to.
+pub(crate) fn usable_dir(dir: Option<&Path>) -> Option<PathBuf> {
+    usable_of(dir, &[std::env::temp_dir(), PathBuf::from("/dev/shm")])
+}
+
+fn usable_of(dir: Option<&Path>, temporary: &[PathBuf]) -> Option<PathBuf> {
+    let own = format!("camshaft-compiled-{}", rustix::process::geteuid().as_raw());
+    let others: Vec<PathBuf> = temporary.iter().map(|above| above.join(&own)).collect();
+    let why = match dir.map(make_private) {
+        Some(Ok(dir)) => return Some(dir),
+        Some(Err(error)) => error.sentence(),
+        None => "neither XDG_CACHE_HOME nor HOME names a directory".to_owned(),
+    };
+    let found = others.iter().find_map(|other| make_private(other).ok());
+    let instead = found.as_deref().map(|dir| tracing::field::display(dir.display()));
+    tracing::warn!(why, instead, "compiled policies are not kept where they should be");
+    found
+}
+
+/// Makes a directory to which no other user can write, and in which nobody else has put anything, and checks that this process
+/// can write there. To be called before each use: the directory may have been removed, and made again by somebody else.
+///
+/// # Errors
+/// It belongs to somebody else, lies where others can replace it, or cannot be made.
+pub(crate) fn make_private(dir: &Path) -> Result<PathBuf, PolicyError> {
+    make_private_by(dir, |dir| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir))
+}
+
+fn make_private_by(dir: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<PathBuf, PolicyError> {
+    let failed = |source| PolicyError::Cache { path: dir.to_path_buf(), source };
+    let dir = std::path::absolute(dir).map_err(failed)?;
+    let check = || check_trusted(&dir).map_err(|error| failed(io::Error::other(error)));
+    check()?;
+    make(&dir).map_err(failed)?;
+    // Somebody else may have made a part of it meanwhile.
+    check()?;
+    let meta = fs::metadata(&dir).map_err(failed)?;
+    if meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(PolicyError::ForeignCache { path: dir });
+    }
+    if meta.mode() & 0o077 != 0 {
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).map_err(failed)?;
+    }
+    let was = match meta.mode() & 0o077 {
+        0 => Openness::Closed,
+        open if open & 0o022 == 0 => Openness::Entered,
+        _ => Openness::Written,
+    };
+    remove_foreign(&dir, was).map_err(failed)?;
+    // A file system may be read-only whatever its modes say.
+    let trial = dir.join(format!(".trial-{}-{:?}", std::process::id(), std::thread::current().id()));
+    // On a full one files can be made, but nothing can be written to them.
+    let written = fs::write(&trial, [0; TRIAL_BYTES]);
+    fs::remove_file(&trial).and(written).map_err(failed)?;
+    Ok(dir)
+}
+
+/// What others could do in the directory of compiled code before it was made private.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Openness {
+    Closed,
+    /// They could write to what lies in it, if that allows them.
+    Entered,
+    /// They could put files in it whose names nobody can tell from good ones.
+    Written,
+}
+
+/// Removes what somebody else has made below a directory, or could have changed.
+fn remove_foreign(dir: &Path, was: Openness) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let meta = match fs::symlink_metadata(&path) {
+            // Another process that compiles has renamed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            meta => meta?,
+        };
+        let writable = was == Openness::Entered && meta.mode() & 0o022 != 0;
+        let foreign = was == Openness::Written || meta.uid() != own || meta.is_symlink() || writable;
+        let removed = match (foreign, meta.is_dir()) {
+            (false, true) => remove_foreign(&path, was),
+            (false, false) => Ok(()),
+            (true, true) => fs::remove_dir_all(&path),
+            (true, false) => fs::remove_file(&path),
+        };
+        match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_what_others_could_have_put_among_compiled_code_is_removed() {
+        // The directory's mode, and those of a directory in it and of a file in that; whether the file stays.
+        let rows = [
+            (0o700, 0o775, 0o664, true),
+            (0o755, 0o755, 0o644, true),
+            (0o755, 0o755, 0o646, false),
+            (0o755, 0o777, 0o644, false),
+            (0o1777, 0o755, 0o644, false),
+        ];
+        for (top, inner, file, stays) in rows {
+            let above = tempfile::tempdir().unwrap();
+            let dir = above.path().join("compiled");
+            let path = dir.join("modules/code");
+            fs::create_dir_all(dir.join("modules")).unwrap();
+            fs::write(&path, "code").unwrap();
+            fs::create_dir(above.path().join("elsewhere")).unwrap();
+            fs::write(above.path().join("elsewhere/code"), "code").unwrap();
+            std::os::unix::fs::symlink(above.path().join("elsewhere"), dir.join("link")).unwrap();
+            for (path, mode) in [(&path, file), (&dir.join("modules"), inner), (&dir, top)] {
+                fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            }
+            make_private(&dir).unwrap();
+            assert_eq!(path.exists(), stays, "{top:o} {inner:o} {file:o}");
+            assert!(fs::symlink_metadata(dir.join("link")).is_err(), "a link leads where others may write");
+            assert!(above.path().join("elsewhere/code").exists(), "what it leads to stays");
+            assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+        }
+    }
+
+    #[test]
+    fn regression_without_a_directory_of_its_own_compiled_code_is_kept_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let (temporary, blocked) = (dir.path().join("temporary"), dir.path().join("file"));
+        fs::create_dir(&temporary).unwrap();
+        fs::write(&blocked, "").unwrap();
+        for wanted in [None, Some(blocked.as_path())] {
+            let found = usable_of(wanted, &[blocked.clone(), temporary.clone()]);
+            assert!(found.as_ref().is_some_and(|found| found.starts_with(&temporary)), "{wanted:?}: {found:?}");
+            assert_eq!(usable_of(wanted, std::slice::from_ref(&blocked)), None, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn regression_a_directory_that_somebody_else_makes_meanwhile_is_not_trusted() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = dir.path().join("made/by/others");
+        let made = make_private_by(&cache, |cache| {
+            fs::create_dir_all(cache)?;
+            fs::set_permissions(dir.path().join("made"), fs::Permissions::from_mode(0o777))
+        });
+        let why = made.unwrap_err().sentence();
+        assert!(why.contains("made can be written to by others"), "{why}");
+        let own = make_private(&dir.path().join("own/cache")).unwrap();
+        assert_eq!(fs::read_dir(&own).unwrap().count(), 0, "the trial leaves nothing");
+        assert_eq!(fs::metadata(own).unwrap().mode() & 0o777, 0o700);
+    }
+}
