@@ -1,5 +1,7 @@
 //! The embedder interface, and the queue that batches inputs.
 pub mod fake;
+mod lane;
+mod order;
 pub mod queue;
 
 use std::sync::Arc;

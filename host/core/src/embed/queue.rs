@@ -6,11 +6,12 @@
 //! nothing was taken of it for long. How old its requests are does not matter: a backlog is old, and is served all the
 //! time. An idle embedder takes the first input at once. A busy one waits until a batch is full or the oldest input has
 //! waited for the window.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fcfs::aged_class;
+use crate::embed::lane::Lane;
+use crate::embed::order::Order;
 use crate::gate::{Fill, Gate, Watermarks};
 use crate::ids::{TenantId, Token};
 use crate::limits::EMBED_INPUTS;
@@ -93,74 +94,6 @@ impl<T> Job<T> {
 
     fn next_tokens(&self) -> Option<u32> {
         self.inputs.get(self.next).map(|input| input.len() as u32)
-    }
-}
-
-/// How far a tenant has come in a class.
-#[derive(Debug, Clone, Copy, Default)]
-struct Progress {
-    /// Tokens by weight that were taken of it, from the others' position when it came.
-    served: f64,
-    /// Of its request that was served last.
-    job: f64,
-    /// Its requests.
-    jobs: usize,
-    /// Those of which an input waits.
-    waiting: usize,
-    /// When the latest of its inputs was taken, or the first one that waits came.
-    waits_since: Duration,
-    /// The class it has in this batch: 0 is the first.
-    class: u32,
-}
-
-/// Tenants with requests of one class. What is taken of other classes moves nobody here.
-#[derive(Debug, Default)]
-struct Lane {
-    tenants: HashMap<TenantId, Progress>,
-    /// Where the tenant that waits furthest behind was when one was served. Others may be ahead of it by inputs that filled
-    /// a batch.
-    clock: f64,
-    /// The clock when this batch was begun. Positions of several classes count from there.
-    begun: f64,
-}
-
-impl Lane {
-    /// A batch begins: sets the class of each tenant for it.
-    fn begin(&mut self, priority: Priority, now: Duration) {
-        self.begun = self.clock;
-        for progress in self.tenants.values_mut() {
-            progress.class = aged_class(priority, now.saturating_sub(progress.waits_since));
-            if progress.class < priority as u32 {
-                // What it owes in its own class would keep it behind all of the higher one.
-                progress.served = progress.served.min(self.clock);
-            }
-        }
-    }
-
-    /// The class and the position of a tenant: the least one is next.
-    fn standing(&self, tenant: &TenantId) -> (u32, f64) {
-        self.tenants.get(tenant).map_or((0, 0.0), |progress| (progress.class, progress.served - self.begun))
-    }
-
-    /// An input is about to be taken.
-    fn go_on(&mut self) {
-        let waiting = self.tenants.values().filter(|progress| progress.waiting > 0);
-        if let Some(least) = waiting.map(|progress| progress.served).min_by(f64::total_cmp) {
-            self.clock = self.clock.max(least);
-        }
-    }
-
-    /// A request of the tenant has no more inputs that wait.
-    fn stop_waiting(&mut self, tenant: &TenantId) {
-        if let Some(progress) = self.tenants.get_mut(tenant) {
-            progress.waiting -= 1;
-        }
-    }
-
-    /// A tenant that has had more than the others is remembered as long as there are others.
-    fn forget(&mut self) {
-        let (clock, idle) = (self.clock, self.tenants.values().all(|progress| progress.jobs == 0));
-        self.tenants.retain(|_, progress| progress.jobs > 0 || (progress.served > clock && !idle));
     }
 }
 
@@ -258,21 +191,7 @@ impl<T: Clone> EmbedQueue<T> {
 
     /// Removes a request, wherever its inputs are. Returns its owner.
     pub fn remove(&mut self, id: JobId) -> Option<T> {
-        let job = self.jobs.remove(&id)?;
-        if job.waits() {
-            self.gate.leave(&job.tenant);
-            self.inputs -= job.inputs.len() - job.next;
-            self.tokens -= job.inputs[job.next..].iter().map(|input| input.len() as u64).sum::<u64>();
-        }
-        let lane = &mut self.lanes[job.priority as usize];
-        if job.waits() {
-            lane.stop_waiting(&job.tenant);
-        }
-        if let Some(progress) = lane.tenants.get_mut(&job.tenant) {
-            progress.jobs -= 1;
-        }
-        lane.forget();
-        Some(job.owner)
+        self.remove_each([id]).pop()
     }
 
     /// Removes the requests for which `keep` returns false.
@@ -287,7 +206,30 @@ impl<T: Clone> EmbedQueue<T> {
 
     fn remove_all(&mut self, gone: impl Fn(&Job<T>) -> bool) -> Vec<T> {
         let gone: Vec<JobId> = self.jobs.iter().filter(|(_, job)| gone(job)).map(|(&id, _)| id).collect();
-        gone.into_iter().filter_map(|id| self.remove(id)).collect()
+        self.remove_each(gone)
+    }
+
+    fn remove_each(&mut self, gone: impl IntoIterator<Item = JobId>) -> Vec<T> {
+        let owners: Vec<T> = gone.into_iter().filter_map(|id| self.take_out(id)).collect();
+        if !owners.is_empty() {
+            self.lanes.iter_mut().for_each(Lane::forget);
+        }
+        owners
+    }
+
+    fn take_out(&mut self, id: JobId) -> Option<T> {
+        let job = self.jobs.remove(&id)?;
+        let lane = &mut self.lanes[job.priority as usize];
+        if job.waits() {
+            self.gate.leave(&job.tenant);
+            self.inputs -= job.inputs.len() - job.next;
+            self.tokens -= job.inputs[job.next..].iter().map(|input| input.len() as u64).sum::<u64>();
+            lane.stop_waiting(&job.tenant);
+        }
+        if let Some(progress) = lane.tenants.get_mut(&job.tenant) {
+            progress.jobs -= 1;
+        }
+        Some(job.owner)
     }
 
     /// The earliest deadline.
@@ -306,30 +248,32 @@ impl<T: Clone> EmbedQueue<T> {
     /// Takes the next batch: at least one input if any waits, and no more than the bounds allow.
     pub fn take(&mut self, now: Duration) -> Vec<BatchInput<T>> {
         CLASSES.into_iter().for_each(|class| self.lanes[class as usize].begin(class, now));
+        let mut order = self.order();
         let (mut batch, mut left) = (Vec::new(), self.batch.tokens);
-        while batch.len() < self.batch.inputs {
-            let fitting = if batch.is_empty() { u32::MAX } else { left };
-            let Some(input) = self.next(fitting).and_then(|id| self.take_input(id, now)) else { break };
+        while batch.len() < self.batch.inputs
+            && let Some(turn) = order.next()
+        {
+            let id = turn.request();
+            let fits = |tokens: u32| batch.is_empty() || tokens <= left;
+            let Some(job) = self.jobs.get(&id).filter(|job| job.next_tokens().is_some_and(fits)) else {
+                // What is left gets less: it fits later neither.
+                order.pass_over(&turn);
+                continue;
+            };
+            let (priority, tenant) = (job.priority, job.tenant.clone());
+            let Some(input) = self.take_input(id, now) else { break };
             left = left.saturating_sub(input.tokens.len() as u32);
             batch.push(input);
+            let served = self.jobs.get(&id).filter(|job| job.waits()).map(|job| job.served);
+            order.go_on(&turn, self.lanes[priority as usize].standing(&tenant), served);
         }
         batch
     }
 
-    /// The request whose turn it is, among those whose next input has at most `max` tokens.
-    fn next(&self, max: u32) -> Option<JobId> {
-        let fitting = self.jobs.iter().filter(|(_, job)| job.next_tokens().is_some_and(|tokens| tokens <= max));
-        let first = fitting.min_by(|(id_a, a), (id_b, b)| {
-            let ((class_a, at_a), (class_b, at_b)) = (self.standing(a), self.standing(b));
-            let by_tenant = || at_a.total_cmp(&at_b);
-            let by_job = || a.served.total_cmp(&b.served);
-            class_a.cmp(&class_b).then_with(by_tenant).then_with(by_job).then(id_a.cmp(id_b))
-        });
-        first.map(|(&id, _)| id)
-    }
-
-    fn standing(&self, job: &Job<T>) -> (u32, f64) {
-        self.lanes[job.priority as usize].standing(&job.tenant)
+    fn order(&self) -> Order<JobId> {
+        let waiting = self.jobs.iter().filter(|(_, job)| job.waits());
+        let waiting = waiting.map(|(&id, job)| (job.priority, &job.tenant, job.served, id));
+        Order::new(waiting, |priority, tenant| self.lanes[priority as usize].standing(tenant))
     }
 
     fn take_input(&mut self, id: JobId, now: Duration) -> Option<BatchInput<T>> {
@@ -358,13 +302,15 @@ impl<T: Clone> EmbedQueue<T> {
     /// Records that a batch was computed.
     pub fn computed(&mut self, now: Duration, batch: &[BatchInput<T>]) {
         self.busy_until = Some(now);
+        let mut done = Vec::new();
         for input in batch {
             let Some(job) = self.jobs.get_mut(&input.job) else { continue };
             job.computed += 1;
             if job.computed == job.inputs.len() {
-                self.remove(input.job);
+                done.push(input.job);
             }
         }
+        self.remove_each(done);
     }
 
     /// Whether the counts add up.

@@ -331,3 +331,76 @@ fn regression_a_weight_of_next_to_nothing_leaves_positions_that_others_can_reach
     let after = batches(&mut queue, 3..11);
     assert_eq!((count(&after, 'a'), count(&after, 'b')), (20, 20), "{after:?}");
 }
+
+/// A queue of several classes, tenants and requests, as in the last seconds of a long wait.
+fn mixed(jobs: &[(u8, u8, Vec<usize>)]) -> EmbedQueue<char> {
+    let mut queue = EmbedQueue::new(BATCH, Watermarks { high: 100, low: 1 });
+    for (i, (class, tenant, lengths)) in jobs.iter().enumerate() {
+        let priority = CLASSES[*class as usize];
+        let tenant = TenantId::from(["x", "y", "z"][*tenant as usize]);
+        let weight = 1.0 + f64::from(*class);
+        queue.submit(NewJob { tenant, priority, weight, ..job('a', ms(i as u64 * 7000), lengths) }).unwrap();
+    }
+    queue
+}
+
+/// The next batch by its definition: all requests are compared for each input.
+fn take_by_definition(queue: &mut EmbedQueue<char>, now: Duration) -> Vec<(JobId, usize)> {
+    CLASSES.into_iter().for_each(|class| queue.lanes[class as usize].begin(class, now));
+    let (mut batch, mut left) = (Vec::new(), BATCH.tokens);
+    while batch.len() < BATCH.inputs {
+        let max = if batch.is_empty() { u32::MAX } else { left };
+        let fitting = queue.jobs.iter().filter(|(_, job)| job.next_tokens().is_some_and(|tokens| tokens <= max));
+        let first = fitting.min_by_key(|(id, job)| {
+            let standing = queue.lanes[job.priority as usize].standing(&job.tenant);
+            (standing, crate::embed::order::Position(job.served), **id)
+        });
+        let Some(id) = first.map(|(&id, _)| id) else { break };
+        let input = queue.take_input(id, now).unwrap();
+        left = left.saturating_sub(input.tokens.len() as u32);
+        batch.push((id, input.index));
+    }
+    batch
+}
+
+proptest! {
+    #[test]
+    fn batches_are_what_comparing_all_requests_for_each_input_gives(
+        jobs in prop::collection::vec((0u8..3, 0u8..3, prop::collection::vec(1usize..60, 1..12)), 0..20)
+    ) {
+        let (mut queue, mut slow) = (mixed(&jobs), mixed(&jobs));
+        for second in (140..).step_by(9).take(300) {
+            let now = ms(second * 1000);
+            let batch: Vec<_> = queue.take(now).iter().map(|input| (input.job, input.index)).collect();
+            prop_assert_eq!(&batch, &take_by_definition(&mut slow, now));
+            for queue in [&queue, &slow] {
+                prop_assert!(queue.check());
+            }
+            let clocks = |queue: &EmbedQueue<char>| queue.lanes.iter().map(|lane| lane.clock).collect::<Vec<_>>();
+            prop_assert_eq!(clocks(&queue), clocks(&slow));
+        }
+        prop_assert!(!queue.has_inputs());
+    }
+}
+
+#[test]
+fn regression_a_batch_takes_steps_by_requests_and_inputs_not_by_their_product() {
+    let steps = |tenants: usize, requests: usize, inputs: usize| {
+        let batch = BatchLimits { tokens: u32::MAX, inputs, window: WINDOW };
+        let mut queue = EmbedQueue::new(batch, Watermarks { high: requests, low: 1 });
+        for i in 0..requests {
+            let tenant = TenantId::from(format!("t{}", i % tenants).as_str());
+            queue.submit(NewJob { tenant, ..job('a', ms(0), &[3; 8]) }).unwrap();
+        }
+        let mut taken = 0;
+        let steps = crate::embed::order::steps_of(|| taken = queue.take(ms(1)).len());
+        assert_eq!(taken, inputs);
+        steps
+    };
+    for tenants in [1, 32, 512] {
+        let (few, many) = (steps(tenants, 512, 1), steps(tenants, 512, 512));
+        // Of 512 requests, the heaps are at most ten high.
+        assert!(few < 512 * 8, "{few} steps for one input, {tenants} tenants");
+        assert!(many < few + 512 * 80, "{many} steps for 512 inputs, {tenants} tenants");
+    }
+}
