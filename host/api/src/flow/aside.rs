@@ -32,6 +32,8 @@ const POLITE: i32 = 5;
 #[derive(Debug)]
 pub(crate) struct Aside {
     tenant: TenantId,
+    /// Its thread lets everybody else go first.
+    is_polite: bool,
     /// `None` while the reading waits for something else.
     turn: Mutex<Option<Turn>>,
     /// The client has left, or was answered.
@@ -70,7 +72,14 @@ impl Default for Aside {
 
 impl Aside {
     fn new(tenant: TenantId, turn: Option<Turn>) -> Self {
-        Self { tenant, turn: Mutex::new(turn), abandoned: AtomicBool::new(false), rendering: Mutex::default() }
+        let is_polite = turn.as_ref().is_some_and(|turn| turn.bytes() > PROMPT_BYTES);
+        let (abandoned, rendering) = (AtomicBool::new(false), Mutex::default());
+        Self { tenant, is_polite, turn: Mutex::new(turn), abandoned, rendering }
+    }
+
+    /// Whether others must not wait for its thread.
+    pub(crate) fn is_polite(&self) -> bool {
+        self.is_polite
     }
 
     pub(crate) fn tenant(&self) -> &TenantId {
@@ -192,11 +201,10 @@ pub(crate) async fn run<T: Send + 'static>(
     share: Share,
     read: impl FnOnce(&Aside) -> Result<T, FlowError> + Send + 'static,
 ) -> Result<(T, Share), FlowError> {
-    let turn_bytes = turn.bytes();
     let aside = Arc::new(Aside::new(tenant, Some(turn)));
     let reading = tokio::task::spawn_blocking({
         let aside = aside.clone();
-        move || politely(turn_bytes, || read(&aside))
+        move || if aside.is_polite { politely(|| read(&aside)) } else { read(&aside) }
     });
     let mut watch = Watch { aside, running: Some((reading, share)) };
     watch.until_read_or_stopped().await
@@ -253,12 +261,8 @@ impl<T: Send + 'static> Drop for Watch<T> {
     }
 }
 
-/// Reads on this thread, or a very long body on a thread of its own that lets everybody else go first: engines compute on the
-/// same cores.
-fn politely<T: Send>(bytes: usize, read: impl FnOnce() -> Result<T, FlowError> + Send) -> Result<T, FlowError> {
-    if bytes <= PROMPT_BYTES {
-        return read();
-    }
+/// Reads on a thread of its own that lets everybody else go first: engines compute on the same cores.
+fn politely<T: Send>(read: impl FnOnce() -> Result<T, FlowError> + Send) -> Result<T, FlowError> {
     std::thread::scope(|scope| {
         let polite = move || {
             let nice = getpriority_process(None).map_or(POLITE, |nice| nice.max(POLITE));

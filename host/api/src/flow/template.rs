@@ -100,7 +100,7 @@ impl ChatTemplate {
             let param = format!("chat_template_kwargs.{name}");
             return Err(FlowError::field(param, format!("the template variable {name} may not be set")));
         }
-        let _place = self.usage.enter(aside.tenant(), |turn| aside.wait_for(turn))?;
+        let _place = self.usage.enter(aside.tenant(), aside.is_polite(), |turn| aside.wait_for(turn))?;
         let run = |fuel| {
             let _watched = aside.rendering(&self.usage);
             let mut variables = vec![("add_generation_prompt".to_owned(), Value::from(true))];

@@ -7,14 +7,19 @@ use tokio::sync::oneshot;
 use crate::flow::error::FlowError;
 use crate::flow::turns::{Turn, Turns};
 
-/// Threads that may render with one template at the same time, and so those that it may keep for ever. Others wait: tenants
-/// take turns.
+/// Threads that may render with one template at the same time, besides the polite ones: a template that runs away keeps no
+/// more. Others wait, and tenants take turns.
 const THREADS: usize = 4;
+/// Places of polite threads. These let everybody else go first and so hold a place for longer. With all of their places
+/// taken, the others have [`THREADS`] left.
+const POLITE: usize = 2;
 
 #[derive(Debug)]
 pub(crate) struct TemplateUse {
     model: String,
     turns: Arc<Turns>,
+    /// What a polite thread takes before one of `turns`.
+    polite: Arc<Turns>,
 }
 
 /// A thread that renders.
@@ -22,29 +27,35 @@ pub(crate) struct TemplateUse {
 pub(crate) struct Place<'a> {
     template: &'a TemplateUse,
     turn: Option<Turn>,
+    polite: Option<Turn>,
 }
 
 impl TemplateUse {
     pub(crate) fn new(model: &str) -> Self {
-        Self { model: model.to_owned(), turns: Arc::new(Turns::new(THREADS, usize::MAX)) }
+        let [turns, polite] = [THREADS + POLITE, POLITE].map(|most| Arc::new(Turns::new(most, usize::MAX)));
+        Self { model: model.to_owned(), turns, polite }
     }
 
-    /// Has `wait` wait for a place of the tenant among the threads that render: those that have one render to the end, or run
-    /// away and stop the template.
+    /// Takes a place of the tenant among the threads that render. `wait` waits until there is one: each holder renders to the
+    /// end, or runs away and the template is stopped.
     ///
     /// # Errors
     /// 503: the template is stopped, or too many wait; and those of `wait`.
     pub(crate) fn enter(
         &self,
         tenant: &TenantId,
-        wait: impl FnOnce(oneshot::Receiver<Turn>) -> Result<Turn, FlowError>,
+        is_polite: bool,
+        mut wait: impl FnMut(oneshot::Receiver<Turn>) -> Result<Turn, FlowError>,
     ) -> Result<Place<'_>, FlowError> {
-        Ok(Place { template: self, turn: Some(wait(self.turns.ask(tenant, 0)?)?) })
+        let mut take = |turns: &Arc<Turns>| wait(turns.ask(tenant, 0)?);
+        let polite = if is_polite { Some(take(&self.polite)?) } else { None };
+        Ok(Place { template: self, turn: Some(take(&self.turns)?), polite })
     }
 
-    /// Whoever waits, and whoever comes, renders nothing with it until the threads that render now have returned, if they ever
-    /// do.
+    /// Refuses the template to those who wait and those who come until the threads that render now have returned, if they
+    /// ever do.
     pub(crate) fn stop(&self) {
+        self.polite.close();
         if self.turns.close() {
             tracing::error!(
                 model = self.model,
@@ -57,6 +68,7 @@ impl TemplateUse {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
+        drop(self.polite.take());
         if self.turn.take().is_some_and(Turn::give_back) {
             tracing::warn!(
                 model = self.template.model,
@@ -77,7 +89,13 @@ mod tests {
 
     fn enter<'a>(template: &'a TemplateUse, name: &str) -> Result<Place<'a>, FlowError> {
         let stopped = |_| FlowError::TemplateStopped;
-        template.enter(&TenantId::from(name), |turn| turn.blocking_recv().map_err(stopped))
+        template.enter(&TenantId::from(name), false, |turn| turn.blocking_recv().map_err(stopped))
+    }
+
+    /// A place that is free now, for a thread that is polite or not.
+    fn enter_now(template: &TemplateUse, is_polite: bool) -> Option<Place<'_>> {
+        let none = |_| FlowError::TemplateStopped;
+        template.enter(&TenantId::from("a"), is_polite, |mut turn| turn.try_recv().map_err(none)).ok()
     }
 
     fn wait_for_waiting(template: &TemplateUse, count: usize) {
@@ -91,7 +109,7 @@ mod tests {
     #[test]
     fn as_many_threads_render_as_the_bound_and_the_next_one_waits_for_a_place() {
         let template = TemplateUse::new("a");
-        let mut places: Vec<_> = (0..THREADS).map(|_| enter(&template, "a").unwrap()).collect();
+        let mut places: Vec<_> = (0..THREADS + POLITE).map(|_| enter(&template, "a").unwrap()).collect();
         let (done, order) = crossbeam_channel::bounded(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -104,13 +122,13 @@ mod tests {
             places.pop();
         });
         assert_eq!(order.try_iter().collect::<Vec<_>>(), ["left", "entered"]);
-        assert_eq!(template.turns.taken(), THREADS - 1);
+        assert_eq!(template.turns.taken(), THREADS + POLITE - 1);
     }
 
     #[test]
     fn regression_a_tenant_waits_for_one_rendering_of_another_not_for_all() {
         let template = TemplateUse::new("a");
-        let places: Vec<_> = (0..THREADS).map(|_| enter(&template, "a").unwrap()).collect();
+        let places: Vec<_> = (0..THREADS + POLITE).map(|_| enter(&template, "a").unwrap()).collect();
         let (done, order) = crossbeam_channel::bounded(8);
         std::thread::scope(|scope| {
             for (at, name) in ["a", "a", "a", "b"].into_iter().enumerate() {
@@ -137,7 +155,7 @@ mod tests {
     #[test]
     fn regression_whoever_waits_for_a_template_that_is_stopped_is_told() {
         let template = TemplateUse::new("a");
-        let mut places: Vec<_> = (0..THREADS).map(|_| enter(&template, "a").unwrap()).collect();
+        let mut places: Vec<_> = (0..THREADS + POLITE).map(|_| enter(&template, "a").unwrap()).collect();
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| matches!(enter(&template, "b"), Err(FlowError::TemplateStopped)));
             wait_for_waiting(&template, 1);
@@ -149,5 +167,31 @@ mod tests {
         assert!(enter(&template, "a").is_err(), "one of them may be the one that runs away");
         drop(last);
         assert!(enter(&template, "a").is_ok(), "a rendering that was only long stops nobody for good");
+    }
+    #[test]
+    fn regression_polite_threads_leave_places_for_the_others() {
+        let template = TemplateUse::new("a");
+        let enter = |is_polite| enter_now(&template, is_polite);
+        let polite: Vec<_> = (0..POLITE).map(|_| enter(true).expect("at the bound")).collect();
+        assert!(enter(true).is_none(), "one past it");
+        let others: Vec<_> = (0..THREADS).map(|_| enter(false).expect("a place besides the polite ones")).collect();
+        assert!(enter(false).is_none());
+        drop(polite);
+        let more: Vec<_> = (0..POLITE).map(|_| enter(false).expect("one that no polite thread has")).collect();
+        assert!(enter(true).is_none(), "polite threads wait for the others");
+        drop((others, more));
+        assert_eq!((template.turns.taken(), template.polite.taken()), (0, 0));
+    }
+
+    #[test]
+    fn a_stopped_template_tells_polite_threads_and_opens_for_them_again() {
+        for is_polite in [false, true] {
+            let template = TemplateUse::new("a");
+            let runs_away = enter_now(&template, is_polite).unwrap();
+            template.stop();
+            assert!(enter_now(&template, true).is_none() && enter_now(&template, false).is_none());
+            drop(runs_away);
+            assert!(enter_now(&template, true).is_some() && enter_now(&template, false).is_some());
+        }
     }
 }

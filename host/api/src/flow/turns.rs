@@ -1,5 +1,5 @@
-//! Turns at work that occupies a core: parsing and tokenizing long bodies. Tenants take turns, so that nobody waits for
-//! all that another tenant has sent.
+//! Turns at work that occupies a core: parsing, rendering and tokenizing bodies. Tenants take turns, so that nobody waits
+//! for all that another tenant has sent.
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,9 +13,9 @@ const WAITING: usize = 1024;
 /// Bytes of the bodies that may have a turn at the same time, if they are several: the tokenizer takes up to some 50 times
 /// a text while it works.
 const TOGETHER: usize = 4 << 20;
-/// Requests that may wait on their threads without the turns that they had. The runtime has 512 such threads.
+/// Threads that may wait for something else with their turn given back. The runtime has 512 threads that may block.
 const RESTING: usize = 64;
-/// Turns at short bodies.
+/// Short bodies that are read at the same time.
 const SHORT: usize = 32;
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ struct State {
     bytes: usize,
     /// Tenants with requests that wait; the first one is next.
     tenants: VecDeque<(TenantId, VecDeque<Waiting>)>,
-    /// Nobody takes a turn until all have come back.
+    /// No turn is given until all have come back.
     closed: bool,
     resting: usize,
 }
@@ -65,8 +65,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// For short bodies, whose work is over in an instant unless a chat template runs away: some may do so while others go
-    /// on.
+    /// For short bodies. Reading one takes an instant unless a chat template runs away, and a few that do so block nobody.
     pub(crate) fn of_short_bodies() -> Self {
         Self::new(SHORT, usize::MAX)
     }
@@ -75,12 +74,12 @@ impl Turns {
         Self { most, together, state: Mutex::default() }
     }
 
-    /// Waits for a turn of the tenant, for a body of so many bytes. Dropping the future gives up.
+    /// Waits for the tenant's turn at a body of `bytes`. Dropping the future gives up.
     ///
     /// # Errors
     /// 503 if too many requests wait.
     pub(crate) async fn take(self: &Arc<Self>, tenant: &TenantId, bytes: usize) -> Result<Turn, FlowError> {
-        // The sender is dropped only with its turns, which this request holds.
+        // The sender is dropped only with the turns, and this request holds them.
         self.ask(tenant, bytes)?.await.map_err(|_| FlowError::Overloaded)
     }
 
@@ -98,12 +97,13 @@ impl Turns {
         Ok(turn)
     }
 
-    /// Tells those who wait, and those who come, that there are no turns until all that are taken now have come back. Returns
-    /// whether they were open.
+    /// Refuses those who wait and those who come until all turns that are taken now have come back. Does nothing if none is
+    /// taken. Returns whether this call closed the turns.
     pub(crate) fn close(&self) -> bool {
         let mut state = self.state();
         state.tenants.clear();
-        !std::mem::replace(&mut state.closed, true)
+        let is_taken = state.taken > 0;
+        !std::mem::replace(&mut state.closed, is_taken) && is_taken
     }
 
     /// Gives turns to those who wait, in order, as long as there is room.
@@ -115,7 +115,7 @@ impl Turns {
             state.taken += 1;
             state.bytes += bytes;
             if let Err(mut turn) = next.turn.send(Turn { turns: Some(self.clone()), bytes }) {
-                // It gave up just now. Its turn must not pass itself on: the state is locked.
+                // The waiter has just given up. The turn must not pass itself on: the state is locked.
                 turn.turns = None;
                 state.give_back(bytes);
             }
@@ -146,13 +146,13 @@ impl State {
         Ok(receiver)
     }
 
-    /// Whoever has filled the places keeps only himself out.
+    /// A tenant that has filled the queue shuts out only itself.
     fn is_full_for(&self, tenant: &TenantId) -> bool {
         let waiting = self.tenants.iter().map(|(_, requests)| requests.len()).sum::<usize>();
         waiting >= WAITING && self.tenants.iter().any(|(name, _)| name == tenant)
     }
 
-    /// The bytes of the request whose turn it is; `None` if nobody waits.
+    /// Length of the body whose turn it is; `None` if nobody waits.
     fn next_bytes(&mut self) -> Option<usize> {
         while let Some((_, requests)) = self.tenants.front_mut() {
             while requests.front().is_some_and(|request| request.turn.is_closed()) {
@@ -200,12 +200,12 @@ impl Turn {
         Ok(Rest(turns))
     }
 
-    /// Of the body that it is for.
+    /// Length of the body that the turn is for.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Gives the turn back. Whether that opened what was closed.
+    /// Gives the turn back. Returns whether that reopened the turns.
     pub(crate) fn give_back(mut self) -> bool {
         self.pass_on()
     }

@@ -85,7 +85,7 @@ impl Reading {
 
 /// A place where one is free.
 fn enter(template: &TemplateUse) -> Result<Place<'_>, FlowError> {
-    template.enter(&tenant(), |mut turn| turn.try_recv().map_err(|_| FlowError::TemplateStopped))
+    template.enter(&tenant(), false, |mut turn| turn.try_recv().map_err(|_| FlowError::TemplateStopped))
 }
 
 fn tenant() -> TenantId {
@@ -239,12 +239,15 @@ fn regression_as_many_wait_without_their_turns_as_the_bound_and_others_keep_thei
 }
 
 #[cfg(target_os = "linux")]
-#[test]
-fn only_very_long_bodies_are_read_by_a_thread_that_lets_others_go_first() {
+#[tokio::test]
+async fn only_very_long_bodies_are_read_by_a_thread_that_lets_others_go_first() {
     let nice = || rustix::process::getpriority_process(None).unwrap();
     let before = nice();
     for (bytes, expected) in [(PROMPT_BYTES, before), (PROMPT_BYTES + 1, before.max(POLITE))] {
-        assert_eq!(politely(bytes, || Ok(nice())).unwrap(), expected, "{bytes}");
+        let turn = Arc::new(Turns::of_short_bodies()).take(&tenant(), bytes).await.unwrap();
+        let share = Budget::new(BUDGET).share(&tenant());
+        let read = run(tenant(), turn, share, move |aside| Ok((nice(), aside.is_polite()))).await.unwrap();
+        assert_eq!(read.0, (expected, bytes > PROMPT_BYTES), "{bytes}");
         assert_eq!(nice(), before, "this thread is as it was");
     }
 }
