@@ -13,15 +13,15 @@ pub struct Watermarks {
     pub low: usize,
 }
 
-/// Bound of what waits, as a multiple of where the queue stops accepting. Past it nobody may add anything: that is what
-/// somebody with many tenants can take.
+/// The queue holds at most this multiple of its high mark. Past it everybody is refused. This bounds what a caller with many
+/// tenants can take.
 pub(crate) const EXTRA: usize = 2;
 
-/// Choices of one request that may wait where its tenant may have one request wait: together, because a request whose second
-/// choice is refused is refused.
+/// Choices that wait of a request which is the only one of its tenant. They enter together: a request of which one choice is
+/// refused fails as a whole.
 pub(crate) const TOGETHER: usize = 8;
 
-/// Who may still add to what waits. Fuller comes later.
+/// Who may still enter the queue. Ordered from empty to full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fill {
     /// Everybody, within its share.
@@ -33,7 +33,7 @@ pub(crate) enum Fill {
 }
 
 impl Fill {
-    /// Of what would wait, where everybody may add up to `bound`.
+    /// The fill of a queue that would hold `count`, where `bound` closes it.
     pub(crate) fn of(count: usize, bound: usize) -> Self {
         match count {
             count if count <= bound => Self::Open,
@@ -57,7 +57,7 @@ pub(crate) struct Gate {
 #[derive(Debug)]
 struct Own {
     waiting: usize,
-    /// The request whose choices these are, as long as there was no other.
+    /// The request that all of them belong to; `None` once a second request has entered.
     only: Option<u64>,
 }
 
@@ -74,9 +74,10 @@ impl Gate {
         self.open
     }
 
-    /// A choice of a request wants to wait, with which whatever else is bounded would be as full as `other`. False if the
-    /// queue is closed and another request of the tenant's waits already, if the tenant's share of it (of `high`, at least
-    /// one request) is taken, or if nobody may add anything. The choices of a request have the same number.
+    /// Lets one choice of a request wait, or returns false. `other` is the fill of whatever else bounds the queue; `request`
+    /// is the same for all choices of a request. A choice is refused if the queue is closed and another request of the tenant
+    /// waits, if the tenant's share of `high` is taken, or if nobody may enter. A share holds at least one request with up to
+    /// [`TOGETHER`] choices.
     pub(crate) fn enter(&mut self, tenant: &TenantId, share: Option<f64>, other: Fill, request: u64) -> bool {
         let own = self.by_tenant.get(tenant);
         let is_only = own.is_none_or(|own| own.only == Some(request));
@@ -97,7 +98,7 @@ impl Gate {
         true
     }
 
-    /// How full the queue is with one request more.
+    /// The fill of the queue with one choice more.
     fn fill(&self) -> Fill {
         let fill = Fill::of(self.waiting + 1, self.watermarks.high);
         // Between the marks the queue stays closed.
@@ -218,9 +219,22 @@ mod tests {
         gate.leave(&tenant(2));
         assert!(gate.enter(&tenant(2), None, Fill::Open, 10) && gate.check());
         assert_eq!(gate.waiting(), 100 + TOGETHER + 2);
-        // A share holds at least one request.
-        let mut gate = Gate::new(Watermarks { high: 4, low: 2 });
-        let mut enter = |request| gate.enter(&tenant(1), Some(0.01), Fill::Open, request);
-        assert!(enter(1) && enter(1) && !enter(2));
+    }
+
+    #[test]
+    fn a_share_holds_so_many_choices_and_always_one_request_of_a_few() {
+        // Of 100 places: what the share is, and what one request may take of it.
+        for (share, places, alone) in [(0.01, 1, TOGETHER), (0.08, 8, 8), (0.09, 9, 9), (0.5, 50, 50)] {
+            let gate = || Gate::new(Watermarks { high: 100, low: 50 });
+            let mut one = gate();
+            let mut enter = |request| one.enter(&tenant(1), Some(share), Fill::Open, request);
+            assert!((0..alone).all(|_| enter(1)), "{share}: at the bound");
+            assert!(!enter(1) && !enter(2), "{share}: one past it, and another request");
+            let mut several = gate();
+            let mut enter = |request| several.enter(&tenant(1), Some(share), Fill::Open, request);
+            assert!((0..places as u64).all(&mut enter), "{share}: at the bound");
+            assert_eq!(enter(0), places == 1, "{share}: one past it, unless it is the only request's");
+            assert!(!enter(100), "{share}: another request");
+        }
     }
 }

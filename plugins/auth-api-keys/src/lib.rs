@@ -1,9 +1,9 @@
 //! Auth policy: named API keys, of which only the SHA-256 digests are configured.
 //!
-//! A client sends the key as `authorization: Bearer <key>` or as `x-api-key: <key>`. The policy hashes it and looks
-//! the digest up, so that the time of an answer says nothing about the keys. It refuses a wrong key with 401 `invalid_api_key`. If `anonymous-loopback` is set, it allows a request without any
-//! credential from a loopback peer as tenant `anonymous`. Otherwise the next auth policy decides, and after the last
-//! one the host refuses with 401.
+//! A client sends the key as `authorization: Bearer <key>` or as `x-api-key: <key>`. The policy hashes it and looks the
+//! digest up, so that the time of an answer says nothing about the keys. It refuses a wrong key with 401 `invalid_api_key`.
+//! If `anonymous-loopback` is set, it allows a request without any credential from a loopback peer as tenant `anonymous`.
+//! Otherwise the next auth policy decides, and after the last one the host refuses with 401.
 //!
 //! As long as no key is configured, `anonymous-loopback` allows requests from loopback peers with any credential,
 //! because many clients insist on sending one. A warning in the log says so, also when the last key is removed.
@@ -22,7 +22,7 @@
 //! | `weight` | share of the service relative to other tenants, above 0 and at most 1000. Default 1 |
 //! | `allowed-models` | list of model ids. Default: all |
 //! | `requests-per-minute`, `tokens-per-minute`, `concurrent-requests` | quotas of the tenant. Default: none |
-//! | `queue-share` | share of the queue that the tenant's waiting requests may take, above 0 and at most 1. Default: all |
+//! | `queue-share` | share of the queue that the tenant's waiting choices may take, at least one request with up to 8: above 0 and at most 1. Default: all |
 //! | `cache-namespace` | namespace of the prefix cache. Default: the tenant's own |
 #![forbid(unsafe_code)]
 
