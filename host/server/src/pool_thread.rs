@@ -177,15 +177,15 @@ impl PoolThread {
 
     fn submit(&mut self, submission: Submission) {
         let Submission {
-            start, first_choice, weight, queue_share, accepted, timeout, shared, events, policies, ..
+            start, first_choice, weight, queue_share, arrived, deadline, shared, events, policies, ..
         } = submission;
         let id = start.id;
         let fail = |error| drop(events.try_send(Event::Failed { id, error }));
         if !self.setup.pool.is_healthy() {
             return fail(WorkerError::WorkerLost);
         }
-        let arrived = accepted.saturating_duration_since(self.setup.begun);
-        let deadline = timeout.map(|timeout| arrived + timeout);
+        let since = |at: Instant| at.saturating_duration_since(self.setup.begun);
+        let (arrived, deadline) = (since(arrived), deadline.map(since));
         let start = Box::new(start);
         match self.setup.pool.submit(NewRequest { start, first_choice, arrived, deadline, weight, queue_share }) {
             Ok(()) => self.clients.insert(id, events, shared, policies),

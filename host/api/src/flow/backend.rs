@@ -1,7 +1,7 @@
 //! The interface to the threads that serve models: loaded models, and the channels to their pools and embedders.
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use camshaft_core::engine::{ModelInfo, Tokenizer};
 use camshaft_core::ids::{RequestId, SessionId};
@@ -97,10 +97,10 @@ pub struct Submission {
     pub weight: f64,
     /// Share of the queue that the tenant's waiting requests may take.
     pub queue_share: Option<f64>,
-    /// When the HTTP request was accepted.
-    pub accepted: Instant,
-    /// Maximum time from `accepted` to the first token of any choice of the request.
-    pub timeout: Option<Duration>,
+    /// When the request was there whole. From then on it waits for others; until then it may have waited for its own body.
+    pub arrived: Instant,
+    /// Latest moment of the first token of any choice of the request.
+    pub deadline: Option<Instant>,
     pub shared: Shared,
     /// Receives `Started`, `Delta`s, then `Finished` or `Failed`. Closed without either if the pool is gone.
     pub events: mpsc::Sender<Event>,

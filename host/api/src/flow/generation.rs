@@ -99,6 +99,8 @@ impl RunningChoices {
             exchange,
             grant,
         };
+        let timeout = request.settings.timeout.unwrap_or(api.limits().timeout);
+        let (arrived, deadline) = (Instant::now(), running.exchange.started().checked_add(timeout));
         let starting = Starting { api, caller, request };
         let (first_reply, mut first_choice) = (FirstReply::default(), None);
         for (index, prompt) in (0..).zip(request.choices()) {
@@ -110,9 +112,9 @@ impl RunningChoices {
                 start,
                 priority: caller.principal.priority,
                 weight: caller.principal.weight,
-                accepted: running.exchange.started(),
+                arrived,
                 queue_share: caller.principal.quotas.queue_share,
-                timeout: Some(request.settings.timeout.unwrap_or(api.limits().timeout)),
+                deadline,
                 shared: Shared { first_reply: first_reply.clone(), spent: spent.clone() },
                 events: sender,
                 policies: caller.policies.clone(),

@@ -1,11 +1,18 @@
 //! The edges of HTTP: heads that are refused, content codings, web pages of other origins, what is repeated of a request.
+use std::convert::Infallible;
+use std::time::{Duration, Instant};
+
 use axum::body::Body;
 use axum::http::Request;
+use camshaft_api::backend::PoolMessage;
 use camshaft_api::{Access, PublicAccess, ROUTES, Route};
+use futures_util::{StreamExt, stream};
 use serde_json::json;
 use tower::ServiceExt;
 
-use crate::fixture::{Server, chat_body, request};
+use crate::fixture::{LIMITS, Server, chat_body, request};
+use crate::policies::Rules;
+use crate::pool::Pool;
 use crate::surface::sample;
 
 /// A request with one more header.
@@ -98,6 +105,32 @@ async fn regression_a_client_that_accepts_no_response_costs_no_tokens() {
     let streamed = chat_body(json!({"stream": true})).to_string();
     let gzip_only = with("POST", "/v1/chat/completions", &streamed, ("accept-encoding", "gzip, identity;q=0"));
     assert!(server.send(gzip_only).await.events().1, "what cannot be compressed goes out as it is");
+}
+
+#[tokio::test]
+async fn regression_a_generation_is_as_old_as_its_whole_body() {
+    let (pool, messages) = Pool::stuck(4);
+    let server = Server::over(Rules::default(), pool);
+    let body = chat_body(json!({})).to_string();
+    let (head, rest) = (body[..10].to_owned(), body[10..].to_owned());
+    let (whole, arrives) = tokio::sync::oneshot::channel();
+    let rest = stream::once(async move {
+        // Others come meanwhile.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        whole.send(Instant::now()).unwrap();
+        rest
+    });
+    let mut slow = request("POST", "/v1/chat/completions", "");
+    *slow.body_mut() = Body::from_stream(stream::once(async { head }).chain(rest).map(Ok::<_, Infallible>));
+    let begun = Instant::now();
+    let answer = tokio::spawn(server.public.clone().oneshot(slow));
+    let whole = arrives.await.unwrap();
+    let submitted = tokio::task::spawn_blocking(move || messages.recv_timeout(Duration::from_secs(60)));
+    let PoolMessage::Submit(submission) = submitted.await.unwrap().unwrap() else { panic!("no submission") };
+    assert!(submission.arrived >= whole, "those that came while its body did are before it");
+    let deadline = submission.deadline.unwrap() - LIMITS.timeout;
+    assert!((begun..whole).contains(&deadline), "its client waits since its head");
+    answer.abort();
 }
 
 #[tokio::test]
