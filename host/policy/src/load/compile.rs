@@ -1,6 +1,7 @@
 //! Compiling beside the thread that watches: several components at once, the oldest change first.
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::SystemTime;
@@ -178,8 +179,10 @@ impl Shared {
         while let Some(job) = self.next() {
             let bytes = std::mem::take(&mut *job.bytes());
             let task = Task { hook: job.key.0, bytes: &bytes, stopping: &self.stopping };
-            let outcome = (self.compile)(&task).map(Arc::new).map_err(Arc::new);
-            let _ = job.outcome.set(outcome);
+            // A thread that ended without an outcome would leave its job, and all that wait for the thread, waiting.
+            let outcome = catch_unwind(AssertUnwindSafe(|| (self.compile)(&task)));
+            let outcome = outcome.unwrap_or(Err(PolicyError::CompilerPanic));
+            let _ = job.outcome.set(outcome.map(Arc::new).map_err(Arc::new));
             let _ = self.finished.try_send(());
         }
     }

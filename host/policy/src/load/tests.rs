@@ -1,5 +1,6 @@
 //! What waits for a component that is being compiled, and what does not. Compiling is blocked and counted by the tests.
 use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
@@ -339,4 +340,50 @@ fn what_waits_to_be_compiled_is_bounded() {
     drop(jobs);
     assert!(compiler.compile(Hook::Auth, "c", &[0], now).is_some());
     drop(release);
+}
+
+#[test]
+fn regression_a_component_that_could_not_be_read_for_a_while_is_examined_again() {
+    type Hide = fn(&Path);
+    let hides: [(&str, Hide); 2] = [
+        ("a link to itself", |file| std::os::unix::fs::symlink(file, file).unwrap()),
+        ("a pipe", |file| {
+            let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+            rustix::fs::mknodat(rustix::fs::CWD, file, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        }),
+    ];
+    for (what, hide) in hides {
+        let (mut bench, elsewhere) = (Bench::new(), tempfile::tempdir().unwrap());
+        bench.put("auth/10-keys.wasm", component("guests/misbehave-auth"));
+        bench.loader.start().unwrap();
+        assert_eq!(bench.state("keys"), Some(PolicyState::Active));
+        let (file, kept) = (bench.dir.path().join("auth/10-keys.wasm"), elsewhere.path().join("keys"));
+        fs::rename(&file, &kept).unwrap();
+        hide(&file);
+        bench.settle();
+        assert_eq!(bench.state("keys"), Some(PolicyState::Rejected), "{what}");
+        assert!(bench.loader.has_auth(), "{what}: it goes on serving");
+        fs::remove_file(&file).unwrap();
+        fs::rename(&kept, &file).unwrap();
+        bench.settle();
+        assert_eq!(bench.state("keys"), Some(PolicyState::Active), "{what}: the same bytes");
+    }
+}
+
+#[test]
+fn regression_a_component_does_not_wait_for_a_thread_that_panicked() {
+    let compile: Compile = Box::new(|task: &Task<'_>| match task.bytes {
+        [0] => panic!("as a defect would"),
+        _ => Err(PolicyError::NoHook),
+    });
+    let mut compiler = Compiler::new(compile, Spawner::detached());
+    compiler.threads_max = 1;
+    let finished = compiler.finished();
+    let mut outcome = |name, bytes: &[u8]| {
+        let job = compiler.compile(Hook::Auth, name, bytes, SystemTime::now()).unwrap();
+        finished.recv_timeout(Duration::from_secs(60)).expect("it ends");
+        job.outcome().expect("it has an outcome").unwrap_err().sentence()
+    };
+    assert!(outcome("a", &[0]).contains("panicked"));
+    assert_eq!(outcome("b", &[1]), PolicyError::NoHook.sentence(), "another thread, or the same one, goes on");
 }
