@@ -120,4 +120,33 @@ mod tests {
         put(root, "memory", &[("memory.limit_in_bytes", "4194304"), ("memory.usage_in_bytes", "1048576")]);
         assert_eq!(left_below(root, groups), Some(3 * MIB));
     }
+    /// Has this test run alone in a process, which may open no more files while `act` runs.
+    #[cfg(target_os = "linux")]
+    fn without_files(test: &str, act: impl FnOnce()) {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        const ALONE: &str = "CAMSHAFT_TEST_ALONE";
+        if std::env::var_os(ALONE).is_none() {
+            let this = std::env::current_exe().unwrap();
+            let output = std::process::Command::new(this).args(["--exact", test]).env(ALONE, "1").output().unwrap();
+            let words = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && words.contains("1 passed"), "{words}");
+            return;
+        }
+        let limits = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limits }).unwrap();
+        act();
+        setrlimit(Resource::Nofile, limits).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn regression_nothing_is_left_where_no_file_can_be_opened_to_see_it() {
+        let dir = tempfile::tempdir().unwrap();
+        put(dir.path(), "a", &[("memory.max", "104857600\n"), ("memory.current", "0\n")]);
+        without_files("memory::tests::regression_nothing_is_left_where_no_file_can_be_opened_to_see_it", || {
+            let left = (left_below(dir.path(), "0::/a\n"), memory_left());
+            assert_eq!(left, (Some(0), Some(0)));
+        });
+        assert_eq!(left_below(dir.path(), "0::/a\n"), Some(100 * MIB));
+    }
 }

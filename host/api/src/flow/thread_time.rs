@@ -95,4 +95,31 @@ mod tests {
             drop(release);
         });
     }
+    /// Has this test run alone in a process, which may open no more files while `act` runs.
+    #[cfg(target_os = "linux")]
+    fn without_files(test: &str, act: impl FnOnce()) {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        const ALONE: &str = "CAMSHAFT_TEST_ALONE";
+        if std::env::var_os(ALONE).is_none() {
+            let this = std::env::current_exe().unwrap();
+            let output = std::process::Command::new(this).args(["--exact", test]).env(ALONE, "1").output().unwrap();
+            let words = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && words.contains("1 passed"), "{words}");
+            return;
+        }
+        let limits = getrlimit(Resource::Nofile);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(0), ..limits }).unwrap();
+        act();
+        setrlimit(Resource::Nofile, limits).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn regression_a_thread_of_which_no_file_tells_now_has_not_ended() {
+        let time = ThreadTime::of_this_thread();
+        without_files("flow::thread_time::tests::regression_a_thread_of_which_no_file_tells_now_has_not_ended", || {
+            assert_eq!(time.taken(), Err(Unknown::NoFile));
+        });
+        assert!(time.taken().is_ok());
+    }
 }

@@ -1,8 +1,11 @@
 //! Quotas of the principal: refusals at the bound, headers, settling.
+use std::time::{Duration, Instant};
+
 use camshaft_core::policy::{AuthOutcome, Principal, Quotas};
 use serde_json::json;
+use tower::ServiceExt;
 
-use crate::fixture::{MAX_TOKENS, Server};
+use crate::fixture::{HELD, MAX_TOKENS, Server, request};
 use crate::policies::Rules;
 use crate::pool::{Step, hello};
 
@@ -80,6 +83,25 @@ async fn regression_a_long_body_that_is_refused_is_paid_by_an_estimate() {
 }
 
 #[tokio::test]
+async fn regression_tokenizing_for_a_client_that_left_is_paid() {
+    let server = limited(Quotas { tokens_per_minute: Some(1000), ..Quotas::default() });
+    let body = json!({"model": "demo", "text": format!("{HELD}{}", "a".repeat(64 * 99))}).to_string();
+    let reading = tokio::spawn(server.public.clone().oneshot(request("POST", "/v1/tokenize", &body)));
+    let begun = Instant::now();
+    while server.hold.held() == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the text is tokenized");
+        tokio::task::yield_now().await;
+    }
+    reading.abort();
+    assert!(reading.await.unwrap_err().is_cancelled(), "the client left");
+    server.hold.release();
+    let reply = server.post("/v1/tokenize", json!({"model": "demo", "text": "1"})).await;
+    let remaining: u32 = reply.header("x-ratelimit-remaining-tokens").unwrap().parse().unwrap();
+    // A few come back while the test runs.
+    assert!((890..950).contains(&remaining), "{remaining}");
+}
+
+#[tokio::test]
 async fn regression_detokenizing_is_metered() {
     let server = limited(Quotas { tokens_per_minute: Some(10), ..Quotas::default() });
     let detokenize = |tokens: Vec<u32>| json!({"model": "demo", "tokens": tokens});
@@ -129,9 +151,9 @@ async fn bounds_what_runs_at_the_same_time_until_a_client_leaves() {
         Principal { quotas: Quotas { concurrent_requests: Some(1), ..Quotas::default() }, ..Principal::anonymous() };
     let rules = Rules::default().auth(move |_| AuthOutcome::Allow(principal.clone()));
     let server = Server::with(rules, |_| vec![Step::Started(0), Step::Text("a"), Step::Hold]);
-    let first = tokio::time::timeout(std::time::Duration::from_millis(300), server.chat(json!({})));
+    let first = tokio::time::timeout(Duration::from_millis(300), server.chat(json!({})));
     let refused = async {
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
         server.chat(json!({})).await.error(429)
     };
     let (first, (shape, message)) = tokio::join!(first, refused);
@@ -139,6 +161,6 @@ async fn bounds_what_runs_at_the_same_time_until_a_client_leaves() {
     assert_eq!(shape, "rate_limit_error rate_limit_exceeded -");
     assert_eq!(message, "your quota allows 1 requests at the same time");
     // The first client left, which settled its account.
-    let again = tokio::time::timeout(std::time::Duration::from_millis(300), server.chat(json!({}))).await;
+    let again = tokio::time::timeout(Duration::from_millis(300), server.chat(json!({}))).await;
     assert!(again.is_err(), "it is let through, and holds");
 }

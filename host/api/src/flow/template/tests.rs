@@ -277,6 +277,17 @@ fn regression_a_stack_that_the_system_does_not_give_is_replaced_by_a_smaller_one
 }
 
 #[test]
+fn regression_a_template_that_includes_one_which_is_long_is_rendered_as_any_other() {
+    let source = "{% if inner is defined %}{% for i in range(turns) %}a{% endfor %}\
+                  {% else %}{% set inner = true %}{% include 'chat_template' %}{% endif %}";
+    let turns = 2 * SHORT_FUEL;
+    assert_eq!(rendered(source, &["hi"], &json!({ "turns": turns })), Ok("a".repeat(turns as usize)));
+    let (without_end, endless) = ("range(turns) %}{% for j in range(10000)", "a{% endfor %}{% endfor %}");
+    let source = source.replace("range(turns)", without_end).replace("a{% endfor %}", endless);
+    assert!(rendered(&source, &["hi"], &json!({"turns": 10_000})).is_err());
+}
+
+#[test]
 fn values_nested_as_deep_as_the_smaller_stack_allows_are_dropped() {
     let nested = "{% set ns = namespace(l=[]) %}{% for i in range(90000) %}{% for j in range(90000) %}\
                   {% set ns.l = [ns.l] %}{% endfor %}{% endfor %}";
