@@ -1,4 +1,4 @@
-//! Opens files in directories that operators fill, whatever lies in their place.
+//! Opens regular files in directories that operators fill, and refuses whatever else lies there: pipes, devices, directories.
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,13 +19,13 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// # Errors
 /// It cannot be opened, or is not a regular file.
 pub(crate) fn open_with(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // Opening a device may do something.
+    // Looks before it opens: opening a device can have effects.
     if let Ok(data) = fs::metadata(path) {
         check(&data)?;
     }
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
-    // Asked of what was opened: the path may be something else by now.
+    // Checks what was opened, because the path may name something else by now.
     check(&file.metadata()?)?;
     Ok(file)
 }

@@ -65,8 +65,9 @@ impl PolicyHost {
     /// Loads the policies that are there and begins to watch for changes. Metrics go into `registry`.
     ///
     /// # Errors
-    /// The runtime, a thread or a metric cannot be had, or a directory cannot be read or has no policies. A policy that cannot be loaded is
-    /// none: it is in [`Policies::status`], and an auth or validator policy then fails every request that needs it.
+    /// The runtime, a thread or a metric cannot be had, or a directory cannot be read or has no policies. A policy that
+    /// cannot be loaded is none: it is in [`Policies::status`], and an auth or validator policy then fails every request
+    /// that needs it.
     pub fn start(config: PolicyConfig, registry: &prometheus::Registry) -> Result<Arc<Self>, PolicyError> {
         let (host, watch) = Self::load(config, registry, Spawner::detached())?;
         if let Some(mut watch) = watch {
@@ -123,8 +124,8 @@ impl PolicyHost {
     /// Serves what another directory holds from now on, all of it or nothing. The same directory is no change.
     ///
     /// # Errors
-    /// The directory has no policies, lacks what is demanded, cannot be read, or holds a policy that cannot serve; a newer call came before its
-    /// policies were compiled; or there was no answer. Nothing changes then, later neither.
+    /// The directory has no policies, lacks what is demanded, cannot be read, or holds a policy that cannot serve; a newer
+    /// call came before its policies were compiled; or there was no answer. Nothing changes then, later neither.
     pub fn relocate(&self, dir: PathBuf, poll: Duration, demands: Demands) -> Result<(), PolicyError> {
         let requests = self.requests().ok_or(PolicyError::Unanswered)?;
         let claim = Claim::default();

@@ -138,8 +138,8 @@ fn cache_dir_of(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> 
     base.map(|base| base.join("camshaft"))
 }
 
-/// Where policies come from, a line for each kind of route with who may call it, and for each hook with what decides. The auth policies themselves
-/// are asked whether a request without credentials passes.
+/// Where policies come from, a line for each kind of route with who may call it, and for each hook with what decides. The
+/// auth policies themselves are asked whether a request without credentials passes.
 ///
 /// `admin`: the address that the admin listener has, where it is bound already.
 pub(crate) fn enforced(config: &Config, admin: Option<SocketAddr>, host: &PolicyHost) -> Vec<String> {

@@ -112,8 +112,9 @@ where
     }
 }
 
-/// Makes an engine with its worker on the calling thread, starts the thread that owns them, and waits until it is warm. After a panic the thread
-/// makes new ones. It ends when the sender of messages is gone and everything it ran is done, or when the supervisor says.
+/// Makes an engine with its worker on the calling thread, starts the thread that owns them, and waits until it is warm.
+/// After a panic the thread makes new ones. It ends when the sender of messages is gone and everything it ran is done, or
+/// when the supervisor says.
 ///
 /// # Errors
 /// What `make` failed with the first time.
