@@ -342,3 +342,25 @@ fn regression_a_service_manager_that_does_not_read_holds_up_neither_start_nor_en
     server.signal(Signal::TERM);
     assert_eq!(server.wait(), Some(0));
 }
+
+#[test]
+fn threads_wait_briefly_for_each_other_unless_somebody_chose_how() {
+    for (chosen, expected) in [
+        (None, "GOMP_SPINCOUNT=1000"),
+        (Some(("GOMP_SPINCOUNT", "7")), "GOMP_SPINCOUNT=7"),
+        (Some(("OMP_WAIT_POLICY", "passive")), "OMP_WAIT_POLICY=passive"),
+    ] {
+        let setup = chosen.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value));
+        let server = setup.start();
+        assert!(!server.answer("Hello!").is_empty());
+        let of = |file: &str| {
+            let text = std::fs::read_to_string(format!("/proc/{}/{file}", server.pid().as_raw_nonzero())).unwrap();
+            text.split_terminator('\0').map(str::to_owned).collect::<Vec<_>>()
+        };
+        let waits: Vec<String> =
+            of("environ").into_iter().filter(|line| line.starts_with("GOMP_") || line.starts_with("OMP_")).collect();
+        assert_eq!(waits, [expected]);
+        let command = of("cmdline");
+        assert!(command[0].ends_with("camshaft") && command[1] == "serve" && command.len() > 2, "{command:?}");
+    }
+}

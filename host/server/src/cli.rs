@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::config::{Config, Overrides, Sources};
 use crate::error::ServerError;
 use crate::weights::Engines;
-use crate::{cache_command, check, logging, manual, plugin_check, probe, serve, show, version};
+use crate::{cache_command, check, logging, manual, plugin_check, probe, serve, show, spin, version};
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -171,6 +171,9 @@ pub fn run() -> ExitCode {
         }
     };
     let serves = matches!(cli.command, Command::Serve(_));
+    if serves {
+        spin::wait_briefly();
+    }
     let done = match cli.command {
         Command::Serve(args) => args.sources().and_then(|sources| serve::run(sources, Engines::Llama)),
         Command::Config { command } => match command {

@@ -41,6 +41,7 @@ mod shutdown;
 mod signals;
 mod sizing;
 mod socket;
+mod spin;
 mod start;
 mod streams;
 mod supervisor;

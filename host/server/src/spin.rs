@@ -1,0 +1,32 @@
+//! How long the threads that compute together wait for each other without giving up their cores.
+//!
+//! llama.cpp's threads meet after each operation, a few hundred times a token, by way of libgomp. By default libgomp waits in a
+//! loop for some milliseconds before it sleeps. Where something else runs on the same cores, the thread that all wait for often
+//! has none, because another one waits on it. A wait of some microseconds costs nothing where the cores are free
+//! (`docs/benchmarks.md`).
+use std::ffi::OsStr;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+/// What libgomp reads, once, before `main`.
+const SPINS: &str = "GOMP_SPINCOUNT";
+/// The standard's word for the same, which decides where somebody has set it.
+const POLICY: &str = "OMP_WAIT_POLICY";
+/// Rounds of the loop.
+const SHORT: &str = "1000";
+
+/// Starts this program anew, in the same process, with a short wait, unless somebody has chosen how to wait. Returns where there
+/// is nothing to do or it cannot be done. To be called before there are threads.
+pub(crate) fn wait_briefly() {
+    if [SPINS, POLICY].iter().any(|name| std::env::var_os(name).is_some()) {
+        return;
+    }
+    let mut arguments = std::env::args_os();
+    let name = arguments.next();
+    // Whatever lies at the program's path by now, this is what runs.
+    let mut again = Command::new(Path::new("/proc/self/exe"));
+    again.arg0(name.as_deref().unwrap_or(OsStr::new("camshaft"))).args(arguments).env(SPINS, SHORT);
+    // It returns only if it failed: then libgomp waits as it does by default.
+    let _ = again.exec();
+}
