@@ -24,7 +24,7 @@ fn section(id: u8, content: &[u8], out: &mut Vec<u8>) {
 }
 
 /// A valid component that holds one function of so many multiplications and additions.
-fn bomb(operations: usize) -> Vec<u8> {
+pub(crate) fn bomb(operations: usize) -> Vec<u8> {
     let mut body = vec![0, 0x20, 0];
     for _ in 0..operations {
         // local.get 0, i32.mul, local.get 0, i32.add
@@ -78,11 +78,23 @@ fn regression_a_compile_past_a_bound_ends_its_own_process() {
 /// The process that compiles for this server.
 fn compiling(server: &Server) -> Option<Pid> {
     let parent = format!("PPid:\t{}", server.pid().as_raw_nonzero());
+    compilers(|status, _| status.lines().any(|line| line == parent))
+}
+
+/// The process that compiles into this cache.
+pub(crate) fn compiling_into(cache: &Path) -> Option<Pid> {
+    let cache = cache.to_string_lossy();
+    compilers(|_, command| command.contains(&*cache))
+}
+
+/// A process that compiles, by its status and its command line.
+fn compilers(wanted: impl Fn(&str, &str) -> bool) -> Option<Pid> {
     let pids = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let is_it = |pid: &i32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        status.lines().any(|line| line == parent) && String::from_utf8_lossy(&command).contains("compile-policy")
+        let command = String::from_utf8_lossy(&command);
+        command.contains("compile-policy") && wanted(&status, &command)
     };
     pids.into_iter().find(is_it).and_then(Pid::from_raw)
 }

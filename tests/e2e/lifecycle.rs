@@ -1,14 +1,16 @@
 //! Start and shutdown: signals while streams run, clients that leave, readers that stop reading.
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
-use camshaft_tests::{Open, Request, Server, Setup, Stream, binary, demo_model, eventually};
-use rustix::process::Signal;
+use camshaft_tests::{Client, Open, Request, Server, Setup, Stream, binary, demo_model, eventually};
+use rustix::process::{Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
 
+use crate::compile::{bomb, compiling_into};
 use crate::errors::error_of;
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -363,4 +365,47 @@ fn threads_wait_briefly_for_each_other_unless_somebody_chose_how() {
         let command = of("cmdline");
         assert!(command[0].ends_with("camshaft") && command[1] == "serve" && command.len() > 2, "{command:?}");
     }
+}
+
+#[test]
+fn a_server_that_loads_is_alive_and_says_how_far_it_is() {
+    let cache = tempfile::tempdir().unwrap();
+    let mut setup = Setup::new().env("XDG_CACHE_HOME", &cache.path().to_string_lossy());
+    setup.policies.put("sampler", "20-bomb.wasm", bomb(1_000_000));
+    let dir = setup.policies.root().to_string_lossy().into_owned();
+    // Nobody else takes them so soon.
+    let [public, admin] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
+    for (flag, value) in
+        [("--listen", public.to_string()), ("--admin-listen", admin.to_string()), ("--policy-dir", dir)]
+    {
+        setup = setup.args([flag, &value]);
+    }
+    let starting = std::thread::spawn(move || setup.start_as_is("serve"));
+    let child = eventually("a policy is compiled", || compiling_into(cache.path()).ok_or(()));
+    kill_process(child, Signal::STOP).unwrap();
+    let mut kept = Client::new(public).connect();
+    for client in [public, admin].map(Client::new) {
+        for alive in ["/healthz", "/health"] {
+            let response = client.get(alive);
+            assert_eq!((response.status, response.json()), (200, json!({"status": "ok"})), "{alive}");
+            assert!(response.header("x-request-id").is_some());
+        }
+        for other in ["/readyz", "/ready", "/metrics", "/v1/models", "/admin/policies", "/nowhere"] {
+            let response = client.get(other);
+            assert_eq!((response.status, response.header("retry-after")), (503, Some("5")), "{other}");
+            let error = response.json()["error"].clone();
+            assert_eq!(error["code"], "not_ready", "{other}");
+            let message = error["message"].as_str().unwrap();
+            assert!(message.starts_with("the server is loading: "), "{message}");
+        }
+        assert_eq!(client.post(COMPLETIONS, &long(false)).status, 503);
+    }
+    kill_process(child, Signal::KILL).unwrap();
+    let server = starting.join().unwrap();
+    assert_eq!(server.client.get("/readyz").status, 200);
+    // A connection from before is served like any other.
+    kept.write_all(b"GET /readyz HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    let mut head = [0; 15];
+    kept.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200 OK");
 }

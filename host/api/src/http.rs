@@ -11,6 +11,7 @@ pub(crate) mod error;
 pub(crate) mod head;
 pub(crate) mod health;
 pub(crate) mod let_in;
+pub(crate) mod loading;
 pub(crate) mod models;
 pub(crate) mod names;
 pub(crate) mod observe;

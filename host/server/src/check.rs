@@ -1,6 +1,7 @@
 //! `camshaft check`: the verdict without serving.
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::sync::Arc;
 
 use camshaft_core::policy::Policies;
 use camshaft_engine::disk::DiskError;
@@ -90,7 +91,7 @@ fn models(config: &Config, report: &mut Report) {
     let machine = machine::look();
     let mut loaded = Vec::new();
     for model in &config.fixed.model {
-        match Engines::Llama.load(model, on_disk) {
+        match Engines::Llama.load(model, on_disk, &Arc::default()) {
             Ok(model) => loaded.push(model),
             Err(error) => {
                 report.line(&format!("{error}"));

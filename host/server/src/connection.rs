@@ -3,7 +3,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use camshaft_api::MAX_HEADERS;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -15,6 +14,7 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::activity::Activity;
+use crate::door::Door;
 use crate::exchange;
 use crate::socket::{HalfClosing, Socket};
 
@@ -35,7 +35,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// What a connection is served with.
 #[derive(Clone)]
 pub(crate) struct Served {
-    pub(crate) router: Router,
+    pub(crate) door: Door,
     pub(crate) tls: Option<TlsAcceptor>,
     /// Turns true when the server ends.
     pub(crate) stop: watch::Receiver<bool>,
@@ -96,10 +96,10 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     served: Served,
     activity: &Arc<Activity>,
 ) -> Result<(), Failure> {
-    let Served { router, mut stop, .. } = served;
+    let Served { door, mut stop, .. } = served;
     let service = {
         let activity = activity.clone();
-        hyper::service::service_fn(move |request| exchange::answer(request, peer, router.clone(), activity.clone()))
+        hyper::service::service_fn(move |request| exchange::answer(request, peer, door.router(), activity.clone()))
     };
     let builder = protocols();
     let connection = builder.serve_connection(TokioIo::new(stream), service);

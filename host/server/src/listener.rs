@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::Router;
 use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -18,6 +17,7 @@ use tokio_rustls::rustls::ServerConfig;
 use crate::activity::{Activity, Claim, ConnectionTimes, Heads};
 use crate::config::Origin;
 use crate::connection::{self, Served};
+use crate::door::Door;
 use crate::error::ServerError;
 
 /// How often a full listener looks whether a connection could make room.
@@ -78,12 +78,7 @@ pub(crate) async fn bind(address: SocketAddr, origin: &Origin) -> Result<TcpList
 }
 
 /// Accepts until `stop` turns true, then waits until all connections are done.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    router: Router,
-    access: ListenerAccess,
-    mut stop: watch::Receiver<bool>,
-) {
+pub(crate) async fn serve(listener: TcpListener, door: Door, access: ListenerAccess, mut stop: watch::Receiver<bool>) {
     let rooms = Rooms::new(access.connections);
     access.crowd.join(rooms.clone());
     let relieving = tokio::spawn({
@@ -97,7 +92,7 @@ pub(crate) async fn serve(
             }
         }
     });
-    let served = Served { router, tls: access.tls.clone().map(TlsAcceptor::from), stop: stop.clone() };
+    let served = Served { door, tls: access.tls.clone().map(TlsAcceptor::from), stop: stop.clone() };
     loop {
         let (stream, peer, room) = tokio::select! {
             next = next(&listener, &rooms, &access) => next,

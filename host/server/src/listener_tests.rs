@@ -1,6 +1,7 @@
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use axum::Router;
 use axum::body::Bytes;
 use axum::http::{Request, StatusCode};
 use axum::middleware::map_request;
@@ -80,7 +81,7 @@ impl Rig {
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(serve(
             listener,
-            router,
+            Door::new(router),
             ListenerAccess { connections, times, tls: None, crowd: Arc::default() },
             stopped,
         ));

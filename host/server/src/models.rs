@@ -2,6 +2,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use camshaft_api::Readiness;
 use camshaft_core::engine::{ModelKind, Reuse};
 use camshaft_engine::{EngineLoadError, LoadOptions, LoadedModel, WrongKind};
 
@@ -28,10 +29,14 @@ pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), 
     }
 }
 
-/// Loads a model's weights. `digest`: their digest is wanted.
-pub(crate) fn load(config: &ModelConfig, digest: bool) -> Result<Arc<LoadedModel>, ServerError> {
+/// Loads a model's weights. `digest`: their digest is wanted. `readiness` learns how far it is.
+pub(crate) fn load(
+    config: &ModelConfig,
+    digest: bool,
+    readiness: &Arc<Readiness>,
+) -> Result<Arc<LoadedModel>, ServerError> {
     let adapter = config.adapter();
-    let bar = LoadBar::new(&config.id);
+    let bar = LoadBar::new(&config.id, readiness);
     let options = LoadOptions {
         verify_sha256: config.sha256.clone(),
         digest,
@@ -63,8 +68,9 @@ pub(crate) fn load_draft(
     config: &ModelConfig,
     path: &Path,
     target: &LoadedModel,
+    readiness: &Arc<Readiness>,
 ) -> Result<Arc<LoadedModel>, ServerError> {
-    let tried = probe::probe(path, config, Tried::Draft, &LoadBar::new(&config.id))?;
+    let tried = probe::probe(path, config, Tried::Draft, &LoadBar::new(&config.id, readiness))?;
     let (kind, copy) = (Some(ModelKind::Generate), !config.mmap);
     let options = LoadOptions { kind, copy, ..LoadOptions::default() };
     let loaded = LoadedModel::from_file(path, &options).map_err(|error| from_engine(config, error));

@@ -226,6 +226,8 @@ fn render_samples(model: &LoadedModel) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn shell(script: &str, wall: Duration) -> (std::io::Result<Ended>, String) {
@@ -235,7 +237,7 @@ mod tests {
     fn shell_with(script: &str, wall: Duration, thread: impl Fn() -> Builder) -> (std::io::Result<Ended>, String) {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        await_end(command.spawn().unwrap(), wall, &LoadBar::new("m"), thread)
+        await_end(command.spawn().unwrap(), wall, &LoadBar::new("m", &Arc::default()), thread)
     }
 
     #[test]

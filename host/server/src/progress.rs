@@ -1,8 +1,10 @@
-//! A progress bar while a model loads. Nothing is drawn unless standard error is a terminal.
+//! How far a model is loaded: on a progress bar, and for those who ask over HTTP. Nothing is drawn unless standard error is a
+//! terminal.
 use std::io::{BufRead, BufReader, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use camshaft_api::Readiness;
 use camshaft_engine::LoadProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -11,31 +13,45 @@ const WHOLE: u64 = 100;
 
 /// The bar of one model; gone from the terminal when dropped.
 #[derive(Debug)]
-pub(crate) struct LoadBar(ProgressBar);
+pub(crate) struct LoadBar(Arc<Told>);
+
+#[derive(Debug)]
+struct Told {
+    bar: ProgressBar,
+    model: String,
+    /// Tells those who ask.
+    readiness: Arc<Readiness>,
+}
+
+impl Told {
+    fn tell(&self, stage: &'static str, per_cent: u64) {
+        self.bar.set_message(stage);
+        self.bar.set_position(per_cent);
+        self.readiness.set_loading(format!("model {}, {stage}, {per_cent} %", self.model));
+    }
+}
 
 impl LoadBar {
-    pub(crate) fn new(model: &str) -> Self {
+    pub(crate) fn new(model: &str, readiness: &Arc<Readiness>) -> Self {
         let bar = ProgressBar::new(WHOLE).with_prefix(model.to_owned());
         let style = ProgressStyle::with_template("model {prefix}: {msg:8} [{bar:40}] {percent:>3} %");
-        Self(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())))
+        let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self(Arc::new(Told { bar, model: model.to_owned(), readiness: readiness.clone() }))
     }
 
     /// Shows the progress of a stage that has just begun.
-    pub(crate) fn stage(&self, what: &'static str) -> LoadProgress {
-        let bar = self.0.clone();
-        LoadProgress(Arc::new(move |part| {
-            bar.set_message(what);
-            bar.set_position(per_cent(part));
-        }))
+    pub(crate) fn stage(&self, stage: &'static str) -> LoadProgress {
+        let told = self.0.clone();
+        LoadProgress(Arc::new(move |part| told.tell(stage, per_cent(part))))
     }
 
     /// Shows the progress that [`tell_parent`] reports from the process that loads the file first, until it ends.
     pub(crate) fn follow(&self, said: Option<impl Read>) {
         let Some(said) = said else { return };
-        self.0.set_message("checking");
+        self.0.tell("checking", 0);
         for line in BufReader::new(said).lines().map_while(Result::ok) {
-            if let Ok(position) = line.parse::<u64>() {
-                self.0.set_position(position.min(WHOLE));
+            if let Ok(per_cent) = line.parse::<u64>() {
+                self.0.tell("checking", per_cent.min(WHOLE));
             }
         }
     }
@@ -43,7 +59,7 @@ impl LoadBar {
 
 impl Drop for LoadBar {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.0.bar.finish_and_clear();
     }
 }
 
@@ -69,16 +85,16 @@ mod tests {
 
     #[test]
     fn follows_what_the_other_process_says_and_nothing_else() {
-        let bar = LoadBar::new("m");
+        let bar = LoadBar::new("m", &Arc::default());
         bar.follow(Some("1\n37\nnot a number\n".as_bytes()));
-        assert_eq!((bar.0.position(), bar.0.message().as_str()), (37, "checking"));
+        assert_eq!((bar.0.bar.position(), bar.0.bar.message().as_str()), (37, "checking"));
         bar.follow(Some("4000\n".as_bytes()));
-        assert_eq!(bar.0.position(), WHOLE);
+        assert_eq!(bar.0.bar.position(), WHOLE);
         bar.follow(None::<&[u8]>);
         let LoadProgress(tell) = bar.stage("loading");
         tell(0.5);
-        assert_eq!((bar.0.position(), bar.0.message().as_str()), (50, "loading"));
+        assert_eq!((bar.0.bar.position(), bar.0.bar.message().as_str()), (50, "loading"));
         tell(f32::NAN);
-        assert_eq!(bar.0.position(), 0);
+        assert_eq!(bar.0.bar.position(), 0);
     }
 }

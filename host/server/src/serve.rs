@@ -1,39 +1,29 @@
 //! `camshaft serve`: loads everything, starts the threads, listens, and ends in good order.
 use std::convert::Infallible;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use camshaft_api::{AdminAccess, Api, ApiOptions, Control, LocalQuotas, PublicAccess, Readiness};
-use camshaft_policy::PolicyHost;
-use prometheus::Registry;
+use camshaft_api::{AdminAccess, Api, Control, PublicAccess, Readiness};
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use crate::activity::ConnectionTimes;
-use crate::cache_plan::CachePlan;
-use crate::config::{ConfigSnapshot, Origins, Sources};
+use crate::config::{Config, Origins, Sources};
+use crate::door::Door;
 use crate::error::ServerError;
 use crate::listener::{self, Crowd, ListenerAccess};
-use crate::logging::{self, LogHandle};
-use crate::machine;
-use crate::metrics::{self, ServerMetrics};
+use crate::load::{Addresses, Load, LoadedConfig};
+use crate::logging;
 use crate::open_files;
-use crate::policies;
 use crate::preflight::{self, Checked};
-use crate::reload::{self, Bound, Reloader};
-use crate::shutdown::{self, InFlight, Listener, Times};
+use crate::shutdown::{InFlight, Listener, Times};
 use crate::signals::{Signals, Wish};
-use crate::sizing;
-use crate::start::Starter;
-use crate::supervisor::{ShutdownStage, Supervisor};
+use crate::supervisor::Supervisor;
 use crate::tls::Certificate;
-use crate::tuning::Tuning;
 use crate::weights::Engines;
-use crate::weights_watch::WeightsWatch;
 
 /// Serves until SIGTERM or SIGINT. Threads that do not end are left behind: leave the process without running destructors
 /// under them.
@@ -62,6 +52,7 @@ pub(crate) fn run(sources: Sources, engines: Engines) -> Result<(), ServerError>
         engines,
         log: log.clone(),
         supervisor: Arc::new(Supervisor::new()),
+        readiness: Arc::new(Readiness::new()),
         certificate: None,
         access: Arc::default(),
     };
@@ -109,6 +100,8 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     checked.token.iter().for_each(|token| access.set_token(token.clone()));
     load.certificate = checked.tls.clone();
     load.access = access.clone();
+    // Probes are answered while it loads.
+    let open = open(&config, (public, admin), checked.tls.as_ref(), &load.readiness)?;
     let loading = tokio::task::spawn_blocking(move || load.run(at));
     let loaded = tokio::select! {
         loaded = loading => loaded.map_err(|error| ServerError::internal("load", error))??,
@@ -117,31 +110,12 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     let LoadedConfig { api, policies, live, files } = loaded;
 
     let tls = checked.tls;
-    let acceptor = tls.as_ref().map(|certificate| certificate.acceptor()).transpose()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
     let mut announcement = format!("listening on {scheme}://{}\n", at.public);
     if let Some(address) = at.admin {
         announcement.push_str(&format!("admin on http://{address}\n"));
     }
-    let limits = config.fixed.limits.clone();
-    let times =
-        ConnectionTimes { header: limits.header_timeout.0, idle: limits.idle_timeout.0, stall: limits.slow_reader.0 };
-    let places = open_files::places(&config, open_files::bound());
-    if let Some(fewer) = places.fewer(&config) {
-        tracing::warn!("{fewer}");
-    }
-    let crowd: Arc<Crowd> = Arc::default();
-    let listener_access = |connections, tls| ListenerAccess { connections, times, tls, crowd: crowd.clone() };
-    let public = {
-        let host = config.fixed.listen.host_name().map(str::to_owned);
-        let access = PublicAccess { host, cors_origins: config.fixed.cors.origins.clone() };
-        let router = camshaft_api::public_router(api.clone(), access);
-        Listener::spawn(|stop| listener::serve(public, router, listener_access(places.public, acceptor), stop))
-    };
-    let admin = admin.map(|admin| {
-        let router = camshaft_api::admin_router(api.clone(), access.clone());
-        Listener::spawn(|stop| listener::serve(admin, router, listener_access(places.admin, None), stop))
-    });
+    let (public, admin) = open.answer_all(&config, &api, &access);
     let running = InFlight { api: api.clone(), policies, supervisor: supervisor.clone(), public, admin };
     api.readiness.set_ready();
     announce(&announcement)?;
@@ -174,11 +148,48 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     end.map(drop)
 }
 
-/// Where the listeners are bound. The system chose the ports that were configured as 0.
-#[derive(Debug, Clone, Copy)]
-struct Addresses {
-    public: SocketAddr,
-    admin: Option<SocketAddr>,
+/// The listeners, which accept connections already.
+struct OpenListeners {
+    door: (Door, Door),
+    listeners: (Listener, Option<Listener>),
+}
+
+/// Begins to accept connections, and answers that the server is loading.
+fn open(
+    config: &Config,
+    (public, admin): (TcpListener, Option<TcpListener>),
+    tls: Option<&Arc<Certificate>>,
+    readiness: &Arc<Readiness>,
+) -> Result<OpenListeners, ServerError> {
+    let acceptor = tls.map(|certificate| certificate.acceptor()).transpose()?;
+    let limits = config.fixed.limits.clone();
+    let times =
+        ConnectionTimes { header: limits.header_timeout.0, idle: limits.idle_timeout.0, stall: limits.slow_reader.0 };
+    let places = open_files::places(config, open_files::bound());
+    if let Some(fewer) = places.fewer(config) {
+        tracing::warn!("{fewer}");
+    }
+    let crowd: Arc<Crowd> = Arc::default();
+    let loading = camshaft_api::loading_router(readiness.clone());
+    let door = (Door::new(loading.clone()), Door::new(loading));
+    let listen = |listener, door: &Door, connections, tls| {
+        let (door, access) = (door.clone(), ListenerAccess { connections, times, tls, crowd: crowd.clone() });
+        Listener::spawn(|stop| listener::serve(listener, door, access, stop))
+    };
+    let public = listen(public, &door.0, places.public, acceptor);
+    let admin = admin.map(|admin| listen(admin, &door.1, places.admin, None));
+    Ok(OpenListeners { door, listeners: (public, admin) })
+}
+
+impl OpenListeners {
+    /// Answers every request from now on.
+    fn answer_all(self, config: &Config, api: &Arc<Api>, access: &Arc<AdminAccess>) -> (Listener, Option<Listener>) {
+        let host = config.fixed.listen.host_name().map(str::to_owned);
+        let origins = PublicAccess { host, cors_origins: config.fixed.cors.origins.clone() };
+        self.door.0.open(camshaft_api::public_router(api.clone(), origins));
+        self.door.1.open(camshaft_api::admin_router(api.clone(), access.clone()));
+        self.listeners
+    }
 }
 
 /// Binds both listeners.
@@ -244,105 +255,6 @@ async fn notify(state: NotifyState<'static>) {
         Ok(Ok(Err(error))) => tracing::debug!(%error, "the service manager was not told"),
         Ok(Err(error)) => tracing::debug!(%error, "the service manager was not told"),
         Err(_) => tracing::warn!("the service manager does not read what it is told"),
-    }
-}
-
-struct LoadedConfig {
-    api: Arc<Api>,
-    policies: Arc<PolicyHost>,
-    live: Arc<Reloader>,
-    files: WeightsWatch,
-}
-
-/// What a server is loaded from.
-struct Load {
-    snapshot: ConfigSnapshot,
-    sources: Sources,
-    engines: Engines,
-    log: LogHandle,
-    supervisor: Arc<Supervisor>,
-    /// Of the public listener, once it was read.
-    certificate: Option<Arc<Certificate>>,
-    /// Of the admin listener.
-    access: Arc<AdminAccess>,
-}
-
-impl Load {
-    /// Starts everything, or nothing.
-    fn run(self, at: Addresses) -> Result<LoadedConfig, ServerError> {
-        let supervisor = self.supervisor.clone();
-        // As long as a guest may run, its deadline must pass.
-        let mut host = None;
-        let loaded = self.load(at, &mut host);
-        if loaded.is_err() {
-            // Models that were started before it went wrong.
-            supervisor.end(shutdown::THREADS_END);
-        }
-        loaded
-    }
-
-    fn load(self, at: Addresses, host: &mut Option<Arc<PolicyHost>>) -> Result<LoadedConfig, ServerError> {
-        let Self { snapshot, sources, engines, log, supervisor, certificate, access } = self;
-        let config = snapshot.config.clone();
-        let registry = Registry::new();
-        let threads = metrics::threads(&registry)?;
-        log.count_in(&registry)?;
-        supervisor.count_in(threads.clone());
-        let policies = {
-            // Other programs have no command that compiles.
-            let compiler = matches!(engines, Engines::Llama).then(policies::compiler).flatten();
-            policies::supervise(&config, &registry, &supervisor, &threads, compiler)?
-        };
-        *host = Some(policies.clone());
-        policies::guard_strangers(&config, at.public, &policies)?;
-        policies::enforced(&config, at.admin, &policies).iter().for_each(|line| tracing::info!("{line}"));
-        let reloads = reload::reloads(&registry)?;
-        let live = Reloader::new(reload::Setup {
-            snapshot,
-            listen: at.public,
-            sources,
-            log,
-            policies: policies.clone(),
-            certificate,
-            access,
-            reloads,
-        });
-        let metrics = ServerMetrics::new(&registry)?;
-        let readiness = Arc::new(Readiness::new());
-        // Before anything is loaded: what is planned is what is loaded, too.
-        let machine = machine::look();
-        let weights = config.fixed.model.iter().map(|model| engines.load(model, config.fixed.cache.tier().is_some()));
-        let sized = sizing::size(&config, machine, weights.collect::<Result<_, ServerError>>()?);
-        sized.tell();
-        let share = sized.share();
-        let weights = sized.weights;
-        let mut files = WeightsWatch::default();
-        weights.iter().for_each(|weights| files.add(&weights.config().id, weights.loaded.mapped_files()));
-        let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
-        let starter = Starter {
-            all: &config,
-            tuned: &tuned,
-            cache: &CachePlan::of(&config, share).on(supervisor.spawner(ShutdownStage::Storage)),
-            policies: &policies,
-            metrics: &metrics,
-            supervisor: &supervisor,
-            readiness: &readiness,
-        };
-        let models = weights.iter().map(|weights| starter.start(weights));
-        let api = Api::new(ApiOptions {
-            models: models.collect::<Result<_, _>>()?,
-            policies: policies.clone(),
-            registry,
-            limits: reload::limits(&config.live),
-            readiness,
-            quotas: Arc::new(LocalQuotas::default()),
-            control: live.clone(),
-            vllm_aliases: config.fixed.metrics.vllm_aliases,
-            operators: config.fixed.metrics.operators.clone(),
-        });
-        let api = api?;
-        live.bind(Bound { api: api.clone(), tuning, share });
-        Ok(LoadedConfig { api, policies, live, files })
     }
 }
 

@@ -1,6 +1,7 @@
 //! A model's weights, checked against its configuration, and what is made of them: engines, embedders, drafters.
 use std::sync::Arc;
 
+use camshaft_api::Readiness;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{EngineLimits, ModelInfo, ModelKind};
 use camshaft_core::fake::FakeEngine;
@@ -51,18 +52,23 @@ pub(crate) enum WeightsSource {
 }
 
 impl Engines {
-    /// Loads a model's weights. `digest`: the disk cache wants to know them by their digest.
+    /// Loads a model's weights. `digest`: the disk cache wants to know them by their digest. `readiness` learns how far it is.
     ///
     /// # Errors
     /// What is wrong with its file, or with what its configuration asks of it.
-    pub(crate) fn load(self, config: &ModelConfig, digest: bool) -> Result<Loaded, ServerError> {
+    pub(crate) fn load(
+        self,
+        config: &ModelConfig,
+        digest: bool,
+        readiness: &Arc<Readiness>,
+    ) -> Result<Loaded, ServerError> {
         let source = match self {
             Self::Fake => WeightsSource::Fake(config.kind.wanted().unwrap_or(ModelKind::Generate)),
             Self::Llama => {
-                let model = models::load(config, digest)?;
+                let model = models::load(config, digest, readiness)?;
                 models::settings_fit(config, model.info().kind)?;
                 let draft = config.draft_model.as_ref();
-                let draft = draft.map(|path| models::load_draft(config, path, &model)).transpose()?;
+                let draft = draft.map(|path| models::load_draft(config, path, &model, readiness)).transpose()?;
                 WeightsSource::Llama { model, draft }
             }
         };
@@ -254,7 +260,7 @@ mod tests {
     #[test]
     fn regression_embedding_models_take_no_share_of_the_prefix_cache() {
         let config = config(r#"model=[{id="a", workers=3}, {id="b", kind="embed", workers=5}]"#);
-        let loaded = config.fixed.model.iter().map(|model| Engines::Fake.load(model, false).unwrap());
+        let loaded = config.fixed.model.iter().map(|model| Engines::Fake.load(model, false, &Arc::default()).unwrap());
         let workers: u64 = loaded.map(|loaded| loaded.caching_workers()).sum();
         assert_eq!(workers, 3);
         assert_eq!(CachePlan::of(&config, CacheShare { workers, chosen: 3 << 30, most: 9 << 30 }).ram_bytes, 1 << 30);

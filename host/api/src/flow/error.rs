@@ -53,8 +53,9 @@ pub(crate) enum FlowError {
     #[error("{}", quota_message(.0))]
     QuotaExceeded(Box<Exceeded>),
 
-    #[error("the model is still loading")]
-    NotReady,
+    /// With what is loaded at the moment.
+    #[error("the server is loading: {0}")]
+    NotReady(String),
     #[error("the server is draining: it takes no new requests")]
     Draining,
     #[error("{0}")]
@@ -138,7 +139,9 @@ impl FlowError {
                 answer.rejection(Rejection::PolicyFault)
             }
             Self::QuotaExceeded(exceeded) => quota_answer(exceeded, text()),
-            Self::NotReady => Answer::unavailable("not_ready", text(), LIFE_CYCLE_RETRY).rejection(Rejection::NotReady),
+            Self::NotReady(_) => {
+                Answer::unavailable("not_ready", text(), LIFE_CYCLE_RETRY).rejection(Rejection::NotReady)
+            }
             Self::Draining => Answer::unavailable("draining", text(), LIFE_CYCLE_RETRY).rejection(Rejection::Draining),
             Self::NoRoom(NoRoom::Ever { .. }) => {
                 let answer = Answer::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorType::InvalidRequest, text());

@@ -87,6 +87,8 @@ pub struct Readiness {
     state: AtomicU8,
     /// Whether an operator drains the server without ending it.
     held: AtomicBool,
+    /// What is loaded at the moment.
+    loading: Mutex<String>,
     /// The models, each with its workers or its embedder.
     models: Mutex<Vec<(String, Vec<Health>)>>,
     /// Why the server ends, if it ends by a fault of its own.
@@ -108,11 +110,21 @@ impl Readiness {
         Self {
             state: AtomicU8::new(ServerState::Loading as u8),
             held: AtomicBool::new(false),
+            loading: Mutex::new("its configuration".to_owned()),
             models: Mutex::default(),
             failed: OnceLock::new(),
             damaged: Mutex::default(),
             in_flight: watch::Sender::new(0),
         }
+    }
+
+    /// Notes what is loaded now, for whoever asks meanwhile.
+    pub fn set_loading(&self, what: String) {
+        *self.loading.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    }
+
+    pub(crate) fn loading(&self) -> String {
+        self.loading.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The health of one more worker or embedder of a model, for the thread that runs it. The server is ready only while
@@ -220,7 +232,7 @@ impl Readiness {
     /// 503 with the reason if the server admits no new request.
     pub(crate) fn admit(&self) -> Result<(), FlowError> {
         match self.state() {
-            ServerState::Loading => Err(FlowError::NotReady),
+            ServerState::Loading => Err(FlowError::NotReady(self.loading())),
             ServerState::Ready => Ok(()),
             ServerState::Draining => Err(FlowError::Draining),
         }

@@ -62,10 +62,13 @@ const fn polled(path: &'static str, access: Access, handler: Handler) -> Route {
     Route { polled: true, ..getting(path, access, handler) }
 }
 
+/// Where anyone learns that the process can answer.
+pub(crate) const ALIVE: [&str; 2] = ["/healthz", "/health"];
+
 /// Every route of both listeners.
 pub const ROUTES: &[Route] = &[
-    polled("/healthz", Access::Open, || get(health::alive)),
-    polled("/health", Access::Open, || get(health::alive)),
+    polled(ALIVE[0], Access::Open, || get(health::alive)),
+    polled(ALIVE[1], Access::Open, || get(health::alive)),
     polled("/readyz", Access::Open, || get(health::ready)),
     polled("/ready", Access::Open, || get(health::ready)),
     polled("/metrics", Access::Monitoring, || get(health::metrics)),

@@ -1,0 +1,33 @@
+//! What both listeners answer while the server loads.
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::HeaderValue;
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+use axum::routing::get;
+
+use crate::flow::error::FlowError;
+use crate::flow::readiness::Readiness;
+use crate::http::request_id::{self, X_REQUEST_ID};
+use crate::http::{health, routes};
+
+/// The server is alive, so that nobody ends it for being slow; everything else may come again, and is told how far it is.
+pub fn loading_router(readiness: Arc<Readiness>) -> Router {
+    let alive = |router: Router<_>, path: &&str| router.route(path, get(health::alive).fallback(not_ready));
+    let routes = routes::ALIVE.iter().fold(Router::new(), alive).fallback(not_ready);
+    routes.layer(from_fn(name)).with_state(readiness)
+}
+
+async fn not_ready(State(readiness): State<Arc<Readiness>>) -> FlowError {
+    FlowError::NotReady(readiness.loading())
+}
+
+/// Gives the response its request's id.
+async fn name(request: Request, next: Next) -> Response {
+    let id = HeaderValue::from_str(&request_id::of(request.headers()));
+    let mut response = next.run(request).await;
+    response.headers_mut().extend(id.ok().map(|id| (X_REQUEST_ID, id)));
+    response
+}

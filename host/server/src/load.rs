@@ -1,0 +1,150 @@
+//! From a configuration to everything that serves: policies, models and their threads, the state of the HTTP surface.
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use camshaft_api::{AdminAccess, Api, ApiOptions, LocalQuotas, Readiness};
+use camshaft_policy::PolicyHost;
+use prometheus::Registry;
+use tokio::sync::watch;
+
+use crate::cache_plan::CachePlan;
+use crate::config::{ConfigSnapshot, Sources};
+use crate::error::ServerError;
+use crate::logging::LogHandle;
+use crate::machine;
+use crate::metrics::{self, ServerMetrics};
+use crate::policies;
+use crate::reload::{self, Bound, Reloader};
+use crate::shutdown;
+use crate::sizing;
+use crate::start::Starter;
+use crate::supervisor::{ShutdownStage, Supervisor};
+use crate::tls::Certificate;
+use crate::tuning::Tuning;
+use crate::weights::{Engines, Loaded};
+use crate::weights_watch::WeightsWatch;
+
+/// Where the listeners are bound. The system chose the ports that were configured as 0.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Addresses {
+    pub(crate) public: SocketAddr,
+    pub(crate) admin: Option<SocketAddr>,
+}
+
+/// What a loaded server consists of.
+pub(crate) struct LoadedConfig {
+    pub(crate) api: Arc<Api>,
+    pub(crate) policies: Arc<PolicyHost>,
+    pub(crate) live: Arc<Reloader>,
+    pub(crate) files: WeightsWatch,
+}
+
+/// What a server is loaded from.
+pub(crate) struct Load {
+    pub(crate) snapshot: ConfigSnapshot,
+    pub(crate) sources: Sources,
+    pub(crate) engines: Engines,
+    pub(crate) log: LogHandle,
+    pub(crate) supervisor: Arc<Supervisor>,
+    /// Learns how far it is.
+    pub(crate) readiness: Arc<Readiness>,
+    /// Of the public listener, once it was read.
+    pub(crate) certificate: Option<Arc<Certificate>>,
+    /// Of the admin listener.
+    pub(crate) access: Arc<AdminAccess>,
+}
+
+impl Load {
+    /// Starts everything, or nothing.
+    pub(crate) fn run(self, at: Addresses) -> Result<LoadedConfig, ServerError> {
+        let supervisor = self.supervisor.clone();
+        // As long as a guest may run, its deadline must pass.
+        let mut host = None;
+        let loaded = self.load(at, &mut host);
+        if loaded.is_err() {
+            // Models that were started before it went wrong.
+            supervisor.end(shutdown::THREADS_END);
+        }
+        loaded
+    }
+
+    fn load(self, at: Addresses, host: &mut Option<Arc<PolicyHost>>) -> Result<LoadedConfig, ServerError> {
+        // Before anything is loaded: what is planned is what is loaded, too.
+        let machine = machine::look();
+        self.readiness.set_loading("policies and models".to_owned());
+        let weights = self.load_weights()?;
+        let Self { snapshot, sources, engines, log, supervisor, readiness, certificate, access } = self;
+        let config = snapshot.config.clone();
+        let registry = Registry::new();
+        let threads = metrics::threads(&registry)?;
+        log.count_in(&registry)?;
+        supervisor.count_in(threads.clone());
+        let policies = {
+            // Other programs have no command that compiles.
+            let compiler = matches!(engines, Engines::Llama).then(policies::compiler).flatten();
+            policies::supervise(&config, &registry, &supervisor, &threads, compiler)?
+        };
+        *host = Some(policies.clone());
+        policies::guard_strangers(&config, at.public, &policies)?;
+        policies::enforced(&config, at.admin, &policies).iter().for_each(|line| tracing::info!("{line}"));
+        let reloads = reload::reloads(&registry)?;
+        let live = Reloader::new(reload::Setup {
+            snapshot,
+            listen: at.public,
+            sources,
+            log,
+            policies: policies.clone(),
+            certificate,
+            access,
+            reloads,
+        });
+        let metrics = ServerMetrics::new(&registry)?;
+        let sized = sizing::size(&config, machine, joined(weights)?);
+        readiness.set_loading("the threads of its models".to_owned());
+        sized.tell();
+        let share = sized.share();
+        let weights = sized.weights;
+        let mut files = WeightsWatch::default();
+        weights.iter().for_each(|weights| files.add(&weights.config().id, weights.loaded.mapped_files()));
+        let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
+        let starter = Starter {
+            all: &config,
+            tuned: &tuned,
+            cache: &CachePlan::of(&config, share).on(supervisor.spawner(ShutdownStage::Storage)),
+            policies: &policies,
+            metrics: &metrics,
+            supervisor: &supervisor,
+            readiness: &readiness,
+        };
+        let models = weights.iter().map(|weights| starter.start(weights));
+        let api = Api::new(ApiOptions {
+            models: models.collect::<Result<_, _>>()?,
+            policies: policies.clone(),
+            registry,
+            limits: reload::limits(&config.live),
+            readiness,
+            quotas: Arc::new(LocalQuotas::default()),
+            control: live.clone(),
+            vllm_aliases: config.fixed.metrics.vllm_aliases,
+            operators: config.fixed.metrics.operators.clone(),
+        });
+        let api = api?;
+        live.bind(Bound { api: api.clone(), tuning, share });
+        Ok(LoadedConfig { api, policies, live, files })
+    }
+
+    /// Loads the models beside the policies, one after the other. Whoever fails meanwhile need not wait for it.
+    fn load_weights(&self) -> Result<JoinHandle<Result<Vec<Loaded>, ServerError>>, ServerError> {
+        let (config, engines, readiness) = (self.snapshot.config.clone(), self.engines, self.readiness.clone());
+        let digest = config.fixed.cache.tier().is_some();
+        let load = move || config.fixed.model.iter().map(|model| engines.load(model, digest, &readiness)).collect();
+        let thread = Builder::new().name("model-load".to_owned()).spawn(load);
+        thread.map_err(|error| ServerError::internal("start the thread that loads models", error))
+    }
+}
+
+fn joined<T>(thread: JoinHandle<Result<T, ServerError>>) -> Result<T, ServerError> {
+    let panicked = || ServerError::internal("load", anyhow::anyhow!("the thread that loads models panicked"));
+    thread.join().unwrap_or_else(|_| Err(panicked()))
+}
