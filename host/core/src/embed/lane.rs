@@ -57,7 +57,7 @@ impl Lane {
     /// The class and the position of a tenant: the least one is next.
     pub(super) fn standing(&self, tenant: &TenantId) -> (u32, Position) {
         #[cfg(test)]
-        super::order::count_step();
+        crate::embed::order::count_step();
         let standing = |progress: &Progress| (progress.class, Position(progress.served - self.begun));
         self.tenants.get(tenant).map_or((0, Position(0.0)), standing)
     }
