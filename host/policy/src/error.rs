@@ -179,6 +179,12 @@ pub enum SettingsError {
          the file"
     )]
     Emptied,
+    /// The same policy serves at another place, with settings.
+    #[error(
+        "there is no such file, and {at}.wasm, of the same name, serves with settings: move {at}.toml here, too, or write \
+         settings = {{}} into it if there are to be none"
+    )]
+    LeftBehind { at: String },
     /// In the plugin's words.
     #[error("the plugin refuses its settings: {0}")]
     Refused(String),

@@ -9,6 +9,7 @@ use super::directory::{Arrivals, Directory, Lost, Pass, Seen};
 use super::policy::{Missing, Policy};
 use crate::error::{PolicyError, SettingsError};
 use crate::files::{Content, Files, Place};
+use crate::loaded::Loaded;
 use crate::spec::spec;
 
 impl Directory {
@@ -76,37 +77,57 @@ impl Directory {
         }
     }
 
-    /// Whether the settings of a guard that serves with some are gone since so lately that they may come back: a directory
-    /// that is copied back comes file by file, and without them the guard may let more through.
+    /// A guard that serves with settings under the name of this place, and where: here, or, if it is renumbered, at the place
+    /// that it had.
+    fn settled_guard<'a>(&'a self, place: &'a Place, policy: &'a Policy) -> Option<(&'a Place, &'a Loaded)> {
+        let before = |(other, known): (&'a Place, &'a Policy)| {
+            let is_same = other != place && other.hook == place.hook && other.name() == place.name();
+            is_same.then_some((other, known.serving.as_ref()?))
+        };
+        let serving = policy.serving.as_ref().map(|serving| (place, serving));
+        let (at, (loaded, of)) = serving.or_else(|| self.policies.iter().find_map(before))?;
+        (spec(place.hook).guards && of.has_settings()).then_some((at, &**loaded))
+    }
+
+    /// Whether the settings of a guard that serves with some are gone since so lately that they may come: a directory that is
+    /// copied back, and a policy that is renumbered, come file by file, and without settings the guard may let more through.
     pub(super) fn awaits_settings(&self, place: &Place, policy: &mut Policy, files: &Files) -> bool {
-        let had = policy.serving.as_ref().is_some_and(|(_, of)| of.has_settings());
-        if !spec(place.hook).guards || !had || files.sidecar.is_some() {
+        let guard = self.settled_guard(place, policy).filter(|_| files.sidecar.is_none());
+        let Some(at) = guard.map(|(at, _)| at.clone()) else {
             policy.bare = None;
             return false;
-        }
+        };
         if policy.bare.is_none() {
-            let (hook, plugin) = (place.hook, place.name());
-            tracing::warn!(%hook, plugin, "the policy's settings file is gone; without it the defaults will soon be in force");
+            let (hook, plugin, came, before) = (place.hook, place.name(), &place.stem, &at.stem);
+            if at == *place {
+                tracing::warn!(%hook, plugin, "the policy's settings file is gone; without it the defaults will soon be in force");
+            } else {
+                tracing::warn!(%hook, plugin, came, before, "the policy came to another place without its settings file");
+            }
         }
         policy.bare.get_or_insert_with(Instant::now).elapsed() < self.returns_after
     }
 
     /// Whether a guard's settings file has lost the settings that it serves with: a file that is cut, by a full disk or in
-    /// the midst of being written, may let more through. `None`: it has not. Until it has had time to be written whole,
-    /// nothing is decided.
+    /// the midst of being written, may let more through. So may a guard that was renumbered and left its settings file
+    /// behind. `None`: it has not. Until the file has had time to be written whole, nothing is decided.
     pub(super) fn lost_settings(&self, place: &Place, policy: &mut Policy, content: &Content) -> Option<Lost> {
-        let (serving, _) = policy.serving.as_ref().filter(|(_, of)| spec(place.hook).guards && of.has_settings())?;
-        let cut = content.sidecar.as_deref().is_some_and(|bytes| serving.sidecar.is_cut_to(bytes));
-        if !cut {
+        let (at, serving) = self.settled_guard(place, policy)?;
+        let problem = match content.sidecar.as_deref() {
+            Some(bytes) if serving.sidecar.is_cut_to(bytes) => Some(SettingsError::Emptied),
+            None if at != place => Some(SettingsError::LeftBehind { at: at.stem.clone() }),
+            _ => None,
+        };
+        let Some(problem) = problem else {
             policy.emptied = None;
             return None;
-        }
-        let since = *policy.emptied.get_or_insert_with(Instant::now);
-        if since.elapsed() < self.returns_after {
+        };
+        // What is not there was waited for already.
+        let is_there = content.sidecar.is_some();
+        if is_there && policy.emptied.get_or_insert_with(Instant::now).elapsed() < self.returns_after {
             return Some(Lost::Lately);
         }
-        let (file, problem) = (place.sidecar_name(), SettingsError::Emptied);
-        Some(Lost::ForGood(PolicyError::Settings { file, line: None, problem }.into()))
+        Some(Lost::ForGood(PolicyError::Settings { file: place.sidecar_name(), line: None, problem }.into()))
     }
 
     /// Whether its hook would guard nothing without it.

@@ -323,3 +323,54 @@ fn regression_a_guard_keeps_its_settings_when_their_file_is_cut() {
     let status = bench.status("limits").unwrap();
     assert!(status.state == PolicyState::Active && status.mode == Mode::Enforce, "{status:?}");
 }
+
+#[test]
+fn regression_a_guard_that_is_renumbered_does_not_lose_its_settings() {
+    const SETTINGS: &str = "[settings]\nmax-tokens = 7";
+    let at = |bench: &Bench, stem: &str| {
+        let mut policies = bench.loader.directory.policies.iter();
+        let (_, policy) = policies.find(|(place, _)| place.stem == stem)?;
+        Some((policy.serving.as_ref()?.0.sidecar.settings.clone(), policy.error.clone()))
+    };
+    let path = |bench: &Bench, file: &str| bench.dir.path().join("validator").join(file);
+    let mut bench = served();
+    bench.put("validator/10-limits.toml", SETTINGS);
+    bench.settle();
+    let strict = at(&bench, "10-limits").unwrap().0;
+    let generation = bench.loader.registry.current().generation;
+    fs::rename(path(&bench, "10-limits.wasm"), path(&bench, "15-limits.wasm")).unwrap();
+    for _ in 0..2 {
+        assert!(bench.loader.scan_settled().unsettled, "its settings may come");
+        assert_eq!((at(&bench, "10-limits").unwrap().0, at(&bench, "15-limits").is_none()), (strict.clone(), true));
+    }
+    assert_eq!(bench.loader.registry.current().generation, generation);
+    // A file of settings that is cut is no better than none.
+    bench.put("validator/15-limits.toml", "# the rest may come");
+    assert!(bench.loader.scan_settled().unsettled);
+    assert!(at(&bench, "15-limits").is_none());
+    fs::remove_file(path(&bench, "15-limits.toml")).unwrap();
+    bench.loader.directory.returns_after = Duration::ZERO;
+    bench.loader.scan_settled();
+    let status = bench.loader.directory.statuses().into_iter().find(|status| status.file.ends_with("15-limits.wasm"));
+    let why = status.unwrap().error.unwrap();
+    assert!(why.starts_with("15-limits.toml: ") && why.contains("move 10-limits.toml here"), "{why}");
+    assert_eq!(at(&bench, "10-limits").unwrap().0, strict);
+    assert_eq!(bench.loader.registry.current().generation, generation, "nothing else serves");
+    fs::rename(path(&bench, "10-limits.toml"), path(&bench, "15-limits.toml")).unwrap();
+    bench.settle();
+    assert!(matches!(at(&bench, "15-limits"), Some((settings, None)) if settings == strict));
+    assert!(at(&bench, "10-limits").is_none(), "it serves at its new place alone");
+}
+
+#[test]
+fn a_guard_that_is_renumbered_may_leave_its_settings_where_that_is_said() {
+    let mut bench = served();
+    bench.put("validator/10-limits.toml", "[settings]\nmax-tokens = 7");
+    bench.settle();
+    bench.put("validator/15-limits.toml", "settings = {}");
+    fs::rename(bench.dir.path().join("validator/10-limits.wasm"), bench.dir.path().join("validator/15-limits.wasm"))
+        .unwrap();
+    bench.settle();
+    let status = bench.status("limits").unwrap();
+    assert!(status.file.ends_with("15-limits.wasm") && status.state == PolicyState::Active, "{status:?}");
+}
