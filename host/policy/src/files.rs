@@ -16,6 +16,9 @@ use crate::whole_file::{FileError, read_whole};
 pub(crate) const COMPONENT_MAX_BYTES: u64 = 64 << 20;
 pub(crate) const SIDECAR_MAX_BYTES: u64 = 256 << 10;
 
+/// Policies of a hook.
+pub(crate) const POLICIES_MAX: usize = 256;
+
 /// A policy by its place: order is chain order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
@@ -57,31 +60,47 @@ pub(crate) fn parse(file_name: &str) -> Option<(&str, &str)> {
     ok.then_some((stem, extension))
 }
 
-/// The policies in the folder of a hook, in file order.
-pub(crate) type Listing = BTreeMap<Place, Files>;
+/// The policies in the folder of a hook.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Listing {
+    /// In file order.
+    pub(crate) policies: BTreeMap<Place, Files>,
+    /// Whether there are more than [`POLICIES_MAX`], which are left out.
+    pub(crate) is_cut: bool,
+}
 
-/// Lists the policies of a hook; `None`: there is no such folder.
-pub(crate) fn list(dir: &Path, hook: Hook) -> Result<Option<Listing>, PolicyError> {
+/// Lists the policies of a hook; `None`: there is no such folder. Where there are too many, the last in file order are left
+/// out, but never one that `serves`.
+pub(crate) fn list(dir: &Path, hook: Hook, serves: impl Fn(&Place) -> bool) -> Result<Option<Listing>, PolicyError> {
     let path = dir.join(hook.as_str());
     let failed = |source| PolicyError::Read { path: path.clone(), source };
-    let mut components = BTreeMap::new();
-    let mut sidecars = BTreeMap::new();
     let entries = match fs::read_dir(&path) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
+    let (mut kept, mut others, mut is_cut) = (BTreeMap::new(), BTreeMap::new(), false);
     for entry in entries {
         let file = entry.map_err(failed)?.path();
-        let Some((stem, extension)) = file.file_name().and_then(|name| name.to_str()).and_then(parse) else { continue };
-        let of = if extension == "wasm" { &mut components } else { &mut sidecars };
-        of.insert(stem.to_owned(), file.clone());
+        let Some((stem, "wasm")) = file.file_name().and_then(|name| name.to_str()).and_then(parse) else { continue };
+        let place = Place { hook, stem: stem.to_owned() };
+        if serves(&place) { &mut kept } else { &mut others }.insert(place, file);
+        if kept.len() + others.len() > POLICIES_MAX && others.pop_last().is_some() {
+            is_cut = true;
+        }
     }
-    let policy = |(stem, component)| {
-        let sidecar = sidecars.remove(&stem);
-        (Place { hook, stem }, Files { component, sidecar })
-    };
-    Ok(Some(components.into_iter().map(policy).collect()))
+    kept.append(&mut others);
+    let policies = kept.into_iter().map(|(place, component)| (place, Files::beside(component))).collect();
+    Ok(Some(Listing { policies, is_cut }))
+}
+
+impl Files {
+    /// Those of a component that was listed.
+    fn beside(component: PathBuf) -> Self {
+        let sidecar = component.with_extension("toml");
+        let is_there = !matches!(fs::symlink_metadata(&sidecar), Err(error) if error.kind() == io::ErrorKind::NotFound);
+        Self { sidecar: is_there.then_some(sidecar), component }
+    }
 }
 
 /// Tells whether a file is the one that was seen before.
@@ -254,10 +273,41 @@ mod tests {
     #[test]
     fn a_missing_folder_is_told_apart_from_an_empty_one() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(list(dir.path(), Hook::Auth).unwrap(), None);
+        let list = |hook| list(dir.path(), hook, |_| false);
+        assert_eq!(list(Hook::Auth).unwrap(), None);
         fs::create_dir(dir.path().join("validator")).unwrap();
-        assert_eq!(list(dir.path(), Hook::Validator).unwrap(), Some(Listing::new()));
+        assert_eq!(list(Hook::Validator).unwrap(), Some(Listing::default()));
         fs::write(dir.path().join("auth"), "a file").unwrap();
-        assert!(list(dir.path(), Hook::Auth).is_err());
+        assert!(list(Hook::Auth).is_err());
+    }
+
+    #[test]
+    fn a_folder_of_more_policies_than_the_bound_is_cut_but_not_by_what_serves() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("sampler");
+        fs::create_dir(&folder).unwrap();
+        let stem = |number: usize| format!("{number:04}-s");
+        let put = |number: usize| fs::write(folder.join(stem(number)).with_extension("wasm"), "").unwrap();
+        let stems = |serving: &[usize]| {
+            let serves = |place: &Place| serving.iter().any(|number| place.stem == stem(*number));
+            let listing = list(dir.path(), Hook::Sampler, serves).unwrap().unwrap();
+            (listing.policies.into_keys().map(|place| place.stem).collect::<Vec<_>>(), listing.is_cut)
+        };
+        (1..=POLICIES_MAX).for_each(put);
+        fs::write(folder.join("0001-s.toml"), "").unwrap();
+        let listing = list(dir.path(), Hook::Sampler, |_| false).unwrap().unwrap();
+        assert_eq!((listing.policies.len(), listing.is_cut), (POLICIES_MAX, false));
+        let settings: Vec<_> = listing.policies.into_values().filter_map(|files| files.sidecar).collect();
+        assert_eq!(settings, [folder.join("0001-s.toml")]);
+        put(POLICIES_MAX + 1);
+        let first: Vec<String> = (1..=POLICIES_MAX).map(stem).collect();
+        assert_eq!(stems(&[]), (first, true));
+        // What comes later with a lower number ends nothing that serves.
+        put(0);
+        let all: Vec<usize> = (1..=POLICIES_MAX).collect();
+        assert_eq!(stems(&all), (all.iter().map(|number| stem(*number)).collect(), true));
+        let (found, is_cut) = stems(&[POLICIES_MAX + 1]);
+        assert!(is_cut && found.len() == POLICIES_MAX && found[0] == stem(0));
+        assert_eq!(found[POLICIES_MAX - 2..], [stem(POLICIES_MAX - 2), stem(POLICIES_MAX + 1)]);
     }
 }

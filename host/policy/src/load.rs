@@ -1,6 +1,8 @@
 //! Loading policies: what lies in the directory is compiled, examined and published.
 #[cfg(test)]
 pub(crate) mod bench;
+#[cfg(test)]
+mod bound_tests;
 mod builder;
 mod compile;
 mod directory;

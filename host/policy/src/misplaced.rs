@@ -1,4 +1,4 @@
-//! Finds files that look like policies but are ignored, because of their place or name.
+//! Finds files that look like policies but are ignored, because of their place or name, or because there are too many.
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,8 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use camshaft_core::policy::Hook;
 
-use crate::files;
+use crate::files::{self, POLICIES_MAX};
 
+/// Ignored files that are named.
+const MISPLACED_MAX: usize = 256;
 /// Policies are copied file by file, so a younger file may still miss its other half.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -21,11 +23,11 @@ pub struct Misplaced {
 /// Finds ignored files in the directory that look like policies. Hidden files (`..data`, `.10-x.wasm.swp`) and files
 /// with other extensions do not count. An unreadable directory counts as empty.
 pub fn misplaced(dir: &Path) -> Vec<Misplaced> {
-    let mut found = Vec::new();
+    let mut found = Found::default();
     for path in visible(dir) {
         let reason = match name(&path) {
             name if Hook::ALL.iter().any(|hook| hook.as_str() == name) && path.is_dir() => {
-                found.extend(in_hook_directory(&path));
+                in_hook_directory(&path, &mut found);
                 continue;
             }
             name if path.is_dir() => stray_directory(&path, name),
@@ -34,10 +36,30 @@ pub fn misplaced(dir: &Path) -> Vec<Misplaced> {
             }
             _ => None,
         };
-        found.extend(reason.map(|reason| Misplaced { path, reason }));
+        found.note(path, reason);
     }
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    found
+    if found.is_cut {
+        found.reasons.insert(dir.to_owned(), format!("it holds more than {MISPLACED_MAX} such files"));
+    }
+    found.reasons.into_iter().map(|(path, reason)| Misplaced { path, reason }).collect()
+}
+
+/// The first of what was found.
+#[derive(Debug, Default)]
+struct Found {
+    reasons: BTreeMap<PathBuf, String>,
+    is_cut: bool,
+}
+
+impl Found {
+    fn note(&mut self, path: PathBuf, reason: Option<String>) {
+        let Some(reason) = reason else { return };
+        self.reasons.insert(path, reason);
+        if self.reasons.len() > MISPLACED_MAX {
+            self.is_cut = true;
+            self.reasons.pop_last();
+        }
+    }
 }
 
 /// A directory that belongs to no hook, if its name resembles a hook's or it holds components.
@@ -46,27 +68,31 @@ fn stray_directory(path: &Path, name: &str) -> Option<String> {
     let meant = Hook::ALL.into_iter().find(|hook| plain.starts_with(hook.as_str()));
     match meant {
         Some(hook) => Some(format!("no hook has this name: the directory has to be called {hook}")),
-        None if visible(path).iter().any(|file| has_extension(file, "wasm")) => {
+        None if visible(path).any(|file| has_extension(&file, "wasm")) => {
             Some(format!("no hook has this name: the directories of policies are {}", hook_directories()))
         }
         None => None,
     }
 }
 
-fn in_hook_directory(dir: &Path) -> Vec<Misplaced> {
-    let mut found = Vec::new();
+fn in_hook_directory(dir: &Path, found: &mut Found) {
+    let mut policies = 0;
     for path in visible(dir) {
         let reason = if path.is_dir() {
-            let holds = visible(&path).iter().any(|file| has_extension(file, "wasm"));
+            let holds = visible(&path).any(|file| has_extension(&file, "wasm"));
             holds.then(|| "directories below a hook's are not read".to_owned())
         } else if is_policy_like(&path) {
             misnamed(&path)
         } else {
             None
         };
-        found.extend(reason.map(|reason| Misplaced { path, reason }));
+        policies += usize::from(files::parse(name(&path)).is_some_and(|(_, extension)| extension == "wasm"));
+        found.note(path, reason);
     }
-    found
+    let past = || {
+        format!("it holds more than {POLICIES_MAX} policies: the last in file order are left out, unless they serve")
+    };
+    found.note(dir.to_owned(), (policies > POLICIES_MAX).then(past));
 }
 
 fn misnamed(path: &Path) -> Option<String> {
@@ -85,9 +111,9 @@ fn misnamed(path: &Path) -> Option<String> {
 }
 
 /// The entries of a directory that are not hidden.
-fn visible(dir: &Path) -> Vec<PathBuf> {
+fn visible(dir: &Path) -> impl Iterator<Item = PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    entries.filter(|path| !name(path).starts_with(['.', '#'])).collect()
+    entries.filter(|path| !name(path).starts_with(['.', '#']))
 }
 
 fn name(path: &Path) -> &str {
@@ -123,7 +149,7 @@ impl Warnings {
                     later = true;
                     continue;
                 }
-                tracing::warn!(path = %path.display(), why = reason, "ignored: no policy can have this path");
+                tracing::warn!(path = %path.display(), why = reason, "ignored: policies are not read from there");
             }
             logged.insert(path, reason);
         }
@@ -177,6 +203,27 @@ mod tests {
             assert!(of.reason.contains(words), "{file}: {}", of.reason);
         }
         assert!(misplaced(&dir.path().join("missing")).is_empty());
+    }
+
+    #[test]
+    fn names_a_bounded_number_of_files_and_a_folder_of_too_many_policies() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("sampler");
+        fs::create_dir(&folder).unwrap();
+        let put = |file: String| fs::write(folder.join(file), "").unwrap();
+        let reasons = || misplaced(dir.path()).into_iter().map(|found| found.reason).collect::<Vec<_>>();
+        (0..POLICIES_MAX).for_each(|number| put(format!("{number:03}-s.wasm")));
+        assert_eq!(reasons(), [""; 0]);
+        put("999-s.wasm".to_owned());
+        assert!(matches!(&reasons()[..], [one] if one.contains("more than 256 policies")), "{:?}", reasons());
+        // With the folder itself that is the bound.
+        (1..MISPLACED_MAX).for_each(|number| put(format!("x{number}.wasm")));
+        assert_eq!(reasons().len(), MISPLACED_MAX);
+        put("x.wasm".to_owned());
+        let found = misplaced(dir.path());
+        assert_eq!(found.len(), MISPLACED_MAX + 1);
+        assert!(found[0].path == dir.path() && found[0].reason.contains("more than 256 such files"), "{:?}", found[0]);
+        assert!(found[1].reason.contains("policies"), "its folder comes first: {:?}", found[1]);
     }
 
     #[test]

@@ -141,10 +141,23 @@ impl Directory {
         Self { path, phase, policies, overrides, unread: None, seen: Default::default(), returns_after: RETURN }
     }
 
+    /// Whether all of it can be listed, and no guard is left out.
+    ///
     /// # Errors
-    /// It cannot be listed.
+    /// It cannot be listed, or a hook that guards has too many policies.
     pub(crate) fn check_readable(&self) -> Result<(), PolicyError> {
-        Hook::ALL.into_iter().try_for_each(|hook| files::list(&self.path, hook).map(drop))
+        Hook::ALL.into_iter().try_for_each(|hook| self.list(hook).map(drop))
+    }
+
+    /// The policies of a hook. While others serve, or nothing does, no guard may be left out.
+    fn list(&self, hook: Hook) -> Result<Option<Listing>, PolicyError> {
+        let serves = |place: &Place| self.policies.get(place).is_some_and(|policy| policy.link().is_some());
+        let listed = files::list(&self.path, hook, serves)?;
+        let is_cut = listed.as_ref().is_some_and(|listing| listing.is_cut);
+        if is_cut && self.phase != Phase::Serving && spec(hook).guards {
+            return Err(PolicyError::TooManyPolicies { path: self.path.join(hook.as_str()) });
+        }
+        Ok(listed)
     }
 
     /// Files of all policies.
@@ -171,8 +184,9 @@ impl Directory {
     /// Scans every file and examines what changed.
     pub(crate) fn scan(&mut self, builder: &mut Builder, patience: Patience) -> Scan {
         let mut pass = Pass { builder, patience, found: Scan::default() };
-        let listings = Hook::ALL.map(|hook| (hook, files::list(&self.path, hook)));
-        let emptied = listings.iter().all(|(_, listed)| !matches!(listed, Ok(Some(files)) if !files.is_empty()));
+        let listings = Hook::ALL.map(|hook| (hook, self.list(hook)));
+        let is_empty = |listed: &Result<Option<Listing>, PolicyError>| !matches!(listed, Ok(Some(listing)) if !listing.policies.is_empty());
+        let emptied = listings.iter().all(|(_, listed)| is_empty(listed));
         for (hook, listed) in listings {
             let why = match &listed {
                 Ok(Some(_)) if emptied => Some(Missing::Everything),
@@ -183,7 +197,7 @@ impl Directory {
             match listed {
                 Ok(listed) => self.scan_hook(hook, listed.unwrap_or_default(), why.as_ref(), &mut pass),
                 Err(error) if self.phase == Phase::Staged => self.unread = Some(error),
-                Err(_) => self.scan_hook(hook, Listing::new(), why.as_ref(), &mut pass),
+                Err(_) => self.scan_hook(hook, Listing::default(), why.as_ref(), &mut pass),
             }
         }
         pass.found.again = self.policies.values().filter_map(Policy::retry_in).min();
@@ -191,7 +205,8 @@ impl Directory {
     }
 
     /// `missing`: why a file that is not listed was not removed by anybody who meant it.
-    fn scan_hook(&mut self, hook: Hook, listed: Listing, missing: Option<&Missing>, pass: &mut Pass<'_>) {
+    fn scan_hook(&mut self, hook: Hook, listing: Listing, missing: Option<&Missing>, pass: &mut Pass<'_>) {
+        let listed = listing.policies;
         let gone = self.policies.keys().filter(|place| place.hook == hook && !listed.contains_key(place));
         pass.builder.gone = gone.cloned().collect();
         let mut names: HashMap<String, String> = HashMap::new();
