@@ -23,6 +23,8 @@ pub struct Setup {
     configures_models: bool,
     reads_log: bool,
     open_files: Option<u64>,
+    /// A program, with its arguments, that starts the binary.
+    starter: Vec<String>,
 }
 
 /// The output of a process that exited by itself.
@@ -58,6 +60,7 @@ impl Setup {
             configures_models: false,
             reads_log: true,
             open_files: None,
+            starter: Vec::new(),
         }
     }
 
@@ -80,6 +83,12 @@ impl Setup {
     /// How many files the process may have open.
     pub fn open_files(mut self, count: u64) -> Self {
         self.open_files = Some(count);
+        self
+    }
+
+    /// Has the binary started by a program, which is given its path and arguments after its own.
+    pub fn started_by(mut self, program: &[&str]) -> Self {
+        self.starter = program.iter().map(|word| (*word).to_owned()).collect();
         self
     }
 
@@ -169,9 +178,14 @@ impl Setup {
     }
 
     fn command(&self, first: &[&str]) -> Command {
-        let mut command = match self.open_files {
-            None => Command::new(paths::binary()),
-            Some(count) => {
+        let mut command = match (self.open_files, self.starter.split_first()) {
+            (None, None) => Command::new(paths::binary()),
+            (None, Some((program, arguments))) => {
+                let mut starter = Command::new(program);
+                starter.args(arguments).arg(paths::binary());
+                starter
+            }
+            (Some(count), _) => {
                 let mut shell = Command::new("/bin/sh");
                 shell.args(["-c", &format!("ulimit -n {count}; exec \"$0\" \"$@\"")]).arg(paths::binary());
                 shell

@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::config::{Config, Overrides, Sources};
 use crate::error::ServerError;
 use crate::weights::Engines;
-use crate::{cache_command, check, logging, manual, plugin_check, probe, serve, show, spin, version};
+use crate::{cache_command, check, logging, manual, plugin_check, probe, serve, show, signals, spin, version};
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -174,7 +174,24 @@ pub fn run() -> ExitCode {
     if serves {
         spin::wait_briefly();
     }
-    let done = match cli.command {
+    let done = signals::receive_all().and_then(|()| execute(cli.command));
+    let code = match done {
+        Ok(code) => code,
+        Err(error) => {
+            report(&error);
+            error.exit_code()
+        }
+    };
+    if serves {
+        // llama.cpp may still compute on a thread that was left behind: its statics must not be destroyed meanwhile.
+        signal_hook::low_level::exit(i32::from(code));
+    }
+    ExitCode::from(code)
+}
+
+/// Does what was asked for. Returns the exit code.
+fn execute(asked: Command) -> Result<u8, ServerError> {
+    let done = match asked {
         Command::Serve(args) => args.sources().and_then(|sources| serve::run(sources, Engines::Llama)),
         Command::Config { command } => match command {
             ConfigCommand::Print { effective, args } => {
@@ -202,7 +219,7 @@ pub fn run() -> ExitCode {
         Command::CompilePolicy { cache_dir, hook, memory_bytes, cpu_seconds } => {
             let cpu = Duration::from_secs(cpu_seconds);
             let bounds = ProcessBounds { memory_bytes, cpu, ..COMPILE_BOUNDS };
-            return ExitCode::from(camshaft_policy::compile_here(&cache_dir, hook, bounds));
+            return Ok(camshaft_policy::compile_here(&cache_dir, hook, bounds));
         }
         Command::ProbeModel { path, lora } => probe::probe_here(&path, lora),
         Command::Cache { command } => match command {
@@ -212,18 +229,7 @@ pub fn run() -> ExitCode {
         },
         Command::Plugin { command: PluginCommand::Check { files } } => plugin_check::plugins(&files),
     };
-    let code = match done {
-        Ok(()) => 0,
-        Err(error) => {
-            report(&error);
-            error.exit_code()
-        }
-    };
-    if serves {
-        // llama.cpp may still compute on a thread that was left behind: its statics must not be destroyed meanwhile.
-        signal_hook::low_level::exit(i32::from(code));
-    }
-    ExitCode::from(code)
+    done.map(|()| 0)
 }
 
 /// Writes the reason to standard error, with every cause.

@@ -1,12 +1,25 @@
-//! What signals ask of the server.
+//! What signals ask of the server, and how they reach it whatever started it.
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use nix::sys::signal::SigSet;
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::error::ServerError;
+
+/// Undoes what a process inherits from the one that started it: blocked signals, and a SIGCHLD that is ignored, with which
+/// the system forgets how a child ended. To be called before there are threads, which inherit it in turn.
+///
+/// # Errors
+/// The system does not do it.
+pub(crate) fn receive_all() -> Result<(), ServerError> {
+    let failed = |error: std::io::Error| ServerError::internal("receive signals", error);
+    SigSet::empty().thread_set_mask().map_err(|error| failed(error.into()))?;
+    // A handler is as good as the default, which nobody can set without `unsafe`; children begin with the default.
+    flag::register(SIGCHLD, Arc::default()).map(drop).map_err(failed)
+}
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
