@@ -75,7 +75,10 @@ pub(crate) fn serve(arguments: &[String]) -> Done {
     plugins()?;
     let mut command = Command::new(binary);
     command.arg("serve");
-    if !arguments.iter().any(|argument| argument.starts_with("--policy-dir")) {
+    let names_policies = |argument: &String| {
+        argument.starts_with("--policy-dir") || argument.trim_start_matches("--set=").starts_with("policy.dir=")
+    };
+    if !arguments.iter().any(names_policies) {
         command.arg("--policy-dir").arg(target().join("policy.d"));
     }
     let error = command.args(arguments).exec();

@@ -16,6 +16,8 @@ pub enum ConfigError {
     VariableNotText { name: String, text: OsString },
     #[error("--set takes KEY=VALUE, got {text:?}")]
     SetWithoutValue { text: String },
+    #[error("{flag} and --set {key} say the same thing: give one of them")]
+    GivenTwice { flag: String, key: String },
     #[error("{}: no such configuration file", path.display())]
     NoFile { path: PathBuf },
     #[error(transparent)]

@@ -47,6 +47,40 @@ impl Given {
     }
 }
 
+impl Setting {
+    /// Whether it sets what a flag sets, too: the flag's key, a table with that key, or a key of the flag's own value
+    /// (`model.0.path`).
+    fn sets(&self, key: &str, value: &Value) -> bool {
+        let given = self.value.clone().read(false);
+        match (below(&self.key, key), below(key, &self.key)) {
+            (Some(path), _) => at(value, path).is_some_and(|value| overlap(value, &given)),
+            (_, Some(path)) => at(&given, path).is_some(),
+            _ => false,
+        }
+    }
+}
+
+/// What comes in a key after another one: `0.path` of `model.0.path` after `model`. Empty if they are the same.
+fn below<'a>(key: &'a str, above: &str) -> Option<&'a str> {
+    key.strip_prefix(above).filter(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// What lies in a value under a path, which begins with a dot or is empty.
+fn at<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').skip(1).try_fold(value, |value, segment| match segment.parse::<usize>() {
+        Ok(index) => value.get(index),
+        Err(_) => value.get(segment),
+    })
+}
+
+/// Whether two values say something about the same key.
+fn overlap(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Table(a), Value::Table(b)) => a.iter().any(|(key, a)| b.get(key).is_some_and(|b| overlap(a, b))),
+        _ => true,
+    }
+}
+
 /// The key that `--model` sets as a whole.
 const MODEL: &str = "model";
 
@@ -54,10 +88,10 @@ impl Overrides {
     /// In the order in which they are applied: `--set model.N.KEY` changes what `--model` names.
     ///
     /// # Errors
-    /// A `--set` without `=`.
+    /// A `--set` without `=`, or of what another flag sets.
     pub(super) fn settings(&self) -> Result<Vec<Setting>, ConfigError> {
         let mut settings = Vec::new();
-        let mut of_models = Vec::new();
+        let (mut of_models, mut flags) = (Vec::new(), Vec::new());
         for pair in &self.set {
             let (key, text) =
                 pair.split_once('=').ok_or_else(|| ConfigError::SetWithoutValue { text: pair.clone() })?;
@@ -67,19 +101,30 @@ impl Overrides {
             let setting = Setting { key, value: Given::Text(text.to_owned()), source };
             if below_models { &mut of_models } else { &mut settings }.push(setting);
         }
-        let mut flag = |name: &str, key: &str, value: Option<Value>| {
-            let source = Source::Flag(name.to_owned());
-            settings.extend(value.map(|value| Setting { key: key.to_owned(), value: Given::Value(value), source }));
-        };
-        flag("--listen", "listen", self.listen.clone().map(Value::from));
-        flag("--admin-listen", "admin.listen", self.admin_listen.clone().map(Value::from));
-        let dir = self.policy_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned());
-        flag("--policy-dir", "policy.dir", dir.map(Value::from));
-        flag("--allow-anonymous", "allow-anonymous", self.allow_anonymous.then_some(Value::from(true)));
-        let entry = |path: &String| Value::from(Table::from_iter([("path".to_owned(), Value::from(path.as_str()))]));
-        let models: Vec<Value> = self.models.iter().map(entry).collect();
-        flag("--model", MODEL, (!models.is_empty()).then_some(Value::from(models)));
+        for (flag, key, value) in self.flags() {
+            if let Some(twice) = settings.iter().chain(&of_models).find(|set| set.sets(key, &value)) {
+                return Err(ConfigError::GivenTwice { flag: flag.to_owned(), key: twice.key.clone() });
+            }
+            let source = Source::Flag(flag.to_owned());
+            flags.push(Setting { key: key.to_owned(), value: Given::Value(value), source });
+        }
+        settings.append(&mut flags);
         settings.extend(of_models);
         Ok(settings)
+    }
+
+    /// The flags that were given, each with its key and value.
+    fn flags(&self) -> impl Iterator<Item = (&'static str, &'static str, Value)> {
+        let entry = |path: &String| Value::from(Table::from_iter([("path".to_owned(), Value::from(path.as_str()))]));
+        let models: Vec<Value> = self.models.iter().map(entry).collect();
+        let dir = self.policy_dir.as_ref().map(|dir| dir.to_string_lossy().into_owned());
+        let flags = [
+            ("--listen", "listen", self.listen.clone().map(Value::from)),
+            ("--admin-listen", "admin.listen", self.admin_listen.clone().map(Value::from)),
+            ("--policy-dir", "policy.dir", dir.map(Value::from)),
+            ("--allow-anonymous", "allow-anonymous", self.allow_anonymous.then_some(Value::from(true))),
+            ("--model", MODEL, (!models.is_empty()).then_some(Value::from(models))),
+        ];
+        flags.into_iter().filter_map(|(flag, key, value)| Some((flag, key, value?)))
     }
 }

@@ -87,3 +87,35 @@ fn a_key_of_text_takes_any_text() {
     let error = load(None, &[("CAMSHAFT_QUEUE__TIMEOUT", "")], &Overrides::default()).unwrap_err();
     assert!(error.contains("time span"), "{error}");
 }
+
+#[test]
+fn regression_a_flag_and_a_setting_of_the_same_thing_are_refused() {
+    let given = |set_keys: &[&str]| Overrides {
+        models: vec!["a.gguf".to_owned()],
+        listen: Some("127.0.0.1:1".to_owned()),
+        admin_listen: Some("127.0.0.1:2".to_owned()),
+        policy_dir: Some("/p".into()),
+        allow_anonymous: true,
+        ..set(set_keys)
+    };
+    for (twice, flag) in [
+        ("listen=127.0.0.1:3", "--listen"),
+        ("admin.listen=127.0.0.1:3", "--admin-listen"),
+        ("admin={listen=\"127.0.0.1:3\"}", "--admin-listen"),
+        ("policy.dir=/p", "--policy-dir"),
+        ("policy={poll=\"1s\",dir=\"/q\"}", "--policy-dir"),
+        ("allow-anonymous=false", "--allow-anonymous"),
+        ("model=[{path=\"b.gguf\"}]", "--model"),
+        ("model.0={path=\"b.gguf\"}", "--model"),
+    ] {
+        let error = load(None, &[], &given(&[twice])).unwrap_err();
+        let (key, _) = twice.split_once('=').unwrap();
+        assert_eq!(error, format!("{flag} and --set {key} say the same thing: give one of them"));
+        load(None, &[], &set(&[twice])).unwrap();
+    }
+    load(None, &[], &given(&["model.0.path=b.gguf"])).unwrap_err();
+    let apart = ["policy={poll=\"1s\"}", "admin.token-file=/t", "model.0={id=\"b\"}", "model.1.path=b.gguf"];
+    let config = load(None, &[], &given(&apart)).unwrap();
+    assert_eq!(config.live.policy.dir, PathBuf::from("/p"));
+    assert_eq!(config.fixed.model.len(), 2);
+}
