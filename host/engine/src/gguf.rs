@@ -24,6 +24,10 @@ const MAX_DIMENSIONS: u32 = 4;
 const MAX_KEY_BYTES: u64 = 1 << 16;
 const MAX_ALIGNMENT: u32 = 1 << 20;
 const MAX_NESTING: u32 = 4;
+/// What may follow the last tensor: padding, a signature. llama.cpp maps the whole file and has all of it read.
+const MAX_TRAILING_BYTES: u64 = 16 << 20;
+/// No type of tensor takes more for an element.
+const MAX_ELEMENT_BYTES: u64 = 8;
 /// llama.cpp counts positions in signed numbers.
 const MAX_CONTEXT_LENGTH: u32 = i32::MAX as u32;
 
@@ -59,6 +63,13 @@ struct Seen {
     tokenizer: TokenizerKeys,
 }
 
+/// Where tensors' data ends, as offsets into the data section: both are the same unless a type of tensor is not known here.
+#[derive(Debug, Clone, Copy, Default)]
+struct Extent {
+    least: u64,
+    most: u64,
+}
+
 fn bad<T>(why: impl Into<String>) -> Result<T, Refused> {
     Err(Refused::Bad(why.into()))
 }
@@ -91,17 +102,22 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
         if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {
             return bad(format!("general.alignment = {alignment} is not a power of two up to {MAX_ALIGNMENT}"));
         }
-        let mut end = 0u64;
+        let mut extent = Extent::default();
         for _ in 0..tensors {
-            end = end.max(self.tensor(u64::from(alignment))?);
+            let Extent { least, most } = self.tensor(u64::from(alignment))?;
+            extent = Extent { least: extent.least.max(least), most: extent.most.max(most) };
         }
         let data = self.at.div_ceil(u64::from(alignment)) * u64::from(alignment);
-        let needed = data.checked_add(end);
-        match needed {
-            Some(needed) if tensors == 0 || needed <= self.size => Ok(seen.tokenizer),
-            Some(needed) => bad(format!("truncated: its tensors end at byte {needed}, the file has {}", self.size)),
-            None => bad("tensor offsets overflow"),
+        let Some(needed) = data.checked_add(extent.least) else { return bad("tensor offsets overflow") };
+        if tensors > 0 && needed > self.size {
+            return bad(format!("truncated: its tensors end at byte {needed}, the file has {}", self.size));
         }
+        let end = data.saturating_add(extent.most);
+        if self.size.saturating_sub(end) > MAX_TRAILING_BYTES {
+            let most = format!("more than the {MAX_TRAILING_BYTES} bytes that may follow");
+            return bad(format!("its tensors end at byte {end} of {}, {most}", self.size));
+        }
+        Ok(seen.tokenizer)
     }
 
     fn key_value(&mut self, seen: &mut Seen) -> Result<(), Refused> {
@@ -185,8 +201,8 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
         }
     }
 
-    /// Checks the description of a tensor. Returns the end of its data, as an offset into the data section.
-    fn tensor(&mut self, alignment: u64) -> Result<u64, Refused> {
+    /// Checks the description of a tensor. Returns where its data ends.
+    fn tensor(&mut self, alignment: u64) -> Result<Extent, Refused> {
         let name = self.string("a tensor's name", MAX_KEY_BYTES)?;
         let name = String::from_utf8_lossy(&name).into_owned();
         let dimensions = self.u32("a tensor's dimensions")?;
@@ -211,12 +227,20 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
             return bad(format!("tensor {name} begins at {offset}, which is not a multiple of {alignment}"));
         }
         // llama.cpp checks the types that are not listed here.
-        let Some((block, bytes)) = block_of(kind) else { return Ok(offset) };
+        let Some((block, bytes)) = block_of(kind) else {
+            return Ok(Extent {
+                least: offset,
+                most: elements.saturating_mul(MAX_ELEMENT_BYTES).saturating_add(offset),
+            });
+        };
         if !row.is_multiple_of(block) {
             return bad(format!("tensor {name} has rows of {row}, not a multiple of {block}"));
         }
         let end = (elements / block).checked_mul(bytes).and_then(|bytes| bytes.checked_add(offset));
-        end.map_or_else(|| bad(format!("tensor {name} is impossibly large")), Ok)
+        match end {
+            Some(end) => Ok(Extent { least: end, most: end }),
+            None => bad(format!("tensor {name} is impossibly large")),
+        }
     }
 
     /// Checks that the file has `len` more bytes.

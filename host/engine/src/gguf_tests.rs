@@ -151,3 +151,20 @@ fn regression_a_context_length_has_a_bound_and_a_key_no_nul() {
     assert_eq!(why, "llama.context_length = 2147483648 is more than 2147483647");
     assert!(refusal(&with("tokenizer.ggml.tokens\0x", 1)).contains("NUL"));
 }
+
+#[test]
+fn regression_a_file_with_much_behind_its_tensors_is_refused() {
+    // A sparse file: nothing is written.
+    let check_with = |trailing_bytes: u64| {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&demo()).unwrap();
+        file.set_len(demo().len() as u64 + trailing_bytes).unwrap();
+        preflight(&mut file).map(drop)
+    };
+    // The demo model ends with its tensors, or less than their alignment later.
+    assert!((0..32).any(|bytes| check_with(MAX_TRAILING_BYTES - bytes).is_ok()));
+    for past in [MAX_TRAILING_BYTES + 1, 200 << 30] {
+        let Err(Refused::Bad(why)) = check_with(past) else { panic!("{past} bytes") };
+        assert!(why.contains("bytes that may follow"), "{why}");
+    }
+}
