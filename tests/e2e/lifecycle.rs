@@ -2,6 +2,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
@@ -91,6 +92,21 @@ fn an_idle_server_ends_at_sigterm_and_at_sigint() {
 }
 
 #[test]
+fn regression_signals_that_whoever_starts_it_ignores_or_blocks_reach_the_server() {
+    let inherited = ["env", "--ignore-signal=CHLD", "--block-signal=TERM,INT,HUP,CHLD"];
+    for signal in [Signal::TERM, Signal::INT] {
+        // What is compiled already would need no child.
+        let setup = Setup::new().started_by(&inherited);
+        let cache = setup.scratch.path().join("compiled").to_string_lossy().into_owned();
+        let setup = setup.env("XDG_CACHE_HOME", &cache).plugin("validator", "10-limits", "validator-limits", "");
+        let mut server = setup.start();
+        assert_eq!(server.policy("validator", "limits").expect("it is listed")["state"], "active", "{}", server.log());
+        server.signal(signal);
+        assert_eq!(server.wait(), Some(0), "{signal:?}");
+    }
+}
+
+#[test]
 fn regression_the_grace_keeps_the_listeners_open_for_a_load_balancer() {
     let mut server = Setup::new().set("shutdown.grace", "\"1h\"").start();
     server.signal(Signal::TERM);
@@ -136,6 +152,32 @@ fn regression_what_is_on_its_way_to_the_disk_is_written_at_exit() {
     assert_eq!(stats.code, Some(0), "{}", stats.stdout);
     assert!(!stats.stdout.contains(" 0 tokens"), "{}", stats.stdout);
     assert!(stats.stdout.contains(" tokens"), "{}", stats.stdout);
+}
+
+#[test]
+fn regression_with_an_open_umask_what_the_server_keeps_is_still_private() {
+    let setup = Setup::new().started_by(&["/bin/sh", "-c", "umask 0; exec \"$0\" \"$@\""]);
+    let kept = setup.scratch.path().join("kept");
+    let (cache, keep) = (kept.join("compiled").to_string_lossy().into_owned(), kept.join("prefixes"));
+    let setup = setup.env("XDG_CACHE_HOME", &cache).plugin("validator", "10-limits", "validator-limits", "");
+    let setup = setup.set("cache.disk-dir", &format!("{keep:?}")).set("cache.disk", "\"1GiB\"");
+    let mut server = setup.start();
+    let prompt = "What was said before is kept for those who ask again. ".repeat(10);
+    let body = json!({"model": "demo", "prompt": prompt, "max_tokens": 1});
+    assert_eq!(server.client.post(COMPLETIONS, &body).status, 200);
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait(), Some(0));
+    let (mut folders, mut files) = (vec![kept], 0);
+    while let Some(path) = folders.pop() {
+        let meta = path.metadata().expect("it is there");
+        let wanted = if meta.is_dir() { 0o700 } else { 0o600 };
+        assert_eq!(meta.mode() & 0o777, wanted, "{}", path.display());
+        match path.read_dir() {
+            Ok(entries) => folders.extend(entries.map(|entry| entry.expect("it can be listed").path())),
+            Err(_) => files += 1,
+        }
+    }
+    assert!(files >= 4, "a key, a lock, a data file, compiled code: {files}");
 }
 
 #[test]

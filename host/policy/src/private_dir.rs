@@ -1,7 +1,7 @@
 //! The directory of compiled code: one in which nobody else can put anything, for what lies there runs without further checks.
-use std::fs;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::PolicyError;
@@ -63,7 +63,8 @@ fn make_private_by(dir: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Re
     // A file system may be read-only whatever its modes say.
     let trial = dir.join(format!(".trial-{}-{:?}", std::process::id(), std::thread::current().id()));
     // On a full one files can be made, but nothing can be written to them.
-    let written = fs::write(&trial, [0; TRIAL_BYTES]);
+    let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&trial);
+    let written = made.and_then(|mut file| file.write_all(&[0; TRIAL_BYTES]));
     fs::remove_file(&trial).and(written).map_err(failed)?;
     Ok(dir)
 }

@@ -49,7 +49,7 @@ impl SegmentDirectory {
         let existing = path.ancestors().find(|ancestor| ancestor.exists()).unwrap_or(Path::new("."));
         let probe = existing.join(format!(".camshaft-check-{}", std::process::id()));
         let failed = |source| DiskError::Io { verb: "make", path: path.to_owned(), source };
-        OpenOptions::new().create_new(true).write(true).open(&probe).map_err(failed)?;
+        OpenOptions::new().create_new(true).write(true).mode(0o600).open(&probe).map_err(failed)?;
         fs::remove_file(&probe).map_err(failed)
     }
 
