@@ -23,7 +23,7 @@ fn section(id: u8, content: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(content);
 }
 
-/// A valid component that holds one function of so many multiplications and additions.
+/// A valid component that holds one function of this many multiplications, and as many additions.
 pub(crate) fn bomb(operations: usize) -> Vec<u8> {
     let mut body = vec![0, 0x20, 0];
     for _ in 0..operations {

@@ -84,7 +84,7 @@ impl Server {
         kib * 1024
     }
 
-    /// Lets the process open so many files more than it has open now.
+    /// Lets the process open `more` files beside those that it has open now.
     pub fn bound_open_files(&self, more: usize) {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it runs");
         let number = |name: std::ffi::OsString| name.to_str().and_then(|name| name.parse::<u64>().ok());

@@ -237,7 +237,7 @@ impl PrefixCache {
         }
     }
 
-    /// Removes segments that the cold tier lost, and evicts until RAM is within its bound: at most so many that no step
+    /// Removes segments that the cold tier lost, and evicts until RAM is within its bound: at most so much at a time that no step
     /// takes long. [`PrefixCache::tick`] goes on with the rest.
     ///
     /// The namespace that holds the most gives. Its segments without a holder are evicted first, least recently used

@@ -189,9 +189,8 @@ impl Account {
         Ok(Reservation { quotas: *quotas, choices: 1, tokens: 0, read: 0.0, standings: self.standings(quotas, now) })
     }
 
-    /// A body of so many bytes is about to be read: the account pays for that by an estimate, if need be with
-    /// what it gets in the next minute. Unless
-    /// [`Account::reserve`] follows, it has paid: the client has left, or the body was refused.
+    /// A body of `bytes` bytes is about to be read: the account pays for that by an estimate, if need be with what it gets in
+    /// the next minute. Unless [`Account::reserve`] follows, it has paid: the client has left, or the body was refused.
     pub fn read(&mut self, request: &mut Reservation, bytes: u64, now: Duration) {
         let Some(bucket) = self.tokens.of(request.quotas.tokens_per_minute, now) else { return };
         let price = ((bytes / (BYTES_PER_TOKEN * READ_PER_TOKEN)) as f64).min(bucket.credit());

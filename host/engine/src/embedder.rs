@@ -20,7 +20,7 @@ use crate::load::LoadedModel;
 
 /// Maximum number of inputs in a batch.
 const MAX_INPUTS: u32 = 64;
-/// Tokens of a batch for each thread that computes it. Matrix kernels are nearly at full speed with so many rows, while
+/// Tokens of a batch for each thread that computes it. Matrix kernels are nearly at full speed with this number of rows, while
 /// attention walks the tokens of all inputs: in a profile of one batch of 32 short texts it took more than half.
 const EFFICIENT_TOKENS: u32 = 24;
 

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use crate::regular;
 
-/// A file is compared at so many places, of so many bytes each, from its first to its last.
+/// A file is compared at 256 places of 4096 bytes each, from its first byte to its last.
 const SAMPLES: u64 = 256;
 const SAMPLE_BYTES: u64 = 4096;
 
@@ -63,7 +63,7 @@ impl MappedFile {
     }
 }
 
-/// The digest of a file of so many bytes at some places: all of a small one.
+/// The digest of some places of a file that has `bytes` bytes: all of a small one.
 fn samples(file: &File, bytes: u64) -> io::Result<blake3::Hash> {
     let mut hash = blake3::Hasher::new();
     let mut sample = [0; SAMPLE_BYTES as usize];
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(mapped.damage(), Some(FileDamage::Shrunk { was: 10, is: 9 }));
     }
 
-    /// Writes so many seconds from now.
+    /// Writes `bytes`, as if `seconds` from now.
     fn write(path: &Path, at: u64, bytes: &[u8], seconds: u64) {
         let file = File::options().write(true).open(path).unwrap();
         file.write_all_at(bytes, at).unwrap();

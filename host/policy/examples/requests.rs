@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// A host whose auth policy knows so many keys.
+/// A host whose auth policy knows `keys` keys.
 fn with_keys(target: &str, keys: usize) -> Result<Arc<PolicyHost>, Box<dyn std::error::Error>> {
     let dir = tempfile::tempdir()?;
     std::fs::create_dir(dir.path().join("auth"))?;

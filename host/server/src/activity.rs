@@ -187,7 +187,7 @@ impl Activity {
         &self.let_in
     }
 
-    /// The head of a request has arrived, with so many headers and bytes.
+    /// The head of a request has arrived, with this number of headers and bytes.
     pub(crate) fn begin(self: &Arc<Self>, http2: bool, (headers, bytes): (usize, usize)) -> OpenRequest {
         let held = REQUEST_BYTES + headers * HEADER_BYTES + bytes * HEAD_COPIES;
         self.heads.held.fetch_add(held, Ordering::Relaxed);

@@ -24,7 +24,7 @@ use crate::error::ServerError;
 const LOOK: Duration = Duration::from_secs(1);
 /// What the heads of all requests in flight may take. Past it the connections that hold the most are cut.
 const HEADS_BYTES: usize = 256 << 20;
-/// One of so many connections is closed at once when there is no room, at least one.
+/// Where there is no room, this part of the connections is closed at once (one in 128), at least one.
 const SHARE: usize = 128;
 /// How often it is said that no file is free.
 const TELL: Duration = Duration::from_secs(60);

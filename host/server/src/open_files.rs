@@ -10,9 +10,9 @@ const RESERVE: u64 = 64;
 const PER_MODEL: u64 = 8;
 /// Of a worker with a cache on disk: the lock, the file that is written, one that is read.
 const PER_WORKER: u64 = 4;
-/// Where that leaves less, one of so many files is for connections: better few than none.
+/// Connections get at least a quarter of the files: better few than none.
 const LEAST: u64 = 4;
-/// Where there is not enough for both listeners, one of so many places is the admin listener's.
+/// Where there is not enough for both listeners, the admin listener gets an eighth of the places.
 const ADMIN: u64 = 8;
 /// What a listener has at least.
 const PLACES_MIN: u64 = 2;
@@ -38,7 +38,7 @@ pub(crate) struct Places {
     files: u64,
 }
 
-/// The connections of each listener in a process that may have so many files open.
+/// The connections of each listener in a process that may have `files` files open.
 pub(crate) fn places(config: &Config, files: u64) -> Places {
     let wanted = u64::from(config.fixed.limits.connections);
     let has_admin = !config.fixed.admin.listen.is_empty();

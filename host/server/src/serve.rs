@@ -67,7 +67,7 @@ pub(crate) fn run(sources: Sources, engines: Engines) -> Result<(), ServerError>
 /// what blocks, for policies.
 const SPARE_THREADS: usize = 4;
 
-/// Whether so many threads can run at once.
+/// Whether `count` threads can run at once.
 ///
 /// # Errors
 /// Why the system starts no more.

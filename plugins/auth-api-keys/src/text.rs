@@ -86,7 +86,7 @@ mod tests {
         digest(key).iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The host's JSON of so many keys, with names that look like the syntax around them.
+    /// The host's JSON of `count` keys, with names that look like the syntax around them.
     fn settings(count: u32) -> String {
         let entry = |i: u32| {
             let sha256 =

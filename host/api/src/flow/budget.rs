@@ -9,7 +9,7 @@ use camshaft_core::ids::TenantId;
 pub(crate) const TOKEN_BYTES: usize = 8;
 /// What a candidate of a token takes: as numbers, and as text in the response.
 const CANDIDATE_BYTES: usize = 160;
-/// One tenant may take one of so many parts of the budget, so that others find room.
+/// One tenant may take half of the budget, so that others find room.
 const TENANT_PART: u64 = 2;
 
 /// What a text takes until its response is sent: as it is, and in the response.
@@ -17,7 +17,7 @@ pub(crate) fn text_bytes(text: usize) -> usize {
     3 * text
 }
 
-/// Upper bound of what the log-probabilities of so many tokens take until their response is sent.
+/// Upper bound of what the log-probabilities of `tokens` tokens take until their response is sent.
 pub(crate) fn logprob_bytes(tokens: usize, alternatives: u32) -> usize {
     tokens.saturating_mul((alternatives as usize + 2) * CANDIDATE_BYTES)
 }

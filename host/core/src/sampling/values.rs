@@ -4,7 +4,7 @@ use super::select::{self, Candidate, best_first};
 
 /// Logits of a block: enough to fill several vector registers, and few enough that reading a block costs little.
 const BLOCK: usize = 64;
-/// Once more than one in so many logits were noted one by one, all of them are.
+/// Once more than an eighth of the logits were noted one by one, all of them are.
 const NOTED_SHARE: usize = 8;
 /// Parallel lanes of the kernels below: a multiple of every vector width in use.
 const LANES: usize = 16;

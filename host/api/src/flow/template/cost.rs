@@ -22,7 +22,7 @@ enum Cost {
     Deep,
     /// The text, or the items and not what is in them.
     Shallow,
-    /// The second one into so many parts.
+    /// The second one into this number of parts.
     Groups,
     Replace,
     /// The items, and the second one between them.
