@@ -24,6 +24,8 @@ const MAX_DIMENSIONS: u32 = 4;
 const MAX_KEY_BYTES: u64 = 1 << 16;
 const MAX_ALIGNMENT: u32 = 1 << 20;
 const MAX_NESTING: u32 = 4;
+/// Everything before the tensors. llama.cpp keeps it in memory.
+const MAX_HEADER_BYTES: u64 = 128 << 20;
 /// What may follow the last tensor: padding, a signature. llama.cpp maps the whole file and has all of it read.
 const MAX_TRAILING_BYTES: u64 = 16 << 20;
 /// No type of tensor takes more for an element.
@@ -243,10 +245,15 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
         }
     }
 
-    /// Checks that the file has `len` more bytes.
+    /// Checks that the file has `len` more bytes, and that a header may have them.
     fn within(&self, len: Option<u64>, what: &str) -> Result<u64, Refused> {
         match len {
-            Some(len) if len <= self.size - self.at => Ok(len),
+            Some(len) if len <= self.size - self.at => match self.at + len {
+                ..=MAX_HEADER_BYTES => Ok(len),
+                end => {
+                    bad(format!("{what} ends at byte {end}, past the {MAX_HEADER_BYTES} bytes that a header may have"))
+                }
+            },
             _ => bad(format!("truncated at byte {}: {what} does not fit into the file's {} bytes", self.at, self.size)),
         }
     }

@@ -168,3 +168,27 @@ fn regression_a_file_with_much_behind_its_tensors_is_refused() {
         assert!(why.contains("bytes that may follow"), "{why}");
     }
 }
+
+#[test]
+fn regression_a_header_has_a_bound_whatever_it_says_it_holds() {
+    // A sparse file with one key: an array of `count` items.
+    let check_with = |kind: u32, count: u64, item_bytes: u64| {
+        let mut head = MAGIC.to_vec();
+        head.extend(3u32.to_le_bytes());
+        head.extend([0u64, 1, 1].map(u64::to_le_bytes).concat());
+        head.push(b'x');
+        head.extend([9, kind].map(u32::to_le_bytes).concat());
+        head.extend(count.to_le_bytes());
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&head).unwrap();
+        file.set_len(head.len() as u64 + count * item_bytes).unwrap();
+        (preflight(&mut file).map(drop), head.len() as u64)
+    };
+    let (_, head) = check_with(0, 0, 1);
+    let fits = MAX_HEADER_BYTES - head;
+    assert!(check_with(0, fits, 1).0.is_ok());
+    for (kind, count, item_bytes) in [(0, fits + 1, 1), (8, fits / 8 + 1, 8), (8, 25 << 30, 8), (9, 25 << 30, 12)] {
+        let (Err(Refused::Bad(why)), _) = check_with(kind, count, item_bytes) else { panic!("{count} of {kind}") };
+        assert!(why.contains("bytes that a header may have"), "{why}");
+    }
+}
