@@ -1,4 +1,5 @@
 //! Loading policies: what lies in the directory is compiled, examined and published.
+mod arrivals;
 #[cfg(test)]
 pub(crate) mod bench;
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! One policy directory: what changed in it, and whether what is there now may serve.
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use camshaft_core::policy::{Hook, Mode, PolicyStatus};
 
+use super::arrivals::{Arrivals, Progress, Seen};
 use super::builder::{Builder, Built};
 use super::policy::{Context, Missing, Phase, Policy, Staged};
 use crate::error::{PolicyError, SettingsError};
@@ -62,55 +63,11 @@ pub(crate) fn scan_settled(mut scan: impl FnMut(Patience) -> Scan) -> Scan {
     Scan { published: published | found.published, ..found }
 }
 
-/// How far one policy is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    Done,
-    Unsettled,
-    Compiling,
-}
-
 /// A settings file that has lost the settings that serve.
 pub(super) enum Lost {
     /// The rest of it may be on its way.
     Lately,
     ForGood(Arc<PolicyError>),
-}
-
-/// Files of a hook, and which of them do not serve.
-#[derive(Default)]
-pub(super) struct Arrivals {
-    pub(super) listed: BTreeSet<Place>,
-    /// Those that came, or changed, since the last scan or are still being compiled.
-    pub(super) came: BTreeSet<Place>,
-    pub(super) pending: BTreeSet<Place>,
-    pub(super) rejected: BTreeSet<Place>,
-}
-
-impl Arrivals {
-    fn note(&mut self, place: &Place, policy: &Policy, is_new: bool, progress: Progress) {
-        if policy.serving.is_some() {
-            return;
-        }
-        let pending = progress != Progress::Done;
-        let sets = [
-            (&mut self.came, is_new || pending),
-            (&mut self.pending, pending),
-            (&mut self.rejected, policy.error.is_some()),
-        ];
-        for (set, belongs) in sets {
-            if belongs {
-                set.insert(place.clone());
-            }
-        }
-    }
-}
-
-/// The files of a hook that were there at the last scan, and since when.
-#[derive(Debug)]
-pub(super) struct Seen {
-    pub(super) places: BTreeSet<Place>,
-    pub(super) since: Instant,
 }
 
 /// One scan of a directory.

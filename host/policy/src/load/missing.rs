@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use camshaft_core::policy::{Hook, PolicyStatus};
 
+use super::arrivals::{Arrivals, Seen};
 use super::builder::Builder;
-use super::directory::{Arrivals, Directory, Lost, Pass, Seen};
+use super::directory::{Directory, Lost, Pass};
 use super::policy::{Missing, Policy};
 use crate::error::{PolicyError, SettingsError};
 use crate::files::{Content, Files, Place};
