@@ -8,7 +8,6 @@ use std::time::Duration;
 use camshaft_core::policy::{Hook, Mode};
 use rustix::process::Signal;
 
-use crate::files::POLICIES_MAX;
 use crate::text::{on_one_line, truncated};
 
 /// Bytes of a whole sentence.
@@ -65,8 +64,8 @@ pub enum PolicyError {
     /// A policy of another directory that was to serve from now on.
     #[error("{}", path.display())]
     Relocation { path: PathBuf, source: Arc<PolicyError> },
-    #[error("{} holds more than {} policies; which of them guard must not depend on their numbers", path.display(), POLICIES_MAX)]
-    TooManyPolicies { path: PathBuf },
+    #[error("{} holds more than {most} policies; which of them guard must not depend on their numbers", path.display())]
+    TooManyPolicies { path: PathBuf, most: usize },
     /// The file changed while it was read.
     #[error("{} is being written", path.display())]
     Unsettled { path: PathBuf },

@@ -10,7 +10,7 @@ use super::arrivals::{Arrivals, Progress, Seen};
 use super::builder::{Builder, Built};
 use super::policy::{Context, Missing, Phase, Policy, Staged};
 use crate::error::{PolicyError, SettingsError};
-use crate::files::{self, Content, ContentKey, Files, Listing, Place, Stamps};
+use crate::files::{self, Content, ContentKey, Files, Listing, POLICIES_MAX, Place, Stamps};
 use crate::loaded::Loaded;
 use crate::set::Link;
 use crate::spec::{Decides, spec};
@@ -112,7 +112,7 @@ impl Directory {
         let listed = files::list(&self.path, hook, serves)?;
         let is_cut = listed.as_ref().is_some_and(|listing| listing.is_cut);
         if is_cut && self.phase != Phase::Serving && spec(hook).guards {
-            return Err(PolicyError::TooManyPolicies { path: self.path.join(hook.as_str()) });
+            return Err(PolicyError::TooManyPolicies { path: self.path.join(hook.as_str()), most: POLICIES_MAX });
         }
         Ok(listed)
     }

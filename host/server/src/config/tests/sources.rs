@@ -114,7 +114,7 @@ fn regression_a_flag_and_a_setting_of_the_same_thing_are_refused() {
         load(None, &[], &set(&[twice])).unwrap();
     }
     load(None, &[], &given(&["model.0.path=b.gguf"])).unwrap_err();
-    let apart = ["policy={poll=\"1s\"}", "admin.token-file=/t", "model.0={id=\"b\"}", "model.1.path=b.gguf"];
+    let apart = ["policy={poll=\"1s\"}", "admin.token-file=/t", "model.0={id=\"first\"}", "model.1.path=b.gguf"];
     let config = load(None, &[], &given(&apart)).unwrap();
     assert_eq!(config.live.policy.dir, PathBuf::from("/p"));
     assert_eq!(config.fixed.model.len(), 2);
