@@ -151,14 +151,14 @@ fn spared(memory: u64) -> u64 {
 /// Divides the memory. `cache`: what the configuration asks for the prefix cache.
 pub fn divide(machine: Machine, models: &[ModelNeeds], cache: Option<u64>) -> Budget {
     let planned = (machine.memory - spared(machine.memory)).saturating_sub(PROCESS_BYTES);
-    let weights: u64 = models.iter().map(|model| model.weights).sum();
     let batches: Vec<u32> = models.iter().map(|model| batch_tokens(model, machine.memory)).collect();
-    let buffers: u64 = models.iter().zip(&batches).map(|(model, &tokens)| buffers(model, tokens)).sum();
+    let buffers = models.iter().zip(&batches).map(|(model, &tokens)| buffers(model, tokens));
+    let wanted = models.iter().map(|model| model.weights).chain(buffers).fold(0, u64::saturating_add);
     let mut cuts = Vec::new();
-    if weights + buffers > planned {
-        cuts.push(Cut::Memory { wanted: weights + buffers, available: planned });
+    if wanted > planned {
+        cuts.push(Cut::Memory { wanted, available: planned });
     }
-    let left = planned.saturating_sub(weights + buffers);
+    let left = planned.saturating_sub(wanted);
     let generates = models.iter().any(|model| model.generates);
     // So that there is something whose prefixes can be kept.
     let most_cache = left / 2;
@@ -232,7 +232,7 @@ fn choose(model: &ModelNeeds, machine: Machine, share: u64, batch_tokens: u32) -
         cuts: Vec::new(),
     };
     if model.generates {
-        sizes.kv = u64::from(plan.tokens) * token * workers;
+        sizes.kv = token.saturating_mul(u64::from(plan.tokens)).saturating_mul(workers);
         sizes.cuts = cuts(model, &sizes);
     }
     sizes

@@ -123,6 +123,20 @@ fn what_does_not_fit_is_said() {
     assert_eq!(divide(on(1000), &[small()], None).cache, MOST_CACHE_BYTES);
 }
 
+#[test]
+fn regression_sizes_too_large_to_add_do_not_wrap() {
+    let huge = u64::MAX / 2 + 1;
+    let of = |model: ModelNeeds| divide(on(24), &[model.clone(), model], None);
+    let too_large = [Cut::Memory { wanted: u64::MAX, available: of(small()).planned }];
+    assert_eq!(of(ModelNeeds { weights: huge, ..small() }).cuts, too_large);
+    assert_eq!(of(ModelNeeds { batch_token: huge, ..small() }).cuts, too_large);
+    for kv_token in [huge, u64::MAX] {
+        let budget = of(ModelNeeds { kv_token, kv_token_q8: kv_token, ..small() });
+        assert_eq!(budget.models.iter().map(|sizes| sizes.kv).collect::<Vec<_>>(), [u64::MAX; 2]);
+        assert_eq!(budget.models[0].kv_tokens, LEAST_TOKENS);
+    }
+}
+
 fn needs() -> impl Strategy<Value = ModelNeeds> {
     let wishes = (
         proptest::option::of(1u32..=255),

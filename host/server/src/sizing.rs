@@ -74,7 +74,7 @@ impl Sized {
             let (id, sizes) = (&weights.config().id, &weights.sizes);
             let bytes = weights.loaded.needs().weights;
             row(&format!("{id}: weights"), bytes, "");
-            left = left.saturating_sub(bytes + sizes.kv + sizes.batches);
+            left = left.saturating_sub(bytes).saturating_sub(sizes.kv).saturating_sub(sizes.batches);
             if weights.is_generating() {
                 let (layout, kind) = (layout_word(sizes.layout), kv_word(weights.kv_type()));
                 let (sequences, each) = (sizes.sequences, sizes.sequence_tokens());

@@ -110,15 +110,16 @@ impl Loaded {
             WeightsSource::Llama { model, draft } => {
                 let models = || [Some(model), draft.as_ref()].into_iter().flatten();
                 // A draft model has as large a cache as the model.
-                let kv = |kv_type| models().map(|of| of.kv_token_bytes(kv_type)).sum();
+                let sum = |of: fn(&LoadedModel) -> u64| models().map(|model| of(model)).fold(0, u64::saturating_add);
+                let kv = |kv_type| models().map(|of| of.kv_token_bytes(kv_type)).fold(0, u64::saturating_add);
                 ModelNeeds {
                     generates,
                     workers: config.workers,
-                    weights: models().map(|of| of.info().weight_bytes).sum(),
+                    weights: sum(|of| of.info().weight_bytes),
                     trained_tokens: model.info().trained_context_tokens,
                     kv_token: kv(config.kv_type.set().map_or(KvType::F16, KvTypeKey::kv_type)),
                     kv_token_q8: kv(KvType::Q8_0),
-                    batch_token: models().map(|of| of.batch_token_bytes()).sum(),
+                    batch_token: sum(LoadedModel::batch_token_bytes),
                     wishes,
                 }
             }
