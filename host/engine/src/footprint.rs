@@ -1,6 +1,4 @@
 //! What a model takes of memory, by its metadata.
-use llama_cpp_2::model::LlamaModel;
-
 use crate::context::KvType;
 use crate::load::LoadedModel;
 
@@ -29,14 +27,16 @@ impl LoadedModel {
     /// counted as if they kept everything.
     pub fn kv_token_bytes(&self, kv_type: KvType) -> u64 {
         let (bytes, numbers) = kv_type.block();
-        (kv_numbers(&Shape::of(&self.model)) * bytes).div_ceil(numbers)
+        kv_numbers(&Shape::of(self)).saturating_mul(bytes).div_ceil(numbers)
     }
 
     /// Bytes of the buffers that a batch needs for each of its tokens, estimated: logits, intermediate results, mask.
     pub fn batch_token_bytes(&self) -> u64 {
-        let shape = Shape::of(&self.model);
-        let results = shape.vocabulary + WIDTHS * shape.width + FEED_FORWARD_WIDTHS * shape.feed_forward;
-        4 * results + MASK_BYTES * u64::from(self.info().trained_context_tokens).min(MASK_TOKENS)
+        let shape = Shape::of(self);
+        let feed_forward = FEED_FORWARD_WIDTHS.saturating_mul(shape.feed_forward);
+        let results = (shape.vocabulary + WIDTHS * shape.width).saturating_add(feed_forward);
+        let mask = MASK_BYTES * u64::from(self.info().trained_context_tokens).min(MASK_TOKENS);
+        results.saturating_mul(4).saturating_add(mask)
     }
 }
 
@@ -54,31 +54,57 @@ struct Shape {
     vocabulary: u64,
 }
 
-impl Shape {
-    fn of(model: &LlamaModel) -> Self {
-        let architecture = model.meta_val_str("general.architecture").unwrap_or_default();
-        let text = |key: &str| model.meta_val_str(&format!("{architecture}.{key}")).ok();
-        let vocabulary = u64::try_from(model.n_vocab()).unwrap_or_default();
-        let (width, heads) = (u64::try_from(model.n_embd()).unwrap_or_default(), u64::from(model.n_head()));
-        Self::read(text, u64::from(model.n_layer()), (width, heads), vocabulary)
+/// A value of the metadata.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Value {
+    /// For all layers.
+    One(u64),
+    /// For each layer.
+    Each(Vec<u64>),
+}
+
+impl Value {
+    fn largest(self) -> Option<u64> {
+        match self {
+            Self::One(number) => Some(number),
+            Self::Each(numbers) => numbers.into_iter().max(),
+        }
     }
 
-    fn read(text: impl Fn(&str) -> Option<String>, layers: u64, (width, heads): (u64, u64), vocabulary: u64) -> Self {
-        let number = |key: &str| text(key).and_then(|text| largest(&text));
-        let head = width / heads.max(1);
-        let kv_heads = text("attention.head_count_kv").unwrap_or_default();
-        let each: Vec<u64> = numbers(&kv_heads).collect();
-        let kv_heads = match each[..] {
-            [] => vec![heads; layers as usize],
-            [all] => vec![all; layers as usize],
-            _ => each,
+    fn each(self, layers: u64) -> Vec<u64> {
+        match self {
+            Self::One(number) => vec![number; layers as usize],
+            Self::Each(numbers) => numbers,
+        }
+    }
+}
+
+impl Shape {
+    fn of(LoadedModel { model, lists, .. }: &LoadedModel) -> Self {
+        let architecture = model.meta_val_str("general.architecture").unwrap_or_default();
+        let value = |key: &str| {
+            let key = format!("{architecture}.{key}");
+            match lists.get(&key) {
+                Some(numbers) => Some(Value::Each(numbers.iter().copied().map(u64::from).collect())),
+                None => model.meta_val_str(&key).ok()?.parse().ok().map(Value::One),
+            }
         };
+        let vocabulary = u64::try_from(model.n_vocab()).unwrap_or_default();
+        let (width, heads) = (u64::try_from(model.n_embd()).unwrap_or_default(), u64::from(model.n_head()));
+        Self::read(value, u64::from(model.n_layer()), (width, heads), vocabulary)
+    }
+
+    fn read(value: impl Fn(&str) -> Option<Value>, layers: u64, (width, heads): (u64, u64), vocabulary: u64) -> Self {
+        let number = |key: &str| value(key).and_then(Value::largest);
+        let head = width / heads.max(1);
+        // Without grouped queries each head has its own entries.
+        let kv_heads = value("attention.head_count_kv").or_else(|| value("attention.head_count"));
         let rope = number("rope.dimension_count").unwrap_or_default();
         Self {
-            kv_heads,
+            kv_heads: kv_heads.unwrap_or(Value::One(heads)).each(layers),
             key_width: number("attention.key_length").unwrap_or(head),
             value_width: number("attention.value_length").unwrap_or(head),
-            compressed_width: number("attention.kv_lora_rank").map_or(0, |rank| rank + rope),
+            compressed_width: number("attention.kv_lora_rank").map_or(0, |rank| rank.saturating_add(rope)),
             width,
             feed_forward: number("feed_forward_length").unwrap_or(4 * width),
             vocabulary,
@@ -88,42 +114,52 @@ impl Shape {
 
 /// Numbers that one token adds to the KV cache.
 fn kv_numbers(shape: &Shape) -> u64 {
-    let layers = shape.kv_heads.iter().filter(|&&heads| heads > 0);
-    match shape.compressed_width {
-        0 => layers.map(|heads| heads * (shape.key_width + shape.value_width)).sum(),
+    let entry = shape.key_width.saturating_add(shape.value_width);
+    let of_layer = |heads: u64| match shape.compressed_width {
+        0 => heads.saturating_mul(entry),
         // Values are compressed with the keys, and may be kept beside them.
-        compressed => layers.map(|_| 2 * compressed).sum(),
-    }
-}
-
-/// The numbers of a metadata value: one, or a list.
-fn numbers(text: &str) -> impl Iterator<Item = u64> + '_ {
-    text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok())
-}
-
-fn largest(text: &str) -> Option<u64> {
-    numbers(text).max()
+        compressed => compressed.saturating_mul(2),
+    };
+    let layers = shape.kv_heads.iter().filter(|&&heads| heads > 0);
+    layers.map(|&heads| of_layer(heads)).fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Value::{Each, One};
     use super::*;
 
-    fn shape(keys: &[(&str, &str)]) -> Shape {
-        let text = |key: &str| keys.iter().find(|(name, _)| *name == key).map(|(_, value)| (*value).to_owned());
-        Shape::read(text, 4, (64, 8), 100)
+    fn shape(keys: &[(&str, Value)]) -> Shape {
+        let value = |key: &str| keys.iter().find(|(name, _)| *name == key).map(|(_, value)| value.clone());
+        Shape::read(value, 4, (64, 8), 100)
     }
 
     #[test]
     fn kv_numbers_follow_heads_and_widths() {
         // Without a key each head has its own entries, 64 / 8 wide.
         assert_eq!(kv_numbers(&shape(&[])), 4 * 8 * (8 + 8));
-        assert_eq!(kv_numbers(&shape(&[("attention.head_count_kv", "2")])), 4 * 2 * (8 + 8));
-        let wide = [("attention.head_count_kv", "2"), ("attention.key_length", "16"), ("attention.value_length", "12")];
+        assert_eq!(kv_numbers(&shape(&[("attention.head_count_kv", One(2))])), 4 * 2 * (8 + 8));
+        let wide = [
+            ("attention.head_count_kv", One(2)),
+            ("attention.key_length", One(16)),
+            ("attention.value_length", One(12)),
+        ];
         assert_eq!(kv_numbers(&shape(&wide)), 4 * 2 * (16 + 12));
         // Two of four layers are recurrent.
-        assert_eq!(kv_numbers(&shape(&[("attention.head_count_kv", "[0, 2, 0, 2]")])), 2 * 2 * (8 + 8));
-        let compressed = [("attention.kv_lora_rank", "10"), ("rope.dimension_count", "6")];
+        let (some, heads) = (Each(vec![0, 2, 0, 2]), ("attention.head_count", Each(vec![8, 0, 4, 0])));
+        assert_eq!(kv_numbers(&shape(&[("attention.head_count_kv", some), heads.clone()])), 2 * 2 * (8 + 8));
+        assert_eq!(kv_numbers(&shape(&[heads])), (8 + 4) * (8 + 8));
+        let compressed = [("attention.kv_lora_rank", One(10)), ("rope.dimension_count", One(6))];
         assert_eq!(kv_numbers(&shape(&compressed)), 4 * 2 * 16);
+    }
+
+    #[test]
+    fn regression_numbers_too_large_to_add_do_not_wrap() {
+        let rope = ("rope.dimension_count", One(8));
+        for key in ["attention.kv_lora_rank", "attention.key_length", "attention.head_count_kv"] {
+            for huge in [u64::MAX, u64::MAX / 2 + 1] {
+                assert_eq!(kv_numbers(&shape(&[(key, One(huge)), rope.clone()])), u64::MAX, "{key}");
+            }
+        }
     }
 }

@@ -53,7 +53,7 @@ pub fn text(model: &Arc<LoadedModel>, pre: &str, text: &str, add_special: bool, 
 /// If a refusal gives no reason, or what was read is larger than the file.
 pub fn gguf(bytes: &[u8]) {
     match gguf::preflight(&mut Cursor::new(bytes)) {
-        Ok(keys) => {
+        Ok(gguf::Header { tokenizer: keys, .. }) => {
             let merges: usize = keys.merges.iter().map(|merge| merge.len() + 8).sum();
             assert!(keys.model.len() + keys.pre.len() + merges <= bytes.len());
         }

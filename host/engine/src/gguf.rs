@@ -5,8 +5,10 @@
 use std::borrow::Cow;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 
+mod layers;
 mod tokens;
 
+pub(crate) use layers::LayerLists;
 use tokens::Tokens;
 
 /// Why the preflight refuses a file.
@@ -33,6 +35,13 @@ const MAX_ELEMENT_BYTES: u64 = 8;
 /// llama.cpp counts positions in signed numbers.
 const MAX_CONTEXT_LENGTH: u32 = i32::MAX as u32;
 
+/// What a file says that llama.cpp does not tell.
+#[derive(Debug, Default)]
+pub(crate) struct Header {
+    pub(crate) tokenizer: TokenizerKeys,
+    pub(crate) lists: LayerLists,
+}
+
 /// What a file says of its vocabulary. All empty if it says nothing.
 #[derive(Debug, Default)]
 pub(crate) struct TokenizerKeys {
@@ -45,7 +54,7 @@ pub(crate) struct TokenizerKeys {
 }
 
 /// Reads the header and checks that everything it refers to lies within the file.
-pub(crate) fn preflight(file: &mut (impl Read + Seek)) -> Result<TokenizerKeys, Refused> {
+pub(crate) fn preflight(file: &mut (impl Read + Seek)) -> Result<Header, Refused> {
     let size = file.seek(SeekFrom::End(0)).map_err(Refused::Io)?;
     file.seek(SeekFrom::Start(0)).map_err(Refused::Io)?;
     HeaderReader { input: BufReader::new(file), at: 0, size }.header()
@@ -62,7 +71,7 @@ struct HeaderReader<'a, R> {
 struct Seen {
     alignment: Option<u32>,
     tokens: Tokens,
-    tokenizer: TokenizerKeys,
+    header: Header,
 }
 
 /// Where tensors' data ends, as offsets into the data section: both are the same unless a type of tensor is not known here.
@@ -81,7 +90,7 @@ fn lossy(text: &[u8]) -> Cow<'_, str> {
 }
 
 impl<R: Read + Seek> HeaderReader<'_, R> {
-    fn header(&mut self) -> Result<TokenizerKeys, Refused> {
+    fn header(&mut self) -> Result<Header, Refused> {
         let magic: [u8; 4] = self.bytes("the magic number")?;
         if &magic != MAGIC {
             return bad(format!("not a GGUF file: it begins with {magic:02x?}"));
@@ -99,7 +108,7 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
         for _ in 0..keys {
             self.key_value(&mut seen)?;
         }
-        seen.tokens.check(&seen.tokenizer.model).map_err(Refused::Bad)?;
+        seen.tokens.check(&seen.header.tokenizer.model).map_err(Refused::Bad)?;
         let alignment = seen.alignment.unwrap_or(32);
         if !alignment.is_power_of_two() || alignment > MAX_ALIGNMENT {
             return bad(format!("general.alignment = {alignment} is not a power of two up to {MAX_ALIGNMENT}"));
@@ -119,21 +128,23 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
             let most = format!("more than the {MAX_TRAILING_BYTES} bytes that may follow");
             return bad(format!("its tensors end at byte {end} of {}, {most}", self.size));
         }
-        Ok(seen.tokenizer)
+        Ok(seen.header)
     }
 
     fn key_value(&mut self, seen: &mut Seen) -> Result<(), Refused> {
         let key = self.string("a key", MAX_KEY_BYTES)?;
         let kind = self.u32("a value's type")?;
+        let Header { tokenizer, lists } = &mut seen.header;
         match (key.as_slice(), kind) {
             // llama.cpp would take it for a shorter key.
             (key, _) if key.contains(&0) => return bad(format!("the key {:?} contains a NUL", lossy(key))),
             (b"general.alignment", 4) => seen.alignment = Some(self.u32("general.alignment")?),
-            (b"tokenizer.ggml.model", 8) => seen.tokenizer.model = self.text("tokenizer.ggml.model")?,
-            (b"tokenizer.ggml.pre", 8) => seen.tokenizer.pre = self.text("tokenizer.ggml.pre")?,
-            (b"tokenizer.ggml.merges", 9) => seen.tokenizer.merges = self.merges()?,
+            (b"tokenizer.ggml.model", 8) => tokenizer.model = self.text("tokenizer.ggml.model")?,
+            (b"tokenizer.ggml.pre", 8) => tokenizer.pre = self.text("tokenizer.ggml.pre")?,
+            (b"tokenizer.ggml.merges", 9) => tokenizer.merges = self.merges()?,
             (b"tokenizer.ggml.token_type", 9) => self.token_kinds(&mut seen.tokens)?,
             (b"tokenizer.ggml.tokens", 9) => self.tokens(&mut seen.tokens)?,
+            (key, 9) if LayerLists::keeps(key) => self.layers(key, lists)?,
             (key, 4) if key.ends_with(b".context_length") => self.context_length(key)?,
             _ => self.value(kind, &lossy(&key), 0)?,
         }
@@ -180,26 +191,45 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
         (0..count).try_for_each(|_| tokens.add(self.string("a token", MAX_KEY_BYTES)?).map_err(Refused::Bad))
     }
 
+    /// Keeps a list of numbers that are as wide as llama.cpp takes them, and skips any other.
+    fn layers(&mut self, key: &[u8], lists: &mut LayerLists) -> Result<(), Refused> {
+        let kind = self.u32("an array's type")?;
+        let count = self.u64("an array's length")?;
+        match (kind, count) {
+            (4 | 5, ..=layers::MAX_LAYERS) => {
+                let values: Result<_, _> = (0..count).map(|_| self.u32("a layer's number")).collect();
+                lists.add(key, values?);
+                Ok(())
+            }
+            _ => self.items(kind, count, &lossy(key), 0),
+        }
+    }
+
     fn value(&mut self, kind: u32, key: &str, depth: u32) -> Result<(), Refused> {
         match kind {
             8 => self.skip_string(key),
             9 => {
                 let kind = self.u32("an array's type")?;
                 let count = self.u64("an array's length")?;
-                match fixed_size(kind) {
-                    Some(size) => self.skip(count.checked_mul(size), key),
-                    None if depth >= MAX_NESTING => bad(format!("{key} is nested too deeply")),
-                    // A string or an array takes at least eight bytes, so the size of the file bounds the loop.
-                    None => {
-                        self.within(count.checked_mul(8), key)?;
-                        (0..count).try_for_each(|_| self.value(kind, key, depth + 1))
-                    }
-                }
+                self.items(kind, count, key, depth)
             }
             _ => match fixed_size(kind) {
                 Some(size) => self.skip(Some(size), key),
                 None => bad(format!("{key} has the unknown type {kind}")),
             },
+        }
+    }
+
+    /// Skips the items of an array.
+    fn items(&mut self, kind: u32, count: u64, key: &str, depth: u32) -> Result<(), Refused> {
+        match fixed_size(kind) {
+            Some(size) => self.skip(count.checked_mul(size), key),
+            None if depth >= MAX_NESTING => bad(format!("{key} is nested too deeply")),
+            // A string or an array takes at least eight bytes, so the size of the file bounds the loop.
+            None => {
+                self.within(count.checked_mul(8), key)?;
+                (0..count).try_for_each(|_| self.value(kind, key, depth + 1))
+            }
         }
     }
 

@@ -169,16 +169,44 @@ fn regression_a_file_with_much_behind_its_tensors_is_refused() {
     }
 }
 
+/// A file with one key: an array that begins with `items`, and has `count` of them.
+fn array(key: &str, kind: u32, count: u64, items: &[u8]) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.extend(3u32.to_le_bytes());
+    out.extend([0, 1, key.len() as u64].map(u64::to_le_bytes).concat());
+    out.extend(key.as_bytes());
+    out.extend([9, kind].map(u32::to_le_bytes).concat());
+    out.extend(count.to_le_bytes());
+    out.extend(items);
+    out
+}
+
+#[test]
+fn keeps_the_lists_for_layers_that_llama_cpp_can_use() {
+    let kept = |key: &str, kind: u32, count: u64, item: &[u8]| {
+        let bytes = array(key, kind, count, &item.repeat(count as usize));
+        let header = preflight(&mut io::Cursor::new(bytes)).unwrap();
+        header.lists.get(key).map(<[u32]>::to_vec)
+    };
+    let two = 2u32.to_le_bytes();
+    for key in ["x.attention.head_count", "x.attention.head_count_kv", "x.feed_forward_length"] {
+        assert_eq!(kept(key, 4, 3, &two), Some(vec![2; 3]), "{key}");
+        assert_eq!(kept(key, 5, 512, &two), Some(vec![2; 512]), "{key}");
+        assert_eq!(kept(key, 5, 513, &two), None, "{key}");
+        assert_eq!(kept(key, 6, 3, &two), None, "{key}");
+        assert_eq!(kept(key, 8, 3, &0u64.to_le_bytes()), None, "{key}");
+        for (count, items) in [(3, 11), (513, 513 * 4 - 1), (u64::MAX, 12)] {
+            assert!(refusal(&array(key, 4, count, &vec![0; items])).contains("truncated"), "{key}: {count}");
+        }
+    }
+    assert_eq!(kept("x.expert_feed_forward_length", 4, 3, &two), None);
+}
+
 #[test]
 fn regression_a_header_has_a_bound_whatever_it_says_it_holds() {
     // A sparse file with one key: an array of `count` items.
     let check_with = |kind: u32, count: u64, item_bytes: u64| {
-        let mut head = MAGIC.to_vec();
-        head.extend(3u32.to_le_bytes());
-        head.extend([0u64, 1, 1].map(u64::to_le_bytes).concat());
-        head.push(b'x');
-        head.extend([9, kind].map(u32::to_le_bytes).concat());
-        head.extend(count.to_le_bytes());
+        let head = array("x", kind, count, &[]);
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&head).unwrap();
         file.set_len(head.len() as u64 + count * item_bytes).unwrap();

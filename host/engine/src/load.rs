@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::backend::backend;
 use crate::encoder::Encoder;
 use crate::error::EngineLoadError;
-use crate::gguf;
+use crate::gguf::{self, Header, LayerLists};
 use crate::kind::Traits;
 use crate::mapped::MappedFile;
 use crate::regular;
@@ -66,6 +66,8 @@ pub struct LoadedModel {
     pub(crate) model: LlamaModel,
     pub(crate) adapter: Option<Adapter>,
     pub(crate) encoder: Encoder,
+    /// Of its metadata.
+    pub(crate) lists: LayerLists,
     identity: Option<String>,
     info: ModelInfo,
     /// `None` if the weights are in memory.
@@ -107,7 +109,7 @@ impl LoadedModel {
     fn load(path: &Path, shown: &Path, stem: &str, options: &LoadOptions) -> Result<Self, EngineLoadError> {
         let unreadable = |source| EngineLoadError::Unreadable { path: shown.to_owned(), source };
         let mut file = regular::open(path).map_err(unreadable)?;
-        let keys = gguf::preflight(&mut file).map_err(|error| match error {
+        let Header { tokenizer, lists } = gguf::preflight(&mut file).map_err(|error| match error {
             gguf::Refused::Io(source) => unreadable(source),
             gguf::Refused::Bad(why) => EngineLoadError::BadFile { path: shown.to_owned(), why },
         })?;
@@ -149,8 +151,8 @@ impl LoadedModel {
         if info.vocabulary.size() == 0 {
             return Err(bad("the model has no vocabulary".to_owned()));
         }
-        let encoder = Encoder::new(&model, info.vocabulary.clone(), &keys).map_err(bad)?;
-        Ok(Self { model, adapter, encoder, identity, info, mapped: None })
+        let encoder = Encoder::new(&model, info.vocabulary.clone(), &tokenizer).map_err(bad)?;
+        Ok(Self { model, adapter, encoder, lists, identity, info, mapped: None })
     }
 
     pub fn info(&self) -> &ModelInfo {

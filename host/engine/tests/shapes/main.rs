@@ -123,6 +123,25 @@ fn a_sliding_window_model_is_preempted_and_resumed() {
     check_preemption(&load(synthetic::sliding_window().path()));
 }
 
+#[test]
+fn a_model_that_is_partly_recurrent_is_preempted_and_resumed() {
+    check_preemption(&load(synthetic::hybrid().path()));
+}
+
+#[test]
+fn regression_values_for_each_layer_are_sized_as_values_for_all() {
+    let sizes = |file: tempfile::NamedTempFile| {
+        let model = load(file.path());
+        (model.kv_token_bytes(KvType::F16), model.batch_token_bytes())
+    };
+    let all = sizes(synthetic::gemma(&[2], &[128]));
+    assert_eq!(sizes(synthetic::gemma(&[2, 2], &[128, 128])), all);
+    // Two layers with two heads, whose keys and values have 16 numbers of two bytes.
+    assert_eq!(all.0, 2 * 2 * (16 + 16) * 2);
+    // The layer that does not attend keeps nothing for a token.
+    assert_eq!(sizes(synthetic::hybrid()).0, all.0 / 2);
+}
+
 fn demo() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/models/demo.gguf")
 }

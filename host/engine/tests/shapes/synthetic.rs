@@ -59,6 +59,14 @@ impl Gguf {
         self.key(key, ARRAY, &value)
     }
 
+    /// Adds one number for all layers, or a list with one for each.
+    pub(crate) fn layers(&mut self, key: &str, values: &[u32]) -> &mut Self {
+        match values {
+            [all] => self.number(key, *all),
+            each => self.list(key, I32, each.len(), &each.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>()),
+        }
+    }
+
     /// Adds a tensor of random weights, uniform in `-size..size`.
     pub(crate) fn random(&mut self, name: &str, shape: &[u64], size: f32) -> &mut Self {
         let count = shape.iter().product::<u64>() as usize;
@@ -132,12 +140,13 @@ fn model(architecture: &str) -> Gguf {
     let mut file = Gguf { state: 7, ..Gguf::default() };
     file.text("general.architecture", architecture).text("general.name", "synthetic").vocabulary();
     let key = |name: &str| format!("{architecture}.{name}");
+    let norm = if architecture == "lfm2" { "token_embd_norm" } else { "output_norm" };
     file.number(&key("context_length"), 512)
         .number(&key("embedding_length"), WIDTH as u32)
         .number(&key("block_count"), LAYERS)
         .float(&key("attention.layer_norm_rms_epsilon"), 1e-5)
         .random("token_embd.weight", &[WIDTH, TOKENS as u64], 1.0)
-        .constant("output_norm.weight", &[WIDTH], 1.0);
+        .constant(&format!("{norm}.weight"), &[WIDTH], 1.0);
     file
 }
 
@@ -169,10 +178,16 @@ pub(crate) fn mamba() -> NamedTempFile {
 
 /// A model in which every other layer attends to the last 16 tokens only (Gemma 2).
 pub(crate) fn sliding_window() -> NamedTempFile {
+    gemma(&[4], &[128])
+}
+
+/// A Gemma 2 with 4 heads, and the same number of KV heads and the same feed-forward width in all layers.
+pub(crate) fn gemma(kv_heads: &[u32], feed_forward: &[u32]) -> NamedTempFile {
+    let (kv_width, inner) = (16 * u64::from(kv_heads[0]), u64::from(feed_forward[0]));
     let mut file = model("gemma2");
-    file.number("gemma2.feed_forward_length", 128)
+    file.layers("gemma2.feed_forward_length", feed_forward)
         .number("gemma2.attention.head_count", 4)
-        .number("gemma2.attention.head_count_kv", 4)
+        .layers("gemma2.attention.head_count_kv", kv_heads)
         .number("gemma2.attention.key_length", 16)
         .number("gemma2.attention.value_length", 16)
         .number("gemma2.attention.sliding_window", 16)
@@ -182,15 +197,43 @@ pub(crate) fn sliding_window() -> NamedTempFile {
         for norm in ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"] {
             file.constant(&name(norm), &[WIDTH], 1.0);
         }
-        for square in ["attn_q", "attn_k", "attn_v", "attn_output"] {
-            file.random(&name(square), &[WIDTH, WIDTH], 0.2);
+        for (part, width) in [("attn_q", WIDTH), ("attn_k", kv_width), ("attn_v", kv_width), ("attn_output", WIDTH)] {
+            file.random(&name(part), &[WIDTH, width], 0.2);
         }
-        file.random(&name("ffn_gate"), &[WIDTH, 128], 0.2).random(&name("ffn_up"), &[WIDTH, 128], 0.2).random(
+        file.random(&name("ffn_gate"), &[WIDTH, inner], 0.2).random(&name("ffn_up"), &[WIDTH, inner], 0.2).random(
             &name("ffn_down"),
-            &[128, WIDTH],
+            &[inner, WIDTH],
             0.2,
         );
     }
+    file.write()
+}
+
+/// A model whose first layer is a convolution and whose second attends, with 2 KV heads of width 16 (LFM2).
+pub(crate) fn hybrid() -> NamedTempFile {
+    let (inner, kv_width) = (128, 32);
+    let mut file = model("lfm2");
+    file.number("lfm2.feed_forward_length", inner as u32)
+        .number("lfm2.attention.head_count", 4)
+        .layers("lfm2.attention.head_count_kv", &[0, 2])
+        .number("lfm2.shortconv.l_cache", 3);
+    for layer in 0..LAYERS {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        file.constant(&name("attn_norm"), &[WIDTH], 1.0)
+            .constant(&name("ffn_norm"), &[WIDTH], 1.0)
+            .random(&name("ffn_gate"), &[WIDTH, inner], 0.2)
+            .random(&name("ffn_up"), &[WIDTH, inner], 0.2)
+            .random(&name("ffn_down"), &[inner, WIDTH], 0.2);
+    }
+    file.random("blk.0.shortconv.conv.weight", &[3, WIDTH], 0.5)
+        .random("blk.0.shortconv.in_proj.weight", &[WIDTH, 3 * WIDTH], 0.2)
+        .random("blk.0.shortconv.out_proj.weight", &[WIDTH, WIDTH], 0.2)
+        .constant("blk.1.attn_q_norm.weight", &[16], 1.0)
+        .constant("blk.1.attn_k_norm.weight", &[16], 1.0)
+        .random("blk.1.attn_q.weight", &[WIDTH, WIDTH], 0.2)
+        .random("blk.1.attn_k.weight", &[WIDTH, kv_width], 0.2)
+        .random("blk.1.attn_v.weight", &[WIDTH, kv_width], 0.2)
+        .random("blk.1.attn_output.weight", &[WIDTH, WIDTH], 0.2);
     file.write()
 }
 
