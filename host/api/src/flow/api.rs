@@ -195,7 +195,7 @@ impl Api {
         self.served.iter().find(|served| served.model.id == id)
     }
 
-    /// The model with this name; without a name, the only served model.
+    /// The model with this name; without a name, the only one that is served or that the caller may use.
     ///
     /// # Errors
     /// 400 without a name if there are several models, 404 for an unknown one, 403 for one that the caller may not use.
@@ -205,7 +205,10 @@ impl Api {
             (None, [only]) => self.model_for(&only.id, caller),
             (None, several) => {
                 let allowed = several.iter().map(|model| &model.id).filter(|id| caller.principal.may_use(id));
-                Err(FlowError::ModelRequired { models: allowed.cloned().collect() })
+                match &allowed.collect::<Vec<_>>()[..] {
+                    [only] => self.model_for(only, caller),
+                    models => Err(FlowError::ModelRequired { models: models.iter().copied().cloned().collect() }),
+                }
             }
         }
     }

@@ -142,16 +142,30 @@ async fn regression_closing_an_unknown_session_does_not_say_that_one_was_closed(
 
 #[tokio::test]
 async fn regression_a_request_without_a_model_is_told_which_there_are() {
-    let allowed = Rules::default().auth(|_| {
-        let allowed_models = Some(vec!["demo".to_owned()]);
-        AuthOutcome::Allow(Principal { allowed_models, ..Principal::anonymous() })
-    });
     let ask = async |server: Server| server.post("/v1/tokenize", json!({"text": "x"})).await.error(400);
     let (shape, message) = ask(Server::new()).await;
     assert_eq!(shape, "invalid_request_error - model");
     assert_eq!(message, "model is required where several are served: demo, org/secret");
     // Whoever may not use a model does not learn of it.
-    assert_eq!(ask(Server::with(allowed, hello)).await.1, "model is required where several are served: demo");
+    let required = "model is required where several are served: ";
+    assert_eq!(ask(Server::with(only(&[]), hello)).await.1, required);
+}
+
+/// Callers may use only these models.
+fn only(models: &[&str]) -> Rules {
+    let models: Vec<String> = models.iter().map(|&id| id.to_owned()).collect();
+    Rules::default()
+        .auth(move |_| AuthOutcome::Allow(Principal { allowed_models: Some(models.clone()), ..Principal::anonymous() }))
+}
+
+#[tokio::test]
+async fn regression_a_request_without_a_model_gets_the_only_one_that_the_caller_may_use() {
+    for id in ["demo", "org/secret"] {
+        let server = Server::with(only(&[id, "not-served"]), hello);
+        let reply = server.post("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "x"}]})).await;
+        assert_eq!(reply.status, 200, "{}", reply.text);
+        assert_eq!(reply.json()["model"], id);
+    }
 }
 
 #[tokio::test]
@@ -265,11 +279,7 @@ async fn regression_a_key_that_nobody_can_read_is_a_wrong_one() {
 
 #[tokio::test]
 async fn lists_only_models_that_the_caller_may_use() {
-    let rules = Rules::default().auth(|_| {
-        let allowed_models = Some(vec!["demo".to_owned()]);
-        AuthOutcome::Allow(Principal { allowed_models, ..Principal::anonymous() })
-    });
-    let server = Server::with(rules, hello);
+    let server = Server::with(only(&["demo"]), hello);
     let mut demo = json!({"id": "demo", "object": "model", "created": 1_700_000_000, "owned_by": "camshaft"});
     assert_eq!(server.get("/v1/models").await.json(), json!({"object": "list", "data": [demo]}));
     let details = json!({
