@@ -98,6 +98,40 @@ fn frames_without_a_request_are_bounded_in_what_they_take() {
     row.end(&format!("{ended} of {} connections were closed, none grew by 64 MiB", floods.len()));
 }
 
+/// Frames of nobody's kind, which are ignored.
+const UNKNOWN: u8 = 0xfe;
+/// What a connection with a body that nobody reads may take: a quarter of what its frames were read with.
+const UNREAD_BYTES: u64 = 2 << 20;
+
+#[test]
+fn regression_bodies_that_nobody_reads_hold_no_memory_of_frames_between_theirs() {
+    let row =
+        Row::begin("HTTP/2: refused bodies in small frames with large ones of no kind between them, answers not taken");
+    let mut server = serve();
+    assert_serves(&mut server);
+    let before = server.resident_bytes();
+    let window = [&4_u16.to_be_bytes()[..], &0_u32.to_be_bytes()].map(<[u8]>::to_vec).concat();
+    let head = request("POST", "/v1/models", &[]);
+    let pair = [frame(DATA, 0, 1, &[b'x'; 256]), frame(UNKNOWN, 0, 0, &[0; 16 << 10])].concat();
+    let mut connections = Vec::new();
+    for _ in 0..8 {
+        let mut connection = Http2::connect(&server.client);
+        let open = [frame(SETTINGS, 0, 0, &window), frame(HEADERS, END_HEADERS, 1, &head)].concat();
+        assert!(connection.send(&open));
+        // As many as fit into the window of the stream.
+        for _ in 0..1000 {
+            if !connection.send(&pair) {
+                break;
+            }
+        }
+        connections.push(connection);
+    }
+    assert_serves(&mut server);
+    let grown = server.resident_bytes().saturating_sub(before);
+    assert!(grown < UNREAD_BYTES * connections.len() as u64, "{grown} bytes for {} connections", connections.len());
+    row.end(&format!("{grown} bytes more for {} connections", connections.len()));
+}
+
 #[test]
 fn a_head_without_end_is_refused() {
     let row = Row::begin("HTTP/2: heads without end, of empty and of full CONTINUATION frames");

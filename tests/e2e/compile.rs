@@ -68,6 +68,12 @@ fn regression_a_compile_past_a_bound_ends_its_own_process() {
     assert_eq!((other.0.code(), other.1.as_str()), (Some(67), "scheduler"));
     let none = compile(dir.path(), &bomb(1), 2 * GIB, 120);
     assert!(none.0.code() == Some(68) && none.1.contains("exports no hook"), "{none:?}");
+    // What is wrong with the directory is no fault of the component.
+    fs::remove_dir_all(dir.path().join("cache")).unwrap();
+    fs::write(dir.path().join("cache"), "").unwrap();
+    let elsewhere = compile(dir.path(), &plugin("sampler-standard"), 2 * GIB, 120);
+    assert!(elsewhere.0.code() == Some(73) && elsewhere.1.contains("cannot be used"), "{elsewhere:?}");
+    fs::remove_file(dir.path().join("cache")).unwrap();
     let bomb = bomb(1_000_000);
     let late = compile(dir.path(), &bomb, 8 * GIB, 1);
     assert_eq!(late.0.signal(), Some(Signal::XCPU.as_raw()), "{late:?}");

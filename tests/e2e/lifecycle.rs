@@ -404,6 +404,7 @@ fn threads_wait_briefly_for_each_other_unless_somebody_chose_how() {
         let waits: Vec<String> =
             of("environ").into_iter().filter(|line| line.starts_with("GOMP_") || line.starts_with("OMP_")).collect();
         assert_eq!(waits, [expected]);
+        assert_eq!(of("comm"), ["camshaft\n"], "it is found by its name");
         let command = of("cmdline");
         assert!(command[0].ends_with("camshaft") && command[1] == "serve" && command.len() > 2, "{command:?}");
     }
@@ -438,7 +439,10 @@ fn a_server_that_loads_is_alive_and_says_how_far_it_is() {
             let error = response.json()["error"].clone();
             assert_eq!(error["code"], "not_ready", "{other}");
             let message = error["message"].as_str().unwrap();
-            assert!(message.starts_with("the server is loading: "), "{message}");
+            assert!(
+                message.starts_with("the server is loading: ") && message.contains("policies (begun)"),
+                "{message}"
+            );
         }
         assert_eq!(client.post(COMPLETIONS, &long(false)).status, 503);
     }

@@ -15,7 +15,7 @@ use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::SystemTime;
 
 use camshaft_core::policy::Hook;
@@ -27,6 +27,7 @@ use wasmtime::component::Component;
 use crate::digest::digest_of;
 use crate::error::PolicyError;
 use crate::memory::memory_left;
+use crate::private_dir;
 
 const MAGIC: &[u8; 8] = b"CAMCODE1";
 const SUM_BYTES: usize = 32;
@@ -81,45 +82,34 @@ impl<'a> CodeDir<'a> {
 
     /// The file appears whole. After a power cut it may not be: its checksum says so.
     fn write(&self, name: &str, code: &[u8]) -> io::Result<()> {
-        let partial = self.path.join(format!(".{}-{:?}-{name}", std::process::id(), std::thread::current().id()));
-        let written =
-            OpenOptions::new().create_new(true).write(true).mode(0o600).open(&partial).and_then(|mut file| {
-                file.write_all(MAGIC)?;
-                file.write_all(&sum(name, code))?;
-                file.write_all(code)
-            });
-        let kept = written.and_then(|()| fs::rename(&partial, self.path.join(name)));
+        let partial = private_dir::write_in_room(self.path, "code", |file| {
+            file.write_all(MAGIC)?;
+            file.write_all(&sum(name, code))?;
+            file.write_all(code)
+        })?;
+        let kept = fs::rename(&partial, self.path.join(name));
         if kept.is_err() {
-            // It may never have been there.
             let _ = fs::remove_file(&partial);
         }
         kept
     }
 
-    /// Other processes may remove the same files at the same time.
+    /// Removes what nobody used for the longest time, until the rest fits. Other processes may remove the same files.
     fn shrink(&self, newest: &str) {
-        let Ok(entries) = fs::read_dir(self.path) else { return };
-        let file = |entry: io::Result<fs::DirEntry>| {
-            let entry = entry.ok()?;
-            let is_code = entry.file_name().to_str().is_some_and(|name| name.ends_with(SUFFIX) && name != newest);
-            let meta = entry.metadata().ok().filter(|meta| is_code && meta.is_file())?;
-            Some((meta.modified().ok()?, meta.len(), entry.path()))
-        };
-        let mut files: Vec<(SystemTime, u64, PathBuf)> = entries.filter_map(file).collect();
-        files.sort_unstable();
-        let newest_bytes = fs::metadata(self.path.join(newest)).map_or(0, |meta| meta.len());
-        let mut total_bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum::<u64>() + newest_bytes;
-        for (_, bytes, path) in files {
+        let files = private_dir::by_age(self.path);
+        let mut total_bytes: u64 = files.iter().map(|file| file.bytes).sum();
+        let newest = self.path.join(newest);
+        for file in files.into_iter().filter(|file| file.path != newest) {
             if total_bytes <= self.max_bytes {
                 break;
             }
-            if fs::remove_file(path).is_ok() {
-                total_bytes -= bytes;
+            if fs::remove_file(file.path).is_ok() {
+                total_bytes -= file.bytes;
             }
         }
     }
 
-    /// Loads a component's code. `None`: there is none, or it is damaged and was removed.
+    /// Loads a component's code. `None`: there is none, or it is damaged.
     ///
     /// # Errors
     /// The control group does not leave the memory, or the file cannot be read.
@@ -141,7 +131,8 @@ impl<'a> CodeDir<'a> {
             }
             Err(why) => {
                 tracing::warn!(file = %path.display(), why, "compiled code is damaged: it is compiled again");
-                fs::remove_file(&path).map_err(unreadable)?;
+                // What cannot be removed may still be replaced.
+                let _ = if meta.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
                 Ok(None)
             }
         }
@@ -198,6 +189,8 @@ fn check_room(image_bytes: u64, left: Option<u64>) -> Result<(), PolicyError> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
@@ -232,6 +225,7 @@ mod tests {
         /// Puts something in the place of the component's file, and says whether it is loaded.
         fn loads(&self, make: impl FnOnce(&Path)) -> bool {
             let _ = fs::remove_file(self.file());
+            assert!(!self.file().exists());
             make(&self.file());
             let loaded = self.code().load(&self.engine, &self.name).unwrap().is_some();
             assert_eq!(self.file().exists(), loaded, "what is damaged is removed");
@@ -283,6 +277,7 @@ mod tests {
         assert!(!rig.loads(|path| mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap()));
         let huge = |bytes: usize| move |path: &Path| File::create(path).unwrap().set_len(bytes as u64).unwrap();
         assert!(!rig.loads(huge(HEAD_BYTES + IMAGE_MAX_BYTES + 1)));
+        assert!(!rig.loads(|path| fs::create_dir_all(path.join("folder")).unwrap()));
         assert!(!rig.loads(|_| {}), "there is none");
     }
 

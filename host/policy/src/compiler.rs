@@ -31,8 +31,9 @@ pub fn compile_here(cache_dir: &Path, hook: Hook, bounds: ProcessBounds) -> u8 {
         Ok(Err(PolicyError::WrongHook { found, .. })) => (WRONG_HOOK, found.to_string()),
         Ok(Err(PolicyError::CompilerPanic)) => (PANICKED, String::new()),
         Ok(Err(PolicyError::CodeNotKept { source, .. })) => (NOT_KEPT, source.to_string()),
-        Ok(Err(error @ PolicyError::Runtime(_))) => (FAILED, error.sentence()),
-        Ok(Err(error)) => (UNFIT, error.sentence()),
+        Ok(Err(error @ (PolicyError::Cache { .. } | PolicyError::ForeignCache { .. }))) => (NOT_KEPT, error.sentence()),
+        Ok(Err(error)) if error.is_of_component() => (UNFIT, error.sentence()),
+        Ok(Err(error)) => (FAILED, error.sentence()),
         Err(error) => (FAILED, error.to_string()),
     };
     // Nobody reads it where this fails.

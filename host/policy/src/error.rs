@@ -207,6 +207,26 @@ impl PolicyError {
                 | Self::LoadMemory { .. }
                 | Self::CodeNotKept { .. }
                 | Self::Cache { .. }
+                | Self::ForeignCache { .. }
+        )
+    }
+
+    /// Whether the component itself is not fit to be a policy, whenever and wherever it is compiled.
+    pub(crate) fn is_of_component(&self) -> bool {
+        matches!(
+            self,
+            Self::Empty
+                | Self::Cut { .. }
+                | Self::TooLarge { .. }
+                | Self::CoreModule
+                | Self::NotWasm
+                | Self::NoHook
+                | Self::ManyHooks(..)
+                | Self::MissingExport(..)
+                | Self::WrongVersion { .. }
+                | Self::NotGranted { .. }
+                | Self::NotGrantedToHook { .. }
+                | Self::Mistyped { .. }
         )
     }
 

@@ -1,14 +1,19 @@
 //! The directory of compiled code: one in which nobody else can put anything, for what lies there runs without further checks.
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use crate::error::PolicyError;
 use crate::trust::check_trusted;
 
 /// What a directory for compiled code must at least take.
 const TRIAL_BYTES: usize = 64 << 10;
+/// How the names of files begin that are being written.
+const PARTIAL: &str = ".";
+/// Nobody writes a file for so long.
+const LEFT: Duration = Duration::from_secs(3600);
 
 /// The directory in which compiled code can be kept: this one, or one for temporary files or in memory, where there is none
 /// or the first cannot be written to.
@@ -19,19 +24,18 @@ pub(crate) fn usable_dir(dir: Option<&Path>) -> Option<PathBuf> {
 fn usable_of(dir: Option<&Path>, temporary: &[PathBuf]) -> Option<PathBuf> {
     let own = format!("camshaft-compiled-{}", rustix::process::geteuid().as_raw());
     let others: Vec<PathBuf> = temporary.iter().map(|above| above.join(&own)).collect();
-    let why = match dir.map(make_private) {
+    let why = match dir.map(can_be_used) {
         Some(Ok(dir)) => return Some(dir),
         Some(Err(error)) => error.sentence(),
         None => "neither XDG_CACHE_HOME nor HOME names a directory".to_owned(),
     };
-    let found = others.iter().find_map(|other| make_private(other).ok());
+    let found = others.iter().find_map(|other| can_be_used(other).ok());
     let instead = found.as_deref().map(|dir| tracing::field::display(dir.display()));
     tracing::warn!(why, instead, "compiled policies are not kept where they should be");
     found
 }
 
-/// Makes a directory to which no other user can write, and in which nobody else has put anything, and checks that this process
-/// can write there. To be called before each use: the directory may have been removed, and made again by somebody else.
+/// Makes a directory to which no other user can write, and in which nobody else has put anything. To be called before each use: the directory may have been removed, and made again by somebody else.
 ///
 /// # Errors
 /// It belongs to somebody else, lies where others can replace it, or cannot be made.
@@ -60,13 +64,68 @@ fn make_private_by(dir: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Re
         _ => Openness::Written,
     };
     remove_foreign(&dir, was).map_err(failed)?;
-    // A file system may be read-only whatever its modes say.
-    let trial = dir.join(format!(".trial-{}-{:?}", std::process::id(), std::thread::current().id()));
-    // On a full one files can be made, but nothing can be written to them.
-    let made = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&trial);
-    let written = made.and_then(|mut file| file.write_all(&[0; TRIAL_BYTES]));
-    fs::remove_file(&trial).and(written).map_err(failed)?;
     Ok(dir)
+}
+
+/// Whether something can be written to a private directory, for which old files go where it is full.
+fn can_be_used(dir: &Path) -> Result<PathBuf, PolicyError> {
+    let dir = make_private(dir)?;
+    // A file system may be read-only whatever its modes say. On a full one files can be made, but nothing can be written to
+    // them.
+    let trial = write_in_room(&dir, "trial", |file| file.write_all(&[0; TRIAL_BYTES]));
+    match trial.and_then(fs::remove_file) {
+        // Somebody else may tidy up.
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(PolicyError::Cache { path: dir, source: error }),
+        _ => Ok(dir),
+    }
+}
+
+/// Writes a file whose name nobody else uses, and returns its path. Where the file system is full, the files that nobody
+/// used for the longest time go, one after the other.
+pub(crate) fn write_in_room(
+    dir: &Path,
+    what: &str,
+    write: impl Fn(&mut File) -> io::Result<()>,
+) -> io::Result<PathBuf> {
+    loop {
+        // Processes that share the directory may have the same number, in namespaces of their own.
+        let path = dir.join(format!("{PARTIAL}{what}-{:032x}", rand::random::<u128>()));
+        let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path)?;
+        let Err(error) = write(&mut file) else { return Ok(path) };
+        // It is as good as gone where somebody else has removed it.
+        let _ = fs::remove_file(&path);
+        let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        if !is_full || !by_age(dir).iter().any(|file| fs::remove_file(&file.path).is_ok()) {
+            return Err(error);
+        }
+    }
+}
+
+/// A file that was written whole.
+pub(crate) struct Whole {
+    pub(crate) used: SystemTime,
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+}
+
+/// The files that were written whole, the one first that nobody used for the longest time. Removes what processes have left
+/// that were killed while they wrote.
+pub(crate) fn by_age(dir: &Path) -> Vec<Whole> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let mut files = Vec::new();
+    for entry in entries.flatten() {
+        // Somebody else may have removed it.
+        let Ok(meta) = entry.metadata() else { continue };
+        let Ok(used) = meta.modified() else { continue };
+        let (path, is_partial) = (entry.path(), entry.file_name().to_string_lossy().starts_with(PARTIAL));
+        match (meta.is_file(), is_partial) {
+            (true, false) => files.push(Whole { used, path, bytes: meta.len() }),
+            (true, true) if used.elapsed().is_ok_and(|age| age > LEFT) => drop(fs::remove_file(path)),
+            _ => {}
+        }
+    }
+    files.sort_by_key(|file| file.used);
+    files
 }
 
 /// What others could do in the directory of compiled code before it was made private.
@@ -150,6 +209,48 @@ mod tests {
             assert!(found.as_ref().is_some_and(|found| found.starts_with(&temporary)), "{wanted:?}: {found:?}");
             assert_eq!(usable_of(wanted, std::slice::from_ref(&blocked)), None, "{wanted:?}");
         }
+    }
+
+    /// A file that was used so many seconds ago.
+    fn used(dir: &Path, name: &str, ago: u64) {
+        let file = File::create(dir.join(name)).unwrap();
+        file.set_modified(SystemTime::now() - Duration::from_secs(ago)).unwrap();
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.map(|name| name.split('-').next().unwrap().to_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn regression_where_the_file_system_is_full_old_files_go_until_there_is_room() {
+        let scratch = tempfile::tempdir().unwrap();
+        let dir = scratch.path();
+        [("new", 10), ("old", 30), ("older", 40)].iter().for_each(|(name, ago)| used(dir, name, *ago));
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let leaving = |most: usize| move |_: &mut File| if names(dir).len() <= most + 1 { Ok(()) } else { Err(full()) };
+        let written = write_in_room(dir, "x", leaving(1)).unwrap();
+        assert_eq!(names(dir), [".x", "new"]);
+        fs::remove_file(written).unwrap();
+        let refused = write_in_room(dir, "x", |_| Err(full())).unwrap_err();
+        assert_eq!((refused.kind(), names(dir)), (io::ErrorKind::StorageFull, Vec::new()));
+        // Any other error is no reason to remove anything.
+        used(dir, "new", 10);
+        write_in_room(dir, "x", |_| Err(io::ErrorKind::InvalidInput.into())).unwrap_err();
+        assert_eq!(names(dir), ["new"]);
+    }
+
+    #[test]
+    fn regression_what_a_killed_process_left_is_in_nobodys_way_and_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, ago) in [(".code-a", 3700), (".code-b", 3500), ("whole", 9000)] {
+            used(dir.path(), name, ago);
+        }
+        let whole: Vec<_> = by_age(dir.path()).into_iter().map(|file| file.path).collect();
+        assert_eq!(whole, [dir.path().join("whole")]);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "one of them may still be written");
     }
 
     #[test]

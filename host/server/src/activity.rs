@@ -108,6 +108,8 @@ struct State {
     quiet: Instant,
     /// Since when it is not, if it is not.
     busy: Instant,
+    /// When the head of the last request arrived.
+    begun: Instant,
     /// What the heads of its open requests take.
     held: usize,
     /// Whether it ends although it is not quiet.
@@ -169,6 +171,7 @@ impl Activity {
             moved: now,
             quiet: now,
             busy: now,
+            begun: now,
             held: 0,
             cut: false,
             heard: None,
@@ -196,6 +199,7 @@ impl Activity {
         state.http2 = http2;
         state.held += held;
         state.wake();
+        state.begun = Instant::now();
         state.served = true;
         state.open += 1;
         state.working += 1;
@@ -275,17 +279,22 @@ impl Activity {
         match *state {
             State { cut: true, .. } => None,
             _ if state.is_quiet() => state.closing.is_none().then_some((Claim::Quiet, state.quiet + QUIET)),
-            _ if !self.let_in.get() => Some((Claim::Strange, state.busy + STRANGE)),
+            _ if self.let_in.tenant().is_none() => Some((Claim::Strange, state.busy + STRANGE)),
             State { working: 0, moved, .. } => Some((Claim::Stalled, moved + STALLED)),
             State { working, arriving, busy, .. } if arriving >= working => Some((Claim::Arriving, busy + ARRIVING)),
             _ => None,
         }
     }
 
-    /// What the heads of its open requests take, and whether anybody on it was ever let in; `None` once it was cut.
-    pub(crate) fn held(&self) -> Option<(bool, usize)> {
+    /// What the heads of its open requests take; `None` once it was cut.
+    pub(crate) fn held(&self) -> Option<usize> {
         let state = self.state();
-        (!state.cut && state.held > 0).then_some((self.let_in.get(), state.held))
+        (!state.cut && state.held > 0).then_some(state.held)
+    }
+
+    /// When the head of its last request arrived.
+    pub(crate) fn begun(&self) -> Instant {
+        self.state().begun
     }
 
     /// Ends the connection, whatever it does.

@@ -1,3 +1,5 @@
+use camshaft_core::ids::TenantId;
+
 use super::*;
 
 const TIMES: ConnectionTimes =
@@ -183,7 +185,7 @@ async fn regression_whoever_takes_nothing_makes_room_strangers_first() {
         request.answer();
         (request, activity.send())
     };
-    known.let_in().set();
+    known.let_in().set(&TenantId::from("a"));
     let ((_request, mut piece), (mut served, _piece)) = (answered(&stranger), answered(&known));
     let mut claims = [stranger.claim(), quiet.claim(), known.claim()].map(Option::unwrap);
     assert_eq!(claims.map(|(claim, _)| claim), [Claim::Strange, Claim::Quiet, Claim::Stalled]);
@@ -209,7 +211,7 @@ async fn what_heads_hold_is_counted_until_their_requests_end() {
     assert_eq!(activity.held(), None);
     let requests = [activity.begin(true, (10, 1000)), activity.begin(true, (0, 0))];
     let held = 2 * REQUEST_BYTES + 10 * HEADER_BYTES + 1000 * HEAD_COPIES;
-    assert_eq!((activity.held(), heads.held()), (Some((false, held)), held));
+    assert_eq!((activity.held(), heads.held()), (Some(held), held));
     heads.over(held - 1).await;
     drop(requests);
     assert_eq!((activity.held(), heads.held()), (None, 0));

@@ -69,8 +69,12 @@ async fn respond(pending: Pending, router: Router) -> Result<Response<ResponseBo
     }
     open.answer();
     // Over HTTP/1 the rest is read from the socket, after the connection has ended.
-    let rest = rest.filter(|_| http2);
-    Ok(response.map(|body| ResponseBody { body, open, rest }))
+    if let Some(mut rest) = rest.filter(|_| http2) {
+        // The client can end its request and find the response. It may not take that, and a frame that nobody reads keeps
+        // the memory of all that was read with it.
+        tokio::spawn(async move { drain(&mut rest, DRAIN_BYTES, DRAIN_TIME, DRAIN_SILENCE).await });
+    }
+    Ok(response.map(|body| ResponseBody { body, open }))
 }
 
 /// Reads and throws away. Whether the body ended.
@@ -166,8 +170,6 @@ impl Drop for RequestBody {
 pub(crate) struct ResponseBody {
     body: Body,
     open: OpenRequest,
-    /// Of the request's body, over HTTP/2.
-    rest: Option<Incoming>,
 }
 
 impl hyper::body::Body for ResponseBody {
@@ -190,16 +192,6 @@ impl hyper::body::Body for ResponseBody {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-impl Drop for ResponseBody {
-    fn drop(&mut self) {
-        let Some(mut rest) = self.rest.take() else { return };
-        // The client can end its request and find the response. The runtime may be gone at the end of the process.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { drain(&mut rest, DRAIN_BYTES, DRAIN_TIME, DRAIN_SILENCE).await });
-        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use camshaft_core::ids::TenantId;
 use rustix::io::Errno;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -225,15 +226,25 @@ impl Rooms {
         Made { closed, wait: next.unwrap_or(LOOK).clamp(LOOK / 20, LOOK) }
     }
 
-    /// Cuts the connections whose requests hold the most, those first on which nobody was let in, until no more is held
-    /// than this.
+    /// Cuts connections until no more is held than this: those first on which nobody was let in, then those of the tenant
+    /// whose requests hold the most, and of these the ones that hold the most.
     fn relieve(&self, limit: usize) {
         let mut holding: Vec<_> =
             self.connections().filter_map(|activity| Some((activity.held()?, activity))).collect();
-        holding.sort_by_key(|((let_in, held), _)| (*let_in, Reverse(*held)));
+        let mut of_tenants: HashMap<TenantId, usize> = HashMap::new();
+        for (held, activity) in &holding {
+            if let Some(tenant) = activity.let_in().tenant() {
+                *of_tenants.entry(tenant.clone()).or_default() += held;
+            }
+        }
+        let of_tenant = |activity: &Activity| Some(of_tenants[activity.let_in().tenant()?]);
+        holding.sort_by_cached_key(|(held, activity)| {
+            let tenant = of_tenant(activity);
+            (tenant.is_some(), Reverse(tenant), activity.let_in().tenant().cloned(), Reverse(*held))
+        });
         // Those that were cut and have not ended yet count no more.
-        let mut over = holding.iter().map(|((_, held), _)| held).sum::<usize>().saturating_sub(limit);
-        for ((_, held), activity) in holding {
+        let mut over = holding.iter().map(|(held, _)| held).sum::<usize>().saturating_sub(limit);
+        for (held, activity) in holding {
             if over == 0 {
                 return;
             }

@@ -73,7 +73,7 @@ impl Rig {
             .route("/refuses", post(|| async { StatusCode::NOT_FOUND }))
             // As auth does with whoever it lets in.
             .layer(map_request(|request: Request<axum::body::Body>| async {
-                request.extensions().get::<LetIn>().unwrap().set();
+                request.extensions().get::<LetIn>().unwrap().set(&TenantId::from("a"));
                 request
             }))
             .route("/stranger", get(|| async { (StatusCode::UNAUTHORIZED, "who?").into_response() }));
@@ -224,6 +224,12 @@ async fn regression_a_client_that_half_closes_gets_its_answer() {
         // As long as the end is looked for behind bytes that nobody has parsed.
         ("POST /late HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc\r\n", "3 bytes"),
         ("POST /late HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabcGET / HTTP/1.1\r\nhost: a\r\n\r\n", "here"),
+        // The second one is begun when the end was long ago.
+        (
+            "POST /late HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc\
+             POST /slow HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nabcd",
+            "4 bytes",
+        ),
     ];
     for (request, expected) in requests {
         let mut socket = rig.connect().await;
@@ -315,7 +321,7 @@ async fn regression_requests_that_hold_the_most_are_cut_strangers_first() {
         taken.push((room, request));
     }
     // The first one holds the most, and was let in.
-    taken[0].0.activity.let_in().set();
+    taken[0].0.activity.let_in().set(&TenantId::from("a"));
     let cut = |rooms: &Rooms, limit: usize| {
         rooms.relieve(limit);
         taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>()
@@ -327,6 +333,29 @@ async fn regression_requests_that_hold_the_most_are_cut_strangers_first() {
     let cut = || taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>();
     rooms.relieve(1);
     assert_eq!(cut(), [true; 3]);
+}
+
+#[tokio::test]
+async fn regression_the_tenant_whose_connections_hold_the_most_is_cut_first() {
+    let rooms = Rooms::new(4);
+    let mut taken = Vec::new();
+    // One of few requests each, of a tenant with many connections, and the only one of another tenant.
+    for (tenant, bytes) in [("many", 1000), ("many", 1200), ("many", 1100), ("one", 1500)] {
+        let room = rooms.take(times(LONG, LONG, LONG)).await;
+        room.activity.let_in().set(&TenantId::from(tenant));
+        let request = room.activity.begin(true, (0, bytes));
+        taken.push((room, request));
+    }
+    let held: Vec<usize> = taken.iter().map(|(room, _)| room.activity.held().unwrap()).collect();
+    let cut = |limit| {
+        rooms.relieve(limit);
+        taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>()
+    };
+    let all = rooms.heads.held();
+    assert_eq!(cut(all - 1), [false, true, false, false], "of the tenant's the one that holds the most");
+    assert_eq!(cut(all - held[1] - held[2]), [false, true, true, false]);
+    assert_eq!(cut(held[3] - 1), [false, true, true, true], "now the other one holds more");
+    assert_eq!(cut(0), [true; 4]);
 }
 
 #[tokio::test]

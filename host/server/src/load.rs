@@ -15,6 +15,7 @@ use crate::logging::LogHandle;
 use crate::machine;
 use crate::metrics::{self, ServerMetrics};
 use crate::policies;
+use crate::progress::MODELS;
 use crate::reload::{self, Bound, Reloader};
 use crate::shutdown;
 use crate::sizing;
@@ -24,6 +25,9 @@ use crate::tls::Certificate;
 use crate::tuning::Tuning;
 use crate::weights::{Engines, Loaded};
 use crate::weights_watch::WeightsWatch;
+
+/// The kind of what is loaded, see [`Readiness::set_loading`].
+const POLICIES: &str = "policies";
 
 /// Where the listeners are bound. The system chose the ports that were configured as 0.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +76,9 @@ impl Load {
     fn load(self, at: Addresses, host: &mut Option<Arc<PolicyHost>>) -> Result<LoadedConfig, ServerError> {
         // Before anything is loaded: what is planned is what is loaded, too.
         let machine = machine::look();
-        self.readiness.set_loading("policies and models".to_owned());
+        for kind in [POLICIES, MODELS] {
+            self.readiness.set_loading(kind, Some("begun".to_owned()));
+        }
         let weights = self.load_weights()?;
         let Self { snapshot, sources, engines, log, supervisor, readiness, certificate, access } = self;
         let config = snapshot.config.clone();
@@ -85,6 +91,7 @@ impl Load {
             let compiler = matches!(engines, Engines::Llama).then(policies::compiler).flatten();
             policies::supervise(&config, &registry, &supervisor, &threads, compiler)?
         };
+        readiness.set_loading(POLICIES, None);
         *host = Some(policies.clone());
         policies::guard_strangers(&config, at.public, &policies)?;
         policies::enforced(&config, at.admin, &policies).iter().for_each(|line| tracing::info!("{line}"));
@@ -101,7 +108,7 @@ impl Load {
         });
         let metrics = ServerMetrics::new(&registry)?;
         let sized = sizing::size(&config, machine, joined(weights)?);
-        readiness.set_loading("the threads of its models".to_owned());
+        readiness.set_loading(MODELS, Some("their threads start".to_owned()));
         sized.tell();
         let share = sized.share();
         let weights = sized.weights;
@@ -138,7 +145,11 @@ impl Load {
     fn load_weights(&self) -> Result<JoinHandle<Result<Vec<Loaded>, ServerError>>, ServerError> {
         let (config, engines, readiness) = (self.snapshot.config.clone(), self.engines, self.readiness.clone());
         let digest = config.fixed.cache.tier().is_some();
-        let load = move || config.fixed.model.iter().map(|model| engines.load(model, digest, &readiness)).collect();
+        let load = move || {
+            let models = config.fixed.model.iter().map(|model| engines.load(model, digest, &readiness)).collect();
+            readiness.set_loading(MODELS, Some("loaded".to_owned()));
+            models
+        };
         let thread = Builder::new().name("model-load".to_owned()).spawn(load);
         thread.map_err(|error| ServerError::internal("start the thread that loads models", error))
     }

@@ -8,6 +8,8 @@ use camshaft_api::Readiness;
 use camshaft_engine::LoadProgress;
 use indicatif::{ProgressBar, ProgressStyle};
 
+/// The kind of what is loaded, see [`Readiness::set_loading`].
+pub(crate) const MODELS: &str = "models";
 /// Length of a bar: per cent.
 const WHOLE: u64 = 100;
 
@@ -18,7 +20,6 @@ pub(crate) struct LoadBar(Arc<Told>);
 #[derive(Debug)]
 struct Told {
     bar: ProgressBar,
-    model: String,
     /// Tells those who ask.
     readiness: Arc<Readiness>,
 }
@@ -27,7 +28,8 @@ impl Told {
     fn tell(&self, stage: &'static str, per_cent: u64) {
         self.bar.set_message(stage);
         self.bar.set_position(per_cent);
-        self.readiness.set_loading(format!("model {}, {stage}, {per_cent} %", self.model));
+        // Who may know which models there are is not known yet.
+        self.readiness.set_loading(MODELS, Some(format!("{stage} one of them, {per_cent} %")));
     }
 }
 
@@ -36,7 +38,7 @@ impl LoadBar {
         let bar = ProgressBar::new(WHOLE).with_prefix(model.to_owned());
         let style = ProgressStyle::with_template("model {prefix}: {msg:8} [{bar:40}] {percent:>3} %");
         let bar = bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        Self(Arc::new(Told { bar, model: model.to_owned(), readiness: readiness.clone() }))
+        Self(Arc::new(Told { bar, readiness: readiness.clone() }))
     }
 
     /// Shows the progress of a stage that has just begun.

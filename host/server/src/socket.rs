@@ -20,7 +20,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How often a connection with a request in flight is looked at: hyper reads nothing while it has bytes that it has not
 /// parsed, and then does not see the end.
 pub(crate) const WATCH: Duration = Duration::from_secs(1);
-/// After the last byte of a client: time for the request to be taken from the connection's buffer.
+/// After the last byte of a client, and after the head of each request: time for the request to be taken from the
+/// connection's buffer.
 const SETTLE: Duration = Duration::from_secs(1);
 /// What a client may send behind a request that is being answered, besides what hyper has taken (at most a head's size).
 /// Past it nobody could see the client leave, and the connection is closed.
@@ -178,7 +179,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
             self.socket.broken()?;
             match self.activity.awaited() {
                 Awaited::Nothing => return Poll::Ready(Ok(())),
-                Awaited::Rest if at.elapsed() >= SETTLE => return Poll::Ready(Ok(())),
+                Awaited::Rest if at.max(self.activity.begun()).elapsed() >= SETTLE => return Poll::Ready(Ok(())),
                 Awaited::Answer => self.probe(cx)?,
                 Awaited::Rest | Awaited::End => {}
             }

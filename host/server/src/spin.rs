@@ -16,10 +16,20 @@ const POLICY: &str = "OMP_WAIT_POLICY";
 /// Rounds of the loop.
 const SHORT: &str = "1000";
 
+/// The process is found by its name: what was started by way of a link would have that one's.
+const NAME: &std::ffi::CStr = c"camshaft";
+
 /// Starts this program anew, in the same process, with a short wait, unless somebody has chosen how to wait. Returns where there
 /// is nothing to do or it cannot be done. To be called before there are threads.
 pub(crate) fn wait_briefly() {
     if [SPINS, POLICY].iter().any(|name| std::env::var_os(name).is_some()) {
+        // It stays as it is where the system does not take it.
+        let _ = rustix::thread::set_name(NAME);
+        return;
+    }
+    // The dynamic linker may have been told to run this program.
+    let program = std::env::current_exe().ok();
+    if program.as_deref().and_then(Path::file_name).is_none_or(|name| name.to_string_lossy().starts_with("ld")) {
         return;
     }
     let mut arguments = std::env::args_os();

@@ -87,8 +87,8 @@ pub struct Readiness {
     state: AtomicU8,
     /// Whether an operator drains the server without ending it.
     held: AtomicBool,
-    /// What is loaded at the moment.
-    loading: Mutex<String>,
+    /// What is loaded at the moment: of each kind one text.
+    loading: Mutex<BTreeMap<&'static str, String>>,
     /// The models, each with its workers or its embedder.
     models: Mutex<Vec<(String, Vec<Health>)>>,
     /// Why the server ends, if it ends by a fault of its own.
@@ -110,7 +110,7 @@ impl Readiness {
         Self {
             state: AtomicU8::new(ServerState::Loading as u8),
             held: AtomicBool::new(false),
-            loading: Mutex::new("its configuration".to_owned()),
+            loading: Mutex::default(),
             models: Mutex::default(),
             failed: OnceLock::new(),
             damaged: Mutex::default(),
@@ -118,13 +118,19 @@ impl Readiness {
         }
     }
 
-    /// Notes what is loaded now, for whoever asks meanwhile.
-    pub fn set_loading(&self, what: String) {
-        *self.loading.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    /// Notes for whoever asks how far things of a kind are that are loaded now; `None`: they are.
+    pub fn set_loading(&self, kind: &'static str, how_far: Option<String>) {
+        let mut loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        match how_far {
+            Some(text) => drop(loading.insert(kind, text)),
+            None => drop(loading.remove(kind)),
+        }
     }
 
     pub(crate) fn loading(&self) -> String {
-        self.loading.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        let texts: Vec<String> = loading.iter().map(|(kind, how_far)| format!("{kind} ({how_far})")).collect();
+        texts.join(", ")
     }
 
     /// The health of one more worker or embedder of a model, for the thread that runs it. The server is ready only while

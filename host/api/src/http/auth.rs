@@ -44,7 +44,7 @@ pub(crate) async fn guard(
     };
     drop(span);
     if let Some(let_in) = request.extensions().get::<LetIn>() {
-        let_in.set();
+        let_in.set(&principal.tenant);
     }
     if let Some(exchange) = exchange {
         exchange.set_tenant(principal.tenant.as_str());

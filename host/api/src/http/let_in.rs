@@ -1,17 +1,19 @@
-//! Whether a connection has brought any request that auth let in.
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+//! Whether a connection has brought any request that auth let in, and whose it was.
+use std::sync::{Arc, OnceLock};
+
+use camshaft_core::ids::TenantId;
 
 /// A listener puts it among the extensions of all requests of a connection, and treats strangers as such.
 #[derive(Debug, Clone, Default)]
-pub struct LetIn(Arc<AtomicBool>);
+pub struct LetIn(Arc<OnceLock<TenantId>>);
 
 impl LetIn {
-    pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    /// A request of the tenant was let in. The connection counts as that of the first one.
+    pub fn set(&self, tenant: &TenantId) {
+        self.0.get_or_init(|| tenant.clone());
     }
 
-    pub fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+    pub fn tenant(&self) -> Option<&TenantId> {
+        self.0.get()
     }
 }

@@ -143,7 +143,9 @@ fn logit_bias(fields: &Fields<'_>, vocabulary_size: usize) -> Result<Vec<LogitBi
     }
     let entry = |(key, value): (&String, &Value)| {
         let known = |token: &u32| (*token as usize) < vocabulary_size;
-        let Some(token) = key.parse::<u32>().ok().filter(known) else {
+        // Two spellings of one token would be two entries.
+        let spelled = |token: &u32| token.to_string() == *key;
+        let Some(token) = key.parse::<u32>().ok().filter(known).filter(spelled) else {
             let message = format!("logit_bias keys must be token ids below {vocabulary_size}, got {:?}", Shown(key));
             return Err(RequestError::field("logit_bias", message));
         };

@@ -85,11 +85,13 @@ fn checks_logit_bias_keys_values_and_count() {
     let settings = read(&json!({"logit_bias": {"0": -100, "255": 100}})).unwrap();
     let last = LogitBias { token: Token(255), bias: 100.0 };
     assert_eq!(settings.sampling.logit_bias, [LogitBias { token: Token(0), bias: -100.0 }, last]);
-    for bad in [json!({"256": 1}), json!({"-1": 1}), json!({"1.5": 1}), json!({"cat": 1})] {
+    for bad in
+        [json!({"256": 1}), json!({"-1": 1}), json!({"1.5": 1}), json!({"cat": 1}), json!({"+7": 1}), json!({"07": 1})]
+    {
         assert_eq!(refusal(&json!({"logit_bias": bad})).0.as_deref(), Some("logit_bias"));
     }
     assert_eq!(refusal(&json!({"logit_bias": {"7": 101}})).0.as_deref(), Some("logit_bias.7"));
-    let many = |count: usize| json!({"logit_bias": (0..count).map(|i| (format!("{i:05}"), 1)).collect::<std::collections::HashMap<_, _>>()});
+    let many = |count: usize| json!({"logit_bias": (0..count).map(|i| (i.to_string(), 1)).collect::<std::collections::HashMap<_, _>>()});
     let (_, message) = refusal(&many(1025));
     assert_eq!(message, "logit_bias has 1025 entries, at most 1024");
 }
