@@ -60,6 +60,10 @@ impl Rig {
             tokio::time::sleep(SHORT).await;
             format!("{} bytes", body.len())
         };
+        let later = |body: Bytes| async move {
+            tokio::time::sleep(3 * WATCH).await;
+            format!("{} bytes", body.len())
+        };
         let late = |body: Bytes| async move {
             tokio::time::sleep(WATCH + SHORT).await;
             format!("{} bytes", body.len())
@@ -68,6 +72,7 @@ impl Rig {
             .route("/", get(|| async { "here" }))
             .route("/slow", post(slow).get(slow))
             .route("/late", post(late))
+            .route("/later", post(later))
             .route("/forever", get(forever.clone()).post(forever))
             .route("/large", get(|| async { vec![b'x'; LARGE] }))
             .route("/refuses", post(|| async { StatusCode::NOT_FOUND }))
@@ -226,7 +231,7 @@ async fn regression_a_client_that_half_closes_gets_its_answer() {
         ("POST /late HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabcGET / HTTP/1.1\r\nhost: a\r\n\r\n", "here"),
         // The second one is begun when the end was long ago.
         (
-            "POST /late HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc\
+            "POST /later HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc\
              POST /slow HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nabcd",
             "4 bytes",
         ),
