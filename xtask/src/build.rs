@@ -76,7 +76,10 @@ pub(crate) fn serve(arguments: &[String]) -> Done {
     let mut command = Command::new(binary);
     command.arg("serve");
     let names_policies = |argument: &String| {
-        argument.starts_with("--policy-dir") || argument.trim_start_matches("--set=").starts_with("policy.dir=")
+        let set = argument.trim_start_matches("--set=");
+        argument.starts_with("--policy-dir")
+            || set.starts_with("policy.dir=")
+            || set.starts_with("policy=") && set.contains("dir")
     };
     if !arguments.iter().any(names_policies) {
         command.arg("--policy-dir").arg(target().join("policy.d"));

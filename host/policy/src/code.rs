@@ -14,7 +14,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -27,14 +27,14 @@ use wasmtime::component::Component;
 use crate::digest::digest_of;
 use crate::error::PolicyError;
 use crate::memory::memory_left;
-use crate::private_dir;
+use crate::private_dir::{self, SUFFIX};
 
 const MAGIC: &[u8; 8] = b"CAMCODE1";
 const SUM_BYTES: usize = 32;
 const HEAD_BYTES: usize = MAGIC.len() + SUM_BYTES;
-const SUFFIX: &str = ".code";
 /// Maximum bytes of a file: code, data, and what tells where code can trap.
 pub(crate) const IMAGE_MAX_BYTES: usize = 256 << 20;
+const FILE_MAX_BYTES: u64 = (HEAD_BYTES + IMAGE_MAX_BYTES) as u64;
 /// Maximum bytes of all files: past it, those go that nobody loaded for the longest time.
 const DIR_MAX_BYTES: u64 = 1 << 30;
 /// What loading code takes at its peak, in sizes of the file: what is read, and the image.
@@ -82,7 +82,7 @@ impl<'a> CodeDir<'a> {
 
     /// The file appears whole. After a power cut it may not be: its checksum says so.
     fn write(&self, name: &str, code: &[u8]) -> io::Result<()> {
-        let partial = private_dir::write_in_room(self.path, "code", |file| {
+        let partial = private_dir::write_in_room(self.path, |file| {
             file.write_all(MAGIC)?;
             file.write_all(&sum(name, code))?;
             file.write_all(code)
@@ -116,19 +116,23 @@ impl<'a> CodeDir<'a> {
     pub(crate) fn load(&self, engine: &Engine, name: &CodeName) -> Result<Option<Component>, PolicyError> {
         let path = self.path.join(&name.0);
         let unreadable = |source| PolicyError::Cache { path: path.clone(), source };
-        let Some(file) = open(&path).map_err(unreadable)? else { return Ok(None) };
-        let meta = file.metadata().map_err(unreadable)?;
-        check_room(meta.size(), memory_left())?;
-        let component = match intact(&file, name).map_err(unreadable)? {
-            Some(bytes) => loaded(engine, &bytes),
-            None => Err("its checksum is wrong".to_owned()),
+        let meta = match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            meta => meta.map_err(unreadable)?,
+        };
+        let component = if !meta.is_file() || meta.size() > FILE_MAX_BYTES {
+            Err("it is no file of compiled code".to_owned())
+        } else {
+            check_room(meta.size(), memory_left())?;
+            let file = open(&path).map_err(unreadable)?;
+            match intact(&file, name).map_err(unreadable)? {
+                // What is in use is not old. If it cannot be noted, it is compiled again some day.
+                Some(bytes) => loaded(engine, &bytes).inspect(|_| drop(file.set_modified(SystemTime::now()))),
+                None => Err("its checksum is wrong".to_owned()),
+            }
         };
         match component {
-            Ok(component) => {
-                // What is in use is not old. If it cannot be noted, it is compiled again some day.
-                let _ = file.set_modified(SystemTime::now());
-                Ok(Some(component))
-            }
+            Ok(component) => Ok(Some(component)),
             Err(why) => {
                 tracing::warn!(file = %path.display(), why, "compiled code is damaged: it is compiled again");
                 // What cannot be removed may still be replaced.
@@ -148,26 +152,28 @@ fn loaded(engine: &Engine, bytes: &[u8]) -> Result<Component, String> {
     component.map_err(|error| format!("{error:#}"))
 }
 
-/// Opens what is no link, and waits for no writer of a pipe. `None`: there is nothing.
-fn open(path: &Path) -> io::Result<Option<File>> {
+/// Opens what is no link, and waits for no writer of a pipe. What this user may not read is made readable: it is its own.
+fn open(path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    match OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+    let open = || OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(path);
+    match open() {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+            open()
+        }
+        opened => opened,
     }
 }
 
 /// The whole file, if it is as it was written.
 fn intact(file: &File, name: &CodeName) -> io::Result<Option<Vec<u8>>> {
     let meta = file.metadata()?;
-    let most = IMAGE_MAX_BYTES + HEAD_BYTES;
-    if !meta.is_file() || meta.len() > most as u64 {
+    if !meta.is_file() {
         return Ok(None);
     }
-    let mut bytes = Vec::with_capacity(meta.len() as usize);
-    file.take(most as u64).read_to_end(&mut bytes)?;
-    let is_whole = bytes.len() >= HEAD_BYTES
+    let mut bytes = Vec::with_capacity(meta.len().min(FILE_MAX_BYTES) as usize);
+    file.take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    let is_whole = (HEAD_BYTES..=FILE_MAX_BYTES as usize).contains(&bytes.len())
         && bytes.starts_with(MAGIC)
         && bytes[MAGIC.len()..HEAD_BYTES] == sum(&name.0, &bytes[HEAD_BYTES..]);
     Ok(is_whole.then_some(bytes))

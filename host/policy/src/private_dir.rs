@@ -1,4 +1,5 @@
-//! The directory of compiled code: one in which nobody else can put anything, for what lies there runs without further checks.
+//! The directory of compiled code: one in which nobody else can put anything, for what lies there runs without further
+//! checks.
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -10,8 +11,12 @@ use crate::trust::check_trusted;
 
 /// What a directory for compiled code must at least take.
 const TRIAL_BYTES: usize = 64 << 10;
+/// How the names of files of compiled code end.
+pub(crate) const SUFFIX: &str = ".code";
 /// How the names of files begin that are being written.
-const PARTIAL: &str = ".";
+const PARTIAL: [&str; 2] = [".trial-", ".code-"];
+/// Nobody makes room by removing what was used since then.
+const YOUNG: Duration = Duration::from_secs(10);
 /// Nobody writes a file for so long.
 const LEFT: Duration = Duration::from_secs(3600);
 
@@ -67,13 +72,15 @@ fn make_private_by(dir: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Re
     Ok(dir)
 }
 
-/// Whether something can be written to a private directory, for which old files go where it is full.
+/// Whether something can be written to a private directory, or its file system is full and there is code in it that others
+/// could give up.
 fn can_be_used(dir: &Path) -> Result<PathBuf, PolicyError> {
     let dir = make_private(dir)?;
     // A file system may be read-only whatever its modes say. On a full one files can be made, but nothing can be written to
     // them.
-    let trial = write_in_room(&dir, "trial", |file| file.write_all(&[0; TRIAL_BYTES]));
+    let trial = write_partial(&dir, "trial", &|file| file.write_all(&[0; TRIAL_BYTES]));
     match trial.and_then(fs::remove_file) {
+        Err(error) if is_full(&error) && !by_age(&dir).is_empty() => Ok(dir),
         // Somebody else may tidy up.
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(PolicyError::Cache { path: dir, source: error }),
         _ => Ok(dir),
@@ -82,23 +89,34 @@ fn can_be_used(dir: &Path) -> Result<PathBuf, PolicyError> {
 
 /// Writes a file whose name nobody else uses, and returns its path. Where the file system is full, the files that nobody
 /// used for the longest time go, one after the other.
-pub(crate) fn write_in_room(
-    dir: &Path,
-    what: &str,
-    write: impl Fn(&mut File) -> io::Result<()>,
-) -> io::Result<PathBuf> {
+pub(crate) fn write_in_room(dir: &Path, write: impl Fn(&mut File) -> io::Result<()>) -> io::Result<PathBuf> {
     loop {
-        // Processes that share the directory may have the same number, in namespaces of their own.
-        let path = dir.join(format!("{PARTIAL}{what}-{:032x}", rand::random::<u128>()));
-        let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path)?;
-        let Err(error) = write(&mut file) else { return Ok(path) };
-        // It is as good as gone where somebody else has removed it.
-        let _ = fs::remove_file(&path);
-        let is_full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
-        if !is_full || !by_age(dir).iter().any(|file| fs::remove_file(&file.path).is_ok()) {
+        let error = match write_partial(dir, "code", &write) {
+            Err(error) if is_full(&error) => error,
+            written => return written,
+        };
+        // The server for which it was just made may not have loaded it yet.
+        let is_old = |file: &Whole| file.used.elapsed().is_ok_and(|age| age > YOUNG);
+        if !by_age(dir).iter().any(|file| is_old(file) && fs::remove_file(&file.path).is_ok()) {
             return Err(error);
         }
     }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn write_partial(dir: &Path, what: &str, write: &dyn Fn(&mut File) -> io::Result<()>) -> io::Result<PathBuf> {
+    // Processes that share the directory may have the same number, in namespaces of their own.
+    let path = dir.join(format!(".{what}-{:032x}", rand::random::<u128>()));
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path)?;
+    let written = write(&mut file);
+    if written.is_err() {
+        // It is as good as gone where somebody else has removed it.
+        let _ = fs::remove_file(&path);
+    }
+    written.map(|()| path)
 }
 
 /// A file that was written whole.
@@ -117,11 +135,14 @@ pub(crate) fn by_age(dir: &Path) -> Vec<Whole> {
         // Somebody else may have removed it.
         let Ok(meta) = entry.metadata() else { continue };
         let Ok(used) = meta.modified() else { continue };
-        let (path, is_partial) = (entry.path(), entry.file_name().to_string_lossy().starts_with(PARTIAL));
-        match (meta.is_file(), is_partial) {
-            (true, false) => files.push(Whole { used, path, bytes: meta.len() }),
-            (true, true) if used.elapsed().is_ok_and(|age| age > LEFT) => drop(fs::remove_file(path)),
-            _ => {}
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_string_lossy();
+        let is_partial = PARTIAL.iter().any(|begins| name.starts_with(begins));
+        if meta.is_file() && name.ends_with(SUFFIX) {
+            files.push(Whole { used, path, bytes: meta.len() });
+        } else if is_partial && used.elapsed().is_ok_and(|age| age > LEFT) {
+            // Somebody else may have done it.
+            let _ = fs::remove_file(path);
         }
     }
     files.sort_by_key(|file| file.used);
@@ -228,29 +249,32 @@ mod tests {
     fn regression_where_the_file_system_is_full_old_files_go_until_there_is_room() {
         let scratch = tempfile::tempdir().unwrap();
         let dir = scratch.path();
-        [("new", 10), ("old", 30), ("older", 40)].iter().for_each(|(name, ago)| used(dir, name, *ago));
+        for (name, ago) in [("young.code", 2), ("new.code", 12), ("old.code", 30), ("older.code", 40), ("other", 90)] {
+            used(dir, name, ago);
+        }
         let full = || io::Error::from(io::ErrorKind::StorageFull);
-        let leaving = |most: usize| move |_: &mut File| if names(dir).len() <= most + 1 { Ok(()) } else { Err(full()) };
-        let written = write_in_room(dir, "x", leaving(1)).unwrap();
-        assert_eq!(names(dir), [".x", "new"]);
+        let leaving = |most: usize| move |_: &mut File| if by_age(dir).len() <= most { Ok(()) } else { Err(full()) };
+        let written = write_in_room(dir, leaving(2)).unwrap();
+        assert_eq!(names(dir), [".code", "new.code", "other", "young.code"]);
         fs::remove_file(written).unwrap();
-        let refused = write_in_room(dir, "x", |_| Err(full())).unwrap_err();
-        assert_eq!((refused.kind(), names(dir)), (io::ErrorKind::StorageFull, Vec::new()));
+        let refused = write_in_room(dir, |_| Err(full())).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(names(dir), ["other", "young.code"], "what was just made is not loaded yet");
         // Any other error is no reason to remove anything.
-        used(dir, "new", 10);
-        write_in_room(dir, "x", |_| Err(io::ErrorKind::InvalidInput.into())).unwrap_err();
-        assert_eq!(names(dir), ["new"]);
+        used(dir, "old.code", 30);
+        write_in_room(dir, |_| Err(io::ErrorKind::InvalidInput.into())).unwrap_err();
+        assert_eq!(names(dir), ["old.code", "other", "young.code"]);
     }
 
     #[test]
     fn regression_what_a_killed_process_left_is_in_nobodys_way_and_goes() {
         let dir = tempfile::tempdir().unwrap();
-        for (name, ago) in [(".code-a", 3700), (".code-b", 3500), ("whole", 9000)] {
+        for (name, ago) in [(".code-a", 3700), (".code-b", 3500), ("whole.code", 9000), (".mine", 9000)] {
             used(dir.path(), name, ago);
         }
         let whole: Vec<_> = by_age(dir.path()).into_iter().map(|file| file.path).collect();
-        assert_eq!(whole, [dir.path().join("whole")]);
-        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "one of them may still be written");
+        assert_eq!(whole, [dir.path().join("whole.code")]);
+        assert_eq!(names(dir.path()), [".code", ".mine", "whole.code"], "one may still be written, one is not ours");
     }
 
     #[test]
@@ -263,7 +287,7 @@ mod tests {
         });
         let why = made.unwrap_err().sentence();
         assert!(why.contains("made can be written to by others"), "{why}");
-        let own = make_private(&dir.path().join("own/cache")).unwrap();
+        let own = can_be_used(&dir.path().join("own/cache")).unwrap();
         assert_eq!(fs::read_dir(&own).unwrap().count(), 0, "the trial leaves nothing");
         assert_eq!(fs::metadata(own).unwrap().mode() & 0o777, 0o700);
     }

@@ -229,19 +229,12 @@ impl Rooms {
     /// Cuts connections until no more is held than this: those first on which nobody was let in, then those of the tenant
     /// whose requests hold the most, and of these the ones that hold the most.
     fn relieve(&self, limit: usize) {
-        let mut holding: Vec<_> =
-            self.connections().filter_map(|activity| Some((activity.held()?, activity))).collect();
-        let mut of_tenants: HashMap<TenantId, usize> = HashMap::new();
-        for (held, activity) in &holding {
-            if let Some(tenant) = activity.let_in().tenant() {
-                *of_tenants.entry(tenant.clone()).or_default() += held;
-            }
-        }
-        let of_tenant = |activity: &Activity| Some(of_tenants[activity.let_in().tenant()?]);
-        holding.sort_by_cached_key(|(held, activity)| {
-            let tenant = of_tenant(activity);
-            (tenant.is_some(), Reverse(tenant), activity.let_in().tenant().cloned(), Reverse(*held))
+        // Auth lets connections in meanwhile: each is asked once.
+        let holding = self.connections().filter_map(|activity| {
+            let tenant = activity.let_in().tenant().cloned();
+            Some((tenant, activity.held()?, activity))
         });
+        let holding = most_dispensable(holding.collect());
         // Those that were cut and have not ended yet count no more.
         let mut over = holding.iter().map(|(held, _)| held).sum::<usize>().saturating_sub(limit);
         for (held, activity) in holding {
@@ -265,6 +258,19 @@ impl Rooms {
         // Fails only when the semaphore is closed, which nobody does.
         let _ = self.free.acquire_many(all).await;
     }
+}
+
+/// Connections with their tenants and what their requests hold, in the order in which they are to be cut.
+fn most_dispensable<T>(mut holding: Vec<(Option<TenantId>, usize, T)>) -> Vec<(usize, T)> {
+    let mut of_tenants: HashMap<TenantId, usize> = HashMap::new();
+    for (tenant, held, _) in &holding {
+        tenant.iter().for_each(|tenant| *of_tenants.entry(tenant.clone()).or_default() += held);
+    }
+    holding.sort_by_cached_key(|(tenant, held, _)| {
+        let of_tenant = tenant.as_ref().and_then(|tenant| of_tenants.get(tenant));
+        (tenant.is_some(), Reverse(of_tenant.copied()), tenant.clone(), Reverse(*held))
+    });
+    holding.into_iter().map(|(_, held, connection)| (held, connection)).collect()
 }
 
 impl Drop for Room {

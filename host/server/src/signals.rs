@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use nix::sys::signal::SigSet;
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGPIPE, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -17,8 +17,12 @@ use crate::error::ServerError;
 pub(crate) fn receive_all() -> Result<(), ServerError> {
     let failed = |error: std::io::Error| ServerError::internal("receive signals", error);
     SigSet::empty().thread_set_mask().map_err(|error| failed(error.into()))?;
-    // A handler is as good as the default, which nobody can set without `unsafe`; children begin with the default.
-    flag::register(SIGCHLD, Arc::default()).map(drop).map_err(failed)
+    // A handler is as good as the default, which nobody can set without `unsafe`; children begin with the default. A write
+    // to who is gone is an error, also after an `exec` that failed, which has undone that SIGPIPE is ignored.
+    [SIGCHLD, SIGPIPE]
+        .into_iter()
+        .try_for_each(|signal| flag::register(signal, Arc::default()).map(drop))
+        .map_err(failed)
 }
 
 /// What a signal asks for.

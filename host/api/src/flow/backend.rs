@@ -97,7 +97,8 @@ pub struct Submission {
     pub weight: f64,
     /// Share of the queue that the tenant's waiting requests may take.
     pub queue_share: Option<f64>,
-    /// When the request was there whole. From then on it waits for others; until then it may have waited for its own body.
+    /// When the request had arrived, been read and been admitted. From then on it waits for others in the queue; until then it
+    /// may have waited for its own body.
     pub arrived: Instant,
     /// Latest moment of the first token of any choice of the request.
     pub deadline: Option<Instant>,

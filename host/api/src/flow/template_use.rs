@@ -7,11 +7,10 @@ use tokio::sync::oneshot;
 use crate::flow::error::FlowError;
 use crate::flow::turns::{Turn, Turns};
 
-/// Threads that may render with one template at the same time, besides the polite ones: a template that runs away keeps no
-/// more. Others wait, and tenants take turns.
+/// Places that polite threads never take. With those of [`POLITE`], as many threads may render with one template at the same
+/// time, and a template that runs away keeps no more. Others wait, and tenants take turns.
 const THREADS: usize = 4;
-/// Places of polite threads. These let everybody else go first and so hold a place for longer. With all of their places
-/// taken, the others have [`THREADS`] left.
+/// Places that any thread may take. Polite ones let everybody else go first and so hold a place for longer.
 const POLITE: usize = 2;
 
 #[derive(Debug)]
