@@ -15,6 +15,9 @@ pub enum EngineLoadError {
     BadFile { path: PathBuf, why: String },
     #[error("model file {path} has SHA-256 {found}, the configuration wants {wanted}", path = path.display())]
     WrongDigest { path: PathBuf, wanted: String, found: String },
+    /// Another file got its name, or it was written to.
+    #[error("model file {path} was replaced or changed while it was loaded", path = path.display())]
+    Replaced { path: PathBuf },
     /// The model cannot be served as the wanted kind.
     #[error("model file {path} {why}", path = path.display())]
     WrongKind { path: PathBuf, why: WrongKind },

@@ -40,6 +40,8 @@ const MAX_CONTEXT_LENGTH: u32 = i32::MAX as u32;
 pub(crate) struct Header {
     pub(crate) tokenizer: TokenizerKeys,
     pub(crate) lists: LayerLists,
+    /// `split.count`: the files of the model. 0 if it says nothing.
+    pub(crate) split_count: u16,
 }
 
 /// What a file says of its vocabulary. All empty if it says nothing.
@@ -134,11 +136,12 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
     fn key_value(&mut self, seen: &mut Seen) -> Result<(), Refused> {
         let key = self.string("a key", MAX_KEY_BYTES)?;
         let kind = self.u32("a value's type")?;
-        let Header { tokenizer, lists } = &mut seen.header;
+        let Header { tokenizer, lists, split_count } = &mut seen.header;
         match (key.as_slice(), kind) {
             // llama.cpp would take it for a shorter key.
             (key, _) if key.contains(&0) => return bad(format!("the key {:?} contains a NUL", lossy(key))),
             (b"general.alignment", 4) => seen.alignment = Some(self.u32("general.alignment")?),
+            (b"split.count", 2) => *split_count = u16::from_le_bytes(self.bytes("split.count")?),
             (b"tokenizer.ggml.model", 8) => tokenizer.model = self.text("tokenizer.ggml.model")?,
             (b"tokenizer.ggml.pre", 8) => tokenizer.pre = self.text("tokenizer.ggml.pre")?,
             (b"tokenizer.ggml.merges", 9) => tokenizer.merges = self.merges()?,

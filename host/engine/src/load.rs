@@ -1,6 +1,6 @@
 //! Loads a model: preflight, digest, llama.cpp, adapter, and the facts that core needs.
 use std::fmt;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -11,20 +11,20 @@ use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::model::{LlamaLoraAdapter, LlamaModel};
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::vocab::LlamaVocab;
-use sha2::{Digest, Sha256};
 
 use crate::backend::backend;
 use crate::encoder::Encoder;
 use crate::error::EngineLoadError;
-use crate::gguf::{self, Header, LayerLists};
+use crate::gguf::{Header, LayerLists};
 use crate::kind::Traits;
 use crate::mapped::MappedFile;
-use crate::regular;
+use crate::parts::ModelFiles;
 
 /// How to load a model.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
-    /// Lower-case hexadecimal SHA-256 that the file must have.
+    /// Hexadecimal SHA-256 that the file must have. Of a split model: the SHA-256 of its parts' digests, each in lower-case
+    /// hexadecimal on a line of its own.
     pub verify_sha256: Option<String>,
     /// Compute the digest even without `verify_sha256`.
     pub digest: bool,
@@ -70,8 +70,8 @@ pub struct LoadedModel {
     pub(crate) lists: LayerLists,
     identity: Option<String>,
     info: ModelInfo,
-    /// `None` if the weights are in memory.
-    mapped: Option<Arc<MappedFile>>,
+    /// None if the weights are in memory.
+    mapped: Vec<Arc<MappedFile>>,
 }
 
 impl fmt::Debug for LoadedModel {
@@ -81,18 +81,14 @@ impl fmt::Debug for LoadedModel {
 }
 
 impl LoadedModel {
-    /// Loads a GGUF file. Maps the weights unless the options say to copy them.
+    /// Loads a GGUF file, or, by the name of the first, the parts of a split one. Maps the weights unless the options say to
+    /// copy them.
     ///
     /// # Errors
-    /// The file is missing, truncated, corrupt or has another digest, or llama.cpp refuses it.
+    /// A file is missing, truncated, corrupt, has another digest or is replaced meanwhile, or llama.cpp refuses it.
     pub fn from_file(path: &Path, options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
         let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        // Before loading, so that no change is missed.
-        let mapped = (!options.copy).then(|| MappedFile::open(path)).transpose();
-        let mapped = mapped.map_err(|error| unreadable_at(path, error))?;
-        let mut model = Self::load(path, path, &stem, options)?;
-        model.mapped = mapped.map(Arc::new);
-        Ok(Arc::new(model))
+        Self::load(path, path, &stem, options, !options.copy).map(Arc::new)
     }
 
     /// Loads a GGUF file that is in memory, through a temporary file that is unlinked after loading.
@@ -103,27 +99,27 @@ impl LoadedModel {
         let mut file = tempfile::NamedTempFile::new().map_err(EngineLoadError::Unpack)?;
         file.write_all(bytes).map_err(EngineLoadError::Unpack)?;
         // llama.cpp maps the file, so it may be unlinked after loading.
-        Self::load(file.path(), Path::new(name), name, options).map(Arc::new)
+        Self::load(file.path(), Path::new(name), name, options, false).map(Arc::new)
     }
 
-    fn load(path: &Path, shown: &Path, stem: &str, options: &LoadOptions) -> Result<Self, EngineLoadError> {
-        let unreadable = |source| EngineLoadError::Unreadable { path: shown.to_owned(), source };
-        let mut file = regular::open(path).map_err(unreadable)?;
-        let Header { tokenizer, lists } = gguf::preflight(&mut file).map_err(|error| match error {
-            gguf::Refused::Io(source) => unreadable(source),
-            gguf::Refused::Bad(why) => EngineLoadError::BadFile { path: shown.to_owned(), why },
-        })?;
-        let sha256 = match &options.verify_sha256 {
-            None if options.digest => Some(digest(path).map_err(unreadable)?),
-            None => None,
-            Some(wanted) => {
-                let found = digest(path).map_err(unreadable)?;
-                if !wanted.eq_ignore_ascii_case(&found) {
-                    return Err(EngineLoadError::WrongDigest { path: shown.to_owned(), wanted: wanted.clone(), found });
-                }
-                Some(found)
-            }
-        };
+    fn load(
+        path: &Path,
+        shown: &Path,
+        stem: &str,
+        options: &LoadOptions,
+        watch: bool,
+    ) -> Result<Self, EngineLoadError> {
+        let (mut files, Header { tokenizer, lists, .. }) = ModelFiles::open(path, shown)?;
+        // Before loading, so that no change is missed.
+        let mapped = if watch { files.mapped()? } else { Vec::new() };
+        let wanted = options.verify_sha256.as_ref();
+        let sha256 = (options.digest || wanted.is_some()).then(|| files.digest()).transpose()?;
+        if let (Some(wanted), Some(found)) = (wanted, &sha256)
+            && !wanted.eq_ignore_ascii_case(found)
+        {
+            let (wanted, found) = (wanted.clone(), found.clone());
+            return Err(EngineLoadError::WrongDigest { path: shown.to_owned(), wanted, found });
+        }
         let mut params = LlamaModelParams::default().with_n_gpu_layers(0).with_use_mmap(!options.copy);
         if let Some(LoadProgress(report)) = options.progress.clone() {
             params = params.with_progress_callback(move |fraction| {
@@ -133,17 +129,20 @@ impl LoadedModel {
         }
         let mut model = LlamaModel::load_from_file(backend()?, path, &params)
             .map_err(|source| EngineLoadError::NotLoaded { path: shown.to_owned(), source })?;
+        files.check_unchanged()?;
         let kind = Traits::of(&model).serve_as(options.kind);
         let kind = kind.map_err(|why| EngineLoadError::WrongKind { path: shown.to_owned(), why })?;
         let mut identity = sha256.clone();
         let adapter = match &options.adapter {
             None => None,
             Some(adapter) => {
+                let (mut files, _) = ModelFiles::open(&adapter.path, &adapter.path)?;
                 if let Some(weights) = &mut identity {
-                    let digest = digest(&adapter.path).map_err(|error| unreadable_at(&adapter.path, error))?;
-                    *weights = format!("{weights}+{digest}*{}", adapter.scale);
+                    *weights = format!("{weights}+{}*{}", files.digest()?, adapter.scale);
                 }
-                Some(load_adapter(&mut model, adapter)?)
+                let adapter = load_adapter(&mut model, adapter)?;
+                files.check_unchanged()?;
+                Some(adapter)
             }
         };
         let info = describe(&model, stem, kind, sha256);
@@ -152,16 +151,16 @@ impl LoadedModel {
             return Err(bad("the model has no vocabulary".to_owned()));
         }
         let encoder = Encoder::new(&model, info.vocabulary.clone(), &tokenizer).map_err(bad)?;
-        Ok(Self { model, adapter, encoder, lists, identity, info, mapped: None })
+        Ok(Self { model, adapter, encoder, lists, identity, info, mapped })
     }
 
     pub fn info(&self) -> &ModelInfo {
         &self.info
     }
 
-    /// The file that the weights are mapped from. `None` if they are in memory, or nobody else can reach the file.
-    pub fn mapped_file(&self) -> Option<&Arc<MappedFile>> {
-        self.mapped.as_ref()
+    /// The files that the weights are mapped from. None if they are in memory, or nobody else can reach the file.
+    pub fn mapped_files(&self) -> &[Arc<MappedFile>] {
+        &self.mapped
     }
 
     /// Identifies what the model computes: digests of weights and adapter. `None` if the options asked for no digest.
@@ -170,34 +169,11 @@ impl LoadedModel {
     }
 }
 
-fn unreadable_at(path: &Path, source: std::io::Error) -> EngineLoadError {
-    EngineLoadError::Unreadable { path: path.to_owned(), source }
-}
-
 fn load_adapter(model: &mut LlamaModel, options: &AdapterOptions) -> Result<Adapter, EngineLoadError> {
     let AdapterOptions { path, scale } = options;
-    let mut file = regular::open(path).map_err(|error| unreadable_at(path, error))?;
-    gguf::preflight(&mut file).map_err(|error| match error {
-        gguf::Refused::Io(source) => unreadable_at(path, source),
-        gguf::Refused::Bad(why) => EngineLoadError::BadFile { path: path.clone(), why },
-    })?;
     let adapter = model.lora_adapter_init(path);
     let adapter = adapter.map_err(|source| EngineLoadError::NotAnAdapter { path: path.clone(), source })?;
     Ok(Adapter { adapter: Mutex::new(adapter), scale: *scale })
-}
-
-fn digest(path: &Path) -> std::io::Result<String> {
-    let mut file = regular::open(path)?;
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        let n = file.read(&mut buffer)?;
-        if n == 0 {
-            break;
-        }
-        hash.update(&buffer[..n]);
-    }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn describe(model: &LlamaModel, stem: &str, kind: ModelKind, sha256: Option<String>) -> ModelInfo {

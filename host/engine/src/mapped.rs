@@ -41,7 +41,10 @@ impl MappedFile {
     /// # Errors
     /// The file cannot be read.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = regular::open(path)?;
+        Self::of(regular::open(path)?)
+    }
+
+    pub(crate) fn of(file: File) -> io::Result<Self> {
         let data = file.metadata()?;
         let (bytes, modified) = (data.len(), Mutex::new(data.modified()?));
         Ok(Self { bytes, modified, samples: samples(&file, bytes)?, file })

@@ -108,6 +108,7 @@ fn key_at_fault(config: &ModelConfig, error: &EngineLoadError) -> &'static str {
         EngineLoadError::NotAnAdapter { .. } => return "lora",
         EngineLoadError::Unreadable { path, .. }
         | EngineLoadError::BadFile { path, .. }
+        | EngineLoadError::Replaced { path }
         | EngineLoadError::NotLoaded { path, .. } => Some(path),
         EngineLoadError::Backend(_) | EngineLoadError::Unpack(_) => None,
     };

@@ -12,7 +12,7 @@ use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
 use camshaft_engine::{
-    AdapterOptions, EngineOptions, KvLayout, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel,
+    AdapterOptions, EngineOptions, KvLayout, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel, parts_of,
 };
 use camshaft_policy::{Ended, ProcessBounds, bound_further_memory, bound_this_process, panic_in, wait_within};
 use signal_hook::consts::SIGXCPU;
@@ -164,18 +164,7 @@ fn file_bytes(path: &Path) -> u64 {
     if path == Path::new(demo::NAME) {
         return demo::BYTES;
     }
-    match parts(path) {
-        None => bytes(path),
-        Some(parts) => parts.iter().map(|part| bytes(part)).fold(0, u64::saturating_add),
-    }
-}
-
-fn parts(path: &Path) -> Option<Vec<PathBuf>> {
-    let name = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
-    let (first, count) = name.rsplit_once("-of-")?;
-    let name = first.strip_suffix("-00001")?;
-    let of = count.parse::<u32>().ok().filter(|of| *of < 100_000)?;
-    Some((1..=of).map(|part| path.with_file_name(format!("{name}-{part:05}-of-{count}.gguf"))).collect())
+    parts_of(path).iter().map(|part| bytes(part)).fold(0, u64::saturating_add)
 }
 
 /// What the other process of [`probe`] does: loads the file, makes a small context, decodes one token, and renders a few

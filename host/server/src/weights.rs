@@ -88,7 +88,7 @@ impl Loaded {
     pub(crate) fn mapped_files(&self) -> Vec<Arc<MappedFile>> {
         match &self.source {
             WeightsSource::Llama { model, draft } => {
-                [Some(model), draft.as_ref()].into_iter().flatten().filter_map(|of| of.mapped_file().cloned()).collect()
+                [Some(model), draft.as_ref()].into_iter().flatten().flat_map(|of| of.mapped_files().to_vec()).collect()
             }
             WeightsSource::Fake(_) => Vec::new(),
         }

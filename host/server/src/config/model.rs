@@ -28,7 +28,7 @@ pub struct ModelConfig {
     /// The GGUF file. Unset or "demo": the model in the binary.
     #[schemars(extend("format" = "path", "x-builtin" = "demo"))]
     pub path: Option<PathBuf>,
-    /// SHA-256 digest that the file must have, in hexadecimal.
+    /// SHA-256 digest that the file must have, in hexadecimal. Of a split model: the digest of its parts' digests.
     pub sha256: Option<String>,
     /// Map the file instead of copying it into memory. Faster to start, and processes share the memory; but if the file is
     /// changed in place, the model stops serving, and a file that is cut short may end the process.
