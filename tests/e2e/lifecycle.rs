@@ -7,7 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 
 use camshaft_tests::{Client, Open, Request, Server, Setup, Stream, binary, demo_model, eventually};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::{Value, json};
 
@@ -446,9 +446,17 @@ fn a_server_that_loads_is_alive_and_says_how_far_it_is() {
         }
         assert_eq!(client.post(COMPLETIONS, &long(false)).status, 503);
     }
+    // The compiler's parent is the server.
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.as_raw_nonzero())).unwrap();
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok()).unwrap();
+    kill_process(Pid::from_raw(parent).unwrap(), Signal::HUP).unwrap();
     kill_process(child, Signal::KILL).unwrap();
     let server = starting.join().unwrap();
     assert_eq!(server.client.get("/readyz").status, 200);
+    eventually("what was asked for meanwhile is done", || {
+        let log = server.log();
+        if log.contains("configuration read again") { Ok(()) } else { Err(log) }
+    });
     // A connection from before is served like any other.
     kept.write_all(b"GET /readyz HTTP/1.1\r\nhost: a\r\n\r\n").unwrap();
     let mut head = [0; 15];

@@ -16,7 +16,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Bytes of a large piece of a response that count as progress when they are written; the end of a piece always does.
 const PROGRESS: usize = 4 << 10;
 /// When a connection may be closed because another one needs its place: after so long without any request, after so long
-/// with requests of which none was let in, and if its client has taken nothing for so long.
+/// from its beginning if nobody was let in, and if its client has taken nothing for so long.
 pub(crate) const QUIET: Duration = Duration::from_secs(1);
 const STRANGE: Duration = Duration::from_secs(2);
 const STALLED: Duration = Duration::from_secs(5);
@@ -67,7 +67,7 @@ impl Heads {
 /// Why a connection may have to make room: those that come first are missed least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Claim {
-    /// Nobody on it was ever let in, and its responses are not taken.
+    /// Nobody on it was ever let in, whatever it does.
     Strange,
     Quiet,
     /// It takes nothing of its responses.
@@ -79,6 +79,7 @@ pub(crate) enum Claim {
 #[derive(Debug)]
 pub(crate) struct Activity {
     times: ConnectionTimes,
+    accepted: Instant,
     let_in: LetIn,
     heads: Arc<Heads>,
     state: Mutex<State>,
@@ -178,7 +179,8 @@ impl Activity {
             closing: None,
             unread: false,
         };
-        Arc::new(Self { times, let_in: LetIn::default(), heads, state: Mutex::new(state), close: Notify::new() })
+        let let_in = LetIn::default();
+        Arc::new(Self { times, accepted: now, let_in, heads, state: Mutex::new(state), close: Notify::new() })
     }
 
     pub(crate) fn times(&self) -> ConnectionTimes {
@@ -278,8 +280,10 @@ impl Activity {
         let state = self.state();
         match *state {
             State { cut: true, .. } => None,
-            _ if state.is_quiet() => state.closing.is_none().then_some((Claim::Quiet, state.quiet + QUIET)),
-            _ if self.let_in.tenant().is_none() => Some((Claim::Strange, state.busy + STRANGE)),
+            State { closing: Some(_), .. } if state.is_quiet() => None,
+            // Requests that are refused at once, one after the other, would make it a busy one or a quiet one for ever.
+            _ if self.let_in.tenant().is_none() => Some((Claim::Strange, self.accepted + STRANGE)),
+            _ if state.is_quiet() => Some((Claim::Quiet, state.quiet + QUIET)),
             State { working: 0, moved, .. } => Some((Claim::Stalled, moved + STALLED)),
             State { working, arriving, busy, .. } if arriving >= working => Some((Claim::Arriving, busy + ARRIVING)),
             _ => None,
@@ -318,6 +322,10 @@ impl Activity {
         let first = state.closing.is_none();
         state.closing.get_or_insert_with(Instant::now);
         first
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.state().is_quiet()
     }
 
     /// Asks the connection to close, to make room for another one. A request that begins meanwhile is still answered.

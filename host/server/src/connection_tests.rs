@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::activity::{Claim, ConnectionTimes};
+use crate::activity::ConnectionTimes;
 
 const TIMES: ConnectionTimes =
     ConnectionTimes { header: Duration::from_secs(30), idle: Duration::from_secs(90), stall: Duration::from_secs(60) };
@@ -23,7 +23,7 @@ const FILLING: u8 = 0xff;
 const SLOWLY: Duration = Duration::from_secs(30);
 
 fn is_quiet(activity: &Activity) -> bool {
-    activity.claim().is_some_and(|(claim, _)| claim == Claim::Quiet)
+    activity.claim().is_some() && activity.is_quiet()
 }
 
 struct Rig {

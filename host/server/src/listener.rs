@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::activity::{Activity, Claim, ConnectionTimes, Heads};
+use crate::activity::{Activity, Claim, ConnectionTimes, Heads, QUIET};
 use crate::config::Origin;
 use crate::connection::{self, Served};
 use crate::door::Door;
@@ -207,19 +207,29 @@ impl Rooms {
         Room { rooms: self.clone(), number, activity, _permit: permit }
     }
 
-    /// Closes connections that are quiet, or whose clients take nothing.
+    /// Closes connections that are quiet, or whose clients take nothing. Of quiet ones those of the tenant with the most
+    /// connections go first, and need not have been quiet for long: whoever asks again and again would have them for ever.
     fn make_room(&self) -> Made {
         let now = Instant::now();
-        let mut claims: Vec<_> =
-            self.connections().filter_map(|activity| Some((activity.claim()?, activity))).collect();
+        let connections: Vec<_> =
+            self.connections().map(|activity| (activity.let_in().tenant().cloned(), activity)).collect();
+        let crowding = most_frequent(connections.iter().filter_map(|(tenant, _)| tenant.as_ref()));
+        let claim = |(tenant, activity): &(Option<TenantId>, Arc<Activity>)| {
+            let (claim, from) = activity.claim()?;
+            let others = tenant.as_ref().is_none_or(|tenant| Some(tenant) != crowding);
+            let from = if claim == Claim::Quiet && !others { from - QUIET } else { from };
+            Some(((claim, others, from), activity.clone()))
+        };
+        let mut claims: Vec<_> = connections.iter().filter_map(claim).collect();
         claims.sort_by_key(|(claim, _)| *claim);
-        let next = claims.iter().map(|((_, from), _)| from.saturating_duration_since(now)).min();
+        let next = claims.iter().map(|((_, _, from), _)| from.saturating_duration_since(now)).min();
         let most = self.limit.div_ceil(SHARE);
         let mut closed = 0;
-        for ((claim, _), activity) in claims.iter().filter(|((_, from), _)| *from <= now).take(most) {
+        for ((claim, ..), activity) in claims.iter().filter(|((_, _, from), _)| *from <= now).take(most) {
             closed += 1;
             match claim {
                 Claim::Quiet => activity.make_room(),
+                Claim::Strange if activity.is_quiet() => activity.make_room(),
                 Claim::Strange | Claim::Stalled | Claim::Arriving => activity.cut(),
             }
         }
@@ -258,6 +268,13 @@ impl Rooms {
         // Fails only when the semaphore is closed, which nobody does.
         let _ = self.free.acquire_many(all).await;
     }
+}
+
+/// The tenant that comes most often.
+fn most_frequent<'a>(tenants: impl Iterator<Item = &'a TenantId>) -> Option<&'a TenantId> {
+    let mut counts: HashMap<&TenantId, usize> = HashMap::new();
+    tenants.for_each(|tenant| *counts.entry(tenant).or_default() += 1);
+    counts.into_iter().max_by_key(|(tenant, count)| (*count, Reverse(*tenant))).map(|(tenant, _)| tenant)
 }
 
 /// Connections with their tenants and what their requests hold, in the order in which they are to be cut.

@@ -315,6 +315,41 @@ async fn regression_strangers_that_take_nothing_of_their_answers_make_room() {
     assert!(rig.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.ends_with("here"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn regression_strangers_that_ask_again_and_again_make_room_before_others() {
+    let rooms = Rooms::new(3);
+    let (stranger, known) = (rooms.take(times(LONG, LONG, LONG)).await, rooms.take(times(LONG, LONG, LONG)).await);
+    known.activity.let_in().set(&TenantId::from("a"));
+    for _ in 0..10 {
+        tokio::time::advance(QUIET / 2).await;
+        // Both have just been answered.
+        [&stranger, &known].iter().for_each(|room| drop(room.activity.begin(false, (0, 0))));
+    }
+    tokio::time::advance(QUIET * 9).await;
+    drop(stranger.activity.begin(false, (0, 0)));
+    assert_eq!(rooms.make_room().closed, 1);
+    assert!(stranger.activity.claim().is_none(), "it was asked although it is busy");
+    assert!(known.activity.claim().is_some(), "it was quiet for long and keeps its place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_the_tenant_with_the_most_connections_makes_room_however_often_it_asks() {
+    let rooms = Rooms::new(4);
+    let mut taken = Vec::new();
+    for tenant in ["one", "many", "many"] {
+        let room = rooms.take(times(LONG, LONG, LONG)).await;
+        room.activity.let_in().set(&TenantId::from(tenant));
+        drop(room.activity.begin(false, (0, 0)));
+        taken.push(room);
+    }
+    tokio::time::advance(QUIET * 9).await;
+    taken[1..].iter().for_each(|room| drop(room.activity.begin(false, (0, 0))));
+    let asked = || taken.iter().map(|room| room.activity.claim().is_none()).collect::<Vec<_>>();
+    assert_eq!((rooms.make_room().closed, asked()), (1, vec![false, true, false]));
+    assert_eq!((rooms.make_room().closed, asked()), (1, vec![false, true, true]));
+    assert_eq!((rooms.make_room().closed, asked()), (1, vec![true; 3]), "at last the one that was quiet for long");
+}
+
 #[tokio::test]
 async fn regression_requests_that_hold_the_most_are_cut_strangers_first() {
     let rooms = Rooms::new(4);
@@ -373,7 +408,7 @@ async fn where_no_file_is_free_the_listener_with_the_most_connections_makes_room
     tokio::time::pause();
     let kept = few.take(times).await;
     let mut rooms = vec![many.take(times).await, many.take(times).await];
-    tokio::time::advance(QUIET).await;
+    tokio::time::advance(2 * QUIET).await;
     let asked = |room: &Room| room.activity.claim().is_none();
     for expected in [1, 2] {
         crowd.make_room();

@@ -42,6 +42,7 @@ pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    reload_put_off: bool,
 }
 
 impl Signals {
@@ -65,6 +66,7 @@ impl Signals {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
             hangup: listen(SignalKind::hangup())?,
+            reload_put_off: false,
         })
     }
 
@@ -77,9 +79,16 @@ impl Signals {
         }
     }
 
-    /// Waits for one that ends the process; nothing is reloaded meanwhile.
+    /// Waits for one that ends the process. Nothing is reloaded meanwhile, see [`Signals::put_off`].
     pub(crate) async fn end(&mut self) {
-        while self.next().await == Wish::Reload {}
+        while self.next().await == Wish::Reload {
+            self.reload_put_off = true;
+        }
+    }
+
+    /// Whether a reload was asked for that nobody has done. Says so once.
+    pub(crate) fn put_off(&mut self) -> bool {
+        std::mem::take(&mut self.reload_put_off)
     }
 }
 

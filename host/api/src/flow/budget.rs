@@ -63,12 +63,12 @@ impl Budget {
         Share { budget: self.clone(), tenant: tenant.clone(), bytes: 0 }
     }
 
-    /// Whether more than half of the budget, or of the tenant's part, is taken.
+    /// Whether more than half of the tenant's part is taken, or of the budget more than one tenant alone could take.
     fn is_tight(&self, tenant: &TenantId) -> bool {
         let all = self.bytes.load(Ordering::Relaxed);
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let own = taken.tenants.get(tenant).copied().unwrap_or(0);
-        taken.bytes > all / 2 || own > all / TENANT_PART / 2
+        taken.bytes > all / 4 * 3 || own > all / TENANT_PART / 2
     }
 }
 
