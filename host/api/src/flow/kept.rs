@@ -1,9 +1,17 @@
 //! Responses that are sent whole: they hold their memory until the client has taken them.
-use axum::body::Bytes;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use http_body::{Frame, SizeHint};
 use serde::Serialize;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
 
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
@@ -11,7 +19,13 @@ use crate::flow::error::FlowError;
 /// Responses that take up to this are rendered on the task's own thread; longer ones on a thread that may block.
 const INLINE_BYTES: u64 = 64 << 10;
 
+/// A longer response goes piece by piece. Shorter ones are bounded by what their requests' heads hold.
+const PIECE_BYTES: usize = 16 << 10;
+/// A client takes at least a piece in this time.
+const STALL: Duration = Duration::from_secs(60);
+
 /// Text, and what it takes of the memory for all.
+#[derive(Debug)]
 struct Kept {
     text: Box<[u8]>,
     _share: Share,
@@ -46,8 +60,102 @@ pub(crate) fn json(value: &impl Serialize, mut share: Share) -> Result<Response,
     let text = serde_json::to_vec(value).map_err(FlowError::Serialize)?.into_boxed_slice();
     // It is there already, and the work is done.
     share.set(text.len());
-    let body = Bytes::from_owner(Kept { text, _share: share });
+    let is_long = text.len() > PIECE_BYTES;
+    let kept = Kept { text, _share: share };
+    let body = if is_long { Body::new(LongBody::new(kept)) } else { Body::from(Bytes::from_owner(kept)) };
     Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response())
+}
+
+/// A long response, piece by piece. A client that takes none for [`STALL`] has lost it: whatever else it does on the same
+/// connection, others need the memory.
+#[derive(Debug)]
+struct LongBody {
+    held: Arc<Mutex<Held>>,
+    watch: JoinHandle<()>,
+}
+
+#[derive(Debug)]
+struct Held {
+    /// `None` once the client has lost it.
+    kept: Option<Kept>,
+    sent: usize,
+    bytes: usize,
+    moved: Instant,
+}
+
+/// Why the rest of a response does not come.
+#[derive(Debug, thiserror::Error)]
+#[error("the client took nothing of the response for too long")]
+struct NotTaken;
+
+impl LongBody {
+    fn new(kept: Kept) -> Self {
+        let bytes = kept.text.len();
+        let held = Arc::new(Mutex::new(Held { kept: Some(kept), sent: 0, bytes, moved: Instant::now() }));
+        let watched = Arc::downgrade(&held);
+        let watch = tokio::spawn(async move {
+            while let Some(until) = watched.upgrade().and_then(|held| lock(&held).drop_stalled()) {
+                sleep_until(until).await;
+            }
+        });
+        Self { held, watch }
+    }
+}
+
+impl Held {
+    /// Gives the rest up if none of it was taken for long; returns when to look again.
+    fn drop_stalled(&mut self) -> Option<Instant> {
+        let until = self.moved + STALL;
+        if until <= Instant::now() {
+            self.kept = None;
+        }
+        self.kept.as_ref().map(|_| until)
+    }
+
+    /// A copy: what is on its way to the client must not keep the whole.
+    fn piece(&mut self) -> Option<Result<Bytes, NotTaken>> {
+        if self.sent == self.bytes {
+            return None;
+        }
+        let Some(kept) = &self.kept else { return Some(Err(NotTaken)) };
+        let piece = &kept.text[self.sent..self.bytes.min(self.sent + PIECE_BYTES)];
+        self.sent += piece.len();
+        self.moved = Instant::now();
+        let piece = Bytes::copy_from_slice(piece);
+        if self.sent == self.bytes {
+            self.kept = None;
+        }
+        Some(Ok(piece))
+    }
+}
+
+fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl http_body::Body for LongBody {
+    type Data = Bytes;
+    type Error = NotTaken;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, NotTaken>>> {
+        Poll::Ready(lock(&self.held).piece().map(|piece| piece.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        let held = lock(&self.held);
+        held.sent == held.bytes
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let held = lock(&self.held);
+        SizeHint::with_exact((held.bytes - held.sent) as u64)
+    }
+}
+
+impl Drop for LongBody {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
 }
 
 #[cfg(test)]
@@ -69,6 +177,30 @@ mod tests {
         share().grow(1000).unwrap();
         drop(json(&"x".repeat(5000), share()).unwrap());
         assert!(share().grow(1000).is_ok(), "everything was given back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn regression_a_long_response_that_is_not_taken_gives_its_memory_back() {
+        let budget = Budget::new(4 << 20);
+        let room = || budget.share(&"a".into()).grow(2 << 20).is_ok();
+        let long = || json(&"x".repeat(5 * PIECE_BYTES), budget.share(&"a".into())).unwrap().into_body();
+        let mut slow = long();
+        assert_eq!(http_body::Body::size_hint(&slow).exact(), Some(5 * PIECE_BYTES as u64 + 2));
+        for taken in 1..=5 {
+            tokio::time::sleep(STALL - Duration::from_secs(1)).await;
+            let piece = slow.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert_eq!((piece.len(), room()), (PIECE_BYTES, false), "piece {taken}");
+        }
+        assert_eq!(slow.frame().await.unwrap().unwrap().into_data().unwrap(), "x\"");
+        assert!(slow.frame().await.is_none() && room(), "what is taken holds nothing");
+        let mut stalled = long();
+        let piece = stalled.frame().await.unwrap().unwrap();
+        tokio::time::sleep(STALL + Duration::from_secs(1)).await;
+        assert!(room(), "although its client still has the stream and a piece of it");
+        assert!(stalled.frame().await.unwrap().is_err());
+        drop(piece);
+        let whole = long().collect().await.unwrap().to_bytes();
+        assert!(whole.len() == 5 * PIECE_BYTES + 2 && whole[1..=5 * PIECE_BYTES].iter().all(|byte| *byte == b'x'));
     }
 
     #[tokio::test]
