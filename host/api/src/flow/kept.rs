@@ -21,14 +21,15 @@ const INLINE_BYTES: u64 = 64 << 10;
 
 /// A longer response goes piece by piece. Shorter ones are bounded by what their requests' heads hold.
 const PIECE_BYTES: usize = 16 << 10;
-/// A client takes at least a piece in this time.
+/// A client takes at least a piece in this time, or, while the memory for requests is tight, in the shorter one.
 const STALL: Duration = Duration::from_secs(60);
+const TIGHT_STALL: Duration = Duration::from_secs(5);
 
 /// Text, and what it takes of the memory for all.
 #[derive(Debug)]
 struct Kept {
     text: Box<[u8]>,
-    _share: Share,
+    share: Share,
 }
 
 impl AsRef<[u8]> for Kept {
@@ -61,7 +62,7 @@ pub(crate) fn json(value: &impl Serialize, mut share: Share) -> Result<Response,
     // It is there already, and the work is done.
     share.set(text.len());
     let is_long = text.len() > PIECE_BYTES;
-    let kept = Kept { text, _share: share };
+    let kept = Kept { text, share };
     let body = if is_long { Body::new(LongBody::new(kept)) } else { Body::from(Bytes::from_owner(kept)) };
     Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response())
 }
@@ -105,11 +106,12 @@ impl LongBody {
 impl Held {
     /// Gives the rest up if none of it was taken for long; returns when to look again.
     fn drop_stalled(&mut self) -> Option<Instant> {
-        let until = self.moved + STALL;
-        if until <= Instant::now() {
+        let stall = if self.kept.as_ref()?.share.is_tight() { TIGHT_STALL } else { STALL };
+        if self.moved.elapsed() >= stall {
             self.kept = None;
         }
-        self.kept.as_ref().map(|_| until)
+        // It may become tight meanwhile.
+        self.kept.as_ref().map(|_| Instant::now() + TIGHT_STALL)
     }
 
     /// A copy: what is on its way to the client must not keep the whole.
@@ -199,6 +201,13 @@ mod tests {
         assert!(room(), "although its client still has the stream and a piece of it");
         assert!(stalled.frame().await.unwrap().is_err());
         drop(piece);
+        // Half of what the tenant may take is taken.
+        let mut much = budget.share(&"a".into());
+        much.grow(1 << 20).unwrap();
+        let mut stalled = long();
+        tokio::time::sleep(TIGHT_STALL * 2).await;
+        assert!(stalled.frame().await.unwrap().is_err(), "while memory is tight it goes sooner");
+        drop(much);
         let whole = long().collect().await.unwrap().to_bytes();
         assert!(whole.len() == 5 * PIECE_BYTES + 2 && whole[1..=5 * PIECE_BYTES].iter().all(|byte| *byte == b'x'));
     }
