@@ -120,6 +120,7 @@ mod tests {
         put(root, "memory", &[("memory.limit_in_bytes", "4194304"), ("memory.usage_in_bytes", "1048576")]);
         assert_eq!(left_below(root, groups), Some(3 * MIB));
     }
+
     /// Has this test run alone in a process, which may open no more files while `act` runs.
     #[cfg(target_os = "linux")]
     fn without_files(test: &str, act: impl FnOnce()) {

@@ -40,7 +40,8 @@ fn usable_of(dir: Option<&Path>, temporary: &[PathBuf]) -> Option<PathBuf> {
     found
 }
 
-/// Makes a directory to which no other user can write, and in which nobody else has put anything. To be called before each use: the directory may have been removed, and made again by somebody else.
+/// Makes a directory to which no other user can write, and in which nobody else has put anything. To be called before each
+/// use: the directory may have been removed, and made again by somebody else.
 ///
 /// # Errors
 /// It belongs to somebody else, lies where others can replace it, or cannot be made.

@@ -2,8 +2,8 @@
 //!
 //! llama.cpp's threads meet after each operation, a few hundred times a token, by way of libgomp. By default libgomp waits in a
 //! loop for some milliseconds before it sleeps. Where something else runs on the same cores, the thread that all wait for often
-//! has none, because another one waits on it. A wait of some microseconds costs nothing where the cores are free
-//! (`docs/benchmarks.md`).
+//! has none, because another one waits on it. A wait of some microseconds costs nothing that can be measured where the cores
+//! are free (`docs/benchmarks.md`, "Threads that meet").
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;

@@ -213,6 +213,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn responses_past_the_size_of_a_piece_go_in_pieces() {
+        let budget = Budget::new(1 << 20);
+        for (bytes, pieces) in [(PIECE_BYTES, 1), (PIECE_BYTES + 1, 2)] {
+            // With its quotes.
+            let response = json(&"x".repeat(bytes - 2), budget.share(&"a".into())).unwrap();
+            let mut body = response.into_body();
+            let mut sizes = Vec::new();
+            while let Some(frame) = body.frame().await {
+                sizes.push(frame.unwrap().into_data().unwrap().len());
+            }
+            assert_eq!((sizes.len(), sizes.iter().sum::<usize>()), (pieces, bytes));
+        }
+    }
+
+    #[tokio::test]
     async fn regression_a_long_response_is_rendered_aside() {
         let budget = Budget::new(1 << 20);
         for (bytes, aside) in [(INLINE_BYTES, false), (INLINE_BYTES + 1, true)] {

@@ -95,6 +95,7 @@ mod tests {
             drop(release);
         });
     }
+
     /// Has this test run alone in a process, which may open no more files while `act` runs.
     #[cfg(target_os = "linux")]
     fn without_files(test: &str, act: impl FnOnce()) {
