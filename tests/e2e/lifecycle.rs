@@ -391,7 +391,7 @@ fn regression_a_service_manager_that_does_not_read_holds_up_neither_start_nor_en
 #[test]
 fn threads_wait_briefly_for_each_other_unless_somebody_chose_how() {
     for (chosen, expected) in [
-        (None, "GOMP_SPINCOUNT=1000"),
+        (None, "GOMP_SPINCOUNT=10000"),
         (Some(("GOMP_SPINCOUNT", "7")), "GOMP_SPINCOUNT=7"),
         (Some(("OMP_WAIT_POLICY", "passive")), "OMP_WAIT_POLICY=passive"),
     ] {

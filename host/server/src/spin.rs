@@ -2,8 +2,8 @@
 //!
 //! llama.cpp's threads meet after each operation, a few hundred times a token, by way of libgomp. By default libgomp waits in a
 //! loop for some milliseconds before it sleeps. Where something else runs on the same cores, the thread that all wait for often
-//! has none, because another one waits on it. A wait of some microseconds costs nothing that can be measured where the cores
-//! are free (`docs/benchmarks.md`, "Threads that meet").
+//! has none, because another one waits on it. A shorter wait helps there; one that is too short costs many streams their speed
+//! (`docs/benchmarks.md`, "Threads that meet").
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -13,8 +13,8 @@ use std::process::Command;
 const SPINS: &str = "GOMP_SPINCOUNT";
 /// The standard's word for the same, which decides where somebody has set it.
 const POLICY: &str = "OMP_WAIT_POLICY";
-/// Rounds of the loop.
-const SHORT: &str = "1000";
+/// Rounds of the loop: the fewest that cost nothing where the cores are free.
+const SHORT: &str = "10000";
 
 /// The process is found by its name: what was started by way of a link would have that one's.
 const NAME: &std::ffi::CStr = c"camshaft";
