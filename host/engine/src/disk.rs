@@ -2,17 +2,17 @@
 //!
 //! Each model and context layout has a directory with a key and append-only data files (`disk/record.rs` describes the
 //! format). A thread writes segments. A segment's keyed checksum is verified before it is returned. If the disk fails,
-//! workers recompute the prefixes.
+//! workers recompute the prefixes. What layouts may take together is `disk/room.rs`.
 mod directory;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod inspect;
 mod record;
+mod room;
 mod writer;
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,8 @@ use directory::{Scan, SegmentDirectory};
 pub use error::DiskError;
 pub use inspect::{CacheReport, clear, is_layout, report};
 use record::{Entry, StateAt};
-use writer::{Location, Writer, WriterEvent, WriterHandle};
+pub use room::DiskRoom;
+use writer::{Location, Sizes, Writer, WriterEvent, WriterHandle};
 
 /// Maximum size of a data file. A larger segment gets a file of its own.
 const MAX_DATA_FILE_BYTES: u64 = 64 << 20;
@@ -50,7 +51,9 @@ impl Layout {
 /// Where the tier keeps segments, and how many bytes.
 #[derive(Debug, Clone)]
 pub struct DiskOptions {
-    pub dir: PathBuf,
+    /// The directory, with all that lies in it.
+    pub room: Arc<DiskRoom>,
+    /// The tier's share of the room.
     pub capacity_bytes: u64,
     pub layout: Layout,
     /// Starts the thread that writes.
@@ -122,13 +125,14 @@ impl DiskTier {
     /// # Errors
     /// The directory cannot be made or read, or another process uses it.
     pub fn check(options: &DiskOptions) -> Result<(), DiskError> {
-        SegmentDirectory::check(&options.dir.join(options.layout.directory()))
+        SegmentDirectory::check(&options.room.dir().join(options.layout.directory()))
     }
 
     fn open_with(options: &DiskOptions, file_bytes: u64) -> Result<(Self, Vec<(SegmentId, SegmentInfo)>), DiskError> {
-        let directory = Arc::new(SegmentDirectory::open(&options.dir.join(options.layout.directory()))?);
+        let directory = Arc::new(SegmentDirectory::open(&options.room.dir().join(options.layout.directory()))?);
         let Contents { segments, locations, files } = Contents::scan(&directory)?;
-        let writer = Writer::new(directory.clone(), options.capacity_bytes, file_bytes, files);
+        let sizes = Sizes { capacity: options.capacity_bytes, file: file_bytes };
+        let writer = Writer::new(directory.clone(), options.room.clone(), sizes, files);
         let started = WriterHandle::start(writer, &options.spawner);
         let path = directory.path.clone();
         let writer = started.map_err(|source| DiskError::Io { verb: "start the writer of", path, source })?;

@@ -1,4 +1,6 @@
 //! Each worker's share of the prefix cache.
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, iter};
 
@@ -6,11 +8,11 @@ use camshaft_core::cache::PrefixCache;
 use camshaft_core::ids::WorkerId;
 use camshaft_core::segments::{SegmentId, SegmentInfo};
 use camshaft_core::threads::Spawner;
-use camshaft_engine::disk::{self, DiskError, DiskOptions, DiskTier, Layout};
+use camshaft_engine::disk::{self, DiskError, DiskOptions, DiskRoom, DiskTier, Layout};
 use camshaft_engine::{EngineOptions, LoadedModel};
 use camshaft_policy::{Untrusted, check_secret, check_trusted};
 
-use crate::config::{CacheMemory, Config, DiskConfig, Origins};
+use crate::config::{CacheMemory, Config, Origins};
 use crate::error::{Problem, ServerError};
 
 /// An equal share for every worker, since each keeps its own segments.
@@ -18,9 +20,27 @@ use crate::error::{Problem, ServerError};
 pub(crate) struct CachePlan {
     pub(crate) ram_bytes: u64,
     session_ttl: Duration,
-    disk: Option<DiskConfig>,
+    disk: Option<DiskShare>,
     origins: Origins,
     spawner: Spawner,
+}
+
+/// Where prefixes outlive the process.
+#[derive(Debug, Clone)]
+struct DiskShare {
+    room: Arc<DiskRoom>,
+    /// Bytes of one worker.
+    bytes: u64,
+}
+
+/// Whose prefixes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CacheOwner<'a> {
+    /// The model's name in the configuration. Two models may have the same weights, and each has workers of its own.
+    pub(crate) id: &'a str,
+    pub(crate) model: &'a LoadedModel,
+    pub(crate) options: &'a EngineOptions,
+    pub(crate) worker: WorkerId,
 }
 
 /// A tier on disk with the segments that are in it.
@@ -51,7 +71,8 @@ impl CacheShare {
 impl CachePlan {
     pub(crate) fn of(config: &Config, share: CacheShare) -> Self {
         let disk = config.fixed.cache.tier();
-        let disk = disk.map(|disk| DiskConfig { bytes: share.part(disk.bytes), ..disk });
+        let disk = disk
+            .map(|disk| DiskShare { room: DiskRoom::new(disk.dir, disk.bytes).into(), bytes: share.part(disk.bytes) });
         let memory = &config.live.cache;
         let (ram_bytes, session_ttl) = (share.of(memory), memory.session_ttl.0);
         Self { ram_bytes, session_ttl, disk, origins: config.origins.clone(), spawner: Spawner::detached() }
@@ -63,21 +84,25 @@ impl CachePlan {
     }
 
     /// A worker's cache, with what an earlier process left on disk. Without a usable disk there is no disk tier.
-    pub(crate) fn open(&self, model: &LoadedModel, options: &EngineOptions, worker: WorkerId) -> PrefixCache {
+    pub(crate) fn open(&self, owner: &CacheOwner<'_>) -> PrefixCache {
+        let (model, worker) = (owner.id, owner.worker);
         let cache = PrefixCache::new(self.ram_bytes).with_session_ttl(self.session_ttl);
-        match self.trusting(|| self.open_disk(model, options, worker).map_err(|error| self.unusable(error))) {
+        match self.trusting(|| self.open_disk(owner).map_err(|error| self.unusable(error))) {
             Ok(None) => cache,
             Ok(Some((tier, segments))) => {
-                let dir = self.disk.as_ref().map(|disk| disk.dir.display());
-                let dir = dir.map(tracing::field::display);
-                tracing::info!(segments = segments.len(), %worker, dir, "prefixes found on disk");
+                let dir = self.dir().map(|dir| tracing::field::display(dir.display()));
+                tracing::info!(segments = segments.len(), model, %worker, dir, "prefixes found on disk");
                 cache.with_cold(Box::new(tier), segments)
             }
             Err(error) => {
-                tracing::warn!(%error, %worker, "no prefixes are kept on disk");
+                tracing::warn!(%error, model, %worker, "no prefixes are kept on disk");
                 cache
             }
         }
+    }
+
+    fn dir(&self) -> Option<&Path> {
+        self.disk.as_ref().map(|disk| disk.room.dir())
     }
 
     /// Opens the directory, if it can be trusted: before, and after that, since somebody else may make a part of its path
@@ -93,12 +118,12 @@ impl CachePlan {
     /// # Errors
     /// Which part of its path, or which key, cannot be trusted.
     pub(crate) fn check_trust(&self) -> Result<(), ServerError> {
-        let Some(dir) = self.disk.as_ref().map(|disk| &disk.dir) else { return Ok(()) };
+        let Some(dir) = self.dir() else { return Ok(()) };
         let below = fs::read_dir(dir).into_iter().flatten().flatten();
         let below = below.filter(|entry| disk::is_layout(&entry.file_name())).map(|entry| entry.path());
         let check = || {
             check_trusted(dir)?;
-            for path in iter::once(dir.clone()).chain(below) {
+            for path in iter::once(dir.to_owned()).chain(below) {
                 check_trusted(&path)?;
                 check_secret(&path.join("key"))?;
             }
@@ -111,39 +136,29 @@ impl CachePlan {
     ///
     /// # Errors
     /// The directory cannot be made or read, or another process uses it.
-    pub(crate) fn open_disk(
-        &self,
-        model: &LoadedModel,
-        options: &EngineOptions,
-        worker: WorkerId,
-    ) -> Result<Option<Opened>, DiskError> {
-        self.disk_options(model, options, worker).map(|options| DiskTier::open(&options)).transpose()
+    fn open_disk(&self, owner: &CacheOwner<'_>) -> Result<Option<Opened>, DiskError> {
+        self.disk_options(owner).map(|options| DiskTier::open(&options)).transpose()
     }
 
     /// Whether a worker's segments could be kept on disk. Leaves nothing behind.
     ///
     /// # Errors
     /// The directory cannot be made or read, or another process uses it.
-    pub(crate) fn check_disk(
-        &self,
-        model: &LoadedModel,
-        options: &EngineOptions,
-        worker: WorkerId,
-    ) -> Result<(), DiskError> {
-        self.disk_options(model, options, worker).map_or(Ok(()), |options| DiskTier::check(&options))
+    pub(crate) fn check_disk(&self, owner: &CacheOwner<'_>) -> Result<(), DiskError> {
+        self.disk_options(owner).map_or(Ok(()), |options| DiskTier::check(&options))
     }
 
-    fn disk_options(&self, model: &LoadedModel, options: &EngineOptions, worker: WorkerId) -> Option<DiskOptions> {
-        let (config, identity) = (self.disk.as_ref()?, model.identity()?);
-        let context = format!("{}|worker {worker}", options.state_layout());
+    fn disk_options(&self, owner: &CacheOwner<'_>) -> Option<DiskOptions> {
+        let (share, identity) = (self.disk.as_ref()?, owner.model.identity()?);
+        let context = format!("{}|model {}|worker {}", owner.options.state_layout(), owner.id, owner.worker);
         let layout = Layout { model: identity.to_owned(), context };
-        let (dir, spawner) = (config.dir.clone(), self.spawner.clone());
-        Some(DiskOptions { dir, capacity_bytes: config.bytes, layout, spawner })
+        let (room, spawner) = (share.room.clone(), self.spawner.clone());
+        Some(DiskOptions { room, capacity_bytes: share.bytes, layout, spawner })
     }
 
     /// Names the key that is to blame for a directory that cannot be used, and who wrote it.
     pub(crate) fn unusable(&self, error: DiskError) -> ServerError {
-        let dir = self.disk.as_ref().map(|disk| disk.dir.display().to_string()).unwrap_or_default();
+        let dir = self.dir().map(|dir| dir.display().to_string()).unwrap_or_default();
         ServerError::value(&self.origins, "cache.disk-dir", &dir, Problem::DiskDirectory(error))
     }
 }
@@ -159,7 +174,7 @@ mod tests {
         let above = tempfile::tempdir().unwrap();
         let dir = above.path().join("made/by/others");
         let (ram_bytes, session_ttl, spawner) = (0, Duration::ZERO, Spawner::detached());
-        let disk = Some(DiskConfig { dir: dir.clone(), bytes: 1 << 20 });
+        let disk = Some(DiskShare { room: DiskRoom::new(dir.clone(), 1 << 20).into(), bytes: 1 << 20 });
         let plan = CachePlan { ram_bytes, session_ttl, disk, origins: Origins::default(), spawner };
         let make = |mode| {
             fs::create_dir_all(&dir).unwrap();
@@ -176,7 +191,7 @@ mod tests {
     fn regression_what_else_lies_in_the_directory_turns_nothing_off() {
         let dir = tempfile::tempdir().unwrap();
         let (ram_bytes, session_ttl, spawner) = (0, Duration::ZERO, Spawner::detached());
-        let disk = Some(DiskConfig { dir: dir.path().to_owned(), bytes: 1 << 20 });
+        let disk = Some(DiskShare { room: DiskRoom::new(dir.path().to_owned(), 1 << 20).into(), bytes: 1 << 20 });
         let plan = CachePlan { ram_bytes, session_ttl, disk, origins: Origins::default(), spawner };
         fs::write(dir.path().join(".gitkeep"), "").unwrap();
         fs::create_dir(dir.path().join("lost+found")).unwrap();

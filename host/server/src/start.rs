@@ -14,7 +14,7 @@ use camshaft_core::pool::Pool;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_policy::PolicyHost;
 
-use crate::cache_plan::CachePlan;
+use crate::cache_plan::{CacheOwner, CachePlan};
 use crate::config::{Config, ModelConfig};
 use crate::embed_thread::{self, EmbedSetup};
 use crate::error::ServerError;
@@ -67,7 +67,8 @@ impl Starter<'_> {
                     move |id| {
                         let engine = weights::engine(&config, &loaded, &options)?;
                         let speculation = weights::speculation(&config, draft.as_ref(), &options)?;
-                        Ok((engine, Parts { cache: plan.open(&loaded, &options, id), speculation }))
+                        let owner = CacheOwner { id: &config.id, model: &loaded, options: &options, worker: id };
+                        Ok((engine, Parts { cache: plan.open(&owner), speculation }))
                     }
                 };
                 self.start_pool(model, info, loaded.tokenizer(), make)

@@ -12,7 +12,7 @@ use camshaft_core::worker::Speculation;
 use camshaft_engine::disk::DiskError;
 use camshaft_engine::{EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadedModel, MappedFile};
 
-use crate::cache_plan::CachePlan;
+use crate::cache_plan::{CacheOwner, CachePlan};
 use crate::config::{KvTypeKey, ModelConfig};
 use crate::error::{Problem, ServerError};
 use crate::models;
@@ -192,7 +192,9 @@ impl Weights {
         let WeightsSource::Llama { model, .. } = &self.loaded.source else { return Ok(()) };
         let workers = u32::try_from(self.loaded.caching_workers()).unwrap_or_default();
         let options = self.engine_options();
-        (0..workers).try_for_each(|worker| plan.check_disk(model, &options, WorkerId(worker)))
+        let id = &self.config().id;
+        let owner = |worker| CacheOwner { id, model, options: &options, worker: WorkerId(worker) };
+        (0..workers).try_for_each(|worker| plan.check_disk(&owner(worker)))
     }
 
     pub(crate) fn fake_limits(&self) -> EngineLimits {

@@ -26,7 +26,7 @@ pub fn is_layout(name: &OsStr) -> bool {
 }
 
 /// The directories of layouts below `dir`. What links point at may be anything.
-fn layouts(dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
+pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, DiskError> {
     let failed = |source| DiskError::Io { verb: "list", path: dir.to_owned(), source };
     let mut out = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)? {

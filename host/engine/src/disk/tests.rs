@@ -1,5 +1,5 @@
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use camshaft_core::ids::{TenantId, Token};
 use camshaft_core::segments::Namespace;
@@ -9,7 +9,12 @@ use super::*;
 
 fn options(dir: &Path, capacity_bytes: u64) -> DiskOptions {
     let layout = Layout { model: "ab".repeat(32), context: "f16".to_owned() };
-    DiskOptions { dir: dir.to_owned(), capacity_bytes, layout, spawner: Spawner::detached() }
+    let room = room(dir);
+    DiskOptions { room, capacity_bytes, layout, spawner: Spawner::detached() }
+}
+
+fn room(dir: &Path) -> Arc<DiskRoom> {
+    DiskRoom::new(dir.to_owned(), 1 << 20).into()
 }
 
 fn info(n: u32) -> SegmentInfo {
@@ -147,7 +152,8 @@ fn drops_the_queue_at_the_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("layout");
     let directory = Arc::new(SegmentDirectory::open(&path).unwrap());
-    let writer = Writer::new(directory.clone(), 1 << 20, 1 << 20, VecDeque::new());
+    let sizes = Sizes { capacity: 1 << 20, file: 1 << 20 };
+    let writer = Writer::new(directory.clone(), room(dir.path()), sizes, VecDeque::new());
     let (jobs, job_rx) = crossbeam_channel::bounded(8);
     let (event_tx, events) = crossbeam_channel::bounded(8);
     for n in 0..5 {
@@ -174,7 +180,8 @@ fn regression_a_segment_is_hashed_once_when_it_is_written_and_once_when_it_is_re
     let dir = tempfile::tempdir().unwrap();
     let layout = options(dir.path(), 1 << 20).layout.directory();
     let directory = Arc::new(SegmentDirectory::open(&dir.path().join(layout)).unwrap());
-    let writer = Writer::new(directory, 1 << 20, 1 << 20, VecDeque::new());
+    let sizes = Sizes { capacity: 1 << 20, file: 1 << 20 };
+    let writer = Writer::new(directory, room(dir.path()), sizes, VecDeque::new());
     let (jobs, job_rx) = crossbeam_channel::bounded(1);
     let (event_tx, _events) = crossbeam_channel::bounded(1);
     let large: Arc<[u8]> = vec![7; 100_000].into();
@@ -255,6 +262,30 @@ fn removes_the_oldest_data_file_past_the_capacity_and_reports_its_segments_lost(
     lost.clear();
     tier.lost(&mut lost);
     assert_eq!((lost, tier.get(SegmentId(0))), (vec![SegmentId(0)], None));
+}
+
+#[test]
+fn regression_the_layouts_of_earlier_settings_give_their_room() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path(), 5);
+    let before: u64 = report(dir.path(), false).unwrap().iter().map(|one| one.bytes).sum();
+    let mut other = options(dir.path(), 1 << 20);
+    other.layout.context = "q8_0".to_owned();
+    let room = Arc::new(DiskRoom::new(dir.path().to_owned(), before + 400));
+    other.room = room.clone();
+    let (mut tier, _) = DiskTier::open(&other).unwrap();
+    tier.put(SegmentId(0), &info(1), &state(1));
+    wait_for_writer(&mut tier);
+    assert_eq!(report(dir.path(), false).unwrap().len(), 2, "there is room for both");
+    tier.put(SegmentId(1), &info(1), &state(1));
+    wait_for_writer(&mut tier);
+    drop(tier);
+    let left = report(dir.path(), false).unwrap();
+    assert_eq!(left.iter().map(|one| one.segments).collect::<Vec<_>>(), [2], "the earlier one is gone");
+    // A smaller capacity is kept from the start on.
+    other.capacity_bytes = 10;
+    drop(DiskTier::open(&other).unwrap());
+    assert_eq!(report(dir.path(), false).unwrap()[0].bytes, 0);
 }
 
 #[test]

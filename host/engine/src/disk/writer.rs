@@ -13,6 +13,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, never};
 
 use super::directory::SegmentDirectory;
 use super::record::{self, StateAt};
+use super::room::DiskRoom;
 use crate::regular::open_with;
 
 /// Bounds of the writer's queue. A segment past them is not written.
@@ -133,11 +134,21 @@ impl WriterHandle {
     }
 }
 
+/// Bytes that data files may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    /// Those of a writer together.
+    pub(super) capacity: u64,
+    /// One of them, unless a segment is larger.
+    pub(super) file: u64,
+}
+
 /// Appends to the data files of one directory.
 pub(super) struct Writer {
     directory: Arc<SegmentDirectory>,
-    capacity: u64,
-    file_bytes: u64,
+    /// Where the data files of all directories are counted.
+    room: Arc<DiskRoom>,
+    sizes: Sizes,
     /// Data files with their sizes, oldest first.
     files: VecDeque<(u64, u64)>,
     pub(super) shared: Arc<WriterShared>,
@@ -147,21 +158,36 @@ pub(super) struct Writer {
     failed_at: Option<Instant>,
 }
 
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.room.leave(self.used());
+    }
+}
+
 impl Writer {
     pub(super) fn new(
         directory: Arc<SegmentDirectory>,
-        capacity: u64,
-        file_bytes: u64,
+        room: Arc<DiskRoom>,
+        sizes: Sizes,
         files: VecDeque<(u64, u64)>,
     ) -> Self {
         // The last data file of an earlier process may end in a torn record, so new segments go to a new file.
         let current = None;
-        Self { directory, capacity, file_bytes, files, shared: Arc::default(), current, failed_at: None }
+        let writer = Self { directory, room, sizes, files, shared: Arc::default(), current, failed_at: None };
+        writer.room.enter(&writer.directory.path, writer.used());
+        writer
+    }
+
+    /// Bytes of its data files.
+    fn used(&self) -> u64 {
+        self.files.iter().map(|(_, size)| size).sum()
     }
 
     /// Writes segments until the sender of `jobs` is dropped and the queue is empty.
     pub(super) fn run(mut self, jobs: &Receiver<Job>, events: &Sender<WriterEvent>) {
         let mut dropped = 0;
+        // What was kept under a larger capacity goes at once.
+        self.take_room(0, events);
         while let Ok(job) = jobs.recv() {
             let job = match job {
                 Job::Write(job) => job,
@@ -219,10 +245,10 @@ impl Writer {
             return None;
         }
         let len = (head.len() + state.len()) as u64;
-        if len > self.capacity {
+        if len > self.sizes.capacity {
             return None;
         }
-        self.evict_for(len, events);
+        self.take_room(len, events);
         match self.append(head, state, sum) {
             Ok(location) => {
                 if self.failed_at.take().is_some() {
@@ -236,6 +262,7 @@ impl Writer {
                     tracing::warn!(%path, %error, "the prefix cache cannot be written to disk; prefixes are recomputed");
                 }
                 self.failed_at = Some(Instant::now());
+                self.room.leave(len);
                 // A scan stops at a torn record, so the next segment goes to a new data file.
                 self.current = None;
                 None
@@ -243,23 +270,24 @@ impl Writer {
         }
     }
 
-    /// Removes the oldest data files until `len` more bytes are within the capacity.
-    fn evict_for(&mut self, len: u64, events: &Sender<WriterEvent>) {
-        let used = |files: &VecDeque<(u64, u64)>| files.iter().map(|(_, size)| size).sum::<u64>();
-        while used(&self.files) + len > self.capacity {
-            let Some((number, _)) = self.files.pop_front() else { return };
+    /// Removes the oldest data files until `len` more bytes are within the capacity, then those of layouts that nobody uses.
+    fn take_room(&mut self, len: u64, events: &Sender<WriterEvent>) {
+        while self.used() + len > self.sizes.capacity {
+            let Some((number, size)) = self.files.pop_front() else { break };
             if self.files.is_empty() {
                 self.current = None;
             }
             // A file that cannot be removed is either gone already, or a candidate again after the next start.
             let _ = fs::remove_file(self.directory.data_file(number));
+            self.room.leave(size);
             let _ = events.send(WriterEvent::FileRemoved { file: number });
         }
+        self.room.take(len);
     }
 
     fn append(&mut self, head: &[u8], state: &[u8], sum: [u8; 32]) -> std::io::Result<Location> {
         let len = (head.len() + state.len()) as u64;
-        if self.files.back().is_none_or(|(_, size)| *size > 0 && size + len > self.file_bytes) {
+        if self.files.back().is_none_or(|(_, size)| *size > 0 && size + len > self.sizes.file) {
             self.close_current();
         }
         let mut file = match self.current.take() {

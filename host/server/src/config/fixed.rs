@@ -78,7 +78,7 @@ pub struct CacheDisk {
     /// Directory for the prefixes that are kept on disk; needs `disk`. Unset or empty: none are.
     #[schemars(extend("format" = "path"))]
     pub disk_dir: Option<PathBuf>,
-    /// Disk space for the prefixes of all workers together; needs `disk-dir`.
+    /// Disk space for the prefixes of all workers together, and for what earlier models and settings left; needs `disk-dir`.
     pub disk: ByteSize,
 }
 
