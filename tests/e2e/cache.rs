@@ -142,12 +142,13 @@ fn a_prefix_is_shared_within_a_tenant_and_saved_for_the_next_request() {
 }
 
 fn with_disk(dir: &Path) -> Server {
-    Setup::new()
-        .config(&format!(
-            "[cache]\ndisk-dir = {:?}\ndisk = \"64MiB\"\n[[model]]\nid = \"demo\"\nthreads = 1\n",
-            dir.to_string_lossy()
-        ))
-        .start()
+    with_disk_and(dir, &["demo"])
+}
+
+/// Serves the same weights under each name.
+fn with_disk_and(dir: &Path, models: &[&str]) -> Server {
+    let models: String = models.iter().map(|id| format!("[[model]]\nid = {id:?}\nthreads = 1\n")).collect();
+    Setup::new().config(&format!("[cache]\ndisk-dir = {:?}\ndisk = \"64MiB\"\n{models}", dir.to_string_lossy())).start()
 }
 
 fn cache(command: &str, dir: &Path) -> (Option<i32>, String) {
@@ -175,6 +176,32 @@ fn data_files(dir: &Path) -> Vec<PathBuf> {
     let layout = std::fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();
     let files = std::fs::read_dir(layout).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| path.extension().is_some_and(|end| end == "data")).collect()
+}
+
+#[test]
+fn regression_two_models_of_the_same_weights_both_keep_prefixes_on_disk() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = scratch.path().join("kv");
+    let models = ["demo", "again"];
+    let of = |model: &str| {
+        let mut ask = body(&prompt(7).repeat(3), 20);
+        ask["model"] = model.into();
+        ask
+    };
+    let server = with_disk_and(&dir, &models);
+    for model in models {
+        assert_eq!(cached(&server.client.ask(COMPLETIONS, &of(model))), 0, "{model}");
+    }
+    eventually("both have written", || {
+        let (_, said) = cache("stats", &dir);
+        if said.matches("1 segments").count() == 2 { Ok(()) } else { Err(said) }
+    });
+    kill(server);
+    let server = with_disk_and(&dir, &models);
+    for model in models {
+        let again = server.client.ask(COMPLETIONS, &of(model));
+        assert!(cached(&again) > 0, "{model}: {again}");
+    }
 }
 
 #[test]
