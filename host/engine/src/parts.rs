@@ -121,18 +121,17 @@ impl ModelFiles {
 
     /// SHA-256 in hexadecimal: of the file, or, if there are several, of a text with a line for the digest of each.
     pub(crate) fn digest(&mut self) -> Result<String, EngineLoadError> {
-        let digests: Result<Vec<_>, _> = self.files.iter_mut().map(OpenFile::digest).collect();
-        match digests {
-            Err(source) => Err(EngineLoadError::Unreadable { path: self.shown.clone(), source }),
-            Ok(digests) => match &digests[..] {
-                [digest] => Ok(digest.clone()),
-                digests => {
-                    let mut hash = Sha256::new();
-                    digests.iter().for_each(|digest| hash.update(format!("{digest}\n")));
-                    Ok(hex(hash))
-                }
-            },
+        let mut digests = Vec::new();
+        for at in 0..self.files.len() {
+            let digest = self.files[at].digest();
+            digests.push(digest.map_err(|error| self.unreadable(&self.files[at].path, error))?);
         }
+        if let [digest] = &digests[..] {
+            return Ok(digest.clone());
+        }
+        let mut hash = Sha256::new();
+        digests.iter().for_each(|digest| hash.update(format!("{digest}\n")));
+        Ok(hex(hash))
     }
 
     /// Checks that llama.cpp, which opens the files by their names, found what was checked here.

@@ -124,7 +124,11 @@ impl<'a> CodeDir<'a> {
             Err("it is no file of compiled code".to_owned())
         } else {
             check_room(meta.size(), memory_left())?;
-            let file = open(&path).map_err(unreadable)?;
+            let file = match open(&path) {
+                // Another process has just made room.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                file => file.map_err(unreadable)?,
+            };
             match intact(&file, name).map_err(unreadable)? {
                 // What is in use is not old. If it cannot be noted, it is compiled again some day.
                 Some(bytes) => loaded(engine, &bytes).inspect(|_| drop(file.set_modified(SystemTime::now()))),

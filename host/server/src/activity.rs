@@ -3,7 +3,6 @@
 //! A connection is quiet while no request is in flight and every byte of its responses has been given to the system. How
 //! long it may stay so is bounded from its first moment: the TLS handshake, the choice of protocol and the first request's
 //! head have one bound together.
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -11,20 +10,19 @@ use camshaft_api::LetIn;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::held::{self, Held};
+
 /// From the decision to close a connection to its end, unless the client still asks or reads.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Bytes of a large piece of a response that count as progress when they are written; the end of a piece always does.
 const PROGRESS: usize = 4 << 10;
-/// When a connection may be closed because another one needs its place: after so long without any request, after so long
-/// from its beginning if nobody was let in, and if its client has taken nothing for so long.
+/// When a connection may be closed because another one needs its place: after so long without any request (those of the
+/// tenant with the most connections at once), after so long from its beginning, or from its first request's, if nobody was let
+/// in, and if its client has taken nothing for so long.
 pub(crate) const QUIET: Duration = Duration::from_secs(1);
 const STRANGE: Duration = Duration::from_secs(2);
 const STALLED: Duration = Duration::from_secs(5);
 const ARRIVING: Duration = Duration::from_secs(5);
-/// What a request in flight takes besides its body: by itself, and for each header; and how often its head is held.
-const REQUEST_BYTES: usize = 20 << 10;
-const HEADER_BYTES: usize = 400;
-const HEAD_COPIES: usize = 4;
 
 /// Limits of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -43,30 +41,11 @@ impl ConnectionTimes {
     }
 }
 
-/// What the heads of all requests in flight take, of all connections of a listener.
-#[derive(Debug, Default)]
-pub(crate) struct Heads {
-    held: AtomicUsize,
-    /// Told when a request begins.
-    grown: Notify,
-}
-
-impl Heads {
-    pub(crate) fn held(&self) -> usize {
-        self.held.load(Ordering::Relaxed)
-    }
-
-    /// Waits until more is held than this.
-    pub(crate) async fn over(&self, limit: usize) {
-        while self.held() <= limit {
-            self.grown.notified().await;
-        }
-    }
-}
-
 /// Why a connection may have to make room: those that come first are missed least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Claim {
+    /// It was asked to close before, and has not ended.
+    Closing,
     /// Nobody on it was ever let in, whatever it does.
     Strange,
     Quiet,
@@ -81,7 +60,7 @@ pub(crate) struct Activity {
     times: ConnectionTimes,
     accepted: Instant,
     let_in: LetIn,
-    heads: Arc<Heads>,
+    all: Arc<Held>,
     state: Mutex<State>,
     close: Notify,
 }
@@ -89,8 +68,8 @@ pub(crate) struct Activity {
 #[derive(Debug)]
 struct State {
     http2: bool,
-    /// Whether the head of any request has arrived.
-    served: bool,
+    /// Requests whose heads have arrived.
+    begun_requests: u64,
     /// Requests whose responses have not been passed to the connection whole.
     open: usize,
     /// Of the open ones: those whose next step is the server's.
@@ -111,7 +90,7 @@ struct State {
     busy: Instant,
     /// When the head of the last request arrived.
     begun: Instant,
-    /// What the heads of its open requests take.
+    /// What it holds in memory: heads of open requests, and pieces.
     held: usize,
     /// Whether it ends although it is not quiet.
     cut: bool,
@@ -158,11 +137,11 @@ pub(crate) enum Awaited {
 }
 
 impl Activity {
-    pub(crate) fn new(times: ConnectionTimes, heads: Arc<Heads>) -> Arc<Self> {
+    pub(crate) fn new(times: ConnectionTimes, all: Arc<Held>) -> Arc<Self> {
         let now = Instant::now();
         let state = State {
             http2: false,
-            served: false,
+            begun_requests: 0,
             open: 0,
             working: 0,
             arriving: 0,
@@ -180,7 +159,7 @@ impl Activity {
             unread: false,
         };
         let let_in = LetIn::default();
-        Arc::new(Self { times, accepted: now, let_in, heads, state: Mutex::new(state), close: Notify::new() })
+        Arc::new(Self { times, accepted: now, let_in, all, state: Mutex::new(state), close: Notify::new() })
     }
 
     pub(crate) fn times(&self) -> ConnectionTimes {
@@ -194,15 +173,12 @@ impl Activity {
 
     /// The head of a request has arrived, with this number of headers and bytes.
     pub(crate) fn begin(self: &Arc<Self>, http2: bool, (headers, bytes): (usize, usize)) -> OpenRequest {
-        let held = REQUEST_BYTES + headers * HEADER_BYTES + bytes * HEAD_COPIES;
-        self.heads.held.fetch_add(held, Ordering::Relaxed);
-        self.heads.grown.notify_one();
-        let mut state = self.state();
+        let held = held::of_request(headers, bytes);
+        let mut state = self.hold(held);
         state.http2 = http2;
-        state.held += held;
         state.wake();
         state.begun = Instant::now();
-        state.served = true;
+        state.begun_requests += 1;
         state.open += 1;
         state.working += 1;
         state.arriving += 1;
@@ -222,12 +198,29 @@ impl Activity {
         }
     }
 
-    /// Part of a response is on its way from the server to the client.
-    pub(crate) fn send(self: &Arc<Self>) -> Sending {
-        let mut state = self.state();
+    /// Part of a response, of this size, is on its way from the server to the client.
+    pub(crate) fn send(self: &Arc<Self>, bytes: usize) -> Sending {
+        let held = held::of_piece(bytes);
+        let mut state = self.hold(held);
         state.wake();
         state.pieces += 1;
-        Sending { activity: self.clone(), written: 0, whole: false }
+        Sending { activity: self.clone(), held, written: 0, whole: false }
+    }
+
+    /// Counts what the connection holds more.
+    fn hold(&self, bytes: usize) -> MutexGuard<'_, State> {
+        self.all.add(bytes);
+        let mut state = self.state();
+        state.held += bytes;
+        state
+    }
+
+    /// Counts what the connection holds no longer.
+    fn release(&self, bytes: usize) -> MutexGuard<'_, State> {
+        self.all.remove(bytes);
+        let mut state = self.state();
+        state.held -= bytes;
+        state
     }
 
     /// The system has everything that was written.
@@ -267,7 +260,7 @@ impl Activity {
             State { working: 1.., .. } => return None,
             _ if !state.is_quiet() => state.moved + times.stall,
             State { closing: Some(_), quiet, .. } => quiet + LAST_WORDS,
-            State { served: false, quiet, .. } => quiet + times.header,
+            State { begun_requests: 0, quiet, .. } => quiet + times.header,
             State { http2: false, heard: Some(heard), .. } => heard + times.header,
             State { quiet, .. } => quiet + times.idle,
         };
@@ -280,7 +273,11 @@ impl Activity {
         let state = self.state();
         match *state {
             State { cut: true, .. } => None,
-            State { closing: Some(_), .. } if state.is_quiet() => None,
+            State { closing: Some(closing), .. } if state.is_quiet() => Some((Claim::Closing, closing + LAST_WORDS)),
+            // The first request has its time, however long the client kept the connection for it.
+            State { begun_requests: 1, open: 1, busy, .. } if self.let_in.tenant().is_none() => {
+                Some((Claim::Strange, busy + STRANGE))
+            }
             // Requests that are refused at once, one after the other, would make it a busy one or a quiet one for ever.
             _ if self.let_in.tenant().is_none() => Some((Claim::Strange, self.accepted + STRANGE)),
             _ if state.is_quiet() => Some((Claim::Quiet, state.quiet + QUIET)),
@@ -290,7 +287,7 @@ impl Activity {
         }
     }
 
-    /// What the heads of its open requests take; `None` once it was cut.
+    /// What it holds in memory; `None` once it was cut.
     pub(crate) fn held(&self) -> Option<usize> {
         let state = self.state();
         (!state.cut && state.held > 0).then_some(state.held)
@@ -387,11 +384,9 @@ impl OpenRequest {
 impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.moved();
-        let mut state = self.activity.state();
+        let mut state = self.activity.release(self.held);
         state.answered -= usize::from(self.answered);
         state.open -= 1;
-        state.held -= self.held;
-        self.activity.heads.held.fetch_sub(self.held, Ordering::Relaxed);
         state.settle();
     }
 }
@@ -400,6 +395,8 @@ impl Drop for OpenRequest {
 #[derive(Debug)]
 pub(crate) struct Sending {
     activity: Arc<Activity>,
+    /// What it takes.
+    held: usize,
     /// Bytes that were written since they last counted as progress.
     written: usize,
     /// Whether all of it was written.
@@ -422,7 +419,7 @@ impl Sending {
 
 impl Drop for Sending {
     fn drop(&mut self) {
-        let mut state = self.activity.state();
+        let mut state = self.activity.release(self.held);
         state.pieces -= 1;
         // The client has not taken what the connection gave up.
         if self.whole {

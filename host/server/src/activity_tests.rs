@@ -90,7 +90,7 @@ async fn regression_a_connection_is_not_quiet_until_the_response_is_written_and_
     let mut request = activity.begin(false, (0, 0));
     activity.arrived();
     request.answer();
-    let mut piece = activity.send();
+    let mut piece = activity.send(1);
     drop(request);
     for _ in 0..5 {
         pass(50).await;
@@ -145,7 +145,7 @@ async fn regression_a_few_bytes_now_and_then_are_no_progress() {
     let activity = Activity::new(TIMES, Arc::default());
     let mut request = activity.begin(true, (0, 0));
     request.answer();
-    let mut piece = activity.send();
+    let mut piece = activity.send(1);
     for _ in 0..30 {
         pass(1).await;
         piece.wrote(1, PROGRESS);
@@ -166,7 +166,7 @@ async fn regression_a_piece_that_was_given_up_is_no_progress() {
     let activity = Activity::new(TIMES, Arc::default());
     let mut request = activity.begin(true, (0, 0));
     request.answer();
-    let (mut begun, untouched, _kept) = (activity.send(), activity.send(), activity.send());
+    let (mut begun, untouched, _kept) = (activity.send(1), activity.send(1), activity.send(1));
     begun.wrote(1, 9);
     pass(50).await;
     drop((begun, untouched));
@@ -184,7 +184,7 @@ async fn regression_whoever_takes_nothing_makes_room_strangers_first() {
     let answered = |activity: &Arc<Activity>| {
         let mut request = activity.begin(true, (0, 0));
         request.answer();
-        (request, activity.send())
+        (request, activity.send(1))
     };
     [&known, &quiet].iter().for_each(|activity| activity.let_in().set(&TenantId::from("a")));
     let ((_request, mut piece), (mut served, _piece)) = (answered(&stranger), answered(&known));
@@ -206,14 +206,52 @@ async fn regression_whoever_takes_nothing_makes_room_strangers_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_heads_hold_is_counted_until_their_requests_end() {
-    let heads = Arc::new(Heads::default());
-    let activity = Activity::new(TIMES, heads.clone());
+async fn what_a_connection_holds_is_counted_until_it_is_written() {
+    let first = held::of_request(10, 1000) + held::of_request(0, 0);
+    let all = Arc::new(Held::new(first));
+    let activity = Activity::new(TIMES, all.clone());
     assert_eq!(activity.held(), None);
     let requests = [activity.begin(true, (10, 1000)), activity.begin(true, (0, 0))];
-    let held = 2 * REQUEST_BYTES + 10 * HEADER_BYTES + 1000 * HEAD_COPIES;
-    assert_eq!((activity.held(), heads.held()), (Some(held), held));
-    heads.over(held - 1).await;
+    assert_eq!((activity.held(), all.bytes()), (Some(first), first));
+    let exceeded = || tokio::time::timeout(Duration::from_secs(1), all.exceeded());
+    exceeded().await.expect_err("at the limit");
+    // The connection has whole responses, and drops their requests: it has not written them.
+    let sending = [activity.send(1000), activity.send(16 << 10)];
+    exceeded().await.expect("past it");
     drop(requests);
-    assert_eq!((activity.held(), heads.held()), (None, 0));
+    let pieces = held::of_piece(1000) + held::of_piece(16 << 10);
+    assert_eq!((activity.held(), all.bytes()), (Some(pieces), pieces));
+    drop(sending);
+    assert_eq!((activity.held(), all.bytes()), (None, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_the_first_request_of_an_older_connection_has_its_time() {
+    let activity = Activity::new(TIMES, Arc::default());
+    tokio::time::advance(10 * STRANGE).await;
+    assert_eq!(due(&activity), Some((Claim::Strange, true)));
+    let first = activity.begin(false, (0, 0));
+    assert_eq!(due(&activity), Some((Claim::Strange, false)));
+    tokio::time::advance(STRANGE).await;
+    assert_eq!(due(&activity), Some((Claim::Strange, true)));
+    drop(first);
+    let _second = activity.begin(false, (0, 0));
+    assert_eq!(due(&activity), Some((Claim::Strange, true)), "it was refused, and asks again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_what_was_asked_to_close_and_does_not_end_is_cut() {
+    let activity = Activity::new(TIMES, Arc::default());
+    drop(activity.begin(true, (0, 0)));
+    activity.make_room();
+    assert_eq!(due(&activity), Some((Claim::Closing, false)));
+    tokio::time::advance(LAST_WORDS).await;
+    assert_eq!(due(&activity), Some((Claim::Closing, true)));
+    activity.cut();
+    assert_eq!(due(&activity), None);
+}
+
+/// Why the connection may have to make room, and whether it may have to now.
+fn due(activity: &Activity) -> Option<(Claim, bool)> {
+    activity.claim().map(|(claim, from)| (claim, from <= Instant::now()))
 }

@@ -182,7 +182,7 @@ impl hyper::body::Body for ResponseBody {
             Poll::Pending => self.open.works(),
             Poll::Ready(_) => self.open.moved(),
         }
-        let piece = |bytes| Piece { bytes, sending: self.open.activity().send() };
+        let piece = |bytes: Bytes| Piece { sending: self.open.activity().send(bytes.len()), bytes };
         polled.map_ok(|frame| frame.map_data(piece))
     }
 

@@ -20,6 +20,7 @@ mod clients;
 mod closings;
 mod connection;
 mod exchange;
+mod held;
 mod listener;
 mod load;
 mod log_writer;

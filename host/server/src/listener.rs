@@ -9,22 +9,26 @@ use std::time::Duration;
 
 use camshaft_core::ids::TenantId;
 use rustix::io::Errno;
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::activity::{Activity, Claim, ConnectionTimes, Heads, QUIET};
+use crate::activity::{Activity, Claim, ConnectionTimes, QUIET};
 use crate::config::Origin;
 use crate::connection::{self, Served};
 use crate::door::Door;
 use crate::error::ServerError;
+use crate::held::Held;
 
 /// How often a full listener looks whether a connection could make room.
 const LOOK: Duration = Duration::from_secs(1);
-/// What the heads of all requests in flight may take. Past it the connections that hold the most are cut.
-const HEADS_BYTES: usize = 256 << 20;
+/// What all connections may hold of requests and responses. Past it those that hold the most are cut.
+const HELD_BYTES: usize = 256 << 20;
+/// Of responses that the system keeps for a connection.
+const SEND_BYTES: usize = 256 << 10;
 /// Where there is no room, this part of the connections is closed at once (one in 128), at least one.
 const SHARE: usize = 128;
 /// How often it is said that no file is free.
@@ -86,8 +90,8 @@ pub(crate) async fn serve(listener: TcpListener, door: Door, access: ListenerAcc
         let rooms = rooms.clone();
         async move {
             loop {
-                rooms.heads.over(HEADS_BYTES).await;
-                rooms.relieve(HEADS_BYTES);
+                rooms.held.exceeded().await;
+                rooms.relieve(HELD_BYTES);
                 // Whatever was cut needs a moment to end.
                 sleep(LOOK / 100).await;
             }
@@ -145,6 +149,8 @@ async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (stream, peer) = listener.accept().await?;
     // Tokens are small: Nagle's algorithm would hold them back.
     stream.set_nodelay(true)?;
+    // The system would keep some megabytes for a client that takes nothing.
+    SockRef::from(&stream).set_send_buffer_size(SEND_BYTES)?;
     Ok((stream, peer))
 }
 
@@ -153,7 +159,7 @@ async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
 pub(crate) struct Rooms {
     limit: usize,
     free: Arc<Semaphore>,
-    heads: Arc<Heads>,
+    held: Arc<Held>,
     taken: Mutex<Taken>,
 }
 
@@ -184,7 +190,8 @@ struct Made {
 impl Rooms {
     fn new(limit: usize) -> Arc<Self> {
         let limit = limit.min(Semaphore::MAX_PERMITS);
-        Arc::new(Self { limit, free: Arc::new(Semaphore::new(limit)), heads: Arc::default(), taken: Mutex::default() })
+        let (free, held) = (Arc::new(Semaphore::new(limit)), Arc::new(Held::new(HELD_BYTES)));
+        Arc::new(Self { limit, free, held, taken: Mutex::default() })
     }
 
     /// Waits for room. If there is none, the connections that are missed least are closed.
@@ -199,7 +206,7 @@ impl Rooms {
                 () = sleep(wait) => {}
             }
         };
-        let activity = Activity::new(times, self.heads.clone());
+        let activity = Activity::new(times, self.held.clone());
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let number = taken.next;
         taken.next += 1;
@@ -230,14 +237,14 @@ impl Rooms {
             match claim {
                 Claim::Quiet => activity.make_room(),
                 Claim::Strange if activity.is_quiet() => activity.make_room(),
-                Claim::Strange | Claim::Stalled | Claim::Arriving => activity.cut(),
+                Claim::Closing | Claim::Strange | Claim::Stalled | Claim::Arriving => activity.cut(),
             }
         }
         Made { closed, wait: next.unwrap_or(LOOK).clamp(LOOK / 20, LOOK) }
     }
 
     /// Cuts connections until no more is held than this: those first on which nobody was let in, then those of the tenant
-    /// whose requests hold the most, and of these the ones that hold the most.
+    /// that holds the most, and of these the ones that hold the most.
     fn relieve(&self, limit: usize) {
         // Auth lets connections in meanwhile: each is asked once.
         let holding = self.connections().filter_map(|activity| {
@@ -252,7 +259,7 @@ impl Rooms {
                 return;
             }
             over = over.saturating_sub(held);
-            tracing::warn!(held, "a connection is cut: all requests together hold more than they may");
+            tracing::warn!(held, "a connection is cut: all connections together hold more than they may");
             activity.cut();
         }
     }
@@ -277,7 +284,7 @@ fn most_frequent<'a>(tenants: impl Iterator<Item = &'a TenantId>) -> Option<&'a 
     counts.into_iter().max_by_key(|(tenant, count)| (*count, Reverse(*tenant))).map(|(tenant, _)| tenant)
 }
 
-/// Connections with their tenants and what their requests hold, in the order in which they are to be cut.
+/// Connections with their tenants and what they hold, in the order in which they are to be cut.
 fn most_dispensable<T>(mut holding: Vec<(Option<TenantId>, usize, T)>) -> Vec<(usize, T)> {
     let mut of_tenants: HashMap<TenantId, usize> = HashMap::new();
     for (tenant, held, _) in &holding {

@@ -131,11 +131,7 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
         // A file that cannot be read now is said so by `reload` itself.
         move || drop(live.reload())
     };
-    if signals.put_off() {
-        // What changed while it loaded.
-        tokio::task::spawn_blocking(reload.clone());
-    }
-    let end = wait_for_the_end(async || signals.next().await, reload, &supervisor).await;
+    let end = wait_for_the_end(async || signals.next_or_put_off().await, reload, &supervisor).await;
     if let Err(error) = &end {
         api.readiness.set_failed(error.to_string());
     }

@@ -79,16 +79,19 @@ impl Signals {
         }
     }
 
-    /// Waits for one that ends the process. Nothing is reloaded meanwhile, see [`Signals::put_off`].
+    /// Waits for one that ends the process. Nothing is reloaded meanwhile, see [`Signals::next_or_put_off`].
     pub(crate) async fn end(&mut self) {
         while self.next().await == Wish::Reload {
             self.reload_put_off = true;
         }
     }
 
-    /// Whether a reload was asked for that nobody has done. Says so once.
-    pub(crate) fn put_off(&mut self) -> bool {
-        std::mem::take(&mut self.reload_put_off)
+    /// The reload that was put off, or else waits for the next signal.
+    pub(crate) async fn next_or_put_off(&mut self) -> Wish {
+        if std::mem::take(&mut self.reload_put_off) {
+            return Wish::Reload;
+        }
+        self.next().await
     }
 }
 

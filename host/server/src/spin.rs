@@ -29,7 +29,7 @@ pub(crate) fn wait_briefly() {
     }
     // The dynamic linker may have been told to run this program.
     let program = std::env::current_exe().ok();
-    if program.as_deref().and_then(Path::file_name).is_none_or(|name| name.to_string_lossy().starts_with("ld")) {
+    if program.as_deref().and_then(Path::file_name).is_none_or(is_linker) {
         return;
     }
     let mut arguments = std::env::args_os();
@@ -39,4 +39,27 @@ pub(crate) fn wait_briefly() {
     again.arg0(name.as_deref().unwrap_or(OsStr::new("camshaft"))).args(arguments).env(SPINS, SHORT);
     // It returns only if it failed: then libgomp waits as it does by default.
     let _ = again.exec();
+}
+
+/// Whether a file name is that of a dynamic linker, such as `ld-linux-x86-64.so.2`.
+fn is_linker(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with("ld-") && name.contains(".so") || name.starts_with("ld.so")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_dynamic_linker_is_taken_for_one() {
+        for (name, is) in
+            [("ld-linux-x86-64.so.2", true), ("ld-musl-x86_64.so.1", true), ("ld.so", true), ("ld-2.31.so", true)]
+        {
+            assert_eq!(is_linker(OsStr::new(name)), is, "{name}");
+        }
+        for name in ["camshaft", "ldn-camshaft", "ld", "ld-camshaft"] {
+            assert!(!is_linker(OsStr::new(name)), "{name}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Responses that are sent whole: they hold their memory until the client has taken them.
+//! Responses that are rendered whole: they hold their memory until the connection has taken them.
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -19,23 +19,18 @@ use crate::flow::error::FlowError;
 /// Responses that take up to this are rendered on the task's own thread; longer ones on a thread that may block.
 const INLINE_BYTES: u64 = 64 << 10;
 
-/// A longer response goes piece by piece. Shorter ones are bounded by what their requests' heads hold.
+/// A longer response goes piece by piece. What a connection has of a response counts with the connection, which counts more
+/// than this for the head of each request in flight.
 const PIECE_BYTES: usize = 16 << 10;
 /// A client takes at least a piece in this time, or, while the memory for requests is tight, in the shorter one.
-const STALL: Duration = Duration::from_secs(60);
-const TIGHT_STALL: Duration = Duration::from_secs(5);
+const UNTAKEN: Duration = Duration::from_secs(60);
+const TIGHT_UNTAKEN: Duration = Duration::from_secs(5);
 
 /// Text, and what it takes of the memory for all.
 #[derive(Debug)]
 struct Kept {
     text: Box<[u8]>,
     share: Share,
-}
-
-impl AsRef<[u8]> for Kept {
-    fn as_ref(&self) -> &[u8] {
-        &self.text
-    }
 }
 
 /// Runs `render` where it delays no other connection. The share holds what rendering takes.
@@ -58,16 +53,18 @@ pub(crate) async fn rendered(
 /// # Errors
 /// The value cannot be written.
 pub(crate) fn json(value: &impl Serialize, mut share: Share) -> Result<Response, FlowError> {
-    let text = serde_json::to_vec(value).map_err(FlowError::Serialize)?.into_boxed_slice();
-    // It is there already, and the work is done.
-    share.set(text.len());
-    let is_long = text.len() > PIECE_BYTES;
-    let kept = Kept { text, share };
-    let body = if is_long { Body::new(LongBody::new(kept)) } else { Body::from(Bytes::from_owner(kept)) };
+    let text = serde_json::to_vec(value).map_err(FlowError::Serialize)?;
+    let body = if text.len() > PIECE_BYTES {
+        // It is there already, and the work is done.
+        share.set(text.len());
+        Body::new(LongBody::new(Kept { text: text.into(), share }))
+    } else {
+        Body::from(text)
+    };
     Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response())
 }
 
-/// A long response, piece by piece. A client that takes none for [`STALL`] has lost it: whatever else it does on the same
+/// A long response, piece by piece. A client that takes none for [`UNTAKEN`] has lost it: whatever else it does on the same
 /// connection, others need the memory.
 #[derive(Debug)]
 struct LongBody {
@@ -106,12 +103,12 @@ impl LongBody {
 impl Held {
     /// Gives the rest up if none of it was taken for long; returns when to look again.
     fn drop_stalled(&mut self) -> Option<Instant> {
-        let stall = if self.kept.as_ref()?.share.is_tight() { TIGHT_STALL } else { STALL };
-        if self.moved.elapsed() >= stall {
+        let until = self.moved + if self.kept.as_ref()?.share.is_tight() { TIGHT_UNTAKEN } else { UNTAKEN };
+        if until <= Instant::now() {
             self.kept = None;
         }
         // It may become tight meanwhile.
-        self.kept.as_ref().map(|_| Instant::now() + TIGHT_STALL)
+        self.kept.as_ref().map(|_| until.min(Instant::now() + TIGHT_UNTAKEN))
     }
 
     /// A copy: what is on its way to the client must not keep the whole.
@@ -167,18 +164,19 @@ mod tests {
     use http_body_util::BodyExt;
 
     #[tokio::test]
-    async fn regression_a_response_holds_its_memory_until_it_is_taken() {
-        let budget = Budget::new(2000);
+    async fn regression_a_response_holds_its_memory_until_the_connection_has_it() {
+        let budget = Budget::new(4 * PIECE_BYTES as u64);
         let share = || budget.share(&"a".into());
-        let response = json(&"x".repeat(500), share()).unwrap();
+        let room = || share().grow(2 * PIECE_BYTES).is_ok();
+        let response = json(&"x".repeat(PIECE_BYTES), share()).unwrap();
         assert_eq!(response.headers()["content-type"], "application/json");
+        assert!(!room(), "nobody has taken it");
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
-        assert_eq!(bytes.len(), 502);
-        assert!(share().grow(600).is_err(), "it is on its way");
-        drop(bytes);
-        share().grow(1000).unwrap();
-        drop(json(&"x".repeat(5000), share()).unwrap());
-        assert!(share().grow(1000).is_ok(), "everything was given back");
+        assert_eq!((bytes.len(), room()), (PIECE_BYTES + 2, true));
+        drop(json(&"x".repeat(5 * PIECE_BYTES), share()).unwrap());
+        assert!(room(), "everything was given back");
+        let _short = json(&"x".repeat(PIECE_BYTES - 2), share()).unwrap();
+        assert!(room(), "the head of its request counts more");
     }
 
     #[tokio::test(start_paused = true)]
@@ -189,7 +187,7 @@ mod tests {
         let mut slow = long();
         assert_eq!(http_body::Body::size_hint(&slow).exact(), Some(5 * PIECE_BYTES as u64 + 2));
         for taken in 1..=5 {
-            tokio::time::sleep(STALL - Duration::from_secs(1)).await;
+            tokio::time::sleep(UNTAKEN - Duration::from_secs(1)).await;
             let piece = slow.frame().await.unwrap().unwrap().into_data().unwrap();
             assert_eq!((piece.len(), room()), (PIECE_BYTES, false), "piece {taken}");
         }
@@ -197,7 +195,7 @@ mod tests {
         assert!(slow.frame().await.is_none() && room(), "what is taken holds nothing");
         let mut stalled = long();
         let piece = stalled.frame().await.unwrap().unwrap();
-        tokio::time::sleep(STALL + Duration::from_secs(1)).await;
+        tokio::time::sleep(UNTAKEN + Duration::from_secs(1)).await;
         assert!(room(), "although its client still has the stream and a piece of it");
         assert!(stalled.frame().await.unwrap().is_err());
         drop(piece);
@@ -205,7 +203,7 @@ mod tests {
         let mut much = budget.share(&"a".into());
         much.grow(1 << 20).unwrap();
         let mut stalled = long();
-        tokio::time::sleep(TIGHT_STALL * 2).await;
+        tokio::time::sleep(TIGHT_UNTAKEN * 2).await;
         assert!(stalled.frame().await.unwrap().is_err(), "while memory is tight it goes sooner");
         drop(much);
         let whole = long().collect().await.unwrap().to_bytes();

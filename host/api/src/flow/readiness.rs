@@ -129,6 +129,9 @@ impl Readiness {
 
     pub(crate) fn loading(&self) -> String {
         let loading = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if loading.is_empty() {
+            return "it has just begun".to_owned();
+        }
         let texts: Vec<String> = loading.iter().map(|(kind, how_far)| format!("{kind} ({how_far})")).collect();
         texts.join(", ")
     }
