@@ -16,9 +16,9 @@ use crate::held::{self, Held};
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Bytes of a large piece of a response that count as progress when they are written; the end of a piece always does.
 const PROGRESS: usize = 4 << 10;
-/// When a connection may be closed because another one needs its place: after so long without any request (those of the
-/// tenant with the most connections at once), after so long from its beginning, or from its first request's, if nobody was let
-/// in, and if its client has taken nothing for so long.
+/// When a connection may be closed because another one needs its place: after so long without any request, after so long
+/// from its beginning, or from its first request's, if nobody was let in, and if its client has taken nothing, or sent no
+/// whole request, for so long. The tenant with the most connections has no time but the second (`crowd`).
 pub(crate) const QUIET: Duration = Duration::from_secs(1);
 const STRANGE: Duration = Duration::from_secs(2);
 const STALLED: Duration = Duration::from_secs(5);

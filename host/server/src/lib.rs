@@ -3,6 +3,7 @@
 
 pub mod cli;
 pub mod config;
+mod crowd;
 mod delivery;
 mod demo;
 mod door;

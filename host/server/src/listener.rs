@@ -1,13 +1,12 @@
 //! Listening sockets: accept connections up to a limit, make room among quiet ones, and wait for the busy ones on
 //! shutdown.
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use camshaft_core::ids::TenantId;
 use rustix::io::Errno;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
@@ -16,9 +15,10 @@ use tokio::time::{Instant, sleep};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use crate::activity::{Activity, Claim, ConnectionTimes, QUIET};
+use crate::activity::{Activity, Claim, ConnectionTimes};
 use crate::config::Origin;
 use crate::connection::{self, Served};
+use crate::crowd;
 use crate::door::Door;
 use crate::error::ServerError;
 use crate::held::Held;
@@ -166,7 +166,8 @@ pub(crate) struct Rooms {
 #[derive(Debug, Default)]
 struct Taken {
     next: u64,
-    connections: HashMap<u64, Arc<Activity>>,
+    /// By when they were accepted.
+    connections: BTreeMap<u64, Arc<Activity>>,
 }
 
 /// A connection's place among those of its listener.
@@ -214,25 +215,15 @@ impl Rooms {
         Room { rooms: self.clone(), number, activity, _permit: permit }
     }
 
-    /// Closes connections that are quiet, or whose clients take nothing. Of quiet ones those of the tenant with the most
-    /// connections go first, and need not have been quiet for long: whoever asks again and again would have them for ever.
+    /// Closes connections that are quiet, whose clients take nothing, or whose requests still arrive. None on which the server
+    /// works is closed.
     fn make_room(&self) -> Made {
         let now = Instant::now();
-        let connections: Vec<_> =
-            self.connections().map(|activity| (activity.let_in().tenant().cloned(), activity)).collect();
-        let crowding = most_frequent(connections.iter().filter_map(|(tenant, _)| tenant.as_ref()));
-        let claim = |(tenant, activity): &(Option<TenantId>, Arc<Activity>)| {
-            let (claim, from) = activity.claim()?;
-            let others = tenant.as_ref().is_none_or(|tenant| Some(tenant) != crowding);
-            let from = if claim == Claim::Quiet && !others { from - QUIET } else { from };
-            Some(((claim, others, from), activity.clone()))
-        };
-        let mut claims: Vec<_> = connections.iter().filter_map(claim).collect();
-        claims.sort_by_key(|(claim, _)| *claim);
-        let next = claims.iter().map(|((_, _, from), _)| from.saturating_duration_since(now)).min();
-        let most = self.limit.div_ceil(SHARE);
+        let all = self.connections().map(|activity| (activity.let_in().tenant().cloned(), activity)).collect();
+        let claims = crowd::in_order(all, |activity| activity.claim());
+        let next = claims.iter().map(|(_, from, _)| from.saturating_duration_since(now)).min();
         let mut closed = 0;
-        for ((claim, ..), activity) in claims.iter().filter(|((_, _, from), _)| *from <= now).take(most) {
+        for (claim, _, activity) in claims.iter().filter(|(_, from, _)| *from <= now).take(self.limit.div_ceil(SHARE)) {
             closed += 1;
             match claim {
                 Claim::Quiet => activity.make_room(),
@@ -251,7 +242,7 @@ impl Rooms {
             let tenant = activity.let_in().tenant().cloned();
             Some((tenant, activity.held()?, activity))
         });
-        let holding = most_dispensable(holding.collect());
+        let holding = crowd::most_dispensable(holding.collect());
         // Those that were cut and have not ended yet count no more.
         let mut over = holding.iter().map(|(held, _)| held).sum::<usize>().saturating_sub(limit);
         for (held, activity) in holding {
@@ -275,26 +266,6 @@ impl Rooms {
         // Fails only when the semaphore is closed, which nobody does.
         let _ = self.free.acquire_many(all).await;
     }
-}
-
-/// The tenant that comes most often.
-fn most_frequent<'a>(tenants: impl Iterator<Item = &'a TenantId>) -> Option<&'a TenantId> {
-    let mut counts: HashMap<&TenantId, usize> = HashMap::new();
-    tenants.for_each(|tenant| *counts.entry(tenant).or_default() += 1);
-    counts.into_iter().max_by_key(|(tenant, count)| (*count, Reverse(*tenant))).map(|(tenant, _)| tenant)
-}
-
-/// Connections with their tenants and what they hold, in the order in which they are to be cut.
-fn most_dispensable<T>(mut holding: Vec<(Option<TenantId>, usize, T)>) -> Vec<(usize, T)> {
-    let mut of_tenants: HashMap<TenantId, usize> = HashMap::new();
-    for (tenant, held, _) in &holding {
-        tenant.iter().for_each(|tenant| *of_tenants.entry(tenant.clone()).or_default() += held);
-    }
-    holding.sort_by_cached_key(|(tenant, held, _)| {
-        let of_tenant = tenant.as_ref().and_then(|tenant| of_tenants.get(tenant));
-        (tenant.is_some(), Reverse(of_tenant.copied()), tenant.clone(), Reverse(*held))
-    });
-    holding.into_iter().map(|(_, held, connection)| (held, connection)).collect()
 }
 
 impl Drop for Room {

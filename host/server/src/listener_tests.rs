@@ -8,6 +8,7 @@ use axum::middleware::map_request;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use camshaft_api::LetIn;
+use camshaft_core::ids::TenantId;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
@@ -16,6 +17,8 @@ use super::*;
 use crate::activity::QUIET;
 use crate::socket::{AHEAD_BYTES, WATCH};
 
+#[path = "listener_tests/crowd.rs"]
+mod crowd;
 #[path = "listener_tests/refusals.rs"]
 mod refusals;
 
@@ -315,92 +318,9 @@ async fn regression_strangers_that_take_nothing_of_their_answers_make_room() {
     assert!(rig.exchange(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.ends_with("here"));
 }
 
-#[tokio::test(start_paused = true)]
-async fn regression_strangers_that_ask_again_and_again_make_room_before_others() {
-    let rooms = Rooms::new(3);
-    let (stranger, known) = (rooms.take(times(LONG, LONG, LONG)).await, rooms.take(times(LONG, LONG, LONG)).await);
-    known.activity.let_in().set(&TenantId::from("a"));
-    for _ in 0..10 {
-        tokio::time::advance(QUIET / 2).await;
-        // Both have just been answered.
-        [&stranger, &known].iter().for_each(|room| drop(room.activity.begin(false, (0, 0))));
-    }
-    tokio::time::advance(QUIET * 9).await;
-    drop(stranger.activity.begin(false, (0, 0)));
-    assert_eq!(rooms.make_room().closed, 1);
-    assert!(asked(&stranger), "it was asked although it is busy");
-    assert!(!asked(&known), "it was quiet for long and keeps its place");
-}
-
 /// Whether it was told to end.
 fn asked(room: &Room) -> bool {
     room.activity.claim().is_none_or(|(claim, _)| claim == Claim::Closing)
-}
-
-#[tokio::test(start_paused = true)]
-async fn regression_the_tenant_with_the_most_connections_makes_room_however_often_it_asks() {
-    let rooms = Rooms::new(4);
-    let mut taken = Vec::new();
-    for tenant in ["one", "many", "many"] {
-        let room = rooms.take(times(LONG, LONG, LONG)).await;
-        room.activity.let_in().set(&TenantId::from(tenant));
-        drop(room.activity.begin(false, (0, 0)));
-        taken.push(room);
-    }
-    tokio::time::advance(QUIET * 9).await;
-    taken[1..].iter().for_each(|room| drop(room.activity.begin(false, (0, 0))));
-    let all = || taken.iter().map(asked).collect::<Vec<_>>();
-    assert_eq!((rooms.make_room().closed, all()), (1, vec![false, true, false]));
-    assert_eq!((rooms.make_room().closed, all()), (1, vec![false, true, true]));
-    assert_eq!((rooms.make_room().closed, all()), (1, vec![true; 3]), "at last the one that was quiet for long");
-}
-
-#[tokio::test]
-async fn regression_requests_that_hold_the_most_are_cut_strangers_first() {
-    let rooms = Rooms::new(4);
-    let times = times(LONG, LONG, LONG);
-    let mut taken = Vec::new();
-    for bytes in [4000, 1000, 2000, 0] {
-        let room = rooms.take(times).await;
-        let request = room.activity.begin(true, (0, bytes));
-        taken.push((room, request));
-    }
-    // The first one holds the most, and was let in.
-    taken[0].0.activity.let_in().set(&TenantId::from("a"));
-    let cut = |rooms: &Rooms, limit: usize| {
-        rooms.relieve(limit);
-        taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>()
-    };
-    let all = rooms.held.bytes();
-    assert_eq!(cut(&rooms, all), [false; 4]);
-    assert_eq!(cut(&rooms, all - 1), [false, false, true, false], "of the strangers the one that holds the most");
-    drop(taken.remove(2));
-    let cut = || taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>();
-    rooms.relieve(1);
-    assert_eq!(cut(), [true; 3]);
-}
-
-#[tokio::test]
-async fn regression_the_tenant_whose_connections_hold_the_most_is_cut_first() {
-    let rooms = Rooms::new(4);
-    let mut taken = Vec::new();
-    // One of few requests each, of a tenant with many connections, and the only one of another tenant.
-    for (tenant, bytes) in [("many", 1000), ("many", 1200), ("many", 1100), ("one", 1500)] {
-        let room = rooms.take(times(LONG, LONG, LONG)).await;
-        room.activity.let_in().set(&TenantId::from(tenant));
-        let request = room.activity.begin(true, (0, bytes));
-        taken.push((room, request));
-    }
-    let held: Vec<usize> = taken.iter().map(|(room, _)| room.activity.held().unwrap()).collect();
-    let cut = |limit| {
-        rooms.relieve(limit);
-        taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>()
-    };
-    let all = rooms.held.bytes();
-    assert_eq!(cut(all - 1), [false, true, false, false], "of the tenant's the one that holds the most");
-    assert_eq!(cut(all - held[1] - held[2]), [false, true, true, false]);
-    assert_eq!(cut(held[3] - 1), [false, true, true, true], "now the other one holds more");
-    assert_eq!(cut(0), [true; 4]);
 }
 
 #[tokio::test]
@@ -416,7 +336,7 @@ async fn where_no_file_is_free_the_listener_with_the_most_connections_makes_room
     tokio::time::advance(2 * QUIET).await;
     for expected in [1, 2] {
         crowd.make_room();
-        assert_eq!((rooms.iter().filter(|room| asked(room)).count(), asked(&kept)), (expected, false));
+        assert_eq!((rooms.iter().filter(|&room| asked(room)).count(), asked(&kept)), (expected, false));
     }
     rooms.clear();
     crowd.make_room();
