@@ -70,8 +70,9 @@ impl ModelFiles {
         if count > 1 {
             let parts = parts_of(path);
             if parts.len() != count {
-                let why =
-                    format!("it is the first of {count} parts, and its name does not end in -00001-of-{count:05}.gguf");
+                let why = format!(
+                    "it is one of {count} parts, and its name does not end in -00001-of-{count:05}.gguf as the first's does"
+                );
                 return Err(EngineLoadError::BadFile { path: files.shown, why });
             }
             for part in &parts[1..] {

@@ -58,6 +58,12 @@ pub enum PolicyError {
     NoPolicies { path: PathBuf, missing: bool },
     #[error("{} has no {hook} policy in force, but one serves now (set policy.allow-empty = true if you want none)", path.display())]
     Unguards { path: PathBuf, hook: Hook },
+    #[error(
+        "{} has no settings for the {hook} policy {plugin}, which serves with some now (copy its settings file, or set \
+         policy.allow-empty = true if you want none)",
+        path.display()
+    )]
+    Unsettles { path: PathBuf, hook: Hook, plugin: String },
     /// Another directory was asked for before this one could serve, or nobody waits for it any more.
     #[error("{} was not taken: something else was asked for meanwhile", path.display())]
     Superseded { path: PathBuf },

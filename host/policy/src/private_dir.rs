@@ -1,5 +1,6 @@
 //! The directory of compiled code: one in which nobody else can put anything, for what lies there runs without further
 //! checks.
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -97,7 +98,7 @@ pub(crate) fn write_in_room(dir: &Path, write: impl Fn(&mut File) -> io::Result<
             written => return written,
         };
         // The server for which it was just made may not have loaded it yet.
-        let is_old = |file: &Whole| file.used.elapsed().is_ok_and(|age| age > YOUNG);
+        let is_old = |file: &Whole| is_past(file.used, YOUNG);
         if !by_age(dir).iter().any(|file| is_old(file) && fs::remove_file(&file.path).is_ok()) {
             return Err(error);
         }
@@ -141,13 +142,18 @@ pub(crate) fn by_age(dir: &Path) -> Vec<Whole> {
         let is_partial = PARTIAL.iter().any(|begins| name.starts_with(begins));
         if meta.is_file() && name.ends_with(SUFFIX) {
             files.push(Whole { used, path, bytes: meta.len() });
-        } else if is_partial && used.elapsed().is_ok_and(|age| age > LEFT) {
+        } else if is_partial && is_past(used, LEFT) {
             // Somebody else may have done it.
             let _ = fs::remove_file(path);
         }
     }
     files.sort_by_key(|file| file.used);
     files
+}
+
+/// Whether a time is longer ago than this. So is one that is as far ahead: a clock was wrong once.
+fn is_past(time: SystemTime, longest: Duration) -> bool {
+    time.elapsed().unwrap_or_else(|ahead| ahead.duration()) > longest
 }
 
 /// What others could do in the directory of compiled code before it was made private.
@@ -160,25 +166,30 @@ enum Openness {
     Written,
 }
 
-/// Removes what somebody else has made below a directory, or could have changed.
+/// Whether a file's name is one of compiled code, whole or partial.
+fn is_code(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.ends_with(SUFFIX) || PARTIAL.iter().any(|begins| name.starts_with(begins))
+}
+
+/// Removes what is called compiled code, and somebody else has made or could have changed. Nothing else is ever loaded.
 fn remove_foreign(dir: &Path, was: Openness) -> io::Result<()> {
     let own = rustix::process::geteuid().as_raw();
     for entry in fs::read_dir(dir)? {
-        let path = entry?.path();
+        let entry = entry?;
+        let path = entry.path();
         let meta = match fs::symlink_metadata(&path) {
             // Another process that compiles has renamed it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             meta => meta?,
         };
         let writable = was == Openness::Entered && meta.mode() & 0o022 != 0;
-        let foreign = was == Openness::Written || meta.uid() != own || meta.is_symlink() || writable;
-        let removed = match (foreign, meta.is_dir()) {
-            (false, true) => remove_foreign(&path, was),
-            (false, false) => Ok(()),
-            (true, true) => fs::remove_dir_all(&path),
-            (true, false) => fs::remove_file(&path),
-        };
-        match removed {
+        let foreign = was == Openness::Written || meta.uid() != own || !meta.is_file() || writable;
+        if !foreign || !is_code(&entry.file_name()) {
+            continue;
+        }
+        tracing::warn!(path = %path.display(), "compiled code that somebody else could have made is removed");
+        match if meta.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) } {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             removed => removed?,
         }
@@ -192,30 +203,29 @@ mod tests {
 
     #[test]
     fn regression_what_others_could_have_put_among_compiled_code_is_removed() {
-        // The directory's mode, and those of a directory in it and of a file in that; whether the file stays.
-        let rows = [
-            (0o700, 0o775, 0o664, true),
-            (0o755, 0o755, 0o644, true),
-            (0o755, 0o755, 0o646, false),
-            (0o755, 0o777, 0o644, false),
-            (0o1777, 0o755, 0o644, false),
-        ];
-        for (top, inner, file, stays) in rows {
+        // The modes of the directory and of a file in it; whether the file stays.
+        let rows = [(0o700, 0o664, true), (0o755, 0o644, true), (0o755, 0o646, false), (0o1777, 0o644, false)];
+        for (top, file, stays) in rows {
             let above = tempfile::tempdir().unwrap();
             let dir = above.path().join("compiled");
-            let path = dir.join("modules/code");
-            fs::create_dir_all(dir.join("modules")).unwrap();
-            fs::write(&path, "code").unwrap();
-            fs::create_dir(above.path().join("elsewhere")).unwrap();
-            fs::write(above.path().join("elsewhere/code"), "code").unwrap();
-            std::os::unix::fs::symlink(above.path().join("elsewhere"), dir.join("link")).unwrap();
-            for (path, mode) in [(&path, file), (&dir.join("modules"), inner), (&dir, top)] {
-                fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+            fs::create_dir_all(dir.join("models")).unwrap();
+            let [code, partial, others, model] =
+                ["a.code", ".code-a", "notes", "models/m.gguf"].map(|name| dir.join(name));
+            for path in [&code, &partial, &others, &model] {
+                fs::write(path, "code").unwrap();
+                fs::set_permissions(path, fs::Permissions::from_mode(file)).unwrap();
             }
+            let elsewhere = above.path().join("elsewhere");
+            fs::write(&elsewhere, "code").unwrap();
+            for link in ["b.code", "link"] {
+                std::os::unix::fs::symlink(&elsewhere, dir.join(link)).unwrap();
+            }
+            fs::set_permissions(&dir, fs::Permissions::from_mode(top)).unwrap();
             make_private(&dir).unwrap();
-            assert_eq!(path.exists(), stays, "{top:o} {inner:o} {file:o}");
-            assert!(fs::symlink_metadata(dir.join("link")).is_err(), "a link leads where others may write");
-            assert!(above.path().join("elsewhere/code").exists(), "what it leads to stays");
+            assert_eq!((code.exists(), partial.exists()), (stays, stays), "{top:o} {file:o}");
+            assert!(fs::symlink_metadata(dir.join("b.code")).is_err(), "a link leads where others may write");
+            let kept = [others, model, elsewhere, dir.join("link")];
+            assert!(kept.iter().all(|path| path.exists()), "what is no compiled code is the operator's");
             assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
         }
     }
@@ -253,10 +263,12 @@ mod tests {
         for (name, ago) in [("young.code", 2), ("new.code", 12), ("old.code", 30), ("older.code", 40), ("other", 90)] {
             used(dir, name, ago);
         }
+        let ahead = File::create(dir.join("ahead.code")).unwrap();
+        ahead.set_modified(SystemTime::now() + Duration::from_secs(9000)).unwrap();
         let full = || io::Error::from(io::ErrorKind::StorageFull);
         let leaving = |most: usize| move |_: &mut File| if by_age(dir).len() <= most { Ok(()) } else { Err(full()) };
-        let written = write_in_room(dir, leaving(2)).unwrap();
-        assert_eq!(names(dir), [".code", "new.code", "other", "young.code"]);
+        let written = write_in_room(dir, leaving(3)).unwrap();
+        assert_eq!(names(dir), [".code", "ahead.code", "new.code", "other", "young.code"]);
         fs::remove_file(written).unwrap();
         let refused = write_in_room(dir, |_| Err(full())).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::StorageFull);

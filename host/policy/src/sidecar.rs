@@ -67,6 +67,11 @@ impl Sidecar {
         Self::checked(hook, table).map_err(|SidecarMistake { key, problem }| wrong(line_of(text, &key), problem))
     }
 
+    /// Whether the policy has no settings of its own.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.settings == "{}"
+    }
+
     /// Whether `bytes` may be all that is left of this settings file, after it was cut: they say nothing at all, or have no
     /// settings where this one has some. `settings = {}` says that there are none.
     pub(crate) fn is_cut_to(&self, bytes: &[u8]) -> bool {
@@ -75,7 +80,7 @@ impl Sidecar {
         let is_empty = |value: &Value| value.as_table().is_some_and(Table::is_empty);
         let says_none = text.lines().any(|line| line.split_whitespace().collect::<String>().starts_with("settings={}"));
         let has_settings = says_none || table.get("settings").is_some_and(|settings| !is_empty(settings));
-        !has_settings && (table.values().all(is_empty) || self.settings != "{}")
+        !has_settings && (table.values().all(is_empty) || !self.is_bare())
     }
 
     /// # Errors

@@ -118,13 +118,13 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     let (public, admin) = open.answer_all(&config, &api, &access);
     let running = InFlight { api: api.clone(), policies, supervisor: supervisor.clone(), public, admin };
     api.readiness.set_ready();
-    announce(&announcement)?;
-    notify(NotifyState::Ready).await;
     tokio::spawn(live.clone().watch());
     if let Some(certificate) = tls {
         tokio::spawn(certificate.watch());
     }
     tokio::spawn(files.run(api.readiness.clone()));
+    tell("the line on standard output", move || announce(&announcement)).await;
+    notify(NotifyState::Ready).await;
 
     let reload = {
         let live = live.clone();
@@ -240,21 +240,24 @@ async fn reload_when_asked(asked: Arc<Notify>, reload: impl Fn() + Clone + Send 
 }
 
 /// The lines on standard output that scripts wait for.
-fn announce(text: &str) -> Result<(), ServerError> {
+fn announce(text: &str) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| ServerError::internal("write to standard output", error))
+    out.write_all(text.as_bytes()).and_then(|()| out.flush())
 }
 
-/// Tells the service manager, if there is one that asked to be told. One that does not read holds nothing up.
+/// Tells the service manager, if there is one that asked to be told.
 async fn notify(state: NotifyState<'static>) {
+    tell("the service manager", move || sd_notify::notify(&[state])).await;
+}
+
+/// Tells somebody outside how far the server is. Whoever does not read, or is gone, holds nothing up.
+async fn tell(whom: &'static str, telling: impl FnOnce() -> std::io::Result<()> + Send + 'static) {
     const TELLING: Duration = Duration::from_secs(1);
-    let telling = tokio::task::spawn_blocking(move || sd_notify::notify(&[state]));
-    match tokio::time::timeout(TELLING, telling).await {
+    match tokio::time::timeout(TELLING, tokio::task::spawn_blocking(telling)).await {
         Ok(Ok(Ok(()))) => {}
-        Ok(Ok(Err(error))) => tracing::debug!(%error, "the service manager was not told"),
-        Ok(Err(error)) => tracing::debug!(%error, "the service manager was not told"),
-        Err(_) => tracing::warn!("the service manager does not read what it is told"),
+        Ok(Ok(Err(error))) => tracing::warn!(%error, "{whom} could not be told how far the server is"),
+        Ok(Err(error)) => tracing::warn!(%error, "{whom} could not be told how far the server is"),
+        Err(_) => tracing::warn!("{whom} is not read: whoever waits for it does not know how far the server is"),
     }
 }
 

@@ -17,6 +17,8 @@ use crate::error::{Problem, ServerError};
 
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(1);
+/// After so many looks at files that cannot be read it is said.
+const UNREAD_LOOKS: u32 = 10;
 /// Bytes of one file.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 
@@ -100,15 +102,27 @@ impl Certificate {
 
     /// Reads the files again whenever they change. Never ends.
     pub(crate) async fn watch(self: Arc<Self>) {
+        let mut unread = 0;
         loop {
             tokio::time::sleep(LOOK).await;
-            let Some(found) = self.look().await else { continue };
+            let found = match self.look().await {
+                Ok(found) => found,
+                // It may be on its way.
+                Err(error) => {
+                    unread += 1;
+                    if unread == UNREAD_LOOKS {
+                        tracing::error!(%error, "the TLS files cannot be read; the certificate before stays in force");
+                    }
+                    continue;
+                }
+            };
+            unread = 0;
             if found == self.seen().contents {
                 continue;
             }
             // Two files are not replaced at once: what is there comes to rest before it is believed.
             tokio::time::sleep(LOOK).await;
-            if self.look().await.as_ref() == Some(&found)
+            if self.look().await.is_ok_and(|again| again == found)
                 && let Err(error) = self.replace(found)
             {
                 tracing::error!(%error, "the new TLS certificate is rejected; the one before stays in force");
@@ -116,11 +130,13 @@ impl Certificate {
         }
     }
 
-    /// `None`: a file cannot be read now, and may be on its way.
-    async fn look(self: &Arc<Self>) -> Option<Contents> {
+    /// # Errors
+    /// A file cannot be read now.
+    async fn look(self: &Arc<Self>) -> Result<Contents, ServerError> {
         let certificate = self.clone();
-        let read = move || Contents::read(&certificate.files, &certificate.origins).ok();
-        tokio::task::spawn_blocking(read).await.ok()?
+        let read = move || Contents::read(&certificate.files, &certificate.origins);
+        let read = tokio::task::spawn_blocking(read).await;
+        read.unwrap_or_else(|error| Err(ServerError::internal("read the TLS files", error)))
     }
 }
 

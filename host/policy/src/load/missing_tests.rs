@@ -189,20 +189,38 @@ fn an_operator_ends_what_serves_without_a_file() {
     assert!(!bench.loader.has_auth() && bench.status("keys").is_none());
 }
 
+fn relocate(bench: &mut Bench, dir: &Path, same_guards: bool) -> Result<(), String> {
+    let demands = Demands { auth: false, same_guards };
+    let relocation = Relocation::new(dir.to_path_buf(), demands, Claim::default());
+    relocation.unwrap().attempt(&mut bench.loader).unwrap().map_err(|error| error.to_string())
+}
+
 #[test]
 fn regression_another_directory_without_a_guard_that_serves_is_refused() {
     let mut bench = served();
     let other = tempfile::tempdir().unwrap();
     fill(other.path());
     fs::remove_dir_all(other.path().join("validator")).unwrap();
-    let mut attempt = |same_guards| {
-        let demands = Demands { auth: false, same_guards };
-        let relocation = Relocation::new(other.path().to_path_buf(), demands, Claim::default());
-        relocation.unwrap().attempt(&mut bench.loader).unwrap().map_err(|error| error.to_string())
-    };
+    let mut attempt = |same_guards| relocate(&mut bench, other.path(), same_guards);
     assert!(attempt(true).unwrap_err().contains("no validator policy in force"));
     attempt(false).unwrap();
     assert_eq!(bench.loader.registry.current().validators(), 0);
+}
+
+#[test]
+fn regression_another_directory_without_the_settings_of_a_guard_that_serves_is_refused() {
+    let mut bench = Bench::new();
+    fill(bench.dir.path());
+    put(bench.dir.path(), "validator/10-limits.toml", b"[settings]\nmax-n = 1\n");
+    bench.loader.start().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    fill(other.path());
+    let mut attempt = |same_guards| relocate(&mut bench, other.path(), same_guards);
+    let why = "has no settings for the validator policy limits, which serves with some now";
+    assert!(attempt(true).unwrap_err().contains(why));
+    put(other.path(), "validator/10-limits.toml", b"");
+    assert!(attempt(true).unwrap_err().contains(why), "an empty file says no more");
+    attempt(false).unwrap();
 }
 
 /// The state that a policy's instances share.

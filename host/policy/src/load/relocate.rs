@@ -68,7 +68,7 @@ impl Relocation {
         if scan.compiling {
             return None;
         }
-        let valid = self.validate(&loader.registry.current());
+        let valid = self.validate(&loader.registry.current()).and_then(|()| self.keeps_settings(&loader.directory));
         // Last: nothing can fail from here on.
         if let Err(error) = valid.and_then(|()| if self.claim.take() { Ok(()) } else { Err(self.superseded()) }) {
             loader.builder.forget_others(loader.directory.policies.keys());
@@ -108,5 +108,25 @@ impl Relocation {
             return Err(PolicyError::Unguards { path: path.clone(), hook });
         }
         Ok(())
+    }
+    /// Whether no guard that serves with settings would serve without any: they may be lost on their way to this directory.
+    fn keeps_settings(&self, before: &Directory) -> Result<(), PolicyError> {
+        let settled = |directory: &Directory| {
+            let guards = directory.policies.iter().filter(|(place, _)| spec(place.hook).guards);
+            let serving = guards.filter_map(|(place, policy)| Some((place, policy.serving.as_ref()?)));
+            let named =
+                serving.map(|(place, (loaded, _))| (place.hook, place.name().to_owned(), loaded.sidecar.is_bare()));
+            named.collect::<Vec<_>>()
+        };
+        let now = settled(before);
+        let lost = settled(&self.directory)
+            .into_iter()
+            .find(|(hook, plugin, is_bare)| *is_bare && now.contains(&(*hook, plugin.clone(), false)));
+        match lost {
+            Some((hook, plugin, _)) if self.demands.same_guards => {
+                Err(PolicyError::Unsettles { path: self.directory.path.clone(), hook, plugin })
+            }
+            _ => Ok(()),
+        }
     }
 }
