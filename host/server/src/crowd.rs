@@ -14,9 +14,10 @@ use crate::activity::Claim;
 /// it holds goes before what is quiet of other tenants if that is more than half of all.
 pub(crate) fn in_order<T>(
     all: Vec<(Option<TenantId>, T)>,
+    now: Instant,
     claim: impl Fn(&T) -> Option<(Claim, Instant)>,
 ) -> Vec<(Claim, Instant, T)> {
-    let (now, count) = (Instant::now(), all.len());
+    let count = all.len();
     let crowd = most_frequent(all.iter().filter_map(|(tenant, _)| tenant.as_ref()));
     let crowd = crowd.map(|(tenant, of_tenant)| (tenant.clone(), of_tenant * 2 > count));
     let ranked = all.into_iter().filter_map(|(tenant, connection)| {

@@ -220,7 +220,7 @@ impl Rooms {
     fn make_room(&self) -> Made {
         let now = Instant::now();
         let all = self.connections().map(|activity| (activity.let_in().tenant().cloned(), activity)).collect();
-        let claims = crowd::in_order(all, |activity| activity.claim());
+        let claims = crowd::in_order(all, now, |activity| activity.claim());
         let next = claims.iter().map(|(_, from, _)| from.saturating_duration_since(now)).min();
         let mut closed = 0;
         for (claim, _, activity) in claims.iter().filter(|(_, from, _)| *from <= now).take(self.limit.div_ceil(SHARE)) {

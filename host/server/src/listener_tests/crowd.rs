@@ -119,3 +119,16 @@ async fn regression_the_tenant_whose_connections_hold_the_most_is_cut_first() {
     assert_eq!(cut(held[3] - 1), [false, true, true, true], "now the other one holds more");
     assert_eq!(cut(0), [true; 4]);
 }
+
+#[tokio::test]
+async fn regression_a_crowd_that_is_never_quiet_makes_room_by_a_clock_that_goes_on() {
+    let rooms = Rooms::new(3);
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        let room = rooms.take(times(LONG, LONG, LONG)).await;
+        room.activity.let_in().set(&TenantId::from("many"));
+        let stalled = room.activity.send(1);
+        taken.push((room, stalled));
+    }
+    assert_eq!(rooms.make_room().closed, 1);
+}
