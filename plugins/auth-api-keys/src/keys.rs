@@ -8,7 +8,8 @@ use crate::settings::{KeySettings, PriorityClass};
 
 /// Maximum number of keys: more belong in a directory service.
 const MAX_KEYS: usize = 1024;
-const MAX_TENANT_CHARACTERS: usize = 128;
+/// Of tenants and namespaces; the host takes no longer ones.
+const MAX_LABEL_CHARACTERS: usize = 128;
 /// The tenant of callers without a key. On loopback addresses they count as operators.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
@@ -58,14 +59,21 @@ fn checked_key(index: usize, entry: KeySettings) -> Result<([u8; 32], Principal)
     if entry.tenant == ANONYMOUS {
         return Err(format!("key {name:?}: tenant {ANONYMOUS:?} is that of callers without a key"));
     }
-    if entry.tenant.chars().count() > MAX_TENANT_CHARACTERS {
-        return Err(format!("key {name:?}: tenant has more than {MAX_TENANT_CHARACTERS} characters"));
+    if entry.tenant.chars().count() > MAX_LABEL_CHARACTERS {
+        return Err(format!("key {name:?}: tenant has more than {MAX_LABEL_CHARACTERS} characters"));
     }
     if !(entry.weight > 0.0 && entry.weight <= 1000.0) {
         return Err(format!("key {name:?}: weight must be above 0 and at most 1000, not {}", entry.weight));
     }
     if let Some(share) = entry.queue_share.filter(|&share| !(share > 0.0 && share <= 1.0)) {
         return Err(format!("key {name:?}: queue-share must be above 0 and at most 1, not {share}"));
+    }
+    match entry.cache_namespace.as_ref().map(|namespace| namespace.chars().count()) {
+        Some(0) => return Err(format!("key {name:?}: cache-namespace is empty (leave it out for the tenant's own)")),
+        Some(count) if count > MAX_LABEL_CHARACTERS => {
+            return Err(format!("key {name:?}: cache-namespace has more than {MAX_LABEL_CHARACTERS} characters"));
+        }
+        _ => {}
     }
     let priority = match entry.priority {
         PriorityClass::High => Priority::High,

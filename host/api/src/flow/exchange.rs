@@ -3,12 +3,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use camshaft_core::policy::Principal;
 use camshaft_core::quota::Standings;
 use tracing::{Level, Span};
 
 use crate::flow::metrics::HttpMetrics;
 use crate::flow::readiness::InFlight;
 use crate::wire::answer::ErrorNote;
+use crate::wire::echo::Shown;
 
 /// Status that is logged and counted, but never sent: the client left before the response was complete.
 const CLIENT_GONE: u16 = 499;
@@ -28,7 +30,11 @@ pub(crate) struct Exchange {
     first_token: OnceLock<Instant>,
     progress: Mutex<ResponseState>,
     tenant: OnceLock<String>,
+    /// The name of the caller's key, or of the caller.
+    caller: OnceLock<String>,
     model: OnceLock<String>,
+    /// The code of the error that the client was told.
+    error: OnceLock<String>,
     standings: OnceLock<Standings>,
     prompt_tokens: AtomicU64,
     generated_tokens: AtomicU64,
@@ -67,7 +73,9 @@ impl Exchange {
             first_token: OnceLock::new(),
             progress: Mutex::new(ResponseState::Waiting),
             tenant: OnceLock::new(),
+            caller: OnceLock::new(),
             model: OnceLock::new(),
+            error: OnceLock::new(),
             standings: OnceLock::new(),
             prompt_tokens: AtomicU64::new(0),
             generated_tokens: AtomicU64::new(0),
@@ -90,8 +98,10 @@ impl Exchange {
         let _ = self.first_token.set(Instant::now());
     }
 
-    pub(crate) fn set_tenant(&self, tenant: &str) {
-        let _ = self.tenant.set(tenant.to_owned());
+    /// Auth knows who asks.
+    pub(crate) fn set_caller(&self, principal: &Principal) {
+        let _ = self.tenant.set(principal.tenant.as_str().to_owned());
+        let _ = self.caller.set(Shown(&principal.name).to_string());
     }
 
     /// `model` must be a served model, not just a name from the client.
@@ -146,6 +156,7 @@ impl Exchange {
 
     /// Counts and logs an error that was sent to the client.
     pub(crate) fn note(&self, error: &ErrorNote) {
+        let _ = self.error.set(error.code.clone());
         if let Some(rejection) = error.rejection {
             self.metrics.rejections.with_label_values(&[rejection.as_str()]).inc();
         }
@@ -168,7 +179,9 @@ impl Exchange {
                     method = %self.head.method.escape_debug(),
                     path = %self.head.path.escape_debug(),
                     status,
+                    error = self.error.get(),
                     tenant = self.tenant.get(),
+                    caller = self.caller.get(),
                     model = self.model.get(),
                     prompt_tokens = self.prompt_tokens.load(Ordering::Relaxed),
                     generated_tokens = self.generated_tokens.load(Ordering::Relaxed),

@@ -47,7 +47,7 @@ pub(crate) async fn guard(
         let_in.set(&principal.tenant);
     }
     if let Some(exchange) = exchange {
-        exchange.set_tenant(principal.tenant.as_str());
+        exchange.set_caller(&principal);
     }
     let operator = api.is_operator(&principal, head.loopback);
     request.extensions_mut().insert(Caller { principal: Arc::new(principal), policies, operator });

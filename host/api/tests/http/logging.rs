@@ -1,6 +1,7 @@
 //! What the access log says of which requests, and how loudly.
 use std::sync::{Arc, Mutex};
 
+use camshaft_core::message::WorkerError;
 use http_body_util::BodyExt;
 use serde_json::json;
 use tower::ServiceExt;
@@ -11,20 +12,38 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use crate::fixture::{Server, chat_body, request};
 use crate::pool::Step;
 
-/// Keeps level, path and generated tokens of each line of the access log.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<(Level, String, u64)>>>);
+/// Keeps each line of the access log.
+#[derive(Debug, Clone, Default)]
+struct Lines(Arc<Mutex<Vec<(Level, Line)>>>);
 
-#[derive(Default)]
+impl Lines {
+    fn each<T>(&self, of: impl Fn(&(Level, Line)) -> T) -> Vec<T> {
+        self.0.lock().unwrap().iter().map(of).collect()
+    }
+}
+
+#[derive(Debug, Clone, Default)]
 struct Line {
     path: Option<String>,
+    status: u64,
+    error: Option<String>,
+    caller: Option<String>,
     generated_tokens: u64,
 }
 
 impl Visit for Line {
     fn record_u64(&mut self, field: &Field, value: u64) {
-        if field.name() == "generated_tokens" {
-            self.generated_tokens = value;
+        match field.name() {
+            "generated_tokens" => self.generated_tokens = value,
+            "status" => self.status = value,
+            _ => {}
+        }
+    }
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "error" => self.error = Some(value.to_owned()),
+            "caller" => self.caller = Some(value.to_owned()),
+            _ => {}
         }
     }
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
@@ -46,8 +65,9 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut line = Line::default();
         event.record(&mut line);
-        let Line { path, generated_tokens } = line;
-        self.0.lock().unwrap().extend(path.map(|path| (*event.metadata().level(), path, generated_tokens)));
+        if line.path.is_some() {
+            self.0.lock().unwrap().push((*event.metadata().level(), line));
+        }
     }
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
@@ -68,7 +88,7 @@ async fn regression_routes_that_machines_poll_do_not_fill_the_log() {
     assert_eq!(server.get("/v1/models").await.status, 200);
     assert_eq!(server.chat(json!({})).await.status, 200);
     let line = |level, path: &str| (level, path.to_owned());
-    let lines = lines.0.lock().unwrap().iter().map(|(level, path, _)| (*level, path.clone())).collect::<Vec<_>>();
+    let lines = lines.each(|(level, line)| (*level, line.path.clone().unwrap()));
     let polled = ["/healthz", "/readyz", "/metrics", "/readyz", "/metrics"].map(|path| line(Level::DEBUG, path));
     let others = ["/v1/models", "/v1/chat/completions"].map(|path| line(Level::INFO, path));
     assert_eq!(lines, [&polled[..], &others[..]].concat());
@@ -78,7 +98,7 @@ async fn regression_routes_that_machines_poll_do_not_fill_the_log() {
 async fn regression_the_line_of_a_client_that_left_says_what_was_generated() {
     let lines = Lines::default();
     let _installed = tracing::subscriber::set_default(lines.clone());
-    let generated = || lines.0.lock().unwrap().iter().map(|(_, _, tokens)| *tokens).collect::<Vec<_>>();
+    let generated = || lines.each(|(_, line)| line.generated_tokens);
     let server = Server::new();
     assert_eq!(server.chat(json!({})).await.status, 200);
     assert_eq!(generated(), [5], "once");
@@ -92,4 +112,19 @@ async fn regression_the_line_of_a_client_that_left_says_what_was_generated() {
     }
     drop(stream);
     assert_eq!(generated(), [5, 5]);
+}
+
+#[tokio::test]
+async fn regression_a_line_says_who_asked_and_what_went_wrong() {
+    let lines = Lines::default();
+    let _installed = tracing::subscriber::set_default(lines.clone());
+    let server =
+        Server::scripted(|_| vec![Step::Started(0), Step::Text("Hello"), Step::Failed(WorkerError::WorkerLost)]);
+    assert_eq!(server.chat(json!({"stream": true})).await.status, 200);
+    assert_eq!(server.chat(json!({"model": "none"})).await.status, 404);
+    assert_eq!(server.get("/v1/models").await.status, 200);
+    let said = lines.each(|(_, line)| (line.status, line.error.clone()));
+    let code = |code: &str| Some(code.to_owned());
+    assert_eq!(said, [(200, code("worker_lost")), (404, code("model_not_found")), (200, None)]);
+    assert!(lines.each(|(_, line)| line.caller.clone()).iter().all(Option::is_some), "{lines:?}");
 }

@@ -233,3 +233,19 @@ fn regression_inspecting_a_component_reads_its_settings_and_fills_the_cache() {
     let report = inspect(&file, Some(&cache), None).unwrap();
     assert_eq!((report.settings_file, report.mode), (Some(dir.path().join("10-limits.toml")), Mode::Monitor));
 }
+
+#[test]
+fn regression_a_key_whose_namespace_the_host_would_refuse_is_rejected_with_its_settings() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, cache) = (dir.path().join("10-keys.wasm"), dir.path().join("cache"));
+    crate::rig::put(dir.path(), "10-keys.wasm", &component("plugins/auth-api-keys"));
+    let inspected = |namespace: &str| {
+        let key = format!("name = \"a\"\nsha256 = \"{}\"\ntenant = \"t\"", "0".repeat(64));
+        let settings = format!("[[settings.keys]]\n{key}\ncache-namespace = \"{namespace}\"\n");
+        crate::rig::put(dir.path(), "10-keys.toml", settings.as_bytes());
+        inspect(&file, Some(&cache), None).map(drop).map_err(|error| error.sentence())
+    };
+    assert!(inspected("").unwrap_err().contains("key \"a\": cache-namespace is empty"));
+    assert_eq!(inspected(&"x".repeat(128)), Ok(()));
+    assert!(inspected(&"x".repeat(129)).unwrap_err().contains("cache-namespace has more than 128 characters"));
+}
