@@ -28,6 +28,8 @@ use writer::{Location, Sizes, Writer, WriterEvent, WriterHandle};
 
 /// Maximum size of a data file. A larger segment gets a file of its own.
 const MAX_DATA_FILE_BYTES: u64 = 64 << 20;
+/// A tier has at least so many data files when it is full: the oldest one goes whole.
+const MIN_DATA_FILES: u64 = 8;
 /// How long closing the tier waits for queued segments to be written.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -117,7 +119,7 @@ impl DiskTier {
     /// # Errors
     /// The directory cannot be made or read, or another process uses it.
     pub fn open(options: &DiskOptions) -> Result<(Self, Vec<(SegmentId, SegmentInfo)>), DiskError> {
-        Self::open_with(options, MAX_DATA_FILE_BYTES)
+        Self::open_with(options, MAX_DATA_FILE_BYTES.min(options.capacity_bytes / MIN_DATA_FILES))
     }
 
     /// Whether [`DiskTier::open`] would find its directory usable. Leaves nothing behind.

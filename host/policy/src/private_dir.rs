@@ -58,7 +58,12 @@ fn make_private_by(dir: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Re
     make(&dir).map_err(failed)?;
     // Somebody else may have made a part of it meanwhile.
     check()?;
-    let meta = fs::metadata(&dir).map_err(failed)?;
+    let meta = fs::symlink_metadata(&dir).map_err(failed)?;
+    if !meta.is_dir() || meta.mode() & 0o1000 != 0 {
+        return Err(failed(io::Error::other(
+            "it is a link, or a directory for everybody, which cannot be made private",
+        )));
+    }
     if meta.uid() != rustix::process::geteuid().as_raw() {
         return Err(PolicyError::ForeignCache { path: dir });
     }
@@ -204,7 +209,7 @@ mod tests {
     #[test]
     fn regression_what_others_could_have_put_among_compiled_code_is_removed() {
         // The modes of the directory and of a file in it; whether the file stays.
-        let rows = [(0o700, 0o664, true), (0o755, 0o644, true), (0o755, 0o646, false), (0o1777, 0o644, false)];
+        let rows = [(0o700, 0o664, true), (0o755, 0o644, true), (0o755, 0o646, false)];
         for (top, file, stays) in rows {
             let above = tempfile::tempdir().unwrap();
             let dir = above.path().join("compiled");
@@ -227,6 +232,22 @@ mod tests {
             let kept = [others, model, elsewhere, dir.join("link")];
             assert!(kept.iter().all(|path| path.exists()), "what is no compiled code is the operator's");
             assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+        }
+    }
+
+    #[test]
+    fn regression_a_directory_for_everybody_and_one_behind_a_link_stay_as_they_are() {
+        let above = tempfile::tempdir().unwrap();
+        let (shared, link) = (above.path().join("shared"), above.path().join("link"));
+        fs::create_dir(&shared).unwrap();
+        fs::write(shared.join("a.code"), "code").unwrap();
+        std::os::unix::fs::symlink(&shared, &link).unwrap();
+        for (mode, dir) in [(0o1777, &shared), (0o755, &link)] {
+            fs::set_permissions(&shared, fs::Permissions::from_mode(mode)).unwrap();
+            let why = make_private(dir).unwrap_err().sentence();
+            assert!(why.contains("cannot be made private"), "{why}");
+            assert_eq!(fs::metadata(&shared).unwrap().mode() & 0o7777, mode);
+            assert!(shared.join("a.code").exists());
         }
     }
 

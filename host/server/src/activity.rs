@@ -3,6 +3,7 @@
 //! A connection is quiet while no request is in flight and every byte of its responses has been given to the system. How
 //! long it may stay so is bounded from its first moment: the TLS handshake, the choice of protocol and the first request's
 //! head have one bound together.
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -18,11 +19,14 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const PROGRESS: usize = 4 << 10;
 /// When a connection may be closed because another one needs its place: after so long without any request, after so long
 /// from its beginning, or from its first request's, if nobody was let in, and if its client has taken nothing, or sent no
-/// whole request, for so long. The tenant with the most connections has no time but the second (`crowd`).
+/// whole request, for so long. The tenant with the most connections has less time (`crowd`).
 pub(crate) const QUIET: Duration = Duration::from_secs(1);
 const STRANGE: Duration = Duration::from_secs(2);
 const STALLED: Duration = Duration::from_secs(5);
 const ARRIVING: Duration = Duration::from_secs(5);
+
+/// A client that takes less is slow.
+const SLOW_BYTES_A_SECOND: u64 = 16 << 10;
 
 /// Limits of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +55,8 @@ pub(crate) enum Claim {
     Quiet,
     /// It takes nothing of its responses.
     Stalled,
+    /// The server works on a request, which it finishes first. Asked only of whoever has the most connections.
+    Working,
     /// All of its requests still arrive: the server waits for their bodies.
     Arriving,
 }
@@ -78,12 +84,16 @@ struct State {
     arriving: usize,
     /// Of the open ones: those whose responses have begun.
     answered: usize,
-    /// Pieces of responses that the connection has not written yet. Whole responses may be one piece.
-    pieces: usize,
+    /// Pieces of responses that the connection has not written yet, by number, each with when some of it was last written.
+    /// Whole responses may be one piece.
+    pieces: BTreeMap<u64, Instant>,
+    next_piece: u64,
     /// Whether part of a piece was written and not flushed: TLS may hold it.
     unflushed: bool,
     /// When a response last moved.
     moved: Instant,
+    /// Bytes of responses that were written since the connection was quiet.
+    written: u64,
     /// Since when the connection is quiet, if it is.
     quiet: Instant,
     /// Since when it is not, if it is not.
@@ -104,13 +114,14 @@ struct State {
 
 impl State {
     fn is_quiet(&self) -> bool {
-        self.open == 0 && self.pieces == 0 && !self.unflushed
+        self.open == 0 && self.pieces.is_empty() && !self.unflushed
     }
 
     /// Something is about to keep the connection from being quiet.
     fn wake(&mut self) {
         if self.is_quiet() {
             self.busy = Instant::now();
+            self.written = 0;
         }
     }
 
@@ -146,9 +157,11 @@ impl Activity {
             working: 0,
             arriving: 0,
             answered: 0,
-            pieces: 0,
+            pieces: BTreeMap::new(),
+            next_piece: 0,
             unflushed: false,
             moved: now,
+            written: 0,
             quiet: now,
             busy: now,
             begun: now,
@@ -203,8 +216,10 @@ impl Activity {
         let held = held::of_piece(bytes);
         let mut state = self.hold(held);
         state.wake();
-        state.pieces += 1;
-        Sending { activity: self.clone(), held, written: 0, whole: false }
+        let number = state.next_piece;
+        state.next_piece += 1;
+        state.pieces.insert(number, Instant::now());
+        Sending { activity: self.clone(), number, held, written: 0, whole: false }
     }
 
     /// Counts what the connection holds more.
@@ -281,10 +296,20 @@ impl Activity {
             // Requests that are refused at once, one after the other, would make it a busy one or a quiet one for ever.
             _ if self.let_in.tenant().is_none() => Some((Claim::Strange, self.accepted + STRANGE)),
             _ if state.is_quiet() => Some((Claim::Quiet, state.quiet + QUIET)),
-            State { working: 0, moved, .. } => Some((Claim::Stalled, moved + STALLED)),
+            // Whatever else moves: a response that nobody takes is not taken.
+            State { working: 0, moved, .. } => {
+                Some((Claim::Stalled, state.pieces.values().min().map_or(moved, |oldest| *oldest) + STALLED))
+            }
             State { working, arriving, busy, .. } if arriving >= working => Some((Claim::Arriving, busy + ARRIVING)),
-            _ => None,
+            State { closing: Some(_), .. } => None,
+            State { busy, .. } => Some((Claim::Working, busy)),
         }
+    }
+
+    /// From when on the client is slow: after a second, and the time in which it should have taken what was written to it.
+    pub(crate) fn slow_from(&self) -> Instant {
+        let state = self.state();
+        state.busy + QUIET + Duration::from_secs(state.written / SLOW_BYTES_A_SECOND)
     }
 
     /// What it holds in memory; `None` once it was cut.
@@ -395,6 +420,7 @@ impl Drop for OpenRequest {
 #[derive(Debug)]
 pub(crate) struct Sending {
     activity: Arc<Activity>,
+    number: u64,
     /// What it takes.
     held: usize,
     /// Bytes that were written since they last counted as progress.
@@ -410,9 +436,12 @@ impl Sending {
         self.whole = left == 0;
         let mut state = self.activity.state();
         state.unflushed = true;
+        state.written += bytes as u64;
         if self.written >= PROGRESS {
             self.written = 0;
-            state.moved = Instant::now();
+            let now = Instant::now();
+            state.moved = now;
+            state.pieces.insert(self.number, now);
         }
     }
 }
@@ -420,7 +449,7 @@ impl Sending {
 impl Drop for Sending {
     fn drop(&mut self) {
         let mut state = self.activity.release(self.held);
-        state.pieces -= 1;
+        state.pieces.remove(&self.number);
         // The client has not taken what the connection gave up.
         if self.whole {
             state.moved = Instant::now();

@@ -200,7 +200,9 @@ async fn regression_whoever_takes_nothing_makes_room_strangers_first() {
     assert_eq!(known.claim().unwrap(), (Claim::Arriving, begun + ARRIVING), "its body is not there yet");
     assert!(claims[2].0 < Claim::Arriving, "it is missed more than all others");
     known.arrived();
-    assert_eq!(known.claim(), None, "the server works for somebody it knows");
+    assert_eq!(known.claim(), Some((Claim::Working, begun)), "the server works for somebody it knows");
+    known.close();
+    assert_eq!(known.claim(), None, "and was asked to end after that");
     stranger.cut();
     assert_eq!((stranger.claim(), left(&stranger)), (None, Some(0)));
 }

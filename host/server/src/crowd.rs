@@ -8,34 +8,47 @@ use tokio::time::Instant;
 use crate::activity::Claim;
 
 /// Connections that may have to make room, each with its tenant, in the order in which they go, and with the moment from
-/// which on they may have to.
+/// which on they may have to. `claim` says why, from when on, and from when on the client is slow to take its responses.
 ///
-/// The tenant with the most connections is given no time: whoever always does a little would keep the places for ever. What
-/// it holds goes before what is quiet of other tenants if that is more than half of all.
+/// The tenant with the most connections is given no time, except to take its responses, not too slowly: whoever always does
+/// a little would keep the places for ever. What it does not take goes before what is quiet of other tenants if it has more
+/// than half of all. Of its requests that arrive those go first that came last, so that the others get through.
 pub(crate) fn in_order<T>(
     all: Vec<(Option<TenantId>, T)>,
     now: Instant,
-    claim: impl Fn(&T) -> Option<(Claim, Instant)>,
+    claim: impl Fn(&T) -> Option<(Claim, Instant, Instant)>,
 ) -> Vec<(Claim, Instant, T)> {
     let count = all.len();
     let crowd = most_frequent(all.iter().filter_map(|(tenant, _)| tenant.as_ref()));
     let crowd = crowd.map(|(tenant, of_tenant)| (tenant.clone(), of_tenant * 2 > count));
     let ranked = all.into_iter().filter_map(|(tenant, connection)| {
-        let (claim, from) = claim(&connection)?;
+        let (claim, from, slow) = claim(&connection)?;
         let crowds = crowd.as_ref().filter(|(crowding, _)| tenant.as_ref() == Some(crowding));
-        let (rank, hurries) = match (claim, crowds) {
-            (Claim::Closing, _) => (0, false),
-            (Claim::Strange, _) => (1, false),
-            (Claim::Quiet, Some(_)) => (2, true),
-            (Claim::Stalled | Claim::Arriving, Some((_, true))) => (3, true),
-            (Claim::Quiet, None) => (4, false),
-            (Claim::Stalled | Claim::Arriving, crowds) => (5, crowds.is_some()),
+        let rank = match (claim, crowds) {
+            (Claim::Closing, _) => 0,
+            (Claim::Strange, _) => 1,
+            (Claim::Quiet, Some(_)) => 2,
+            (Claim::Stalled, Some((_, true))) => 3,
+            (Claim::Quiet, None) => 4,
+            (Claim::Stalled, _) => 5,
+            (Claim::Working, Some(_)) => 6,
+            (Claim::Arriving, _) => 7,
+            (Claim::Working, None) => return None,
         };
-        Some(((rank, claim, from), if hurries { from.min(now) } else { from }, connection))
+        let (first, last) = match claim {
+            Claim::Arriving if crowds.is_some() => (None, Some(Reverse(from))),
+            _ => (Some(from), None),
+        };
+        let due = match (claim, crowds) {
+            (_, None) | (Claim::Closing | Claim::Strange, _) => from,
+            (Claim::Stalled, _) => from.min(slow),
+            (Claim::Quiet | Claim::Working | Claim::Arriving, _) => from.min(now),
+        };
+        Some(((rank, first, last), claim, due, connection))
     });
     let mut ranked: Vec<_> = ranked.collect();
     ranked.sort_by_key(|(rank, ..)| *rank);
-    ranked.into_iter().map(|((_, claim, _), from, connection)| (claim, from, connection)).collect()
+    ranked.into_iter().map(|(_, claim, from, connection)| (claim, from, connection)).collect()
 }
 
 /// The tenant that comes most often, and how often.

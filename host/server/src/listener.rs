@@ -215,18 +215,21 @@ impl Rooms {
         Room { rooms: self.clone(), number, activity, _permit: permit }
     }
 
-    /// Closes connections that are quiet, whose clients take nothing, or whose requests still arrive. None on which the server
-    /// works is closed.
+    /// Closes connections that are quiet, whose clients take nothing, or whose requests still arrive. One on which the server
+    /// works is closed when that is done.
     fn make_room(&self) -> Made {
         let now = Instant::now();
         let all = self.connections().map(|activity| (activity.let_in().tenant().cloned(), activity)).collect();
-        let claims = crowd::in_order(all, now, |activity| activity.claim());
+        let claims = crowd::in_order(all, now, |activity: &Arc<Activity>| {
+            let (claim, from) = activity.claim()?;
+            Some((claim, from, activity.slow_from()))
+        });
         let next = claims.iter().map(|(_, from, _)| from.saturating_duration_since(now)).min();
         let mut closed = 0;
         for (claim, _, activity) in claims.iter().filter(|(_, from, _)| *from <= now).take(self.limit.div_ceil(SHARE)) {
             closed += 1;
             match claim {
-                Claim::Quiet => activity.make_room(),
+                Claim::Quiet | Claim::Working => activity.make_room(),
                 Claim::Strange if activity.is_quiet() => activity.make_room(),
                 Claim::Closing | Claim::Strange | Claim::Stalled | Claim::Arriving => activity.cut(),
             }

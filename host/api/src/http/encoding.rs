@@ -1,10 +1,11 @@
 //! Content codings of responses: gzip or none. What a client accepts is decided before any work is done. Compression runs
 //! on the threads of all connections, so only short responses are compressed.
-use axum::body::HttpBody;
+use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use http_body_util::BodyExt;
 use tower_http::compression::predicate::{And, DefaultPredicate, Predicate};
 
 use crate::http::error::ApiError;
@@ -48,7 +49,19 @@ pub(crate) async fn check(mut request: Request, next: Next) -> Result<Response, 
             request.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         }
     }
-    Ok(next.run(request).await)
+    compressed_whole(next.run(request).await).await
+}
+
+/// Compresses a response now. Its compressor takes many times what a short response does, and would be kept until the client
+/// takes that.
+async fn compressed_whole(response: Response) -> Result<Response, ApiError> {
+    if !response.headers().contains_key(header::CONTENT_ENCODING) {
+        return Ok(response);
+    }
+    let (mut head, body) = response.into_parts();
+    let body = body.collect().await.map_err(ApiError::Compression)?.to_bytes();
+    head.headers.insert(header::CONTENT_LENGTH, body.len().into());
+    Ok(Response::from_parts(head, Body::from(body)))
 }
 
 /// RFC 9110, section 12.5.3.

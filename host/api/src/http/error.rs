@@ -58,6 +58,8 @@ pub(crate) enum ApiError {
     PolicyMode(ModeError),
     #[error("a policy's mode could not be set")]
     PolicyModeTask(#[source] JoinError),
+    #[error("the response could not be compressed")]
+    Compression(#[source] axum::Error),
     #[error("the configuration could not be reloaded")]
     ReloadTask(#[source] JoinError),
     #[error("the metrics could not be rendered")]
@@ -121,6 +123,7 @@ impl ApiError {
             },
             Self::UnknownMode { .. } => Answer::invalid(text()).param("mode".to_owned()),
             Self::PolicyModeTask(_)
+            | Self::Compression(_)
             | Self::ReloadTask(_)
             | Self::Metrics(_)
             | Self::NoCaller

@@ -1,4 +1,5 @@
 //! The edges of HTTP: heads that are refused, content codings, web pages of other origins, what is repeated of a request.
+use http_body_util::BodyExt as _;
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,10 @@ async fn compresses_whole_responses_for_who_asks_and_never_a_stream() {
     let gzip = ("accept-encoding", "gzip");
     let whole = server.public.clone().oneshot(with("GET", "/v1/models", "", gzip)).await.unwrap();
     assert_eq!(whole.headers()["content-encoding"], "gzip");
+    // It was compressed before it was passed on: a compressor is not kept until the client takes it.
+    let length = whole.headers().get("content-length").and_then(|length| length.to_str().ok()?.parse().ok());
+    let frame = whole.into_body().frame().await.unwrap().unwrap().into_data().unwrap();
+    assert_eq!(length, Some(frame.len()));
     let body = chat_body(json!({"stream": true})).to_string();
     let stream = server.public.clone().oneshot(with("POST", "/v1/chat/completions", &body, gzip)).await.unwrap();
     assert_eq!(stream.status(), 200);

@@ -59,7 +59,11 @@ impl SegmentDirectory {
 }
 
 pub(super) fn data_file(directory: &Path, number: u64) -> PathBuf {
-    directory.join(format!("segments-{number:06}.data"))
+    directory.join(data_name(number))
+}
+
+fn data_name(number: u64) -> String {
+    format!("segments-{number:06}.data")
 }
 
 /// The directory's key. Replaces a missing or short one, after which the earlier segments no longer verify.
@@ -94,7 +98,8 @@ pub(super) fn data_files(directory: &Path) -> std::io::Result<Vec<u64>> {
         let name = entry?.file_name();
         let number =
             name.to_str().and_then(|name| name.strip_prefix("segments-")?.strip_suffix(".data")?.parse::<u64>().ok());
-        numbers.extend(number);
+        // Nothing that is merely called like one.
+        numbers.extend(number.filter(|number| *number < u64::MAX && data_name(*number).as_str() == name));
     }
     numbers.sort_unstable();
     Ok(numbers)

@@ -367,3 +367,23 @@ fn regression_a_pipe_in_the_directory_is_refused_and_waits_for_nobody() {
         assert_eq!(source.to_string(), "not a regular file", "{name}");
     }
 }
+
+#[test]
+fn regression_what_is_merely_called_like_a_data_file_turns_nothing_off() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path(), 2);
+    for name in ["segments-77.data", "segments-18446744073709551615.data"] {
+        fs::create_dir(data_file(dir.path()).with_file_name(name)).unwrap();
+    }
+    assert_eq!(DiskTier::open(&options(dir.path(), 1 << 20)).unwrap().1.len(), 2);
+}
+
+#[test]
+fn a_full_tier_loses_its_oldest_part_and_not_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut tier, _) = DiskTier::open(&options(dir.path(), 16 << 10)).unwrap();
+    (0..100).for_each(|n| tier.put(SegmentId(n), &info(1), &state(1)));
+    wait_for_writer(&mut tier);
+    let bytes = report(dir.path(), false).unwrap()[0].bytes;
+    assert!(bytes > 12 << 10 && bytes <= 16 << 10, "{bytes}");
+}

@@ -300,8 +300,12 @@ impl Writer {
                 file
             }
         };
-        file.write_all(head)?;
-        file.write_all(state)?;
+        if let Err(error) = file.write_all(head).and_then(|()| file.write_all(state)) {
+            // What nobody can read must not take what the disk has left.
+            let whole = self.files.back().map_or(0, |(_, size)| *size);
+            let _ = file.set_len(whole);
+            return Err(error);
+        }
         self.current = Some(file);
         let Some((number, size)) = self.files.back_mut() else { return Err(std::io::ErrorKind::NotFound.into()) };
         let at = *size + head.len() as u64;

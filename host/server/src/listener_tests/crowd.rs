@@ -58,18 +58,66 @@ async fn regression_the_tenant_with_the_most_connections_makes_room_whatever_it_
     // Its request still arrives, its answer is not taken, the server works on it, it has just been answered.
     let _arriving = many(0).begin(false, (0, 0));
     let _stalled = many(1).send(1);
+    tokio::time::advance(QUIET).await;
     let _works = many(2).begin(false, (0, 0));
     many(2).arrived();
     served(many(3));
     let all = || taken.iter().map(asked).collect::<Vec<_>>();
-    for (expected, what) in [(3, "quiet"), (1, "stalled"), (0, "arriving")] {
+    // Of other tenants, what is quiet goes before requests are cut.
+    let steps =
+        [(3, "quiet"), (1, "stalled"), (4, "another's quiet"), (5, "another's quiet"), (2, "works"), (0, "arriving")];
+    for (expected, what) in steps {
         assert!(!asked(&taken[expected]));
         assert_eq!(rooms.make_room().closed, 1);
         assert!(asked(&taken[expected]), "{what}: {:?}", all());
     }
-    // Now another tenant's, however long it was quiet, and never what the server works on.
-    (0..2).for_each(|_| assert_eq!(rooms.make_room().closed, 1));
-    assert_eq!((rooms.make_room().closed, many(2).claim()), (0, None));
+    assert_eq!((rooms.make_room().closed, many(2).was_cut()), (0, false), "what the server works on is finished first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_of_a_crowd_the_requests_that_came_last_go_first_and_no_other_tenants_work() {
+    let rooms = Rooms::new(4);
+    let mut taken = Vec::new();
+    for tenant in ["many", "many", "one", "many"] {
+        let room = rooms.take(times(LONG, LONG, LONG)).await;
+        room.activity.let_in().set(&TenantId::from(tenant));
+        let request = room.activity.begin(false, (0, 0));
+        if tenant == "one" {
+            room.activity.arrived();
+        }
+        taken.push((room, request));
+        tokio::time::advance(QUIET).await;
+    }
+    let cut = || taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>();
+    let steps = [[false, false, false, true], [false, true, false, true], [true, true, false, true]];
+    for expected in steps {
+        assert_eq!((rooms.make_room().closed, cut()), (1, expected.to_vec()));
+    }
+    assert_eq!(rooms.make_room().closed, 0, "another tenant's request is worked on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_a_response_that_is_not_taken_is_not_taken_whatever_else_moves() {
+    let rooms = Rooms::new(3);
+    let mut taken = Vec::new();
+    for tenant in ["many", "many", "one"] {
+        let room = rooms.take(times(LONG, LONG, LONG)).await;
+        room.activity.let_in().set(&TenantId::from(tenant));
+        taken.push(room);
+    }
+    // The server works for the tenant with the most.
+    let _works: Vec<_> = taken[..2].iter().map(|room| room.activity.begin(false, (0, 0))).collect();
+    taken[..2].iter().for_each(|room| room.activity.arrived());
+    for room in &taken[..2] {
+        room.activity.close();
+    }
+    let _never_taken = taken[2].activity.send(1);
+    for _ in 0..3 {
+        assert_eq!(rooms.make_room().closed, 0);
+        tokio::time::advance(QUIET * 2).await;
+        served(&taken[2].activity);
+    }
+    assert_eq!((rooms.make_room().closed, taken[2].activity.was_cut()), (1, true));
 }
 
 #[tokio::test]
@@ -127,8 +175,8 @@ async fn regression_a_crowd_that_is_never_quiet_makes_room_by_a_clock_that_goes_
     for _ in 0..3 {
         let room = rooms.take(times(LONG, LONG, LONG)).await;
         room.activity.let_in().set(&TenantId::from("many"));
-        let stalled = room.activity.send(1);
-        taken.push((room, stalled));
+        let arriving = room.activity.begin(false, (0, 0));
+        taken.push((room, arriving));
     }
     assert_eq!(rooms.make_room().closed, 1);
 }
