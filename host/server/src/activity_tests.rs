@@ -1,5 +1,6 @@
 use camshaft_core::ids::TenantId;
 
+use super::state::{ARRIVING, LAST_WORDS, SLOW_BYTES_A_SECOND, STALLED, STRANGE};
 use super::*;
 
 const TIMES: ConnectionTimes =
@@ -13,7 +14,7 @@ fn left(activity: &Activity) -> Option<u64> {
 /// Since when the connection is quiet, if it is and was not asked to close.
 fn quiet_since(activity: &Activity) -> Option<Instant> {
     let state = activity.state();
-    (state.is_quiet() && state.closing.is_none()).then_some(state.quiet)
+    (state.is_quiet() && state.ending.is_none()).then_some(state.since)
 }
 
 async fn pass(seconds: u64) {
@@ -251,6 +252,26 @@ async fn regression_what_was_asked_to_close_and_does_not_end_is_cut() {
     assert_eq!(due(&activity), Some((Claim::Closing, true)));
     activity.cut();
     assert_eq!(due(&activity), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_is_slow_that_takes_less_than_the_bound() {
+    let activity = Activity::new(TIMES, Arc::default());
+    let mut request = activity.begin(false, (0, 0));
+    request.answer();
+    let mut piece = activity.send(1);
+    pass(10).await;
+    let slow = |activity: &Activity| activity.slow_from() <= Instant::now();
+    let bound = 10 * SLOW_BYTES_A_SECOND as usize;
+    // After a second, all of it at the bound.
+    piece.wrote(bound - SLOW_BYTES_A_SECOND as usize - 1, 1);
+    assert!(slow(&activity), "a byte less");
+    piece.wrote(1, 1);
+    assert!(slow(&activity), "at the bound it may be this moment");
+    piece.wrote(SLOW_BYTES_A_SECOND as usize, 1);
+    assert!(!slow(&activity));
+    pass(1).await;
+    assert!(slow(&activity), "and takes nothing more");
 }
 
 /// Why the connection may have to make room, and whether it may have to now.

@@ -1,6 +1,17 @@
 //! Which connections make room, and which are cut because all hold too much.
 use super::*;
 
+/// A connection of each of these tenants.
+async fn taken_by(rooms: &Arc<Rooms>, tenants: &[&'static str]) -> Vec<Room> {
+    let mut taken = Vec::new();
+    for tenant in tenants {
+        let room = rooms.take(times(LONG, LONG, LONG)).await;
+        room.activity.let_in().set(&TenantId::from(*tenant));
+        taken.push(room);
+    }
+    taken
+}
+
 #[tokio::test(start_paused = true)]
 async fn regression_strangers_that_ask_again_and_again_make_room_before_others() {
     let rooms = Rooms::new(3);
@@ -21,13 +32,8 @@ async fn regression_strangers_that_ask_again_and_again_make_room_before_others()
 #[tokio::test(start_paused = true)]
 async fn regression_the_tenant_with_the_most_connections_makes_room_however_often_it_asks() {
     let rooms = Rooms::new(4);
-    let mut taken = Vec::new();
-    for tenant in ["one", "many", "many"] {
-        let room = rooms.take(times(LONG, LONG, LONG)).await;
-        room.activity.let_in().set(&TenantId::from(tenant));
-        drop(room.activity.begin(false, (0, 0)));
-        taken.push(room);
-    }
+    let taken = taken_by(&rooms, &["one", "many", "many"]).await;
+    taken.iter().for_each(|room| drop(room.activity.begin(false, (0, 0))));
     tokio::time::advance(QUIET * 9).await;
     taken[1..].iter().for_each(|room| drop(room.activity.begin(false, (0, 0))));
     let all = || taken.iter().map(asked).collect::<Vec<_>>();
@@ -46,13 +52,8 @@ fn served(activity: &Arc<Activity>) {
 #[tokio::test(start_paused = true)]
 async fn regression_the_tenant_with_the_most_connections_makes_room_whatever_it_does() {
     let rooms = Rooms::new(7);
-    let mut taken = Vec::new();
-    for tenant in ["many", "many", "many", "many", "one", "one"] {
-        let room = rooms.take(times(LONG, LONG, LONG)).await;
-        room.activity.let_in().set(&TenantId::from(tenant));
-        served(&room.activity);
-        taken.push(room);
-    }
+    let taken = taken_by(&rooms, &["many", "many", "many", "many", "one", "one"]).await;
+    taken.iter().for_each(|room| served(&room.activity));
     tokio::time::advance(QUIET * 9).await;
     let many = |at: usize| &taken[at].activity;
     // Its request still arrives, its answer is not taken, the server works on it, it has just been answered.
@@ -99,12 +100,7 @@ async fn regression_of_a_crowd_the_requests_that_came_last_go_first_and_no_other
 #[tokio::test(start_paused = true)]
 async fn regression_a_response_that_is_not_taken_is_not_taken_whatever_else_moves() {
     let rooms = Rooms::new(3);
-    let mut taken = Vec::new();
-    for tenant in ["many", "many", "one"] {
-        let room = rooms.take(times(LONG, LONG, LONG)).await;
-        room.activity.let_in().set(&TenantId::from(tenant));
-        taken.push(room);
-    }
+    let taken = taken_by(&rooms, &["many", "many", "one"]).await;
     // The server works for the tenant with the most.
     let _works: Vec<_> = taken[..2].iter().map(|room| room.activity.begin(false, (0, 0))).collect();
     taken[..2].iter().for_each(|room| room.activity.arrived());
@@ -171,12 +167,7 @@ async fn regression_the_tenant_whose_connections_hold_the_most_is_cut_first() {
 #[tokio::test]
 async fn regression_a_crowd_that_is_never_quiet_makes_room_by_a_clock_that_goes_on() {
     let rooms = Rooms::new(3);
-    let mut taken = Vec::new();
-    for _ in 0..3 {
-        let room = rooms.take(times(LONG, LONG, LONG)).await;
-        room.activity.let_in().set(&TenantId::from("many"));
-        let arriving = room.activity.begin(false, (0, 0));
-        taken.push((room, arriving));
-    }
+    let taken = taken_by(&rooms, &["many"; 3]).await;
+    let _arriving: Vec<_> = taken.iter().map(|room| room.activity.begin(false, (0, 0))).collect();
     assert_eq!(rooms.make_room().closed, 1);
 }
