@@ -9,7 +9,8 @@ use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::RequestId;
 use camshaft_core::policy::{Policies, Principal};
 use crossbeam_channel::Sender;
-use tokio::sync::watch;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
 
 use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage};
 use crate::flow::budget::Budget;
@@ -20,6 +21,7 @@ use crate::flow::metrics::HttpMetrics;
 use crate::flow::quota::QuotaStore;
 use crate::flow::readiness::Readiness;
 use crate::flow::template::ChatTemplate;
+use crate::flow::template_use::inline_places;
 use crate::flow::turns::Turns;
 use crate::wire::fields::Fields;
 
@@ -85,6 +87,8 @@ pub struct Api {
     pub(crate) turns: Arc<Turns>,
     /// Of tenants at reading short ones with chat templates.
     pub(crate) short_turns: Arc<Turns>,
+    /// Places for chats that are rendered on the threads of the runtime.
+    pub(crate) inline: Arc<Semaphore>,
     /// Of tenants at reading very long ones, on threads that let others go first.
     pub(crate) bulk_turns: Arc<Turns>,
     /// Becomes true when running streams must end.
@@ -127,6 +131,7 @@ impl Api {
             served.push(Arc::new(Served::new(model)?));
         }
         let next_request = AtomicU64::new(1);
+        let threads = Handle::try_current().map_or(1, |runtime| runtime.metrics().num_workers());
         let cut = watch::Sender::new(false);
         let budget = Budget::new(limits.bodies_bytes);
         let limits = ArcSwap::from_pointee(limits);
@@ -145,6 +150,7 @@ impl Api {
             turns: Arc::default(),
             bulk_turns: Arc::default(),
             short_turns: Arc::new(Turns::of_short_bodies()),
+            inline: Arc::new(inline_places(threads)),
             cut,
             served,
             next_request,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use camshaft_core::ids::TenantId;
 use rustix::process::{getpriority_process, setpriority_process};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -34,6 +34,9 @@ pub(crate) struct Aside {
     tenant: TenantId,
     /// Its thread lets everybody else go first.
     is_polite: bool,
+    /// For a reading that is not aside at all, where whatever takes long delays other connections: the places for renderings
+    /// there.
+    inline: Option<Arc<Semaphore>>,
     /// `None` while the reading waits for something else.
     turn: Mutex<Option<Turn>>,
     /// The client has left, or was answered.
@@ -74,7 +77,16 @@ impl Aside {
     fn new(tenant: TenantId, turn: Option<Turn>) -> Self {
         let is_polite = turn.as_ref().is_some_and(|turn| turn.bytes() > PROMPT_BYTES);
         let (abandoned, rendering) = (AtomicBool::new(false), Mutex::default());
-        Self { tenant, is_polite, turn: Mutex::new(turn), abandoned, rendering }
+        Self { tenant, is_polite, inline: None, turn: Mutex::new(turn), abandoned, rendering }
+    }
+
+    /// A reading on a thread that serves connections.
+    pub(crate) fn inline(places: Arc<Semaphore>) -> Self {
+        Self { inline: Some(places), ..Self::default() }
+    }
+
+    pub(crate) fn inline_places(&self) -> Option<&Semaphore> {
+        self.inline.as_deref()
     }
 
     /// Whether others must not wait for its thread.

@@ -39,6 +39,9 @@ pub(crate) enum FlowError {
     Template(#[source] minijinja::Error),
     #[error("rendering a chat with the model's chat template takes too long")]
     TemplateStopped,
+    /// Not for clients: what failed is tried aside.
+    #[error("rendering a chat may take long")]
+    NotInline,
     #[error("there is no memory for the stack on which a chat is rendered")]
     TemplateStack(#[source] std::io::Error),
     #[error("a chat template wrote invalid UTF-8")]
@@ -155,7 +158,7 @@ impl FlowError {
                 Answer::unavailable("worker_lost", text(), 1)
             }
             Self::Worker(error) => worker_answer(error),
-            Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) => {
+            Self::NotInline | Self::TemplateOutput(_) | Self::Task { .. } | Self::Serialize(_) => {
                 Answer::internal("internal error", self)
             }
         }

@@ -19,11 +19,7 @@ pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Resul
     let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
     let span = trace::validate(incoming.exchange.span());
     let read = move |context: ParseContext<'_>, text: &str| read(endpoint, context, text);
-    let mut request = match endpoint {
-        // The template comes from the model's file, and nobody knows how long it runs.
-        Endpoint::Chat => incoming.read_aside(from_header, read).await?,
-        Endpoint::Completion => incoming.read(from_header, read).await?,
-    };
+    let mut request = incoming.read(from_header, read).await?;
     drop(span);
     request.settings.timeout = request.settings.timeout.or(from_header);
     let choices = u32::try_from(request.choices().count()).unwrap_or(u32::MAX);

@@ -16,8 +16,8 @@ use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::quota::QuotaGrant;
 
-/// Bodies up to this size are read on the task's own thread, unless a chat template renders them; longer ones on a thread
-/// that may block.
+/// Bodies up to this size are read on the task's own thread, unless a chat template takes long; longer ones on a thread that
+/// may block.
 const INLINE_BYTES: usize = 2 << 10;
 
 #[derive(Debug)]
@@ -57,30 +57,31 @@ impl Incoming {
         Ok(())
     }
 
-    /// Runs `read` on the body's text: as [`Incoming::read_aside`] if the text is long, or on the task's own thread.
-    ///
-    /// # Errors
-    /// As [`Incoming::read_aside`].
-    pub(crate) async fn read<T: Send + 'static>(
-        &mut self,
-        timeout: Option<Duration>,
-        read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
-    ) -> Result<T, FlowError> {
-        if self.text.len() > INLINE_BYTES {
-            return self.read_aside(timeout, read).await;
-        }
-        let text = std::mem::take(&mut self.text);
-        read(ParseContext { api: &self.api, caller: &self.caller, aside: &Aside::default() }, &text)
-    }
-
-    /// Runs `read` on the body's text when it is the tenant's turn, on a thread that may block, so that it delays neither
-    /// other connections nor other tenants. If the client leaves, `read` stops at its next check. The text is gone then.
-    /// `timeout` is the client's own, as far as it is known before its body is read.
+    /// Runs `read` on the body's text. Short texts are read on the task's own thread, unless their chat template does not allow
+    /// that. Others when it is the tenant's turn, on a thread that may block, so that they delay neither other connections nor
+    /// other tenants; if the client leaves, `read` stops at its next check. The text is gone then. `timeout` is the client's
+    /// own, as far as it is known before its body is read.
     ///
     /// # Errors
     /// Those of `read`; 503 if too many wait for their turn, or if a chat template runs away; 504 after the timeout, or
     /// after the longest one allowed.
-    pub(crate) async fn read_aside<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
+        &mut self,
+        timeout: Option<Duration>,
+        read: impl Fn(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
+    ) -> Result<T, FlowError> {
+        if self.text.len() <= INLINE_BYTES {
+            let context =
+                ParseContext { api: &self.api, caller: &self.caller, aside: &Aside::inline(self.api.inline.clone()) };
+            match read(context, &self.text) {
+                Err(FlowError::NotInline) => {}
+                read => return read,
+            }
+        }
+        self.read_aside(timeout, read).await
+    }
+
+    async fn read_aside<T: Send + 'static>(
         &mut self,
         timeout: Option<Duration>,
         read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,

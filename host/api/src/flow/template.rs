@@ -100,20 +100,32 @@ impl ChatTemplate {
             let param = format!("chat_template_kwargs.{name}");
             return Err(FlowError::field(param, format!("the template variable {name} may not be set")));
         }
-        let _place = self.usage.enter(aside.tenant(), aside.is_polite(), |turn| aside.wait_for(turn))?;
         let run = |fuel| {
-            let _watched = aside.rendering(&self.usage);
             let mut variables = vec![("add_generation_prompt".to_owned(), Value::from(true))];
             variables.extend(kwargs.iter().map(|(name, value)| (name.clone(), Value::from(Serde(value)))));
             variables.push(("messages".to_owned(), Value::from(Serde(messages))));
             self.run(fuel, Value::from_pairs(variables))
         };
-        // Most conversations are short, and a thread takes as long as they do.
-        let rendered = match run(SHORT_FUEL) {
-            Err(error) if is_out_of_fuel(&error) => on_a_stack(self.stacks, run).map_err(FlowError::TemplateStack)?,
-            rendered => rendered,
+        let rendered = if let Some(places) = aside.inline_places() {
+            self.usage.render_inline(places, || run(SHORT_FUEL))?
+        } else {
+            let _place = self.usage.enter(aside.tenant(), aside.is_polite(), |turn| aside.wait_for(turn))?;
+            let watched = |fuel| {
+                let _watched = aside.rendering(&self.usage);
+                run(fuel)
+            };
+            // Most conversations are short, and a thread takes as long as they do.
+            match watched(SHORT_FUEL) {
+                Err(error) if is_out_of_fuel(&error) => {
+                    on_a_stack(self.stacks, watched).map_err(FlowError::TemplateStack)?
+                }
+                rendered => rendered,
+            }
         };
-        let output = rendered.map_err(refused)?;
+        let output = rendered.map_err(|error| match aside.inline_places().is_some() && is_out_of_fuel(&error) {
+            true => FlowError::NotInline,
+            false => refused(error),
+        })?;
         String::from_utf8(output).map_err(FlowError::TemplateOutput)
     }
 

@@ -1,8 +1,10 @@
 //! The use of a chat template: how many threads render with it, and whether it is stopped because one runs away.
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use camshaft_core::ids::TenantId;
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::flow::error::FlowError;
 use crate::flow::turns::{Turn, Turns};
@@ -12,6 +14,15 @@ use crate::flow::turns::{Turn, Turns};
 const THREADS: usize = 4;
 /// Places that any thread may take. Polite ones let everybody else go first and so hold a place for longer.
 const POLITE: usize = 2;
+/// Of a rendering. Past it the template is not used on threads that serve connections any more: the instructions there are
+/// few, but what one of them takes is not bounded. Where the system stopped the thread meanwhile, little is lost.
+const INLINE: Duration = Duration::from_millis(50);
+
+/// Places for renderings on the threads that serve connections, of which there are so many: whatever takes long there, one
+/// goes on.
+pub(crate) fn inline_places(threads: usize) -> Semaphore {
+    Semaphore::new(threads.saturating_sub(1).max(1))
+}
 
 #[derive(Debug)]
 pub(crate) struct TemplateUse {
@@ -19,6 +30,8 @@ pub(crate) struct TemplateUse {
     turns: Arc<Turns>,
     /// What a polite thread takes before one of `turns`.
     polite: Arc<Turns>,
+    /// Whether a rendering took longer than [`INLINE`] on a thread that serves connections.
+    is_slow: AtomicBool,
 }
 
 /// A thread that renders.
@@ -32,7 +45,38 @@ pub(crate) struct Place<'a> {
 impl TemplateUse {
     pub(crate) fn new(model: &str) -> Self {
         let [turns, polite] = [THREADS + POLITE, POLITE].map(|most| Arc::new(Turns::new(most, usize::MAX)));
-        Self { model: model.to_owned(), turns, polite }
+        Self { model: model.to_owned(), turns, polite, is_slow: AtomicBool::new(false) }
+    }
+
+    /// Renders on this thread, which others wait for, unless that once took long, or as many of these threads render already
+    /// as may.
+    ///
+    /// # Errors
+    /// 503: the template is stopped. [`FlowError::NotInline`] if it may not.
+    pub(crate) fn render_inline<T>(&self, places: &Semaphore, render: impl FnOnce() -> T) -> Result<T, FlowError> {
+        if self.turns.is_closed() {
+            return Err(FlowError::TemplateStopped);
+        }
+        if self.is_slow.load(Ordering::Relaxed) {
+            return Err(FlowError::NotInline);
+        }
+        let Ok(_place) = places.try_acquire() else { return Err(FlowError::NotInline) };
+        let begun = Instant::now();
+        let rendered = render();
+        self.took(begun.elapsed());
+        Ok(rendered)
+    }
+
+    /// A rendering took so long on a thread that serves connections.
+    fn took(&self, time: Duration) {
+        if time > INLINE && !self.is_slow.swap(true, Ordering::Relaxed) {
+            let (model, millis) = (&self.model, time.as_millis() as u64);
+            tracing::warn!(
+                model,
+                millis,
+                "the chat template took long for a short chat: later ones wait for their turns"
+            );
+        }
     }
 
     /// Takes a place of the tenant among the threads that render. `wait` waits until there is one: each holder renders to the
@@ -79,8 +123,6 @@ impl Drop for Place<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     /// Longer than anything takes that has to happen.
@@ -167,6 +209,41 @@ mod tests {
         drop(last);
         assert!(enter(&template, "a").is_ok(), "a rendering that was only long stops nobody for good");
     }
+
+    #[test]
+    fn regression_a_template_that_took_long_is_rendered_inline_no_more() {
+        let template = TemplateUse::new("a");
+        template.took(INLINE);
+        let places = Semaphore::new(1);
+        assert!(template.render_inline(&places, || ()).is_ok(), "at the bound");
+        template.took(INLINE + Duration::from_nanos(1));
+        let again = template.render_inline(&places, || panic!("it would delay others"));
+        assert!(matches!(again, Err::<(), _>(FlowError::NotInline)), "one past it");
+        let template = TemplateUse::new("b");
+        template.render_inline(&places, || std::thread::sleep(INLINE)).unwrap();
+        assert!(template.is_slow.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_template_that_is_stopped_is_not_rendered_inline() {
+        let template = TemplateUse::new("a");
+        let (runs_away, places) = (enter(&template, "a").unwrap(), Semaphore::new(1));
+        template.stop();
+        assert!(matches!(template.render_inline(&places, || ()), Err(FlowError::TemplateStopped)));
+        drop(runs_away);
+        template.render_inline(&places, || ()).unwrap();
+    }
+
+    #[test]
+    fn regression_renderings_leave_threads_to_those_who_wait() {
+        let (template, places) = (TemplateUse::new("a"), inline_places(3));
+        let third = || template.render_inline(&places, || ()).is_ok();
+        let second = || template.render_inline(&places, third).unwrap();
+        assert!(!template.render_inline(&places, second).unwrap(), "two of three threads render");
+        assert!(third());
+        assert_eq!(inline_places(1).available_permits(), 1);
+    }
+
     #[test]
     fn regression_polite_threads_leave_places_for_the_others() {
         let template = TemplateUse::new("a");

@@ -106,6 +106,10 @@ impl Turns {
         !std::mem::replace(&mut state.closed, is_taken) && is_taken
     }
 
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
     /// Gives turns to those who wait, in order, as long as there is room.
     fn pass_on(self: &Arc<Self>, state: &mut State) {
         while let Some(bytes) = state.next_bytes() {

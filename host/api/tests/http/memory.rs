@@ -155,7 +155,7 @@ async fn regression_what_waits_in_the_queue_counts() {
 }
 
 #[tokio::test]
-async fn regression_chats_and_bodies_over_two_kibibytes_are_read_where_threads_may_block() {
+async fn regression_bodies_over_two_kibibytes_are_read_where_threads_may_block() {
     let reader = Arc::new(Mutex::new(thread::current().id()));
     let note = reader.clone();
     let rules = Rules::default().validator(move |_| {
@@ -164,11 +164,12 @@ async fn regression_chats_and_bodies_over_two_kibibytes_are_read_where_threads_m
     });
     let server = Server::with(rules, hello);
     let completion = json!({"model": "demo", "prompt": "ab"});
+    let chat = chat_body(json!({}));
     let cases = [
         ("/v1/completions", &completion, 2048, false),
         ("/v1/completions", &completion, 2049, true),
-        // Whatever its size: nobody knows how long its template runs.
-        ("/v1/chat/completions", &chat_body(json!({})), 200, true),
+        ("/v1/chat/completions", &chat, 2048, false),
+        ("/v1/chat/completions", &chat, 2049, true),
     ];
     for (path, body, bytes, aside) in cases {
         let mut body = body.to_string();

@@ -5,6 +5,7 @@ use camshaft_core::engine::{Encode, Encoded, ModelInfo, ModelKind, Reuse, Tokeni
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use serde_json::{Map, Value, json};
+use tokio::sync::Semaphore;
 
 use super::{ChatTemplate, FALLBACK, SHORT_FUEL, STACKS, Stack};
 use crate::flow::aside::Aside;
@@ -274,6 +275,18 @@ fn regression_a_stack_that_the_system_does_not_give_is_replaced_by_a_smaller_one
     assert_eq!(rendered([never, never], 10).unwrap(), "a".repeat(10), "it needs no stack of its own");
     let refused = rendered([never, never], 1000).unwrap_err().answer();
     assert_eq!((refused.status().as_u16(), refused.body().error.code.as_deref()), (503, Some("overloaded")));
+}
+
+#[test]
+fn regression_only_short_renderings_are_done_on_threads_that_serve_connections() {
+    let inline = |turns: u64, places| {
+        let source = format!("{{% for i in range({turns}) %}}a{{% endfor %}}");
+        let compiled = ChatTemplate::compile("test", &info(Some(&source), "", "")).unwrap();
+        compiled.render(&user(&["hi"]), &Map::new(), &Aside::inline(Arc::new(Semaphore::new(places))))
+    };
+    assert_eq!(inline(100, 1).unwrap(), "a".repeat(100));
+    assert!(matches!(inline(SHORT_FUEL, 1), Err(FlowError::NotInline)), "it takes more instructions");
+    assert!(matches!(inline(100, 0), Err(FlowError::NotInline)), "the other threads render");
 }
 
 #[test]
