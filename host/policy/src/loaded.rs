@@ -3,7 +3,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use camshaft_core::ids::{Generation, PolicyName};
-use camshaft_core::policy::{Fault, FaultKind, Hook};
+use camshaft_core::policy::{Fault, FaultKind, Hook, Refusal};
 use wasmtime::Store;
 
 use crate::bindings;
@@ -84,13 +84,14 @@ impl Loaded {
         self.invalid(format!("refuses its settings: {text}"))
     }
 
-    /// Counts and logs that a monitored policy would have decided otherwise. Callers can bring that about at will, so the
-    /// lines count against its allowance.
-    pub(crate) fn note_difference(&self) {
+    /// Counts and logs that a monitored policy would have decided otherwise: `answer` is what it said, with the refusal if it
+    /// was one. Callers can bring that about at will, so the lines count against its allowance.
+    pub(crate) fn note_difference(&self, answer: &'static str, refusal: Option<&Refusal>) {
         self.metrics.count(Outcome::Monitor);
         let Allowance::Granted { dropped } = self.identity.log.take_line(Instant::now()) else { return };
         let (hook, plugin) = (self.hook().as_str(), self.name.as_str());
-        tracing::info!(hook, plugin, dropped, "a monitored policy would have decided otherwise");
+        let (status, code) = (refusal.map(|refusal| refusal.status), refusal.map(|refusal| refusal.code.as_str()));
+        tracing::info!(hook, plugin, answer, status, code, dropped, "a monitored policy would have decided otherwise");
     }
 
     /// Logs a fault and counts the call as one that began at `started`.

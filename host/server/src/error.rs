@@ -11,6 +11,7 @@ use camshaft_engine::EngineLoadError;
 use camshaft_engine::disk::DiskError;
 use camshaft_policy::{FileError, Misplaced, PolicyError, Untrusted};
 use opentelemetry_otlp::ExporterBuildError;
+use signal_hook::consts::SIGKILL;
 use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::pem;
 use tracing_subscriber::filter::ParseError;
@@ -125,6 +126,12 @@ pub(crate) enum ModelProblem {
     /// The process that tried it could not load it, and this one could.
     #[error("bad model file {}: {why}", path.display())]
     Refused { path: PathBuf, why: String },
+    /// From outside, such as by the system for want of memory.
+    #[error(
+        "cannot try the model file {}: the process that tried it was killed (signal {SIGKILL}); the system does so when memory is short",
+        path.display()
+    )]
+    Killed { path: PathBuf },
     #[error("bad model file {}: trying it took more than {} s", path.display(), limit.as_secs())]
     Late { path: PathBuf, limit: Duration },
     #[error("draft-model {}: {source}", path.display())]
@@ -156,8 +163,8 @@ impl ServerError {
             Self::NoFile { .. } | Self::NoDiskDirectory { .. } => 66,
             Self::Config(ConfigError::Unwritable(_)) => 70,
             Self::Config(_) | Self::Value(_) | Self::NoDiskCache | Self::DiskInUse { .. } => 64,
-            Self::Model(bad) if bad.is_missing_input() => 66,
-            Self::Model(_) | Self::BadPolicy { .. } | Self::Misplaced(_) | Self::BadPlugins(_) => 65,
+            Self::Model(bad) => bad.exit_code(),
+            Self::BadPolicy { .. } | Self::Misplaced(_) | Self::BadPlugins(_) => 65,
             Self::DamagedCache { .. } | Self::Api(_) => 65,
             Self::Listen { .. } => 69,
             Self::Policies { .. } | Self::Internal { .. } => 70,
@@ -193,7 +200,12 @@ fn chain(error: &dyn Error) -> String {
 }
 
 impl BadModel {
-    fn is_missing_input(&self) -> bool {
-        matches!(&self.source, ModelProblem::Load(error) if error.is_missing_input())
+    fn exit_code(&self) -> u8 {
+        match &self.source {
+            ModelProblem::Load(error) if error.is_missing_input() => 66,
+            // The machine's fault, and not the file's.
+            ModelProblem::Killed { .. } => 70,
+            _ => 65,
+        }
     }
 }

@@ -15,7 +15,7 @@ use camshaft_engine::{
     AdapterOptions, EngineOptions, KvLayout, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel, parts_of,
 };
 use camshaft_policy::{Ended, ProcessBounds, bound_further_memory, bound_this_process, panic_in, wait_within};
-use signal_hook::consts::SIGXCPU;
+use signal_hook::consts::{SIGKILL, SIGXCPU};
 
 use crate::config::{ModelConfig, Origins};
 use crate::demo;
@@ -136,6 +136,9 @@ fn judge(path: &Path, status: ExitStatus, words: &str, bounds: ProcessBounds) ->
     };
     if signal == SIGXCPU {
         return ModelProblem::Late { path, limit: bounds.cpu };
+    }
+    if signal == SIGKILL {
+        return ModelProblem::Killed { path };
     }
     let tells =
         |line: &&str| ["ASSERT", "abort", "error", "memory allocation", "bad_alloc"].iter().any(|w| line.contains(w));
@@ -258,6 +261,7 @@ mod tests {
                 "bad model file m.gguf: panicked at a.rs:1:2: no such luck",
             ),
             ("kill -XCPU $$", "more than 120 s"),
+            ("kill -KILL $$", "cannot try the model file m.gguf: the process that tried it was killed (signal 9)"),
             ("echo 'x.cpp:7: GGML_ASSERT(a)' >&2; kill -ABRT $$", "(signal 6): 7: GGML_ASSERT(a)"),
             ("echo memory allocation of 9 bytes failed >&2; kill -ABRT $$", "memory allocation of 9 bytes failed"),
         ];

@@ -170,8 +170,8 @@ fn open(
         tracing::warn!("{fewer}");
     }
     let crowd: Arc<Crowd> = Arc::default();
-    let loading = camshaft_api::loading_router(readiness.clone());
-    let door = (Door::new(loading.clone()), Door::new(loading));
+    let loading = |cors_origins: &[String]| Door::new(camshaft_api::loading_router(readiness.clone(), cors_origins));
+    let door = (loading(&config.fixed.cors.origins), loading(&[]));
     let listen = |listener, door: &Door, connections, tls| {
         let (door, access) = (door.clone(), ListenerAccess { connections, times, tls, crowd: crowd.clone() });
         Listener::spawn(|stop| listener::serve(listener, door, access, stop))

@@ -39,6 +39,18 @@ struct Seen {
     good: bool,
 }
 
+/// Looks one after the other at files that could not be read.
+#[derive(Debug, Default)]
+struct Unread(u32);
+
+impl Unread {
+    /// After one more look: once, and not for files that are on their way.
+    fn is_to_be_said(&mut self) -> bool {
+        self.0 = self.0.saturating_add(1);
+        self.0 == UNREAD_LOOKS
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Pair(Arc<ArcSwap<CertifiedKey>>);
 
@@ -102,21 +114,20 @@ impl Certificate {
 
     /// Reads the files again whenever they change. Never ends.
     pub(crate) async fn watch(self: Arc<Self>) {
-        let mut unread = 0;
+        let mut unread = Unread::default();
         loop {
             tokio::time::sleep(LOOK).await;
             let found = match self.look().await {
                 Ok(found) => found,
                 // It may be on its way.
                 Err(error) => {
-                    unread += 1;
-                    if unread == UNREAD_LOOKS {
+                    if unread.is_to_be_said() {
                         tracing::error!(%error, "the TLS files cannot be read; the certificate before stays in force");
                     }
                     continue;
                 }
             };
-            unread = 0;
+            unread = Unread::default();
             if found == self.seen().contents {
                 continue;
             }
@@ -264,6 +275,13 @@ mod tests {
         };
         tokio::time::timeout(Duration::from_secs(60), changes).await.expect("it is noticed");
         watch.abort();
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_are_said_once() {
+        let mut unread = Unread::default();
+        let said: Vec<u32> = (1..=3 * UNREAD_LOOKS).filter(|_| unread.is_to_be_said()).collect();
+        assert_eq!(said, [UNREAD_LOOKS]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Web pages that may call: what browsers ask before they let a page send, and let it read.
+use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue, Method, header};
-use axum::middleware::Next;
+use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use std::time::Duration;
 use tower_http::cors::{AllowOrigin, CorsLayer};
@@ -34,8 +35,15 @@ const SDK: &str = "x-stainless-";
 /// Names of such headers that one answer repeats.
 const SDK_HEADERS: usize = 32;
 
-/// For pages of these origins; `*`: all.
-pub(crate) fn layer(origins: &[String]) -> CorsLayer {
+/// Routes that pages of these origins may call; `*`: all; without any the routes as they are.
+pub(crate) fn allow<S: Clone + Send + Sync + 'static>(routes: Router<S>, origins: &[String]) -> Router<S> {
+    match origins {
+        [] => routes,
+        origins => routes.layer(layer(origins)).layer(from_fn(allow_sdk)),
+    }
+}
+
+fn layer(origins: &[String]) -> CorsLayer {
     let origin = if origins.iter().any(|origin| origin == "*") {
         AllowOrigin::any()
     } else {
@@ -52,7 +60,7 @@ pub(crate) fn layer(origins: &[String]) -> CorsLayer {
 }
 
 /// Middleware around the layer: also allows the headers of OpenAI's SDKs that the browser asks for.
-pub(crate) async fn allow_sdk(request: Request, next: Next) -> Response {
+async fn allow_sdk(request: Request, next: Next) -> Response {
     let asked = match *request.method() {
         Method::OPTIONS => request.headers().get(header::ACCESS_CONTROL_REQUEST_HEADERS).cloned(),
         _ => None,

@@ -38,6 +38,8 @@ pub(crate) enum ApiError {
     Host(&'static str),
     #[error("the transfer encoding must be chunked, or absent")]
     TransferEncoding,
+    #[error("the only expectation that is met is 100-continue")]
+    Expectation,
     #[error("responses are sent with the content coding gzip or identity, and the request accepts neither")]
     NotAcceptable,
     #[error("the Host header is not a name of this listener")]
@@ -98,6 +100,7 @@ impl ApiError {
             Self::TooManyHeaders { .. } => invalid(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too_many_headers"),
             Self::Host(_) => invalid(StatusCode::BAD_REQUEST, "invalid_host"),
             Self::TransferEncoding => invalid(StatusCode::BAD_REQUEST, "invalid_transfer_encoding"),
+            Self::Expectation => invalid(StatusCode::EXPECTATION_FAILED, "expectation_failed"),
             Self::NotAcceptable => invalid(StatusCode::NOT_ACCEPTABLE, "not_acceptable"),
             Self::ForeignHost => Answer::new(StatusCode::FORBIDDEN, ErrorType::Permission, text()).code("foreign_host"),
             Self::NoToken => {

@@ -20,7 +20,8 @@ fn check_head(request: &Request) -> Result<(), ApiError> {
         return Err(ApiError::TooManyHeaders { count: headers.len() });
     }
     check_host(request)?;
-    check_transfer(headers)
+    check_transfer(headers)?;
+    check_expectation(headers)
 }
 
 /// HTTP/1.1 and HTTP/2 name the host once. HTTP/1.0 need not.
@@ -55,6 +56,13 @@ fn check_transfer(headers: &HeaderMap) -> Result<(), ApiError> {
         (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
         _ => Err(ApiError::TransferEncoding),
     }
+}
+
+/// RFC 9110, section 10.1.1.
+fn check_expectation(headers: &HeaderMap) -> Result<(), ApiError> {
+    let all_met =
+        headers.get_all(header::EXPECT).iter().all(|wish| wish.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    if all_met { Ok(()) } else { Err(ApiError::Expectation) }
 }
 
 fn is_host(value: &HeaderValue) -> bool {
@@ -139,6 +147,15 @@ mod tests {
             (old, "http://a@b/", &[]),
         ] {
             assert!(check(version, uri, headers).is_err(), "{version:?} {uri} {headers:?}");
+        }
+    }
+
+    #[test]
+    fn an_expectation_that_nobody_meets_is_refused() {
+        let one = |wish: &str| check(Version::HTTP_11, "/", &[("host", "a"), ("expect", wish)]);
+        assert_eq!((one("100-continue"), one("100-Continue")), (Ok(()), Ok(())));
+        for wish in ["", "foo", "100-continue, foo", "100"] {
+            assert!(one(wish).is_err(), "{wish}");
         }
     }
 

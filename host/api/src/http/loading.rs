@@ -11,13 +11,14 @@ use axum::routing::get;
 use crate::flow::error::FlowError;
 use crate::flow::readiness::Readiness;
 use crate::http::request_id::{self, X_REQUEST_ID};
-use crate::http::{health, routes};
+use crate::http::{cors, health, routes};
 
 /// The server is alive, so that nobody ends it for being slow; everything else may come again, and is told how far it is.
-pub fn loading_router(readiness: Arc<Readiness>) -> Router {
+/// Pages of these origins are told, too.
+pub fn loading_router(readiness: Arc<Readiness>, cors_origins: &[String]) -> Router {
     let alive = |router: Router<_>, path: &&str| router.route(path, get(health::alive).fallback(not_ready));
     let routes = routes::ALIVE.iter().fold(Router::new(), alive).fallback(not_ready);
-    routes.layer(from_fn(name)).with_state(readiness)
+    cors::allow(routes, cors_origins).layer(from_fn(name)).with_state(readiness)
 }
 
 async fn not_ready(State(readiness): State<Arc<Readiness>>) -> FlowError {

@@ -102,11 +102,7 @@ pub fn public_router(api: Arc<Api>, access: PublicAccess) -> Router {
     let routes = of(Access::Open).merge(of(Access::Monitoring).route_layer(guard())).merge(guarded);
     let compression = CompressionLayer::new().gzip(true).compress_when(encoding::compressed());
     let routes = whole(routes).layer(compression).layer(from_fn(encoding::check));
-    let routes = match &access.cors_origins[..] {
-        [] => routes,
-        origins => routes.layer(cors::layer(origins)).layer(from_fn(cors::allow_sdk)),
-    };
-    finish(routes, api)
+    finish(cors::allow(routes, &access.cors_origins), api)
 }
 
 /// The router of the admin listener. Without a token, bind the listener to an address that only operators reach.

@@ -189,6 +189,28 @@ async fn regression_a_head_with_two_readings_is_refused() {
     assert_eq!(server.send(many).await.error(431).0, "invalid_request_error too_many_headers -");
     let coded = with("POST", "/v1/tokenize", "{}", ("transfer-encoding", "gzip, chunked"));
     assert_eq!(server.send(coded).await.error(400).0, "invalid_request_error invalid_transfer_encoding -");
+    let expecting = with("POST", "/v1/tokenize", "{}", ("expect", "foo"));
+    assert_eq!(server.send(expecting).await.error(417).0, "invalid_request_error expectation_failed -");
+}
+
+#[tokio::test]
+async fn regression_pages_may_read_that_the_server_loads() {
+    let page = "http://page.example";
+    let router = camshaft_api::loading_router(std::sync::Arc::default(), &[page.to_owned()]);
+    let reply = router.clone().oneshot(with("GET", "/v1/models", "", ("origin", page))).await.unwrap();
+    assert_eq!(reply.status(), 503);
+    assert_eq!(reply.headers()["access-control-allow-origin"], page);
+    let mut preflight = with("OPTIONS", "/v1/chat/completions", "", ("origin", page));
+    preflight.headers_mut().insert("access-control-request-method", "POST".parse().unwrap());
+    let reply = router.oneshot(preflight).await.unwrap();
+    assert_eq!(
+        (reply.status().as_u16(), &reply.headers()["access-control-allow-origin"]),
+        (200, &page.parse().unwrap())
+    );
+    assert!(reply.headers().contains_key("x-request-id"));
+    let nobody = camshaft_api::loading_router(std::sync::Arc::default(), &[]);
+    let reply = nobody.oneshot(with("GET", "/v1/models", "", ("origin", page))).await.unwrap();
+    assert!(!reply.headers().contains_key("access-control-allow-origin"));
 }
 
 #[tokio::test]

@@ -290,7 +290,7 @@ impl Writer {
         if self.files.back().is_none_or(|(_, size)| *size > 0 && size + len > self.sizes.file) {
             self.close_current();
         }
-        let mut file = match self.current.take() {
+        let file = match self.current.take() {
             Some(file) => file,
             None => {
                 let number = self.files.back().map_or(1, |(number, _)| number + 1);
@@ -300,12 +300,8 @@ impl Writer {
                 file
             }
         };
-        if let Err(error) = file.write_all(head).and_then(|()| file.write_all(state)) {
-            // What nobody can read must not take what the disk has left.
-            let whole = self.files.back().map_or(0, |(_, size)| *size);
-            let _ = file.set_len(whole);
-            return Err(error);
-        }
+        let whole = self.files.back().map_or(0, |(_, size)| *size);
+        write_whole(&file, &mut &file, [head, state], whole)?;
         self.current = Some(file);
         let Some((number, size)) = self.files.back_mut() else { return Err(std::io::ErrorKind::NotFound.into()) };
         let at = *size + head.len() as u64;
@@ -320,6 +316,48 @@ impl Writer {
         if let Err(error) = synced {
             let path = self.directory.path.display();
             tracing::warn!(%path, %error, "the prefix cache could not be synced to disk");
+        }
+    }
+}
+
+/// Writes both through `out` at the end of a file of `whole` bytes, or leaves it as it was: what nobody can read must not
+/// take what the disk has left.
+fn write_whole(file: &File, out: &mut impl Write, parts: [&[u8]; 2], whole: u64) -> std::io::Result<()> {
+    let written = parts.into_iter().try_for_each(|part| out.write_all(part));
+    if written.is_err() {
+        // It is not read either way.
+        let _ = file.set_len(whole);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A disk with room for so many more bytes.
+    struct Full<'a>(&'a File, usize);
+
+    impl Write for Full<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let written = self.0.write(&bytes[..bytes.len().min(self.1)])?;
+            self.1 -= written;
+            if written == 0 { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(written) }
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn regression_what_could_not_be_written_whole_takes_nothing() {
+        for room in 0..=7 {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(b"before").unwrap();
+            let written = write_whole(&file, &mut Full(&file, room), [b"head", b"end"], 6);
+            let expected = if room == 7 { (true, 13) } else { (false, 6) };
+            assert_eq!((written.is_ok(), file.metadata().unwrap().len()), expected, "room for {room}");
         }
     }
 }

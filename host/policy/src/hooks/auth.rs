@@ -79,15 +79,13 @@ fn native(allowed: bool) -> AuthOutcome {
 
 /// Runs a monitored policy, and records if its answer would have changed the outcome.
 fn monitor(policy: &Loaded, shown: &wit::Request, enforced: &AuthOutcome) {
-    let differs = match (ask(policy, shown), enforced) {
-        (Ok(AuthAnswer::Allow(theirs)), AuthOutcome::Allow(ours)) => theirs != *ours,
-        (Ok(AuthAnswer::Refuse(theirs)), AuthOutcome::Refuse(ours)) => theirs.status != ours.status,
+    match (ask(policy, shown), enforced) {
         // `next` changes no outcome, and a fault was already counted and logged.
-        (Ok(AuthAnswer::Next) | Err(_), _) => false,
-        _ => true,
-    };
-    if differs {
-        policy.note_difference();
+        (Ok(AuthAnswer::Next) | Err(_), _) => {}
+        (Ok(AuthAnswer::Allow(theirs)), AuthOutcome::Allow(ours)) if theirs == *ours => {}
+        (Ok(AuthAnswer::Refuse(theirs)), AuthOutcome::Refuse(ours)) if theirs.status == ours.status => {}
+        (Ok(AuthAnswer::Allow(_)), _) => policy.note_difference("allow", None),
+        (Ok(AuthAnswer::Refuse(theirs)), _) => policy.note_difference("refuse", Some(&theirs)),
     }
 }
 

@@ -33,8 +33,11 @@ pub(crate) fn validate(set: &LoadedSet, index: usize, request: &ValidateRequest)
 
 /// Runs a policy whose answer does not count: whatever is not an acceptance would have made a difference.
 fn monitor(policy: &Loaded, request: &ValidateRequest) {
-    if let Ok(ValidateOutcome::Amend(_) | ValidateOutcome::Refuse(_)) = ask(policy, request) {
-        policy.note_difference();
+    match ask(policy, request) {
+        Ok(ValidateOutcome::Amend(_)) => policy.note_difference("amend", None),
+        Ok(ValidateOutcome::Refuse(refusal)) => policy.note_difference("refuse", Some(&refusal)),
+        // A fault was counted and logged.
+        Ok(ValidateOutcome::Accept | ValidateOutcome::Fault(_)) | Err(_) => {}
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) const SPAN: &str = "time-span";
 
 /// Largest first, so that the first unit that divides a quantity is the shortest way to write it.
 const SIZES: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1)];
+/// Of a time span, in milliseconds: a year. Later moments than the clock can count are no use to anybody.
+const SPAN_MAX: u64 = 365 * 24 * 3_600_000;
 const MILLIS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
 /// A number before one of the units, in the smallest unit.
@@ -93,6 +95,7 @@ struct Quantity {
     units: &'static [(&'static str, u64)],
     /// Scale of a bare number.
     bare: u64,
+    most: u64,
     expected: &'static str,
 }
 
@@ -104,7 +107,8 @@ impl Visitor<'_> for Quantity {
     }
 
     fn visit_u64<E: de::Error>(self, value: u64) -> Result<u64, E> {
-        value.checked_mul(self.bare).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(value), &self))
+        let scaled = value.checked_mul(self.bare).filter(|scaled| *scaled <= self.most);
+        scaled.ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(value), &self))
     }
 
     fn visit_i64<E: de::Error>(self, value: i64) -> Result<u64, E> {
@@ -118,21 +122,22 @@ impl Visitor<'_> for Quantity {
         if let Ok(number) = value.trim().parse() {
             return self.visit_u64(number);
         }
-        parse(value, self.units).ok_or_else(|| E::invalid_value(de::Unexpected::Str(value), &self))
+        let parsed = parse(value, self.units).filter(|parsed| *parsed <= self.most);
+        parsed.ok_or_else(|| E::invalid_value(de::Unexpected::Str(value), &self))
     }
 }
 
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let expected = "a size such as 2097152, \"2MiB\" or \"1GiB\"";
-        deserializer.deserialize_any(Quantity { units: &SIZES, bare: 1, expected }).map(ByteSize)
+        deserializer.deserialize_any(Quantity { units: &SIZES, bare: 1, most: u64::MAX, expected }).map(ByteSize)
     }
 }
 
 impl<'de> Deserialize<'de> for DurationValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let expected = "a time span such as 30, \"250ms\", \"30s\", \"10m\" or \"1h\"";
-        let millis = deserializer.deserialize_any(Quantity { units: &MILLIS, bare: 1000, expected })?;
+        let expected = "a time span such as 30, \"250ms\", \"30s\", \"10m\" or \"1h\", at most 8760h";
+        let millis = deserializer.deserialize_any(Quantity { units: &MILLIS, bare: 1000, most: SPAN_MAX, expected })?;
         Ok(DurationValue(Duration::from_millis(millis)))
     }
 }
@@ -182,6 +187,19 @@ mod tests {
             [(0, "0s"), (1, "1ms"), (1500, "1500ms"), (30_000, "30s"), (90_000, "90s"), (600_000, "10m")]
         {
             assert_eq!(DurationValue::millis(millis).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_span_is_at_most_a_year() {
+        let read = |text: &str| serde_json::from_str::<DurationValue>(text).map(|span| span.0.as_secs());
+        for (text, seconds) in [("31536000", 31_536_000), ("\"8760h\"", 31_536_000), ("\"31536000000 ms\"", 31_536_000)]
+        {
+            assert_eq!(read(text).unwrap(), seconds, "{text}");
+        }
+        for text in ["31536001", "\"8761h\"", "\"31536000001ms\"", "\"999999999h\"", "18446744073709551615"] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains("at most 8760h"), "{text}: {error}");
         }
     }
 
