@@ -35,7 +35,7 @@ fn long_attack_bodies_of_token_ids_take_a_bounded_multiple_of_their_size() {
 
 #[test]
 fn long_attack_what_heads_of_open_requests_hold_is_not_underestimated() {
-    let row = Row::begin("HTTP/2: 10,240 open requests with 90 headers each");
+    let row = Row::begin("HTTP/2: 102,400 open requests with 90 headers each");
     let mut server = Setup::new().start();
     assert_eq!(server.client.get("/v1/models").status, 200);
     let before = server.resident_bytes();
@@ -46,7 +46,7 @@ fn long_attack_what_heads_of_open_requests_hold_is_not_underestimated() {
     let opened = |stream: u32| frame(HEADERS, END_HEADERS, 2 * stream + 1, &head);
     let requests: Vec<u8> = (0..256).flat_map(opened).collect();
     let (mut held, mut most) = (Vec::new(), before);
-    for _ in 0..40 {
+    for _ in 0..400 {
         let mut connection = Http2::connect(&server.client);
         // Those that hold the most are cut, so some of them end.
         connection.send(&requests);
@@ -61,6 +61,6 @@ fn long_attack_what_heads_of_open_requests_hold_is_not_underestimated() {
     drop(held);
     server.wait_until_idle();
     row.end(&format!("{grown} MiB at most"));
-    // The bound of all heads, and what the connections hold themselves.
-    assert!((32..300).contains(&grown), "{grown} MiB");
+    // The bound of all heads, what each connection may hold past it, and what the connections hold themselves.
+    assert!((32..512).contains(&grown), "{grown} MiB");
 }

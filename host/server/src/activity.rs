@@ -91,6 +91,19 @@ impl Activity {
         &self.let_in
     }
 
+    /// Whether another request may begin. If there is no memory for it the connection ends.
+    pub(crate) fn admits(&self) -> bool {
+        let (held, was_cut) = {
+            let state = self.state();
+            (state.held, state.was_cut())
+        };
+        let admits = !was_cut && self.all.admits(held, self.let_in.tenant().is_none());
+        if !admits && !was_cut {
+            self.cut();
+        }
+        admits
+    }
+
     /// The head of a request has arrived, with this number of headers and bytes.
     pub(crate) fn begin(self: &Arc<Self>, http2: bool, (headers, bytes): (usize, usize)) -> OpenRequest {
         let held = held::of_request(headers, bytes);

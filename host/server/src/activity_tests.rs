@@ -254,6 +254,34 @@ async fn regression_what_was_asked_to_close_and_does_not_end_is_cut() {
     assert_eq!(due(&activity), None);
 }
 
+#[tokio::test]
+async fn regression_a_connection_that_holds_its_share_begins_no_more_while_too_much_is_held() {
+    let one = held::of_request(0, 0);
+    let all = Arc::new(Held::new(1024 * one));
+    let connection = |is_known: bool| {
+        let activity = Activity::new(TIMES, all.clone());
+        if is_known {
+            activity.let_in().set(&TenantId::from("a"));
+        }
+        let requests = [activity.begin(true, (0, 0)), activity.begin(true, (0, 0))];
+        (activity, requests)
+    };
+    let admits = |(activity, _): &(Arc<Activity>, _)| (activity.admits(), activity.was_cut());
+    let (stranger, known) = (connection(false), connection(true));
+    let (few, first) = (Activity::new(TIMES, all.clone()), Activity::new(TIMES, all.clone()));
+    let _only = few.begin(true, (0, 0));
+    all.add(1024 * one - all.bytes());
+    assert_eq!((admits(&stranger), admits(&known)), ((true, false), (true, false)), "at the limit");
+    all.add(1);
+    assert_eq!((admits(&stranger), admits(&known)), ((false, true), (true, false)), "strangers first");
+    assert_eq!(admits(&stranger), (false, true), "it ends");
+    all.add(256 * one - 1);
+    assert_eq!(admits(&known), (true, false), "at the margin");
+    all.add(1);
+    assert_eq!(admits(&known), (false, true));
+    assert!(few.admits() && first.admits(), "they hold no more than their shares");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_is_slow_that_takes_less_than_the_bound() {
     let activity = Activity::new(TIMES, Arc::default());

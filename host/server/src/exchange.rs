@@ -22,13 +22,24 @@ use crate::socket::{DRAIN_BYTES, DRAIN_SILENCE, DRAIN_TIME};
 const SETTLE_TIME: Duration = Duration::from_millis(20);
 pub(crate) const SETTLE_BYTES: usize = 64 << 10;
 
-/// Answers one request. It counts as open from the call on, and not only from the first poll.
+/// Answers one request. It counts as open from the call on, and not only from the first poll. Without memory for it, it is
+/// gone with the call, and the connection ends.
 pub(crate) fn answer(
     request: Request<Incoming>,
     peer: SocketAddr,
     router: Router,
     activity: Arc<Activity>,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send {
+    let pending = activity.admits().then(|| begin(request, peer, activity));
+    async move {
+        match pending {
+            Some(pending) => respond(pending, router).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn begin(request: Request<Incoming>, peer: SocketAddr, activity: Arc<Activity>) -> Pending {
     let http2 = request.version() >= Version::HTTP_2;
     let waits = request.headers().contains_key(header::EXPECT);
     let bytes = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>();
@@ -39,7 +50,7 @@ pub(crate) fn answer(
     let mut request = request.map(|body| Body::new(RequestBody::new(body, unread.clone(), activity)));
     request.extensions_mut().insert(ConnectInfo(peer));
     request.extensions_mut().insert(let_in);
-    respond(Pending { request, unread, waits, http2, open }, router)
+    Pending { request, unread, waits, http2, open }
 }
 
 /// A request that nobody has looked at.

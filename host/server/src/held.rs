@@ -8,6 +8,10 @@ use tokio::sync::Notify;
 const REQUEST_BYTES: usize = 20 << 10;
 const HEADER_BYTES: usize = 400;
 const HEAD_COPIES: usize = 4;
+/// What one connection may hold while all together hold more than they may, as a part of that.
+const SHARE: usize = 1024;
+/// Those on which somebody was let in are told apart from strangers until this part more is held.
+const MARGIN: usize = 4;
 /// What part of a response takes besides its bytes.
 const PIECE_BYTES: usize = 512;
 
@@ -47,6 +51,13 @@ impl Held {
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a connection that holds `own` may hold more. Cutting connections takes a moment, in which a thousand of them
+    /// could begin many requests each.
+    pub(crate) fn admits(&self, own: usize, is_strange: bool) -> bool {
+        let limit = if is_strange { self.limit } else { self.limit.saturating_add(self.limit / MARGIN) };
+        self.bytes() <= limit || own <= self.limit / SHARE
     }
 
     /// Waits until more is held than may be.
