@@ -20,6 +20,7 @@ use crate::flow::generate;
 use crate::flow::quota::LocalQuotas;
 use crate::flow::readiness::Readiness;
 use crate::flow::request::Endpoint;
+use crate::flow::validate::Answers;
 use crate::http::public_access::PublicAccess;
 use crate::http::routes::public_router;
 use crate::wire::{json, sse};
@@ -131,7 +132,8 @@ impl Parsers {
             return;
         };
         let aside = Aside::default();
-        let context = ParseContext { api: &self.api, caller: &self.caller, aside: &aside };
+        let context =
+            ParseContext { api: &self.api, caller: &self.caller, aside: &aside, answers: &Answers::default() };
         for endpoint in [Endpoint::Chat, Endpoint::Completion] {
             match generate::parse(endpoint, context, &body) {
                 Ok(request) => {

@@ -9,7 +9,6 @@ use camshaft_core::engine::ModelKind;
 use camshaft_core::ids::RequestId;
 use camshaft_core::policy::{Policies, Principal};
 use crossbeam_channel::Sender;
-use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 use crate::flow::backend::{Backend, EmbedBackend, Model, PoolMessage};
@@ -21,7 +20,7 @@ use crate::flow::metrics::HttpMetrics;
 use crate::flow::quota::QuotaStore;
 use crate::flow::readiness::Readiness;
 use crate::flow::template::ChatTemplate;
-use crate::flow::template_use::inline_places;
+use crate::flow::template_use::INLINE_PLACES;
 use crate::flow::turns::Turns;
 use crate::wire::fields::Fields;
 
@@ -131,7 +130,6 @@ impl Api {
             served.push(Arc::new(Served::new(model)?));
         }
         let next_request = AtomicU64::new(1);
-        let threads = Handle::try_current().map_or(1, |runtime| runtime.metrics().num_workers());
         let cut = watch::Sender::new(false);
         let budget = Budget::new(limits.bodies_bytes);
         let limits = ArcSwap::from_pointee(limits);
@@ -150,7 +148,7 @@ impl Api {
             turns: Arc::default(),
             bulk_turns: Arc::default(),
             short_turns: Arc::new(Turns::of_short_bodies()),
-            inline: Arc::new(inline_places(threads)),
+            inline: Arc::new(Semaphore::new(INLINE_PLACES)),
             cut,
             served,
             next_request,

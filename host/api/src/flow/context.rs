@@ -7,6 +7,7 @@ use crate::flow::aside::Aside;
 use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
 use crate::flow::request::Prompt;
+use crate::flow::validate::Answers;
 use crate::wire::fields::Fields;
 use crate::wire::params::{Bounds, GenerationSettings};
 
@@ -16,6 +17,7 @@ pub(crate) struct ParseContext<'a> {
     pub(crate) caller: &'a Caller,
     /// Whoever waits for what is read.
     pub(crate) aside: &'a Aside,
+    pub(crate) answers: &'a Answers,
 }
 
 impl ParseContext<'_> {

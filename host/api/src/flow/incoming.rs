@@ -8,17 +8,14 @@ use camshaft_core::quota::Demand;
 use tokio::time::timeout_at;
 
 use crate::flow::api::Api;
-use crate::flow::aside::{self, Aside, PROMPT_BYTES};
+use crate::flow::aside::{self, Aside, INLINE_BYTES, PROMPT_BYTES};
 use crate::flow::budget::Share;
 use crate::flow::caller::Caller;
 use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::quota::QuotaGrant;
-
-/// Bodies up to this size are read on the task's own thread, unless a chat template takes long; longer ones on a thread that
-/// may block.
-const INLINE_BYTES: usize = 2 << 10;
+use crate::flow::validate::Answers;
 
 #[derive(Debug)]
 pub(crate) struct Incoming {
@@ -70,21 +67,24 @@ impl Incoming {
         timeout: Option<Duration>,
         read: impl Fn(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
+        let answers = Answers::default();
         if self.text.len() <= INLINE_BYTES {
-            let context =
-                ParseContext { api: &self.api, caller: &self.caller, aside: &Aside::inline(self.api.inline.clone()) };
-            match read(context, &self.text) {
+            let (api, caller, aside) = (&self.api, &self.caller, &Aside::inline(self.api.inline.clone()));
+            match read(ParseContext { api, caller, aside, answers: &answers }, &self.text) {
                 Err(FlowError::NotInline) => {}
                 read => return read,
             }
         }
+        let read = move |api: &Api, caller: &Caller, aside: &Aside, text: &str| {
+            read(ParseContext { api, caller, aside, answers: &answers }, text)
+        };
         self.read_aside(timeout, read).await
     }
 
     async fn read_aside<T: Send + 'static>(
         &mut self,
         timeout: Option<Duration>,
-        read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
+        read: impl FnOnce(&Api, &Caller, &Aside, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
         let time = timeout.unwrap_or(self.api.limits().max_timeout);
         let late = |_| WorkerError::DeadlineExceeded;
@@ -96,7 +96,7 @@ impl Incoming {
 
     async fn read_in_turn<T: Send + 'static>(
         &mut self,
-        read: impl FnOnce(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
+        read: impl FnOnce(&Api, &Caller, &Aside, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
         let tenant = &self.caller.principal.tenant;
         let is_long = self.text.len() > INLINE_BYTES;
@@ -113,7 +113,7 @@ impl Incoming {
         // Reading holds its memory, even if the client leaves before it is done.
         let share = std::mem::replace(&mut self.share, self.api.budget.share(tenant));
         let (api, caller, text) = (self.api.clone(), self.caller.clone(), std::mem::take(&mut self.text));
-        let read = move |aside: &Aside| read(ParseContext { api: &api, caller: &caller, aside }, &text);
+        let read = move |aside: &Aside| read(&api, &caller, aside, &text);
         let (read, share) = aside::run(tenant.clone(), turn, share, read).await?;
         self.share = share;
         Ok(read)

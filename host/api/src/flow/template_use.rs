@@ -1,9 +1,10 @@
 //! The use of a chat template: how many threads render with it, and whether it is stopped because one runs away.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use camshaft_core::ids::TenantId;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::flow::error::FlowError;
@@ -14,15 +15,12 @@ use crate::flow::turns::{Turn, Turns};
 const THREADS: usize = 4;
 /// Places that any thread may take. Polite ones let everybody else go first and so hold a place for longer.
 const POLITE: usize = 2;
-/// Of a rendering. Past it the template is not used on threads that serve connections any more: the instructions there are
-/// few, but what one of them takes is not bounded. Where the system stopped the thread meanwhile, little is lost.
+/// CPU time of a rendering. Past it the template is not used on threads that serve connections any more: the instructions
+/// there are few, but what one of them takes is not bounded.
 const INLINE: Duration = Duration::from_millis(50);
 
-/// Places for renderings on the threads that serve connections, of which there are so many: whatever takes long there, one
-/// goes on.
-pub(crate) fn inline_places(threads: usize) -> Semaphore {
-    Semaphore::new(threads.saturating_sub(1).max(1))
-}
+/// Renderings at a time on the threads that serve connections: whatever one takes, the other threads go on.
+pub(crate) const INLINE_PLACES: usize = 1;
 
 #[derive(Debug)]
 pub(crate) struct TemplateUse {
@@ -61,9 +59,9 @@ impl TemplateUse {
             return Err(FlowError::NotInline);
         }
         let Ok(_place) = places.try_acquire() else { return Err(FlowError::NotInline) };
-        let begun = Instant::now();
+        let begun = thread_time();
         let rendered = render();
-        self.took(begun.elapsed());
+        self.took(thread_time().saturating_sub(begun));
         Ok(rendered)
     }
 
@@ -109,6 +107,11 @@ impl TemplateUse {
     }
 }
 
+/// CPU time of this thread.
+fn thread_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         drop(self.polite.take());
@@ -123,6 +126,8 @@ impl Drop for Place<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     /// Longer than anything takes that has to happen.
@@ -220,7 +225,13 @@ mod tests {
         let again = template.render_inline(&places, || panic!("it would delay others"));
         assert!(matches!(again, Err::<(), _>(FlowError::NotInline)), "one past it");
         let template = TemplateUse::new("b");
-        template.render_inline(&places, || std::thread::sleep(INLINE)).unwrap();
+        let works = || {
+            let end = thread_time() + INLINE;
+            while thread_time() <= end {}
+        };
+        template.render_inline(&places, || std::thread::sleep(2 * INLINE)).unwrap();
+        assert!(!template.is_slow.load(Ordering::Relaxed), "it waited for the system");
+        template.render_inline(&places, works).unwrap();
         assert!(template.is_slow.load(Ordering::Relaxed));
     }
 
@@ -236,12 +247,10 @@ mod tests {
 
     #[test]
     fn regression_renderings_leave_threads_to_those_who_wait() {
-        let (template, places) = (TemplateUse::new("a"), inline_places(3));
-        let third = || template.render_inline(&places, || ()).is_ok();
-        let second = || template.render_inline(&places, third).unwrap();
-        assert!(!template.render_inline(&places, second).unwrap(), "two of three threads render");
-        assert!(third());
-        assert_eq!(inline_places(1).available_permits(), 1);
+        let (template, places) = (TemplateUse::new("a"), Semaphore::new(INLINE_PLACES));
+        let second = || template.render_inline(&places, || ()).is_ok();
+        assert!(!template.render_inline(&places, second).unwrap(), "one renders");
+        assert!(second());
     }
 
     #[test]

@@ -1,12 +1,33 @@
 //! Calls the validator policies, which accept, amend or refuse a request.
+use std::sync::{Mutex, PoisonError};
+
 use camshaft_core::policy::{ValidateOutcome, ValidateRequest};
 
+use crate::flow::aside::INLINE_BYTES;
 use crate::flow::context::ParseContext;
 use crate::flow::error::{AmendmentError, FlowError};
 use crate::wire::json::{self, Body};
 
 /// Bound of an amendment in bytes. Past it, the policy has failed.
 const AMENDMENT_BYTES: usize = 1 << 20;
+
+/// What the validators answered. A request that is read twice, because it takes long where it was read first, asks each of
+/// them once.
+#[derive(Debug, Default)]
+pub(crate) struct Answers(Mutex<Vec<ValidateOutcome>>);
+
+impl Answers {
+    /// Of the validator at `index`, those before it have answered.
+    fn of(&self, index: usize, ask: impl FnOnce() -> ValidateOutcome) -> ValidateOutcome {
+        let mut given = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(answer) = given.get(index) {
+            return answer.clone();
+        }
+        let answer = ask();
+        given.push(answer.clone());
+        answer
+    }
+}
 
 /// A request that validators check.
 pub(crate) trait Validated: Sized {
@@ -30,12 +51,16 @@ pub(crate) fn run<R: Validated>(context: ParseContext<'_>, mut body: Body, mut r
     let mut seen = if validators > 0 { serialize(&body)? } else { String::new() };
     for index in 0..validators {
         context.check()?;
-        match policies.validate(index, &request.question(context, seen.clone())) {
+        let ask = || policies.validate(index, &request.question(context, seen.clone()));
+        match context.answers.of(index, ask) {
             ValidateOutcome::Accept => {}
             ValidateOutcome::Amend(patch) => {
-                request = amend(context, &request, &mut body, &patch)
-                    .map_err(|error| FlowError::Amendment { index, source: Box::new(error) })?;
-                seen = serialize(&body)?;
+                let amended = amend(context, &request, &mut body, &patch);
+                (request, seen) = amended.map_err(|error| match error {
+                    // Not what the policy has written, but where and when it is read.
+                    AmendmentError::Refused(error) if !error.answer().status().is_client_error() => error,
+                    error => FlowError::Amendment { index, source: Box::new(error) },
+                })?;
             }
             ValidateOutcome::Refuse(refusal) => return Err(FlowError::ValidatorRefused(Box::new(refusal))),
             ValidateOutcome::Fault(fault) => {
@@ -50,20 +75,24 @@ fn serialize(body: &Body) -> Result<String, FlowError> {
     serde_json::to_string(body).map_err(FlowError::Serialize)
 }
 
-/// Applies a merge patch to the body and parses the result.
+/// Applies a merge patch to the body and parses the result, which comes with its text.
 fn amend<R: Validated>(
     context: ParseContext<'_>,
     before: &R,
     body: &mut Body,
     patch: &str,
-) -> Result<R, AmendmentError> {
+) -> Result<(R, String), AmendmentError> {
     if patch.len() > AMENDMENT_BYTES {
         return Err(AmendmentError::TooLarge { bytes: patch.len(), max: AMENDMENT_BYTES });
     }
     body.patch(&json::parse(patch)?);
+    let text = serialize(body)?;
+    if context.aside.inline_places().is_some() && text.len() > INLINE_BYTES {
+        return Err(FlowError::NotInline.into());
+    }
     let after = before.parse(context, body)?;
     if !after.is_same_kind(before) {
         return Err(AmendmentError::AnotherKind);
     }
-    Ok(after)
+    Ok((after, text))
 }

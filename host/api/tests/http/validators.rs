@@ -1,5 +1,6 @@
 //! Validator policies: accept, amend, refuse, fail.
 use std::sync::{Arc, Mutex};
+use std::thread;
 
 use camshaft_core::policy::{ValidateOutcome, ValidateRequest};
 use serde_json::{Value, json};
@@ -54,6 +55,28 @@ async fn applies_amendments_in_chain_order_before_anything_runs() {
     let prompt: String =
         start.prompt.iter().filter_map(|token| char::from_u32(token.0).filter(char::is_ascii)).collect();
     assert_eq!(prompt, "[user]amended[assistant]");
+}
+
+#[tokio::test]
+async fn regression_a_short_request_that_is_amended_to_a_long_one_is_read_aside_and_its_validators_are_asked_once() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (first, second) = (asked.clone(), asked.clone());
+    let rules = Rules::default()
+        .validator(move |_| {
+            first.lock().unwrap().push((1, thread::current().id()));
+            ValidateOutcome::Amend(json!({"user": "x".repeat(2048)}).to_string())
+        })
+        .validator(move |_| {
+            second.lock().unwrap().push((2, thread::current().id()));
+            ValidateOutcome::Accept
+        });
+    let server = server(rules);
+    let here = thread::current().id();
+    for body in [json!({}), json!({"stream": true})] {
+        assert_eq!(server.chat(body).await.status, 200);
+        let asked: Vec<_> = asked.lock().unwrap().drain(..).map(|(number, by)| (number, by == here)).collect();
+        assert_eq!(asked, [(1, true), (2, false)]);
+    }
 }
 
 #[tokio::test]
