@@ -131,12 +131,13 @@ impl DiskTier {
     }
 
     fn open_with(options: &DiskOptions, file_bytes: u64) -> Result<(Self, Vec<(SegmentId, SegmentInfo)>), DiskError> {
-        let directory = Arc::new(SegmentDirectory::open(&options.room.dir().join(options.layout.directory()))?);
+        let path = options.room.dir().join(options.layout.directory());
+        options.room.announce(&path);
+        let directory = Arc::new(SegmentDirectory::open(&path)?);
         let Contents { segments, locations, files } = Contents::scan(&directory)?;
         let sizes = Sizes { capacity: options.capacity_bytes, file: file_bytes };
         let writer = Writer::new(directory.clone(), options.room.clone(), sizes, files);
         let started = WriterHandle::start(writer, &options.spawner);
-        let path = directory.path.clone();
         let writer = started.map_err(|source| DiskError::Io { verb: "start the writer of", path, source })?;
         let tier = Self { directory, locations, pending: HashMap::new(), writer, lost: Vec::new() };
         Ok((tier, segments))

@@ -50,12 +50,17 @@ impl DiskRoom {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts the data files of a layout that was opened.
-    pub(super) fn enter(&self, layout: &Path, bytes: u64) {
+    /// A layout is about to be opened, and is not removed from now on.
+    pub(super) fn announce(&self, layout: &Path) {
         let mut taken = self.taken();
-        taken.own += bytes;
         taken.opened.insert(layout.to_owned());
         taken.others = None;
+    }
+
+    /// Counts the data files of a layout that was opened.
+    pub(super) fn enter(&self, layout: &Path, bytes: u64) {
+        self.announce(layout);
+        self.taken().own += bytes;
     }
 
     /// No longer counts `bytes` of this process's data files: they were removed, or their layout was closed.
@@ -99,6 +104,10 @@ fn others_below(dir: &Path, opened: &HashSet<PathBuf>) -> VecDeque<Other> {
 
 /// Removes a data file, and its layout with the last one, unless somebody uses them.
 fn remove(other: &Other) {
+    // Somebody else may have removed it: opening would make it anew.
+    if !directory::has_key(&other.layout) {
+        return;
+    }
     let Ok(held) = SegmentDirectory::open(&other.layout) else { return };
     if let Err(error) = fs::remove_file(held.data_file(other.number)) {
         let path = other.layout.display();
@@ -153,6 +162,29 @@ mod tests {
         assert_eq!(files(&old), [2], "what this process removed makes room");
         room.take(9000);
         assert_eq!((old.exists(), files(&own)), (false, vec![1, 2, 3]), "its own it removes by itself");
+    }
+
+    #[test]
+    fn regression_a_layout_that_is_about_to_be_opened_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let [soon, stale] = ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"].map(|name| layout(dir.path(), name, 1, 100));
+        let room = DiskRoom::new(dir.path().to_owned(), 50);
+        room.announce(&soon);
+        room.take(60);
+        assert_eq!((soon.exists(), stale.exists()), (true, false));
+    }
+
+    #[test]
+    fn regression_a_layout_that_somebody_removed_does_not_come_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let [first, gone] = [("aaaaaaaaaaaaaaaa", 900), ("bbbbbbbbbbbbbbbb", 100)]
+            .map(|(name, oldest)| layout(dir.path(), name, 1, oldest));
+        let room = DiskRoom::new(dir.path().to_owned(), 1000);
+        room.take(850);
+        assert_eq!((first.exists(), gone.exists()), (false, true), "they were looked for");
+        fs::remove_dir_all(&gone).unwrap();
+        room.take(100);
+        assert!(!gone.exists());
     }
 
     #[test]

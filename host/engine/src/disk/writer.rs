@@ -186,8 +186,8 @@ impl Writer {
     /// Writes segments until the sender of `jobs` is dropped and the queue is empty.
     pub(super) fn run(mut self, jobs: &Receiver<Job>, events: &Sender<WriterEvent>) {
         let mut dropped = 0;
-        // What was kept under a larger capacity goes at once.
-        self.take_room(0, events);
+        // What was kept under a larger capacity goes at once. Layouts that nobody uses go later: others are being opened.
+        self.shrink(0, events);
         while let Ok(job) = jobs.recv() {
             let job = match job {
                 Job::Write(job) => job,
@@ -265,6 +265,7 @@ impl Writer {
                 self.room.leave(len);
                 // A scan stops at a torn record, so the next segment goes to a new data file.
                 self.current = None;
+                self.forget_empty_file();
                 None
             }
         }
@@ -272,6 +273,12 @@ impl Writer {
 
     /// Removes the oldest data files until `len` more bytes are within the capacity, then those of layouts that nobody uses.
     fn take_room(&mut self, len: u64, events: &Sender<WriterEvent>) {
+        self.shrink(len, events);
+        self.room.take(len);
+    }
+
+    /// Removes the oldest data files until `len` more bytes are within the capacity.
+    fn shrink(&mut self, len: u64, events: &Sender<WriterEvent>) {
         while self.used() + len > self.sizes.capacity {
             let Some((number, size)) = self.files.pop_front() else { break };
             if self.files.is_empty() {
@@ -282,7 +289,14 @@ impl Writer {
             self.room.leave(size);
             let _ = events.send(WriterEvent::FileRemoved { file: number });
         }
-        self.room.take(len);
+    }
+
+    /// Removes the last data file if it holds nothing: while a disk is full, every try would leave one.
+    fn forget_empty_file(&mut self) {
+        if let Some((number, _)) = self.files.pop_back_if(|(_, size)| *size == 0) {
+            // It is a candidate again after the next start.
+            let _ = fs::remove_file(self.directory.data_file(number));
+        }
     }
 
     fn append(&mut self, head: &[u8], state: &[u8], sum: [u8; 32]) -> std::io::Result<Location> {
@@ -348,6 +362,22 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn regression_writes_that_fail_leave_no_empty_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Arc::new(SegmentDirectory::open(&dir.path().join("0123456789abcdef")).unwrap());
+        let path = directory.data_file(1);
+        fs::write(&path, "").unwrap();
+        let room = Arc::new(DiskRoom::new(dir.path().to_owned(), 1000));
+        let sizes = Sizes { capacity: 1000, file: 100 };
+        let mut writer = Writer::new(directory, room, sizes, [(1, 0)].into());
+        // Nothing can be written to it.
+        writer.current = Some(File::open(&path).unwrap());
+        let (events, _told) = bounded(8);
+        assert!(writer.write_record(b"head", b"state", [0; 32], &events).is_none());
+        assert!(!path.exists() && writer.files.is_empty());
     }
 
     #[test]
