@@ -76,7 +76,10 @@ pub(crate) fn list(dir: &Path, hook: Hook, serves: impl Fn(&Place) -> bool) -> R
     let failed = |source| PolicyError::Read { path: path.clone(), source };
     let entries = match fs::read_dir(&path) {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // A link to nowhere says that there ought to be one.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
+            return Ok(None);
+        }
         Err(error) => return Err(failed(error)),
     };
     let (mut kept, mut others, mut is_cut) = (BTreeMap::new(), BTreeMap::new(), false);

@@ -96,6 +96,24 @@ fn regression_a_directory_that_vanishes_changes_nothing_that_serves() {
 }
 
 #[test]
+fn regression_a_folder_that_is_a_link_to_nowhere_refuses_the_start() {
+    for hook in [Hook::Auth, Hook::Validator] {
+        let mut bench = Bench::new();
+        fill(bench.dir.path());
+        let folder = bench.dir.path().join(hook.as_str());
+        let elsewhere = folder.with_extension("volume");
+        fs::rename(&folder, &elsewhere).unwrap();
+        symlink("/nowhere", &folder).unwrap();
+        let why = bench.loader.start().unwrap_err().to_string();
+        assert!(why.contains(hook.as_str()), "{why}");
+        fs::remove_file(&folder).unwrap();
+        symlink(&elsewhere, &folder).unwrap();
+        bench.loader.start().unwrap();
+        assert!(NAMES.iter().all(|name| bench.state(name) == Some(PolicyState::Active)), "the volume is there");
+    }
+}
+
+#[test]
 fn regression_a_folder_that_vanishes_or_cannot_be_listed_keeps_its_policies() {
     let mut bench = served();
     let auth = bench.dir.path().join("auth");
