@@ -22,6 +22,7 @@ mod openai;
 mod operations;
 mod queue;
 mod rejections;
+mod service;
 mod settings;
 mod speculation;
 mod swap;

@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::config::{Config, Overrides, Sources};
 use crate::error::ServerError;
 use crate::weights::Engines;
-use crate::{cache_command, check, logging, manual, plugin_check, probe, serve, show, signals, spin, version};
+use crate::{cache_command, check, health, logging, manual, plugin_check, probe, serve, show, signals, spin, version};
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -26,6 +26,14 @@ enum Command {
     Serve(ConfigArgs),
     /// Check configuration, models and policies without serving.
     Check(ConfigArgs),
+    /// Ask a running server whether it is alive (exit code 0) or not (69), by the addresses of its configuration.
+    Health {
+        /// Whether it serves requests: not while it loads or drains.
+        #[arg(long)]
+        ready: bool,
+        #[command(flatten)]
+        args: ConfigArgs,
+    },
     /// Load a model and its context, then exit. `serve` and `check` try this in a separate process first, because
     /// llama.cpp aborts on some corrupt files.
     #[command(hide = true)]
@@ -206,6 +214,7 @@ fn execute(asked: Command) -> Result<u8, ServerError> {
             log.flush();
             checked
         }),
+        Command::Health { ready, args } => args.sources().and_then(|sources| health::ask(&sources.load()?, ready)),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut command(), "camshaft", &mut script);
@@ -232,6 +241,9 @@ fn execute(asked: Command) -> Result<u8, ServerError> {
     done.map(|()| 0)
 }
 
+/// Of what is reported.
+const REPORT_CHARACTERS: usize = 16 << 10;
+
 /// Writes the reason to standard error, with every cause.
 fn report(error: &ServerError) {
     let mut line = format!("camshaft: {error}");
@@ -240,6 +252,11 @@ fn report(error: &ServerError) {
         for cause in source.chain().skip(1) {
             line.push_str(&format!(": {cause}"));
         }
+    }
+    // Whoever wrote a megabyte where a word belongs knows which.
+    if let Some((end, _)) = line.char_indices().nth(REPORT_CHARACTERS) {
+        line.truncate(end);
+        line.push('…');
     }
     let (done, written) = std::sync::mpsc::sync_channel(1);
     let write = move || {

@@ -50,6 +50,9 @@ pub(crate) enum ServerError {
     Policies { source: PolicyError },
     #[error("cannot listen on {address}: {source}{origin}")]
     Listen { address: SocketAddr, source: std::io::Error, origin: Box<Origin> },
+    /// A server that was asked how it is.
+    #[error("http://{address}{path}: {why}")]
+    Unwell { address: SocketAddr, path: &'static str, why: String },
     #[error("{what}: {source}")]
     Internal { what: &'static str, source: anyhow::Error },
 }
@@ -74,6 +77,8 @@ pub(crate) enum Problem {
     File(#[from] FileError),
     #[error("not a loopback address: the admin listener needs admin.allow-remote = true and admin.token-file for it")]
     AdminOpen,
+    #[error("without the admin listener nobody can be asked: the public one is encrypted")]
+    NobodyToAsk,
     #[error("holds no token: one line of at least {min} visible ASCII characters")]
     NoToken { min: usize },
     #[error("{0}")]
@@ -156,7 +161,7 @@ pub(crate) struct BadPlugin {
 }
 
 impl ServerError {
-    /// 64 usage or configuration, 65 bad model or plugin data, 66 missing input, 69 address in use, 70 internal.
+    /// 64 usage or configuration, 65 bad model or plugin data, 66 missing input, 69 address in use or no answer, 70 internal.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Config(ConfigError::NoFile { .. } | ConfigError::File(FileError::NotRegular { .. })) => 66,
@@ -166,7 +171,7 @@ impl ServerError {
             Self::Model(bad) => bad.exit_code(),
             Self::BadPolicy { .. } | Self::Misplaced(_) | Self::BadPlugins(_) => 65,
             Self::DamagedCache { .. } | Self::Api(_) => 65,
-            Self::Listen { .. } => 69,
+            Self::Listen { .. } | Self::Unwell { .. } => 69,
             Self::Policies { .. } | Self::Internal { .. } => 70,
         }
     }

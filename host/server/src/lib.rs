@@ -21,6 +21,7 @@ mod clients;
 mod closings;
 mod connection;
 mod exchange;
+mod health;
 mod held;
 mod listener;
 mod load;
