@@ -25,6 +25,6 @@ pub use flow::trace;
 pub use http::admin_access::AdminAccess;
 pub use http::error::MAX_HEADERS;
 pub use http::let_in::LetIn;
-pub use http::loading::loading_router;
+pub use http::loading::{loading_router, overloaded_router};
 pub use http::public_access::PublicAccess;
 pub use http::routes::{Access, ROUTES, Route, admin_router, public_router};

@@ -10,7 +10,7 @@ use camshaft_api::LetIn;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::held::{self, Held};
+use crate::held::{self, Admission, Held};
 
 mod state;
 
@@ -78,7 +78,7 @@ pub(crate) enum Awaited {
 
 impl Activity {
     pub(crate) fn new(times: ConnectionTimes, all: Arc<Held>) -> Arc<Self> {
-        let state = Mutex::new(State::new(Instant::now()));
+        let state = Mutex::new(State::new(Instant::now(), all.of_strangers()));
         Arc::new(Self { times, let_in: LetIn::default(), all, state, close: Notify::new() })
     }
 
@@ -91,22 +91,43 @@ impl Activity {
         &self.let_in
     }
 
-    /// Whether another request may begin. If there is no memory for it the connection ends.
-    pub(crate) fn admits(&self) -> bool {
-        let (held, was_cut) = {
-            let state = self.state();
-            (state.held, state.was_cut())
-        };
-        let admits = !was_cut && self.all.admits(held, self.let_in.tenant().is_none());
-        if !admits && !was_cut {
+    /// What becomes of another request. If the connection is to be cut, it is.
+    pub(crate) fn admission(&self) -> Admission {
+        let mut state = self.state();
+        if state.was_cut() {
+            return Admission::Cut;
+        }
+        self.settle_account(&mut state);
+        let (held, admission) = (state.held, self.all.admission(state.held, &state.account));
+        drop(state);
+        if admission == Admission::Cut {
+            let tenant = self.let_in.tenant().map(tracing::field::display);
+            tracing::warn!(held, tenant, "a connection is cut: its tenant's connections hold more than they may");
             self.cut();
         }
-        admits
+        admission
+    }
+
+    /// What a connection holds counts with strangers until somebody is let in on it.
+    fn settle_account(&self, state: &mut State) {
+        let Some(tenant) = self.let_in.tenant().filter(|_| state.is_strange) else { return };
+        let account = self.all.of_tenant(tenant);
+        self.all.remove(state.held, &state.account);
+        self.all.add(state.held, &account);
+        (state.account, state.is_strange) = (account, false);
     }
 
     /// The head of a request has arrived, with this number of headers and bytes.
     pub(crate) fn begin(self: &Arc<Self>, http2: bool, (headers, bytes): (usize, usize)) -> OpenRequest {
-        let held = held::of_request(headers, bytes);
+        self.begin_holding(http2, held::of_request(headers, bytes))
+    }
+
+    /// A request that is refused for want of memory: its head is gone.
+    pub(crate) fn begin_refused(self: &Arc<Self>, http2: bool) -> OpenRequest {
+        self.begin_holding(http2, held::REFUSED_BYTES)
+    }
+
+    fn begin_holding(self: &Arc<Self>, http2: bool, held: usize) -> OpenRequest {
         self.hold(held).begin(http2, Instant::now());
         OpenRequest { activity: self.clone(), held, working: true, answered: false }
     }
@@ -130,16 +151,17 @@ impl Activity {
 
     /// Counts what the connection holds more.
     fn hold(&self, bytes: usize) -> MutexGuard<'_, State> {
-        self.all.add(bytes);
         let mut state = self.state();
+        self.settle_account(&mut state);
+        self.all.add(bytes, &state.account);
         state.held += bytes;
         state
     }
 
     /// Counts what the connection holds no longer.
     fn release(&self, bytes: usize) -> MutexGuard<'_, State> {
-        self.all.remove(bytes);
         let mut state = self.state();
+        self.all.remove(bytes, &state.account);
         state.held -= bytes;
         state
     }
@@ -174,7 +196,8 @@ impl Activity {
         self.state().claim(self.let_in.tenant().is_none())
     }
 
-    /// From when on the client is slow: after a second, and the time in which it should have taken what was written to it.
+    /// From when on the client is slow: after a second, the time in which it should have taken what was written to it, and
+    /// the server's own.
     pub(crate) fn slow_from(&self) -> Instant {
         self.state().slow_from()
     }
@@ -257,7 +280,7 @@ impl OpenRequest {
     /// The client waits for the server to go on.
     pub(crate) fn works(&mut self) {
         if !std::mem::replace(&mut self.working, true) {
-            self.activity.state().working += 1;
+            self.activity.state().servers_turn(Instant::now());
         }
     }
 

@@ -211,7 +211,7 @@ async fn regression_whoever_takes_nothing_makes_room_strangers_first() {
 #[tokio::test(start_paused = true)]
 async fn what_a_connection_holds_is_counted_until_it_is_written() {
     let first = held::of_request(10, 1000) + held::of_request(0, 0);
-    let all = Arc::new(Held::new(first));
+    let all = Arc::new(Held::new(first, 1));
     let activity = Activity::new(TIMES, all.clone());
     assert_eq!(activity.held(), None);
     let requests = [activity.begin(true, (10, 1000)), activity.begin(true, (0, 0))];
@@ -255,37 +255,43 @@ async fn regression_what_was_asked_to_close_and_does_not_end_is_cut() {
 }
 
 #[tokio::test]
-async fn regression_a_connection_that_holds_its_share_begins_no_more_while_too_much_is_held() {
+async fn regression_who_holds_too_much_begins_no_more_and_keeps_nobody_else_from_it() {
     let one = held::of_request(0, 0);
-    let all = Arc::new(Held::new(1024 * one));
-    let connection = |is_known: bool| {
+    let all = Arc::new(Held::new(1024 * one, 1));
+    let connection = |tenant: Option<&'static str>, requests: usize| {
         let activity = Activity::new(TIMES, all.clone());
-        if is_known {
-            activity.let_in().set(&TenantId::from("a"));
-        }
-        let requests = [activity.begin(true, (0, 0)), activity.begin(true, (0, 0))];
+        tenant.iter().for_each(|tenant| activity.let_in().set(&TenantId::from(*tenant)));
+        let requests: Vec<_> = (0..requests).map(|_| activity.begin(true, (0, 0))).collect();
         (activity, requests)
     };
-    let admits = |(activity, _): &(Arc<Activity>, _)| (activity.admits(), activity.was_cut());
-    let (stranger, known) = (connection(false), connection(true));
-    let (few, first) = (Activity::new(TIMES, all.clone()), Activity::new(TIMES, all.clone()));
-    let _only = few.begin(true, (0, 0));
-    all.add(1024 * one - all.bytes());
-    assert_eq!((admits(&stranger), admits(&known)), ((true, false), (true, false)), "at the limit");
-    all.add(1);
-    assert_eq!((admits(&stranger), admits(&known)), ((false, true), (true, false)), "strangers first");
-    assert_eq!(admits(&stranger), (false, true), "it ends");
-    all.add(256 * one - 1);
-    assert_eq!(admits(&known), (true, false), "at the margin");
-    all.add(1);
-    assert_eq!(admits(&known), (false, true));
-    assert!(few.admits() && first.admits(), "they hold no more than their shares");
+    let asks = |(activity, _): &(Arc<Activity>, _)| activity.admission();
+    let (served, refused, cut) = (Admission::Served, Admission::Refused, Admission::Cut);
+    let (polite, new) = (connection(Some("b"), 2), connection(None, 1));
+    let many = connection(Some("a"), 512);
+    assert_eq!((asks(&many), all.bytes()), (served, 515 * one), "at the bound of a tenant");
+    let more = connection(Some("a"), 1);
+    assert_eq!((asks(&many), asks(&more)), (cut, served), "one past it, but for its share");
+    assert!(many.0.was_cut() && asks(&many) == cut);
+    let strangers = connection(None, 512);
+    assert_eq!(asks(&strangers), cut, "strangers have one account");
+    let some = connection(None, 2);
+    assert_eq!((asks(&some), some.0.was_cut()), (refused, false), "what is little more than its share is told");
+    let _refused = some.0.begin_refused(true);
+    assert_eq!((asks(&some), some.0.was_cut()), (cut, true));
+    assert_eq!((asks(&polite), asks(&new)), (served, served), "although more than 1024 are held");
+    let _others = ["c", "d"].map(|tenant| connection(Some(tenant), 500));
+    all.add(2 * 1024 * one - all.bytes(), &all.of_strangers());
+    assert_eq!(asks(&polite), served, "at the bound of all");
+    let _last = connection(Some("e"), 1);
+    assert_eq!((asks(&polite), asks(&new)), (refused, served), "one past it");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_is_slow_that_takes_less_than_the_bound() {
     let activity = Activity::new(TIMES, Arc::default());
     let mut request = activity.begin(false, (0, 0));
+    // What the server takes is not the client's time.
+    pass(100).await;
     request.answer();
     let mut piece = activity.send(1);
     pass(10).await;

@@ -99,7 +99,7 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let Served { door, mut stop, .. } = served;
     let service = {
         let activity = activity.clone();
-        hyper::service::service_fn(move |request| exchange::answer(request, peer, door.router(), activity.clone()))
+        hyper::service::service_fn(move |request| exchange::answer(request, peer, &door, activity.clone()))
     };
     let builder = protocols();
     let connection = builder.serve_connection(TokioIo::new(stream), service);

@@ -10,16 +10,18 @@ use crate::activity::Claim;
 /// Connections that may have to make room, each with its tenant, in the order in which they go, and with the moment from
 /// which on they may have to. `claim` says why, from when on, and from when on the client is slow to take its responses.
 ///
-/// The tenant with the most connections is given no time, except to take its responses, not too slowly: whoever always does
-/// a little would keep the places for ever. What it does not take goes before what is quiet of other tenants if it has more
-/// than half of all. Of its requests that arrive those go first that came last, so that the others get through.
+/// The tenant with the most connections is given no time, except to take its responses, not too slowly: whoever always
+/// does a little would keep the places for ever. What it does not take goes before what is quiet of other tenants if it
+/// has more than half of all. Of its requests that arrive those go first that came last, so that the others get
+/// through. Where more than half are strangers they have no time, and every tenant has its own.
 pub(crate) fn in_order<T>(
     all: Vec<(Option<TenantId>, T)>,
     now: Instant,
     claim: impl Fn(&T) -> Option<(Claim, Instant, Instant)>,
 ) -> Vec<(Claim, Instant, T)> {
     let count = all.len();
-    let crowd = most_frequent(all.iter().filter_map(|(tenant, _)| tenant.as_ref()));
+    let is_flooded = all.iter().filter(|(tenant, _)| tenant.is_none()).count() * 2 > count;
+    let crowd = most_frequent(all.iter().filter_map(|(tenant, _)| tenant.as_ref())).filter(|_| !is_flooded);
     let crowd = crowd.map(|(tenant, of_tenant)| (tenant.clone(), of_tenant * 2 > count));
     let ranked = all.into_iter().filter_map(|(tenant, connection)| {
         let (claim, from, slow) = claim(&connection)?;
@@ -40,6 +42,7 @@ pub(crate) fn in_order<T>(
             _ => (Some(from), None),
         };
         let due = match (claim, crowds) {
+            (Claim::Strange, _) if is_flooded => from.min(now),
             (_, None) | (Claim::Closing | Claim::Strange, _) => from,
             (Claim::Stalled, _) => from.min(slow),
             (Claim::Quiet | Claim::Working | Claim::Arriving, _) => from.min(now),

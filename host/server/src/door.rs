@@ -8,11 +8,17 @@ use axum::Router;
 pub(crate) struct Door {
     loading: Router,
     loaded: Arc<OnceLock<Router>>,
+    overloaded: Router,
 }
 
 impl Door {
     pub(crate) fn new(loading: Router) -> Self {
-        Self { loading, loaded: Arc::default() }
+        Self { loading, loaded: Arc::default(), overloaded: camshaft_api::overloaded_router() }
+    }
+
+    /// For requests that there is no memory for.
+    pub(crate) fn overloaded(&self) -> Router {
+        self.overloaded.clone()
     }
 
     /// Has `loaded` answer all further requests. The first one stays.

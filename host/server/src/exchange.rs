@@ -9,42 +9,57 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
-use http::{HeaderValue, Request, Response, Version, header};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Buf, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, timeout, timeout_at};
 use tower::ServiceExt;
 
 use crate::activity::{Activity, OpenRequest, Sending};
+use crate::door::Door;
+use crate::held::Admission;
 use crate::socket::{DRAIN_BYTES, DRAIN_SILENCE, DRAIN_TIME};
 
 /// What is left of a body that nobody reads: what arrives within this time, up to this size, costs no connection.
 const SETTLE_TIME: Duration = Duration::from_millis(20);
 pub(crate) const SETTLE_BYTES: usize = 64 << 10;
 
-/// Answers one request. It counts as open from the call on, and not only from the first poll. Without memory for it, it is
-/// gone with the call, and the connection ends.
+/// Answers one request. It counts as open from the call on, and not only from the first poll. Without memory for it, its head
+/// is gone with the call.
 pub(crate) fn answer(
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
     peer: SocketAddr,
-    router: Router,
+    door: &Door,
     activity: Arc<Activity>,
-) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send {
-    let pending = activity.admits().then(|| begin(request, peer, activity));
+) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + use<> {
+    let http2 = request.version() >= Version::HTTP_2;
+    let begun = match activity.admission() {
+        Admission::Served => {
+            let headers = request.headers();
+            let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>();
+            let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
+            Some((activity.begin(http2, (headers.len(), bytes + path)), door.router()))
+        }
+        Admission::Refused => {
+            *request.headers_mut() = HeaderMap::new();
+            *request.uri_mut() = Uri::default();
+            Some((activity.begin_refused(http2), door.overloaded()))
+        }
+        Admission::Cut => None,
+    };
+    let pending = begun.map(|(open, router)| (pending(request, peer, activity, open), router));
     async move {
         match pending {
-            Some(pending) => respond(pending, router).await,
+            Some((pending, router)) => respond(pending, router).await,
+            // The connection ends.
             None => std::future::pending().await,
         }
     }
 }
 
-fn begin(request: Request<Incoming>, peer: SocketAddr, activity: Arc<Activity>) -> Pending {
+fn pending(request: Request<Incoming>, peer: SocketAddr, activity: Arc<Activity>, open: OpenRequest) -> Pending {
     let http2 = request.version() >= Version::HTTP_2;
     let waits = request.headers().contains_key(header::EXPECT);
-    let bytes = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>();
-    let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
-    let open = activity.begin(http2, (request.headers().len(), bytes + path));
     let let_in = activity.let_in().clone();
     let unread = Unread::default();
     let mut request = request.map(|body| Body::new(RequestBody::new(body, unread.clone(), activity)));

@@ -1,17 +1,24 @@
 //! What the connections of a listener hold in memory besides the bodies of requests: the heads of requests in flight, and
 //! the parts of responses that are not written yet.
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use camshaft_core::ids::TenantId;
 use tokio::sync::Notify;
 
 /// What a request in flight takes besides its body: by itself, and for each header; and how often its head is held.
 const REQUEST_BYTES: usize = 20 << 10;
 const HEADER_BYTES: usize = 400;
 const HEAD_COPIES: usize = 4;
-/// What one connection may hold while all together hold more than they may, as a part of that.
-const SHARE: usize = 1024;
-/// Those on which somebody was let in are told apart from strangers until this part more is held.
-const MARGIN: usize = 4;
+/// Connections between which at least all is divided: where too much is held, one may hold its share.
+const CONNECTIONS: usize = 1024;
+/// Of all: what a tenant's connections may hold together, or those of strangers.
+const TENANT: f64 = 0.5;
+/// What a refused request takes, of which only the answer is left.
+pub(crate) const REFUSED_BYTES: usize = 2 << 10;
+/// Of all: what is held while connections are cut, which takes a moment.
+const MOST: f64 = 2.0;
 /// What part of a response takes besides its bytes.
 const PIECE_BYTES: usize = 512;
 
@@ -29,23 +36,67 @@ pub(crate) fn of_piece(bytes: usize) -> usize {
 #[derive(Debug)]
 pub(crate) struct Held {
     limit: usize,
+    /// What a connection may hold in any case.
+    share: usize,
     bytes: AtomicUsize,
+    strangers: Arc<Account>,
+    tenants: Mutex<HashMap<TenantId, Weak<Account>>>,
     /// Told when they are too many.
     exceeded: Notify,
 }
 
+/// What becomes of a request whose head has arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    Served,
+    /// It is answered with 503, and its head is gone.
+    Refused,
+    /// The connection ends.
+    Cut,
+}
+
+/// Bytes that the connections of one tenant hold, or those of strangers.
+#[derive(Debug, Default)]
+pub(crate) struct Account(AtomicUsize);
+
 impl Held {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, bytes: AtomicUsize::new(0), exceeded: Notify::new() }
+    /// For so many connections.
+    pub(crate) fn new(limit: usize, connections: usize) -> Self {
+        Self {
+            limit,
+            share: limit / connections.max(CONNECTIONS),
+            bytes: AtomicUsize::new(0),
+            strangers: Arc::default(),
+            tenants: Mutex::default(),
+            exceeded: Notify::new(),
+        }
     }
 
-    pub(crate) fn add(&self, bytes: usize) {
+    pub(crate) fn of_strangers(&self) -> Arc<Account> {
+        self.strangers.clone()
+    }
+
+    /// The account of a tenant. It is gone with the last connection that has it.
+    pub(crate) fn of_tenant(&self, tenant: &TenantId) -> Arc<Account> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(account) = tenants.get(tenant).and_then(Weak::upgrade) {
+            return account;
+        }
+        tenants.retain(|_, account| account.strong_count() > 0);
+        let account = Arc::<Account>::default();
+        tenants.insert(tenant.clone(), Arc::downgrade(&account));
+        account
+    }
+
+    pub(crate) fn add(&self, bytes: usize, account: &Account) {
+        account.0.fetch_add(bytes, Ordering::Relaxed);
         if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limit {
             self.exceeded.notify_one();
         }
     }
 
-    pub(crate) fn remove(&self, bytes: usize) {
+    pub(crate) fn remove(&self, bytes: usize, account: &Account) {
+        account.0.fetch_sub(bytes, Ordering::Relaxed);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
@@ -53,11 +104,18 @@ impl Held {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether a connection that holds `own` may hold more. Cutting connections takes a moment, in which a thousand of them
-    /// could begin many requests each.
-    pub(crate) fn admits(&self, own: usize, is_strange: bool) -> bool {
-        let limit = if is_strange { self.limit } else { self.limit.saturating_add(self.limit / MARGIN) };
-        self.bytes() <= limit || own <= self.limit / SHARE
+    /// What becomes of another request of a connection that holds `own` bytes. Cutting connections from outside takes a moment,
+    /// in which a thousand of them could begin many requests each. Nobody keeps others from beginning theirs.
+    pub(crate) fn admission(&self, own: usize, account: &Account) -> Admission {
+        let part = |of_all: f64| (self.limit as f64 * of_all) as usize;
+        let has_room = account.0.load(Ordering::Relaxed) <= part(TENANT) && self.bytes() <= part(MOST);
+        if own <= self.share || has_room {
+            Admission::Served
+        } else if own <= 2 * self.share {
+            Admission::Refused
+        } else {
+            Admission::Cut
+        }
     }
 
     /// Waits until more is held than may be.
@@ -71,6 +129,6 @@ impl Held {
 impl Default for Held {
     /// Without a limit.
     fn default() -> Self {
-        Self::new(usize::MAX)
+        Self::new(usize::MAX, 1)
     }
 }

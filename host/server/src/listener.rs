@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use socket2::SockRef;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep};
 use tokio_rustls::TlsAcceptor;
@@ -23,6 +23,8 @@ use crate::door::Door;
 use crate::error::ServerError;
 use crate::held::Held;
 
+/// Connections that the system keeps until they are accepted, if it may keep so many.
+const BACKLOG: u32 = 4096;
 /// How often a full listener looks whether a connection could make room.
 const LOOK: Duration = Duration::from_secs(1);
 /// What all connections may hold of requests and responses. Past it those that hold the most are cut.
@@ -77,9 +79,14 @@ impl Crowd {
 }
 
 /// Binds `address` now, so that an address in use is known before a model is loaded.
-pub(crate) async fn bind(address: SocketAddr, origin: &Origin) -> Result<TcpListener, ServerError> {
-    let bound = TcpListener::bind(address).await;
-    bound.map_err(|source| ServerError::Listen { address, source, origin: Box::new(origin.clone()) })
+pub(crate) fn bind(address: SocketAddr, origin: &Origin) -> Result<TcpListener, ServerError> {
+    let bound = || {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address)?;
+        socket.listen(BACKLOG)
+    };
+    bound().map_err(|source| ServerError::Listen { address, source, origin: Box::new(origin.clone()) })
 }
 
 /// Accepts until `stop` turns true, then waits until all connections are done.
@@ -191,7 +198,7 @@ struct Made {
 impl Rooms {
     fn new(limit: usize) -> Arc<Self> {
         let limit = limit.min(Semaphore::MAX_PERMITS);
-        let (free, held) = (Arc::new(Semaphore::new(limit)), Arc::new(Held::new(HELD_BYTES)));
+        let (free, held) = (Arc::new(Semaphore::new(limit)), Arc::new(Held::new(HELD_BYTES, limit)));
         Arc::new(Self { limit, free, held, taken: Mutex::default() })
     }
 

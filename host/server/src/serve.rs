@@ -95,7 +95,7 @@ async fn serve(mut load: Load) -> Result<(), ServerError> {
     // First of all, so that a signal during the load is not lost.
     let mut signals = Signals::new()?;
     let checked = preflight::check(&config)?;
-    let (public, admin, at) = bind(&checked, &config.origins).await?;
+    let (public, admin, at) = bind(&checked, &config.origins)?;
     let access = Arc::new(AdminAccess::new(config.fixed.admin.listen.host_name().map(str::to_owned)));
     checked.token.iter().for_each(|token| access.set_token(token.clone()));
     load.certificate = checked.tls.clone();
@@ -193,14 +193,11 @@ impl OpenListeners {
 }
 
 /// Binds both listeners.
-async fn bind(
-    checked: &Checked,
-    origins: &Origins,
-) -> Result<(TcpListener, Option<TcpListener>, Addresses), ServerError> {
+fn bind(checked: &Checked, origins: &Origins) -> Result<(TcpListener, Option<TcpListener>, Addresses), ServerError> {
     let address = |of: &TcpListener| of.local_addr().map_err(|error| ServerError::internal("read the address", error));
-    let public = listener::bind(checked.listen, &origins.at("listen")).await?;
+    let public = listener::bind(checked.listen, &origins.at("listen"))?;
     let admin = match checked.admin_listen {
-        Some(address) => Some(listener::bind(address, &origins.at("admin.listen")).await?),
+        Some(address) => Some(listener::bind(address, &origins.at("admin.listen"))?),
         None => None,
     };
     let at = Addresses { public: address(&public)?, admin: admin.as_ref().map(address).transpose()? };

@@ -1,4 +1,4 @@
-//! What both listeners answer while the server loads.
+//! What both listeners answer while the server loads, and where there is no memory for a request.
 use std::sync::Arc;
 
 use axum::Router;
@@ -19,6 +19,11 @@ pub fn loading_router(readiness: Arc<Readiness>, cors_origins: &[String]) -> Rou
     let alive = |router: Router<_>, path: &&str| router.route(path, get(health::alive).fallback(not_ready));
     let routes = routes::ALIVE.iter().fold(Router::new(), alive).fallback(not_ready);
     cors::allow(routes, cors_origins).layer(from_fn(name)).with_state(readiness)
+}
+
+/// Answers everything with 503: there is no memory for the request.
+pub fn overloaded_router() -> Router {
+    Router::new().fallback(async || FlowError::Overloaded).layer(from_fn(name))
 }
 
 async fn not_ready(State(readiness): State<Arc<Readiness>>) -> FlowError {

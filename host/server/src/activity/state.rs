@@ -1,10 +1,12 @@
 //! What is known of a connection, and what follows from it: until when it may go on, why it may have to make room.
+use std::sync::Arc;
 use std::time::Duration;
 
 use slab::Slab;
 use tokio::time::Instant;
 
 use super::{Awaited, Claim, ConnectionTimes};
+use crate::held::Account;
 
 /// From the decision to close a connection to its end, unless the client still asks or reads.
 pub(super) const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -45,14 +47,21 @@ pub(super) struct State {
     pub(super) unflushed: bool,
     /// When a response last moved.
     pub(super) moved: Instant,
-    /// Bytes of responses that were written since the connection was quiet.
+    /// Since the connection was quiet: bytes of responses that were written, how long the server worked, and since when it
+    /// works, while it does.
     pub(super) written: u64,
+    worked: Duration,
+    works_since: Instant,
     /// Since when the connection is quiet, or since when it is not.
     pub(super) since: Instant,
     /// The first byte since it is quiet.
     heard: Option<Instant>,
     /// What it holds in memory: heads of open requests, and pieces.
     pub(super) held: usize,
+    /// Where that counts.
+    pub(super) account: Arc<Account>,
+    /// Whether that is with strangers.
+    pub(super) is_strange: bool,
     pub(super) ending: Option<Ending>,
     /// Whether the client may still be sending when the connection ends.
     pub(super) unread: bool,
@@ -76,7 +85,7 @@ impl Ending {
 }
 
 impl State {
-    pub(super) fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant, account: Arc<Account>) -> Self {
         Self {
             http2: false,
             accepted: now,
@@ -90,9 +99,13 @@ impl State {
             unflushed: false,
             moved: now,
             written: 0,
+            worked: Duration::ZERO,
+            works_since: now,
             since: now,
             heard: None,
             held: 0,
+            account,
+            is_strange: true,
             ending: None,
             unread: false,
         }
@@ -113,14 +126,27 @@ impl State {
         self.begun = now;
         self.begun_requests += 1;
         self.open += 1;
-        self.working += 1;
+        self.servers_turn(now);
         self.arriving += 1;
+    }
+
+    /// The server works on one more request.
+    pub(super) fn servers_turn(&mut self, now: Instant) {
+        if self.working == 0 {
+            self.works_since = now;
+        }
+        self.working += 1;
     }
 
     /// A response moved. If the server worked on its request, it goes on when the client has taken what there is.
     pub(super) fn clients_turn(&mut self, works: &mut bool, now: Instant) {
         self.moved = now;
-        self.working -= usize::from(std::mem::replace(works, false));
+        if std::mem::replace(works, false) {
+            self.working -= 1;
+            if self.working == 0 {
+                self.worked += now.saturating_duration_since(self.works_since);
+            }
+        }
     }
 
     /// A request's response was passed to the connection, or given up.
@@ -168,8 +194,7 @@ impl State {
     /// Something is about to keep the connection from being quiet.
     fn wake(&mut self, now: Instant) {
         if self.is_quiet() {
-            self.since = now;
-            self.written = 0;
+            (self.since, self.worked, self.written) = (now, Duration::ZERO, 0);
         }
     }
 
@@ -224,8 +249,8 @@ impl State {
         }
     }
 
-    /// From when on the client is slow, while the connection is not quiet.
+    /// From when on the client is slow, while its is the next step.
     pub(super) fn slow_from(&self) -> Instant {
-        self.since + QUIET + Duration::from_secs(self.written / SLOW_BYTES_A_SECOND)
+        self.since + self.worked + QUIET + Duration::from_secs(self.written / SLOW_BYTES_A_SECOND)
     }
 }

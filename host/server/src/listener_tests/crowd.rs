@@ -98,6 +98,25 @@ async fn regression_of_a_crowd_the_requests_that_came_last_go_first_and_no_other
 }
 
 #[tokio::test(start_paused = true)]
+async fn regression_a_flood_of_strangers_takes_no_tenants_places() {
+    let rooms = Rooms::new(4);
+    let mut known = taken_by(&rooms, &["one", "one"]).await;
+    known.iter().for_each(|room| served(&room.activity));
+    let upload = known[1].activity.begin(false, (0, 0));
+    let first = rooms.take(times(LONG, LONG, LONG)).await;
+    tokio::time::advance(QUIET / 2).await;
+    let mut strangers = vec![first, rooms.take(times(LONG, LONG, LONG)).await];
+    assert_eq!(rooms.make_room().closed, 1, "strangers are no more than half: the tenant is a crowd");
+    assert!(asked(&known[0]) && !strangers.iter().any(asked));
+    drop(known.remove(0));
+    strangers.push(rooms.take(times(LONG, LONG, LONG)).await);
+    let strange = || strangers.iter().map(asked).collect::<Vec<_>>();
+    assert_eq!((rooms.make_room().closed, strange()), (1, vec![true, false, false]), "the oldest first, however young");
+    assert!(!asked(&known[0]));
+    drop(upload);
+}
+
+#[tokio::test(start_paused = true)]
 async fn regression_a_response_that_is_not_taken_is_not_taken_whatever_else_moves() {
     let rooms = Rooms::new(3);
     let taken = taken_by(&rooms, &["many", "many", "one"]).await;
