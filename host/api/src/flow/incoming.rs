@@ -75,37 +75,44 @@ impl Incoming {
                 read => return read,
             }
         }
+        // What validators have added waits, too.
+        let added = answers.complete();
+        self.share.grow(added)?;
+        let bytes = self.text.len() + added;
         let read = move |api: &Api, caller: &Caller, aside: &Aside, text: &str| {
             read(ParseContext { api, caller, aside, answers: &answers }, text)
         };
-        self.read_aside(timeout, read).await
+        self.read_aside(timeout, bytes, read).await
     }
 
     async fn read_aside<T: Send + 'static>(
         &mut self,
         timeout: Option<Duration>,
+        bytes: usize,
         read: impl FnOnce(&Api, &Caller, &Aside, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
         let time = timeout.unwrap_or(self.api.limits().max_timeout);
         let late = |_| WorkerError::DeadlineExceeded;
         match self.exchange.started().checked_add(time) {
-            Some(deadline) => timeout_at(deadline.into(), self.read_in_turn(read)).await.map_err(late)?,
-            None => self.read_in_turn(read).await,
+            Some(deadline) => timeout_at(deadline.into(), self.read_in_turn(bytes, read)).await.map_err(late)?,
+            None => self.read_in_turn(bytes, read).await,
         }
     }
 
+    /// `bytes`: of the text, with what validators have added.
     async fn read_in_turn<T: Send + 'static>(
         &mut self,
+        bytes: usize,
         read: impl FnOnce(&Api, &Caller, &Aside, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
         let tenant = &self.caller.principal.tenant;
         let is_long = self.text.len() > INLINE_BYTES;
-        let turns = match self.text.len() {
+        let turns = match bytes {
             bytes if bytes > PROMPT_BYTES => &self.api.bulk_turns,
             bytes if bytes > INLINE_BYTES => &self.api.turns,
             _ => &self.api.short_turns,
         };
-        let turn = turns.take(tenant, self.text.len()).await?;
+        let turn = turns.take(tenant, bytes).await?;
         if let Some(grant) = self.grant.as_mut().filter(|_| is_long) {
             // Whatever becomes of it: a client that leaves costs as much, and so does a body that is refused.
             grant.read(self.text.len());

@@ -293,9 +293,10 @@ impl Writer {
 
     /// Removes the last data file if it holds nothing: while a disk is full, every try would leave one.
     fn forget_empty_file(&mut self) {
-        if let Some((number, _)) = self.files.pop_back_if(|(_, size)| *size == 0) {
-            // It is a candidate again after the next start.
-            let _ = fs::remove_file(self.directory.data_file(number));
+        let Some((number, 0)) = self.files.back().copied() else { return };
+        match fs::remove_file(self.directory.data_file(number)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
+            _ => drop(self.files.pop_back()),
         }
     }
 
