@@ -16,6 +16,7 @@ mod state;
 
 #[cfg(test)]
 pub(crate) use state::QUIET;
+pub(crate) use state::STRANGE;
 use state::{Ending, State};
 
 /// Bytes of a large piece of a response that count as progress when they are written; the end of a piece always does.
@@ -134,7 +135,9 @@ impl Activity {
 
     /// A request's body has arrived, or nobody reads the rest of it.
     pub(crate) fn arrived(&self) {
-        self.state().arriving -= 1;
+        let mut state = self.state();
+        self.settle_account(&mut state);
+        state.arriving -= 1;
     }
 
     /// The client sent something.
@@ -161,6 +164,7 @@ impl Activity {
     /// Counts what the connection holds no longer.
     fn release(&self, bytes: usize) -> MutexGuard<'_, State> {
         let mut state = self.state();
+        self.settle_account(&mut state);
         self.all.remove(bytes, &state.account);
         state.held -= bytes;
         state
@@ -206,6 +210,10 @@ impl Activity {
     pub(crate) fn held(&self) -> Option<usize> {
         let state = self.state();
         (!state.was_cut() && state.held > 0).then_some(state.held)
+    }
+
+    pub(crate) fn accepted(&self) -> Instant {
+        self.state().accepted
     }
 
     /// When the head of its last request arrived.

@@ -213,6 +213,7 @@ async fn what_a_connection_holds_is_counted_until_it_is_written() {
     let first = held::of_request(10, 1000) + held::of_request(0, 0);
     let all = Arc::new(Held::new(first, 1));
     let activity = Activity::new(TIMES, all.clone());
+    activity.let_in().set(&TenantId::from("a"));
     assert_eq!(activity.held(), None);
     let requests = [activity.begin(true, (10, 1000)), activity.begin(true, (0, 0))];
     assert_eq!((activity.held(), all.bytes()), (Some(first), first));
@@ -256,12 +257,13 @@ async fn regression_what_was_asked_to_close_and_does_not_end_is_cut() {
 
 #[tokio::test]
 async fn regression_who_holds_too_much_begins_no_more_and_keeps_nobody_else_from_it() {
-    let one = held::of_request(0, 0);
+    // A share.
+    let one = 8 * held::of_request(0, 0);
     let all = Arc::new(Held::new(1024 * one, 1));
     let connection = |tenant: Option<&'static str>, requests: usize| {
         let activity = Activity::new(TIMES, all.clone());
         tenant.iter().for_each(|tenant| activity.let_in().set(&TenantId::from(*tenant)));
-        let requests: Vec<_> = (0..requests).map(|_| activity.begin(true, (0, 0))).collect();
+        let requests: Vec<_> = (0..8 * requests).map(|_| activity.begin(true, (0, 0))).collect();
         (activity, requests)
     };
     let asks = |(activity, _): &(Arc<Activity>, _)| activity.admission();

@@ -47,7 +47,7 @@ impl Rig {
         let (stop, stopped) = watch::channel(false);
         let (client, server) = duplex(BETWEEN);
         let activity = Activity::new(times, Arc::default());
-        let served = Served { door: Door::new(router), tls: None, stop: stopped };
+        let served = Served { door: Door::new(router.clone(), router), tls: None, stop: stopped };
         let (idle, socket) = idle_sockets().await;
         let stream = HalfClosing::new(server, Socket::new(socket), activity.clone());
         let of_drive = activity.clone();

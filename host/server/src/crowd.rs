@@ -1,11 +1,15 @@
 //! Which connections make room for others, of their tenants.
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::time::Duration;
 
 use camshaft_core::ids::TenantId;
 use tokio::time::Instant;
 
-use crate::activity::Claim;
+use crate::activity::{Claim, STRANGE};
+
+/// What a stranger has from its beginning on where there are too many: time for a handshake and a first answer.
+const GREETING: Duration = Duration::from_millis(100);
 
 /// Connections that may have to make room, each with its tenant, in the order in which they go, and with the moment from
 /// which on they may have to. `claim` says why, from when on, and from when on the client is slow to take its responses.
@@ -13,7 +17,7 @@ use crate::activity::Claim;
 /// The tenant with the most connections is given no time, except to take its responses, not too slowly: whoever always
 /// does a little would keep the places for ever. What it does not take goes before what is quiet of other tenants if it
 /// has more than half of all. Of its requests that arrive those go first that came last, so that the others get
-/// through. Where more than half are strangers they have no time, and every tenant has its own.
+/// through. Where more than half are strangers, those go, which have next to no time, and nobody else.
 pub(crate) fn in_order<T>(
     all: Vec<(Option<TenantId>, T)>,
     now: Instant,
@@ -29,6 +33,7 @@ pub(crate) fn in_order<T>(
         let rank = match (claim, crowds) {
             (Claim::Closing, _) => 0,
             (Claim::Strange, _) => 1,
+            _ if is_flooded => return None,
             (Claim::Quiet, Some(_)) => 2,
             (Claim::Stalled, Some((_, true))) => 3,
             (Claim::Quiet, None) => 4,
@@ -42,7 +47,7 @@ pub(crate) fn in_order<T>(
             _ => (Some(from), None),
         };
         let due = match (claim, crowds) {
-            (Claim::Strange, _) if is_flooded => from.min(now),
+            (Claim::Strange, _) if is_flooded => from - STRANGE + GREETING,
             (_, None) | (Claim::Closing | Claim::Strange, _) => from,
             (Claim::Stalled, _) => from.min(slow),
             (Claim::Quiet | Claim::Working | Claim::Arriving, _) => from.min(now),
@@ -61,15 +66,21 @@ fn most_frequent<'a>(tenants: impl Iterator<Item = &'a TenantId>) -> Option<(&'a
     counts.into_iter().max_by_key(|(tenant, count)| (*count, Reverse(*tenant)))
 }
 
-/// Connections with their tenants and what they hold, in the order in which they are to be cut.
-pub(crate) fn most_dispensable<T>(mut holding: Vec<(Option<TenantId>, usize, T)>) -> Vec<(usize, T)> {
+/// Connections with their tenants and what they hold, in the order in which they are to be cut: strangers, the oldest first,
+/// then those of the tenant that holds the most, the largest first.
+pub(crate) fn most_dispensable<T>(
+    mut holding: Vec<(Option<TenantId>, usize, T)>,
+    accepted: impl Fn(&T) -> Instant,
+) -> Vec<(usize, T)> {
     let mut of_tenants: HashMap<TenantId, usize> = HashMap::new();
     for (tenant, held, _) in &holding {
         tenant.iter().for_each(|tenant| *of_tenants.entry(tenant.clone()).or_default() += held);
     }
-    holding.sort_by_cached_key(|(tenant, held, _)| {
+    holding.sort_by_cached_key(|(tenant, held, connection)| {
         let of_tenant = tenant.as_ref().and_then(|tenant| of_tenants.get(tenant));
-        (tenant.is_some(), Reverse(of_tenant.copied()), tenant.clone(), Reverse(*held))
+        // Somebody may be let in on those that have just begun, whatever they hold.
+        let of_strangers = tenant.is_none().then(|| accepted(connection));
+        (tenant.is_some(), Reverse(of_tenant.copied()), tenant.clone(), of_strangers, Reverse(*held))
     });
     holding.into_iter().map(|(_, held, connection)| (held, connection)).collect()
 }

@@ -12,8 +12,9 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    pub(crate) fn new(loading: Router) -> Self {
-        Self { loading, loaded: Arc::default(), overloaded: camshaft_api::overloaded_router() }
+    /// `overloaded` answers requests that there is no memory for.
+    pub(crate) fn new(loading: Router, overloaded: Router) -> Self {
+        Self { loading, loaded: Arc::default(), overloaded }
     }
 
     /// For requests that there is no memory for.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
-use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, Version, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Buf, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -24,6 +24,18 @@ use crate::socket::{DRAIN_BYTES, DRAIN_SILENCE, DRAIN_TIME};
 const SETTLE_TIME: Duration = Duration::from_millis(20);
 pub(crate) const SETTLE_BYTES: usize = 64 << 10;
 
+/// Headers that the answer to a refused request depends on.
+const KEPT: [&str; 5] =
+    ["expect", "origin", "x-request-id", "access-control-request-method", "access-control-request-headers"];
+/// Of one of them; a longer one is dropped.
+const KEPT_BYTES: usize = 256;
+
+fn kept(headers: &HeaderMap, name: &'static str) -> Option<(HeaderName, HeaderValue)> {
+    let value = headers.get(name).filter(|value| value.len() <= KEPT_BYTES)?;
+    // A copy, because the value shares the memory of its head.
+    HeaderValue::from_bytes(value.as_bytes()).ok().map(|value| (HeaderName::from_static(name), value))
+}
+
 /// Answers one request. It counts as open from the call on, and not only from the first poll. Without memory for it, its head
 /// is gone with the call.
 pub(crate) fn answer(
@@ -37,12 +49,15 @@ pub(crate) fn answer(
         Admission::Served => {
             let headers = request.headers();
             let bytes = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum::<usize>();
-            let path = request.uri().path_and_query().map_or(0, |path| path.as_str().len());
-            Some((activity.begin(http2, (headers.len(), bytes + path)), door.router()))
+            let uri = request.uri();
+            let path = uri.path_and_query().map_or(0, |path| path.as_str().len());
+            let others = uri.authority().map_or(0, |name| name.as_str().len()) + request.method().as_str().len();
+            Some((activity.begin(http2, (headers.len(), bytes + path + others)), door.router()))
         }
         Admission::Refused => {
-            *request.headers_mut() = HeaderMap::new();
+            *request.headers_mut() = KEPT.into_iter().filter_map(|name| kept(request.headers(), name)).collect();
             *request.uri_mut() = Uri::default();
+            *request.method_mut() = if *request.method() == Method::OPTIONS { Method::OPTIONS } else { Method::POST };
             Some((activity.begin_refused(http2), door.overloaded()))
         }
         Admission::Cut => None,

@@ -55,7 +55,7 @@ pub async fn connection(router: Router, bytes: &[u8]) {
     let Ok((mut client, server)) = pair().await else { return };
     let Ok(peer) = server.peer_addr() else { return };
     let (stop, stopped) = watch::channel(false);
-    let served = Served { door: Door::new(router), tls: None, stop: stopped };
+    let served = Served { door: Door::new(router.clone(), router), tls: None, stop: stopped };
     let serving = tokio::spawn(connection::serve(server, peer, served, Activity::new(TIMES, Arc::default())));
     let talking = async {
         for portion in sent.chunks(1 + usize::from(portion) * 16) {

@@ -13,12 +13,14 @@ const HEADER_BYTES: usize = 400;
 const HEAD_COPIES: usize = 4;
 /// Connections between which at least all is divided: where too much is held, one may hold its share.
 const CONNECTIONS: usize = 1024;
-/// Of all: what a tenant's connections may hold together, or those of strangers.
-const TENANT: f64 = 0.5;
+/// The least that a connection may hold in any case: an HTTP/2 request with the largest head.
+const SHARE_LEAST: usize = 128 << 10;
+/// As many tenants may hold all together; strangers are one.
+const TENANTS: usize = 2;
 /// What a refused request takes, of which only the answer is left.
 pub(crate) const REFUSED_BYTES: usize = 2 << 10;
-/// Of all: what is held while connections are cut, which takes a moment.
-const MOST: f64 = 2.0;
+/// How often the limit may be held while connections are cut, which takes a moment.
+const MOST: usize = 2;
 /// What part of a response takes besides its bytes.
 const PIECE_BYTES: usize = 512;
 
@@ -59,12 +61,17 @@ pub(crate) enum Admission {
 #[derive(Debug, Default)]
 pub(crate) struct Account(AtomicUsize);
 
+/// Of a limit: what the connections of one tenant may hold, or those of strangers.
+pub(crate) fn tenants_part(limit: usize) -> usize {
+    limit / TENANTS
+}
+
 impl Held {
     /// For so many connections.
     pub(crate) fn new(limit: usize, connections: usize) -> Self {
         Self {
             limit,
-            share: limit / connections.max(CONNECTIONS),
+            share: (limit / connections.max(CONNECTIONS)).max(SHARE_LEAST),
             bytes: AtomicUsize::new(0),
             strangers: Arc::default(),
             tenants: Mutex::default(),
@@ -90,7 +97,8 @@ impl Held {
 
     pub(crate) fn add(&self, bytes: usize, account: &Account) {
         account.0.fetch_add(bytes, Ordering::Relaxed);
-        if self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limit {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if self.is_exceeded() {
             self.exceeded.notify_one();
         }
     }
@@ -104,11 +112,16 @@ impl Held {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether all hold too much, or strangers.
+    fn is_exceeded(&self) -> bool {
+        self.bytes() > self.limit || self.strangers.0.load(Ordering::Relaxed) > tenants_part(self.limit)
+    }
+
     /// What becomes of another request of a connection that holds `own` bytes. Cutting connections from outside takes a moment,
     /// in which a thousand of them could begin many requests each. Nobody keeps others from beginning theirs.
     pub(crate) fn admission(&self, own: usize, account: &Account) -> Admission {
-        let part = |of_all: f64| (self.limit as f64 * of_all) as usize;
-        let has_room = account.0.load(Ordering::Relaxed) <= part(TENANT) && self.bytes() <= part(MOST);
+        let of_account = account.0.load(Ordering::Relaxed);
+        let has_room = of_account <= tenants_part(self.limit) && self.bytes() <= self.limit.saturating_mul(MOST);
         if own <= self.share || has_room {
             Admission::Served
         } else if own <= 2 * self.share {
@@ -120,7 +133,7 @@ impl Held {
 
     /// Waits until more is held than may be.
     pub(crate) async fn exceeded(&self) {
-        while self.bytes() <= self.limit {
+        while !self.is_exceeded() {
             self.exceeded.notified().await;
         }
     }

@@ -21,14 +21,16 @@ use crate::connection::{self, Served};
 use crate::crowd;
 use crate::door::Door;
 use crate::error::ServerError;
-use crate::held::Held;
+use crate::held::{self, Held};
 
 /// Connections that the system keeps until they are accepted, if it may keep so many.
-const BACKLOG: u32 = 4096;
+const BACKLOG: u32 = 1024;
 /// How often a full listener looks whether a connection could make room.
 const LOOK: Duration = Duration::from_secs(1);
 /// What all connections may hold of requests and responses. Past it those that hold the most are cut.
 const HELD_BYTES: usize = 256 << 20;
+/// In which a connection that was cut has ended, unless the machine is busy.
+const ENDING: Duration = Duration::from_millis(10);
 /// Of responses that the system keeps for a connection.
 const SEND_BYTES: usize = 256 << 10;
 /// Where there is no room, this part of the connections is closed at once (one in 128), at least one.
@@ -73,6 +75,9 @@ impl Crowd {
     /// Closes connections of the listener that has the most of them, or of the next one that has some which may go.
     fn make_room(&self) {
         let mut all: Vec<_> = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if all.iter().any(|rooms| rooms.is_ending_some()) {
+            return;
+        }
         all.sort_by_cached_key(|rooms| Reverse(rooms.connections().count()));
         let _closes = all.iter().any(|rooms| rooms.make_room().closed > 0);
     }
@@ -208,7 +213,7 @@ impl Rooms {
             if let Ok(permit) = self.free.clone().try_acquire_owned() {
                 break permit;
             }
-            let wait = self.make_room().wait;
+            let wait = if self.is_ending_some() { ENDING } else { self.make_room().wait };
             tokio::select! {
                 permit = self.free.clone().acquire_owned() => if let Ok(permit) = permit { break permit },
                 () = sleep(wait) => {}
@@ -220,6 +225,11 @@ impl Rooms {
         taken.next += 1;
         taken.connections.insert(number, activity.clone());
         Room { rooms: self.clone(), number, activity, _permit: permit }
+    }
+
+    /// Whether a connection was cut and has not ended: nobody else is closed meanwhile.
+    fn is_ending_some(&self) -> bool {
+        self.connections().any(|activity| activity.was_cut())
     }
 
     /// Closes connections that are quiet, whose clients take nothing, or whose requests still arrive. One on which the server
@@ -244,7 +254,8 @@ impl Rooms {
         Made { closed, wait: next.unwrap_or(LOOK).clamp(LOOK / 20, LOOK) }
     }
 
-    /// Cuts connections until no more is held than this: those first on which nobody was let in, then those of the tenant
+    /// Cuts connections until no more is held than this, and by strangers no more than their part: those first on which nobody
+    /// was let in, then those of the tenant
     /// that holds the most, and of these the ones that hold the most.
     fn relieve(&self, limit: usize) {
         // Auth lets connections in meanwhile: each is asked once.
@@ -252,14 +263,20 @@ impl Rooms {
             let tenant = activity.let_in().tenant().cloned();
             Some((tenant, activity.held()?, activity))
         });
-        let holding = crowd::most_dispensable(holding.collect());
+        let holding = crowd::most_dispensable(holding.collect(), |activity| activity.accepted());
         // Those that were cut and have not ended yet count no more.
-        let mut over = holding.iter().map(|(held, _)| held).sum::<usize>().saturating_sub(limit);
+        let is_strange = |activity: &Arc<Activity>| activity.let_in().tenant().is_none();
+        let sum = |all: &mut dyn Iterator<Item = &(usize, Arc<Activity>)>| all.map(|(held, _)| held).sum::<usize>();
+        let mut over = sum(&mut holding.iter()).saturating_sub(limit);
+        let of_strangers = sum(&mut holding.iter().filter(|(_, activity)| is_strange(activity)));
+        let mut over_strange = of_strangers.saturating_sub(held::tenants_part(limit));
         for (held, activity) in holding {
-            if over == 0 {
+            let is_strange = is_strange(&activity);
+            if over == 0 && (over_strange == 0 || !is_strange) {
                 return;
             }
             over = over.saturating_sub(held);
+            over_strange = over_strange.saturating_sub(if is_strange { held } else { 0 });
             tracing::warn!(held, "a connection is cut: all connections together hold more than they may");
             activity.cut();
         }

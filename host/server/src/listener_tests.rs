@@ -90,7 +90,7 @@ impl Rig {
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(serve(
             listener,
-            Door::new(router),
+            Door::new(router.clone(), router),
             ListenerAccess { connections, times, tls: None, crowd: Arc::default() },
             stopped,
         ));

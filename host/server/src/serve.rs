@@ -170,8 +170,11 @@ fn open(
         tracing::warn!("{fewer}");
     }
     let crowd: Arc<Crowd> = Arc::default();
-    let loading = |cors_origins: &[String]| Door::new(camshaft_api::loading_router(readiness.clone(), cors_origins));
-    let door = (loading(&config.fixed.cors.origins), loading(&[]));
+    let door = |origins: &[String]| {
+        let loading = camshaft_api::loading_router(readiness.clone(), origins);
+        Door::new(loading, camshaft_api::overloaded_router(origins))
+    };
+    let door = (door(&config.fixed.cors.origins), door(&[]));
     let listen = |listener, door: &Door, connections, tls| {
         let (door, access) = (door.clone(), ListenerAccess { connections, times, tls, crowd: crowd.clone() });
         Listener::spawn(|stop| listener::serve(listener, door, access, stop))

@@ -21,9 +21,10 @@ pub fn loading_router(readiness: Arc<Readiness>, cors_origins: &[String]) -> Rou
     cors::allow(routes, cors_origins).layer(from_fn(name)).with_state(readiness)
 }
 
-/// Answers everything with 503: there is no memory for the request.
-pub fn overloaded_router() -> Router {
-    Router::new().fallback(async || FlowError::Overloaded).layer(from_fn(name))
+/// Answers everything with 503: there is no memory for the request. Pages of these origins are told, too.
+pub fn overloaded_router(cors_origins: &[String]) -> Router {
+    let refuse = Router::new().fallback(async || FlowError::Overloaded);
+    cors::allow(refuse, cors_origins).layer(from_fn(name))
 }
 
 async fn not_ready(State(readiness): State<Arc<Readiness>>) -> FlowError {

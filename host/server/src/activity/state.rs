@@ -14,7 +14,7 @@ pub(super) const LAST_WORDS: Duration = Duration::from_secs(1);
 /// from its beginning, or from its first request's, if nobody was let in, and if its client has taken nothing, or sent no
 /// whole request, for so long. The tenant with the most connections has less time (`crowd`).
 pub(crate) const QUIET: Duration = Duration::from_secs(1);
-pub(super) const STRANGE: Duration = Duration::from_secs(2);
+pub(crate) const STRANGE: Duration = Duration::from_secs(2);
 pub(super) const STALLED: Duration = Duration::from_secs(5);
 pub(super) const ARRIVING: Duration = Duration::from_secs(5);
 

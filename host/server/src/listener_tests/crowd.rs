@@ -117,6 +117,45 @@ async fn regression_a_flood_of_strangers_takes_no_tenants_places() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn regression_uploads_go_on_while_strangers_come_and_go() {
+    let rooms = Rooms::new(5);
+    let known = taken_by(&rooms, &["evil", "one"]).await;
+    let arriving = |room: &Room| room.activity.begin(false, (0, 0));
+    let mut uploads = vec![arriving(&known[1])];
+    tokio::time::advance(QUIET * 9).await;
+    uploads.push(arriving(&known[0]));
+    let mut strangers = Vec::new();
+    for _ in 0..3 {
+        strangers.push(rooms.take(times(LONG, LONG, LONG)).await);
+    }
+    assert_eq!(rooms.make_room().closed, 0, "they have just begun, and the others are not missed less");
+    tokio::time::advance(QUIET / 10).await;
+    assert_eq!(rooms.make_room().closed, 1);
+    assert!(asked(&strangers[0]) && !known.iter().any(asked));
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_while_a_connection_ends_nobody_else_is_closed() {
+    let rooms = Rooms::new(2);
+    let known = taken_by(&rooms, &["one", "two"]).await;
+    let _uploads: Vec<_> = known.iter().map(|room| room.activity.begin(false, (0, 0))).collect();
+    tokio::time::advance(QUIET * 9).await;
+    known[1].activity.cut();
+    let waits = tokio::time::timeout(QUIET * 9, rooms.take(times(LONG, LONG, LONG)));
+    waits.await.expect_err("it has not ended");
+    assert!(!asked(&known[0]));
+    let mut known = known.into_iter();
+    let (first, second) = (known.next().unwrap(), known.next());
+    let waiting = tokio::spawn({
+        let rooms = rooms.clone();
+        async move { rooms.take(times(LONG, LONG, LONG)).await }
+    });
+    drop(second);
+    tokio::time::timeout(QUIET, waiting).await.expect("there is room").unwrap();
+    assert!(!asked(&first));
+}
+
+#[tokio::test(start_paused = true)]
 async fn regression_a_response_that_is_not_taken_is_not_taken_whatever_else_moves() {
     let rooms = Rooms::new(3);
     let taken = taken_by(&rooms, &["many", "many", "one"]).await;
@@ -140,7 +179,7 @@ async fn regression_requests_that_hold_the_most_are_cut_strangers_first() {
     let rooms = Rooms::new(4);
     let times = times(LONG, LONG, LONG);
     let mut taken = Vec::new();
-    for bytes in [4000, 1000, 2000, 0] {
+    for bytes in [40_000, 1000, 2000, 0] {
         let room = rooms.take(times).await;
         let request = room.activity.begin(true, (0, bytes));
         taken.push((room, request));
@@ -153,11 +192,30 @@ async fn regression_requests_that_hold_the_most_are_cut_strangers_first() {
     };
     let all = rooms.held.bytes();
     assert_eq!(cut(&rooms, all), [false; 4]);
-    assert_eq!(cut(&rooms, all - 1), [false, false, true, false], "of the strangers the one that holds the most");
-    drop(taken.remove(2));
+    assert_eq!(cut(&rooms, all - 1), [false, true, false, false], "of the strangers the oldest");
+    drop(taken.remove(1));
     let cut = || taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>();
     rooms.relieve(1);
     assert_eq!(cut(), [true; 3]);
+}
+
+#[tokio::test]
+async fn regression_strangers_that_hold_more_than_their_part_are_cut_although_there_is_room() {
+    let rooms = Rooms::new(4);
+    let mut taken = Vec::new();
+    for (tenant, bytes) in [(None, 1000), (None, 2000), (Some("a"), 0)] {
+        let room = rooms.take(times(LONG, LONG, LONG)).await;
+        tenant.iter().for_each(|tenant| room.activity.let_in().set(&TenantId::from(*tenant)));
+        let request = room.activity.begin(true, (0, bytes));
+        taken.push((room, request));
+    }
+    let strange = taken[..2].iter().map(|(room, _)| room.activity.held().unwrap()).sum::<usize>();
+    let cut = |limit| {
+        rooms.relieve(limit);
+        taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>()
+    };
+    assert_eq!(cut(2 * strange), [false; 3]);
+    assert_eq!(cut(2 * strange - 2), [true, false, false], "the oldest");
 }
 
 #[tokio::test]
