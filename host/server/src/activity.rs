@@ -17,7 +17,7 @@ mod state;
 #[cfg(test)]
 pub(crate) use state::QUIET;
 pub(crate) use state::STRANGE;
-use state::{Ending, State};
+use state::{Ending, LAST_WORDS, State};
 
 /// Bytes of a large piece of a response that count as progress when they are written; the end of a piece always does.
 const PROGRESS: usize = 4 << 10;
@@ -208,7 +208,8 @@ impl Activity {
 
     /// What it holds in memory; `None` once it was cut.
     pub(crate) fn held(&self) -> Option<usize> {
-        let state = self.state();
+        let mut state = self.state();
+        self.settle_account(&mut state);
         (!state.was_cut() && state.held > 0).then_some(state.held)
     }
 
@@ -225,6 +226,11 @@ impl Activity {
     pub(crate) fn cut(&self) {
         self.state().ending = Some(Ending::Cut(Instant::now()));
         self.close.notify_one();
+    }
+
+    /// Whether it was cut so lately that it may still be ending.
+    pub(crate) fn is_ending(&self) -> bool {
+        matches!(self.state().ending, Some(Ending::Cut(at)) if at.elapsed() < LAST_WORDS)
     }
 
     pub(crate) fn was_cut(&self) -> bool {

@@ -114,6 +114,10 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             biased;
             ended = connection.as_mut() => return ended,
             () = activity.room_wanted() => {
+                // At once: a client that never stops sending keeps the timer below from being looked at.
+                if activity.was_cut() {
+                    return Ok(());
+                }
                 tracing::debug!(%peer, "a connection is closed: others need its place");
                 connection.as_mut().graceful_shutdown();
             }

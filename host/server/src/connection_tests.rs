@@ -177,3 +177,19 @@ async fn a_quiet_connection_makes_room_at_once() {
     rig.activity.make_room();
     assert_eq!(timeout(Duration::from_millis(1), rig.rest()).await.expect("it closes"), "");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn regression_a_connection_that_was_cut_ends_whatever_its_client_sends() {
+    let Rig { mut client, activity, ended, _idle, _stop } = Rig::new(TIMES).await;
+    let mut begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    // Settings, and then frames of a kind that nobody knows.
+    begin.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
+    client.write_all(&begin).await.unwrap();
+    let flood = [0, 0, 0, 0xfa, 0, 0, 0, 0, 0].repeat(BETWEEN / 9);
+    let sends = tokio::spawn(async move { while client.write_all(&flood).await.is_ok() {} });
+    sleep(Duration::from_millis(100)).await;
+    assert!(!sends.is_finished() && !ended.is_finished());
+    activity.cut();
+    timeout(Duration::from_secs(60), ended).await.expect("it ends").unwrap().unwrap();
+    sends.await.unwrap();
+}

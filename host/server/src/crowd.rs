@@ -24,7 +24,7 @@ pub(crate) fn in_order<T>(
     claim: impl Fn(&T) -> Option<(Claim, Instant, Instant)>,
 ) -> Vec<(Claim, Instant, T)> {
     let count = all.len();
-    let is_flooded = all.iter().filter(|(tenant, _)| tenant.is_none()).count() * 2 > count;
+    let is_flooded = is_flooded(&all);
     let crowd = most_frequent(all.iter().filter_map(|(tenant, _)| tenant.as_ref())).filter(|_| !is_flooded);
     let crowd = crowd.map(|(tenant, of_tenant)| (tenant.clone(), of_tenant * 2 > count));
     let ranked = all.into_iter().filter_map(|(tenant, connection)| {
@@ -57,6 +57,11 @@ pub(crate) fn in_order<T>(
     let mut ranked: Vec<_> = ranked.collect();
     ranked.sort_by_key(|(rank, ..)| *rank);
     ranked.into_iter().map(|(_, claim, from, connection)| (claim, from, connection)).collect()
+}
+
+/// Whether more than half are strangers.
+pub(crate) fn is_flooded<T>(all: &[(Option<TenantId>, T)]) -> bool {
+    all.iter().filter(|(tenant, _)| tenant.is_none()).count() * 2 > all.len()
 }
 
 /// The tenant that comes most often, and how often.

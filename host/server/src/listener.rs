@@ -227,16 +227,18 @@ impl Rooms {
         Room { rooms: self.clone(), number, activity, _permit: permit }
     }
 
-    /// Whether a connection was cut and has not ended: nobody else is closed meanwhile.
+    /// Whether a connection was cut within a second and has not ended: nobody else is closed meanwhile.
     fn is_ending_some(&self) -> bool {
-        self.connections().any(|activity| activity.was_cut())
+        self.connections().any(|activity| activity.is_ending())
     }
 
     /// Closes connections that are quiet, whose clients take nothing, or whose requests still arrive. One on which the server
     /// works is closed when that is done.
     fn make_room(&self) -> Made {
         let now = Instant::now();
-        let all = self.connections().map(|activity| (activity.let_in().tenant().cloned(), activity)).collect();
+        let all: Vec<_> = self.connections().map(|activity| (activity.let_in().tenant().cloned(), activity)).collect();
+        // There is no time for farewells then.
+        let is_flooded = crowd::is_flooded(&all);
         let claims = crowd::in_order(all, now, |activity: &Arc<Activity>| {
             let (claim, from) = activity.claim()?;
             Some((claim, from, activity.slow_from()))
@@ -247,7 +249,7 @@ impl Rooms {
             closed += 1;
             match claim {
                 Claim::Quiet | Claim::Working => activity.make_room(),
-                Claim::Strange if activity.is_quiet() => activity.make_room(),
+                Claim::Strange if activity.is_quiet() && !is_flooded => activity.make_room(),
                 Claim::Closing | Claim::Strange | Claim::Stalled | Claim::Arriving => activity.cut(),
             }
         }

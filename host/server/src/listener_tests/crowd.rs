@@ -141,7 +141,7 @@ async fn regression_while_a_connection_ends_nobody_else_is_closed() {
     let _uploads: Vec<_> = known.iter().map(|room| room.activity.begin(false, (0, 0))).collect();
     tokio::time::advance(QUIET * 9).await;
     known[1].activity.cut();
-    let waits = tokio::time::timeout(QUIET * 9, rooms.take(times(LONG, LONG, LONG)));
+    let waits = tokio::time::timeout(QUIET / 2, rooms.take(times(LONG, LONG, LONG)));
     waits.await.expect_err("it has not ended");
     assert!(!asked(&known[0]));
     let mut known = known.into_iter();
@@ -153,6 +153,12 @@ async fn regression_while_a_connection_ends_nobody_else_is_closed() {
     drop(second);
     tokio::time::timeout(QUIET, waiting).await.expect("there is room").unwrap();
     assert!(!asked(&first));
+    // One that does not end keeps nobody waiting for long.
+    let late = taken_by(&Rooms::new(2), &["one", "two"]).await;
+    late[1].activity.cut();
+    assert!(late[1].rooms.is_ending_some());
+    tokio::time::advance(QUIET).await;
+    assert!(!late[1].rooms.is_ending_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,6 +216,13 @@ async fn regression_strangers_that_hold_more_than_their_part_are_cut_although_th
         taken.push((room, request));
     }
     let strange = taken[..2].iter().map(|(room, _)| room.activity.held().unwrap()).sum::<usize>();
+    let told = Arc::new(Held::new(2 * strange, 1));
+    let account = told.of_strangers();
+    told.add(strange, &account);
+    let exceeded = || tokio::time::timeout(QUIET / 10, told.exceeded());
+    exceeded().await.expect_err("at their part");
+    told.add(1, &account);
+    exceeded().await.expect("past it");
     let cut = |limit| {
         rooms.relieve(limit);
         taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>()
