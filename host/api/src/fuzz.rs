@@ -10,6 +10,7 @@ use camshaft_core::policy::{
 };
 use serde_json::Value;
 
+use crate::flow::answers::Answers;
 use crate::flow::api::{Api, ApiLimits, ApiOptions, StartError};
 use crate::flow::aside::Aside;
 use crate::flow::backend::{Backend, Model};
@@ -20,7 +21,6 @@ use crate::flow::generate;
 use crate::flow::quota::LocalQuotas;
 use crate::flow::readiness::Readiness;
 use crate::flow::request::Endpoint;
-use crate::flow::validate::Answers;
 use crate::http::public_access::PublicAccess;
 use crate::http::routes::public_router;
 use crate::wire::{json, sse};

@@ -2,12 +2,12 @@
 use camshaft_core::engine::Encode;
 use camshaft_core::ids::Token;
 
+use crate::flow::answers::Answers;
 use crate::flow::api::{Api, ApiLimits, Served};
 use crate::flow::aside::Aside;
 use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
 use crate::flow::request::Prompt;
-use crate::flow::validate::Answers;
 use crate::wire::fields::Fields;
 use crate::wire::params::{Bounds, GenerationSettings};
 

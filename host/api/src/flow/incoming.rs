@@ -7,6 +7,7 @@ use camshaft_core::message::WorkerError;
 use camshaft_core::quota::Demand;
 use tokio::time::timeout_at;
 
+use crate::flow::answers::Answers;
 use crate::flow::api::Api;
 use crate::flow::aside::{self, Aside, INLINE_BYTES, PROMPT_BYTES};
 use crate::flow::budget::Share;
@@ -15,7 +16,6 @@ use crate::flow::context::ParseContext;
 use crate::flow::error::FlowError;
 use crate::flow::exchange::Exchange;
 use crate::flow::quota::QuotaGrant;
-use crate::flow::validate::Answers;
 
 #[derive(Debug)]
 pub(crate) struct Incoming {
