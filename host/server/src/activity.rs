@@ -4,7 +4,6 @@
 //! long it may stay so is bounded from its first moment: the TLS handshake, the choice of protocol and the first request's
 //! head have one bound together.
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use camshaft_api::LetIn;
 use tokio::sync::Notify;
@@ -16,44 +15,11 @@ mod state;
 
 #[cfg(test)]
 pub(crate) use state::QUIET;
-pub(crate) use state::STRANGE;
+pub(crate) use state::{Awaited, Claim, ConnectionTimes, STRANGE};
 use state::{Ending, LAST_WORDS, State};
 
 /// Bytes of a large piece of a response that count as progress when they are written; the end of a piece always does.
 const PROGRESS: usize = 4 << 10;
-
-/// Limits of a connection.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ConnectionTimes {
-    /// From the connection to the end of its first request's head, and from the first byte of a later head to its end.
-    pub(crate) header: Duration,
-    /// From the end of a response to the first byte of the next request; over HTTP/2 to the next request's head.
-    pub(crate) idle: Duration,
-    /// From the last part of a response that the client took.
-    pub(crate) stall: Duration,
-}
-
-impl ConnectionTimes {
-    pub(crate) fn shortest(&self) -> Duration {
-        self.header.min(self.idle).min(self.stall)
-    }
-}
-
-/// Why a connection may have to make room: those that come first are missed least.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Claim {
-    /// It was asked to close before, and has not ended.
-    Closing,
-    /// Nobody on it was ever let in, whatever it does.
-    Strange,
-    Quiet,
-    /// It takes nothing of its responses.
-    Stalled,
-    /// The server works on a request, which it finishes first. Asked only of whoever has the most connections.
-    Working,
-    /// All of its requests still arrive: the server waits for their bodies.
-    Arriving,
-}
 
 #[derive(Debug)]
 pub(crate) struct Activity {
@@ -62,19 +28,6 @@ pub(crate) struct Activity {
     all: Arc<Held>,
     state: Mutex<State>,
     close: Notify,
-}
-
-/// What is known of an HTTP/1 request whose client sends nothing more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Awaited {
-    /// The client awaits no answer, or speaks HTTP/2, where the end of the stream of bytes ends everything.
-    Nothing,
-    /// Part of the request is missing, or not yet taken from the connection's buffer.
-    Rest,
-    /// The request has arrived; its response has not begun.
-    Answer,
-    /// The response has begun, and the client does not have all of it.
-    End,
 }
 
 impl Activity {

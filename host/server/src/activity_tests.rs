@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use camshaft_core::ids::TenantId;
 
 use super::state::{ARRIVING, LAST_WORDS, SLOW_BYTES_A_SECOND, STALLED, STRANGE};

@@ -5,7 +5,6 @@ use std::time::Duration;
 use slab::Slab;
 use tokio::time::Instant;
 
-use super::{Awaited, Claim, ConnectionTimes};
 use crate::held::Account;
 
 /// From the decision to close a connection to its end, unless the client still asks or reads.
@@ -20,6 +19,52 @@ pub(super) const ARRIVING: Duration = Duration::from_secs(5);
 
 /// A client that takes less is slow.
 pub(super) const SLOW_BYTES_A_SECOND: u64 = 16 << 10;
+
+/// Limits of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConnectionTimes {
+    /// From the connection to the end of its first request's head, and from the first byte of a later head to its end.
+    pub(crate) header: Duration,
+    /// From the end of a response to the first byte of the next request; over HTTP/2 to the next request's head.
+    pub(crate) idle: Duration,
+    /// From the last part of a response that the client took.
+    pub(crate) stall: Duration,
+}
+
+impl ConnectionTimes {
+    pub(crate) fn shortest(&self) -> Duration {
+        self.header.min(self.idle).min(self.stall)
+    }
+}
+
+/// Why a connection may have to make room: those that come first are missed least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Claim {
+    /// It was asked to close before, and has not ended.
+    Closing,
+    /// Nobody on it was ever let in, whatever it does.
+    Strange,
+    Quiet,
+    /// It takes nothing of its responses.
+    Stalled,
+    /// The server works on a request, which it finishes first. Asked only of whoever has the most connections.
+    Working,
+    /// All of its requests still arrive: the server waits for their bodies.
+    Arriving,
+}
+
+/// What is known of an HTTP/1 request whose client sends nothing more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Awaited {
+    /// The client awaits no answer, or speaks HTTP/2, where the end of the stream of bytes ends everything.
+    Nothing,
+    /// Part of the request is missing, or not yet taken from the connection's buffer.
+    Rest,
+    /// The request has arrived; its response has not begun.
+    Answer,
+    /// The response has begun, and the client does not have all of it.
+    End,
+}
 
 /// Pieces for which a connection keeps memory when none is on its way.
 const FEW_PIECES: usize = 16;
