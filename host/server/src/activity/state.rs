@@ -294,7 +294,7 @@ impl State {
         }
     }
 
-    /// From when on the client is slow, while its is the next step.
+    /// From when on the client is slow, while the next step is the client's.
     pub(super) fn slow_from(&self) -> Instant {
         self.since + self.worked + QUIET + Duration::from_secs(self.written / SLOW_BYTES_A_SECOND)
     }
