@@ -42,6 +42,9 @@ impl PolicySet for Nothing {
     fn validators(&self) -> usize {
         0
     }
+    fn validators_deadline(&self) -> Duration {
+        Duration::ZERO
+    }
     fn validate(&self, _: usize, _: &ValidateRequest) -> ValidateOutcome {
         ValidateOutcome::Accept
     }

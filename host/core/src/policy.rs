@@ -227,6 +227,8 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
     fn authenticate(&self, request: &AuthRequest) -> AuthOutcome;
     /// Number of validators in force.
     fn validators(&self) -> usize;
+    /// How long all validators together may take: the sum of their deadlines.
+    fn validators_deadline(&self) -> Duration;
     /// Runs validator `index`, in chain order. Faults that do not deny are handled inside.
     fn validate(&self, index: usize, request: &ValidateRequest) -> ValidateOutcome;
     /// The digest of the sampler chain in force. Workers find the chain by it.

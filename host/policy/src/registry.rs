@@ -1,6 +1,7 @@
 //! Published generations of policies: an atomic pointer to the newest, and weak pointers to those still in use.
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
@@ -26,6 +27,10 @@ impl PolicySet for LoadedSet {
 
     fn validators(&self) -> usize {
         self.chain(Hook::Validator).links.len()
+    }
+
+    fn validators_deadline(&self) -> Duration {
+        self.ready(Hook::Validator).map(|policy| policy.sidecar.deadline).sum()
     }
 
     fn validate(&self, index: usize, request: &ValidateRequest) -> ValidateOutcome {

@@ -26,6 +26,8 @@ const RENDERING: Duration = Duration::from_secs(5);
 /// Bodies up to this size are read on the task's own thread, unless a chat template takes long; longer ones on a thread that
 /// may block.
 pub(crate) const INLINE_BYTES: usize = 2 << 10;
+/// Validators that may take longer together are asked on a thread that may block, whatever the body.
+pub(crate) const INLINE_VALIDATION: Duration = Duration::from_millis(20);
 /// Bodies up to this are read at once: even long conversations are shorter.
 pub(crate) const PROMPT_BYTES: usize = 64 << 10;
 /// Nice value of threads that read longer ones: about a quarter of a core where others want it.

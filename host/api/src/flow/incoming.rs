@@ -9,7 +9,7 @@ use tokio::time::timeout_at;
 
 use crate::flow::answers::Answers;
 use crate::flow::api::Api;
-use crate::flow::aside::{self, Aside, INLINE_BYTES, PROMPT_BYTES};
+use crate::flow::aside::{self, Aside, INLINE_BYTES, INLINE_VALIDATION, PROMPT_BYTES};
 use crate::flow::budget::Share;
 use crate::flow::caller::Caller;
 use crate::flow::context::ParseContext;
@@ -54,8 +54,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// Runs `read` on the body's text. Short texts are read on the task's own thread, unless their chat template does not allow
-    /// that. Others when it is the tenant's turn, on a thread that may block, so that they delay neither other connections nor
+    /// Runs `read` on the body's text. Short texts are read on the task's own thread, unless their chat template or the validators
+    /// may take long. Others when it is the tenant's turn, on a thread that may block, so that they delay neither other connections nor
     /// other tenants; if the client leaves, `read` stops at its next check. The text is gone then. `timeout` is the client's
     /// own, as far as it is known before its body is read.
     ///
@@ -68,11 +68,15 @@ impl Incoming {
         read: impl Fn(ParseContext<'_>, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
         let answers = Answers::default();
-        if self.text.len() <= INLINE_BYTES {
+        let is_short = self.text.len() <= INLINE_BYTES;
+        if is_short && self.caller.policies.validators_deadline() <= INLINE_VALIDATION {
             let (api, caller, aside) = (&self.api, &self.caller, &Aside::inline(self.api.inline.clone()));
             match read(ParseContext { api, caller, aside, answers: &answers }, &self.text) {
                 Err(FlowError::NotInline) => {}
-                read => return read,
+                read => {
+                    self.text = String::new();
+                    return read;
+                }
             }
         }
         // What validators have added waits, too.

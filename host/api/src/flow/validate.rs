@@ -65,9 +65,13 @@ fn amend<R: Validated>(
     if patch.len() > AMENDMENT_BYTES {
         return Err(AmendmentError::TooLarge { bytes: patch.len(), max: AMENDMENT_BYTES });
     }
+    let is_long = |text: &str| context.aside.inline_places().is_some() && text.len() > INLINE_BYTES;
+    if is_long(patch) {
+        return Err(FlowError::NotInline.into());
+    }
     body.patch(&json::parse(patch)?);
     let text = serialize(body)?;
-    if context.aside.inline_places().is_some() && text.len() > INLINE_BYTES {
+    if is_long(&text) {
         return Err(FlowError::NotInline.into());
     }
     let after = before.parse(context, body)?;

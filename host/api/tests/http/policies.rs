@@ -1,6 +1,7 @@
 //! Policies written out by hand: what each hook answers is a closure.
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{
@@ -14,6 +15,7 @@ type Validator = Box<dyn Fn(&ValidateRequest) -> ValidateOutcome + Send + Sync>;
 pub(crate) struct Rules {
     pub(crate) auth: Auth,
     pub(crate) validators: Vec<Validator>,
+    pub(crate) validators_deadline: Duration,
     pub(crate) samplers: Vec<PolicyName>,
 }
 
@@ -22,6 +24,7 @@ impl Default for Rules {
         Self {
             auth: Box::new(|_| AuthOutcome::Allow(Principal::anonymous())),
             validators: Vec::new(),
+            validators_deadline: Duration::from_millis(5),
             samplers: vec!["standard".into(), "avoid-words".into()],
         }
     }
@@ -63,6 +66,10 @@ impl PolicySet for Rules {
 
     fn validators(&self) -> usize {
         self.validators.len()
+    }
+
+    fn validators_deadline(&self) -> Duration {
+        self.validators_deadline
     }
 
     fn validate(&self, index: usize, request: &ValidateRequest) -> ValidateOutcome {

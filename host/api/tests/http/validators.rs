@@ -1,6 +1,7 @@
 //! Validator policies: accept, amend, refuse, fail.
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use camshaft_core::policy::{ValidateOutcome, ValidateRequest};
 use serde_json::{Value, json};
@@ -76,6 +77,24 @@ async fn regression_a_short_request_that_is_amended_to_a_long_one_is_read_aside_
         assert_eq!(server.chat(body).await.status, 200);
         let asked: Vec<_> = asked.lock().unwrap().drain(..).map(|(number, by)| (number, by == here)).collect();
         assert_eq!(asked, [(1, true), (2, false)]);
+    }
+}
+
+#[tokio::test]
+async fn regression_validators_that_may_take_long_are_asked_on_threads_that_may_block() {
+    for (millis, aside) in [(20, false), (21, true)] {
+        let by = Arc::new(Mutex::new(None));
+        let note = by.clone();
+        let rules = Rules { validators_deadline: Duration::from_millis(millis), ..Rules::default() };
+        let server = server(rules.validator(move |_| {
+            *note.lock().unwrap() = Some(thread::current().id());
+            ValidateOutcome::Accept
+        }));
+        let here = Some(thread::current().id());
+        assert_eq!(server.chat(json!({})).await.status, 200);
+        assert_eq!(by.lock().unwrap().take() != here, aside, "a chat, {millis} ms");
+        assert_eq!(server.complete(json!({"prompt": "a"})).await.status, 200);
+        assert_eq!(by.lock().unwrap().take() != here, aside, "a completion, {millis} ms");
     }
 }
 
