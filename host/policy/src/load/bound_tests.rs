@@ -59,3 +59,21 @@ fn no_guard_is_left_out_at_the_start_nor_where_another_directory_is_to_serve() {
         assert!(refused.contains(&format!("{hook} holds more than 256 policies")), "{refused}");
     }
 }
+
+#[test]
+fn regression_a_folder_that_cannot_be_listed_for_a_moment_of_the_start_is_not_an_empty_one() {
+    let mut bench = Bench::new();
+    let sampler = component("plugins/sampler-standard");
+    bench.put("sampler/10-standard.wasm", &sampler);
+    bench.hold(&sampler);
+    let (begun, release, auth) = (bench.begun.clone(), bench.release.clone(), bench.dir.path().join("auth"));
+    let refused = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            begun.recv().unwrap();
+            std::os::unix::fs::symlink(&auth, &auth).unwrap();
+            release.send(()).unwrap();
+        });
+        bench.loader.start().unwrap_err().to_string()
+    });
+    assert!(refused.contains("auth"), "{refused}");
+}

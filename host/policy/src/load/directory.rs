@@ -85,7 +85,7 @@ pub(crate) struct Directory {
     pub(crate) policies: BTreeMap<Place, Policy>,
     /// Modes that an operator chose, each for the files that it was chosen for.
     pub(crate) overrides: BTreeMap<Place, ContentKey>,
-    /// Why it could not be listed while it was staged.
+    /// Why it could not be listed before it served.
     pub(crate) unread: Option<PolicyError>,
     /// In the order of `Hook::ALL`.
     pub(super) seen: [Option<Seen>; Hook::ALL.len()],
@@ -98,15 +98,10 @@ impl Directory {
         Self { path, phase, policies, overrides, unread: None, seen: Default::default(), returns_after: RETURN }
     }
 
-    /// Whether all of it can be listed, and no guard is left out.
+    /// The policies of a hook. While others serve, or nothing does, no guard may be left out.
     ///
     /// # Errors
-    /// It cannot be listed, or a hook that guards has too many policies.
-    pub(crate) fn check_readable(&self) -> Result<(), PolicyError> {
-        Hook::ALL.into_iter().try_for_each(|hook| self.list(hook).map(drop))
-    }
-
-    /// The policies of a hook. While others serve, or nothing does, no guard may be left out.
+    /// Its folder cannot be listed, or holds too many guards.
     fn list(&self, hook: Hook) -> Result<Option<Listing>, PolicyError> {
         let serves = |place: &Place| self.policies.get(place).is_some_and(|policy| policy.link().is_some());
         let listed = files::list(&self.path, hook, serves)?;
@@ -153,7 +148,7 @@ impl Directory {
             };
             match listed {
                 Ok(listed) => self.scan_hook(hook, listed.unwrap_or_default(), why.as_ref(), &mut pass),
-                Err(error) if self.phase == Phase::Staged => self.unread = Some(error),
+                Err(error) if self.phase != Phase::Serving => self.unread = Some(error),
                 Err(_) => self.scan_hook(hook, Listing::default(), why.as_ref(), &mut pass),
             }
         }

@@ -74,12 +74,18 @@ impl Loader {
     /// The first load. Waits for all components to be compiled, and, not for long, for files that are being written.
     ///
     /// # Errors
-    /// A directory that cannot be read.
+    /// A directory that cannot be listed, however briefly, or that holds too many guards.
     pub(crate) fn start(&mut self) -> Result<(), PolicyError> {
-        // Who may call is unknown otherwise.
-        self.directory.check_readable()?;
         let compiled = self.compiled();
-        while self.scan_settled().compiling {
+        loop {
+            let scan = self.scan_settled();
+            if let Some(unread) = self.directory.unread.take() {
+                // Who may call is unknown.
+                return Err(unread);
+            }
+            if !scan.compiling {
+                break;
+            }
             // The sender lives in the compiler.
             let _ = compiled.recv();
         }
