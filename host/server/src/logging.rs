@@ -67,6 +67,10 @@ impl LogHandle {
     }
 }
 
+/// llama.cpp logs a hundred lines about every model at its info level. What carries connections logs lines about frames that
+/// clients send, as fast as they send them.
+const QUIET: &str = "llama-cpp-2=warn,llama_cpp_2=error,h2=off,hyper=off,hyper_util=off,rustls=off,tokio_rustls=off";
+
 /// What `log.level` says.
 ///
 /// # Errors
@@ -75,9 +79,9 @@ fn filter(config: &Config) -> Result<EnvFilter, ServerError> {
     let level = config.live.log.level.as_str();
     let wrong = |problem: Problem| ServerError::value(&config.origins, "log.level", level, problem);
     level_is_good(level).map_err(|error| wrong(error.into()))?;
-    // llama.cpp logs a hundred lines about every model at its info level; whoever asks for more gets them.
+    // Whoever asks for more gets what is left out.
     let quiet = ["error", "warn", "info"].contains(&level);
-    let directives = if quiet { format!("{level},llama-cpp-2=warn,llama_cpp_2=error") } else { level.to_owned() };
+    let directives = if quiet { format!("{level},{QUIET}") } else { level.to_owned() };
     // Spans are for the collector.
     let directives = format!("{directives},{}=off", camshaft_api::trace::TARGET);
     EnvFilter::try_new(directives).map_err(|error| wrong(error.into()))
@@ -130,6 +134,25 @@ pub(crate) fn exporter(config: &Config) -> Result<Option<SdkTracerProvider>, Ser
 mod tests {
     use super::*;
     use crate::config::Overrides;
+
+    #[test]
+    fn regression_what_clients_make_others_libraries_say_is_not_logged_unless_asked_for() {
+        let said = |level: &str| {
+            let set = vec![format!("log.level={level}")];
+            let config = Config::load(None, std::iter::empty(), &Overrides { set, ..Overrides::default() }).unwrap();
+            let lines = tracing_subscriber::registry().with(filter(&config).unwrap());
+            tracing::subscriber::with_default(lines, || {
+                let ours = tracing::enabled!(target: "camshaft", tracing::Level::ERROR);
+                let theirs = tracing::enabled!(target: "h2::proto::ping_pong", tracing::Level::WARN)
+                    || tracing::enabled!(target: "rustls::common_state", tracing::Level::ERROR);
+                (ours, theirs)
+            })
+        };
+        for level in ["error", "warn", "info"] {
+            assert_eq!(said(level), (true, false), "{level}");
+        }
+        assert_eq!(said("debug"), (true, true));
+    }
 
     #[tokio::test]
     async fn regression_an_endpoint_that_takes_no_spans_names_its_source() {

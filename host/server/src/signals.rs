@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use nix::sys::signal::SigSet;
-use signal_hook::consts::{SIGCHLD, SIGINT, SIGPIPE, SIGTERM, SIGXFSZ};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGPIPE, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::flag;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -60,7 +60,10 @@ impl Signals {
             flag::register(signal, signalled.clone()).map_err(failed)?;
         }
         // A file that may not grow (RLIMIT_FSIZE) is an error of the write, and no end of the process.
-        flag::register(SIGXFSZ, Arc::default()).map_err(failed)?;
+        // What other servers are told to open their logs anew by means nothing here, and must not end this one.
+        for signal in [SIGXFSZ, SIGUSR1, SIGUSR2] {
+            flag::register(signal, Arc::default()).map_err(failed)?;
+        }
         let listen = |kind| signal(kind).map_err(failed);
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
@@ -100,9 +103,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn regression_a_file_that_may_not_grow_ends_nothing() {
+    async fn regression_a_file_that_may_not_grow_and_signals_for_other_servers_end_nothing() {
         let _signals = Signals::new().unwrap();
-        // Without a handler it would end this process.
-        assert!(signal_hook::low_level::raise(SIGXFSZ).is_ok());
+        for signal in [SIGXFSZ, SIGUSR1, SIGUSR2] {
+            // Without a handler it would end this process.
+            assert!(signal_hook::low_level::raise(signal).is_ok());
+        }
     }
 }
