@@ -2,7 +2,7 @@
 use camshaft_tests::{Request, Setup};
 use serde_json::json;
 
-use crate::frames::{END_HEADERS, HEADERS, Http2, frame, request};
+use crate::frames::{END_HEADERS, END_STREAM, HEADERS, Http2, SETTINGS, block, frame, request};
 use crate::{CHAT, COMPLETIONS, Row};
 
 #[test]
@@ -63,4 +63,41 @@ fn long_attack_what_heads_of_open_requests_hold_is_not_underestimated() {
     row.end(&format!("{grown} MiB at most"));
     // The bound of all heads, what each connection may hold past it, and what the connections hold themselves.
     assert!((32..512).contains(&grown), "{grown} MiB");
+}
+
+#[test]
+fn long_attack_trailers_of_requests_that_nobody_reads_are_bounded() {
+    let row = Row::begin("HTTP/2: 600 connections with 255 requests each that end with 469 trailers");
+    let mut server = Setup::new().start();
+    assert_eq!(server.client.get("/v1/models").status, 200);
+    let before = server.resident_bytes();
+    let head = request("POST", CHAT, &[("content-type", "application/json")]);
+    let letters = || ('a'..='z').map(String::from);
+    let names: Vec<String> = letters().flat_map(|first| letters().map(move |second| first.clone() + &second)).collect();
+    let trailers: Vec<(&str, &str)> =
+        names.iter().map(|name| (name.as_str(), "")).filter(|(name, _)| *name != "te").take(469).collect();
+    let trailers = block(&trailers);
+    let streams = || (0..255).map(|number| 2 * number + 1);
+    let heads = streams().flat_map(|stream| frame(HEADERS, END_HEADERS, stream, &head));
+    let ends = streams().flat_map(|stream| frame(HEADERS, END_HEADERS | END_STREAM, stream, &trailers));
+    let requests: Vec<u8> = heads.chain(ends).collect();
+    // Answers that nobody takes keep the streams.
+    let no_window = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+    let (mut held, mut most) = (Vec::new(), before);
+    for _ in 0..600 {
+        let mut connection = Http2::connect(&server.client);
+        connection.send(&no_window);
+        connection.send(&requests);
+        held.push(connection);
+    }
+    for _ in 0..150 {
+        most = most.max(server.resident_bytes());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    server.assert_runs();
+    let grown = most.saturating_sub(before) >> 20;
+    drop(held);
+    server.wait_until_idle();
+    row.end(&format!("{grown} MiB at most"));
+    assert!(grown < 512, "{grown} MiB");
 }

@@ -3,6 +3,7 @@
 //! A connection is quiet while no request is in flight and every byte of its responses has been given to the system. How
 //! long it may stay so is bounded from its first moment: the TLS handshake, the choice of protocol and the first request's
 //! head have one bound together.
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use camshaft_api::LetIn;
@@ -56,7 +57,14 @@ impl Activity {
         drop(state);
         if admission == Admission::Cut {
             let tenant = self.let_in.tenant().map(tracing::field::display);
-            tracing::warn!(held, tenant, "a connection is cut: its tenant's connections hold more than they may");
+            if let Some(cuts) = self.all.cut(Instant::now()) {
+                tracing::warn!(
+                    cuts,
+                    held,
+                    tenant,
+                    "connections are cut: those of a tenant, or of strangers, hold too much"
+                );
+            }
             self.cut();
         }
         admission
@@ -84,6 +92,13 @@ impl Activity {
     fn begin_holding(self: &Arc<Self>, http2: bool, held: usize) -> OpenRequest {
         self.hold(held).begin(http2, Instant::now());
         OpenRequest { activity: self.clone(), held, working: true, answered: false }
+    }
+
+    /// A request has begun over HTTP/2 whose body may end with trailers: however few bytes they are on the wire, they are
+    /// held until somebody reads them, or until the stream ends.
+    pub(crate) fn expect_trailers(self: &Arc<Self>) -> Arc<TrailerRoom> {
+        drop(self.hold(held::TRAILERS_BYTES));
+        Arc::new(TrailerRoom { activity: self.clone(), is_held: AtomicBool::new(true) })
     }
 
     /// A request's body has arrived, or nobody reads the rest of it.
@@ -263,6 +278,28 @@ impl Drop for OpenRequest {
         state.clients_turn(&mut self.working, now);
         state.answered -= usize::from(self.answered);
         state.end(now);
+    }
+}
+
+/// What the trailers of a request may take, until its body has ended or its stream has.
+#[derive(Debug)]
+pub(crate) struct TrailerRoom {
+    activity: Arc<Activity>,
+    is_held: AtomicBool,
+}
+
+impl TrailerRoom {
+    /// The body was read to its end.
+    pub(crate) fn end(&self) {
+        if self.is_held.swap(false, Ordering::Relaxed) {
+            drop(self.activity.release(held::TRAILERS_BYTES));
+        }
+    }
+}
+
+impl Drop for TrailerRoom {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

@@ -1,4 +1,5 @@
 //! One connection from its first byte to its last: TLS, HTTP/1.1 or HTTP/2, and an end in bounded time.
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,11 +49,9 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, served: Served, a
     stream.set_write_timeout(Some(activity.times().stall));
     let stream = Box::pin(stream);
     let ended = match served.tls.clone() {
-        None => drive(HalfClosing::new(stream, socket.clone(), activity.clone()), peer, served, &activity).await,
+        None => drive((stream, &socket), peer, served, &activity).await,
         Some(acceptor) => match handshake(acceptor, stream, served.stop.clone(), &activity).await {
-            Ok(stream) => {
-                drive(HalfClosing::new(stream, socket.clone(), activity.clone()), peer, served, &activity).await
-            }
+            Ok(stream) => drive((stream, &socket), peer, served, &activity).await,
             Err(error) => Err(error),
         },
     };
@@ -91,11 +90,12 @@ async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
 
 /// Serves requests until the client is done, the server ends, or the connection is quiet for too long.
 async fn drive<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
-    stream: S,
+    (stream, socket): (S, &Socket),
     peer: SocketAddr,
     served: Served,
     activity: &Arc<Activity>,
 ) -> Result<(), Failure> {
+    let stream = HalfClosing::new(stream, socket.clone(), activity.clone());
     let Served { door, mut stop, .. } = served;
     let service = {
         let activity = activity.clone();
@@ -112,7 +112,10 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         tokio::select! {
             // A request that has arrived begins before the connection is found quiet.
             biased;
-            ended = connection.as_mut() => return ended,
+            ended = poll_fn(|cx| {
+                socket.begin_turn();
+                connection.as_mut().poll(cx)
+            }) => return ended,
             () = activity.room_wanted() => {
                 // At once: a client that never stops sending keeps the timer below from being looked at.
                 if activity.was_cut() {
@@ -123,6 +126,8 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             }
             _ = stop.wait_for(|&stop| stop), if !stopping => {
                 stopping = true;
+                // A quiet HTTP/2 client that says nothing is waited for no longer than for a last request.
+                activity.close();
                 connection.as_mut().graceful_shutdown();
             }
             () = sleep_until(look) => {

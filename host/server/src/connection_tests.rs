@@ -1,7 +1,7 @@
 //! Slow readers, in virtual time.
 use axum::Router;
 use axum::body::Bytes;
-use axum::routing::get;
+use axum::routing::{get, post};
 use http::{Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::net::TcpListener;
@@ -10,6 +10,8 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::activity::ConnectionTimes;
+use crate::held::TRAILERS_BYTES;
+use crate::socket::{DRAIN_SILENCE, DRAIN_TIME};
 
 const TIMES: ConnectionTimes =
     ConnectionTimes { header: Duration::from_secs(30), idle: Duration::from_secs(90), stall: Duration::from_secs(60) };
@@ -31,7 +33,7 @@ struct Rig {
     activity: Arc<Activity>,
     ended: JoinHandle<Result<(), Failure>>,
     _idle: TcpStream,
-    _stop: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
 }
 
 impl Rig {
@@ -43,16 +45,18 @@ impl Rig {
         let router = Router::new()
             .route("/", get(|| async { "here" }))
             .route("/large", get(|| async { Bytes::from(vec![FILLING; LARGE]) }))
+            .route("/ignores", post(|| async { "no" }))
+            .route("/takes", post(|body: Bytes| async move { format!("{} bytes", body.len()) }))
             .route("/late", get(late));
         let (stop, stopped) = watch::channel(false);
         let (client, server) = duplex(BETWEEN);
         let activity = Activity::new(times, Arc::default());
         let served = Served { door: Door::new(router.clone(), router), tls: None, stop: stopped };
         let (idle, socket) = idle_sockets().await;
-        let stream = HalfClosing::new(server, Socket::new(socket), activity.clone());
-        let of_drive = activity.clone();
-        let drive = async move { drive(stream, SocketAddr::from(([127, 0, 0, 1], 1)), served, &of_drive).await };
-        Self { client, activity, ended: tokio::spawn(drive), _idle: idle, _stop: stop }
+        let (socket, of_drive) = (Socket::new(socket), activity.clone());
+        let peer = SocketAddr::from(([127, 0, 0, 1], 1));
+        let drive = async move { drive((server, &socket), peer, served, &of_drive).await };
+        Self { client, activity, ended: tokio::spawn(drive), _idle: idle, stop }
     }
 
     async fn send(&mut self, path: &str) {
@@ -180,7 +184,7 @@ async fn a_quiet_connection_makes_room_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn regression_a_connection_that_was_cut_ends_whatever_its_client_sends() {
-    let Rig { mut client, activity, ended, _idle, _stop } = Rig::new(TIMES).await;
+    let Rig { mut client, activity, ended, _idle, stop: _stop } = Rig::new(TIMES).await;
     let mut begin = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     // Settings, and then frames of a kind that nobody knows.
     begin.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
@@ -192,4 +196,64 @@ async fn regression_a_connection_that_was_cut_ends_whatever_its_client_sends() {
     activity.cut();
     timeout(Duration::from_secs(60), ended).await.expect("it ends").unwrap().unwrap();
     sends.await.unwrap();
+}
+
+/// A request with a body, by a client that takes no answer: the stream of the body, and what keeps the connection.
+async fn http2_upload(client: DuplexStream, path: &str) -> (h2::SendStream<Bytes>, impl Sized + use<>) {
+    let mut builder = h2::client::Builder::new();
+    let (mut sender, connection) = builder.initial_window_size(0).handshake::<_, Bytes>(client).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::post(format!("http://a{path}")).body(()).unwrap();
+    let (response, body) = sender.send_request(request, false).unwrap();
+    (body, (sender, response.await.map(Response::into_body)))
+}
+
+fn held(activity: &Activity) -> usize {
+    activity.held().unwrap_or(0)
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_trailers_that_nobody_reads_count_until_the_stream_ends() {
+    let rig = Rig::new(TIMES).await;
+    // Nobody takes a body there: it is drained for a while and left alone.
+    let (mut body, client) = http2_upload(rig.client, "/ignores").await;
+    sleep(DRAIN_TIME + DRAIN_SILENCE).await;
+    assert!(held(&rig.activity) >= TRAILERS_BYTES, "they may still come");
+    body.send_trailers(http::HeaderMap::new()).unwrap();
+    drop((body, client));
+    rig.ended.await.unwrap().unwrap();
+    assert_eq!(held(&rig.activity), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trailers_of_a_request_that_was_read_to_its_end_count_no_more() {
+    let rig = Rig::new(TIMES).await;
+    let mut builder = h2::client::Builder::new();
+    let (mut sender, connection) = builder.initial_window_size(0).handshake::<_, Bytes>(rig.client).await.unwrap();
+    tokio::spawn(connection);
+    for (ends_with_head, trailers) in [(true, false), (false, true), (false, false)] {
+        let before = held(&rig.activity);
+        let request = Request::post("http://a/takes").body(()).unwrap();
+        let (response, mut body) = sender.send_request(request, ends_with_head).unwrap();
+        sleep(Duration::from_millis(1)).await;
+        assert_eq!(held(&rig.activity) >= before + TRAILERS_BYTES, !ends_with_head);
+        match trailers {
+            true => body.send_trailers(http::HeaderMap::new()).unwrap(),
+            false if !ends_with_head => body.send_data(Bytes::from_static(b"x"), true).unwrap(),
+            false => {}
+        }
+        let response = response.await.unwrap();
+        let after = held(&rig.activity) - before;
+        assert!((1..TRAILERS_BYTES).contains(&after), "{after}: its answer is not taken");
+        std::mem::forget(response);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn regression_an_http2_client_that_says_nothing_does_not_delay_the_end() {
+    let mut rig = Rig::new(TIMES).await;
+    rig.client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    rig.stop.send(true).unwrap();
+    timeout(Duration::from_secs(3), rig.ended).await.expect("it ends").unwrap().unwrap();
 }

@@ -15,7 +15,7 @@ use hyper::body::{Body as _, Buf, Frame, Incoming, SizeHint};
 use tokio::time::{Instant, timeout, timeout_at};
 use tower::ServiceExt;
 
-use crate::activity::{Activity, OpenRequest, Sending};
+use crate::activity::{Activity, OpenRequest, Sending, TrailerRoom};
 use crate::door::Door;
 use crate::held::Admission;
 use crate::socket::{DRAIN_BYTES, DRAIN_SILENCE, DRAIN_TIME};
@@ -57,7 +57,10 @@ pub(crate) fn answer(
         Admission::Refused => {
             *request.headers_mut() = KEPT.into_iter().filter_map(|name| kept(request.headers(), name)).collect();
             *request.uri_mut() = Uri::default();
-            *request.method_mut() = if *request.method() == Method::OPTIONS { Method::OPTIONS } else { Method::POST };
+            // Axum leaves out the body that an answer to HEAD must not have.
+            if ![Method::OPTIONS, Method::HEAD].contains(request.method()) {
+                *request.method_mut() = Method::POST;
+            }
             Some((activity.begin_refused(http2), door.overloaded()))
         }
         Admission::Cut => None,
@@ -77,16 +80,19 @@ fn pending(request: Request<Incoming>, peer: SocketAddr, activity: Arc<Activity>
     let waits = request.headers().contains_key(header::EXPECT);
     let let_in = activity.let_in().clone();
     let unread = Unread::default();
-    let mut request = request.map(|body| Body::new(RequestBody::new(body, unread.clone(), activity)));
+    let trailers = (http2 && !request.body().is_end_stream()).then(|| activity.expect_trailers());
+    let body = |body| Body::new(RequestBody::new(body, unread.clone(), activity, trailers.clone()));
+    let mut request = request.map(body);
     request.extensions_mut().insert(ConnectInfo(peer));
     request.extensions_mut().insert(let_in);
-    Pending { request, unread, waits, http2, open }
+    Pending { request, unread, trailers, waits, http2, open }
 }
 
 /// A request that nobody has looked at.
 struct Pending {
     request: Request<Body>,
     unread: Unread,
+    trailers: Option<Arc<TrailerRoom>>,
     /// Whether the client waits to be asked for its body.
     waits: bool,
     http2: bool,
@@ -94,7 +100,7 @@ struct Pending {
 }
 
 async fn respond(pending: Pending, router: Router) -> Result<Response<ResponseBody>, Infallible> {
-    let Pending { request, unread, waits, http2, mut open } = pending;
+    let Pending { request, unread, trailers, waits, http2, mut open } = pending;
     let mut response = router.oneshot(request).await?;
     let mut rest = unread.take();
     if let Some(body) = &mut rest
@@ -103,6 +109,7 @@ async fn respond(pending: Pending, router: Router) -> Result<Response<ResponseBo
         && drain(body, SETTLE_BYTES, SETTLE_TIME, SETTLE_TIME).await
     {
         rest = None;
+        trailers.iter().for_each(|trailers| trailers.end());
     }
     if rest.is_some() && !http2 {
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -113,9 +120,14 @@ async fn respond(pending: Pending, router: Router) -> Result<Response<ResponseBo
     if let Some(mut rest) = rest.filter(|_| http2) {
         // The client can end its request and find the response. It may not take that, and a frame that nobody reads keeps
         // the memory of all that was read with it.
-        tokio::spawn(async move { drain(&mut rest, DRAIN_BYTES, DRAIN_TIME, DRAIN_SILENCE).await });
+        let trailers = trailers.clone();
+        tokio::spawn(async move {
+            if drain(&mut rest, DRAIN_BYTES, DRAIN_TIME, DRAIN_SILENCE).await {
+                trailers.iter().for_each(|trailers| trailers.end());
+            }
+        });
     }
-    Ok(response.map(|body| ResponseBody { body, open }))
+    Ok(response.map(|body| ResponseBody { body, open, trailers }))
 }
 
 /// Reads and throws away. Whether the body ended.
@@ -152,19 +164,26 @@ struct RequestBody {
     body: Option<Incoming>,
     unread: Unread,
     activity: Arc<Activity>,
+    trailers: Option<Arc<TrailerRoom>>,
 }
 
 impl RequestBody {
-    fn new(body: Incoming, unread: Unread, activity: Arc<Activity>) -> Self {
-        let mut new = Self { body: Some(body), unread, activity };
-        new.end_if_over();
+    fn new(body: Incoming, unread: Unread, activity: Arc<Activity>, trailers: Option<Arc<TrailerRoom>>) -> Self {
+        let mut new = Self { body: Some(body), unread, activity, trailers };
+        if new.is_over() {
+            new.end_over();
+        }
         new
     }
 
-    fn end_if_over(&mut self) {
-        if self.body.as_ref().is_some_and(|body| body.is_end_stream()) {
-            self.end();
-        }
+    fn is_over(&self) -> bool {
+        self.body.as_ref().is_some_and(|body| body.is_end_stream())
+    }
+
+    /// All of it was read.
+    fn end_over(&mut self) {
+        drop(self.end());
+        self.trailers.take().iter().for_each(|trailers| trailers.end());
     }
 
     fn end(&mut self) -> Option<Incoming> {
@@ -182,9 +201,9 @@ impl hyper::body::Body for RequestBody {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
         let frame = ready!(Pin::new(body).poll_frame(cx));
         match &frame {
-            Some(Ok(_)) => self.end_if_over(),
+            Some(Ok(_)) if !self.is_over() => {}
             // A broken body has no rest.
-            Some(Err(_)) | None => drop(self.end()),
+            Some(_) | None => self.end_over(),
         }
         Poll::Ready(frame)
     }
@@ -211,6 +230,8 @@ impl Drop for RequestBody {
 pub(crate) struct ResponseBody {
     body: Body,
     open: OpenRequest,
+    /// Of the request: they may come until the stream ends.
+    trailers: Option<Arc<TrailerRoom>>,
 }
 
 impl hyper::body::Body for ResponseBody {
@@ -223,7 +244,11 @@ impl hyper::body::Body for ResponseBody {
             Poll::Pending => self.open.works(),
             Poll::Ready(_) => self.open.moved(),
         }
-        let piece = |bytes: Bytes| Piece { sending: self.open.activity().send(bytes.len()), bytes };
+        let piece = |bytes: Bytes| Piece {
+            sending: self.open.activity().send(bytes.len()),
+            bytes,
+            _trailers: self.trailers.clone(),
+        };
         polled.map_ok(|frame| frame.map_data(piece))
     }
 
@@ -241,6 +266,7 @@ impl hyper::body::Body for ResponseBody {
 pub(crate) struct Piece {
     bytes: Bytes,
     sending: Sending,
+    _trailers: Option<Arc<TrailerRoom>>,
 }
 
 impl Buf for Piece {

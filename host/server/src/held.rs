@@ -3,14 +3,19 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use camshaft_core::ids::TenantId;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// What a request in flight takes besides its body: by itself, and for each header; and how often its head is held.
 const REQUEST_BYTES: usize = 20 << 10;
 const HEADER_BYTES: usize = 400;
 const HEAD_COPIES: usize = 4;
+/// What the trailers of an HTTP/2 request take at most: in 16 KiB by HTTP/2's count, which is 32 bytes and its text for each,
+/// there may be 480 of them with short names.
+pub(crate) const TRAILERS_BYTES: usize = 112 << 10;
 /// Connections between which at least all is divided: where too much is held, one may hold its share.
 const CONNECTIONS: usize = 1024;
 /// The least that a connection may hold in any case: an HTTP/2 request with the largest head.
@@ -21,6 +26,8 @@ const TENANTS: usize = 2;
 pub(crate) const REFUSED_BYTES: usize = 2 << 10;
 /// How often the limit may be held while connections are cut, which takes a moment.
 const MOST: usize = 2;
+/// How often the log is told that connections are cut.
+const TELL: Duration = Duration::from_secs(1);
 /// What part of a response takes besides its bytes.
 const PIECE_BYTES: usize = 512;
 
@@ -45,6 +52,15 @@ pub(crate) struct Held {
     tenants: Mutex<HashMap<TenantId, Weak<Account>>>,
     /// Told when they are too many.
     exceeded: Notify,
+    cuts: Mutex<Cuts>,
+}
+
+/// Connections that were cut because of what they hold.
+#[derive(Debug, Default)]
+struct Cuts {
+    /// Since the log was told last.
+    untold: usize,
+    told: Option<Instant>,
 }
 
 /// What becomes of a request whose head has arrived.
@@ -76,6 +92,7 @@ impl Held {
             strangers: Arc::default(),
             tenants: Mutex::default(),
             exceeded: Notify::new(),
+            cuts: Mutex::default(),
         }
     }
 
@@ -131,6 +148,18 @@ impl Held {
         }
     }
 
+    /// Another connection is cut. How many were cut since the log was told last, if it is to be told again: once a second,
+    /// however many there are.
+    pub(crate) fn cut(&self, now: Instant) -> Option<usize> {
+        let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
+        cuts.untold += 1;
+        if cuts.told.is_some_and(|told| now.saturating_duration_since(told) < TELL) {
+            return None;
+        }
+        cuts.told = Some(now);
+        Some(std::mem::take(&mut cuts.untold))
+    }
+
     /// Waits until more is held than may be.
     pub(crate) async fn exceeded(&self) {
         while !self.is_exceeded() {
@@ -143,5 +172,39 @@ impl Default for Held {
     /// Without a limit.
     fn default() -> Self {
         Self::new(usize::MAX, 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_may_hold_its_share_and_no_less_than_a_request_with_the_largest_head() {
+        for (limit, connections, share) in [
+            (256 << 20, 1, 256 << 10),
+            (256 << 20, CONNECTIONS, 256 << 10),
+            (256 << 20, 2 * CONNECTIONS, SHARE_LEAST),
+            (256 << 20, 2 * CONNECTIONS + 1, SHARE_LEAST),
+        ] {
+            let held = Held::new(limit, connections);
+            let account = Account::default();
+            held.add(tenants_part(limit) + 1, &account);
+            let admission = |own| held.admission(own, &account);
+            let [at, past] = [share, 2 * share].map(|own| (admission(own), admission(own + 1)));
+            assert_eq!(at, (Admission::Served, Admission::Refused), "{connections} connections");
+            assert_eq!(past, (Admission::Refused, Admission::Cut), "{connections} connections");
+            held.remove(1, &account);
+            assert_eq!(admission(usize::MAX), Admission::Served, "its account has room");
+        }
+    }
+
+    #[test]
+    fn regression_the_log_is_told_of_cuts_once_a_second() {
+        let (held, begun) = (Held::default(), Instant::now());
+        assert_eq!(held.cut(begun), Some(1));
+        assert_eq!(held.cut(begun), None);
+        assert_eq!(held.cut(begun + TELL - Duration::from_nanos(1)), None);
+        assert_eq!(held.cut(begun + TELL), Some(3));
     }
 }

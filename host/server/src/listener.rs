@@ -260,26 +260,31 @@ impl Rooms {
     /// was let in, then those of the tenant
     /// that holds the most, and of these the ones that hold the most.
     fn relieve(&self, limit: usize) {
-        // Auth lets connections in meanwhile: each is asked once.
+        // Auth lets connections in meanwhile: each is asked once. Those that were cut and have not ended yet count no more.
         let holding = self.connections().filter_map(|activity| {
             let tenant = activity.let_in().tenant().cloned();
-            Some((tenant, activity.held()?, activity))
+            let is_strange = tenant.is_none();
+            Some((tenant, activity.held()?, (is_strange, activity)))
         });
-        let holding = crowd::most_dispensable(holding.collect(), |activity| activity.accepted());
-        // Those that were cut and have not ended yet count no more.
-        let is_strange = |activity: &Arc<Activity>| activity.let_in().tenant().is_none();
-        let sum = |all: &mut dyn Iterator<Item = &(usize, Arc<Activity>)>| all.map(|(held, _)| held).sum::<usize>();
-        let mut over = sum(&mut holding.iter()).saturating_sub(limit);
-        let of_strangers = sum(&mut holding.iter().filter(|(_, activity)| is_strange(activity)));
-        let mut over_strange = of_strangers.saturating_sub(held::tenants_part(limit));
-        for (held, activity) in holding {
-            let is_strange = is_strange(&activity);
+        let holding = crowd::most_dispensable(holding.collect(), |(_, activity)| activity.accepted());
+        let of_strangers = |&(held, (is_strange, _)): &(usize, (bool, _))| if is_strange { held } else { 0 };
+        let mut over = holding.iter().map(|(held, _)| held).sum::<usize>().saturating_sub(limit);
+        let mut over_strange =
+            holding.iter().map(of_strangers).sum::<usize>().saturating_sub(held::tenants_part(limit));
+        for (held, (is_strange, activity)) in holding {
             if over == 0 && (over_strange == 0 || !is_strange) {
                 return;
             }
             over = over.saturating_sub(held);
             over_strange = over_strange.saturating_sub(if is_strange { held } else { 0 });
-            tracing::warn!(held, "a connection is cut: all connections together hold more than they may");
+            if let Some(cuts) = self.held.cut(Instant::now()) {
+                let limit = limit >> 20;
+                tracing::warn!(
+                    cuts,
+                    held,
+                    "connections are cut: all hold more than {limit} MiB, or strangers half of it"
+                );
+            }
             activity.cut();
         }
     }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::Shutdown;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -35,25 +36,41 @@ pub(crate) const DRAIN_BYTES: usize = 16 << 20;
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(10);
 pub(crate) const DRAIN_SILENCE: Duration = Duration::from_secs(2);
 
+/// After so much of one connection the others have their turn, and its requests are begun: what a client has sent at once
+/// may be thousands of headers.
+const TURN_BYTES: usize = 8 << 10;
+
 /// A TCP connection, shared by the protocol on it and by those who watch it.
 #[derive(Debug, Clone)]
-pub(crate) struct Socket(Arc<TcpStream>);
+pub(crate) struct Socket {
+    stream: Arc<TcpStream>,
+    /// Bytes that may still be read in this turn; without end before the first turn.
+    left: Arc<AtomicUsize>,
+}
 
 impl Socket {
     pub(crate) fn new(stream: TcpStream) -> Self {
-        Self(Arc::new(stream))
+        Self { stream: Arc::new(stream), left: Arc::new(AtomicUsize::new(usize::MAX)) }
+    }
+
+    /// The connection's task is polled. Until the next turn it reads a bounded amount, however often the protocol asks: it
+    /// asks again for each request that it begins.
+    pub(crate) fn begin_turn(&self) {
+        self.left.store(TURN_BYTES, Ordering::Relaxed);
     }
 
     /// Sends nothing more, and reads what the client is still sending until it has ended or a bound is reached. Closed
     /// at once, the socket would tell the client of a reset, and the client would drop the answer it has not read.
     pub(crate) async fn linger(&self) {
-        if SockRef::from(&*self.0).shutdown(Shutdown::Write).is_err() {
+        if SockRef::from(&*self.stream).shutdown(Shutdown::Write).is_err() {
             return;
         }
         let (end, mut left) = (Instant::now() + DRAIN_TIME, DRAIN_BYTES);
         let mut bytes = vec![0; 16 << 10];
-        while left > 0 && matches!(timeout_at(end, timeout(DRAIN_SILENCE, self.0.readable())).await, Ok(Ok(Ok(())))) {
-            match self.0.try_read(&mut bytes) {
+        while left > 0
+            && matches!(timeout_at(end, timeout(DRAIN_SILENCE, self.stream.readable())).await, Ok(Ok(Ok(()))))
+        {
+            match self.stream.try_read(&mut bytes) {
                 Ok(count @ 1..) => left = left.saturating_sub(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Ok(0) | Err(_) => return,
@@ -63,21 +80,29 @@ impl Socket {
 
     /// The error that the peer's system has reported: there is nobody to answer.
     fn broken(&self) -> io::Result<()> {
-        self.0.take_error()?.map_or(Ok(()), Err)
+        self.stream.take_error()?.map_or(Ok(()), Err)
     }
 
     /// Whether the client sends nothing more, even if some of what it sent was not read.
     fn has_ended(&self, cx: &mut Context<'_>) -> bool {
-        matches!(pin!(self.0.ready(Interest::READABLE)).poll(cx), Poll::Ready(Ok(ready)) if ready.is_read_closed())
+        matches!(pin!(self.stream.ready(Interest::READABLE)).poll(cx), Poll::Ready(Ok(ready)) if ready.is_read_closed())
     }
 }
 
 impl AsyncRead for Socket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let left = self.left.load(Ordering::Relaxed);
+        if left == 0 {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         loop {
-            ready!(self.0.poll_read_ready(cx))?;
-            match self.0.try_read_buf(buf) {
-                Ok(_) => return Poll::Ready(Ok(())),
+            ready!(self.stream.poll_read_ready(cx))?;
+            match self.stream.try_read_buf(buf) {
+                Ok(count) => {
+                    self.left.store(left.saturating_sub(count), Ordering::Relaxed);
+                    return Poll::Ready(Ok(()));
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -96,8 +121,8 @@ impl AsyncWrite for Socket {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(self.0.poll_write_ready(cx))?;
-            match self.0.try_write_vectored(bufs) {
+            ready!(self.stream.poll_write_ready(cx))?;
+            match self.stream.try_write_vectored(bufs) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 written => return Poll::Ready(written),
             }
@@ -113,7 +138,7 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(SockRef::from(&*self.0).shutdown(Shutdown::Write))
+        Poll::Ready(SockRef::from(&*self.stream).shutdown(Shutdown::Write))
     }
 }
 
@@ -328,6 +353,35 @@ mod tests {
 
     use super::*;
     use crate::activity::ConnectionTimes;
+
+    #[tokio::test]
+    async fn regression_a_turn_reads_a_bounded_amount_however_often_it_asks() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut socket = Socket::new(listener.accept().await.unwrap().0);
+        client.write_all(&vec![0; 4 * TURN_BYTES]).await.unwrap();
+        // How much is read until it is somebody else's turn, asked thrice.
+        let turn = |socket: &mut Socket, enough: usize| {
+            let (mut read, mut bytes) = (0, [0; 1024]);
+            for _ in 0..3 {
+                while read < enough {
+                    let mut buf = ReadBuf::new(&mut bytes);
+                    let mut cx = Context::from_waker(std::task::Waker::noop());
+                    if Pin::new(&mut *socket).poll_read(&mut cx, &mut buf).is_pending() {
+                        break;
+                    }
+                    read += buf.filled().len();
+                }
+            }
+            read
+        };
+        socket.stream.readable().await.unwrap();
+        assert_eq!(turn(&mut socket, 2 * TURN_BYTES), 2 * TURN_BYTES, "before the first turn");
+        socket.begin_turn();
+        assert_eq!(turn(&mut socket, usize::MAX), TURN_BYTES);
+        socket.begin_turn();
+        assert_eq!(turn(&mut socket, usize::MAX), TURN_BYTES);
+    }
 
     #[tokio::test]
     async fn what_is_read_ahead_is_bounded_and_comes_in_order() {
