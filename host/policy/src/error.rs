@@ -72,6 +72,9 @@ pub enum PolicyError {
     Relocation { path: PathBuf, source: Arc<PolicyError> },
     #[error("{} holds more than {most} policies; which of them guard must not depend on their numbers", path.display())]
     TooManyPolicies { path: PathBuf, most: usize },
+    /// What guards was there, and is gone before it served.
+    #[error("{} has vanished while the policies were read", path.display())]
+    Vanished { path: PathBuf },
     /// The file changed while it was read.
     #[error("{} is being written", path.display())]
     Unsettled { path: PathBuf },

@@ -77,3 +77,25 @@ fn regression_a_folder_that_cannot_be_listed_for_a_moment_of_the_start_is_not_an
     });
     assert!(refused.contains("auth"), "{refused}");
 }
+
+#[test]
+fn regression_a_guard_that_vanishes_during_the_start_is_missed() {
+    for hook in [Hook::Auth, Hook::Validator] {
+        let mut bench = Bench::new();
+        let sampler = component("plugins/sampler-standard");
+        bench.put("sampler/10-standard.wasm", &sampler);
+        bench.put(&format!("{hook}/10-guard.wasm"), component("plugins/validator-limits"));
+        bench.hold(&sampler);
+        let (begun, release, folder) =
+            (bench.begun.clone(), bench.release.clone(), bench.dir.path().join(hook.as_str()));
+        let refused = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                begun.recv().unwrap();
+                std::fs::remove_dir_all(&folder).unwrap();
+                release.send(()).unwrap();
+            });
+            bench.loader.start().unwrap_err().to_string()
+        });
+        assert!(refused.contains("10-guard.wasm has vanished"), "{refused}");
+    }
+}

@@ -140,6 +140,14 @@ impl Directory {
         let is_empty = |listed: &Result<Option<Listing>, PolicyError>| !matches!(listed, Ok(Some(listing)) if !listing.policies.is_empty());
         let emptied = listings.iter().all(|(_, listed)| is_empty(listed));
         for (hook, listed) in listings {
+            if let (Ok(listed), true) = (&listed, self.phase != Phase::Serving && spec(hook).guards) {
+                let is_listed =
+                    |place: &Place| listed.as_ref().is_some_and(|listing| listing.policies.contains_key(place));
+                let gone = self.policies.iter().find(|(place, _)| place.hook == hook && !is_listed(place));
+                if let Some((_, policy)) = gone {
+                    self.unread = Some(PolicyError::Vanished { path: policy.file.clone() });
+                }
+            }
             let why = match &listed {
                 Ok(Some(_)) if emptied => Some(Missing::Everything),
                 Ok(Some(_)) => None,

@@ -74,7 +74,7 @@ impl Loader {
     /// The first load. Waits for all components to be compiled, and, not for long, for files that are being written.
     ///
     /// # Errors
-    /// A directory that cannot be listed, however briefly, or that holds too many guards.
+    /// A directory that cannot be listed, however briefly, one that holds too many guards, or one that loses some meanwhile.
     pub(crate) fn start(&mut self) -> Result<(), PolicyError> {
         let compiled = self.compiled();
         loop {
@@ -90,6 +90,8 @@ impl Loader {
             let _ = compiled.recv();
         }
         self.directory.phase = Phase::Serving;
+        // Also what was not whole to the last.
+        self.publish();
         Ok(())
     }
 
