@@ -97,7 +97,8 @@ impl Activity {
     /// A request has begun over HTTP/2 whose body may end with trailers: however few bytes they are on the wire, they are
     /// held until somebody reads them, or until the stream ends.
     pub(crate) fn expect_trailers(self: &Arc<Self>) -> Arc<TrailerRoom> {
-        drop(self.hold(held::TRAILERS_BYTES));
+        self.all.add_room(held::TRAILERS_BYTES);
+        self.state().rooms += held::TRAILERS_BYTES;
         Arc::new(TrailerRoom { activity: self.clone(), is_held: AtomicBool::new(true) })
     }
 
@@ -178,7 +179,8 @@ impl Activity {
     pub(crate) fn held(&self) -> Option<usize> {
         let mut state = self.state();
         self.settle_account(&mut state);
-        (!state.was_cut() && state.held > 0).then_some(state.held)
+        let held = state.held + state.rooms;
+        (!state.was_cut() && held > 0).then_some(held)
     }
 
     pub(crate) fn accepted(&self) -> Instant {
@@ -292,7 +294,8 @@ impl TrailerRoom {
     /// The body was read to its end.
     pub(crate) fn end(&self) {
         if self.is_held.swap(false, Ordering::Relaxed) {
-            drop(self.activity.release(held::TRAILERS_BYTES));
+            self.activity.state().rooms -= held::TRAILERS_BYTES;
+            self.activity.all.remove_room(held::TRAILERS_BYTES);
         }
     }
 }

@@ -80,8 +80,11 @@ fn pending(request: Request<Incoming>, peer: SocketAddr, activity: Arc<Activity>
     let waits = request.headers().contains_key(header::EXPECT);
     let let_in = activity.let_in().clone();
     let unread = Unread::default();
-    let trailers = (http2 && !request.body().is_end_stream()).then(|| activity.expect_trailers());
-    let body = |body| Body::new(RequestBody::new(body, unread.clone(), activity, trailers.clone()));
+    // What follows a CONNECT is no body to hyper, and nobody reads it.
+    let (is_whole, connects) = (request.body().is_end_stream(), request.method() == Method::CONNECT);
+    let trailers = (http2 && (!is_whole || connects)).then(|| activity.expect_trailers());
+    let of_body = trailers.clone().filter(|_| !is_whole);
+    let body = |body| Body::new(RequestBody::new(body, unread.clone(), activity, of_body));
     let mut request = request.map(body);
     request.extensions_mut().insert(ConnectInfo(peer));
     request.extensions_mut().insert(let_in);

@@ -125,6 +125,18 @@ impl Held {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// What may come counts with all, and with nobody's: who sends what it says holds it for a moment.
+    pub(crate) fn add_room(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if self.is_exceeded() {
+            self.exceeded.notify_one();
+        }
+    }
+
+    pub(crate) fn remove_room(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }

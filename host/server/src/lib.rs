@@ -21,6 +21,7 @@ mod clients;
 mod closings;
 mod connection;
 mod exchange;
+mod frames;
 mod health;
 mod held;
 mod listener;

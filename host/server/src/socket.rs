@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep, timeout, timeout_at};
 
 use crate::activity::{Activity, Awaited};
+use crate::frames::Frames;
 
 /// How often a connection whose client sends nothing more is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -160,6 +161,7 @@ pub(crate) struct HalfClosing<S> {
     first: First,
     /// Whether everything that was written has left.
     flushed: bool,
+    frames: Frames,
 }
 
 #[derive(Debug)]
@@ -194,6 +196,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
             ahead: VecDeque::new(),
             first: First::Unsent,
             flushed: true,
+            frames: Frames::new(),
         }
     }
 
@@ -294,6 +297,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for HalfClosing<S> {
         if self.ended.is_none() {
             let before = buf.filled().len();
             ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+            self.frames.read(&buf.filled()[before..]).map_err(io::Error::other)?;
             if buf.filled().len() > before || buf.remaining() == 0 {
                 self.activity.heard();
                 return Poll::Ready(Ok(()));

@@ -103,7 +103,9 @@ pub(super) struct State {
     heard: Option<Instant>,
     /// What it holds in memory: heads of open requests, and pieces.
     pub(super) held: usize,
-    /// Where that counts.
+    /// For trailers that may come.
+    pub(super) rooms: usize,
+    /// Where the first counts.
     pub(super) account: Arc<Account>,
     /// Whether that is with strangers.
     pub(super) is_strange: bool,
@@ -149,6 +151,7 @@ impl State {
             since: now,
             heard: None,
             held: 0,
+            rooms: 0,
             account,
             is_strange: true,
             ending: None,
