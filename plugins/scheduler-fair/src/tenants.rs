@@ -23,6 +23,8 @@ struct Tenant {
     changed: bool,
     /// Waiting requests by class, arrival and id.
     line: BTreeSet<(u8, u64, u64)>,
+    /// Number of its requests that run.
+    running: usize,
 }
 
 #[derive(Debug)]
@@ -43,13 +45,16 @@ pub struct Tenants {
     requests: BTreeMap<u64, Request>,
     /// Tenants with waiting requests, by the bits of their counter, which order non-negative floating-point numbers.
     active: BTreeSet<(u64, String)>,
+    /// Those of them that have nothing running.
+    newcomers: BTreeSet<(u64, String)>,
     /// Counter of the tenant whose queue was the last to become empty.
     last_counter: f64,
 }
 
 impl Tenants {
     pub fn new(prices: Prices) -> Self {
-        Self { prices, tenants: BTreeMap::new(), requests: BTreeMap::new(), active: BTreeSet::new(), last_counter: 0.0 }
+        let (tenants, requests) = (BTreeMap::new(), BTreeMap::new());
+        Self { prices, tenants, requests, active: BTreeSet::new(), newcomers: BTreeSet::new(), last_counter: 0.0 }
     }
 
     /// Applies the events of a point.
@@ -65,9 +70,7 @@ impl Tenants {
             if point.replay {
                 // The saved counter already includes what happened before this instance.
                 self.leave_line(id);
-                if let Some(request) = self.requests.get_mut(&id) {
-                    (request.running, request.charged) = (true, None);
-                }
+                self.run(id, None);
             } else {
                 self.serve(id);
             }
@@ -82,21 +85,56 @@ impl Tenants {
         point.cancelled_ids.iter().for_each(|&id| self.forget(id));
     }
 
-    /// The request to serve next.
-    pub fn next(&self) -> Option<&Arrival> {
+    /// The request to serve next, and whether its tenant has nothing running.
+    pub fn next(&self) -> Option<(&Arrival, bool)> {
         let (_, name) = self.active.first()?;
+        Some((self.first_of(name)?, self.tenants.get(name)?.running == 0))
+    }
+
+    /// The request to serve next of those whose tenants have nothing running.
+    pub fn next_newcomer(&self) -> Option<&Arrival> {
+        let (_, name) = self.newcomers.first()?;
+        self.first_of(name)
+    }
+
+    fn first_of(&self, name: &str) -> Option<&Arrival> {
         let (_, _, id) = self.tenants.get(name)?.line.first()?;
         self.requests.get(id).map(|request| &request.arrival)
     }
 
     /// Charges the input of a request that is dispatched.
     pub fn serve(&mut self, id: u64) {
-        let Some(request) = self.requests.get_mut(&id).filter(|request| !request.running) else { return };
-        (request.running, request.charged) = (true, Some(0));
+        let Some(request) = self.requests.get(&id).filter(|request| !request.running) else { return };
         let (name, cost) = (request.tenant.clone(), f64::from(request.arrival.prompt_tokens) * self.prices.input);
         let weight = request.arrival.weight;
         self.leave_line(id);
+        self.run(id, Some(0));
         self.charge(&name, cost / weight);
+    }
+
+    /// A request runs from now on.
+    fn run(&mut self, id: u64, charged: Option<u32>) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let began = !std::mem::replace(&mut request.running, true);
+        request.charged = charged;
+        let name = request.tenant.clone();
+        self.change(&name, |tenant| tenant.running += usize::from(began));
+    }
+
+    /// Changes a tenant and keeps the orders.
+    fn change(&mut self, name: &str, change: impl FnOnce(&mut Tenant)) {
+        let Some(tenant) = self.tenants.get_mut(name) else { return };
+        let before = (tenant.counter.to_bits(), name.to_owned());
+        self.active.remove(&before);
+        self.newcomers.remove(&before);
+        change(tenant);
+        if !tenant.line.is_empty() {
+            let now = (tenant.counter.to_bits(), before.1);
+            if tenant.running == 0 {
+                self.newcomers.insert(now.clone());
+            }
+            self.active.insert(now);
+        }
     }
 
     /// The service that a tenant got, divided by its weight.
@@ -111,7 +149,7 @@ impl Tenants {
             tenant.changed = false;
         }
         while self.tenants.len() > IDLE_TENANTS + self.active.len() {
-            let idle = self.tenants.iter().filter(|(_, tenant)| tenant.line.is_empty());
+            let idle = self.tenants.iter().filter(|(_, tenant)| tenant.line.is_empty() && tenant.running == 0);
             let Some(name) = idle.min_by(|a, b| a.1.counter.total_cmp(&b.1.counter)).map(|(name, _)| name.clone())
             else {
                 return;
@@ -125,21 +163,22 @@ impl Tenants {
         let lowest = self.active.first().map_or(self.last_counter, |(bits, _)| f64::from_bits(*bits));
         let known = self.tenants.contains_key(name);
         let counter = || counters::load(name).filter(|_| replay).unwrap_or(0.0);
-        let tenant = self.tenants.entry(name.to_owned()).or_insert_with(|| Tenant {
+        self.tenants.entry(name.to_owned()).or_insert_with(|| Tenant {
             counter: counter(),
             changed: false,
             line: BTreeSet::new(),
+            running: 0,
         });
-        if tenant.line.is_empty() {
-            // A counter that a replay restored is not lifted.
-            let as_handed_over = replay && !known;
-            if !as_handed_over && lowest > tenant.counter {
+        // A counter that a replay restored is not lifted.
+        let as_handed_over = replay && !known;
+        let waits = (arrival.class(), arrival.arrived_ms, arrival.id);
+        self.change(name, |tenant| {
+            if tenant.line.is_empty() && !as_handed_over && lowest > tenant.counter {
                 (tenant.counter, tenant.changed) = (lowest, true);
             }
-            self.active.insert((tenant.counter.to_bits(), name.to_owned()));
-        }
+            tenant.line.insert(waits);
+        });
         let id = arrival.id;
-        tenant.line.insert((arrival.class(), arrival.arrived_ms, id));
         self.requests.insert(id, Request { arrival, tenant: name.to_owned(), running: false, charged: Some(0) });
     }
 
@@ -152,26 +191,27 @@ impl Tenants {
     }
 
     fn charge(&mut self, name: &str, cost: f64) {
-        let Some(tenant) = self.tenants.get_mut(name).filter(|_| cost > 0.0) else { return };
-        if !tenant.line.is_empty() {
-            self.active.remove(&(tenant.counter.to_bits(), name.to_owned()));
-            self.active.insert(((tenant.counter + cost).to_bits(), name.to_owned()));
+        if cost > 0.0 {
+            self.change(name, |tenant| (tenant.counter, tenant.changed) = (tenant.counter + cost, true));
         }
-        (tenant.counter, tenant.changed) = (tenant.counter + cost, true);
     }
 
     fn leave_line(&mut self, id: u64) {
         let Some(request) = self.requests.get(&id) else { return };
-        let Some(tenant) = self.tenants.get_mut(&request.tenant) else { return };
-        let arrival = &request.arrival;
-        if tenant.line.remove(&(arrival.class(), arrival.arrived_ms, id)) && tenant.line.is_empty() {
-            self.active.remove(&(tenant.counter.to_bits(), request.tenant.clone()));
-            self.last_counter = tenant.counter;
-        }
+        let (name, arrival) = (request.tenant.clone(), &request.arrival);
+        let waits = (arrival.class(), arrival.arrived_ms, id);
+        let mut emptied = None;
+        self.change(&name, |tenant| {
+            let left = tenant.line.remove(&waits);
+            emptied = (left && tenant.line.is_empty()).then_some(tenant.counter);
+        });
+        self.last_counter = emptied.unwrap_or(self.last_counter);
     }
 
     fn forget(&mut self, id: u64) {
         self.leave_line(id);
-        self.requests.remove(&id);
+        if let Some(request) = self.requests.remove(&id).filter(|request| request.running) {
+            self.change(&request.tenant, |tenant| tenant.running -= 1);
+        }
     }
 }

@@ -98,14 +98,56 @@ fn forgets_what_is_over() {
 #[test]
 fn refuses_prices_that_are_none() {
     for (input, output) in [(-1.0, 1.0), (1.0, 0.0), (f64::NAN, 1.0), (1.0, f64::INFINITY)] {
-        let refused = FairShares::new(Settings { input_price: input, output_price: output });
+        let refused = FairShares::new(Settings { input_price: input, output_price: output, ..Settings::default() });
         assert!(refused.unwrap_err().contains("prices"));
     }
 }
 
 #[test]
+fn refuses_a_share_that_is_none() {
+    for newcomer_share in [-0.1, 1.1, f64::NAN] {
+        let refused = FairShares::new(Settings { newcomer_share, ..Settings::default() });
+        assert!(refused.unwrap_err().contains("newcomer-share"));
+    }
+}
+
+#[test]
+fn regression_a_tenant_with_nothing_running_does_not_wait_for_answers_of_another() {
+    let mut policy = policy();
+    let many: Vec<Arrival> = (1..=64).map(|id| arrival(id, 0, 10)).collect();
+    let first = policy.schedule(&point(&many, 32)).dispatch_ids;
+    assert_eq!(first.len(), 28, "an eighth is kept");
+    let busy = |arrivals: &[Arrival], free: u32| {
+        let mut busy = point(arrivals, free);
+        busy.workers.running_sequences[0] = 32 - free;
+        busy
+    };
+    assert!(policy.schedule(&busy(&[], 4)).dispatch_ids.is_empty());
+    // One each, and then they are no newcomers any more.
+    let others = [arrival(101, 1, 10), arrival(102, 1, 10), arrival(103, 2, 10)];
+    assert_eq!(policy.schedule(&busy(&others, 4)).dispatch_ids, [101, 103]);
+    assert!(policy.schedule(&busy(&[], 2)).dispatch_ids.is_empty());
+    let mut end = busy(&[], 3);
+    end.finished_ids.push(101);
+    end.finished_generated.push(1);
+    assert_eq!(policy.schedule(&end).dispatch_ids, [102], "it has nothing running");
+    let mut ends = busy(&[], 5);
+    ends.finished_ids.push(1);
+    ends.finished_generated.push(1);
+    assert_eq!(policy.schedule(&ends).dispatch_ids, [29], "what is above the share is for all");
+}
+
+#[test]
+fn without_a_share_for_newcomers_all_sequences_are_for_all() {
+    let mut policy = FairShares::new(Settings { newcomer_share: 0.0, ..Settings::default() }).unwrap();
+    let many: Vec<Arrival> = (1..=64).map(|id| arrival(id, 0, 10)).collect();
+    assert_eq!(policy.schedule(&point(&many, 32)).dispatch_ids.len(), 32);
+}
+
+#[test]
 fn spreads_load_over_workers_and_follows_their_health() {
-    testing::check_placement(policy);
+    // By one tenant.
+    testing::check_placement(|| FairShares::new(Settings { newcomer_share: 0.0, ..Settings::default() }).unwrap());
 }
 
 #[test]
