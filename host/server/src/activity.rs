@@ -53,7 +53,7 @@ impl Activity {
             return Admission::Cut;
         }
         self.settle_account(&mut state);
-        let (held, admission) = (state.held, self.all.admission(state.held, &state.account));
+        let (held, admission) = (state.held, self.all.admission(state.held, state.rooms, &state.account));
         drop(state);
         if admission == Admission::Cut {
             let tenant = self.let_in.tenant().map(tracing::field::display);

@@ -75,17 +75,20 @@ fn most_frequent<'a>(tenants: impl Iterator<Item = &'a TenantId>) -> Option<(&'a
 /// then those of the tenant that holds the most, the largest first.
 pub(crate) fn most_dispensable<T>(
     mut holding: Vec<(Option<TenantId>, usize, T)>,
+    part: usize,
     accepted: impl Fn(&T) -> Instant,
 ) -> Vec<(usize, T)> {
-    let mut of_tenants: HashMap<TenantId, usize> = HashMap::new();
+    // Strangers are one.
+    let mut of_tenants: HashMap<Option<TenantId>, usize> = HashMap::new();
     for (tenant, held, _) in &holding {
-        tenant.iter().for_each(|tenant| *of_tenants.entry(tenant.clone()).or_default() += held);
+        *of_tenants.entry(tenant.clone()).or_default() += held;
     }
     holding.sort_by_cached_key(|(tenant, held, connection)| {
-        let of_tenant = tenant.as_ref().and_then(|tenant| of_tenants.get(tenant));
+        let of_tenant = of_tenants.get(tenant).copied().unwrap_or(0);
         // Somebody may be let in on those that have just begun, whatever they hold.
         let of_strangers = tenant.is_none().then(|| accepted(connection));
-        (tenant.is_some(), Reverse(of_tenant.copied()), tenant.clone(), of_strangers, Reverse(*held))
+        let has_more = of_tenant > part;
+        (!has_more, tenant.is_some(), Reverse(of_tenant), tenant.clone(), of_strangers, Reverse(*held))
     });
     holding.into_iter().map(|(_, held, connection)| (held, connection)).collect()
 }

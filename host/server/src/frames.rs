@@ -9,7 +9,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEAD_BYTES: usize = 9;
 const SETTINGS: u8 = 4;
 const GOAWAY: u8 = 7;
-/// As many from the beginning, and one more a second. Clients send one or two.
+/// As many at once, and then one a second. Clients send one or two.
 const AT_ONCE: u64 = 64;
 
 /// Where in what the client sends the next byte belongs.
@@ -29,8 +29,9 @@ enum At {
 #[derive(Debug)]
 pub(crate) struct Frames {
     at: At,
-    begun: Instant,
+    /// Such frames, of which one is forgotten each second from `since` on.
     seen: u64,
+    since: Instant,
 }
 
 /// The client sends too many such frames.
@@ -40,7 +41,7 @@ pub(crate) struct TooMany;
 
 impl Frames {
     pub(crate) fn new() -> Self {
-        Self { at: At::Preface(0), begun: Instant::now(), seen: 0 }
+        Self { at: At::Preface(0), seen: 0, since: Instant::now() }
     }
 
     /// The client has sent this.
@@ -90,11 +91,10 @@ impl Frames {
     }
 
     fn count(&mut self) -> Result<(), TooMany> {
-        self.seen += 1;
-        if self.seen > AT_ONCE && Duration::from_secs(self.seen - AT_ONCE) > self.begun.elapsed() {
-            return Err(TooMany);
-        }
-        Ok(())
+        let passed = self.since.elapsed().as_secs();
+        self.since += Duration::from_secs(passed);
+        self.seen = self.seen.saturating_sub(passed) + 1;
+        if self.seen > AT_ONCE { Err(TooMany) } else { Ok(()) }
     }
 }
 
@@ -120,6 +120,9 @@ mod tests {
                 read(&frame(1, 20)).unwrap();
                 tokio::time::advance(Duration::from_secs(1)).await;
                 read(&frame(kind, 0)).unwrap();
+                // A connection that was quiet for long has no more for that.
+                tokio::time::advance(Duration::from_secs(10_000)).await;
+                (0..AT_ONCE).for_each(|_| read(&frame(kind, 0)).unwrap());
                 assert_eq!(read(&frame(kind, 0)), Err(TooMany), "pieces of {piece} bytes");
             }
         }

@@ -146,11 +146,13 @@ impl Held {
         self.bytes() > self.limit || self.strangers.0.load(Ordering::Relaxed) > tenants_part(self.limit)
     }
 
-    /// What becomes of another request of a connection that holds `own` bytes. Cutting connections from outside takes a moment,
-    /// in which a thousand of them could begin many requests each. Nobody keeps others from beginning theirs.
-    pub(crate) fn admission(&self, own: usize, account: &Account) -> Admission {
-        let of_account = account.0.load(Ordering::Relaxed);
-        let has_room = of_account <= tenants_part(self.limit) && self.bytes() <= self.limit.saturating_mul(MOST);
+    /// What becomes of another request of a connection that holds `own` bytes, and `rooms` for what may come. Cutting
+    /// connections from outside takes a moment, in which a thousand of them could begin many requests each. Nobody keeps others
+    /// from beginning theirs.
+    pub(crate) fn admission(&self, own: usize, rooms: usize, account: &Account) -> Admission {
+        let is_full = self.bytes() > self.limit.saturating_mul(MOST);
+        let has_room = account.0.load(Ordering::Relaxed) <= tenants_part(self.limit) && !is_full;
+        let own = own + if is_full { rooms } else { 0 };
         if own <= self.share || has_room {
             Admission::Served
         } else if own <= 2 * self.share {
@@ -202,12 +204,17 @@ mod tests {
             let held = Held::new(limit, connections);
             let account = Account::default();
             held.add(tenants_part(limit) + 1, &account);
-            let admission = |own| held.admission(own, &account);
+            let admission = |own| held.admission(own, 2 * share + 1, &account);
             let [at, past] = [share, 2 * share].map(|own| (admission(own), admission(own + 1)));
             assert_eq!(at, (Admission::Served, Admission::Refused), "{connections} connections");
             assert_eq!(past, (Admission::Refused, Admission::Cut), "{connections} connections");
             held.remove(1, &account);
             assert_eq!(admission(usize::MAX), Admission::Served, "its account has room");
+            held.add_room(MOST * limit - held.bytes());
+            assert_eq!(admission(0), Admission::Served, "at the bound of all");
+            held.add_room(1);
+            assert_eq!(admission(0), Admission::Cut, "past it, what may come counts");
+            assert_eq!(held.admission(0, 0, &account), Admission::Served, "nobody else is kept from beginning");
         }
     }
 

@@ -256,9 +256,9 @@ impl Rooms {
         Made { closed, wait: next.unwrap_or(LOOK).clamp(LOOK / 20, LOOK) }
     }
 
-    /// Cuts connections until no more is held than this, and by strangers no more than their part: those first on which nobody
-    /// was let in, then those of the tenant
-    /// that holds the most, and of these the ones that hold the most.
+    /// Cuts connections until no more is held than this, and by strangers no more than their part: those of whoever holds more
+    /// than its part before others, those first on which nobody was let in, then those of the tenant that holds the most, and of
+    /// these the ones that hold the most.
     fn relieve(&self, limit: usize) {
         // Auth lets connections in meanwhile: each is asked once. Those that were cut and have not ended yet count no more.
         let holding = self.connections().filter_map(|activity| {
@@ -266,7 +266,8 @@ impl Rooms {
             let is_strange = tenant.is_none();
             Some((tenant, activity.held()?, (is_strange, activity)))
         });
-        let holding = crowd::most_dispensable(holding.collect(), |(_, activity)| activity.accepted());
+        let holding =
+            crowd::most_dispensable(holding.collect(), held::tenants_part(limit), |(_, activity)| activity.accepted());
         let of_strangers = |&(held, (is_strange, _)): &(usize, (bool, _))| if is_strange { held } else { 0 };
         let mut over = holding.iter().map(|(held, _)| held).sum::<usize>().saturating_sub(limit);
         let mut over_strange =

@@ -92,6 +92,7 @@ impl Loader {
         self.directory.phase = Phase::Serving;
         // Also what was not whole to the last.
         self.publish();
+        self.tell();
         Ok(())
     }
 

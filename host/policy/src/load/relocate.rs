@@ -65,7 +65,8 @@ impl Relocation {
     pub(crate) fn attempt(&mut self, loader: &mut Loader) -> Option<Result<(), PolicyError>> {
         self.directory.unread = None;
         let scan = scan_settled(|patience| self.directory.scan(&mut loader.builder, patience));
-        if scan.compiling {
+        // What has vanished once is not known to the next attempt.
+        if scan.compiling && self.directory.unread.is_none() {
             return None;
         }
         let valid = self.validate(&loader.registry.current()).and_then(|()| self.keeps_settings(&loader.directory));

@@ -185,13 +185,13 @@ async fn regression_requests_that_hold_the_most_are_cut_strangers_first() {
     let rooms = Rooms::new(4);
     let times = times(LONG, LONG, LONG);
     let mut taken = Vec::new();
-    for bytes in [40_000, 1000, 2000, 0] {
+    for bytes in [10_000, 1000, 2000, 9000] {
         let room = rooms.take(times).await;
         let request = room.activity.begin(true, (0, bytes));
         taken.push((room, request));
     }
-    // The first one holds the most, and was let in.
-    taken[0].0.activity.let_in().set(&TenantId::from("a"));
+    // The first one holds the most, though no more than its tenant's part, and was let in; so was the last one.
+    [(0, "a"), (3, "b")].iter().for_each(|(at, tenant)| taken[*at].0.activity.let_in().set(&TenantId::from(*tenant)));
     let cut = |rooms: &Rooms, limit: usize| {
         rooms.relieve(limit);
         taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>()
@@ -203,6 +203,23 @@ async fn regression_requests_that_hold_the_most_are_cut_strangers_first() {
     let cut = || taken.iter().map(|(room, _)| room.activity.was_cut()).collect::<Vec<_>>();
     rooms.relieve(1);
     assert_eq!(cut(), [true; 3]);
+}
+
+#[tokio::test]
+async fn regression_a_tenant_that_holds_more_than_its_part_is_cut_before_strangers_that_do_not() {
+    let rooms = Rooms::new(4);
+    let mut taken = Vec::new();
+    for tenant in [None, Some("a"), Some("a"), Some("b")] {
+        let room = rooms.take(times(LONG, LONG, LONG)).await;
+        tenant.iter().for_each(|tenant| room.activity.let_in().set(&TenantId::from(*tenant)));
+        let request = room.activity.begin(true, (0, 0));
+        // What may come counts with who said that it does.
+        let trailers = (tenant == Some("a")).then(|| room.activity.expect_trailers());
+        taken.push((room, request, trailers));
+    }
+    rooms.relieve(rooms.held.bytes() - 1);
+    let cut = taken.iter().map(|(room, ..)| room.activity.was_cut()).collect::<Vec<_>>();
+    assert_eq!(cut, [false, true, false, false]);
 }
 
 #[tokio::test]
