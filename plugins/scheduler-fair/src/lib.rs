@@ -4,9 +4,9 @@
 //! Each tenant has a counter of the service that it got: input and output tokens at their prices, divided by its weight.
 //! The tenant with the lowest counter goes next, within it the first priority class, then the earliest arrival. A tenant
 //! that was idle is lifted to the lowest counter of the active ones, so that it cannot save up service. Requests go to the
-//! worker with the fewest active sequences; while the next in line fits no worker, all others wait behind it, but those of
-//! tenants with nothing running. What runs is never interrupted, so a tenant could take all sequences for as long as its
-//! answers are; therefore each worker keeps some for tenants with nothing running.
+//! worker with the fewest active sequences; while the next in line fits no worker, all others wait behind it. What runs
+//! is never interrupted, so a tenant could take all sequences for as long as its answers are; therefore each worker keeps some
+//! for tenants with nothing running. It keeps no part of the KV cache: where that is full, newcomers wait for it.
 //!
 //! Between two tenants that always have requests waiting, the service differs by at most `2 max(p L, q M)` over any
 //! span of time: `L` the longest prompt, `M` the tokens that run at once, `p` and `q` the prices (theorem 4.4 there),
@@ -79,6 +79,8 @@ impl Policy for FairShares {
             let kept = if is_newcomer { 0 } else { kept };
             let placed = capacity.place_reserving(request, kept).map(|worker| (request.id, worker));
             let placed = placed.or_else(|| {
+                // It would fit, were it not for the kept places: others pass it there, and only there.
+                capacity.clone().place(request)?;
                 let newcomer = self.tenants.next_newcomer()?;
                 capacity.place(newcomer).map(|worker| (newcomer.id, worker))
             });

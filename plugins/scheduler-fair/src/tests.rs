@@ -138,6 +138,16 @@ fn regression_a_tenant_with_nothing_running_does_not_wait_for_answers_of_another
 }
 
 #[test]
+fn a_request_that_fits_nowhere_is_not_passed_by_those_of_tenants_with_nothing_running() {
+    let mut policy = policy();
+    let need = |id, tenant, need| Arrival { need, ..arrival(id, tenant, 10) };
+    assert_eq!(policy.schedule(&point(&[need(1, 0, 100)], 32)).dispatch_ids, [1]);
+    let mut next = point(&[need(2, 0, 900_000), need(3, 1, 100)], 31);
+    next.workers.kv_free[0] = 800_000;
+    assert!(policy.schedule(&next).dispatch_ids.is_empty());
+}
+
+#[test]
 fn without_a_share_for_newcomers_all_sequences_are_for_all() {
     let mut policy = FairShares::new(Settings { newcomer_share: 0.0, ..Settings::default() }).unwrap();
     let many: Vec<Arrival> = (1..=64).map(|id| arrival(id, 0, 10)).collect();
