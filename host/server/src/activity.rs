@@ -53,7 +53,9 @@ impl Activity {
             return Admission::Cut;
         }
         self.settle_account(&mut state);
-        let (held, admission) = (state.held, self.all.admission(state.held, state.rooms, &state.account));
+        // What may come counts here only with strangers: who was let in is cut in the order in which all are.
+        let rooms = if state.is_strange { state.rooms } else { 0 };
+        let (held, admission) = (state.held, self.all.admission(state.held, rooms, &state.account));
         drop(state);
         if admission == Admission::Cut {
             let tenant = self.let_in.tenant().map(tracing::field::display);

@@ -9,6 +9,9 @@ use crate::counters;
 /// they would be lifted anyway.
 const IDLE_TENANTS: usize = 4096;
 
+/// How many tokens a request generates from one report of its progress to the next.
+const REPORTED_TOKENS: u32 = 32;
+
 /// Prices of tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct Prices {
@@ -82,7 +85,18 @@ impl Tenants {
             self.charge_output(id, generated);
             self.forget(id);
         }
-        point.cancelled_ids.iter().for_each(|&id| self.forget(id));
+        for &id in &point.cancelled_ids {
+            self.charge_unreported(id);
+            self.forget(id);
+        }
+    }
+
+    /// Nobody says how much a request had generated when it was cancelled: as much as it may have had. Whoever always leaves
+    /// before the first report would pay for nothing.
+    fn charge_unreported(&mut self, id: u64) {
+        let Some(request) = self.requests.get(&id) else { return };
+        let most = request.charged.map_or(0, |charged| (charged + REPORTED_TOKENS).min(request.arrival.max_tokens));
+        self.charge_output(id, most);
     }
 
     /// The request to serve next, and whether its tenant has nothing running.

@@ -46,6 +46,25 @@ fn output_is_charged_as_it_is_reported_and_at_the_end() {
 }
 
 #[test]
+fn regression_whoever_leaves_before_the_first_report_pays_for_what_may_have_been_generated() {
+    for (max_tokens, charged) in [(900, 32.0), (20, 20.0)] {
+        let mut policy = policy();
+        policy.schedule(&point(&[Arrival { max_tokens, ..arrival(1, 0, 10) }, arrival(2, 0, 10)], 2));
+        let mut left = point(&[], 0);
+        left.cancelled_ids.extend([1, 1]);
+        policy.schedule(&left);
+        assert_eq!(policy.tenants.counter("a"), Some(20.0 + 2.0 * charged));
+    }
+    // Who only waited pays nothing.
+    let mut policy = policy();
+    policy.schedule(&point(&[arrival(1, 0, 10)], 0));
+    let mut left = point(&[], 0);
+    left.cancelled_ids.push(1);
+    policy.schedule(&left);
+    assert_eq!(policy.tenants.counter("a"), Some(0.0));
+}
+
+#[test]
 fn weights_divide_the_price() {
     let mut policy = policy();
     let heavy = Arrival { weight: 4.0, ..arrival(1, 0, 100) };
