@@ -316,3 +316,17 @@ async fn a_client_is_slow_that_takes_less_than_the_bound() {
 fn due(activity: &Activity) -> Option<(Claim, bool)> {
     activity.claim().map(|(claim, from)| (claim, from <= Instant::now()))
 }
+
+#[tokio::test]
+async fn regression_uploads_of_who_was_let_in_are_not_cut_for_what_may_come_while_all_is_full() {
+    const LIMIT: usize = 1 << 20;
+    for (tenant, admission) in [(Some("a"), Admission::Served), (None, Admission::Cut)] {
+        let all = Arc::new(Held::new(LIMIT, 1));
+        let activity = Activity::new(TIMES, all.clone());
+        tenant.iter().for_each(|tenant| activity.let_in().set(&TenantId::from(*tenant)));
+        let _uploads: Vec<_> = (0..4).map(|_| activity.expect_trailers()).collect();
+        assert_eq!(activity.admission(), Admission::Served, "there is room");
+        all.add_room(2 * LIMIT);
+        assert_eq!(activity.admission(), admission, "{tenant:?}");
+    }
+}

@@ -71,8 +71,9 @@ fn most_frequent<'a>(tenants: impl Iterator<Item = &'a TenantId>) -> Option<(&'a
     counts.into_iter().max_by_key(|(tenant, count)| (*count, Reverse(*tenant)))
 }
 
-/// Connections with their tenants and what they hold, in the order in which they are to be cut: strangers, the oldest first,
-/// then those of the tenant that holds the most, the largest first.
+/// Connections with their tenants and what they hold, in the order in which they are to be cut: those of strangers or tenants
+/// that hold more than `part` before others; strangers before tenants, the oldest first; then those of the tenant that holds
+/// the most, the largest first.
 pub(crate) fn most_dispensable<T>(
     mut holding: Vec<(Option<TenantId>, usize, T)>,
     part: usize,

@@ -125,7 +125,7 @@ impl Held {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// What may come counts with all, and with nobody's: who sends what it says holds it for a moment.
+    /// What may come counts with all, but in no account: an honest client sends its body at once, and holds this for a moment.
     pub(crate) fn add_room(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if self.is_exceeded() {
@@ -146,9 +146,9 @@ impl Held {
         self.bytes() > self.limit || self.strangers.0.load(Ordering::Relaxed) > tenants_part(self.limit)
     }
 
-    /// What becomes of another request of a connection that holds `own` bytes, and `rooms` for what may come. Cutting
-    /// connections from outside takes a moment, in which a thousand of them could begin many requests each. Nobody keeps others
-    /// from beginning theirs.
+    /// What becomes of another request of a connection that holds `own` bytes, and `rooms` for what may come, which count where
+    /// all is full. Cutting connections from outside takes a moment, in which a thousand of them could begin many requests
+    /// each. Nobody keeps others from beginning theirs.
     pub(crate) fn admission(&self, own: usize, rooms: usize, account: &Account) -> Admission {
         let is_full = self.bytes() > self.limit.saturating_mul(MOST);
         let has_room = account.0.load(Ordering::Relaxed) <= tenants_part(self.limit) && !is_full;

@@ -256,9 +256,8 @@ impl Rooms {
         Made { closed, wait: next.unwrap_or(LOOK).clamp(LOOK / 20, LOOK) }
     }
 
-    /// Cuts connections until no more is held than this, and by strangers no more than their part: those of whoever holds more
-    /// than its part before others, those first on which nobody was let in, then those of the tenant that holds the most, and of
-    /// these the ones that hold the most.
+    /// Cuts connections until no more is held than this, and by strangers no more than their part. Whoever holds more than its
+    /// part comes first; then strangers, then the tenant that holds the most, with the connections that hold the most.
     fn relieve(&self, limit: usize) {
         // Auth lets connections in meanwhile: each is asked once. Those that were cut and have not ended yet count no more.
         let holding = self.connections().filter_map(|activity| {

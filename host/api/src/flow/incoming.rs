@@ -54,10 +54,10 @@ impl Incoming {
         Ok(())
     }
 
-    /// Runs `read` on the body's text. Short texts are read on the task's own thread, unless their chat template or the validators
-    /// may take long. Others when it is the tenant's turn, on a thread that may block, so that they delay neither other connections nor
-    /// other tenants; if the client leaves, `read` stops at its next check. The text is gone then. `timeout` is the client's
-    /// own, as far as it is known before its body is read.
+    /// Runs `read` on the body's text. Short texts are read on the task's own thread, unless their chat template or the
+    /// validators may take long. Others are read when it is the tenant's turn, on a thread that may block, so that they delay
+    /// neither other connections nor other tenants; if the client leaves, `read` stops at its next check. The text is gone
+    /// then. `timeout` is the client's own, as far as it is known before its body is read.
     ///
     /// # Errors
     /// Those of `read`; 503 if too many wait for their turn, or if a chat template runs away; 504 after the timeout, or
