@@ -141,10 +141,8 @@ impl Worker {
             Command::Start { start, need } => self.start(start, need, engine, events),
             Command::Cancel { id } => self.cancel(id, engine, events),
             Command::Preempt { id } => {
-                if let Some(index) = self.roster.find(id) {
-                    self.roster.running[index].rank = self.intake.demoted();
-                    self.roster.preempt(index, engine, events);
-                }
+                let rank = self.intake.demoted();
+                self.roster.demote(id, rank, engine, events);
             }
             Command::Pause { id } => self.roster.pause(id, self.intake.next_event(), engine, events),
             Command::Resume { id } => self.roster.resume(id, engine, events),
@@ -162,9 +160,8 @@ impl Worker {
         if self.is_idle() {
             self.pacer.idle();
         }
-        // The pool gives the places of paused sequences to others; those that were resumed since may be too many.
-        let all = self.roster.running.iter().chain(&self.roster.waiting);
-        match self.intake.prepare(start, need, all.filter(|s| s.paused_at.is_none()).count()) {
+        // The pool gives the places of paused and preempted sequences to others: those that went on since may be too many.
+        match self.intake.prepare(start, need) {
             Ok(sequence) => self.roster.add(sequence, engine, events),
             Err(error) => events.push(Event::Failed { id, error }),
         }

@@ -261,9 +261,16 @@ fn refuses_what_its_limits_do_not_allow_at_the_bound() {
     assert!(refused(start(1, "")));
     assert!(refused(Start { max_tokens: 0, ..start(1, "x") }));
     assert!(refused(Start { prompt: vec![Token(257)].into(), ..start(1, "x") }));
+}
+
+#[test]
+fn what_comes_past_the_last_sequence_waits_for_one() {
     let mut bench = Bench::native();
     (0..9).for_each(|id| bench.begin(start(id, "x")));
-    assert!(matches!(bench.events.last(), Some(Event::Failed { id: RequestId(8), error: WorkerError::Refused(_) })));
+    assert_eq!(bench.worker.facts().running_sequences, 8);
+    bench.run();
+    assert!(bench.results().values().all(|(_, end)| matches!(end, Some(Event::Finished { .. }))));
+    assert_eq!(bench.results().len(), 9);
 }
 
 #[test]

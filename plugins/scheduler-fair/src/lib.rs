@@ -4,9 +4,12 @@
 //! Each tenant has a counter of the service that it got: input and output tokens at their prices, divided by its weight.
 //! The tenant with the lowest counter goes next, within it the first priority class, then the earliest arrival. A tenant
 //! that was idle is lifted to the lowest counter of the active ones, so that it cannot save up service. Requests go to the
-//! worker with the fewest active sequences; while the next in line fits no worker, all others wait behind it. What runs
-//! is never interrupted, so a tenant could take all sequences for as long as its answers are; therefore each worker keeps some
-//! for tenants with nothing running. It keeps no part of the KV cache: where that is full, newcomers wait for it.
+//! worker with the fewest active sequences; while the next in line fits no worker, all others wait behind it.
+//!
+//! Answers may be long, and one tenant could take all sequences or the whole KV cache with its own. What runs therefore gives
+//! way to a tenant that has nothing running, four times a second at most: requests of the tenants that have the most for
+//! their weight, and that got no less service, are preempted, the latest first. Their workers go on with them as soon as
+//! something else ends. A tenant keeps one of its requests, and no class gives way to a lower one.
 //!
 //! Between two tenants that always have requests waiting, the service differs by at most `2 max(p L, q M)` over any
 //! span of time: `L` the longest prompt, `M` the tokens that run at once, `p` and `q` the prices (theorem 4.4 there),
@@ -19,16 +22,18 @@
 //! |---|---|
 //! | `input-price` | of a prompt token. Default 1 |
 //! | `output-price` | of a generated token. Default 2 |
-//! | `newcomer-share` | of a worker's sequences, rounded down: taken only by tenants with nothing running. Default 0.125 |
+//! | `preempt` | whether what runs gives way to tenants with nothing running. Default true |
 #![forbid(unsafe_code)]
 
 mod counters;
+mod newcomers;
 mod tenants;
 
 use camshaft_plugin::scheduler::{Actions, Capacity, Point, Policy};
+use newcomers::Newcomers;
 use serde::Deserialize;
 
-pub use tenants::{Prices, Tenants};
+pub use tenants::{Prices, RunningRequest, Tenants};
 
 /// `[settings]`.
 #[derive(Debug, Clone, Deserialize)]
@@ -36,12 +41,12 @@ pub use tenants::{Prices, Tenants};
 pub struct Settings {
     pub input_price: f64,
     pub output_price: f64,
-    pub newcomer_share: f64,
+    pub preempt: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { input_price: 1.0, output_price: 2.0, newcomer_share: 0.125 }
+        Self { input_price: 1.0, output_price: 2.0, preempt: true }
     }
 }
 
@@ -49,7 +54,8 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct FairShares {
     tenants: Tenants,
-    newcomer_share: f64,
+    /// `None`: nobody gives way.
+    newcomers: Option<Newcomers>,
 }
 
 impl Policy for FairShares {
@@ -58,35 +64,27 @@ impl Policy for FairShares {
     type Settings = Settings;
 
     fn new(settings: Settings) -> Result<Self, String> {
-        let Settings { input_price: input, output_price: output, newcomer_share } = settings;
+        let Settings { input_price: input, output_price: output, preempt } = settings;
         let good = input >= 0.0 && output > 0.0 && input.is_finite() && output.is_finite();
         if !good {
             return Err(format!("prices must be at least 0, and output-price above it, got {input} and {output}"));
         }
-        if !(0.0..=1.0).contains(&newcomer_share) {
-            return Err(format!("newcomer-share must be from 0 to 1, got {newcomer_share}"));
-        }
-        Ok(Self { tenants: Tenants::new(Prices { input, output }), newcomer_share })
+        Ok(Self { tenants: Tenants::new(Prices { input, output }), newcomers: preempt.then(Newcomers::default) })
     }
 
     fn schedule(&mut self, point: &Point) -> Actions {
         self.tenants.apply(point);
         let mut actions = Actions::none();
         let mut capacity = Capacity::of(&point.workers);
-        let sequences = point.workers.iter().map(|worker| worker.free_sequences + worker.running_sequences).max();
-        let kept = (f64::from(sequences.unwrap_or(0)) * self.newcomer_share) as u32;
-        while let Some((request, is_newcomer)) = self.tenants.next().filter(|_| !capacity.is_exhausted()) {
-            let kept = if is_newcomer { 0 } else { kept };
-            let placed = capacity.place_reserving(request, kept).map(|worker| (request.id, worker));
-            let placed = placed.or_else(|| {
-                // It would fit, were it not for the kept places: others pass it there, and only there.
-                capacity.clone().place(request)?;
-                let newcomer = self.tenants.next_newcomer()?;
-                capacity.place(newcomer).map(|worker| (newcomer.id, worker))
-            });
-            let Some((id, worker)) = placed else { break };
-            self.tenants.serve(id);
+        while let Some(request) = self.tenants.next().filter(|_| !capacity.is_exhausted()) {
+            let Some(worker) = capacity.place(request) else { break };
+            let id = request.id;
+            self.tenants.serve(id, worker);
             actions.dispatch(id, worker);
+        }
+        // What is dispatched only now cannot give way.
+        if let Some(newcomers) = self.newcomers.as_mut().filter(|_| actions.dispatch_ids.is_empty()) {
+            newcomers.admit(point, &mut self.tenants, &mut actions);
         }
         self.tenants.hand_over();
         actions

@@ -26,18 +26,45 @@ struct Tenant {
     changed: bool,
     /// Waiting requests by class, arrival and id.
     line: BTreeSet<(u8, u64, u64)>,
-    /// Number of its requests that run.
+    /// Number of its requests that workers have.
     running: usize,
+}
+
+/// A request that a worker has and that gave way to nobody.
+#[derive(Debug)]
+pub struct RunningRequest<'a> {
+    pub id: u64,
+    pub tenant: &'a str,
+    pub weight: f64,
+    pub class: u8,
+    pub worker: u32,
+    /// Requests that began later have higher numbers.
+    pub order: u64,
+    /// KV tokens that it holds, as far as was reported, some of them maybe together with others.
+    pub held_tokens: u32,
+    /// Counter of its tenant.
+    pub service: f64,
 }
 
 #[derive(Debug)]
 struct Request {
     arrival: Arrival,
     tenant: String,
-    /// Whether the request runs, and how many output tokens were charged; `None` if an earlier instance charged the
-    /// first ones.
-    running: bool,
+    /// `None`: it waits.
+    run: Option<Run>,
+    /// Output tokens that were charged; `None` if an earlier instance charged the first ones.
     charged: Option<u32>,
+}
+
+/// Since a request was dispatched.
+#[derive(Debug)]
+struct Run {
+    worker: u32,
+    order: u64,
+    /// Output tokens that were reported; `None`: nothing was.
+    generated: Option<u32>,
+    /// It was preempted for a newcomer, and has not gone on as far as is known.
+    gave_way: bool,
 }
 
 /// The state of the policy.
@@ -50,14 +77,26 @@ pub struct Tenants {
     active: BTreeSet<(u64, String)>,
     /// Those of them that have nothing running.
     newcomers: BTreeSet<(u64, String)>,
+    /// Ids of running requests.
+    running: BTreeSet<u64>,
+    /// Requests that were ever dispatched.
+    dispatched: u64,
     /// Counter of the tenant whose queue was the last to become empty.
     last_counter: f64,
 }
 
 impl Tenants {
     pub fn new(prices: Prices) -> Self {
-        let (tenants, requests) = (BTreeMap::new(), BTreeMap::new());
-        Self { prices, tenants, requests, active: BTreeSet::new(), newcomers: BTreeSet::new(), last_counter: 0.0 }
+        Self {
+            prices,
+            tenants: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            active: BTreeSet::new(),
+            newcomers: BTreeSet::new(),
+            running: BTreeSet::new(),
+            dispatched: 0,
+            last_counter: 0.0,
+        }
     }
 
     /// Applies the events of a point.
@@ -69,17 +108,20 @@ impl Tenants {
             let tenant = point.tenants.get(arrival.tenant as usize).map_or("", String::as_str);
             self.arrive(arrival, tenant, point.replay);
         }
-        for &id in &point.dispatched_ids {
+        for (&id, &worker) in point.dispatched_ids.iter().zip(&point.dispatched_workers) {
             if point.replay {
                 // The saved counter already includes what happened before this instance.
                 self.leave_line(id);
-                self.run(id, None);
+                self.run(id, worker, None);
             } else {
-                self.serve(id);
+                self.serve(id, worker);
             }
         }
         for (&id, &generated) in point.progressed_ids.iter().zip(&point.progressed_generated) {
             self.charge_output(id, generated);
+            if let Some(run) = self.requests.get_mut(&id).and_then(|request| request.run.as_mut()) {
+                (run.generated, run.gave_way) = (Some(generated), false);
+            }
         }
         for (&id, &generated) in point.finished_ids.iter().zip(&point.finished_generated) {
             self.charge_output(id, generated);
@@ -99,10 +141,10 @@ impl Tenants {
         self.charge_output(id, most);
     }
 
-    /// The request to serve next, and whether its tenant has nothing running.
-    pub fn next(&self) -> Option<(&Arrival, bool)> {
+    /// The request to serve next.
+    pub fn next(&self) -> Option<&Arrival> {
         let (_, name) = self.active.first()?;
-        Some((self.first_of(name)?, self.tenants.get(name)?.running == 0))
+        self.first_of(name)
     }
 
     /// The request to serve next of those whose tenants have nothing running.
@@ -116,22 +158,67 @@ impl Tenants {
         self.requests.get(id).map(|request| &request.arrival)
     }
 
-    /// Charges the input of a request that is dispatched.
-    pub fn serve(&mut self, id: u64) {
-        let Some(request) = self.requests.get(&id).filter(|request| !request.running) else { return };
+    pub fn arrival(&self, id: u64) -> Option<&Arrival> {
+        self.requests.get(&id).map(|request| &request.arrival)
+    }
+
+    /// Whether a dispatched request has not drawn its first token, as far as is known.
+    pub fn awaits(&self, id: u64) -> bool {
+        let run = self.requests.get(&id).and_then(|request| request.run.as_ref());
+        run.is_some_and(|run| run.generated.is_none())
+    }
+
+    /// The requests that workers have, without those that gave way.
+    pub fn running(&self) -> impl Iterator<Item = RunningRequest<'_>> {
+        self.running.iter().filter_map(|&id| {
+            let Request { arrival, tenant, run, .. } = self.requests.get(&id)?;
+            let run = run.as_ref().filter(|run| !run.gave_way)?;
+            Some(RunningRequest {
+                id,
+                tenant,
+                weight: arrival.weight,
+                class: arrival.class(),
+                worker: run.worker,
+                order: run.order,
+                held_tokens: run.generated.map_or(0, |generated| arrival.prompt_tokens.saturating_add(generated)),
+                service: self.counter(tenant).unwrap_or(0.0),
+            })
+        })
+    }
+
+    /// Counter of a request's tenant.
+    pub fn service_of(&self, id: u64) -> f64 {
+        self.requests.get(&id).and_then(|request| self.counter(&request.tenant)).unwrap_or(0.0)
+    }
+
+    /// A request is preempted for a newcomer.
+    pub fn gave_way(&mut self, id: u64) {
+        if let Some(run) = self.requests.get_mut(&id).and_then(|request| request.run.as_mut()) {
+            run.gave_way = true;
+        }
+    }
+
+    /// Charges the input of a request that is dispatched. The host may choose another worker, and says so afterwards.
+    pub fn serve(&mut self, id: u64, worker: u32) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        if let Some(run) = &mut request.run {
+            run.worker = worker;
+            return;
+        }
         let (name, cost) = (request.tenant.clone(), f64::from(request.arrival.prompt_tokens) * self.prices.input);
         let weight = request.arrival.weight;
         self.leave_line(id);
-        self.run(id, Some(0));
+        self.run(id, worker, Some(0));
         self.charge(&name, cost / weight);
     }
 
     /// A request runs from now on.
-    fn run(&mut self, id: u64, charged: Option<u32>) {
+    fn run(&mut self, id: u64, worker: u32, charged: Option<u32>) {
         let Some(request) = self.requests.get_mut(&id) else { return };
-        let began = !std::mem::replace(&mut request.running, true);
+        self.dispatched += 1;
+        request.run = Some(Run { worker, order: self.dispatched, generated: None, gave_way: false });
         request.charged = charged;
-        let name = request.tenant.clone();
+        let (began, name) = (self.running.insert(id), request.tenant.clone());
         self.change(&name, |tenant| tenant.running += usize::from(began));
     }
 
@@ -193,11 +280,11 @@ impl Tenants {
             tenant.line.insert(waits);
         });
         let id = arrival.id;
-        self.requests.insert(id, Request { arrival, tenant: name.to_owned(), running: false, charged: Some(0) });
+        self.requests.insert(id, Request { arrival, tenant: name.to_owned(), run: None, charged: Some(0) });
     }
 
     fn charge_output(&mut self, id: u64, generated: u32) {
-        let Some(request) = self.requests.get_mut(&id).filter(|request| request.running) else { return };
+        let Some(request) = self.requests.get_mut(&id).filter(|request| request.run.is_some()) else { return };
         let before = request.charged.replace(generated).unwrap_or(generated);
         let cost = f64::from(generated.saturating_sub(before)) * self.prices.output / request.arrival.weight;
         let name = request.tenant.clone();
@@ -224,7 +311,8 @@ impl Tenants {
 
     fn forget(&mut self, id: u64) {
         self.leave_line(id);
-        if let Some(request) = self.requests.remove(&id).filter(|request| request.running) {
+        self.running.remove(&id);
+        if let Some(request) = self.requests.remove(&id).filter(|request| request.run.is_some()) {
             self.change(&request.tenant, |tenant| tenant.running -= 1);
         }
     }

@@ -74,7 +74,7 @@ fn weights_divide_the_price() {
 
 #[test]
 fn a_newcomer_is_lifted_to_the_lowest_counter_of_those_who_wait() {
-    let mut policy = policy();
+    let mut policy = FairShares::new(Settings { preempt: false, ..Settings::default() }).unwrap();
     let arrivals: Vec<Arrival> = (1..=5).map(|id| arrival(id, 0, 100)).collect();
     policy.schedule(&point(&arrivals, 3));
     policy.schedule(&point(&[arrival(9, 1, 100)], 0));
@@ -122,61 +122,153 @@ fn refuses_prices_that_are_none() {
     }
 }
 
-#[test]
-fn refuses_a_share_that_is_none() {
-    for newcomer_share in [-0.1, 1.1, f64::NAN] {
-        let refused = FairShares::new(Settings { newcomer_share, ..Settings::default() });
-        assert!(refused.unwrap_err().contains("newcomer-share"));
+/// A worker of 8 sequences on which requests 1 to 8 of tenant a run, with this many generated tokens each.
+fn full(policy: &mut FairShares, generated: u32) {
+    let many: Vec<Arrival> = (1..=8).map(|id| arrival(id, 0, 10)).collect();
+    assert_eq!(policy.schedule(&point(&many, 8)).dispatch_ids.len(), 8, "all sequences are for all");
+    let mut later = busy(&[], 1000);
+    for id in 1..=8 {
+        later.progressed_ids.push(id);
+        later.progressed_prompt.push(10);
+        later.progressed_generated.push(generated);
     }
+    assert_eq!(policy.schedule(&later).preempt_ids, [0; 0], "nobody waits");
+}
+
+fn busy(arrivals: &[Arrival], now_ms: u64) -> Point {
+    let mut busy = point(arrivals, 0);
+    (busy.now_ms, busy.workers.running_sequences[0], busy.workers.kv_free[0]) = (now_ms, 8, 0);
+    busy
+}
+
+fn both(actions: &Actions) -> (&[u64], &[u64]) {
+    (&actions.preempt_ids, &actions.dispatch_ids)
 }
 
 #[test]
 fn regression_a_tenant_with_nothing_running_does_not_wait_for_answers_of_another() {
     let mut policy = policy();
-    let many: Vec<Arrival> = (1..=64).map(|id| arrival(id, 0, 10)).collect();
-    let first = policy.schedule(&point(&many, 32)).dispatch_ids;
-    assert_eq!(first.len(), 28, "an eighth is kept");
-    let busy = |arrivals: &[Arrival], free: u32| {
-        let mut busy = point(arrivals, free);
-        busy.workers.running_sequences[0] = 32 - free;
-        busy
-    };
-    assert!(policy.schedule(&busy(&[], 4)).dispatch_ids.is_empty());
-    // One each, and then they are no newcomers any more.
+    full(&mut policy, 32);
     let others = [arrival(101, 1, 10), arrival(102, 1, 10), arrival(103, 2, 10)];
-    assert_eq!(policy.schedule(&busy(&others, 4)).dispatch_ids, [101, 103]);
-    assert!(policy.schedule(&busy(&[], 2)).dispatch_ids.is_empty());
-    let mut end = busy(&[], 3);
+    assert_eq!(both(&policy.schedule(&busy(&others, 1000))), (&[8][..], &[101][..]), "the latest of a gives way");
+    let mut began = busy(&[], 1249);
+    began.progressed_ids.push(101);
+    began.progressed_prompt.push(10);
+    began.progressed_generated.push(1);
+    assert_eq!(both(&policy.schedule(&began)), (&[][..], &[][..]), "not so soon again");
+    assert_eq!(both(&policy.schedule(&busy(&[], 1250))), (&[7][..], &[103][..]), "b has something running");
+    let mut end = busy(&[], 2000);
+    end.progressed_ids.push(103);
+    end.progressed_prompt.push(10);
+    end.progressed_generated.push(1);
     end.finished_ids.push(101);
     end.finished_generated.push(1);
-    assert_eq!(policy.schedule(&end).dispatch_ids, [102], "it has nothing running");
-    let mut ends = busy(&[], 5);
-    ends.finished_ids.push(1);
-    ends.finished_generated.push(1);
-    assert_eq!(policy.schedule(&ends).dispatch_ids, [29], "what is above the share is for all");
+    assert_eq!(both(&policy.schedule(&end)), (&[6][..], &[102][..]), "now it has nothing running");
 }
 
 #[test]
-fn a_request_that_fits_nowhere_is_not_passed_by_those_of_tenants_with_nothing_running() {
+fn regression_a_request_gives_way_where_the_host_sent_it() {
     let mut policy = policy();
-    let need = |id, tenant, need| Arrival { need, ..arrival(id, tenant, 10) };
-    assert_eq!(policy.schedule(&point(&[need(1, 0, 100)], 32)).dispatch_ids, [1]);
-    let mut next = point(&[need(2, 0, 900_000), need(3, 1, 100)], 31);
-    next.workers.kv_free[0] = 800_000;
-    assert!(policy.schedule(&next).dispatch_ids.is_empty());
+    let workers = [testing::worker(0, 1, 1000), testing::worker(1, 1, 900)];
+    let mut point = testing::point(&[arrival(1, 0, 10), arrival(2, 0, 10)], &workers);
+    point.tenants = ["a", "b"].map(str::to_owned).to_vec();
+    assert_eq!(policy.schedule(&point).dispatch_workers, [0, 1]);
+    let workers = [testing::worker(0, 0, 0), testing::worker(1, 0, 0)];
+    let mut next = testing::point(&[arrival(101, 1, 10)], &workers);
+    next.tenants = ["a", "b"].map(str::to_owned).to_vec();
+    (next.dispatched_ids, next.dispatched_workers) = (vec![1, 2], vec![1, 0]);
+    (next.progressed_ids, next.progressed_prompt, next.progressed_generated) = (vec![2], vec![10], vec![32]);
+    let actions = policy.schedule(&next);
+    assert_eq!((both(&actions), &actions.dispatch_workers[..]), ((&[2][..], &[101][..]), &[0][..]));
 }
 
 #[test]
-fn without_a_share_for_newcomers_all_sequences_are_for_all() {
-    let mut policy = FairShares::new(Settings { newcomer_share: 0.0, ..Settings::default() }).unwrap();
-    let many: Vec<Arrival> = (1..=64).map(|id| arrival(id, 0, 10)).collect();
-    assert_eq!(policy.schedule(&point(&many, 32)).dispatch_ids.len(), 32);
+fn as_many_give_way_as_a_newcomer_needs() {
+    let mut policy = policy();
+    full(&mut policy, 32);
+    let large = Arrival { need: 43, ..arrival(101, 1, 10) };
+    assert_eq!(both(&policy.schedule(&busy(&[large], 1000))), (&[8, 7][..], &[101][..]));
+    // Nobody gives way where all of them would not make room.
+    let larger = Arrival { need: 1000, ..arrival(102, 2, 10) };
+    assert_eq!(both(&policy.schedule(&busy(&[larger], 2000))).1, [0; 0]);
+}
+
+#[test]
+fn more_give_way_to_a_newcomer_that_does_not_begin_until_it_does() {
+    let mut policy = policy();
+    full(&mut policy, 32);
+    assert_eq!(both(&policy.schedule(&busy(&[arrival(101, 1, 10)], 1000))), (&[8][..], &[101][..]));
+    for (now_ms, more) in [(1249, &[][..]), (1250, &[7]), (1749, &[]), (1750, &[6, 5]), (2750, &[4, 3, 2]), (4750, &[])]
+    {
+        assert_eq!(both(&policy.schedule(&busy(&[], now_ms))), (more, &[][..]), "at {now_ms} ms");
+    }
+    // Who waits otherwise than for room is left alone, and keeps no other waiting.
+    let mut policy = FairShares::new(Settings::default()).unwrap();
+    full(&mut policy, 32);
+    policy.schedule(&busy(&[arrival(101, 1, 10)], 1000));
+    let mut room = busy(&[arrival(102, 2, 10)], 1250);
+    room.workers.kv_free[0] = 5;
+    assert_eq!(both(&policy.schedule(&room)), (&[7][..], &[102][..]));
+}
+
+#[test]
+fn gives_way_to_nobody_of_a_lower_class_or_with_more_service_and_never_with_the_last() {
+    let low = Arrival { priority: camshaft_plugin::Priority::Low, ..arrival(101, 1, 10) };
+    let mut policy = policy();
+    full(&mut policy, 32);
+    assert_eq!(both(&policy.schedule(&busy(&[low], 1000))), (&[][..], &[][..]));
+    // b got more than a has by now.
+    let mut policy = FairShares::new(Settings::default()).unwrap();
+    let mut first = point(&[arrival(100, 1, 10_000)], 1);
+    policy.schedule(&first);
+    first = point(&[], 0);
+    first.finished_ids.push(100);
+    first.finished_generated.push(1);
+    policy.schedule(&first);
+    let mut later = point(&(1..=8).map(|id| arrival(id, 0, 10)).collect::<Vec<_>>(), 8);
+    later.now_ms = 10;
+    assert_eq!(policy.schedule(&later).dispatch_ids.len(), 8);
+    assert_eq!(both(&policy.schedule(&busy(&[arrival(101, 1, 10)], 1000))), (&[][..], &[][..]));
+    // One sequence, one request.
+    let mut policy = FairShares::new(Settings::default()).unwrap();
+    policy.schedule(&point(&[arrival(1, 0, 10)], 1));
+    assert_eq!(both(&policy.schedule(&busy(&[arrival(101, 1, 10)], 1000))), (&[][..], &[][..]));
+}
+
+#[test]
+fn those_give_way_who_have_the_most_for_their_weight() {
+    let mut policy = policy();
+    let of = |id, tenant, weight| Arrival { weight, ..arrival(id, tenant, 10) };
+    let arrivals: Vec<_> = (1..=5).map(|id| of(id, 0, 4.0)).chain((6..=8).map(|id| of(id, 1, 1.0))).collect();
+    assert_eq!(policy.schedule(&point(&arrivals, 8)).dispatch_ids.len(), 8);
+    assert_eq!(
+        both(&policy.schedule(&busy(&[Arrival { need: 0, ..arrival(101, 2, 10) }], 1000))),
+        (&[8][..], &[101][..])
+    );
+}
+
+#[test]
+fn nobody_gives_way_where_that_is_switched_off() {
+    let mut policy = FairShares::new(Settings { preempt: false, ..Settings::default() }).unwrap();
+    full(&mut policy, 32);
+    assert_eq!(both(&policy.schedule(&busy(&[arrival(101, 1, 10)], 1000))), (&[][..], &[][..]));
 }
 
 #[test]
 fn spreads_load_over_workers_and_follows_their_health() {
-    // By one tenant.
-    testing::check_placement(|| FairShares::new(Settings { newcomer_share: 0.0, ..Settings::default() }).unwrap());
+    testing::check_placement(policy);
+}
+
+#[test]
+fn one_gives_way_for_each_newcomer_on_any_worker() {
+    let mut cluster = testing::Cluster::new(policy(), 2, 4, 1000);
+    (1..=8).for_each(|id| cluster.submit(arrival(id, 0, 10)));
+    assert_eq!(cluster.schedule().len(), 8);
+    cluster.submit(arrival(101, 1, 10));
+    let placed = cluster.schedule();
+    assert_eq!((placed.len(), cluster.gave_way().len(), cluster.running().len()), (1, 1, 9));
+    let gave_way = cluster.gave_way()[0];
+    assert_eq!(cluster.active()[placed[0].1 as usize], 5, "request {gave_way} waits there");
 }
 
 #[test]
@@ -209,21 +301,27 @@ proptest! {
         let mut next = 0;
         let mut waiting = [0usize; 2];
         let mut running: Vec<(u64, u32, u32)> = Vec::new();
+        // They gave way, and go on before anything new.
+        let mut preempted: Vec<(u64, u32, u32)> = Vec::new();
         let mut service = [0.0f64; 2];
         let mut arrivals = Vec::new();
         let mut events = point(&[], 0);
         let bound = 2.0 * (f64::from(LONGEST_PROMPT)).max(2.0 * (SLOTS as f64) * f64::from(LONGEST_OUTPUT + LONGEST_PROMPT))
             + (SLOTS * 32 * 2) as f64;
-        for _ in 0..400 {
+        for tick in 0..400 {
             while waiting[0] < 20 || waiting[1] < 20 {
                 let (arrival, _) = request(next);
                 arrivals.push(arrival);
                 waiting[(next % 2) as usize] += 1;
                 next += 1;
             }
+            let back = preempted.len().min(SLOTS - running.len());
+            running.extend(preempted.drain(..back));
             let arrived = point(&std::mem::take(&mut arrivals), (SLOTS - running.len()) as u32);
-            (events.arrived, events.workers) = (arrived.arrived, arrived.workers);
-            for id in policy.schedule(&events).dispatch_ids {
+            (events.arrived, events.workers, events.now_ms) = (arrived.arrived, arrived.workers, 20 * tick);
+            let actions = policy.schedule(&events);
+            preempted.extend(running.extract_if(.., |(id, ..)| actions.preempt_ids.contains(id)));
+            for id in actions.dispatch_ids {
                 let (arrival, output) = request(id);
                 running.push((id, 0, output));
                 waiting[(id % 2) as usize] -= 1;

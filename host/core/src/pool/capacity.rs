@@ -9,12 +9,19 @@ use crate::policy::WorkerFacts;
 #[derive(Debug)]
 pub(super) struct FreeCapacity {
     workers: BTreeMap<WorkerId, WorkerFacts>,
+    /// Requests that give way to others, of each worker.
+    giving_way: BTreeMap<WorkerId, u32>,
 }
 
 impl FreeCapacity {
     pub(super) fn of(workers: impl Iterator<Item = WorkerFacts>) -> Self {
         let healthy = workers.filter(|facts| facts.healthy);
-        Self { workers: healthy.map(|facts| (facts.worker, facts)).collect() }
+        Self { workers: healthy.map(|facts| (facts.worker, facts)).collect(), giving_way: BTreeMap::new() }
+    }
+
+    /// A request of the worker gives way: another may be sent there, and waits for the room that it needs.
+    pub(super) fn give_way(&mut self, worker: WorkerId) {
+        *self.giving_way.entry(worker).or_default() += 1;
     }
 
     /// The healthy workers in order.
@@ -28,7 +35,8 @@ impl FreeCapacity {
     }
 
     pub(super) fn fits(&self, worker: WorkerId, need: u32) -> bool {
-        self.workers.get(&worker).is_some_and(|facts| fits(facts, need))
+        let gives_way = self.giving_way.get(&worker).is_some_and(|&left| left > 0);
+        self.workers.get(&worker).is_some_and(|facts| gives_way || fits(facts, need))
     }
 
     /// Of the workers that fit, the one with the fewest active sequences, then the most free KV.
@@ -39,10 +47,13 @@ impl FreeCapacity {
 
     /// A worker that fits takes a request.
     pub(super) fn take(&mut self, worker: WorkerId, need: u32) {
-        if let Some(facts) = self.workers.get_mut(&worker) {
+        let Some(facts) = self.workers.get_mut(&worker) else { return };
+        facts.running_sequences += 1;
+        if fits(facts, need) {
             facts.free_sequences -= 1;
-            facts.running_sequences += 1;
             facts.kv_free -= need;
+        } else if let Some(left) = self.giving_way.get_mut(&worker) {
+            *left = left.saturating_sub(1);
         }
     }
 }

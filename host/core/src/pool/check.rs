@@ -12,20 +12,23 @@ use crate::request::Stage;
 pub(super) fn check(book: &PoolBook, actions: &[Action]) -> Result<(), String> {
     let mut capacity = FreeCapacity::of(book.worker_facts());
     let known: HashSet<WorkerId> = book.worker_facts().map(|facts| facts.worker).collect();
-    let mut chosen = HashSet::new();
+    let (mut chosen, mut preempted) = (HashSet::new(), HashSet::new());
     let mut choose = |id: RequestId| {
         is_waiting(book, id)?;
         if chosen.insert(id) { Ok(()) } else { Err(format!("request {id} is named twice")) }
     };
     for action in actions {
         match action {
-            Action::Preempt { id } if book.worker_of(*id).is_none() => {
-                return Err(format!("preempts request {id}, which does not run"));
+            Action::Preempt { id } => {
+                let worker = book.worker_of(*id).ok_or_else(|| format!("preempts request {id}, which does not run"))?;
+                if preempted.insert(*id) {
+                    capacity.give_way(worker);
+                }
             }
             Action::PrefillBudget { worker, .. } if !known.contains(worker) => {
                 return Err(format!("sets the budget of unknown worker {worker}"));
             }
-            Action::Preempt { .. } | Action::PrefillBudget { .. } => {}
+            Action::PrefillBudget { .. } => {}
             Action::Reject { id, .. } => choose(*id)?,
             Action::Dispatch { id, worker } => {
                 choose(*id)?;

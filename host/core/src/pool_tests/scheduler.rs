@@ -25,6 +25,39 @@ fn refuses_actions_that_break_the_books_and_falls_back_to_native_at_once() {
 }
 
 #[test]
+fn for_each_request_that_gives_way_another_goes_to_its_worker() {
+    let preempt = |id: u64| Action::Preempt { id: RequestId(id) };
+    let dispatch = |id: u64| Action::Dispatch { id: RequestId(id), worker: W };
+    for (actions, refused) in [
+        (vec![preempt(1), dispatch(3)], false),
+        (vec![preempt(1), preempt(2), dispatch(3), dispatch(4)], false),
+        (vec![dispatch(3)], true),
+        (vec![dispatch(3), preempt(1)], true),
+        (vec![preempt(1), dispatch(3), dispatch(4)], true),
+        (vec![preempt(1), preempt(1), dispatch(3), dispatch(4)], true),
+    ] {
+        let hook = Arc::new(Scripted::default());
+        let mut pool = pool(&hook);
+        (1..=4).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+        assert_eq!(started(&pool.schedule(ms(1))), [1, 2]);
+        let (scripted, mut asked) = (actions.clone(), 0);
+        hook.answers.lock().unwrap().push(Box::new(move |_| {
+            asked += 1;
+            Ok(if asked == 1 { scripted.clone() } else { Vec::new() })
+        }));
+        *hook.generation.lock().unwrap() = 1;
+        let outputs = pool.schedule(ms(2));
+        assert_eq!(!hook.refusals.lock().unwrap().is_empty(), refused, "{actions:?}");
+        let dispatches = actions.iter().filter(|action| matches!(action, Action::Dispatch { .. })).count();
+        assert_eq!(started(&outputs).len(), if refused { 0 } else { dispatches }, "{actions:?}");
+        // The worker's sequences are taken until one more ends than gave way.
+        let facts = pool.worker_facts().pop().unwrap();
+        assert_eq!(facts.free_sequences, 0, "{actions:?}");
+        assert!(pool.check());
+    }
+}
+
+#[test]
 fn a_faulted_scheduler_is_tried_again_after_a_back_off_that_doubles() {
     let hook = Arc::new(Scripted::default());
     let fault = |_: &SchedulingPoint| Err(Fault { plugin: "s".into(), kind: FaultKind::Trap, detail: String::new() });

@@ -19,11 +19,9 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    /// `taken`: sequences that the worker has already, without those that were ever paused.
-    ///
     /// # Errors
     /// The request does not fit this worker, or its sampler policy faulted.
-    pub(super) fn prepare(&mut self, start: Box<Start>, need: u32, taken: usize) -> Result<Sequence, WorkerError> {
+    pub(super) fn prepare(&mut self, start: Box<Start>, need: u32) -> Result<Sequence, WorkerError> {
         let refuse = |why: String| Err(WorkerError::Refused(why));
         let prompt_tokens = start.prompt.len() as u32;
         if prompt_tokens == 0 || prompt_tokens >= self.limits.context_tokens {
@@ -34,9 +32,6 @@ impl Intake {
         }
         if let Some(token) = start.prompt.iter().find(|token| token.0 as usize >= self.vocabulary.size()) {
             return refuse(format!("token {token} is outside the vocabulary of {}", self.vocabulary.size()));
-        }
-        if taken >= self.limits.sequences as usize {
-            return refuse(format!("all {} sequences are taken", self.limits.sequences));
         }
         let sampler = self.open_sampler(&start)?;
         let rank = Rank::Arrival(self.next_event());

@@ -4,6 +4,7 @@ use super::restoring::{RestoreBounds, RestoreBudget};
 use crate::engine::Engine;
 use crate::ids::{RequestId, SeqId};
 use crate::message::{Event, Events, WorkerError};
+use crate::placement::Rank;
 use crate::sequence::Sequence;
 
 #[derive(Debug)]
@@ -133,6 +134,18 @@ impl Roster {
         }
         events.push(Event::Preempted { id: sequence.id() });
         self.queue(sequence);
+    }
+
+    /// A scheduler wants a sequence to make room: it goes on after all of its class that no scheduler preempted.
+    pub(super) fn demote(&mut self, id: RequestId, rank: Rank, engine: &mut impl Engine, events: &mut impl Events) {
+        if let Some(index) = self.find(id) {
+            self.running[index].rank = rank;
+            self.preempt(index, engine, events);
+        } else if let Some(index) = self.waiting.iter().position(|s| s.id() == id) {
+            let mut sequence = self.waiting.remove(index);
+            sequence.rank = rank;
+            self.queue(sequence);
+        }
     }
 
     /// Ends a running sequence and gives back what it held. `save`: others may use its KV entries.

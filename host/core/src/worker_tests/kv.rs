@@ -147,6 +147,41 @@ fn a_request_preempted_by_command_goes_on_unchanged_after_the_others() {
 }
 
 #[test]
+fn whoever_comes_in_the_place_of_a_preempted_request_goes_before_it() {
+    let limits = EngineLimits { sequences: 2, ..LIMITS };
+    let mut bench = Bench::with(limits, Arc::new(Native), Reserve::Full, PrefixCache::new(1 << 20));
+    let request = |id: u64| Start { ignore_eos: true, ..start(id, &format!("request {id}")) };
+    (1..=2).for_each(|id| bench.begin(request(id)));
+    bench.steps(5);
+    // Preempted ones that wait are overtaken, too.
+    for id in [1, 2] {
+        bench.command(Command::Preempt { id: RequestId(id) });
+        bench.begin(request(id + 2));
+    }
+    bench.run();
+    let admitted: Vec<u64> =
+        bench.events.iter().filter_map(|e| if let Event::Admitted { id } = e { Some(id.0) } else { None }).collect();
+    assert_eq!(admitted, [1, 2, 3, 4, 1, 2]);
+    for id in 1..=4 {
+        assert_eq!(bench.results()[&id].0, alone(request(id)).0);
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_kv_gives_way_as_one_that_runs() {
+    // Room for one.
+    let limits = EngineLimits { kv_tokens: 60, context_tokens: 60, sequences: 4, ..LIMITS };
+    let mut bench = Bench::with(limits, Arc::new(Native), Reserve::Full, PrefixCache::new(1 << 20));
+    let request = |id: u64| Start { max_tokens: 40, ignore_eos: true, ..start(id, &format!("request {id}")) };
+    (1..=3).for_each(|id| bench.begin(request(id)));
+    bench.command(Command::Preempt { id: RequestId(2) });
+    bench.run();
+    let admitted: Vec<u64> =
+        bench.events.iter().filter_map(|e| if let Event::Admitted { id } = e { Some(id.0) } else { None }).collect();
+    assert_eq!(admitted, [1, 3, 2]);
+}
+
+#[test]
 fn regression_a_first_token_in_common_keeps_no_segment_warm() {
     let prompt = |i: u64| format!("^{} and some more words that are long enough", (b'A' + i as u8) as char);
     let cache = PrefixCache::new(3 * 4 * prompt(0).len() as u64);

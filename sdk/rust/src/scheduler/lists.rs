@@ -133,7 +133,8 @@ impl Actions {
         }
     }
 
-    /// Preempts a running request. Its worker saves its KV, and resumes the request when it has capacity again.
+    /// Preempts a running request. Its worker saves its KV, and resumes the request when it has capacity again. In its
+    /// place, one may be dispatched to the worker that has no room there.
     pub fn preempt(&mut self, id: u64) {
         self.preempt_ids.push(id);
     }

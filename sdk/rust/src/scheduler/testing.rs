@@ -133,8 +133,10 @@ pub struct Cluster<P> {
     policy: P,
     workers: Vec<Worker>,
     waiting: BTreeMap<u64, Arrival>,
-    /// Running requests with their workers.
-    running: BTreeMap<u64, (Arrival, u32)>,
+    /// Sequences and KV tokens of each worker.
+    size: (u32, u32),
+    /// Requests that workers have, with those and whether they gave way.
+    running: BTreeMap<u64, (Arrival, u32, bool)>,
     arrived: Vec<Arrival>,
     dispatched: Vec<(u64, u32)>,
     finished: Vec<u64>,
@@ -148,6 +150,7 @@ impl<P: Policy> Cluster<P> {
         Self {
             policy,
             workers: (0..workers).map(idle).collect(),
+            size: (sequences, kv_tokens),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
             arrived: Vec::new(),
@@ -172,35 +175,53 @@ impl<P: Policy> Cluster<P> {
         (point.dispatched_ids, point.dispatched_workers) = std::mem::take(&mut self.dispatched).into_iter().unzip();
         point.finished_generated = self.finished.iter().map(|_| 5).collect();
         point.finished_ids = std::mem::take(&mut self.finished);
-        let placed = dispatched(&self.policy.schedule(&point));
+        let actions = self.policy.schedule(&point);
+        let mut ways = BTreeMap::new();
+        for id in &actions.preempt_ids {
+            let (_, on, gave_way) = self.running.get_mut(id).unwrap_or_else(|| panic!("request {id} does not run"));
+            *ways.entry(*on).or_default() += 1;
+            *gave_way = true;
+        }
+        let placed = dispatched(&actions);
         for &(id, on) in &placed {
             let arrival = self.waiting.remove(&id).unwrap_or_else(|| panic!("request {id} is not waiting"));
             let worker = &mut self.workers[on as usize];
-            let fits = worker.healthy && worker.free_sequences > 0 && worker.kv_free >= arrival.need;
-            assert!(fits, "{arrival:?} does not fit {worker:?}");
-            worker.free_sequences -= 1;
-            worker.running_sequences += 1;
-            worker.kv_free -= arrival.need;
-            self.running.insert(id, (arrival, on));
+            assert!(worker.healthy, "{worker:?}");
+            if worker.free_sequences > 0 && worker.kv_free >= arrival.need {
+                worker.free_sequences -= 1;
+                worker.kv_free -= arrival.need;
+            } else {
+                let left: u32 = ways.get(&on).copied().unwrap_or_default();
+                ways.insert(on, left.checked_sub(1).unwrap_or_else(|| panic!("{arrival:?} does not fit {worker:?}")));
+            }
+            self.running.insert(id, (arrival, on, false));
         }
+        ways.keys().for_each(|&on| self.settle(on));
+        placed.iter().for_each(|&(_, on)| self.settle(on));
         self.dispatched.clone_from(&placed);
         placed
     }
 
+    /// What a worker says of itself. Where not all that it has fits, it offers nothing.
+    fn settle(&mut self, on: u32) {
+        let worker = &mut self.workers[on as usize];
+        let needs = self.running.values().filter(|(_, of, _)| *of == on).map(|(arrival, ..)| arrival.need);
+        let (count, need) = needs.fold((0, 0u32), |(count, all), need| (count + 1, all.saturating_add(need)));
+        (worker.running_sequences, worker.free_sequences) = (count, self.size.0.saturating_sub(count));
+        worker.kv_free = if count > self.size.0 { 0 } else { self.size.1.saturating_sub(need) };
+    }
+
     /// Ends a running request.
     pub fn finish(&mut self, id: u64) {
-        let (arrival, on) = self.running.remove(&id).unwrap_or_else(|| panic!("request {id} does not run"));
-        let worker = &mut self.workers[on as usize];
-        worker.free_sequences += 1;
-        worker.running_sequences -= 1;
-        worker.kv_free += arrival.need;
+        let (_, on, _) = self.running.remove(&id).unwrap_or_else(|| panic!("request {id} does not run"));
+        self.settle(on);
         self.finished.push(id);
     }
 
     /// Takes a worker down and ends its requests.
     pub fn lose(&mut self, worker: u32) {
         self.workers[worker as usize].healthy = false;
-        let lost: Vec<u64> = self.running.iter().filter(|(_, (_, on))| *on == worker).map(|(&id, _)| id).collect();
+        let lost: Vec<u64> = self.running.iter().filter(|(_, (_, on, _))| *on == worker).map(|(&id, _)| id).collect();
         lost.into_iter().for_each(|id| self.finish(id));
     }
 
@@ -212,6 +233,11 @@ impl<P: Policy> Cluster<P> {
     /// Number of running requests of each worker.
     pub fn active(&self) -> Vec<u32> {
         self.workers.iter().map(|worker| worker.running_sequences).collect()
+    }
+
+    /// The requests that gave way to others, by id.
+    pub fn gave_way(&self) -> Vec<u64> {
+        self.running.iter().filter(|(_, (.., gave_way))| *gave_way).map(|(&id, _)| id).collect()
     }
 
     /// The running requests, by id.
