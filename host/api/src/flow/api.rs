@@ -30,7 +30,7 @@ pub struct ApiLimits {
     /// Maximum size of a request body, in bytes. Past it: 413.
     pub body_bytes: usize,
     /// Maximum memory of all requests in flight together: bodies, what is parsed from them, and responses that are not
-    /// streamed. A tenant may take half of it. Past it: 503.
+    /// streamed. A tenant may hold as much as it leaves free. Past it: 503.
     pub bodies_bytes: u64,
     /// Maximum number of tokens that a choice may generate, and the default. A request for more is refused with 400.
     pub max_tokens: u32,

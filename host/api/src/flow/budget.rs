@@ -9,8 +9,8 @@ use camshaft_core::ids::TenantId;
 pub(crate) const TOKEN_BYTES: usize = 8;
 /// What a candidate of a token takes: as numbers, and as text in the response.
 const CANDIDATE_BYTES: usize = 160;
-/// One tenant may take half of the budget, so that others find room.
-const TENANT_PART: u64 = 2;
+/// One request may take half of the budget: with it, its tenant leaves as much.
+const REQUEST_PART: u64 = 2;
 
 /// What a text takes until its response is sent: as it is, and in the response.
 pub(crate) fn text_bytes(text: usize) -> usize {
@@ -40,7 +40,7 @@ struct Taken {
 pub(crate) enum NoRoom {
     #[error("the server holds as many and as large requests as it may (limits.bodies)")]
     Now,
-    /// The request alone is over what a tenant may take.
+    /// The request alone is over what a tenant may ever take.
     #[error(
         "this request with its response may take {bytes} bytes of memory, and one request may take {most} (half of \
          limits.bodies): ask for fewer inputs, choices, tokens or alternatives at once"
@@ -63,12 +63,12 @@ impl Budget {
         Share { budget: self.clone(), tenant: tenant.clone(), bytes: 0 }
     }
 
-    /// Whether more than half of the tenant's part is taken, or of the budget more than one tenant alone could take.
+    /// Whether more than three quarters are taken, or the tenant has taken half of what it could.
     fn is_tight(&self, tenant: &TenantId) -> bool {
         let all = self.bytes.load(Ordering::Relaxed);
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let own = taken.tenants.get(tenant).copied().unwrap_or(0);
-        taken.bytes > all / 4 * 3 || own > all / TENANT_PART / 2
+        taken.bytes > all / 4 * 3 || own > all.saturating_sub(taken.bytes) / 2
     }
 }
 
@@ -81,20 +81,22 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Takes more.
+    /// Takes more. A tenant may hold as much as it leaves free: alone half, beside another a third, and so on; whoever holds
+    /// little finds room for as much as half of what is left (the dynamic thresholds of switches: Choudhury and Hahne,
+    /// "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998).
     ///
     /// # Errors
-    /// The budget, or the tenant's part of it, has no room. The share stays as it is.
+    /// There is no room for the tenant. The share stays as it is.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
         let (bytes, all) = (bytes as u64, self.budget.bytes.load(Ordering::Relaxed));
-        let (alone, most) = (self.bytes.saturating_add(bytes), all / TENANT_PART);
+        let (alone, most) = (self.bytes.saturating_add(bytes), all / REQUEST_PART);
         if alone > most {
             return Err(NoRoom::Ever { bytes: alone, most });
         }
         let mut taken = self.budget.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let own = taken.tenants.get(&self.tenant).copied().unwrap_or(0);
         let (total, own) = (taken.bytes.saturating_add(bytes), own.saturating_add(bytes));
-        if total > all || own > most {
+        if own > all.saturating_sub(total) {
             return Err(NoRoom::Now);
         }
         taken.bytes = total;
@@ -171,13 +173,15 @@ mod tests {
         let budget = Budget::new(100);
         let [mut first, mut second, mut third] = ["a", "b", "c"].map(|tenant| budget.share(&tenant.into()));
         first.grow(50).unwrap();
-        second.grow(50).unwrap();
-        assert_eq!(third.grow(1), Err(NoRoom::Now));
-        second.resize(49).unwrap();
+        assert_eq!(second.grow(26), Err(NoRoom::Now));
+        second.grow(25).unwrap();
+        assert_eq!(third.grow(13), Err(NoRoom::Now));
+        third.grow(12).unwrap();
+        second.resize(24).unwrap();
         third.grow(1).unwrap();
         assert_eq!(third.grow(1), Err(NoRoom::Now));
         drop(first);
-        third.grow(49).unwrap();
+        third.grow(24).unwrap();
         budget.set(10);
         assert_eq!(second.resize(50), Err(NoRoom::Ever { bytes: 50, most: 5 }));
         second.resize(1).unwrap();
@@ -201,10 +205,11 @@ mod tests {
         let budget = Budget::new(100);
         let [mut first, mut second] = ["a", "b"].map(|tenant| budget.share(&tenant.into()));
         first.add(90);
-        assert_eq!((first.bytes(), second.grow(11)), (90, Err(NoRoom::Now)));
-        first.set(95);
+        assert_eq!((first.bytes(), second.grow(6)), (90, Err(NoRoom::Now)));
+        first.set(195);
+        assert_eq!((first.bytes(), second.grow(1)), (195, Err(NoRoom::Now)));
         first.set(40);
-        second.grow(50).unwrap();
+        second.grow(30).unwrap();
         drop((first, second));
         assert!(budget.taken.lock().unwrap().tenants.is_empty());
         assert_eq!(budget.taken.lock().unwrap().bytes, 0);
@@ -214,13 +219,30 @@ mod tests {
     fn a_tenant_leaves_room_for_others() {
         let budget = Budget::new(100);
         let mut greedy = [budget.share(&"a".into()), budget.share(&"a".into())];
-        greedy[0].grow(30).unwrap();
+        greedy[0].grow(33).unwrap();
+        assert!(!greedy[0].is_tight());
+        greedy[1].grow(1).unwrap();
         assert!(greedy[0].is_tight(), "of its own part");
         assert!(!budget.share(&"b".into()).is_tight());
-        assert_eq!(greedy[1].grow(21), Err(NoRoom::Now));
-        greedy[1].grow(20).unwrap();
-        let mut polite = budget.share(&"b".into());
-        polite.grow(50).unwrap();
-        assert!(budget.share(&"c".into()).is_tight(), "of all");
+        assert_eq!(greedy[1].grow(17), Err(NoRoom::Now));
+        greedy[1].grow(16).unwrap();
+        let mut polite = [budget.share(&"b".into()), budget.share(&"c".into())];
+        polite[0].grow(25).unwrap();
+        assert!(!budget.share(&"d".into()).is_tight());
+        polite[1].grow(1).unwrap();
+        assert!(budget.share(&"d".into()).is_tight(), "of all");
+    }
+
+    #[test]
+    fn regression_a_few_tenants_do_not_take_all() {
+        let budget = Budget::new(1 << 20);
+        let mut greedy: Vec<Share> = Vec::new();
+        for tenant in ["a", "b", "c", "d", "e"] {
+            let mut share = budget.share(&tenant.into());
+            while share.grow(64).is_ok() {}
+            greedy.push(share);
+        }
+        let mut honest = budget.share(&"f".into());
+        honest.grow(8 << 10).unwrap();
     }
 }

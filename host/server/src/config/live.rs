@@ -105,7 +105,7 @@ pub struct RequestLimits {
     #[schemars(extend("x-minimum" = "1KiB", "x-maximum" = "1GiB"))]
     pub body: ByteSize,
     /// Memory of all requests in flight together: bodies, what is parsed from them, and responses that are not streamed.
-    /// A tenant may take half of it; past it, 503. Counts as at least 32 times `body`.
+    /// A tenant may hold as much as it leaves free; past it, 503. Counts as at least 32 times `body`.
     #[schemars(extend("x-minimum" = "1MiB", "x-maximum" = "1TiB"))]
     pub bodies: ByteSize,
     /// The most tokens that a request may ask for.

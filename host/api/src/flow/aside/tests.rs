@@ -8,7 +8,7 @@ use crate::flow::budget::Budget;
 use crate::flow::template_use::Place;
 use crate::flow::turns::Turns;
 
-/// The memory for all. A tenant may take half of it.
+/// The memory for all. A tenant alone may take half of it.
 const BUDGET: u64 = 1000;
 /// What a rendering may not take.
 const PAST: Duration = RENDERING.saturating_add(Duration::from_nanos(1));
