@@ -347,8 +347,25 @@ impl Directory {
         }
     }
 
-    /// Other files than those that a mode was chosen for have come into force.
+    /// Ends the modes that were chosen for files that are not in this directory.
+    pub(super) fn end_other_overrides(&mut self) {
+        let policies = &self.policies;
+        self.overrides.retain(|place, chosen| {
+            let is_here = policies.get(place).and_then(Policy::newest) == Some(&*chosen);
+            if !is_here {
+                let (hook, plugin, mode) = (place.hook, place.name(), chosen.mode.unwrap_or_default());
+                tracing::warn!(%hook, plugin, %mode, "the mode that an operator set ends: the directory has other files");
+            }
+            is_here
+        });
+    }
+
+    /// Other files than those that a mode was chosen for have come into force. What is only examined to serve later forgets
+    /// nothing.
     fn forget_override(&mut self, place: &Place, key: &ContentKey) {
+        if self.phase == Phase::Staged {
+            return;
+        }
         if key.mode.is_none() && self.overrides.remove(place).is_some() {
             tracing::info!(hook = %place.hook, plugin = place.name(), "changed files: the mode is theirs again");
         }

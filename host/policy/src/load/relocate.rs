@@ -64,6 +64,8 @@ impl Relocation {
     /// The directory cannot be read, a policy in it cannot serve, or its asker gave up; what serves then stays as it was.
     pub(crate) fn attempt(&mut self, loader: &mut Loader) -> Option<Result<(), PolicyError>> {
         self.directory.unread = None;
+        // Modes that an operator chose go with the files that they were chosen for.
+        self.directory.overrides.clone_from(&loader.directory.overrides);
         let scan = scan_settled(|patience| self.directory.scan(&mut loader.builder, patience));
         // What has vanished once is not known to the next attempt.
         if scan.compiling && self.directory.unread.is_none() {
@@ -76,6 +78,7 @@ impl Relocation {
             return Some(Err(error));
         }
         self.directory.phase = Phase::Serving;
+        self.directory.end_other_overrides();
         std::mem::swap(&mut self.directory, &mut loader.directory);
         for (place, policy) in &mut self.directory.policies {
             policy.leave(place, &loader.builder.metrics);

@@ -211,6 +211,28 @@ fn another_directory_is_compiled_beside_the_one_that_serves() {
 }
 
 #[test]
+fn regression_modes_set_by_an_operator_move_with_their_files() {
+    let keys = component("plugins/auth-api-keys");
+    for (settings, kept) in [("[policy]\nmode = \"monitor\"", true), ("[policy]\nmode = \"monitor\"\n", false)] {
+        let mut bench = Bench::new();
+        bench.put("auth/10-keys.wasm", &keys);
+        bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"");
+        bench.loader.start().unwrap();
+        let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce).unwrap();
+        change.attempt(&mut bench.loader).unwrap().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        put(other.path(), "auth/10-keys.wasm", &keys);
+        put(other.path(), "auth/10-keys.toml", settings.as_bytes());
+        let demands = Demands { auth: false, same_guards: false };
+        let mut relocation = Relocation::new(other.path().to_path_buf(), demands, Claim::default()).unwrap();
+        relocation.attempt(&mut bench.loader).unwrap().unwrap();
+        let status = bench.status("keys").unwrap();
+        assert_eq!((status.mode == Mode::Enforce, status.overridden), (kept, kept), "{settings:?}");
+        assert_eq!(bench.loader.directory.overrides.len(), usize::from(kept));
+    }
+}
+
+#[test]
 fn a_policy_turned_off_while_it_is_compiled_is_off_at_once() {
     let slow = component("plugins/auth-api-keys");
     let mut bench = Bench::new();
