@@ -33,32 +33,49 @@ impl Newcomers {
     pub(crate) fn admit(&mut self, point: &Point, tenants: &mut Tenants, actions: &mut Actions) {
         let now_ms = point.now_ms;
         if let Some(last) = &mut self.last {
-            let begins = tenants.awaits(last.id);
+            let begins = last.again < AGAIN && tenants.awaits(last.id);
             let again = if begins { last.again } else { 0 };
             if now_ms < last.at_ms.saturating_add(INTERVAL_MS << again) {
                 return;
             }
             // Those that gave way may have shared what they held with others, so that less came free than was thought.
             let is_full = |worker: &Worker| worker.id == last.worker && worker.kv_free == 0;
-            if begins && again < AGAIN && point.workers.iter().any(|worker| is_full(&worker)) {
+            if begins && point.workers.iter().any(|worker| is_full(&worker)) {
                 let Some(newcomer) = tenants.arrival(last.id) else { return };
-                let more = victims(tenants, newcomer, last.worker);
-                let more = more.iter().take(1 << again).map(|victim| victim.id).collect();
-                give_way(more, tenants, actions);
+                give_way(some(tenants, newcomer, last.worker, again), tenants, actions);
                 (last.at_ms, last.again) = (now_ms, again + 1);
                 return;
             }
         }
-        let Some(newcomer) = tenants.next_newcomer() else { return };
-        let workers = point.workers.iter().filter(|worker| worker.healthy && worker.can_preempt);
-        let ways = workers.filter_map(|worker| Some((worker.id, way(tenants, newcomer, &worker)?)));
-        let Some((worker, way)) = ways.min_by_key(|(_, way)| way.len()) else { return };
-        let id = newcomer.id;
+        let place = tenants.next_newcomer().and_then(|newcomer| {
+            let workers = point.workers.iter().filter(|worker| worker.healthy && worker.can_preempt);
+            let ways = workers.filter_map(|worker| Some((newcomer.id, worker.id, way(tenants, newcomer, &worker)?)));
+            ways.min_by_key(|(.., way)| way.len())
+        });
+        let Some((id, worker, way)) = place else { return self.bring_back(now_ms, tenants, actions) };
         give_way(way, tenants, actions);
         tenants.serve(id, worker);
         actions.dispatch(id, worker);
         self.last = Some(Newcomer { id, worker, at_ms: now_ms, again: 0 });
     }
+
+    /// Preempts requests of the tenants that have the most where one waits to go on whose tenant has nothing else running.
+    fn bring_back(&mut self, now_ms: u64, tenants: &mut Tenants, actions: &mut Actions) {
+        let Some((stranded, worker, returns)) = tenants.stranded().filter(|(.., returns)| *returns < AGAIN) else {
+            return;
+        };
+        let (id, way) = (stranded.id, some(tenants, stranded, worker, returns));
+        if !way.is_empty() {
+            give_way(way, tenants, actions);
+            tenants.returns(id);
+            self.last = Some(Newcomer { id, worker, at_ms: now_ms, again: AGAIN });
+        }
+    }
+}
+
+/// The requests that give way after others did `again` times.
+fn some(tenants: &Tenants, newcomer: &Arrival, worker: u32, again: u32) -> Vec<u64> {
+    victims(tenants, newcomer, worker).iter().take(1 << again).map(|victim| victim.id).collect()
 }
 
 fn give_way(ids: Vec<u64>, tenants: &mut Tenants, actions: &mut Actions) {

@@ -28,6 +28,8 @@ struct Tenant {
     line: BTreeSet<(u8, u64, u64)>,
     /// Number of its requests that workers have.
     running: usize,
+    /// Number of those that gave way.
+    away: usize,
 }
 
 /// A request that a worker has and that gave way to nobody.
@@ -65,6 +67,8 @@ struct Run {
     generated: Option<u32>,
     /// It was preempted for a newcomer, and has not gone on as far as is known.
     gave_way: bool,
+    /// How often others gave way since, so that it goes on.
+    returns: u32,
 }
 
 /// The state of the policy.
@@ -75,7 +79,7 @@ pub struct Tenants {
     requests: BTreeMap<u64, Request>,
     /// Tenants with waiting requests, by the bits of their counter, which order non-negative floating-point numbers.
     active: BTreeSet<(u64, String)>,
-    /// Those of them that have nothing running.
+    /// Those of them that have nothing running but what gave way.
     newcomers: BTreeSet<(u64, String)>,
     /// Ids of running requests.
     running: BTreeSet<u64>,
@@ -119,9 +123,7 @@ impl Tenants {
         }
         for (&id, &generated) in point.progressed_ids.iter().zip(&point.progressed_generated) {
             self.charge_output(id, generated);
-            if let Some(run) = self.requests.get_mut(&id).and_then(|request| request.run.as_mut()) {
-                (run.generated, run.gave_way) = (Some(generated), false);
-            }
+            self.went_on(id, generated);
         }
         for (&id, &generated) in point.finished_ids.iter().zip(&point.finished_generated) {
             self.charge_output(id, generated);
@@ -186,6 +188,18 @@ impl Tenants {
         })
     }
 
+    /// Of the requests that gave way and whose tenants have nothing else running, the one that others gave way to least often,
+    /// with its worker and that number.
+    pub fn stranded(&self) -> Option<(&Arrival, u32, u32)> {
+        let all = self.running.iter().filter_map(|id| {
+            let Request { arrival, tenant, run, .. } = self.requests.get(id)?;
+            let run = run.as_ref().filter(|run| run.gave_way)?;
+            let tenant = self.tenants.get(tenant)?;
+            (tenant.running == tenant.away).then_some((arrival, run.worker, run.returns))
+        });
+        all.min_by_key(|(arrival, _, returns)| (*returns, arrival.id))
+    }
+
     /// Counter of a request's tenant.
     pub fn service_of(&self, id: u64) -> f64 {
         self.requests.get(&id).and_then(|request| self.counter(&request.tenant)).unwrap_or(0.0)
@@ -193,8 +207,28 @@ impl Tenants {
 
     /// A request is preempted for a newcomer.
     pub fn gave_way(&mut self, id: u64) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let Some(run) = request.run.as_mut().filter(|run| !run.gave_way) else { return };
+        (run.gave_way, run.returns) = (true, 0);
+        let name = request.tenant.clone();
+        self.change(&name, |tenant| tenant.away += 1);
+    }
+
+    /// Others gave way so that a request goes on.
+    pub fn returns(&mut self, id: u64) {
         if let Some(run) = self.requests.get_mut(&id).and_then(|request| request.run.as_mut()) {
-            run.gave_way = true;
+            run.returns += 1;
+        }
+    }
+
+    /// A request has generated so much.
+    fn went_on(&mut self, id: u64, generated: u32) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let Some(run) = request.run.as_mut() else { return };
+        run.generated = Some(generated);
+        if std::mem::take(&mut run.gave_way) {
+            let name = request.tenant.clone();
+            self.change(&name, |tenant| tenant.away -= 1);
         }
     }
 
@@ -216,7 +250,7 @@ impl Tenants {
     fn run(&mut self, id: u64, worker: u32, charged: Option<u32>) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         self.dispatched += 1;
-        request.run = Some(Run { worker, order: self.dispatched, generated: None, gave_way: false });
+        request.run = Some(Run { worker, order: self.dispatched, generated: None, gave_way: false, returns: 0 });
         request.charged = charged;
         let (began, name) = (self.running.insert(id), request.tenant.clone());
         self.change(&name, |tenant| tenant.running += usize::from(began));
@@ -231,7 +265,7 @@ impl Tenants {
         change(tenant);
         if !tenant.line.is_empty() {
             let now = (tenant.counter.to_bits(), before.1);
-            if tenant.running == 0 {
+            if tenant.running == tenant.away {
                 self.newcomers.insert(now.clone());
             }
             self.active.insert(now);
@@ -269,6 +303,7 @@ impl Tenants {
             changed: false,
             line: BTreeSet::new(),
             running: 0,
+            away: 0,
         });
         // A counter that a replay restored is not lifted.
         let as_handed_over = replay && !known;
@@ -312,8 +347,11 @@ impl Tenants {
     fn forget(&mut self, id: u64) {
         self.leave_line(id);
         self.running.remove(&id);
-        if let Some(request) = self.requests.remove(&id).filter(|request| request.run.is_some()) {
-            self.change(&request.tenant, |tenant| tenant.running -= 1);
+        if let Some(Request { tenant, run: Some(run), .. }) = self.requests.remove(&id) {
+            self.change(&tenant, |tenant| {
+                tenant.running -= 1;
+                tenant.away -= usize::from(run.gave_way);
+            });
         }
     }
 }

@@ -248,6 +248,34 @@ fn those_give_way_who_have_the_most_for_their_weight() {
 }
 
 #[test]
+fn regression_a_tenant_whose_only_request_gave_way_has_nothing_running() {
+    let mut policy = policy();
+    // b has two, of which the later one gives way to c, and the other one ends.
+    let arrivals: Vec<_> = (1..=6).map(|id| arrival(id, 0, 10)).chain([arrival(7, 1, 10), arrival(8, 1, 10)]).collect();
+    assert_eq!(policy.schedule(&point(&arrivals, 8)).dispatch_ids.len(), 8);
+    policy.tenants.gave_way(8);
+    assert_eq!(both(&policy.schedule(&busy(&[], 1000))), (&[][..], &[][..]), "b has another");
+    let mut end = busy(&[], 2000);
+    end.finished_ids.push(7);
+    end.finished_generated.push(1);
+    // Its service is as a's, which has six.
+    end.progressed_ids.extend(1..=6);
+    end.progressed_prompt.extend([10; 6]);
+    end.progressed_generated.extend([32; 6]);
+    assert_eq!(both(&policy.schedule(&end)), (&[6][..], &[][..]), "a gives way so that it goes on");
+    assert_eq!(both(&policy.schedule(&busy(&[], 2249))), (&[][..], &[][..]));
+    assert_eq!(both(&policy.schedule(&busy(&[], 2250))), (&[5, 4][..], &[][..]));
+    let mut on = busy(&[], 2500);
+    on.progressed_ids.push(8);
+    on.progressed_prompt.push(10);
+    on.progressed_generated.push(33);
+    assert_eq!(both(&policy.schedule(&on)), (&[][..], &[][..]), "it goes on");
+    // And what it sends meanwhile is a newcomer's.
+    policy.tenants.gave_way(8);
+    assert_eq!(both(&policy.schedule(&busy(&[arrival(9, 1, 10)], 3000))).1, [9]);
+}
+
+#[test]
 fn nobody_gives_way_where_that_is_switched_off() {
     let mut policy = FairShares::new(Settings { preempt: false, ..Settings::default() }).unwrap();
     full(&mut policy, 32);

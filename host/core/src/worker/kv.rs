@@ -65,6 +65,11 @@ impl Kv {
         self.ledger.free()
     }
 
+    /// What a running sequence holds for itself.
+    pub(super) fn held_tokens(&self, sequence: &Sequence) -> u32 {
+        self.ledger.held(sequence.id())
+    }
+
     pub(super) fn total_tokens(&self) -> u32 {
         self.ledger.total()
     }

@@ -2,7 +2,9 @@
 use super::kv::Kv;
 use super::restoring::{RestoreBounds, RestoreBudget};
 use crate::engine::Engine;
-use crate::ids::{RequestId, SeqId};
+use std::collections::HashMap;
+
+use crate::ids::{RequestId, SeqId, TenantId};
 use crate::message::{Event, Events, WorkerError};
 use crate::placement::Rank;
 use crate::sequence::Sequence;
@@ -11,7 +13,7 @@ use crate::sequence::Sequence;
 pub(super) struct Roster {
     /// By rank. Paused ones are among them until others need their capacity.
     pub(super) running: Vec<Sequence>,
-    /// Not running; the next one to be admitted is the last of those that are not paused.
+    /// Not running, in no order.
     pub(super) waiting: Vec<Sequence>,
     pub(super) kv: Kv,
     pub(super) restore_bounds: RestoreBounds,
@@ -64,15 +66,34 @@ impl Roster {
     }
 
     pub(super) fn queue(&mut self, sequence: Sequence) {
-        // The next one is the last: of the highest class, then of the lowest rank.
-        let key = |s: &Sequence| std::cmp::Reverse((s.start.priority, s.rank));
-        let at = self.waiting.partition_point(|other| key(other) < key(&sequence));
-        self.waiting.insert(at, sequence);
+        self.waiting.push(sequence);
+    }
+
+    /// KV tokens that each tenant's running sequences hold for themselves, without those that are paused.
+    fn holdings(&self) -> HashMap<&TenantId, u32> {
+        let mut holdings = HashMap::new();
+        for sequence in self.running.iter().filter(|s| !s.placement.is_paused()) {
+            *holdings.entry(&sequence.start.tenant).or_default() += self.kv.held_tokens(sequence);
+        }
+        holdings
+    }
+
+    /// The sequence to admit next: of the highest class, those that no scheduler preempted, and of them one of the tenant that
+    /// holds the least.
+    fn next_waiting(&self) -> Option<usize> {
+        let ready = || (0..self.waiting.len()).filter(|&index| self.waiting[index].placement.is_ready());
+        ready().next()?;
+        let holdings = self.holdings();
+        ready().min_by_key(|&index| {
+            let Sequence { start, rank, .. } = &self.waiting[index];
+            let holding = holdings.get(&start.tenant).copied().unwrap_or(0);
+            (start.priority, matches!(rank, Rank::Demoted(_)), holding, *rank)
+        })
     }
 
     /// Admits waiting sequences in strict order: the first one for which there is no capacity blocks the rest.
     pub(super) fn admit_waiting(&mut self, engine: &mut impl Engine, events: &mut impl Events) {
-        while let Some(next) = self.waiting.iter().rposition(|s| s.placement.is_ready()) {
+        while let Some(next) = self.next_waiting() {
             let mut sequence = self.waiting.remove(next);
             if !self.admit(&mut sequence, engine, events) {
                 self.queue(sequence);
@@ -117,9 +138,14 @@ impl Roster {
         }
     }
 
-    /// Who gives up its KV entries if capacity is short: who is paused, then the lowest class, and of it the latest.
+    /// Who gives up its KV entries if capacity is short: who is paused, then the lowest class, of it the tenant that holds the
+    /// most, and of its sequences the latest. So what a tenant holds grows at its own cost, and not at that of others.
     fn victim(&self) -> Option<usize> {
-        let key = |&i: &usize| (self.running[i].start.priority, self.running[i].rank);
+        let holdings = self.holdings();
+        let key = |&i: &usize| {
+            let Sequence { start, rank, .. } = &self.running[i];
+            (start.priority, holdings.get(&start.tenant).copied(), *rank)
+        };
         self.longest_paused().or_else(|| (0..self.running.len()).max_by_key(key))
     }
 

@@ -123,13 +123,38 @@ fn preempts_the_lowest_class_and_of_it_the_latest() {
         bench.begin(Start { priority, max_tokens: 100, ignore_eos: true, ..start(id, &prompt) });
     }
     bench.run();
-    let preempted: Vec<u64> = bench
-        .events
-        .iter()
-        .filter_map(|event| if let Event::Preempted { id } = event { Some(id.0) } else { None })
-        .collect();
+    let preempted = preempted(&bench);
     assert_eq!(preempted[..2], [1, 3], "{preempted:?}");
     assert!(!preempted.contains(&4));
+}
+
+/// The requests that were preempted, in order.
+fn preempted(bench: &Bench) -> Vec<u64> {
+    let id = |event: &Event| if let Event::Preempted { id } = event { Some(id.0) } else { None };
+    bench.events.iter().filter_map(id).collect()
+}
+
+#[test]
+fn regression_a_tenant_that_grows_takes_nothing_from_one_that_holds_less() {
+    let limits = EngineLimits { sequences: 8, kv_tokens: 320, batch_tokens: 64, context_tokens: 256 };
+    let mut bench = Bench::with(limits, Arc::new(Native), Reserve::None, PrefixCache::new(1 << 20));
+    let of =
+        |id: u64, tenant: &str| Start { tenant: tenant.into(), max_tokens: 150, ignore_eos: true, ..start(id, "p") };
+    (1..=5).for_each(|id| bench.begin(of(id, "many")));
+    bench.begin(Start { max_tokens: 100, ..of(6, "one") });
+    bench.run();
+    let gave_way = preempted(&bench);
+    assert!(gave_way.len() > 1 && !gave_way.contains(&6), "{gave_way:?}");
+    // And whoever comes later goes before those that were preempted.
+    let mut bench = Bench::with(limits, Arc::new(Native), Reserve::None, PrefixCache::new(1 << 20));
+    (1..=5).for_each(|id| bench.begin(of(id, "many")));
+    while preempted(&bench).len() < 2 {
+        bench.step();
+    }
+    bench.begin(of(6, "one"));
+    bench.steps(64);
+    let last = bench.events.iter().rev().find_map(|e| if let Event::Admitted { id } = e { Some(id.0) } else { None });
+    assert_eq!(last, Some(6));
 }
 
 #[test]
