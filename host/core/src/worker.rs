@@ -160,7 +160,6 @@ impl Worker {
         if self.is_idle() {
             self.pacer.idle();
         }
-        // The pool gives the places of paused and preempted sequences to others: those that went on since may be too many.
         match self.intake.prepare(start, need) {
             Ok(sequence) => self.roster.add(sequence, engine, events),
             Err(error) => events.push(Event::Failed { id, error }),
@@ -282,7 +281,7 @@ impl Worker {
         }
     }
 
-    /// The engine's KV cache was full although every sequence had reserved capacity: preempts the newest one.
+    /// The engine's KV cache was full although every sequence had reserved capacity: preempts one.
     fn shed(&mut self, engine: &mut impl Engine, events: &mut impl Events) {
         match self.roster.running.len() {
             0 => {}
@@ -290,7 +289,7 @@ impl Worker {
                 let id = self.roster.end(0, false, engine).id();
                 events.push(Event::Failed { id, error: WorkerError::Engine("the KV cache is full".to_owned()) });
             }
-            count => self.roster.preempt(self.roster.longest_paused().unwrap_or(count - 1), engine, events),
+            count => self.roster.preempt(self.roster.victim().unwrap_or(count - 1), engine, events),
         }
     }
 

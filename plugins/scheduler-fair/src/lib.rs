@@ -8,8 +8,8 @@
 //!
 //! Answers may be long, and one tenant could take all sequences or the whole KV cache with its own. What runs therefore gives
 //! way to a tenant that has nothing running, four times a second at most: requests of the tenants that have the most for
-//! their weight, and that got no less service, are preempted, the latest first. Their workers go on with them as soon as
-//! something else ends. A tenant keeps one of its requests, and no class gives way to a lower one.
+//! their weight, and that got no less service, are preempted, the latest first. Their workers go on with them when something
+//! else ends and no other goes before them. A tenant keeps one of its requests, and no class gives way to a lower one.
 //!
 //! Between two tenants that always have requests waiting, the service differs by at most `2 max(p L, q M)` over any
 //! span of time: `L` the longest prompt, `M` the tokens that run at once, `p` and `q` the prices (theorem 4.4 there),

@@ -2,80 +2,51 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use camshaft_plugin::scheduler::{Actions, Arrival, Point, Worker};
+use camshaft_plugin::scheduler::{Actions, Arrival, Point};
 
 use crate::tenants::{RunningRequest, Tenants};
 
 /// Shortest time from one newcomer that others give way to, to the next: saving and restoring KV takes the workers' time.
 const INTERVAL_MS: u64 = 250;
 
-/// How often more give way to a newcomer that has not begun, each time after twice the time, and twice as many.
-const AGAIN: u32 = 4;
+/// How many newcomers are looked at, those with the least service first, until others can give way to one.
+const TRIES: usize = 16;
 
-/// The last newcomer that others gave way to.
+/// How often others give way, twice as many each time, so that a request goes on whose tenant has nothing else running.
+const RETURNS: u32 = 4;
+
+/// When requests were last preempted for others, or none could be.
 #[derive(Debug, Default)]
 pub(crate) struct Newcomers {
-    last: Option<Newcomer>,
-}
-
-#[derive(Debug)]
-struct Newcomer {
-    id: u64,
-    worker: u32,
-    /// When requests gave way last.
-    at_ms: u64,
-    /// How often more did.
-    again: u32,
+    pub(crate) tried_ms: Option<u64>,
 }
 
 impl Newcomers {
     /// Preempts requests of the tenants that have the most, and dispatches one of a tenant that has none in their place.
     pub(crate) fn admit(&mut self, point: &Point, tenants: &mut Tenants, actions: &mut Actions) {
-        let now_ms = point.now_ms;
-        if let Some(last) = &mut self.last {
-            let begins = last.again < AGAIN && tenants.awaits(last.id);
-            let again = if begins { last.again } else { 0 };
-            if now_ms < last.at_ms.saturating_add(INTERVAL_MS << again) {
-                return;
-            }
-            // Those that gave way may have shared what they held with others, so that less came free than was thought.
-            let is_full = |worker: &Worker| worker.id == last.worker && worker.kv_free == 0;
-            if begins && point.workers.iter().any(|worker| is_full(&worker)) {
-                let Some(newcomer) = tenants.arrival(last.id) else { return };
-                give_way(some(tenants, newcomer, last.worker, again), tenants, actions);
-                (last.at_ms, last.again) = (now_ms, again + 1);
-                return;
-            }
-        }
-        let place = tenants.next_newcomer().and_then(|newcomer| {
-            let workers = point.workers.iter().filter(|worker| worker.healthy && worker.can_preempt);
-            let ways = workers.filter_map(|worker| Some((newcomer.id, worker.id, way(tenants, newcomer, &worker)?)));
-            ways.min_by_key(|(.., way)| way.len())
-        });
-        let Some((id, worker, way)) = place else { return self.bring_back(now_ms, tenants, actions) };
-        give_way(way, tenants, actions);
-        tenants.serve(id, worker);
-        actions.dispatch(id, worker);
-        self.last = Some(Newcomer { id, worker, at_ms: now_ms, again: 0 });
-    }
-
-    /// Preempts requests of the tenants that have the most where one waits to go on whose tenant has nothing else running.
-    fn bring_back(&mut self, now_ms: u64, tenants: &mut Tenants, actions: &mut Actions) {
-        let Some((stranded, worker, returns)) = tenants.stranded().filter(|(.., returns)| *returns < AGAIN) else {
+        let is_soon = |tried: u64| point.now_ms < tried.saturating_add(INTERVAL_MS);
+        let anybody = tenants.newcomers().next().is_some() || tenants.stranded().next().is_some();
+        if !anybody || self.tried_ms.is_some_and(is_soon) {
             return;
+        }
+        self.tried_ms = Some(point.now_ms);
+        let victims = Victims::of(tenants, point);
+        let place = |newcomer: &Arrival| {
+            let service = tenants.service_of(newcomer.id);
+            let ways = victims.workers.iter().filter_map(|worker| Some((worker.id, worker.way(newcomer, service)?)));
+            let (worker, way) = ways.min_by_key(|(_, way)| way.len())?;
+            Some((newcomer.id, worker, way))
         };
-        let (id, way) = (stranded.id, some(tenants, stranded, worker, returns));
-        if !way.is_empty() {
+        let newcomer = tenants.newcomers().take(TRIES).find_map(place);
+        if let Some((id, worker, way)) = newcomer {
             give_way(way, tenants, actions);
+            tenants.serve(id, worker);
+            actions.dispatch(id, worker);
+        } else if let Some((id, way)) = victims.return_of(tenants) {
             tenants.returns(id);
-            self.last = Some(Newcomer { id, worker, at_ms: now_ms, again: AGAIN });
+            give_way(way, tenants, actions);
         }
     }
-}
-
-/// The requests that give way after others did `again` times.
-fn some(tenants: &Tenants, newcomer: &Arrival, worker: u32, again: u32) -> Vec<u64> {
-    victims(tenants, newcomer, worker).iter().take(1 << again).map(|victim| victim.id).collect()
 }
 
 fn give_way(ids: Vec<u64>, tenants: &mut Tenants, actions: &mut Actions) {
@@ -85,36 +56,82 @@ fn give_way(ids: Vec<u64>, tenants: &mut Tenants, actions: &mut Actions) {
     }
 }
 
-/// The fewest requests that make room for a newcomer on a worker, as far as anybody knows what they hold.
-fn way(tenants: &Tenants, newcomer: &Arrival, worker: &Worker) -> Option<Vec<u64>> {
-    let (mut free, mut way) = (worker.kv_free, Vec::new());
-    for victim in victims(tenants, newcomer, worker.id) {
-        free = free.saturating_add(victim.held_tokens);
-        way.push(victim.id);
-        if free >= newcomer.need {
-            return Some(way);
-        }
-    }
-    None
+/// What may give way.
+struct Victims<'a> {
+    workers: Vec<Field<'a>>,
 }
 
-/// The requests on a worker that may give way to a newcomer, in the order in which they do: each time one of the tenant that
-/// has the most running for its weight, of those that got no less service, and of it the one that began last. A tenant keeps
-/// one, and nobody gives way to a lower class.
-fn victims<'a>(tenants: &'a Tenants, newcomer: &Arrival, worker: u32) -> Vec<RunningRequest<'a>> {
-    let mut running: BTreeMap<&str, Vec<RunningRequest<'_>>> = BTreeMap::new();
-    let service = tenants.service_of(newcomer.id);
-    for request in tenants.running().filter(|request| request.service >= service) {
-        running.entry(request.tenant).or_default().push(request);
+/// The requests on a worker that may give way, in the order in which they do: each time one of the tenant that has the most
+/// running for its weight, and of it the one that began last. A tenant keeps one.
+struct Field<'a> {
+    id: u32,
+    kv_free: u32,
+    /// By how much their tenant has.
+    victims: Vec<(f64, RunningRequest<'a>)>,
+}
+
+impl<'a> Victims<'a> {
+    /// On workers that can preempt, and where no more gave way than run.
+    fn of(tenants: &'a Tenants, point: &Point) -> Self {
+        let mut of_tenants: BTreeMap<&str, Vec<RunningRequest<'_>>> = BTreeMap::new();
+        let mut of_workers: BTreeMap<u32, (usize, Vec<_>)> = BTreeMap::new();
+        for request in tenants.running() {
+            of_workers.entry(request.worker).or_default().0 += 1;
+            of_tenants.entry(request.tenant).or_default().push(request);
+        }
+        for (_, mut requests) in of_tenants {
+            requests.sort_unstable_by_key(|request| Reverse(request.order));
+            let count = requests.len();
+            let mut gone: BTreeMap<u32, usize> = BTreeMap::new();
+            for request in requests {
+                let gone = gone.entry(request.worker).or_default();
+                if *gone + 1 < count {
+                    let share = (count - *gone) as f64 / request.weight;
+                    of_workers.entry(request.worker).or_default().1.push((share, request));
+                }
+                *gone += 1;
+            }
+        }
+        let workers = point.workers.iter().filter(|worker| worker.healthy && worker.can_preempt).filter_map(|worker| {
+            let (running, mut victims) = of_workers.remove(&worker.id)?;
+            victims.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+            let has_room = tenants.away_from(worker.id) < running;
+            has_room.then_some(Field { id: worker.id, kv_free: worker.kv_free, victims })
+        });
+        Self { workers: workers.collect() }
     }
-    let mut victims = Vec::new();
-    for (_, mut requests) in running {
-        let count = requests.len();
-        requests.retain(|request| request.worker == worker && request.class >= newcomer.class());
-        requests.sort_unstable_by_key(|request| Reverse(request.order));
-        let shares = requests.into_iter().enumerate().take(count - 1);
-        victims.extend(shares.map(|(gone, request)| ((count - gone) as f64 / request.weight, request)));
+
+    /// A request that gave way and whose tenant has nothing else running, and those that give way to it.
+    fn return_of(&self, tenants: &Tenants) -> Option<(u64, Vec<u64>)> {
+        let mut stranded = tenants.stranded().filter(|(.., returns)| *returns < RETURNS);
+        stranded.find_map(|(request, worker, returns)| {
+            let field = self.workers.iter().find(|field| field.id == worker)?;
+            let service = tenants.service_of(request.id);
+            let way: Vec<u64> = field.before(request, service).take(1 << returns).map(|victim| victim.id).collect();
+            (!way.is_empty()).then_some((request.id, way))
+        })
     }
-    victims.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-    victims.into_iter().map(|(_, request)| request).collect()
+}
+
+impl<'a> Field<'a> {
+    /// Nobody gives way to a lower class, nor to a tenant that got more service.
+    fn before(&self, newcomer: &Arrival, service: f64) -> impl Iterator<Item = &RunningRequest<'a>> {
+        let class = newcomer.class();
+        let victims = self.victims.iter().map(|(_, victim)| victim);
+        victims.filter(move |victim| victim.service >= service && victim.class >= class)
+    }
+
+    /// The fewest requests that make room for a newcomer, as far as anybody knows what they hold. They may share it with
+    /// others: then the newcomer waits in the worker, before those that gave way, until there is room.
+    fn way(&self, newcomer: &Arrival, service: f64) -> Option<Vec<u64>> {
+        let (mut free, mut way) = (self.kv_free, Vec::new());
+        for victim in self.before(newcomer, service) {
+            free = free.saturating_add(victim.held_tokens);
+            way.push(victim.id);
+            if free >= newcomer.need {
+                return Some(way);
+            }
+        }
+        None
+    }
 }

@@ -28,11 +28,11 @@ struct Tenant {
     line: BTreeSet<(u8, u64, u64)>,
     /// Number of its requests that workers have.
     running: usize,
-    /// Number of those that gave way.
+    /// Number of those that are parked.
     away: usize,
 }
 
-/// A request that a worker has and that gave way to nobody.
+/// A request that a worker has, and that is not parked.
 #[derive(Debug)]
 pub struct RunningRequest<'a> {
     pub id: u64,
@@ -42,7 +42,7 @@ pub struct RunningRequest<'a> {
     pub worker: u32,
     /// Requests that began later have higher numbers.
     pub order: u64,
-    /// KV tokens that it holds, as far as was reported, some of them maybe together with others.
+    /// KV tokens that it holds, as far as was reported, or that the worker keeps for it; maybe some together with others.
     pub held_tokens: u32,
     /// Counter of its tenant.
     pub service: f64,
@@ -65,9 +65,11 @@ struct Run {
     order: u64,
     /// Output tokens that were reported; `None`: nothing was.
     generated: Option<u32>,
-    /// It was preempted for a newcomer, and has not gone on as far as is known.
+    /// It was preempted, and has not gone on as far as is known.
+    parked: bool,
+    /// It was preempted for others at least once.
     gave_way: bool,
-    /// How often others gave way since, so that it goes on.
+    /// How often others gave way since it went on last, so that it does again.
     returns: u32,
 }
 
@@ -79,7 +81,7 @@ pub struct Tenants {
     requests: BTreeMap<u64, Request>,
     /// Tenants with waiting requests, by the bits of their counter, which order non-negative floating-point numbers.
     active: BTreeSet<(u64, String)>,
-    /// Those of them that have nothing running but what gave way.
+    /// Those of them that have nothing running but what is parked.
     newcomers: BTreeSet<(u64, String)>,
     /// Ids of running requests.
     running: BTreeSet<u64>,
@@ -129,6 +131,8 @@ impl Tenants {
             self.charge_output(id, generated);
             self.forget(id);
         }
+        // After what they had generated before.
+        point.preempted_ids.iter().for_each(|&id| self.park(id));
         for &id in &point.cancelled_ids {
             self.charge_unreported(id);
             self.forget(id);
@@ -149,10 +153,9 @@ impl Tenants {
         self.first_of(name)
     }
 
-    /// The request to serve next of those whose tenants have nothing running.
-    pub fn next_newcomer(&self) -> Option<&Arrival> {
-        let (_, name) = self.newcomers.first()?;
-        self.first_of(name)
+    /// Of each tenant that waits and has nothing running, the request to serve next; the least served tenant first.
+    pub fn newcomers(&self) -> impl Iterator<Item = &Arrival> {
+        self.newcomers.iter().filter_map(|(_, name)| self.first_of(name))
     }
 
     fn first_of(&self, name: &str) -> Option<&Arrival> {
@@ -160,21 +163,12 @@ impl Tenants {
         self.requests.get(id).map(|request| &request.arrival)
     }
 
-    pub fn arrival(&self, id: u64) -> Option<&Arrival> {
-        self.requests.get(&id).map(|request| &request.arrival)
-    }
-
-    /// Whether a dispatched request has not drawn its first token, as far as is known.
-    pub fn awaits(&self, id: u64) -> bool {
-        let run = self.requests.get(&id).and_then(|request| request.run.as_ref());
-        run.is_some_and(|run| run.generated.is_none())
-    }
-
-    /// The requests that workers have, without those that gave way.
+    /// The requests that workers have, without parked ones.
     pub fn running(&self) -> impl Iterator<Item = RunningRequest<'_>> {
         self.running.iter().filter_map(|&id| {
             let Request { arrival, tenant, run, .. } = self.requests.get(&id)?;
-            let run = run.as_ref().filter(|run| !run.gave_way)?;
+            let run = run.as_ref().filter(|run| !run.parked)?;
+            let reported = run.generated.map_or(0, |generated| arrival.prompt_tokens.saturating_add(generated));
             Some(RunningRequest {
                 id,
                 tenant,
@@ -182,22 +176,27 @@ impl Tenants {
                 class: arrival.class(),
                 worker: run.worker,
                 order: run.order,
-                held_tokens: run.generated.map_or(0, |generated| arrival.prompt_tokens.saturating_add(generated)),
+                held_tokens: reported.max(arrival.need),
                 service: self.counter(tenant).unwrap_or(0.0),
             })
         })
     }
 
-    /// Of the requests that gave way and whose tenants have nothing else running, the one that others gave way to least often,
-    /// with its worker and that number.
-    pub fn stranded(&self) -> Option<(&Arrival, u32, u32)> {
-        let all = self.running.iter().filter_map(|id| {
+    /// Number of parked requests of a worker that gave way. Those of slow readers are not among them.
+    pub fn away_from(&self, worker: u32) -> usize {
+        let runs = self.running.iter().filter_map(|id| self.requests.get(id)?.run.as_ref());
+        runs.filter(|run| run.parked && run.gave_way && run.worker == worker).count()
+    }
+
+    /// The parked requests that gave way and whose tenants have nothing else running, with their workers and how often others
+    /// gave way to them.
+    pub fn stranded(&self) -> impl Iterator<Item = (&Arrival, u32, u32)> {
+        self.running.iter().filter_map(|id| {
             let Request { arrival, tenant, run, .. } = self.requests.get(id)?;
-            let run = run.as_ref().filter(|run| run.gave_way)?;
+            let run = run.as_ref().filter(|run| run.parked && run.gave_way)?;
             let tenant = self.tenants.get(tenant)?;
             (tenant.running == tenant.away).then_some((arrival, run.worker, run.returns))
-        });
-        all.min_by_key(|(arrival, _, returns)| (*returns, arrival.id))
+        })
     }
 
     /// Counter of a request's tenant.
@@ -205,13 +204,20 @@ impl Tenants {
         self.requests.get(&id).and_then(|request| self.counter(&request.tenant)).unwrap_or(0.0)
     }
 
-    /// A request is preempted for a newcomer.
+    /// A request is preempted for others.
     pub fn gave_way(&mut self, id: u64) {
+        self.park(id);
+        if let Some(run) = self.requests.get_mut(&id).and_then(|request| request.run.as_mut()) {
+            run.gave_way = true;
+        }
+    }
+
+    fn park(&mut self, id: u64) {
         let Some(request) = self.requests.get_mut(&id) else { return };
-        let Some(run) = request.run.as_mut().filter(|run| !run.gave_way) else { return };
-        (run.gave_way, run.returns) = (true, 0);
-        let name = request.tenant.clone();
-        self.change(&name, |tenant| tenant.away += 1);
+        if request.run.as_mut().is_some_and(|run| !std::mem::replace(&mut run.parked, true)) {
+            let name = request.tenant.clone();
+            self.change(&name, |tenant| tenant.away += 1);
+        }
     }
 
     /// Others gave way so that a request goes on.
@@ -225,8 +231,8 @@ impl Tenants {
     fn went_on(&mut self, id: u64, generated: u32) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         let Some(run) = request.run.as_mut() else { return };
-        run.generated = Some(generated);
-        if std::mem::take(&mut run.gave_way) {
+        (run.generated, run.returns) = (Some(generated), 0);
+        if std::mem::take(&mut run.parked) {
             let name = request.tenant.clone();
             self.change(&name, |tenant| tenant.away -= 1);
         }
@@ -250,7 +256,8 @@ impl Tenants {
     fn run(&mut self, id: u64, worker: u32, charged: Option<u32>) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         self.dispatched += 1;
-        request.run = Some(Run { worker, order: self.dispatched, generated: None, gave_way: false, returns: 0 });
+        request.run =
+            Some(Run { worker, order: self.dispatched, generated: None, parked: false, gave_way: false, returns: 0 });
         request.charged = charged;
         let (began, name) = (self.running.insert(id), request.tenant.clone());
         self.change(&name, |tenant| tenant.running += usize::from(began));
@@ -350,7 +357,7 @@ impl Tenants {
         if let Some(Request { tenant, run: Some(run), .. }) = self.requests.remove(&id) {
             self.change(&tenant, |tenant| {
                 tenant.running -= 1;
-                tenant.away -= usize::from(run.gave_way);
+                tenant.away -= usize::from(run.parked);
             });
         }
     }

@@ -194,21 +194,79 @@ fn as_many_give_way_as_a_newcomer_needs() {
 }
 
 #[test]
-fn more_give_way_to_a_newcomer_that_does_not_begin_until_it_does() {
+fn regression_a_newcomer_for_whom_nobody_gives_way_holds_up_no_other() {
+    let low = Arrival { priority: camshaft_plugin::Priority::Low, ..arrival(101, 1, 10) };
+    let large = Arrival { need: 5000, ..arrival(101, 1, 10) };
+    for first in [low, large] {
+        let mut policy = policy();
+        full(&mut policy, 32);
+        let actions = policy.schedule(&busy(&[first.clone(), arrival(102, 2, 10)], 1000));
+        assert_eq!(both(&actions), (&[8][..], &[102][..]), "{first:?}");
+    }
+}
+
+#[test]
+fn looks_at_sixteen_newcomers_four_times_a_second() {
+    for (unplaceable, placed) in [(15, true), (16, false)] {
+        let mut policy = policy();
+        full(&mut policy, 32);
+        let names: Vec<String> = (0..20).map(|n| format!("t{n:02}")).collect();
+        let large = |n: u32| Arrival { need: 5000, tenant: n, ..arrival(100 + u64::from(n), 0, 10) };
+        let all: Vec<Arrival> =
+            (0..unplaceable).map(large).chain([Arrival { need: 20, ..large(unplaceable) }]).collect();
+        let mut point = busy(&all, 1000);
+        point.tenants = names;
+        assert_eq!(!policy.schedule(&point).dispatch_ids.is_empty(), placed, "{unplaceable} before it");
+        // And not again at once, although all are still there.
+        assert_eq!(policy.newcomers.as_ref().unwrap().tried_ms, Some(1000));
+        policy.schedule(&busy(&[], 1249));
+        assert_eq!(policy.newcomers.as_ref().unwrap().tried_ms, Some(1000));
+        policy.schedule(&busy(&[], 1250));
+        assert_eq!(policy.newcomers.as_ref().unwrap().tried_ms, Some(1250));
+    }
+}
+
+#[test]
+fn regression_what_a_worker_preempted_does_not_run() {
+    // The first one hands its counters to none.
+    for replay in [true, false] {
+        let mut policy = policy();
+        let mut point = busy(&[arrival(1, 0, 10), arrival(2, 0, 10), arrival(3, 1, 10)], 1000);
+        point.replay = replay;
+        point.workers.free_sequences[0] = if replay { 0 } else { 3 };
+        point.workers.kv_free[0] = if replay { 0 } else { 1000 };
+        if replay {
+            (point.dispatched_ids, point.dispatched_workers) = (vec![1, 2, 3], vec![0; 3]);
+        }
+        policy.schedule(&point);
+        let mut next = busy(&[arrival(4, 1, 10)], 2000);
+        // What it had generated before comes together with that.
+        (next.progressed_ids, next.progressed_prompt, next.progressed_generated) = (vec![3], vec![10], vec![1]);
+        next.preempted_ids.push(3);
+        assert_eq!(both(&policy.schedule(&next)), (&[2][..], &[4][..]), "b has nothing running, replay: {replay}");
+    }
+}
+
+#[test]
+fn no_more_give_way_on_a_worker_than_run_there() {
     let mut policy = policy();
     full(&mut policy, 32);
-    assert_eq!(both(&policy.schedule(&busy(&[arrival(101, 1, 10)], 1000))), (&[8][..], &[101][..]));
-    for (now_ms, more) in [(1249, &[][..]), (1250, &[7]), (1749, &[]), (1750, &[6, 5]), (2750, &[4, 3, 2]), (4750, &[])]
-    {
-        assert_eq!(both(&policy.schedule(&busy(&[], now_ms))), (more, &[][..]), "at {now_ms} ms");
+    for id in 5..=7 {
+        policy.tenants.gave_way(id);
     }
-    // Who waits otherwise than for room is left alone, and keeps no other waiting.
+    assert_eq!(both(&policy.schedule(&busy(&[arrival(101, 1, 10)], 1000))), (&[8][..], &[101][..]));
     let mut policy = FairShares::new(Settings::default()).unwrap();
     full(&mut policy, 32);
-    policy.schedule(&busy(&[arrival(101, 1, 10)], 1000));
-    let mut room = busy(&[arrival(102, 2, 10)], 1250);
-    room.workers.kv_free[0] = 5;
-    assert_eq!(both(&policy.schedule(&room)), (&[7][..], &[102][..]));
+    for id in 5..=8 {
+        policy.tenants.gave_way(id);
+    }
+    assert_eq!(both(&policy.schedule(&busy(&[arrival(101, 1, 10)], 1000))), (&[][..], &[][..]));
+    // What others are paused for, or preempted by their worker, does not count.
+    let mut policy = FairShares::new(Settings::default()).unwrap();
+    full(&mut policy, 32);
+    let mut paused = busy(&[arrival(101, 1, 10)], 1000);
+    paused.preempted_ids.extend(4..=8);
+    assert_eq!(both(&policy.schedule(&paused)), (&[3][..], &[101][..]));
 }
 
 #[test]
@@ -266,9 +324,9 @@ fn regression_a_tenant_whose_only_request_gave_way_has_nothing_running() {
     assert_eq!(both(&policy.schedule(&busy(&[], 2249))), (&[][..], &[][..]));
     assert_eq!(both(&policy.schedule(&busy(&[], 2250))), (&[5, 4][..], &[][..]));
     let mut on = busy(&[], 2500);
-    on.progressed_ids.push(8);
-    on.progressed_prompt.push(10);
-    on.progressed_generated.push(33);
+    on.progressed_ids.extend(4..=8);
+    on.progressed_prompt.extend([10; 5]);
+    on.progressed_generated.extend([33; 5]);
     assert_eq!(both(&policy.schedule(&on)), (&[][..], &[][..]), "it goes on");
     // And what it sends meanwhile is a newcomer's.
     policy.tenants.gave_way(8);

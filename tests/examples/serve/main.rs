@@ -1,9 +1,9 @@
 //! The server over HTTP against the bare engine loop and another server, alternating within one run.
 //!
-//! `serve [--model PATH] [--peer HOST:PORT] [--bare] [--streams 1,8,32] [--repeats 3] [--rounds 4] [--tokens 64]
+//! `serve [--model PATH] [--peer HOST:PORT] [--bare] [--streams 1,8,32] [--repeats 4] [--rounds 4] [--tokens 64]
 //! [--threads 2] [--kv-tokens 40960] [--kv-layout per-sequence] [--sampling openai|llama-server|greedy]
 //! [--only NAME,NAME] [--out DIR]`. The peer must serve the same model with the same number of threads and at least 32
-//! sequences.
+//! sequences. Repeats alternate the order of the servers, so an odd number of them is made even.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 mod client;
@@ -90,7 +90,7 @@ fn options() -> Result<Options> {
         peer: None,
         bare: false,
         streams: vec![1, 8, 32],
-        repeats: 3,
+        repeats: 4,
         rounds: 4,
         tokens: 64,
         threads: 2,
@@ -126,5 +126,7 @@ fn options() -> Result<Options> {
             _ => return Err(format!("unknown option {name}").into()),
         }
     }
+    // The median of an odd number would take the side of one order.
+    options.repeats = options.repeats.next_multiple_of(2);
     Ok(options)
 }

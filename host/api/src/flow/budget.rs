@@ -63,7 +63,7 @@ impl Budget {
         Share { budget: self.clone(), tenant: tenant.clone(), bytes: 0 }
     }
 
-    /// Whether more than three quarters are taken, or the tenant has taken half of what it could.
+    /// Whether more than three quarters are taken, or the tenant holds more than half of what it leaves free.
     fn is_tight(&self, tenant: &TenantId) -> bool {
         let all = self.bytes.load(Ordering::Relaxed);
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,9 +81,9 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Takes more. A tenant may hold as much as it leaves free: alone half, beside another a third, and so on; whoever holds
-    /// little finds room for as much as half of what is left (the dynamic thresholds of switches: Choudhury and Hahne,
-    /// "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998).
+    /// Takes more. A tenant may hold as much as it leaves free: the first one half, the next a quarter, an eighth, and so on, so
+    /// that some is always left for whoever holds nothing, and equal parts where all take a little at a time (the dynamic
+    /// thresholds of switches: Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998).
     ///
     /// # Errors
     /// There is no room for the tenant. The share stays as it is.
@@ -242,7 +242,9 @@ mod tests {
             while share.grow(64).is_ok() {}
             greedy.push(share);
         }
+        // A 64th of all: half of what five leave free.
         let mut honest = budget.share(&"f".into());
-        honest.grow(8 << 10).unwrap();
+        assert_eq!(honest.grow((16 << 10) + 64), Err(NoRoom::Now));
+        honest.grow(16 << 10).unwrap();
     }
 }

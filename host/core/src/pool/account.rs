@@ -5,6 +5,9 @@ use crate::engine::EngineLimits;
 use crate::ids::{RequestId, WorkerId};
 use crate::policy::WorkerFacts;
 
+/// As many times what a worker runs at once it may have, where schedulers send it requests in the place of others.
+const CROWD: usize = 4;
+
 #[derive(Debug)]
 pub(super) struct WorkerAccount {
     /// As the worker's newest report says.
@@ -59,6 +62,15 @@ impl WorkerAccount {
     /// Requests that the worker has, paused or not.
     pub(super) fn dispatched(&self) -> usize {
         self.running() + self.paused.len()
+    }
+
+    pub(super) fn is_paused(&self, id: RequestId) -> bool {
+        self.paused.contains(&id)
+    }
+
+    /// Requests that may be sent past what the worker runs at once.
+    pub(super) fn crowd_left(&self) -> usize {
+        (CROWD * self.sequences as usize).saturating_sub(self.dispatched())
     }
 
     /// A request that runs is paused: from now on the worker's facts offer its KV.

@@ -213,6 +213,7 @@ impl PoolBook {
                 if let Some(account) = self.workers.get_mut(&worker) {
                     account.paused(id);
                 }
+                self.events.push(SchedulerEvent::Preempted { id });
             }
             Event::Resumed { id } => {
                 if let Some(account) = self.workers.get_mut(&worker) {
@@ -305,6 +306,19 @@ impl PoolBook {
         self.stage(id).and_then(Stage::worker)
     }
 
+    /// The worker that has a request and would free something by preempting it.
+    pub(super) fn may_give_way(&self, id: RequestId) -> Option<WorkerId> {
+        let request = self.requests.get(&id)?;
+        let worker = request.stage.worker()?;
+        let is_paused = self.workers.get(&worker).is_some_and(|account| account.is_paused(id));
+        (!request.preempted && !is_paused).then_some(worker)
+    }
+
+    /// Requests that may be sent to a worker past what it runs at once.
+    pub(super) fn crowd_left(&self, worker: WorkerId) -> usize {
+        self.workers.get(&worker).map_or(0, WorkerAccount::crowd_left)
+    }
+
     /// What a waiting request asks of a worker; `None` if it does not wait.
     pub(super) fn waiting_start(&self, id: RequestId) -> Option<(&Start, u32)> {
         let request = self.requests.get(&id)?;
@@ -358,7 +372,7 @@ impl PoolBook {
             if let Some((prompt_tokens, generated_tokens)) = request.progress {
                 events.push(SchedulerEvent::Progressed { id, prompt_tokens, generated_tokens });
             }
-            if request.preempted {
+            if self.may_give_way(id).is_none() {
                 events.push(SchedulerEvent::Preempted { id });
             }
         }

@@ -19,9 +19,11 @@ impl FreeCapacity {
         Self { workers: healthy.map(|facts| (facts.worker, facts)).collect(), giving_way: BTreeMap::new() }
     }
 
-    /// A request of the worker gives way: another may be sent there, and waits for the room that it needs.
-    pub(super) fn give_way(&mut self, worker: WorkerId) {
-        *self.giving_way.entry(worker).or_default() += 1;
+    /// A request of the worker gives way: another may be sent there, and waits for the room that it needs. `most`: so many in
+    /// all.
+    pub(super) fn give_way(&mut self, worker: WorkerId, most: usize) {
+        let count = self.giving_way.entry(worker).or_default();
+        *count = (*count + 1).min(u32::try_from(most).unwrap_or(u32::MAX));
     }
 
     /// The healthy workers in order.

@@ -20,9 +20,11 @@ pub(super) fn check(book: &PoolBook, actions: &[Action]) -> Result<(), String> {
     for action in actions {
         match action {
             Action::Preempt { id } => {
-                let worker = book.worker_of(*id).ok_or_else(|| format!("preempts request {id}, which does not run"))?;
-                if preempted.insert(*id) {
-                    capacity.give_way(worker);
+                if book.worker_of(*id).is_none() {
+                    return Err(format!("preempts request {id}, which does not run"));
+                }
+                if let Some(worker) = book.may_give_way(*id).filter(|_| preempted.insert(*id)) {
+                    capacity.give_way(worker, book.crowd_left(worker));
                 }
             }
             Action::PrefillBudget { worker, .. } if !known.contains(worker) => {

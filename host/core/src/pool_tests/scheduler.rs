@@ -58,6 +58,65 @@ fn for_each_request_that_gives_way_another_goes_to_its_worker() {
 }
 
 #[test]
+fn regression_what_is_off_the_engine_gives_no_way() {
+    let preempted = Event::Preempted { id: RequestId(1) };
+    let admitted = Event::Admitted { id: RequestId(1) };
+    let (paused, resumed) = (Event::Paused { id: RequestId(1) }, Event::Resumed { id: RequestId(1) });
+    for (events, refused) in [
+        (vec![], false),
+        (vec![preempted.clone()], true),
+        (vec![preempted.clone(), admitted], false),
+        (vec![paused.clone(), preempted], true),
+        (vec![paused, resumed], false),
+    ] {
+        let hook = Arc::new(Scripted::default());
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let mut pool = pool(&hook);
+        (1..=2).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+        pool.schedule(ms(1));
+        events.iter().for_each(|event| tell(&mut pool, event.clone()));
+        // The place of a paused request is taken.
+        (3..=4).for_each(|id| submit(&mut pool, id, ms(2)).unwrap());
+        if pool.worker_facts()[0].free_sequences > 0 {
+            pool.schedule(ms(3));
+        }
+        let sink = told.clone();
+        let dispatch = Action::Dispatch { id: RequestId(4), worker: W };
+        hook.answers.lock().unwrap().push(Box::new(move |point| {
+            sink.lock().unwrap().clone_from(&point.events);
+            Ok(if point.replay { vec![Action::Preempt { id: RequestId(1) }, dispatch.clone()] } else { Vec::new() })
+        }));
+        *hook.generation.lock().unwrap() = 1;
+        pool.schedule(ms(4));
+        assert_eq!(!hook.refusals.lock().unwrap().is_empty(), refused, "{events:?}");
+        let says = told.lock().unwrap().contains(&SchedulerEvent::Preempted { id: RequestId(1) });
+        assert_eq!(says, refused, "it is told: {events:?}");
+    }
+}
+
+#[test]
+fn a_worker_gets_four_times_as_many_requests_as_it_runs_at_once_and_no_more() {
+    let hook = Arc::new(Scripted::default());
+    let mut pool = Pool::new(hook.clone(), Watermarks { high: 40, low: 30 }, Reserve::Full);
+    pool.add_worker(W, LIMITS);
+    (1..=20).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
+    pool.schedule(ms(1));
+    // Each one that was sent gives way to the next.
+    hook.answers.lock().unwrap().push(Box::new(|point| {
+        let next = point.now.as_millis() as u64 + 1;
+        let dispatch = Action::Dispatch { id: RequestId(next), worker: W };
+        Ok(if next > 2 { vec![Action::Preempt { id: RequestId(next - 2) }, dispatch] } else { Vec::new() })
+    }));
+    *hook.generation.lock().unwrap() = 1;
+    for now in 2..=8 {
+        tell(&mut pool, Event::Progressed { id: RequestId(now), prompt_tokens: 1, generated_tokens: 1 });
+        let sent = started(&pool.schedule(ms(now)));
+        assert_eq!(sent, if now < 8 { vec![now + 1] } else { vec![] }, "at {now}");
+        assert_eq!(hook.refusals.lock().unwrap().is_empty(), now < 8);
+    }
+}
+
+#[test]
 fn a_faulted_scheduler_is_tried_again_after_a_back_off_that_doubles() {
     let hook = Arc::new(Scripted::default());
     let fault = |_: &SchedulingPoint| Err(Fault { plugin: "s".into(), kind: FaultKind::Trap, detail: String::new() });

@@ -65,9 +65,9 @@ impl Kv {
         self.ledger.free()
     }
 
-    /// What a running sequence holds for itself.
+    /// What a running sequence holds, for itself or together with others.
     pub(super) fn held_tokens(&self, sequence: &Sequence) -> u32 {
-        self.ledger.held(sequence.id())
+        self.ledger.held(sequence.id()) + sequence.placement.prefix().map_or(0, |prefix| prefix.tokens)
     }
 
     pub(super) fn total_tokens(&self) -> u32 {

@@ -1,9 +1,9 @@
 //! The sequences of a worker and the KV capacity they share: who runs, who waits, who gives way to whom.
+use std::collections::HashMap;
+
 use super::kv::Kv;
 use super::restoring::{RestoreBounds, RestoreBudget};
 use crate::engine::Engine;
-use std::collections::HashMap;
-
 use crate::ids::{RequestId, SeqId, TenantId};
 use crate::message::{Event, Events, WorkerError};
 use crate::placement::Rank;
@@ -69,11 +69,13 @@ impl Roster {
         self.waiting.push(sequence);
     }
 
-    /// KV tokens that each tenant's running sequences hold for themselves, without those that are paused.
-    fn holdings(&self) -> HashMap<&TenantId, u32> {
+    /// How many sequences of each tenant run, and the KV tokens that they have to themselves or together with others; without
+    /// those that are paused.
+    fn holdings(&self) -> HashMap<&TenantId, (usize, u32)> {
         let mut holdings = HashMap::new();
         for sequence in self.running.iter().filter(|s| !s.placement.is_paused()) {
-            *holdings.entry(&sequence.start.tenant).or_default() += self.kv.held_tokens(sequence);
+            let (count, tokens) = holdings.entry(&sequence.start.tenant).or_default();
+            (*count, *tokens) = (*count + 1, *tokens + self.kv.held_tokens(sequence));
         }
         holdings
     }
@@ -86,7 +88,7 @@ impl Roster {
         let holdings = self.holdings();
         ready().min_by_key(|&index| {
             let Sequence { start, rank, .. } = &self.waiting[index];
-            let holding = holdings.get(&start.tenant).copied().unwrap_or(0);
+            let holding = holdings.get(&start.tenant).map_or(0, |(_, tokens)| *tokens);
             (start.priority, matches!(rank, Rank::Demoted(_)), holding, *rank)
         })
     }
@@ -139,12 +141,14 @@ impl Roster {
     }
 
     /// Who gives up its KV entries if capacity is short: who is paused, then the lowest class, of it the tenant that holds the
-    /// most, and of its sequences the latest. So what a tenant holds grows at its own cost, and not at that of others.
-    fn victim(&self) -> Option<usize> {
+    /// most with more than one sequence, and of its sequences the latest; without any such tenant the latest of all. So many
+    /// answers of one tenant grow at its own cost, and a single long one of another stays.
+    pub(super) fn victim(&self) -> Option<usize> {
         let holdings = self.holdings();
         let key = |&i: &usize| {
             let Sequence { start, rank, .. } = &self.running[i];
-            (start.priority, holdings.get(&start.tenant).copied(), *rank)
+            let many = holdings.get(&start.tenant).filter(|(count, _)| *count > 1);
+            (start.priority, many.map(|(_, tokens)| *tokens), *rank)
         };
         self.longest_paused().or_else(|| (0..self.running.len()).max_by_key(key))
     }
@@ -167,10 +171,8 @@ impl Roster {
         if let Some(index) = self.find(id) {
             self.running[index].rank = rank;
             self.preempt(index, engine, events);
-        } else if let Some(index) = self.waiting.iter().position(|s| s.id() == id) {
-            let mut sequence = self.waiting.remove(index);
+        } else if let Some(sequence) = self.waiting.iter_mut().find(|s| s.id() == id) {
             sequence.rank = rank;
-            self.queue(sequence);
         }
     }
 
@@ -228,7 +230,7 @@ impl Roster {
     }
 
     /// Index of the running sequence that was paused first of all that are.
-    pub(super) fn longest_paused(&self) -> Option<usize> {
+    fn longest_paused(&self) -> Option<usize> {
         let paused = (0..self.running.len()).filter(|&index| self.running[index].placement.is_paused());
         paused.min_by_key(|&index| self.running[index].paused_at)
     }

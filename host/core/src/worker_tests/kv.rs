@@ -158,6 +158,40 @@ fn regression_a_tenant_that_grows_takes_nothing_from_one_that_holds_less() {
 }
 
 #[test]
+fn regression_one_long_request_stays_while_those_of_many_tenants_grow() {
+    let limits = EngineLimits { sequences: 8, kv_tokens: 400, batch_tokens: 64, context_tokens: 350 };
+    let mut bench = Bench::with(limits, Arc::new(Native), Reserve::None, PrefixCache::new(1 << 20));
+    let of = |id: u64, tenant: &str, prompt: &str| Start {
+        tenant: tenant.into(),
+        max_tokens: 60,
+        ignore_eos: true,
+        ..start(id, prompt)
+    };
+    bench.begin(of(1, "long", &"p".repeat(200)));
+    (2..=6).for_each(|id| bench.begin(of(id, &format!("t{id}"), &id.to_string())));
+    bench.run();
+    let gave_way = preempted(&bench);
+    assert!(!gave_way.is_empty() && !gave_way.contains(&1), "{gave_way:?}");
+}
+
+#[test]
+fn regression_long_prompts_count_in_what_a_tenant_holds() {
+    let limits = EngineLimits { sequences: 8, kv_tokens: 420, batch_tokens: 64, context_tokens: 350 };
+    let mut bench = Bench::with(limits, Arc::new(Native), Reserve::None, PrefixCache::new(1 << 20));
+    let of = |id: u64, tenant: &str, prompt: &str| Start {
+        tenant: tenant.into(),
+        max_tokens: 60,
+        ignore_eos: true,
+        ..start(id, prompt)
+    };
+    (1..=2).for_each(|id| bench.begin(of(id, "prompts", &id.to_string().repeat(120))));
+    (3..=4).for_each(|id| bench.begin(of(id, "answers", &id.to_string())));
+    bench.run();
+    let gave_way = preempted(&bench);
+    assert!(gave_way.first() == Some(&2), "{gave_way:?}");
+}
+
+#[test]
 fn a_request_preempted_by_command_goes_on_unchanged_after_the_others() {
     let mut bench = Bench::native();
     let request = |id: u64| Start { ignore_eos: true, ..start(id, &format!("request {id}")) };

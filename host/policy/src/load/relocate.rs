@@ -65,7 +65,10 @@ impl Relocation {
     pub(crate) fn attempt(&mut self, loader: &mut Loader) -> Option<Result<(), PolicyError>> {
         self.directory.unread = None;
         // Modes that an operator chose go with the files that they were chosen for.
-        self.directory.overrides.clone_from(&loader.directory.overrides);
+        if self.directory.overrides != loader.directory.overrides {
+            self.directory.overrides.clone_from(&loader.directory.overrides);
+            self.directory.examine_again();
+        }
         let scan = scan_settled(|patience| self.directory.scan(&mut loader.builder, patience));
         // What has vanished once is not known to the next attempt.
         if scan.compiling && self.directory.unread.is_none() {

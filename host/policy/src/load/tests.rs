@@ -233,6 +233,28 @@ fn regression_modes_set_by_an_operator_move_with_their_files() {
 }
 
 #[test]
+fn regression_a_mode_set_while_another_directory_compiles_moves_too() {
+    let (keys, slow) = (component("plugins/auth-api-keys"), component("plugins/validator-limits"));
+    let mut bench = Bench::new();
+    let other = tempfile::tempdir().unwrap();
+    bench.put("auth/10-keys.wasm", &keys);
+    put(other.path(), "auth/10-keys.wasm", &keys);
+    put(other.path(), "validator/10-limits.wasm", &slow);
+    bench.loader.start().unwrap();
+    bench.hold(&slow);
+    let demands = Demands { auth: false, same_guards: false };
+    let mut relocation = Relocation::new(other.path().to_path_buf(), demands, Claim::default()).unwrap();
+    assert!(relocation.attempt(&mut bench.loader).is_none());
+    bench.begun.recv().unwrap();
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Monitor).unwrap();
+    change.attempt(&mut bench.loader).unwrap().unwrap();
+    bench.finish();
+    relocation.attempt(&mut bench.loader).unwrap().unwrap();
+    let status = bench.status("keys").unwrap();
+    assert_eq!((status.mode, status.overridden), (Mode::Monitor, true));
+}
+
+#[test]
 fn a_policy_turned_off_while_it_is_compiled_is_off_at_once() {
     let slow = component("plugins/auth-api-keys");
     let mut bench = Bench::new();

@@ -133,8 +133,8 @@ impl Actions {
         }
     }
 
-    /// Preempts a running request. Its worker saves its KV, and resumes the request when it has capacity again. In its
-    /// place, one may be dispatched to the worker that has no room there.
+    /// Preempts a running request. Its worker saves its KV, and resumes the request when it has capacity again. For
+    /// each one that runs and is preempted, one request may be dispatched to its worker even if that has no room.
     pub fn preempt(&mut self, id: u64) {
         self.preempt_ids.push(id);
     }
