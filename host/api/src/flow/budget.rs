@@ -81,9 +81,9 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Takes more. A tenant may hold as much as it leaves free: the first one half, the next a quarter, an eighth, and so on, so
-    /// that some is always left for whoever holds nothing, and equal parts where all take a little at a time (the dynamic
-    /// thresholds of switches: Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998).
+    /// Takes more. A tenant may hold as much as it leaves free: the first one half, the next a quarter, and so on, so that some
+    /// is left for whoever holds nothing, and equal parts where all take a little at a time (Choudhury and Hahne, "Dynamic
+    /// Queue Length Thresholds for Shared-Memory Packet Switches", 1998).
     ///
     /// # Errors
     /// There is no room for the tenant. The share stays as it is.
