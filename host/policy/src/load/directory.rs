@@ -347,6 +347,16 @@ impl Directory {
         }
     }
 
+    /// Modes that an operator chose go with the files that they were chosen for.
+    pub(super) fn take_overrides(&mut self, serving: &Directory) {
+        for (place, policy) in &mut self.policies {
+            if self.overrides.get(place) != serving.overrides.get(place) {
+                policy.decide_again();
+            }
+        }
+        self.overrides.clone_from(&serving.overrides);
+    }
+
     /// Ends the modes that were chosen for files that are not in this directory.
     pub(super) fn end_other_overrides(&mut self) {
         let policies = &self.policies;
@@ -354,7 +364,7 @@ impl Directory {
             let is_here = policies.get(place).and_then(Policy::newest) == Some(&*chosen);
             if !is_here {
                 let (hook, plugin, mode) = (place.hook, place.name(), chosen.mode.unwrap_or_default());
-                tracing::warn!(%hook, plugin, %mode, "the mode that an operator set ends: the directory has other files");
+                tracing::warn!(%hook, plugin, %mode, "the mode set by an operator ends: the directory has other files");
             }
             is_here
         });

@@ -64,11 +64,7 @@ impl Relocation {
     /// The directory cannot be read, a policy in it cannot serve, or its asker gave up; what serves then stays as it was.
     pub(crate) fn attempt(&mut self, loader: &mut Loader) -> Option<Result<(), PolicyError>> {
         self.directory.unread = None;
-        // Modes that an operator chose go with the files that they were chosen for.
-        if self.directory.overrides != loader.directory.overrides {
-            self.directory.overrides.clone_from(&loader.directory.overrides);
-            self.directory.examine_again();
-        }
+        self.directory.take_overrides(&loader.directory);
         let scan = scan_settled(|patience| self.directory.scan(&mut loader.builder, patience));
         // What has vanished once is not known to the next attempt.
         if scan.compiling && self.directory.unread.is_none() {
