@@ -19,18 +19,23 @@ const RETURNS: u32 = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Newcomers {
     pub(crate) tried_ms: Option<u64>,
+    /// How many sequences each worker runs at once, where a free one was seen.
+    sequences: BTreeMap<u32, u32>,
 }
 
 impl Newcomers {
     /// Preempts requests of the tenants that have the most, and dispatches one of a tenant that has none in their place.
     pub(crate) fn admit(&mut self, point: &Point, tenants: &mut Tenants, actions: &mut Actions) {
+        for worker in point.workers.iter().filter(|worker| worker.free_sequences > 0) {
+            self.sequences.insert(worker.id, worker.free_sequences + worker.running_sequences);
+        }
         let is_soon = |tried: u64| point.now_ms < tried.saturating_add(INTERVAL_MS);
         let anybody = tenants.newcomers().next().is_some() || tenants.stranded().next().is_some();
         if !anybody || self.tried_ms.is_some_and(is_soon) {
             return;
         }
         self.tried_ms = Some(point.now_ms);
-        let victims = Victims::of(tenants, point);
+        let victims = Victims::of(tenants, point, &self.sequences);
         let place = |newcomer: &Arrival| {
             let service = tenants.service_of(newcomer.id);
             let ways = victims.workers.iter().filter_map(|worker| Some((worker.id, worker.way(newcomer, service)?)));
@@ -71,10 +76,10 @@ struct Field<'a> {
 }
 
 impl<'a> Victims<'a> {
-    /// On workers that can preempt, and where no more gave way than run.
-    fn of(tenants: &'a Tenants, point: &Point) -> Self {
+    /// On workers that can preempt and have less than twice as many requests as they run at once.
+    fn of(tenants: &'a Tenants, point: &Point, sequences: &BTreeMap<u32, u32>) -> Self {
         let mut of_tenants: BTreeMap<&str, Vec<RunningRequest<'_>>> = BTreeMap::new();
-        let mut of_workers: BTreeMap<u32, (usize, Vec<_>)> = BTreeMap::new();
+        let mut of_workers: BTreeMap<u32, (u32, Vec<_>)> = BTreeMap::new();
         for request in tenants.running() {
             of_workers.entry(request.worker).or_default().0 += 1;
             of_tenants.entry(request.tenant).or_default().push(request);
@@ -95,7 +100,9 @@ impl<'a> Victims<'a> {
         let workers = point.workers.iter().filter(|worker| worker.healthy && worker.can_preempt).filter_map(|worker| {
             let (running, mut victims) = of_workers.remove(&worker.id)?;
             victims.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-            let has_room = tenants.away_from(worker.id) < running;
+            // Where none was ever free, as many as run.
+            let at_once = sequences.get(&worker.id).copied().unwrap_or(running);
+            let has_room = worker.running_sequences < at_once.saturating_mul(2);
             has_room.then_some(Field { id: worker.id, kv_free: worker.kv_free, victims })
         });
         Self { workers: workers.collect() }

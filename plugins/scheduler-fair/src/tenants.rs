@@ -182,12 +182,6 @@ impl Tenants {
         })
     }
 
-    /// Number of parked requests of a worker that gave way. Those of slow readers are not among them.
-    pub fn away_from(&self, worker: u32) -> usize {
-        let runs = self.running.iter().filter_map(|id| self.requests.get(id)?.run.as_ref());
-        runs.filter(|run| run.parked && run.gave_way && run.worker == worker).count()
-    }
-
     /// The parked requests that gave way and whose tenants have nothing else running, with their workers and how often others
     /// gave way to them.
     pub fn stranded(&self) -> impl Iterator<Item = (&Arrival, u32, u32)> {

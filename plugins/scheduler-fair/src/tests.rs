@@ -243,30 +243,28 @@ fn regression_what_a_worker_preempted_does_not_run() {
         // What it had generated before comes together with that.
         (next.progressed_ids, next.progressed_prompt, next.progressed_generated) = (vec![3], vec![10], vec![1]);
         next.preempted_ids.push(3);
+        next.workers.running_sequences[0] = 3;
         assert_eq!(both(&policy.schedule(&next)), (&[2][..], &[4][..]), "b has nothing running, replay: {replay}");
     }
 }
 
 #[test]
-fn no_more_give_way_on_a_worker_than_run_there() {
-    let mut policy = policy();
-    full(&mut policy, 32);
-    for id in 5..=7 {
-        policy.tenants.gave_way(id);
+fn a_worker_gets_twice_as_many_requests_as_it_runs_at_once_and_no_more() {
+    // Known from a free sequence, or from those that run.
+    for known in [true, false] {
+        for (has, placed) in [(15, true), (16, false)] {
+            let mut policy = policy();
+            let mut first = busy(&(1..=8).map(|id| arrival(id, 0, 10)).collect::<Vec<_>>(), 900);
+            (first.dispatched_ids, first.dispatched_workers) = ((1..=8).collect(), vec![0; 8]);
+            if known {
+                (first.workers.free_sequences[0], first.workers.running_sequences[0]) = (1, 7);
+            }
+            policy.schedule(&first);
+            let mut next = busy(&[arrival(101, 1, 10)], 1000);
+            next.workers.running_sequences[0] = has;
+            assert_eq!(!policy.schedule(&next).dispatch_ids.is_empty(), placed, "{has} there, known: {known}");
+        }
     }
-    assert_eq!(both(&policy.schedule(&busy(&[arrival(101, 1, 10)], 1000))), (&[8][..], &[101][..]));
-    let mut policy = FairShares::new(Settings::default()).unwrap();
-    full(&mut policy, 32);
-    for id in 5..=8 {
-        policy.tenants.gave_way(id);
-    }
-    assert_eq!(both(&policy.schedule(&busy(&[arrival(101, 1, 10)], 1000))), (&[][..], &[][..]));
-    // What others are paused for, or preempted by their worker, does not count.
-    let mut policy = FairShares::new(Settings::default()).unwrap();
-    full(&mut policy, 32);
-    let mut paused = busy(&[arrival(101, 1, 10)], 1000);
-    paused.preempted_ids.extend(4..=8);
-    assert_eq!(both(&policy.schedule(&paused)), (&[3][..], &[101][..]));
 }
 
 #[test]
