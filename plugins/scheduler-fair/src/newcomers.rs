@@ -9,7 +9,7 @@ use crate::tenants::{RunningRequest, Tenants};
 /// Shortest time from one newcomer that others give way to, to the next: saving and restoring KV takes the workers' time.
 const INTERVAL_MS: u64 = 250;
 
-/// How many newcomers are looked at, those with the least service first, until others can give way to one.
+/// How many newcomers are looked at to whom somebody gives way, those with the least service first, until one has room.
 const TRIES: usize = 16;
 
 /// How often others give way, twice as many each time, so that a request goes on whose tenant has nothing else running.
@@ -42,7 +42,8 @@ impl Newcomers {
             let (worker, way) = ways.min_by_key(|(_, way)| way.len())?;
             Some((newcomer.id, worker, way))
         };
-        let newcomer = tenants.newcomers().take(TRIES).find_map(place);
+        let may = |newcomer: &&Arrival| victims.any_before(newcomer, tenants.service_of(newcomer.id));
+        let newcomer = tenants.newcomers().filter(may).take(TRIES).find_map(place);
         if let Some((id, worker, way)) = newcomer {
             give_way(way, tenants, actions);
             tenants.serve(id, worker);
@@ -64,6 +65,8 @@ fn give_way(ids: Vec<u64>, tenants: &mut Tenants, actions: &mut Actions) {
 /// What may give way.
 struct Victims<'a> {
     workers: Vec<Field<'a>>,
+    /// Of each class, the most service that one of them got.
+    service: BTreeMap<u8, f64>,
 }
 
 /// The requests on a worker that may give way, in the order in which they do: each time one of the tenant that has the most
@@ -105,7 +108,18 @@ impl<'a> Victims<'a> {
             let has_room = worker.running_sequences < at_once.saturating_mul(2);
             has_room.then_some(Field { id: worker.id, kv_free: worker.kv_free, victims })
         });
-        Self { workers: workers.collect() }
+        let workers: Vec<Field<'_>> = workers.collect();
+        let mut service = BTreeMap::new();
+        for (_, victim) in workers.iter().flat_map(|worker| &worker.victims) {
+            let most: &mut f64 = service.entry(victim.class).or_default();
+            *most = most.max(victim.service);
+        }
+        Self { workers, service }
+    }
+
+    /// Whether anybody may give way to a newcomer, room or not.
+    fn any_before(&self, newcomer: &Arrival, service: f64) -> bool {
+        self.service.range(newcomer.class()..).any(|(_, most)| *most >= service)
     }
 
     /// A request that gave way and whose tenant has nothing else running, and those that give way to it.

@@ -87,7 +87,9 @@ pub struct Tenants {
     running: BTreeSet<u64>,
     /// Requests that were ever dispatched.
     dispatched: u64,
-    /// Counter of the tenant whose queue was the last to become empty.
+    /// Tenants with waiting or running requests.
+    busy: BTreeSet<(u64, String)>,
+    /// Counter of the tenant that was the last to have neither.
     last_counter: f64,
 }
 
@@ -101,6 +103,7 @@ impl Tenants {
             newcomers: BTreeSet::new(),
             running: BTreeSet::new(),
             dispatched: 0,
+            busy: BTreeSet::new(),
             last_counter: 0.0,
         }
     }
@@ -263,9 +266,15 @@ impl Tenants {
         let before = (tenant.counter.to_bits(), name.to_owned());
         self.active.remove(&before);
         self.newcomers.remove(&before);
+        let was_busy = self.busy.remove(&before);
         change(tenant);
+        let now = (tenant.counter.to_bits(), before.1);
+        if !tenant.line.is_empty() || tenant.running > 0 {
+            self.busy.insert(now.clone());
+        } else if was_busy {
+            self.last_counter = tenant.counter;
+        }
         if !tenant.line.is_empty() {
-            let now = (tenant.counter.to_bits(), before.1);
             if tenant.running == tenant.away {
                 self.newcomers.insert(now.clone());
             }
@@ -296,7 +305,7 @@ impl Tenants {
 
     fn arrive(&mut self, arrival: Arrival, name: &str, replay: bool) {
         self.forget(arrival.id);
-        let lowest = self.active.first().map_or(self.last_counter, |(bits, _)| f64::from_bits(*bits));
+        let lowest = self.busy.first().map_or(self.last_counter, |(bits, _)| f64::from_bits(*bits));
         let known = self.tenants.contains_key(name);
         let counter = || counters::load(name).filter(|_| replay).unwrap_or(0.0);
         self.tenants.entry(name.to_owned()).or_insert_with(|| Tenant {
@@ -337,12 +346,9 @@ impl Tenants {
         let Some(request) = self.requests.get(&id) else { return };
         let (name, arrival) = (request.tenant.clone(), &request.arrival);
         let waits = (arrival.class(), arrival.arrived_ms, id);
-        let mut emptied = None;
         self.change(&name, |tenant| {
-            let left = tenant.line.remove(&waits);
-            emptied = (left && tenant.line.is_empty()).then_some(tenant.counter);
+            tenant.line.remove(&waits);
         });
-        self.last_counter = emptied.unwrap_or(self.last_counter);
     }
 
     fn forget(&mut self, id: u64) {

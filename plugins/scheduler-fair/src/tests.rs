@@ -73,17 +73,27 @@ fn weights_divide_the_price() {
 }
 
 #[test]
-fn a_newcomer_is_lifted_to_the_lowest_counter_of_those_who_wait() {
+fn regression_a_newcomer_is_lifted_to_the_lowest_counter_of_those_who_wait_or_run() {
     let mut policy = FairShares::new(Settings { preempt: false, ..Settings::default() }).unwrap();
-    let arrivals: Vec<Arrival> = (1..=5).map(|id| arrival(id, 0, 100)).collect();
-    policy.schedule(&point(&arrivals, 3));
-    policy.schedule(&point(&[arrival(9, 1, 100)], 0));
-    assert_eq!(policy.tenants.counter("b"), Some(300.0));
-    // A tenant that arrives while no other waits is lifted to the counter of the last one that waited.
-    let mut policy = FairShares::new(Settings::default()).unwrap();
+    // a runs and waits for nothing, b got far more and waits.
+    policy.schedule(&point(&[arrival(1, 0, 100), arrival(2, 1, 9000)], 2));
+    policy.schedule(&point(&[arrival(3, 1, 100)], 0));
+    policy.schedule(&point(&[arrival(9, 2, 100)], 0));
+    assert_eq!(policy.tenants.counter("c"), Some(100.0));
+    // Nobody waits or runs any more: the counter of the last who did.
+    let mut policy = FairShares::new(Settings { preempt: false, ..Settings::default() }).unwrap();
     policy.schedule(&point(&[arrival(1, 0, 70)], 1));
+    let mut end = point(&[], 1);
+    end.finished_ids.push(1);
+    end.finished_generated.push(5);
+    policy.schedule(&end);
     policy.schedule(&point(&[arrival(2, 2, 100)], 0));
-    assert!(policy.tenants.counter("c") <= Some(70.0));
+    assert_eq!(policy.tenants.counter("c"), Some(80.0));
+    // Whoever runs is not idle, and is not lifted.
+    let mut policy = FairShares::new(Settings { preempt: false, ..Settings::default() }).unwrap();
+    policy.schedule(&point(&[arrival(1, 0, 100), arrival(2, 1, 9000)], 2));
+    policy.schedule(&point(&[arrival(3, 0, 100)], 0));
+    assert_eq!(policy.tenants.counter("a"), Some(100.0));
 }
 
 #[test]
@@ -158,9 +168,10 @@ fn regression_a_tenant_with_nothing_running_does_not_wait_for_answers_of_another
     assert_eq!(both(&policy.schedule(&began)), (&[][..], &[][..]), "not so soon again");
     assert_eq!(both(&policy.schedule(&busy(&[], 1250))), (&[7][..], &[103][..]), "b has something running");
     let mut end = busy(&[], 2000);
-    end.progressed_ids.push(103);
-    end.progressed_prompt.push(10);
-    end.progressed_generated.push(1);
+    // a got more since.
+    end.progressed_ids.extend([103, 1]);
+    end.progressed_prompt.extend([10, 10]);
+    end.progressed_generated.extend([1, 64]);
     end.finished_ids.push(101);
     end.finished_generated.push(1);
     assert_eq!(both(&policy.schedule(&end)), (&[6][..], &[102][..]), "now it has nothing running");
@@ -210,10 +221,13 @@ fn looks_at_sixteen_newcomers_four_times_a_second() {
     for (unplaceable, placed) in [(15, true), (16, false)] {
         let mut policy = policy();
         full(&mut policy, 32);
-        let names: Vec<String> = (0..20).map(|n| format!("t{n:02}")).collect();
+        let names: Vec<String> = (0..40).map(|n| format!("t{n:02}")).collect();
         let large = |n: u32| Arrival { need: 5000, tenant: n, ..arrival(100 + u64::from(n), 0, 10) };
         let all: Vec<Arrival> =
             (0..unplaceable).map(large).chain([Arrival { need: 20, ..large(unplaceable) }]).collect();
+        // Those to whom nobody gives way do not count.
+        let low = |n: u32| Arrival { priority: camshaft_plugin::Priority::Low, ..large(n) };
+        let all: Vec<Arrival> = (20..38).map(low).chain(all).collect();
         let mut point = busy(&all, 1000);
         point.tenants = names;
         assert_eq!(!policy.schedule(&point).dispatch_ids.is_empty(), placed, "{unplaceable} before it");
@@ -275,15 +289,12 @@ fn gives_way_to_nobody_of_a_lower_class_or_with_more_service_and_never_with_the_
     assert_eq!(both(&policy.schedule(&busy(&[low], 1000))), (&[][..], &[][..]));
     // b got more than a has by now.
     let mut policy = FairShares::new(Settings::default()).unwrap();
-    let mut first = point(&[arrival(100, 1, 10_000)], 1);
-    policy.schedule(&first);
-    first = point(&[], 0);
-    first.finished_ids.push(100);
-    first.finished_generated.push(1);
-    policy.schedule(&first);
-    let mut later = point(&(1..=8).map(|id| arrival(id, 0, 10)).collect::<Vec<_>>(), 8);
-    later.now_ms = 10;
-    assert_eq!(policy.schedule(&later).dispatch_ids.len(), 8);
+    let first: Vec<_> = (1..=8).map(|id| arrival(id, 0, 10)).chain([arrival(100, 1, 10_000)]).collect();
+    assert_eq!(policy.schedule(&point(&first, 9)).dispatch_ids.len(), 9);
+    let mut end = point(&[], 0);
+    end.finished_ids.push(100);
+    end.finished_generated.push(1);
+    policy.schedule(&end);
     assert_eq!(both(&policy.schedule(&busy(&[arrival(101, 1, 10)], 1000))), (&[][..], &[][..]));
     // One sequence, one request.
     let mut policy = FairShares::new(Settings::default()).unwrap();
