@@ -3,8 +3,8 @@
 //!
 //! Each tenant has a counter of the service that it got: input and output tokens at their prices, divided by its weight.
 //! The tenant with the lowest counter goes next, within it the first priority class, then the earliest arrival. A tenant
-//! that was idle is lifted to the lowest counter of those that wait or run, so that it cannot save up service. Requests go to the
-//! worker with the fewest active sequences; while the next in line fits no worker, all others wait behind it.
+//! that was idle is lifted to the lowest counter of those that wait or run, so that it cannot save up service. Requests go
+//! to the worker with the fewest active sequences; while the next in line fits no worker, all others wait behind it.
 //!
 //! Answers may be long, and one tenant could take all sequences or the whole KV cache with its own. What runs therefore gives
 //! way to a tenant that has nothing running, four times a second at most: requests of the tenants that have the most for
