@@ -134,8 +134,9 @@ impl Tenants {
             self.charge_output(id, generated);
             self.forget(id);
         }
-        // After what they had generated before.
-        point.preempted_ids.iter().for_each(|&id| self.park(id));
+        // After what they had generated before. In a replay nobody says for whose sake: maybe for others.
+        let park = if point.replay { Self::gave_way } else { Self::park };
+        point.preempted_ids.iter().for_each(|&id| park(self, id));
         for &id in &point.cancelled_ids {
             self.charge_unreported(id);
             self.forget(id);

@@ -343,6 +343,18 @@ fn regression_a_tenant_whose_only_request_gave_way_has_nothing_running() {
 }
 
 #[test]
+fn regression_what_gave_way_before_a_swap_is_brought_back_after_it() {
+    let mut policy = policy();
+    let arrivals: Vec<_> = (1..=9).map(|id| arrival(id, u32::from(id == 9), 10)).collect();
+    let mut replay = busy(&arrivals, 0);
+    replay.replay = true;
+    replay.dispatched_ids.extend(1..=9);
+    replay.dispatched_workers.extend([0; 9]);
+    replay.preempted_ids.push(9);
+    assert_eq!(both(&policy.schedule(&replay)), (&[8][..], &[][..]), "a gives way so that b's only request goes on");
+}
+
+#[test]
 fn nobody_gives_way_where_that_is_switched_off() {
     let mut policy = FairShares::new(Settings { preempt: false, ..Settings::default() }).unwrap();
     full(&mut policy, 32);

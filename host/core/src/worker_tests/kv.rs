@@ -138,35 +138,32 @@ fn preempted(bench: &Bench) -> Vec<u64> {
 fn regression_a_tenant_that_grows_takes_nothing_from_one_that_holds_less() {
     let limits = EngineLimits { sequences: 8, kv_tokens: 320, batch_tokens: 64, context_tokens: 256 };
     let mut bench = Bench::with(limits, Arc::new(Native), Reserve::None, PrefixCache::new(1 << 20));
-    let of =
-        |id: u64, tenant: &str| Start { tenant: tenant.into(), max_tokens: 150, ignore_eos: true, ..start(id, "p") };
-    (1..=5).for_each(|id| bench.begin(of(id, "many")));
-    bench.begin(Start { max_tokens: 100, ..of(6, "one") });
+    let long = |id: u64, tenant: &str| Start { max_tokens: 150, ..of(id, tenant, "p") };
+    (1..=5).for_each(|id| bench.begin(long(id, "many")));
+    bench.begin(Start { max_tokens: 100, ..long(6, "one") });
     bench.run();
     let gave_way = preempted(&bench);
     assert!(gave_way.len() > 1 && !gave_way.contains(&6), "{gave_way:?}");
     // And whoever comes later goes before those that were preempted.
     let mut bench = Bench::with(limits, Arc::new(Native), Reserve::None, PrefixCache::new(1 << 20));
-    (1..=5).for_each(|id| bench.begin(of(id, "many")));
+    (1..=5).for_each(|id| bench.begin(long(id, "many")));
     while preempted(&bench).len() < 2 {
         bench.step();
     }
-    bench.begin(of(6, "one"));
+    bench.begin(long(6, "one"));
     bench.steps(64);
     let last = bench.events.iter().rev().find_map(|e| if let Event::Admitted { id } = e { Some(id.0) } else { None });
     assert_eq!(last, Some(6));
+}
+
+fn of(id: u64, tenant: &str, prompt: &str) -> Start {
+    Start { tenant: tenant.into(), max_tokens: 60, ignore_eos: true, ..start(id, prompt) }
 }
 
 #[test]
 fn regression_one_long_request_stays_while_those_of_many_tenants_grow() {
     let limits = EngineLimits { sequences: 8, kv_tokens: 400, batch_tokens: 64, context_tokens: 350 };
     let mut bench = Bench::with(limits, Arc::new(Native), Reserve::None, PrefixCache::new(1 << 20));
-    let of = |id: u64, tenant: &str, prompt: &str| Start {
-        tenant: tenant.into(),
-        max_tokens: 60,
-        ignore_eos: true,
-        ..start(id, prompt)
-    };
     bench.begin(of(1, "long", &"p".repeat(200)));
     (2..=6).for_each(|id| bench.begin(of(id, &format!("t{id}"), &id.to_string())));
     bench.run();
@@ -178,12 +175,6 @@ fn regression_one_long_request_stays_while_those_of_many_tenants_grow() {
 fn regression_long_prompts_count_in_what_a_tenant_holds() {
     let limits = EngineLimits { sequences: 8, kv_tokens: 420, batch_tokens: 64, context_tokens: 350 };
     let mut bench = Bench::with(limits, Arc::new(Native), Reserve::None, PrefixCache::new(1 << 20));
-    let of = |id: u64, tenant: &str, prompt: &str| Start {
-        tenant: tenant.into(),
-        max_tokens: 60,
-        ignore_eos: true,
-        ..start(id, prompt)
-    };
     (1..=2).for_each(|id| bench.begin(of(id, "prompts", &id.to_string().repeat(120))));
     (3..=4).for_each(|id| bench.begin(of(id, "answers", &id.to_string())));
     bench.run();
