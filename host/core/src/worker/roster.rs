@@ -83,10 +83,11 @@ impl Roster {
     /// The sequence to admit next: of the highest class, those that no scheduler preempted, and of them one of the tenant that
     /// holds the least.
     fn next_waiting(&self) -> Option<usize> {
-        let ready = || (0..self.waiting.len()).filter(|&index| self.waiting[index].placement.is_ready());
-        ready().next()?;
+        let mut ready = (0..self.waiting.len()).filter(|&index| self.waiting[index].placement.is_ready());
+        let first = ready.next()?;
+        let Some(second) = ready.next() else { return Some(first) };
         let holdings = self.holdings();
-        ready().min_by_key(|&index| {
+        [first, second].into_iter().chain(ready).min_by_key(|&index| {
             let Sequence { start, rank, .. } = &self.waiting[index];
             let holding = holdings.get(&start.tenant).map_or(0, |(_, tokens)| *tokens);
             (start.priority, matches!(rank, Rank::Demoted(_)), holding, *rank)
