@@ -65,3 +65,8 @@ mod worker_thread;
 pub fn serve_fake_models(sources: config::Sources) -> anyhow::Result<()> {
     Ok(serve::run(sources, weights::Engines::Fake)?)
 }
+
+/// Threads hand each other what they allocated (a request goes from a connection to a pool to a worker, its tokens go back),
+/// and the C library's allocator makes them wait for each other there.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
