@@ -243,7 +243,7 @@ fn regression_a_policy_directory_that_vanishes_opens_no_door() {
     let entry = server.policy("auth", "api-keys").expect("it is still listed");
     assert!(entry["error"].as_str().is_some_and(|why| why.contains("goes on serving")), "{entry}");
     assert_eq!(server.metrics().get("camshaft_policies_without_files", &[("hook", "auth")]), Some(1.0));
-    assert!(server.log().contains("policy goes on serving without its file"), "{}", server.log());
+    server.wait_for_log("policy goes on serving without its file");
     std::fs::rename(root.with_extension("away"), &root).unwrap();
     server.wait_for_policy(("auth", "api-keys"), |entry| entry["error"].is_null());
     std::fs::remove_dir_all(&root).unwrap();

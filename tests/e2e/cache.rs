@@ -253,7 +253,7 @@ fn an_unusable_directory_disables_the_disk_tier_and_nothing_else() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let server = with_disk(file.path());
     assert_eq!(server.client.post(COMPLETIONS, &body("a", 2)).status, 200);
-    assert!(server.log().contains("no prefixes are kept on disk"), "{}", server.log());
+    server.wait_for_log("no prefixes are kept on disk");
 }
 
 #[test]

@@ -69,6 +69,14 @@ impl Server {
         self.log.lock().expect("nobody panics with the log").clone()
     }
 
+    /// Waits for a line of the log: it is written beside the answers.
+    pub fn wait_for_log(&self, text: &str) {
+        eventually("it is logged", || {
+            let log = self.log();
+            if log.contains(text) { Ok(()) } else { Err(log) }
+        });
+    }
+
     /// Replaces the configuration file that the test's setup wrote.
     pub fn write_config(&self, text: &str) {
         let new = self.scratch.path().join("config.toml.new");

@@ -321,6 +321,8 @@ proptest! {
             let (text, end) = &results[&id];
             match end {
                 Some(Event::Finished { reason: FinishReason::Cancelled, .. }) => {}
+                // Of more paused ones than may run.
+                Some(Event::Failed { error: WorkerError::SlowReader, .. }) => {}
                 Some(Event::Finished { .. }) => {
                     let mut single = Bench::with(limits, Arc::new(Native), Reserve::Full, PrefixCache::new(0));
                     single.engine.memory = 2;
