@@ -10,7 +10,9 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use crate::config::{Config, Overrides, Sources};
 use crate::error::ServerError;
 use crate::weights::Engines;
-use crate::{cache_command, check, health, logging, manual, plugin_check, probe, serve, show, signals, spin, version};
+use crate::{
+    cache_command, check, environment, health, logging, manual, plugin_check, probe, serve, show, signals, version,
+};
 
 /// LLM inference server whose policy is replaceable while it runs.
 #[derive(Debug, Parser)]
@@ -179,8 +181,13 @@ pub fn run() -> ExitCode {
         }
     };
     let serves = matches!(cli.command, Command::Serve(_));
-    if serves {
-        spin::wait_briefly();
+    // A server, and all that load or compile in bounded processes.
+    let is_heavy = matches!(
+        cli.command,
+        Command::Check(_) | Command::Plugin { .. } | Command::CompilePolicy { .. } | Command::ProbeModel { .. }
+    );
+    if serves || is_heavy {
+        environment::complete();
     }
     let done = signals::receive_all().and_then(|()| execute(cli.command));
     let code = match done {

@@ -1,28 +1,41 @@
-//! How long the threads that compute together wait for each other without giving up their cores.
+//! What libraries read from the environment before `main`, where their own defaults do not suit a server.
 //!
 //! llama.cpp's threads meet after each operation, a few hundred times a token, by way of libgomp. By default libgomp waits in a
 //! loop for some milliseconds before it sleeps. Where something else runs on the same cores, the thread that all wait for often
 //! has none, because another one waits on it. A shorter wait helps there; one that is too short costs many streams their speed
 //! (`docs/benchmarks.md`, "Threads that meet").
+//!
+//! mimalloc reserves a GiB of addresses at a time. Processes that compile components and try models are bounded by their
+//! addresses (`camshaft_policy::bound_this_process`): what is reserved there and not used would be allowed for nothing.
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// What libgomp reads, once, before `main`.
-const SPINS: &str = "GOMP_SPINCOUNT";
-/// The standard's word for the same, which decides where somebody has set it.
-const POLICY: &str = "OMP_WAIT_POLICY";
-/// Rounds of the loop: the fewest that cost nothing where the cores are free.
-const SHORT: &str = "10000";
+/// A variable, its value, and those that decide as well where somebody has set one of them.
+struct Default {
+    name: &'static str,
+    value: &'static str,
+    other: Option<&'static str>,
+}
+
+const DEFAULTS: [Default; 2] = [
+    // Rounds of the loop: the fewest that cost nothing where the cores are free.
+    Default { name: "GOMP_SPINCOUNT", value: "10000", other: Some("OMP_WAIT_POLICY") },
+    // KiB.
+    Default { name: "MIMALLOC_ARENA_RESERVE", value: "32768", other: None },
+];
 
 /// The process is found by its name: what was started by way of a link would have that one's.
 const NAME: &std::ffi::CStr = c"camshaft";
 
-/// Starts this program anew, in the same process, with a short wait, unless somebody has chosen how to wait. Returns where there
-/// is nothing to do or it cannot be done. To be called before there are threads.
-pub(crate) fn wait_briefly() {
-    if [SPINS, POLICY].iter().any(|name| std::env::var_os(name).is_some()) {
+/// Starts this program anew, in the same process, with what nobody has chosen. Returns where there is nothing to do or it cannot
+/// be done. To be called before there are threads.
+pub(crate) fn complete() {
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    let is_missing = |one: &&Default| !is_set(one.name) && !one.other.is_some_and(is_set);
+    let missing: Vec<&Default> = DEFAULTS.iter().filter(is_missing).collect();
+    if missing.is_empty() {
         // It stays as it is where the system does not take it.
         let _ = rustix::thread::set_name(NAME);
         return;
@@ -36,8 +49,9 @@ pub(crate) fn wait_briefly() {
     let name = arguments.next();
     // Whatever lies at the program's path by now, this is what runs.
     let mut again = Command::new(Path::new("/proc/self/exe"));
-    again.arg0(name.as_deref().unwrap_or(OsStr::new("camshaft"))).args(arguments).env(SPINS, SHORT);
-    // It returns only if it failed: then libgomp waits as it does by default.
+    again.arg0(name.as_deref().unwrap_or(OsStr::new("camshaft"))).args(arguments);
+    again.envs(missing.iter().map(|one| (one.name, one.value)));
+    // It returns only if it failed: then the libraries' defaults are in force.
     let _ = again.exec();
 }
 

@@ -8,6 +8,7 @@ mod delivery;
 mod demo;
 mod door;
 pub mod embed_thread;
+mod environment;
 mod error;
 mod expected;
 #[doc(hidden)]
@@ -47,7 +48,6 @@ mod shutdown;
 mod signals;
 mod sizing;
 mod socket;
-mod spin;
 mod start;
 mod streams;
 mod supervisor;
