@@ -31,6 +31,7 @@ mod sequence;
 pub mod sizes;
 pub mod speculate;
 mod step;
+mod step_times;
 pub mod text;
 pub mod threads;
 pub mod vocabulary;

@@ -9,7 +9,7 @@ mod drafter;
 mod lookup;
 mod model;
 
-pub(crate) use acceptance::{AcceptanceRate, StepCost};
+pub(crate) use acceptance::{AcceptanceRate, break_even};
 pub use drafter::{DraftRequest, Drafter};
 pub use lookup::PromptLookup;
 pub use model::ModelDrafter;

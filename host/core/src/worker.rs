@@ -187,8 +187,9 @@ impl Worker {
             self.rate.note(now, 0);
             return if restored && !self.roster.kv.cache.has_backlog() { Step::Idle } else { Step::Prepared };
         }
-        let prefills = self.plan.entries.iter().any(|entry| entry.prefill);
-        self.pacer.planned(now, tokens as u32, prefills);
+        let prefills = self.plan.entries.iter().filter(|entry| entry.prefill);
+        let prompt: usize = prefills.map(|entry| entry.tokens as usize).sum();
+        self.pacer.planned(now, tokens - prompt, prompt);
         self.tell_started(events);
         match engine.decode(&self.plan.batch) {
             Ok(()) => self.apply(now, engine, events),

@@ -336,7 +336,9 @@ fn idle_time_is_not_taken_for_slow_steps() {
         while step(&mut bench) > 0 && !bench.worker.is_idle() {}
         bench.now += Duration::from_secs(60);
     }
-    bench.begin(Start { ignore_eos: true, max_tokens: 40, ..start(3, "another prompt") });
+    for id in [3, 5] {
+        bench.begin(Start { ignore_eos: true, max_tokens: 40, ..start(id, "another prompt") });
+    }
     for _ in 0..4 {
         step(&mut bench);
     }

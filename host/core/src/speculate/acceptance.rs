@@ -1,4 +1,5 @@
 //! Decides how long a draft pays: compares a request's acceptance rate with the cost of a row.
+use crate::step_times::StepTime;
 
 /// Weight of the latest draft token in the acceptance rate.
 const RATE_WEIGHT: f32 = 0.1;
@@ -6,10 +7,6 @@ const RATE_WEIGHT: f32 = 0.1;
 const INITIAL_RATE: f32 = 0.7;
 /// Steps without a draft before one token is tried again, because the text may have become predictable.
 const RETRY_STEPS: u32 = 64;
-/// Weight that earlier measurements of the step cost keep with each new one.
-const COST_DECAY: f64 = 0.98;
-/// Minimum spread of step sizes from which the cost of a row can be told.
-const MIN_SPREAD: f64 = 1.0;
 /// Break-even probability while the cost of a row is unknown.
 const DEFAULT_BREAK_EVEN: f32 = 0.3;
 
@@ -53,39 +50,12 @@ impl AcceptanceRate {
     }
 }
 
-/// The cost of a step: `fixed + per_row * rows` seconds, fitted to recent steps by least squares.
-#[derive(Debug, Default)]
-pub(crate) struct StepCost {
-    /// Decayed sums over the recent steps, where `x` is a step's rows and `y` its seconds.
-    weight: f64,
-    x: f64,
-    y: f64,
-    xx: f64,
-    xy: f64,
-}
-
-impl StepCost {
-    pub(crate) fn record(&mut self, rows: u32, seconds: f32) {
-        let (x, y) = (f64::from(rows), f64::from(seconds));
-        for (sum, term) in
-            [(&mut self.weight, 1.0), (&mut self.x, x), (&mut self.y, y), (&mut self.xx, x * x), (&mut self.xy, x * y)]
-        {
-            *sum = *sum * COST_DECAY + term;
-        }
-    }
-
-    /// The acceptance probability from which one more row pays in a step of `rows` rows: above it, the row yields more
-    /// tokens per second than the rest of the step.
-    pub(crate) fn break_even(&self, rows: usize) -> f32 {
-        let spread = self.weight * self.xx - self.x * self.x;
-        if spread < MIN_SPREAD {
-            return DEFAULT_BREAK_EVEN;
-        }
-        let per_row = ((self.weight * self.xy - self.x * self.y) / spread).max(0.0);
-        let fixed = ((self.y - per_row * self.x) / self.weight).max(0.0);
-        let total = fixed + per_row * rows as f64;
-        if total > 0.0 { (per_row * rows as f64 / total) as f32 } else { 0.0 }
-    }
+/// The acceptance probability from which one more row pays in a step of `rows` rows: above it, the row yields more tokens per
+/// second than the rest of the step.
+pub(crate) fn break_even(times: Option<StepTime>, rows: usize) -> f32 {
+    let Some(times) = times else { return DEFAULT_BREAK_EVEN };
+    let (all, of_rows) = (times.decoding(rows), times.row * rows as f64);
+    if all > 0.0 { (of_rows / all) as f32 } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -107,17 +77,12 @@ mod tests {
 
     #[test]
     fn break_even_rises_with_the_cost_of_a_row() {
-        let mut cost = StepCost::default();
-        assert_eq!(cost.break_even(1), DEFAULT_BREAK_EVEN);
+        assert_eq!(break_even(None, 1), DEFAULT_BREAK_EVEN);
         // 4 ms for a step and 1 ms for each row.
-        for rows in (0..300).map(|i| 1 + i % 4) {
-            cost.record(rows, 0.004 + 0.001 * rows as f32);
-        }
-        assert!((cost.break_even(1) - 0.2).abs() < 0.01, "{}", cost.break_even(1));
-        assert!((cost.break_even(16) - 0.8).abs() < 0.01, "{}", cost.break_even(16));
-        // Rows that cost nothing.
-        let mut cost = StepCost::default();
-        (0..300).for_each(|i| cost.record(1 + i % 4, 0.004));
-        assert!(cost.break_even(16) < 0.01);
+        let times = StepTime { step: 0.004, row: 0.001, prefill: 9.0, token: 9.0 };
+        assert!((break_even(Some(times), 1) - 0.2).abs() < 1e-6);
+        assert!((break_even(Some(times), 16) - 0.8).abs() < 1e-6);
+        assert_eq!(break_even(Some(StepTime { row: 0.0, ..times }), 16), 0.0);
+        assert_eq!(break_even(Some(StepTime { step: 0.0, row: 0.0, ..times }), 16), 0.0);
     }
 }

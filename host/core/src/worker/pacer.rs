@@ -1,23 +1,31 @@
-//! How many prompt tokens a step may prefill without delaying the streams that decode beside them for too long.
+//! How many prompt tokens a step may prefill without delaying the streams that decode beside them for too long, nor wasting
+//! time on steps that are too small.
 use std::time::Duration;
 
-use crate::speculate::StepCost;
+use crate::speculate;
+use crate::step_times::StepTimes;
 
 /// Minimum of prompt tokens in a step, so that prefill never stalls.
-const MIN_TOKENS: f32 = 8.0;
-/// Weight of a new measurement in the moving averages.
-const WEIGHT: f32 = 0.3;
+const MIN_TOKENS: f64 = 8.0;
+/// How many times as long as without prefill a step may take, and even that is shorter than the target.
+const SLOWER: f64 = 6.0;
+/// Where prefill is inefficient otherwise: how many times as long, and how many targets.
+const SLOWEST: f64 = 7.0;
+const TARGETS: f64 = 5.0;
+/// Prefill costs something for each step that has any. It is efficient if that is at most this share of what its tokens cost.
+const WASTE: f64 = 0.1;
+/// One sequence more that waits for its first token, for so many that decode, makes prefill as much larger again.
+const STREAMS: f64 = 8.0;
+/// From so many that wait, if they are as many as those that decode, nothing is bounded: nobody gains by small steps.
+const MANY: usize = 4;
+/// A step that took so many times as long as expected was interrupted.
+const INTERRUPTED: f64 = 4.0;
 
-/// Measures what a prompt token costs in steps with prefill, and what a step costs without.
+/// Measures what steps take.
 #[derive(Debug)]
 pub(super) struct Pacer {
     target: Duration,
-    /// Seconds of a step without prefill.
-    step: f32,
-    /// Seconds per token of a step with prefill. The step's fixed costs are included, so it is rather too high than too low.
-    token: f32,
-    /// Cost of a row in a step without prefill.
-    cost: StepCost,
+    times: StepTimes,
     last: Option<Planned>,
 }
 
@@ -25,32 +33,26 @@ pub(super) struct Pacer {
 #[derive(Debug, Clone, Copy)]
 struct Planned {
     begun: Duration,
-    tokens: u32,
-    prefills: bool,
+    rows: usize,
+    prompt: usize,
 }
 
 impl Pacer {
     pub(super) fn new(target: Duration) -> Self {
-        Self { target, step: 0.0, token: 0.0, cost: StepCost::default(), last: None }
+        Self { target, times: StepTimes::default(), last: None }
     }
 
     /// A step begins, so the one before it has just ended, unless the worker was idle in between.
     pub(super) fn begin(&mut self, now: Duration) {
-        let Some(Planned { begun, tokens, prefills }) = self.last.take() else { return };
-        let took = now.saturating_sub(begun).as_secs_f32();
-        let learn =
-            |known: &mut f32, seen: f32| *known = if *known == 0.0 { seen } else { *known + (seen - *known) * WEIGHT };
-        if prefills {
-            learn(&mut self.token, took / tokens.max(1) as f32);
-        } else {
-            learn(&mut self.step, took);
-            self.cost.record(tokens, took);
-        }
+        let Some(Planned { begun, rows, prompt }) = self.last.take() else { return };
+        let took = now.saturating_sub(begun).as_secs_f64();
+        let expected = self.times.fitted().map_or(0.0, |times| times.total(rows, prompt));
+        self.times.record(rows, prompt, if expected > 0.0 { took.min(INTERRUPTED * expected) } else { took });
     }
 
-    /// The step that began at `now` decodes `tokens`.
-    pub(super) fn planned(&mut self, now: Duration, tokens: u32, prefills: bool) {
-        self.last = Some(Planned { begun: now, tokens, prefills });
+    /// The step that began at `now` decodes rows of so many tokens, and computes so many prompt tokens.
+    pub(super) fn planned(&mut self, now: Duration, rows: usize, prompt: usize) {
+        self.last = Some(Planned { begun: now, rows, prompt });
     }
 
     pub(super) fn idle(&mut self) {
@@ -59,20 +61,21 @@ impl Pacer {
 
     /// Probability of acceptance above which a draft token pays in a step of `rows` rows.
     pub(super) fn break_even(&self, rows: usize) -> f32 {
-        self.cost.break_even(rows)
+        speculate::break_even(self.times.fitted().filter(|_| self.times.rows_vary()), rows)
     }
 
     /// Prompt tokens for the next step while `decoding` sequences wait for it, and `prefilling` for their first token.
     pub(super) fn budget(&self, decoding: usize, prefilling: usize) -> usize {
-        if self.token <= 0.0 {
-            return usize::MAX;
-        }
-        // A model that is too slow for the target lets its streams keep a quarter of their speed.
-        let left = (self.target.as_secs_f32() - self.step).max(3.0 * self.step);
-        // If more sequences wait for their first token than for their next one, the step may take longer in proportion:
-        // a few running streams do not hold up a burst of new requests.
-        let burst = (prefilling as f32 / decoding.max(1) as f32).max(1.0);
-        (left * burst / self.token).clamp(MIN_TOKENS, 1e6) as usize
+        let is_free = prefilling >= MANY.max(decoding);
+        let Some(times) = self.times.fitted().filter(|times| !is_free && times.token > 0.0) else { return usize::MAX };
+        let step = times.decoding(decoding);
+        let backlog = (STREAMS * prefilling.saturating_sub(1) as f64 / decoding as f64).max(1.0);
+        let within = |slower: f64, targets: f64| {
+            let more = (targets * self.target.as_secs_f64() - step).max((slower - 1.0) * step) * backlog;
+            (more - times.prefill) / times.token
+        };
+        let efficient = times.prefill / (WASTE * times.token);
+        within(SLOWER, 1.0).max(efficient.min(within(SLOWEST, TARGETS))).clamp(MIN_TOKENS, 1e6) as usize
     }
 }
 
@@ -82,37 +85,78 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    /// A pacer that has seen steps of 10 ms and 0.1 ms a row, with prefill of 2 ms and 1 ms a token.
+    fn learned(target: Duration) -> Pacer {
+        let mut pacer = Pacer::new(target);
+        let mut now = Duration::ZERO;
+        for (rows, prompt) in (0..200).map(|i| (i % 9, [0, 0, 0, 30, 300][i as usize % 5])) {
+            let prefill = if prompt > 0 { 2 * MS } else { Duration::ZERO };
+            pacer.planned(now, rows as usize, prompt as usize);
+            now += 10 * MS + rows * MS / 10 + prefill + prompt * MS;
+            pacer.begin(now);
+        }
+        pacer
+    }
+
+    fn assert_about(pacer: &Pacer, (decoding, prefilling): (usize, usize), expected: usize) {
+        let budget = pacer.budget(decoding, prefilling);
+        let off = budget.abs_diff(expected);
+        assert!(off <= expected / 10, "{decoding} decode, {prefilling} wait: {budget} instead of {expected}");
+    }
+
     #[test]
-    fn gives_what_fits_into_the_target_and_never_nothing() {
-        let mut pacer = Pacer::new(50 * MS);
-        assert_eq!(pacer.budget(8, 0), usize::MAX);
-        // 10 ms a step, 1 ms a token: the target leaves 40 ms.
-        pacer.planned(Duration::ZERO, 5, false);
-        pacer.begin(10 * MS);
-        pacer.planned(10 * MS, 105, true);
-        pacer.begin(115 * MS);
-        assert!((39..=40).contains(&pacer.budget(8, 0)), "{}", pacer.budget(8, 0));
-        // Three times as many want to begin.
-        assert!((39..=40).contains(&pacer.budget(8, 8)) && (118..=120).contains(&pacer.budget(2, 6)));
-        // Idle time is no cost of a step.
+    fn gives_what_fits_into_the_target_or_into_six_steps() {
+        assert_eq!(Pacer::new(MS).budget(8, 1), usize::MAX, "nothing is known");
+        // A step of 8 rows takes 10.8 ms.
+        assert_about(&learned(100 * MS), (8, 1), 100 - 11 - 2);
+        assert_about(&learned(MS), (8, 1), 5 * 11 - 2);
+        // Longer in proportion where others wait too.
+        assert_about(&learned(100 * MS), (32, 9), 2 * (100 - 13) - 2);
+    }
+
+    #[test]
+    fn nothing_is_bounded_while_at_least_four_wait_and_as_many_as_decode() {
+        let is_free = |decoding, prefilling| learned(MS).budget(decoding, prefilling) == usize::MAX;
+        assert!(is_free(8, 8) && is_free(4, 4) && is_free(1, 4));
+        assert!(!is_free(9, 8) && !is_free(3, 3) && !is_free(1, 1));
+    }
+
+    #[test]
+    fn chunks_are_efficient_where_that_keeps_steps_short() {
+        // Steps take 10 ms, a token 0.1, and prefill at all as much as 52 tokens or 400.
+        for (prefill, expected) in [(5.2, 520), (40.0, 200)] {
+            let mut pacer = Pacer::new(MS);
+            let mut now = Duration::ZERO;
+            for prompt in (0..200).map(|i| [0, 400, 0, 7][i % 4]) {
+                pacer.planned(now, 8, prompt);
+                let prefill = if prompt > 0 { prefill + prompt as f64 / 10.0 } else { 0.0 };
+                now += Duration::from_secs_f64((10.0 + prefill) / 1e3);
+                pacer.begin(now);
+            }
+            assert_about(&pacer, (8, 1), expected);
+        }
+    }
+
+    #[test]
+    fn a_step_that_was_interrupted_counts_as_four_and_idle_time_not_at_all() {
+        let mut pacer = learned(100 * MS);
         pacer.idle();
         pacer.begin(9999 * MS);
-        assert!((39..=40).contains(&pacer.budget(8, 0)));
-        // Slower than the target whatever it does: 100 ms a step.
-        for i in 0..40u32 {
-            pacer.planned(100 * i * MS, 5, false);
-            pacer.begin(100 * (i + 1) * MS);
+        assert_about(&pacer, (8, 1), 100 - 11 - 2);
+        pacer.planned(Duration::ZERO, 8, 0);
+        pacer.begin(Duration::from_secs(100));
+        assert!(pacer.budget(8, 1) > 60, "{}", pacer.budget(8, 1));
+    }
+
+    #[test]
+    fn prefill_never_stalls() {
+        let mut pacer = Pacer::new(MS);
+        // A token takes as long as a hundred steps.
+        for i in 0..100u32 {
+            let prompt = i % 2;
+            pacer.planned(1000 * i * MS, 1, prompt as usize * 8);
+            pacer.begin(1000 * i * MS + MS + 800 * prompt * MS);
         }
-        assert!((295..=300).contains(&pacer.budget(8, 0)), "{}", pacer.budget(8, 0));
-        // A step that was expected to take longer than it did with its prompt tokens does not make them free.
-        pacer.planned(Duration::ZERO, 20, true);
-        pacer.begin(20 * MS);
-        assert!((295..=300).contains(&pacer.budget(8, 0)), "{}", pacer.budget(8, 0));
-        // 50 ms a token.
-        for i in 0..40u32 {
-            pacer.planned(1000 * i * MS, 12, true);
-            pacer.begin((1000 * i + 600) * MS);
-        }
-        assert_eq!(pacer.budget(8, 0), 8);
+        assert_eq!(pacer.budget(8, 1), 8);
     }
 }

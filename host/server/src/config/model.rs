@@ -61,7 +61,7 @@ pub struct ModelConfig {
     pub kv_layout: Auto<KvLayoutKey>,
     /// KV that a request is admitted with beside its prompt. With "full" nothing is ever preempted.
     pub kv_reserve: ReserveKey,
-    /// The longest step while prompts are prefilled beside running streams.
+    /// The longest step while prompts are prefilled beside running streams, or six times a step without prefill.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub step_target: DurationValue,
     /// Shorter vectors that an embedding model was trained to give.
@@ -101,7 +101,7 @@ impl Default for ModelConfig {
             kv_type: Auto::Auto,
             kv_layout: Auto::Auto,
             kv_reserve: ReserveKey::default(),
-            step_target: DurationValue::millis(25),
+            step_target: DurationValue::millis(15),
             dimensions: Vec::new(),
             lora: None,
             lora_scale: 1.0,

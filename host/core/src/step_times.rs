@@ -1,0 +1,169 @@
+//! What steps take, learned from those that were run.
+
+/// Weight that earlier steps keep with each new one.
+const DECAY: f64 = 0.98;
+/// Where steps do not tell parts apart, the time goes to those with the smaller numbers here: rather to prompt tokens than to
+/// prefill at all, so that chunks are too small rather than too large until more is known.
+const RIDGE: [f64; PARTS] = [1e-6, 1e-6, 1e-3, 1e-6];
+const PARTS: usize = 4;
+/// Minimum variance of the rows of steps from which the cost of a row can be told.
+const MIN_VARIANCE: f64 = 1e-3;
+
+/// Seconds of a step, by its parts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct StepTime {
+    /// Of any step.
+    pub(crate) step: f64,
+    /// For each row that decodes.
+    pub(crate) row: f64,
+    /// For prefill, however short.
+    pub(crate) prefill: f64,
+    /// For each prompt token.
+    pub(crate) token: f64,
+}
+
+/// A fit by least squares, to which later steps count more.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct StepTimes {
+    /// The normal equations, with the right side last.
+    sums: [[f64; PARTS + 1]; PARTS],
+    /// `None` before the first step.
+    fitted: Option<StepTime>,
+}
+
+impl StepTimes {
+    pub(crate) fn record(&mut self, rows: usize, prompt: usize, seconds: f64) {
+        let parts = Self::parts(rows, prompt);
+        for (sums, x) in self.sums.iter_mut().zip(parts) {
+            for (sum, y) in sums.iter_mut().zip(parts.into_iter().chain([seconds])) {
+                *sum = *sum * DECAY + x * y;
+            }
+        }
+        self.fitted = self.fit();
+    }
+
+    fn parts(rows: usize, prompt: usize) -> [f64; PARTS] {
+        [1.0, rows as f64, if prompt > 0 { 1.0 } else { 0.0 }, prompt as f64]
+    }
+
+    /// Whether steps had different numbers of rows, which tells what a row costs.
+    pub(crate) fn rows_vary(&self) -> bool {
+        let [weight, rows] = [self.sums[0][0], self.sums[0][1]];
+        let variance = self.sums[1][1] / weight - (rows / weight).powi(2);
+        weight > 0.0 && variance >= MIN_VARIANCE
+    }
+
+    /// `None` before the first step.
+    pub(crate) fn fitted(&self) -> Option<StepTime> {
+        self.fitted
+    }
+
+    fn fit(&self) -> Option<StepTime> {
+        // No part takes negative time: of the fits with some parts that have none, the one that leaves the least is taken.
+        let fits = (0..1u32 << PARTS).map(|mask| self.solve(std::array::from_fn(|part| mask >> part & 1 == 1)));
+        let explained =
+            |fit: &[f64; PARTS]| fit.iter().zip(&self.sums).map(|(part, sums)| part * sums[PARTS]).sum::<f64>();
+        let feasible = fits.filter(|fit| fit.iter().all(|part| *part >= 0.0));
+        let fitted = feasible.max_by(|one, other| explained(one).total_cmp(&explained(other)))?;
+        let [step, row, prefill, token] = fitted;
+        Some(StepTime { step, row, prefill, token })
+    }
+
+    /// The fit with the `used` parts alone.
+    fn solve(&self, used: [bool; PARTS]) -> [f64; PARTS] {
+        let mut sums = self.sums;
+        for part in 0..PARTS {
+            sums[part][part] *= 1.0 + RIDGE[part];
+            // Nothing tells what a part takes that no step had.
+            if !used[part] || sums[part][part] == 0.0 {
+                sums.iter_mut().for_each(|sums| sums[part] = 0.0);
+                sums[part] = [0.0; PARTS + 1];
+                sums[part][part] = 1.0;
+            }
+        }
+        // Gauss and Jordan: with what was added, no pivot is zero.
+        for pivot in 0..PARTS {
+            let row = sums[pivot].map(|sum| sum / sums[pivot][pivot]);
+            for (other, sums) in sums.iter_mut().enumerate() {
+                let factor = if other == pivot { 0.0 } else { sums[pivot] };
+                sums.iter_mut().zip(row).for_each(|(sum, of_row)| *sum -= factor * of_row);
+            }
+            sums[pivot] = row;
+        }
+        std::array::from_fn(|part| sums[part][PARTS])
+    }
+}
+
+impl StepTime {
+    /// Of a step without prefill.
+    pub(crate) fn decoding(&self, rows: usize) -> f64 {
+        self.step + self.row * rows as f64
+    }
+
+    pub(crate) fn total(&self, rows: usize, prompt: usize) -> f64 {
+        let prefill = if prompt > 0 { self.prefill } else { 0.0 };
+        self.decoding(rows) + prefill + self.token * prompt as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REAL: StepTime = StepTime { step: 0.004, row: 0.001, prefill: 0.006, token: 0.0005 };
+
+    fn assert_near(seen: f64, real: f64, what: &str) {
+        assert!((seen / real - 1.0).abs() < 0.1, "{what}: {seen}, really {real}");
+    }
+
+    #[test]
+    fn tells_the_parts_of_steps_apart() {
+        let mut times = StepTimes::default();
+        assert_eq!(times.fitted(), None);
+        for (rows, prompt) in (0..300).map(|i| (i % 9, [0, 0, 64, 500, 0, 200][i % 6])) {
+            times.record(rows, prompt, REAL.total(rows, prompt));
+        }
+        let fitted = times.fitted().unwrap();
+        assert_near(fitted.total(8, 0), REAL.total(8, 0), "decoding");
+        assert_near(fitted.total(1, 0), REAL.total(1, 0), "decoding alone");
+        assert_near(fitted.total(8, 16), REAL.total(8, 16), "a short chunk");
+        assert_near(fitted.total(8, 512), REAL.total(8, 512), "a long chunk");
+        // Later steps count more.
+        for (rows, prompt) in (0..300).map(|i| (i % 9, [0, 0, 64, 500, 0, 200][i % 6])) {
+            times.record(rows, prompt, 3.0 * REAL.total(rows, prompt));
+        }
+        assert_near(times.fitted().unwrap().total(8, 512), 3.0 * REAL.total(8, 512), "three times slower");
+    }
+
+    #[test]
+    fn what_one_chunk_took_is_put_down_to_its_tokens() {
+        let mut times = StepTimes::default();
+        times.record(0, 256, REAL.total(0, 256));
+        (0..100).for_each(|_| times.record(8, 0, REAL.total(8, 0)));
+        let fitted = times.fitted().unwrap();
+        assert!(fitted.token > 0.75 * REAL.token, "{fitted:?}");
+    }
+
+    #[test]
+    fn nothing_is_negative_or_no_number_whatever_steps_take() {
+        for (rows, prompt, seconds) in [(0, 0, 0.0), (1, 0, 1e-9), (256, 2048, 1e3), (3, 1, 0.0)] {
+            let mut times = StepTimes::default();
+            for _ in 0..3 {
+                times.record(rows, prompt, seconds);
+                times.record(1, 512, 0.001);
+                let StepTime { step, row, prefill, token } = times.fitted().unwrap();
+                assert!([step, row, prefill, token].iter().all(|part| part.is_finite() && *part >= 0.0));
+            }
+        }
+    }
+
+    #[test]
+    fn the_cost_of_a_row_is_unknown_while_all_steps_have_as_many() {
+        let mut times = StepTimes::default();
+        assert!(!times.rows_vary());
+        (0..100).for_each(|_| times.record(3, 0, 0.01));
+        assert!(!times.rows_vary());
+        times.record(4, 0, 0.01);
+        assert!(times.rows_vary());
+    }
+}

@@ -1,0 +1,278 @@
+//! What the pace of prefill costs and what it saves, simulated: the worker runs on an engine that only takes time.
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use camshaft_core::cache::PrefixCache;
+use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse, SavedPart};
+use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
+use camshaft_core::message::{Command, Event, Start};
+use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
+use camshaft_core::sampling::{SamplingParams, StandardChain};
+use camshaft_core::segments::Namespace;
+use camshaft_core::vocabulary::Vocabulary;
+use camshaft_core::worker::{Step, Worker, WorkerOptions};
+
+const LIMITS: EngineLimits =
+    EngineLimits { sequences: 32, kv_tokens: 262_144, batch_tokens: 512, context_tokens: 8192 };
+/// The default of `step-target`.
+const TARGET: Duration = Duration::from_millis(15);
+/// Paces nothing.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// What a step takes, in milliseconds: `curve` measured it on two cores (docs/benchmarks.md).
+#[derive(Debug, Clone, Copy)]
+struct Curve {
+    name: &'static str,
+    /// Of any step.
+    step: f64,
+    /// For each sequence that decodes.
+    row: f64,
+    /// For prefill, however short.
+    prefill: f64,
+    /// For each prompt token.
+    token: f64,
+}
+
+const CURVES: [Curve; 4] = [
+    Curve { name: "stories260K", step: 0.15, row: 0.05, prefill: 0.03, token: 0.006 },
+    Curve { name: "30m", step: 0.8, row: 0.26, prefill: 0.8, token: 0.095 },
+    Curve { name: "160m", step: 4.0, row: 1.2, prefill: 6.0, token: 0.61 },
+    Curve { name: "1b", step: 60.0, row: 8.0, prefill: 40.0, token: 4.0 },
+];
+
+struct Timed {
+    curve: Curve,
+    now: Rc<Cell<Duration>>,
+    row: Vec<f32>,
+}
+
+impl Engine for Timed {
+    fn limits(&self) -> EngineLimits {
+        LIMITS
+    }
+    fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        // A sequence with one token decodes, or computes the last token of its prompt, which is as good.
+        let mut tokens: BTreeMap<SeqId, usize> = BTreeMap::new();
+        batch.seqs.iter().for_each(|seq| *tokens.entry(*seq).or_default() += 1);
+        let rows = tokens.values().filter(|&&count| count == 1).count();
+        let prompt = batch.len() - rows;
+        let Curve { step, row, prefill, token, .. } = self.curve;
+        let first = if prompt > 0 { prefill } else { 0.0 };
+        let took = step + row * rows as f64 + first + token * prompt as f64;
+        self.now.set(self.now.get() + Duration::from_secs_f64(took / 1e3));
+        Ok(())
+    }
+    fn logits(&self, _: usize) -> &[f32] {
+        &self.row
+    }
+    fn truncate(&mut self, _: SeqId, _: u32) {}
+    fn reuse(&self) -> Reuse {
+        Reuse::Ranges
+    }
+    fn share(&mut self, _: SeqId, _: SeqId, _: Range<u32>) -> bool {
+        false
+    }
+    fn save(&mut self, _: SeqId, _: Range<u32>) -> Option<Vec<u8>> {
+        None
+    }
+    fn restore(&mut self, _: SeqId, _: &[SavedPart<'_>]) -> bool {
+        false
+    }
+}
+
+#[derive(Debug)]
+struct Native;
+
+impl SamplerHook for Native {
+    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+        Ok(Box::new(StandardChain::new(request.params.clone())))
+    }
+}
+
+/// A request that arrives.
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    at: Duration,
+    prompt: u32,
+    tokens: u32,
+    /// It arrives when this one has ended, at once.
+    after: Option<usize>,
+}
+
+/// When a request arrived, and when each of its tokens came.
+#[derive(Debug, Clone, Default)]
+struct Trace {
+    arrived: Duration,
+    tokens: Vec<Duration>,
+}
+
+impl Trace {
+    fn first(&self) -> Duration {
+        self.tokens[0] - self.arrived
+    }
+
+    /// Between tokens while somebody else's prompt is computed.
+    fn gaps(&self, from: Duration, to: Duration) -> impl Iterator<Item = Duration> + '_ {
+        let pairs = self.tokens.windows(2).filter(move |pair| pair[1] >= from && pair[0] <= to);
+        pairs.map(|pair| pair[1] - pair[0])
+    }
+}
+
+fn start(id: usize, arrival: Arrival) -> Command {
+    let start = Start {
+        id: RequestId(id as u64),
+        model: "m".to_owned(),
+        tenant: "t".into(),
+        namespace: Namespace::Tenant("t".into()),
+        session: None,
+        priority: Priority::Normal,
+        sampler_chain: PolicyDigest::NATIVE,
+        // None shares a prefix with another.
+        prompt: (0..arrival.prompt).map(|at| Token((at as usize * 7 + id * 13) as u32 % 251)).collect(),
+        params: SamplingParams::greedy(),
+        samplers: None,
+        choice: 0,
+        max_tokens: arrival.tokens,
+        stop: Vec::new(),
+        ignore_eos: true,
+        logprobs: None,
+    };
+    Command::Start { need: arrival.prompt + arrival.tokens, start: Box::new(start) }
+}
+
+/// Runs the arrivals to their ends.
+fn run(curve: Curve, target: Duration, arrivals: &[Arrival]) -> Vec<Trace> {
+    let pieces = (0..=255u8).map(|byte| vec![byte]).chain([Vec::new()]);
+    let mut worker = Worker::new(WorkerOptions {
+        id: WorkerId(0),
+        limits: LIMITS,
+        vocabulary: Arc::new(Vocabulary::new(pieces, vec![Token(256)])),
+        samplers: Arc::new(Native),
+        cache: PrefixCache::new(0),
+        step_target: target,
+        speculation: None,
+    });
+    let now = Rc::new(Cell::new(Duration::ZERO));
+    let row = (0..257).map(|id| if id == 97 { 1.0 } else { -5.0 }).collect();
+    let mut engine = Timed { curve, now: now.clone(), row };
+    let (mut events, mut traces) = (Vec::new(), vec![Trace::default(); arrivals.len()]);
+    let (mut begun, mut ended) = (vec![false; arrivals.len()], vec![false; arrivals.len()]);
+    while ended.contains(&false) {
+        for (id, &arrival) in arrivals.iter().enumerate() {
+            let is_due = arrival.after.map_or(arrival.at <= now.get(), |other| ended[other]);
+            if is_due && !std::mem::replace(&mut begun[id], true) {
+                // One that arrives during a step has waited since.
+                traces[id].arrived = arrival.after.map_or(arrival.at, |_| now.get());
+                worker.handle(start(id, arrival), &mut engine, &mut events);
+            }
+        }
+        if !matches!(worker.step(now.get(), &mut engine, &mut events), Step::Decoded { .. }) {
+            now.set(now.get() + Duration::from_micros(100));
+        }
+        for event in events.drain(..) {
+            let id = event.id().0 as usize;
+            match event {
+                Event::Delta { delta, .. } => {
+                    (0..delta.text.len()).for_each(|_| traces[id].tokens.push(now.get()));
+                }
+                Event::Finished { .. } => ended[id] = true,
+                Event::Failed { error, .. } => panic!("{error}"),
+                _ => {}
+            }
+        }
+    }
+    traces
+}
+
+fn at_once(count: usize, prompt: u32, tokens: u32) -> Vec<Arrival> {
+    let at = |number: usize| Duration::from_micros(300 * number as u64);
+    (0..count).map(|number| Arrival { at: at(number), prompt, tokens, after: None }).collect()
+}
+
+/// Clients that ask again when they are answered.
+fn loops(clients: usize, rounds: usize, prompt: u32, tokens: u32) -> Vec<Arrival> {
+    let mut all = at_once(clients, prompt, tokens);
+    for number in clients..clients * rounds {
+        all.push(Arrival { at: Duration::ZERO, prompt, tokens, after: Some(number - clients) });
+    }
+    all
+}
+
+fn seconds(traces: &[Trace]) -> f64 {
+    let last = traces.iter().filter_map(|trace| trace.tokens.last()).max().unwrap();
+    last.as_secs_f64()
+}
+
+fn mean_first(traces: &[Trace]) -> f64 {
+    traces.iter().map(|trace| trace.first().as_secs_f64()).sum::<f64>() / traces.len() as f64
+}
+
+fn percentile(mut values: Vec<Duration>, share: f64) -> f64 {
+    values.sort();
+    values[((values.len() as f64 * share) as usize).min(values.len() - 1)].as_secs_f64()
+}
+
+/// How fast the paced worker is, and how long a first token takes on average, both as shares of the worker without a pace.
+fn shares(curve: Curve, arrivals: &[Arrival]) -> (f64, f64) {
+    let [paced, free] = [TARGET, NEVER].map(|target| run(curve, target, arrivals));
+    (seconds(&free) / seconds(&paced), mean_first(&paced) / mean_first(&free))
+}
+
+#[test]
+fn a_burst_costs_nothing() {
+    for curve in CURVES {
+        for (streams, arrivals) in [(8, at_once(8, 58, 48)), (32, at_once(32, 58, 48)), (32, loops(32, 6, 58, 64))] {
+            let (speed, first) = shares(curve, &arrivals);
+            println!(
+                "{:12} {streams} streams, {} requests: speed {speed:.3} first {first:.2}",
+                curve.name,
+                arrivals.len()
+            );
+            assert!(speed > 0.99 && first < 1.01);
+        }
+    }
+}
+
+#[test]
+fn long_prompts_cost_little() {
+    for curve in CURVES {
+        for (clients, rounds, prompt) in [(4, 6, 1570), (16, 4, 1570), (4, 4, 4000)] {
+            let (speed, first) = shares(curve, &loops(clients, rounds, prompt, 64));
+            println!("{:12} {clients} clients, prompts of {prompt}: speed {speed:.3} first {first:.2}", curve.name);
+            assert!(speed > 0.93 && first < 2.0);
+        }
+    }
+}
+
+#[test]
+fn streams_go_on_while_a_long_prompt_comes() {
+    for curve in CURVES {
+        for (streams, prompt) in [(1, 4000), (4, 4000), (8, 1000), (8, 4000), (24, 4000)] {
+            let mut arrivals = at_once(streams, 32, 600);
+            let at = Duration::from_secs_f64(curve.row / 1e3 * 100.0 * 8.0);
+            arrivals.push(Arrival { at, prompt, tokens: 4, after: None });
+            let [paced, free] = [TARGET, NEVER].map(|target| run(curve, target, &arrivals));
+            let p99 = |traces: &[Trace]| {
+                let long = &traces[streams];
+                let gaps = traces[..streams].iter().flat_map(|trace| trace.gaps(long.arrived, long.tokens[0]));
+                percentile(gaps.collect(), 0.99)
+            };
+            let all = paced[..streams].iter().flat_map(|trace| trace.gaps(Duration::ZERO, NEVER));
+            let (gap, usual) = (p99(&paced), percentile(all.collect(), 0.5));
+            let first = paced[streams].first().as_secs_f64() / free[streams].first().as_secs_f64();
+            println!(
+                "{:12} {streams} streams, a prompt of {prompt}: p99 gap {:.2} of the free one, {:.1} steps; first {first:.2}",
+                curve.name,
+                gap / p99(&free),
+                gap / usual
+            );
+            assert!(gap < (7.5 * usual).max(5.5 * TARGET.as_secs_f64()) && first < 1.6);
+        }
+    }
+}
