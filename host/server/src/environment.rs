@@ -13,17 +13,16 @@ use std::path::Path;
 use std::process::Command;
 
 /// A variable, its value, and those that decide as well where somebody has set one of them.
-struct Default {
+struct Variable {
     name: &'static str,
     value: &'static str,
     other: Option<&'static str>,
 }
 
-const DEFAULTS: [Default; 2] = [
+const VARIABLES: [Variable; 2] = [
     // Rounds of the loop: the fewest that cost nothing where the cores are free.
-    Default { name: "GOMP_SPINCOUNT", value: "10000", other: Some("OMP_WAIT_POLICY") },
-    // KiB.
-    Default { name: "MIMALLOC_ARENA_RESERVE", value: "32768", other: None },
+    Variable { name: "GOMP_SPINCOUNT", value: "10000", other: Some("OMP_WAIT_POLICY") },
+    Variable { name: "MIMALLOC_ARENA_RESERVE", value: "32M", other: None },
 ];
 
 /// The process is found by its name: what was started by way of a link would have that one's.
@@ -33,8 +32,8 @@ const NAME: &std::ffi::CStr = c"camshaft";
 /// be done. To be called before there are threads.
 pub(crate) fn complete() {
     let is_set = |name: &str| std::env::var_os(name).is_some();
-    let is_missing = |one: &&Default| !is_set(one.name) && !one.other.is_some_and(is_set);
-    let missing: Vec<&Default> = DEFAULTS.iter().filter(is_missing).collect();
+    let is_missing = |one: &&Variable| !is_set(one.name) && !one.other.is_some_and(is_set);
+    let missing: Vec<&Variable> = VARIABLES.iter().filter(is_missing).collect();
     if missing.is_empty() {
         // It stays as it is where the system does not take it.
         let _ = rustix::thread::set_name(NAME);
