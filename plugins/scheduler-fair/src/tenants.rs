@@ -69,6 +69,8 @@ struct Run {
     parked: bool,
     /// It was preempted for others at least once.
     gave_way: bool,
+    /// Nobody knows whether it gave way or is only paused: a replay said so.
+    is_unsure: bool,
     /// How often others gave way since it went on last, so that it does again.
     returns: u32,
 }
@@ -134,9 +136,13 @@ impl Tenants {
             self.charge_output(id, generated);
             self.forget(id);
         }
-        // After what they had generated before. In a replay nobody says for whose sake: maybe for others.
-        let park = if point.replay { Self::gave_way } else { Self::park };
-        point.preempted_ids.iter().for_each(|&id| park(self, id));
+        // After what they had generated before.
+        for &id in &point.preempted_ids {
+            self.park(id);
+            if let Some(run) = self.run_of(id).filter(|_| point.replay) {
+                run.is_unsure = true;
+            }
+        }
         for &id in &point.cancelled_ids {
             self.charge_unreported(id);
             self.forget(id);
@@ -191,7 +197,9 @@ impl Tenants {
     pub fn stranded(&self) -> impl Iterator<Item = (&Arrival, u32, u32)> {
         self.running.iter().filter_map(|id| {
             let Request { arrival, tenant, run, .. } = self.requests.get(id)?;
-            let run = run.as_ref().filter(|run| run.parked && run.gave_way)?;
+            // Whoever is paused goes on by nobody's leave: one try shows it.
+            let may_return = |run: &&Run| run.parked && (run.gave_way || run.is_unsure && run.returns == 0);
+            let run = run.as_ref().filter(may_return)?;
             let tenant = self.tenants.get(tenant)?;
             (tenant.running == tenant.away).then_some((arrival, run.worker, run.returns))
         })
@@ -205,9 +213,13 @@ impl Tenants {
     /// A request is preempted for others.
     pub fn gave_way(&mut self, id: u64) {
         self.park(id);
-        if let Some(run) = self.requests.get_mut(&id).and_then(|request| request.run.as_mut()) {
+        if let Some(run) = self.run_of(id) {
             run.gave_way = true;
         }
+    }
+
+    fn run_of(&mut self, id: u64) -> Option<&mut Run> {
+        self.requests.get_mut(&id)?.run.as_mut()
     }
 
     fn park(&mut self, id: u64) {
@@ -220,7 +232,7 @@ impl Tenants {
 
     /// Others gave way so that a request goes on.
     pub fn returns(&mut self, id: u64) {
-        if let Some(run) = self.requests.get_mut(&id).and_then(|request| request.run.as_mut()) {
+        if let Some(run) = self.run_of(id) {
             run.returns += 1;
         }
     }
@@ -229,7 +241,7 @@ impl Tenants {
     fn went_on(&mut self, id: u64, generated: u32) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         let Some(run) = request.run.as_mut() else { return };
-        (run.generated, run.returns) = (Some(generated), 0);
+        (run.generated, run.returns, run.is_unsure) = (Some(generated), 0, false);
         if std::mem::take(&mut run.parked) {
             let name = request.tenant.clone();
             self.change(&name, |tenant| tenant.away -= 1);
@@ -254,8 +266,15 @@ impl Tenants {
     fn run(&mut self, id: u64, worker: u32, charged: Option<u32>) {
         let Some(request) = self.requests.get_mut(&id) else { return };
         self.dispatched += 1;
-        request.run =
-            Some(Run { worker, order: self.dispatched, generated: None, parked: false, gave_way: false, returns: 0 });
+        request.run = Some(Run {
+            worker,
+            order: self.dispatched,
+            generated: None,
+            parked: false,
+            gave_way: false,
+            is_unsure: false,
+            returns: 0,
+        });
         request.charged = charged;
         let (began, name) = (self.running.insert(id), request.tenant.clone());
         self.change(&name, |tenant| tenant.running += usize::from(began));
