@@ -1,10 +1,10 @@
 //! What steps take, learned from those that were run.
 
-/// Weight that earlier steps keep with each new one.
+/// Weight that earlier steps keep with each new one of the same kind.
 const DECAY: f64 = 0.98;
 /// Where steps do not tell parts apart, the time goes to those with the smaller numbers here: rather to prompt tokens than to
-/// prefill at all, so that chunks are too small rather than too large until more is known.
-const RIDGE: [f64; PARTS] = [1e-6, 1e-6, 1e-3, 1e-6];
+/// prefill at all, and rather to a step than to its rows, so that chunks are too small rather than too large until more is known.
+const RIDGE: [f64; PARTS] = [1e-6, 1e-5, 1e-3, 1e-6];
 const PARTS: usize = 4;
 /// Minimum variance of the rows of steps from which the cost of a row can be told.
 const MIN_VARIANCE: f64 = 1e-3;
@@ -22,11 +22,14 @@ pub(crate) struct StepTime {
     pub(crate) token: f64,
 }
 
+/// Normal equations, with the right side last.
+type Equations = [[f64; PARTS + 1]; PARTS];
+
 /// A fit by least squares, to which later steps count more.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StepTimes {
-    /// The normal equations, with the right side last.
-    sums: [[f64; PARTS + 1]; PARTS],
+    /// Of steps without prefill, and of those with it: neither kind is forgotten while only the other one comes.
+    kinds: [Equations; 2],
     /// `None` before the first step.
     fitted: Option<StepTime>,
 }
@@ -34,7 +37,7 @@ pub(crate) struct StepTimes {
 impl StepTimes {
     pub(crate) fn record(&mut self, rows: usize, prompt: usize, seconds: f64) {
         let parts = Self::parts(rows, prompt);
-        for (sums, x) in self.sums.iter_mut().zip(parts) {
+        for (sums, x) in self.kinds[usize::from(prompt > 0)].iter_mut().zip(parts) {
             for (sum, y) in sums.iter_mut().zip(parts.into_iter().chain([seconds])) {
                 *sum = *sum * DECAY + x * y;
             }
@@ -46,10 +49,17 @@ impl StepTimes {
         [1.0, rows as f64, if prompt > 0 { 1.0 } else { 0.0 }, prompt as f64]
     }
 
+    /// Of all steps.
+    fn equations(&self) -> Equations {
+        let [without, with] = &self.kinds;
+        std::array::from_fn(|part| std::array::from_fn(|other| without[part][other] + with[part][other]))
+    }
+
     /// Whether steps had different numbers of rows, which tells what a row costs.
     pub(crate) fn rows_vary(&self) -> bool {
-        let [weight, rows] = [self.sums[0][0], self.sums[0][1]];
-        let variance = self.sums[1][1] / weight - (rows / weight).powi(2);
+        let [sums, _] = &self.kinds;
+        let [weight, rows] = [sums[0][0], sums[0][1]];
+        let variance = sums[1][1] / weight - (rows / weight).powi(2);
         weight > 0.0 && variance >= MIN_VARIANCE
     }
 
@@ -60,38 +70,37 @@ impl StepTimes {
 
     fn fit(&self) -> Option<StepTime> {
         // No part takes negative time: of the fits with some parts that have none, the one that leaves the least is taken.
-        let fits = (0..1u32 << PARTS).map(|mask| self.solve(std::array::from_fn(|part| mask >> part & 1 == 1)));
-        let explained =
-            |fit: &[f64; PARTS]| fit.iter().zip(&self.sums).map(|(part, sums)| part * sums[PARTS]).sum::<f64>();
+        let sums = self.equations();
+        let fits = (0..1u32 << PARTS).map(|mask| solve(sums, std::array::from_fn(|part| mask >> part & 1 == 1)));
+        let explained = |fit: &[f64; PARTS]| fit.iter().zip(&sums).map(|(part, sums)| part * sums[PARTS]).sum::<f64>();
         let feasible = fits.filter(|fit| fit.iter().all(|part| *part >= 0.0));
         let fitted = feasible.max_by(|one, other| explained(one).total_cmp(&explained(other)))?;
         let [step, row, prefill, token] = fitted;
         Some(StepTime { step, row, prefill, token })
     }
+}
 
-    /// The fit with the `used` parts alone.
-    fn solve(&self, used: [bool; PARTS]) -> [f64; PARTS] {
-        let mut sums = self.sums;
-        for part in 0..PARTS {
-            sums[part][part] *= 1.0 + RIDGE[part];
-            // Nothing tells what a part takes that no step had.
-            if !used[part] || sums[part][part] == 0.0 {
-                sums.iter_mut().for_each(|sums| sums[part] = 0.0);
-                sums[part] = [0.0; PARTS + 1];
-                sums[part][part] = 1.0;
-            }
+/// The fit with the `used` parts alone.
+fn solve(mut sums: Equations, used: [bool; PARTS]) -> [f64; PARTS] {
+    for part in 0..PARTS {
+        sums[part][part] *= 1.0 + RIDGE[part];
+        // Nothing tells what a part takes that no step had.
+        if !used[part] || sums[part][part] == 0.0 {
+            sums.iter_mut().for_each(|sums| sums[part] = 0.0);
+            sums[part] = [0.0; PARTS + 1];
+            sums[part][part] = 1.0;
         }
-        // Gauss and Jordan: with what was added, no pivot is zero.
-        for pivot in 0..PARTS {
-            let row = sums[pivot].map(|sum| sum / sums[pivot][pivot]);
-            for (other, sums) in sums.iter_mut().enumerate() {
-                let factor = if other == pivot { 0.0 } else { sums[pivot] };
-                sums.iter_mut().zip(row).for_each(|(sum, of_row)| *sum -= factor * of_row);
-            }
-            sums[pivot] = row;
-        }
-        std::array::from_fn(|part| sums[part][PARTS])
     }
+    // Gauss and Jordan: with what was added, no pivot is zero.
+    for pivot in 0..PARTS {
+        let row = sums[pivot].map(|sum| sum / sums[pivot][pivot]);
+        for (other, sums) in sums.iter_mut().enumerate() {
+            let factor = if other == pivot { 0.0 } else { sums[pivot] };
+            sums.iter_mut().zip(row).for_each(|(sum, of_row)| *sum -= factor * of_row);
+        }
+        sums[pivot] = row;
+    }
+    std::array::from_fn(|part| sums[part][PARTS])
 }
 
 impl StepTime {
@@ -145,6 +154,22 @@ mod tests {
     }
 
     #[test]
+    fn neither_kind_of_step_is_forgotten_while_only_the_other_comes() {
+        let mut times = StepTimes::default();
+        let all = |times: &mut StepTimes| {
+            for (rows, prompt) in (0..300).map(|i| (i % 9, [0, 0, 64, 500, 0, 200][i % 6])) {
+                times.record(rows, prompt, REAL.total(rows, prompt));
+            }
+        };
+        all(&mut times);
+        (0..100_000).for_each(|_| times.record(8, 0, REAL.total(8, 0)));
+        assert_near(times.fitted().unwrap().total(8, 512), REAL.total(8, 512), "a chunk");
+        all(&mut times);
+        (0..100_000).for_each(|_| times.record(3, 300, REAL.total(3, 300)));
+        assert_near(times.fitted().unwrap().total(8, 0), REAL.total(8, 0), "a step without");
+    }
+
+    #[test]
     fn nothing_is_negative_or_no_number_whatever_steps_take() {
         for (rows, prompt, seconds) in [(0, 0, 0.0), (1, 0, 1e-9), (256, 2048, 1e3), (3, 1, 0.0)] {
             let mut times = StepTimes::default();
@@ -155,6 +180,16 @@ mod tests {
                 assert!([step, row, prefill, token].iter().all(|part| part.is_finite() && *part >= 0.0));
             }
         }
+    }
+
+    #[test]
+    fn what_steps_of_one_row_took_is_put_down_to_the_step() {
+        let mut times = StepTimes::default();
+        (0..100).for_each(|_| times.record(1, 0, REAL.total(1, 0)));
+        assert!(times.fitted().unwrap().decoding(32) < 4.0 * REAL.total(1, 0), "{:?}", times.fitted());
+        // Nor do prompts tell what a row costs.
+        times.record(0, 256, REAL.total(0, 256));
+        assert!(!times.rows_vary());
     }
 
     #[test]

@@ -214,8 +214,9 @@ impl Worker {
         let decoding = self.roster.running.iter().filter(|s| s.is_decoding() && !s.placement.is_paused()).count();
         let can_prefill = |(s, limit): &(&Sequence, &u32)| !s.is_decoding() && **limit > s.kv_tokens;
         let prefilling = self.roster.running.iter().zip(&self.compute_limits).filter(can_prefill).count();
+        let drafts: usize = self.roster.running.iter().map(|s| s.draft.len()).sum();
         let prefill_tokens = match self.prefill_budget {
-            0 if decoding > 0 => self.pacer.budget(decoding, prefilling),
+            0 if decoding > 0 => self.pacer.budget(decoding + drafts, prefilling),
             0 => usize::MAX,
             tokens => tokens as usize,
         };

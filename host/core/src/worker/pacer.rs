@@ -7,17 +7,17 @@ use crate::step_times::StepTimes;
 
 /// Minimum of prompt tokens in a step, so that prefill never stalls.
 const MIN_TOKENS: f64 = 8.0;
-/// How many times as long as without prefill a step may take, and even that is shorter than the target.
+/// How many times as long as without prefill a step may take, where the target is shorter.
 const SLOWER: f64 = 6.0;
 /// Where prefill is inefficient otherwise: how many times as long, and how many targets.
 const SLOWEST: f64 = 7.0;
 const TARGETS: f64 = 5.0;
 /// Prefill costs something for each step that has any. It is efficient if that is at most this share of what its tokens cost.
 const WASTE: f64 = 0.1;
-/// One sequence more that waits for its first token, for so many that decode, makes prefill as much larger again.
+/// One sequence more that waits for its first token, for so many rows that decode, makes prefill as much larger again.
 const STREAMS: f64 = 8.0;
-/// From so many that wait, if they are as many as those that decode, nothing is bounded: nobody gains by small steps.
-const MANY: usize = 4;
+/// And so many times as large at most: whoever sends many prompts must not stop the streams of others. A burst needs no more.
+const MOST: f64 = 2.0;
 /// A step that took so many times as long as expected was interrupted.
 const INTERRUPTED: f64 = 4.0;
 
@@ -64,18 +64,20 @@ impl Pacer {
         speculate::break_even(self.times.fitted().filter(|_| self.times.rows_vary()), rows)
     }
 
-    /// Prompt tokens for the next step while `decoding` sequences wait for it, and `prefilling` for their first token.
-    pub(super) fn budget(&self, decoding: usize, prefilling: usize) -> usize {
-        let is_free = prefilling >= MANY.max(decoding);
-        let Some(times) = self.times.fitted().filter(|times| !is_free && times.token > 0.0) else { return usize::MAX };
-        let step = times.decoding(decoding);
-        let backlog = (STREAMS * prefilling.saturating_sub(1) as f64 / decoding as f64).max(1.0);
+    /// Prompt tokens for the next step, which decodes so many rows while `prefilling` sequences wait for their first token.
+    pub(super) fn budget(&self, rows: usize, prefilling: usize) -> usize {
+        // Before the first prefill nothing is known of it.
+        let Some(times) = self.times.fitted().filter(|times| times.token > 0.0) else { return usize::MAX };
+        let step = times.decoding(rows);
+        let backlog = (STREAMS * prefilling.saturating_sub(1) as f64 / rows as f64).clamp(1.0, MOST);
         let within = |slower: f64, targets: f64| {
             let more = (targets * self.target.as_secs_f64() - step).max((slower - 1.0) * step) * backlog;
             (more - times.prefill) / times.token
         };
         let efficient = times.prefill / (WASTE * times.token);
-        within(SLOWER, 1.0).max(efficient.min(within(SLOWEST, TARGETS))).clamp(MIN_TOKENS, 1e6) as usize
+        // Steps are long anyway where prefill at all takes longer than all that.
+        let worth = times.prefill / times.token;
+        within(SLOWER, 1.0).max(efficient.min(within(SLOWEST, TARGETS))).max(worth).clamp(MIN_TOKENS, 1e6) as usize
     }
 }
 
@@ -111,20 +113,17 @@ mod tests {
         assert_about(&learned(100 * MS), (8, 1), 100 - 11 - 2);
         assert_about(&learned(MS), (8, 1), 5 * 11 - 2);
         // Longer in proportion where others wait too.
-        assert_about(&learned(100 * MS), (32, 9), 2 * (100 - 13) - 2);
-    }
-
-    #[test]
-    fn nothing_is_bounded_while_at_least_four_wait_and_as_many_as_decode() {
-        let is_free = |decoding, prefilling| learned(MS).budget(decoding, prefilling) == usize::MAX;
-        assert!(is_free(8, 8) && is_free(4, 4) && is_free(1, 4));
-        assert!(!is_free(9, 8) && !is_free(3, 3) && !is_free(1, 1));
+        assert_about(&learned(100 * MS), (32, 7), 87 * 3 / 2 - 2);
+        // Twice at most.
+        for prefilling in [9, 10, 1000] {
+            assert_about(&learned(100 * MS), (32, prefilling), 2 * 87 - 2);
+        }
     }
 
     #[test]
     fn chunks_are_efficient_where_that_keeps_steps_short() {
-        // Steps take 10 ms, a token 0.1, and prefill at all as much as 52 tokens or 400.
-        for (prefill, expected) in [(5.2, 520), (40.0, 200)] {
+        // Steps take 10 ms, a token 0.1, and prefill at all as much as 52 tokens, 400 or 800.
+        for (prefill, expected) in [(5.2, 520), (40.0, 400), (25.0, 350), (80.0, 800)] {
             let mut pacer = Pacer::new(MS);
             let mut now = Duration::ZERO;
             for prompt in (0..200).map(|i| [0, 400, 0, 7][i % 4]) {
