@@ -4,7 +4,7 @@
 const DECAY: f64 = 0.98;
 /// Where steps do not tell parts apart, the time goes to those with the smaller numbers here: rather to prompt tokens than to
 /// prefill at all, and rather to a step than to its rows, so that chunks are too small rather than too large until more is known.
-const RIDGE: [f64; PARTS] = [1e-6, 1e-5, 1e-3, 1e-6];
+const RIDGE: [f64; PARTS] = [1e-6, 1e-5, 1e-2, 1e-6];
 const PARTS: usize = 4;
 /// Minimum variance of the rows of steps from which the cost of a row can be told.
 const MIN_VARIANCE: f64 = 1e-3;

@@ -75,9 +75,7 @@ impl Pacer {
             (more - times.prefill) / times.token
         };
         let efficient = times.prefill / (WASTE * times.token);
-        // Steps are long anyway where prefill at all takes longer than all that.
-        let worth = times.prefill / times.token;
-        within(SLOWER, 1.0).max(efficient.min(within(SLOWEST, TARGETS))).max(worth).clamp(MIN_TOKENS, 1e6) as usize
+        within(SLOWER, 1.0).max(efficient.min(within(SLOWEST, TARGETS))).clamp(MIN_TOKENS, 1e6) as usize
     }
 }
 
@@ -122,8 +120,8 @@ mod tests {
 
     #[test]
     fn chunks_are_efficient_where_that_keeps_steps_short() {
-        // Steps take 10 ms, a token 0.1, and prefill at all as much as 52 tokens, 400 or 800.
-        for (prefill, expected) in [(5.2, 520), (40.0, 400), (25.0, 350), (80.0, 800)] {
+        // Steps take 10 ms, a token 0.1, and prefill at all as much as 52 tokens or 250.
+        for (prefill, expected) in [(5.2, 520), (25.0, 350)] {
             let mut pacer = Pacer::new(MS);
             let mut now = Duration::ZERO;
             for prompt in (0..200).map(|i| [0, 400, 0, 7][i % 4]) {
