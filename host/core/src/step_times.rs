@@ -71,7 +71,9 @@ impl StepTimes {
     fn fit(&self) -> Option<StepTime> {
         // No part takes negative time: of the fits with some parts that have none, the one that leaves the least is taken.
         let sums = self.equations();
-        let fits = (0..1u32 << PARTS).map(|mask| solve(sums, std::array::from_fn(|part| mask >> part & 1 == 1)));
+        let uses = (0..1u32 << PARTS).map(|mask| std::array::from_fn(|part| mask >> part & 1 == 1));
+        // Prompt tokens always take some: else chunks would have no bound.
+        let fits = uses.filter(|[_, _, prefill, token]| *token || !prefill).map(|used| solve(sums, used));
         let explained = |fit: &[f64; PARTS]| fit.iter().zip(&sums).map(|(part, sums)| part * sums[PARTS]).sum::<f64>();
         let feasible = fits.filter(|fit| fit.iter().all(|part| *part >= 0.0));
         let fitted = feasible.max_by(|one, other| explained(one).total_cmp(&explained(other)))?;
