@@ -1,27 +1,25 @@
 //! What the pace of prefill costs and what it saves, simulated: the worker runs on an engine that only takes time.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod support;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ops::Range;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use camshaft_core::cache::PrefixCache;
-use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse, SavedPart};
-use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
-use camshaft_core::message::{Command, Event, Start};
-use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
-use camshaft_core::sampling::{SamplingParams, StandardChain};
-use camshaft_core::segments::Namespace;
-use camshaft_core::vocabulary::Vocabulary;
-use camshaft_core::worker::{Step, Worker, WorkerOptions};
+use camshaft_core::engine::{Batch, EngineLimits};
+use camshaft_core::ids::Token;
+use camshaft_core::message::Event;
+use camshaft_core::sampling::SamplingParams;
+use camshaft_core::worker::Step;
+use support::{Even, worker};
 
 const LIMITS: EngineLimits =
     EngineLimits { sequences: 32, kv_tokens: 262_144, batch_tokens: 512, context_tokens: 8192 };
 /// The default of `step-target`.
 const TARGET: Duration = Duration::from_millis(15);
+/// By how much of itself a step may take longer or shorter.
+const NOISE: f64 = 0.2;
 /// Paces nothing.
 const NEVER: Duration = Duration::from_secs(3600);
 
@@ -46,52 +44,17 @@ const CURVES: [Curve; 4] = [
     Curve { name: "1b", step: 60.0, row: 8.0, prefill: 40.0, token: 4.0 },
 ];
 
-struct Timed {
-    curve: Curve,
-    now: Rc<Cell<Duration>>,
-    row: Vec<f32>,
-}
-
-impl Engine for Timed {
-    fn limits(&self) -> EngineLimits {
-        LIMITS
-    }
-    fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {
+impl Curve {
+    /// What a step with this batch takes.
+    fn time(&self, batch: &Batch) -> Duration {
         // A sequence with one token decodes, or computes the last token of its prompt, which is as good.
-        let mut tokens: BTreeMap<SeqId, usize> = BTreeMap::new();
+        let mut tokens = BTreeMap::<_, usize>::new();
         batch.seqs.iter().for_each(|seq| *tokens.entry(*seq).or_default() += 1);
         let rows = tokens.values().filter(|&&count| count == 1).count();
         let prompt = batch.len() - rows;
-        let Curve { step, row, prefill, token, .. } = self.curve;
-        let first = if prompt > 0 { prefill } else { 0.0 };
-        let took = step + row * rows as f64 + first + token * prompt as f64;
-        self.now.set(self.now.get() + Duration::from_secs_f64(took / 1e3));
-        Ok(())
-    }
-    fn logits(&self, _: usize) -> &[f32] {
-        &self.row
-    }
-    fn truncate(&mut self, _: SeqId, _: u32) {}
-    fn reuse(&self) -> Reuse {
-        Reuse::Ranges
-    }
-    fn share(&mut self, _: SeqId, _: SeqId, _: Range<u32>) -> bool {
-        false
-    }
-    fn save(&mut self, _: SeqId, _: Range<u32>) -> Option<Vec<u8>> {
-        None
-    }
-    fn restore(&mut self, _: SeqId, _: &[SavedPart<'_>]) -> bool {
-        false
-    }
-}
-
-#[derive(Debug)]
-struct Native;
-
-impl SamplerHook for Native {
-    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
-        Ok(Box::new(StandardChain::new(request.params.clone())))
+        let first = if prompt > 0 { self.prefill } else { 0.0 };
+        let took = self.step + self.row * rows as f64 + first + self.token * prompt as f64;
+        Duration::from_secs_f64(took / 1e3)
     }
 }
 
@@ -124,43 +87,18 @@ impl Trace {
     }
 }
 
-fn start(id: usize, arrival: Arrival) -> Command {
-    let start = Start {
-        id: RequestId(id as u64),
-        model: "m".to_owned(),
-        tenant: "t".into(),
-        namespace: Namespace::Tenant("t".into()),
-        session: None,
-        priority: Priority::Normal,
-        sampler_chain: PolicyDigest::NATIVE,
-        // None shares a prefix with another.
-        prompt: (0..arrival.prompt).map(|at| Token((at as usize * 7 + id * 13) as u32 % 251)).collect(),
-        params: SamplingParams::greedy(),
-        samplers: None,
-        choice: 0,
-        max_tokens: arrival.tokens,
-        stop: Vec::new(),
-        ignore_eos: true,
-        logprobs: None,
-    };
-    Command::Start { need: arrival.prompt + arrival.tokens, start: Box::new(start) }
-}
-
 /// Runs the arrivals to their ends.
 fn run(curve: Curve, target: Duration, arrivals: &[Arrival]) -> Vec<Trace> {
-    let pieces = (0..=255u8).map(|byte| vec![byte]).chain([Vec::new()]);
-    let mut worker = Worker::new(WorkerOptions {
-        id: WorkerId(0),
-        limits: LIMITS,
-        vocabulary: Arc::new(Vocabulary::new(pieces, vec![Token(256)])),
-        samplers: Arc::new(Native),
-        cache: PrefixCache::new(0),
-        step_target: target,
-        speculation: None,
-    });
-    let now = Rc::new(Cell::new(Duration::ZERO));
-    let row = (0..257).map(|id| if id == 97 { 1.0 } else { -5.0 }).collect();
-    let mut engine = Timed { curve, now: now.clone(), row };
+    let mut worker = worker(LIMITS, 0, target);
+    let now = Cell::new(Duration::ZERO);
+    let logits = (0..257).map(|id| if id == 97 { 1.0 } else { -5.0 }).collect();
+    let mut noise = 1u32;
+    let on_decode = |batch: &Batch| {
+        noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let around = 1.0 + NOISE * (f64::from(noise) / f64::from(u32::MAX) * 2.0 - 1.0);
+        now.set(now.get() + curve.time(batch).mul_f64(around));
+    };
+    let mut engine = Even { limits: LIMITS, logits, on_decode };
     let (mut events, mut traces) = (Vec::new(), vec![Trace::default(); arrivals.len()]);
     let (mut begun, mut ended) = (vec![false; arrivals.len()], vec![false; arrivals.len()]);
     while ended.contains(&false) {
@@ -169,7 +107,10 @@ fn run(curve: Curve, target: Duration, arrivals: &[Arrival]) -> Vec<Trace> {
             if is_due && !std::mem::replace(&mut begun[id], true) {
                 // One that arrives during a step has waited since.
                 traces[id].arrived = arrival.after.map_or(arrival.at, |_| now.get());
-                worker.handle(start(id, arrival), &mut engine, &mut events);
+                // None shares a prefix with another.
+                let prompt = (0..arrival.prompt).map(|at| Token((at as usize * 7 + id * 13) as u32 % 251)).collect();
+                let start = support::start(id as u64, prompt, arrival.tokens, SamplingParams::greedy(), Vec::new());
+                worker.handle(start, &mut engine, &mut events);
             }
         }
         if !matches!(worker.step(now.get(), &mut engine, &mut events), Step::Decoded { .. }) {
@@ -256,7 +197,7 @@ fn long_prompts_cost_little() {
         for (clients, rounds, prompt) in [(4, 6, 1570), (16, 4, 1570), (4, 4, 4000)] {
             let (speed, first) = shares(curve, &loops(clients, rounds, prompt, 64));
             println!("{:12} {clients} clients, prompts of {prompt}: speed {speed:.3} first {first:.2}", curve.name);
-            assert!(speed > 0.91 && first < 2.5);
+            assert!(speed > 0.89 && first < 2.5);
         }
     }
 }
@@ -278,7 +219,7 @@ fn streams_go_on_while_a_long_prompt_comes() {
                 gap / p99(&free),
                 gap / usual
             );
-            assert!(gap < (7.5 * usual).max(5.5 * TARGET.as_secs_f64()) && first < 1.6);
+            assert!(gap < (9.0 * usual).max(2.5 * TARGET.as_secs_f64()) && first < 1.7);
         }
     }
 }
@@ -297,7 +238,7 @@ fn regression_streams_go_on_while_others_send_one_long_prompt_after_the_other() 
             let traces = run(curve, TARGET, &arrivals);
             let (gap, usual) = (worst_gap(&traces[..streams], &traces[streams..]), usual_gap(&traces[..streams]));
             println!("{:12} {streams} streams, as many prompts: p99 gap {:.1} steps", curve.name, gap / usual);
-            assert!(gap < (2.0 * 7.5 * usual).max(2.0 * 5.5 * TARGET.as_secs_f64()));
+            assert!(gap < (2.0 * 9.0 * usual).max(2.0 * 2.5 * TARGET.as_secs_f64()));
         }
     }
 }

@@ -11,7 +11,7 @@ const MIN_TOKENS: f64 = 8.0;
 const SLOWER: f64 = 6.0;
 /// Where prefill is inefficient otherwise: how many times as long, and how many targets.
 const SLOWEST: f64 = 7.0;
-const TARGETS: f64 = 5.0;
+const TARGETS: f64 = 2.0;
 /// Prefill costs something for each step that has any. It is efficient if that is at most this share of what its tokens cost.
 const WASTE: f64 = 0.1;
 /// One sequence more that waits for its first token, for so many rows that decode, makes prefill as much larger again.

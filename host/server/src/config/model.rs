@@ -62,7 +62,7 @@ pub struct ModelConfig {
     /// KV that a request is admitted with beside its prompt. With "full" nothing is ever preempted.
     pub kv_reserve: ReserveKey,
     /// The longest step while prompts are prefilled beside running streams, or six times a step without prefill. Up to seven
-    /// times, or five such targets, where chunks are inefficient otherwise, and up to twice all that where many prompts wait.
+    /// times, or two such targets, where chunks are inefficient otherwise, and up to twice all that where many prompts wait.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub step_target: DurationValue,
     /// Shorter vectors that an embedding model was trained to give.
