@@ -1,10 +1,13 @@
 //! `cargo xtask bench`: builds what a benchmark needs and runs it.
 use std::process::Command;
 
-use crate::command::{self, Done, Failure, cargo, target};
+use crate::command::{self, Done, Failure, cargo, root, target};
 use crate::{build, setup};
 
-const NAMES: &str = "serve, front, kernels, policies, sampler or swap";
+const NAMES: &str = "serve, gate, front, kernels, policies, sampler or swap";
+/// The smallest ratios to the bare loop that are accepted, with the demo model.
+const FLOORS: &str = "docs/benchmarks/floors.json";
+const GATE: [&str; 7] = ["--bare", "--repeats", "6", "--rounds", "6", "--only", "distinct"];
 
 pub(crate) fn run(arguments: &[String]) -> Done {
     let (name, rest) = arguments.split_first().ok_or_else(|| Failure(format!("bench needs a name: {NAMES}")))?;
@@ -16,7 +19,7 @@ pub(crate) fn run(arguments: &[String]) -> Done {
     }
     // The program, and another one that it runs.
     let examples: &[&str] = match name.as_str() {
-        "serve" => &["serve", "bare"],
+        "serve" | "gate" => &["serve", "bare"],
         "front" => &["front", "fake"],
         "policies" => &["requests"],
         "sampler" => &["sampler"],
@@ -29,5 +32,10 @@ pub(crate) fn run(arguments: &[String]) -> Done {
     let chosen = examples.iter().flat_map(|example| ["--example", example]);
     command::run(cargo(&["build", "--release", "--workspace"]).args(chosen))?;
     let program = target().join("release/examples").join(examples[0]);
-    command::run(Command::new(program).env("CAMSHAFT_BIN", binary).env("CAMSHAFT_TARGET", target()).args(rest))
+    let mut bench = Command::new(program);
+    bench.env("CAMSHAFT_BIN", binary).env("CAMSHAFT_TARGET", target());
+    if name == "gate" {
+        bench.args(GATE).arg("--gate").arg(root().join(FLOORS));
+    }
+    command::run(bench.args(rest))
 }

@@ -1,5 +1,6 @@
 //! A streaming client that timestamps every frame.
-use std::io::{BufRead, Read};
+use std::io::{BufRead, Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -62,6 +63,7 @@ impl Sampling {
 }
 
 /// Timestamps of one stream.
+#[derive(Clone)]
 pub(crate) struct Stream {
     pub(crate) sent: Instant,
     pub(crate) frames: Vec<Instant>,
@@ -88,8 +90,8 @@ impl Target {
     }
 
     /// The same target with other sampling parameters.
-    pub(crate) fn sampling(self, sampling: Sampling) -> Self {
-        Self { sampling, ..self }
+    pub(crate) fn sampling(&self, sampling: Sampling) -> Self {
+        Self { sampling, ..self.clone() }
     }
 
     /// A prompt of `count` tokens that was never sent before.
@@ -115,12 +117,24 @@ impl Target {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
+    /// Whether GET answers 200.
+    pub(crate) fn is_ok(&self, path: &str) -> bool {
+        let Ok(mut socket) = TcpStream::connect(&self.address) else { return false };
+        let mut answer = String::new();
+        write!(socket, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").is_ok()
+            && socket.read_to_string(&mut answer).is_ok()
+            && answer.starts_with("HTTP/1.1 200")
+    }
+
     fn send(&self, path: &str, body: &str) -> Result<Response> {
         self.connections.send(&self.address, path, body)
     }
 
-    pub(crate) fn embed(&self, inputs: &[Vec<u32>]) -> Result<String> {
-        self.post("/v1/embeddings", &json!({"model": self.model, "input": inputs}).to_string())
+    pub(crate) fn embed(&self, inputs: &[Vec<u32>]) -> Result<()> {
+        // One input is sent as most clients send it.
+        let input = if let [input] = inputs { json!(input) } else { json!(inputs) };
+        let answer = self.post("/v1/embeddings", &json!({"model": self.model, "input": input}).to_string())?;
+        if answer.contains("\"embedding\"") { Ok(()) } else { Err(format!("{}: {answer:.200}", self.name).into()) }
     }
 
     /// Streams a completion of exactly `tokens`.
@@ -134,7 +148,7 @@ impl Target {
         let sent = Instant::now();
         let (mut frames, mut drawn, mut done) = (Vec::with_capacity(tokens as usize), None, false);
         let mut response = self.send("/v1/completions", &body.to_string())?;
-        let mut line = Vec::new();
+        let (mut line, mut other) = (Vec::new(), String::new());
         while response.body.read_until(b'\n', &mut line)? > 0 {
             if let Some(data) = line.strip_prefix(b"data: ") {
                 let now = Instant::now();
@@ -148,13 +162,15 @@ impl Target {
                     drawn = value["usage"]["completion_tokens"].as_u64();
                     frames.pop();
                 }
+            } else if other.len() < 300 {
+                other.push_str(&String::from_utf8_lossy(&line));
             }
             line.clear();
         }
         self.connections.put_back(response);
         match drawn {
             Some(drawn) if done => Ok(Stream { sent, frames, tokens: drawn as u32 }),
-            _ => Err(format!("a stream of {} did not end well after {} frames", self.name, frames.len()).into()),
+            _ => Err(format!("{}: a stream ended after {} frames: {other:.300}", self.name, frames.len()).into()),
         }
     }
 

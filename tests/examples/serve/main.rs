@@ -1,9 +1,10 @@
 //! The server over HTTP against the bare engine loop and another server, alternating within one run.
 //!
-//! `serve [--model PATH] [--peer HOST:PORT] [--bare] [--streams 1,8,32] [--repeats 4] [--rounds 4] [--tokens 64]
-//! [--threads 2] [--kv-tokens 40960] [--kv-layout per-sequence] [--sampling openai|llama-server|greedy]
-//! [--only NAME,NAME] [--out DIR]`. The peer must serve the same model with the same number of threads and at least 32
-//! sequences. Repeats alternate the order of the servers, so an odd number of them is made even.
+//! `serve [--model PATH] [--llama-server PROGRAM] [--peer HOST:PORT] [--bare] [--settings 'KEY=VALUE, …']
+//! [--streams 1,8,32] [--repeats 4] [--rounds 4] [--tokens 64] [--sampling openai,llama-server] [--only NAME,NAME]
+//! [--out DIR] [--gate FILE]`. Camshaft runs as it is shipped unless `--settings` says otherwise. `--llama-server` starts that
+//! program with its defaults and with its best flags. `--gate` fails where a ratio to the bare loop is below the file's. Repeats
+//! alternate the order of the servers, so an odd number of them is made even.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 mod client;
@@ -16,24 +17,26 @@ use std::path::PathBuf;
 
 use client::{Sampling, Target};
 use report::Report;
-use servers::Own;
+use servers::Server;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
 struct Options {
     model: PathBuf,
+    llama_server: Option<PathBuf>,
     peer: Option<String>,
     bare: bool,
+    /// Of Camshaft's model, where it does not run as shipped.
+    settings: String,
     streams: Vec<u32>,
     repeats: u32,
     rounds: u32,
     tokens: u32,
-    threads: u32,
-    kv_tokens: u32,
-    kv_layout: String,
-    sampling: Sampling,
+    /// The first one everywhere, the others where streams start at once.
+    samplings: Vec<Sampling>,
     only: Option<Vec<String>>,
     out: Option<PathBuf>,
+    gate: Option<PathBuf>,
 }
 
 impl Options {
@@ -44,61 +47,91 @@ impl Options {
 
 fn main() -> Result<()> {
     let options = options()?;
-    let (kv_tokens, kv_layout) = (options.kv_tokens, &options.kv_layout);
-    let own = Own::start(&options, &format!(", context-tokens={kv_tokens}, kv-layout={kv_layout:?}"))?;
+    let own = Server::camshaft(&options, &options.settings)?;
     let vocabulary = own.vocabulary()?;
-    let asked = |name: &str, address: &str| Target::new(name, address, "m", vocabulary).sampling(options.sampling);
-    let mut targets = vec![asked("camshaft", &own.address)];
+    let asked = |name: &str, address: &str| Target::new(name, address, "m", vocabulary).sampling(options.samplings[0]);
+    let mut targets = vec![asked(own.name, &own.address)];
     targets.extend(options.peer.as_ref().map(|peer| asked("peer", peer)));
+    let embeds = targets[0].embed(&[targets[0].fresh(8)]).is_ok();
+    let llama = options.llama_server.as_ref().map(|program| Server::llama(program, &options, embeds)).transpose()?;
+    targets.extend(llama.iter().flatten().map(|server| asked(server.name, &server.address)));
     let mut report = Report::new(&options);
-    if options.wants("distinct") {
-        for &streams in &options.streams {
-            workloads::distinct(&options, &targets, streams, &mut report)?;
+    if embeds {
+        workloads::embeddings(&options, &targets, &mut report)?;
+    } else {
+        generations(&options, &targets, &mut report)?;
+        alone(&options, own, vocabulary, &mut report)?;
+    }
+    report.finish()
+}
+
+/// What every server does.
+fn generations(options: &Options, targets: &[Target], report: &mut Report) -> Result<()> {
+    for &streams in &options.streams {
+        if options.wants("distinct") {
+            workloads::distinct(options, targets, streams, report)?;
+        }
+        if options.wants("steady") {
+            workloads::steady(options, targets, streams, report)?;
+        }
+    }
+    if options.wants("lengths") {
+        for length in [32, 512, 4096] {
+            workloads::prompts(options, targets, (8, length), report)?;
+        }
+    }
+    if options.wants("prompts") {
+        for load in [(4, 1500), (16, 1500), (4, 4000), (16, 4000)] {
+            workloads::prompts(options, targets, load, report)?;
         }
     }
     if options.wants("shared") {
-        workloads::shared(&options, &targets, &mut report)?;
+        workloads::shared(options, targets, report)?;
     }
     if options.wants("long") {
-        workloads::long(&options, &targets, &mut report)?;
+        for length in [1000, 3000] {
+            workloads::long(options, targets, length, report)?;
+        }
     }
     if options.wants("chats") {
-        workloads::chats(&options, &targets, &mut report)?;
+        workloads::chats(options, targets, report)?;
     }
-    if options.wants("embeddings") {
-        workloads::embeddings(&options, &targets, &mut report)?;
-    }
+    Ok(())
+}
+
+/// What only Camshaft does, with settings of its own.
+fn alone(options: &Options, own: Server, vocabulary: u32, report: &mut Report) -> Result<()> {
+    let target =
+        |server: &Server, sampling| Target::new(server.name, &server.address, "m", vocabulary).sampling(sampling);
     if options.wants("speculation") {
-        let settings = format!(", context-tokens={kv_tokens}, kv-layout={kv_layout:?}, draft-tokens=4");
-        let server = Own::start(&options, &settings)?;
-        let greedy = |address: &str| Target::new("camshaft", address, "m", vocabulary).sampling(Sampling::Greedy);
-        workloads::speculation(&options, &[greedy(&own.address), greedy(&server.address)], &mut report)?;
+        let drafting = Server::camshaft(options, "draft-tokens=4")?;
+        let both = [&own, &drafting].map(|server| target(server, Sampling::Greedy));
+        workloads::speculation(options, &both, report)?;
     }
     drop(own);
     if options.wants("pressure") {
         // Half of what 32 requests of 256 tokens need.
-        let small = Own::start(&options, ", context-tokens=4096, kv-reserve=\"none\"")?;
-        let target = asked("camshaft", &small.address);
-        workloads::pressure(&options, &target, &mut report)?;
+        let small = Server::camshaft(options, "context-tokens=4096, kv-layout=\"pooled\", kv-reserve=\"none\"")?;
+        workloads::pressure(options, &target(&small, options.samplings[0]), report)?;
     }
-    report.finish()
+    Ok(())
 }
 
 fn options() -> Result<Options> {
     let mut options = Options {
         model: PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../config/models/demo.gguf")),
+        llama_server: None,
         peer: None,
         bare: false,
+        settings: String::new(),
         streams: vec![1, 8, 32],
         repeats: 4,
         rounds: 4,
         tokens: 64,
-        threads: 2,
-        kv_tokens: 32 * 1280,
-        kv_layout: "per-sequence".to_owned(),
-        sampling: Sampling::OpenAi,
+        samplings: vec![Sampling::OpenAi],
         only: None,
         out: None,
+        gate: None,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
@@ -114,12 +147,13 @@ fn options() -> Result<Options> {
             "--repeats" => options.repeats = value.parse()?,
             "--rounds" => options.rounds = value.parse()?,
             "--tokens" => options.tokens = value.parse()?,
-            "--threads" => options.threads = value.parse()?,
-            "--kv-tokens" => options.kv_tokens = value.parse()?,
-            "--kv-layout" => options.kv_layout = value,
+            "--llama-server" => options.llama_server = Some(value.into()),
+            "--settings" => options.settings = value,
+            "--gate" => options.gate = Some(value.into()),
             "--sampling" => {
-                options.sampling =
-                    Sampling::parse(&value).ok_or(format!("--sampling {value}: greedy, openai or llama-server"))?;
+                let named =
+                    |name| Sampling::parse(name).ok_or(format!("--sampling {name}: greedy, openai or llama-server"));
+                options.samplings = value.split(',').map(named).collect::<std::result::Result<_, _>>()?;
             }
             "--only" => options.only = Some(value.split(',').map(str::to_owned).collect()),
             "--out" => options.out = Some(value.into()),

@@ -1,18 +1,28 @@
-//! The servers under test: Camshaft as a process, and the bare engine loop.
+//! The servers under test: Camshaft and llama-server as processes, and the bare engine loop.
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::client::Target;
 use crate::{Options, Result};
 
-/// A Camshaft process with the standard policies.
-pub(crate) struct Own {
+/// llama-server's flags for this many streams. The last ones are the fastest known ones: each sequence has its own KV cache.
+const FLAGS: [(&str, &[&str]); 2] = [
+    ("llama-server", &[]),
+    ("llama-server, tuned", &["-np", "32", "-c", "40960", "--no-kv-unified", "-fa", "on", "-ub", "512", "-b", "2048"]),
+];
+const START: Duration = Duration::from_secs(120);
+
+/// A server that ends with the benchmark.
+pub(crate) struct Server {
     child: Child,
+    pub(crate) name: &'static str,
     pub(crate) address: String,
 }
 
-impl Drop for Own {
+impl Drop for Server {
     fn drop(&mut self) {
         // An error means that it has exited already.
         let _ = self.child.kill();
@@ -24,21 +34,53 @@ fn target() -> Result<PathBuf> {
     Ok(PathBuf::from(std::env::var("CAMSHAFT_TARGET")?))
 }
 
-impl Own {
-    /// `more`: further settings of the model.
-    pub(crate) fn start(options: &Options, more: &str) -> Result<Self> {
+impl Server {
+    /// Camshaft with the standard policies and the shipped defaults. `more`: settings of the model that differ.
+    pub(crate) fn camshaft(options: &Options, more: &str) -> Result<Self> {
         let mut command = Command::new(std::env::var("CAMSHAFT_BIN")?);
         command.args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "", "--set", "log.level=error"]);
-        let (path, threads) = (options.model.to_string_lossy(), options.threads);
-        command.args(["--set", &format!("model=[{{id=\"m\", path={path:?}, threads={threads}{more}}}]")]);
+        let path = options.model.to_string_lossy();
+        let more = if more.is_empty() { String::new() } else { format!(", {more}") };
+        command.args(["--set", &format!("model=[{{id=\"m\", path={path:?}{more}}}]")]);
         command.arg("--policy-dir").arg(target()?.join("policy.d")).stdout(Stdio::piped());
         // The server would reject these as unknown settings.
-        command.env_remove("CAMSHAFT_BIN").env_remove("CAMSHAFT_TARGET");
+        command.env_remove("CAMSHAFT_BIN").env_remove("CAMSHAFT_TARGET").env_remove("CAMSHAFT_MODELS");
         let mut child = command.spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut line)?;
         let address = line.trim().strip_prefix("listening on http://").ok_or(format!("said {line:?}"))?.to_owned();
-        Ok(Self { child, address })
+        let server = Self { child, name: "camshaft", address };
+        server.wait("/readyz")?;
+        Ok(server)
+    }
+
+    /// llama-server with its defaults, and with the best flags.
+    pub(crate) fn llama(program: &Path, options: &Options, embeds: bool) -> Result<Vec<Self>> {
+        let start = |(name, flags): &(&'static str, &[&str])| {
+            let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+            let mut command = Command::new(program);
+            command.arg("-m").arg(&options.model).args(["--host", "127.0.0.1", "--port", &port.to_string()]);
+            if embeds {
+                command.arg("--embeddings");
+            }
+            command.args(*flags).stdout(Stdio::null()).stderr(Stdio::null());
+            let server = Self { child: command.spawn()?, name, address: format!("127.0.0.1:{port}") };
+            server.wait("/health")?;
+            Ok(server)
+        };
+        FLAGS.iter().map(start).collect()
+    }
+
+    fn wait(&self, path: &str) -> Result<()> {
+        let begun = Instant::now();
+        let probe = Target::new("", &self.address, "m", 0);
+        while !probe.is_ok(path) {
+            if begun.elapsed() > START {
+                return Err(format!("{} is not ready after {START:?}", self.name).into());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
     }
 
     /// Finds the vocabulary size by bisection: the largest token id that detokenize accepts.
@@ -54,11 +96,13 @@ impl Own {
     }
 }
 
-/// Tokens per second of the same batches on the bare engine loop.
+/// Tokens per second of the same batches on the bare engine loop, in its best layout.
 pub(crate) fn bare(options: &Options, streams: u32, prompt: u32, tokens: u32) -> Result<f64> {
-    let numbers = [streams, prompt, tokens, options.rounds, options.threads, options.kv_tokens].map(|n| n.to_string());
+    let threads = std::thread::available_parallelism()?.get() as u32;
+    let kv_tokens = 32 * (prompt + tokens).next_multiple_of(256);
+    let numbers = [streams, prompt, tokens, options.rounds, threads, kv_tokens].map(|n| n.to_string());
     let program = target()?.join("release/examples/bare");
-    let output = Command::new(program).arg(&options.model).args(numbers).arg(&options.kv_layout).output()?;
+    let output = Command::new(program).arg(&options.model).args(numbers).arg("per-sequence").output()?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into());
     }

@@ -22,32 +22,111 @@ fn percentile(values: &mut [f64], share: f64) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// Tokens per second over several rounds of streams that start together.
-fn throughput(target: &Target, streams: u32, rounds: u32, prompt: u32, tokens: u32) -> Result<f64> {
+/// What one run of one workload came to.
+struct Run {
+    /// Tokens per second.
+    speed: f64,
+    /// Mean time to first token, in milliseconds.
+    first: f64,
+}
+
+fn run(begun: Instant, streams: &[Stream]) -> Run {
+    let tokens: u32 = streams.iter().map(|stream| stream.tokens).sum();
+    let first: Vec<f64> = streams.iter().map(Stream::first).collect();
+    Run { speed: f64::from(tokens) / begun.elapsed().as_secs_f64(), first: mean(&first) * 1e3 }
+}
+
+/// Several rounds of streams that start together.
+fn bursts(target: &Target, streams: u32, rounds: u32, prompt: u32, tokens: u32) -> Result<Run> {
     let prompts = || -> Vec<Vec<u32>> { (0..streams).map(|_| target.fresh(prompt)).collect() };
     target.streams(&prompts(), tokens)?;
-    let (begun, mut drawn) = (Instant::now(), 0);
+    let (begun, mut all) = (Instant::now(), Vec::new());
     for _ in 0..rounds {
-        drawn += target.streams(&prompts(), tokens)?.iter().map(|stream| stream.tokens).sum::<u32>();
+        all.extend(target.streams(&prompts(), tokens)?);
     }
-    Ok(f64::from(drawn) / begun.elapsed().as_secs_f64())
+    Ok(run(begun, &all))
+}
+
+/// Clients that send their next request when the last one is answered.
+fn clients(target: &Target, clients: u32, rounds: u32, prompt: u32, tokens: u32) -> Result<Run> {
+    let begun = Instant::now();
+    let all = std::thread::scope(|scope| -> Result<Vec<Stream>> {
+        let client = || (0..rounds).map(|_| target.stream(&target.fresh(prompt), tokens)).collect::<Result<Vec<_>>>();
+        let running: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
+        let ended = running.into_iter().map(|client| client.join().map_err(|_| "a client panicked")?);
+        Ok(ended.collect::<Result<Vec<_>>>()?.concat())
+    })?;
+    Ok(run(begun, &all))
+}
+
+/// Servers in the order of one repeat. Alternating it puts each one next to every other equally often.
+fn turn(targets: &[Target], repeat: u32) -> Vec<&Target> {
+    let mut order: Vec<&Target> = targets.iter().collect();
+    if repeat % 2 == 1 {
+        order.reverse();
+    }
+    order
 }
 
 /// Distinct prompts.
 pub(crate) fn distinct(options: &Options, targets: &[Target], streams: u32, report: &mut Report) -> Result<()> {
-    let name = format!("{streams} streams, distinct prompts");
     for repeat in 0..options.repeats {
         if options.bare {
+            let name = format!("{streams} streams at once, {}'s sampling", options.samplings[0].name());
             report.add(&name, "tokens/s", "bare", bare(options, streams, PROMPT, options.tokens)?);
         }
-        // Alternating the order puts each server next to the bare loop equally often.
-        let mut order: Vec<&Target> = targets.iter().collect();
-        if repeat % 2 == 1 {
-            order.reverse();
+        for (sampling, target) in
+            options.samplings.iter().flat_map(|&sampling| turn(targets, repeat).into_iter().map(move |t| (sampling, t)))
+        {
+            let asked = target.sampling(sampling);
+            let run = bursts(&asked, streams, options.rounds, PROMPT, options.tokens)?;
+            let name = format!("{streams} streams at once, {}'s sampling", sampling.name());
+            report.add(&name, "tokens/s", &target.name, run.speed);
+            if sampling == options.samplings[0] {
+                report.add(&format!("{streams} streams at once: first token"), "ms", &target.name, run.first);
+            }
         }
-        for target in order {
-            let speed = throughput(target, streams, options.rounds, PROMPT, options.tokens)?;
-            report.add(&name, "tokens/s", &target.name, speed);
+    }
+    Ok(())
+}
+
+/// Clients that ask again as soon as they are answered.
+pub(crate) fn steady(options: &Options, targets: &[Target], streams: u32, report: &mut Report) -> Result<()> {
+    for repeat in 0..options.repeats {
+        for target in turn(targets, repeat) {
+            let run = clients(target, streams, options.rounds + 1, PROMPT, options.tokens)?;
+            report.add(&format!("{streams} clients"), "tokens/s", &target.name, run.speed);
+        }
+    }
+    Ok(())
+}
+
+/// The servers that answer that many prompts of that length at once; what the others say is printed.
+fn with_room(name: &str, targets: &[Target], (count, prompt): (u32, u32), tokens: u32) -> Vec<Target> {
+    let has_room = |target: &&Target| match clients(target, count, 1, prompt, tokens) {
+        Ok(_) => true,
+        Err(error) => {
+            println!("{name}: not measured: {error}");
+            false
+        }
+    };
+    targets.iter().filter(has_room).cloned().collect()
+}
+
+/// Clients with prompts of one length.
+pub(crate) fn prompts(
+    options: &Options,
+    targets: &[Target],
+    (streams, prompt): (u32, u32),
+    report: &mut Report,
+) -> Result<()> {
+    let name = format!("{streams} clients, prompts of {prompt}");
+    let targets = with_room(&name, targets, (streams, prompt), options.tokens);
+    for repeat in 0..options.repeats {
+        for target in turn(&targets, repeat) {
+            let run = clients(target, streams, 2, prompt, options.tokens)?;
+            report.add(&name, "tokens/s", &target.name, run.speed);
+            report.add(&format!("{name}: first token"), "ms", &target.name, run.first);
         }
     }
     Ok(())
@@ -72,8 +151,8 @@ pub(crate) fn speculation(options: &Options, targets: &[Target; 2], report: &mut
 
 /// 32 simultaneous requests that share their first thousand tokens.
 pub(crate) fn shared(options: &Options, targets: &[Target], report: &mut Report) -> Result<()> {
-    for _ in 0..options.repeats {
-        for target in targets {
+    for repeat in 0..options.repeats {
+        for target in turn(targets, repeat) {
             let prefix = target.fresh(PREFIX);
             for state in ["cold", "warm"] {
                 let prompts: Vec<Vec<u32>> = (0..32).map(|_| [prefix.clone(), target.fresh(16)].concat()).collect();
@@ -87,25 +166,26 @@ pub(crate) fn shared(options: &Options, targets: &[Target], report: &mut Report)
     Ok(())
 }
 
-/// A long prompt that arrives while 8 streams are being answered.
-pub(crate) fn long(options: &Options, targets: &[Target], report: &mut Report) -> Result<()> {
-    for _ in 0..options.repeats {
-        for target in targets {
+/// A long prompt that arrives while 8 streams are being answered: <https://github.com/ggml-org/llama.cpp/issues/29175>.
+pub(crate) fn long(options: &Options, targets: &[Target], length: u32, report: &mut Report) -> Result<()> {
+    let name = format!("prompt of {length} among 8 streams");
+    let targets = with_room(&name, targets, (1, length), 4);
+    for repeat in 0..options.repeats {
+        for target in turn(&targets, repeat) {
             let prompts: Vec<Vec<u32>> = (0..8).map(|_| target.fresh(PROMPT)).collect();
             let (streams, late) = std::thread::scope(|scope| -> Result<_> {
                 let streams = scope.spawn(|| target.streams(&prompts, 400));
                 std::thread::sleep(Duration::from_millis(400));
-                let late = target.stream(&target.fresh(PREFIX), 4)?;
+                let late = target.stream(&target.fresh(length), 4)?;
                 Ok((streams.join().map_err(|_| "a client panicked")??, late))
             })?;
             let answered = *late.frames.first().ok_or("the long prompt was not answered")?;
             let far = answered + Duration::from_secs(3600);
             let mut during: Vec<f64> = streams.iter().flat_map(|s| s.gaps(late.sent, answered)).collect();
             let mut all: Vec<f64> = streams.iter().flat_map(|s| s.gaps(s.sent, far)).collect();
-            let name = "long prompt among 8 streams: their p99 inter-token latency meanwhile";
-            report.add(name, "ms", &target.name, percentile(&mut during, 0.99) * 1e3);
-            report.add("… over their whole length", "ms", &target.name, percentile(&mut all, 0.99) * 1e3);
-            report.add("… time to its own first token", "ms", &target.name, late.first() * 1e3);
+            report.add(&format!("{name}: their p99 gap"), "ms", &target.name, percentile(&mut during, 0.99) * 1e3);
+            report.add(&format!("{name}: their longest gap"), "ms", &target.name, percentile(&mut all, 1.0) * 1e3);
+            report.add(&format!("{name}: its first token"), "ms", &target.name, late.first() * 1e3);
         }
     }
     Ok(())
@@ -113,8 +193,8 @@ pub(crate) fn long(options: &Options, targets: &[Target], report: &mut Report) -
 
 /// 8 conversations of 4 turns; each turn resends the whole conversation.
 pub(crate) fn chats(options: &Options, targets: &[Target], report: &mut Report) -> Result<()> {
-    for _ in 0..options.repeats {
-        for target in targets {
+    for repeat in 0..options.repeats {
+        for target in turn(targets, repeat) {
             let mut prompts: Vec<Vec<u32>> = (0..8).map(|_| target.fresh(200)).collect();
             let mut first = Vec::new();
             for turn in 0..4 {
@@ -131,33 +211,29 @@ pub(crate) fn chats(options: &Options, targets: &[Target], report: &mut Report) 
     Ok(())
 }
 
-/// Inputs of about 50 tokens in requests of 16, from 4 clients.
+/// Inputs of about 50 tokens: one a request, or a batch of them.
 pub(crate) fn embeddings(options: &Options, targets: &[Target], report: &mut Report) -> Result<()> {
-    for target in targets {
-        if !target.embed(&[target.fresh(8)])?.contains("\"embedding\"") {
-            println!("embeddings: {} does not serve them with this model; left out", target.name);
-            return Ok(());
-        }
-    }
-    for _ in 0..options.repeats {
-        for target in targets {
-            let begun = Instant::now();
-            std::thread::scope(|scope| -> Result<()> {
-                let clients: Vec<_> = (0..4)
-                    .map(|_| {
-                        scope.spawn(|| -> Result<()> {
-                            for _ in 0..options.rounds {
-                                let inputs: Vec<Vec<u32>> = (0..16).map(|_| target.fresh(50)).collect();
-                                target.embed(&inputs)?;
-                            }
-                            Ok(())
-                        })
-                    })
-                    .collect();
-                clients.into_iter().try_for_each(|client| client.join().map_err(|_| "a client panicked")?)
-            })?;
-            let inputs = f64::from(4 * 16 * options.rounds);
-            report.add("embeddings, 50 tokens each", "inputs/s", &target.name, inputs / begun.elapsed().as_secs_f64());
+    for (clients, batch) in [(1, 1), (8, 1), (32, 1), (1, 32), (4, 32)] {
+        let name = format!("embeddings: {clients} clients, {batch} a request");
+        // About as many inputs each time.
+        let rounds = options.rounds * (256 / (clients * batch)).max(1);
+        for repeat in 0..options.repeats {
+            for target in turn(targets, repeat) {
+                let begun = Instant::now();
+                let client = || -> Result<()> {
+                    for _ in 0..rounds {
+                        let inputs: Vec<Vec<u32>> = (0..batch).map(|_| target.fresh(50)).collect();
+                        target.embed(&inputs)?;
+                    }
+                    Ok(())
+                };
+                std::thread::scope(|scope| -> Result<()> {
+                    let running: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
+                    running.into_iter().try_for_each(|client| client.join().map_err(|_| "a client panicked")?)
+                })?;
+                let inputs = f64::from(clients * batch * rounds);
+                report.add(&name, "inputs/s", &target.name, inputs / begun.elapsed().as_secs_f64());
+            }
         }
     }
     Ok(())
@@ -166,8 +242,8 @@ pub(crate) fn embeddings(options: &Options, targets: &[Target], report: &mut Rep
 /// 32 streams that need twice the KV capacity; every one must finish.
 pub(crate) fn pressure(options: &Options, target: &Target, report: &mut Report) -> Result<()> {
     for _ in 0..options.repeats {
-        let speed = throughput(target, 32, 1, PROMPT, 224)?;
-        report.add("KV over-subscribed 2x, 32 streams, all finish", "tokens/s", &target.name, speed);
+        let run = bursts(target, 32, 1, PROMPT, 224)?;
+        report.add("KV over-subscribed 2x, 32 streams, all finish", "tokens/s", &target.name, run.speed);
     }
     Ok(())
 }

@@ -71,7 +71,13 @@ pub(crate) fn worker(limits: EngineLimits, cache: u64, step_target: Duration) ->
 }
 
 /// Starts a request that goes on to its last token.
-pub(crate) fn start(id: u64, prompt: Vec<Token>, max_tokens: u32, params: SamplingParams, stop: Vec<String>) -> Command {
+pub(crate) fn start(
+    id: u64,
+    prompt: Vec<Token>,
+    max_tokens: u32,
+    params: SamplingParams,
+    stop: Vec<String>,
+) -> Command {
     let need = prompt.len() as u32 + max_tokens;
     let start = Start {
         id: RequestId(id),
