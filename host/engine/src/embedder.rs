@@ -20,14 +20,17 @@ use crate::load::LoadedModel;
 
 /// Maximum number of inputs in a batch.
 const MAX_INPUTS: u32 = 64;
-/// Tokens of a batch for each thread that computes it. Matrix kernels are nearly at full speed with this number of rows, while
-/// attention walks the tokens of all inputs: in a profile of one batch of 32 short texts it took more than half.
-const EFFICIENT_TOKENS: u32 = 24;
+/// Tokens of a batch for each thread that computes it: larger batches take no less time for a token (docs/benchmarks.md).
+const EFFICIENT_TOKENS: u32 = 128;
+/// From so many tokens on llama.cpp's flash attention works in tiles, and leaves out those that lie between two inputs. Below, it
+/// takes twice as long as the other attention, which in turn walks the tokens of all inputs for each token.
+const TILED_TOKENS: u32 = 64;
 
 /// Computes one vector per input, several inputs at a time, on the embedder's thread.
 pub struct LlamaEmbedder {
-    /// Borrows from `model`; see `new` and `drop` for why the borrow may be `'static` here.
-    context: ManuallyDrop<LlamaContext<'static>>,
+    /// With flash attention, and for short batches without. They borrow from `model`; see `context` and `drop` for why the borrow
+    /// may be `'static` here.
+    contexts: ManuallyDrop<[LlamaContext<'static>; 2]>,
     model: Arc<LoadedModel>,
     batch: LlamaBatch<'static>,
     batch_tokens: u32,
@@ -42,59 +45,72 @@ impl fmt::Debug for LlamaEmbedder {
 }
 
 impl LlamaEmbedder {
-    /// Makes a context for batches of `batch_tokens`, which should be at least the model's context, so that every input
+    /// Makes contexts for batches of up to `batch_tokens`, which should be at least the model's context, so that every input
     /// fits.
     ///
     /// Pools as the model's metadata says. Without it, an encoder's vector is the mean over all tokens, and a decoder's
     /// is that of the last token, which alone attends to all others.
     ///
     /// # Errors
-    /// llama.cpp cannot make the context.
+    /// llama.cpp cannot make a context.
     pub fn new(model: Arc<LoadedModel>, batch_tokens: u32, threads: u32) -> Result<Self, EngineLoadError> {
-        let llama = &model.model;
-        let traits = Traits::of(llama);
-        let pooling = match traits.pools {
-            true => LlamaPoolingType::Unspecified,
-            false if traits.encodes => LlamaPoolingType::Mean,
-            false => LlamaPoolingType::Last,
-        };
         // An encoder attends in both directions, so an input must be in one batch.
         let input_tokens = model.info().trained_context_tokens.min(batch_tokens);
-        let threads = threads.max(1) as i32;
-        // llama.cpp aborts unless a batch can hold a row of each input.
-        let llama_batch = batch_tokens.max(MAX_INPUTS);
-        let params = LlamaContextParams::default()
-            .with_n_ctx(NonZeroU32::new(llama_batch))
-            .with_n_batch(llama_batch)
-            .with_n_ubatch(llama_batch)
-            .with_n_seq_max(MAX_INPUTS)
-            .with_kv_unified(true)
-            .with_n_threads(threads)
-            .with_n_threads_batch(threads)
-            .with_embeddings(true)
-            // Flash attention rounds more, and is no faster for one pass over short inputs.
-            .with_flash_attention_policy(llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED)
-            .with_pooling_type(pooling)
-            .with_offload_kqv(false)
-            .with_op_offload(false)
-            .with_no_perf(true);
-        let params = gelu::exact(params, &traits.architecture);
-        let context = {
-            let _guard = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
-            llama.new_context(backend()?, params).map_err(|error| EngineLoadError::NoContext {
-                sequences: MAX_INPUTS,
-                kv_tokens: batch_tokens,
-                source: Box::new(error),
-            })?
-        };
-        // SAFETY: as in `LlamaEngine::new`: the model is in an `Arc` that this struct keeps until it has dropped the
-        // context.
-        let context = unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) };
+        let threads = threads.max(1);
+        let [tiled, short] = [(batch_tokens, true), (TILED_TOKENS.min(batch_tokens), false)]
+            .map(|(tokens, tiled)| context(&model, tokens, threads, tiled));
+        let contexts = ManuallyDrop::new([tiled?, short?]);
         let batch = LlamaBatch::new(batch_tokens as usize, 1);
-        let efficient_tokens = EFFICIENT_TOKENS.saturating_mul(threads.unsigned_abs()).min(batch_tokens);
-        let context = ManuallyDrop::new(context);
-        Ok(Self { context, model, batch, batch_tokens, efficient_tokens, input_tokens })
+        let efficient_tokens = EFFICIENT_TOKENS.saturating_mul(threads).min(batch_tokens);
+        Ok(Self { contexts, model, batch, batch_tokens, efficient_tokens, input_tokens })
     }
+}
+
+/// A context for batches of up to so many tokens.
+fn context(
+    model: &Arc<LoadedModel>,
+    batch_tokens: u32,
+    threads: u32,
+    flash: bool,
+) -> Result<LlamaContext<'static>, EngineLoadError> {
+    let llama = &model.model;
+    let traits = Traits::of(llama);
+    let pooling = match traits.pools {
+        true => LlamaPoolingType::Unspecified,
+        false if traits.encodes => LlamaPoolingType::Mean,
+        false => LlamaPoolingType::Last,
+    };
+    // llama.cpp aborts unless a batch can hold a row of each input.
+    let llama_batch = batch_tokens.max(MAX_INPUTS);
+    let params = LlamaContextParams::default()
+        .with_n_ctx(NonZeroU32::new(llama_batch))
+        .with_n_batch(llama_batch)
+        .with_n_ubatch(llama_batch)
+        .with_n_seq_max(MAX_INPUTS)
+        .with_kv_unified(true)
+        .with_n_threads(threads as i32)
+        .with_n_threads_batch(threads as i32)
+        .with_embeddings(true)
+        .with_flash_attention_policy(match flash {
+            // Where the model allows it.
+            true => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_AUTO,
+            false => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        })
+        .with_pooling_type(pooling)
+        .with_offload_kqv(false)
+        .with_op_offload(false)
+        .with_no_perf(true);
+    let params = gelu::exact(params, &traits.architecture);
+    let context = {
+        let _guard = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
+        llama.new_context(backend()?, params).map_err(|error| EngineLoadError::NoContext {
+            sequences: MAX_INPUTS,
+            kv_tokens: batch_tokens,
+            source: Box::new(error),
+        })?
+    };
+    // SAFETY: as in `LlamaEngine::new`: the model is in an `Arc` that the embedder keeps until it has dropped the context.
+    Ok(unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) })
 }
 
 impl Embedder for LlamaEmbedder {
@@ -110,7 +126,10 @@ impl Embedder for LlamaEmbedder {
 
     /// See `LlamaEngine`.
     fn warm_up(&mut self) -> Result<(), EngineError> {
-        self.embed(&[[Token(0)].into()]).map(drop)
+        for tokens in [1, TILED_TOKENS.min(self.input_tokens)] {
+            self.embed(&[vec![Token(0); tokens as usize].into()])?;
+        }
+        Ok(())
     }
 
     fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, EngineError> {
@@ -133,10 +152,12 @@ impl Embedder for LlamaEmbedder {
                 added.map_err(|error| EngineError::BadBatch(error.to_string()))?;
             }
         }
+        let [tiled, short] = &mut *self.contexts;
+        let context = if total >= TILED_TOKENS as usize { tiled } else { short };
         // A decoder leaves KV entries behind, which must not affect this batch.
-        self.context.clear_kv_cache();
-        self.context.decode(&mut self.batch).map_err(|error| EngineError::Failed(error.to_string()))?;
-        let vector = |seq: i32| match self.context.embeddings_seq_ith(seq) {
+        context.clear_kv_cache();
+        context.decode(&mut self.batch).map_err(|error| EngineError::Failed(error.to_string()))?;
+        let vector = |seq: i32| match context.embeddings_seq_ith(seq) {
             Ok(vector) if vector.iter().all(|x| x.is_finite()) => Ok(vector.to_vec()),
             Ok(_) => Err(EngineError::Failed("the model gave a vector that is not finite".to_owned())),
             Err(error) => Err(EngineError::Failed(error.to_string())),
@@ -147,8 +168,8 @@ impl Embedder for LlamaEmbedder {
 
 impl Drop for LlamaEmbedder {
     fn drop(&mut self) {
-        // SAFETY: the context is dropped only here, and not used afterwards. `self.model` is dropped after this
-        // function returns.
-        unsafe { ManuallyDrop::drop(&mut self.context) };
+        // SAFETY: the contexts are dropped only here, and not used afterwards. `self.model` is dropped after this function
+        // returns.
+        unsafe { ManuallyDrop::drop(&mut self.contexts) };
     }
 }
