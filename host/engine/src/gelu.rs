@@ -2,6 +2,7 @@
 //! of f16.
 use std::ffi::c_void;
 
+use camshaft_core::vectorized;
 use llama_cpp_2::context::params::LlamaContextParams;
 use llama_cpp_sys_2 as sys;
 
@@ -104,16 +105,27 @@ const P: [f32; 6] =
     [std::f32::consts::FRAC_2_SQRT_PI, 0.196_243_72, 0.053_466_763, 0.004_003_409_3, 0.000_288_034_1, 1.974_847e-6];
 const Q: [f32; 6] = [1.0, 0.507_247_6, 0.116_474_23, 0.015_443_958, 0.001_216_298_3, 3.748_064_8e-5];
 
-/// `x/2 (1 + erf(x/√2))` of each number.
-fn gelu(values: &mut [f32; LANES]) {
-    for x in values {
-        let u = *x * std::f32::consts::FRAC_1_SQRT_2;
-        let s = (u * u).min(ONE * ONE);
-        let polynomial = |of: &[f32; 6]| of[..5].iter().rfold(of[5], |sum, factor| sum.mul_add(s, *factor));
-        let erf = if u.abs() < ONE { u * polynomial(&P) / polynomial(&Q) } else { 1f32.copysign(u) };
-        // What is not a number stays so.
-        *x *= 0.5 + 0.5 * erf;
+vectorized! {
+    /// `x/2 (1 + erf(x/√2))` of each number.
+    fn gelu(values: &mut [f32; LANES]) {
+        for x in values {
+            let u = *x * std::f32::consts::FRAC_1_SQRT_2;
+            let s = (u * u).min(ONE * ONE);
+            let (p, q) = (polynomial(&P, s), polynomial(&Q, s));
+            let erf = if u.abs() < ONE { u * p / q } else { 1f32.copysign(u) };
+            // What is not a number stays so.
+            *x *= 0.5 + 0.5 * erf;
+        }
     }
+}
+
+#[inline(always)]
+fn polynomial(factors: &[f32; 6], of: f32) -> f32 {
+    let mut sum = factors[5];
+    for factor in factors[..5].iter().rev() {
+        sum = sum.mul_add(of, *factor);
+    }
+    sum
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use super::random::RandomStream;
 use super::select::{Candidate, best_first, max_logit};
 use super::values::{Values, exp};
 use crate::ids::Token;
+use crate::vectorized;
 
 /// Bytes of generated text kept for policies that read text.
 const MAX_TEXT_TAIL_BYTES: usize = 4096;
@@ -74,14 +75,19 @@ pub(super) fn check(name: &'static str, value: f32, ok: bool) -> Result<(), RowE
 /// Candidates that are weighed at once, which the compiler vectorises.
 const WEIGHED: usize = 64;
 
-/// The sum of exp(logit - best).
-fn total_weight(candidates: &[Candidate], best: f32) -> f64 {
-    let of_some = |some: &[Candidate]| {
-        let mut weights = [0.0; WEIGHED];
-        weights.iter_mut().zip(some).for_each(|(weight, c)| *weight = exp(c.logit - best));
-        weights.into_iter().map(f64::from).sum::<f64>()
-    };
-    candidates.chunks(WEIGHED).map(of_some).sum()
+vectorized! {
+    /// The sum of exp(logit - best).
+    fn total_weight(candidates: &[Candidate], best: f32) -> f64 {
+        let mut total = 0.0;
+        for some in candidates.chunks(WEIGHED) {
+            let mut weights = [0.0; WEIGHED];
+            for (weight, c) in weights.iter_mut().zip(some) {
+                *weight = exp(c.logit - best);
+            }
+            total += weights.into_iter().map(f64::from).sum::<f64>();
+        }
+        total
+    }
 }
 
 /// Comparisons of tokens that cost less than a table of them.

@@ -1,6 +1,8 @@
 //! Selects the largest logits.
 use std::cmp::Ordering;
 
+use crate::vectorized;
+
 /// A token that may still be drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Candidate {
@@ -17,8 +19,16 @@ pub(super) fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
 }
 
-/// The maximum; minus infinity for an empty slice. The compiler vectorises it, unlike a fold over `f32::max`.
-pub(super) fn maximum(values: &[f32]) -> f32 {
+vectorized! {
+    /// The maximum; minus infinity for an empty slice.
+    pub(super) fn maximum(values: &[f32]) -> f32 {
+        lane_maximum(values)
+    }
+}
+
+/// The compiler vectorises it, unlike a fold over `f32::max`.
+#[inline(always)]
+fn lane_maximum(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; CHUNK];
     let chunks = values.chunks_exact(CHUNK);
     let rest = chunks.remainder();
@@ -35,32 +45,34 @@ pub(super) fn max_logit(candidates: &[Candidate]) -> f32 {
     candidates.iter().fold(f32::NEG_INFINITY, |best, c| if c.logit > best { c.logit } else { best })
 }
 
-/// Fills `out` with the `k` largest of `logits` (fewer if fewer are finite), best first.
-pub(super) fn top_k(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
-    out.clear();
-    if k == 0 {
-        return;
-    }
-    // Collect logits above the threshold. When the buffer is full, keep its best k and raise the threshold to the worst
-    // of them. After that, the maximum of most chunks is below the threshold, and the chunk is skipped.
-    let capacity = k.saturating_mul(4).max(256);
-    let mut threshold = f32::NEG_INFINITY;
-    for (base, chunk) in (0u32..).step_by(CHUNK).zip(logits.chunks(CHUNK)) {
-        if maximum(chunk) <= threshold {
-            continue;
+vectorized! {
+    /// Fills `out` with the `k` largest of `logits` (fewer if fewer are finite), best first.
+    pub(super) fn top_k(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
+        out.clear();
+        if k == 0 {
+            return;
         }
-        for (token, &logit) in (base..).zip(chunk) {
-            if logit > threshold {
-                out.push(Candidate { token, logit });
+        // Collect logits above the threshold. When the buffer is full, keep its best k and raise the threshold to the worst
+        // of them. After that, the maximum of most chunks is below the threshold, and the chunk is skipped.
+        let capacity = k.saturating_mul(4).max(256);
+        let mut threshold = f32::NEG_INFINITY;
+        for (base, chunk) in (0u32..).step_by(CHUNK).zip(logits.chunks(CHUNK)) {
+            if lane_maximum(chunk) <= threshold {
+                continue;
+            }
+            for (token, &logit) in (base..).zip(chunk) {
+                if logit > threshold {
+                    out.push(Candidate { token, logit });
+                }
+            }
+            if out.len() >= capacity {
+                shrink(out, k);
+                threshold = out.iter().fold(f32::INFINITY, |low, c| if c.logit < low { c.logit } else { low });
             }
         }
-        if out.len() >= capacity {
-            shrink(out, k);
-            threshold = out.iter().fold(f32::INFINITY, |low, c| if c.logit < low { c.logit } else { low });
-        }
+        shrink(out, k);
+        out.sort_unstable_by(best_first);
     }
-    shrink(out, k);
-    out.sort_unstable_by(best_first);
 }
 
 /// Keeps the best `k`, in no particular order.

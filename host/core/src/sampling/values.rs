@@ -1,6 +1,7 @@
 //! The logits of one step, with the maximum of each block of them. With the maxima, most sampler operations read a few
 //! blocks instead of the whole vocabulary.
 use super::select::{self, Candidate, best_first};
+use crate::vectorized;
 
 /// Logits of a block: enough to fill several vector registers, and few enough that reading a block costs little.
 const BLOCK: usize = 64;
@@ -34,15 +35,8 @@ impl Values {
     /// Loads the logits of a step in one pass. Returns false if one is NaN or +infinity, or none is finite.
     pub(super) fn load(&mut self, logits: &[f32]) -> bool {
         self.logits.resize(logits.len(), 0.0);
-        self.maxima.clear();
-        let mut valid = true;
-        let mut copy = |from: &[f32], to: &mut [f32]| {
-            to.copy_from_slice(from);
-            let (best, no_nan) = scan(from);
-            valid &= no_nan;
-            self.maxima.push(best);
-        };
-        logits.chunks(BLOCK).zip(self.logits.chunks_mut(BLOCK)).for_each(|(from, to)| copy(from, to));
+        self.maxima.resize(logits.len().div_ceil(BLOCK), 0.0);
+        let valid = copy(logits, &mut self.logits, &mut self.maxima);
         let best = self.maximum();
         valid && best > f32::NEG_INFINITY && best < f32::INFINITY
     }
@@ -194,28 +188,12 @@ impl Values {
 
     /// The sum of exp(logit - maximum).
     pub(super) fn total(&self) -> f64 {
-        let best = self.maximum();
-        self.logits.chunks(BLOCK).map(|block| exp_sum(block, best)).sum()
+        exp_sums(&self.logits, self.maximum()).iter().sum()
     }
 
     /// The sums of exp(x) and of x exp(x), where x is a logit less the maximum.
     pub(super) fn moments(&self) -> (f64, f64) {
-        let best = self.maximum();
-        let of_block = |block: &[f32]| {
-            let (mut totals, mut weighted) = ([0.0f32; LANES], [0.0f32; LANES]);
-            for group in block.chunks(LANES) {
-                for (lane, &value) in group.iter().enumerate() {
-                    let weight = exp(value - best);
-                    totals[lane] += weight;
-                    // A banned token weighs nothing, and its product would be no number.
-                    weighted[lane] += if weight > 0.0 { weight * (value - best) } else { 0.0 };
-                }
-            }
-            let sum = |lanes: [f32; LANES]| lanes.iter().map(|&lane| f64::from(lane)).sum::<f64>();
-            (sum(totals), sum(weighted))
-        };
-        let blocks = self.logits.chunks(BLOCK).map(of_block);
-        blocks.fold((0.0, 0.0), |(totals, weighted), (total, more)| (totals + total, weighted + more))
+        moments(&self.logits, self.maximum())
     }
 
     /// The first token at which the running sum of exp(logit - maximum) exceeds `share` of the total, with `share` in
@@ -225,7 +203,7 @@ impl Values {
         if best == f32::NEG_INFINITY {
             return None;
         }
-        let sums: Vec<f64> = self.logits.chunks(BLOCK).map(|block| exp_sum(block, best)).collect();
+        let sums = exp_sums(&self.logits, best);
         let mut left = share * sums.iter().sum::<f64>();
         let mut last = None;
         for (block, &sum) in sums.iter().enumerate() {
@@ -256,25 +234,76 @@ impl Values {
     }
 }
 
+vectorized! {
+    /// Copies logits and finds the maximum of each block. Returns whether none is NaN.
+    fn copy(from: &[f32], to: &mut [f32], maxima: &mut [f32]) -> bool {
+        let mut valid = true;
+        for ((from, to), maximum) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)).zip(maxima) {
+            to.copy_from_slice(from);
+            let (best, no_nan) = scan(from);
+            valid &= no_nan;
+            *maximum = best;
+        }
+        valid
+    }
+}
+
+vectorized! {
+    /// The sum of exp(value - best) of each block. No value may be above `best`.
+    fn exp_sums(values: &[f32], best: f32) -> Vec<f64> {
+        values.chunks(BLOCK).map(|block| block_exp_sum(block, best)).collect()
+    }
+}
+
+vectorized! {
+    /// The sums of exp(x) and of x exp(x), where x is a value less `best`.
+    fn moments(values: &[f32], best: f32) -> (f64, f64) {
+        let (mut total, mut more) = (0.0, 0.0);
+        for block in values.chunks(BLOCK) {
+            let (mut totals, mut weighted) = ([0.0f32; LANES], [0.0f32; LANES]);
+            for group in block.chunks(LANES) {
+                for (lane, &value) in group.iter().enumerate() {
+                    let weight = exp(value - best);
+                    totals[lane] += weight;
+                    // A banned token weighs nothing, and its product would be no number.
+                    weighted[lane] += if weight > 0.0 { weight * (value - best) } else { 0.0 };
+                }
+            }
+            total += totals.iter().map(|&lane| f64::from(lane)).sum::<f64>();
+            more += weighted.iter().map(|&lane| f64::from(lane)).sum::<f64>();
+        }
+        (total, more)
+    }
+}
+
 /// The maximum, and whether no value is NaN.
+#[inline(always)]
 fn scan(values: &[f32]) -> (f32, bool) {
     let mut best = [f32::NEG_INFINITY; LANES];
-    let mut no_nan = [true; LANES];
+    // As wide as the values, for registers of any kind.
+    let mut nan = [0u32; LANES];
     let groups = values.chunks_exact(LANES);
     let rest = groups.remainder();
     for group in groups {
         for lane in 0..LANES {
             let value = group[lane];
             best[lane] = if value > best[lane] { value } else { best[lane] };
-            no_nan[lane] &= !value.is_nan();
+            nan[lane] |= if value.is_nan() { u32::MAX } else { 0 };
         }
     }
     let best = best.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
-    (best, no_nan.iter().all(|&ok| ok) && rest.iter().all(|value| !value.is_nan()))
+    (best, nan == [0; LANES] && rest.iter().all(|value| !value.is_nan()))
 }
 
-/// The sum of exp(value - best). No value may be above `best`.
-pub(super) fn exp_sum(values: &[f32], best: f32) -> f64 {
+vectorized! {
+    /// The sum of exp(value - best). No value may be above `best`.
+    pub(super) fn exp_sum(values: &[f32], best: f32) -> f64 {
+        block_exp_sum(values, best)
+    }
+}
+
+#[inline(always)]
+fn block_exp_sum(values: &[f32], best: f32) -> f64 {
     let mut sums = [0.0f32; LANES];
     let groups = values.chunks_exact(LANES);
     let rest: f64 = groups.remainder().iter().map(|&value| f64::from(exp(value - best))).sum();
@@ -287,7 +316,7 @@ pub(super) fn exp_sum(values: &[f32], best: f32) -> f64 {
 }
 
 /// e^x for x <= 0, within 2 units in the last place; 0 below -87. The compiler vectorises it, unlike the library's.
-#[inline]
+#[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     /// 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the mantissa.
     const ROUND: f32 = 12_582_912.0;
