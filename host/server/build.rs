@@ -16,6 +16,10 @@ fn main() {
     println!("cargo::rustc-env=CAMSHAFT_COMMIT={commit}");
     let wasmtime = locked("wasmtime").unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=CAMSHAFT_WASMTIME={wasmtime}");
+    if std::env::var_os("CARGO_FEATURE_VARIANTS").is_some() {
+        // RPATH rather than RUNPATH: the libraries find each other by it, too.
+        println!("cargo::rustc-link-arg-bins=-Wl,--disable-new-dtags,-rpath,$ORIGIN/lib");
+    }
 }
 
 fn git(arguments: &[&str]) -> Option<String> {

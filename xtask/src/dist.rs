@@ -1,25 +1,132 @@
-//! `cargo xtask dist`: a directory that runs on any machine with the same libc.
-use std::path::Path;
+//! `cargo xtask dist`: a directory that runs on any processor of this architecture, with the same libc.
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use crate::command::{Done, copy_if_changed, root, say};
+use crate::command::{Done, Failure, cargo, copy_if_changed, root, run as run_command, say, target};
 use crate::{build, setup};
+
+/// The most that the directory may weigh, in bytes.
+const MOST: u64 = 80_000_000;
+/// What the program asks for: its kernels are loaded by it.
+const LIBRARIES: [&str; 3] = ["libllama.so.", "libggml.so.", "libggml-base.so."];
+/// What the compiler brings: machines without a compiler may lack it.
+const RUNTIME: [&str; 3] = ["libgomp.so.1", "libstdc++.so.6", "libgcc_s.so.1"];
+/// Kernels that are left out, because they can die with an illegal instruction on processors that claim to have AMX.
+const LEFT_OUT: &str = "sapphirerapids";
+/// What `.cargo/local.toml` sets for the processor of this machine.
+const OF_THIS_MACHINE: [&str; 4] = ["GGML_AVX512", "GGML_AVX512_VBMI", "GGML_AVX512_VNNI", "GGML_AVX512_BF16"];
 
 pub(crate) fn run() -> Done {
     setup::run()?;
-    let binary = build::host()?;
+    let binary = portable()?;
     build::plugins()?;
     let dist = root().join("dist");
-    copy_executable(&binary, &dist.join("camshaft"))?;
+    copy_stripped(&binary, &dist.join("camshaft"))?;
+    symbols(&binary, &dist.join("camshaft"), &dist.join("camshaft.debug"))?;
+    libraries(&dist.join("lib"))?;
     copy_if_changed(&root().join("config/models/demo.gguf"), &dist.join("models/demo.gguf"))?;
     copy_if_changed(&root().join("config/camshaft.toml"), &dist.join("config.toml"))?;
     copy_if_changed(&root().join("LICENSE"), &dist.join("LICENSE"))?;
     build::lay_out(&dist.join("policy.d"))?;
-    say(&format!("made {}; try: {0}/camshaft serve --config {0}/config.toml", dist.display()));
+    let size = size(&dist)?;
+    say(&format!("made {}: {} MB", dist.display(), size / 1_000_000));
+    if size > MOST {
+        return Err(Failure(format!("{} is larger than {} MB", dist.display(), MOST / 1_000_000)));
+    }
+    say(&format!("try: {0}/camshaft serve --config {0}/config.toml", dist.display()));
     Ok(())
 }
 
-fn copy_executable(from: &Path, to: &Path) -> Done {
-    copy_if_changed(from, to)?;
-    std::fs::set_permissions(to, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+/// Where the portable build is: its flags differ, so that it would undo the usual one.
+fn place() -> PathBuf {
+    target().join("portable")
+}
+
+/// Builds for the oldest processor, with llama.cpp's kernels for all others as libraries.
+fn portable() -> Result<PathBuf, Failure> {
+    say("building for any processor (with kernels for a dozen of them: several minutes)");
+    let mut command = cargo(&["build", "--release", "-p", "camshaft", "--features", "variants", "--target-dir"]);
+    // Rust's default is the oldest processor. The variable takes precedence over `.cargo/local.toml`, also without content.
+    command.arg(place()).env("RUSTFLAGS", "").envs(OF_THIS_MACHINE.map(|name| (name, "OFF")));
+    run_command(&mut command)?;
+    Ok(place().join("release/camshaft"))
+}
+
+/// Copies what the program loads: llama.cpp, its kernels, and what the compiler brings.
+fn libraries(dir: &Path) -> Done {
+    let out = llama_out()?;
+    let mut count = 0;
+    for from in files(&out.join("backends"))?.into_iter().chain(files(&out.join("lib"))?) {
+        let name = name(&from);
+        let is_variant = name.starts_with("libggml-cpu-") && name.ends_with(".so") && !name.contains(LEFT_OUT);
+        // The name that programs ask for has one number.
+        let version = LIBRARIES.iter().find_map(|library| name.strip_prefix(library));
+        let is_library = version.is_some_and(|version| version.parse::<u32>().is_ok());
+        if is_variant || is_library {
+            copy_stripped(&from, &dir.join(name))?;
+            count += u32::from(is_variant);
+        }
+    }
+    if count == 0 {
+        return Err(Failure(format!("no kernels in {}", out.display())));
+    }
+    for library in RUNTIME {
+        let output = Command::new("c++").arg(format!("-print-file-name={library}")).output()?;
+        let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        copy_stripped(&path, &dir.join(library))?;
+    }
     Ok(())
+}
+
+/// Where the newest build of llama.cpp installed its libraries.
+fn llama_out() -> Result<PathBuf, Failure> {
+    let builds = files(&place().join("release/build"))?;
+    let installed = builds.into_iter().filter(|path| name(path).starts_with("llama-cpp-sys-2-"));
+    let with_kernels = installed.map(|path| path.join("out")).filter(|out| out.join("backends").is_dir());
+    let newest =
+        with_kernels.max_by_key(|out| std::fs::metadata(out.join("backends")).and_then(|meta| meta.modified()).ok());
+    newest.ok_or_else(|| Failure(format!("llama.cpp's libraries are not below {}", place().display())))
+}
+
+fn files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let entries = std::fs::read_dir(dir).map_err(|error| Failure(format!("{}: {error}", dir.display())))?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, Failure>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+fn name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Copies a program or library without its symbols.
+fn copy_stripped(from: &Path, to: &Path) -> Done {
+    let part = place().join(name(to));
+    run_command(Command::new("objcopy").arg("--strip-all").args([from, part.as_path()]))?;
+    copy_if_changed(&part, to)?;
+    std::fs::set_permissions(to, PermissionsExt::from_mode(0o755))?;
+    std::fs::remove_file(&part)?;
+    Ok(())
+}
+
+/// Puts the names of the program's functions beside it, where debuggers and backtraces look. Numbers of lines would weigh more
+/// than the program.
+fn symbols(from: &Path, program: &Path, to: &Path) -> Done {
+    let part = place().join(name(to));
+    run_command(Command::new("objcopy").arg("--strip-debug").args([from, part.as_path()]))?;
+    run_command(Command::new("objcopy").arg("--only-keep-debug").args([part.as_path(), to]))?;
+    std::fs::remove_file(&part)?;
+    std::fs::set_permissions(to, PermissionsExt::from_mode(0o644))?;
+    let link = format!("--add-gnu-debuglink={}", to.display());
+    run_command(Command::new("objcopy").arg(link).arg(program))
+}
+
+/// Bytes of all files below a directory.
+fn size(dir: &Path) -> Result<u64, Failure> {
+    let mut sum = 0;
+    for path in files(dir)? {
+        sum += if path.is_dir() { size(&path)? } else { std::fs::metadata(&path)?.len() };
+    }
+    Ok(sum)
 }

@@ -114,6 +114,7 @@ impl Parsers {
             control: Arc::new(Nothing),
             vllm_aliases: false,
             operators: Vec::new(),
+            kernels: "built-in".to_owned(),
         })?;
         let caller =
             Caller { principal: Arc::new(Principal::anonymous()), policies: Arc::new(Nothing), operator: false };

@@ -30,6 +30,9 @@ pub enum EngineLoadError {
     /// Shared, because the process tries to start llama.cpp only once.
     #[error("llama.cpp cannot be started: {0}")]
     Backend(#[source] Arc<LlamaCppError>),
+    /// Only where kernels are not in the program.
+    #[error("no llama.cpp kernels for this processor (libggml-cpu-*.so) in {dir}", dir = dir.display())]
+    NoKernels { dir: PathBuf },
     #[error("cannot unpack the bundled model: {0}")]
     Unpack(#[source] std::io::Error),
 }

@@ -135,6 +135,7 @@ impl Load {
             control: live.clone(),
             vllm_aliases: config.fixed.metrics.vllm_aliases,
             operators: config.fixed.metrics.operators.clone(),
+            kernels: camshaft_engine::kernels(),
         });
         let api = api?;
         live.bind(Bound { api: api.clone(), tuning, share });

@@ -110,6 +110,7 @@ impl Bench {
             control: Arc::new(NoControl),
             vllm_aliases: false,
             operators: Vec::new(),
+            kernels: "built-in".to_owned(),
         });
         let router = camshaft_api::public_router(api.unwrap(), camshaft_api::PublicAccess::default());
         readiness.set_ready();

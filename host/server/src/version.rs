@@ -2,13 +2,16 @@
 
 /// For `--version`: the release, its commit, the engines in it, and what they use of this machine.
 pub(crate) fn long() -> String {
+    // Loads the kernels, which have a name from then on.
+    let info = camshaft_engine::system_info();
     format!(
-        "{}\ncommit: {}\nllama.cpp: {}\nwasmtime: {}\ncpu: {}",
+        "{}\ncommit: {}\nllama.cpp: {}\nwasmtime: {}\nkernels: {}\ncpu: {}",
         env!("CARGO_PKG_VERSION"),
         env!("CAMSHAFT_COMMIT"),
         camshaft_engine::LLAMA_CPP,
         env!("CAMSHAFT_WASMTIME"),
-        features(&camshaft_engine::system_info())
+        camshaft_engine::kernels(),
+        features(&info)
     )
 }
 
@@ -31,7 +34,7 @@ mod tests {
     #[test]
     fn regression_the_version_names_commit_and_engines() {
         let text = long();
-        for part in ["commit: ", "llama.cpp: llama-cpp-sys-2 0", "wasmtime: 48.", "cpu: "] {
+        for part in ["commit: ", "llama.cpp: llama-cpp-sys-2 0", "wasmtime: 48.", "kernels: ", "cpu: "] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

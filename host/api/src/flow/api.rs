@@ -56,6 +56,8 @@ pub struct ApiOptions {
     pub vllm_aliases: bool,
     /// Tenants that see all of the metrics and statistics on the public listener.
     pub operators: Vec<String>,
+    /// What computes: the name of llama.cpp's kernels.
+    pub kernels: String,
 }
 
 /// Why an [`Api`] could not be made.
@@ -81,6 +83,7 @@ pub struct Api {
     pub(crate) control: Arc<dyn Control>,
     pub(crate) vllm_aliases: bool,
     operators: Vec<String>,
+    pub(crate) kernels: String,
     pub(crate) metrics: HttpMetrics,
     /// Of tenants at reading long bodies.
     pub(crate) turns: Arc<Turns>,
@@ -117,8 +120,8 @@ impl Api {
     /// # Errors
     /// A chat template does not compile, two models have the same name, or the registry already has these metrics.
     pub fn new(options: ApiOptions) -> Result<Arc<Self>, StartError> {
-        let ApiOptions { models, policies, registry, limits, readiness, quotas, control, vllm_aliases, operators } =
-            options;
+        let ApiOptions { models, policies, registry, limits, readiness, quotas, control, .. } = options;
+        let ApiOptions { vllm_aliases, operators, kernels, .. } = options;
         let metrics = HttpMetrics::register(&registry)?;
         let mut served: Vec<Arc<Served>> = Vec::with_capacity(models.len());
         for model in &models {
@@ -144,6 +147,7 @@ impl Api {
             control,
             vllm_aliases,
             operators,
+            kernels,
             metrics,
             turns: Arc::default(),
             bulk_turns: Arc::default(),

@@ -39,6 +39,7 @@ pub(crate) struct Stats {
     policy_generation: Generation,
     policies: Vec<PolicyStatus>,
     version: &'static str,
+    kernels: String,
 }
 
 /// What a caller sees who is no operator.
@@ -103,6 +104,7 @@ async fn all_stats(api: &Api) -> Stats {
         policy_generation: api.policies.current().generation(),
         policies: api.policies.status(),
         version: env!("CARGO_PKG_VERSION"),
+        kernels: api.kernels.clone(),
     }
 }
 

@@ -253,6 +253,7 @@ fn loading(template: &str) -> Result<Arc<Api>, StartError> {
         control: Arc::new(NoControl(Reloaded::default)),
         vllm_aliases: true,
         operators: Vec::new(),
+        kernels: "built-in".to_owned(),
         readiness: Arc::new(Readiness::new()),
     })
 }

@@ -166,6 +166,7 @@ impl Server {
             control: Arc::new(control),
             vllm_aliases: true,
             operators: vec!["ops".to_owned()],
+            kernels: "built-in".to_owned(),
             readiness,
         });
         let api = api.unwrap();

@@ -317,6 +317,7 @@ async fn regression_callers_see_only_their_own_and_operators_see_all() {
     forwarded.headers_mut().insert("x-forwarded-for", "192.0.2.7".parse().unwrap());
     assert_eq!(server.send(forwarded).await.status, 403);
     assert_eq!(server.admin("/server/stats").await.json()["policy_generation"], 7);
+    assert_eq!(server.admin("/server/stats").await.json()["kernels"], "built-in");
 }
 
 #[tokio::test]

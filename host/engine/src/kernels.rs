@@ -1,0 +1,61 @@
+//! Which of llama.cpp's kernels compute: those in this program, or, with the feature `variants`, the widest of those in the
+//! folder `lib` beside it that the processor has.
+use std::path::PathBuf;
+
+/// What kernels in this program are called.
+const BUILT_IN: &str = "built-in";
+
+/// Loads the kernels, if they are not in this program. To be called once, before llama.cpp starts.
+///
+/// # Errors
+/// The folder in which there are none for this processor.
+#[cfg(feature = "variants")]
+pub(crate) fn load() -> Result<(), PathBuf> {
+    let dir = std::env::current_exe().unwrap_or_default().with_file_name("lib");
+    // llama-cpp-2 panics at other paths.
+    if dir.to_str().is_some_and(|path| !path.contains('\0')) {
+        llama_cpp_2::llama_backend::load_backends_from_path(&dir);
+    }
+    if variant().is_some() { Ok(()) } else { Err(dir) }
+}
+
+#[cfg(not(feature = "variants"))]
+#[expect(clippy::unnecessary_wraps, reason = "as the other one")]
+pub(crate) fn load() -> Result<(), PathBuf> {
+    Ok(())
+}
+
+/// The name of the kernels in use: `built-in`, or the processor that llama.cpp's variant is named after, such as `haswell`.
+pub fn kernels() -> String {
+    variant().unwrap_or_else(|| BUILT_IN.to_owned())
+}
+
+fn variant() -> Option<String> {
+    let mapped = std::fs::read_to_string("/proc/self/maps").ok()?;
+    mapped.lines().find_map(named).map(str::to_owned)
+}
+
+/// The variant in a line of `/proc/self/maps`, if that is one's library.
+fn named(line: &str) -> Option<&str> {
+    let (_, file) = line.rsplit_once('/')?;
+    file.strip_prefix("libggml-cpu-")?.strip_suffix(".so")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variant_is_named_after_its_library() {
+        let line = |path: &str| format!("7f10-7f20 r-xp 00000000 fe:00 1234    {path}");
+        assert_eq!(named(&line("/opt/a b/lib/libggml-cpu-haswell.so")), Some("haswell"));
+        for other in ["/opt/lib/libggml-cpu.so.0", "/opt/lib/libggml-base.so.0", "[heap]", ""] {
+            assert_eq!(named(&line(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn this_build_says_what_it_has() {
+        assert_eq!(kernels() == BUILT_IN, !cfg!(feature = "variants"));
+    }
+}
