@@ -133,3 +133,24 @@ fn given_models_the_reference_sentences_match_through_the_openai_client() {
         run_client("openai_embeddings.py", &[&base, &reference.to_string_lossy(), least]);
     }
 }
+
+#[test]
+fn given_models_a_batch_of_an_encoder_gives_the_vectors_of_its_single_inputs_around_the_size_of_a_tile() {
+    let path = models_folder().join("all-MiniLM-L6-v2-f16.gguf");
+    let server = Setup::new().config(&format!("[[model]]\nid = \"embedder\"\npath = {path:?}\nthreads = 1\n")).start();
+    let tokens =
+        |seed: usize, count: usize| (0..count).map(|at| 1000 + (seed * 7919 + at * 104_729) % 20_000).collect();
+    for total in [63, 64, 65, 200] {
+        // Three inputs of about the same length, with many tokens in all.
+        let inputs: Vec<Vec<usize>> = [total / 3, total / 3, total - 2 * (total / 3)]
+            .iter()
+            .zip(0..)
+            .map(|(&count, seed)| tokens(seed, count))
+            .collect();
+        let together = vectors(&server, json!({ "input": inputs }));
+        for (input, vector) in inputs.iter().zip(&together) {
+            let alone = vectors(&server, json!({ "input": input })).remove(0);
+            assert!(cosine(vector, &alone) > 0.999_999, "{total}: {}", cosine(vector, &alone));
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! `cargo xtask dist`: a directory that runs on any processor of this architecture, with the same libc.
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::command::{Done, Failure, cargo, copy_if_changed, root, run as run_command, say, target};
 use crate::{build, setup};
@@ -19,16 +19,17 @@ const OF_THIS_MACHINE: [&str; 4] = ["GGML_AVX512", "GGML_AVX512_VBMI", "GGML_AVX
 
 pub(crate) fn run() -> Done {
     setup::run()?;
-    let binary = portable()?;
+    let (binary, llama) = portable()?;
     build::plugins()?;
     let dist = root().join("dist");
     copy_stripped(&binary, &dist.join("camshaft"))?;
     symbols(&binary, &dist.join("camshaft"), &dist.join("camshaft.debug"))?;
-    libraries(&dist.join("lib"))?;
+    libraries(&llama, &dist.join("lib"))?;
     copy_if_changed(&root().join("config/models/demo.gguf"), &dist.join("models/demo.gguf"))?;
     copy_if_changed(&root().join("config/camshaft.toml"), &dist.join("config.toml"))?;
     copy_if_changed(&root().join("LICENSE"), &dist.join("LICENSE"))?;
     build::lay_out(&dist.join("policy.d"))?;
+    starts(&dist.join("camshaft"))?;
     let size = size(&dist)?;
     say(&format!("made {}: {} MB", dist.display(), size / 1_000_000));
     if size > MOST {
@@ -43,19 +44,38 @@ fn place() -> PathBuf {
     target().join("portable")
 }
 
-/// Builds for the oldest processor, with llama.cpp's kernels for all others as libraries.
-fn portable() -> Result<PathBuf, Failure> {
+/// Builds for the oldest processor, with llama.cpp's kernels for all others as libraries. Returns the program, and where llama.cpp
+/// was installed.
+fn portable() -> Result<(PathBuf, PathBuf), Failure> {
     say("building for any processor (with kernels for a dozen of them: several minutes)");
-    let mut command = cargo(&["build", "--release", "-p", "camshaft", "--features", "variants", "--target-dir"]);
+    let mut command = cargo(&["build", "--release", "-p", "camshaft", "--features", "variants"]);
+    command.args(["--message-format", "json-render-diagnostics", "--target-dir"]).arg(place());
     // Rust's default is the oldest processor. The variable takes precedence over `.cargo/local.toml`, also without content.
-    command.arg(place()).env("RUSTFLAGS", "").envs(OF_THIS_MACHINE.map(|name| (name, "OFF")));
-    run_command(&mut command)?;
-    Ok(place().join("release/camshaft"))
+    command.env("RUSTFLAGS", "").envs(OF_THIS_MACHINE.map(|name| (name, "OFF"))).stderr(Stdio::inherit());
+    let output = command.output()?;
+    if !output.status.success() {
+        return Err(Failure(format!("the portable build failed: {}", output.status)));
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let llama = said.lines().find_map(|line| installed(line, "llama-cpp-sys-2"));
+    let llama = llama.ok_or_else(|| Failure("cargo does not say where llama.cpp was installed".to_owned()))?;
+    Ok((place().join("release/camshaft"), llama))
+}
+
+/// The output directory of a package's build script, if this message of cargo is about it.
+fn installed(message: &str, package: &str) -> Option<PathBuf> {
+    let is_about = message.contains("\"build-script-executed\"") && message.contains(&format!("{package}@"));
+    let (_, path) = message.split_once("\"out_dir\":\"").filter(|_| is_about)?;
+    Some(PathBuf::from(path.split('"').next()?))
 }
 
 /// Copies what the program loads: llama.cpp, its kernels, and what the compiler brings.
-fn libraries(dir: &Path) -> Done {
-    let out = llama_out()?;
+fn libraries(out: &Path, dir: &Path) -> Done {
+    // The program would load what an earlier build left there.
+    if dir.exists() {
+        std::fs::remove_dir_all(dir)?;
+    }
+    std::fs::create_dir_all(dir)?;
     let mut count = 0;
     for from in files(&out.join("backends"))?.into_iter().chain(files(&out.join("lib"))?) {
         let name = name(&from);
@@ -74,19 +94,26 @@ fn libraries(dir: &Path) -> Done {
     for library in RUNTIME {
         let output = Command::new("c++").arg(format!("-print-file-name={library}")).output()?;
         let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        // The compiler repeats the name of what it does not have.
+        if !path.is_absolute() {
+            return Err(Failure(format!("the compiler has no {library}")));
+        }
         copy_stripped(&path, &dir.join(library))?;
     }
     Ok(())
 }
 
-/// Where the newest build of llama.cpp installed its libraries.
-fn llama_out() -> Result<PathBuf, Failure> {
-    let builds = files(&place().join("release/build"))?;
-    let installed = builds.into_iter().filter(|path| name(path).starts_with("llama-cpp-sys-2-"));
-    let with_kernels = installed.map(|path| path.join("out")).filter(|out| out.join("backends").is_dir());
-    let newest =
-        with_kernels.max_by_key(|out| std::fs::metadata(out.join("backends")).and_then(|meta| meta.modified()).ok());
-    newest.ok_or_else(|| Failure(format!("llama.cpp's libraries are not below {}", place().display())))
+/// Fails unless the program starts and finds its libraries and kernels without anything from here.
+fn starts(program: &Path) -> Done {
+    let output = Command::new(program).arg("--version").env_clear().output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let kernels = said.lines().find_map(|line| line.strip_prefix("kernels: ")).unwrap_or("none");
+    if !output.status.success() || ["none", "built-in"].contains(&kernels) {
+        let error = String::from_utf8_lossy(&output.stderr);
+        return Err(Failure(format!("{}: {}, kernels: {kernels}. {error}", program.display(), output.status)));
+    }
+    say(&format!("{} runs here with the kernels {kernels}", program.display()));
+    Ok(())
 }
 
 fn files(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
@@ -129,4 +156,21 @@ fn size(dir: &Path) -> Result<u64, Failure> {
         sum += if path.is_dir() { size(&path)? } else { std::fs::metadata(&path)?.len() };
     }
     Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_where_a_build_script_wrote() {
+        let line = |id: &str| {
+            format!(
+                r#"{{"reason":"build-script-executed","package_id":"registry+x#{id}","out_dir":"/t/build/a-1/out"}}"#
+            )
+        };
+        assert_eq!(installed(&line("a-sys@0.1.0"), "a-sys"), Some(PathBuf::from("/t/build/a-1/out")));
+        assert_eq!(installed(&line("b-sys@0.1.0"), "a-sys"), None);
+        assert_eq!(installed("{}", "a-sys"), None);
+    }
 }

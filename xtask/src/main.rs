@@ -21,7 +21,7 @@ cargo xtask attacks [NAME]       attack the server, and print what each attack f
 cargo xtask fuzz [--minutes N] [TARGET...]
                                  fuzz the parsers for N minutes in all (10), and print what each target found
 cargo xtask plugins              build the standard plugins into target/plugins and target/policy.d
-cargo xtask dist                 make dist/, a directory that runs on any machine with the same libc
+cargo xtask dist                 make dist/, a directory that runs on any processor of this architecture, with the same libc
 cargo xtask bench serve|gate|front|kernels|policies|sampler|swap [ARGS...]
                                  the benchmarks of docs/benchmarks.md
 ";

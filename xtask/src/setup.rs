@@ -136,7 +136,8 @@ fn build_flags() -> Done {
 /// Deletes CMake's files if the target directory was moved or copied: they contain the old path, and CMake fails on it
 /// instead of configuring again.
 fn moved_build() -> Done {
-    for build in entries(&target().join("release/build")) {
+    let builds = ["release/build", "portable/release/build"].map(|folder| entries(&target().join(folder)));
+    for build in builds.into_iter().flatten() {
         let build = build.join("out/build");
         let Ok(cache) = std::fs::read_to_string(build.join("CMakeCache.txt")) else { continue };
         if !made_in(&cache, &build) {

@@ -1,9 +1,9 @@
-//! Loops over many numbers, compiled for several instruction sets. The processor's widest one runs, whatever the program was built
-//! for. All of them round alike: a step is the same operation on each lane, and lanes are added in a fixed order.
+//! Loops over many numbers, compiled for several instruction sets. The widest one of the processor runs, whatever the program was
+//! built for. All of them round alike: a step is the same operation on each lane, and lanes are added in a fixed order.
 
 /// Compiles a function, with what is inlined into it, for each level of x86-64. Other architectures have one level.
 ///
-/// The levels are those of the psABI: 2 has SSE4.2, 3 AVX2 and FMA, 4 AVX-512.
+/// The levels are roughly those of the psABI: 2 has SSE4.2, 3 AVX2 and FMA, 4 AVX-512. Callers need the crate `multiversion`.
 #[macro_export]
 macro_rules! vectorized {
     ($function:item) => {

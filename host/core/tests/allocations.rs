@@ -1,6 +1,7 @@
 //! A token of a running generation costs the worker's thread no allocation.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+#[path = "support/worker.rs"]
 mod support;
 
 use std::time::Duration;
@@ -23,7 +24,9 @@ fn tokens_of_running_generations_allocate_nothing() {
     let mut events = Vec::with_capacity(1024);
     let usual = SamplingParams::default();
     let penalties = SamplingParams { repeat_penalty: 1.1, frequency_penalty: 0.2, ..SamplingParams::default() };
-    for (id, params) in (1..).zip([SamplingParams::greedy(), usual.clone(), penalties, usual]) {
+    let whole = SamplingParams { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..SamplingParams::default() };
+    let nucleus = SamplingParams { top_p: 0.9, ..whole.clone() };
+    for (id, params) in (1..).zip([SamplingParams::greedy(), usual.clone(), penalties, usual, whole, nucleus]) {
         // Neither ever comes: one that is held back for, and one that is not.
         let stop = vec!["\u{1}never".to_owned(), "0a".to_owned()];
         worker.handle(start(id, (0..20).map(Token).collect(), 900, params, stop), &mut engine, &mut events);

@@ -1,6 +1,7 @@
 //! What the pace of prefill costs and what it saves, simulated: the worker runs on an engine that only takes time.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+#[path = "support/worker.rs"]
 mod support;
 
 use std::cell::Cell;

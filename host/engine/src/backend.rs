@@ -1,6 +1,5 @@
 //! llama.cpp's process-wide state: its initialisation, its log and its build.
 use std::ffi::CStr;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use llama_cpp_2::llama_backend::LlamaBackend;
@@ -27,12 +26,12 @@ pub(crate) fn backend() -> Result<&'static LlamaBackend, EngineLoadError> {
 
 /// Loads kernels at the first call.
 fn loaded() -> Result<(), EngineLoadError> {
-    static LOADED: OnceLock<Result<(), PathBuf>> = OnceLock::new();
+    static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
         send_logs_to_tracing(LogOptions::default());
         kernels::load()
     });
-    loaded.clone().map_err(|dir| EngineLoadError::NoKernels { dir })
+    loaded.clone().map_err(|why| EngineLoadError::NoKernels { why })
 }
 
 /// llama.cpp's own line about the instruction sets that it was built for.

@@ -22,15 +22,19 @@ use crate::load::LoadedModel;
 const MAX_INPUTS: u32 = 64;
 /// Tokens of a batch for each thread that computes it: larger batches take no less time for a token (docs/benchmarks.md).
 const EFFICIENT_TOKENS: u32 = 128;
-/// From so many tokens on llama.cpp's flash attention works in tiles, and leaves out those that lie between two inputs. Below, it
-/// takes twice as long as the other attention, which in turn walks the tokens of all inputs for each token.
+/// As `EFFICIENT_TOKENS`, without flash attention: the other one walks the tokens of all inputs for each token.
+const EFFICIENT_WITHOUT_FLASH: u32 = 24;
+/// Its attention has a bias, which llama.cpp's flash attention does not take.
+const WITHOUT_FLASH: &str = "t5encoder";
+/// Flash attention works in tiles in batches of at least this size, and leaves out tiles that lie between two inputs. In smaller
+/// batches it takes twice as long as the other attention.
 const TILED_TOKENS: u32 = 64;
 
 /// Computes one vector per input, several inputs at a time, on the embedder's thread.
 pub struct LlamaEmbedder {
-    /// With flash attention, and for short batches without. They borrow from `model`; see `context` and `drop` for why the borrow
-    /// may be `'static` here.
-    contexts: ManuallyDrop<[LlamaContext<'static>; 2]>,
+    /// One for all batches, with flash attention, and for encoders a small one without, for short batches. They borrow from
+    /// `model`; see `context` and `drop` for why the borrow may be `'static` here.
+    contexts: ManuallyDrop<Vec<LlamaContext<'static>>>,
     model: Arc<LoadedModel>,
     batch: LlamaBatch<'static>,
     batch_tokens: u32,
@@ -57,16 +61,22 @@ impl LlamaEmbedder {
         // An encoder attends in both directions, so an input must be in one batch.
         let input_tokens = model.info().trained_context_tokens.min(batch_tokens);
         let threads = threads.max(1);
-        let [tiled, short] = [(batch_tokens, true), (TILED_TOKENS.min(batch_tokens), false)]
-            .map(|(tokens, tiled)| context(&model, tokens, threads, tiled));
-        let contexts = ManuallyDrop::new([tiled?, short?]);
+        let traits = Traits::of(&model.model);
+        let flash = traits.architecture != WITHOUT_FLASH;
+        let mut contexts = vec![context(&model, batch_tokens, threads, flash)?];
+        // A decoder's would hold KV, and rows of a large vocabulary.
+        if flash && traits.encodes {
+            contexts.push(context(&model, TILED_TOKENS, threads, false)?);
+        }
+        let contexts = ManuallyDrop::new(contexts);
         let batch = LlamaBatch::new(batch_tokens as usize, 1);
-        let efficient_tokens = EFFICIENT_TOKENS.saturating_mul(threads).min(batch_tokens);
+        let efficient = if flash { EFFICIENT_TOKENS } else { EFFICIENT_WITHOUT_FLASH };
+        let efficient_tokens = efficient.saturating_mul(threads).min(batch_tokens);
         Ok(Self { contexts, model, batch, batch_tokens, efficient_tokens, input_tokens })
     }
 }
 
-/// A context for batches of up to so many tokens.
+/// A context for batches of up to `batch_tokens`.
 fn context(
     model: &Arc<LoadedModel>,
     batch_tokens: u32,
@@ -92,7 +102,7 @@ fn context(
         .with_n_threads_batch(threads as i32)
         .with_embeddings(true)
         .with_flash_attention_policy(match flash {
-            // Where the model allows it.
+            // If the model allows it.
             true => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_AUTO,
             false => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED,
         })
@@ -126,8 +136,9 @@ impl Embedder for LlamaEmbedder {
 
     /// See `LlamaEngine`.
     fn warm_up(&mut self) -> Result<(), EngineError> {
-        for tokens in [1, TILED_TOKENS.min(self.input_tokens)] {
-            self.embed(&[vec![Token(0); tokens as usize].into()])?;
+        let input: Arc<[Token]> = [Token(0)].into();
+        for inputs in [1, TILED_TOKENS.min(MAX_INPUTS).min(self.batch_tokens)] {
+            self.embed(&vec![input.clone(); inputs as usize])?;
         }
         Ok(())
     }
@@ -152,8 +163,11 @@ impl Embedder for LlamaEmbedder {
                 added.map_err(|error| EngineError::BadBatch(error.to_string()))?;
             }
         }
-        let [tiled, short] = &mut *self.contexts;
-        let context = if total >= TILED_TOKENS as usize { tiled } else { short };
+        let context = match &mut self.contexts[..] {
+            [_, short] if total < TILED_TOKENS as usize => short,
+            [context, ..] => context,
+            [] => return bad("there is no context".to_owned()),
+        };
         // A decoder leaves KV entries behind, which must not affect this batch.
         context.clear_kv_cache();
         context.decode(&mut self.batch).map_err(|error| EngineError::Failed(error.to_string()))?;

@@ -31,8 +31,8 @@ pub enum EngineLoadError {
     #[error("llama.cpp cannot be started: {0}")]
     Backend(#[source] Arc<LlamaCppError>),
     /// Only where kernels are not in the program.
-    #[error("no llama.cpp kernels for this processor (libggml-cpu-*.so) in {dir}", dir = dir.display())]
-    NoKernels { dir: PathBuf },
+    #[error("llama.cpp's kernels cannot be loaded: {why}")]
+    NoKernels { why: String },
     #[error("cannot unpack the bundled model: {0}")]
     Unpack(#[source] std::io::Error),
 }

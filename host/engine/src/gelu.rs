@@ -37,16 +37,17 @@ unsafe extern "C" fn make_exact(node: *mut sys::ggml_tensor, _ask: bool, _data: 
         return false;
     }
     // SAFETY: the node and its source are whole tensors, and a buffer that is not null belongs to one of them.
-    let ours = unsafe {
-        let is_plain = |tensor: *const sys::ggml_tensor| {
-            !tensor.is_null()
-                && (*tensor).type_ == sys::GGML_TYPE_F32
-                && sys::ggml_is_contiguous(tensor)
-                && !(*tensor).buffer.is_null()
-                && sys::ggml_backend_buffer_is_host((*tensor).buffer)
+    let ours = has_fma()
+        && unsafe {
+            let is_plain = |tensor: *const sys::ggml_tensor| {
+                !tensor.is_null()
+                    && (*tensor).type_ == sys::GGML_TYPE_F32
+                    && sys::ggml_is_contiguous(tensor)
+                    && !(*tensor).buffer.is_null()
+                    && sys::ggml_backend_buffer_is_host((*tensor).buffer)
+            };
+            is_plain(node) && is_plain(node.src[0])
         };
-        is_plain(node) && is_plain(node.src[0])
-    };
     if ours {
         node.op = sys::GGML_OP_MAP_CUSTOM1;
         let params = CustomParams { function: Some(gelu_node), tasks: EVERY_THREAD, data: std::ptr::null_mut() };
@@ -56,6 +57,14 @@ unsafe extern "C" fn make_exact(node: *mut sys::ggml_tensor, _ask: bool, _data: 
         node.op_params[0] = sys::GGML_UNARY_OP_GELU_ERF as i32;
     }
     false
+}
+
+/// Without it each multiplication and addition would be a call.
+fn has_fma() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("fma");
+    #[cfg(not(target_arch = "x86_64"))]
+    true
 }
 
 /// The parameters of a node with an operation of the caller's, as `ggml_map_custom1` of the pinned version writes them.

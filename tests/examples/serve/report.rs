@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{Options, Result};
 
-const OWN: &str = "camshaft";
+pub(crate) const OWN: &str = "camshaft";
 /// Of the servers that Camshaft is compared with, in their order.
 const COLOURS: [RGBColor; 4] = [RGBColor(42, 111, 151), RGBColor(188, 108, 37), RGBColor(141, 153, 174), BLACK];
 /// Pixels.

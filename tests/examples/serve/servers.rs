@@ -1,4 +1,5 @@
 //! The servers under test: Camshaft and llama-server as processes, and the bare engine loop.
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -6,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::client::Target;
+use crate::report::OWN;
 use crate::{Options, Result};
 
-/// llama-server's flags for this many streams. The last ones are the fastest known ones: each sequence has its own KV cache.
+/// llama-server's defaults, and the fastest flags known for up to 32 streams of up to 1,280 tokens, each with its own KV cache.
 const FLAGS: [(&str, &[&str]); 2] = [
     ("llama-server", &[]),
     ("llama-server, tuned", &["-np", "32", "-c", "40960", "--no-kv-unified", "-fa", "on", "-ub", "512", "-b", "2048"]),
@@ -49,7 +51,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or("no standard output")?).read_line(&mut line)?;
         let address = line.trim().strip_prefix("listening on http://").ok_or(format!("said {line:?}"))?.to_owned();
-        let server = Self { child, name: "camshaft", address };
+        let server = Self { child, name: OWN, address };
         server.wait("/readyz")?;
         Ok(server)
     }
@@ -96,9 +98,21 @@ impl Server {
     }
 }
 
+/// As many threads as Camshaft takes: one for each physical core.
+fn physical_cores() -> u32 {
+    let available = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let ids = |processor: &str| -> Vec<String> {
+        let is_id = |line: &&str| line.starts_with("physical id") || line.starts_with("core id");
+        processor.lines().filter(is_id).map(str::to_owned).collect()
+    };
+    let cores: BTreeSet<Vec<String>> = info.split("\n\n").map(ids).filter(|ids| !ids.is_empty()).collect();
+    if cores.is_empty() { available } else { available.min(cores.len() as u32) }
+}
+
 /// Tokens per second of the same batches on the bare engine loop, in its best layout.
 pub(crate) fn bare(options: &Options, streams: u32, prompt: u32, tokens: u32) -> Result<f64> {
-    let threads = std::thread::available_parallelism()?.get() as u32;
+    let threads = physical_cores();
     let kv_tokens = 32 * (prompt + tokens).next_multiple_of(256);
     let numbers = [streams, prompt, tokens, options.rounds, threads, kv_tokens].map(|n| n.to_string());
     let program = target()?.join("release/examples/bare");

@@ -1,8 +1,8 @@
 //! The workloads, and the figure that each one reports.
 use std::time::{Duration, Instant};
 
-use crate::client::{Stream, Target};
-use crate::report::Report;
+use crate::client::{Sampling, Stream, Target};
+use crate::report::{OWN, Report};
 use crate::servers::bare;
 use crate::{Options, Result};
 
@@ -59,7 +59,7 @@ fn clients(target: &Target, clients: u32, rounds: u32, prompt: u32, tokens: u32)
     Ok(run(begun, &all))
 }
 
-/// Servers in the order of one repeat. Alternating it puts each one next to every other equally often.
+/// Servers in the order of one repeat, which alternates: Camshaft is first or last, and the bare loop next to it.
 fn turn(targets: &[Target], repeat: u32) -> Vec<&Target> {
     let mut order: Vec<&Target> = targets.iter().collect();
     if repeat % 2 == 1 {
@@ -68,23 +68,40 @@ fn turn(targets: &[Target], repeat: u32) -> Vec<&Target> {
     order
 }
 
+/// `1 stream at once`, `8 streams at once`.
+fn at_once(streams: u32) -> String {
+    if streams == 1 { "1 stream at once".to_owned() } else { format!("{streams} streams at once") }
+}
+
 /// Distinct prompts.
 pub(crate) fn distinct(options: &Options, targets: &[Target], streams: u32, report: &mut Report) -> Result<()> {
-    for repeat in 0..options.repeats {
+    let name = |sampling: Sampling| format!("{}, {}'s sampling", at_once(streams), sampling.name());
+    let alone = |report: &mut Report| -> Result<()> {
         if options.bare {
-            let name = format!("{streams} streams at once, {}'s sampling", options.samplings[0].name());
-            report.add(&name, "tokens/s", "bare", bare(options, streams, PROMPT, options.tokens)?);
+            let speed = bare(options, streams, PROMPT, options.tokens)?;
+            report.add(&name(options.samplings[0]), "tokens/s", "bare", speed);
         }
-        for (sampling, target) in
-            options.samplings.iter().flat_map(|&sampling| turn(targets, repeat).into_iter().map(move |t| (sampling, t)))
-        {
-            let asked = target.sampling(sampling);
-            let run = bursts(&asked, streams, options.rounds, PROMPT, options.tokens)?;
-            let name = format!("{streams} streams at once, {}'s sampling", sampling.name());
-            report.add(&name, "tokens/s", &target.name, run.speed);
-            if sampling == options.samplings[0] {
-                report.add(&format!("{streams} streams at once: first token"), "ms", &target.name, run.first);
+        Ok(())
+    };
+    for repeat in 0..options.repeats {
+        if repeat % 2 == 0 {
+            alone(report)?;
+        }
+        let mut samplings = options.samplings.clone();
+        if repeat % 2 == 1 {
+            samplings.reverse();
+        }
+        for sampling in samplings {
+            for target in turn(targets, repeat) {
+                let run = bursts(&target.sampling(sampling), streams, options.rounds, PROMPT, options.tokens)?;
+                report.add(&name(sampling), "tokens/s", &target.name, run.speed);
+                if sampling == options.samplings[0] {
+                    report.add(&format!("{}: first token", at_once(streams)), "ms", &target.name, run.first);
+                }
             }
+        }
+        if repeat % 2 == 1 {
+            alone(report)?;
         }
     }
     Ok(())
@@ -101,16 +118,17 @@ pub(crate) fn steady(options: &Options, targets: &[Target], streams: u32, report
     Ok(())
 }
 
-/// The servers that answer that many prompts of that length at once; what the others say is printed.
-fn with_room(name: &str, targets: &[Target], (count, prompt): (u32, u32), tokens: u32) -> Vec<Target> {
-    let has_room = |target: &&Target| match clients(target, count, 1, prompt, tokens) {
-        Ok(_) => true,
-        Err(error) => {
-            println!("{name}: not measured: {error}");
-            false
+/// The servers that answer `count` such prompts at once. Camshaft must; what others say is printed.
+fn with_room(name: &str, targets: &[Target], (count, prompt): (u32, u32), tokens: u32) -> Result<Vec<Target>> {
+    let mut with_room = Vec::new();
+    for target in targets {
+        match clients(target, count, 1, prompt, tokens) {
+            Ok(_) => with_room.push(target.clone()),
+            Err(error) if target.name == OWN => return Err(error),
+            Err(error) => println!("{name}: not measured: {error}"),
         }
-    };
-    targets.iter().filter(has_room).cloned().collect()
+    }
+    Ok(with_room)
 }
 
 /// Clients with prompts of one length.
@@ -121,7 +139,7 @@ pub(crate) fn prompts(
     report: &mut Report,
 ) -> Result<()> {
     let name = format!("{streams} clients, prompts of {prompt}");
-    let targets = with_room(&name, targets, (streams, prompt), options.tokens);
+    let targets = with_room(&name, targets, (streams, prompt), options.tokens)?;
     for repeat in 0..options.repeats {
         for target in turn(&targets, repeat) {
             let run = clients(target, streams, 2, prompt, options.tokens)?;
@@ -169,7 +187,7 @@ pub(crate) fn shared(options: &Options, targets: &[Target], report: &mut Report)
 /// A long prompt that arrives while 8 streams are being answered: <https://github.com/ggml-org/llama.cpp/issues/29175>.
 pub(crate) fn long(options: &Options, targets: &[Target], length: u32, report: &mut Report) -> Result<()> {
     let name = format!("prompt of {length} among 8 streams");
-    let targets = with_room(&name, targets, (1, length), 4);
+    let targets = with_room(&name, targets, (1, length), 4)?;
     for repeat in 0..options.repeats {
         for target in turn(&targets, repeat) {
             let prompts: Vec<Vec<u32>> = (0..8).map(|_| target.fresh(PROMPT)).collect();

@@ -28,7 +28,7 @@ vectorized! {
 
 /// The compiler vectorises it, unlike a fold over `f32::max`.
 #[inline(always)]
-fn lane_maximum(values: &[f32]) -> f32 {
+pub(super) fn lane_maximum(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; CHUNK];
     let chunks = values.chunks_exact(CHUNK);
     let rest = chunks.remainder();

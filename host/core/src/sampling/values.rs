@@ -18,6 +18,8 @@ pub(super) struct Values {
     maxima: Vec<f32>,
     /// Scratch of `top_k`.
     order: Vec<f32>,
+    /// Scratch of `draw`.
+    sums: Vec<f64>,
     journal: Journal,
 }
 
@@ -188,7 +190,7 @@ impl Values {
 
     /// The sum of exp(logit - maximum).
     pub(super) fn total(&self) -> f64 {
-        exp_sums(&self.logits, self.maximum()).iter().sum()
+        total(&self.logits, self.maximum())
     }
 
     /// The sums of exp(x) and of x exp(x), where x is a logit less the maximum.
@@ -203,7 +205,8 @@ impl Values {
         if best == f32::NEG_INFINITY {
             return None;
         }
-        let sums = exp_sums(&self.logits, best);
+        exp_sums(&self.logits, best, &mut self.sums);
+        let sums = &self.sums;
         let mut left = share * sums.iter().sum::<f64>();
         let mut last = None;
         for (block, &sum) in sums.iter().enumerate() {
@@ -230,7 +233,7 @@ impl Values {
     }
 
     fn refresh(&mut self, block: usize) {
-        self.maxima[block] = select::maximum(self.block(block));
+        self.maxima[block] = select::lane_maximum(self.block(block));
     }
 }
 
@@ -249,9 +252,17 @@ vectorized! {
 }
 
 vectorized! {
-    /// The sum of exp(value - best) of each block. No value may be above `best`.
-    fn exp_sums(values: &[f32], best: f32) -> Vec<f64> {
-        values.chunks(BLOCK).map(|block| block_exp_sum(block, best)).collect()
+    /// Fills `sums` with the sum of exp(value - best) of each block. No value may be above `best`.
+    fn exp_sums(values: &[f32], best: f32, sums: &mut Vec<f64>) {
+        sums.clear();
+        sums.extend(values.chunks(BLOCK).map(|block| block_exp_sum(block, best)));
+    }
+}
+
+vectorized! {
+    /// The sum of exp(value - best). No value may be above `best`.
+    fn total(values: &[f32], best: f32) -> f64 {
+        values.chunks(BLOCK).map(|block| block_exp_sum(block, best)).sum()
     }
 }
 
