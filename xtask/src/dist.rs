@@ -77,7 +77,11 @@ fn libraries(out: &Path, dir: &Path) -> Done {
     }
     std::fs::create_dir_all(dir)?;
     let mut count = 0;
-    for from in files(&out.join("backends"))?.into_iter().chain(files(&out.join("lib"))?) {
+    // Some distributions install libraries in lib64.
+    let folders = ["backends", "lib", "lib64"].map(|folder| out.join(folder));
+    let found =
+        folders.iter().filter(|folder| folder.is_dir()).map(|folder| files(folder)).collect::<Result<Vec<_>, _>>()?;
+    for from in found.concat() {
         let name = name(&from);
         let is_variant = name.starts_with("libggml-cpu-") && name.ends_with(".so") && !name.contains(LEFT_OUT);
         // The name that programs ask for has one number.

@@ -118,12 +118,17 @@ pub(crate) fn steady(options: &Options, targets: &[Target], streams: u32, report
     Ok(())
 }
 
-/// The servers that answer `count` such prompts at once. Camshaft must; what others say is printed.
+/// The servers that answer `count` such prompts at once. Camshaft must, if the model can; what others say is printed.
 fn with_room(name: &str, targets: &[Target], (count, prompt): (u32, u32), tokens: u32) -> Result<Vec<Target>> {
     let mut with_room = Vec::new();
     for target in targets {
         match clients(target, count, 1, prompt, tokens) {
             Ok(_) => with_room.push(target.clone()),
+            // No server has room for more than the model was trained for.
+            Err(error) if target.name == OWN && error.to_string().contains("context_length_exceeded") => {
+                println!("{name}: not measured: the model's context is shorter");
+                return Ok(Vec::new());
+            }
             Err(error) if target.name == OWN => return Err(error),
             Err(error) => println!("{name}: not measured: {error}"),
         }
