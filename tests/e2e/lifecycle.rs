@@ -466,3 +466,17 @@ fn a_server_that_loads_is_alive_and_says_how_far_it_is() {
     kept.read_exact(&mut head).unwrap();
     assert_eq!(&head, b"HTTP/1.1 200 OK");
 }
+
+#[test]
+fn regression_a_process_with_few_addresses_serves_with_policies() {
+    // 512 GiB: instances of guests reserved more than 2 TiB once.
+    let few = ["/bin/sh", "-c", "ulimit -v 536870912; exec \"$0\" \"$@\""];
+    let settings = camshaft_tests::api_keys(&[("the-only-key", "")]);
+    let setup = Setup::new().plugin("auth", "10-keys", "auth-api-keys", &settings).started_by(&few);
+    let server = setup.plugin("scheduler", "10-fcfs", "scheduler-fcfs", "").start();
+    for (hook, name) in [("auth", "keys"), ("scheduler", "fcfs")] {
+        server.wait_for_policy((hook, name), |policy| policy["state"] == "active");
+    }
+    let statuses = ["the-only-key", "another-key"].map(|key| server.client.with_key(key).get("/v1/models").status);
+    assert_eq!(statuses, [200, 401]);
+}

@@ -9,6 +9,7 @@ mod cache;
 mod chat;
 mod compile;
 mod completions;
+mod devices;
 mod embeddings;
 mod errors;
 mod greedy;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::command::{Done, Failure, cargo, copy_if_changed, root, run as run_command, say, target};
-use crate::{build, setup};
+use crate::{build, emulate, setup};
 
 /// The most that the directory may weigh, in bytes.
 const MOST: u64 = 80_000_000;
@@ -17,7 +17,12 @@ const LEFT_OUT: &str = "sapphirerapids";
 /// What `.cargo/local.toml` sets for the processor of this machine.
 const OF_THIS_MACHINE: [&str; 4] = ["GGML_AVX512", "GGML_AVX512_VBMI", "GGML_AVX512_VNNI", "GGML_AVX512_BF16"];
 
-pub(crate) fn run() -> Done {
+pub(crate) fn run(arguments: &[String]) -> Done {
+    let emulated = match arguments {
+        [] => false,
+        [only] if only == "--emulated" => true,
+        other => return Err(Failure(format!("dist takes --emulated and nothing else: {other:?}"))),
+    };
     setup::run()?;
     let (binary, llama) = portable()?;
     build::plugins()?;
@@ -36,7 +41,7 @@ pub(crate) fn run() -> Done {
         return Err(Failure(format!("{} is larger than {} MB", dist.display(), MOST / 1_000_000)));
     }
     say(&format!("try: {0}/camshaft serve --config {0}/config.toml", dist.display()));
-    Ok(())
+    if emulated { emulate::run() } else { Ok(()) }
 }
 
 /// Where the portable build is: its flags differ, so that it would undo the usual one.

@@ -6,9 +6,11 @@ mod bench;
 mod build;
 mod command;
 mod dist;
+mod emulate;
 mod fuzz;
 mod setup;
 mod test;
+mod vulkan;
 
 use std::process::ExitCode;
 
@@ -16,12 +18,14 @@ use command::Failure;
 
 const USAGE: &str = "\
 cargo xtask serve [-- ARGS...]   set up what is missing, build host and standard plugins, serve the bundled demo model
-cargo xtask test                 set up what is missing, run everything CI runs
+cargo xtask test [--vulkan]      set up what is missing, run everything CI runs; or build with Vulkan, and run the tests of what
+                                 is computed on Mesa's software device
 cargo xtask attacks [NAME]       attack the server, and print what each attack found
 cargo xtask fuzz [--minutes N] [TARGET...]
                                  fuzz the parsers for N minutes in all (10), and print what each target found
 cargo xtask plugins              build the standard plugins into target/plugins and target/policy.d
-cargo xtask dist                 make dist/, a directory that runs on any processor of this architecture, with the same libc
+cargo xtask dist [--emulated]    make dist/, a directory that runs on any processor of this architecture, with the same libc;
+                                 and serve from it on processors that QEMU emulates
 cargo xtask bench serve|gate|front|kernels|policies|sampler|swap [ARGS...]
                                  the benchmarks of docs/benchmarks.md
 ";
@@ -39,11 +43,11 @@ fn main() -> ExitCode {
     let rest = rest.strip_prefix(&["--".to_owned()]).unwrap_or(rest);
     let done = match name {
         "serve" => build::serve(rest),
-        "test" => test::run(),
+        "test" => test::run(rest),
         "attacks" => attacks::run(rest),
         "fuzz" => fuzz::run(rest),
         "plugins" => setup::run().and_then(|()| build::plugins()),
-        "dist" => dist::run(),
+        "dist" => dist::run(rest),
         "bench" => bench::run(rest),
         "help" | "--help" | "-h" => {
             command::say(USAGE);

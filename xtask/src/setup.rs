@@ -7,10 +7,10 @@ use crate::command::{self, Done, Failure, root, say, succeeds, target};
 const WASM_TARGET: &str = "wasm32-wasip2";
 
 /// A program or library that the build needs, and the Debian packages that provide it.
-struct Need {
-    what: &'static str,
-    present: fn() -> bool,
-    packages: &'static [&'static str],
+pub(crate) struct Need {
+    pub(crate) what: &'static str,
+    pub(crate) present: fn() -> bool,
+    pub(crate) packages: &'static [&'static str],
 }
 
 const NEEDS: [Need; 3] = [
@@ -69,7 +69,8 @@ fn file_name(path: &Path) -> Option<&str> {
     path.file_name().and_then(|name| name.to_str())
 }
 
-fn packages(needs: &[Need]) -> Done {
+/// Installs those packages of which something is missing.
+pub(crate) fn packages(needs: &[Need]) -> Done {
     let missing: Vec<&Need> = needs.iter().filter(|need| !(need.present)()).collect();
     if missing.is_empty() {
         return Ok(());

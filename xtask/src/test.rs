@@ -1,8 +1,13 @@
 //! `cargo xtask test`: everything CI runs, cheapest failures first.
-use crate::command::{self, Done, cargo, say, succeeds};
-use crate::{build, setup};
+use crate::command::{self, Done, Failure, cargo, say, succeeds};
+use crate::{build, setup, vulkan};
 
-pub(crate) fn run() -> Done {
+pub(crate) fn run(arguments: &[String]) -> Done {
+    match arguments {
+        [] => {}
+        [only] if only == "--vulkan" => return vulkan::test(),
+        other => return Err(Failure(format!("test takes --vulkan and nothing else: {other:?}"))),
+    }
     setup::run_for_tests()?;
     say("checking format");
     command::run(&mut cargo(&["fmt", "--all", "--check"]))?;
@@ -12,7 +17,8 @@ pub(crate) fn run() -> Done {
     command::run(&mut cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     say("testing");
     // What is left out counts as skipped. Long attacks are for `cargo xtask attacks`.
-    let mut left_out = vec!["long_attack"];
+    // Those of a device are for `cargo xtask test --vulkan`.
+    let mut left_out = vec!["long_attack", "given_vulkan"];
     if std::env::var_os("CAMSHAFT_MODELS").is_none() {
         say("CAMSHAFT_MODELS is not set: tests that need other models count as skipped");
         left_out.push("given_models");

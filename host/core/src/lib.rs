@@ -17,6 +17,7 @@ pub mod ledger;
 pub mod limits;
 pub mod message;
 mod native_sampler;
+mod offload;
 mod placement;
 pub mod policy;
 pub mod pool;

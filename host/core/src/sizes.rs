@@ -3,6 +3,9 @@
 //!
 //! All sizes are bytes unless their name says tokens.
 
+use crate::offload::{self, Free, Taken};
+pub use crate::offload::{DeviceNeeds, Offloaded};
+
 /// How the sequences divide the KV cache.
 ///
 /// In a pool, a sequence can use whatever the others leave, and shares prefixes without a copy, but attention walks the
@@ -64,6 +67,8 @@ pub struct ModelNeeds {
     pub kv_token_q8: u64,
     /// Buffers that a batch needs for each of its tokens.
     pub batch_token: u64,
+    /// `None`: it uses no device.
+    pub devices: Option<DeviceNeeds>,
     pub wishes: Wishes,
 }
 
@@ -90,9 +95,11 @@ pub struct Sizes {
     pub threads: u32,
     /// Whether KV entries are stored in 8 bits, which nobody asked for.
     pub quantized: bool,
-    /// Of all workers.
+    /// Of all workers, in the host's memory.
     pub kv: u64,
     pub batches: u64,
+    /// What lies on devices.
+    pub offloaded: Offloaded,
     pub cuts: Vec<Cut>,
 }
 
@@ -119,6 +126,8 @@ pub enum Cut {
     Cache { wished: u64, granted: u64 },
     /// KV entries are stored in 8 bits, so that more of them fit.
     Quantized,
+    /// Fewer layers than asked for, or than the model has, lie on devices.
+    Layers { wished: Option<u32>, layers: u32, granted: u32 },
     /// The model alone takes more than there is.
     Memory { wanted: u64, available: u64 },
 }
@@ -148,12 +157,17 @@ fn spared(memory: u64) -> u64 {
     memory / SPARE_SHARE
 }
 
-/// Divides the memory. `cache`: what the configuration asks for the prefix cache.
-pub fn divide(machine: Machine, models: &[ModelNeeds], cache: Option<u64>) -> Budget {
+/// Divides the memory. `devices`: what is free on each device. `cache`: what the configuration asks for the prefix cache.
+pub fn divide(machine: Machine, devices: &[u64], models: &[ModelNeeds], cache: Option<u64>) -> Budget {
     let planned = (machine.memory - spared(machine.memory)).saturating_sub(PROCESS_BYTES);
     let batches: Vec<u32> = models.iter().map(|model| batch_tokens(model, machine.memory)).collect();
+    // Drivers and other programs need some, too.
+    let mut free = Free::new(devices.iter().map(|&free| free - spared(free)));
+    let offloaded: Vec<Offloaded> =
+        models.iter().zip(&batches).map(|(model, &tokens)| place(model, &mut free, buffers(model, tokens))).collect();
     let buffers = models.iter().zip(&batches).map(|(model, &tokens)| buffers(model, tokens));
-    let wanted = models.iter().map(|model| model.weights).chain(buffers).fold(0, u64::saturating_add);
+    let weights = models.iter().zip(&offloaded).map(|(model, offloaded)| model.weights - offloaded.weights);
+    let wanted = weights.chain(buffers).fold(0, u64::saturating_add);
     let mut cuts = Vec::new();
     if wanted > planned {
         cuts.push(Cut::Memory { wanted, available: planned });
@@ -174,15 +188,51 @@ pub fn divide(machine: Machine, models: &[ModelNeeds], cache: Option<u64>) -> Bu
     let mut left = left.saturating_sub(granted);
     let mut waiting = models.iter().filter(|model| model.generates).count() as u64;
     let mut chosen = Vec::with_capacity(models.len());
-    for (model, &tokens) in models.iter().zip(&batches) {
-        let share = if model.generates { left / waiting.max(1) } else { 0 };
-        let sizes = choose(model, machine, share, tokens);
+    for ((model, &tokens), &offloaded) in models.iter().zip(&batches).zip(&offloaded) {
+        let on = model.devices.as_ref().map_or(&[][..], |needs| &needs.devices);
+        let part = |all: u64| if model.generates { all / waiting.max(1) } else { 0 };
+        let room = Room { host: part(left), devices: part(free.of(on)), offloaded };
+        let sizes = choose(model, machine, room, tokens);
+        free.take(on, sizes.offloaded.kv);
         if model.generates {
             (left, waiting) = (left.saturating_sub(sizes.kv), waiting - 1);
         }
         chosen.push(sizes);
     }
     Budget { machine, planned, models: chosen, cache: granted, most_cache, cuts }
+}
+
+/// Gives layers to devices, as far as there is room.
+fn place(model: &ModelNeeds, free: &mut Free, batches: u64) -> Offloaded {
+    let Some(needs) = &model.devices else { return Offloaded::default() };
+    let kv = match model.generates {
+        // Of one chat of each worker.
+        true => model.kv_token.saturating_mul(u64::from(model.trained_tokens.min(PART_TOKENS) * model.workers)),
+        false => 0,
+    };
+    let taken = Taken { weights: model.weights, batches, least_kv: kv };
+    let offloaded = offload::place(needs, taken, free.of(&needs.devices));
+    free.take(&needs.devices, offloaded.bytes());
+    offloaded
+}
+
+/// What the KV caches of a model may take.
+#[derive(Clone, Copy)]
+struct Room {
+    host: u64,
+    devices: u64,
+    /// Where its layers are.
+    offloaded: Offloaded,
+}
+
+impl Room {
+    /// Tokens of a worker's cache that fit, of which one takes `token`. Of the host's memory, one part of `parts` may be taken.
+    fn fits(&self, token: u64, parts: u64, workers: u64) -> u32 {
+        let (here, there) = self.offloaded.divide(token);
+        let tokens = |room: u64, token: u64| room.checked_div(token).unwrap_or(u64::MAX);
+        let most = tokens(self.host / parts / workers, here).min(tokens(self.devices / workers, there));
+        u32::try_from(most).unwrap_or(u32::MAX)
+    }
 }
 
 /// Buffers of the batches of a model's workers.
@@ -199,18 +249,17 @@ fn batch_tokens(model: &ModelNeeds, memory: u64) -> u32 {
     model.wishes.batch_tokens.unwrap_or(tokens.max(sequences))
 }
 
-/// Chooses for one model, whose KV caches may take `share`.
-fn choose(model: &ModelNeeds, machine: Machine, share: u64, batch_tokens: u32) -> Sizes {
+/// Chooses for one model.
+fn choose(model: &ModelNeeds, machine: Machine, room: Room, batch_tokens: u32) -> Sizes {
     let workers = u64::from(model.workers.max(1));
     let threads = model.wishes.threads.unwrap_or((machine.cores / model.workers.max(1)).max(1));
     let batches = buffers(model, batch_tokens);
-    // The memory that a worker's cache may take: what was asked for may take all of it.
-    let fits = |token: u64, part: u64| u32::try_from(share / part / workers / token.max(1)).unwrap_or(u32::MAX);
     // A batch holds a row of each sequence.
     let most = model.wishes.sequences.unwrap_or(SEQUENCES.min(batch_tokens));
     let plan = |token: u64| match model.wishes.kv_tokens {
-        Some(wished) => layout(model, most, wished.min(fits(token, 1).max(LEAST_TOKENS))),
-        None => layout(model, most, fits(token, KV_SHARE).max(LEAST_TOKENS)),
+        // What was asked for may take all.
+        Some(wished) => layout(model, most, wished.min(room.fits(token, 1, workers).max(LEAST_TOKENS))),
+        None => layout(model, most, room.fits(token, KV_SHARE, workers).max(LEAST_TOKENS)),
     };
     let mut plans = (plan(model.kv_token), model.kv_token, false);
     if model.wishes.may_quantize && plans.0.sequence_tokens() < model.trained_tokens.min(PART_TOKENS) {
@@ -229,11 +278,20 @@ fn choose(model: &ModelNeeds, machine: Machine, share: u64, batch_tokens: u32) -
         quantized,
         kv: 0,
         batches,
+        offloaded: room.offloaded,
         cuts: Vec::new(),
     };
     if model.generates {
-        sizes.kv = token.saturating_mul(u64::from(plan.tokens)).saturating_mul(workers);
+        let (here, there) = room.offloaded.divide(token);
+        let all = |token: u64| token.saturating_mul(u64::from(plan.tokens)).saturating_mul(workers);
+        (sizes.kv, sizes.offloaded.kv) = (all(here), all(there));
         sizes.cuts = cuts(model, &sizes);
+    }
+    if let Some(needs) = &model.devices {
+        let (wished, layers, granted) = (needs.wished, needs.layers, room.offloaded.layers);
+        if granted < wished.unwrap_or(u32::MAX).min(layers) {
+            sizes.cuts.push(Cut::Layers { wished, layers, granted });
+        }
     }
     sizes
 }

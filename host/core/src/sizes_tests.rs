@@ -14,6 +14,7 @@ fn small() -> ModelNeeds {
         kv_token: 9216,
         kv_token_q8: 4896,
         batch_token: 150_000,
+        devices: None,
         wishes: Wishes::default(),
     }
 }
@@ -35,7 +36,7 @@ fn on(gib: u64) -> Machine {
 }
 
 fn alone(machine: Machine, model: ModelNeeds) -> Sizes {
-    divide(machine, &[model], None).models.remove(0)
+    divide(machine, &[], &[model], None).models.remove(0)
 }
 
 fn shape(sizes: &Sizes) -> (u32, u32, KvLayout) {
@@ -102,12 +103,12 @@ fn entries_are_packed_only_where_that_makes_room_and_nobody_forbids_it() {
 #[test]
 fn models_share_the_memory_and_embedding_models_take_no_kv() {
     let embeds = ModelNeeds { generates: false, ..small() };
-    let budget = divide(on(8), &[large(), embeds, small()], None);
+    let budget = divide(on(8), &[], &[large(), embeds, small()], None);
     assert_eq!(budget.models[1].kv, 0);
     assert!(budget.models[1].cuts.is_empty());
     assert!(budget.models[0].kv > 0 && budget.models[2].kv > 0);
     // Without a model that generates there is nothing to cache.
-    assert_eq!(divide(on(8), &[ModelNeeds { generates: false, ..small() }], None).cache, 0);
+    assert_eq!(divide(on(8), &[], &[ModelNeeds { generates: false, ..small() }], None).cache, 0);
     // Workers compute at the same time.
     let workers = ModelNeeds { workers: 2, ..small() };
     assert_eq!(alone(Machine { memory: 8 * GIB, cores: 8 }, workers).threads, 4);
@@ -115,18 +116,18 @@ fn models_share_the_memory_and_embedding_models_take_no_kv() {
 
 #[test]
 fn what_does_not_fit_is_said() {
-    let budget = divide(on(1), &[large()], Some(4 * GIB));
+    let budget = divide(on(1), &[], &[large()], Some(4 * GIB));
     assert!(matches!(budget.cuts[..], [Cut::Memory { .. }, Cut::Cache { wished, granted: 0 }] if wished == 4 * GIB));
     assert_eq!(shape(&budget.models[0]), (32, LEAST_TOKENS, KvLayout::Pooled));
-    let budget = divide(on(24), &[small()], Some(GIB));
+    let budget = divide(on(24), &[], &[small()], Some(GIB));
     assert_eq!((budget.cache, budget.cuts.len()), (GIB, 0));
-    assert_eq!(divide(on(1000), &[small()], None).cache, MOST_CACHE_BYTES);
+    assert_eq!(divide(on(1000), &[], &[small()], None).cache, MOST_CACHE_BYTES);
 }
 
 #[test]
 fn regression_sizes_too_large_to_add_do_not_wrap() {
     let huge = u64::MAX / 2 + 1;
-    let of = |model: ModelNeeds| divide(on(24), &[model.clone(), model], None);
+    let of = |model: ModelNeeds| divide(on(24), &[], &[model.clone(), model], None);
     let too_large = [Cut::Memory { wanted: u64::MAX, available: of(small()).planned }];
     assert_eq!(of(ModelNeeds { weights: huge, ..small() }).cuts, too_large);
     assert_eq!(of(ModelNeeds { batch_token: huge, ..small() }).cuts, too_large);
@@ -145,25 +146,35 @@ fn needs() -> impl Strategy<Value = ModelNeeds> {
         any::<bool>(),
     );
     let model = (any::<bool>(), 1u32..4, 0u64..1 << 34, 0u32..1 << 18, 0u64..1 << 18, 0u64..1 << 20);
-    (model, wishes).prop_map(|((generates, workers, weights, trained_tokens, kv_token, batch_token), wish)| {
+    let devices =
+        (prop::sample::subsequence(vec![0, 1], 1..=2), 0u32..100, proptest::option::of(0u32..120), any::<bool>());
+    let devices =
+        devices.prop_map(|(devices, layers, wished, holds_kv)| DeviceNeeds { devices, layers, wished, holds_kv });
+    (model, wishes, proptest::option::of(devices)).prop_map(|(model, wish, devices)| {
+        let (generates, workers, weights, trained_tokens, kv_token, batch_token) = model;
         let (sequences, kv_tokens, layout, may_quantize) = wish;
         let wishes = Wishes { sequences, kv_tokens, layout, may_quantize, ..Wishes::default() };
         let kv_token_q8 = kv_token * 17 / 32;
-        ModelNeeds { generates, workers, weights, trained_tokens, kv_token, kv_token_q8, batch_token, wishes }
+        ModelNeeds { generates, workers, weights, trained_tokens, kv_token, kv_token_q8, batch_token, devices, wishes }
     })
 }
 
 proptest! {
     #[test]
     fn what_is_chosen_fits_and_can_be_served(models in prop::collection::vec(needs(), 1..4), gib in 0u64..64,
+                                             devices in prop::array::uniform2(0u64..1 << 36),
                                              cache in proptest::option::of(0u64..1 << 36)) {
-        let budget = divide(on(gib), &models, cache);
+        let budget = divide(on(gib), &devices, &models, cache);
         let least: u64 = models.iter().map(|m| m.kv_token * u64::from(LEAST_TOKENS * m.workers)).sum();
-        let taken: u64 = models.iter().zip(&budget.models).map(|(m, s)| m.weights + s.kv + s.batches).sum();
+        let taken: u64 = models.iter().zip(&budget.models).map(|(m, s)| m.weights - s.offloaded.weights + s.kv + s.batches).sum();
         if !budget.cuts.iter().any(|cut| matches!(cut, Cut::Memory { .. })) {
             prop_assert!(taken + budget.cache <= budget.planned + least, "{budget:?}");
         }
+        let there: u64 = budget.models.iter().map(|sizes| sizes.offloaded.bytes()).sum();
+        prop_assert!(there <= devices.iter().sum::<u64>() + least, "{budget:?}");
         for (model, sizes) in models.iter().zip(&budget.models) {
+            let layers = model.devices.as_ref().map_or(0, |needs| needs.layers.min(needs.wished.unwrap_or(u32::MAX)));
+            prop_assert!(sizes.offloaded.layers <= layers && sizes.offloaded.weights <= model.weights);
             prop_assert!(sizes.sequences >= 1 && sizes.kv_tokens >= 1 && sizes.threads >= 1);
             prop_assert!(sizes.sequences <= sizes.batch_tokens);
             prop_assert!(sizes.sequence_tokens() >= 1 || model.wishes.layout.is_some(), "{sizes:?}");
@@ -187,4 +198,53 @@ fn more_than_all_sequences_can_use_is_said() {
         let wished = 4 * 1025;
         assert_eq!(cuts(wished, layout), [Cut::Unused { wished, sequences: 4, trained: 1000 }]);
     }
+}
+
+/// A device of so much, and a model of 17 layers with the last one, of which `wished` were asked for.
+fn offloaded(mib: u64, wished: Option<u32>, holds_kv: bool) -> Sizes {
+    let devices = Some(DeviceNeeds { devices: vec![0], layers: 17, wished, holds_kv });
+    divide(on(24), &[mib << 20], &[ModelNeeds { devices, ..large() }], None).models.remove(0)
+}
+
+#[test]
+fn all_layers_go_to_a_device_with_room_and_its_memory_bounds_the_context() {
+    let whole = offloaded(8192, None, true);
+    assert_eq!((whole.offloaded.layers, whole.offloaded.weights, whole.kv), (17, 1_300 << 20, 0));
+    assert!(whole.offloaded.kv > 4 * GIB && whole.offloaded.bytes() <= (8192 * 9 / 10) << 20, "{whole:?}");
+    // The KV entries stay in the host's memory if they are told to.
+    let apart = offloaded(8192, None, false);
+    assert!(apart.offloaded.layers == 17 && apart.offloaded.kv == 0 && apart.kv > 0, "{apart:?}");
+    assert_eq!(offloaded(1 << 20, Some(4), true).offloaded.layers, 4);
+    assert_eq!(offloaded(1 << 20, Some(0), true).offloaded, Offloaded { kv_layers: (0, 16), ..Offloaded::default() });
+}
+
+#[test]
+fn layers_that_do_not_fit_stay_with_the_host_and_it_is_said() {
+    for wished in [None, Some(17), Some(99)] {
+        let some = offloaded(1024, wished, true);
+        let granted = some.offloaded.layers;
+        assert!((2..16).contains(&granted), "{some:?}");
+        assert!(some.cuts.contains(&Cut::Layers { wished, layers: 17, granted }), "{some:?}");
+        // Entries of a token are divided as the layers are.
+        let (there, all) = some.offloaded.kv_layers;
+        assert_eq!((there, all), (granted - 1, 16));
+        assert_eq!(some.kv * u64::from(there), some.offloaded.kv * u64::from(all - there));
+    }
+    let none = offloaded(100, None, true);
+    assert_eq!((none.offloaded.layers, none.offloaded.bytes()), (0, 0));
+    assert!(none.cuts.contains(&Cut::Layers { wished: None, layers: 17, granted: 0 }), "{none:?}");
+    assert_eq!(shape(&none), shape(&alone(on(24), large())));
+    // What was asked for is no cut.
+    assert!(!offloaded(8192, Some(3), true).cuts.iter().any(|cut| matches!(cut, Cut::Layers { .. })));
+}
+
+#[test]
+fn models_share_devices() {
+    let devices = Some(DeviceNeeds { devices: vec![1, 0], layers: 17, wished: None, holds_kv: true });
+    let model = ModelNeeds { devices, ..large() };
+    let budget = divide(on(24), &[2 * GIB, GIB], &[model.clone(), model], None);
+    let layers = |index: usize| budget.models[index].offloaded.layers;
+    assert_eq!(layers(0), 17);
+    assert!((1..17).contains(&layers(1)), "{budget:?}");
+    assert!(budget.models.iter().map(|sizes| sizes.offloaded.bytes()).sum::<u64>() <= 3 * GIB * 9 / 10);
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use camshaft_core::engine::{Batch, Engine};
 use camshaft_core::ids::{SeqId, Token};
-use camshaft_engine::{EngineOptions, KvLayout, KvType, LlamaEngine, LoadOptions, LoadedModel};
+use camshaft_engine::{EngineOptions, KvLayout, LlamaEngine, LoadOptions, LoadedModel};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,8 +22,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let kv_layout = if pooled { KvLayout::Pooled } else { KvLayout::PerSequence };
     let model = LoadedModel::from_file(Path::new(&arguments[0]), &LoadOptions::default())?;
     let options =
-        EngineOptions { sequences: 32, kv_tokens, kv_layout, batch_tokens: 512, threads, kv_type: KvType::F16 };
-    let mut engine = LlamaEngine::new(model.clone(), &options)?;
+        EngineOptions { sequences: 32, kv_tokens, kv_layout, batch_tokens: 512, threads, ..EngineOptions::default() };
+    let mut engine = LlamaEngine::new(&model, &options)?;
     let vocabulary = model.info().vocabulary.size() as u32;
     // The first round warms up.
     round(&mut engine, vocabulary, (streams, prompt_tokens, tokens))?;

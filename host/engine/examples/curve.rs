@@ -6,7 +6,7 @@ use std::time::Instant;
 use camshaft_core::engine::{Batch, Engine};
 use camshaft_core::ids::{SeqId, Token};
 use camshaft_core::sizes::KvLayout;
-use camshaft_engine::{EngineOptions, KvType, LlamaEngine, LoadOptions, LoadedModel};
+use camshaft_engine::{EngineOptions, LlamaEngine, LoadOptions, LoadedModel};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let a: Vec<String> = std::env::args().skip(1).collect();
@@ -18,9 +18,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         kv_layout,
         batch_tokens: 512,
         threads: a[1].parse()?,
-        kv_type: KvType::F16,
+        ..EngineOptions::default()
     };
-    let mut engine = LlamaEngine::new(model.clone(), &options)?;
+    let mut engine = LlamaEngine::new(&model, &options)?;
     let vocabulary = model.info().vocabulary.size() as u32;
     let tok = |i: u32| Token(3 + (i * 104_729) % (vocabulary - 3));
     let mut batch = Batch::default();

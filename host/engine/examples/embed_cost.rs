@@ -6,14 +6,14 @@ use std::time::Instant;
 
 use camshaft_core::embed::Embedder;
 use camshaft_core::ids::Token;
-use camshaft_engine::{LlamaEmbedder, LoadOptions, LoadedModel};
+use camshaft_engine::{FlashAttention, LlamaEmbedder, LoadOptions, LoadedModel};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let a: Vec<String> = std::env::args().skip(1).collect();
     let model = LoadedModel::from_file(Path::new(&a[0]), &LoadOptions::default())?;
     let (threads, inputs, tokens, rounds): (u32, u32, u32, u32) =
         (a[1].parse()?, a[2].parse()?, a[3].parse()?, a[4].parse()?);
-    let mut embedder = LlamaEmbedder::new(model, (inputs * tokens).max(512), threads)?;
+    let mut embedder = LlamaEmbedder::new(&model, (inputs * tokens).max(512), threads, FlashAttention::Auto)?;
     let batch: Vec<Arc<[Token]>> =
         (0..inputs).map(|i| (0..tokens).map(|p| Token(1000 + (i * 7919 + p * 104_729) % 20_000)).collect()).collect();
     embedder.embed(&batch)?;

@@ -2,7 +2,7 @@
 use std::ffi::CStr;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::llama_backend::{LlamaBackend, NumaStrategy};
 use llama_cpp_2::{LlamaCppError, LogOptions, send_logs_to_tracing};
 
 use crate::error::EngineLoadError;
@@ -11,12 +11,40 @@ use crate::kernels;
 /// Held while a context is made. Making one writes to the model, so two must not be made at once.
 pub(crate) static CONTEXT_CREATION: Mutex<()> = Mutex::new(());
 
+/// How llama.cpp's threads and memory are spread over the nodes of a machine that has several, each with memory of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Numa {
+    /// As the system does it.
+    #[default]
+    Off,
+    /// Evenly over all nodes.
+    Distribute,
+    /// Only on the node on which the process was started.
+    Isolate,
+    /// As `numactl` was told, which started the process.
+    Numactl,
+}
+
+static NUMA: OnceLock<Numa> = OnceLock::new();
+
+/// Says what to do about NUMA. To be called before a model is loaded; only the first call counts.
+pub fn use_numa(numa: Numa) {
+    // Whoever comes later finds it decided.
+    let _ = NUMA.set(numa);
+}
+
 /// Initialises llama.cpp at the first call. From then on its log goes to `tracing`.
 pub(crate) fn backend() -> Result<&'static LlamaBackend, EngineLoadError> {
     static BACKEND: OnceLock<Result<LlamaBackend, Arc<LlamaCppError>>> = OnceLock::new();
     loaded()?;
     let started = BACKEND.get_or_init(|| {
-        let backend = LlamaBackend::init().map_err(Arc::new);
+        let numa = match NUMA.get_or_init(Numa::default) {
+            Numa::Off => None,
+            Numa::Distribute => Some(NumaStrategy::DISTRIBUTE),
+            Numa::Isolate => Some(NumaStrategy::ISOLATE),
+            Numa::Numactl => Some(NumaStrategy::NUMACTL),
+        };
+        let backend = numa.map_or_else(LlamaBackend::init, LlamaBackend::init_numa).map_err(Arc::new);
         tracing::info!(kernels = kernels::kernels(), "llama.cpp started");
         tracing::debug!(system_info = system_info(), "llama.cpp started");
         backend

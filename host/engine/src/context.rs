@@ -1,24 +1,16 @@
 //! Implements core's engine with one llama.cpp context.
 use std::borrow::Cow;
-use std::fmt;
-use std::mem::ManuallyDrop;
-use std::num::NonZeroU32;
 use std::ops::Range;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse, SavedPart};
 use camshaft_core::ids::{SeqId, Token};
 use camshaft_core::sizes::KvLayout;
-use llama_cpp_2::DecodeError;
-use llama_cpp_2::context::LlamaContext;
-use llama_cpp_2::context::params::{KvCacheType, LlamaContextParams};
-use llama_cpp_2::context::session::LlamaStateSeqFlags;
-use llama_cpp_2::llama_batch::LlamaBatch;
-use llama_cpp_2::token::LlamaToken;
+use llama_cpp_sys_2 as sys;
 
-use crate::backend::{CONTEXT_CREATION, backend};
 use crate::error::EngineLoadError;
-use crate::load::{Adapter, LoadedModel};
+use crate::llama::{self, Context, NotDecoded, Rows};
+use crate::load::LoadedModel;
 use crate::state;
 use crate::streams::StreamTable;
 
@@ -47,6 +39,45 @@ pub struct EngineOptions {
     /// At least 1.
     pub threads: u32,
     pub kv_type: KvType,
+    pub flash_attention: FlashAttention,
+    /// Keep the KV entries of layers that are on a device there, too.
+    pub kv_on_device: bool,
+}
+
+/// Whether attention is computed in one piece, without the matrix of all scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FlashAttention {
+    /// If the model and the device allow it.
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
+impl FlashAttention {
+    pub(crate) fn llama(self) -> sys::llama_flash_attn_type {
+        match self {
+            Self::Auto => sys::LLAMA_FLASH_ATTN_TYPE_AUTO,
+            Self::On => sys::LLAMA_FLASH_ATTN_TYPE_ENABLED,
+            Self::Off => sys::LLAMA_FLASH_ATTN_TYPE_DISABLED,
+        }
+    }
+}
+
+/// A small context for one sequence.
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            sequences: 1,
+            kv_tokens: 512,
+            kv_layout: KvLayout::default(),
+            batch_tokens: 512,
+            threads: 1,
+            kv_type: KvType::default(),
+            flash_attention: FlashAttention::default(),
+            kv_on_device: true,
+        }
+    }
 }
 
 impl EngineOptions {
@@ -61,11 +92,10 @@ impl EngineOptions {
 }
 
 /// Runs a model for one worker.
+#[derive(Debug)]
 pub struct LlamaEngine {
-    /// Borrows from `model`; see `new` and `drop` for why the borrow may be `'static` here.
-    context: ManuallyDrop<LlamaContext<'static>>,
-    model: Arc<LoadedModel>,
-    batch: LlamaBatch<'static>,
+    context: Context,
+    rows: Rows,
     limits: EngineLimits,
     /// `None` with a pooled KV cache.
     streams: Option<StreamTable>,
@@ -77,58 +107,43 @@ pub struct LlamaEngine {
     last_copy: Option<(SeqId, Vec<u8>)>,
 }
 
-impl fmt::Debug for LlamaEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LlamaEngine").field("model", &self.model).field("limits", &self.limits).finish_non_exhaustive()
-    }
-}
-
 impl LlamaEngine {
     /// Makes a context on the model's weights.
     ///
     /// # Errors
     /// llama.cpp cannot make one, usually because there is not enough memory for the KV cache.
-    pub fn new(model: Arc<LoadedModel>, options: &EngineOptions) -> Result<Self, EngineLoadError> {
-        let refused =
-            |source| EngineLoadError::NoContext { sequences: options.sequences, kv_tokens: options.kv_tokens, source };
+    pub fn new(model: &Arc<LoadedModel>, options: &EngineOptions) -> Result<Self, EngineLoadError> {
         let threads = options.threads.max(1) as i32;
         let kv_type = match options.kv_type {
-            KvType::F16 => KvCacheType::F16,
-            KvType::Q8_0 => KvCacheType::Q8_0,
-            KvType::Q4_0 => KvCacheType::Q4_0,
+            KvType::F16 => sys::GGML_TYPE_F16,
+            KvType::Q8_0 => sys::GGML_TYPE_Q8_0,
+            KvType::Q4_0 => sys::GGML_TYPE_Q4_0,
         };
         let pooled = options.kv_layout == KvLayout::Pooled;
         // A pool needs a scratch sequence for copies, see `save`.
         let llama_sequences = options.sequences + u32::from(pooled);
         // llama.cpp aborts unless a batch can hold a row of each of its sequences.
         let llama_batch = options.batch_tokens.max(llama_sequences);
-        let params = LlamaContextParams::default()
-            .with_n_ctx(NonZeroU32::new(options.kv_tokens.max(llama_sequences)))
+        let on_devices = model.is_on_devices();
+        let params = sys::llama_context_params {
+            n_ctx: options.kv_tokens.max(llama_sequences),
             // llama.cpp computes a step as one batch. Splitting it would only add passes over the weights.
-            .with_n_batch(llama_batch)
-            .with_n_ubatch(llama_batch)
-            .with_n_seq_max(llama_sequences)
-            .with_kv_unified(pooled)
-            .with_n_threads(threads)
-            .with_n_threads_batch(threads)
-            .with_type_k(kv_type)
-            .with_type_v(kv_type)
-            .with_offload_kqv(false)
-            .with_op_offload(false)
-            .with_no_perf(true);
-        let mut context = {
-            let _guard = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
-            model.model.new_context(backend()?, params).map_err(|error| refused(Box::new(error)))?
+            n_batch: llama_batch,
+            n_ubatch: llama_batch,
+            n_seq_max: llama_sequences,
+            kv_unified: pooled,
+            n_threads: threads,
+            n_threads_batch: threads,
+            type_k: kv_type,
+            type_v: kv_type,
+            flash_attn_type: options.flash_attention.llama(),
+            offload_kqv: on_devices && options.kv_on_device,
+            op_offload: on_devices,
+            no_perf: true,
+            ..llama::defaults()
         };
-        if let Some(Adapter { adapter, scale }) = &model.adapter {
-            let mut adapter = adapter.lock().unwrap_or_else(PoisonError::into_inner);
-            context.lora_adapter_set(&mut adapter, *scale).map_err(|error| refused(Box::new(error)))?;
-        }
-        // SAFETY: the context borrows `model.model`. The model is in an `Arc`, so it never moves, and this struct keeps
-        // the `Arc` until it has dropped the context (see `drop`). The struct never gives out the context, or a borrow
-        // of it with the longer lifetime.
-        let context = unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) };
-        let kv_tokens = context.n_ctx();
+        let context = Context::new(model, params)?;
+        let kv_tokens = context.kv_tokens();
         // llama.cpp aborts on positions beyond the trained ones if the model has learned position embeddings.
         let capacity = if pooled { kv_tokens } else { kv_tokens / options.sequences };
         let trained = model.info().trained_context_tokens;
@@ -142,13 +157,11 @@ impl LlamaEngine {
                 "the KV cache is larger than all sequences can use: none grows beyond the trained context"
             );
         }
-        let batch_tokens = options.batch_tokens.min(context.n_batch());
+        let batch_tokens = options.batch_tokens.min(context.batch_tokens());
         let limits = EngineLimits { sequences: options.sequences, kv_tokens, batch_tokens, context_tokens };
-        // The 1: each row belongs to one sequence.
-        let batch = LlamaBatch::new(batch_tokens as usize, 1);
         let streams = (!pooled).then(|| StreamTable::new(options.sequences));
-        let context = ManuallyDrop::new(context);
-        Ok(Self { context, model, batch, limits, streams, llama_rows: Vec::new(), order: Vec::new(), last_copy: None })
+        let rows = Rows::default();
+        Ok(Self { context, rows, limits, streams, llama_rows: Vec::new(), order: Vec::new(), last_copy: None })
     }
 
     /// Checks every number that llama.cpp would use as an index. llama.cpp itself does not check them all.
@@ -161,7 +174,7 @@ impl LlamaEngine {
         if [batch.positions.len(), batch.seqs.len(), batch.wants_logits.len()] != [rows; 3] {
             return bad("lists of unequal length".to_owned());
         }
-        let size = self.model.info().vocabulary.size();
+        let size = self.context.model().info().vocabulary.size();
         if let Some(token) = batch.tokens.iter().find(|token| token.0 as usize >= size) {
             return bad(format!("token {token} is outside the vocabulary of {size}"));
         }
@@ -172,14 +185,6 @@ impl LlamaEngine {
             return bad(format!("position {position} in a context of {}", self.limits.context_tokens));
         }
         Ok(())
-    }
-}
-
-impl Drop for LlamaEngine {
-    fn drop(&mut self) {
-        // SAFETY: the context is dropped only here, and not used afterwards. The model is still alive: `self.model` is
-        // dropped after this function returns.
-        unsafe { ManuallyDrop::drop(&mut self.context) };
     }
 }
 
@@ -201,7 +206,7 @@ impl Engine for LlamaEngine {
         self.check(batch)?;
         self.last_copy = None;
         self.close_gaps();
-        self.batch.clear();
+        self.rows.clear();
         let mut order = std::mem::take(&mut self.order);
         order.clear();
         order.extend(batch.seqs.iter().enumerate().map(|(row, &seq)| (self.stream(seq), row)));
@@ -210,35 +215,31 @@ impl Engine for LlamaEngine {
         self.llama_rows.resize(batch.len(), 0);
         for (llama_row, &(stream, row)) in (0..).zip(&order) {
             self.llama_rows[row] = llama_row;
-            let token = LlamaToken::new(batch.tokens[row].0 as i32);
-            let seq = [stream];
-            let added = self.batch.add(token, batch.positions[row] as i32, &seq, batch.wants_logits[row]);
-            added.map_err(|error| EngineError::BadBatch(error.to_string()))?;
+            self.rows.push(batch.tokens[row].0, batch.positions[row], stream, batch.wants_logits[row]);
         }
         self.order = order;
-        match self.context.decode(&mut self.batch) {
+        match self.context.decode(&mut self.rows) {
             Ok(()) => Ok(()),
-            Err(DecodeError::NoKvCacheSlot) => Err(EngineError::KvFull { tokens: batch.len() }),
-            // llama.cpp refused the batch before it decoded anything.
-            Err(DecodeError::NTokensZero) => Err(EngineError::BadBatch("refused by llama.cpp".to_owned())),
+            Err(NotDecoded::NoRoom) => Err(EngineError::KvFull { tokens: batch.len() }),
+            Err(NotDecoded::Refused) => Err(EngineError::BadBatch("refused by llama.cpp".to_owned())),
             Err(error) => Err(EngineError::Failed(error.to_string())),
         }
     }
 
     fn logits(&self, row: usize) -> &[f32] {
-        self.context.get_logits_ith(self.llama_rows[row])
+        self.context.logits(self.llama_rows[row])
     }
 
     fn truncate(&mut self, seq: SeqId, from: u32) {
         self.drop_copy(seq);
         let whole = from == 0;
         let stream = self.stream(seq);
-        if self.context.kv_cache_seq_rm(stream, Some(from), None).is_err() && !whole {
+        if !self.context.remove(stream, from) && !whole {
             // Recurrent state cannot be truncated. Drop all of it, because it must not contain the tokens that were cut
             // off.
             tracing::warn!(seq = stream, from, "the model's state cannot be truncated; the sequence is dropped");
             // Removing a whole sequence never fails.
-            let _ = self.context.kv_cache_seq_rm(stream, None, None);
+            self.context.remove(stream, 0);
         }
         if whole && let Some(streams) = &mut self.streams {
             streams.free(seq);
@@ -246,7 +247,7 @@ impl Engine for LlamaEngine {
     }
 
     fn reuse(&self) -> Reuse {
-        self.model.info().reuse
+        self.context.model().info().reuse
     }
 
     fn share(&mut self, from: SeqId, to: SeqId, range: Range<u32>) -> bool {
@@ -256,7 +257,8 @@ impl Engine for LlamaEngine {
             self.last_copy = Some((from, source));
             return shared;
         }
-        self.context.kv_cache_seq_cp(from.0 as i32, to.0 as i32, Some(range.start), Some(range.end)).is_ok()
+        self.context.share(from.0 as i32, to.0 as i32, range);
+        true
     }
 
     fn save(&mut self, seq: SeqId, range: Range<u32>) -> Option<Vec<u8>> {
@@ -273,10 +275,10 @@ impl Engine for LlamaEngine {
         // llama.cpp saves whole sequences only. Give the range to the scratch sequence, which copies no entries in a
         // pool.
         let scratch = self.scratch();
-        self.context.kv_cache_seq_cp(seq.0 as i32, scratch, Some(range.start), Some(range.end)).ok()?;
+        self.context.share(seq.0 as i32, scratch, range);
         let state = self.copy_state(scratch);
         // Removing a whole sequence never fails.
-        let _ = self.context.kv_cache_seq_rm(scratch, None, None);
+        self.context.remove(scratch, 0);
         state
     }
 
@@ -298,11 +300,12 @@ impl Engine for LlamaEngine {
         };
         let loaded = state.is_some_and(|state| self.set_state(scratch, &state));
         let (start, end) = (first.range.start, last.range.end);
-        let shared = loaded
-            && self.context.kv_cache_seq_pos_max(scratch) + 1 >= end as i32
-            && self.context.kv_cache_seq_cp(scratch, seq.0 as i32, Some(start), Some(end)).is_ok();
+        let shared = loaded && self.context.last_position(scratch) + 1 >= end as i32;
+        if shared {
+            self.context.share(scratch, seq.0 as i32, start..end);
+        }
         // Removing a whole sequence never fails.
-        let _ = self.context.kv_cache_seq_rm(scratch, None, None);
+        self.context.remove(scratch, 0);
         shared
     }
 
@@ -321,14 +324,14 @@ impl LlamaEngine {
     fn close_gaps(&mut self) {
         while let Some((from, to)) = self.streams.as_ref().and_then(StreamTable::next_move) {
             // A sequence without KV entries has no state to move.
-            let empty = self.context.kv_cache_seq_pos_max(from as i32) < 0;
+            let empty = self.context.last_position(from as i32) < 0;
             let moved = empty || self.copy_state(from as i32).is_some_and(|state| self.set_state(to as i32, &state));
             if !moved {
                 tracing::warn!(from, to, "cannot move a sequence's state to another stream; steps will take longer");
                 return;
             }
             // Removing a whole sequence never fails.
-            let _ = self.context.kv_cache_seq_rm(from as i32, None, None);
+            self.context.remove(from as i32, 0);
             if let Some(streams) = &mut self.streams {
                 streams.moved(from, to);
             }
@@ -378,18 +381,13 @@ impl LlamaEngine {
     }
 
     fn copy_state(&self, seq: i32) -> Option<Vec<u8>> {
-        let flags = LlamaStateSeqFlags::empty();
-        let size = self.context.state_seq_get_size_ext(seq, flags);
-        let mut state = vec![0; size];
-        // SAFETY: the buffer has the size that llama.cpp has just asked for, and no decode happens in between.
-        let written = unsafe { self.context.state_seq_get_data_ext(state.as_mut_ptr(), seq, flags) };
-        (written == size && size > 0).then_some(state)
+        self.context.state(seq)
     }
 
     fn set_state(&mut self, seq: i32, state: &[u8]) -> bool {
         // SAFETY: `copy_state` wrote these bytes for a context of the same model and layout. Segments either stay in
         // this process's memory, or come from the directory of the same layout with a keyed checksum that was verified.
-        unsafe { self.context.state_seq_set_data_ext(state, seq, LlamaStateSeqFlags::empty()) }
+        unsafe { self.context.set_state(seq, state) }
     }
 }
 

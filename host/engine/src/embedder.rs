@@ -1,21 +1,16 @@
 //! A llama.cpp context that computes embeddings.
-use std::fmt;
-use std::mem::ManuallyDrop;
-use std::num::NonZeroU32;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use camshaft_core::embed::{Embedder, EmbedderLimits};
 use camshaft_core::engine::EngineError;
 use camshaft_core::ids::Token;
-use llama_cpp_2::context::LlamaContext;
-use llama_cpp_2::context::params::{LlamaContextParams, LlamaPoolingType};
-use llama_cpp_2::llama_batch::LlamaBatch;
-use llama_cpp_2::token::LlamaToken;
+use llama_cpp_sys_2 as sys;
 
-use crate::backend::{CONTEXT_CREATION, backend};
+use crate::context::FlashAttention;
 use crate::error::EngineLoadError;
 use crate::gelu;
 use crate::kind::Traits;
+use crate::llama::{self, Context, Rows};
 use crate::load::LoadedModel;
 
 /// Maximum number of inputs in a batch.
@@ -31,21 +26,14 @@ const WITHOUT_FLASH: &str = "t5encoder";
 const TILED_TOKENS: u32 = 64;
 
 /// Computes one vector per input, several inputs at a time, on the embedder's thread.
+#[derive(Debug)]
 pub struct LlamaEmbedder {
-    /// One for all batches, with flash attention, and for encoders a small one without, for short batches. They borrow from
-    /// `model`; see `context` and `drop` for why the borrow may be `'static` here.
-    contexts: ManuallyDrop<Vec<LlamaContext<'static>>>,
-    model: Arc<LoadedModel>,
-    batch: LlamaBatch<'static>,
+    /// One for all batches, with flash attention, and for encoders a small one without, for short batches.
+    contexts: Vec<Context>,
+    rows: Rows,
     batch_tokens: u32,
     efficient_tokens: u32,
     input_tokens: u32,
-}
-
-impl fmt::Debug for LlamaEmbedder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LlamaEmbedder").field("model", &self.model).finish_non_exhaustive()
-    }
 }
 
 impl LlamaEmbedder {
@@ -57,70 +45,64 @@ impl LlamaEmbedder {
     ///
     /// # Errors
     /// llama.cpp cannot make a context.
-    pub fn new(model: Arc<LoadedModel>, batch_tokens: u32, threads: u32) -> Result<Self, EngineLoadError> {
+    pub fn new(
+        model: &Arc<LoadedModel>,
+        batch_tokens: u32,
+        threads: u32,
+        flash: FlashAttention,
+    ) -> Result<Self, EngineLoadError> {
         // An encoder attends in both directions, so an input must be in one batch.
         let input_tokens = model.info().trained_context_tokens.min(batch_tokens);
         let threads = threads.max(1);
         let traits = Traits::of(&model.model);
-        let flash = traits.architecture != WITHOUT_FLASH;
-        let mut contexts = vec![context(&model, batch_tokens, threads, flash)?];
+        let flash = flash != FlashAttention::Off && traits.architecture != WITHOUT_FLASH;
+        let mut contexts = vec![context(model, batch_tokens, threads, flash)?];
         // A decoder's would hold KV, and rows of a large vocabulary.
         if flash && traits.encodes {
-            contexts.push(context(&model, TILED_TOKENS, threads, false)?);
+            contexts.push(context(model, TILED_TOKENS, threads, false)?);
         }
-        let contexts = ManuallyDrop::new(contexts);
-        let batch = LlamaBatch::new(batch_tokens as usize, 1);
         let efficient = if flash { EFFICIENT_TOKENS } else { EFFICIENT_WITHOUT_FLASH };
         let efficient_tokens = efficient.saturating_mul(threads).min(batch_tokens);
-        Ok(Self { contexts, model, batch, batch_tokens, efficient_tokens, input_tokens })
+        Ok(Self { contexts, rows: Rows::default(), batch_tokens, efficient_tokens, input_tokens })
     }
 }
 
 /// A context for batches of up to `batch_tokens`.
-fn context(
-    model: &Arc<LoadedModel>,
-    batch_tokens: u32,
-    threads: u32,
-    flash: bool,
-) -> Result<LlamaContext<'static>, EngineLoadError> {
-    let llama = &model.model;
-    let traits = Traits::of(llama);
+fn context(model: &Arc<LoadedModel>, batch_tokens: u32, threads: u32, flash: bool) -> Result<Context, EngineLoadError> {
+    let traits = Traits::of(&model.model);
     let pooling = match traits.pools {
-        true => LlamaPoolingType::Unspecified,
-        false if traits.encodes => LlamaPoolingType::Mean,
-        false => LlamaPoolingType::Last,
+        true => sys::LLAMA_POOLING_TYPE_UNSPECIFIED,
+        false if traits.encodes => sys::LLAMA_POOLING_TYPE_MEAN,
+        false => sys::LLAMA_POOLING_TYPE_LAST,
     };
     // llama.cpp aborts unless a batch can hold a row of each input.
     let llama_batch = batch_tokens.max(MAX_INPUTS);
-    let params = LlamaContextParams::default()
-        .with_n_ctx(NonZeroU32::new(llama_batch))
-        .with_n_batch(llama_batch)
-        .with_n_ubatch(llama_batch)
-        .with_n_seq_max(MAX_INPUTS)
-        .with_kv_unified(true)
-        .with_n_threads(threads as i32)
-        .with_n_threads_batch(threads as i32)
-        .with_embeddings(true)
-        .with_flash_attention_policy(match flash {
-            // If the model allows it.
-            true => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_AUTO,
-            false => llama_cpp_sys_2::LLAMA_FLASH_ATTN_TYPE_DISABLED,
-        })
-        .with_pooling_type(pooling)
-        .with_offload_kqv(false)
-        .with_op_offload(false)
-        .with_no_perf(true);
-    let params = gelu::exact(params, &traits.architecture);
-    let context = {
-        let _guard = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
-        llama.new_context(backend()?, params).map_err(|error| EngineLoadError::NoContext {
-            sequences: MAX_INPUTS,
-            kv_tokens: batch_tokens,
-            source: Box::new(error),
-        })?
+    let on_devices = model.is_on_devices();
+    let params = sys::llama_context_params {
+        n_ctx: llama_batch,
+        n_batch: llama_batch,
+        n_ubatch: llama_batch,
+        n_seq_max: MAX_INPUTS,
+        kv_unified: true,
+        n_threads: threads as i32,
+        n_threads_batch: threads as i32,
+        embeddings: true,
+        flash_attn_type: if flash { FlashAttention::Auto } else { FlashAttention::Off }.llama(),
+        pooling_type: pooling,
+        offload_kqv: on_devices,
+        op_offload: on_devices,
+        no_perf: true,
+        cb_eval: gelu::exact(&traits.architecture),
+        ..llama::defaults()
     };
-    // SAFETY: as in `LlamaEngine::new`: the model is in an `Arc` that the embedder keeps until it has dropped the context.
-    Ok(unsafe { std::mem::transmute::<LlamaContext<'_>, LlamaContext<'static>>(context) })
+    Context::new(model, params)
+}
+
+impl LlamaEmbedder {
+    fn model(&self) -> &LoadedModel {
+        // There is always one.
+        self.contexts[0].model()
+    }
 }
 
 impl Embedder for LlamaEmbedder {
@@ -130,7 +112,7 @@ impl Embedder for LlamaEmbedder {
             efficient_tokens: self.efficient_tokens,
             batch_inputs: MAX_INPUTS as usize,
             input_tokens: self.input_tokens,
-            dimensions: self.model.model.n_embd().max(0) as u32,
+            dimensions: self.model().dimensions(),
         }
     }
 
@@ -149,8 +131,8 @@ impl Embedder for LlamaEmbedder {
         if inputs.is_empty() || inputs.len() > MAX_INPUTS as usize || total > self.batch_tokens as usize {
             return bad(format!("{} inputs of {total} tokens", inputs.len()));
         }
-        let size = self.model.info().vocabulary.size();
-        self.batch.clear();
+        let size = self.model().info().vocabulary.size();
+        self.rows.clear();
         for (seq, input) in (0..).zip(inputs) {
             if input.is_empty() || input.len() > self.input_tokens as usize {
                 return bad(format!("an input of {} tokens, 1 to {} are possible", input.len(), self.input_tokens));
@@ -159,8 +141,7 @@ impl Embedder for LlamaEmbedder {
                 if token.0 as usize >= size {
                     return bad(format!("token {token} is outside the vocabulary of {size}"));
                 }
-                let added = self.batch.add(LlamaToken::new(token.0 as i32), position, &[seq], true);
-                added.map_err(|error| EngineError::BadBatch(error.to_string()))?;
+                self.rows.push(token.0, position, seq, true);
             }
         }
         let context = match &mut self.contexts[..] {
@@ -169,21 +150,13 @@ impl Embedder for LlamaEmbedder {
             [] => return bad("there is no context".to_owned()),
         };
         // A decoder leaves KV entries behind, which must not affect this batch.
-        context.clear_kv_cache();
-        context.decode(&mut self.batch).map_err(|error| EngineError::Failed(error.to_string()))?;
-        let vector = |seq: i32| match context.embeddings_seq_ith(seq) {
-            Ok(vector) if vector.iter().all(|x| x.is_finite()) => Ok(vector.to_vec()),
-            Ok(_) => Err(EngineError::Failed("the model gave a vector that is not finite".to_owned())),
-            Err(error) => Err(EngineError::Failed(error.to_string())),
+        context.clear();
+        context.decode(&mut self.rows).map_err(|error| EngineError::Failed(error.to_string()))?;
+        let vector = |seq: i32| match context.vector(seq) {
+            Some(vector) if vector.iter().all(|x| x.is_finite()) => Ok(vector.to_vec()),
+            Some(_) => Err(EngineError::Failed("the model gave a vector that is not finite".to_owned())),
+            None => Err(EngineError::Failed("the model gave no vector".to_owned())),
         };
         (0..inputs.len() as i32).map(vector).collect()
-    }
-}
-
-impl Drop for LlamaEmbedder {
-    fn drop(&mut self) {
-        // SAFETY: the contexts are dropped only here, and not used afterwards. `self.model` is dropped after this function
-        // returns.
-        unsafe { ManuallyDrop::drop(&mut self.contexts) };
     }
 }

@@ -25,14 +25,18 @@ pub enum EngineLoadError {
     NotLoaded { path: PathBuf, source: LlamaModelLoadError },
     #[error("{path} is not a LoRA adapter of this model: {source}", path = path.display())]
     NotAnAdapter { path: PathBuf, source: LlamaLoraAdapterInitError },
-    #[error("llama.cpp cannot make a context of {sequences} sequences and {kv_tokens} tokens: {source}")]
-    NoContext { sequences: u32, kv_tokens: u32, source: Box<dyn std::error::Error + Send + Sync> },
+    #[error(
+        "llama.cpp cannot make a context of {sequences} sequences and {kv_tokens} tokens: most likely there is no memory for it"
+    )]
+    NoContext { sequences: u32, kv_tokens: u32 },
     /// Shared, because the process tries to start llama.cpp only once.
     #[error("llama.cpp cannot be started: {0}")]
     Backend(#[source] Arc<LlamaCppError>),
     /// Only where kernels are not in the program.
     #[error("llama.cpp's kernels cannot be loaded: {why}")]
     NoKernels { why: String },
+    #[error("there is no device {name}")]
+    NoDevice { name: String },
     #[error("cannot unpack the bundled model: {0}")]
     Unpack(#[source] std::io::Error),
 }

@@ -3,26 +3,15 @@
 use std::ffi::c_void;
 
 use camshaft_core::vectorized;
-use llama_cpp_2::context::params::LlamaContextParams;
 use llama_cpp_sys_2 as sys;
 
 /// Models of this architecture have `hidden_act = "gelu"`, which is `x/2 (1 + erf(x/√2))` (Devlin et al., NAACL 2019).
 /// Other architectures keep llama.cpp's activation: many were trained with the `tanh` approximation.
 const ARCHITECTURE: &str = "bert";
 
-/// Makes a context of a BERT model compute exact activations. Changes nothing for other architectures.
-pub(crate) fn exact(params: LlamaContextParams, architecture: &str) -> LlamaContextParams {
-    if architecture != ARCHITECTURE {
-        return params;
-    }
-    let mut params = params;
-    // llama-cpp-2 has no setter for the callback.
-    const { assert!(size_of::<LlamaContextParams>() == size_of::<sys::llama_context_params>()) };
-    // SAFETY: `LlamaContextParams` of the pinned version has one field, of the type that is written here. The struct is
-    // no larger than that field, so the field is at its start.
-    let raw = unsafe { &mut *(&raw mut params).cast::<sys::llama_context_params>() };
-    raw.cb_eval = Some(make_exact);
-    params
+/// What a context is made with, so that it computes exact activations. Nothing for other architectures than BERT.
+pub(crate) fn exact(architecture: &str) -> sys::ggml_backend_sched_eval_callback {
+    if architecture == ARCHITECTURE { Some(make_exact) } else { None }
 }
 
 /// llama.cpp calls this for each node of the graph before it computes it, to ask whether the caller wants the node's

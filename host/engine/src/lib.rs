@@ -6,6 +6,7 @@
 
 mod backend;
 mod context;
+mod devices;
 pub mod disk;
 mod embedder;
 mod encoder;
@@ -17,22 +18,25 @@ mod gelu;
 mod gguf;
 mod kernels;
 mod kind;
+mod llama;
 mod load;
 mod mapped;
 mod parts;
+mod raw;
 mod regular;
 mod state;
 mod streams;
 mod tokenizer;
 
-pub use backend::system_info;
+pub use backend::{Numa, system_info, use_numa};
 pub use camshaft_core::sizes::KvLayout;
 pub use context::LLAMA_CPP;
-pub use context::{EngineOptions, KvType, LlamaEngine};
+pub use context::{EngineOptions, FlashAttention, KvType, LlamaEngine};
+pub use devices::{Device, Offload, devices};
 pub use embedder::LlamaEmbedder;
 pub use error::EngineLoadError;
 pub use kernels::kernels;
 pub use kind::WrongKind;
-pub use load::{AdapterOptions, LoadOptions, LoadProgress, LoadedModel};
+pub use load::{AdapterOptions, LoadOptions, LoadProgress, LoadedModel, Placement};
 pub use mapped::{FileDamage, MappedFile};
 pub use parts::parts_of;

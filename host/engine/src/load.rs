@@ -1,24 +1,31 @@
 //! Loads a model: preflight, digest, llama.cpp, adapter, and the facts that core needs.
+use std::ffi::{CString, c_void};
 use std::fmt;
 use std::io::Write;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
 
 use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
-use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::LlamaModelLoadError;
 use llama_cpp_2::model::{LlamaLoraAdapter, LlamaModel};
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::vocab::LlamaVocab;
 
+use llama_cpp_sys_2 as sys;
+
 use crate::backend::backend;
+use crate::devices::{Lost, Offload};
 use crate::encoder::Encoder;
 use crate::error::EngineLoadError;
 use crate::gguf::{Header, LayerLists};
 use crate::kind::Traits;
 use crate::mapped::MappedFile;
 use crate::parts::ModelFiles;
+use crate::raw::{model_of, raw_model};
 
 /// How to load a model.
 #[derive(Debug, Clone, Default)]
@@ -35,6 +42,20 @@ pub struct LoadOptions {
     pub copy: bool,
     /// Receives the progress of loading.
     pub progress: Option<LoadProgress>,
+    pub placement: Placement,
+    /// Keep the weights that stay in the host's memory from being swapped out, as far as the system allows it.
+    pub lock: bool,
+}
+
+/// Where weights are loaded to.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Placement {
+    /// The memory of the host, and no device is used.
+    #[default]
+    Host,
+    /// Nowhere: what the file says about the model is all that is wanted. It must not compute.
+    Nowhere,
+    Devices(Offload),
 }
 
 /// Called with the fraction that is loaded, from 0 to 1.
@@ -63,7 +84,8 @@ pub(crate) struct Adapter {
 
 /// Weights and vocabulary. All contexts of the model and all threads that tokenize share them.
 pub struct LoadedModel {
-    pub(crate) model: LlamaModel,
+    /// Not dropped if its device is lost.
+    pub(crate) model: ManuallyDrop<LlamaModel>,
     pub(crate) adapter: Option<Adapter>,
     pub(crate) encoder: Encoder,
     /// Of its metadata.
@@ -72,6 +94,10 @@ pub struct LoadedModel {
     info: ModelInfo,
     /// None if the weights are in memory.
     mapped: Vec<Arc<MappedFile>>,
+    /// `None`: it uses no device.
+    lost: Option<Lost>,
+    /// False: only metadata is there.
+    is_loaded: bool,
 }
 
 impl fmt::Debug for LoadedModel {
@@ -120,21 +146,15 @@ impl LoadedModel {
             let (wanted, found) = (wanted.clone(), found.clone());
             return Err(EngineLoadError::WrongDigest { path: shown.to_owned(), wanted, found });
         }
-        let mut params = LlamaModelParams::default().with_n_gpu_layers(0).with_use_mmap(!options.copy);
-        if let Some(LoadProgress(report)) = options.progress.clone() {
-            params = params.with_progress_callback(move |fraction| {
-                report(fraction);
-                true
-            });
-        }
-        let mut model = LlamaModel::load_from_file(backend()?, path, &params)
-            .map_err(|source| EngineLoadError::NotLoaded { path: shown.to_owned(), source })?;
+        let mut model = load_weights(path, shown, options)?;
         files.check_unchanged()?;
         let kind = Traits::of(&model).serve_as(options.kind);
         let kind = kind.map_err(|why| EngineLoadError::WrongKind { path: shown.to_owned(), why })?;
         let mut identity = sha256.clone();
         let adapter = match &options.adapter {
             None => None,
+            // It lies where the weights do.
+            Some(_) if options.placement == Placement::Nowhere => None,
             Some(adapter) => {
                 let (mut files, _) = ModelFiles::open(&adapter.path, &adapter.path)?;
                 if let Some(weights) = &mut identity {
@@ -151,7 +171,10 @@ impl LoadedModel {
             return Err(bad("the model has no vocabulary".to_owned()));
         }
         let encoder = Encoder::new(&model, info.vocabulary.clone(), &tokenizer).map_err(bad)?;
-        Ok(Self { model, adapter, encoder, lists, identity, info, mapped })
+        let lost = matches!(options.placement, Placement::Devices(_)).then(Lost::default);
+        let model = ManuallyDrop::new(model);
+        let is_loaded = options.placement != Placement::Nowhere;
+        Ok(Self { model, adapter, encoder, lists, identity, info, mapped, lost, is_loaded })
     }
 
     pub fn info(&self) -> &ModelInfo {
@@ -163,10 +186,97 @@ impl LoadedModel {
         &self.mapped
     }
 
+    /// Whether it can compute: its weights are somewhere.
+    pub fn is_loaded(&self) -> bool {
+        self.is_loaded
+    }
+
+    /// Whether some of its layers are on devices.
+    pub fn is_on_devices(&self) -> bool {
+        self.lost.is_some()
+    }
+
+    /// Whether a device failed on which it is: it computes nothing any more.
+    pub fn is_lost(&self) -> bool {
+        self.lost.as_ref().is_some_and(Lost::is_set)
+    }
+
+    /// Notes that a device failed. False if it uses none.
+    pub(crate) fn lose(&self) -> bool {
+        self.lost.as_ref().inspect(|lost| lost.set()).is_some()
+    }
+
+    /// Numbers of a vector that it gives for a text.
+    pub(crate) fn dimensions(&self) -> u32 {
+        // SAFETY: the model is whole.
+        let numbers = unsafe { sys::llama_model_n_embd_out(raw_model(&self.model)) };
+        u32::try_from(numbers).unwrap_or_default()
+    }
+
+    /// Layers that can be given to devices: all, and the one that makes logits of the last one's results.
+    pub fn layers(&self) -> u32 {
+        self.model.n_layer().saturating_add(1)
+    }
+
     /// Identifies what the model computes: digests of weights and adapter. `None` if the options asked for no digest.
     pub fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
     }
+}
+
+impl Drop for LoadedModel {
+    fn drop(&mut self) {
+        // To free what lies on a device that is lost would end the process.
+        if !self.is_lost() {
+            // SAFETY: it is dropped only here, and not used afterwards. llama.cpp frees the adapter with it.
+            unsafe { ManuallyDrop::drop(&mut self.model) };
+        }
+    }
+}
+
+/// Has llama.cpp load a file.
+fn load_weights(path: &Path, shown: &Path, options: &LoadOptions) -> Result<LlamaModel, EngineLoadError> {
+    unsafe extern "C" fn report(fraction: f32, progress: *mut c_void) -> bool {
+        // SAFETY: it points to the progress below, which lives until the model is loaded.
+        let LoadProgress(report) = unsafe { &*progress.cast::<LoadProgress>() };
+        report(fraction);
+        true
+    }
+    backend()?;
+    let not_loaded = |source| EngineLoadError::NotLoaded { path: shown.to_owned(), source };
+    let text = path.to_str().ok_or_else(|| not_loaded(LlamaModelLoadError::PathToStrError(path.to_owned())))?;
+    let file = CString::new(text).map_err(|error| not_loaded(error.into()))?;
+    let offload = match &options.placement {
+        Placement::Devices(offload) => Some(offload),
+        Placement::Host | Placement::Nowhere => None,
+    };
+    // A list without devices; without a list llama.cpp would use all.
+    let none = || Ok(vec![std::ptr::null_mut()]);
+    let mut devices = offload.map_or_else(none, Offload::raw_devices)?;
+    let split = offload.filter(|offload| !offload.split.is_empty()).map(Offload::raw_split);
+    let is_sketch = options.placement == Placement::Nowhere;
+    // SAFETY: the function takes and touches nothing.
+    let mut params = unsafe { sys::llama_model_default_params() };
+    params.devices = devices.as_mut_ptr();
+    params.n_gpu_layers = offload.map_or(0, |offload| i32::try_from(offload.layers).unwrap_or(i32::MAX));
+    params.tensor_split = split.as_ref().map_or(std::ptr::null(), |split| split.as_ptr());
+    params.no_alloc = is_sketch;
+    params.load_mode = match (options.copy || is_sketch, options.lock && !is_sketch) {
+        (true, false) => sys::LLAMA_LOAD_MODE_NONE,
+        (false, false) => sys::LLAMA_LOAD_MODE_MMAP,
+        (true, true) => sys::LLAMA_LOAD_MODE_MLOCK,
+        (false, true) => sys::LLAMA_LOAD_MODE_MMAP_MLOCK,
+    };
+    if let Some(progress) = &options.progress {
+        params.progress_callback = Some(report);
+        params.progress_callback_user_data = std::ptr::from_ref(progress).cast_mut().cast();
+    }
+    // SAFETY: the path ends with a zero, and everything that the parameters point to lives until this returns. llama.cpp returns
+    // null where it throws.
+    let raw = unsafe { sys::llama_model_load_from_file(file.as_ptr(), params) };
+    let raw = NonNull::new(raw).ok_or_else(|| not_loaded(LlamaModelLoadError::NullResult))?;
+    // SAFETY: it was loaded for this.
+    Ok(unsafe { model_of(raw) })
 }
 
 fn load_adapter(model: &mut LlamaModel, options: &AdapterOptions) -> Result<Adapter, EngineLoadError> {

@@ -14,7 +14,7 @@ const HEAD_BYTES: usize = 8;
 const CELL_BYTES: usize = 12;
 /// Header of the data: whether values are transposed, number of layers, sizes of the rotation matrices.
 const DATA_HEAD_BYTES: usize = 16;
-/// Header of the rows of a layer: type, bytes of a row.
+/// Header of the rows of a layer: type, bytes of a row. Of transposed ones: type, bytes of a number, numbers in a row.
 const ROWS_HEAD_BYTES: usize = 12;
 
 /// A saved state, taken apart. A cell is a KV entry in llama.cpp's terms; it has one row of keys, and usually one of
@@ -35,7 +35,10 @@ struct SavedState<'a> {
 #[derive(Debug)]
 struct Rows<'a> {
     head: &'a [u8],
-    row_bytes: usize,
+    /// Bytes of a row; where rows are transposed, of a number.
+    unit_bytes: usize,
+    /// 1; where rows are transposed, the numbers in a row. The data holds so many times a unit of each cell.
+    times: usize,
     data: &'a [u8],
 }
 
@@ -78,15 +81,18 @@ impl<'a> SavedState<'a> {
         }
         let data_head = take(bytes, DATA_HEAD_BYTES)?;
         let (transposed, layers) = (u32_at(data_head, 0)?, u32_at(data_head, 4)?);
-        if transposed != 0 {
-            return None;
-        }
         let mut rows = Vec::new();
         // Some models have keys only, without values.
         while bytes.len() > trailing {
             let head = take(bytes, ROWS_HEAD_BYTES)?;
-            let row_bytes = usize::try_from(u64::from_le_bytes(head[4..].try_into().ok()?)).ok()?;
-            rows.push(Rows { head, row_bytes, data: take(bytes, count.checked_mul(row_bytes)?)? });
+            // Only values are ever transposed: without flash attention.
+            let (unit_bytes, times) = if transposed != 0 && rows.len() >= layers as usize {
+                (u32_at(head, 4)? as usize, u32_at(head, 8)? as usize)
+            } else {
+                (usize::try_from(u64::from_le_bytes(head[4..].try_into().ok()?)).ok()?, 1)
+            };
+            let data = take(bytes, count.checked_mul(unit_bytes)?.checked_mul(times)?)?;
+            rows.push(Rows { head, unit_bytes, times, data });
         }
         let complete = rows.len() == layers as usize || rows.len() == 2 * layers as usize;
         (complete && bytes.len() == trailing && bytes.iter().all(|&byte| byte == 0)).then_some(Self {
@@ -144,7 +150,7 @@ pub(crate) fn join(parts: &[SavedPart<'_>]) -> Option<Vec<u8>> {
         return None;
     }
     let count: usize = parts.iter().map(|(_, cells)| cells.len()).sum();
-    let row_bytes: usize = first.rows.iter().map(|rows| rows.row_bytes).sum();
+    let row_bytes: usize = first.rows.iter().map(|rows| rows.unit_bytes * rows.times).sum();
     let mut out = Vec::with_capacity(count * (CELL_BYTES + row_bytes) + 4 * first.streams as usize + 4096);
     out.extend_from_slice(first.head);
     out.extend_from_slice(&first.streams.to_le_bytes());
@@ -156,11 +162,14 @@ pub(crate) fn join(parts: &[SavedPart<'_>]) -> Option<Vec<u8>> {
     out.extend_from_slice(first.data_head);
     for (index, rows) in first.rows.iter().enumerate() {
         out.extend_from_slice(rows.head);
-        for (state, cells) in &parts {
-            let rows = &state.rows[index];
-            for run in cells.chunk_by(|a, b| a + 1 == *b) {
-                let start = run[0] * rows.row_bytes;
-                out.extend_from_slice(&rows.data[start..start + run.len() * rows.row_bytes]);
+        for time in 0..rows.times {
+            for (state, cells) in &parts {
+                let Rows { unit_bytes, data, .. } = state.rows[index];
+                let before = time * state.cells.len();
+                for run in cells.chunk_by(|a, b| a + 1 == *b) {
+                    let start = (before + run[0]) * unit_bytes;
+                    out.extend_from_slice(&data[start..start + run.len() * unit_bytes]);
+                }
             }
         }
     }
@@ -189,6 +198,33 @@ mod tests {
         }
         out.extend((stream + 1..streams).flat_map(|_| [0; 4]));
         out
+    }
+
+    /// As [`state`], with transposed values of two numbers of three bytes.
+    fn transposed(positions: &[u32]) -> Vec<u8> {
+        // A stream without cells stands behind.
+        let mut out = state(positions, 2, 0, 5);
+        let values = 12 + 3 * positions.len() + 4;
+        out.truncate(out.len() - values);
+        let data_head = 8 + 4 + 4 + 12 * positions.len();
+        out[data_head] = 1;
+        out.extend([1u32, 3, 2].map(u32::to_le_bytes).concat());
+        out.extend([70u8, 71].iter().flat_map(|&number| positions.iter().flat_map(move |&p| [number, p as u8, 5])));
+        out.extend([0; 4]);
+        out
+    }
+
+    #[test]
+    fn cuts_and_joins_transposed_values() {
+        let scattered = transposed(&[2, 0, 1, 4, 3]);
+        assert_eq!(join(&[(&scattered, 0..5)]).unwrap(), transposed(&[0, 1, 2, 3, 4]));
+        let (front, back) = (join(&[(&scattered, 0..2)]).unwrap(), join(&[(&scattered, 2..5)]).unwrap());
+        assert_eq!((&front, &back), (&transposed(&[0, 1]), &transposed(&[2, 3, 4])));
+        assert_eq!(join(&[(&front, 0..2), (&back, 2..5)]).unwrap(), transposed(&[0, 1, 2, 3, 4]));
+        assert_eq!(join(&[(&front, 0..2), (&state(&[2], 2, 0, 5), 2..3)]), None);
+        for len in 0..scattered.len() {
+            assert_eq!(join(&[(&scattered[..len], 0..5)]), None, "{len} bytes of {}", scattered.len());
+        }
     }
 
     fn join(parts: &[(&[u8], Range<u32>)]) -> Option<Vec<u8>> {

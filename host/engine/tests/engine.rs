@@ -7,8 +7,8 @@ use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, EngineError, SavedPart};
 use camshaft_core::ids::{SeqId, Token};
 use camshaft_engine::{
-    AdapterOptions, EngineLoadError, EngineOptions, KvLayout, KvType, LlamaEmbedder, LlamaEngine, LoadOptions,
-    LoadedModel,
+    AdapterOptions, EngineLoadError, EngineOptions, FlashAttention, KvLayout, KvType, LlamaEmbedder, LlamaEngine,
+    LoadOptions, LoadedModel,
 };
 
 fn demo_path() -> PathBuf {
@@ -34,8 +34,8 @@ fn engine(model: &Arc<LoadedModel>, kv_tokens: u32) -> LlamaEngine {
 
 fn engine_with(model: &Arc<LoadedModel>, kv_tokens: u32, kv_layout: KvLayout) -> LlamaEngine {
     let options =
-        EngineOptions { sequences: 8, kv_tokens, kv_layout, batch_tokens: 256, threads: 2, kv_type: KvType::F16 };
-    LlamaEngine::new(model.clone(), &options).unwrap()
+        EngineOptions { sequences: 8, kv_tokens, kv_layout, batch_tokens: 256, threads: 2, ..EngineOptions::default() };
+    LlamaEngine::new(model, &options).unwrap()
 }
 
 fn best(logits: &[f32]) -> Token {
@@ -188,14 +188,20 @@ fn a_saved_range_decodes_to_the_same_logits_wherever_it_is_restored() {
     let tokens = prompt(&model, PROMPTS[6]);
     let (a, b, len) = (tokens.len() as u32 / 3, tokens.len() as u32 / 2, tokens.len() as u32);
     for (kv_layout, kv_type) in LAYOUTS.iter().flat_map(|&layout| [(layout, KvType::F16), (layout, KvType::Q8_0)]) {
-        let options =
-            EngineOptions { sequences: 4, kv_tokens: 1024, kv_layout, batch_tokens: 256, threads: 1, kv_type };
-        let mut first = LlamaEngine::new(model.clone(), &options).unwrap();
+        let options = EngineOptions {
+            sequences: 4,
+            kv_tokens: 1024,
+            kv_layout,
+            batch_tokens: 256,
+            kv_type,
+            ..EngineOptions::default()
+        };
+        let mut first = LlamaEngine::new(&model, &options).unwrap();
         let whole = logits(&mut first, SeqId(0), &tokens, 0);
         let head = first.save(SeqId(0), 0..a).unwrap();
         let rest = first.save(SeqId(0), a..len).unwrap();
         // Restore into another context of the same layout, into another sequence, and only a part of the second state.
-        let mut second = LlamaEngine::new(model.clone(), &options).unwrap();
+        let mut second = LlamaEngine::new(&model, &options).unwrap();
         prefill(&mut second, SeqId(0), &tokens[..7], 0);
         assert!(
             second.restore(SeqId(3), &[SavedPart { range: 0..a, state: &head }])
@@ -255,10 +261,9 @@ fn refuses_a_state_that_does_not_fit_and_leaves_the_sequence_unchanged() {
         kv_tokens: 256,
         kv_layout: KvLayout::Pooled,
         batch_tokens: 64,
-        threads: 1,
-        kv_type: KvType::F16,
+        ..EngineOptions::default()
     };
-    let mut small = LlamaEngine::new(model.clone(), &options).unwrap();
+    let mut small = LlamaEngine::new(&model, &options).unwrap();
     let filler: Vec<Token> = tokens.iter().copied().cycle().take(256 - len as usize / 2).collect();
     for (at, chunk) in filler.chunks(64).enumerate() {
         prefill(&mut small, SeqId(0), chunk, at as u32 * 64);
@@ -360,9 +365,8 @@ fn regression_a_batch_of_one_token_for_each_sequence_is_enough() {
         for kv_layout in LAYOUTS {
             // Validation gives each separate sequence 16 tokens.
             let kv_tokens = if kv_layout == KvLayout::Pooled { kv_tokens } else { kv_tokens.max(16 * sequences) };
-            let options =
-                EngineOptions { sequences, kv_tokens, kv_layout, batch_tokens, threads: 1, kv_type: KvType::F16 };
-            let mut engine = LlamaEngine::new(model.clone(), &options).unwrap();
+            let options = EngineOptions { sequences, kv_tokens, kv_layout, batch_tokens, ..EngineOptions::default() };
+            let mut engine = LlamaEngine::new(&model, &options).unwrap();
             assert_eq!(engine.limits().batch_tokens, batch_tokens);
             let mut batch = Batch::default();
             for seq in 0..batch_tokens.min(sequences) {
@@ -377,7 +381,7 @@ fn regression_a_batch_of_one_token_for_each_sequence_is_enough() {
 
 #[test]
 fn regression_an_embedder_needs_no_batch_of_its_most_inputs() {
-    let mut embedder = LlamaEmbedder::new(demo(), 4, 1).unwrap();
+    let mut embedder = LlamaEmbedder::new(&demo(), 4, 1, FlashAttention::Auto).unwrap();
     assert_eq!(embedder.limits().batch_tokens, 4);
     let inputs: Vec<Arc<[Token]>> = (1..=4).map(|token| [Token(token)].into()).collect();
     assert_eq!(embedder.embed(&inputs).unwrap().len(), 4);

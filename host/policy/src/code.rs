@@ -204,6 +204,7 @@ mod tests {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
+    use crate::addresses::Addresses;
     use crate::engine;
 
     /// The smallest component.
@@ -218,7 +219,7 @@ mod tests {
 
     impl Rig {
         fn new() -> Self {
-            let engine = engine::start(1).unwrap();
+            let engine = engine::start(1, Addresses::Plenty).unwrap();
             let component = Component::from_binary(&engine, EMPTY).unwrap();
             let name = CodeName::of(&engine, Hook::Auth, EMPTY);
             Self { dir: tempfile::tempdir().unwrap(), engine, name, component }

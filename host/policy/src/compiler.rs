@@ -5,6 +5,7 @@ use std::path::Path;
 use camshaft_core::policy::Hook;
 use rustix::process::setpriority_process;
 
+use crate::addresses::Addresses;
 use crate::engine::CODE_MAX_BYTES;
 use crate::error::{PolicyError, with_causes};
 use crate::examine;
@@ -17,13 +18,13 @@ const NICE: i32 = 19;
 /// Exit code where the component is not to blame.
 const FAILED: u8 = 74;
 
-/// What the other process does: compiles the component on standard input, which is to be a policy of the hook, and keeps its
-/// code in the directory. Says on standard error why there is none. Returns the exit code.
-pub fn compile_here(cache_dir: &Path, hook: Hook, bounds: ProcessBounds) -> u8 {
+/// What the other process does: compiles the component on standard input, which is to be a policy of the hook, for a server
+/// with so many addresses, and keeps its code in the directory. Says on standard error why there is none. Returns the exit code.
+pub fn compile_here(cache_dir: &Path, hook: Hook, addresses: Addresses, bounds: ProcessBounds) -> u8 {
     let bounded = bound_this_process(bounds).and_then(|()| Ok(setpriority_process(None, NICE)?));
     let mut bytes = Vec::new();
     let read = bounded.and_then(|()| io::stdin().lock().take(COMPONENT_MAX_BYTES + 1).read_to_end(&mut bytes));
-    let compiled = read.map(|_| examine::compile_into(cache_dir, hook, &bytes, CODE_MAX_BYTES));
+    let compiled = read.map(|_| examine::compile_into(cache_dir, hook, &bytes, (CODE_MAX_BYTES, addresses)));
     let (code, said): (u8, String) = match compiled {
         Ok(Ok(())) => return 0,
         Ok(Err(PolicyError::Corrupt(cause))) => (REFUSED, cause.to_string()),
@@ -49,7 +50,7 @@ mod tests {
     use crate::load::bench::component;
 
     fn compile_into(dir: &Path, bytes: &[u8]) -> Result<(), PolicyError> {
-        examine::compile_into(dir, Hook::Scheduler, bytes, CODE_MAX_BYTES)
+        examine::compile_into(dir, Hook::Scheduler, bytes, (CODE_MAX_BYTES, Addresses::Plenty))
     }
 
     /// Names of the files of compiled code.
@@ -60,7 +61,7 @@ mod tests {
     #[test]
     fn regression_code_past_the_bound_is_refused_before_it_is_kept() {
         let bytes = component("plugins/scheduler-fcfs");
-        let code = |dir: &Path, most| examine::compile_into(dir, Hook::Scheduler, &bytes, most);
+        let code = |dir: &Path, most| examine::compile_into(dir, Hook::Scheduler, &bytes, (most, Addresses::Plenty));
         let dir = tempfile::tempdir().unwrap();
         let Err(PolicyError::OverLimits(cause)) = code(dir.path(), 0) else { panic!("it has code") };
         let code_bytes: usize = cause.to_string().split(' ').find_map(|word| word.parse().ok()).unwrap();

@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use target_lexicon::Triple;
 use wasmtime::{Config, CustomCodeMemory, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
+use crate::addresses::{Addresses, MEMORY_MAX_BYTES};
 use crate::error::PolicyError;
 
 /// How often deadlines are checked.
 pub(crate) const TICK: Duration = Duration::from_millis(1);
-/// Maximum linear memory of a guest.
-pub(crate) const MEMORY_MAX_BYTES: usize = 64 << 20;
 /// Maximum core instances, tables and memories of one component. Interpreters (Python, JavaScript) need many.
 pub(crate) const CORE_INSTANCES: usize = 128;
 pub(crate) const TABLES: usize = 64;
@@ -27,17 +27,17 @@ const CORE_PER_INSTANCE: u32 = 8;
 const KEEP_RESIDENT_BYTES: usize = 256 << 10;
 
 /// Sets up an engine that can run so many instances at once.
-pub(crate) fn start(instances: u32) -> Result<Engine, PolicyError> {
-    started(config(), pool(instances))
+pub(crate) fn start(instances: u32, addresses: Addresses) -> Result<Engine, PolicyError> {
+    started(config(addresses)?, pool(instances))
 }
 
 /// An engine that makes the same code but runs none: it reserves no memory for instances, and refuses the same components.
 /// More code than `code_max_bytes` is refused.
-pub(crate) fn for_compiling(code_max_bytes: usize) -> Result<Engine, PolicyError> {
+pub(crate) fn for_compiling(code_max_bytes: usize, addresses: Addresses) -> Result<Engine, PolicyError> {
     let mut pool = pool(0);
     // It must have as many tables as one module may.
     pool.total_tables(1);
-    let mut config = config();
+    let mut config = config(addresses)?;
     config.with_custom_code_memory(Some(Arc::new(Measured { code_max_bytes })));
     started(config, pool)
 }
@@ -113,14 +113,19 @@ fn pool(instances: u32) -> PoolingAllocationConfig {
 }
 
 /// What decides how code is compiled: each engine of this host can load what another has compiled.
-fn config() -> Config {
+fn config(addresses: Addresses) -> Result<Config, PolicyError> {
     let mut config = Config::new();
+    // For any processor of this kind, so that whoever compiles need not run on the one that serves, and code that is kept can be
+    // taken elsewhere. Instructions of newer ones gain 2 % where a guest computes most.
+    config.target(&Triple::host().to_string()).map_err(|error| PolicyError::Runtime(error.into()))?;
     config
+        .memory_reservation(addresses.reserved_bytes())
+        .memory_guard_size(addresses.guard_bytes())
         .wasm_component_model(true)
         // Support for asynchronous calls would triple the cost of each synchronous one.
         .concurrency_support(false)
         .epoch_interruption(true);
-    config
+    Ok(config)
 }
 
 /// The thread that advances the engines' epochs, so that deadlines pass while guests run.

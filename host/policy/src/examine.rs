@@ -9,6 +9,7 @@ use camshaft_core::policy::{FaultKind, Hook};
 use camshaft_core::vocabulary::Vocabulary;
 use wasmtime::component::{Component, Linker};
 
+use crate::addresses::Addresses;
 use crate::bindings::Description;
 use crate::code::{CodeDir, CodeName};
 use crate::digest::digest_of;
@@ -55,11 +56,11 @@ pub(crate) fn compile_into(
     cache_dir: &Path,
     hook: Hook,
     bytes: &[u8],
-    code_max_bytes: usize,
+    (code_max_bytes, addresses): (usize, Addresses),
 ) -> Result<(), PolicyError> {
     check_header(bytes)?;
     let cache_dir = private_dir::make_private(cache_dir)?;
-    let engine = engine::for_compiling(code_max_bytes)?;
+    let engine = engine::for_compiling(code_max_bytes, addresses)?;
     let built = catch_unwind(AssertUnwindSafe(|| {
         let component = Component::from_binary(&engine, bytes).map_err(compile_error)?;
         let keep = |hook| {

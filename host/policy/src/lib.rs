@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
+mod addresses;
 mod answers;
 mod bindings;
 mod code;
@@ -45,6 +46,7 @@ mod wasi;
 mod watch;
 mod whole_file;
 
+pub use addresses::{Addresses, is_emulated};
 pub use compiler::compile_here;
 pub use error::{PolicyError, SettingsError};
 pub use host::{PolicyConfig, PolicyHost, check_dir};
@@ -52,7 +54,9 @@ pub use inspect::{PluginReport, inspect};
 pub use load::Demands;
 pub use memory::memory_left;
 pub use misplaced::{Misplaced, misplaced};
-pub use process::{Ended, ProcessBounds, bound_further_memory, bound_this_process, panic_in, wait_within};
+pub use process::{
+    Ended, ProcessBounds, bound_further_memory, bound_this_process, bound_time_of_this_process, panic_in, wait_within,
+};
 pub use sandbox::{COMPILE_BOUNDS, CompileProgram};
 pub use trust::{Untrusted, check_secret, check_trusted};
 pub use watch::PolicyWatch;

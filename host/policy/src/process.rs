@@ -46,12 +46,20 @@ pub enum Ended {
 /// # Errors
 /// The system does not set one of them.
 pub fn bound_this_process(bounds: ProcessBounds) -> io::Result<()> {
+    bound_time_of_this_process(bounds.cpu)?;
+    bound_memory(within(bounds, memory_left(), address_space().ok()))
+}
+
+/// As [`bound_this_process`], but it may take memory: drivers reserve far more addresses than they use.
+///
+/// # Errors
+/// The system does not set one of the bounds.
+pub fn bound_time_of_this_process(cpu: Duration) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // Whoever raises it needs no right. Where it fails, the system chooses as if nothing had been said.
     let _ = fs::write("/proc/self/oom_score_adj", OOM_FIRST);
     limit(Resource::Core, 0, 0)?;
-    bound_memory(within(bounds, memory_left(), address_space().ok()))?;
-    let cpu = bounds.cpu.as_secs().max(1);
+    let cpu = cpu.as_secs().max(1);
     // The first ends it with a signal of its own, by which the parent knows.
     limit(Resource::Cpu, cpu, cpu + CPU_GRACE_SECONDS)
 }

@@ -8,6 +8,7 @@ use camshaft_core::policy::Hook;
 use wasmtime::Engine;
 use wasmtime::component::{Component, Linker};
 
+use crate::addresses::Addresses;
 use crate::code::{CodeDir, CodeName};
 use crate::engine::{self, compile_error};
 use crate::error::PolicyError;
@@ -25,6 +26,8 @@ pub(crate) struct Runtime {
     cache_dir: Option<PathBuf>,
     /// What compiles, if not this process.
     program: Option<CompileProgram>,
+    /// That the guests' engines were made for.
+    addresses: Addresses,
     /// Held while code is loaded.
     loading: Mutex<()>,
 }
@@ -42,13 +45,14 @@ impl Runtime {
         // What another process compiles must come back some way.
         let wanted = cache_dir.is_some() || program.is_some();
         let cache_dir = wanted.then(|| private_dir::usable_dir(cache_dir)).flatten();
+        let addresses = Addresses::here();
         let guest = |hook: Hook| {
-            let engine = engine::start(spec(hook).instances)?;
+            let engine = engine::start(spec(hook).instances, addresses)?;
             let linker = linker(&engine, hook).map_err(|error| PolicyError::Runtime(error.into()))?;
             Ok((engine, linker))
         };
         let guests = Hook::ALL.into_iter().map(guest).collect::<Result<_, PolicyError>>()?;
-        Ok(Self { guests, cache_dir, program, loading: Mutex::default() })
+        Ok(Self { guests, addresses, cache_dir, program, loading: Mutex::default() })
     }
 
     pub(crate) fn engine(&self, hook: Hook) -> &Engine {
@@ -85,7 +89,7 @@ impl Runtime {
             CodeDir::new(cache_dir).keep(&name, &component)?;
             return Ok(component);
         };
-        program.compile(cache_dir, task)?;
+        program.compile(cache_dir, task, self.addresses)?;
         let gone = || PolicyError::CodeNotKept { path: cache_dir.clone(), source: ErrorKind::NotFound.into() };
         self.kept(cache_dir, &name, engine)?.ok_or_else(gone)
     }

@@ -12,6 +12,7 @@ use camshaft_core::policy::Hook;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
 
+use crate::addresses::Addresses;
 use crate::error::PolicyError;
 use crate::memory::memory_left;
 use crate::process::{Ended, ProcessBounds, panic_in, wait_within};
@@ -29,8 +30,8 @@ pub const COMPILE_BOUNDS: ProcessBounds = ProcessBounds {
     wall: Duration::from_secs(540),
 };
 
-/// A program that calls [`crate::compile_here`] with the arguments that follow these: the cache, the hook, and bounds in bytes
-/// and seconds.
+/// A program that calls [`crate::compile_here`] with the arguments that follow these: the cache, the hook, [`Addresses`]
+/// by their name, and bounds in bytes and seconds.
 #[derive(Debug, Clone)]
 pub struct CompileProgram {
     pub program: PathBuf,
@@ -62,7 +63,7 @@ impl CompileProgram {
     ///
     /// # Errors
     /// It is no policy of the hook, is past a bound, or `stopping` was set; or the process cannot be started or was killed.
-    pub(crate) fn compile(&self, cache_dir: &Path, task: &Task<'_>) -> Result<(), PolicyError> {
+    pub(crate) fn compile(&self, cache_dir: &Path, task: &Task<'_>, addresses: Addresses) -> Result<(), PolicyError> {
         let failed = |source| PolicyError::CompileProcess { source };
         let file = |bytes: &[u8]| memory(bytes).map_err(failed);
         let (component, mut words) = (file(task.bytes)?, file(b"")?);
@@ -70,7 +71,7 @@ impl CompileProgram {
         let ProcessBounds { memory_bytes, cpu, .. } = self.bounds;
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).arg(cache_dir).arg(task.hook.as_str());
-        command.arg(memory_bytes.to_string()).arg(cpu.as_secs().to_string());
+        command.arg(addresses.as_str()).arg(memory_bytes.to_string()).arg(cpu.as_secs().to_string());
         command.stdin(component).stdout(Stdio::null()).stderr(said);
         let left = memory_left();
         let mut child = command.spawn().map_err(failed)?;
@@ -150,7 +151,7 @@ mod tests {
     fn compiled_by(program: &CompileProgram, stopping: bool) -> Result<(), PolicyError> {
         let stopping = AtomicBool::new(stopping);
         let task = Task { hook: Hook::Auth, bytes: b"component", stopping: &stopping };
-        program.compile(Path::new("/cache"), &task)
+        program.compile(Path::new("/cache"), &task, Addresses::Plenty)
     }
 
     fn outcome(script: &str) -> Result<(), PolicyError> {

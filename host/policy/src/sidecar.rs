@@ -7,7 +7,7 @@ use camshaft_core::policy::{Hook, Mode};
 use toml::{Table, Value};
 
 use self::read::{bytes, duration, json, line_at, line_of};
-use crate::engine::MEMORY_MAX_BYTES;
+use crate::addresses::MEMORY_MAX_BYTES;
 use crate::error::{PolicyError, SettingsError};
 use crate::spec::{OnFault, spec};
 

@@ -9,9 +9,10 @@ use prometheus::Registry;
 
 use crate::cache_plan::{CachePlan, CacheShare};
 use crate::config::Config;
+use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::weights::{Engines, Weights};
-use crate::{logging, machine, open_files, policies, preflight, sizing};
+use crate::{logging, machine, open_files, placing, policies, preflight};
 
 /// Loads every model and examines every policy, says what it found, and fails with the worst of it.
 pub(crate) fn configuration(config: &Config, ignored: &[String]) -> Result<(), ServerError> {
@@ -89,9 +90,17 @@ fn exporter(config: &Config) -> Result<(), ServerError> {
 fn models(config: &Config, report: &mut Report) {
     let on_disk = config.fixed.cache.tier().is_some();
     let machine = machine::look();
+    camshaft_engine::use_numa(config.fixed.numa());
+    let devices = match Devices::look() {
+        Ok(devices) => devices,
+        Err(error) => {
+            report.line(&format!("{error}"));
+            return report.fail(error);
+        }
+    };
     let mut loaded = Vec::new();
     for model in &config.fixed.model {
-        match Engines::Llama.load(model, on_disk, &Arc::default()) {
+        match Engines::Llama.load(model, on_disk, &devices, &Arc::default()) {
             Ok(model) => loaded.push(model),
             Err(error) => {
                 report.line(&format!("{error}"));
@@ -99,7 +108,13 @@ fn models(config: &Config, report: &mut Report) {
             }
         }
     }
-    let sized = sizing::size(config, machine, loaded);
+    let sized = match placing::place(config, (machine, &devices), loaded, on_disk, &Arc::default()) {
+        Ok(sized) => sized,
+        Err(error) => {
+            report.line(&format!("{error}"));
+            return report.fail(error);
+        }
+    };
     // All of the space, so that nothing is removed to make the share of a worker.
     let plan = CachePlan::of(config, CacheShare { workers: 1, ..sized.share() });
     for weights in &sized.weights {

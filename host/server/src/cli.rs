@@ -4,14 +4,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use camshaft_core::policy::Hook;
-use camshaft_policy::{COMPILE_BOUNDS, ProcessBounds};
+use camshaft_policy::{Addresses, COMPILE_BOUNDS, ProcessBounds};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{Config, Overrides, Sources};
+use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::weights::Engines;
 use crate::{
-    cache_command, check, environment, health, logging, manual, plugin_check, probe, serve, show, signals, version,
+    cache_command, check, environment, health, logging, manual, placing, plugin_check, probe, serve, show, signals,
+    version,
 };
 
 /// LLM inference server whose policy is replaceable while it runs.
@@ -40,6 +42,12 @@ enum Command {
     /// llama.cpp aborts on some corrupt files.
     #[command(hide = true)]
     ProbeModel { path: PathBuf, lora: Option<PathBuf> },
+    /// Load a model onto devices and compute a token. `serve` and `check` try this in a separate process first, because a
+    /// driver may end the process that uses it.
+    #[command(hide = true)]
+    TryDevices { trial: String },
+    /// List the GPUs that layers of models can be given to.
+    Devices,
     /// Compile a policy component from standard input into a cache directory. `serve` runs this in a separate process with
     /// bounds on memory and time, because a component can be made to take both.
     #[command(hide = true)]
@@ -47,6 +55,8 @@ enum Command {
         cache_dir: PathBuf,
         #[arg(value_parser = hook)]
         hook: Hook,
+        #[arg(value_parser = addresses)]
+        addresses: Addresses,
         memory_bytes: u64,
         cpu_seconds: u64,
     },
@@ -184,7 +194,11 @@ pub fn run() -> ExitCode {
     // A server, and all that load or compile in bounded processes.
     let is_heavy = matches!(
         cli.command,
-        Command::Check(_) | Command::Plugin { .. } | Command::CompilePolicy { .. } | Command::ProbeModel { .. }
+        Command::Check(_)
+            | Command::Plugin { .. }
+            | Command::CompilePolicy { .. }
+            | Command::ProbeModel { .. }
+            | Command::TryDevices { .. }
     );
     if serves || is_heavy {
         environment::complete();
@@ -232,12 +246,14 @@ fn execute(asked: Command) -> Result<u8, ServerError> {
             page.map_err(|error| ServerError::internal("write the manual page", error))
                 .and_then(|page| check::print(&String::from_utf8_lossy(&page)))
         }
-        Command::CompilePolicy { cache_dir, hook, memory_bytes, cpu_seconds } => {
+        Command::CompilePolicy { cache_dir, hook, addresses, memory_bytes, cpu_seconds } => {
             let cpu = Duration::from_secs(cpu_seconds);
             let bounds = ProcessBounds { memory_bytes, cpu, ..COMPILE_BOUNDS };
-            return Ok(camshaft_policy::compile_here(&cache_dir, hook, bounds));
+            return Ok(camshaft_policy::compile_here(&cache_dir, hook, addresses, bounds));
         }
         Command::ProbeModel { path, lora } => probe::probe_here(&path, lora),
+        Command::TryDevices { trial } => placing::try_here(&trial),
+        Command::Devices => Devices::look().and_then(|devices| check::print(&devices.table())),
         Command::Cache { command } => match command {
             CacheCommand::Verify(args) => args.dir().and_then(|dir| cache_command::report(&dir, true)),
             CacheCommand::Stats(args) => args.dir().and_then(|dir| cache_command::report(&dir, false)),
@@ -281,4 +297,9 @@ fn report(error: &ServerError) {
 fn hook(name: &str) -> Result<Hook, String> {
     let hook = Hook::ALL.into_iter().find(|hook| hook.as_str() == name);
     hook.ok_or_else(|| format!("expected one of {}", Hook::ALL.map(Hook::as_str).join(", ")))
+}
+
+fn addresses(name: &str) -> Result<Addresses, String> {
+    let addresses = Addresses::ALL.into_iter().find(|addresses| addresses.as_str() == name);
+    addresses.ok_or_else(|| format!("expected one of {}", Addresses::ALL.map(Addresses::as_str).join(", ")))
 }

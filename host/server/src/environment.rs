@@ -44,6 +44,10 @@ pub(crate) fn complete() {
     if program.as_deref().and_then(Path::file_name).is_none_or(is_linker) {
         return;
     }
+    // It would be started outside the emulator.
+    if camshaft_policy::is_emulated() {
+        return;
+    }
     let mut arguments = std::env::args_os();
     let name = arguments.next();
     // Whatever lies at the program's path by now, this is what runs.

@@ -10,15 +10,16 @@ use tokio::sync::watch;
 
 use crate::cache_plan::CachePlan;
 use crate::config::{ConfigSnapshot, Sources};
+use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::logging::LogHandle;
 use crate::machine;
 use crate::metrics::{self, ServerMetrics};
+use crate::placing;
 use crate::policies;
 use crate::progress::MODELS;
 use crate::reload::{self, Bound, Reloader};
 use crate::shutdown;
-use crate::sizing;
 use crate::start::Starter;
 use crate::supervisor::{ShutdownStage, Supervisor};
 use crate::tls::Certificate;
@@ -79,7 +80,14 @@ impl Load {
         for kind in [POLICIES, MODELS] {
             self.readiness.set_loading(kind, Some("begun".to_owned()));
         }
-        let weights = self.load_weights()?;
+        let devices = match self.engines {
+            Engines::Llama => {
+                camshaft_engine::use_numa(self.snapshot.config.fixed.numa());
+                Devices::look()?
+            }
+            Engines::Fake => Devices::default(),
+        };
+        let weights = self.load_weights(devices.clone())?;
         let Self { snapshot, sources, engines, log, supervisor, readiness, certificate, access } = self;
         let config = snapshot.config.clone();
         let registry = Registry::new();
@@ -107,7 +115,8 @@ impl Load {
             reloads,
         });
         let metrics = ServerMetrics::new(&registry)?;
-        let sized = sizing::size(&config, machine, joined(weights)?);
+        let digest = config.fixed.cache.tier().is_some();
+        let sized = placing::place(&config, (machine, &devices), joined(weights)?, digest, &readiness)?;
         readiness.set_loading(MODELS, Some("their threads start".to_owned()));
         sized.tell();
         let share = sized.share();
@@ -143,11 +152,12 @@ impl Load {
     }
 
     /// Loads the models beside the policies, one after the other. Whoever fails meanwhile need not wait for it.
-    fn load_weights(&self) -> Result<JoinHandle<Result<Vec<Loaded>, ServerError>>, ServerError> {
+    fn load_weights(&self, devices: Devices) -> Result<JoinHandle<Result<Vec<Loaded>, ServerError>>, ServerError> {
         let (config, engines, readiness) = (self.snapshot.config.clone(), self.engines, self.readiness.clone());
         let digest = config.fixed.cache.tier().is_some();
         let load = move || {
-            let models = config.fixed.model.iter().map(|model| engines.load(model, digest, &readiness)).collect();
+            let models =
+                config.fixed.model.iter().map(|model| engines.load(model, digest, &devices, &readiness)).collect();
             readiness.set_loading(MODELS, Some("loaded".to_owned()));
             models
         };

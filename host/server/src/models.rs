@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use camshaft_api::Readiness;
 use camshaft_core::engine::{ModelKind, Reuse};
-use camshaft_engine::{EngineLoadError, LoadOptions, LoadedModel, WrongKind};
+use camshaft_engine::{EngineLoadError, LoadOptions, LoadedModel, Placement, WrongKind};
 
 use crate::config::{ModelConfig, ModelSource};
 use crate::demo;
@@ -29,22 +29,16 @@ pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), 
     }
 }
 
-/// Loads a model's weights. `digest`: their digest is wanted. `readiness` learns how far it is.
+/// Loads a model's weights, after another process has tried its file. `digest`: their digest is wanted. `readiness` learns how
+/// far it is.
 pub(crate) fn load(
     config: &ModelConfig,
     digest: bool,
+    placement: Placement,
     readiness: &Arc<Readiness>,
 ) -> Result<Arc<LoadedModel>, ServerError> {
-    let adapter = config.adapter();
     let bar = LoadBar::new(&config.id, readiness);
-    let options = LoadOptions {
-        verify_sha256: config.sha256.clone(),
-        digest,
-        kind: config.kind.wanted(),
-        adapter,
-        copy: !config.mmap,
-        progress: Some(bar.stage("loading")),
-    };
+    let options = options(config, digest, placement, &bar);
     let engine = |error| from_engine(config, error);
     match config.source() {
         // The bundled weights are known to be good; an adapter is not.
@@ -57,6 +51,34 @@ pub(crate) fn load(
             let tried = probe::probe(&path, config, Tried::Model, &bar)?;
             tried.confirm(LoadedModel::from_file(&path, &options).map_err(engine))
         }
+    }
+}
+
+/// Loads the weights of a model that was loaded before, to another place.
+pub(crate) fn load_again(
+    config: &ModelConfig,
+    digest: bool,
+    placement: Placement,
+    readiness: &Arc<Readiness>,
+) -> Result<Arc<LoadedModel>, ServerError> {
+    let options = options(config, digest, placement, &LoadBar::new(&config.id, readiness));
+    let loaded = match config.source() {
+        ModelSource::Demo => demo::load(&options),
+        ModelSource::File(path) => LoadedModel::from_file(&path, &options),
+    };
+    loaded.map_err(|error| from_engine(config, error))
+}
+
+fn options(config: &ModelConfig, digest: bool, placement: Placement, bar: &LoadBar) -> LoadOptions {
+    LoadOptions {
+        verify_sha256: config.sha256.clone(),
+        digest,
+        kind: config.kind.wanted(),
+        adapter: config.adapter(),
+        copy: !config.mmap,
+        lock: config.mlock,
+        progress: Some(bar.stage("loading")),
+        placement,
     }
 }
 
@@ -106,6 +128,7 @@ fn key_at_fault(config: &ModelConfig, error: &EngineLoadError) -> &'static str {
         EngineLoadError::WrongKind { .. } => return "kind",
         EngineLoadError::NoContext { .. } => return "context-tokens",
         EngineLoadError::NotAnAdapter { .. } => return "lora",
+        EngineLoadError::NoDevice { .. } => return "devices",
         EngineLoadError::Unreadable { path, .. }
         | EngineLoadError::BadFile { path, .. }
         | EngineLoadError::Replaced { path }

@@ -12,7 +12,8 @@ use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
 use camshaft_engine::{
-    AdapterOptions, EngineOptions, KvLayout, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel, parts_of,
+    AdapterOptions, EngineOptions, FlashAttention, KvLayout, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel,
+    parts_of,
 };
 use camshaft_policy::{Ended, ProcessBounds, bound_further_memory, bound_this_process, panic_in, wait_within};
 use signal_hook::consts::{SIGKILL, SIGXCPU};
@@ -85,7 +86,7 @@ pub(crate) fn probe(path: &Path, config: &ModelConfig, tried: Tried, bar: &LoadB
     let model = |problem| ServerError::model(&config.id, &config.origins, key, problem);
     match ended.map_err(failed)? {
         Ended::ByItself(status) if status.success() => Ok(Outcome::Good),
-        Ended::ByItself(status) => match judge(path, status, &words, bounds) {
+        Ended::ByItself(status) => match judge(path, status, &words, bounds.cpu) {
             problem @ ModelProblem::Refused { .. } => Ok(Outcome::Refused(model(problem))),
             problem => Err(model(problem)),
         },
@@ -94,7 +95,7 @@ pub(crate) fn probe(path: &Path, config: &ModelConfig, tried: Tried, bar: &LoadB
 }
 
 /// How the process ended, and what it said on standard error. `thread` is asked for each thread that reads from it.
-fn await_end(
+pub(crate) fn await_end(
     mut child: Child,
     wall: Duration,
     bar: &LoadBar,
@@ -128,14 +129,14 @@ fn words_of(err: Option<ChildStderr>) -> String {
 }
 
 /// Why a process that did not succeed ended.
-fn judge(path: &Path, status: ExitStatus, words: &str, bounds: ProcessBounds) -> ModelProblem {
+pub(crate) fn judge(path: &Path, status: ExitStatus, words: &str, cpu: Duration) -> ModelProblem {
     let path = path.to_owned();
     let Some(signal) = status.signal() else {
         let last = || words.trim().lines().last().unwrap_or_default().trim_start_matches("camshaft: ").to_owned();
         return ModelProblem::Refused { path, why: panic_in(words).unwrap_or_else(last) };
     };
     if signal == SIGXCPU {
-        return ModelProblem::Late { path, limit: bounds.cpu };
+        return ModelProblem::Late { path, limit: cpu };
     }
     if signal == SIGKILL {
         return ModelProblem::Killed { path };
@@ -192,16 +193,15 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
         kv_tokens: 64,
         kv_layout: KvLayout::Pooled,
         batch_tokens: 16,
-        threads: 1,
-        kv_type: KvType::F16,
+        ..EngineOptions::default()
     };
     // Characters that only byte tokens can stand for.
     let _ = model.tokenizer().tokenize("a \u{1F600}\u{1}", true, true);
     if model.info().kind == ModelKind::Embed {
-        let mut embedder = bad(path, LlamaEmbedder::new(model, 64, 1))?;
+        let mut embedder = bad(path, LlamaEmbedder::new(&model, 64, 1, FlashAttention::Auto))?;
         return bad(path, embedder.embed(&[[Token(0)].into()])).map(drop);
     }
-    let mut engine = bad(path, LlamaEngine::new(model.clone(), &options))?;
+    let mut engine = bad(path, LlamaEngine::new(&model, &options))?;
     let mut batch = Batch::default();
     batch.push(Token(0), 0, SeqId(0), true);
     bad(path, engine.decode(&batch))?;
@@ -250,7 +250,7 @@ mod tests {
     fn what_ended_the_process_is_told_apart() {
         let bounds = bounds(Path::new("none"), None);
         let problem = |script: &str| match shell(script, Duration::from_secs(60)) {
-            (Ok(Ended::ByItself(status)), words) => judge(Path::new("m.gguf"), status, &words, bounds).to_string(),
+            (Ok(Ended::ByItself(status)), words) => judge(Path::new("m.gguf"), status, &words, bounds.cpu).to_string(),
             other => panic!("{script}: {other:?}"),
         };
         let sentences = [

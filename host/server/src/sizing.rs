@@ -7,6 +7,7 @@ use camshaft_engine::KvType;
 
 use crate::cache_plan::CacheShare;
 use crate::config::Config;
+use crate::devices::Devices;
 use crate::weights::{Loaded, Weights};
 
 /// The weights with their sizes, and where the memory goes.
@@ -16,10 +17,10 @@ pub(crate) struct Sized {
 }
 
 /// Divides what `machine` had before the models were loaded.
-pub(crate) fn size(config: &Config, machine: Machine, loaded: Vec<Loaded>) -> Sized {
-    let needs: Vec<ModelNeeds> = loaded.iter().map(Loaded::needs).collect();
+pub(crate) fn size(config: &Config, machine: Machine, devices: &Devices, loaded: Vec<Loaded>) -> Sized {
+    let needs: Vec<ModelNeeds> = loaded.iter().map(|loaded| loaded.needs(devices)).collect();
     let wished = config.live.cache.ram.set().map(|bytes| bytes.0);
-    let budget = sizes::divide(machine, &needs, wished);
+    let budget = sizes::divide(machine, &devices.free(), &needs, wished);
     let weights = loaded.into_iter().zip(&budget.models);
     let weights = weights.map(|(loaded, sizes)| Weights { loaded, sizes: sizes.clone() }).collect();
     Sized { weights, budget }
@@ -35,7 +36,7 @@ impl Sized {
     /// Says in the log what was chosen, and what was cut.
     pub(crate) fn tell(&self) {
         for weights in &self.weights {
-            let Sizes { sequences, kv_tokens, batch_tokens, threads, kv, .. } = weights.sizes;
+            let Sizes { sequences, kv_tokens, batch_tokens, threads, kv, offloaded, .. } = weights.sizes;
             if weights.is_generating() {
                 tracing::info!(
                     model = weights.config().id,
@@ -44,6 +45,8 @@ impl Sized {
                     kv_layout = layout_word(weights.sizes.layout),
                     kv_type = kv_word(weights.kv_type()),
                     kv_bytes = kv,
+                    device_layers = offloaded.layers,
+                    device_bytes = offloaded.bytes(),
                     batch_tokens,
                     threads,
                     "sizes"
@@ -72,7 +75,8 @@ impl Sized {
         let mut left = self.budget.planned;
         for weights in &self.weights {
             let (id, sizes) = (&weights.config().id, &weights.sizes);
-            let bytes = weights.loaded.needs().weights;
+            let offloaded = sizes.offloaded;
+            let bytes = weights.loaded.info().weight_bytes.saturating_sub(offloaded.weights);
             row(&format!("{id}: weights"), bytes, "");
             left = left.saturating_sub(bytes).saturating_sub(sizes.kv).saturating_sub(sizes.batches);
             if weights.is_generating() {
@@ -88,6 +92,12 @@ impl Sized {
             }
             let (batch, threads) = (sizes.batch_tokens, sizes.threads);
             row(&format!("{id}: batches"), sizes.batches, &format!("{batch} tokens, {threads} threads"));
+            if offloaded.layers > 0 {
+                let (layers, weights, kv) = (offloaded.layers, mib(offloaded.weights), mib(offloaded.kv));
+                let note =
+                    format!("{layers} layers: weights {weights}, KV cache {kv}; on devices, not in the host's memory");
+                row(&format!("{id}: on devices"), offloaded.bytes(), &note);
+            }
         }
         row("prefix cache", self.budget.cache, "");
         row("process, policies, requests", PROCESS_BYTES, "");
@@ -134,6 +144,15 @@ fn sentence(cut: Cut) -> String {
         }
         Cut::Quantized => {
             "KV entries are stored as q8_0, since there is little memory (kv-type = \"f16\" forbids it)".to_owned()
+        }
+        Cut::Layers { wished: Some(wished), layers, granted } => {
+            let wished = wished.min(layers);
+            format!("gpu-layers = {wished} is cut to {granted}: devices have no room for more, or there are none")
+        }
+        Cut::Layers { wished: None, layers, granted } => {
+            format!(
+                "{granted} of {layers} layers are on devices, which have no room for more: the CPU computes the others"
+            )
         }
         Cut::Memory { wanted, available } => format!(
             "the models take {}, and {} can be planned with: expect reading from disk in every step, or the end of the process",

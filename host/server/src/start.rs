@@ -20,6 +20,7 @@ use crate::embed_thread::{self, EmbedSetup};
 use crate::error::ServerError;
 use crate::mailbox::Mailbox;
 use crate::metrics::ServerMetrics;
+use crate::placing::Standby;
 use crate::pool_thread::{self, PoolSetup, WorkerSeat};
 use crate::supervisor::{Gauges, Supervisor};
 use crate::tuning::Tuned;
@@ -63,9 +64,12 @@ impl Starter<'_> {
             (WeightsSource::Llama { model: loaded, draft }, ModelKind::Generate) => {
                 let make = {
                     let (config, plan) = (config.clone(), self.cache.clone());
-                    let (loaded, draft, options) = (loaded.clone(), draft.clone(), model.engine_options());
+                    let (loaded, draft, sizes) = (loaded.clone(), draft.clone(), model.sizes.clone());
+                    let standby = Standby::new(&model.loaded);
                     move |id| {
-                        let engine = weights::engine(&config, &loaded, &options)?;
+                        let (computes, sizes) = standby.now(&loaded, &sizes)?;
+                        let options = weights::engine_options(&config, &sizes);
+                        let engine = weights::engine(&config, &computes, &options)?;
                         let speculation = weights::speculation(&config, draft.as_ref(), &options)?;
                         let owner = CacheOwner { id: &config.id, model: &loaded, options: &options, worker: id };
                         Ok((engine, Parts { cache: plan.open(&owner), speculation }))
@@ -76,7 +80,11 @@ impl Starter<'_> {
             (WeightsSource::Llama { model: loaded, .. }, ModelKind::Embed) => {
                 let make = {
                     let (config, loaded, sizes) = (config.clone(), loaded.clone(), model.sizes.clone());
-                    move || weights::embedder(&config, &loaded, &sizes)
+                    let standby = Standby::new(&model.loaded);
+                    move || {
+                        let (computes, sizes) = standby.now(&loaded, &sizes)?;
+                        weights::embedder(&config, &computes, &sizes)
+                    }
                 };
                 self.start_embedder(config, info, loaded.tokenizer(), make)
             }

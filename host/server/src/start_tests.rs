@@ -17,6 +17,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::config::Overrides;
+use crate::devices::Devices;
 use crate::policies;
 use crate::reload;
 use crate::sizing;
@@ -70,9 +71,13 @@ impl Bench {
         let config = Config::load(None, std::iter::empty(), &overrides).unwrap();
         let (registry, supervisor) = (Registry::new(), Arc::new(Supervisor::new()));
         let policies = policies::start(&config, &registry).unwrap();
-        let loaded =
-            config.fixed.model.iter().map(|model| Engines::Fake.load(model, false, &Arc::default()).unwrap()).collect();
-        let sized = sizing::size(&config, Machine { memory: 1 << 33, cores: 2 }, loaded);
+        let loaded = config
+            .fixed
+            .model
+            .iter()
+            .map(|model| Engines::Fake.load(model, false, &Devices::default(), &Arc::default()).unwrap())
+            .collect();
+        let sized = sizing::size(&config, Machine { memory: 1 << 33, cores: 2 }, &Devices::default(), loaded);
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, sized.share()));
         let (metrics, readiness) = (ServerMetrics::new(&registry).unwrap(), Arc::new(Readiness::new()));
         let starter = Starter {

@@ -10,10 +10,11 @@ use camshaft_core::sizes::{ModelNeeds, Sizes};
 use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
 use camshaft_core::worker::Speculation;
 use camshaft_engine::disk::DiskError;
-use camshaft_engine::{EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadedModel, MappedFile};
+use camshaft_engine::{EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadedModel, MappedFile, Placement};
 
 use crate::cache_plan::{CacheOwner, CachePlan};
 use crate::config::{KvTypeKey, ModelConfig};
+use crate::devices::Devices;
 use crate::error::{Problem, ServerError};
 use crate::models;
 
@@ -36,6 +37,10 @@ pub(crate) enum Engines {
 pub(crate) struct Loaded {
     pub(crate) config: ModelConfig,
     pub(crate) source: WeightsSource,
+    /// More layers do not work on devices.
+    pub(crate) most_layers: Option<u32>,
+    /// Flash attention was turned off, because devices failed at it.
+    pub(crate) lost_flash: bool,
 }
 
 /// A model with its weights and its sizes, ready to be started.
@@ -52,7 +57,8 @@ pub(crate) enum WeightsSource {
 }
 
 impl Engines {
-    /// Loads a model's weights. `digest`: the disk cache wants to know them by their digest. `readiness` learns how far it is.
+    /// Loads a model's weights, or only looks at them, if some will lie on devices: how many follows from the sizes of all
+    /// models. `digest`: the disk cache wants to know them by their digest. `readiness` learns how far it is.
     ///
     /// # Errors
     /// What is wrong with its file, or with what its configuration asks of it.
@@ -60,19 +66,23 @@ impl Engines {
         self,
         config: &ModelConfig,
         digest: bool,
+        devices: &Devices,
         readiness: &Arc<Readiness>,
     ) -> Result<Loaded, ServerError> {
         let source = match self {
             Self::Fake => WeightsSource::Fake(config.kind.wanted().unwrap_or(ModelKind::Generate)),
             Self::Llama => {
-                let model = models::load(config, digest, readiness)?;
+                let placement = if devices.are_wanted(config) { Placement::Nowhere } else { Placement::Host };
+                // Reading all of a file twice would take its time.
+                let digest = digest && placement == Placement::Host;
+                let model = models::load(config, digest, placement, readiness)?;
                 models::settings_fit(config, model.info().kind)?;
                 let draft = config.draft_model.as_ref();
                 let draft = draft.map(|path| models::load_draft(config, path, &model, readiness)).transpose()?;
                 WeightsSource::Llama { model, draft }
             }
         };
-        Ok(Loaded { config: config.clone(), source })
+        Ok(Loaded { config: config.clone(), source, most_layers: None, lost_flash: false })
     }
 }
 
@@ -103,7 +113,7 @@ impl Loaded {
     }
 
     /// What it takes of memory, and what its configuration asks for.
-    pub(crate) fn needs(&self) -> ModelNeeds {
+    pub(crate) fn needs(&self, devices: &Devices) -> ModelNeeds {
         let (config, wishes) = (&self.config, self.config.wishes());
         let generates = self.kind() == ModelKind::Generate;
         match &self.source {
@@ -120,6 +130,7 @@ impl Loaded {
                     kv_token: kv(config.kv_type.set().map_or(KvType::F16, KvTypeKey::kv_type)),
                     kv_token_q8: kv(KvType::Q8_0),
                     batch_token: sum(LoadedModel::batch_token_bytes),
+                    devices: devices.needs(config, model.layers(), self.most_layers),
                     wishes,
                 }
             }
@@ -131,6 +142,7 @@ impl Loaded {
                 kv_token: 1,
                 kv_token_q8: 1,
                 batch_token: 1,
+                devices: None,
                 wishes,
             },
         }
@@ -155,14 +167,12 @@ impl Weights {
 
     /// Type of the numbers in the KV cache.
     pub(crate) fn kv_type(&self) -> KvType {
-        let chosen = if self.sizes.quantized { KvType::Q8_0 } else { KvType::F16 };
-        self.config().kv_type.set().map_or(chosen, KvTypeKey::kv_type)
+        self.engine_options().kv_type
     }
 
     /// What one worker's context is made with.
     pub(crate) fn engine_options(&self) -> EngineOptions {
-        let Sizes { sequences, kv_tokens, layout, batch_tokens, threads, .. } = self.sizes;
-        EngineOptions { sequences, kv_tokens, kv_layout: layout, batch_tokens, threads, kv_type: self.kv_type() }
+        engine_options(self.config(), &self.sizes)
     }
 
     /// Makes what a first worker would run, and lets go of it.
@@ -203,12 +213,28 @@ impl Weights {
     }
 }
 
+/// What a context of a model is made with.
+pub(crate) fn engine_options(config: &ModelConfig, sizes: &Sizes) -> EngineOptions {
+    let Sizes { sequences, kv_tokens, layout, batch_tokens, threads, .. } = *sizes;
+    let chosen = if sizes.quantized { KvType::Q8_0 } else { KvType::F16 };
+    EngineOptions {
+        sequences,
+        kv_tokens,
+        kv_layout: layout,
+        batch_tokens,
+        threads,
+        kv_type: config.kv_type.set().map_or(chosen, KvTypeKey::kv_type),
+        flash_attention: config.flash_attention.wanted(),
+        kv_on_device: config.kv_on_gpu,
+    }
+}
+
 pub(crate) fn engine(
     config: &ModelConfig,
     model: &Arc<LoadedModel>,
     options: &EngineOptions,
 ) -> Result<LlamaEngine, ServerError> {
-    LlamaEngine::new(model.clone(), options).map_err(|error| models::from_engine(config, error))
+    LlamaEngine::new(model, options).map_err(|error| models::from_engine(config, error))
 }
 
 pub(crate) fn embedder(
@@ -218,7 +244,8 @@ pub(crate) fn embedder(
 ) -> Result<LlamaEmbedder, ServerError> {
     // An input is computed in one piece, so a batch holds at least one of the longest.
     let input_tokens = model.info().trained_context_tokens.min(config.input_tokens());
-    let embedder = LlamaEmbedder::new(model.clone(), sizes.batch_tokens.max(input_tokens), sizes.threads);
+    let batch_tokens = sizes.batch_tokens.max(input_tokens);
+    let embedder = LlamaEmbedder::new(model, batch_tokens, sizes.threads, config.flash_attention.wanted());
     embedder.map_err(|error| models::from_engine(config, error))
 }
 
@@ -263,7 +290,11 @@ mod tests {
     #[test]
     fn regression_embedding_models_take_no_share_of_the_prefix_cache() {
         let config = config(r#"model=[{id="a", workers=3}, {id="b", kind="embed", workers=5}]"#);
-        let loaded = config.fixed.model.iter().map(|model| Engines::Fake.load(model, false, &Arc::default()).unwrap());
+        let loaded = config
+            .fixed
+            .model
+            .iter()
+            .map(|model| Engines::Fake.load(model, false, &Devices::default(), &Arc::default()).unwrap());
         let workers: u64 = loaded.map(|loaded| loaded.caching_workers()).sum();
         assert_eq!(workers, 3);
         assert_eq!(CachePlan::of(&config, CacheShare { workers, chosen: 3 << 30, most: 9 << 30 }).ram_bytes, 1 << 30);

@@ -37,10 +37,9 @@ fn engine(model: &Arc<LoadedModel>, kv_tokens: u32) -> LlamaEngine {
         kv_tokens,
         kv_layout: KvLayout::Pooled,
         batch_tokens: 64,
-        threads: 1,
-        kv_type: KvType::F16,
+        ..EngineOptions::default()
     };
-    LlamaEngine::new(model.clone(), &options).unwrap()
+    LlamaEngine::new(model, &options).unwrap()
 }
 
 fn start(id: u64, prompt: &str, max_tokens: u32) -> Start {

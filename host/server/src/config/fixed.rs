@@ -1,6 +1,7 @@
 //! The half of the configuration that takes a restart to change.
 use std::path::PathBuf;
 
+use camshaft_engine::Numa;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -217,5 +218,12 @@ impl Telemetry {
     /// `None`: spans go nowhere.
     pub fn endpoint(&self) -> Option<&str> {
         Some(self.otlp_endpoint.as_str()).filter(|endpoint| !endpoint.is_empty())
+    }
+}
+
+impl Fixed {
+    /// The same for all models.
+    pub fn numa(&self) -> Numa {
+        self.model.first().map(|model| model.numa.wanted()).unwrap_or_default()
     }
 }

@@ -6,7 +6,7 @@ use camshaft_core::engine::ModelKind;
 use camshaft_core::limits;
 use camshaft_core::reserve::Reserve;
 use camshaft_core::sizes::{KvLayout, Wishes};
-use camshaft_engine::{AdapterOptions, KvType};
+use camshaft_engine::{AdapterOptions, FlashAttention, KvType, Numa};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,26 @@ pub struct ModelConfig {
     /// Map the file instead of copying it into memory. Faster to start, and processes share the memory; but if the file is
     /// changed in place, the model stops serving, and a file that is cut short may end the process.
     pub mmap: bool,
+    /// Keep the weights that stay in the host's memory from being swapped out, as far as the system allows it.
+    pub mlock: bool,
+    /// Where threads and memory are on a machine whose memory has several nodes. The same for all models. "distribute": evenly
+    /// on all; "isolate": on the one where the process was started; "numactl": as `numactl` was told.
+    pub numa: NumaKey,
+    /// Layers that GPUs compute, with the one that makes logits. "auto": as many as their memory has room for. 0: none.
+    #[schemars(range(min = 0, max = 65_536))]
+    pub gpu_layers: Auto<u32>,
+    /// GPUs that get layers, by the names that `camshaft devices` shows. None: all that do not share the host's memory.
+    #[schemars(length(max = 16))]
+    pub devices: Vec<String>,
+    /// The one GPU that gets all layers.
+    pub main_device: Option<String>,
+    /// A number for each GPU: its part of the layers. None: by their free memory.
+    #[schemars(length(max = 16), inner(range(min = 0.0, max = 1_000_000.0)))]
+    pub tensor_split: Vec<f32>,
+    /// Keep KV entries where their layers are.
+    pub kv_on_gpu: bool,
+    /// Compute attention in one piece, without the matrix of all scores. "auto": where model and device allow it.
+    pub flash_attention: FlashKey,
     /// What the model is served for. "auto": what its file says it was made for.
     pub kind: KindKey,
     /// Another way to write kind = "embed".
@@ -92,6 +112,14 @@ impl Default for ModelConfig {
             path: None,
             sha256: None,
             mmap: true,
+            mlock: false,
+            numa: NumaKey::default(),
+            gpu_layers: Auto::Auto,
+            devices: Vec::new(),
+            main_device: None,
+            tensor_split: Vec::new(),
+            kv_on_gpu: true,
+            flash_attention: FlashKey::default(),
             kind: KindKey::default(),
             embeddings: false,
             workers: 1,
@@ -179,7 +207,7 @@ impl ModelConfig {
             layout: self.kv_layout.set().map(KvLayoutKey::layout),
             batch_tokens: self.batch_tokens.set(),
             threads: self.threads.set().filter(|&threads| threads > 0),
-            may_quantize: self.kv_type == Auto::Auto,
+            may_quantize: self.kv_type == Auto::Auto && self.flash_attention != FlashKey::Off,
         }
     }
 
@@ -261,6 +289,48 @@ impl KvTypeKey {
             Self::F16 => KvType::F16,
             Self::Q8_0 => KvType::Q8_0,
             Self::Q4_0 => KvType::Q4_0,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum FlashKey {
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
+impl FlashKey {
+    pub fn wanted(self) -> FlashAttention {
+        match self {
+            Self::Auto => FlashAttention::Auto,
+            Self::On => FlashAttention::On,
+            Self::Off => FlashAttention::Off,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum NumaKey {
+    #[default]
+    Off,
+    Distribute,
+    Isolate,
+    Numactl,
+}
+
+impl NumaKey {
+    pub fn wanted(self) -> Numa {
+        match self {
+            Self::Off => Numa::Off,
+            Self::Distribute => Numa::Distribute,
+            Self::Isolate => Numa::Isolate,
+            Self::Numactl => Numa::Numactl,
         }
     }
 }

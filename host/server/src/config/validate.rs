@@ -5,7 +5,7 @@ use super::auto::Auto;
 use super::fixed::Fixed;
 use super::keys::Wrong;
 use super::live::Live;
-use super::model::{KindKey, KvLayoutKey, ModelConfig};
+use super::model::{FlashKey, KindKey, KvLayoutKey, KvTypeKey, ModelConfig};
 use super::telling;
 use super::tree::{Node, Source};
 use super::whole::Config;
@@ -101,6 +101,7 @@ fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMu
     if let Some(batch) = model.batch_tokens.set().filter(|&batch| batch < sequences) {
         wrong("batch-tokens", format!("must be at least model.sequences ({sequences}), got {batch}"));
     }
+    gpus(model, earlier, wrong);
     if model.draft_model.is_some() && model.draft_tokens() == 0 {
         wrong("draft-tokens", "must be at least 1 with a draft model, got 0".to_owned());
     }
@@ -116,5 +117,32 @@ fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMu
             wrong("draft-tokens", "is only for models that generate".to_owned());
         }
         _ => {}
+    }
+}
+
+fn gpus(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&str, String)) {
+    if let Some(main) = &model.main_device {
+        if !model.devices.is_empty() && !model.devices.contains(main) {
+            wrong("main-device", format!("must be one of devices ({:?}), got {main:?}", model.devices));
+        }
+        if !model.tensor_split.is_empty() {
+            wrong("tensor-split", format!("is set, but main-device ({main:?}) gets all layers"));
+        }
+    }
+    let split = &model.tensor_split;
+    if !split.is_empty() && (split.iter().any(|part| !part.is_finite()) || split.iter().all(|&part| part <= 0.0)) {
+        wrong("tensor-split", format!("must have a number above 0, and none that is not finite, got {split:?}"));
+    }
+    if !split.is_empty() && !model.devices.is_empty() && split.len() != model.devices.len() {
+        let (devices, parts) = (model.devices.len(), split.len());
+        wrong("tensor-split", format!("must have a number for each of the {devices} devices, got {parts}"));
+    }
+    if let Some(other) = earlier.iter().find(|other| other.numa != model.numa) {
+        let (id, numa) = (&other.id, other.numa);
+        wrong("numa", format!("must be the same for all models: {:?} here, {numa:?} for {id:?}", model.numa));
+    }
+    if model.flash_attention == FlashKey::Off && model.kv_type.set().is_some_and(|kv| kv != KvTypeKey::F16) {
+        let why = "is \"off\", but kv-type stores values in fewer bits, which only flash attention reads";
+        wrong("flash-attention", why.to_owned());
     }
 }
