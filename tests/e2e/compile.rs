@@ -47,7 +47,7 @@ pub(crate) fn bomb(operations: usize) -> Vec<u8> {
 fn compile(dir: &Path, component: &[u8], memory_bytes: u64, cpu_seconds: u64) -> (ExitStatus, String) {
     fs::write(dir.join("component"), component).unwrap();
     let mut command = Command::new(binary());
-    command.arg("compile-policy").arg(dir.join("cache")).arg("sampler");
+    command.arg("compile-policy").arg(dir.join("cache")).args(["sampler", "plenty"]);
     command.args([memory_bytes.to_string(), cpu_seconds.to_string()]);
     command.stdin(File::open(dir.join("component")).unwrap()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = command.output().unwrap();

@@ -52,6 +52,7 @@ fn settings_of_devices_that_contradict_each_other_are_refused() {
         ("devices = [\"A\"]\nmain-device = \"B\"", "main-device must be one of devices ([\"A\"]), got \"B\""),
         ("main-device = \"A\"\ntensor-split = [1.0]", "tensor-split is set, but main-device (\"A\") gets all layers"),
         ("devices = [\"A\", \"B\"]\ntensor-split = [1.0]", "must have a number for each of the 2 devices, got 1"),
+        ("devices = [\"A\", \"B\", \"A\"]", "devices must name each device once"),
         ("tensor-split = [0.0, 0.0]", "must have a number above 0"),
         ("tensor-split = [-1.0]", "tensor-split"),
         ("gpu-layers = 65537", "gpu-layers must be between 0 and 65536, got 65537"),

@@ -11,6 +11,8 @@ pub struct DeviceNeeds {
     pub layers: u32,
     /// Layers that were asked for; `None`: as many as fit.
     pub wished: Option<u32>,
+    /// More did not work.
+    pub most: Option<u32>,
     /// The KV entries of layers that are there lie there, too.
     pub holds_kv: bool,
 }
@@ -87,7 +89,7 @@ pub(crate) fn place(needs: &DeviceNeeds, model: Taken, free: u64) -> Offloaded {
     let kv = if needs.holds_kv { model.least_kv.div_ceil(u64::from(with_kv.max(1))) } else { 0 };
     let room = free.saturating_sub(model.batches);
     let fit = u32::try_from(room / weights.saturating_add(kv).max(1)).unwrap_or(u32::MAX);
-    let layers = needs.wished.unwrap_or(u32::MAX).min(needs.layers).min(fit);
+    let layers = needs.wished.unwrap_or(u32::MAX).min(needs.most.unwrap_or(u32::MAX)).min(needs.layers).min(fit);
     Offloaded {
         layers,
         weights: weights.saturating_mul(u64::from(layers)).min(model.weights),

@@ -289,7 +289,8 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, batch_tokens: u32) -
     }
     if let Some(needs) = &model.devices {
         let (wished, layers, granted) = (needs.wished, needs.layers, room.offloaded.layers);
-        if granted < wished.unwrap_or(u32::MAX).min(layers) {
+        // What did not work is told where it was tried.
+        if granted < wished.unwrap_or(u32::MAX).min(needs.most.unwrap_or(u32::MAX)).min(layers) {
             sizes.cuts.push(Cut::Layers { wished, layers, granted });
         }
     }

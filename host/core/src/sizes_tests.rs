@@ -148,8 +148,13 @@ fn needs() -> impl Strategy<Value = ModelNeeds> {
     let model = (any::<bool>(), 1u32..4, 0u64..1 << 34, 0u32..1 << 18, 0u64..1 << 18, 0u64..1 << 20);
     let devices =
         (prop::sample::subsequence(vec![0, 1], 1..=2), 0u32..100, proptest::option::of(0u32..120), any::<bool>());
-    let devices =
-        devices.prop_map(|(devices, layers, wished, holds_kv)| DeviceNeeds { devices, layers, wished, holds_kv });
+    let devices = devices.prop_map(|(devices, layers, wished, holds_kv)| DeviceNeeds {
+        devices,
+        layers,
+        wished,
+        most: wished.map(|wished| wished / 2),
+        holds_kv,
+    });
     (model, wishes, proptest::option::of(devices)).prop_map(|(model, wish, devices)| {
         let (generates, workers, weights, trained_tokens, kv_token, batch_token) = model;
         let (sequences, kv_tokens, layout, may_quantize) = wish;
@@ -202,7 +207,7 @@ fn more_than_all_sequences_can_use_is_said() {
 
 /// A device of so much, and a model of 17 layers with the last one, of which `wished` were asked for.
 fn offloaded(mib: u64, wished: Option<u32>, holds_kv: bool) -> Sizes {
-    let devices = Some(DeviceNeeds { devices: vec![0], layers: 17, wished, holds_kv });
+    let devices = Some(DeviceNeeds { devices: vec![0], layers: 17, wished, most: None, holds_kv });
     divide(on(24), &[mib << 20], &[ModelNeeds { devices, ..large() }], None).models.remove(0)
 }
 
@@ -239,8 +244,20 @@ fn layers_that_do_not_fit_stay_with_the_host_and_it_is_said() {
 }
 
 #[test]
+fn what_lies_on_devices_is_a_part_of_all_layers_also_where_more_did_not_work() {
+    let devices = Some(DeviceNeeds { devices: vec![0], layers: 17, wished: None, most: Some(8), holds_kv: true });
+    let some = divide(on(24), &[64 * GIB], &[ModelNeeds { devices, ..large() }], None).models.remove(0);
+    let wished = offloaded(64 << 10, Some(8), true);
+    assert_eq!(
+        (some.offloaded.layers, some.offloaded.kv_layers, some.offloaded.weights),
+        (8, (7, 16), wished.offloaded.weights)
+    );
+    assert!(some.kv > 0 && !some.cuts.iter().any(|cut| matches!(cut, Cut::Layers { .. })), "{some:?}");
+}
+
+#[test]
 fn models_share_devices() {
-    let devices = Some(DeviceNeeds { devices: vec![1, 0], layers: 17, wished: None, holds_kv: true });
+    let devices = Some(DeviceNeeds { devices: vec![1, 0], layers: 17, wished: None, most: None, holds_kv: true });
     let model = ModelNeeds { devices, ..large() };
     let budget = divide(on(24), &[2 * GIB, GIB], &[model.clone(), model], None);
     let layers = |index: usize| budget.models[index].offloaded.layers;

@@ -87,7 +87,9 @@ impl EngineOptions {
             KvLayout::Pooled => String::new(),
             KvLayout::PerSequence => format!("|{} parts", self.sequences),
         };
-        format!("{LLAMA_CPP}|kv {:?}{layout}", self.kv_type)
+        // Values are transposed without it.
+        let flash = if self.flash_attention == FlashAttention::Off { "|no flash" } else { "" };
+        format!("{LLAMA_CPP}|kv {:?}{layout}{flash}", self.kv_type)
     }
 }
 

@@ -34,8 +34,6 @@ pub(crate) enum NotDecoded {
     Refused,
     /// llama.cpp said only this.
     Code(i32),
-    /// Something was thrown in the middle.
-    Thrown(String),
 }
 
 /// Rows of a batch, each of one sequence.
@@ -92,7 +90,6 @@ impl fmt::Display for NotDecoded {
             Self::NoRoom => f.write_str("there is no room in the KV cache"),
             Self::Refused => f.write_str("llama.cpp refused the batch"),
             Self::Code(code) => write!(f, "llama.cpp failed with code {code}"),
-            Self::Thrown(why) => write!(f, "llama.cpp failed: {why}"),
         }
     }
 }
@@ -107,8 +104,6 @@ pub(crate) fn defaults() -> sys::llama_context_params {
 pub(crate) struct Context {
     raw: NonNull<sys::llama_context>,
     model: Arc<LoadedModel>,
-    /// Something was thrown in it: what it holds may not even be freed.
-    is_broken: bool,
 }
 
 // SAFETY: llama.cpp lets any thread use a context, one at a time: what changes it takes `&mut self`, and what reads it while the
@@ -136,7 +131,7 @@ impl Context {
             unsafe { sys::llama_init_from_model(raw_model(&model.model), params) }
         };
         let raw = NonNull::new(raw).ok_or_else(refused)?;
-        let context = Self { raw, model: model.clone(), is_broken: false };
+        let context = Self { raw, model: model.clone() };
         if let Some(Adapter { adapter, scale }) = &model.adapter {
             let adapter = adapter.lock().unwrap_or_else(PoisonError::into_inner);
             let (mut adapters, mut scales) = ([raw_adapter(&adapter)], [*scale]);
@@ -166,6 +161,10 @@ impl Context {
     }
 
     /// Computes a batch to its end.
+    ///
+    /// # Panics
+    /// Something failed in the middle of it, or a device did: neither the context nor what lies on devices is to be used again.
+    #[expect(clippy::panic, reason = "ends the incarnation of the thread: a new one is made")]
     pub(crate) fn decode(&mut self, rows: &mut Rows) -> Result<(), NotDecoded> {
         const { assert!(size_of::<sys::llama_batch>() == 56) };
         let (batch, mut why) = (rows.batch(), [0; REASON_BYTES]);
@@ -179,10 +178,13 @@ impl Context {
             i32::MIN => {
                 // SAFETY: it ends with a zero.
                 let why = unsafe { CStr::from_ptr(why.as_ptr()) }.to_string_lossy().into_owned();
-                self.is_broken = true;
-                // The incarnation of the thread ends, and the next one computes elsewhere.
-                assert!(!self.model.lose(), "a device of model {:?} failed: {why}", self.model.info().name);
-                Err(NotDecoded::Thrown(why))
+                // In the middle of a batch: what the context holds is not to be relied on.
+                self.model.lose();
+                panic!("llama.cpp failed at model {:?}: {why}", self.model.info().name)
+            }
+            // Some devices report so that they failed. The incarnation of the thread ends, and the next one computes elsewhere.
+            code if code < -1 && self.model.lose() => {
+                panic!("a device of model {:?} failed with code {code}", self.model.info().name)
             }
             code => Err(NotDecoded::Code(code)),
         }
@@ -263,7 +265,7 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         // To free what lies on a device that is lost would end the process.
-        if !self.is_broken && !self.model.is_lost() {
+        if !self.model.is_lost() {
             // SAFETY: nobody uses it after this, and its model lives until this function returns.
             unsafe { sys::llama_free(self.raw.as_ptr()) };
         }

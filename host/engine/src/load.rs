@@ -138,7 +138,8 @@ impl LoadedModel {
         let (mut files, Header { tokenizer, lists, .. }) = ModelFiles::open(path, shown)?;
         // Before loading, so that no change is missed.
         let mapped = if watch { files.mapped()? } else { Vec::new() };
-        let wanted = options.verify_sha256.as_ref();
+        // Weights that are only looked at are read when they are loaded.
+        let wanted = options.verify_sha256.as_ref().filter(|_| options.placement != Placement::Nowhere);
         let sha256 = (options.digest || wanted.is_some()).then(|| files.digest()).transpose()?;
         if let (Some(wanted), Some(found)) = (wanted, &sha256)
             && !wanted.eq_ignore_ascii_case(found)

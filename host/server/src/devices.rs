@@ -49,14 +49,19 @@ impl Devices {
         // Where layers were asked for and there is no device, it is said how many could not be given to one.
         let wanted = self.are_wanted(config) || wished.is_some_and(|layers| layers > 0);
         let holds_kv = config.kv_on_gpu;
-        let layers = layers.min(most.unwrap_or(layers));
-        wanted.then(|| DeviceNeeds { devices: self.chosen(config), layers, wished, holds_kv })
+        wanted.then(|| DeviceNeeds { devices: self.chosen(config), layers, wished, most, holds_kv })
     }
 
     /// How llama.cpp is to divide the layers.
     pub(crate) fn offload(&self, config: &ModelConfig, layers: u32) -> Offload {
-        let devices = self.chosen(config).into_iter().map(|index| self.0[index].name.clone()).collect();
-        Offload { layers, devices, split: config.tensor_split.clone() }
+        let devices: Vec<String> = self.chosen(config).into_iter().map(|index| self.0[index].name.clone()).collect();
+        let mut split = config.tensor_split.clone();
+        if !config.devices.is_empty() {
+            // The numbers of devices that are not there go with them.
+            let there = config.devices.iter().map(|name| devices.contains(name));
+            split = split.into_iter().zip(there).filter_map(|(part, is_there)| is_there.then_some(part)).collect();
+        }
+        Offload { layers, devices, split }
     }
 
     /// Names in the configuration of which there is no device.

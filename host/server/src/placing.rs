@@ -25,7 +25,7 @@ use crate::sizing::{self, Sized};
 use crate::weights::{Loaded, Weights, WeightsSource};
 use crate::{machine, models, probe};
 
-/// What a trial may take: drivers compile for a device when it is used first.
+/// What each thread of a trial may take: drivers compile for a device when it is used first.
 const TRIAL_CPU: Duration = Duration::from_secs(600);
 const TRIAL_WALL: Duration = Duration::from_secs(900);
 /// Tokens of each sequence in the batches of a trial: drivers have kernels of their own for narrow ones.
@@ -125,7 +125,10 @@ fn place_one(weights: &mut Weights, devices: &Devices, digest: bool, readiness: 
 
 impl Trial {
     fn of(weights: &Weights, offload: &Offload) -> Self {
-        let (config, options) = (weights.config(), weights.engine_options());
+        let (config, mut options) = (weights.config(), weights.engine_options());
+        if !weights.is_generating() {
+            options.batch_tokens = weights.embed_batch_tokens();
+        }
         let kv_type = match options.kv_type {
             KvType::F16 => KvTypeKey::F16,
             KvType::Q8_0 => KvTypeKey::Q8_0,
@@ -204,7 +207,8 @@ fn try_in_process(trial: &Trial, bar: &LoadBar) -> Result<(), String> {
 pub(crate) fn try_here(trial: &str) -> Result<(), ServerError> {
     let bad = |error| ServerError::internal("read what is to be tried", error);
     let trial: Trial = serde_json::from_str(trial).map_err(bad)?;
-    let bounded = bound_time_of_this_process(TRIAL_CPU);
+    // The system counts what all threads take together.
+    let bounded = bound_time_of_this_process(TRIAL_CPU.saturating_mul(trial.threads.max(1)));
     bounded.map_err(|error| ServerError::internal("bound the trial of a device", error))?;
     computes(&trial).map_err(|problem| {
         ServerError::model(&trial.path.to_string_lossy(), &Origins::default(), "gpu-layers", problem)

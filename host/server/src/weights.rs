@@ -175,6 +175,11 @@ impl Weights {
         engine_options(self.config(), &self.sizes)
     }
 
+    /// Tokens of a batch of an embedding model.
+    pub(crate) fn embed_batch_tokens(&self) -> u32 {
+        embed_batch_tokens(self.config(), self.loaded.info().trained_context_tokens, &self.sizes)
+    }
+
     /// Makes what a first worker would run, and lets go of it.
     ///
     /// # Errors
@@ -237,14 +242,17 @@ pub(crate) fn engine(
     LlamaEngine::new(model, options).map_err(|error| models::from_engine(config, error))
 }
 
+/// An input is computed in one piece, so a batch holds at least one of the longest.
+fn embed_batch_tokens(config: &ModelConfig, trained_tokens: u32, sizes: &Sizes) -> u32 {
+    sizes.batch_tokens.max(trained_tokens.min(config.input_tokens()))
+}
+
 pub(crate) fn embedder(
     config: &ModelConfig,
     model: &Arc<LoadedModel>,
     sizes: &Sizes,
 ) -> Result<LlamaEmbedder, ServerError> {
-    // An input is computed in one piece, so a batch holds at least one of the longest.
-    let input_tokens = model.info().trained_context_tokens.min(config.input_tokens());
-    let batch_tokens = sizes.batch_tokens.max(input_tokens);
+    let batch_tokens = embed_batch_tokens(config, model.info().trained_context_tokens, sizes);
     let embedder = LlamaEmbedder::new(model, batch_tokens, sizes.threads, config.flash_attention.wanted());
     embedder.map_err(|error| models::from_engine(config, error))
 }

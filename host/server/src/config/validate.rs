@@ -129,6 +129,10 @@ fn gpus(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&st
             wrong("tensor-split", format!("is set, but main-device ({main:?}) gets all layers"));
         }
     }
+    let twice = |(at, name): (usize, &String)| model.devices[..at].contains(name);
+    if model.devices.iter().enumerate().any(twice) {
+        wrong("devices", format!("must name each device once, got {:?}", model.devices));
+    }
     let split = &model.tensor_split;
     if !split.is_empty() && (split.iter().any(|part| !part.is_finite()) || split.iter().all(|&part| part <= 0.0)) {
         wrong("tensor-split", format!("must have a number above 0, and none that is not finite, got {split:?}"));
