@@ -114,6 +114,19 @@ fn losing(file: &Path, settings: &str) -> Setup {
 }
 
 #[test]
+fn given_vulkan_a_worker_for_which_a_device_has_no_room_computes_on_the_cpu() {
+    let dir = tempfile::tempdir().unwrap();
+    // Each has KV entries of 144 MiB: the first fits, as in the trial, and the other does not, which no size foretells.
+    let settings = "workers = 2\nsequences = 32\ncontext-tokens = 32768\n";
+    let server = losing(&dir.path().join("lost"), settings).env("DEVICE_BYTES", "250000000").start();
+    assert_eq!(layers(&server), LAYERS);
+    let log = server.log();
+    assert!(log.contains("workers of the model compute on the CPU") && log.contains("no memory"), "{log}");
+    let texts: Vec<Value> = (0..4).map(|_| ask(&server, "1, 2, 3,")["choices"][0]["text"].clone()).collect();
+    assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
+}
+
+#[test]
 fn given_vulkan_a_device_that_fails_at_the_start_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lost");
@@ -154,7 +167,7 @@ fn given_vulkan_a_device_that_is_lost_later_is_replaced_by_the_cpu() {
     });
     eventually("the CPU embeds", || if vector(&server).status == 200 { Ok(()) } else { Err("it does not") });
     assert!(
-        server.log().contains("the model computes on the CPU until the server is started again"),
+        server.log().contains("workers of the model compute on the CPU until the server is started again"),
         "{}",
         server.log()
     );

@@ -207,6 +207,16 @@ impl LoadedModel {
         self.lost.as_ref().inspect(|lost| lost.set()).is_some()
     }
 
+    /// Whether it computes the same, as far as both tell: with the same digests, if both were asked for them, and of the same
+    /// size and tokens.
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        let size = |of: &Self| (of.info.parameters, of.info.weight_bytes, of.info.trained_context_tokens, of.layers());
+        let identities = self.identity.as_ref().zip(other.identity.as_ref());
+        identities.is_none_or(|(own, theirs)| own == theirs)
+            && size(self) == size(other)
+            && self.info.vocabulary.is_same_as(&other.info.vocabulary)
+    }
+
     /// Numbers of a vector that it gives for a text.
     pub(crate) fn dimensions(&self) -> u32 {
         // SAFETY: the model is whole.

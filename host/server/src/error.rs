@@ -194,6 +194,12 @@ impl ServerError {
     pub(crate) fn model(id: &str, origins: &Origins, key: &str, problem: impl Into<ModelProblem>) -> Self {
         Box::new(BadModel { id: id.to_owned(), source: problem.into(), origin: origins.at(key) }).into()
     }
+
+    /// There was no memory for a context, where it should lie.
+    pub(crate) fn lacks_context(&self) -> bool {
+        let Self::Model(model) = self else { return false };
+        matches!(model.source, ModelProblem::Load(EngineLoadError::NoContext { .. }))
+    }
 }
 
 /// An error and its causes, on one line.

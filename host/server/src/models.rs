@@ -69,6 +69,15 @@ pub(crate) fn load_again(
     loaded.map_err(|error| from_engine(config, error))
 }
 
+/// Other weights are where a model was loaded from.
+pub(crate) fn replaced(config: &ModelConfig) -> ServerError {
+    let path = match config.source() {
+        ModelSource::Demo => demo::NAME.into(),
+        ModelSource::File(path) => path,
+    };
+    from_engine(config, EngineLoadError::Replaced { path })
+}
+
 fn options(config: &ModelConfig, digest: bool, placement: Placement, bar: &LoadBar) -> LoadOptions {
     LoadOptions {
         verify_sha256: config.sha256.clone(),

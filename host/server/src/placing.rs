@@ -287,7 +287,7 @@ fn exercise_embedder(mut embedder: LlamaEmbedder) -> Result<(), ModelProblem> {
 /// A model in the host's memory, with sizes for it.
 type OnHost = (Arc<LoadedModel>, Sizes);
 
-/// A model in the host's memory, for when a device fails on which it is. Its workers share it.
+/// A model in the host's memory, for when a device fails on which it is, or has no room for all its workers. They share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Standby {
     loaded: Loaded,
@@ -299,25 +299,46 @@ impl Standby {
         Self { loaded: loaded.clone(), host: Arc::default() }
     }
 
-    /// What computes now: `model` with its sizes, or, once its device failed, another one with sizes that this machine has room
-    /// for.
+    /// Makes what computes now: with `model` and its sizes, or, once its device failed or has no room, with another one and
+    /// sizes that this machine has room for.
     ///
     /// # Errors
-    /// It cannot be loaded into the host's memory.
-    pub(crate) fn now(&self, model: &Arc<LoadedModel>, sizes: &Sizes) -> Result<OnHost, ServerError> {
-        if !model.is_lost() {
-            return Ok((model.clone(), sizes.clone()));
-        }
+    /// It cannot be made, or not be loaded into the host's memory.
+    pub(crate) fn make<T>(
+        &self,
+        model: &Arc<LoadedModel>,
+        sizes: &Sizes,
+        make: impl Fn(&Arc<LoadedModel>, &Sizes) -> Result<T, ServerError>,
+    ) -> Result<T, ServerError> {
+        let why = if model.is_lost() {
+            "a device failed".to_owned()
+        } else {
+            match make(model, sizes) {
+                // The trial made what one worker needs; devices have not always room for more, or others came meanwhile.
+                Err(error) if model.is_on_devices() && error.lacks_context() => error.to_string(),
+                made => return made,
+            }
+        };
+        let (model, sizes) = self.on_host(model, &why)?;
+        make(&model, &sizes)
+    }
+
+    fn on_host(&self, lost: &LoadedModel, why: &str) -> Result<OnHost, ServerError> {
         let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(standby) = &*host {
             return Ok(standby.clone());
         }
-        let config: &ModelConfig = &self.loaded.config;
+        // A copy: nothing watches whether somebody cuts this file.
+        let config = ModelConfig { mmap: false, ..self.loaded.config.clone() };
         tracing::warn!(
             model = config.id,
-            "a device failed: the model computes on the CPU until the server is started again"
+            why,
+            "workers of the model compute on the CPU until the server is started again"
         );
-        let model = models::load_again(config, false, Placement::Host, &Arc::default())?;
+        let model = models::load_again(&config, lost.identity().is_some(), Placement::Host, &Arc::default())?;
+        if !model.is_same_as(lost) {
+            return Err(models::replaced(&config));
+        }
         let needs = self.loaded.needs(&Devices::default());
         let sizes = sizes::divide(machine::look(), &[], &[needs], Some(0)).models.remove(0);
         Ok(host.insert((model, sizes)).clone())

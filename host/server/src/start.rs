@@ -67,9 +67,10 @@ impl Starter<'_> {
                     let (loaded, draft, sizes) = (loaded.clone(), draft.clone(), model.sizes.clone());
                     let standby = Standby::new(&model.loaded);
                     move |id| {
-                        let (computes, sizes) = standby.now(&loaded, &sizes)?;
-                        let options = weights::engine_options(&config, &sizes);
-                        let engine = weights::engine(&config, &computes, &options)?;
+                        let (engine, options) = standby.make(&loaded, &sizes, |computes, sizes| {
+                            let options = weights::engine_options(&config, sizes);
+                            Ok((weights::engine(&config, computes, &options)?, options))
+                        })?;
                         let speculation = weights::speculation(&config, draft.as_ref(), &options)?;
                         let owner = CacheOwner { id: &config.id, model: &loaded, options: &options, worker: id };
                         Ok((engine, Parts { cache: plan.open(&owner), speculation }))
@@ -81,10 +82,7 @@ impl Starter<'_> {
                 let make = {
                     let (config, loaded, sizes) = (config.clone(), loaded.clone(), model.sizes.clone());
                     let standby = Standby::new(&model.loaded);
-                    move || {
-                        let (computes, sizes) = standby.now(&loaded, &sizes)?;
-                        weights::embedder(&config, &computes, &sizes)
-                    }
+                    move || standby.make(&loaded, &sizes, |computes, sizes| weights::embedder(&config, computes, sizes))
                 };
                 self.start_embedder(config, info, loaded.tokenizer(), make)
             }
