@@ -5,6 +5,7 @@
 
 mod arrows;
 mod auth;
+mod budget;
 mod cache;
 mod chat;
 mod compile;

@@ -3,8 +3,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{Done, Failure, cargo, copy_if_changed, root, run, say, target};
-use crate::setup;
+use crate::command::{Done, Failure, cargo, copy_if_changed, root, say, target};
+use crate::{progress, setup};
 
 /// The standard policies: hook, file name in the policy directory, package.
 const STANDARD: [(&str, &str, &str); 4] = [
@@ -17,7 +17,7 @@ const STANDARD: [(&str, &str, &str); 4] = [
 /// Builds the server's binary.
 pub(crate) fn host() -> Result<PathBuf, Failure> {
     say("building the host (the first build includes llama.cpp and wasmtime: several minutes)");
-    run(&mut cargo(&["build", "--release", "-p", "camshaft"]))?;
+    progress::build(&mut cargo(&["build", "--release", "-p", "camshaft"]))?;
     Ok(target().join("release/camshaft"))
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn plugins() -> Done {
         for package in &packages {
             command.args(["-p", package]);
         }
-        run(&mut command)?;
+        progress::build(&mut command)?;
         for package in packages {
             let built = target().join("wasm32-wasip2/plugin").join(format!("{}.wasm", package.replace('-', "_")));
             if built.exists() {

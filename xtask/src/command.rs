@@ -39,6 +39,11 @@ pub(crate) fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
+/// Where the portable build is: its flags differ, so that it would undo the usual one.
+pub(crate) fn portable_target() -> PathBuf {
+    target().join("portable")
+}
+
 /// A cargo command in the checkout's root.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -48,7 +53,7 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
 
 /// Runs a command and fails if it fails.
 pub(crate) fn run(command: &mut Command) -> Done {
-    let shown = show(command);
+    let shown = shown(command);
     let status = command.status().map_err(|error| Failure(format!("cannot run `{shown}`: {error}")))?;
     if status.success() { Ok(()) } else { Err(Failure(format!("`{shown}` failed: {status}"))) }
 }
@@ -59,7 +64,7 @@ pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
-fn show(command: &Command) -> String {
+pub(crate) fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }

@@ -1,10 +1,10 @@
 //! `cargo xtask dist`: a directory that runs on any processor of this architecture, with the same libc.
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::command::{Done, Failure, cargo, copy_if_changed, root, run as run_command, say, target};
-use crate::{build, emulate, setup};
+use crate::command::{Done, Failure, cargo, copy_if_changed, portable_target, root, run as run_command, say};
+use crate::{build, emulate, progress, setup};
 
 /// The most that the directory may weigh, in bytes.
 const MOST: u64 = 80_000_000;
@@ -44,27 +44,18 @@ pub(crate) fn run(arguments: &[String]) -> Done {
     if emulated { emulate::run() } else { Ok(()) }
 }
 
-/// Where the portable build is: its flags differ, so that it would undo the usual one.
-fn place() -> PathBuf {
-    target().join("portable")
-}
-
 /// Builds for the oldest processor, with llama.cpp's kernels for all others as libraries. Returns the program, and where llama.cpp
 /// was installed.
 fn portable() -> Result<(PathBuf, PathBuf), Failure> {
     say("building for any processor (with kernels for a dozen of them: several minutes)");
     let mut command = cargo(&["build", "--release", "-p", "camshaft", "--features", "variants"]);
-    command.args(["--message-format", "json-render-diagnostics", "--target-dir"]).arg(place());
+    command.args(["--message-format", "json-render-diagnostics", "--target-dir"]).arg(portable_target());
     // Rust's default is the oldest processor. The variable takes precedence over `.cargo/local.toml`, also without content.
-    command.env("RUSTFLAGS", "").envs(OF_THIS_MACHINE.map(|name| (name, "OFF"))).stderr(Stdio::inherit());
-    let output = command.output()?;
-    if !output.status.success() {
-        return Err(Failure(format!("the portable build failed: {}", output.status)));
-    }
-    let said = String::from_utf8_lossy(&output.stdout);
+    command.env("RUSTFLAGS", "").envs(OF_THIS_MACHINE.map(|name| (name, "OFF")));
+    let said = progress::build(&mut command)?;
     let llama = said.lines().find_map(|line| installed(line, "llama-cpp-sys-2"));
     let llama = llama.ok_or_else(|| Failure("cargo does not say where llama.cpp was installed".to_owned()))?;
-    Ok((place().join("release/camshaft"), llama))
+    Ok((portable_target().join("release/camshaft"), llama))
 }
 
 /// The output directory of a package's build script, if this message of cargo is about it.
@@ -138,7 +129,7 @@ fn name(path: &Path) -> String {
 
 /// Copies a program or library without its symbols.
 fn copy_stripped(from: &Path, to: &Path) -> Done {
-    let part = place().join(name(to));
+    let part = portable_target().join(name(to));
     run_command(Command::new("objcopy").arg("--strip-all").args([from, part.as_path()]))?;
     copy_if_changed(&part, to)?;
     std::fs::set_permissions(to, PermissionsExt::from_mode(0o755))?;
@@ -149,7 +140,7 @@ fn copy_stripped(from: &Path, to: &Path) -> Done {
 /// Puts the names of the program's functions beside it, where debuggers and backtraces look. Numbers of lines would weigh more
 /// than the program.
 fn symbols(from: &Path, program: &Path, to: &Path) -> Done {
-    let part = place().join(name(to));
+    let part = portable_target().join(name(to));
     run_command(Command::new("objcopy").arg("--strip-debug").args([from, part.as_path()]))?;
     run_command(Command::new("objcopy").arg("--only-keep-debug").args([part.as_path(), to]))?;
     std::fs::remove_file(&part)?;

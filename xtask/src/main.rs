@@ -8,6 +8,7 @@ mod command;
 mod dist;
 mod emulate;
 mod fuzz;
+mod progress;
 mod setup;
 mod test;
 mod vulkan;

@@ -2,9 +2,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::build;
 use crate::command::{self, Done, Failure, cargo, copy_if_changed, say, succeeds, target};
 use crate::setup::{self, Need, packages};
+use crate::{build, progress};
 
 /// Mesa's drivers: the one that computes on the CPU is called lavapipe.
 const DRIVERS: &str = "/usr/share/vulkan/icd.d";
@@ -41,7 +41,7 @@ pub(crate) fn test() -> Done {
     if let Some(include) = &newer {
         command.env("CPLUS_INCLUDE_PATH", include);
     }
-    command::run(&mut command)?;
+    progress::build(&mut command)?;
     // The next build without Vulkan replaces it where it is.
     let binary = target().join("vulkan/camshaft");
     copy_if_changed(&target().join("release/camshaft"), &binary)?;
