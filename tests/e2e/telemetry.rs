@@ -46,6 +46,8 @@ fn the_dashboard_and_the_alerts_name_only_what_is_exported_and_the_documentation
         .start();
     assert!(server.answer("What is 3 plus 4?").contains('7'));
     server.admin.post("/admin/reload", &serde_json::json!({}));
+    // A worker counts a request as done after its answer is out.
+    server.wait_until_idle();
     let exported = server.admin.get("/metrics").text().to_owned();
     let known: BTreeSet<&str> =
         exported.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
