@@ -1,18 +1,12 @@
 //! Greedy output equals llama.cpp's own on the same model and prompt, alone and in a batch of mixed lengths.
 //!
 //! The reference is a plain loop over llama.cpp with its greedy sampler and one sequence, without code of this project.
-use std::num::NonZeroU32;
-use std::path::Path;
-use std::sync::OnceLock;
+mod alone;
 
+use std::path::Path;
+
+use alone::{Generated, Model};
 use camshaft_tests::{Setup, demo_model, models_folder};
-use llama_cpp_2::context::params::LlamaContextParams;
-use llama_cpp_2::llama_backend::LlamaBackend;
-use llama_cpp_2::llama_batch::LlamaBatch;
-use llama_cpp_2::model::LlamaModel;
-use llama_cpp_2::model::params::LlamaModelParams;
-use llama_cpp_2::sampling::LlamaSampler;
-use llama_cpp_2::token::LlamaToken;
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -35,71 +29,9 @@ const TIE: f32 = 0.8;
 /// With 24-bit weights and activations only the rounding of keys and values remains.
 const TIE_F32: f32 = 0.02;
 
-/// The result of a generation.
-#[derive(Debug, Clone, PartialEq)]
-struct Generated {
-    prompt: Vec<i32>,
-    text: String,
-    /// Drawn tokens, without the end token.
-    tokens: Vec<i32>,
-    /// Length of the text in bytes after each token.
-    ends: Vec<usize>,
-    /// The gap between the best and second-best logit at each token, including the end token.
-    margins: Vec<f32>,
-}
-
-/// llama.cpp alone: one prompt, one sequence, its greedy sampler.
-fn reference(model: &LlamaModel, backend: &LlamaBackend, prompt: &str, most: usize) -> Generated {
-    let vocab = model.vocab();
-    let prompt = vocab.tokenize(prompt.as_bytes(), true, true);
-    let params = LlamaContextParams::default().with_n_ctx(NonZeroU32::new(model.n_ctx_train()));
-    // One thread, like the server below: several would spin while they wait for each other, and slow other tests.
-    let params = params.with_n_threads(1).with_n_threads_batch(1);
-    let mut context = model.new_context(backend, params).expect("a context");
-    let mut sampler = LlamaSampler::greedy();
-    let mut batch = LlamaBatch::new(1024, 1);
-    for (position, token) in (0..).zip(&prompt) {
-        batch.add(*token, position, &[0], position as usize + 1 == prompt.len()).expect("room in the batch");
-    }
-    let mut position = prompt.len() as i32;
-    let mut drawn: Vec<LlamaToken> = Vec::new();
-    let (mut bytes, mut ends, mut margins) = (Vec::new(), Vec::new(), Vec::new());
-    while drawn.len() < most {
-        context.decode(&mut batch).expect("a decode");
-        let row = batch.n_tokens() - 1;
-        let token = sampler.sample(&context, row);
-        margins.push(margin(context.get_logits_ith(row), token));
-        if vocab.is_eog(token) {
-            break;
-        }
-        vocab.token_to_piece_into(token, &mut bytes, false, None);
-        drawn.push(token);
-        ends.push(bytes.len());
-        batch.clear();
-        batch.add(token, position, &[0], true).expect("room in the batch");
-        position += 1;
-    }
-    let ids = |tokens: &[LlamaToken]| tokens.iter().map(|token| token.0).collect();
-    let text = String::from_utf8(bytes).expect("whole characters");
-    Generated { prompt: ids(&prompt), text, tokens: ids(&drawn), ends, margins }
-}
-
-/// The gap between `best` and the second-best logit.
-fn margin(logits: &[f32], best: LlamaToken) -> f32 {
-    let others = (0..).zip(logits).filter(|(token, _)| *token != best.0).map(|(_, logit)| *logit);
-    logits[best.0 as usize] - others.fold(f32::MIN, f32::max)
-}
-
 fn references(path: &Path, prompts: &[&str], most: usize) -> Vec<Generated> {
-    // The backend can be started once per process.
-    static BACKEND: OnceLock<LlamaBackend> = OnceLock::new();
-    let backend = BACKEND.get_or_init(|| {
-        let mut backend = LlamaBackend::init().expect("llama.cpp starts");
-        backend.void_logs();
-        backend
-    });
-    let model = LlamaModel::load_from_file(backend, path, &LlamaModelParams::default()).expect("the model loads");
-    prompts.iter().map(|prompt| reference(&model, backend, prompt, most)).collect()
+    let model = Model::load(path);
+    prompts.iter().map(|prompt| model.generate(prompt, most)).collect()
 }
 
 fn body(prompts: &Value, most: usize) -> Value {

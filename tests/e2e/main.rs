@@ -1,5 +1,6 @@
 //! Tests of the server's binary from outside: what clients, operators and scripts rely on.
-#![forbid(unsafe_code)]
+// But for llama.cpp's own functions, see `greedy::alone`.
+#![deny(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests fail by panicking")]
 #![allow(clippy::needless_pass_by_value, reason = "request bodies are written where they are passed")]
 

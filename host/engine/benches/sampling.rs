@@ -4,10 +4,10 @@ use std::hint::black_box;
 
 use camshaft_core::sampling::{Row, SamplingParams, StandardChain};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use llama_cpp_2::sampling::LlamaSampler;
-use llama_cpp_2::token::LlamaToken;
-use llama_cpp_2::token::data::LlamaTokenData;
-use llama_cpp_2::token::data_array::LlamaTokenDataArray;
+use theirs::{Candidates, Sampler};
+
+#[path = "../tests/sampling/theirs.rs"]
+mod theirs;
 
 /// The same logits as in `camshaft-core`'s benchmark.
 fn logits(size: u32) -> Vec<f32> {
@@ -19,13 +19,6 @@ fn logits(size: u32) -> Vec<f32> {
         state as f32 / u32::MAX as f32
     };
     (0..size).map(|_| (0..4).map(|_| uniform()).sum::<f32>() * 6.0 - 12.0).collect()
-}
-
-/// Copies a row into the array that llama.cpp's samplers work on, as `llama_sampler_sample` does.
-fn fill(array: &mut LlamaTokenDataArray, logits: &[f32]) {
-    array.data.clear();
-    array.data.extend((0..).zip(logits).map(|(token, &logit)| LlamaTokenData::new(LlamaToken(token), logit, 0.0)));
-    (array.selected, array.sorted) = (None, false);
 }
 
 fn chains(c: &mut Criterion) {
@@ -44,34 +37,29 @@ fn chains(c: &mut Criterion) {
                     Ok::<_, String>(row.draw())
                 });
             });
-            let mut theirs = LlamaSampler::chain(
-                [
-                    LlamaSampler::top_k(params.top_k as i32),
-                    LlamaSampler::top_p(params.top_p, 1),
-                    LlamaSampler::min_p(params.min_p, 1),
-                    LlamaSampler::temp(params.temperature),
-                    LlamaSampler::dist(1),
-                ],
-                true,
-            );
-            let mut array = LlamaTokenDataArray::new(Vec::with_capacity(size as usize), false);
+            let mut theirs = Sampler::chain([
+                Sampler::top_k(params.top_k as i32),
+                Sampler::top_p(params.top_p),
+                Sampler::min_p(params.min_p),
+                Sampler::temperature(params.temperature),
+                Sampler::draw(1),
+            ]);
+            let mut candidates = Candidates::of(&logits);
             group.bench_function(BenchmarkId::new(format!("llama.cpp, {name}"), size), |b| {
                 b.iter(|| {
-                    fill(&mut array, black_box(&logits));
-                    theirs.apply(&mut array);
-                    array.selected_token()
+                    candidates.fill(black_box(&logits));
+                    theirs.apply(&mut candidates);
+                    candidates.selected_token()
                 });
             });
-            // Without the time to fill the array.
-            let mut filled = LlamaTokenDataArray::new(Vec::with_capacity(size as usize), false);
-            fill(&mut filled, &logits);
-            let whole = filled.data.clone();
+            // Without the time to fill the list.
+            let filled = Candidates::of(&logits);
             group.bench_function(BenchmarkId::new(format!("llama.cpp without filling, {name}"), size), |b| {
                 b.iter_batched_ref(
-                    || LlamaTokenDataArray::new(whole.clone(), false),
-                    |array| {
-                        theirs.apply(array);
-                        array.selected_token()
+                    || filled.clone(),
+                    |candidates| {
+                        theirs.apply(candidates);
+                        candidates.selected_token()
                     },
                     criterion::BatchSize::LargeInput,
                 );

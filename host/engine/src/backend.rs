@@ -1,12 +1,11 @@
-//! llama.cpp's process-wide state: its initialisation, its log and its build.
+//! llama.cpp's process-wide state: its initialisation and its build.
 use std::ffi::CStr;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 
-use llama_cpp_2::llama_backend::{LlamaBackend, NumaStrategy};
-use llama_cpp_2::{LlamaCppError, LogOptions, send_logs_to_tracing};
+use llama_cpp_sys_2 as sys;
 
 use crate::error::EngineLoadError;
-use crate::kernels;
+use crate::{kernels, log};
 
 /// Held while a context is made. Making one writes to the model, so two must not be made at once.
 pub(crate) static CONTEXT_CREATION: Mutex<()> = Mutex::new(());
@@ -33,30 +32,33 @@ pub fn use_numa(numa: Numa) {
     let _ = NUMA.set(numa);
 }
 
-/// Initialises llama.cpp at the first call. From then on its log goes to `tracing`.
-pub(crate) fn backend() -> Result<&'static LlamaBackend, EngineLoadError> {
-    static BACKEND: OnceLock<Result<LlamaBackend, Arc<LlamaCppError>>> = OnceLock::new();
+/// Initialises llama.cpp at the first call, for as long as the process lives. From then on its log goes to `tracing`.
+pub(crate) fn backend() -> Result<(), EngineLoadError> {
+    static STARTED: OnceLock<()> = OnceLock::new();
     loaded()?;
-    let started = BACKEND.get_or_init(|| {
+    STARTED.get_or_init(|| {
         let numa = match NUMA.get_or_init(Numa::default) {
-            Numa::Off => None,
-            Numa::Distribute => Some(NumaStrategy::DISTRIBUTE),
-            Numa::Isolate => Some(NumaStrategy::ISOLATE),
-            Numa::Numactl => Some(NumaStrategy::NUMACTL),
+            Numa::Off => sys::GGML_NUMA_STRATEGY_DISABLED,
+            Numa::Distribute => sys::GGML_NUMA_STRATEGY_DISTRIBUTE,
+            Numa::Isolate => sys::GGML_NUMA_STRATEGY_ISOLATE,
+            Numa::Numactl => sys::GGML_NUMA_STRATEGY_NUMACTL,
         };
-        let backend = numa.map_or_else(LlamaBackend::init, LlamaBackend::init_numa).map_err(Arc::new);
+        // SAFETY: this happens once, before anything else is asked of llama.cpp but to load kernels, which the second call needs.
+        unsafe {
+            sys::llama_backend_init();
+            sys::llama_numa_init(numa);
+        }
         tracing::info!(kernels = kernels::kernels(), "llama.cpp started");
         tracing::debug!(system_info = system_info(), "llama.cpp started");
-        backend
     });
-    started.as_ref().map_err(|error| EngineLoadError::Backend(error.clone()))
+    Ok(())
 }
 
 /// Loads kernels at the first call.
 fn loaded() -> Result<(), EngineLoadError> {
     static LOADED: OnceLock<Result<(), String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
-        send_logs_to_tracing(LogOptions::default());
+        log::forward();
         kernels::load()
     });
     loaded.clone().map_err(|why| EngineLoadError::NoKernels { why })
@@ -70,7 +72,7 @@ pub fn system_info() -> String {
     let _guard = LOCK.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // SAFETY: the function takes no argument and returns a pointer to a static, NUL-terminated buffer. Only another
     // call writes to the buffer, and the lock excludes that.
-    let line = unsafe { CStr::from_ptr(llama_cpp_sys_2::llama_print_system_info()) };
+    let line = unsafe { CStr::from_ptr(sys::llama_print_system_info()) };
     line.to_string_lossy().trim().to_owned()
 }
 

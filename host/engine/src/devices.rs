@@ -1,9 +1,9 @@
 //! Devices with memory of their own that layers can be given to, such as GPUs. There are some only in programs that were built with
 //! a feature for them, see `Cargo.toml`.
+use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use llama_cpp_2::{LlamaBackendDevice, LlamaBackendDeviceType, list_llama_ggml_backend_devices};
 use llama_cpp_sys_2 as sys;
 
 use crate::backend::backend;
@@ -59,24 +59,31 @@ impl Lost {
 pub fn devices() -> Result<Vec<Device>, EngineLoadError> {
     // It knows of none before.
     backend()?;
-    let takes_layers = |device: &LlamaBackendDevice| {
-        matches!(device.device_type, LlamaBackendDeviceType::Gpu | LlamaBackendDeviceType::IntegratedGpu)
-    };
-    let devices = list_llama_ggml_backend_devices().into_iter().filter(takes_layers);
-    Ok(devices.map(Device::of).collect())
+    // SAFETY: llama.cpp is started.
+    let count = unsafe { sys::ggml_backend_dev_count() };
+    Ok((0..count).filter_map(Device::at).collect())
 }
 
 impl Device {
-    fn of(found: LlamaBackendDevice) -> Self {
-        Self {
-            name: found.name,
-            description: found.description,
-            backend: found.backend,
-            total: found.memory_total as u64,
-            free: found.memory_free as u64,
-            is_integrated: found.device_type == LlamaBackendDeviceType::IntegratedGpu,
-            index: found.index,
+    /// A device of llama.cpp's list. `None` if it takes no layers.
+    fn at(index: usize) -> Option<Self> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the index is of llama.cpp's list, which only grows.
+        let device = unsafe { sys::ggml_backend_dev_get(index) };
+        // SAFETY: the device is whole.
+        let kind = unsafe { sys::ggml_backend_dev_type(device) };
+        let is_integrated = kind == sys::GGML_BACKEND_DEVICE_TYPE_IGPU;
+        if kind != sys::GGML_BACKEND_DEVICE_TYPE_GPU && !is_integrated {
+            return None;
         }
+        // SAFETY: the device is whole, and so is the backend that lists it. Their texts end with a zero, and live as long as they
+        // do. Both numbers are there to be written.
+        let (name, description, backend) = unsafe {
+            sys::ggml_backend_dev_memory(device, &raw mut free, &raw mut total);
+            let backend = sys::ggml_backend_reg_name(sys::ggml_backend_dev_backend_reg(device));
+            (text(sys::ggml_backend_dev_name(device)), text(sys::ggml_backend_dev_description(device)), text(backend))
+        };
+        Some(Self { name, description, backend, total: total as u64, free: free as u64, is_integrated, index })
     }
 
     fn raw(&self) -> sys::ggml_backend_dev_t {
@@ -106,7 +113,18 @@ impl Offload {
     /// A number for each device that llama.cpp may know of.
     pub(crate) fn raw_split(&self) -> Vec<f32> {
         let mut split = self.split.clone();
-        split.resize(llama_cpp_2::max_devices(), 0.0);
+        // SAFETY: the function takes and touches nothing.
+        split.resize(unsafe { sys::llama_max_devices() }, 0.0);
         split
     }
+}
+
+/// # Safety
+/// The text is null, or ends with a zero.
+unsafe fn text(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: by the caller's word.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

@@ -11,11 +11,10 @@ use std::sync::Arc;
 use camshaft_core::engine::{Encode, Encoded};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
-use llama_cpp_2::model::LlamaModel;
-use llama_cpp_2::token::LlamaToken;
-use llama_cpp_2::token_type::LlamaTokenAttr;
+use llama_cpp_sys_2 as sys;
 
 use crate::gguf::TokenizerKeys;
+use crate::model::Model;
 
 mod bpe;
 mod classes;
@@ -59,7 +58,7 @@ impl Encoder {
     /// # Errors
     /// A pre-tokenizer of which this version does not know whether llama.cpp recurses, too many special tokens, or a vocabulary
     /// that is too large. In words about the file.
-    pub(crate) fn new(model: &LlamaModel, vocabulary: Arc<Vocabulary>, keys: &TokenizerKeys) -> Result<Self, String> {
+    pub(crate) fn new(model: &Model, vocabulary: Arc<Vocabulary>, keys: &TokenizerKeys) -> Result<Self, String> {
         let texts = match (WordPiece::new(model, keys)?, Bpe::new(model, keys)?, Spm::new(model, keys)) {
             (Some(wordpiece), ..) => Texts::WordPiece(Box::new(wordpiece)),
             (_, Some(bpe), _) => Texts::Bpe(bpe),
@@ -82,12 +81,12 @@ impl Encoder {
     }
 
     /// The tokens of a text. `None` if nobody waits for them any more.
-    pub(crate) fn encode(&self, model: &LlamaModel, encode: Encode<'_>) -> Option<Encoded> {
+    pub(crate) fn encode(&self, model: &Model, encode: Encode<'_>) -> Option<Encoded> {
         let mut output = Output::new(encode.offsets, encode.abandoned);
         self.append(model, encode, &mut output).ok().map(|()| output.into_encoded())
     }
 
-    fn append(&self, model: &LlamaModel, encode: Encode<'_>, output: &mut Output<'_>) -> Result<(), Abandoned> {
+    fn append(&self, model: &Model, encode: Encode<'_>, output: &mut Output<'_>) -> Result<(), Abandoned> {
         let Encode { text: whole, add_special, parse_special, .. } = encode;
         let mut scratch = Scratch::default();
         let mut start = 0;
@@ -103,7 +102,9 @@ impl Encoder {
                 (Fragment::Text(text), Texts::Bpe(bpe)) => bpe.tokenize(text, &mut scratch, output)?,
                 (Fragment::Text(text), Texts::Spm(spm)) => spm.tokenize(text, &mut scratch, output)?,
                 // In each fragment llama.cpp begins anew, as it does between special tokens that it finds itself.
-                (Fragment::Text(text), Texts::Llama) => output.tokens.extend(llama_tokens(model, text, false)),
+                (Fragment::Text(text), Texts::Llama) => {
+                    output.tokens.extend(model.vocab().tokenize(text, false, false));
+                }
             }
             let (Fragment::Text(text) | Fragment::Token(_, text)) = fragment;
             output.locate(&self.vocabulary, text, start, first);
@@ -116,39 +117,35 @@ impl Encoder {
     }
 }
 
-/// llama.cpp's tokens of a text without control tokens.
-fn llama_tokens(model: &LlamaModel, text: &str, add_special: bool) -> Vec<Token> {
-    let tokens = model.vocab().tokenize(text.as_bytes(), add_special, false);
-    tokens.into_iter().filter_map(|LlamaToken(token)| u32::try_from(token).ok()).map(Token).collect()
-}
-
 /// The tokens that llama.cpp adds before and after a text.
-fn around(model: &LlamaModel) -> (Vec<Token>, Vec<Token>) {
+fn around(model: &Model) -> (Vec<Token>, Vec<Token>) {
     // Any text would do. It tells those before from those after.
     const TEXT: &str = "a";
-    let mut before = llama_tokens(model, "", true);
-    let (bare, whole) = (llama_tokens(model, TEXT, false), llama_tokens(model, TEXT, true));
+    let tokens = |text: &str, add_special: bool| model.vocab().tokenize(text, add_special, false);
+    let mut before = tokens("", true);
+    let (bare, whole) = (tokens(TEXT, false), tokens(TEXT, true));
     let is_split = |&at: &usize| whole == [&before[..at], &bare, &before[at..]].concat();
     let at = (0..=before.len()).find(is_split).unwrap_or(before.len());
     let after = before.split_off(at);
     (before, after)
 }
 
-fn specials_of(model: &LlamaModel) -> Vec<Special> {
+fn specials_of(model: &Model) -> Vec<Special> {
     let vocab = model.vocab();
-    let special = |token: LlamaToken| {
-        let attributes = vocab.attr(token);
-        let control = attributes.intersects(LlamaTokenAttr::Control | LlamaTokenAttr::Unknown);
-        if !control && !attributes.contains(LlamaTokenAttr::UserDefined) {
+    let special = |token: Token| {
+        let attributes = vocab.attributes(token);
+        let has = |attribute: sys::llama_token_attr| attributes & attribute != 0;
+        let control = has(sys::LLAMA_TOKEN_ATTR_CONTROL | sys::LLAMA_TOKEN_ATTR_UNKNOWN);
+        if !control && !has(sys::LLAMA_TOKEN_ATTR_USER_DEFINED) {
             return None;
         }
         Some(Special {
-            token: Token(u32::try_from(token.0).ok()?),
+            token,
             // A text that is not UTF-8 is in no text.
-            text: vocab.text(token)?.to_str().ok()?.to_owned(),
+            text: std::str::from_utf8(vocab.text(token)).ok()?.to_owned(),
             control,
-            strips_before: attributes.contains(LlamaTokenAttr::LStrip),
-            strips_after: attributes.contains(LlamaTokenAttr::RStrip),
+            strips_before: has(sys::LLAMA_TOKEN_ATTR_LSTRIP),
+            strips_after: has(sys::LLAMA_TOKEN_ATTR_RSTRIP),
         })
     };
     vocab.tokens().filter_map(special).collect()

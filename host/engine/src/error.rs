@@ -1,10 +1,8 @@
 //! Why a model could not be loaded or given a context.
 use std::path::PathBuf;
-use std::sync::Arc;
-
-use llama_cpp_2::{LlamaCppError, LlamaLoraAdapterInitError, LlamaModelLoadError};
 
 use crate::kind::WrongKind;
+use crate::model;
 
 #[derive(Debug, thiserror::Error)]
 pub enum EngineLoadError {
@@ -22,16 +20,13 @@ pub enum EngineLoadError {
     #[error("model file {path} {why}", path = path.display())]
     WrongKind { path: PathBuf, why: WrongKind },
     #[error("llama.cpp cannot load {path}: {source}", path = path.display())]
-    NotLoaded { path: PathBuf, source: LlamaModelLoadError },
+    NotLoaded { path: PathBuf, source: model::NotLoaded },
     #[error("{path} is not a LoRA adapter of this model: {source}", path = path.display())]
-    NotAnAdapter { path: PathBuf, source: LlamaLoraAdapterInitError },
+    NotAnAdapter { path: PathBuf, source: model::NotLoaded },
     #[error(
         "llama.cpp cannot make a context of {sequences} sequences and {kv_tokens} tokens: most likely there is no memory for it"
     )]
     NoContext { sequences: u32, kv_tokens: u32 },
-    /// Shared, because the process tries to start llama.cpp only once.
-    #[error("llama.cpp cannot be started: {0}")]
-    Backend(#[source] Arc<LlamaCppError>),
     /// Only where kernels are not in the program.
     #[error("llama.cpp's kernels cannot be loaded: {why}")]
     NoKernels { why: String },

@@ -81,17 +81,16 @@ impl Value {
 
 impl Shape {
     fn of(LoadedModel { model, lists, .. }: &LoadedModel) -> Self {
-        let architecture = model.meta_val_str("general.architecture").unwrap_or_default();
+        let architecture = model.metadata("general.architecture").unwrap_or_default();
         let value = |key: &str| {
             let key = format!("{architecture}.{key}");
             match lists.get(&key) {
                 Some(numbers) => Some(Value::Each(numbers.iter().copied().map(u64::from).collect())),
-                None => model.meta_val_str(&key).ok()?.parse().ok().map(Value::One),
+                None => model.metadata(&key)?.parse().ok().map(Value::One),
             }
         };
-        let vocabulary = u64::try_from(model.n_vocab()).unwrap_or_default();
-        let (width, heads) = (u64::try_from(model.n_embd()).unwrap_or_default(), u64::from(model.n_head()));
-        Self::read(value, u64::from(model.n_layer()), (width, heads), vocabulary)
+        let (width, heads) = (u64::from(model.width()), u64::from(model.heads()));
+        Self::read(value, u64::from(model.layers()), (width, heads), u64::from(model.vocab().size()))
     }
 
     fn read(value: impl Fn(&str) -> Option<Value>, layers: u64, (width, heads): (u64, u64), vocabulary: u64) -> Self {

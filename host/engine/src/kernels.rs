@@ -12,11 +12,10 @@ pub(crate) fn load() -> Result<(), String> {
     let program = std::env::current_exe().map_err(|error| format!("the path of this program is not known: {error}"))?;
     let dir = program.with_file_name("lib");
     let shown = dir.display();
-    // llama-cpp-2 panics at other paths.
-    if dir.to_str().is_none() {
-        return Err(format!("the path {shown} is not UTF-8"));
-    }
-    llama_cpp_2::llama_backend::load_backends_from_path(&dir);
+    let path = dir.to_str().and_then(|dir| std::ffi::CString::new(dir).ok());
+    let path = path.ok_or_else(|| format!("the path {shown} is not UTF-8"))?;
+    // SAFETY: the path ends with a zero. Nobody else asks anything of llama.cpp yet.
+    unsafe { llama_cpp_sys_2::ggml_backend_load_all_from_path(path.as_ptr()) };
     if variant().is_some() {
         Ok(())
     } else {

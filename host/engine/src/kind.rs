@@ -1,6 +1,7 @@
 //! Reads from a file's metadata which kinds a model can be served as.
 use camshaft_core::engine::ModelKind;
-use llama_cpp_2::model::LlamaModel;
+
+use crate::model::Model;
 
 /// Architectures that attend in both directions: they encode a whole text and cannot continue it.
 const ENCODERS: [&str; 10] = [
@@ -42,9 +43,9 @@ pub(crate) struct Traits {
 }
 
 impl Traits {
-    pub(crate) fn of(model: &LlamaModel) -> Self {
-        let architecture = model.meta_val_str("general.architecture").unwrap_or_default();
-        let key = |name: &str| model.meta_val_str(&format!("{architecture}.{name}")).ok();
+    pub(crate) fn of(model: &Model) -> Self {
+        let architecture = model.metadata("general.architecture").unwrap_or_default();
+        let key = |name: &str| model.metadata(&format!("{architecture}.{name}"));
         Self::read(&architecture, key("attention.causal").as_deref(), key("pooling_type").as_deref())
     }
 

@@ -1,6 +1,6 @@
 //! Implements core's [`camshaft_core::engine::Engine`] and [`camshaft_core::embed::Embedder`] with llama.cpp.
 //!
-//! All hand-written `unsafe` is here, but for one block in `camshaft-policy`. Each block says why it is sound.
+//! All hand-written `unsafe` is here, but for one block in `camshaft-policy` and what tests compare with. Each block says why it is sound.
 #![deny(unsafe_op_in_unsafe_fn)]
 #![warn(clippy::undocumented_unsafe_blocks)]
 
@@ -20,13 +20,15 @@ mod kernels;
 mod kind;
 mod llama;
 mod load;
+mod log;
 mod mapped;
+mod model;
 mod parts;
-mod raw;
 mod regular;
 mod state;
 mod streams;
 mod tokenizer;
+mod vocab;
 
 pub use backend::{Numa, system_info, use_numa};
 pub use camshaft_core::sizes::KvLayout;
@@ -39,4 +41,5 @@ pub use kernels::kernels;
 pub use kind::WrongKind;
 pub use load::{AdapterOptions, LoadOptions, LoadProgress, LoadedModel, Placement};
 pub use mapped::{FileDamage, MappedFile};
+pub use model::NotLoaded;
 pub use parts::parts_of;

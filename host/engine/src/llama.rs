@@ -10,7 +10,6 @@ use llama_cpp_sys_2 as sys;
 use crate::backend::{CONTEXT_CREATION, backend};
 use crate::error::EngineLoadError;
 use crate::load::{Adapter, LoadedModel};
-use crate::raw::{raw_adapter, raw_model};
 
 /// Bytes of a reason that C++ gives.
 const REASON_BYTES: usize = 512;
@@ -128,13 +127,12 @@ impl Context {
             let _guard = CONTEXT_CREATION.lock().unwrap_or_else(PoisonError::into_inner);
             // SAFETY: the model is whole, and outlives the context, which keeps the `Arc`. Only one context is made at a time.
             // llama.cpp returns null where it throws.
-            unsafe { sys::llama_init_from_model(raw_model(&model.model), params) }
+            unsafe { sys::llama_init_from_model(model.model.raw(), params) }
         };
         let raw = NonNull::new(raw).ok_or_else(refused)?;
         let context = Self { raw, model: model.clone() };
-        if let Some(Adapter { adapter, scale }) = &model.adapter {
-            let adapter = adapter.lock().unwrap_or_else(PoisonError::into_inner);
-            let (mut adapters, mut scales) = ([raw_adapter(&adapter)], [*scale]);
+        if let Some(Adapter { lora, scale }) = &model.adapter {
+            let (mut adapters, mut scales) = ([lora.raw()], [*scale]);
             // SAFETY: both lists have one element, and the adapter lives as long as its model.
             let code =
                 unsafe { sys::llama_set_adapters_lora(raw.as_ptr(), adapters.as_mut_ptr(), 1, scales.as_mut_ptr()) };

@@ -1,20 +1,14 @@
 //! Loads a model: preflight, digest, llama.cpp, adapter, and the facts that core needs.
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::fmt;
 use std::io::Write;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
-use llama_cpp_2::LlamaModelLoadError;
-use llama_cpp_2::model::{LlamaLoraAdapter, LlamaModel};
-use llama_cpp_2::token::LlamaToken;
-use llama_cpp_2::vocab::LlamaVocab;
-
 use llama_cpp_sys_2 as sys;
 
 use crate::backend::backend;
@@ -24,8 +18,9 @@ use crate::error::EngineLoadError;
 use crate::gguf::{Header, LayerLists};
 use crate::kind::Traits;
 use crate::mapped::MappedFile;
+use crate::model::{Lora, Model};
 use crate::parts::ModelFiles;
-use crate::raw::{model_of, raw_model};
+use crate::vocab::Vocab;
 
 /// How to load a model.
 #[derive(Debug, Clone, Default)]
@@ -78,14 +73,14 @@ pub struct AdapterOptions {
 
 /// A loaded adapter. Contexts of the model apply it.
 pub(crate) struct Adapter {
-    pub(crate) adapter: Mutex<LlamaLoraAdapter>,
+    pub(crate) lora: Lora,
     pub(crate) scale: f32,
 }
 
 /// Weights and vocabulary. All contexts of the model and all threads that tokenize share them.
 pub struct LoadedModel {
     /// Not dropped if its device is lost.
-    pub(crate) model: ManuallyDrop<LlamaModel>,
+    pub(crate) model: ManuallyDrop<Model>,
     pub(crate) adapter: Option<Adapter>,
     pub(crate) encoder: Encoder,
     /// Of its metadata.
@@ -219,14 +214,12 @@ impl LoadedModel {
 
     /// Numbers of a vector that it gives for a text.
     pub(crate) fn dimensions(&self) -> u32 {
-        // SAFETY: the model is whole.
-        let numbers = unsafe { sys::llama_model_n_embd_out(raw_model(&self.model)) };
-        u32::try_from(numbers).unwrap_or_default()
+        self.model.dimensions()
     }
 
     /// Layers that can be given to devices: all, and the one that makes logits of the last one's results.
     pub fn layers(&self) -> u32 {
-        self.model.n_layer().saturating_add(1)
+        self.model.layers().saturating_add(1)
     }
 
     /// Identifies what the model computes: digests of weights and adapter. `None` if the options asked for no digest.
@@ -246,7 +239,7 @@ impl Drop for LoadedModel {
 }
 
 /// Has llama.cpp load a file.
-fn load_weights(path: &Path, shown: &Path, options: &LoadOptions) -> Result<LlamaModel, EngineLoadError> {
+fn load_weights(path: &Path, shown: &Path, options: &LoadOptions) -> Result<Model, EngineLoadError> {
     unsafe extern "C" fn report(fraction: f32, progress: *mut c_void) -> bool {
         // SAFETY: it points to the progress below, which lives until the model is loaded.
         let LoadProgress(report) = unsafe { &*progress.cast::<LoadProgress>() };
@@ -254,9 +247,6 @@ fn load_weights(path: &Path, shown: &Path, options: &LoadOptions) -> Result<Llam
         true
     }
     backend()?;
-    let not_loaded = |source| EngineLoadError::NotLoaded { path: shown.to_owned(), source };
-    let text = path.to_str().ok_or_else(|| not_loaded(LlamaModelLoadError::PathToStrError(path.to_owned())))?;
-    let file = CString::new(text).map_err(|error| not_loaded(error.into()))?;
     let offload = match &options.placement {
         Placement::Devices(offload) => Some(offload),
         Placement::Host | Placement::Nowhere => None,
@@ -282,67 +272,52 @@ fn load_weights(path: &Path, shown: &Path, options: &LoadOptions) -> Result<Llam
         params.progress_callback = Some(report);
         params.progress_callback_user_data = std::ptr::from_ref(progress).cast_mut().cast();
     }
-    // SAFETY: the path ends with a zero, and everything that the parameters point to lives until this returns. llama.cpp returns
-    // null where it throws.
-    let raw = unsafe { sys::llama_model_load_from_file(file.as_ptr(), params) };
-    let raw = NonNull::new(raw).ok_or_else(|| not_loaded(LlamaModelLoadError::NullResult))?;
-    // SAFETY: it was loaded for this.
-    Ok(unsafe { model_of(raw) })
+    // SAFETY: llama.cpp is started, and everything that the parameters point to lives until this returns.
+    let model = unsafe { Model::load(path, params) };
+    model.map_err(|source| EngineLoadError::NotLoaded { path: shown.to_owned(), source })
 }
 
-fn load_adapter(model: &mut LlamaModel, options: &AdapterOptions) -> Result<Adapter, EngineLoadError> {
+fn load_adapter(model: &mut Model, options: &AdapterOptions) -> Result<Adapter, EngineLoadError> {
     let AdapterOptions { path, scale } = options;
-    let adapter = model.lora_adapter_init(path);
-    let adapter = adapter.map_err(|source| EngineLoadError::NotAnAdapter { path: path.clone(), source })?;
-    Ok(Adapter { adapter: Mutex::new(adapter), scale: *scale })
+    let lora = model.load_lora(path);
+    let lora = lora.map_err(|source| EngineLoadError::NotAnAdapter { path: path.clone(), source })?;
+    Ok(Adapter { lora, scale: *scale })
 }
 
-fn describe(model: &LlamaModel, stem: &str, kind: ModelKind, sha256: Option<String>) -> ModelInfo {
+fn describe(model: &Model, stem: &str, kind: ModelKind, sha256: Option<String>) -> ModelInfo {
     let vocab = model.vocab();
-    let trained = model.n_ctx_train();
+    let trained = model.context_tokens();
     ModelInfo {
-        name: model.meta_val_str("general.name").unwrap_or_else(|_| stem.to_owned()),
+        name: model.metadata("general.name").unwrap_or_else(|| stem.to_owned()),
         kind,
-        parameters: model.n_params(),
-        weight_bytes: model.size(),
+        parameters: model.parameters(),
+        weight_bytes: model.bytes(),
         trained_context_tokens: trained,
         context_tokens: trained,
         reuse: reuse(model),
-        chat_template: model.chat_template(None).ok().and_then(|template| template.to_string().ok()),
-        bos_text: special_text(&vocab, vocab.bos()),
-        eos_text: special_text(&vocab, vocab.eos()),
+        chat_template: model.chat_template(),
+        bos_text: special_text(vocab, vocab.bos()),
+        eos_text: special_text(vocab, vocab.eos()),
         sha256,
-        vocabulary: Arc::new(vocabulary(&vocab)),
+        vocabulary: Arc::new(vocabulary(vocab)),
     }
 }
 
 /// Recurrent layers keep one state for all positions, and layers with a sliding window save only the positions inside
 /// it. Such a state cannot be cut at another position than its end.
-fn reuse(model: &LlamaModel) -> Reuse {
-    let architecture = model.meta_val_str("general.architecture").unwrap_or_default();
-    let window = model.meta_val_str(&format!("{architecture}.attention.sliding_window"));
-    let slides = window.is_ok_and(|window| window.trim() != "0");
-    if slides || model.is_recurrent() || model.is_hybrid() { Reuse::Whole } else { Reuse::Ranges }
+fn reuse(model: &Model) -> Reuse {
+    let architecture = model.metadata("general.architecture").unwrap_or_default();
+    let window = model.metadata(&format!("{architecture}.attention.sliding_window"));
+    let slides = window.is_some_and(|window| window.trim() != "0");
+    if slides || model.is_recurrent() { Reuse::Whole } else { Reuse::Ranges }
 }
 
 /// The text of a special token; empty if the model has none.
-fn special_text(vocab: &LlamaVocab<'_>, token: LlamaToken) -> String {
-    if token.0 < 0 || token.0 >= vocab.n_tokens() {
-        return String::new();
-    }
-    vocab.text(token).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+fn special_text(vocab: Vocab<'_>, token: Option<Token>) -> String {
+    token.map(|token| String::from_utf8_lossy(vocab.text(token)).into_owned()).unwrap_or_default()
 }
 
-fn vocabulary(vocab: &LlamaVocab<'_>) -> Vocabulary {
-    let mut pieces = Vec::with_capacity(vocab.n_tokens().max(0) as usize);
-    let mut ends = Vec::new();
-    for token in vocab.tokens() {
-        let mut piece = Vec::with_capacity(32);
-        vocab.token_to_piece_into(token, &mut piece, false, None);
-        pieces.push(piece);
-        if vocab.is_eog(token) {
-            ends.push(Token(token.0 as u32));
-        }
-    }
-    Vocabulary::new(pieces, ends)
+fn vocabulary(vocab: Vocab<'_>) -> Vocabulary {
+    let ends = vocab.tokens().filter(|&token| vocab.is_end(token)).collect();
+    Vocabulary::new(vocab.tokens().map(|token| vocab.piece(token)), ends)
 }

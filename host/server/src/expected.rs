@@ -5,7 +5,7 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata};
 use tracing_subscriber::layer::{Context, Filter};
 
-/// Where llama.cpp's lines come from.
+/// Where llama.cpp's lines come from, see `log` in the engine.
 const TARGET: &str = "llama-cpp-2";
 /// Ends the warning that the KV cache is larger than the trained context. It is shared by many sequences, each of which is
 /// kept within the trained context.

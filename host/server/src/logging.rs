@@ -69,7 +69,7 @@ impl LogHandle {
 
 /// llama.cpp logs a hundred lines about every model at its info level. What carries connections logs lines about frames that
 /// clients send, as fast as they send them.
-const QUIET: &str = "llama-cpp-2=warn,llama_cpp_2=error,h2=off,hyper=off,hyper_util=off,rustls=off,tokio_rustls=off";
+const QUIET: &str = "llama-cpp-2=warn,h2=off,hyper=off,hyper_util=off,rustls=off,tokio_rustls=off";
 
 /// What `log.level` says.
 ///

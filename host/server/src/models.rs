@@ -142,7 +142,7 @@ fn key_at_fault(config: &ModelConfig, error: &EngineLoadError) -> &'static str {
         | EngineLoadError::BadFile { path, .. }
         | EngineLoadError::Replaced { path }
         | EngineLoadError::NotLoaded { path, .. } => Some(path),
-        EngineLoadError::Backend(_) | EngineLoadError::Unpack(_) | EngineLoadError::NoKernels { .. } => None,
+        EngineLoadError::Unpack(_) | EngineLoadError::NoKernels { .. } => None,
     };
     match path {
         Some(_) if path == config.lora.as_ref() => "lora",

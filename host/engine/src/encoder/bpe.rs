@@ -1,8 +1,6 @@
 //! Tokenizes with the BPE vocabularies whose texts are not left to llama.cpp.
 use std::borrow::Cow;
 
-use llama_cpp_2::model::LlamaModel;
-
 use super::kinds::{self, Kind};
 use super::merges::{Merges, Scratch};
 use super::normalizer::lowercase;
@@ -10,6 +8,7 @@ use super::output::{Abandoned, Output};
 use super::spm::SPACE;
 use super::words::Words;
 use crate::gguf::TokenizerKeys;
+use crate::model::Model;
 
 const GEMMA4: &str = "gemma4";
 const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
@@ -29,7 +28,7 @@ impl Bpe {
     ///
     /// # Errors
     /// A pre-tokenizer that this version does not know, in words about the file.
-    pub(super) fn new(model: &LlamaModel, keys: &TokenizerKeys) -> Result<Option<Self>, String> {
+    pub(super) fn new(model: &Model, keys: &TokenizerKeys) -> Result<Option<Self>, String> {
         let drops_blanks = keys.model == "whitespace";
         // This model's pre-tokenizer is its own, whatever the file says.
         let pre = if keys.model == GEMMA4 { GEMMA4 } else { keys.pre.as_str() };
@@ -40,11 +39,10 @@ impl Bpe {
         let Some(kind) = known else {
             return Err(format!("its texts cannot be tokenized safely: {} with the pre-tokenizer {pre:?}", keys.model));
         };
-        let lowercases = drops_blanks && model.meta_val_str(LOWERCASE).is_ok_and(|value| value == "true");
+        let lowercases = drops_blanks && model.metadata(LOWERCASE).is_some_and(|value| value == "true");
         let vocab = model.vocab();
-        let text = |token| vocab.text(token).map(|text| text.to_bytes().to_vec()).unwrap_or_default();
         let merges = keys.merges.iter().map(|merge| &**merge);
-        let merges = Merges::new(kind.byte_level, vocab.tokens().map(text), merges);
+        let merges = Merges::new(kind.byte_level, vocab.tokens().map(|token| vocab.text(token).to_vec()), merges);
         let words = Words::new(kind).map_err(|error| error.to_string())?;
         Ok(Some(Self { kind, words, merges, drops_blanks, lowercases }))
     }

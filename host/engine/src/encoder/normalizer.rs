@@ -1,10 +1,10 @@
 //! What WordPiece's vocabularies make of a character before they look for tokens, as llama.cpp does it.
 use std::sync::LazyLock;
 
-use llama_cpp_2::model::LlamaModel;
 use unicode_normalization::char::decompose_canonical;
 
 use super::classes::{AGE, class_of};
+use crate::model::Model;
 
 const LOWERCASE: &str = "tokenizer.ggml.normalizer.lowercase";
 const STRIP_ACCENTS: &str = "tokenizer.ggml.normalizer.strip_accents";
@@ -47,8 +47,8 @@ pub(super) struct Normalizer {
 }
 
 impl Normalizer {
-    pub(super) fn new(model: &LlamaModel) -> Self {
-        let flag = |key: &str, otherwise: bool| model.meta_val_str(key).map_or(otherwise, |value| value == "true");
+    pub(super) fn new(model: &Model) -> Self {
+        let flag = |key: &str, otherwise: bool| model.metadata(key).map_or(otherwise, |value| value == "true");
         let lowercases = flag(LOWERCASE, true);
         Self { lowercases, strips_accents: flag(STRIP_ACCENTS, lowercases) }
     }

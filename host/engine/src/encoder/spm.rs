@@ -1,11 +1,9 @@
 //! Tokenizes with SentencePiece's vocabularies. llama.cpp's way there would read every text once for each of the
 //! vocabulary's special tokens, of which some have thousands.
-use llama_cpp_2::model::LlamaModel;
-use llama_cpp_2::token::LlamaToken;
-
 use super::merges::{Merges, Scratch};
 use super::output::{Abandoned, Output};
 use crate::gguf::TokenizerKeys;
+use crate::model::Model;
 
 const ADDS_SPACE: &str = "tokenizer.ggml.add_space_prefix";
 /// How such vocabularies, and those like them, spell a space.
@@ -20,17 +18,14 @@ pub(super) struct Spm {
 
 impl Spm {
     /// `None` for another kind of vocabulary.
-    pub(super) fn new(model: &LlamaModel, keys: &TokenizerKeys) -> Option<Self> {
+    pub(super) fn new(model: &Model, keys: &TokenizerKeys) -> Option<Self> {
         if keys.model != "llama" {
             return None;
         }
         let vocab = model.vocab();
-        let scored = |token: LlamaToken| {
-            let text = vocab.text(token).map(|text| text.to_bytes().to_vec()).unwrap_or_default();
-            (text, vocab.score(token))
-        };
-        let merges = Merges::by_score(vocab.tokens().map(scored));
-        let adds_space = model.meta_val_str(ADDS_SPACE).map_or(true, |value| value == "true");
+        let scored = vocab.tokens().map(|token| (vocab.text(token).to_vec(), vocab.score(token)));
+        let merges = Merges::by_score(scored);
+        let adds_space = model.metadata(ADDS_SPACE).is_none_or(|value| value == "true");
         Some(Self { merges, adds_space })
     }
 

@@ -6,12 +6,12 @@ use aho_corasick::Anchored;
 use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use camshaft_core::ids::Token;
-use llama_cpp_2::model::LlamaModel;
 
 use super::normalizer::{Normalizer, Read};
 use super::output::{Abandoned, Output};
 use super::spm::SPACE;
 use crate::gguf::TokenizerKeys;
+use crate::model::Model;
 
 const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 /// Where the file names none.
@@ -48,14 +48,14 @@ impl WordPiece {
     ///
     /// # Errors
     /// A vocabulary that is too large, in words about the file.
-    pub(super) fn new(model: &LlamaModel, keys: &TokenizerKeys) -> Result<Option<Self>, String> {
+    pub(super) fn new(model: &Model, keys: &TokenizerKeys) -> Result<Option<Self>, String> {
         if keys.model != "bert" {
             return Ok(None);
         }
         let vocab = model.vocab();
-        let texts = vocab.tokens().map(|token| vocab.text(token).map(|text| text.to_bytes()).unwrap_or_default());
-        let size = vocab.n_tokens().unsigned_abs();
-        let named = model.meta_val_str(UNKNOWN).ok().and_then(|id| id.parse().ok()).filter(|&id: &u32| id < size);
+        let texts = vocab.tokens().map(|token| vocab.text(token));
+        let size = vocab.size();
+        let named = model.metadata(UNKNOWN).and_then(|id| id.parse().ok()).filter(|&id: &u32| id < size);
         let unknown = named.or(Some(UNKNOWN_DEFAULT).filter(|&id| id < size)).map(Token);
         let found = Self::with(texts, unknown, Normalizer::new(model));
         found.map(Some).map_err(|error| format!("its vocabulary cannot be searched: {error}"))

@@ -42,10 +42,17 @@ fn regression_a_vocabulary_whose_texts_only_a_recursion_could_cut_is_refused() {
     }
 }
 
+#[test]
+fn regression_a_file_that_counts_tokens_and_names_none_does_not_end_the_process() {
+    let demo = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/models/demo.gguf")).unwrap();
+    let bytes = patched::with_text(&demo, "tokenizer.ggml.model", Some("no_vocab"));
+    let said = LoadedModel::from_bytes("none", &bytes, &LoadOptions::default()).err().map(|error| error.to_string());
+    assert!(said.as_ref().is_some_and(|said| said.contains("the model has no vocabulary")), "{said:?}");
+}
+
 /// What llama.cpp makes of a text by itself. Only for texts that it survives.
 fn reference(model: &LoadedModel, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
-    let tokens = model.model.vocab().tokenize(text.as_bytes(), add_special, parse_special);
-    tokens.into_iter().map(|token| Token(token.0 as u32)).collect()
+    model.model.vocab().tokenize(text, add_special, parse_special)
 }
 
 /// Characters that patterns tell apart, and some that belong together.

@@ -1,14 +1,13 @@
 //! The native chain draws from the same distribution as llama.cpp's own chain.
 #![allow(clippy::unwrap_used, reason = "tests")]
+mod theirs;
+
 use std::collections::BTreeMap;
 
 use camshaft_core::ids::Token;
 use camshaft_core::sampling::{LogitBias, Row, SamplingParams, StandardChain};
-use llama_cpp_2::sampling::LlamaSampler;
-use llama_cpp_2::token::LlamaToken;
-use llama_cpp_2::token::data::LlamaTokenData;
-use llama_cpp_2::token::data_array::LlamaTokenDataArray;
-use llama_cpp_2::token::logit_bias::LlamaLogitBias;
+use llama_cpp_sys_2::llama_logit_bias;
+use theirs::{Candidates, Sampler};
 
 const DRAWS: u32 = 100_000;
 
@@ -20,22 +19,21 @@ fn logits(size: u32) -> Vec<f32> {
 /// Probabilities by token after llama.cpp's chain.
 fn reference(logits: &[f32], prompt: &[Token], params: &SamplingParams) -> BTreeMap<u32, f64> {
     let size = logits.len() as i32;
-    let biases: Vec<LlamaLogitBias> =
-        params.logit_bias.iter().map(|b| LlamaLogitBias::new(LlamaToken(b.token.0 as i32), b.bias)).collect();
-    let mut penalties = LlamaSampler::penalties(size, params.repeat_last_n as i32, params.repeat_penalty, 0.0, 0.0);
-    prompt.iter().for_each(|token| penalties.accept(LlamaToken(token.0 as i32)));
-    let mut samplers = vec![LlamaSampler::logit_bias(size, &biases), penalties];
-    samplers.extend((params.top_k > 0).then(|| LlamaSampler::top_k(params.top_k as i32)));
-    samplers.push(LlamaSampler::typical(params.typical_p, 1));
-    samplers.push(LlamaSampler::top_p(params.top_p, 1));
-    samplers.push(LlamaSampler::min_p(params.min_p, 1));
-    samplers.push(LlamaSampler::temp(params.temperature));
-    let data = (0..).zip(logits).map(|(token, &logit)| LlamaTokenData::new(LlamaToken(token), logit, 0.0));
-    let mut array = LlamaTokenDataArray::from_iter(data, false);
-    LlamaSampler::chain(samplers, true).apply(&mut array);
-    let best = array.data.iter().map(LlamaTokenData::logit).fold(f32::NEG_INFINITY, f32::max);
+    let bias = |bias: &LogitBias| llama_logit_bias { token: bias.token.0 as i32, bias: bias.bias };
+    let biases: Vec<llama_logit_bias> = params.logit_bias.iter().map(bias).collect();
+    let mut penalty = Sampler::repeat_penalty(size, params.repeat_last_n as i32, params.repeat_penalty);
+    prompt.iter().for_each(|token| penalty.accept(token.0));
+    let mut samplers = vec![Sampler::logit_bias(size, &biases), penalty];
+    samplers.extend((params.top_k > 0).then(|| Sampler::top_k(params.top_k as i32)));
+    samplers.push(Sampler::typical(params.typical_p));
+    samplers.push(Sampler::top_p(params.top_p));
+    samplers.push(Sampler::min_p(params.min_p));
+    samplers.push(Sampler::temperature(params.temperature));
+    let mut candidates = Candidates::of(logits);
+    Sampler::chain(samplers).apply(&mut candidates);
+    let best = candidates.list.iter().map(|d| d.logit).fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<(u32, f64)> =
-        array.data.iter().map(|d| (d.id().0 as u32, f64::from(d.logit() - best).exp())).collect();
+        candidates.list.iter().map(|d| (d.id as u32, f64::from(d.logit - best).exp())).collect();
     let total: f64 = weights.iter().map(|(_, w)| w).sum();
     weights.into_iter().map(|(token, w)| (token, w / total)).collect()
 }
