@@ -5,6 +5,7 @@
 #![warn(clippy::undocumented_unsafe_blocks)]
 
 mod backend;
+mod buffers;
 mod context;
 mod devices;
 pub mod disk;
