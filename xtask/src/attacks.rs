@@ -5,8 +5,7 @@ use crate::{build, setup};
 /// `names` select attacks whose names contain one of them.
 pub(crate) fn run(names: &[String]) -> Done {
     setup::run_for_tests()?;
-    let _binary = build::host()?;
-    build::plugins()?;
+    build::all()?;
     let table = target().join("attacks.md");
     match std::fs::remove_file(&table) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -27,8 +27,7 @@ pub(crate) fn run(arguments: &[String]) -> Done {
         other => return Err(Failure(format!("unknown benchmark {other:?}: {NAMES}"))),
     };
     setup::run()?;
-    let binary = build::host()?;
-    build::plugins()?;
+    let binary = build::all()?;
     let chosen = examples.iter().flat_map(|example| ["--example", example]);
     command::run(cargo(&["build", "--release", "--workspace"]).args(chosen))?;
     let program = target().join("release/examples").join(examples[0]);

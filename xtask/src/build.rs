@@ -2,6 +2,7 @@
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::command::{Done, Failure, cargo, copy_if_changed, root, say, target};
 use crate::{progress, setup};
@@ -21,8 +22,25 @@ pub(crate) fn host() -> Result<PathBuf, Failure> {
     Ok(target().join("release/camshaft"))
 }
 
+/// Builds the server's binary, and all components beside it, where it leaves cores without work.
+pub(crate) fn all() -> Result<PathBuf, Failure> {
+    let host_runs = AtomicBool::new(true);
+    std::thread::scope(|scope| {
+        let plugins = scope.spawn(|| plugins_beside(&host_runs));
+        let host = host();
+        host_runs.store(false, Ordering::Relaxed);
+        let plugins = plugins.join().map_err(|_| Failure("the plugins were not built".to_owned()))?;
+        host.and_then(|host| plugins.map(|()| host))
+    })
+}
+
 /// Builds all components: standard plugins into `target/plugins`, bad guests into `target/guests`.
 pub(crate) fn plugins() -> Done {
+    plugins_beside(&AtomicBool::new(false))
+}
+
+/// `host_runs`: the host is built meanwhile, which comes first.
+fn plugins_beside(host_runs: &AtomicBool) -> Done {
     say("building the plugins (wasm32-wasip2)");
     for (folder, out) in [("plugins", "plugins"), ("tests/guests", "guests")] {
         let packages = packages_in(&root().join(folder))?;
@@ -30,7 +48,10 @@ pub(crate) fn plugins() -> Done {
         for package in &packages {
             command.args(["-p", package]);
         }
-        progress::build(&mut command)?;
+        if host_runs.load(Ordering::Relaxed) {
+            command = last(&command);
+        }
+        progress::build_beside(&mut command, host_runs)?;
         for package in packages {
             let built = target().join("wasm32-wasip2/plugin").join(format!("{}.wasm", package.replace('-', "_")));
             if built.exists() {
@@ -39,6 +60,17 @@ pub(crate) fn plugins() -> Done {
         }
     }
     lay_out(&target().join("policy.d"))
+}
+
+/// The command, where others come first.
+fn last(command: &Command) -> Command {
+    let mut last = Command::new("nice");
+    last.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    last.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if let Some(folder) = command.get_current_dir() {
+        last.current_dir(folder);
+    }
+    last
 }
 
 /// Names of the packages below a folder.
@@ -71,9 +103,7 @@ pub(crate) fn lay_out(dir: &Path) -> Done {
 /// Builds everything, then replaces this process with the server.
 pub(crate) fn serve(arguments: &[String]) -> Done {
     setup::run()?;
-    let binary = host()?;
-    plugins()?;
-    let mut command = Command::new(binary);
+    let mut command = Command::new(all()?);
     command.arg("serve");
     let names_policies = |argument: &String| {
         let set = argument.trim_start_matches("--set=");

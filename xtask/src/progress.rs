@@ -2,6 +2,7 @@
 use std::io::{ErrorKind, IsTerminal, Read, read_to_string, stderr};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,8 @@ const LLAMA: &str = "llama-cpp-sys-2";
 /// Columns of cargo's bar: enough to name what two or more cores build.
 const COLUMNS: &str = "160";
 /// Of cargo's lines that say less than the progress does.
-const NOISE: [&str; 4] = ["Compiling ", "Downloading ", "Downloaded ", "Adding "];
+const NOISE: [&str; 5] =
+    ["Compiling ", "Downloading ", "Downloaded ", "Adding ", "Blocking waiting for file lock on package cache"];
 
 /// How far a build is, by cargo's own count of units.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,6 +30,11 @@ struct Progress {
 
 /// Runs `command`, a build of cargo's, and gives what it wrote to its standard output.
 pub(crate) fn build(command: &mut Command) -> Result<String, Failure> {
+    build_beside(command, &AtomicBool::new(false))
+}
+
+/// As [`build`], and says how far it is only once `other`, another build, does not run any more.
+pub(crate) fn build_beside(command: &mut Command, other: &AtomicBool) -> Result<String, Failure> {
     let words = shown(command);
     let color = if stderr().is_terminal() { "always" } else { "never" };
     command.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", COLUMNS);
@@ -47,7 +54,9 @@ pub(crate) fn build(command: &mut Command) -> Result<String, Failure> {
                 None => {}
             },
             Err(RecvTimeoutError::Timeout) => {
-                if let Some(progress) = &progress {
+                if let Some(progress) = &progress
+                    && !other.load(Ordering::Relaxed)
+                {
                     say(&progress.line(begun.elapsed(), llama_files()));
                 }
                 next = Instant::now() + EVERY;

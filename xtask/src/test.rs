@@ -11,8 +11,7 @@ pub(crate) fn run(arguments: &[String]) -> Done {
     setup::run_for_tests()?;
     say("checking format");
     command::run(&mut cargo(&["fmt", "--all", "--check"]))?;
-    let _binary = build::host()?;
-    build::plugins()?;
+    build::all()?;
     say("checking lints");
     command::run(&mut cargo(&["clippy", "--release", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
     say("testing");
