@@ -105,9 +105,9 @@ fn finishes(model: &Path, tie: f64, (requests, rounds): (usize, usize), calm: &s
         });
         memory.push(server.resident_bytes());
     }
-    // The first rounds fill buffers and the prefix cache.
-    let (half, last) = (memory[rounds.div_ceil(2) - 1], memory[rounds - 1]);
-    assert!(last <= half + (8 << 20), "bytes after each round: {memory:?}");
+    // A round leaves some 15 MiB more or less than the one before it, by what the allocator gives back; a leak is in each.
+    let (early, late) = (median(&memory[..rounds.div_ceil(2)]), median(&memory[rounds / 2..]));
+    assert!(late <= early + (8 << 20), "bytes after each round: {memory:?}");
     let metrics = server.metrics();
     let preemptions = metrics.count("camshaft_preemptions_total", &[]);
     assert!(preemptions > 0.0, "there was pressure");
@@ -115,6 +115,12 @@ fn finishes(model: &Path, tie: f64, (requests, rounds): (usize, usize), calm: &s
     server.wait_until_idle();
     let kv = |state: &str| server.metrics().get("camshaft_kv_tokens", &[("state", state)]);
     assert_eq!((kv("free"), kv("held")), (Some(context as f64), Some(0.0)));
+}
+
+fn median(bytes: &[u64]) -> u64 {
+    let mut sorted = bytes.to_vec();
+    sorted.sort_unstable();
+    sorted[sorted.len() / 2]
 }
 
 #[test]

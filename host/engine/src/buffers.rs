@@ -9,7 +9,9 @@ use std::ffi::c_void;
 use std::ptr::{null_mut, write_bytes};
 
 use llama_cpp_sys_2 as sys;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+#[cfg(target_os = "linux")]
+use rustix::mm::{Advice, madvise};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 /// Smaller buffers are llama.cpp's own.
 const LARGE: usize = 16 << 20;
