@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use camshaft_tests::{Server, Setup, demo_model, eventually};
+use camshaft_tests::{Server, Setup, demo_model, eventually, repository};
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -107,7 +107,7 @@ fn given_vulkan_a_device_that_is_too_small_gets_fewer_layers() {
 /// A server whose device is lost when `file` is there.
 fn losing(file: &Path, settings: &str) -> Setup {
     let library = file.with_file_name("liblost.so");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("e2e/devices/lost.c");
+    let source = repository().join("tests/e2e/devices/lost.c");
     let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).arg("-ldl").status();
     assert!(made.unwrap().success());
     served(settings).env("LD_PRELOAD", library.to_str().unwrap()).env("DEVICE_LOST_IF", file.to_str().unwrap())

@@ -1,9 +1,15 @@
 //! Paths of build outputs that the tests run.
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
-/// The checkout's root.
+/// The checkout's root, as whoever runs the test says: a target directory may come from another checkout, whose path is
+/// compiled in.
 pub fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the tests lie in a folder of the checkout")
+    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let tests = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        Path::new(&tests).parent().expect("the tests lie in a folder of the checkout").to_owned()
+    });
+    &ROOT
 }
 
 /// Cargo's target directory: the running test is `<target>/release/deps/e2e-…`.

@@ -3,6 +3,7 @@ use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 /// Why a developer command failed.
 #[derive(Debug)]
@@ -28,10 +29,14 @@ pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", line.trim_end());
 }
 
-/// The checkout's root.
+/// The checkout's root, as cargo says: what is compiled in may be the path of another checkout with the same target directory.
 pub(crate) fn root() -> &'static Path {
-    // xtask is one level below it.
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+    static ROOT: LazyLock<PathBuf> = LazyLock::new(|| {
+        let own = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        // xtask is one level below it.
+        Path::new(&own).parent().unwrap_or(Path::new(".")).to_owned()
+    });
+    &ROOT
 }
 
 /// Cargo's target directory.

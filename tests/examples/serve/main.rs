@@ -119,7 +119,7 @@ fn alone(options: &Options, own: Server, vocabulary: u32, report: &mut Report) -
 
 fn options() -> Result<Options> {
     let mut options = Options {
-        model: PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../config/models/demo.gguf")),
+        model: camshaft_tests::repository().join("config/models/demo.gguf"),
         llama_server: None,
         peer: None,
         bare: false,
