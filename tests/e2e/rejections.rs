@@ -57,9 +57,9 @@ fn rejects_every_bad_file_with_a_sentence_that_says_why() {
         (
             "sampler",
             "30-version",
-            renamed(&good, "camshaft:policy/sampler@0.1.0", "camshaft:policy/sampler@0.9.0"),
+            renamed(&good, "camshaft:sampler/policy@0.2.0", "camshaft:sampler/policy@0.9.0"),
             avoid("x"),
-            &["0.9.0", "0.1.0"],
+            &["0.9.0", "0.2.0"],
         ),
         (
             "sampler",

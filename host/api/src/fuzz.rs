@@ -36,7 +36,7 @@ impl PolicySet for Nothing {
     fn has_auth(&self) -> bool {
         false
     }
-    fn authenticate(&self, _: &AuthRequest) -> AuthOutcome {
+    fn authenticate(&self, _: &Arc<AuthRequest>) -> AuthOutcome {
         AuthOutcome::Allow(Principal::anonymous())
     }
     fn validators(&self) -> usize {
@@ -45,7 +45,7 @@ impl PolicySet for Nothing {
     fn validators_deadline(&self) -> Duration {
         Duration::ZERO
     }
-    fn validate(&self, _: usize, _: &ValidateRequest) -> ValidateOutcome {
+    fn validate(&self, _: usize, _: &Arc<ValidateRequest>) -> ValidateOutcome {
         ValidateOutcome::Accept
     }
     fn sampler_chain(&self) -> PolicyDigest {

@@ -82,6 +82,20 @@ pub enum Priority {
 }
 
 impl Priority {
+    /// The number that policies know the class by.
+    pub fn number(self) -> u8 {
+        match self {
+            Priority::High => 0,
+            Priority::Normal => 64,
+            Priority::Low => 128,
+        }
+    }
+
+    /// The most urgent class that is no more urgent than the number.
+    pub fn of_number(number: u8) -> Self {
+        [Priority::High, Priority::Normal].into_iter().find(|class| number <= class.number()).unwrap_or(Priority::Low)
+    }
+
     /// The name in configuration and snapshots.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -148,13 +162,17 @@ impl Principal {
 }
 
 /// The head of an HTTP request, as auth policies see it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct AuthRequest {
     pub method: String,
     /// Without the query.
     pub path: String,
-    /// Names in lower case; values that are UTF-8.
-    pub headers: Vec<(String, String)>,
+    /// The request's id in the log.
+    pub id: String,
+    /// What follows `?`, undecoded.
+    pub query: String,
+    /// In the order in which they came, names in lower case.
+    pub headers: Vec<(String, Vec<u8>)>,
     pub remote_address: String,
     /// The peer is on a loopback address, no header says that it forwards for another, and no web page of another machine
     /// sends the request or its host's name.
@@ -224,13 +242,13 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
     /// the operator allowed anonymous use).
     fn has_auth(&self) -> bool;
     /// Runs the auth chain. Faults that do not deny are handled inside.
-    fn authenticate(&self, request: &AuthRequest) -> AuthOutcome;
+    fn authenticate(&self, request: &Arc<AuthRequest>) -> AuthOutcome;
     /// Number of validators in force.
     fn validators(&self) -> usize;
     /// How long all validators together may take: the sum of their deadlines.
     fn validators_deadline(&self) -> Duration;
     /// Runs validator `index`, in chain order. Faults that do not deny are handled inside.
-    fn validate(&self, index: usize, request: &ValidateRequest) -> ValidateOutcome;
+    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> ValidateOutcome;
     /// The digest of the sampler chain in force. Workers find the chain by it.
     fn sampler_chain(&self) -> PolicyDigest;
     /// Names of the sampler policies in force (those that a request may name in `samplers`).

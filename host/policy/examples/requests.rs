@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let host = PolicyHost::start(config, &prometheus::Registry::new())?;
     let set = host.current();
-    let (head, body, sampling) = (auth_request(), validate_request(), sampling_request());
+    let (head, body, sampling) = (Arc::new(auth_request()), Arc::new(validate_request()), sampling_request());
     println!("| call | median, us |\n|---|---|");
     println!("| auth-api-keys, fresh instance | {:.1} |", median(|| drop(set.authenticate(&head))));
     for keys in [10, 100, 1000, 1024] {
@@ -97,10 +97,10 @@ fn with_keys(target: &str, keys: usize) -> Result<Arc<PolicyHost>, Box<dyn std::
     Ok(PolicyHost::start(config, &prometheus::Registry::new())?)
 }
 
-fn with_key(key: &str) -> AuthRequest {
+fn with_key(key: &str) -> Arc<AuthRequest> {
     let mut request = auth_request();
-    request.headers.push(("authorization".to_owned(), format!("Bearer {key}")));
-    request
+    request.headers.push(("authorization".to_owned(), format!("Bearer {key}").into_bytes()));
+    Arc::new(request)
 }
 
 /// Median time of a call in microseconds.
@@ -120,9 +120,10 @@ fn auth_request() -> AuthRequest {
     AuthRequest {
         method: "POST".to_owned(),
         path: "/v1/chat/completions".to_owned(),
-        headers: vec![("content-type".to_owned(), "application/json".to_owned())],
+        headers: vec![("content-type".to_owned(), b"application/json".to_vec())],
         remote_address: "127.0.0.1".to_owned(),
         loopback: true,
+        ..AuthRequest::default()
     }
 }
 

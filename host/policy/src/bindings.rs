@@ -3,35 +3,51 @@
 
 use camshaft_core::policy::Hook;
 use wasmtime::AsContextMut;
-use wasmtime::component::InstancePre;
+use wasmtime::component::{InstancePre, Resource};
 
-/// The type behind a guest's row handle. It is empty: the row itself is in the store's data during the call, and the
-/// component model revokes the borrowed handle when the call ends.
+/// The type behind a guest's handle to what it borrows for one call: a row, or a context. It is empty: what is borrowed is in the
+/// store's data during the call, and the component model revokes the handle when the call ends.
 #[derive(Debug)]
-pub struct BorrowedRow;
+pub struct Borrowed;
 
 /// All interfaces that plugins of any hook may import.
 pub mod host {
     wasmtime::component::bindgen!({
         inline: "
-            package camshaft:host;
+            package camshaft:all;
             world grants {
-                import camshaft:policy/types@0.1.0;
-                import camshaft:policy/log@0.1.0;
-                import camshaft:policy/clock@0.1.0;
-                import camshaft:policy/random@0.1.0;
-                import camshaft:policy/metrics@0.1.0;
-                import camshaft:policy/state@0.1.0;
-                import camshaft:policy/vocabulary@0.1.0;
-                import camshaft:policy/logits@0.1.0;
+                import camshaft:host/types@1.0.0;
+                import camshaft:host/context@1.0.0;
+                import camshaft:host/log@1.0.0;
+                import camshaft:host/clock@1.0.0;
+                import camshaft:host/random@1.0.0;
+                import camshaft:host/metrics@1.0.0;
+                import camshaft:host/state@1.0.0;
+                import camshaft:host/vocabulary@1.0.0;
+                import camshaft:auth/context@1.0.0;
+                import camshaft:validator/context@1.0.0;
+                import camshaft:scheduler/context@0.2.0;
+                import camshaft:sampler/context@0.2.0;
+                import camshaft:sampler/logits@0.2.0;
             }
         ",
         path: "../../wit",
-        world: "camshaft:host/grants",
+        world: "camshaft:all/grants",
         imports: { default: trappable },
-        with: { "camshaft:policy/logits.row": crate::bindings::BorrowedRow },
+        with: {
+            "camshaft:host/context.setup": crate::bindings::Borrowed,
+            "camshaft:auth/context.call": crate::bindings::Borrowed,
+            "camshaft:validator/context.draft": crate::bindings::Borrowed,
+            "camshaft:scheduler/context.pool": crate::bindings::Borrowed,
+            "camshaft:sampler/context.sequence": crate::bindings::Borrowed,
+            "camshaft:sampler/logits.row": crate::bindings::Borrowed,
+        },
     });
-    pub use self::camshaft::policy::{clock, log, logits, metrics, random, state, types, vocabulary};
+    pub use self::camshaft::auth::context as auth_context;
+    pub use self::camshaft::host::{clock, context, log, metrics, random, state, types, vocabulary};
+    pub use self::camshaft::sampler::{context as sampler_context, logits};
+    pub use self::camshaft::scheduler::context as scheduler_context;
+    pub use self::camshaft::validator::context as validator_context;
 }
 
 pub mod auth {
@@ -39,15 +55,17 @@ pub mod auth {
         path: "../../wit",
         world: "auth-policy",
         with: {
-            "camshaft:policy/types": crate::bindings::host::types,
-            "camshaft:policy/log": crate::bindings::host::log,
-            "camshaft:policy/clock": crate::bindings::host::clock,
-            "camshaft:policy/random": crate::bindings::host::random,
-            "camshaft:policy/metrics": crate::bindings::host::metrics,
-            "camshaft:policy/state": crate::bindings::host::state,
+            "camshaft:host/types": crate::bindings::host::types,
+            "camshaft:host/context": crate::bindings::host::context,
+            "camshaft:host/log": crate::bindings::host::log,
+            "camshaft:host/clock": crate::bindings::host::clock,
+            "camshaft:host/random": crate::bindings::host::random,
+            "camshaft:host/metrics": crate::bindings::host::metrics,
+            "camshaft:host/state": crate::bindings::host::state,
+            "camshaft:auth/context": crate::bindings::host::auth_context,
         },
     });
-    pub use self::exports::camshaft::policy::auth::*;
+    pub use self::exports::camshaft::auth::policy::*;
 }
 
 pub mod validator {
@@ -55,15 +73,17 @@ pub mod validator {
         path: "../../wit",
         world: "validator-policy",
         with: {
-            "camshaft:policy/types": crate::bindings::host::types,
-            "camshaft:policy/log": crate::bindings::host::log,
-            "camshaft:policy/clock": crate::bindings::host::clock,
-            "camshaft:policy/random": crate::bindings::host::random,
-            "camshaft:policy/metrics": crate::bindings::host::metrics,
-            "camshaft:policy/state": crate::bindings::host::state,
+            "camshaft:host/types": crate::bindings::host::types,
+            "camshaft:host/context": crate::bindings::host::context,
+            "camshaft:host/log": crate::bindings::host::log,
+            "camshaft:host/clock": crate::bindings::host::clock,
+            "camshaft:host/random": crate::bindings::host::random,
+            "camshaft:host/metrics": crate::bindings::host::metrics,
+            "camshaft:host/state": crate::bindings::host::state,
+            "camshaft:validator/context": crate::bindings::host::validator_context,
         },
     });
-    pub use self::exports::camshaft::policy::validator::*;
+    pub use self::exports::camshaft::validator::policy::*;
 }
 
 pub mod scheduler {
@@ -71,14 +91,16 @@ pub mod scheduler {
         path: "../../wit",
         world: "scheduler-policy",
         with: {
-            "camshaft:policy/types": crate::bindings::host::types,
-            "camshaft:policy/log": crate::bindings::host::log,
-            "camshaft:policy/random": crate::bindings::host::random,
-            "camshaft:policy/metrics": crate::bindings::host::metrics,
-            "camshaft:policy/state": crate::bindings::host::state,
+            "camshaft:host/types": crate::bindings::host::types,
+            "camshaft:host/context": crate::bindings::host::context,
+            "camshaft:host/log": crate::bindings::host::log,
+            "camshaft:host/random": crate::bindings::host::random,
+            "camshaft:host/metrics": crate::bindings::host::metrics,
+            "camshaft:host/state": crate::bindings::host::state,
+            "camshaft:scheduler/context": crate::bindings::host::scheduler_context,
         },
     });
-    pub use self::exports::camshaft::policy::scheduler::*;
+    pub use self::exports::camshaft::scheduler::policy::*;
 }
 
 pub mod sampler {
@@ -86,16 +108,22 @@ pub mod sampler {
         path: "../../wit",
         world: "sampler-policy",
         with: {
-            "camshaft:policy/log": crate::bindings::host::log,
-            "camshaft:policy/clock": crate::bindings::host::clock,
-            "camshaft:policy/random": crate::bindings::host::random,
-            "camshaft:policy/metrics": crate::bindings::host::metrics,
-            "camshaft:policy/state": crate::bindings::host::state,
-            "camshaft:policy/vocabulary": crate::bindings::host::vocabulary,
-            "camshaft:policy/logits": crate::bindings::host::logits,
+            "camshaft:host/context": crate::bindings::host::context,
+            "camshaft:host/log": crate::bindings::host::log,
+            "camshaft:host/random": crate::bindings::host::random,
+            "camshaft:host/metrics": crate::bindings::host::metrics,
+            "camshaft:host/state": crate::bindings::host::state,
+            "camshaft:sampler/context": crate::bindings::host::sampler_context,
+            "camshaft:host/vocabulary": crate::bindings::host::vocabulary,
+            "camshaft:sampler/logits": crate::bindings::host::logits,
         },
     });
-    pub use self::exports::camshaft::policy::sampler::*;
+    pub use self::exports::camshaft::sampler::policy::*;
+}
+
+/// The interface that a hook's policies export, without its version.
+pub fn export_of(hook: Hook) -> String {
+    format!("camshaft:{hook}/policy")
 }
 
 /// The description of a plugin.
@@ -145,7 +173,7 @@ macro_rules! hooks {
             pub fn describe(&self, store: impl AsContextMut) -> wasmtime::Result<Description> {
                 match self {
                     $(Self::$hook(guest) => {
-                        let said = guest.camshaft_policy_plugin().call_describe(store)?;
+                        let said = guest.camshaft_host_plugin().call_describe(store)?;
                         let (name, version, settings_schema) = (said.name, said.version, said.settings_schema);
                         Ok(Description { name, version, settings_schema })
                     })+
@@ -154,7 +182,7 @@ macro_rules! hooks {
 
             pub fn configure(&self, store: impl AsContextMut, settings: &str) -> wasmtime::Result<Result<(), String>> {
                 match self {
-                    $(Self::$hook(guest) => guest.camshaft_policy_plugin().call_configure(store, settings),)+
+                    $(Self::$hook(guest) => guest.camshaft_host_plugin().call_configure(store, settings, Resource::new_borrow(0)),)+
                 }
             }
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use camshaft_core::policy::{Hook, Mode};
 use rustix::process::Signal;
 
+use crate::bindings::export_of;
 use crate::text::{on_one_line, truncated};
 
 /// Bytes of a whole sentence.
@@ -124,18 +125,24 @@ pub enum PolicyError {
     OverLimits(#[source] Cause),
     #[error("needs more than a policy may have: {0}")]
     NoInstance(String),
-    #[error("wrong hook: exports camshaft:policy/{found} but lies in {expected}/")]
+    #[error("wrong hook: exports {} but lies in {expected}/", export_of(*found))]
     WrongHook { found: Hook, expected: Hook },
     /// In the words of the process that compiled it.
     #[error("{0}")]
     Unfit(String),
-    #[error("exports no hook: expected camshaft:policy/ and one of {}", hook_names())]
+    #[error("exports no hook: expected one of {}", hook_exports())]
     NoHook,
+    #[error("exports {export}, which is no hook of this host: expected one of {}", hook_exports())]
+    UnknownExport { export: String },
     #[error("exports more than one hook: {0} and {1}")]
     ManyHooks(Hook, Hook),
-    #[error("built for camshaft:policy@{found}; this host speaks {spoken}")]
-    WrongVersion { found: String, spoken: &'static str },
-    #[error("does not export camshaft:policy/{0}, which every {1} policy must")]
+    #[error("built for {interface}@{found}; this host speaks {spoken}")]
+    WrongVersion { interface: String, found: String, spoken: &'static str },
+    #[error(
+        "needs the function {function} of {interface}, which this host does not have: it was built for a newer one"
+    )]
+    MissingFunction { interface: String, function: String },
+    #[error("does not export {0}, which every {1} policy must")]
     MissingExport(&'static str, Hook),
     #[error("imports {import}, which {hook}s are not granted")]
     NotGrantedToHook { import: String, hook: Hook },
@@ -230,6 +237,8 @@ impl PolicyError {
                 | Self::CoreModule
                 | Self::NotWasm
                 | Self::NoHook
+                | Self::UnknownExport { .. }
+                | Self::MissingFunction { .. }
                 | Self::ManyHooks(..)
                 | Self::MissingExport(..)
                 | Self::WrongVersion { .. }
@@ -285,8 +294,8 @@ fn hook_directories() -> String {
     Hook::ALL.map(|hook| format!("{hook}/")).join(", ")
 }
 
-fn hook_names() -> String {
-    Hook::ALL.map(Hook::as_str).join(", ")
+fn hook_exports() -> String {
+    Hook::ALL.map(export_of).join(", ")
 }
 
 fn seconds(limit: Duration) -> String {

@@ -20,17 +20,10 @@ use crate::identity::Identity;
 use crate::loaded::{Compiled, HookPre, state_for};
 use crate::private_dir;
 use crate::runtime::{self, Runtime};
-use crate::spec::spec;
 use crate::store::{self, GuestState};
+use crate::surface::{self, Surface};
 use crate::task::Task;
 use crate::text::{on_one_line, truncated};
-use crate::wasi;
-
-/// The version of `camshaft:policy` that this host speaks.
-pub(crate) const API_VERSION: &str = "0.1.0";
-/// Versions of the same track. A host supports all patches of its track.
-const API_TRACK: &str = "0.1.";
-const PACKAGE: &str = "camshaft:policy/";
 
 const START_LIMIT: Duration = Duration::from_secs(1);
 const DESCRIBE_LIMIT: Duration = Duration::from_millis(100);
@@ -63,43 +56,19 @@ pub(crate) fn compile_into(
     let engine = engine::for_compiling(code_max_bytes, addresses)?;
     let built = catch_unwind(AssertUnwindSafe(|| {
         let component = Component::from_binary(&engine, bytes).map_err(compile_error)?;
-        let keep = |hook| {
-            let linker = runtime::linker(&engine, hook).map_err(|error| PolicyError::Runtime(error.into()))?;
-            fit(&linker, &component, hook)?;
-            CodeDir::new(&cache_dir).keep(&CodeName::of(&engine, hook, bytes), &component)
-        };
-        let kept = keep(hook);
-        if let Err(PolicyError::WrongHook { found, .. }) = kept {
-            // Whoever asked only to learn the hook finds it next time.
-            keep(found)?;
-        }
-        kept
+        surface::of_hook(bytes, hook)?;
+        let linker = runtime::linker(&engine, hook).map_err(|error| PolicyError::Runtime(error.into()))?;
+        link(&linker, &component, hook)?;
+        CodeDir::new(&cache_dir).keep(&CodeName::of(&engine, hook, bytes), &component)
     }));
     built.unwrap_or(Err(PolicyError::CompilerPanic))
 }
 
 fn build(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {
     let Task { hook, bytes, .. } = *task;
-    let component = runtime.component(task)?;
-    let Fit { api_version, imports, pre } = fit(runtime.linker(hook), &component, hook)?;
+    let Surface { api_version, imports, .. } = surface::of_hook(bytes, hook)?;
+    let pre = link(runtime.linker(hook), &runtime.component(task)?, hook)?;
     Ok(Compiled { digest: digest_of(bytes), size_bytes: bytes.len() as u64, api_version, imports, pre })
-}
-
-/// What a component of the right hook is found to be.
-struct Fit {
-    api_version: String,
-    imports: Vec<String>,
-    pre: HookPre,
-}
-
-fn fit(linker: &Linker<GuestState>, component: &Component, expected: Hook) -> Result<Fit, PolicyError> {
-    let (found, api_version) = find_hook(component)?;
-    if found != expected {
-        return Err(PolicyError::WrongHook { found, expected });
-    }
-    let imports = check_imports(component, expected)?;
-    let pre = link(linker, component, expected)?;
-    Ok(Fit { api_version, imports, pre })
 }
 
 fn check_header(bytes: &[u8]) -> Result<(), PolicyError> {
@@ -116,67 +85,22 @@ fn check_header(bytes: &[u8]) -> Result<(), PolicyError> {
     }
 }
 
-/// Splits `camshaft:policy/auth@0.1.0` into `auth` and `0.1.0`.
-fn interface(name: &str) -> Option<(&str, &str)> {
-    let rest = name.strip_prefix(PACKAGE)?;
-    Some(rest.split_once('@').unwrap_or((rest, "")))
-}
-
-fn check_version(version: &str) -> Result<(), PolicyError> {
-    if version.starts_with(API_TRACK) {
-        return Ok(());
-    }
-    let found = if version.is_empty() { "(no version)".to_owned() } else { version.to_owned() };
-    Err(PolicyError::WrongVersion { found, spoken: API_VERSION })
-}
-
-fn find_hook(component: &Component) -> Result<(Hook, String), PolicyError> {
-    let engine = component.engine();
-    let ty = component.component_type();
-    let exports: Vec<(&str, &str)> = ty.exports(engine).filter_map(|(name, _)| interface(name)).collect();
-    let imports: Vec<(&str, &str)> = ty.imports(engine).filter_map(|(name, _)| interface(name)).collect();
-    exports.iter().chain(&imports).try_for_each(|(_, version)| check_version(version))?;
-    let mut hooks = Hook::ALL.into_iter().filter_map(|hook| {
-        exports.iter().find(|(name, _)| *name == hook.as_str()).map(|(_, version)| (hook, (*version).to_owned()))
-    });
-    let found = hooks.next().ok_or(PolicyError::NoHook)?;
-    if let Some((second, _)) = hooks.next() {
-        return Err(PolicyError::ManyHooks(found.0, second));
-    }
-    if !exports.iter().any(|(name, _)| *name == "plugin") {
-        return Err(PolicyError::MissingExport("plugin", found.0));
-    }
-    Ok(found)
-}
-
-fn check_imports(component: &Component, hook: Hook) -> Result<Vec<String>, PolicyError> {
-    let ty = component.component_type();
-    let imports: Vec<String> = ty.imports(component.engine()).map(|(name, _)| name.to_owned()).collect();
-    for import in &imports {
-        let plain = import.split('@').next().unwrap_or(import).to_owned();
-        if let Some((name, _)) = interface(import) {
-            if spec(hook).grants(name) {
-                continue;
-            }
-            if Hook::ALL.iter().any(|other| spec(*other).grants(name)) {
-                return Err(PolicyError::NotGrantedToHook { import: plain, hook });
-            }
-            return Err(PolicyError::NotGranted { import: plain });
-        }
-        match plain.strip_prefix("wasi:").map(|name| wasi::INTERFACES.contains(&name)) {
-            Some(true) if import.contains("@0.2.") => {}
-            // Only the version is wrong.
-            Some(true) => return Err(PolicyError::NotGranted { import: import.clone() }),
-            _ => return Err(PolicyError::NotGranted { import: plain }),
-        }
-    }
-    Ok(imports)
-}
-
 fn link(linker: &Linker<GuestState>, component: &Component, hook: Hook) -> Result<HookPre, PolicyError> {
-    let mistyped = |error: wasmtime::Error| PolicyError::Mistyped { hook, source: error.into() };
-    let pre = linker.instantiate_pre(component).map_err(mistyped)?;
-    HookPre::new(hook, pre).map_err(mistyped)
+    let pre = linker.instantiate_pre(component).map_err(|error| unlinked(hook, error))?;
+    HookPre::new(hook, pre).map_err(|error| PolicyError::Mistyped { hook, source: error.into() })
+}
+
+/// Why a component whose imports are all granted cannot be linked: it calls a function that there is not, or one of another type.
+fn unlinked(hook: Hook, error: wasmtime::Error) -> PolicyError {
+    let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+    let quoted = |text: &str| text.split('`').nth(1).map(str::to_owned);
+    let is_missing = causes.last().is_some_and(|cause| cause.contains("implementation is missing"));
+    let interface = causes.iter().find(|cause| cause.starts_with("component imports instance `"));
+    let function = causes.iter().find(|cause| cause.starts_with("instance export `"));
+    match (interface.and_then(|text| quoted(text)), function.and_then(|text| quoted(text))) {
+        (Some(interface), Some(function)) if is_missing => PolicyError::MissingFunction { interface, function },
+        _ => PolicyError::Mistyped { hook, source: error.into() },
+    }
 }
 
 /// Makes a throwaway instance describe itself and, if there are settings, accept them.

@@ -11,6 +11,8 @@ use crate::imports::state::PluginState;
 /// A plugin by hook and name.
 #[derive(Debug)]
 pub(crate) struct Identity {
+    pub(crate) hook: Hook,
+    pub(crate) plugin: PolicyName,
     pub(crate) log: PluginLog,
     /// A policy that replaces one of another name may share it.
     pub(crate) state: Arc<PluginState>,
@@ -28,6 +30,8 @@ impl Identity {
         state: Option<Arc<PluginState>>,
     ) -> Self {
         Self {
+            hook,
+            plugin: plugin.clone(),
             log: PluginLog::new(hook, plugin.clone()),
             state: state.unwrap_or_default(),
             metrics: PluginMetrics::new(hook, plugin.clone(), families),

@@ -23,7 +23,7 @@ use crate::task::Task;
 pub struct PluginReport {
     pub file: PathBuf,
     pub hook: Hook,
-    /// Version of the `camshaft:policy` package that it was built for.
+    /// Version of its hook's package that it was built for.
     pub api_version: String,
     /// Names of the interfaces that it imports. All of them are granted.
     pub imports: Vec<String>,

@@ -23,7 +23,7 @@ pub(crate) struct Compiled {
     /// SHA-256 of the file in lower-case hexadecimal.
     pub(crate) digest: String,
     pub(crate) size_bytes: u64,
-    /// Version of the `camshaft:policy` package that it was built for.
+    /// Version of its hook's package that it was built for.
     pub(crate) api_version: String,
     pub(crate) imports: Vec<String>,
     pub(crate) pre: HookPre,

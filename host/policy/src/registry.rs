@@ -21,7 +21,7 @@ impl PolicySet for LoadedSet {
         self.enforced(Hook::Auth).next().is_some()
     }
 
-    fn authenticate(&self, request: &AuthRequest) -> AuthOutcome {
+    fn authenticate(&self, request: &Arc<AuthRequest>) -> AuthOutcome {
         auth::authenticate(self, request)
     }
 
@@ -33,7 +33,7 @@ impl PolicySet for LoadedSet {
         self.ready(Hook::Validator).map(|policy| policy.sidecar.deadline).sum()
     }
 
-    fn validate(&self, index: usize, request: &ValidateRequest) -> ValidateOutcome {
+    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> ValidateOutcome {
         validator::validate(self, index, request)
     }
 

@@ -164,7 +164,7 @@ mod tests {
         let sentences = [
             ("echo no such thing >&2; exit 65", "file is truncated or corrupt: no such thing"),
             ("echo 129 instances >&2; exit 66", "needs more than a policy may have: 129 instances"),
-            ("echo sampler >&2; exit 67", "wrong hook: exports camshaft:policy/sampler but lies in auth/"),
+            ("echo sampler >&2; exit 67", "wrong hook: exports camshaft:sampler/policy but lies in auth/"),
             ("echo exports nothing >&2; exit 68", "exports nothing"),
             ("exit 70", "the compiler panicked"),
             (

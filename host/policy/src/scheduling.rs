@@ -69,7 +69,7 @@ impl SchedulerHook for ModelScheduler {
     }
 
     fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
-        scheduler::open(&self.registry.current())
+        scheduler::open(&self.registry.current(), &self.model)
     }
 
     fn refused(&self, fault: &Fault) {

@@ -43,22 +43,43 @@ pub(crate) enum Decides {
 
 /// A host interface that guests may import.
 pub(crate) struct Grant {
-    /// The name of the interface in the policy package.
+    /// Package and interface.
     pub(crate) name: &'static str,
+    /// The version that this host has.
+    pub(crate) version: &'static str,
     pub(crate) link: fn(&mut Linker<GuestState>) -> wasmtime::Result<()>,
 }
 
-const TYPES: Grant = Grant { name: "types", link: imports::types::add_to_linker };
-const LOG: Grant = Grant { name: "log", link: imports::log::add_to_linker };
-const CLOCK: Grant = Grant { name: "clock", link: imports::clock::add_to_linker };
-const RANDOM: Grant = Grant { name: "random", link: imports::random::add_to_linker };
-const METRICS: Grant = Grant { name: "metrics", link: imports::metrics::add_to_linker };
-const STATE: Grant = Grant { name: "state", link: imports::state::add_to_linker };
-const VOCABULARY: Grant = Grant { name: "vocabulary", link: imports::vocabulary::add_to_linker };
-const LOGITS: Grant = Grant { name: "logits", link: imports::logits::add_to_linker };
+/// Versions of the packages in `wit/deps`.
+const HOST: &str = "1.0.0";
+const AUTH_VERSION: &str = "1.0.0";
+const VALIDATOR_VERSION: &str = "1.0.0";
+const SCHEDULER_VERSION: &str = "0.2.0";
+const SAMPLER_VERSION: &str = "0.2.0";
+
+const TYPES: Grant = Grant { name: "camshaft:host/types", version: HOST, link: imports::types::add_to_linker };
+const LOG: Grant = Grant { name: "camshaft:host/log", version: HOST, link: imports::log::add_to_linker };
+const CLOCK: Grant = Grant { name: "camshaft:host/clock", version: HOST, link: imports::clock::add_to_linker };
+const RANDOM: Grant = Grant { name: "camshaft:host/random", version: HOST, link: imports::random::add_to_linker };
+const METRICS: Grant = Grant { name: "camshaft:host/metrics", version: HOST, link: imports::metrics::add_to_linker };
+const STATE: Grant = Grant { name: "camshaft:host/state", version: HOST, link: imports::state::add_to_linker };
+const VOCABULARY: Grant =
+    Grant { name: "camshaft:host/vocabulary", version: HOST, link: imports::vocabulary::add_to_linker };
+const SETUP: Grant = Grant { name: "camshaft:host/context", version: HOST, link: imports::setup::add_to_linker };
+const CALL: Grant = Grant { name: "camshaft:auth/context", version: AUTH_VERSION, link: imports::call::add_to_linker };
+const DRAFT: Grant =
+    Grant { name: "camshaft:validator/context", version: VALIDATOR_VERSION, link: imports::draft::add_to_linker };
+const POOL: Grant =
+    Grant { name: "camshaft:scheduler/context", version: SCHEDULER_VERSION, link: imports::pool::add_to_linker };
+const SEQUENCE: Grant =
+    Grant { name: "camshaft:sampler/context", version: SAMPLER_VERSION, link: imports::sequence::add_to_linker };
+const LOGITS: Grant =
+    Grant { name: "camshaft:sampler/logits", version: SAMPLER_VERSION, link: imports::logits::add_to_linker };
 
 /// How the host treats one hook. `bindings` has the exports of its world, and `hooks` its calls.
 pub(crate) struct HookSpec {
+    /// The version of the hook's package that this host has.
+    pub(crate) version: &'static str,
     /// Host interfaces that its policies may import.
     pub(crate) grants: &'static [Grant],
     /// Modes in which its policies may run.
@@ -98,7 +119,8 @@ pub(crate) fn spec(hook: Hook) -> &'static HookSpec {
 }
 
 static AUTH: HookSpec = HookSpec {
-    grants: &[TYPES, LOG, CLOCK, RANDOM, METRICS, STATE],
+    version: AUTH_VERSION,
+    grants: &[TYPES, SETUP, LOG, CLOCK, RANDOM, METRICS, STATE, CALL],
     modes: &Mode::ALL,
     on_fault: &OnFault::ALL,
     on_fault_why: "",
@@ -110,7 +132,8 @@ static AUTH: HookSpec = HookSpec {
 };
 
 static VALIDATOR: HookSpec = HookSpec {
-    grants: &[TYPES, LOG, CLOCK, RANDOM, METRICS, STATE],
+    version: VALIDATOR_VERSION,
+    grants: &[TYPES, SETUP, LOG, CLOCK, RANDOM, METRICS, STATE, DRAFT],
     modes: &Mode::ALL,
     on_fault: &OnFault::ALL,
     on_fault_why: "",
@@ -122,8 +145,9 @@ static VALIDATOR: HookSpec = HookSpec {
 };
 
 static SCHEDULER: HookSpec = HookSpec {
+    version: SCHEDULER_VERSION,
     // No clock: a scheduler reads the time from its events, so that it can be replayed.
-    grants: &[TYPES, LOG, RANDOM, METRICS, STATE],
+    grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, POOL],
     modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Fallback],
     on_fault_why: "the native scheduler takes over at once",
@@ -135,7 +159,9 @@ static SCHEDULER: HookSpec = HookSpec {
 };
 
 static SAMPLER: HookSpec = HookSpec {
-    grants: &[TYPES, LOG, CLOCK, RANDOM, METRICS, STATE, VOCABULARY, LOGITS],
+    version: SAMPLER_VERSION,
+    // No clock either.
+    grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, VOCABULARY, LOGITS, SEQUENCE],
     modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Fallback, OnFault::Deny, OnFault::Skip],
     on_fault_why: "",
@@ -143,12 +169,16 @@ static SAMPLER: HookSpec = HookSpec {
     instances: SAMPLER_INSTANCES,
     guards: false,
     randomness: |seed| Randomness::Seeded(RandomStream::new(seed.unwrap_or_default())),
-    time: Time::Real,
+    time: Time::Frozen,
 };
 
 impl HookSpec {
-    pub(crate) fn grants(&self, interface: &str) -> bool {
-        self.grants.iter().any(|grant| grant.name == interface)
+    /// The version of `camshaft:host` that this host has.
+    pub(crate) const HOST: &str = HOST;
+
+    /// The grant of an interface, by its name without version.
+    pub(crate) fn grant(&self, interface: &str) -> Option<&Grant> {
+        self.grants.iter().find(|grant| grant.name == interface)
     }
 }
 

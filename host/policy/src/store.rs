@@ -13,11 +13,16 @@ use wasmtime_wasi::sockets::{WasiSocketsCtx, WasiSocketsCtxView};
 use crate::engine::{CORE_INSTANCES, MEMORIES, TABLE_ENTRIES, TABLES, TICK};
 use crate::fault::GuestError;
 use crate::identity::Identity;
+use crate::imports::call::{Call, CallView};
 use crate::imports::clock::{ClockView, Time};
+use crate::imports::draft::{Draft, DraftView};
 use crate::imports::log::{LogView, PluginLog};
 use crate::imports::logits::{CurrentRow, LogitsView};
 use crate::imports::metrics::{MetricsView, PluginMetrics};
+use crate::imports::pool::{Pool, PoolView};
 use crate::imports::random::{RandomView, Randomness};
+use crate::imports::sequence::{Sequence, SequenceView};
+use crate::imports::setup::SetupView;
 use crate::imports::state::{PluginState, StateView};
 use crate::imports::vocabulary::{ModelTokens, VocabularyView};
 use crate::wasi::{LastWords, Wasi, WasiView};
@@ -27,6 +32,17 @@ use crate::wasi::{LastWords, Wasi, WasiView};
 const LIFTED_BYTES: usize = 16 << 20;
 /// How often the deadline of a guest is extended that was not given the CPU.
 const EXTENSIONS: u32 = 16;
+
+/// What the context of a guest's calls tells.
+#[derive(Debug, Default)]
+pub(crate) enum Subject {
+    #[default]
+    None,
+    Call(Call),
+    Draft(Draft),
+    Pool(Pool),
+    Sequence(Sequence),
+}
 
 /// The data of a store.
 pub(crate) struct GuestState {
@@ -38,6 +54,7 @@ pub(crate) struct GuestState {
     /// The row of the `sample` call in progress; otherwise empty.
     pub(crate) row: Row,
     pub(crate) vocabulary: Option<Arc<Vocabulary>>,
+    pub(crate) subject: Subject,
     filesystem: WasiFilesystemCtx,
     sockets: WasiSocketsCtx,
     last_words: LastWords,
@@ -55,6 +72,7 @@ impl GuestState {
             time,
             row: Row::default(),
             vocabulary: None,
+            subject: Subject::None,
             filesystem: WasiFilesystemCtx::default(),
             sockets: WasiSocketsCtx::default(),
             last_words: LastWords::default(),
@@ -132,6 +150,48 @@ impl VocabularyView for GuestState {
 impl LogitsView for GuestState {
     fn row(&mut self) -> CurrentRow<'_> {
         CurrentRow { row: &mut self.row }
+    }
+}
+
+impl SetupView for GuestState {
+    fn plugin(&mut self) -> &Identity {
+        &self.identity
+    }
+}
+
+impl CallView for GuestState {
+    fn call(&mut self) -> Option<&mut Call> {
+        match &mut self.subject {
+            Subject::Call(call) => Some(call),
+            _ => None,
+        }
+    }
+}
+
+impl DraftView for GuestState {
+    fn draft(&mut self) -> Option<&mut Draft> {
+        match &mut self.subject {
+            Subject::Draft(draft) => Some(draft),
+            _ => None,
+        }
+    }
+}
+
+impl PoolView for GuestState {
+    fn pool(&mut self) -> Option<&mut Pool> {
+        match &mut self.subject {
+            Subject::Pool(pool) => Some(pool),
+            _ => None,
+        }
+    }
+}
+
+impl SequenceView for GuestState {
+    fn sequence(&mut self) -> Option<&mut Sequence> {
+        match &mut self.subject {
+            Subject::Sequence(sequence) => Some(sequence),
+            _ => None,
+        }
     }
 }
 

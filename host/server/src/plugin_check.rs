@@ -40,7 +40,7 @@ fn describe(report: &mut String, found: &PluginReport) {
     };
     for (what, value) in [
         ("hook", found.hook.to_string()),
-        ("api", format!("camshaft:policy@{}", found.api_version)),
+        ("api", format!("camshaft:{}@{}", found.hook, found.api_version)),
         ("plugin", format!("{} {}", found.name, found.version)),
         ("size", format!("{} bytes", found.size_bytes)),
         ("sha256", found.sha256.clone()),

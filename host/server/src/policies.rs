@@ -200,11 +200,11 @@ fn verdict(host: &PolicyHost, address: &str, loopback: bool) -> String {
     let request = AuthRequest {
         method: "POST".to_owned(),
         path: "/v1/chat/completions".to_owned(),
-        headers: Vec::new(),
         remote_address: address.to_owned(),
         loopback,
+        ..AuthRequest::default()
     };
-    match host.current().authenticate(&request) {
+    match host.current().authenticate(&Arc::new(request)) {
         AuthOutcome::Allow(principal) => format!("admitted as tenant {}", principal.tenant),
         AuthOutcome::Refuse(refusal) => format!("refused with {}: {}", refusal.status, refusal.message),
         AuthOutcome::Fault(fault) => {

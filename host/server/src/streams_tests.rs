@@ -16,7 +16,7 @@ impl PolicySet for NoPolicies {
     fn has_auth(&self) -> bool {
         false
     }
-    fn authenticate(&self, _: &AuthRequest) -> AuthOutcome {
+    fn authenticate(&self, _: &Arc<AuthRequest>) -> AuthOutcome {
         AuthOutcome::Allow(camshaft_core::policy::Principal::anonymous())
     }
     fn validators(&self) -> usize {
@@ -25,7 +25,7 @@ impl PolicySet for NoPolicies {
     fn validators_deadline(&self) -> Duration {
         Duration::ZERO
     }
-    fn validate(&self, _: usize, _: &ValidateRequest) -> ValidateOutcome {
+    fn validate(&self, _: usize, _: &Arc<ValidateRequest>) -> ValidateOutcome {
         ValidateOutcome::Accept
     }
     fn sampler_chain(&self) -> PolicyDigest {

@@ -3,34 +3,33 @@ use camshaft_plugin::auth::Request;
 
 /// The credential of a request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Credential<'a> {
-    Key(&'a str),
+pub(crate) enum Credential {
+    Key(String),
     /// There is a credential that cannot be compared. Says why.
     Malformed(&'static str),
     Absent,
 }
 
 /// Reads the credential of a request. `authorization` has precedence over `x-api-key`.
-pub(crate) fn of(request: &Request) -> Credential<'_> {
+pub(crate) fn of(request: &Request<'_>) -> Credential {
+    let [authorization, api_key] = ["authorization", "x-api-key"].map(|name| request.values(name));
     // Refuse several values: another hop may have accepted another one.
-    for name in ["authorization", "x-api-key"] {
-        if request.headers.iter().filter(|(header, _)| header == name).count() > 1 {
-            return Credential::Malformed("more than one credential was sent");
-        }
+    if authorization.len() > 1 || api_key.len() > 1 {
+        return Credential::Malformed("more than one credential was sent");
     }
-    if let Some(value) = request.header("authorization") {
-        return bearer(value);
-    }
-    match request.header("x-api-key").map(str::trim) {
-        Some("") => Credential::Malformed("the x-api-key header is empty"),
-        Some(key) => Credential::Key(key),
-        None => Credential::Absent,
+    let text = |values: Vec<Vec<u8>>| values.into_iter().next().map(String::from_utf8);
+    match (text(authorization), text(api_key)) {
+        (Some(Ok(value)), _) => bearer(&value),
+        (None, Some(Ok(value))) if value.trim().is_empty() => Credential::Malformed("the x-api-key header is empty"),
+        (None, Some(Ok(value))) => Credential::Key(value.trim().to_owned()),
+        (None, None) => Credential::Absent,
+        (Some(Err(_)), _) | (None, Some(Err(_))) => Credential::Malformed("the credential is not UTF-8"),
     }
 }
 
-fn bearer(value: &str) -> Credential<'_> {
+fn bearer(value: &str) -> Credential {
     match value.trim().split_once(' ') {
-        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => Credential::Key(key.trim_start()),
+        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => Credential::Key(key.trim_start().to_owned()),
         _ => Credential::Malformed("the authorization header must be: Bearer, a space, the API key"),
     }
 }

@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use camshaft_plugin::Priority;
-use camshaft_plugin::auth::{Principal, Quotas};
+use camshaft_plugin::auth::{Limits, Principal};
 
 use crate::settings::{KeySettings, PriorityClass};
 
@@ -13,9 +13,16 @@ const MAX_LABEL_CHARACTERS: usize = 128;
 /// The tenant of callers without a key. On loopback addresses they count as operators.
 pub(crate) const ANONYMOUS: &str = "anonymous";
 
+/// Whose a key is.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Owner {
+    pub(crate) principal: Principal,
+    pub(crate) limits: Limits,
+}
+
 /// The owners of keys, by the SHA-256 of each. Who wants to learn a key from the time of a look-up would have to choose the
 /// digest of a guess.
-pub(crate) type Keys = BTreeMap<[u8; 32], Principal>;
+pub(crate) type Keys = BTreeMap<[u8; 32], Owner>;
 
 /// Checks the keys of the settings. The error describes the first bad one.
 pub(crate) fn checked(settings: Vec<KeySettings>) -> Result<Keys, String> {
@@ -25,13 +32,13 @@ pub(crate) fn checked(settings: Vec<KeySettings>) -> Result<Keys, String> {
     let mut keys = Keys::new();
     let mut names = BTreeSet::new();
     for (index, entry) in settings.into_iter().enumerate() {
-        let (digest, principal) = checked_key(index, entry)?;
-        let name = principal.name.clone();
+        let (digest, owner) = checked_key(index, entry)?;
+        let name = owner.principal.name.clone();
         if !names.insert(name.clone()) {
             return Err(format!("settings.keys[{index}].name {name:?} is used twice"));
         }
-        if let Some(other) = keys.insert(digest, principal) {
-            let other = other.name;
+        if let Some(other) = keys.insert(digest, owner) {
+            let other = other.principal.name;
             return Err(format!("key {name:?}: sha256 is the same as that of key {other:?}"));
         }
     }
@@ -39,11 +46,11 @@ pub(crate) fn checked(settings: Vec<KeySettings>) -> Result<Keys, String> {
 }
 
 /// The owner of a key whose settings were checked before.
-pub(crate) fn principal_of(entry: KeySettings) -> Option<Principal> {
-    checked_key(0, entry).ok().map(|(_, principal)| principal)
+pub(crate) fn owner_of(entry: KeySettings) -> Option<Owner> {
+    checked_key(0, entry).ok().map(|(_, owner)| owner)
 }
 
-fn checked_key(index: usize, entry: KeySettings) -> Result<([u8; 32], Principal), String> {
+fn checked_key(index: usize, entry: KeySettings) -> Result<([u8; 32], Owner), String> {
     let name = entry.name;
     if name.trim().is_empty() {
         return Err(format!("settings.keys[{index}].name is empty"));
@@ -76,11 +83,11 @@ fn checked_key(index: usize, entry: KeySettings) -> Result<([u8; 32], Principal)
         _ => {}
     }
     let priority = match entry.priority {
-        PriorityClass::High => Priority::High,
-        PriorityClass::Normal => Priority::Normal,
-        PriorityClass::Low => Priority::Low,
+        PriorityClass::High => Priority::HIGH,
+        PriorityClass::Normal => Priority::NORMAL,
+        PriorityClass::Low => Priority::LOW,
     };
-    let quotas = Quotas {
+    let limits = Limits {
         requests_per_minute: entry.requests_per_minute,
         tokens_per_minute: entry.tokens_per_minute,
         concurrent_requests: entry.concurrent_requests,
@@ -89,12 +96,11 @@ fn checked_key(index: usize, entry: KeySettings) -> Result<([u8; 32], Principal)
     let principal = Principal {
         priority,
         weight: entry.weight,
-        quotas,
         allowed_models: entry.allowed_models,
         cache_namespace: entry.cache_namespace,
         ..Principal::new(name, entry.tenant)
     };
-    Ok((digest, principal))
+    Ok((digest, Owner { principal, limits }))
 }
 
 /// Parses 64 hexadecimal digits.

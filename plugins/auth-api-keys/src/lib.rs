@@ -35,7 +35,7 @@ use camshaft_plugin::auth::{Policy, Principal, Refusal, Request, Verdict};
 use camshaft_plugin::state;
 
 use credential::Credential;
-use keys::Keys;
+use keys::{Keys, Owner};
 pub use settings::{KeySettings, PriorityClass, Settings};
 use sha2::{Digest, Sha256};
 
@@ -68,7 +68,7 @@ impl KeySource {
     }
 
     /// The owner of a key.
-    fn find(&self, presented: &str) -> Option<Principal> {
+    fn find(&self, presented: &str) -> Option<Owner> {
         let digest: [u8; 32] = Sha256::digest(presented.as_bytes()).into();
         match self {
             Self::Parsed(keys) => keys.get(&digest).cloned(),
@@ -105,7 +105,7 @@ impl Policy for ApiKeys {
         // Settings of several generations may be in use at once; what another left here costs time, not more.
         let slot = format!("checked/{}", fingerprint % SLOTS);
         let of = fingerprint.to_le_bytes();
-        if let Some(entry) = state::get(&slot)
+        if let Ok(Some(entry)) = state::get(&slot)
             && let Some(rest) = entry.value.strip_prefix(&of)
             && let Some((flag, index)) = rest.split_first()
         {
@@ -124,12 +124,15 @@ impl Policy for ApiKeys {
         Ok(policy)
     }
 
-    fn authenticate(&mut self, request: &Request) -> Result<Verdict, Refusal> {
+    fn authenticate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {
         let local = self.anonymous_loopback && request.loopback;
         match credential::of(request) {
             Credential::Key(_) | Credential::Malformed(_) if local && self.keys.is_empty() => anonymous(),
-            Credential::Key(key) => match self.keys.find(key) {
-                Some(principal) => Ok(Verdict::Allow(principal)),
+            Credential::Key(key) => match self.keys.find(&key) {
+                Some(Owner { principal, limits }) => {
+                    request.set_limits(&limits);
+                    Ok(Verdict::Allow(principal))
+                }
                 None => Err(Refusal::new(401, "invalid_api_key", "the API key is not valid")),
             },
             Credential::Malformed(message) => Err(Refusal::new(401, "invalid_api_key", message)),

@@ -1,6 +1,7 @@
 //! The policy on requests, and bad settings.
 use super::*;
 use camshaft_plugin::Priority;
+use camshaft_plugin::auth::{Head, testing};
 
 const ALICE: &str = "2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90"; // sha256("alice")
 const BOB: &str = "81b637d8fcd2c6da6359e6963113a1170de795e4b725b84d1e0b4cfd9ec58ce9"; // sha256("bob")
@@ -21,14 +22,14 @@ fn two_keys(anonymous_loopback: bool) -> ApiKeys {
     .unwrap()
 }
 
-fn request(headers: &[(&str, &str)], loopback: bool) -> Request {
-    Request {
+fn request(headers: &[(&str, &str)], loopback: bool) -> Request<'static> {
+    let head = Head {
         method: "POST".to_owned(),
         path: "/v1/chat/completions".to_owned(),
-        headers: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
         remote_address: if loopback { "127.0.0.1" } else { "192.0.2.1" }.to_owned(),
         loopback,
-    }
+    };
+    testing::request(head, headers)
 }
 
 fn tenant(headers: &[(&str, &str)]) -> Result<String, u16> {
@@ -51,14 +52,14 @@ fn knows_a_key_by_its_digest_in_either_header() {
 
 #[test]
 fn carries_every_setting_of_the_key_to_the_principal() {
-    let verdict = two_keys(false).authenticate(&request(&[("x-api-key", "alice")], false)).unwrap();
+    let request = request(&[("x-api-key", "alice")], false);
+    let verdict = two_keys(false).authenticate(&request).unwrap();
     let Verdict::Allow(principal) = verdict else { panic!("not allowed: {verdict:?}") };
     assert_eq!(principal.name, "a");
-    assert_eq!(principal.priority, Priority::High);
+    assert_eq!(principal.priority, Priority::HIGH);
     assert_eq!(principal.weight, 2.5);
     assert_eq!(principal.allowed_models, Some(vec!["demo".to_owned()]));
-    assert_eq!(principal.quotas.requests_per_minute, Some(60));
-    assert_eq!(principal.quotas.tokens_per_minute, None);
+    assert_eq!(request.limits(), [("requests-per-minute".to_owned(), 60.0)]);
     assert_eq!(principal.cache_namespace.as_deref(), Some("shared"));
 }
 

@@ -4,9 +4,8 @@
 //! instance of every request. Parsing 1000 keys takes milliseconds. So whoever has parsed and checked a text keeps its
 //! fingerprint and an index of its entries in the plugin's state, and who finds them there parses only the entry of the
 //! digest that was presented. The time of a look-up tells of digests, which say nothing about a key.
-use camshaft_plugin::auth::Principal;
 
-use crate::keys;
+use crate::keys::{self, Owner};
 use crate::settings::KeySettings;
 
 /// A line of the index: the first bytes of a digest, and the offset of its entry in the text.
@@ -56,14 +55,14 @@ fn indexed(text: &str, field: usize) -> Option<[u8; ENTRY_BYTES]> {
 }
 
 /// The owner of the key with this digest, by the index of the text.
-pub(crate) fn find(text: &str, index: &[u8], digest: &[u8; 32]) -> Option<Principal> {
+pub(crate) fn find(text: &str, index: &[u8], digest: &[u8; 32]) -> Option<Owner> {
     let (lines, _) = index.as_chunks::<ENTRY_BYTES>();
     let prefix = &digest[..PREFIX_BYTES];
     let first = lines.partition_point(|line| line[..PREFIX_BYTES] < *prefix);
     let mut same = lines[first..].iter().take_while(|line| line[..PREFIX_BYTES] == *prefix);
     same.find_map(|&[.., a, b, c, d]| {
         let entry = entry(text, u32::from_le_bytes([a, b, c, d]) as usize)?;
-        (keys::digest(&entry.sha256)? == *digest).then(|| keys::principal_of(entry))?
+        (keys::digest(&entry.sha256)? == *digest).then(|| keys::owner_of(entry))?
     })
 }
 
@@ -107,8 +106,8 @@ mod tests {
         let index = index(&text, 1024).unwrap();
         for i in 0..1024 {
             let found = find(&text, &index, &digest(&format!("key-{i}"))).unwrap_or_else(|| panic!("key-{i}"));
-            assert_eq!((found.tenant, found.weight), (format!("tenant-{i}{{"), 2.5));
-            assert_eq!(found.allowed_models.unwrap().len(), 4);
+            assert_eq!((found.principal.tenant, found.principal.weight), (format!("tenant-{i}{{"), 2.5));
+            assert_eq!(found.principal.allowed_models.unwrap().len(), 4);
         }
         for wrong in ["key-1024", "", "x"] {
             assert_eq!(find(&text, &index, &digest(wrong)), None, "{wrong}");
@@ -129,7 +128,7 @@ mod tests {
             for i in 1..8 {
                 let key = format!("key-{i}");
                 let found = find(other, &index, &digest(&key));
-                assert!(found.is_none_or(|found| found.tenant == format!("tenant-{i}{{")), "{key}");
+                assert!(found.is_none_or(|found| found.principal.tenant == format!("tenant-{i}{{")), "{key}");
             }
         }
     }

@@ -53,7 +53,7 @@ impl Policy for AvoidWords {
         Ok(Self { watch: Watch::new(Words::new(&settings.words, settings.ignore_case)?) })
     }
 
-    fn start(&mut self, _: &Request) {
+    fn start(&mut self, _: &Request<'_>) {
         self.watch.start(&Model);
     }
 

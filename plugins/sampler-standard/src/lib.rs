@@ -30,7 +30,7 @@ impl Policy for Standard {
         Ok(Self::default())
     }
 
-    fn start(&mut self, request: &Request) {
+    fn start(&mut self, request: &Request<'_>) {
         self.steps = plan(request);
     }
 

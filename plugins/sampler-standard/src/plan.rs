@@ -1,5 +1,5 @@
 //! The operations on each row of a request, computed once.
-use camshaft_plugin::sampler::Request;
+use camshaft_plugin::sampler::Parameters;
 
 /// One operation on the row.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,9 +16,9 @@ pub enum Step {
 
 /// The steps that have an effect, in llama.cpp's order. The last one settles the row: after `KeepBest` or `Temperature`
 /// (even 1) the host draws from the row as it is.
-pub fn plan(request: &Request) -> Vec<Step> {
+pub fn plan(request: &Parameters) -> Vec<Step> {
     // Without `..`: a parameter that is added to the request does not compile until it is decided here.
-    let Request {
+    let Parameters {
         temperature,
         top_k,
         top_p,
@@ -32,8 +32,6 @@ pub fn plan(request: &Request) -> Vec<Step> {
         logit_bias_values,
         seed: _,
         choice: _,
-        model: _,
-        tenant: _,
         prompt_tokens: _,
         max_tokens: _,
     } = request;
@@ -74,8 +72,8 @@ mod tests {
     use super::*;
 
     /// A request that turns every step off.
-    fn off() -> Request {
-        Request {
+    fn off() -> Parameters {
+        Parameters {
             temperature: 1.0,
             top_k: 0,
             top_p: 1.0,
@@ -89,8 +87,6 @@ mod tests {
             logit_bias_values: Vec::new(),
             seed: 0,
             choice: 0,
-            model: "demo".to_owned(),
-            tenant: "t".to_owned(),
             prompt_tokens: 1,
             max_tokens: 1,
         }
@@ -103,7 +99,7 @@ mod tests {
 
     #[test]
     fn orders_all_steps_as_llama_cpp_does() {
-        let request = Request {
+        let request = Parameters {
             temperature: 0.8,
             top_k: 40,
             top_p: 0.95,
@@ -131,9 +127,9 @@ mod tests {
     #[test]
     fn any_one_penalty_is_enough_to_penalize() {
         for request in [
-            Request { repeat_penalty: 1.5, ..off() },
-            Request { frequency_penalty: -0.5, ..off() },
-            Request { presence_penalty: 0.5, ..off() },
+            Parameters { repeat_penalty: 1.5, ..off() },
+            Parameters { frequency_penalty: -0.5, ..off() },
+            Parameters { presence_penalty: 0.5, ..off() },
         ] {
             assert!(
                 matches!(plan(&request)[..], [Step::Penalize { last_n: 64, .. }, Step::Temperature(1.0)]),
@@ -144,7 +140,7 @@ mod tests {
 
     #[test]
     fn keeps_the_best_at_temperature_zero_after_the_penalties() {
-        let request = Request { temperature: 0.0, top_k: 40, presence_penalty: 1.0, ..off() };
+        let request = Parameters { temperature: 0.0, top_k: 40, presence_penalty: 1.0, ..off() };
         let steps = plan(&request);
         assert!(matches!(steps[..], [Step::Penalize { .. }, Step::KeepBest]), "{steps:?}");
     }

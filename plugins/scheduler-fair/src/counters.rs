@@ -6,7 +6,7 @@ use camshaft_plugin::state;
 /// The tenant's last counter; `None` if it is unknown.
 #[cfg(target_family = "wasm")]
 pub(crate) fn load(tenant: &str) -> Option<f64> {
-    let bytes = state::get(&key(tenant))?.value;
+    let bytes = state::get(&key(tenant)).ok()??.value;
     Some(f64::from_le_bytes(bytes.try_into().ok()?)).filter(|counter| counter.is_finite())
 }
 

@@ -72,7 +72,7 @@ impl Policy for FairShares {
         Ok(Self { tenants: Tenants::new(Prices { input, output }), newcomers: preempt.then(Newcomers::default) })
     }
 
-    fn schedule(&mut self, point: &Point) -> Actions {
+    fn schedule(&mut self, point: &Point<'_>) -> Actions {
         self.tenants.apply(point);
         let mut actions = Actions::none();
         let mut capacity = Capacity::of(&point.workers);

@@ -25,7 +25,7 @@ pub(crate) struct Newcomers {
 
 impl Newcomers {
     /// Preempts requests of the tenants that have the most, and dispatches one of a tenant that has none in their place.
-    pub(crate) fn admit(&mut self, point: &Point, tenants: &mut Tenants, actions: &mut Actions) {
+    pub(crate) fn admit(&mut self, point: &Point<'_>, tenants: &mut Tenants, actions: &mut Actions) {
         for worker in point.workers.iter().filter(|worker| worker.free_sequences > 0) {
             self.sequences.insert(worker.id, worker.free_sequences + worker.running_sequences);
         }
@@ -80,7 +80,7 @@ struct Field<'a> {
 
 impl<'a> Victims<'a> {
     /// On workers that can preempt and have less than twice as many requests as they run at once.
-    fn of(tenants: &'a Tenants, point: &Point, sequences: &BTreeMap<u32, u32>) -> Self {
+    fn of(tenants: &'a Tenants, point: &Point<'_>, sequences: &BTreeMap<u32, u32>) -> Self {
         let mut of_tenants: BTreeMap<&str, Vec<RunningRequest<'_>>> = BTreeMap::new();
         let mut of_workers: BTreeMap<u32, (u32, Vec<_>)> = BTreeMap::new();
         for request in tenants.running() {

@@ -111,13 +111,13 @@ impl Tenants {
     }
 
     /// Applies the events of a point.
-    pub fn apply(&mut self, point: &Point) {
+    pub fn apply(&mut self, point: &Point<'_>) {
         if point.replay {
             *self = Self::new(self.prices);
         }
         for arrival in point.arrivals() {
-            let tenant = point.tenants.get(arrival.tenant as usize).map_or("", String::as_str);
-            self.arrive(arrival, tenant, point.replay);
+            let tenant = point.tenant(arrival.tenant);
+            self.arrive(arrival, &tenant, point.replay);
         }
         for (&id, &worker) in point.dispatched_ids.iter().zip(&point.dispatched_workers) {
             if point.replay {

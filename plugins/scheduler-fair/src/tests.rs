@@ -13,10 +13,8 @@ fn arrival(id: u64, tenant: u32, prompt_tokens: u32) -> Arrival {
     Arrival { tenant, prompt_tokens, ..testing::arrival(id) }
 }
 
-fn point(arrivals: &[Arrival], free_sequences: u32) -> Point {
-    let mut point = testing::point(arrivals, &[testing::worker(0, free_sequences, 1_000_000)]);
-    point.tenants = ["a", "b", "c"].map(str::to_owned).to_vec();
-    point
+fn point(arrivals: &[Arrival], free_sequences: u32) -> Point<'static> {
+    testing::point(arrivals, &[testing::worker(0, free_sequences, 1_000_000)]).tenants(["a", "b", "c"])
 }
 
 #[test]
@@ -145,7 +143,7 @@ fn full(policy: &mut FairShares, generated: u32) {
     assert_eq!(policy.schedule(&later).preempt_ids, [0; 0], "nobody waits");
 }
 
-fn busy(arrivals: &[Arrival], now_ms: u64) -> Point {
+fn busy(arrivals: &[Arrival], now_ms: u64) -> Point<'static> {
     let mut busy = point(arrivals, 0);
     (busy.now_ms, busy.workers.running_sequences[0], busy.workers.kv_free[0]) = (now_ms, 8, 0);
     busy
@@ -181,12 +179,10 @@ fn regression_a_tenant_with_nothing_running_does_not_wait_for_answers_of_another
 fn regression_a_request_gives_way_where_the_host_sent_it() {
     let mut policy = policy();
     let workers = [testing::worker(0, 1, 1000), testing::worker(1, 1, 900)];
-    let mut point = testing::point(&[arrival(1, 0, 10), arrival(2, 0, 10)], &workers);
-    point.tenants = ["a", "b"].map(str::to_owned).to_vec();
+    let point = testing::point(&[arrival(1, 0, 10), arrival(2, 0, 10)], &workers).tenants(["a", "b"]);
     assert_eq!(policy.schedule(&point).dispatch_workers, [0, 1]);
     let workers = [testing::worker(0, 0, 0), testing::worker(1, 0, 0)];
-    let mut next = testing::point(&[arrival(101, 1, 10)], &workers);
-    next.tenants = ["a", "b"].map(str::to_owned).to_vec();
+    let mut next = testing::point(&[arrival(101, 1, 10)], &workers).tenants(["a", "b"]);
     (next.dispatched_ids, next.dispatched_workers) = (vec![1, 2], vec![1, 0]);
     (next.progressed_ids, next.progressed_prompt, next.progressed_generated) = (vec![2], vec![10], vec![32]);
     let actions = policy.schedule(&next);
@@ -206,7 +202,7 @@ fn as_many_give_way_as_a_newcomer_needs() {
 
 #[test]
 fn regression_a_newcomer_for_whom_nobody_gives_way_holds_up_no_other() {
-    let low = Arrival { priority: camshaft_plugin::Priority::Low, ..arrival(101, 1, 10) };
+    let low = Arrival { priority: camshaft_plugin::Priority::LOW, ..arrival(101, 1, 10) };
     let large = Arrival { need: 5000, ..arrival(101, 1, 10) };
     for first in [low, large] {
         let mut policy = policy();
@@ -226,10 +222,9 @@ fn looks_at_sixteen_newcomers_four_times_a_second() {
         let all: Vec<Arrival> =
             (0..unplaceable).map(large).chain([Arrival { need: 20, ..large(unplaceable) }]).collect();
         // Those to whom nobody gives way do not count.
-        let low = |n: u32| Arrival { priority: camshaft_plugin::Priority::Low, ..large(n) };
+        let low = |n: u32| Arrival { priority: camshaft_plugin::Priority::LOW, ..large(n) };
         let all: Vec<Arrival> = (20..38).map(low).chain(all).collect();
-        let mut point = busy(&all, 1000);
-        point.tenants = names;
+        let point = busy(&all, 1000).tenants(names);
         assert_eq!(!policy.schedule(&point).dispatch_ids.is_empty(), placed, "{unplaceable} before it");
         // And not again at once, although all are still there.
         assert_eq!(policy.newcomers.as_ref().unwrap().tried_ms, Some(1000));
@@ -283,7 +278,7 @@ fn a_worker_gets_twice_as_many_requests_as_it_runs_at_once_and_no_more() {
 
 #[test]
 fn gives_way_to_nobody_of_a_lower_class_or_with_more_service_and_never_with_the_last() {
-    let low = Arrival { priority: camshaft_plugin::Priority::Low, ..arrival(101, 1, 10) };
+    let low = Arrival { priority: camshaft_plugin::Priority::LOW, ..arrival(101, 1, 10) };
     let mut policy = policy();
     full(&mut policy, 32);
     assert_eq!(both(&policy.schedule(&busy(&[low], 1000))), (&[][..], &[][..]));
@@ -426,8 +421,10 @@ proptest! {
             }
             let back = preempted.len().min(SLOTS - running.len());
             running.extend(preempted.drain(..back));
-            let arrived = point(&std::mem::take(&mut arrivals), (SLOTS - running.len()) as u32);
-            (events.arrived, events.workers, events.now_ms) = (arrived.arrived, arrived.workers, 20 * tick);
+            let mut arrived = point(&std::mem::take(&mut arrivals), (SLOTS - running.len()) as u32);
+            std::mem::swap(&mut events.arrived, &mut arrived.arrived);
+            std::mem::swap(&mut events.workers, &mut arrived.workers);
+            events.now_ms = 20 * tick;
             let actions = policy.schedule(&events);
             preempted.extend(running.extract_if(.., |(id, ..)| actions.preempt_ids.contains(id)));
             for id in actions.dispatch_ids {

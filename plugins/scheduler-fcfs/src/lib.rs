@@ -46,7 +46,7 @@ impl Policy for FirstComeFirstServed {
         Ok(Self { book: Book::new(move |request: &Arrival| request.aged_ms(ageing_ms)) })
     }
 
-    fn schedule(&mut self, point: &Point) -> Actions {
+    fn schedule(&mut self, point: &Point<'_>) -> Actions {
         self.book.apply(point);
         let mut actions = Actions::none();
         let mut capacity = Capacity::of(&point.workers);

@@ -46,8 +46,8 @@ fn asks_for_what_the_host_checks_and_not_for_all_that_may_be_generated() {
 
 #[test]
 fn serves_the_first_priority_class_with_work_unless_told_otherwise() {
-    let urgent = Arrival { priority: Priority::High, ..arrival(2, 2, 10) };
-    let unhurried = Arrival { priority: Priority::Low, ..arrival(1, 1, 10) };
+    let urgent = Arrival { priority: Priority::HIGH, ..arrival(2, 2, 10) };
+    let unhurried = Arrival { priority: Priority::LOW, ..arrival(1, 1, 10) };
     let point = point(&[unhurried, urgent], &[worker(1, 1, 1000)]);
     assert_eq!(dispatched(&policy("{}").schedule(&point)), [(2, 1)]);
     assert_eq!(dispatched(&policy(r#"{"priority-classes": false}"#).schedule(&point)), [(1, 1)]);
@@ -78,8 +78,8 @@ fn regression_a_preempted_request_is_left_to_its_worker() {
 #[test]
 fn a_low_request_is_overtaken_until_it_has_aged_and_not_longer() {
     for (arrived_ms, first) in [(1, 2), (19_999, 2), (20_001, 1)] {
-        let low = Arrival { priority: Priority::Low, ..arrival(1, 0, 10) };
-        let high = Arrival { priority: Priority::High, ..arrival(2, arrived_ms, 10) };
+        let low = Arrival { priority: Priority::LOW, ..arrival(1, 0, 10) };
+        let high = Arrival { priority: Priority::HIGH, ..arrival(2, arrived_ms, 10) };
         let actions = policy(r#"{"ageing": "10s"}"#).schedule(&point(&[low, high], &[worker(1, 1, 1000)]));
         assert_eq!(dispatched(&actions), [(first, 1)], "high after {arrived_ms} ms");
     }

@@ -50,12 +50,12 @@ impl Policy for StrictClasses {
         Ok(Self { reserved_for_high: settings.reserved_for_high, book })
     }
 
-    fn schedule(&mut self, point: &Point) -> Actions {
+    fn schedule(&mut self, point: &Point<'_>) -> Actions {
         self.book.apply(point);
         let mut actions = Actions::none();
         let mut capacity = Capacity::of(&point.workers);
         while let Some(request) = self.book.first().filter(|_| !capacity.is_exhausted()) {
-            let reserved = if request.priority == Priority::High { 0 } else { self.reserved_for_high };
+            let reserved = if request.priority == Priority::HIGH { 0 } else { self.reserved_for_high };
             let Some(worker) = capacity.place_reserving(request, reserved) else { break };
             let id = request.id;
             self.book.leave(id);

@@ -58,7 +58,7 @@ impl Policy for ShortestFirst {
         Ok(Self { max_wait_ms: settings.max_wait.ms, book })
     }
 
-    fn schedule(&mut self, point: &Point) -> Actions {
+    fn schedule(&mut self, point: &Point<'_>) -> Actions {
         self.book.apply(point);
         let mut actions = Actions::none();
         let mut capacity = Capacity::of(&point.workers);

@@ -45,8 +45,8 @@ fn lets_no_short_request_overtake_an_overdue_one_that_fits_nowhere() {
 
 #[test]
 fn puts_priority_classes_before_size_and_overdue_requests_before_both() {
-    let urgent = Arrival { priority: Priority::High, ..arrival(1, 990, 90) };
-    let overdue = Arrival { priority: Priority::Low, ..arrival(3, 100, 50) };
+    let urgent = Arrival { priority: Priority::HIGH, ..arrival(1, 990, 90) };
+    let overdue = Arrival { priority: Priority::LOW, ..arrival(3, 100, 50) };
     let point = point(&[urgent, arrival(2, 980, 10), overdue], &[worker(1, 9, 1000)]);
     let actions = policy(r#"{"max-wait": "500ms"}"#).schedule(&point);
     assert_eq!(dispatched(&actions), [(3, 1), (1, 1), (2, 1)]);

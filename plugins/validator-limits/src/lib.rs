@@ -61,7 +61,7 @@ impl Policy for Limits {
         }
     }
 
-    fn validate(&mut self, request: &Request) -> Result<Verdict, Refusal> {
+    fn validate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {
         if let Some(most) = self.0.max_prompt_tokens.filter(|most| request.prompt_tokens > *most) {
             let message = format!("the prompt has {} tokens, at most {most} are allowed", request.prompt_tokens);
             let refusal = refused(message);
@@ -102,7 +102,7 @@ fn refused(message: String) -> Refusal {
 }
 
 /// The field that holds the prompt, at the endpoints that this policy knows.
-fn prompt_field(request: &Request) -> Option<&'static str> {
+fn prompt_field(request: &Request<'_>) -> Option<&'static str> {
     match request.endpoint.as_str() {
         "chat" => Some("messages"),
         "completion" => Some("prompt"),
@@ -112,13 +112,13 @@ fn prompt_field(request: &Request) -> Option<&'static str> {
 }
 
 /// The field with which the client limited its output.
-fn output_field(request: &Request) -> &'static str {
+fn output_field(request: &Request<'_>) -> &'static str {
     /// `null` counts as absent.
     #[derive(Deserialize)]
     struct Body {
         max_completion_tokens: Option<IgnoredAny>,
     }
-    match serde_json::from_str(&request.body) {
+    match serde_json::from_str(&request.body()) {
         Ok(Body { max_completion_tokens: Some(_) }) => "max_completion_tokens",
         _ => "max_tokens",
     }

@@ -1,16 +1,16 @@
 //! Every bound, at it and one past it.
 use super::*;
+use camshaft_plugin::validator::{Facts, testing};
+use serde_json::{Value, json};
 
 fn policy(settings: &str) -> Result<Limits, String> {
     Limits::new(serde_json::from_str(settings).map_err(|error| error.to_string())?)
 }
 
-fn request() -> Request {
-    Request {
+fn request() -> Facts {
+    Facts {
         endpoint: "chat".to_owned(),
         model: "demo".to_owned(),
-        tenant: "t".to_owned(),
-        body: r#"{"messages": [], "max_tokens": 100}"#.to_owned(),
         prompt_tokens: 10,
         max_tokens: 100,
         max_tokens_set: true,
@@ -21,9 +21,18 @@ fn request() -> Request {
     }
 }
 
+/// What the policy says of a request with this body.
+fn ask(settings: &str, request: &Facts, body: Value) -> Result<Verdict, Refusal> {
+    policy(settings).unwrap().validate(&testing::request(request.clone(), "t", body))
+}
+
+fn check(settings: &str, request: &Facts, expected: Option<(&str, &str)>) {
+    check_body(settings, request, json!({"messages": [], "max_tokens": 100}), expected);
+}
+
 /// The refused field, or `None` if the request is accepted.
-fn check(settings: &str, request: &Request, expected: Option<(&str, &str)>) {
-    let answer = policy(settings).unwrap().validate(request);
+fn check_body(settings: &str, request: &Facts, body: Value, expected: Option<(&str, &str)>) {
+    let answer = ask(settings, request, body);
     match (answer, expected) {
         (Ok(Verdict::Accept), None) => {}
         (Err(refusal), Some((param, message))) => {
@@ -64,11 +73,11 @@ fn accepts_at_each_bound_and_refuses_past_it() {
 #[test]
 fn names_the_field_that_the_client_used() {
     let mut r = request();
-    r.body = r#"{"max_completion_tokens": 100}"#.to_owned();
     let message = "max_completion_tokens is 100, at most 9 is allowed";
-    check(r#"{"max-tokens": 9}"#, &r, Some(("max_completion_tokens", message)));
-    r.body = r#"{"max_completion_tokens": null, "max_tokens": 100}"#.to_owned();
-    check(r#"{"max-tokens": 9}"#, &r, Some(("max_tokens", "max_tokens is 100, at most 9 is allowed")));
+    let body = json!({"max_completion_tokens": 100});
+    check_body(r#"{"max-tokens": 9}"#, &r, body, Some(("max_completion_tokens", message)));
+    let body = json!({"max_completion_tokens": null, "max_tokens": 100});
+    check_body(r#"{"max-tokens": 9}"#, &r, body, Some(("max_tokens", "max_tokens is 100, at most 9 is allowed")));
     r.endpoint = "completion".to_owned();
     let message = "the prompt has 10 tokens, at most 1 are allowed";
     check(r#"{"max-prompt-tokens": 1}"#, &r, Some(("prompt", message)));
@@ -76,15 +85,15 @@ fn names_the_field_that_the_client_used() {
 
 #[test]
 fn amends_the_hosts_default_instead_of_refusing() {
-    let r = Request { max_tokens_set: false, ..request() };
-    let verdict = policy(r#"{"max-tokens": 64}"#).unwrap().validate(&r);
+    let r = Facts { max_tokens_set: false, ..request() };
+    let verdict = ask(r#"{"max-tokens": 64}"#, &r, json!({}));
     assert_eq!(verdict, Ok(Verdict::Amend("{\"max_tokens\": 64}".to_owned())));
     check(r#"{"max-tokens": 100}"#, &r, None);
 }
 
 #[test]
 fn asks_of_embeddings_only_the_length_of_the_input() {
-    let r = Request { endpoint: "embedding".to_owned(), max_tokens: 0, max_tokens_set: false, ..request() };
+    let r = Facts { endpoint: "embedding".to_owned(), max_tokens: 0, max_tokens_set: false, ..request() };
     check(r#"{"max-tokens": 1, "max-n": 1, "max-temperature": 0.1}"#, &r, None);
     let message = "the prompt has 10 tokens, at most 9 are allowed";
     check(r#"{"max-prompt-tokens": 9}"#, &r, Some(("input", message)));
@@ -92,11 +101,11 @@ fn asks_of_embeddings_only_the_length_of_the_input() {
 
 #[test]
 fn regression_an_endpoint_of_another_name_is_judged_by_whether_it_generates() {
-    let silent = Request { endpoint: "rerank".to_owned(), max_tokens: 0, max_tokens_set: false, ..request() };
+    let silent = Facts { endpoint: "rerank".to_owned(), max_tokens: 0, max_tokens_set: false, ..request() };
     check(r#"{"min-temperature": 1, "max-n": 1, "max-tokens": 1}"#, &silent, None);
-    let refusal = policy(r#"{"max-prompt-tokens": 9}"#).unwrap().validate(&silent).unwrap_err();
+    let refusal = ask(r#"{"max-prompt-tokens": 9}"#, &silent, json!({})).unwrap_err();
     assert_eq!((refusal.status, refusal.param), (400, None), "which field holds the prompt is unknown");
-    let talks = Request { endpoint: "responses".to_owned(), ..request() };
+    let talks = Facts { endpoint: "responses".to_owned(), ..request() };
     check(r#"{"max-tokens": 99}"#, &talks, Some(("max_tokens", "max_tokens is 100, at most 99 is allowed")));
 }
 

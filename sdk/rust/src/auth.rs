@@ -1,9 +1,11 @@
 //! The auth hook: decides who may call.
 use std::marker::PhantomData;
+use std::ops::Deref;
 
 use serde::de::DeserializeOwned;
 
-pub use crate::bindings::auth::exports::camshaft::policy::auth::{Principal, Quotas, Request, Verdict};
+pub use crate::bindings::auth::{Principal, Request as Head, Verdict};
+use crate::bindings::host::auth_context::Call;
 use crate::instance::{self, Package, plugin_exports};
 pub use crate::{Priority, Refusal};
 
@@ -36,13 +38,139 @@ pub trait Policy: Sized + 'static {
     ///
     /// # Errors
     /// The host answers the client with the refusal, and calls no further auth policy.
-    fn authenticate(&mut self, request: &Request) -> Result<Verdict, Refusal>;
+    fn authenticate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal>;
 }
 
-impl Request {
-    /// The first header with this name, which must be in lower case.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
+/// The head of an HTTP request, and what the host can be asked about it.
+#[derive(Debug)]
+pub struct Request<'a> {
+    head: Head,
+    source: Source<'a>,
+}
+
+#[derive(Debug)]
+enum Source<'a> {
+    Host(&'a Call),
+    #[cfg(not(target_family = "wasm"))]
+    Test(testing::Call),
+}
+
+/// Limits of a tenant; what is `None` is not limited.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Limits {
+    pub requests_per_minute: Option<u32>,
+    pub tokens_per_minute: Option<u32>,
+    pub concurrent_requests: Option<u32>,
+    /// Of the queue, for waiting requests: above 0 and at most 1.
+    pub queue_share: Option<f64>,
+}
+
+impl Limits {
+    /// Those that are set, by the names that the host knows them by.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        let Self { requests_per_minute, tokens_per_minute, concurrent_requests, queue_share } = *self;
+        let whole = |name, value: Option<u32>| value.map(|value| (name, f64::from(value)));
+        let limits = [
+            whole("requests-per-minute", requests_per_minute),
+            whole("tokens-per-minute", tokens_per_minute),
+            whole("concurrent-requests", concurrent_requests),
+            queue_share.map(|share| ("queue-share", share)),
+        ];
+        limits.into_iter().flatten()
+    }
+}
+
+impl Deref for Request<'_> {
+    type Target = Head;
+
+    fn deref(&self) -> &Head {
+        &self.head
+    }
+}
+
+impl Request<'_> {
+    /// The request's id in the server's log.
+    pub fn id(&self) -> String {
+        match &self.source {
+            Source::Host(call) => call.id(),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(_) => "test".to_owned(),
+        }
+    }
+
+    /// What follows `?` in the request's target, undecoded.
+    pub fn query(&self) -> String {
+        match &self.source {
+            Source::Host(call) => call.query(),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(call) => call.query.clone(),
+        }
+    }
+
+    /// Every value of the header with this name, which must be in lower case.
+    pub fn values(&self, name: &str) -> Vec<Vec<u8>> {
+        match &self.source {
+            Source::Host(call) => call.header(name),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(call) => call.values(name),
+        }
+    }
+
+    /// The first value of the header with this name, which must be in lower case. `None` also if it is not UTF-8.
+    pub fn header(&self, name: &str) -> Option<String> {
+        String::from_utf8(self.values(name).into_iter().next()?).ok()
+    }
+
+    /// Limits the tenant of a caller that the policy allows.
+    pub fn set_limits(&self, limits: &Limits) {
+        limits.named().for_each(|(name, value)| self.set_limit(name, value));
+    }
+
+    /// Sets one limit by its name. The host takes a name that it does not know, and a value out of range, for a fault.
+    pub fn set_limit(&self, name: &str, value: f64) {
+        match &self.source {
+            Source::Host(call) => call.set_limit(name, value),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(call) => call.limits.borrow_mut().push((name.to_owned(), value)),
+        }
+    }
+}
+
+/// Requests for unit tests.
+#[cfg(not(target_family = "wasm"))]
+pub mod testing {
+    use std::cell::RefCell;
+
+    use super::{Head, Request, Source};
+
+    /// What stands for the host.
+    #[derive(Debug, Default)]
+    pub(super) struct Call {
+        pub(super) query: String,
+        headers: Vec<(String, Vec<u8>)>,
+        pub(super) limits: RefCell<Vec<(String, f64)>>,
+    }
+
+    impl Call {
+        pub(super) fn values(&self, name: &str) -> Vec<Vec<u8>> {
+            self.headers.iter().filter(|(header, _)| header == name).map(|(_, value)| value.clone()).collect()
+        }
+    }
+
+    /// A request with these headers, whose names are in lower case.
+    pub fn request(head: Head, headers: &[(&str, &str)]) -> Request<'static> {
+        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
+        Request { head, source: Source::Test(Call { headers, ..Call::default() }) }
+    }
+
+    impl Request<'_> {
+        /// The limits that were set, in order.
+        pub fn limits(&self) -> Vec<(String, f64)> {
+            match &self.source {
+                Source::Host(_) => Vec::new(),
+                Source::Test(call) => call.limits.borrow().clone(),
+            }
+        }
     }
 }
 
@@ -52,14 +180,8 @@ impl Principal {
         Self {
             name: name.into(),
             tenant: tenant.into(),
-            priority: Priority::Normal,
+            priority: Priority::NORMAL,
             weight: 1.0,
-            quotas: Quotas {
-                requests_per_minute: None,
-                tokens_per_minute: None,
-                concurrent_requests: None,
-                queue_share: None,
-            },
             allowed_models: None,
             cache_namespace: None,
         }
@@ -77,8 +199,9 @@ impl<P: Policy, V: Package> Component<P, V> {
 
 plugin_exports!(P::from_text);
 
-impl<P: Policy, V: Package> crate::bindings::auth::exports::camshaft::policy::auth::Guest for Component<P, V> {
-    fn authenticate(request: Request) -> Result<Verdict, Refusal> {
+impl<P: Policy, V: Package> crate::bindings::auth::Guest for Component<P, V> {
+    fn authenticate(head: Head, cx: &Call) -> Result<Verdict, Refusal> {
+        let request = Request { head, source: Source::Host(cx) };
         instance::with(|policy: &mut P| policy.authenticate(&request))
     }
 }

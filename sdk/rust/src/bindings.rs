@@ -12,14 +12,19 @@ pub mod host {
         inline: "
             package camshaft:sdk;
             world host {
-                import camshaft:policy/types@0.1.0;
-                import camshaft:policy/log@0.1.0;
-                import camshaft:policy/clock@0.1.0;
-                import camshaft:policy/random@0.1.0;
-                import camshaft:policy/metrics@0.1.0;
-                import camshaft:policy/state@0.1.0;
-                import camshaft:policy/vocabulary@0.1.0;
-                import camshaft:policy/logits@0.1.0;
+                import camshaft:host/types@1.0.0;
+                import camshaft:host/context@1.0.0;
+                import camshaft:host/log@1.0.0;
+                import camshaft:host/clock@1.0.0;
+                import camshaft:host/random@1.0.0;
+                import camshaft:host/metrics@1.0.0;
+                import camshaft:host/state@1.0.0;
+                import camshaft:host/vocabulary@1.0.0;
+                import camshaft:auth/context@1.0.0;
+                import camshaft:validator/context@1.0.0;
+                import camshaft:scheduler/context@0.2.0;
+                import camshaft:sampler/context@0.2.0;
+                import camshaft:sampler/logits@0.2.0;
             }
         ",
         world: "camshaft:sdk/host",
@@ -27,57 +32,80 @@ pub mod host {
         generate_unused_types: true,
         additional_derives: [PartialEq],
     });
+    pub use self::camshaft::auth::context as auth_context;
+    pub use self::camshaft::host::{clock, context, log, metrics, random, state, types, vocabulary};
+    pub use self::camshaft::sampler::{context as sampler_context, logits};
+    pub use self::camshaft::scheduler::context as scheduler_context;
+    pub use self::camshaft::validator::context as validator_context;
 }
 
 pub mod plugin {
     wit_bindgen::generate!({
         path: "../../wit",
-        inline: "package camshaft:sdk; world plugin { export camshaft:policy/plugin@0.1.0; }",
+        inline: "package camshaft:sdk; world plugin { export camshaft:host/plugin@1.0.0; }",
         world: "camshaft:sdk/plugin",
         pub_export_macro: true,
+        with: { "camshaft:host/context@1.0.0": crate::bindings::host::context },
     });
+    pub use self::exports::camshaft::host::plugin::*;
 }
 
 pub mod auth {
     wit_bindgen::generate!({
         path: "../../wit",
-        inline: "package camshaft:sdk; world auth { export camshaft:policy/auth@0.1.0; }",
+        inline: "package camshaft:sdk; world auth { export camshaft:auth/policy@1.0.0; }",
         world: "camshaft:sdk/auth",
         pub_export_macro: true,
         additional_derives: [PartialEq],
-        with: { "camshaft:policy/types@0.1.0": crate::bindings::host::camshaft::policy::types },
+        with: {
+            "camshaft:host/types@1.0.0": crate::bindings::host::types,
+            "camshaft:auth/context@1.0.0": crate::bindings::host::auth_context,
+        },
     });
+    pub use self::exports::camshaft::auth::policy::*;
 }
 
 pub mod validator {
     wit_bindgen::generate!({
         path: "../../wit",
-        inline: "package camshaft:sdk; world validator { export camshaft:policy/validator@0.1.0; }",
+        inline: "package camshaft:sdk; world validator { export camshaft:validator/policy@1.0.0; }",
         world: "camshaft:sdk/validator",
         pub_export_macro: true,
         additional_derives: [PartialEq],
-        with: { "camshaft:policy/types@0.1.0": crate::bindings::host::camshaft::policy::types },
+        with: {
+            "camshaft:host/types@1.0.0": crate::bindings::host::types,
+            "camshaft:validator/context@1.0.0": crate::bindings::host::validator_context,
+        },
     });
+    pub use self::exports::camshaft::validator::policy::*;
 }
 
 pub mod scheduler {
     wit_bindgen::generate!({
         path: "../../wit",
-        inline: "package camshaft:sdk; world scheduler { export camshaft:policy/scheduler@0.1.0; }",
+        inline: "package camshaft:sdk; world scheduler { export camshaft:scheduler/policy@0.2.0; }",
         world: "camshaft:sdk/scheduler",
         pub_export_macro: true,
         additional_derives: [PartialEq],
-        with: { "camshaft:policy/types@0.1.0": crate::bindings::host::camshaft::policy::types },
+        with: {
+            "camshaft:host/types@1.0.0": crate::bindings::host::types,
+            "camshaft:scheduler/context@0.2.0": crate::bindings::host::scheduler_context,
+        },
     });
+    pub use self::exports::camshaft::scheduler::policy::*;
 }
 
 pub mod sampler {
     wit_bindgen::generate!({
         path: "../../wit",
-        inline: "package camshaft:sdk; world sampler { export camshaft:policy/sampler@0.1.0; }",
+        inline: "package camshaft:sdk; world sampler { export camshaft:sampler/policy@0.2.0; }",
         world: "camshaft:sdk/sampler",
         pub_export_macro: true,
         additional_derives: [PartialEq],
-        with: { "camshaft:policy/logits@0.1.0": crate::bindings::host::camshaft::policy::logits },
+        with: {
+            "camshaft:sampler/context@0.2.0": crate::bindings::host::sampler_context,
+            "camshaft:sampler/logits@0.2.0": crate::bindings::host::logits,
+        },
     });
+    pub use self::exports::camshaft::sampler::policy::*;
 }

@@ -41,18 +41,16 @@ macro_rules! plugin_exports {
         $crate::instance::plugin_exports!(|text| $crate::instance::parsed(&text, P::new));
     };
     ($make:expr) => {
-        impl<P: Policy, V: $crate::instance::Package> $crate::bindings::plugin::exports::camshaft::policy::plugin::Guest
-            for Component<P, V>
-        {
-            fn describe() -> $crate::bindings::plugin::exports::camshaft::policy::plugin::Description {
-                $crate::bindings::plugin::exports::camshaft::policy::plugin::Description {
+        impl<P: Policy, V: $crate::instance::Package> $crate::bindings::plugin::Guest for Component<P, V> {
+            fn describe() -> $crate::bindings::plugin::Description {
+                $crate::bindings::plugin::Description {
                     name: P::NAME.to_owned(),
                     version: V::VERSION.to_owned(),
                     settings_schema: P::SCHEMA.to_owned(),
                 }
             }
 
-            fn configure(settings: String) -> Result<(), String> {
+            fn configure(settings: String, _: &$crate::bindings::host::context::Setup) -> Result<(), String> {
                 $crate::instance::configure::<P>(settings, $make)
             }
         }

@@ -50,6 +50,7 @@ pub mod bindings;
 pub mod instance;
 pub mod log;
 pub mod metrics;
+mod priority;
 mod refusal;
 pub mod sampler;
 pub mod scheduler;
@@ -57,7 +58,8 @@ mod settings;
 mod span;
 pub mod validator;
 
-pub use bindings::host::camshaft::policy::types::{Priority, Refusal};
-pub use bindings::host::camshaft::policy::{clock, random, state, vocabulary};
+pub use bindings::host::types::Refusal;
+pub use bindings::host::{clock, random, state, vocabulary};
+pub use priority::Priority;
 pub use settings::{NoSettings, parse};
 pub use span::Span;

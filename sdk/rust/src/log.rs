@@ -2,7 +2,7 @@
 //! us. The host drops lines past 100 per second.
 //!
 //! In native unit tests, lines go to standard error.
-pub use crate::bindings::host::camshaft::policy::log::Level;
+pub use crate::bindings::host::log::Level;
 
 /// Logs a line that is of interest only while debugging.
 pub fn debug(message: &str) {
@@ -27,7 +27,7 @@ pub fn error(message: &str) {
 /// Logs a message with fields. The host keeps 2048 bytes of the message, and 16 fields.
 pub fn write(level: Level, message: &str, fields: &[(&str, &str)]) {
     #[cfg(target_family = "wasm")]
-    crate::bindings::host::camshaft::policy::log::write(level, message, &crate::metrics::owned(fields));
+    crate::bindings::host::log::write(level, message, &crate::metrics::owned(fields));
     #[cfg(not(target_family = "wasm"))]
     eprintln!("{level:?}: {message} {fields:?}");
 }

@@ -4,7 +4,7 @@
 //! A plugin may have 32 names with 64 label sets each; the host drops calls past that. In native unit tests they do
 //! nothing.
 #[cfg(target_family = "wasm")]
-use crate::bindings::host::camshaft::policy::metrics;
+use crate::bindings::host::metrics;
 
 /// Adds to a counter.
 pub fn count(name: &str, delta: u64, labels: &[(&str, &str)]) {

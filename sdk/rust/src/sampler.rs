@@ -1,10 +1,12 @@
 //! The sampler hook: chooses the next token.
 use std::marker::PhantomData;
+use std::ops::Deref;
 
 use serde::de::DeserializeOwned;
 
-pub use crate::bindings::host::camshaft::policy::logits::Row;
-pub use crate::bindings::sampler::exports::camshaft::policy::sampler::Request;
+pub use crate::bindings::host::logits::Row;
+use crate::bindings::host::sampler_context::Sequence;
+pub use crate::bindings::sampler::Request as Parameters;
 use crate::instance::{self, Package, plugin_exports};
 
 /// A sampler policy. An instance serves one sequence from its start to its end.
@@ -25,12 +27,39 @@ pub trait Policy: Sized + 'static {
     fn new(settings: Self::Settings) -> Result<Self, String>;
 
     /// Receives the client's request. The host calls it once, before the first token.
-    fn start(&mut self, request: &Request);
+    fn start(&mut self, request: &Request<'_>);
 
     /// Shapes the row of one token. Returning a token chooses it and ends the chain; `None` passes the row to the next
     /// sampler. It runs on the worker's thread, where every microsecond delays all sequences of the batch; each
     /// operation on the row costs 0.1 to 0.3 us.
     fn sample(&mut self, row: &Row) -> Option<u32>;
+}
+
+/// The client's request, and what the host can be asked about it.
+#[derive(Debug)]
+pub struct Request<'a> {
+    parameters: Parameters,
+    sequence: &'a Sequence,
+}
+
+impl Deref for Request<'_> {
+    type Target = Parameters;
+
+    fn deref(&self) -> &Parameters {
+        &self.parameters
+    }
+}
+
+impl Request<'_> {
+    /// The model that the client asked for.
+    pub fn model(&self) -> String {
+        self.sequence.model()
+    }
+
+    /// Whose request it is.
+    pub fn tenant(&self) -> String {
+        self.sequence.tenant()
+    }
 }
 
 /// Connects a policy to the component's exports.
@@ -44,8 +73,9 @@ impl<P: Policy, V: Package> Component<P, V> {
 
 plugin_exports!();
 
-impl<P: Policy, V: Package> crate::bindings::sampler::exports::camshaft::policy::sampler::Guest for Component<P, V> {
-    fn start(request: Request) {
+impl<P: Policy, V: Package> crate::bindings::sampler::Guest for Component<P, V> {
+    fn start(parameters: Parameters, sequence: &Sequence) {
+        let request = Request { parameters, sequence };
         instance::with(|policy: &mut P| policy.start(&request));
     }
 

@@ -2,6 +2,7 @@
 mod book;
 mod capacity;
 mod lists;
+mod point;
 mod policy;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
@@ -9,9 +10,10 @@ pub mod testing;
 pub use book::Book;
 pub use capacity::Capacity;
 pub use lists::{Arrival, CachedPrefix, Worker};
+pub use point::Point;
 #[doc(hidden)]
 pub use policy::Component;
 pub use policy::Policy;
 
 pub use crate::Priority;
-pub use crate::bindings::scheduler::exports::camshaft::policy::scheduler::{Actions, Arrivals, Point, Workers};
+pub use crate::bindings::scheduler::{Actions, Arrivals, Point as Facts, Workers};

@@ -1,4 +1,6 @@
 //! Calls the validator policies, which accept, amend or refuse a request.
+use std::sync::Arc;
+
 use camshaft_core::policy::{ValidateOutcome, ValidateRequest};
 
 use crate::flow::aside::INLINE_BYTES;
@@ -31,7 +33,7 @@ pub(crate) fn run<R: Validated>(context: ParseContext<'_>, mut body: Body, mut r
     let mut seen = if validators > 0 { serialize(&body)? } else { String::new() };
     for index in 0..validators {
         context.check()?;
-        let ask = || policies.validate(index, &request.question(context, seen.clone()));
+        let ask = || policies.validate(index, &Arc::new(request.question(context, seen.clone())));
         match context.answers.of(index, ask) {
             ValidateOutcome::Accept => {}
             ValidateOutcome::Amend(patch) => {

@@ -34,8 +34,9 @@ pub(crate) async fn guard(
 ) -> Result<Response, ApiError> {
     let policies = api.policies.current();
     check_keys(request.headers())?;
-    let head = head(&request, &access);
     let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
+    let id = exchange.as_ref().map_or("", |exchange| exchange.id());
+    let head = Arc::new(head(&request, id, &access));
     let span = exchange.as_ref().map_or_else(tracing::Span::none, |exchange| trace::auth(exchange.span()));
     let principal = match span.in_scope(|| policies.authenticate(&head)) {
         AuthOutcome::Allow(principal) => principal,
@@ -54,7 +55,7 @@ pub(crate) async fn guard(
     Ok(next.run(request).await)
 }
 
-/// Policies see no value that is not UTF-8. A caller whose key is none would be one without a key.
+/// A caller whose key is not UTF-8 would be one without a key to a policy that reads text.
 fn check_keys(headers: &HeaderMap) -> Result<(), ApiError> {
     let unreadable = |name: &HeaderName| {
         let mut values = headers.get_all(name).iter();
@@ -66,11 +67,13 @@ fn check_keys(headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-fn head(request: &Request, access: &PublicAccess) -> AuthRequest {
+fn head(request: &Request, id: &str, access: &PublicAccess) -> AuthRequest {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical());
     AuthRequest {
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
+        query: request.uri().query().unwrap_or_default().to_owned(),
+        id: id.to_owned(),
         headers: headers(request.headers()),
         remote_address: peer.map_or_else(String::new, |ip| ip.to_string()),
         loopback: peer.is_some_and(|ip| ip.is_loopback())
@@ -84,11 +87,7 @@ fn is_forwarded(headers: &HeaderMap) -> bool {
     ["forwarded", "x-forwarded-for", "x-real-ip", "via"].into_iter().any(|name| headers.contains_key(name))
 }
 
-/// The headers that a policy sees: all whose values are UTF-8. `HeaderMap` has their names in lower case.
-fn headers(headers: &HeaderMap) -> Vec<(String, String)> {
-    let readable = headers.iter().filter_map(|(name, value)| {
-        let value = std::str::from_utf8(value.as_bytes()).ok()?;
-        Some((name.as_str().to_owned(), value.to_owned()))
-    });
-    readable.collect()
+/// The headers that a policy sees. `HeaderMap` has their names in lower case.
+fn headers(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
+    headers.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_owned())).collect()
 }

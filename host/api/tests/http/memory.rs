@@ -19,7 +19,7 @@ use crate::pool::{Step, hello};
 fn small(bodies_bytes: u64) -> Server {
     let rules = Rules::default().auth(|request| {
         let sent = request.headers.iter().find(|(name, _)| name == "x-tenant");
-        let tenant = sent.map_or("acme", |(_, value)| value.as_str()).into();
+        let tenant = sent.map_or("acme", |(_, value)| std::str::from_utf8(value).unwrap()).into();
         AuthOutcome::Allow(Principal { tenant, ..Principal::anonymous() })
     });
     let server = Server::with(rules, hello);

@@ -60,7 +60,7 @@ impl PolicySet for Rules {
         true
     }
 
-    fn authenticate(&self, request: &AuthRequest) -> AuthOutcome {
+    fn authenticate(&self, request: &Arc<AuthRequest>) -> AuthOutcome {
         (self.auth)(request)
     }
 
@@ -72,7 +72,7 @@ impl PolicySet for Rules {
         self.validators_deadline
     }
 
-    fn validate(&self, index: usize, request: &ValidateRequest) -> ValidateOutcome {
+    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> ValidateOutcome {
         (self.validators[index])(request)
     }
 

@@ -9,11 +9,12 @@ use wasmtime::Store;
 use wasmtime::component::Resource;
 
 use crate::bindings::sampler as wit;
+use crate::imports::sequence::Sequence;
 use crate::loaded::{HookPre, Loaded};
 use crate::metrics::Outcome;
 use crate::set::LoadedSet;
 use crate::spec::OnFault;
-use crate::store::{self, GuestState};
+use crate::store::{self, GuestState, Subject};
 
 /// Makes a sampler's own random numbers differ from those with which its row draws.
 const SEED_MARK: u64 = 0x7361_6d70_6c65_7273;
@@ -107,15 +108,28 @@ impl Sampler {
             return Err(policy.fault(FaultKind::Unavailable, "not a sampler policy"));
         };
         let mut store = policy.store(Some(request.params.seed ^ SEED_MARK));
+        let (model, tenant) = (request.model.clone(), request.tenant.clone());
         store.data_mut().vocabulary = Some(request.vocabulary.clone());
+        store.data_mut().subject = Subject::Sequence(Sequence { model, tenant });
         let mut call = || {
             let guest = pre.instantiate(&mut store)?;
             store.data_mut().set_muted(true);
-            let accepted = guest.camshaft_policy_plugin().call_configure(&mut store, &policy.sidecar.settings)?;
+            let accepted = guest.camshaft_host_plugin().call_configure(
+                &mut store,
+                &policy.sidecar.settings,
+                Resource::new_borrow(0),
+            )?;
             store.data_mut().set_muted(false);
             match accepted {
                 Err(text) => Ok(Err(text)),
-                Ok(()) => guest.camshaft_policy_sampler().call_start(&mut store, &shown(request)).map(|()| Ok(guest)),
+                Ok(()) => {
+                    let started = guest.camshaft_sampler_policy().call_start(
+                        &mut store,
+                        &shown(request),
+                        Resource::new_borrow(0),
+                    );
+                    started.map(|()| Ok(guest))
+                }
             }
         };
         let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
@@ -129,7 +143,7 @@ impl Sampler {
         row.begin();
         // Swap the row into the store's data for the call. No logit is copied.
         std::mem::swap(&mut self.store.data_mut().row, row);
-        let answer = self.guest.camshaft_policy_sampler().call_sample(&mut self.store, Resource::new_borrow(0));
+        let answer = self.guest.camshaft_sampler_policy().call_sample(&mut self.store, Resource::new_borrow(0));
         std::mem::swap(&mut self.store.data_mut().row, row);
         let answer = self.judge(answer, size);
         if answer.is_ok() {
@@ -179,8 +193,6 @@ fn shown(request: &SamplingRequest) -> wit::Request {
         logit_bias_values: logit_bias.iter().map(|bias| bias.bias).collect(),
         seed: *seed,
         choice: request.choice,
-        model: request.model.clone(),
-        tenant: request.tenant.to_string(),
         prompt_tokens: request.prompt_tokens,
         max_tokens: request.max_tokens,
     }

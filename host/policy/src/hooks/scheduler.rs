@@ -1,32 +1,32 @@
 //! Schedulers: one long-lived instance per pool, with events and actions as parallel lists.
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use camshaft_core::ids::{RequestId, TenantId, WorkerId};
+use camshaft_core::ids::{RequestId, WorkerId};
 use camshaft_core::policy::{
-    Action, Arrival, Fault, FaultKind, NamedScheduler, Priority, Scheduler, SchedulerEvent, SchedulingPoint,
-    WorkerFacts,
+    Action, Arrival, Fault, FaultKind, NamedScheduler, Scheduler, SchedulerEvent, SchedulingPoint, WorkerFacts,
 };
 use wasmtime::Store;
+use wasmtime::component::Resource;
 
-use crate::bindings::host::types;
 use crate::bindings::scheduler as wit;
+use crate::imports::pool::{Pool, PoolView};
 use crate::loaded::{HookPre, Loaded};
 use crate::metrics::Outcome;
 use crate::set::LoadedSet;
-use crate::store::{self, GuestState};
+use crate::store::{self, GuestState, Subject};
+use crate::tenants::Tenants;
 use crate::text::truncate_chars;
 
 /// Maximum number of entries in a list of actions.
 const ACTIONS: usize = 65_536;
 const MESSAGE_CHARS: usize = 1024;
 
-/// A fresh instance of the generation's scheduler; `None` if the generation has none.
-pub(crate) fn open(set: &LoadedSet) -> Result<Option<NamedScheduler>, Fault> {
+/// A fresh instance of the generation's scheduler for a model's pool; `None` if the generation has none.
+pub(crate) fn open(set: &LoadedSet, model: &str) -> Result<Option<NamedScheduler>, Fault> {
     let Some(policy) = set.scheduler() else { return Ok(None) };
     let started = Instant::now();
-    match Guest::start(policy) {
+    match Guest::start(policy, model) {
         Ok(guest) => Ok(Some((policy.name.clone(), Box::new(guest)))),
         Err(fault) => {
             policy.note_fault(&fault, started);
@@ -42,28 +42,33 @@ struct Guest {
     guest: wit::SchedulerPolicy,
     /// Refilled for every call, to reuse its lists' memory.
     point: wit::Point,
-    tenants: HashMap<TenantId, u32>,
 }
 
 impl Guest {
-    fn start(policy: &Arc<Loaded>) -> Result<Self, Fault> {
+    fn start(policy: &Arc<Loaded>, model: &str) -> Result<Self, Fault> {
         let HookPre::Scheduler(pre) = &policy.compiled.pre else {
             return Err(policy.fault(FaultKind::Unavailable, "not a scheduler policy"));
         };
         let mut store = policy.store(None);
+        store.data_mut().subject = Subject::Pool(Pool { model: model.into(), tenants: Tenants::default() });
         let mut call = || {
             let guest = pre.instantiate(&mut store)?;
-            let accepted = guest.camshaft_policy_plugin().call_configure(&mut store, &policy.sidecar.settings)?;
+            let accepted = guest.camshaft_host_plugin().call_configure(
+                &mut store,
+                &policy.sidecar.settings,
+                Resource::new_borrow(0),
+            )?;
             Ok(accepted.map(|()| guest))
         };
         let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
         let guest = answer.map_err(|text: String| policy.refused_settings(&text))?;
-        Ok(Self { policy: policy.clone(), store, guest, point: empty_point(), tenants: HashMap::new() })
+        Ok(Self { policy: policy.clone(), store, guest, point: empty_point() })
     }
 
     fn call(&mut self) -> Result<Vec<Action>, Fault> {
         store::arm(&mut self.store, self.policy.sidecar.deadline);
-        let answer = self.guest.camshaft_policy_scheduler().call_schedule(&mut self.store, &self.point);
+        let answer =
+            self.guest.camshaft_scheduler_policy().call_schedule(&mut self.store, &self.point, Resource::new_borrow(0));
         let answer = answer.map_err(|error| self.policy.fault_of(&error, self.store.data()))?;
         actions(answer).map_err(|text| self.policy.invalid(text))
     }
@@ -71,9 +76,15 @@ impl Guest {
 
 impl Scheduler for Guest {
     fn schedule(&mut self, point: &SchedulingPoint) -> Result<Vec<Action>, Fault> {
-        fill(&mut self.point, &mut self.tenants, point);
         let started = Instant::now();
+        if let Some(pool) = self.store.data_mut().pool() {
+            fill(&mut self.point, &mut pool.tenants, point);
+        }
         let answer = self.call();
+        // Those that have ended keep their tenants' names for the call.
+        if let Some(pool) = self.store.data_mut().pool() {
+            point.events.iter().filter_map(ended).for_each(|id| pool.tenants.leave(id));
+        }
         match &answer {
             Ok(_) => self.policy.metrics.observe(Outcome::Actions, started),
             Err(fault) => self.policy.note_fault(fault, started),
@@ -86,9 +97,8 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn fill(out: &mut wit::Point, tenants: &mut HashMap<TenantId, u32>, point: &SchedulingPoint) {
+fn fill(out: &mut wit::Point, tenants: &mut Tenants, point: &SchedulingPoint) {
     clear(out);
-    tenants.clear();
     out.now_ms = ms(point.now);
     out.replay = point.replay;
     for event in &point.events {
@@ -114,30 +124,20 @@ fn fill(out: &mut wit::Point, tenants: &mut HashMap<TenantId, u32>, point: &Sche
     point.workers.iter().for_each(|facts| push_worker(&mut out.workers, facts));
 }
 
-fn push_arrival(
-    out: &mut wit::Point,
-    tenants: &mut HashMap<TenantId, u32>,
-    arrival: &Arrival,
-    workers: &[WorkerFacts],
-) {
-    let tenant = match tenants.get(&arrival.tenant) {
-        Some(index) => *index,
-        None => {
-            let index = u32::try_from(out.tenants.len()).unwrap_or(u32::MAX);
-            tenants.insert(arrival.tenant.clone(), index);
-            out.tenants.push(arrival.tenant.to_string());
-            index
-        }
-    };
+/// The request that an event ends.
+fn ended(event: &SchedulerEvent) -> Option<RequestId> {
+    match event {
+        SchedulerEvent::Finished { id, .. } | SchedulerEvent::Cancelled { id } => Some(*id),
+        _ => None,
+    }
+}
+
+fn push_arrival(out: &mut wit::Point, tenants: &mut Tenants, arrival: &Arrival, workers: &[WorkerFacts]) {
     let list = &mut out.arrived;
     list.ids.push(arrival.id.0);
     list.arrived_ms.push(ms(arrival.arrived));
-    list.tenants.push(tenant);
-    list.priorities.push(match arrival.priority {
-        Priority::High => types::Priority::High,
-        Priority::Normal => types::Priority::Normal,
-        Priority::Low => types::Priority::Low,
-    });
+    list.tenants.push(tenants.enter(arrival.id, &arrival.tenant));
+    list.priorities.push(arrival.priority.number());
     list.weights.push(arrival.weight);
     // Zero means no deadline, so a deadline at time zero is moved by a millisecond.
     list.deadlines_ms.push(arrival.deadline.map_or(0, |deadline| ms(deadline).max(1)));
@@ -187,7 +187,6 @@ fn empty_point() -> wit::Point {
     wit::Point {
         now_ms: 0,
         replay: false,
-        tenants: Vec::new(),
         arrived: wit::Arrivals {
             ids: Vec::new(),
             arrived_ms: Vec::new(),
@@ -224,8 +223,7 @@ fn empty_point() -> wit::Point {
 }
 
 fn clear(point: &mut wit::Point) {
-    let wit::Point { now_ms: _, replay: _, tenants, arrived, workers, .. } = point;
-    tenants.clear();
+    let wit::Point { now_ms: _, replay: _, arrived, workers, .. } = point;
     arrived.ids.clear();
     arrived.arrived_ms.clear();
     arrived.tenants.clear();

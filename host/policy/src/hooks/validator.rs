@@ -1,20 +1,25 @@
 //! Validators: a fresh instance for each request and link, all in file order.
+use std::sync::Arc;
 use std::time::Instant;
 
 use camshaft_core::policy::{Fault, FaultKind, Hook, Mode, ValidateOutcome, ValidateRequest};
 
+use wasmtime::component::Resource;
+
 use crate::answers;
 use crate::bindings::validator as wit;
+use crate::imports::draft::Draft;
 use crate::loaded::{HookPre, Loaded};
 use crate::metrics::Outcome;
 use crate::set::{Link, LoadedSet};
 use crate::spec::OnFault;
+use crate::store::Subject;
 
 /// Bytes of an amendment.
 const PATCH_BYTES: usize = 1 << 20;
 
 /// Runs one link.
-pub(crate) fn validate(set: &LoadedSet, index: usize, request: &ValidateRequest) -> ValidateOutcome {
+pub(crate) fn validate(set: &LoadedSet, index: usize, request: &Arc<ValidateRequest>) -> ValidateOutcome {
     let (outcome, on_fault) = match set.chain(Hook::Validator).links.get(index) {
         None => return ValidateOutcome::Accept,
         Some(Link::Broken(broken)) => (Err(broken.fault()), broken.on_fault),
@@ -32,7 +37,7 @@ pub(crate) fn validate(set: &LoadedSet, index: usize, request: &ValidateRequest)
 }
 
 /// Runs a policy whose answer does not count: whatever is not an acceptance would have made a difference.
-fn monitor(policy: &Loaded, request: &ValidateRequest) {
+fn monitor(policy: &Loaded, request: &Arc<ValidateRequest>) {
     match ask(policy, request) {
         Ok(ValidateOutcome::Amend(_)) => policy.note_difference("amend", None),
         Ok(ValidateOutcome::Refuse(refusal)) => policy.note_difference("refuse", Some(&refusal)),
@@ -42,7 +47,7 @@ fn monitor(policy: &Loaded, request: &ValidateRequest) {
 }
 
 /// Asks one policy in an instance of its own.
-fn ask(policy: &Loaded, request: &ValidateRequest) -> Result<ValidateOutcome, Fault> {
+fn ask(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<ValidateOutcome, Fault> {
     let started = Instant::now();
     let outcome = run(policy, request);
     match &outcome {
@@ -54,20 +59,27 @@ fn ask(policy: &Loaded, request: &ValidateRequest) -> Result<ValidateOutcome, Fa
     outcome
 }
 
-fn run(policy: &Loaded, request: &ValidateRequest) -> Result<ValidateOutcome, Fault> {
+fn run(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<ValidateOutcome, Fault> {
     let HookPre::Validator(pre) = &policy.compiled.pre else {
         return Err(policy.fault(FaultKind::Unavailable, "not a validator policy"));
     };
     let shown = shown(request);
     let mut store = policy.store(None);
+    store.data_mut().subject = Subject::Draft(Draft::new(request.clone()));
     let mut call = || {
         let guest = pre.instantiate(&mut store)?;
         store.data_mut().set_muted(true);
-        let accepted = guest.camshaft_policy_plugin().call_configure(&mut store, &policy.sidecar.settings)?;
+        let accepted = guest.camshaft_host_plugin().call_configure(
+            &mut store,
+            &policy.sidecar.settings,
+            Resource::new_borrow(0),
+        )?;
         store.data_mut().set_muted(false);
         match accepted {
             Err(text) => Ok(Err(text)),
-            Ok(()) => guest.camshaft_policy_validator().call_validate(&mut store, &shown).map(Ok),
+            Ok(()) => {
+                guest.camshaft_validator_policy().call_validate(&mut store, &shown, Resource::new_borrow(0)).map(Ok)
+            }
         }
     };
     let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
@@ -95,8 +107,6 @@ fn shown(request: &ValidateRequest) -> wit::Request {
     wit::Request {
         endpoint: request.endpoint.as_str().to_owned(),
         model: request.model.clone(),
-        tenant: request.tenant.to_string(),
-        body: request.body.clone(),
         prompt_tokens: request.prompt_tokens,
         max_tokens: request.max_tokens,
         max_tokens_set: request.max_tokens_set,

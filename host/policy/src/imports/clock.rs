@@ -1,4 +1,4 @@
-//! `camshaft:policy/clock`: time, for the hooks that are granted it.
+//! `camshaft:host/clock`: time, for the hooks that are granted it.
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};

@@ -1,4 +1,4 @@
-//! `camshaft:policy/log`: a guest's log lines, tagged and rate-limited.
+//! `camshaft:host/log`: a guest's log lines, tagged and rate-limited.
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
-//! `camshaft:policy/logits`: the row of the `sample` call in progress, over core's native operations.
+//! `camshaft:sampler/logits`: the row of the `sample` call in progress, over core's native operations.
 use camshaft_core::ids::Token;
 use camshaft_core::sampling::{Row, RowError};
 use wasmtime::component::{HasData, Linker, Resource};
 
-use crate::bindings::BorrowedRow;
+use crate::bindings::Borrowed;
 use crate::bindings::host::logits::{self, Host, HostRow};
 use crate::fault::invalid;
 
@@ -30,7 +30,7 @@ pub(crate) fn add_to_linker<T: LogitsView>(linker: &mut Linker<T>) -> wasmtime::
     logits::add_to_linker::<_, Logits>(linker, T::row)
 }
 
-type This = Resource<BorrowedRow>;
+type This = Resource<Borrowed>;
 
 fn checked<T>(result: Result<T, RowError>) -> wasmtime::Result<T> {
     result.map_err(|error| invalid(error.to_string()))

@@ -1,4 +1,4 @@
-//! `camshaft:policy/metrics`: a plugin's own counters and gauges, in bounded number.
+//! `camshaft:host/metrics`: a plugin's own counters and gauges, in bounded number.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 

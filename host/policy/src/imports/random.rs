@@ -1,4 +1,4 @@
-//! `camshaft:policy/random`: random numbers, seeded if answers must be repeatable.
+//! `camshaft:host/random`: random numbers, seeded if answers must be repeatable.
 use camshaft_core::sampling::RandomStream;
 use rand::Rng as _;
 use wasmtime::component::{HasData, Linker};

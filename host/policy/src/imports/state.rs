@@ -1,4 +1,4 @@
-//! `camshaft:policy/state`: a small store shared by all instances of a plugin's name.
+//! `camshaft:host/state`: a small store shared by all instances of a plugin's name.
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -152,9 +152,9 @@ pub(crate) fn add_to_linker<T: StateView>(linker: &mut Linker<T>) -> wasmtime::R
 }
 
 impl Host for &PluginState {
-    fn get(&mut self, key: String) -> wasmtime::Result<Option<Entry>> {
+    fn get(&mut self, key: String) -> wasmtime::Result<Result<Option<Entry>, Error>> {
         self.with_store(|store, now| {
-            store.get(&key, now).map(|slot| Entry { value: slot.value.clone(), version: slot.version })
+            Ok(store.get(&key, now).map(|slot| Entry { value: slot.value.clone(), version: slot.version }))
         })
     }
 
@@ -176,8 +176,11 @@ impl Host for &PluginState {
         self.with_store(|store, now| store.increment(key, delta, now, ttl_ms))
     }
 
-    fn delete(&mut self, key: String) -> wasmtime::Result<()> {
-        self.with_store(|store, _| store.remove(&key))
+    fn delete(&mut self, key: String) -> wasmtime::Result<Result<(), Error>> {
+        self.with_store(|store, _| {
+            store.remove(&key);
+            Ok(())
+        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! `camshaft:policy/types`: types without functions. Components import them as an interface, so it must be linked.
+//! `camshaft:host/types`: types without functions. Components import them as an interface, so it must be linked.
 use wasmtime::component::{HasData, Linker};
 
 use crate::bindings::host::types::{self, Host};

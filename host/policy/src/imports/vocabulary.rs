@@ -1,4 +1,4 @@
-//! `camshaft:policy/vocabulary`: the tokens of the model that a sampler works for.
+//! `camshaft:host/vocabulary`: the tokens of the model that a sampler works for.
 use std::sync::Arc;
 
 use camshaft_core::ids::Token;

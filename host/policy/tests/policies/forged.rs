@@ -44,3 +44,14 @@ pub(crate) fn forge(imports: &[&str], exports: &[&str]) -> Vec<u8> {
     section(11, &body, &mut out);
     out
 }
+
+/// A component with every occurrence of a name replaced by another name of the same length.
+pub(crate) fn renamed(component: &[u8], from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let mut bytes = component.to_vec();
+    let starts = |at: &usize| component[*at..].starts_with(from.as_bytes());
+    let found: Vec<usize> = (0..component.len()).filter(starts).collect();
+    assert!(!found.is_empty(), "{from} does not occur");
+    found.into_iter().for_each(|at| bytes[at..at + to.len()].copy_from_slice(to.as_bytes()));
+    bytes
+}

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 
 use camshaft_core::ids::{Generation, PolicyName, RequestId, WorkerId};
 use camshaft_core::policy::{
-    Action, Arrival, Fault, NamedScheduler, Priority, Scheduler, SchedulerEvent, SchedulerHook, SchedulingPoint,
-    WorkerFacts,
+    Action, Arrival, Fault, NamedScheduler, Scheduler, SchedulerEvent, SchedulerHook, SchedulingPoint, WorkerFacts,
 };
 use camshaft_plugin::scheduler as sdk;
 
 /// A policy, opened: points in, actions out.
-type Opened = Box<dyn FnMut(&sdk::Point) -> sdk::Actions>;
+type Opened = Box<dyn FnMut(&sdk::Point<'_>) -> sdk::Actions>;
 
 thread_local! {
     /// Core's schedulers are `Send`, the SDK's policies need not be: they stay on the thread that opened them.
@@ -102,7 +101,7 @@ impl Scheduler for Adapter {
 }
 
 /// As the host fills a guest's point.
-fn translate(point: &SchedulingPoint) -> sdk::Point {
+fn translate(point: &SchedulingPoint) -> sdk::Point<'static> {
     let (mut tenants, mut arrivals) = (Vec::new(), Vec::new());
     for event in &point.events {
         if let SchedulerEvent::Arrived(arrival) = event {
@@ -115,8 +114,8 @@ fn translate(point: &SchedulingPoint) -> sdk::Point {
         }
     }
     let workers: Vec<sdk::Worker> = point.workers.iter().map(sdk_worker).collect();
-    let mut out = sdk::testing::point(&arrivals, &workers);
-    (out.now_ms, out.replay, out.tenants) = (point.now.as_millis() as u64, point.replay, tenants);
+    let mut out = sdk::testing::point(&arrivals, &workers).tenants(tenants);
+    (out.now_ms, out.replay) = (point.now.as_millis() as u64, point.replay);
     for event in &point.events {
         match *event {
             SchedulerEvent::Arrived(_) => {}
@@ -145,11 +144,7 @@ fn sdk_arrival(arrival: &Arrival, tenant: u32) -> sdk::Arrival {
         id: arrival.id.0,
         arrived_ms: arrival.arrived.as_millis() as u64,
         tenant,
-        priority: match arrival.priority {
-            Priority::High => sdk::Priority::High,
-            Priority::Normal => sdk::Priority::Normal,
-            Priority::Low => sdk::Priority::Low,
-        },
+        priority: arrival.priority.number(),
         weight: arrival.weight,
         deadline_ms: arrival.deadline.map_or(0, |deadline| deadline.as_millis() as u64),
         prompt_tokens: arrival.prompt_tokens,

@@ -4,12 +4,12 @@ use std::fs;
 use camshaft_core::policy::{AuthOutcome, Hook, Mode, Policies, PolicyState, ValidateOutcome};
 use camshaft_policy::{check_dir, inspect};
 
-use crate::forged::forge;
+use crate::forged::{forge, renamed};
 use crate::rig::{behave, caller, component, generation_request, rig};
 
-const PLUGIN: &str = "camshaft:policy/plugin@0.1.0";
-const AUTH: &str = "camshaft:policy/auth@0.1.0";
-const SCHEDULER: &str = "camshaft:policy/scheduler@0.1.0";
+const PLUGIN: &str = "camshaft:host/plugin@1.0.0";
+const AUTH: &str = "camshaft:auth/policy@1.0.0";
+const SCHEDULER: &str = "camshaft:scheduler/policy@0.2.0";
 
 /// Replaces a policy that serves by `bad` and expects `sentence` to be said about it.
 fn check(bad: impl AsRef<[u8]>, sentence: &str) {
@@ -47,15 +47,40 @@ fn says_that_a_core_module_is_no_component() {
 
 #[test]
 fn says_that_a_policy_lies_in_the_directory_of_another_hook() {
-    let sentence = "wrong hook: exports camshaft:policy/validator but lies in auth/";
+    let sentence = "wrong hook: exports camshaft:validator/policy but lies in auth/";
     check(component("plugins/validator-limits"), sentence);
 }
 
 #[test]
 fn says_which_version_a_policy_was_built_for() {
-    let of = |version: &str| forge(&[], &[PLUGIN, &format!("camshaft:policy/auth@{version}")]);
-    check(of("0.2.0"), "built for camshaft:policy@0.2.0; this host speaks 0.1.0");
-    check(of("1.0.0"), "built for camshaft:policy@1.0.0; this host speaks 0.1.0");
+    let of = |version: &str| forge(&[], &[PLUGIN, &format!("camshaft:auth/policy@{version}")]);
+    check(of("0.1.0"), "built for camshaft:auth/policy@0.1.0; this host speaks 1.0.0");
+    check(of("2.0.0"), "built for camshaft:auth/policy@2.0.0; this host speaks 1.0.0");
+    check(
+        forge(&["camshaft:host/log@2.0.0"], &[PLUGIN, AUTH]),
+        "built for camshaft:host/log@2.0.0; this host speaks 1.0.0",
+    );
+    check(
+        forge(&[], &["camshaft:policy/plugin@0.1.0", "camshaft:policy/auth@0.1.0"]),
+        "exports camshaft:policy/plugin@0.1.0, which is no hook of this host: expected one of camshaft:auth/policy, ",
+    );
+}
+
+#[test]
+fn a_policy_that_was_built_for_another_minor_version_runs_where_it_needs_no_function_that_is_missing() {
+    let built = component("plugins/auth-api-keys");
+    let newer = ["camshaft:auth/policy@", "camshaft:auth/context@", "camshaft:host/plugin@", "camshaft:host/state@"]
+        .iter()
+        .fold(built.clone(), |bytes, name| renamed(&bytes, &format!("{name}1.0.0"), &format!("{name}1.7.3")));
+    let rig = rig(&[("auth/10-keys.wasm", &newer)]);
+    rig.put("auth/10-keys.toml", "[settings]\nanonymous-loopback = true");
+    let status = rig.status("auth/10-keys.wasm");
+    assert_eq!((status.state, status.error), (PolicyState::Active, None));
+    assert!(matches!(rig.authenticate(&caller(true, None)), AuthOutcome::Allow(_)));
+    let missing = renamed(&newer, "[method]call.header", "[method]call.trails");
+    let sentence =
+        "needs the function [method]call.trails of camshaft:auth/context@1.7.3, which this host does not have";
+    check(missing, sentence);
 }
 
 #[test]
@@ -72,28 +97,25 @@ fn says_which_import_is_not_granted() {
         forge(&["wasi:cli/environment@0.3.0"], &[PLUGIN, AUTH]),
         "imports wasi:cli/environment@0.3.0, which is not granted",
     );
+    check(forge(&["camshaft:host/files@1.0.0"], &[PLUGIN, AUTH]), "imports camshaft:host/files, which is not granted");
     check(
-        forge(&["camshaft:policy/files@0.1.0"], &[PLUGIN, AUTH]),
-        "imports camshaft:policy/files, which is not granted",
-    );
-    check(
-        forge(&["camshaft:policy/logits@0.1.0"], &[PLUGIN, AUTH]),
-        "imports camshaft:policy/logits, which auths are not granted",
+        forge(&["camshaft:sampler/logits@0.2.0"], &[PLUGIN, AUTH]),
+        "imports camshaft:sampler/logits, which auths are not granted",
     );
 }
 
 #[test]
 fn says_which_export_is_missing_or_mistyped() {
     check(forge(&[], &[]), "exports no hook");
-    check(forge(&[], &[AUTH]), "does not export camshaft:policy/plugin");
+    check(forge(&[], &[AUTH]), "does not export camshaft:host/plugin");
     check(forge(&[], &[PLUGIN, AUTH, SCHEDULER]), "exports more than one hook: auth and scheduler");
     check(forge(&[], &[PLUGIN, AUTH]), "does not fit the auth world: ");
 }
 
 #[test]
 fn schedulers_are_not_granted_a_clock() {
-    let rig = rig(&[("scheduler/10-x.wasm", &forge(&["camshaft:policy/clock@0.1.0"], &[PLUGIN, SCHEDULER]))]);
-    let sentence = "imports camshaft:policy/clock, which schedulers are not granted";
+    let rig = rig(&[("scheduler/10-x.wasm", &forge(&["camshaft:host/clock@1.0.0"], &[PLUGIN, SCHEDULER]))]);
+    let sentence = "imports camshaft:host/clock, which schedulers are not granted";
     assert_eq!(rig.error("scheduler/10-x.wasm"), sentence);
 }
 
@@ -193,9 +215,9 @@ fn inspecting_a_component_tells_what_it_is() {
     let bytes = component("plugins/sampler-standard");
     crate::rig::put(dir.path(), "x.wasm", &bytes);
     let report = inspect(&dir.path().join("x.wasm"), None, None).unwrap();
-    assert_eq!((report.hook.as_str(), report.api_version.as_str()), ("sampler", "0.1.0"));
+    assert_eq!((report.hook.as_str(), report.api_version.as_str()), ("sampler", "0.2.0"));
     assert_eq!((report.name.as_str(), report.size_bytes), ("sampler-standard", bytes.len() as u64));
-    assert!(report.imports.iter().any(|import| import.starts_with("camshaft:policy/logits@")));
+    assert!(report.imports.iter().any(|import| import.starts_with("camshaft:sampler/logits@")));
     crate::rig::put(dir.path(), "x.wasm", b"\0asm\x01\0\0\0");
     assert!(inspect(&dir.path().join("x.wasm"), None, None).unwrap_err().to_string().contains("core module"));
 }

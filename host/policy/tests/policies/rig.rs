@@ -123,11 +123,11 @@ impl Rig {
         self.metric(&format!("camshaft_policy_calls_total{{{labels}}}"))
     }
 
-    pub(crate) fn authenticate(&self, request: &AuthRequest) -> AuthOutcome {
+    pub(crate) fn authenticate(&self, request: &Arc<AuthRequest>) -> AuthOutcome {
         self.host.current().authenticate(request)
     }
 
-    pub(crate) fn validate(&self, request: &ValidateRequest) -> ValidateOutcome {
+    pub(crate) fn validate(&self, request: &Arc<ValidateRequest>) -> ValidateOutcome {
         self.host.current().validate(0, request)
     }
 
@@ -146,18 +146,23 @@ impl Rig {
 }
 
 /// A request from a peer, with an API key if there is one.
-pub(crate) fn caller(loopback: bool, key: Option<&str>) -> AuthRequest {
-    AuthRequest {
+pub(crate) fn caller(loopback: bool, key: Option<&str>) -> Arc<AuthRequest> {
+    Arc::new(AuthRequest {
+        id: "r".to_owned(),
+        query: String::new(),
         method: "POST".to_owned(),
         path: "/v1/chat/completions".to_owned(),
-        headers: key.map(|key| ("authorization".to_owned(), format!("Bearer {key}"))).into_iter().collect(),
+        headers: key
+            .map(|key| ("authorization".to_owned(), format!("Bearer {key}").into_bytes()))
+            .into_iter()
+            .collect(),
         remote_address: if loopback { "127.0.0.1" } else { "192.0.2.7" }.to_owned(),
         loopback,
-    }
+    })
 }
 
-pub(crate) fn generation_request(max_tokens: u32) -> ValidateRequest {
-    ValidateRequest {
+pub(crate) fn generation_request(max_tokens: u32) -> Arc<ValidateRequest> {
+    Arc::new(ValidateRequest {
         endpoint: Endpoint::Chat,
         model: "demo".to_owned(),
         tenant: TenantId::from("t"),
@@ -169,7 +174,7 @@ pub(crate) fn generation_request(max_tokens: u32) -> ValidateRequest {
         top_p: 1.0,
         n: 1,
         stream: false,
-    }
+    })
 }
 
 /// Words of the vocabulary that samplers are tried on; the last ends a generation.

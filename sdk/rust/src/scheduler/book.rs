@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::lists::Arrival;
-use crate::bindings::scheduler::exports::camshaft::policy::scheduler::Point;
+use super::point::Point;
 
 /// All live requests, with the waiting ones ordered by a key `K`, the smallest first.
 ///
@@ -29,7 +29,7 @@ impl<K: Ord> Book<K> {
     }
 
     /// Applies the events of a point.
-    pub fn apply(&mut self, point: &Point) {
+    pub fn apply(&mut self, point: &Point<'_>) {
         if point.replay {
             // Build the maps at once: inserting a long queue one by one takes milliseconds.
             self.requests = point.arrivals().map(|a| (a.id, a)).collect();

@@ -2,7 +2,7 @@
 use std::cmp::Reverse;
 
 use super::lists::{Arrival, Worker};
-use crate::bindings::scheduler::exports::camshaft::policy::scheduler::Workers;
+use crate::bindings::scheduler::Workers;
 
 /// The workers' free sequences and KV, less what the policy has placed on them in this point.
 #[derive(Debug, Clone)]

@@ -17,7 +17,7 @@ impl Policy for InOrder {
         Ok(Self(Book::new(|request| request.id)))
     }
 
-    fn schedule(&mut self, point: &Point) -> Actions {
+    fn schedule(&mut self, point: &Point<'_>) -> Actions {
         self.0.apply(point);
         let mut actions = Actions::none();
         let mut capacity = Capacity::of(&point.workers);

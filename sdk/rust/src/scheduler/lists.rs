@@ -1,6 +1,7 @@
 //! Reads and writes the parallel lists of a scheduling point one entry at a time.
-use crate::bindings::host::camshaft::policy::types::Priority;
-use crate::bindings::scheduler::exports::camshaft::policy::scheduler::{Actions, Point, Workers};
+use super::point::Point;
+use crate::Priority;
+use crate::bindings::scheduler::{Actions, Workers};
 
 /// A request as it arrived.
 #[derive(Debug, Clone, PartialEq)]
@@ -8,9 +9,10 @@ pub struct Arrival {
     pub id: u64,
     /// Milliseconds on the clock of `point.now_ms`.
     pub arrived_ms: u64,
-    /// Index into `point.tenants` of the point in which the request arrived.
+    /// The tenant's number, for as long as the instance lives: `point.tenant` tells its name.
     pub tenant: u32,
-    pub priority: Priority,
+    /// The smaller, the more urgent: see [`Priority`](crate::Priority).
+    pub priority: u8,
     /// Share of the service relative to other tenants.
     pub weight: f64,
     /// Deadline of the first token, in milliseconds on the clock of `point.now_ms`; 0: none.
@@ -51,9 +53,9 @@ impl Arrival {
     /// The class as a number: 0 for high, 1 for normal, 2 for low priority.
     pub fn class(&self) -> u8 {
         match self.priority {
-            Priority::High => 0,
-            Priority::Normal => 1,
-            Priority::Low => 2,
+            Priority::HIGH => 0,
+            1..=Priority::NORMAL => 1,
+            _ => 2,
         }
     }
 }
@@ -77,7 +79,7 @@ pub struct Worker {
     pub can_preempt: bool,
 }
 
-impl Point {
+impl Point<'_> {
     /// The requests that arrived. Panics if the host sent lists of unequal length.
     pub fn arrivals(&self) -> impl ExactSizeIterator<Item = Arrival> + '_ {
         let (list, workers) = (&self.arrived, self.workers.ids.len());

@@ -3,7 +3,9 @@ use std::marker::PhantomData;
 
 use serde::de::DeserializeOwned;
 
-use crate::bindings::scheduler::exports::camshaft::policy::scheduler::{Actions, Point};
+use super::point::Point;
+use crate::bindings::host::scheduler_context::Pool;
+use crate::bindings::scheduler::{Actions, Point as Facts};
 use crate::instance::{self, Package, plugin_exports};
 
 /// A scheduler policy. The host keeps an instance until it faults. The only clock is `point.now_ms`.
@@ -23,7 +25,7 @@ pub trait Policy: Sized + 'static {
     fn new(settings: Self::Settings) -> Result<Self, String>;
 
     /// Answers a scheduling point, within 5 ms by default. An action that the host cannot carry out is a fault.
-    fn schedule(&mut self, point: &Point) -> Actions;
+    fn schedule(&mut self, point: &Point<'_>) -> Actions;
 }
 
 /// Connects a policy to the component's exports.
@@ -37,10 +39,9 @@ impl<P: Policy, V: Package> Component<P, V> {
 
 plugin_exports!();
 
-impl<P: Policy, V: Package> crate::bindings::scheduler::exports::camshaft::policy::scheduler::Guest
-    for Component<P, V>
-{
-    fn schedule(point: Point) -> Actions {
+impl<P: Policy, V: Package> crate::bindings::scheduler::Guest for Component<P, V> {
+    fn schedule(facts: Facts, cx: &Pool) -> Actions {
+        let point = Point::new(facts, cx);
         instance::with(|policy: &mut P| policy.schedule(&point))
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::lists::{Arrival, Worker};
+use super::point::Point;
 use super::policy::Policy;
-use crate::bindings::host::camshaft::policy::types::Priority;
-use crate::bindings::scheduler::exports::camshaft::policy::scheduler::{Actions, Arrivals, Point, Workers};
+use crate::Priority;
+use crate::bindings::scheduler::{Actions, Arrivals, Point as Facts, Workers};
 
 /// A request of 10 prompt tokens that needs 20 KV tokens and arrived `id` milliseconds after the pool started.
 pub fn arrival(id: u64) -> Arrival {
@@ -13,7 +14,7 @@ pub fn arrival(id: u64) -> Arrival {
         id,
         arrived_ms: id,
         tenant: 0,
-        priority: Priority::Normal,
+        priority: Priority::NORMAL,
         weight: 1.0,
         deadline_ms: 0,
         prompt_tokens: 10,
@@ -44,8 +45,9 @@ pub fn worker(id: u32, free_sequences: u32, kv_free: u32) -> Worker {
 }
 
 /// A point at 1000 ms with these arrivals and workers.
-pub fn point(arrivals: &[Arrival], workers: &[Worker]) -> Point {
-    let mut point = Point { workers: list_workers(workers), ..Point::at(1000) };
+pub fn point(arrivals: &[Arrival], workers: &[Worker]) -> Point<'static> {
+    let mut point = Point::at(1000);
+    point.workers = list_workers(workers);
     for arrival in arrivals {
         let list = &mut point.arrived;
         list.ids.push(arrival.id);
@@ -63,7 +65,7 @@ pub fn point(arrivals: &[Arrival], workers: &[Worker]) -> Point {
 }
 
 fn list_workers(workers: &[Worker]) -> Workers {
-    let mut list = Point::at(0).workers;
+    let mut list = no_workers();
     for worker in workers {
         list.ids.push(worker.id);
         list.healthy.push(worker.healthy);
@@ -83,13 +85,26 @@ pub fn dispatched(actions: &Actions) -> Vec<(u64, u32)> {
     actions.dispatch_ids.iter().copied().zip(actions.dispatch_workers.iter().copied()).collect()
 }
 
-impl Point {
+fn no_workers() -> Workers {
+    Workers {
+        ids: Vec::new(),
+        healthy: Vec::new(),
+        free_sequences: Vec::new(),
+        running_sequences: Vec::new(),
+        kv_free: Vec::new(),
+        kv_total: Vec::new(),
+        prefilling_tokens: Vec::new(),
+        tokens_per_second: Vec::new(),
+        can_preempt: Vec::new(),
+    }
+}
+
+impl Point<'static> {
     /// A point without events and workers.
     pub fn at(now_ms: u64) -> Self {
-        Self {
+        Self::test(Facts {
             now_ms,
             replay: false,
-            tenants: Vec::new(),
             arrived: Arrivals {
                 ids: Vec::new(),
                 arrived_ms: Vec::new(),
@@ -111,18 +126,8 @@ impl Point {
             finished_generated: Vec::new(),
             cancelled_ids: Vec::new(),
             preempted_ids: Vec::new(),
-            workers: Workers {
-                ids: Vec::new(),
-                healthy: Vec::new(),
-                free_sequences: Vec::new(),
-                running_sequences: Vec::new(),
-                kv_free: Vec::new(),
-                kv_total: Vec::new(),
-                prefilling_tokens: Vec::new(),
-                tokens_per_second: Vec::new(),
-                can_preempt: Vec::new(),
-            },
-        }
+            workers: no_workers(),
+        })
     }
 }
 
@@ -169,9 +174,9 @@ impl<P: Policy> Cluster<P> {
     /// Calls the policy with everything since the last point. Panics if it dispatches what the host would refuse.
     pub fn schedule(&mut self) -> Vec<(u64, u32)> {
         self.now_ms += 1;
-        let mut point = point(&std::mem::take(&mut self.arrived), &self.workers);
+        let mut point =
+            point(&std::mem::take(&mut self.arrived), &self.workers).tenants((0..8).map(|n| format!("tenant-{n}")));
         point.now_ms = self.now_ms;
-        point.tenants = (0..8).map(|n| format!("tenant-{n}")).collect();
         (point.dispatched_ids, point.dispatched_workers) = std::mem::take(&mut self.dispatched).into_iter().unzip();
         point.finished_generated = self.finished.iter().map(|_| 5).collect();
         point.finished_ids = std::mem::take(&mut self.finished);
@@ -316,7 +321,7 @@ pub fn check_load<P: Policy>(seed: u64, policy: impl Fn() -> P) {
 }
 
 fn any_arrival(id: u64, now_ms: u64, kv_tokens: u32, numbers: &mut Numbers) -> Arrival {
-    let classes = [Priority::High, Priority::Normal, Priority::Low];
+    let classes = [Priority::HIGH, Priority::NORMAL, Priority::LOW];
     let need = if numbers.below(10) == 0 { kv_tokens } else { 2 + numbers.below(300) as u32 };
     Arrival {
         arrived_ms: now_ms,

@@ -16,7 +16,7 @@ impl Policy for Misbehave {
         settings.behave.at_start().map(Self)
     }
 
-    fn authenticate(&mut self, _: &Request) -> Result<Verdict, Refusal> {
+    fn authenticate(&mut self, _: &Request<'_>) -> Result<Verdict, Refusal> {
         let mut principal = Principal::new("anonymous", "anonymous");
         match self.0.when_asked() {
             Answer::Well => {}

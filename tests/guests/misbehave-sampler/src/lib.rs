@@ -18,7 +18,7 @@ impl Policy for Misbehave {
         settings.behave.at_start().map(Self)
     }
 
-    fn start(&mut self, _: &Request) {}
+    fn start(&mut self, _: &Request<'_>) {}
 
     fn sample(&mut self, row: &Row) -> Option<u32> {
         match self.0.when_asked() {

@@ -21,7 +21,7 @@ impl Policy for Misbehave {
         Ok(Self { behaviour: settings.behave.at_start()?, book: Book::new(|request| request.arrived_ms) })
     }
 
-    fn schedule(&mut self, point: &Point) -> Actions {
+    fn schedule(&mut self, point: &Point<'_>) -> Actions {
         self.book.apply(point);
         let mut actions = Actions::none();
         match self.behaviour.when_asked() {

@@ -16,7 +16,7 @@ impl Policy for Misbehave {
         settings.behave.at_start().map(Self)
     }
 
-    fn validate(&mut self, _: &Request) -> Result<Verdict, Refusal> {
+    fn validate(&mut self, _: &Request<'_>) -> Result<Verdict, Refusal> {
         match self.0.when_asked() {
             Answer::Well => Ok(Verdict::Accept),
             Answer::Nonsense => Err(Refusal::new(200, "misbehave", "a refusal with a status that is none")),
