@@ -47,9 +47,16 @@ fn allowed(package: &Value) -> &'static [&'static str] {
 fn allowed_in_tests(package: &Value) -> &'static [&'static str] {
     match folder(package).as_str() {
         // The shipped schedulers run in their native builds against a real pool and real workers.
-        "host/policy" => {
-            &["camshaft-plugin", "scheduler-fair", "scheduler-fcfs", "scheduler-priority", "scheduler-shortest-first"]
-        }
+        "host/policy" => &[
+            "camshaft-plugin",
+            "scheduler-fair",
+            "scheduler-fcfs",
+            "scheduler-least-loaded",
+            "scheduler-memory-aware",
+            "scheduler-priority",
+            "scheduler-round-robin",
+            "scheduler-shortest-first",
+        ],
         _ => &[],
     }
 }

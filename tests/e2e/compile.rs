@@ -23,7 +23,8 @@ fn section(id: u8, content: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(content);
 }
 
-/// A valid component that holds one function of this many multiplications, and as many additions.
+/// A valid component that holds one function of this many multiplications, and as many additions. By its exports' names it is a
+/// sampler, so that it is compiled.
 pub(crate) fn bomb(operations: usize) -> Vec<u8> {
     let mut body = vec![0, 0x20, 0];
     for _ in 0..operations {
@@ -40,6 +41,15 @@ pub(crate) fn bomb(operations: usize) -> Vec<u8> {
     section(10, &code, &mut module);
     let mut component = b"\0asm\x0d\0\x01\0".to_vec();
     section(1, &module, &mut component);
+    // An instance without exports.
+    section(5, &[1, 1, 0], &mut component);
+    let mut exports = vec![2];
+    for name in ["camshaft:host/plugin@1.0.0", "camshaft:sampler/policy@0.2.0"] {
+        exports.extend([0, name.len() as u8]);
+        exports.extend_from_slice(name.as_bytes());
+        exports.extend([5, 0, 0]);
+    }
+    section(11, &exports, &mut component);
     component
 }
 
@@ -66,7 +76,7 @@ fn regression_a_compile_past_a_bound_ends_its_own_process() {
     // The server does not load the code of what it would refuse.
     let other = compile(dir.path(), &plugin("scheduler-fcfs"), 2 * GIB, 120);
     assert_eq!((other.0.code(), other.1.as_str()), (Some(67), "scheduler"));
-    let none = compile(dir.path(), &bomb(1), 2 * GIB, 120);
+    let none = compile(dir.path(), b"\0asm\x0d\0\x01\0", 2 * GIB, 120);
     assert!(none.0.code() == Some(68) && none.1.contains("exports no hook"), "{none:?}");
     // What is wrong with the directory is no fault of the component.
     fs::remove_dir_all(dir.path().join("cache")).unwrap();

@@ -1,5 +1,8 @@
 //! Models with several workers.
-use camshaft_tests::{Open, Request, Server, Setup, Stream, eventually};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use camshaft_tests::{Open, Request, Server, Setup, Stream, eventually, plugin};
 use serde_json::{Value, json};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -39,5 +42,52 @@ fn regression_requests_spread_over_two_workers_with_the_shipped_scheduler_and_wi
         for worker in ["0", "1"] {
             assert_eq!(server.metrics().get("camshaft_worker_up", &[("model", "demo"), ("worker", worker)]), Some(1.0));
         }
+    }
+}
+
+/// Streams one answer after another until it is told to stop. Returns how many there were.
+fn stream_on(server: &Server, stop: &AtomicBool) -> usize {
+    let body = json!({"model": "demo", "prompt": "Once", "max_tokens": 40, "ignore_eos": true, "stream": true});
+    let mut streams = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let streamed = server.client.stream(COMPLETIONS, &body).finish();
+        assert!(streamed.is_good() && streamed.finish_reason(0) == Some("length"), "{streamed:?}");
+        streams += 1;
+    }
+    streams
+}
+
+#[test]
+fn schedulers_that_place_differently_follow_each_other_under_load_and_use_every_worker() {
+    const SCHEDULERS: [&str; 3] = ["round-robin", "least-loaded", "memory-aware"];
+    for workers in [2, 4] {
+        let model = format!("[[model]]\nid = \"demo\"\nworkers = {workers}\nsequences = 4\nthreads = 1\n");
+        let mut server = Setup::new().config(&model).plugin("scheduler", "10-fcfs", "scheduler-fcfs", "").start();
+        let stop = AtomicBool::new(false);
+        let streams: usize = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..8).map(|_| scope.spawn(|| stream_on(&server, &stop))).collect();
+            // A failure here must not leave the clients running.
+            let switched = catch_unwind(AssertUnwindSafe(|| {
+                for (number, scheduler) in SCHEDULERS.into_iter().enumerate() {
+                    let component = plugin(&format!("scheduler-{scheduler}"));
+                    server.policies.put("scheduler", &format!("2{number}-{scheduler}.wasm"), &component);
+                    server.wait_until_active("scheduler", scheduler, &component);
+                    let mut served = vec![false; workers];
+                    eventually(&format!("{scheduler}: every worker has requests"), || {
+                        served.iter_mut().zip(active(&server)).for_each(|(served, now)| *served |= now > 0);
+                        if served.iter().all(|served| *served) { Ok(()) } else { Err(served.clone()) }
+                    });
+                }
+            }));
+            stop.store(true, Ordering::Relaxed);
+            let streams = clients.into_iter().map(|client| client.join().expect("no stream fails")).sum();
+            switched.unwrap_or_else(|panic| resume_unwind(panic));
+            streams
+        });
+        assert!(streams > 0);
+        server.assert_runs();
+        server.wait_until_idle();
+        let log = server.log();
+        assert!(!log.contains("faulted") && !log.contains("actions were refused"), "{log}");
     }
 }

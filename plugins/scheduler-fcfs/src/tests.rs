@@ -1,6 +1,6 @@
 //! The policy at scheduling points.
 use camshaft_plugin::scheduler::testing::{check_load, check_placement, dispatched, point, sized, worker};
-use camshaft_plugin::scheduler::{Priority, Worker};
+use camshaft_plugin::scheduler::{Arrival, Priority, Worker};
 
 use super::*;
 

@@ -10,7 +10,7 @@
 //! | `reserved-for-high` | sequences of each worker that only high requests may take, at most all but one. Default 0 |
 #![forbid(unsafe_code)]
 
-use camshaft_plugin::scheduler::{Actions, Arrival, Book, Capacity, Point, Policy};
+use camshaft_plugin::scheduler::{Actions, Arrival, Book, Point, Policy};
 use camshaft_plugin::{Priority, Span};
 use serde::Deserialize;
 
@@ -52,16 +52,11 @@ impl Policy for StrictClasses {
 
     fn schedule(&mut self, point: &Point<'_>) -> Actions {
         self.book.apply(point);
-        let mut actions = Actions::none();
-        let mut capacity = Capacity::of(&point.workers);
-        while let Some(request) = self.book.first().filter(|_| !capacity.is_exhausted()) {
-            let reserved = if request.priority == Priority::HIGH { 0 } else { self.reserved_for_high };
-            let Some(worker) = capacity.place_reserving(request, reserved) else { break };
-            let id = request.id;
-            self.book.leave(id);
-            actions.dispatch(id, worker);
-        }
-        actions
+        let reserved_for_high = self.reserved_for_high;
+        self.book.dispatch(&point.workers, |capacity, request| {
+            let reserved = if request.priority == Priority::HIGH { 0 } else { reserved_for_high };
+            capacity.place_reserving(request, reserved)
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! The scheduler hook: decides which request runs next, and on which worker.
 mod book;
 mod capacity;
+mod classes;
 mod lists;
 mod point;
 mod policy;
@@ -9,6 +10,7 @@ pub mod testing;
 
 pub use book::Book;
 pub use capacity::Capacity;
+pub use classes::Classes;
 pub use lists::{Arrival, CachedPrefix, Worker};
 pub use point::Point;
 #[doc(hidden)]

@@ -23,11 +23,14 @@ pub(crate) struct NativeBuild {
     open: fn() -> Opened,
 }
 
-pub(crate) const NATIVE_BUILDS: [NativeBuild; 4] = [
+pub(crate) const NATIVE_BUILDS: [NativeBuild; 7] = [
     NativeBuild { name: "scheduler-fcfs", open: open::<scheduler_fcfs::FirstComeFirstServed> },
     NativeBuild { name: "scheduler-priority", open: open::<scheduler_priority::StrictClasses> },
     NativeBuild { name: "scheduler-fair", open: open::<scheduler_fair::FairShares> },
     NativeBuild { name: "scheduler-shortest-first", open: open::<scheduler_shortest_first::ShortestFirst> },
+    NativeBuild { name: "scheduler-round-robin", open: open::<scheduler_round_robin::RoundRobin> },
+    NativeBuild { name: "scheduler-least-loaded", open: open::<scheduler_least_loaded::LeastLoaded> },
+    NativeBuild { name: "scheduler-memory-aware", open: open::<scheduler_memory_aware::MemoryAware> },
 ];
 
 fn open<P>() -> Opened

@@ -2,8 +2,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use super::capacity::Capacity;
 use super::lists::Arrival;
 use super::point::Point;
+use crate::bindings::scheduler::{Actions, Workers};
 
 /// All live requests, with the waiting ones ordered by a key `K`, the smallest first.
 ///
@@ -63,6 +65,22 @@ impl<K: Ord> Book<K> {
             self.by_key.remove(&((self.key)(arrival), id));
             self.by_age.remove(&(arrival.arrived_ms, id));
         }
+    }
+
+    /// Dispatches waiting requests in their order, until one has no place: `place` finds the worker.
+    pub fn dispatch(
+        &mut self,
+        workers: &Workers,
+        mut place: impl FnMut(&mut Capacity, &Arrival) -> Option<u32>,
+    ) -> Actions {
+        let (mut actions, mut capacity) = (Actions::none(), Capacity::of(workers));
+        while let Some(request) = self.first().filter(|_| !capacity.is_exhausted()) {
+            let Some(worker) = place(&mut capacity, request) else { break };
+            let id = request.id;
+            self.leave(id);
+            actions.dispatch(id, worker);
+        }
+        actions
     }
 
     /// Number of waiting requests.

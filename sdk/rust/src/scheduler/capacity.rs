@@ -36,8 +36,22 @@ impl Capacity {
             let reserved = sequences.min((w.free_sequences + w.running_sequences).saturating_sub(1));
             w.free_sequences > reserved && w.kv_free >= arrival.need
         };
+        self.take(arrival, fits, |w| (w.running_sequences, Reverse(w.kv_free)))
+    }
+
+    /// As [`Capacity::place`], but on the worker with the smallest key.
+    pub fn place_by<K: Ord>(&mut self, arrival: &Arrival, key: impl Fn(&Worker) -> K) -> Option<u32> {
+        self.take(arrival, |worker| worker.kv_free >= arrival.need, key)
+    }
+
+    fn take<K: Ord>(
+        &mut self,
+        arrival: &Arrival,
+        fits: impl Fn(&Worker) -> bool,
+        key: impl Fn(&Worker) -> K,
+    ) -> Option<u32> {
         let fitting = self.workers.iter_mut().filter(|worker| fits(worker));
-        let worker = fitting.min_by_key(|w| (w.running_sequences, Reverse(w.kv_free)))?;
+        let worker = fitting.min_by_key(|worker| key(worker))?;
         let id = worker.id;
         worker.kv_free -= arrival.need;
         worker.running_sequences += 1;

@@ -1,8 +1,8 @@
 //! A scheduling point, and what the host can be asked at it.
 use std::ops::{Deref, DerefMut};
 
-use super::Facts;
 use crate::bindings::host::scheduler_context::Pool;
+use crate::bindings::scheduler::Point as Facts;
 
 /// A scheduling point.
 #[derive(Debug)]
