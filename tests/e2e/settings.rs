@@ -174,7 +174,7 @@ fn plugin_check_says_what_a_component_is() {
     let good = file("good.wasm", &plugin("sampler-avoid-words"));
     let finished = setup.run_again(&["plugin", "check", &good]);
     assert_exit(&finished, 0, &[]);
-    for word in ["sampler", "0.1.0", "settings file: none, but the plugin refuses to run without: ", "words"] {
+    for word in ["camshaft:sampler@0.2.0", "settings file: none, but the plugin refuses to run without: ", "words"] {
         assert!(finished.stdout.contains(word), "{word:?} in {}", finished.stdout);
     }
     // Where a server would load it, it would be refused.

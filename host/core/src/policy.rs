@@ -171,7 +171,7 @@ pub struct AuthRequest {
     pub id: String,
     /// What follows `?`, undecoded.
     pub query: String,
-    /// In the order in which they came, names in lower case.
+    /// Names in lower case; values of one name in the order in which they came.
     pub headers: Vec<(String, Vec<u8>)>,
     pub remote_address: String,
     /// The peer is on a loopback address, no header says that it forwards for another, and no web page of another machine

@@ -91,6 +91,7 @@ fn link(linker: &Linker<GuestState>, component: &Component, hook: Hook) -> Resul
 }
 
 /// Why a component whose imports are all granted cannot be linked: it calls a function that there is not, or one of another type.
+/// wasmtime tells them apart in words only. Where those change, a test fails, and the operator reads them as they are.
 fn unlinked(hook: Hook, error: wasmtime::Error) -> PolicyError {
     let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
     let quoted = |text: &str| text.split('`').nth(1).map(str::to_owned);

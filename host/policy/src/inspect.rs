@@ -71,7 +71,11 @@ pub fn inspect(
         None => Sidecar::default_for(hook),
     };
     sidecar.check_digest(&file_name, &compiled.digest)?;
-    let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    // As a server calls it where it is installed under this name.
+    let name = files::parse(&format!("{stem}.wasm"))
+        .and_then(|_| stem.split_once('-'))
+        .map_or(stem.as_str(), |(_, name)| name);
     let families = Arc::new(MetricFamilies::new(&prometheus::Registry::new()));
     let identity = Arc::new(Identity::new(hook, &PolicyName::new(name), families, None));
     let introduce =

@@ -29,6 +29,7 @@ mod loaded;
 mod memory;
 mod metrics;
 mod misplaced;
+mod pointer;
 mod private_dir;
 mod process;
 mod registry;

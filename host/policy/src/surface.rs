@@ -1,16 +1,23 @@
 //! What a component says of itself, read from its bytes before anything is compiled: the names and versions of what it imports
 //! and exports.
 use camshaft_core::policy::Hook;
-use wasmparser::{Parser, Payload};
+use wasmparser::{Chunk, Parser, Payload};
 
 use crate::bindings::export_of;
 use crate::error::PolicyError;
 use crate::spec::{HookSpec, spec};
+use crate::text::truncated;
 use crate::wasi;
 
 /// Every plugin exports it.
 const PLUGIN: &str = "camshaft:host/plugin";
 const OWN: &str = "camshaft:";
+/// Maximum imports, and exports. Components of the largest languages have some sixty.
+const NAMES: u32 = 1024;
+/// Maximum bytes of one of their names.
+const NAME_BYTES: usize = 1024;
+/// Maximum sections at the top level of a component.
+const SECTIONS: usize = 65_536;
 
 /// The hook that a component serves, and what it needs.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,30 +49,60 @@ struct Names {
     exports: Vec<String>,
 }
 
-/// The names at the top level of a component.
+/// The names at the top level of a component. What is nested in it is skipped, so that the work is bounded by the sections at the
+/// top, and the memory by the names.
 fn names(bytes: &[u8]) -> Result<Names, PolicyError> {
     let corrupt = |error: wasmparser::BinaryReaderError| PolicyError::Corrupt(error.into());
     let mut names = Names::default();
-    let mut depth = 0;
-    for payload in Parser::new(0).parse_all(bytes) {
-        match payload.map_err(corrupt)? {
-            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
-            // That of the component itself comes last.
-            Payload::End(_) if depth > 0 => depth -= 1,
-            Payload::ComponentImportSection(section) if depth == 0 => {
+    let (mut parser, mut rest, mut sections) = (Parser::new(0), bytes, 0);
+    loop {
+        let (consumed, payload) = match parser.parse(rest, true).map_err(corrupt)? {
+            Chunk::Parsed { consumed, payload } => (consumed, payload),
+            Chunk::NeedMoreData(_) => return Err(PolicyError::Cut { size_bytes: bytes.len() }),
+        };
+        sections += 1;
+        if sections > SECTIONS {
+            return Err(PolicyError::OverLimits(format!("it has more than {SECTIONS} sections").into()));
+        }
+        let mut skipped = 0;
+        match payload {
+            Payload::End(_) => return Ok(names),
+            Payload::ModuleSection { unchecked_range: nested, .. }
+            | Payload::ComponentSection { unchecked_range: nested, .. } => skipped = nested.len(),
+            Payload::ComponentImportSection(section) => {
+                check_count(section.count())?;
                 for import in section {
-                    names.imports.push(import.map_err(corrupt)?.name.name.to_owned());
+                    names.imports.push(bounded(import.map_err(corrupt)?.name.name)?);
                 }
             }
-            Payload::ComponentExportSection(section) if depth == 0 => {
+            Payload::ComponentExportSection(section) => {
+                check_count(section.count())?;
                 for export in section {
-                    names.exports.push(export.map_err(corrupt)?.name.name.to_owned());
+                    names.exports.push(bounded(export.map_err(corrupt)?.name.name)?);
                 }
             }
             _ => {}
         }
+        check_count(u32::try_from(names.imports.len().max(names.exports.len())).unwrap_or(u32::MAX))?;
+        rest = rest.get(consumed + skipped..).ok_or(PolicyError::Cut { size_bytes: bytes.len() })?;
     }
-    Ok(names)
+}
+
+fn bounded(name: &str) -> Result<String, PolicyError> {
+    if name.len() <= NAME_BYTES {
+        return Ok(name.to_owned());
+    }
+    let begins = truncated(name, 128);
+    Err(PolicyError::OverLimits(
+        format!("an import or export has a name of more than {NAME_BYTES} bytes: {begins}").into(),
+    ))
+}
+
+fn check_count(count: u32) -> Result<(), PolicyError> {
+    if count <= NAMES {
+        return Ok(());
+    }
+    Err(PolicyError::OverLimits(format!("it has more than {NAMES} imports or exports").into()))
 }
 
 /// Splits `camshaft:auth/policy@1.0.0` into `camshaft:auth/policy` and `1.0.0`.
@@ -95,17 +132,24 @@ fn check_version(name: &str, spoken: &'static str) -> Result<(), PolicyError> {
 }
 
 fn hook(exports: &[String]) -> Result<(Hook, String), PolicyError> {
-    let exported = |interface: &str| exports.iter().find(|name| split(name).0 == interface);
-    let mut hooks = Hook::ALL.into_iter().filter_map(|hook| exported(&export_of(hook)).map(|name| (hook, name)));
-    let (hook, name) = hooks.next().ok_or_else(|| match exports.iter().find(|name| name.starts_with(OWN)) {
-        Some(other) => PolicyError::UnknownExport { export: other.clone() },
-        None => PolicyError::NoHook,
+    // Of several versions, that which this host speaks.
+    let exported = |interface: &str, spoken: &str| {
+        let named = || exports.iter().filter(|name| split(name).0 == interface);
+        named().find(|name| same_track(split(name).1, spoken)).or_else(|| named().next())
+    };
+    let found = |hook| exported(&export_of(hook), spec(hook).version).map(|name| (hook, name));
+    let mut hooks = Hook::ALL.into_iter().filter_map(found);
+    let (hook, name) = hooks.next().ok_or_else(|| {
+        match exports.iter().find(|name| name.starts_with(OWN) && split(name).0 != PLUGIN) {
+            Some(other) => PolicyError::UnknownExport { export: other.clone() },
+            None => PolicyError::NoHook,
+        }
     })?;
     if let Some((second, _)) = hooks.next() {
         return Err(PolicyError::ManyHooks(hook, second));
     }
     check_version(name, spec(hook).version)?;
-    let plugin = exported(PLUGIN).ok_or(PolicyError::MissingExport(PLUGIN, hook))?;
+    let plugin = exported(PLUGIN, HookSpec::HOST).ok_or(PolicyError::MissingExport(PLUGIN, hook))?;
     check_version(plugin, HookSpec::HOST)?;
     Ok((hook, split(name).1.to_owned()))
 }
@@ -146,6 +190,62 @@ mod tests {
         ] {
             assert!(!same_track(found, spoken), "{found} {spoken}");
         }
+    }
+
+    const HEADER: &[u8] = b"\0asm\x0d\0\x01\0";
+
+    /// A section of this many times the same entry.
+    fn section(id: u8, count: usize, entry: &[u8]) -> Vec<u8> {
+        let leb = |number: usize| {
+            [number as u8 & 0x7f | 0x80, (number >> 7) as u8 & 0x7f | 0x80, (number >> 14) as u8 & 0x7f]
+        };
+        let body = [leb(count).as_slice(), &entry.repeat(count)].concat();
+        [&[id], leb(body.len()).as_slice(), &body].concat()
+    }
+
+    #[test]
+    fn only_so_many_names_and_sections_are_read() {
+        // Instances of the name `a`.
+        let imports = |count| [HEADER, &section(10, count, &[0, 1, b'a', 5, 0])].concat();
+        assert_eq!(names(&imports(NAMES as usize)).unwrap().imports.len(), NAMES as usize);
+        let many = names(&imports(NAMES as usize + 1)).unwrap_err();
+        assert!(many.sentence().contains("more than 1024 imports or exports"), "{}", many.sentence());
+        let one = section(10, 1, &[0, 1, b'a', 5, 0]);
+        let apart = names(&[HEADER, &one.repeat(NAMES as usize + 1)].concat()).unwrap_err();
+        assert!(matches!(apart, PolicyError::OverLimits(_)), "{apart:?}");
+        let named = |bytes: usize| {
+            let entry =
+                [&[0, bytes as u8 & 0x7f | 0x80, (bytes >> 7) as u8], "n".repeat(bytes).as_bytes(), &[5, 0]].concat();
+            [HEADER, &section(10, 1, &entry)].concat()
+        };
+        assert_eq!(names(&named(NAME_BYTES)).unwrap().imports[0].len(), NAME_BYTES);
+        let long = names(&named(NAME_BYTES + 1)).unwrap_err().sentence();
+        assert!(long.contains("a name of more than 1024 bytes: nnn") && long.len() < 300, "{long}");
+        // Custom sections without a name. The end counts, too, and the header.
+        let sections = |count: usize| [HEADER, &[0, 1, 0].repeat(count)].concat();
+        names(&sections(SECTIONS - 2)).unwrap();
+        let many = names(&sections(SECTIONS - 1)).unwrap_err();
+        assert!(many.sentence().contains("more than 65536 sections"), "{}", many.sentence());
+    }
+
+    #[test]
+    fn regression_what_is_nested_is_skipped() {
+        // Its header is enough; what is in it is nonsense.
+        let nested = [&[4, 12], HEADER, &[0xff, 0xff, 0xff, 0xff]].concat();
+        let found = names(&[HEADER, &nested, &section(10, 1, &[0, 1, b'a', 5, 0])].concat()).unwrap();
+        assert_eq!(found.imports, ["a"]);
+        let cut = names(&[HEADER, &[4, 12], HEADER].concat());
+        assert!(matches!(cut, Err(PolicyError::Cut { .. } | PolicyError::Corrupt(_))), "{cut:?}");
+    }
+
+    #[test]
+    fn an_export_that_is_no_hook_is_named_and_of_several_versions_the_right_one_is_taken() {
+        let of = |exports: &[&str]| hook(&exports.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        let plugin = "camshaft:host/plugin@1.0.0";
+        let filter = of(&[plugin, "camshaft:filter/policy@0.1.0"]).unwrap_err().sentence();
+        assert!(filter.starts_with("exports camshaft:filter/policy@0.1.0, which is no hook of this host"), "{filter}");
+        let both = of(&["camshaft:auth/policy@2.0.0", "camshaft:auth/policy@1.3.0", plugin]).unwrap();
+        assert_eq!(both, (Hook::Auth, "1.3.0".to_owned()));
     }
 
     #[test]

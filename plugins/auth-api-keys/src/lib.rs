@@ -130,8 +130,9 @@ impl Policy for ApiKeys {
             Credential::Key(_) | Credential::Malformed(_) if local && self.keys.is_empty() => anonymous(),
             Credential::Key(key) => match self.keys.find(&key) {
                 Some(Owner { principal, limits }) => {
-                    request.set_limits(&limits);
-                    Ok(Verdict::Allow(principal))
+                    // They were checked with the settings.
+                    let set = request.set_limits(&limits);
+                    set.map(|()| Verdict::Allow(principal)).map_err(|why| Refusal::new(403, "limits_not_set", why))
                 }
                 None => Err(Refusal::new(401, "invalid_api_key", "the API key is not valid")),
             },

@@ -80,6 +80,8 @@ struct Run {
 pub struct Tenants {
     prices: Prices,
     tenants: BTreeMap<String, Tenant>,
+    /// By the host's numbers; asking costs a call.
+    names: BTreeMap<u32, String>,
     requests: BTreeMap<u64, Request>,
     /// Tenants with waiting requests, by the bits of their counter, which order non-negative floating-point numbers.
     active: BTreeSet<(u64, String)>,
@@ -100,6 +102,7 @@ impl Tenants {
         Self {
             prices,
             tenants: BTreeMap::new(),
+            names: BTreeMap::new(),
             requests: BTreeMap::new(),
             active: BTreeSet::new(),
             newcomers: BTreeSet::new(),
@@ -116,7 +119,14 @@ impl Tenants {
             *self = Self::new(self.prices);
         }
         for arrival in point.arrivals() {
-            let tenant = point.tenant(arrival.tenant);
+            let tenant = match self.names.get(&arrival.tenant) {
+                Some(name) => name.clone(),
+                None => {
+                    let name = point.tenant(arrival.tenant);
+                    self.names.insert(arrival.tenant, name.clone());
+                    name
+                }
+            };
             self.arrive(arrival, &tenant, point.replay);
         }
         for (&id, &worker) in point.dispatched_ids.iter().zip(&point.dispatched_workers) {
@@ -312,6 +322,9 @@ impl Tenants {
         for (name, tenant) in self.tenants.iter_mut().filter(|(_, tenant)| tenant.changed) {
             counters::save(name, tenant.counter);
             tenant.changed = false;
+        }
+        if self.names.len() > 2 * IDLE_TENANTS {
+            self.names.clear();
         }
         while self.tenants.len() > IDLE_TENANTS + self.active.len() {
             let idle = self.tenants.iter().filter(|(_, tenant)| tenant.line.is_empty() && tenant.running == 0);

@@ -217,8 +217,9 @@ fn looks_at_sixteen_newcomers_four_times_a_second() {
     for (unplaceable, placed) in [(15, true), (16, false)] {
         let mut policy = policy();
         full(&mut policy, 32);
-        let names: Vec<String> = (0..40).map(|n| format!("t{n:02}")).collect();
-        let large = |n: u32| Arrival { need: 5000, tenant: n, ..arrival(100 + u64::from(n), 0, 10) };
+        // Three had numbers before.
+        let names = ["a", "b", "c"].map(str::to_owned).into_iter().chain((0..40).map(|n| format!("t{n:02}")));
+        let large = |n: u32| Arrival { need: 5000, tenant: 3 + n, ..arrival(100 + u64::from(n), 0, 10) };
         let all: Vec<Arrival> =
             (0..unplaceable).map(large).chain([Arrival { need: 20, ..large(unplaceable) }]).collect();
         // Those to whom nobody gives way do not count.

@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use serde::de::DeserializeOwned;
 
+use crate::Setup;
 pub use crate::bindings::auth::{Principal, Request as Head, Verdict};
 use crate::bindings::host::auth_context::Call;
 use crate::instance::{self, Package, plugin_exports};
@@ -33,6 +34,9 @@ pub trait Policy: Sized + 'static {
     fn from_text(settings: String) -> Result<Self, String> {
         instance::parsed(&settings, Self::new)
     }
+
+    /// Learns which policy of which server it is. The host calls it in every fresh instance, after the policy was made.
+    fn set_up(&mut self, _setup: &Setup) {}
 
     /// Decides on one HTTP request, within 5 ms by default.
     ///
@@ -94,7 +98,7 @@ impl Request<'_> {
         match &self.source {
             Source::Host(call) => call.id(),
             #[cfg(not(target_family = "wasm"))]
-            Source::Test(_) => "test".to_owned(),
+            Source::Test(call) => call.id.clone(),
         }
     }
 
@@ -116,22 +120,41 @@ impl Request<'_> {
         }
     }
 
-    /// The first value of the header with this name, which must be in lower case. `None` also if it is not UTF-8.
+    /// The names of all headers, in lower case, each once.
+    pub fn names(&self) -> Vec<String> {
+        match &self.source {
+            Source::Host(call) => call.header_names(),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(call) => call.names(),
+        }
+    }
+
+    /// The first value of the header with this name, which must be in lower case. `None` also if it is not UTF-8: where that
+    /// matters, or a second value, ask for [`Request::values`].
     pub fn header(&self, name: &str) -> Option<String> {
         String::from_utf8(self.values(name).into_iter().next()?).ok()
     }
 
     /// Limits the tenant of a caller that the policy allows.
-    pub fn set_limits(&self, limits: &Limits) {
-        limits.named().for_each(|(name, value)| self.set_limit(name, value));
+    ///
+    /// # Errors
+    /// As [`Request::set_limit`], of the first that cannot be set.
+    pub fn set_limits(&self, limits: &Limits) -> Result<(), String> {
+        limits.named().try_for_each(|(name, value)| self.set_limit(name, value))
     }
 
-    /// Sets one limit by its name. The host takes a name that it does not know, and a value out of range, for a fault.
-    pub fn set_limit(&self, name: &str, value: f64) {
+    /// Sets one limit by its name.
+    ///
+    /// # Errors
+    /// This host does not know the name, or the value is out of range. Says which.
+    pub fn set_limit(&self, name: &str, value: f64) -> Result<(), String> {
         match &self.source {
             Source::Host(call) => call.set_limit(name, value),
             #[cfg(not(target_family = "wasm"))]
-            Source::Test(call) => call.limits.borrow_mut().push((name.to_owned(), value)),
+            Source::Test(call) => {
+                call.limits.borrow_mut().push((name.to_owned(), value));
+                Ok(())
+            }
         }
     }
 }
@@ -146,6 +169,7 @@ pub mod testing {
     /// What stands for the host.
     #[derive(Debug, Default)]
     pub(super) struct Call {
+        pub(super) id: String,
         pub(super) query: String,
         headers: Vec<(String, Vec<u8>)>,
         pub(super) limits: RefCell<Vec<(String, f64)>>,
@@ -157,6 +181,15 @@ pub mod testing {
         }
     }
 
+    impl Call {
+        pub(super) fn names(&self) -> Vec<String> {
+            let mut names: Vec<String> = self.headers.iter().map(|(name, _)| name.clone()).collect();
+            names.sort_unstable();
+            names.dedup();
+            names
+        }
+    }
+
     /// A request with these headers, whose names are in lower case.
     pub fn request(head: Head, headers: &[(&str, &str)]) -> Request<'static> {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
@@ -164,6 +197,24 @@ pub mod testing {
     }
 
     impl Request<'_> {
+        /// With this id and query.
+        #[must_use]
+        pub fn called(mut self, id: &str, query: &str) -> Self {
+            if let Source::Test(call) = &mut self.source {
+                (call.id, call.query) = (id.to_owned(), query.to_owned());
+            }
+            self
+        }
+
+        /// With one more value of a header, which need not be UTF-8.
+        #[must_use]
+        pub fn with_value(mut self, name: &str, value: &[u8]) -> Self {
+            if let Source::Test(call) = &mut self.source {
+                call.headers.push((name.to_owned(), value.to_vec()));
+            }
+            self
+        }
+
         /// The limits that were set, in order.
         pub fn limits(&self) -> Vec<(String, f64)> {
             match &self.source {

@@ -50,8 +50,10 @@ macro_rules! plugin_exports {
                 }
             }
 
-            fn configure(settings: String, _: &$crate::bindings::host::context::Setup) -> Result<(), String> {
-                $crate::instance::configure::<P>(settings, $make)
+            fn configure(settings: String, setup: &$crate::bindings::host::context::Setup) -> Result<(), String> {
+                $crate::instance::configure::<P>(settings, $make)?;
+                $crate::instance::with(|policy: &mut P| policy.set_up(setup));
+                Ok(())
             }
         }
     };

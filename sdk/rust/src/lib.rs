@@ -36,8 +36,9 @@
 //! refuses every key that it does not know.
 //!
 //! The exports exist only for WebAssembly, so the crate runs its unit tests natively. In unit tests, [`log`] prints,
-//! [`metrics`] does nothing, and everything else that calls the host ([`state`], [`clock`], [`random`], [`vocabulary`],
-//! [`sampler::Row`]) panics. So keep decisions in functions that take the host's answers as arguments.
+//! [`metrics`] does nothing, the modules `testing` of the hooks make requests and points, and everything else that calls the
+//! host ([`state`], [`clock`], [`random`], [`vocabulary`], [`sampler::Row`]) panics. So keep decisions in functions that take
+//! the host's answers as arguments. Only auth policies and validators may ask the [`clock`]: others are refused.
 //!
 //! The host configures an instance once, before any other call. A refusal is an answer; a panic is a *fault*, for which
 //! the operator has chosen what the host does.
@@ -58,6 +59,7 @@ mod settings;
 mod span;
 pub mod validator;
 
+pub use bindings::host::context::Setup;
 pub use bindings::host::types::Refusal;
 pub use bindings::host::{clock, random, state, vocabulary};
 pub use priority::Priority;

@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use serde::de::DeserializeOwned;
 
+use crate::Setup;
 pub use crate::bindings::host::logits::Row;
 use crate::bindings::host::sampler_context::Sequence;
 pub use crate::bindings::sampler::Request as Parameters;
@@ -25,6 +26,9 @@ pub trait Policy: Sized + 'static {
     /// The settings are wrong; says why in a sentence for the operator. The previous version of the policy continues to
     /// serve.
     fn new(settings: Self::Settings) -> Result<Self, String>;
+
+    /// Learns which policy of which server it is. The host calls it in every fresh instance, after the policy was made.
+    fn set_up(&mut self, _setup: &Setup) {}
 
     /// Receives the client's request. The host calls it once, before the first token.
     fn start(&mut self, request: &Request<'_>);

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use serde::de::DeserializeOwned;
 
 pub use crate::Refusal;
+use crate::Setup;
 use crate::bindings::host::validator_context::Draft;
 pub use crate::bindings::validator::{Request as Facts, Verdict};
 use crate::instance::{self, Package, plugin_exports};
@@ -24,6 +25,9 @@ pub trait Policy: Sized + 'static {
     /// The settings are wrong; says why in a sentence for the operator. The previous version of the policy continues to
     /// serve.
     fn new(settings: Self::Settings) -> Result<Self, String>;
+
+    /// Learns which policy of which server it is. The host calls it in every fresh instance, after the policy was made.
+    fn set_up(&mut self, _setup: &Setup) {}
 
     /// Decides on one generation or embedding request, within 5 ms by default.
     ///

@@ -65,7 +65,7 @@ fn run(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<ValidateOutcom
     };
     let shown = shown(request);
     let mut store = policy.store(None);
-    store.data_mut().subject = Subject::Draft(Draft::new(request.clone()));
+    store.data_mut().subject = Subject::Draft(Draft(request.clone()));
     let mut call = || {
         let guest = pre.instantiate(&mut store)?;
         store.data_mut().set_muted(true);

@@ -87,8 +87,8 @@ impl HostCall for CurrentCall<'_> {
         Ok(names)
     }
 
-    fn set_limit(&mut self, _: Resource<Borrowed>, name: String, value: f64) -> wasmtime::Result<()> {
-        set(&mut self.get()?.limits, &name, value).map_err(invalid)
+    fn set_limit(&mut self, _: Resource<Borrowed>, name: String, value: f64) -> wasmtime::Result<Result<(), String>> {
+        Ok(set(&mut self.get()?.limits, &name, value))
     }
 
     fn drop(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {

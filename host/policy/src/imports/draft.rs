@@ -2,33 +2,16 @@
 use std::sync::Arc;
 
 use camshaft_core::policy::ValidateRequest;
-use serde_json::Value;
 use wasmtime::component::{HasData, Linker, Resource};
 
 use crate::bindings::Borrowed;
 use crate::bindings::host::validator_context::{self, Host, HostDraft};
 use crate::fault::invalid;
+use crate::pointer;
 
 /// The request in question.
 #[derive(Debug)]
-pub(crate) struct Draft {
-    request: Arc<ValidateRequest>,
-    /// The body, once somebody has asked for a value of it.
-    parsed: Option<Value>,
-}
-
-impl Draft {
-    pub(crate) fn new(request: Arc<ValidateRequest>) -> Self {
-        Self { request, parsed: None }
-    }
-
-    /// One value of the body as JSON text.
-    fn field(&mut self, pointer: &str) -> Option<String> {
-        // The host wrote the body itself.
-        let parsed = self.parsed.get_or_insert_with(|| serde_json::from_str(&self.request.body).unwrap_or_default());
-        parsed.pointer(pointer).map(Value::to_string)
-    }
-}
+pub(crate) struct Draft(pub(crate) Arc<ValidateRequest>);
 
 /// The part of a guest's state that holds the request.
 pub(crate) trait DraftView: 'static {
@@ -58,15 +41,16 @@ impl Host for CurrentDraft<'_> {}
 
 impl HostDraft for CurrentDraft<'_> {
     fn tenant(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<String> {
-        Ok(self.get()?.request.tenant.to_string())
+        Ok(self.get()?.0.tenant.to_string())
     }
 
     fn body(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<String> {
-        Ok(self.get()?.request.body.clone())
+        Ok(self.get()?.0.body.clone())
     }
 
     fn field(&mut self, _: Resource<Borrowed>, pointer: String) -> wasmtime::Result<Option<String>> {
-        Ok(self.get()?.field(&pointer))
+        let found = pointer::find(&self.get()?.0.body, &pointer);
+        Ok(found.map_err(|error| invalid(format!("the body cannot be read: {error}")))?.map(str::to_owned))
     }
 
     fn drop(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {

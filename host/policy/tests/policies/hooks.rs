@@ -1,11 +1,15 @@
 //! The standard policies through their hooks, and the native defaults where there is none.
+use std::sync::Arc;
+
 use camshaft_core::ids::{RequestId, Token, WorkerId};
 use camshaft_core::policy::{Action, AuthOutcome, FaultKind, Mode, Policies, PolicyState, ValidateOutcome};
 use camshaft_core::sampling::{LogitBias, Row, SamplingParams, StandardChain};
 use camshaft_policy::{PolicyConfig, PolicyHost};
 use sha2::{Digest, Sha256};
 
-use crate::rig::{NEVER, arrival, caller, component, drawn, generation_request, point, rig, row, sampling_request};
+use crate::rig::{
+    NEVER, arrival, behave, caller, component, drawn, generation_request, point, rig, row, sampling_request,
+};
 
 fn keys(names: &[(&str, &str)]) -> String {
     let entry = |(name, key): &(&str, &str)| {
@@ -34,6 +38,33 @@ fn without_policies_only_loopback_peers_may_call() {
     assert!(rig.host.scheduler("demo").open().unwrap().is_none());
     let mut sampler = rig.sampler(&sampling_request()).unwrap();
     assert_eq!(drawn(&mut *sampler, &mut row()).unwrap(), Token(2));
+}
+
+#[test]
+fn contexts_tell_what_they_say_they_do() {
+    let tell = behave("tell", "");
+    let rig = rig(&[
+        ("auth/10-a.wasm", &component("guests/misbehave-auth")),
+        ("auth/10-a.toml", tell.as_bytes()),
+        ("validator/10-v.wasm", &component("guests/misbehave-validator")),
+        ("validator/10-v.toml", tell.as_bytes()),
+        ("scheduler/10-s.wasm", &component("guests/misbehave-scheduler")),
+        ("scheduler/10-s.toml", tell.as_bytes()),
+    ]);
+    let mut call = Arc::unwrap_or_clone(caller(false, None));
+    call.query = "a=%20".to_owned();
+    call.headers =
+        [("x-a", &b"1"[..]), ("x-b", b"2"), ("x-a", b"\xff")].map(|(n, v)| (n.to_owned(), v.to_vec())).to_vec();
+    let AuthOutcome::Refuse(told) = rig.authenticate(&Arc::new(call)) else { panic!("it tells") };
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = format!("auth/a on {version}; r a=%20 [[49], [255]] [\"x-a\", \"x-b\"] Err(\"a limit of the name ");
+    assert!(told.message.starts_with(&expected), "{}", told.message);
+    let ValidateOutcome::Refuse(told) = rig.validate(&generation_request(7)) else { panic!("it tells") };
+    assert_eq!(told.message, "t {\"max_tokens\":7} [Some(\"7\"), None]");
+    let (_, mut scheduler) = rig.host.scheduler("demo").open().unwrap().unwrap();
+    let told = scheduler.schedule(&point(vec![arrival(1, 5), arrival(2, 5)])).unwrap();
+    let message = |id| Action::Reject { id: RequestId(id), message: "demo 0 t".to_owned() };
+    assert_eq!(told, [message(1), message(2)]);
 }
 
 #[test]

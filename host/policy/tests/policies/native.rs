@@ -54,7 +54,7 @@ impl SchedulerHook for NativeBuild {
             opened.insert(number, policy);
             number
         });
-        Ok(Some((PolicyName::from(self.name), Box::new(Adapter { number }))))
+        Ok(Some((PolicyName::from(self.name), Box::new(Adapter { number, tenants: Vec::new() }))))
     }
 
     fn refused(&self, _: &Fault) {}
@@ -87,6 +87,8 @@ impl SchedulerHook for NoPolicy {
 /// Stands for a policy in [`OPENED`].
 struct Adapter {
     number: u64,
+    /// Names of tenants by their numbers.
+    tenants: Vec<String>,
 }
 
 impl Drop for Adapter {
@@ -97,15 +99,15 @@ impl Drop for Adapter {
 
 impl Scheduler for Adapter {
     fn schedule(&mut self, point: &SchedulingPoint) -> Result<Vec<Action>, Fault> {
-        let point = translate(point);
+        let point = translate(&mut self.tenants, point);
         let ask = |opened: &mut BTreeMap<u64, Opened>| opened.get_mut(&self.number).unwrap()(&point);
         Ok(actions(OPENED.with_borrow_mut(ask)))
     }
 }
 
 /// As the host fills a guest's point.
-fn translate(point: &SchedulingPoint) -> sdk::Point<'static> {
-    let (mut tenants, mut arrivals) = (Vec::new(), Vec::new());
+fn translate(tenants: &mut Vec<String>, point: &SchedulingPoint) -> sdk::Point<'static> {
+    let mut arrivals = Vec::new();
     for event in &point.events {
         if let SchedulerEvent::Arrived(arrival) = event {
             let name = arrival.tenant.to_string();
@@ -117,7 +119,7 @@ fn translate(point: &SchedulingPoint) -> sdk::Point<'static> {
         }
     }
     let workers: Vec<sdk::Worker> = point.workers.iter().map(sdk_worker).collect();
-    let mut out = sdk::testing::point(&arrivals, &workers).tenants(tenants);
+    let mut out = sdk::testing::point(&arrivals, &workers).tenants(tenants.iter().cloned());
     (out.now_ms, out.replay) = (point.now.as_millis() as u64, point.replay);
     for event in &point.events {
         match *event {

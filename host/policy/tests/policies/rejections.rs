@@ -113,7 +113,10 @@ fn says_which_export_is_missing_or_mistyped() {
 }
 
 #[test]
-fn schedulers_are_not_granted_a_clock() {
+fn schedulers_and_samplers_are_not_granted_a_clock() {
+    let sampler = forge(&["camshaft:host/clock@1.0.0"], &[PLUGIN, "camshaft:sampler/policy@0.2.0"]);
+    let sentence = "imports camshaft:host/clock, which samplers are not granted";
+    assert_eq!(rig(&[("sampler/10-x.wasm", &sampler)]).error("sampler/10-x.wasm"), sentence);
     let rig = rig(&[("scheduler/10-x.wasm", &forge(&["camshaft:host/clock@1.0.0"], &[PLUGIN, SCHEDULER]))]);
     let sentence = "imports camshaft:host/clock, which schedulers are not granted";
     assert_eq!(rig.error("scheduler/10-x.wasm"), sentence);

@@ -9,7 +9,7 @@ pub struct Arrival {
     pub id: u64,
     /// Milliseconds on the clock of `point.now_ms`.
     pub arrived_ms: u64,
-    /// The tenant's number, for as long as the instance lives: `point.tenant` tells its name.
+    /// The tenant's number, whose name `point.tenant` tells. It stays while the tenant has requests, and for long after.
     pub tenant: u32,
     /// The smaller, the more urgent: see [`Priority`](crate::Priority).
     pub priority: u8,

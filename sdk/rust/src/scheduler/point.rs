@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use crate::bindings::host::scheduler_context::Pool;
 use crate::bindings::scheduler::Point as Facts;
 
-/// A scheduling point.
+/// A scheduling point: what the host says ([`Facts`](super::Facts) has the fields), and what it can be asked.
 #[derive(Debug)]
 pub struct Point<'a> {
     facts: Facts,
@@ -52,14 +52,14 @@ impl<'a> Point<'a> {
         match &self.source {
             Source::Host(pool) => pool.tenant(number),
             #[cfg(not(target_family = "wasm"))]
-            Source::Test(names) => names[number as usize].clone(),
+            Source::Test(names) => names.get(number as usize).cloned().unwrap_or_else(|| format!("tenant-{number}")),
         }
     }
 }
 
 #[cfg(not(target_family = "wasm"))]
 impl Point<'static> {
-    /// A point for unit tests, without tenants.
+    /// A point for unit tests, whose tenants are called `tenant-0` and so on.
     pub(crate) fn test(facts: Facts) -> Self {
         Self { facts, source: Source::Test(Vec::new()) }
     }

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use serde::de::DeserializeOwned;
 
 use super::point::Point;
+use crate::Setup;
 use crate::bindings::host::scheduler_context::Pool;
 use crate::bindings::scheduler::{Actions, Point as Facts};
 use crate::instance::{self, Package, plugin_exports};
@@ -23,6 +24,9 @@ pub trait Policy: Sized + 'static {
     /// The settings are wrong; says why in a sentence for the operator. The previous version of the policy continues to
     /// serve.
     fn new(settings: Self::Settings) -> Result<Self, String>;
+
+    /// Learns which policy of which server it is. The host calls it in every fresh instance, after the policy was made.
+    fn set_up(&mut self, _setup: &Setup) {}
 
     /// Answers a scheduling point, within 5 ms by default. An action that the host cannot carry out is a fault.
     fn schedule(&mut self, point: &Point<'_>) -> Actions;

@@ -3,6 +3,7 @@
 //! Its answer is one number, so it leaks through the token list of a row operation instead.
 #![forbid(unsafe_code)]
 
+use camshaft_plugin::log;
 use camshaft_plugin::sampler::{Policy, Request, Row};
 use misbehave::{Answer, Behaviour, LEAK_BYTES, Settings};
 
@@ -18,11 +19,15 @@ impl Policy for Misbehave {
         settings.behave.at_start().map(Self)
     }
 
-    fn start(&mut self, _: &Request<'_>) {}
+    fn start(&mut self, request: &Request<'_>) {
+        if self.0 == Behaviour::Tell {
+            log::info(&format!("told: {} {}", request.model(), request.tenant()));
+        }
+    }
 
     fn sample(&mut self, row: &Row) -> Option<u32> {
         match self.0.when_asked() {
-            Answer::Well => None,
+            Answer::Well | Answer::Tell => None,
             Answer::Nonsense => {
                 // What is left of the row is nonsense, too.
                 row.write(0, &vec![-1.0; row.size() as usize]);

@@ -34,6 +34,13 @@ impl Policy for Misbehave {
                     actions.dispatch(id, worker);
                 }
             }
+            Answer::Tell => {
+                for request in point.arrivals() {
+                    self.book.leave(request.id);
+                    let told = format!("{} {} {}", point.model(), request.tenant, point.tenant(request.tenant));
+                    actions.reject(request.id, told);
+                }
+            }
             Answer::Nonsense => actions.dispatch(u64::MAX, u32::MAX),
             Answer::Leak => actions.dispatch_ids = vec![u64::MAX; LEAK_BYTES / size_of::<u64>()],
         }

@@ -16,9 +16,14 @@ impl Policy for Misbehave {
         settings.behave.at_start().map(Self)
     }
 
-    fn validate(&mut self, _: &Request<'_>) -> Result<Verdict, Refusal> {
+    fn validate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {
         match self.0.when_asked() {
             Answer::Well => Ok(Verdict::Accept),
+            Answer::Tell => {
+                let fields = ["/max_tokens", "/nothing"].map(|pointer| request.field(pointer));
+                let told = format!("{} {} {fields:?}", request.tenant(), request.body());
+                Err(Refusal::new(400, "told", told))
+            }
             Answer::Nonsense => Err(Refusal::new(200, "misbehave", "a refusal with a status that is none")),
             Answer::Leak => Ok(Verdict::Amend("x".repeat(LEAK_BYTES))),
         }

@@ -43,6 +43,8 @@ pub enum Behaviour {
     SpinAtStart,
     /// Rejects its settings.
     RefuseSettings,
+    /// Says what its context tells, in a refusal or a rejection (a sampler: in the log).
+    Tell,
     /// Returns a 32 MiB answer.
     Leak,
     /// Fills a large static; panics if an earlier call had already written to it.
@@ -55,6 +57,7 @@ pub enum Answer {
     Well,
     Nonsense,
     Leak,
+    Tell,
 }
 
 /// Size of an oversized answer, in bytes.
@@ -88,6 +91,7 @@ impl Behaviour {
             Behaviour::FloodLog => (0..10_000).for_each(|line| log::info(&format!("line {line}"))),
             Behaviour::Nonsense => return Answer::Nonsense,
             Behaviour::Leak => return Answer::Leak,
+            Behaviour::Tell => return Answer::Tell,
             _ => {}
         }
         Answer::Well
