@@ -1,7 +1,7 @@
 //! Every misbehaviour of `tests/guests`, in every hook, under a real server.
 use std::collections::BTreeSet;
 
-use camshaft_tests::{Response, Server, Setup, guest, repository};
+use camshaft_tests::{Request, Response, Server, Setup, guest, repository};
 use serde_json::{Value, json};
 
 use crate::errors::error_of;
@@ -24,6 +24,8 @@ const FAULTS: [(&str, &[&str]); 7] = [
 const ANSWERS: [&str; 2] = ["well", "flood-log"];
 /// After which it answers every time, if each call has its own instance.
 const FRESH: [&str; 1] = ["remember"];
+/// After which it says what its context tells.
+const TELLS: [&str; 1] = ["tell"];
 /// Behaviours that prevent loading, and a word of the reason.
 const AT_START: [(&str, &str); 3] =
     [("trap-at-start", "traps at start"), ("spin-at-start", "spins"), ("refuse-settings", "refuses its settings")];
@@ -267,6 +269,36 @@ fn a_broken_guard_refuses_everything_and_another_broken_policy_is_left_out() {
 }
 
 #[test]
+fn contexts_tell_of_the_request_that_the_client_has_sent() {
+    let [how] = TELLS;
+    let server = Setup::new().guest("auth", "10-bad", &settings(how, "")).start();
+    let request = Request::get("/v1/models?page=%31").header("X-A", "one").header("x-a", "two");
+    let told = server.client.send(&request.header("x-request-id", "mine-7"));
+    assert_eq!((told.status, error_of(&told)["code"].clone()), (403, json!("told")));
+    let message = error_of(&told)["message"].as_str().unwrap().to_owned();
+    let id = told.header("x-request-id").unwrap();
+    let begins =
+        format!("auth/bad on {}; {id} page=%31 [[111, 110, 101], [116, 119, 111]] ", env!("CARGO_PKG_VERSION"));
+    assert!(
+        message.starts_with(&begins) && message.contains("\"x-a\"") && message.contains("requests-per-day"),
+        "{message}"
+    );
+    // And a validator, of the body and whose it is.
+    let server = Setup::new().guest("validator", "10-bad", &settings(how, "")).start();
+    let told = complete(&server, false);
+    let message = error_of(&told)["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("anonymous {") && message.ends_with("[Some(\"6\"), None]"), "{message}");
+    // And a scheduler, of the model and the tenant.
+    let server = Setup::new().guest("scheduler", "10-bad", &settings(how, "")).start();
+    let told = complete(&server, false);
+    assert_eq!((told.status, error_of(&told)["message"].clone()), (503, json!("demo 0 anonymous")));
+    // And a sampler.
+    let server = Setup::new().guest("sampler", "10-bad", &settings(how, "")).start();
+    assert!(!text(&complete(&server, false)).is_empty());
+    server.wait_for_log("told: demo anonymous");
+}
+
+#[test]
 fn every_bad_guest_and_every_behaviour_has_a_test_here() {
     let folder = repository().join("tests/guests");
     let entries = std::fs::read_dir(&folder).expect("there are guests");
@@ -280,8 +312,13 @@ fn every_bad_guest_and_every_behaviour_has_a_test_here() {
     let body = source.split("pub enum Behaviour {").nth(1).and_then(|rest| rest.split("\n}").next()).expect("the enum");
     let variants = body.lines().map(str::trim).filter(|line| line.starts_with(char::is_uppercase));
     let known: BTreeSet<String> = variants.map(|line| kebab(line.trim_end_matches(','))).collect();
-    let tested =
-        FAULTS.iter().map(|(how, _)| *how).chain(ANSWERS).chain(FRESH).chain(AT_START.iter().map(|(how, _)| *how));
+    let tested = FAULTS
+        .iter()
+        .map(|(how, _)| *how)
+        .chain(ANSWERS)
+        .chain(FRESH)
+        .chain(TELLS)
+        .chain(AT_START.iter().map(|(how, _)| *how));
     assert_eq!(known, tested.map(str::to_owned).collect());
 }
 
