@@ -386,3 +386,21 @@ pub trait SchedulerHook: Send + Sync + fmt::Debug {
     /// The policy decides again after it was replaced; `None`: no policy is in force any more.
     fn returned(&self, policy: Option<&PolicyName>);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_of_the_less_urgent_class_of_the_two_beside_it() {
+        let expected = [(0, Priority::High), (1, Priority::Normal), (64, Priority::Normal), (65, Priority::Low)];
+        for (number, class) in
+            expected.into_iter().chain([(128, Priority::Low), (129, Priority::Low), (255, Priority::Low)])
+        {
+            assert_eq!(Priority::of_number(number), class, "{number}");
+        }
+        for class in [Priority::High, Priority::Normal, Priority::Low] {
+            assert_eq!(Priority::of_number(class.number()), class);
+        }
+    }
+}

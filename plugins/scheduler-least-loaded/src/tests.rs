@@ -1,22 +1,12 @@
 //! The policy at scheduling points, and in long runs.
 use camshaft_plugin::scheduler::Arrival;
-use camshaft_plugin::scheduler::testing::{arrival, check_load, check_placement, dispatched, point, worker};
+use camshaft_plugin::scheduler::testing::{arrival, check_load, check_placement, dispatched, point, worker, workers};
 use proptest::prelude::*;
 
 use super::*;
 
 fn policy() -> LeastLoaded {
     LeastLoaded::new(Classes::default()).unwrap()
-}
-
-/// Workers by whether they are healthy, their free and active sequences and their free KV.
-fn workers(states: Vec<(bool, u32, u32, u32)>) -> Vec<Worker> {
-    let worker_of = |(id, (healthy, free_sequences, running_sequences, kv_free))| Worker {
-        healthy,
-        running_sequences,
-        ..worker(id, free_sequences, kv_free)
-    };
-    (0..).zip(states).map(worker_of).collect()
 }
 
 #[test]

@@ -112,9 +112,7 @@ proptest! {
         states in prop::collection::vec((any::<bool>(), 0u32..5, 0u32..5, 0u32..300), 1..5),
         need in 1u32..300,
     ) {
-        let facts: Vec<Worker> = (0..).zip(states).map(|(id, (healthy, free_sequences, running_sequences, kv_free))| {
-            Worker { healthy, running_sequences, ..worker(id, free_sequences, kv_free) }
-        }).collect();
+        let facts = testing::workers(states);
         let point = testing::point(&[], &facts);
         let chosen = Capacity::of(&point.workers).place(&sized(1, need));
         let fits = |w: &&Worker| w.healthy && w.free_sequences > 0 && w.kv_free >= need;

@@ -44,6 +44,16 @@ pub fn worker(id: u32, free_sequences: u32, kv_free: u32) -> Worker {
     }
 }
 
+/// Workers 0, 1 and so on, by whether they are healthy, their free and running sequences, and their free KV tokens.
+pub fn workers(states: impl IntoIterator<Item = (bool, u32, u32, u32)>) -> Vec<Worker> {
+    let of = |(id, (healthy, free_sequences, running_sequences, kv_free))| Worker {
+        healthy,
+        running_sequences,
+        ..worker(id, free_sequences, kv_free)
+    };
+    (0..).zip(states).map(of).collect()
+}
+
 /// A point at 1000 ms with these arrivals and workers.
 pub fn point(arrivals: &[Arrival], workers: &[Worker]) -> Point<'static> {
     let mut point = Point::at(1000);
