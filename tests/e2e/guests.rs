@@ -304,8 +304,11 @@ fn every_bad_guest_and_every_behaviour_has_a_test_here() {
     let entries = std::fs::read_dir(&folder).expect("there are guests");
     let names: BTreeSet<String> =
         entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
-    let tested: BTreeSet<String> =
-        HOOKS.iter().map(|hook| format!("misbehave-{hook}")).chain(["misbehave".to_owned()]).collect();
+    let tested: BTreeSet<String> = HOOKS
+        .iter()
+        .map(|hook| format!("misbehave-{hook}"))
+        .chain(["misbehave".to_owned(), "sampler-plans".to_owned()])
+        .collect();
     assert_eq!(names, tested);
 
     let source = std::fs::read_to_string(folder.join("misbehave/src/lib.rs")).expect("the behaviours can be read");

@@ -23,6 +23,7 @@ mod load;
 mod models;
 mod openai;
 mod operations;
+mod plans;
 mod queue;
 mod rejections;
 mod service;

@@ -109,7 +109,12 @@ impl Setup {
 
     /// Installs a bad guest before the start.
     pub fn guest(self, hook: &str, name: &str, settings: &str) -> Self {
-        self.policies.install(hook, name, &paths::guest(&format!("misbehave-{hook}")), settings);
+        self.component(hook, name, &paths::guest(&format!("misbehave-{hook}")), settings)
+    }
+
+    /// Installs any component before the start.
+    pub fn component(self, hook: &str, name: &str, component: &[u8], settings: &str) -> Self {
+        self.policies.install(hook, name, component, settings);
         self
     }
 

@@ -9,7 +9,7 @@ use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token};
-use crate::policy::Priority;
+use crate::policy::{Priority, Refusal};
 use crate::sampling::SamplingParams;
 use crate::segments::Namespace;
 
@@ -201,6 +201,9 @@ pub enum WorkerError {
     /// A sampler policy faulted and the operator chose `deny`.
     #[error("a sampler policy failed")]
     PolicyFault { detail: String },
+    /// A sampler policy refused the request.
+    #[error("{}", .0.message)]
+    Declined(Box<Refusal>),
     /// As many sampler policies run as may run at once: nothing was tried.
     #[error("too many sampler policies run at this moment")]
     SamplersBusy,

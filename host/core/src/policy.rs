@@ -22,7 +22,7 @@ use crate::segments::Namespace;
 use crate::vocabulary::Vocabulary;
 
 /// An error that a policy chose; the client reads it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refusal {
     /// 400 to 499.
     pub status: u16,
@@ -293,11 +293,22 @@ pub trait TokenSampler: Send {
     fn sample(&mut self, row: &mut Row) -> Result<Option<Token>, Fault>;
 }
 
+/// Why a request has no sampler chain.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoSampler {
+    /// A sampler refused the request.
+    #[error("a sampler policy refused the request: {}", .0.message)]
+    Refused(Refusal),
+    /// A sampler faulted and the operator chose `deny`, or as many run as may.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
 /// Makes sampler chains. Called on the worker's thread.
 pub trait SamplerHook: Send + Sync + fmt::Debug {
     /// An instance of the chain with this digest. If nothing holds that any more, of the newest one, and the log says
     /// so. Never fails for lack of a policy: without one it is the native standard chain.
-    fn open(&self, chain: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault>;
+    fn open(&self, chain: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler>;
 }
 
 /// A waiting request, as a scheduler sees it. Times count from the pool's start.

@@ -219,7 +219,7 @@ impl crate::policy::SamplerHook for Native {
         &self,
         _: PolicyDigest,
         request: &crate::policy::SamplingRequest,
-    ) -> Result<Box<dyn crate::policy::TokenSampler>, crate::policy::Fault> {
+    ) -> Result<Box<dyn crate::policy::TokenSampler>, crate::policy::NoSampler> {
         Ok(Box::new(crate::sampling::StandardChain::new(request.params.clone())))
     }
 }

@@ -196,7 +196,8 @@ impl Sequence {
             return Drawn::Failed(WorkerError::InvalidLogits);
         }
         let token = match self.draw() {
-            Ok(token) => token,
+            Ok(Some(token)) => token,
+            Ok(None) => return Drawn::Ended(self.rest(), FinishReason::Stop),
             Err(error) => return Drawn::Failed(error),
         };
         self.generated += 1;
@@ -225,16 +226,24 @@ impl Sequence {
         Drawn::Continues(self.delta(pushed.text, false))
     }
 
-    /// Runs the sampler chain; draws from the row if no sampler chose a token.
-    fn draw(&mut self) -> Result<Token, WorkerError> {
+    /// Runs the sampler chain, unless it has forced this token before; draws from the row if no sampler chose a token. `None`:
+    /// a sampler ends the generation.
+    fn draw(&mut self) -> Result<Option<Token>, WorkerError> {
+        if let Some(token) = self.row.take_forced() {
+            return Ok(Some(token));
+        }
         if !self.ends.is_empty() {
             self.row.ban(&self.ends).map_err(|error| WorkerError::Engine(error.to_string()))?;
         }
         let fault = |detail: String| WorkerError::PolicyFault { detail };
         let drawn = self.sampler.sample(&mut self.row).map_err(|error| fault(error.to_string()))?;
+        if self.row.is_finished() {
+            return Ok(None);
+        }
+        let drawn = self.row.take_forced().or(drawn);
         let token = drawn.or_else(|| self.row.draw()).ok_or_else(|| fault("every token is banned".to_owned()))?;
         let known = (token.0 as usize) < self.vocabulary.size();
-        if known { Ok(token) } else { Err(fault(format!("token {token} is outside the vocabulary"))) }
+        if known { Ok(Some(token)) } else { Err(fault(format!("token {token} is outside the vocabulary"))) }
     }
 
     /// Text still held back at the end.

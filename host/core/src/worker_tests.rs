@@ -7,7 +7,7 @@ use crate::engine::Reuse;
 use crate::fake::FakeEngine;
 use crate::ids::{PolicyDigest, TenantId, Token};
 use crate::message::{Delta, Start, Usage};
-use crate::policy::{Fault, FaultKind, Priority, SamplerHook, SamplingRequest, TokenSampler};
+use crate::policy::{Fault, FaultKind, NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use crate::reserve::{Reservation, Reserve};
 use crate::sampling::{Row, SamplingParams, StandardChain};
 use crate::segments::Namespace;
@@ -33,7 +33,7 @@ const LIMITS: EngineLimits = EngineLimits { sequences: 8, kv_tokens: 1024, batch
 struct Native;
 
 impl SamplerHook for Native {
-    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
         Ok(Box::new(StandardChain::new(request.params.clone())))
     }
 }
@@ -366,7 +366,7 @@ fn a_failed_step_ends_its_sequences_and_later_ones_run() {
 struct Hostile;
 
 impl SamplerHook for Hostile {
-    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
         let fault = Fault { plugin: "hostile".into(), kind: FaultKind::Trap, detail: "test".to_owned() };
         struct Answer(Result<Option<Token>, Fault>);
         impl TokenSampler for Answer {
@@ -376,7 +376,7 @@ impl SamplerHook for Hostile {
             }
         }
         match request.request.0 {
-            0 => Err(fault),
+            0 => Err(fault.into()),
             1 => Ok(Box::new(Answer(Err(fault)))),
             2 => Ok(Box::new(Answer(Ok(Some(Token(9999)))))),
             _ => Ok(Box::new(Answer(Ok(Some(Token(u32::from(b'q'))))))),

@@ -29,6 +29,7 @@ pub mod host {
                 import camshaft:scheduler/context@0.2.0;
                 import camshaft:sampler/context@0.2.0;
                 import camshaft:sampler/logits@0.2.0;
+                import camshaft:sampler/plans@0.2.0;
             }
         ",
         path: "../../wit",
@@ -41,11 +42,12 @@ pub mod host {
             "camshaft:scheduler/context.pool": crate::bindings::Borrowed,
             "camshaft:sampler/context.sequence": crate::bindings::Borrowed,
             "camshaft:sampler/logits.row": crate::bindings::Borrowed,
+            "camshaft:sampler/plans.plan": camshaft_core::sampling::Plan,
         },
     });
     pub use self::camshaft::auth::context as auth_context;
     pub use self::camshaft::host::{clock, context, log, metrics, random, state, types, vocabulary};
-    pub use self::camshaft::sampler::{context as sampler_context, logits};
+    pub use self::camshaft::sampler::{context as sampler_context, logits, plans};
     pub use self::camshaft::scheduler::context as scheduler_context;
     pub use self::camshaft::validator::context as validator_context;
 }
@@ -108,6 +110,7 @@ pub mod sampler {
         path: "../../wit",
         world: "sampler-policy",
         with: {
+            "camshaft:host/types": crate::bindings::host::types,
             "camshaft:host/context": crate::bindings::host::context,
             "camshaft:host/log": crate::bindings::host::log,
             "camshaft:host/random": crate::bindings::host::random,
@@ -116,6 +119,7 @@ pub mod sampler {
             "camshaft:sampler/context": crate::bindings::host::sampler_context,
             "camshaft:host/vocabulary": crate::bindings::host::vocabulary,
             "camshaft:sampler/logits": crate::bindings::host::logits,
+            "camshaft:sampler/plans": crate::bindings::host::plans,
         },
     });
     pub use self::exports::camshaft::sampler::policy::*;

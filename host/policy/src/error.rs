@@ -189,6 +189,8 @@ pub enum SettingsError {
     ModeUnsupported { hook: Hook, mode: Mode },
     #[error("on-fault = {value:?} is not supported for the {hook} hook: {why}")]
     OnFaultUnsupported { hook: Hook, value: &'static str, why: &'static str },
+    #[error("required = true is for samplers, which requests may choose; policies of the {hook} hook always run")]
+    RequiredUnsupported { hook: Hook },
     #[error("pins the SHA-256 {pinned}, but the component's is {found}")]
     DigestMismatch { found: String, pinned: String },
     /// A file that was cut looks like this, too.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use camshaft_core::ids::PolicyDigest;
 use camshaft_core::policy::{
-    Fault, Hook, Mode, ModeError, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest, SchedulerHook,
+    Hook, Mode, ModeError, NoSampler, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest, SchedulerHook,
     TokenSampler,
 };
 use crossbeam_channel::{Sender, bounded, never};
@@ -188,7 +188,7 @@ impl Policies for PolicyHost {
 }
 
 impl SamplerHook for PolicyHost {
-    fn open(&self, chain: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    fn open(&self, chain: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
         sampler::open(self.registry.find(Hook::Sampler, chain), request)
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod draft;
 pub(crate) mod log;
 pub(crate) mod logits;
 pub(crate) mod metrics;
+pub(crate) mod plans;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod sequence;

@@ -21,6 +21,8 @@ pub(crate) enum Outcome {
     Amend,
     /// A sampler drew a token.
     Drawn,
+    /// A sampler left a plan, and is not called for the request's tokens.
+    Planned,
     /// A sampler shaped the row and passed it to the next one.
     Shaped,
     Actions,
@@ -31,13 +33,14 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// Those whose series a link keeps.
-    const ALL: [Outcome; 15] = [
+    const ALL: [Outcome; 16] = [
         Outcome::Allow,
         Outcome::Next,
         Outcome::Refuse,
         Outcome::Accept,
         Outcome::Amend,
         Outcome::Drawn,
+        Outcome::Planned,
         Outcome::Shaped,
         Outcome::Actions,
         Outcome::Monitor,
@@ -57,6 +60,7 @@ impl Outcome {
             Outcome::Accept => "accept",
             Outcome::Amend => "amend",
             Outcome::Drawn => "drawn",
+            Outcome::Planned => "planned",
             Outcome::Shaped => "shaped",
             Outcome::Actions => "actions",
             Outcome::Monitor => "monitor",

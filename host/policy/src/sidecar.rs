@@ -18,7 +18,7 @@ const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 /// What `[policy]` takes.
-const POLICY_KEYS: [&str; 5] = ["mode", "deadline", "memory", "on-fault", "sha256"];
+const POLICY_KEYS: [&str; 6] = ["mode", "deadline", "memory", "on-fault", "required", "sha256"];
 
 /// An error and the key that it is about.
 struct SidecarMistake {
@@ -34,6 +34,8 @@ pub(crate) struct Sidecar {
     pub(crate) deadline: Duration,
     pub(crate) memory_bytes: usize,
     pub(crate) on_fault: OnFault,
+    /// Of samplers: whether it runs whatever samplers a request names.
+    pub(crate) required: bool,
     /// In lower-case hexadecimal.
     pub(crate) sha256: Option<String>,
     /// One JSON object.
@@ -48,6 +50,7 @@ impl Sidecar {
             deadline: DEADLINE_DEFAULT,
             memory_bytes: MEMORY_DEFAULT_BYTES,
             on_fault: spec(hook).on_fault[0],
+            required: false,
             sha256: None,
             settings: "{}".to_owned(),
         }
@@ -119,8 +122,14 @@ impl Sidecar {
             if !POLICY_KEYS.contains(&key.as_str()) {
                 return Err(unknown(&key, "policy.", &POLICY_KEYS));
             }
-            self.set(&key, value.as_str().unwrap_or_default())
-                .map_err(|expected| bad(&format!("policy.{key}"), &value, expected))?;
+            let set = match (key.as_str(), value.as_bool()) {
+                ("required", Some(required)) => {
+                    self.required = required;
+                    Ok(())
+                }
+                _ => self.set(&key, value.as_str().unwrap_or_default()),
+            };
+            set.map_err(|expected| bad(&format!("policy.{key}"), &value, expected))?;
         }
         Ok(())
     }
@@ -133,6 +142,7 @@ impl Sidecar {
             "on-fault" => {
                 self.on_fault = OnFault::parse(value).ok_or(r#"expected "deny", "skip" or "fallback""#)?;
             }
+            "required" => return Err("expected true or false"),
             "deadline" => {
                 let deadline = duration(value).filter(|d| (DEADLINE_MIN..=DEADLINE_MAX).contains(d));
                 self.deadline = deadline.ok_or(r#"expected a time from "1ms" to "10s""#)?;
@@ -161,6 +171,10 @@ impl Sidecar {
             let why = spec(hook).on_fault_why;
             let problem = SettingsError::OnFaultUnsupported { hook, value: self.on_fault.as_str(), why };
             return Err(SidecarMistake { key: "policy.on-fault".to_owned(), problem });
+        }
+        if self.required && hook != Hook::Sampler {
+            let problem = SettingsError::RequiredUnsupported { hook };
+            return Err(SidecarMistake { key: "policy.required".to_owned(), problem });
         }
         Ok(())
     }
@@ -295,5 +309,9 @@ mod tests {
         assert!(refused(Hook::Scheduler, monitor).contains("scheduler"));
         assert!(Sidecar::read(Hook::Validator, FILE, monitor.as_bytes()).is_ok());
         assert!(refused(Hook::Scheduler, "[policy]\non-fault = \"deny\"").contains("native scheduler"));
+        let required = "[policy]\nrequired = true";
+        assert!(refused(Hook::Auth, required).ends_with("policies of the auth hook always run"));
+        assert!(Sidecar::read(Hook::Sampler, FILE, required.as_bytes()).unwrap().required);
+        assert!(refused(Hook::Sampler, "[policy]\nrequired = \"yes\"").contains("expected true or false"));
     }
 }

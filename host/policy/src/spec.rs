@@ -76,6 +76,9 @@ const SEQUENCE: Grant =
 const LOGITS: Grant =
     Grant { name: "camshaft:sampler/logits", version: SAMPLER_VERSION, link: imports::logits::add_to_linker };
 
+const PLANS: Grant =
+    Grant { name: "camshaft:sampler/plans", version: SAMPLER_VERSION, link: imports::plans::add_to_linker };
+
 /// How the host treats one hook. `bindings` has the exports of its world, and `hooks` its calls.
 pub(crate) struct HookSpec {
     /// The version of the hook's package that this host has.
@@ -161,7 +164,7 @@ static SCHEDULER: HookSpec = HookSpec {
 static SAMPLER: HookSpec = HookSpec {
     version: SAMPLER_VERSION,
     // No clock either.
-    grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, VOCABULARY, LOGITS, SEQUENCE],
+    grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, VOCABULARY, LOGITS, PLANS, SEQUENCE],
     modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Fallback, OnFault::Deny, OnFault::Skip],
     on_fault_why: "",

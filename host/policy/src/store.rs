@@ -19,6 +19,7 @@ use crate::imports::draft::{Draft, DraftView};
 use crate::imports::log::{LogView, PluginLog};
 use crate::imports::logits::{CurrentRow, LogitsView};
 use crate::imports::metrics::{MetricsView, PluginMetrics};
+use crate::imports::plans::{CurrentPlans, PlansView};
 use crate::imports::pool::{Pool, PoolView};
 use crate::imports::random::{RandomView, Randomness};
 use crate::imports::sequence::{Sequence, SequenceView};
@@ -49,6 +50,8 @@ pub(crate) struct GuestState {
     identity: Arc<Identity>,
     limiter: Limiter,
     table: ResourceTable,
+    /// Plans in the table.
+    plans: u32,
     randomness: Randomness,
     time: Time,
     /// The row of the `sample` call in progress; otherwise empty.
@@ -68,6 +71,7 @@ impl GuestState {
             identity,
             limiter: Limiter { memory_bytes, used_bytes: 0, denied: false },
             table: ResourceTable::new(),
+            plans: 0,
             randomness,
             time,
             row: Row::default(),
@@ -108,6 +112,12 @@ impl GuestState {
             return (FaultKind::Memory, over_memory());
         }
         (FaultKind::InvalidOutput, error.root_cause().to_string())
+    }
+}
+
+impl PlansView for GuestState {
+    fn plans(&mut self) -> CurrentPlans<'_> {
+        CurrentPlans { table: &mut self.table, count: &mut self.plans }
     }
 }
 

@@ -8,7 +8,7 @@ use camshaft_core::engine::{Batch, EngineError, Reuse, SavedPart};
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token};
 use camshaft_core::message::Event;
-use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
+use camshaft_core::policy::{NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
 use camshaft_core::segments::{ColdTier, Namespace, SegmentId, SegmentInfo};
 use camshaft_core::worker::WorkerOptions;
@@ -26,7 +26,7 @@ const LIMITS: EngineLimits = EngineLimits { sequences: 4, kv_tokens: 256, batch_
 struct Native;
 
 impl SamplerHook for Native {
-    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
         Ok(Box::new(StandardChain::new(request.params.clone())))
     }
 }

@@ -18,7 +18,7 @@
 mod watch;
 mod words;
 
-use camshaft_plugin::sampler::{Policy, Request, Row};
+use camshaft_plugin::sampler::{Plan, Policy, Refusal, Request, Row};
 use camshaft_plugin::vocabulary;
 use serde::Deserialize;
 
@@ -53,8 +53,9 @@ impl Policy for AvoidWords {
         Ok(Self { watch: Watch::new(Words::new(&settings.words, settings.ignore_case)?) })
     }
 
-    fn start(&mut self, _: &Request<'_>) {
+    fn start(&mut self, _: &Request<'_>) -> Result<Option<Plan>, Refusal> {
         self.watch.start(&Model);
+        Ok(None)
     }
 
     fn sample(&mut self, row: &Row) -> Option<u32> {

@@ -2,8 +2,8 @@
 //!
 //! `logit_bias`, repetition, frequency and presence penalties, top-k, typical, top-p, min-p, temperature. Then the host
 //! draws with the request's seed, or the next sampler of the chain continues. At temperature 0 only the best token is
-//! kept, after bias and penalties. Every value comes from the request. Steps that change nothing are skipped, because
-//! each costs a host call.
+//! kept, after bias and penalties. Every value comes from the request. All is left to the host as a plan, so tokens cost no
+//! calls; steps that change nothing are not in it.
 //!
 //! There are no settings.
 #![forbid(unsafe_code)]
@@ -11,15 +11,13 @@
 mod plan;
 
 use camshaft_plugin::NoSettings;
-use camshaft_plugin::sampler::{Policy, Request, Row};
+use camshaft_plugin::sampler::{Plan, Policy, Refusal, Request};
 
-pub use plan::{Step, plan};
+pub use plan::steps;
 
-/// The policy's state: the steps of one request.
-#[derive(Debug, Default)]
-pub struct Standard {
-    steps: Vec<Step>,
-}
+/// The policy, which keeps nothing.
+#[derive(Debug)]
+pub struct Standard;
 
 impl Policy for Standard {
     const NAME: &'static str = env!("CARGO_PKG_NAME");
@@ -27,29 +25,11 @@ impl Policy for Standard {
     type Settings = NoSettings;
 
     fn new(_: NoSettings) -> Result<Self, String> {
-        Ok(Self::default())
+        Ok(Self)
     }
 
-    fn start(&mut self, request: &Request<'_>) {
-        self.steps = plan(request);
-    }
-
-    fn sample(&mut self, row: &Row) -> Option<u32> {
-        for step in &self.steps {
-            match step {
-                Step::Bias { ids, values } => row.bias(ids, values),
-                Step::Penalize { last_n, repeat, frequency, presence } => {
-                    row.penalize(*last_n, *repeat, *frequency, *presence);
-                }
-                Step::KeepBest => row.keep_best(),
-                Step::KeepTopK(k) => row.keep_top_k(*k),
-                Step::KeepTypical(p) => row.keep_typical(*p, 1),
-                Step::KeepTopP(p) => row.keep_top_p(*p, 1),
-                Step::KeepMinP(p) => row.keep_min_p(*p, 1),
-                Step::Temperature(t) => row.temperature(*t),
-            }
-        }
-        None
+    fn start(&mut self, request: &Request<'_>) -> Result<Option<Plan>, Refusal> {
+        Ok(Some(Plan::of(steps(request))))
     }
 }
 

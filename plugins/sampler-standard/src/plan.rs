@@ -1,22 +1,9 @@
 //! The operations on each row of a request, computed once.
-use camshaft_plugin::sampler::Parameters;
-
-/// One operation on the row.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Step {
-    Bias { ids: Vec<u32>, values: Vec<f32> },
-    Penalize { last_n: u32, repeat: f32, frequency: f32, presence: f32 },
-    KeepBest,
-    KeepTopK(u32),
-    KeepTypical(f32),
-    KeepTopP(f32),
-    KeepMinP(f32),
-    Temperature(f32),
-}
+use camshaft_plugin::sampler::{Parameters, Step};
 
 /// The steps that have an effect, in llama.cpp's order. The last one settles the row: after `KeepBest` or `Temperature`
 /// (even 1) the host draws from the row as it is.
-pub fn plan(request: &Parameters) -> Vec<Step> {
+pub fn steps(request: &Parameters) -> Vec<Step> {
     // Without `..`: a parameter that is added to the request does not compile until it is decided here.
     let Parameters {
         temperature,
@@ -55,13 +42,13 @@ pub fn plan(request: &Parameters) -> Vec<Step> {
         steps.push(Step::KeepTopK(*top_k));
     }
     if *typical_p < 1.0 {
-        steps.push(Step::KeepTypical(*typical_p));
+        steps.push(Step::KeepTypical { p: *typical_p, min_keep: 1 });
     }
     if *top_p < 1.0 {
-        steps.push(Step::KeepTopP(*top_p));
+        steps.push(Step::KeepTopP { p: *top_p, min_keep: 1 });
     }
     if *min_p > 0.0 {
-        steps.push(Step::KeepMinP(*min_p));
+        steps.push(Step::KeepMinP { p: *min_p, min_keep: 1 });
     }
     steps.push(Step::Temperature(*temperature));
     steps
@@ -94,7 +81,7 @@ mod tests {
 
     #[test]
     fn leaves_out_every_step_that_is_off() {
-        assert_eq!(plan(&off()), [Step::Temperature(1.0)]);
+        assert_eq!(steps(&off()), [Step::Temperature(1.0)]);
     }
 
     #[test]
@@ -116,12 +103,12 @@ mod tests {
             Step::Bias { ids: vec![7], values: vec![-1.0] },
             Step::Penalize { last_n: 64, repeat: 1.1, frequency: 0.5, presence: 0.25 },
             Step::KeepTopK(40),
-            Step::KeepTypical(0.9),
-            Step::KeepTopP(0.95),
-            Step::KeepMinP(0.05),
+            Step::KeepTypical { p: 0.9, min_keep: 1 },
+            Step::KeepTopP { p: 0.95, min_keep: 1 },
+            Step::KeepMinP { p: 0.05, min_keep: 1 },
             Step::Temperature(0.8),
         ];
-        assert_eq!(plan(&request), expected);
+        assert_eq!(steps(&request), expected);
     }
 
     #[test]
@@ -132,7 +119,7 @@ mod tests {
             Parameters { presence_penalty: 0.5, ..off() },
         ] {
             assert!(
-                matches!(plan(&request)[..], [Step::Penalize { last_n: 64, .. }, Step::Temperature(1.0)]),
+                matches!(steps(&request)[..], [Step::Penalize { last_n: 64, .. }, Step::Temperature(1.0)]),
                 "{request:?}"
             );
         }
@@ -141,7 +128,7 @@ mod tests {
     #[test]
     fn keeps_the_best_at_temperature_zero_after_the_penalties() {
         let request = Parameters { temperature: 0.0, top_k: 40, presence_penalty: 1.0, ..off() };
-        let steps = plan(&request);
+        let steps = steps(&request);
         assert!(matches!(steps[..], [Step::Penalize { .. }, Step::KeepBest]), "{steps:?}");
     }
 }

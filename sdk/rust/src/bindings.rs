@@ -25,6 +25,7 @@ pub mod host {
                 import camshaft:scheduler/context@0.2.0;
                 import camshaft:sampler/context@0.2.0;
                 import camshaft:sampler/logits@0.2.0;
+                import camshaft:sampler/plans@0.2.0;
             }
         ",
         world: "camshaft:sdk/host",
@@ -34,7 +35,7 @@ pub mod host {
     });
     pub use self::camshaft::auth::context as auth_context;
     pub use self::camshaft::host::{clock, context, log, metrics, random, state, types, vocabulary};
-    pub use self::camshaft::sampler::{context as sampler_context, logits};
+    pub use self::camshaft::sampler::{context as sampler_context, logits, plans};
     pub use self::camshaft::scheduler::context as scheduler_context;
     pub use self::camshaft::validator::context as validator_context;
 }
@@ -103,8 +104,10 @@ pub mod sampler {
         pub_export_macro: true,
         additional_derives: [PartialEq],
         with: {
+            "camshaft:host/types@1.0.0": crate::bindings::host::types,
             "camshaft:sampler/context@0.2.0": crate::bindings::host::sampler_context,
             "camshaft:sampler/logits@0.2.0": crate::bindings::host::logits,
+            "camshaft:sampler/plans@0.2.0": crate::bindings::host::plans,
         },
     });
     pub use self::exports::camshaft::sampler::policy::*;

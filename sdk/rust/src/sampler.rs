@@ -1,4 +1,6 @@
 //! The sampler hook: chooses the next token.
+mod plan;
+
 use std::marker::PhantomData;
 use std::ops::Deref;
 
@@ -6,9 +8,12 @@ use serde::de::DeserializeOwned;
 
 use crate::Setup;
 pub use crate::bindings::host::logits::Row;
+use crate::bindings::host::plans;
 use crate::bindings::host::sampler_context::Sequence;
+pub use crate::bindings::host::types::Refusal;
 pub use crate::bindings::sampler::Request as Parameters;
 use crate::instance::{self, Package, plugin_exports};
+pub use plan::{Plan, Step, Wake};
 
 /// A sampler policy. An instance serves one sequence from its start to its end.
 pub trait Policy: Sized + 'static {
@@ -30,13 +35,21 @@ pub trait Policy: Sized + 'static {
     /// Learns which policy of which server it is. The host calls it in every fresh instance, after the policy was made.
     fn set_up(&mut self, _setup: &Setup) {}
 
-    /// Receives the client's request. The host calls it once, before the first token.
-    fn start(&mut self, request: &Request<'_>);
+    /// Receives the client's request. The host calls it once, before the first token. With a plan the host shapes the rows
+    /// by that, without calls, and calls `sample` only when the plan says so.
+    ///
+    /// # Errors
+    /// The policy refuses the request; its client reads the refusal.
+    fn start(&mut self, _request: &Request<'_>) -> Result<Option<Plan>, Refusal> {
+        Ok(None)
+    }
 
-    /// Shapes the row of one token. Returning a token chooses it and ends the chain; `None` passes the row to the next
+    /// Shapes the row of one token: of each that is kept, in order, and of none that a sampler forced. Returning a token chooses it and ends the chain; `None` passes the row to the next
     /// sampler. It runs on the worker's thread, where every microsecond delays all sequences of the batch; each
     /// operation on the row costs 0.1 to 0.3 us.
-    fn sample(&mut self, row: &Row) -> Option<u32>;
+    fn sample(&mut self, _row: &Row) -> Option<u32> {
+        None
+    }
 }
 
 /// The client's request, and what the host can be asked about it.
@@ -78,9 +91,9 @@ impl<P: Policy, V: Package> Component<P, V> {
 plugin_exports!();
 
 impl<P: Policy, V: Package> crate::bindings::sampler::Guest for Component<P, V> {
-    fn start(parameters: Parameters, sequence: &Sequence) {
+    fn start(parameters: Parameters, sequence: &Sequence) -> Result<Option<plans::Plan>, Refusal> {
         let request = Request { parameters, sequence };
-        instance::with(|policy: &mut P| policy.start(&request));
+        instance::with(|policy: &mut P| policy.start(&request)).map(|plan| plan.map(|plan| plan.to_host()))
     }
 
     fn sample(row: &Row) -> Option<u32> {

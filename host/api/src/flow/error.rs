@@ -196,6 +196,7 @@ fn worker_answer(error: &WorkerError) -> Answer {
         }
         WorkerError::SamplersBusy => Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded),
         WorkerError::Refused(_) => Answer::invalid(text()),
+        WorkerError::Declined(refusal) => refused(refusal, ErrorType::InvalidRequest),
         WorkerError::Rejected(_) => Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Scheduler),
         WorkerError::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
         WorkerError::ShuttingDown => Answer::unavailable("draining", text(), LIFE_CYCLE_RETRY),

@@ -1,6 +1,7 @@
 //! One row of logits with its candidate set: the operations from which sampler policies are built.
 use std::collections::HashMap;
 
+use super::checks::{RowError, check, check_biases, check_ids, check_penalties, check_temperature};
 use super::penalties::{History, Penalties};
 use super::random::RandomStream;
 use super::select::{Candidate, best_first, max_logit};
@@ -10,6 +11,9 @@ use crate::vectorized;
 
 /// Bytes of generated text kept for policies that read text.
 const MAX_TEXT_TAIL_BYTES: usize = 4096;
+
+/// Tokens that a policy forces at once.
+pub const MAX_FORCED: usize = 256;
 
 /// Sampling state of one sequence. The worker loads new logits into it at every step.
 ///
@@ -22,11 +26,28 @@ pub struct Row {
     /// Whether the candidates are those of the workspace; otherwise all tokens are candidates.
     pub(super) narrowed: bool,
     pub(super) settled: bool,
-    history: History,
+    pub(super) history: History,
     text: Vec<u8>,
+    /// Bytes of the text that came with the last token.
+    last_bytes: usize,
     random: RandomStream,
+    pub(super) mirostat: Option<Mirostat>,
+    /// What is drawn next, the next one last.
+    forced: Vec<Token>,
+    ends: bool,
     /// What [`Row::undo`] restores beside the logits.
     saved: Option<Saved>,
+}
+
+/// The state of `Row::keep_surprise`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mirostat {
+    /// In bits, as the target.
+    pub(super) bound: f32,
+    pub(super) target: f32,
+    pub(super) rate: f32,
+    /// Whether the token that is drawn next moves the bound.
+    pub(super) armed: bool,
 }
 
 /// The state of a row when a policy began to shape it.
@@ -35,6 +56,7 @@ struct Saved {
     candidates: Option<Vec<Candidate>>,
     settled: bool,
     random: RandomStream,
+    mirostat: Option<Mirostat>,
 }
 
 /// Buffers that a row needs only while it draws a token. A worker lends the same buffers to all its rows in turn, so
@@ -51,26 +73,6 @@ pub struct Workspace {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("logits hold NaN, +infinity or no finite value")]
 pub struct InvalidLogits;
-
-/// An operation refused an argument. It has changed nothing.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum RowError {
-    #[error("token {token} is outside the vocabulary of {size}")]
-    UnknownToken { token: u32, size: usize },
-    #[error("{ids} ids but {values} values")]
-    UnequalLengths { ids: usize, values: usize },
-    #[error("{name} = {value} is out of range")]
-    OutOfRange { name: &'static str, value: f32 },
-    #[error("{ids} ids for a vocabulary of {size}")]
-    TooManyIds { ids: usize, size: usize },
-    #[error("logits {start}..{end} are outside the vocabulary of {size}")]
-    OutOfBounds { start: u64, end: u64, size: usize },
-}
-
-/// Refuses `value` unless `ok`.
-pub(super) fn check(name: &'static str, value: f32, ok: bool) -> Result<(), RowError> {
-    if ok { Ok(()) } else { Err(RowError::OutOfRange { name, value }) }
-}
 
 /// Candidates that are weighed at once, which the compiler vectorises.
 const WEIGHED: usize = 64;
@@ -139,6 +141,9 @@ impl Row {
     /// A logit is NaN or +infinity, or none is finite.
     pub fn load(&mut self, logits: &[f32]) -> Result<(), InvalidLogits> {
         (self.narrowed, self.settled) = (false, false);
+        if let Some(mirostat) = &mut self.mirostat {
+            mirostat.armed = false;
+        }
         self.workspace.candidates.clear();
         if self.workspace.values.load(logits) { Ok(()) } else { Err(InvalidLogits) }
     }
@@ -152,7 +157,8 @@ impl Row {
     pub fn begin(&mut self) {
         self.workspace.values.begin();
         let candidates = self.narrowed.then(|| self.workspace.candidates.clone());
-        self.saved = Some(Saved { candidates, settled: self.settled, random: self.random });
+        let (settled, random, mirostat) = (self.settled, self.random, self.mirostat);
+        self.saved = Some(Saved { candidates, settled, random, mirostat });
     }
 
     /// The changes since [`Row::begin`] are final.
@@ -163,17 +169,22 @@ impl Row {
 
     /// Restores the row of [`Row::begin`].
     pub fn undo(&mut self) {
-        let Some(Saved { candidates, settled, random }) = self.saved.take() else { return };
+        let Some(Saved { candidates, settled, random, mirostat }) = self.saved.take() else { return };
         self.workspace.values.undo();
         self.narrowed = candidates.is_some();
         self.workspace.candidates = candidates.unwrap_or_default();
-        (self.settled, self.random) = (settled, random);
+        (self.settled, self.random, self.mirostat) = (settled, random, mirostat);
+        // Nobody is asked while tokens are forced, so there were none.
+        self.forced.clear();
+        self.ends = false;
     }
 
     /// Records the drawn token and its bytes.
     pub fn accept(&mut self, token: Token, bytes: &[u8]) {
+        self.note_surprise(token.0);
         self.history.push(token);
         self.text.extend_from_slice(bytes);
+        self.last_bytes = bytes.len();
         if self.text.len() > 2 * MAX_TEXT_TAIL_BYTES {
             self.text.drain(..self.text.len() - MAX_TEXT_TAIL_BYTES);
         }
@@ -210,27 +221,48 @@ impl Row {
         &self.text[self.text.len().saturating_sub(max.min(MAX_TEXT_TAIL_BYTES))..]
     }
 
-    fn index(&self, token: u32) -> Result<usize, RowError> {
-        let size = self.workspace.values.len();
-        if (token as usize) < size { Ok(token as usize) } else { Err(RowError::UnknownToken { token, size }) }
+    /// Whether an occurrence of the text ended within the bytes of the last token.
+    pub(super) fn ended_in_last(&self, text: &[u8]) -> bool {
+        let seen = (self.last_bytes + text.len()).saturating_sub(1).min(self.text.len());
+        self.last_bytes > 0 && self.text[self.text.len() - seen..].windows(text.len()).any(|part| part == text)
     }
 
-    /// Refuses a list that is longer than any that says something, because a call must end soon.
-    fn check_ids(&self, ids: &[u32]) -> Result<(), RowError> {
-        let size = self.size();
-        if ids.len() > size {
-            return Err(RowError::TooManyIds { ids: ids.len(), size });
+    /// Makes these the next tokens, in order, from the one on that is drawn now. No sampler is asked for them.
+    ///
+    /// # Errors
+    /// There are too many, or one is outside the vocabulary.
+    pub fn force(&mut self, ids: &[u32]) -> Result<(), RowError> {
+        if ids.len() > MAX_FORCED {
+            return Err(RowError::TooManyForced { ids: ids.len(), max: MAX_FORCED });
         }
-        ids.iter().try_for_each(|&token| self.index(token).map(drop))
+        check_ids(ids, self.size())?;
+        self.forced = ids.iter().rev().map(|&token| Token(token)).collect();
+        Ok(())
+    }
+
+    /// Takes the next of the forced tokens.
+    pub fn take_forced(&mut self) -> Option<Token> {
+        self.forced.pop()
+    }
+
+    /// Ends the generation before the token that would be drawn now.
+    pub fn finish(&mut self) {
+        self.ends = true;
+    }
+
+    /// Whether a policy has ended the generation.
+    pub fn is_finished(&self) -> bool {
+        self.ends
+    }
+
+    /// A number in [0, 1) from the request's random generator.
+    pub(super) fn next_unit(&mut self) -> f64 {
+        self.random.next_unit()
     }
 
     /// Adds `values[i]` to the logit of `ids[i]`.
     pub fn bias(&mut self, ids: &[u32], values: &[f32]) -> Result<(), RowError> {
-        if ids.len() != values.len() {
-            return Err(RowError::UnequalLengths { ids: ids.len(), values: values.len() });
-        }
-        self.check_ids(ids)?;
-        values.iter().try_for_each(|&value| check("bias", value, !value.is_nan()))?;
+        check_biases(ids, values, self.size())?;
         let Workspace { values: row, candidates, looked_at } = &mut self.workspace;
         let places = Places::of(candidates, ids.len());
         for (&token, &value) in ids.iter().zip(values) {
@@ -248,9 +280,7 @@ impl Row {
     /// Applies the repetition penalty to the last `last_n` tokens of prompt and output (Keskar et al. 2019), and the
     /// frequency and presence penalties to the tokens of the output (as OpenAI documents them).
     pub fn penalize(&mut self, last_n: u32, repeat: f32, frequency: f32, presence: f32) -> Result<(), RowError> {
-        check("repeat", repeat, repeat.is_finite() && repeat > 0.0)?;
-        check("frequency", frequency, frequency.is_finite())?;
-        check("presence", presence, presence.is_finite())?;
+        check_penalties(repeat, frequency, presence)?;
         let penalties = Penalties { last_n: last_n as usize, repeat, frequency, presence };
         let (Workspace { values, candidates, looked_at }, narrowed) = (&mut self.workspace, self.narrowed);
         let places = Places::of(candidates, self.history.len());
@@ -268,9 +298,8 @@ impl Row {
 
     /// Divides the candidates' logits by `t` > 0.
     pub fn temperature(&mut self, t: f32) -> Result<(), RowError> {
-        check("temperature", t, t.is_finite() && t > 0.0)?;
+        check_temperature(t)?;
         let scale = 1.0 / t;
-        check("temperature", t, scale.is_finite())?;
         self.settled = true;
         if t == 1.0 {
             return Ok(());
@@ -285,7 +314,7 @@ impl Row {
 
     /// Sets the logits of `ids` to minus infinity.
     pub fn ban(&mut self, ids: &[u32]) -> Result<(), RowError> {
-        self.check_ids(ids)?;
+        check_ids(ids, self.size())?;
         for &token in ids {
             self.workspace.values.set(token, f32::NEG_INFINITY);
         }
@@ -295,7 +324,7 @@ impl Row {
 
     /// Sets the logits of all tokens but `ids` to minus infinity.
     pub fn allow_only(&mut self, ids: &[u32]) -> Result<(), RowError> {
-        self.check_ids(ids)?;
+        check_ids(ids, self.size())?;
         self.workspace.values.allow_only(ids);
         self.drop_banned();
         Ok(())
@@ -380,7 +409,7 @@ impl Row {
         Ok(start as usize..start as usize + len)
     }
 
-    fn drop_banned(&mut self) {
+    pub(super) fn drop_banned(&mut self) {
         if self.narrowed {
             let Workspace { values, candidates, .. } = &mut self.workspace;
             candidates.retain(|c| c.logit > f32::NEG_INFINITY && values.get(c.token) > f32::NEG_INFINITY);

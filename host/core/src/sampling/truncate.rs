@@ -1,5 +1,6 @@
 //! The row operations that keep some candidates and drop the rest: greedy, top-k, top-p, min-p and typical.
-use super::row::{Row, RowError, Workspace, check};
+use super::checks::{RowError, check_mass, check_min_p};
+use super::row::{Row, Workspace};
 use super::select::{Candidate, best_first, keep_mass, max_logit, shrink};
 use super::values::exp;
 
@@ -45,7 +46,7 @@ impl Row {
 
     /// Keeps the smallest set of most probable candidates whose mass is at least `p` (Holtzman et al. 2020).
     pub fn keep_top_p(&mut self, p: f32, min_keep: u32) -> Result<(), RowError> {
-        check("top-p", p, p > 0.0 && p <= 1.0)?;
+        check_mass("top-p", p)?;
         if p == 1.0 {
             return Ok(());
         }
@@ -77,7 +78,7 @@ impl Row {
 
     /// Keeps the candidates that are at least `p` times as probable as the best one (Nguyen et al. 2024).
     pub fn keep_min_p(&mut self, p: f32, min_keep: u32) -> Result<(), RowError> {
-        check("min-p", p, (0.0..=1.0).contains(&p))?;
+        check_min_p(p)?;
         if p == 0.0 {
             return Ok(());
         }
@@ -103,22 +104,11 @@ impl Row {
     /// Locally typical sampling (Meister et al. 2023): keeps the candidates whose surprise is nearest to the entropy of
     /// the distribution, as many as it takes to reach the mass `p`.
     pub fn keep_typical(&mut self, p: f32, min_keep: u32) -> Result<(), RowError> {
-        check("typical-p", p, p > 0.0 && p <= 1.0)?;
+        check_mass("typical-p", p)?;
         if p == 1.0 {
             return Ok(());
         }
-        let Workspace { values, candidates, .. } = &mut self.workspace;
-        let (best, (total, weighted)) = if self.narrowed {
-            let best = max_logit(candidates);
-            let x = candidates.iter().map(|c| c.logit - best);
-            let moments = x.fold((0.0, 0.0), |(total, weighted), x| {
-                let weight = f64::from(exp(x));
-                (total + weight, weighted + weight * f64::from(x))
-            });
-            (best, moments)
-        } else {
-            (values.maximum(), values.moments())
-        };
+        let (best, (total, weighted)) = (self.best(), self.moments());
         self.narrow_to_all();
         // The surprise of a token is the logarithm of the total less x, and the entropy is the mean of that. So the two are
         // as far apart as x is from its mean.
@@ -131,7 +121,7 @@ impl Row {
     }
 
     /// Makes the candidate set explicit: all tokens that are not banned.
-    fn narrow_to_all(&mut self) {
+    pub(super) fn narrow_to_all(&mut self) {
         if !self.narrowed {
             self.workspace.values.at_least(f32::NEG_INFINITY, &mut self.workspace.candidates);
             self.narrowed = true;

@@ -129,6 +129,15 @@ impl Values {
         }
     }
 
+    /// Sets the logits of all tokens to minus infinity whose bit is 0.
+    pub(super) fn mask(&mut self, bits: &[u32]) {
+        self.note_all();
+        mask(&mut self.logits, bits);
+        for block in 0..self.maxima.len() {
+            self.refresh(block);
+        }
+    }
+
     /// Multiplies all logits by a positive number.
     pub(super) fn scale(&mut self, by: f32) {
         self.note_all();
@@ -248,6 +257,16 @@ vectorized! {
             *maximum = best;
         }
         valid
+    }
+}
+
+vectorized! {
+    fn mask(logits: &mut [f32], bits: &[u32]) {
+        for (logits, word) in logits.chunks_mut(u32::BITS as usize).zip(bits) {
+            for (bit, logit) in logits.iter_mut().enumerate() {
+                *logit = if (word >> bit) & 1 == 1 { *logit } else { f32::NEG_INFINITY };
+            }
+        }
     }
 }
 

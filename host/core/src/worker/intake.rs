@@ -4,7 +4,7 @@ use std::sync::Arc;
 use crate::engine::EngineLimits;
 use crate::message::{Start, WorkerError};
 use crate::placement::Rank;
-use crate::policy::{FaultKind, SamplerHook, SamplingRequest, TokenSampler};
+use crate::policy::{FaultKind, NoSampler, SamplerHook, SamplingRequest, TokenSampler};
 use crate::sequence::{NewSequence, Sequence};
 use crate::vocabulary::Vocabulary;
 
@@ -63,9 +63,10 @@ impl Intake {
             vocabulary: self.vocabulary.clone(),
         };
         let opened = self.samplers.open(start.sampler_chain, &request);
-        opened.map_err(|fault| match fault.kind {
-            FaultKind::Exhausted => WorkerError::SamplersBusy,
-            _ => WorkerError::PolicyFault { detail: fault.to_string() },
+        opened.map_err(|why| match why {
+            NoSampler::Refused(refusal) => WorkerError::Declined(Box::new(refusal)),
+            NoSampler::Fault(fault) if fault.kind == FaultKind::Exhausted => WorkerError::SamplersBusy,
+            NoSampler::Fault(fault) => WorkerError::PolicyFault { detail: fault.to_string() },
         })
     }
 }

@@ -7,7 +7,7 @@ use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse, SavedPart};
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
 use camshaft_core::message::{Command, Start};
-use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
+use camshaft_core::policy::{NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
 use camshaft_core::segments::Namespace;
 use camshaft_core::vocabulary::Vocabulary;
@@ -51,7 +51,7 @@ impl<F: FnMut(&Batch)> Engine for Even<F> {
 struct Native;
 
 impl SamplerHook for Native {
-    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
         Ok(Box::new(StandardChain::new(request.params.clone())))
     }
 }

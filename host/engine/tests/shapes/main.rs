@@ -11,7 +11,7 @@ use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, Engine, Reuse};
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
 use camshaft_core::message::{Command, Event, Start};
-use camshaft_core::policy::{Fault, Priority, SamplerHook, SamplingRequest, TokenSampler};
+use camshaft_core::policy::{NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
 use camshaft_core::segments::Namespace;
 use camshaft_core::speculate::PromptLookup;
@@ -22,7 +22,7 @@ use camshaft_engine::{AdapterOptions, EngineOptions, KvLayout, KvType, LlamaEngi
 struct Native;
 
 impl SamplerHook for Native {
-    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
         Ok(Box::new(StandardChain::new(request.params.clone())))
     }
 }

@@ -1,14 +1,16 @@
-//! Sampler chains: one instance per policy and sequence, called once per token.
+//! Sampler chains: one instance per policy and sequence, called for each token unless its plan says otherwise.
 use std::sync::Arc;
 use std::time::Instant;
 
 use camshaft_core::ids::{PolicyName, Token};
-use camshaft_core::policy::{Fault, FaultKind, Hook, SamplingRequest, TokenSampler};
-use camshaft_core::sampling::{Row, SamplingParams, StandardChain};
+use camshaft_core::policy::{Fault, FaultKind, Hook, NoSampler, Refusal, SamplingRequest, TokenSampler};
+use camshaft_core::sampling::{Plan, Row, SamplingParams, StandardChain};
 use wasmtime::Store;
 use wasmtime::component::Resource;
 
+use crate::answers;
 use crate::bindings::sampler as wit;
+use crate::imports::plans::PlansView;
 use crate::imports::sequence::Sequence;
 use crate::loaded::{HookPre, Loaded};
 use crate::metrics::Outcome;
@@ -29,18 +31,27 @@ pub(crate) struct SamplerChain {
 }
 
 /// Opens the chain of a request.
-pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
     let native = StandardChain::new(request.params.clone());
     let mut links = Vec::new();
     for policy in chosen(&set, request)? {
         let started = Instant::now();
         match Sampler::start(policy, request) {
-            Ok(sampler) => links.push(sampler),
+            Ok(Ok(sampler)) => {
+                if sampler.instance.is_none() {
+                    policy.metrics.observe(Outcome::Planned, started);
+                }
+                links.push(sampler);
+            }
+            Ok(Err(refusal)) => {
+                policy.metrics.observe(Outcome::Refuse, started);
+                return Err(NoSampler::Refused(refusal));
+            }
             Err(fault) => {
                 policy.note_fault(&fault, started);
                 // Whoever takes all instances must not switch policies off.
                 if fault.kind == FaultKind::Exhausted || policy.on_fault() == OnFault::Deny {
-                    return Err(fault);
+                    return Err(fault.into());
                 }
             }
         }
@@ -51,18 +62,24 @@ pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box
     Ok(Box::new(SamplerChain { links, native, _set: set }))
 }
 
-/// The samplers of a request: those that it names, in its order, or else all in file order.
+/// The samplers of a request: all in file order; or, if it names some, those that are required, in file order, and then those
+/// that it names, in its order. A sampler that chooses a token ends the chain, so nothing that a client names is before what is
+/// required. None comes twice.
 fn chosen<'a>(set: &'a LoadedSet, request: &SamplingRequest) -> Result<Vec<&'a Arc<Loaded>>, Fault> {
     let Some(names) = &request.samplers else { return Ok(set.ready(Hook::Sampler).collect()) };
-    let by_name = |name: &String| {
+    let mut chosen: Vec<_> = set.ready(Hook::Sampler).filter(|policy| policy.sidecar.required).collect();
+    for name in names {
         let found = set.ready(Hook::Sampler).find(|policy| policy.name.as_str() == name);
-        found.ok_or_else(|| Fault {
+        let found = found.ok_or_else(|| Fault {
             plugin: PolicyName::from(name.as_str()),
             kind: FaultKind::Unavailable,
             detail: "no sampler of this name is in force".to_owned(),
-        })
-    };
-    names.iter().map(by_name).collect()
+        })?;
+        if !chosen.iter().any(|policy| Arc::ptr_eq(policy, found)) {
+            chosen.push(found);
+        }
+    }
+    Ok(chosen)
 }
 
 impl TokenSampler for SamplerChain {
@@ -71,14 +88,15 @@ impl TokenSampler for SamplerChain {
         while let Some(link) = self.links.get_mut(index) {
             let started = Instant::now();
             match link.sample(row) {
-                Ok(Some(token)) => {
+                Ok(Sampled::Drawn(token)) => {
                     link.policy.metrics.observe(Outcome::Drawn, started);
                     return Ok(Some(token));
                 }
-                Ok(None) => {
+                Ok(Sampled::Shaped) => {
                     link.policy.metrics.observe(Outcome::Shaped, started);
                     index += 1;
                 }
+                Ok(Sampled::Planned) => index += 1,
                 Err(fault) => {
                     link.policy.note_fault(&fault, started);
                     if link.policy.on_fault() == OnFault::Deny {
@@ -95,15 +113,30 @@ impl TokenSampler for SamplerChain {
     }
 }
 
+/// What a sampler did with a row.
+enum Sampled {
+    Drawn(Token),
+    Shaped,
+    /// Its plan shaped the row, and it was not called.
+    Planned,
+}
+
 /// One policy of a chain, started for the request.
 struct Sampler {
     policy: Arc<Loaded>,
+    plan: Option<Plan>,
+    /// `None`: the plan never wakes it.
+    instance: Option<Instance>,
+}
+
+/// A guest that serves one sequence.
+struct Instance {
     store: Store<GuestState>,
     guest: wit::SamplerPolicy,
 }
 
 impl Sampler {
-    fn start(policy: &Arc<Loaded>, request: &SamplingRequest) -> Result<Self, Fault> {
+    fn start(policy: &Arc<Loaded>, request: &SamplingRequest) -> Result<Result<Self, Refusal>, Fault> {
         let HookPre::Sampler(pre) = &policy.compiled.pre else {
             return Err(policy.fault(FaultKind::Unavailable, "not a sampler policy"));
         };
@@ -120,47 +153,78 @@ impl Sampler {
                 Resource::new_borrow(0),
             )?;
             store.data_mut().set_muted(false);
-            match accepted {
-                Err(text) => Ok(Err(text)),
-                Ok(()) => {
-                    let started = guest.camshaft_sampler_policy().call_start(
-                        &mut store,
-                        &shown(request),
-                        Resource::new_borrow(0),
-                    );
-                    started.map(|()| Ok(guest))
-                }
+            if let Err(text) = accepted {
+                return Ok(Err(text));
             }
+            let policy = guest.camshaft_sampler_policy();
+            let answer = policy.call_start(&mut store, &shown(request), Resource::new_borrow(0))?;
+            let answer = match answer {
+                Ok(Some(plan)) => Ok(Some(store.data_mut().plans().take(plan)?)),
+                Ok(None) => Ok(None),
+                Err(refusal) => Err(refusal),
+            };
+            Ok(Ok((guest, answer)))
         };
         let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
-        let guest = answer.map_err(|text: String| policy.refused_settings(&text))?;
-        Ok(Self { policy: policy.clone(), store, guest })
+        let (guest, answer) = answer.map_err(|text: String| policy.refused_settings(&text))?;
+        let plan = match answer {
+            Ok(plan) => plan,
+            Err(refusal) => return answers::refusal(refusal).map(Err).map_err(|text| policy.invalid(text)),
+        };
+        if let Some(plan) = &plan {
+            plan.check(request.vocabulary.size()).map_err(|error| policy.invalid(error.to_string()))?;
+        }
+        let sleeps = plan.as_ref().is_some_and(Plan::sleeps);
+        let instance = (!sleeps).then_some(Instance { store, guest });
+        Ok(Ok(Self { policy: policy.clone(), plan, instance }))
     }
 
-    fn sample(&mut self, row: &mut Row) -> Result<Option<Token>, Fault> {
-        store::arm(&mut self.store, self.policy.sidecar.deadline);
-        let size = row.size();
+    fn sample(&mut self, row: &mut Row) -> Result<Sampled, Fault> {
+        let Some(plan) = &self.plan else { return self.call(row) };
+        if self.instance.is_none() {
+            return plan.apply(row).map(|()| Sampled::Planned).map_err(|error| self.policy.invalid(error.to_string()));
+        }
+        // A fault of the call takes the plan's part with it.
         row.begin();
+        if let Err(error) = plan.apply(row) {
+            row.undo();
+            return Err(self.policy.invalid(error.to_string()));
+        }
+        if !plan.wakes(row) {
+            row.keep();
+            return Ok(Sampled::Planned);
+        }
+        self.call(row)
+    }
+
+    fn call(&mut self, row: &mut Row) -> Result<Sampled, Fault> {
+        let Some(Instance { store, guest }) = &mut self.instance else { return Ok(Sampled::Planned) };
+        store::arm(store, self.policy.sidecar.deadline);
+        if self.plan.is_none() {
+            row.begin();
+        }
         // Swap the row into the store's data for the call. No logit is copied.
-        std::mem::swap(&mut self.store.data_mut().row, row);
-        let answer = self.guest.camshaft_sampler_policy().call_sample(&mut self.store, Resource::new_borrow(0));
-        std::mem::swap(&mut self.store.data_mut().row, row);
-        let answer = self.judge(answer, size);
+        std::mem::swap(&mut store.data_mut().row, row);
+        let answer = guest.camshaft_sampler_policy().call_sample(&mut *store, Resource::new_borrow(0));
+        std::mem::swap(&mut store.data_mut().row, row);
+        let answer = answer.map_err(|error| self.policy.fault_of(&error, store.data()));
+        let answer = answer.and_then(|answer| judge(&self.policy, answer, row.size()));
         if answer.is_ok() {
-            row.keep()
+            row.keep();
         } else {
-            row.undo()
+            row.undo();
         }
         answer
     }
+}
 
-    fn judge(&self, answer: wasmtime::Result<Option<u32>>, size: usize) -> Result<Option<Token>, Fault> {
-        match answer.map_err(|error| self.policy.fault_of(&error, self.store.data()))? {
-            Some(token) if token as usize >= size => {
-                Err(self.policy.invalid(format!("token {token} is outside the vocabulary of {size}")))
-            }
-            token => Ok(token.map(Token)),
+fn judge(policy: &Loaded, answer: Option<u32>, size: usize) -> Result<Sampled, Fault> {
+    match answer {
+        Some(token) if token as usize >= size => {
+            Err(policy.invalid(format!("token {token} is outside the vocabulary of {size}")))
         }
+        Some(token) => Ok(Sampled::Drawn(Token(token))),
+        None => Ok(Sampled::Shaped),
     }
 }
 

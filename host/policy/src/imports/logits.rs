@@ -1,14 +1,17 @@
 //! `camshaft:sampler/logits`: the row of the `sample` call in progress, over core's native operations.
 use camshaft_core::ids::Token;
-use camshaft_core::sampling::{Row, RowError};
+use camshaft_core::sampling::{Repeats, Row, RowError};
 use wasmtime::component::{HasData, Linker, Resource};
 
 use crate::bindings::Borrowed;
 use crate::bindings::host::logits::{self, Host, HostRow};
 use crate::fault::invalid;
+use crate::text::truncate_chars;
 
 /// Maximum number of entries that `top` returns.
 const TOP: u32 = 4096;
+/// Characters of a wrong argument that its error shows.
+const SHOWN_CHARS: usize = 128;
 
 /// The part of a guest's state that the row operations need. It holds the row during a `sample` call.
 pub(crate) trait LogitsView: 'static {
@@ -103,6 +106,51 @@ impl HostRow for CurrentRow<'_> {
 
     fn allow_only(&mut self, _: This, ids: Vec<u32>) -> wasmtime::Result<()> {
         checked(self.row.allow_only(&ids))
+    }
+
+    fn mask(&mut self, _: This, bits: Vec<u32>) -> wasmtime::Result<()> {
+        checked(self.row.mask(&bits))
+    }
+
+    fn keep_top_sigma(&mut self, _: This, n: f32) -> wasmtime::Result<()> {
+        checked(self.row.keep_top_sigma(n))
+    }
+
+    fn exclude_top(&mut self, _: This, threshold: f32, probability: f32) -> wasmtime::Result<()> {
+        checked(self.row.exclude_top(threshold, probability))
+    }
+
+    fn keep_surprise(&mut self, _: This, target: f32, rate: f32) -> wasmtime::Result<()> {
+        checked(self.row.keep_surprise(target, rate))
+    }
+
+    fn penalize_repeats(
+        &mut self,
+        _: This,
+        multiplier: f32,
+        base: f32,
+        allowed: u32,
+        last_n: u32,
+        breakers: Vec<u32>,
+    ) -> wasmtime::Result<()> {
+        checked(self.row.penalize_repeats(&Repeats { multiplier, base, allowed, last_n, breakers }))
+    }
+
+    fn statistics(&mut self, _: This) -> wasmtime::Result<(f32, f32, f32)> {
+        let found = self.row.statistics();
+        Ok((found.max, found.log_sum_exp, found.entropy))
+    }
+
+    fn force(&mut self, _: This, ids: Vec<u32>) -> wasmtime::Result<()> {
+        checked(self.row.force(&ids))
+    }
+
+    fn finish(&mut self, _: This, reason: String) -> wasmtime::Result<()> {
+        if reason != "stop" {
+            return Err(invalid(format!("finish = {:?}, which is not stop", truncate_chars(reason, SHOWN_CHARS))));
+        }
+        self.row.finish();
+        Ok(())
     }
 
     fn top(&mut self, _: This, n: u32) -> wasmtime::Result<(Vec<u32>, Vec<f32>)> {

@@ -191,7 +191,7 @@ fn regression_samplers_past_their_budget_are_busy_and_take_nothing_from_auth() {
         ("validator/10-x.wasm", &component("plugins/validator-limits")),
         ("scheduler/10-x.wasm", &component("plugins/scheduler-fcfs")),
         // By default a fault falls back to the native chain. Being busy must not switch a policy off.
-        ("sampler/10-x.wasm", &component("plugins/sampler-standard")),
+        ("sampler/10-x.wasm", &component("guests/misbehave-sampler")),
     ]);
     let request = sampling_request();
     let mut open = Vec::new();

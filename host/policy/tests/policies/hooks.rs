@@ -256,7 +256,7 @@ fn a_request_may_name_its_samplers() {
     let mut request = sampling_request();
     request.samplers = Some(vec!["b".to_owned()]);
     rig.sampler(&request).unwrap().sample(&mut row()).unwrap();
-    assert_eq!((rig.calls("sampler", "a", "shaped"), rig.calls("sampler", "b", "shaped")), (0.0, 1.0));
+    assert_eq!((rig.calls("sampler", "a", "shaped"), rig.calls("sampler", "b", "planned")), (0.0, 1.0));
     request.samplers = Some(vec!["c".to_owned()]);
     let fault = rig.sampler(&request).err().unwrap();
     assert_eq!((fault.kind, fault.plugin.as_str()), (FaultKind::Unavailable, "c"));

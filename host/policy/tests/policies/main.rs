@@ -10,6 +10,7 @@ mod load;
 mod native;
 mod node;
 mod operators;
+mod plans;
 mod rejections;
 mod rig;
 mod scheduling;

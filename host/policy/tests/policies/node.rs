@@ -8,7 +8,7 @@ use camshaft_core::engine::EngineLimits;
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::ids::{PolicyDigest, RequestId, WorkerId};
 use camshaft_core::message::Command;
-use camshaft_core::policy::{Fault, SamplerHook, SamplingRequest, TokenSampler, WorkerFacts};
+use camshaft_core::policy::{NoSampler, SamplerHook, SamplingRequest, TokenSampler, WorkerFacts};
 use camshaft_core::report::{Report, Reporter};
 use camshaft_core::sampling::StandardChain;
 use camshaft_core::worker::{Step, Worker, WorkerOptions};
@@ -17,7 +17,7 @@ use camshaft_core::worker::{Step, Worker, WorkerOptions};
 struct Native;
 
 impl SamplerHook for Native {
-    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
+    fn open(&self, _: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
         Ok(Box::new(StandardChain::new(request.params.clone())))
     }
 }

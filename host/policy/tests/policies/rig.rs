@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::ids::{Generation, PolicyDigest, RequestId, TenantId, Token, WorkerId};
 use camshaft_core::policy::{
-    Arrival, AuthOutcome, AuthRequest, Endpoint, Fault, FaultKind, Policies, PolicyStatus, Priority, SamplerHook,
-    SamplingRequest, SchedulerEvent, SchedulingPoint, TokenSampler, ValidateOutcome, ValidateRequest, WorkerFacts,
+    Arrival, AuthOutcome, AuthRequest, Endpoint, Fault, FaultKind, NoSampler, Policies, PolicyStatus, Priority,
+    SamplerHook, SamplingRequest, SchedulerEvent, SchedulingPoint, TokenSampler, ValidateOutcome, ValidateRequest,
+    WorkerFacts,
 };
 use camshaft_core::sampling::{Row, SamplingParams};
 use camshaft_core::vocabulary::Vocabulary;
@@ -132,7 +133,10 @@ impl Rig {
     }
 
     pub(crate) fn sampler(&self, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
-        SamplerHook::open(&*self.host, self.chain(), request)
+        SamplerHook::open(&*self.host, self.chain(), request).map_err(|why| match why {
+            NoSampler::Fault(fault) => fault,
+            NoSampler::Refused(refusal) => panic!("{refusal:?}"),
+        })
     }
 
     /// Waits until the watcher has brought something about.

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use camshaft_plugin::log;
-use camshaft_plugin::sampler::{Policy, Request, Row};
+use camshaft_plugin::sampler::{Plan, Policy, Refusal, Request, Row};
 use misbehave::{Answer, Behaviour, LEAK_BYTES, Settings};
 
 /// The guest.
@@ -19,10 +19,11 @@ impl Policy for Misbehave {
         settings.behave.at_start().map(Self)
     }
 
-    fn start(&mut self, request: &Request<'_>) {
+    fn start(&mut self, request: &Request<'_>) -> Result<Option<Plan>, Refusal> {
         if self.0 == Behaviour::Tell {
             log::info(&format!("told: {} {}", request.model(), request.tenant()));
         }
+        Ok(None)
     }
 
     fn sample(&mut self, row: &Row) -> Option<u32> {
