@@ -1,4 +1,4 @@
-//! Per-token cost of the standard sampler chain as a component against the native one.
+//! Per-token cost of sampler components against the native chain: the standard one, which is a plan, and one that is called.
 #![allow(clippy::print_stdout)]
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,6 +18,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let component = format!("{target}/plugins/sampler-standard.wasm");
     std::fs::copy(&component, dir.path().join("sampler/10-standard.wasm"))
         .map_err(|error| format!("{component}: {error}"))?;
+    let component = format!("{target}/plugins/sampler-avoid-words.wasm");
+    std::fs::copy(&component, dir.path().join("sampler/20-called.wasm"))
+        .map_err(|error| format!("{component}: {error}"))?;
+    std::fs::write(dir.path().join("sampler/20-called.toml"), "[settings]\nwords = [\"no such word\"]")?;
     let config = PolicyConfig {
         dir: Some(dir.path().to_owned()),
         allow_empty: true,
@@ -27,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         allow_anonymous: false,
     };
     let host = PolicyHost::start(config, &prometheus::Registry::new())?;
-    println!("| vocabulary | parameters | native, us | component, us | added, us |\n|---|---|---|---|---|");
+    println!("| vocabulary | parameters | native, us | a plan adds, us | a call adds, us |\n|---|---|---|---|---|");
     let penalties = SamplingParams { repeat_penalty: 1.1, frequency_penalty: 0.1, ..SamplingParams::default() };
     for size in [1024, 32_000, 128_256] {
         for (name, params) in [
@@ -35,7 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             ("default", SamplingParams::default()),
             ("default and penalties", penalties.clone()),
         ] {
-            let request = SamplingRequest {
+            let request = |sampler: &str| SamplingRequest {
                 request: RequestId(1),
                 model: "bench".to_owned(),
                 tenant: TenantId::from("bench"),
@@ -43,22 +47,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 choice: 0,
                 prompt_tokens: 32,
                 max_tokens: 1000,
-                samplers: None,
+                samplers: Some(vec![sampler.to_owned()]),
                 vocabulary: Arc::new(Vocabulary::new((0..size).map(|i: u32| i.to_le_bytes()), vec![Token(0)])),
             };
-            let mut component = host.open(host.current().sampler_chain(), &request)?;
+            let chain = host.current().sampler_chain();
+            let mut planned = host.open(chain, &request("standard"))?;
+            // It only bans, so the native chain follows it.
+            let mut called = host.open(chain, &request("called"))?;
             let mut native = StandardChain::new(params);
             // Alternating, so that both meet the same machine.
-            let mut medians = [Vec::new(), Vec::new()];
+            let mut medians = [Vec::new(), Vec::new(), Vec::new()];
             for _ in 0..5 {
                 medians[0].push(run(&mut native, size as usize)?);
-                medians[1].push(run(component.as_mut(), size as usize)?);
+                medians[1].push(run(planned.as_mut(), size as usize)?);
+                medians[2].push(run(called.as_mut(), size as usize)?);
             }
-            let [native, component] = medians.map(|mut m| {
+            let [native, planned, called] = medians.map(|mut m| {
                 m.sort_by(f64::total_cmp);
                 m[m.len() / 2]
             });
-            println!("| {size} | {name} | {native:.2} | {component:.2} | {:.2} |", component - native);
+            let (plan, call) = (planned - native, called - native);
+            println!("| {size} | {name} | {native:.2} | {plan:.2} | {call:.2} |");
         }
     }
     host.stop();
