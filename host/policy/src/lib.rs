@@ -24,6 +24,7 @@ mod host;
 mod identity;
 mod imports;
 mod inspect;
+mod kept;
 mod load;
 mod loaded;
 mod memory;

@@ -9,11 +9,12 @@ use wasmtime::Store;
 use crate::bindings;
 use crate::identity::Identity;
 use crate::imports::log::Allowance;
+use crate::kept::{Instance, Kept};
 use crate::metrics::{LinkMetrics, Outcome};
 use crate::runtime::Runtime;
 use crate::sidecar::Sidecar;
 use crate::spec::{OnFault, spec};
-use crate::store::{self, GuestState};
+use crate::store::{self, GuestState, Subject};
 
 /// A component linked for its hook.
 pub(crate) type HookPre = bindings::HookPre<GuestState>;
@@ -46,6 +47,7 @@ pub(crate) struct Loaded {
     /// The generation that introduced it, once that is published.
     pub(crate) generation: OnceLock<Generation>,
     pub(crate) runtime: Arc<Runtime>,
+    pub(crate) kept: Kept,
 }
 
 impl Loaded {
@@ -63,6 +65,27 @@ impl Loaded {
         let deadline = self.sidecar.deadline;
         let state = state_for(self.hook(), self.identity.clone(), self.sidecar.memory_bytes, seed);
         store::open(self.runtime.engine(self.hook()), state, deadline)
+    }
+
+    /// An instance that is configured, for one call about `subject`: a kept one, or a new one. Its deadline runs.
+    pub(crate) fn instance(&self, subject: Subject) -> Result<Instance, Fault> {
+        if let Some(mut instance) = self.kept.take() {
+            store::arm(&mut instance.store, self.sidecar.deadline);
+            instance.store.data_mut().subject = subject;
+            return Ok(instance);
+        }
+        let mut store = self.store(None);
+        store.data_mut().subject = subject;
+        let mut configured = || {
+            let guest = self.compiled.pre.instantiate(&mut store)?;
+            store.data_mut().set_muted(true);
+            let accepted = guest.configure(&mut store, &self.sidecar.settings)?;
+            store.data_mut().set_muted(false);
+            Ok(accepted.map(|()| guest))
+        };
+        let guest = configured().map_err(|error: wasmtime::Error| self.fault_of(&error, store.data()))?;
+        let guest = guest.map_err(|text| self.refused_settings(&text))?;
+        Ok(Instance::new(store, guest))
     }
 
     pub(crate) fn fault(&self, kind: FaultKind, detail: impl Into<String>) -> Fault {

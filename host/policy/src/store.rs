@@ -23,7 +23,7 @@ use crate::imports::plans::{CurrentPlans, PlansView};
 use crate::imports::pool::{Pool, PoolView};
 use crate::imports::random::{RandomView, Randomness};
 use crate::imports::sequence::{Sequence, SequenceView};
-use crate::imports::setup::SetupView;
+use crate::imports::setup::{Place, SetupView};
 use crate::imports::state::{PluginState, StateView};
 use crate::imports::vocabulary::{ModelTokens, VocabularyView};
 use crate::wasi::{LastWords, Wasi, WasiView};
@@ -63,6 +63,7 @@ pub(crate) struct GuestState {
     last_words: LastWords,
     budget: Budget,
     muted: bool,
+    reusable: bool,
 }
 
 impl GuestState {
@@ -82,7 +83,13 @@ impl GuestState {
             last_words: LastWords::default(),
             budget: Budget::default(),
             muted: false,
+            reusable: false,
         }
+    }
+
+    /// Whether the instance may serve another request: its plugin allows that, and it was never denied memory.
+    pub(crate) fn may_be_kept(&self) -> bool {
+        self.reusable && !self.limiter.denied
     }
 
     /// Whether log lines are dropped: while an instance is configured. The policy logged its lines about the same
@@ -164,8 +171,8 @@ impl LogitsView for GuestState {
 }
 
 impl SetupView for GuestState {
-    fn plugin(&mut self) -> &Identity {
-        &self.identity
+    fn place(&mut self) -> Place<'_> {
+        Place { plugin: &self.identity, reusable: &mut self.reusable }
     }
 }
 

@@ -31,6 +31,7 @@ mod keys;
 mod settings;
 mod text;
 
+use camshaft_plugin::Setup;
 use camshaft_plugin::auth::{Policy, Principal, Refusal, Request, Verdict};
 use camshaft_plugin::state;
 
@@ -122,6 +123,11 @@ impl Policy for ApiKeys {
             let _ = state::set(&slot, &value, None);
         }
         Ok(policy)
+    }
+
+    fn set_up(&mut self, setup: &Setup) {
+        // Nothing is kept of a request.
+        setup.reuse();
     }
 
     fn authenticate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {

@@ -12,6 +12,7 @@
 //! | `max-n` | maximum number of choices of all prompts together, at least 1 |
 #![forbid(unsafe_code)]
 
+use camshaft_plugin::Setup;
 use camshaft_plugin::validator::{Policy, Refusal, Request, Verdict};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -59,6 +60,11 @@ impl Policy for Limits {
             }
             _ => Ok(Self(settings)),
         }
+    }
+
+    fn set_up(&mut self, setup: &Setup) {
+        // Nothing is kept of a request.
+        setup.reuse();
     }
 
     fn validate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {

@@ -10,9 +10,10 @@ use camshaft_core::policy::{
 use wasmtime::component::Resource;
 
 use crate::answers;
+use crate::bindings::HookGuest;
 use crate::bindings::auth as wit;
-use crate::imports::call::{Call, CallView};
-use crate::loaded::{HookPre, Loaded};
+use crate::imports::call::Call;
+use crate::loaded::Loaded;
 use crate::metrics::Outcome;
 use crate::set::{Link, LoadedSet};
 use crate::spec::OnFault;
@@ -106,33 +107,20 @@ fn ask(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault>
 }
 
 fn run(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault> {
-    let HookPre::Auth(pre) = &policy.compiled.pre else {
+    let call = Call { request: request.clone(), limits: Quotas::default() };
+    let mut instance = policy.instance(Subject::Call(call))?;
+    let HookGuest::Auth(guest) = &instance.guest else {
         return Err(policy.fault(FaultKind::Unavailable, "not an auth policy"));
     };
-    let shown = shown(request);
-    let mut store = policy.store(None);
-    store.data_mut().subject = Subject::Call(Call { request: request.clone(), limits: Quotas::default() });
-    let mut call = || {
-        let guest = pre.instantiate(&mut store)?;
-        store.data_mut().set_muted(true);
-        let accepted = guest.camshaft_host_plugin().call_configure(
-            &mut store,
-            &policy.sidecar.settings,
-            Resource::new_borrow(0),
-        )?;
-        store.data_mut().set_muted(false);
-        match accepted {
-            Err(text) => Ok(Err(text)),
-            Ok(()) => {
-                guest.camshaft_auth_policy().call_authenticate(&mut store, &shown, Resource::new_borrow(0)).map(Ok)
-            }
-        }
-    };
-    let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
-    match answer.map_err(|text| policy.refused_settings(&text))? {
+    let answer =
+        guest.camshaft_auth_policy().call_authenticate(&mut instance.store, &shown(request), Resource::new_borrow(0));
+    let answer = answer.map_err(|error| policy.fault_of(&error, instance.store.data()))?;
+    let call = std::mem::take(&mut instance.store.data_mut().subject);
+    policy.kept.put(instance);
+    match answer {
         Ok(wit::Verdict::Next) => Ok(AuthAnswer::Next),
         Ok(wit::Verdict::Allow(answer)) => {
-            let limits = store.data_mut().call().map(|call| call.limits).unwrap_or_default();
+            let limits = if let Subject::Call(call) = call { call.limits } else { Quotas::default() };
             principal(answer, limits).map(AuthAnswer::Allow).map_err(|text| policy.invalid(text))
         }
         Err(refusal) => answers::refusal(refusal).map(AuthAnswer::Refuse).map_err(|text| policy.invalid(text)),

@@ -7,9 +7,10 @@ use camshaft_core::policy::{Fault, FaultKind, Hook, Mode, ValidateOutcome, Valid
 use wasmtime::component::Resource;
 
 use crate::answers;
+use crate::bindings::HookGuest;
 use crate::bindings::validator as wit;
 use crate::imports::draft::Draft;
-use crate::loaded::{HookPre, Loaded};
+use crate::loaded::Loaded;
 use crate::metrics::Outcome;
 use crate::set::{Link, LoadedSet};
 use crate::spec::OnFault;
@@ -60,30 +61,16 @@ fn ask(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<ValidateOutcom
 }
 
 fn run(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<ValidateOutcome, Fault> {
-    let HookPre::Validator(pre) = &policy.compiled.pre else {
+    let mut instance = policy.instance(Subject::Draft(Draft(request.clone())))?;
+    let HookGuest::Validator(guest) = &instance.guest else {
         return Err(policy.fault(FaultKind::Unavailable, "not a validator policy"));
     };
-    let shown = shown(request);
-    let mut store = policy.store(None);
-    store.data_mut().subject = Subject::Draft(Draft(request.clone()));
-    let mut call = || {
-        let guest = pre.instantiate(&mut store)?;
-        store.data_mut().set_muted(true);
-        let accepted = guest.camshaft_host_plugin().call_configure(
-            &mut store,
-            &policy.sidecar.settings,
-            Resource::new_borrow(0),
-        )?;
-        store.data_mut().set_muted(false);
-        match accepted {
-            Err(text) => Ok(Err(text)),
-            Ok(()) => {
-                guest.camshaft_validator_policy().call_validate(&mut store, &shown, Resource::new_borrow(0)).map(Ok)
-            }
-        }
-    };
-    let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
-    match answer.map_err(|text| policy.refused_settings(&text))? {
+    let answer =
+        guest.camshaft_validator_policy().call_validate(&mut instance.store, &shown(request), Resource::new_borrow(0));
+    let answer = answer.map_err(|error| policy.fault_of(&error, instance.store.data()))?;
+    instance.store.data_mut().subject = Subject::None;
+    policy.kept.put(instance);
+    match answer {
         Ok(wit::Verdict::Accept) => Ok(ValidateOutcome::Accept),
         Ok(wit::Verdict::Amend(patch)) => {
             check_patch(&patch).map(|()| ValidateOutcome::Amend(patch)).map_err(|text| policy.invalid(text))

@@ -7,32 +7,44 @@ use crate::identity::Identity;
 
 /// The part of a guest's state that tells which plugin it is.
 pub(crate) trait SetupView: 'static {
-    fn plugin(&mut self) -> &Identity;
+    fn place(&mut self) -> Place<'_>;
+}
+
+/// Which plugin it is, and what it has allowed.
+pub(crate) struct Place<'a> {
+    pub(crate) plugin: &'a Identity,
+    /// Whether its instance may serve several requests.
+    pub(crate) reusable: &'a mut bool,
 }
 
 struct Setup;
 
 impl HasData for Setup {
-    type Data<'a> = &'a Identity;
+    type Data<'a> = Place<'a>;
 }
 
 pub(crate) fn add_to_linker<T: SetupView>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
-    context::add_to_linker::<_, Setup>(linker, T::plugin)
+    context::add_to_linker::<_, Setup>(linker, T::place)
 }
 
-impl Host for &Identity {}
+impl Host for Place<'_> {}
 
-impl HostSetup for &Identity {
+impl HostSetup for Place<'_> {
     fn hook(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<String> {
-        Ok(self.hook.as_str().to_owned())
+        Ok(self.plugin.hook.as_str().to_owned())
     }
 
     fn name(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<String> {
-        Ok(self.plugin.to_string())
+        Ok(self.plugin.plugin.to_string())
     }
 
     fn host_version(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<String> {
         Ok(env!("CARGO_PKG_VERSION").to_owned())
+    }
+
+    fn reuse(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {
+        *self.reusable = true;
+        Ok(())
     }
 
     fn drop(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {

@@ -12,6 +12,7 @@ use crate::files::{Content, Place};
 use crate::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
 use crate::imports::state::PluginState;
+use crate::kept::Kept;
 use crate::loaded::{Compiled, Loaded};
 use crate::metrics::PolicyMetrics;
 use crate::runtime::Runtime;
@@ -146,6 +147,7 @@ impl Builder {
             identity,
             generation: OnceLock::new(),
             runtime: self.runtime.clone(),
+            kept: Kept::default(),
         }))
     }
 

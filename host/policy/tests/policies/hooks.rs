@@ -282,3 +282,26 @@ fn monitored_policies_enforce_nothing_and_record_differences() {
     assert_eq!(rig.calls("validator", "limits", "monitor"), 1.0);
     assert_eq!(rig.status("auth/20-open.wasm").mode, Mode::Monitor);
 }
+
+#[test]
+fn an_instance_is_used_again_where_its_plugin_allows_it_but_not_after_a_fault() {
+    // It panics where it finds what an earlier call has written.
+    let settings = |reuse: bool| format!("[settings]\nbehave = \"remember\"\nreuse = {reuse}\n");
+    let rig = rig(&[
+        ("auth/10-a.wasm", &component("guests/misbehave-auth")),
+        ("auth/10-a.toml", settings(true).as_bytes()),
+        ("validator/10-v.wasm", &component("guests/misbehave-validator")),
+        ("validator/10-v.toml", settings(true).as_bytes()),
+    ]);
+    for fresh in [true, false, true, false] {
+        assert_eq!(matches!(rig.authenticate(&caller(true, None)), AuthOutcome::Allow(_)), fresh);
+        assert_eq!(matches!(rig.validate(&generation_request(1)), ValidateOutcome::Accept), fresh);
+    }
+    rig.put("auth/10-a.toml", settings(false));
+    for _ in 0..3 {
+        assert!(
+            matches!(rig.authenticate(&caller(true, None)), AuthOutcome::Allow(_)),
+            "not allowed: always a fresh one"
+        );
+    }
+}

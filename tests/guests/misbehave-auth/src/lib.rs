@@ -9,6 +9,7 @@ use misbehave::{Answer, Behaviour, LEAK_BYTES, Settings};
 #[derive(Debug)]
 pub struct Misbehave {
     behaviour: Behaviour,
+    reuse: bool,
     /// What `setup` said.
     place: String,
 }
@@ -18,10 +19,13 @@ impl Policy for Misbehave {
     type Settings = Settings;
 
     fn new(settings: Settings) -> Result<Self, String> {
-        Ok(Self { behaviour: settings.behave.at_start()?, place: String::new() })
+        Ok(Self { behaviour: settings.behave.at_start()?, reuse: settings.reuse, place: String::new() })
     }
 
     fn set_up(&mut self, setup: &Setup) {
+        if self.reuse {
+            setup.reuse();
+        }
         if self.behaviour == Behaviour::Tell {
             self.place = format!("{}/{} on {}", setup.hook(), setup.name(), setup.host_version());
         }

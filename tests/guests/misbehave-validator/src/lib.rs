@@ -1,23 +1,33 @@
 //! Misbehaving guest for the validator hook: see `misbehave::Behaviour`.
 #![forbid(unsafe_code)]
 
+use camshaft_plugin::Setup;
 use camshaft_plugin::validator::{Policy, Refusal, Request, Verdict};
 use misbehave::{Answer, Behaviour, LEAK_BYTES, Settings};
 
 /// The guest.
 #[derive(Debug)]
-pub struct Misbehave(Behaviour);
+pub struct Misbehave {
+    behaviour: Behaviour,
+    reuse: bool,
+}
 
 impl Policy for Misbehave {
     const NAME: &'static str = env!("CARGO_PKG_NAME");
     type Settings = Settings;
 
     fn new(settings: Settings) -> Result<Self, String> {
-        settings.behave.at_start().map(Self)
+        Ok(Self { behaviour: settings.behave.at_start()?, reuse: settings.reuse })
+    }
+
+    fn set_up(&mut self, setup: &Setup) {
+        if self.reuse {
+            setup.reuse();
+        }
     }
 
     fn validate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {
-        match self.0.when_asked() {
+        match self.behaviour.when_asked() {
             Answer::Well => Ok(Verdict::Accept),
             Answer::Tell => {
                 let fields = ["/max_tokens", "/nothing"].map(|pointer| request.field(pointer));

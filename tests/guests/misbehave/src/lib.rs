@@ -14,6 +14,9 @@ use serde::Deserialize;
 pub struct Settings {
     #[serde(default)]
     pub behave: Behaviour,
+    /// Allows the host to use an instance for several requests.
+    #[serde(default)]
+    pub reuse: bool,
 }
 
 /// What the guest does when it is asked for an answer; names with `at-start` apply when it is configured.
