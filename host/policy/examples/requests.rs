@@ -1,12 +1,13 @@
 //! What the policies of a request cost before its first token: auth, validator, a sampler's start, a scheduling point.
 #![allow(clippy::print_stdout)]
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_core::ids::{RequestId, TenantId, Token, WorkerId};
 use camshaft_core::policy::{
-    Arrival, AuthOutcome, AuthRequest, Endpoint, Policies, Priority, SamplerHook, SamplingRequest, SchedulerEvent,
-    SchedulingPoint, ValidateRequest, WorkerFacts,
+    Action, Arrival, AuthOutcome, AuthRequest, Endpoint, Policies, Priority, SamplerHook, SamplingRequest,
+    SchedulerEvent, SchedulingPoint, ValidateRequest, WorkerFacts,
 };
 use camshaft_core::sampling::SamplingParams;
 use camshaft_core::vocabulary::Vocabulary;
@@ -18,30 +19,19 @@ const CALLS: usize = 2000;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let target = std::env::var("CAMSHAFT_TARGET").unwrap_or_else(|_| "target".to_owned());
     let dir = tempfile::tempdir()?;
-    for (hook, plugin) in [
-        ("auth", "auth-api-keys"),
-        ("validator", "validator-limits"),
-        ("sampler", "sampler-standard"),
-        ("scheduler", "scheduler-fcfs"),
-    ] {
+    for (hook, plugin) in
+        [("auth", "auth-api-keys"), ("validator", "validator-limits"), ("sampler", "sampler-standard")]
+    {
         let component = format!("{target}/plugins/{plugin}.wasm");
         std::fs::create_dir(dir.path().join(hook))?;
         std::fs::copy(&component, dir.path().join(hook).join("10-x.wasm")).map_err(|e| format!("{component}: {e}"))?;
     }
     std::fs::write(dir.path().join("auth/10-x.toml"), "[settings]\nanonymous-loopback = true")?;
-    let config = PolicyConfig {
-        dir: Some(dir.path().to_owned()),
-        allow_empty: true,
-        compiler: None,
-        poll: Duration::from_secs(60),
-        cache_dir: None,
-        allow_anonymous: false,
-    };
-    let host = PolicyHost::start(config, &prometheus::Registry::new())?;
+    let host = start(dir.path())?;
     let set = host.current();
     let (head, body, sampling) = (Arc::new(auth_request()), Arc::new(validate_request()), sampling_request());
     println!("| call | median, us |\n|---|---|");
-    println!("| auth-api-keys, fresh instance | {:.1} |", median(|| drop(set.authenticate(&head))));
+    println!("| auth-api-keys, from loopback without a key | {:.1} |", median(|| drop(set.authenticate(&head))));
     for keys in [10, 100, 1000, 1024] {
         let host = with_keys(&target, keys)?;
         let (set, right, wrong) = (host.current(), with_key("key-7"), with_key("no such key"));
@@ -55,23 +45,52 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("| auth-api-keys, {keys} keys, a wrong one | {wrong:.1} |");
         host.stop();
     }
-    println!("| validator-limits, fresh instance | {:.1} |", median(|| drop(set.validate(0, &body))));
+    println!("| validator-limits | {:.1} |", median(|| drop(set.validate(0, &body))));
     println!(
         "| sampler-standard, start | {:.1} |",
         median(|| drop(SamplerHook::open(&*host, set.sampler_chain(), &sampling)))
     );
-    for waiting in [0, 100, 10_000] {
-        let (_, mut scheduler) = host.scheduler("demo").open()?.ok_or("no scheduler")?;
-        scheduler.schedule(&point(0, (1..=waiting).map(arrival).collect()))?;
-        let mut next = waiting;
-        let time = median(|| {
-            next += 1;
-            drop(scheduler.schedule(&point(next, vec![arrival(next)])));
-        });
-        println!("| scheduler-fcfs, one arrival, {waiting} waiting | {time:.1} |");
-    }
     host.stop();
+    println!("\n| scheduler | waiting | p50, us | p99, us |\n|---|---|---|---|");
+    for plugin in ["scheduler-fcfs", "scheduler-fair"] {
+        let host = with_scheduler(&target, plugin)?;
+        for waiting in [128, 1000, 10_000] {
+            let times = steps(&host, waiting)?;
+            let at = |share: f64| times[(times.len() as f64 * share) as usize];
+            println!("| {plugin} | {waiting} | {:.1} | {:.1} |", at(0.5), at(0.99));
+        }
+        host.stop();
+    }
     Ok(())
+}
+
+fn with_scheduler(target: &str, plugin: &str) -> Result<Arc<PolicyHost>, Box<dyn std::error::Error>> {
+    let dir = tempfile::tempdir()?;
+    std::fs::create_dir(dir.path().join("scheduler"))?;
+    std::fs::copy(format!("{target}/plugins/{plugin}.wasm"), dir.path().join("scheduler/10-x.wasm"))?;
+    start(dir.path())
+}
+
+/// Times of scheduling points, sorted, in microseconds: at each a request of one of 16 tenants ends, another takes its place,
+/// and one more arrives.
+fn steps(host: &PolicyHost, waiting: u64) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
+    let (_, mut scheduler) = host.scheduler("demo").open()?.ok_or("no scheduler")?;
+    scheduler.schedule(&point(0, 0, (1..=waiting).map(arrival).collect()))?;
+    let (mut times, mut events) = (Vec::new(), Vec::new());
+    for step in 0..CALLS as u64 {
+        events.push(arrival(waiting + 1 + step));
+        let point = point(step + 1, 1, std::mem::take(&mut events));
+        let begun = Instant::now();
+        let actions = scheduler.schedule(&point)?;
+        times.push(begun.elapsed().as_secs_f64() * 1e6);
+        let [Action::Dispatch { id, worker }] = actions[..] else {
+            return Err(format!("not one dispatch: {actions:?}").into());
+        };
+        events.push(SchedulerEvent::Dispatched { id, worker });
+        events.push(SchedulerEvent::Finished { id, generated_tokens: 100 });
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times)
 }
 
 /// A host whose auth policy knows `keys` keys.
@@ -86,8 +105,12 @@ fn with_keys(target: &str, keys: usize) -> Result<Arc<PolicyHost>, Box<dyn std::
         settings.push_str(&format!("tenant = \"tenant-{i}\"\nrequests-per-minute = 600\n"));
     }
     std::fs::write(dir.path().join("auth/10-x.toml"), settings)?;
+    start(dir.path())
+}
+
+fn start(dir: &Path) -> Result<Arc<PolicyHost>, Box<dyn std::error::Error>> {
     let config = PolicyConfig {
-        dir: Some(dir.path().to_owned()),
+        dir: Some(dir.to_owned()),
         allow_empty: false,
         compiler: None,
         poll: Duration::from_secs(60),
@@ -161,7 +184,7 @@ fn arrival(id: u64) -> SchedulerEvent {
     SchedulerEvent::Arrived(Arrival {
         id: RequestId(id),
         arrived: Duration::from_millis(id),
-        tenant: TenantId::from("bench"),
+        tenant: TenantId::new(format!("tenant-{}", id % 16)),
         priority: Priority::Normal,
         weight: 1.0,
         deadline: None,
@@ -172,13 +195,13 @@ fn arrival(id: u64) -> SchedulerEvent {
     })
 }
 
-fn point(ms: u64, events: Vec<SchedulerEvent>) -> SchedulingPoint {
+fn point(ms: u64, free_sequences: u32, events: Vec<SchedulerEvent>) -> SchedulingPoint {
     let worker = WorkerFacts {
         worker: WorkerId(0),
         healthy: true,
-        free_sequences: 0,
+        free_sequences,
         running_sequences: 32,
-        kv_free: 0,
+        kv_free: 200 * free_sequences,
         kv_used: 0,
         kv_total: 8192,
         prefilling_tokens: 0,

@@ -21,6 +21,8 @@ use crate::text::truncate_chars;
 /// Maximum number of entries in a list of actions.
 const ACTIONS: usize = 65_536;
 const MESSAGE_CHARS: usize = 1024;
+/// Events of a replay for which a scheduler has another deadline.
+const EVENTS_PER_DEADLINE: usize = 1000;
 
 /// A fresh instance of the generation's scheduler for a model's pool; `None` if the generation has none.
 pub(crate) fn open(set: &LoadedSet, model: &str) -> Result<Option<NamedScheduler>, Fault> {
@@ -65,8 +67,8 @@ impl Guest {
         Ok(Self { policy: policy.clone(), store, guest, point: empty_point() })
     }
 
-    fn call(&mut self) -> Result<Vec<Action>, Fault> {
-        store::arm(&mut self.store, self.policy.sidecar.deadline);
+    fn call(&mut self, deadline: Duration) -> Result<Vec<Action>, Fault> {
+        store::arm(&mut self.store, deadline);
         let answer =
             self.guest.camshaft_scheduler_policy().call_schedule(&mut self.store, &self.point, Resource::new_borrow(0));
         let answer = answer.map_err(|error| self.policy.fault_of(&error, self.store.data()))?;
@@ -80,7 +82,7 @@ impl Scheduler for Guest {
         if let Some(pool) = self.store.data_mut().pool() {
             fill(&mut self.point, &mut pool.tenants, point);
         }
-        let answer = self.call();
+        let answer = self.call(deadline_of(self.policy.sidecar.deadline, point));
         // Those that have ended keep their tenants' names for the call.
         if let Some(pool) = self.store.data_mut().pool() {
             point.events.iter().filter_map(ended).for_each(|id| pool.tenants.leave(id));
@@ -91,6 +93,13 @@ impl Scheduler for Guest {
         }
         answer
     }
+}
+
+/// A replay of a long queue takes longer than any other point, and comes once: without the time for it, a scheduler that was
+/// swapped under load would never take over.
+fn deadline_of(deadline: Duration, point: &SchedulingPoint) -> Duration {
+    let more = if point.replay { point.events.len() / EVENTS_PER_DEADLINE } else { 0 };
+    deadline.saturating_mul(u32::try_from(more).unwrap_or(u32::MAX).saturating_add(1))
 }
 
 fn ms(time: Duration) -> u64 {
@@ -252,4 +261,19 @@ fn clear(point: &mut wit::Point) {
     point.finished_generated.clear();
     point.cancelled_ids.clear();
     point.preempted_ids.clear();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_replay_has_more_time_the_longer_it_is() {
+        let deadline = Duration::from_millis(5);
+        let events = |n| (0..n).map(|id| SchedulerEvent::Cancelled { id: RequestId(id) }).collect();
+        let point = |replay, n| SchedulingPoint { now: deadline, replay, events: events(n), workers: Vec::new() };
+        for (replay, events, times) in [(false, 10_000, 1), (true, 999, 1), (true, 1000, 2), (true, 10_000, 11)] {
+            assert_eq!(deadline_of(deadline, &point(replay, events)), deadline * times, "{replay} {events}");
+        }
+    }
 }
