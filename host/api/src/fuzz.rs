@@ -51,6 +51,10 @@ impl PolicySet for Nothing {
     fn sampler_chain(&self) -> PolicyDigest {
         PolicyDigest::NATIVE
     }
+
+    fn filter_chain(&self) -> PolicyDigest {
+        PolicyDigest::NATIVE
+    }
     fn samplers(&self) -> Vec<PolicyName> {
         vec![PolicyName::from("standard")]
     }

@@ -12,6 +12,9 @@ pub struct WorkerCounters {
     pub drafts_accepted: u64,
     /// Draft tokens that were not.
     pub drafts_rejected: u64,
+    /// How often filters had text drawn anew, and the tokens that they took back.
+    pub rewinds: u64,
+    pub tokens_taken_back: u64,
     /// Segments evicted from RAM.
     pub evicted_from_ram: u64,
     /// Segments that the cold tier evicted, could not write or found damaged.
@@ -19,6 +22,12 @@ pub struct WorkerCounters {
 }
 
 impl WorkerCounters {
+    /// A filter took tokens back.
+    pub(crate) fn rewound(&mut self, tokens: u32) {
+        self.rewinds += 1;
+        self.tokens_taken_back += u64::from(tokens);
+    }
+
     /// A draft was verified: `accepted` of its tokens were drawn.
     pub(crate) fn verified(&mut self, drafted: u32, accepted: u32) {
         self.drafts_accepted += u64::from(accepted);

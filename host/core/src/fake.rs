@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::engine::{
     Batch, Encode, Encoded, Engine, EngineError, EngineLimits, ModelInfo, ModelKind, Reuse, SavedPart, Tokenizer,
 };
-use crate::ids::{SeqId, Token};
+use crate::filter::{FilterHook, FilterVerdict, FilteringRequest, Piece, TextFilter, TextWindow};
+use crate::ids::{PolicyDigest, SeqId, Token};
+use crate::policy::{Fault, FaultKind};
 use crate::vocabulary::Vocabulary;
 
 /// The end token. Tokens 0 to 255 are bytes.
@@ -204,6 +206,37 @@ impl Engine for FakeEngine {
 
     fn restores_in_place(&self) -> bool {
         self.restores_in_place
+    }
+}
+
+/// A host without filter policies.
+#[derive(Debug, Clone, Copy)]
+pub struct NoFilters;
+
+impl FilterHook for NoFilters {
+    fn open(&self, _: PolicyDigest, _: &FilteringRequest) -> Result<Vec<Box<dyn TextFilter>>, Fault> {
+        Ok(Vec::new())
+    }
+}
+
+/// A filter that answers as a test says, given the piece and its text.
+#[derive(Debug)]
+pub struct ScriptedFilter<F> {
+    pub denies: bool,
+    pub script: F,
+}
+
+impl<F: FnMut(Piece, &str) -> FilterVerdict + Send> TextFilter for ScriptedFilter<F> {
+    fn check(&mut self, piece: Piece, text: &mut TextWindow) -> Result<FilterVerdict, Fault> {
+        Ok((self.script)(piece, text.since(piece.start)))
+    }
+
+    fn refused(&mut self, detail: String) -> Fault {
+        Fault { plugin: "scripted".into(), kind: FaultKind::InvalidOutput, detail }
+    }
+
+    fn denies(&self) -> bool {
+        self.denies
     }
 }
 

@@ -50,6 +50,8 @@ pub struct Start {
     pub priority: Priority,
     /// The sampler chain that was in force when the request began.
     pub sampler_chain: PolicyDigest,
+    /// The filters that were in force then.
+    pub filter_chain: PolicyDigest,
     /// At least one token, and fewer than the context holds.
     pub prompt: Arc<[Token]>,
     /// With the seed of this choice.
@@ -85,7 +87,7 @@ pub enum Event {
     Resumed { id: RequestId },
     /// The prompt's first chunk is in a batch, which is computed next.
     Started { id: RequestId, cached_tokens: u32 },
-    /// Text was generated. Always whole UTF-8 characters, never part of a stop string.
+    /// Text was generated. Always whole UTF-8 characters, never part of a stop string, and as the filters want it.
     Delta { id: RequestId, delta: Delta },
     /// How far a running request is, for the pool: with its first token, then every 32 tokens.
     Progressed { id: RequestId, prompt_tokens: u32, generated_tokens: u32 },
@@ -148,6 +150,8 @@ pub struct TokenLogprob {
     pub logprob: f32,
     /// Most probable first.
     pub top: Vec<(Token, f32)>,
+    /// Characters of the text before it that come of no token with a log-probability: a filter has replaced text.
+    pub skipped: u32,
 }
 
 /// How a [`TokenLogprob`] travels: each float as its bits, since JSON and others have no minus infinity.
@@ -156,19 +160,20 @@ struct LogprobBits {
     token: Token,
     logprob: u32,
     top: Vec<(Token, u32)>,
+    skipped: u32,
 }
 
 impl From<TokenLogprob> for LogprobBits {
-    fn from(TokenLogprob { token, logprob, top }: TokenLogprob) -> Self {
+    fn from(TokenLogprob { token, logprob, top, skipped }: TokenLogprob) -> Self {
         let top = top.into_iter().map(|(token, logprob)| (token, logprob.to_bits())).collect();
-        Self { token, logprob: logprob.to_bits(), top }
+        Self { token, logprob: logprob.to_bits(), top, skipped }
     }
 }
 
 impl From<LogprobBits> for TokenLogprob {
-    fn from(LogprobBits { token, logprob, top }: LogprobBits) -> Self {
+    fn from(LogprobBits { token, logprob, top, skipped }: LogprobBits) -> Self {
         let top = top.into_iter().map(|(token, bits)| (token, f32::from_bits(bits))).collect();
-        Self { token, logprob: f32::from_bits(logprob), top }
+        Self { token, logprob: f32::from_bits(logprob), top, skipped }
     }
 }
 
@@ -178,6 +183,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens`, or the end of the context.
     Length,
+    /// A filter ended it.
+    Filtered,
     Cancelled,
 }
 
@@ -186,6 +193,7 @@ pub enum FinishReason {
 pub struct Usage {
     pub prompt_tokens: u32,
     pub cached_tokens: u32,
+    /// Those that filters took back are not among them.
     pub generated_tokens: u32,
     /// Draft tokens of speculative decoding, and how many of those were accepted.
     pub drafted_tokens: u32,
@@ -201,12 +209,18 @@ pub enum WorkerError {
     /// A sampler policy faulted and the operator chose `deny`.
     #[error("a sampler policy failed")]
     PolicyFault { detail: String },
-    /// A sampler policy refused the request.
+    /// A sampler policy refused the request, or a filter policy its text.
     #[error("{}", .0.message)]
     Declined(Box<Refusal>),
     /// As many sampler policies run as may run at once: nothing was tried.
     #[error("too many sampler policies run at this moment")]
     SamplersBusy,
+    /// A filter policy faulted and the operator chose `deny`.
+    #[error("a filter policy failed")]
+    FilterFault { detail: String },
+    /// As many filter policies run as may run at once: nothing was tried.
+    #[error("too many filter policies run at this moment")]
+    FiltersBusy,
     /// The command asked for something that the worker's limits do not allow.
     #[error("request refused by the worker: {0}")]
     Refused(String),

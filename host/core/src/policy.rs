@@ -251,6 +251,8 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
     fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> ValidateOutcome;
     /// The digest of the sampler chain in force. Workers find the chain by it.
     fn sampler_chain(&self) -> PolicyDigest;
+    /// The digest of the filters in force.
+    fn filter_chain(&self) -> PolicyDigest;
     /// Names of the sampler policies in force (those that a request may name in `samplers`).
     fn samplers(&self) -> Vec<PolicyName>;
 }

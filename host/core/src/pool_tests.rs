@@ -101,6 +101,7 @@ fn start(id: u64) -> Box<Start> {
         session: None,
         priority: Default::default(),
         sampler_chain: PolicyDigest::NATIVE,
+        filter_chain: PolicyDigest::NATIVE,
         prompt: vec![crate::ids::Token(1); 10].into(),
         params: SamplingParams::greedy(),
         samplers: None,

@@ -8,10 +8,10 @@ use serde::de::DeserializeOwned;
 use super::*;
 use crate::cache::PrefixCache;
 use crate::engine::EngineLimits;
-use crate::fake::FakeEngine;
+use crate::fake::{FakeEngine, NoFilters};
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token, WorkerId};
 use crate::message::{Command, Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
-use crate::policy::Priority;
+use crate::policy::{Priority, Refusal};
 use crate::sampling::{LogitBias, SamplingParams};
 use crate::segments::Namespace;
 use crate::worker::WorkerOptions;
@@ -65,6 +65,7 @@ prop_compose! {
             session: session.map(SessionId::new),
             priority,
             sampler_chain: PolicyDigest::NATIVE,
+            filter_chain: PolicyDigest::NATIVE,
             prompt: prompt.into(),
             params,
             samplers,
@@ -105,6 +106,11 @@ fn error() -> impl Strategy<Value = WorkerError> {
         ".{0,12}".prop_map(WorkerError::Rejected),
         ".{0,12}".prop_map(WorkerError::Engine),
         Just(WorkerError::SamplersBusy),
+        ".{0,12}".prop_map(|detail| WorkerError::FilterFault { detail }),
+        Just(WorkerError::FiltersBusy),
+        (any::<u16>(), ".{0,12}", ".{0,12}", prop::option::of(".{0,12}")).prop_map(|(status, code, message, param)| {
+            WorkerError::Declined(Box::new(Refusal { status, code, message, param }))
+        }),
         Just(WorkerError::QueueFull),
         Just(WorkerError::DeadlineExceeded),
         Just(WorkerError::SlowReader),
@@ -121,8 +127,8 @@ fn logprob() -> impl Strategy<Value = f32> {
 /// What goes to clients only.
 fn delta() -> impl Strategy<Value = Event> {
     let top = prop::collection::vec((any::<u32>().prop_map(Token), logprob()), 0..4);
-    let drawn = (any::<u32>().prop_map(Token), logprob(), top);
-    let drawn = drawn.prop_map(|(token, logprob, top)| TokenLogprob { token, logprob, top });
+    let drawn = (any::<u32>().prop_map(Token), logprob(), top, any::<u32>());
+    let drawn = drawn.prop_map(|(token, logprob, top, skipped)| TokenLogprob { token, logprob, top, skipped });
     (id(), ".{0,12}", any::<u32>(), prop::collection::vec(drawn, 0..4)).prop_map(|(id, text, tokens, logprobs)| {
         Event::Delta { id, delta: Delta { text: text.into(), tokens, logprobs } }
     })
@@ -130,7 +136,8 @@ fn delta() -> impl Strategy<Value = Event> {
 
 /// All that stands in a report.
 fn event() -> impl Strategy<Value = Event> {
-    let reason = prop::sample::select(vec![FinishReason::Stop, FinishReason::Length, FinishReason::Cancelled]);
+    let reasons = vec![FinishReason::Stop, FinishReason::Length, FinishReason::Filtered, FinishReason::Cancelled];
+    let reason = prop::sample::select(reasons);
     let usage = any::<(u32, u32, u32, u32, u32)>().prop_map(|numbers| Usage {
         prompt_tokens: numbers.0,
         cached_tokens: numbers.1,
@@ -232,6 +239,7 @@ fn worker() -> Worker {
         limits: LIMITS,
         vocabulary: FakeEngine::info(LIMITS).vocabulary,
         samplers: std::sync::Arc::new(Native),
+        filters: std::sync::Arc::new(NoFilters),
         cache: PrefixCache::new(0),
         step_target: Duration::from_secs(1),
         speculation: None,
@@ -247,6 +255,7 @@ fn request(id: u64) -> Box<Start> {
         session: None,
         priority: Priority::Normal,
         sampler_chain: PolicyDigest::NATIVE,
+        filter_chain: PolicyDigest::NATIVE,
         prompt: vec![Token(id as u32); 10].into(),
         params: SamplingParams::greedy(),
         samplers: None,

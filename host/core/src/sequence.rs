@@ -1,18 +1,18 @@
 //! One generation on a worker: its placement, its tokens, its sampling state and its text.
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use compact_str::CompactString;
-
+use crate::engine::Reuse;
+use crate::filter::TextFilter;
+use crate::filter_stage::{Released, Rewound};
 use crate::ids::{RequestId, Token};
 use crate::message::{Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
+use crate::output::{Output, TextToken};
 use crate::placement::{Placement, Rank};
 use crate::policy::TokenSampler;
-use crate::sampling::{LogSoftmax, Row, Workspace};
+use crate::sampling::{LogSoftmax, MAX_TEXT_TAIL_BYTES, Row, Workspace};
 use crate::segments::Namespace;
 use crate::speculate::AcceptanceRate;
-use crate::text::TextStream;
 use crate::vocabulary::Vocabulary;
 
 /// What drawing a token led to.
@@ -21,16 +21,29 @@ pub(crate) enum Drawn {
     /// The sequence goes on. No delta: the text is held back, for it may be the beginning of a stop string.
     Continues(Option<Delta>),
     Ended(Option<Delta>, FinishReason),
+    /// A filter took tokens back: others are drawn in their place, once the KV entries are as the tokens that are left.
+    Rewound {
+        tokens: u32,
+    },
     Failed(WorkerError),
 }
 
-/// What a sequence is made of, beside its sampler.
-#[derive(Debug)]
+/// What a sequence is made of.
 pub(crate) struct NewSequence {
     pub(crate) start: Box<Start>,
     /// KV tokens, see [`Start`]'s command.
     pub(crate) need: u32,
     pub(crate) rank: Rank,
+    pub(crate) sampler: Box<dyn TokenSampler>,
+    pub(crate) filters: Vec<Box<dyn TextFilter>>,
+}
+
+/// Tokens that may not be drawn again where a filter took them back.
+#[derive(Debug)]
+struct Ban {
+    /// Number of tokens drawn before.
+    at: u32,
+    tokens: Vec<u32>,
 }
 
 /// State of a generation between steps.
@@ -48,8 +61,10 @@ pub(crate) struct Sequence {
     pub(crate) kv_tokens: u32,
     /// Tokens of the prompt that were reused when its first batch was planned. `None` until then.
     reused: Option<u32>,
-    /// Tokens drawn.
+    /// Tokens drawn, without those that were taken back.
     pub(crate) generated: u32,
+    /// The number that the pool was told last.
+    pub(crate) told: u32,
     /// Draft of the tokens after the last one, for the next step.
     pub(crate) draft: Vec<Token>,
     pub(crate) acceptance: AcceptanceRate,
@@ -58,9 +73,9 @@ pub(crate) struct Sequence {
     context_tokens: u32,
     row: Row,
     sampler: Box<dyn TokenSampler>,
-    text: TextStream,
-    /// Tokens whose text is held back: the offset at which each begins, and its log probability if one was asked for.
-    unreported: VecDeque<(usize, Option<TokenLogprob>)>,
+    output: Output,
+    /// Ascending, each for another place.
+    bans: Vec<Ban>,
     vocabulary: Arc<Vocabulary>,
     /// End tokens that are banned, because the request ignores them.
     ends: Vec<u32>,
@@ -77,8 +92,7 @@ impl fmt::Debug for Sequence {
 impl Sequence {
     /// A sequence that waits to be admitted. `context_tokens` bounds prompt and output together.
     pub(crate) fn new(
-        NewSequence { start, need, rank }: NewSequence,
-        sampler: Box<dyn TokenSampler>,
+        NewSequence { start, need, rank, sampler, filters }: NewSequence,
         vocabulary: Arc<Vocabulary>,
         context_tokens: u32,
     ) -> Self {
@@ -96,6 +110,7 @@ impl Sequence {
             kv_tokens: 0,
             reused: None,
             generated: 0,
+            told: 0,
             draft: Vec::new(),
             acceptance: AcceptanceRate::default(),
             drafted: 0,
@@ -103,8 +118,8 @@ impl Sequence {
             context_tokens,
             row: Row::new(&start.prompt, start.params.seed).with_capacity(capacity - prompt),
             sampler,
-            text: TextStream::new(&start.stop),
-            unreported: VecDeque::new(),
+            output: Output::new(&start.stop, filters),
+            bans: Vec::new(),
             ends: if start.ignore_eos {
                 vocabulary.end_tokens().iter().map(|token| token.0).collect()
             } else {
@@ -183,6 +198,15 @@ impl Sequence {
         self.draft.clear();
     }
 
+    /// After tokens were taken back: their KV entries go, and that of the last one left, which is decoded again.
+    pub(crate) fn cut_kv(&mut self, reuse: Reuse) {
+        self.kv_tokens = match reuse {
+            Reuse::Ranges => self.kv_tokens.min((self.tokens.len() as u32).saturating_sub(1)),
+            // Its state cannot be cut.
+            Reuse::Whole => 0,
+        };
+    }
+
     /// Draws the next token from the logits of the sequence's last position, in the worker's buffers.
     pub(crate) fn advance(&mut self, logits: &[f32], workspace: &mut Workspace) -> Drawn {
         self.row.exchange(workspace);
@@ -196,72 +220,91 @@ impl Sequence {
             return Drawn::Failed(WorkerError::InvalidLogits);
         }
         let token = match self.draw() {
-            Ok(Some(token)) => token,
-            Ok(None) => return Drawn::Ended(self.rest(), FinishReason::Stop),
+            Ok(token) => token,
             Err(error) => return Drawn::Failed(error),
         };
-        self.generated += 1;
-        if self.vocabulary.is_end(token) {
-            return Drawn::Ended(self.rest(), FinishReason::Stop);
+        self.generated += u32::from(token.is_some());
+        let released = if let Some(token) = token.filter(|token| !self.vocabulary.is_end(*token)) {
+            let logprob = self.start.logprobs.map(|n| {
+                let log = LogSoftmax::new(logits);
+                TokenLogprob { token, logprob: log.of(token), top: log.top(n as usize), skipped: 0 }
+            });
+            let bytes = self.vocabulary.token_bytes(token).unwrap_or_default();
+            self.row.accept(token, bytes);
+            let total = self.start.prompt.len() as u32 + self.generated;
+            let full = self.generated >= self.start.max_tokens || total >= self.context_tokens;
+            self.output.token(TextToken { token, bytes, logprob, full })
+        } else {
+            self.output.ended()
+        };
+        match released {
+            Released::GoesOn(delta) => {
+                self.tokens.extend(token);
+                Drawn::Continues(delta)
+            }
+            Released::Ended(delta, reason) => Drawn::Ended(delta, reason),
+            Released::Failed(error) => Drawn::Failed(error),
+            Released::Rewound(rewound) => Drawn::Rewound { tokens: self.rewind(&rewound) },
         }
-        let logprob = self.start.logprobs.map(|n| {
-            let log = LogSoftmax::new(logits);
-            TokenLogprob { token, logprob: log.of(token), top: log.top(n as usize) }
-        });
-        self.unreported.push_back((self.text.received(), logprob));
-        let bytes = self.vocabulary.token_bytes(token).unwrap_or_default();
-        self.row.accept(token, bytes);
-        let pushed = self.text.push(bytes);
-        if pushed.stopped {
-            let delta = self.delta(pushed.text, false);
-            return Drawn::Ended(delta, FinishReason::Stop);
+    }
+
+    /// Goes back to before a token that a filter took back, which may not be drawn there again. The random numbers go on, and
+    /// so does the sampler chain: it sees a row of an earlier position. Returns the number of tokens that are taken back.
+    fn rewind(&mut self, Rewound { index, mark }: &Rewound) -> u32 {
+        let at = *index as u32;
+        let taken_back = self.generated.saturating_sub(at);
+        self.generated = at;
+        self.tokens.truncate(self.start.prompt.len() + index);
+        self.output.resume(mark, self.last_bytes(mark.received.saturating_sub(mark.emitted)));
+        self.row.rewind(*index, self.last_bytes(MAX_TEXT_TAIL_BYTES));
+        // What comes after it comes after another text from now on.
+        self.bans.retain(|ban| ban.at <= at);
+        match self.bans.last_mut().filter(|ban| ban.at == at) {
+            Some(ban) => ban.tokens.push(mark.token.0),
+            None => self.bans.push(Ban { at, tokens: vec![mark.token.0] }),
         }
-        let total = self.start.prompt.len() as u32 + self.generated;
-        if self.generated >= self.start.max_tokens || total >= self.context_tokens {
-            let mut text = pushed.text;
-            text.push_str(&self.text.flush());
-            return Drawn::Ended(self.delta(text, true), FinishReason::Length);
+        taken_back
+    }
+
+    /// The last bytes of the tokens that were drawn.
+    fn last_bytes(&self, max: usize) -> Vec<u8> {
+        let drawn = self.tokens.get(self.start.prompt.len()..).unwrap_or_default();
+        let mut pieces: Vec<&[u8]> = Vec::new();
+        let mut left = max;
+        for token in drawn.iter().rev() {
+            if left == 0 {
+                break;
+            }
+            let bytes = self.vocabulary.token_bytes(*token).unwrap_or_default();
+            let used = &bytes[bytes.len().saturating_sub(left)..];
+            left -= used.len();
+            pieces.push(used);
         }
-        self.tokens.push(token);
-        Drawn::Continues(self.delta(pushed.text, false))
+        pieces.into_iter().rev().flatten().copied().collect()
     }
 
     /// Runs the sampler chain, unless it has forced this token before; draws from the row if no sampler chose a token. `None`:
     /// a sampler ends the generation.
     fn draw(&mut self) -> Result<Option<Token>, WorkerError> {
+        let banned = self.bans.last().filter(|ban| ban.at == self.generated).map_or(&[][..], |ban| &ban.tokens);
         if let Some(token) = self.row.take_forced() {
             return Ok(Some(token));
         }
-        if !self.ends.is_empty() {
-            self.row.ban(&self.ends).map_err(|error| WorkerError::Engine(error.to_string()))?;
+        for ids in [&self.ends[..], banned].into_iter().filter(|ids| !ids.is_empty()) {
+            self.row.ban(ids).map_err(|error| WorkerError::Engine(error.to_string()))?;
         }
         let fault = |detail: String| WorkerError::PolicyFault { detail };
         let drawn = self.sampler.sample(&mut self.row).map_err(|error| fault(error.to_string()))?;
         if self.row.is_finished() {
             return Ok(None);
         }
-        let drawn = self.row.take_forced().or(drawn);
+        // A sampler may choose or force any token.
+        let drawn = self.row.take_forced().or(drawn).filter(|token| !banned.contains(&token.0));
+        if drawn.is_none() {
+            self.row.drop_forced();
+        }
         let token = drawn.or_else(|| self.row.draw()).ok_or_else(|| fault("every token is banned".to_owned()))?;
         let known = (token.0 as usize) < self.vocabulary.size();
         if known { Ok(Some(token)) } else { Err(fault(format!("token {token} is outside the vocabulary"))) }
-    }
-
-    /// Text still held back at the end.
-    fn rest(&mut self) -> Option<Delta> {
-        let text = self.text.flush();
-        self.delta(text, true)
-    }
-
-    /// The text with the tokens that it comes from; all remaining tokens if `all`. `None` for no text and no tokens.
-    fn delta(&mut self, text: CompactString, all: bool) -> Option<Delta> {
-        let given = self.text.emitted();
-        let mut delta = Delta { text, ..Delta::default() };
-        while self.unreported.front().is_some_and(|(begins, _)| all || *begins < given) {
-            if let Some((_, logprob)) = self.unreported.pop_front() {
-                delta.tokens += 1;
-                delta.logprobs.extend(logprob);
-            }
-        }
-        (!delta.text.is_empty() || delta.tokens > 0).then_some(delta)
     }
 }

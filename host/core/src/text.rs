@@ -52,6 +52,11 @@ impl TextStream {
         self.emit(self.held.len(), true)
     }
 
+    /// Goes back to where so many bytes were received and emitted. `held`: those between.
+    pub(crate) fn resume(&mut self, received: usize, emitted: usize, held: Vec<u8>) {
+        (self.received, self.emitted, self.held) = (received, emitted, held);
+    }
+
     fn first_stop(&self) -> Option<usize> {
         self.stops.iter().filter_map(|stop| self.held.windows(stop.len()).position(|window| window == stop)).min()
     }

@@ -66,11 +66,11 @@ pub struct Worker {
 
 impl Worker {
     pub fn new(options: WorkerOptions) -> Self {
-        let WorkerOptions { id, limits, vocabulary, samplers, cache, step_target, speculation } = options;
+        let WorkerOptions { id, limits, vocabulary, samplers, filters, cache, step_target, speculation } = options;
         Self {
             id,
             limits,
-            intake: Intake { limits, vocabulary, samplers, events: 0 },
+            intake: Intake { limits, vocabulary, samplers, filters, events: 0 },
             roster: Roster::new(Kv::new(limits, cache)),
             plan: StepPlan::default(),
             compute_limits: Vec::new(),
@@ -256,6 +256,12 @@ impl Worker {
             let draws = draw(sequence, row, engine, &mut self.workspace, events);
             drawn += draws.tokens;
             self.counters.verified(draws.drafted, draws.accepted);
+            if let Some(tokens) = draws.taken_back {
+                self.counters.rewound(tokens);
+                sequence.cut_kv(engine.reuse());
+                engine.truncate(entry.seq, sequence.kv_tokens);
+                continue;
+            }
             let Some(end) = draws.end else {
                 if entry.drafted >= draws.tokens {
                     // The rejected rest of the draft.

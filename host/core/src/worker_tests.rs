@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::*;
 use crate::cache::PrefixCache;
 use crate::engine::Reuse;
-use crate::fake::FakeEngine;
+use crate::fake::{FakeEngine, NoFilters};
 use crate::ids::{PolicyDigest, TenantId, Token};
 use crate::message::{Delta, Start, Usage};
 use crate::policy::{Fault, FaultKind, NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
@@ -14,6 +14,8 @@ use crate::segments::Namespace;
 
 #[path = "worker_tests/ends.rs"]
 mod ends;
+#[path = "worker_tests/filters.rs"]
+mod filters;
 #[path = "worker_tests/kv.rs"]
 mod kv;
 #[path = "worker_tests/pauses.rs"]
@@ -47,6 +49,7 @@ fn start(id: u64, prompt: &str) -> Start {
         session: None,
         priority: Priority::Normal,
         sampler_chain: PolicyDigest::NATIVE,
+        filter_chain: PolicyDigest::NATIVE,
         prompt: prompt.bytes().map(|b| Token(u32::from(b))).collect(),
         params: SamplingParams::greedy(),
         samplers: None,
@@ -80,6 +83,7 @@ impl Bench {
             limits,
             vocabulary,
             samplers,
+            filters: Arc::new(NoFilters),
             cache,
             step_target,
             speculation,

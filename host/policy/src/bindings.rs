@@ -30,6 +30,7 @@ pub mod host {
                 import camshaft:sampler/context@0.2.0;
                 import camshaft:sampler/logits@0.2.0;
                 import camshaft:sampler/plans@0.2.0;
+                import camshaft:filter/context@0.1.0;
             }
         ",
         path: "../../wit",
@@ -43,9 +44,11 @@ pub mod host {
             "camshaft:sampler/context.sequence": crate::bindings::Borrowed,
             "camshaft:sampler/logits.row": crate::bindings::Borrowed,
             "camshaft:sampler/plans.plan": camshaft_core::sampling::Plan,
+            "camshaft:filter/context.stream": crate::bindings::Borrowed,
         },
     });
     pub use self::camshaft::auth::context as auth_context;
+    pub use self::camshaft::filter::context as filter_context;
     pub use self::camshaft::host::{clock, context, log, metrics, random, state, types, vocabulary};
     pub use self::camshaft::sampler::{context as sampler_context, logits, plans};
     pub use self::camshaft::scheduler::context as scheduler_context;
@@ -125,6 +128,23 @@ pub mod sampler {
     pub use self::exports::camshaft::sampler::policy::*;
 }
 
+pub mod filter {
+    wasmtime::component::bindgen!({
+        path: "../../wit",
+        world: "filter-policy",
+        with: {
+            "camshaft:host/types": crate::bindings::host::types,
+            "camshaft:host/context": crate::bindings::host::context,
+            "camshaft:host/log": crate::bindings::host::log,
+            "camshaft:host/random": crate::bindings::host::random,
+            "camshaft:host/metrics": crate::bindings::host::metrics,
+            "camshaft:host/state": crate::bindings::host::state,
+            "camshaft:filter/context": crate::bindings::host::filter_context,
+        },
+    });
+    pub use self::exports::camshaft::filter::policy::*;
+}
+
 /// The interface that a hook's policies export, without its version.
 pub fn export_of(hook: Hook) -> String {
     format!("camshaft:{hook}/policy")
@@ -198,4 +218,5 @@ hooks! {
     Validator => validator::ValidatorPolicy, ValidatorPolicyPre;
     Scheduler => scheduler::SchedulerPolicy, SchedulerPolicyPre;
     Sampler => sampler::SamplerPolicy, SamplerPolicyPre;
+    Filter => filter::FilterPolicy, FilterPolicyPre;
 }

@@ -1,5 +1,6 @@
-//! Calls guests for the four hooks: converts arguments, checks answers, handles faults.
+//! Calls guests for the five hooks: converts arguments, checks answers, handles faults.
 pub(crate) mod auth;
+pub(crate) mod filter;
 pub(crate) mod sampler;
 pub(crate) mod scheduler;
 pub(crate) mod validator;

@@ -4,16 +4,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use camshaft_core::filter::{FilterHook, FilteringRequest, TextFilter};
 use camshaft_core::ids::PolicyDigest;
 use camshaft_core::policy::{
-    Hook, Mode, ModeError, NoSampler, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest, SchedulerHook,
-    TokenSampler,
+    Fault, Hook, Mode, ModeError, NoSampler, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest,
+    SchedulerHook, TokenSampler,
 };
 use crossbeam_channel::{Sender, bounded, never};
 
 use crate::engine::Ticker;
 use crate::error::PolicyError;
-use crate::hooks::sampler;
+use crate::hooks::{filter, sampler};
 use crate::load::{Claim, Demands, Loader};
 use crate::metrics::PolicyMetrics;
 use crate::registry::Registry;
@@ -44,7 +45,7 @@ pub struct PolicyConfig {
     pub allow_anonymous: bool,
 }
 
-/// Loads policies, keeps them current, and answers the four hooks with them.
+/// Loads policies, keeps them current, and answers the five hooks with them.
 #[derive(Debug)]
 pub struct PolicyHost {
     registry: Arc<Registry>,
@@ -190,6 +191,12 @@ impl Policies for PolicyHost {
 impl SamplerHook for PolicyHost {
     fn open(&self, chain: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
         sampler::open(self.registry.find(Hook::Sampler, chain), request)
+    }
+}
+
+impl FilterHook for PolicyHost {
+    fn open(&self, chain: PolicyDigest, request: &FilteringRequest) -> Result<Vec<Box<dyn TextFilter>>, Fault> {
+        filter::open(&self.registry.find(Hook::Filter, chain), request)
     }
 }
 

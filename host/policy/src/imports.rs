@@ -12,5 +12,6 @@ pub(crate) mod random;
 pub(crate) mod sequence;
 pub(crate) mod setup;
 pub(crate) mod state;
+pub(crate) mod stream;
 pub(crate) mod types;
 pub(crate) mod vocabulary;

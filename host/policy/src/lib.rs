@@ -1,6 +1,6 @@
 //! WebAssembly policies: loading, hot swap, limits, faults.
 //!
-//! [`PolicyHost`] watches a policy directory and answers core's four hooks with the components in it. Everything that a
+//! [`PolicyHost`] watches a policy directory and answers core's five hooks with the components in it. Everything that a
 //! guest says is checked; what a guest does wrong is a fault and never more than that. The one `unsafe` block loads compiled
 //! code (`code.rs`).
 #![deny(unsafe_code)]

@@ -26,6 +26,11 @@ pub(crate) enum Outcome {
     /// A sampler shaped the row and passed it to the next one.
     Shaped,
     Actions,
+    /// A filter passed text, or held some.
+    Pass,
+    Replace,
+    Finish,
+    Rewind,
     /// A monitored policy would have changed the outcome.
     Monitor,
     Fault(FaultKind),
@@ -33,7 +38,7 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// Those whose series a link keeps.
-    const ALL: [Outcome; 16] = [
+    const ALL: [Outcome; 20] = [
         Outcome::Allow,
         Outcome::Next,
         Outcome::Refuse,
@@ -43,6 +48,10 @@ impl Outcome {
         Outcome::Planned,
         Outcome::Shaped,
         Outcome::Actions,
+        Outcome::Pass,
+        Outcome::Replace,
+        Outcome::Finish,
+        Outcome::Rewind,
         Outcome::Monitor,
         Outcome::Fault(FaultKind::Trap),
         Outcome::Fault(FaultKind::Deadline),
@@ -63,6 +72,10 @@ impl Outcome {
             Outcome::Planned => "planned",
             Outcome::Shaped => "shaped",
             Outcome::Actions => "actions",
+            Outcome::Pass => "pass",
+            Outcome::Replace => "replace",
+            Outcome::Finish => "finish",
+            Outcome::Rewind => "rewind",
             Outcome::Monitor => "monitor",
             Outcome::Fault(kind) => kind.as_str(),
         }

@@ -41,6 +41,10 @@ impl PolicySet for LoadedSet {
         self.chain(Hook::Sampler).digest
     }
 
+    fn filter_chain(&self) -> PolicyDigest {
+        self.chain(Hook::Filter).digest
+    }
+
     fn samplers(&self) -> Vec<PolicyName> {
         self.ready(Hook::Sampler).map(|policy| policy.name.clone()).collect()
     }

@@ -56,6 +56,7 @@ const AUTH_VERSION: &str = "1.0.0";
 const VALIDATOR_VERSION: &str = "1.0.0";
 const SCHEDULER_VERSION: &str = "0.2.0";
 const SAMPLER_VERSION: &str = "0.2.0";
+const FILTER_VERSION: &str = "0.1.0";
 
 const TYPES: Grant = Grant { name: "camshaft:host/types", version: HOST, link: imports::types::add_to_linker };
 const LOG: Grant = Grant { name: "camshaft:host/log", version: HOST, link: imports::log::add_to_linker };
@@ -73,6 +74,8 @@ const POOL: Grant =
     Grant { name: "camshaft:scheduler/context", version: SCHEDULER_VERSION, link: imports::pool::add_to_linker };
 const SEQUENCE: Grant =
     Grant { name: "camshaft:sampler/context", version: SAMPLER_VERSION, link: imports::sequence::add_to_linker };
+const STREAM: Grant =
+    Grant { name: "camshaft:filter/context", version: FILTER_VERSION, link: imports::stream::add_to_linker };
 const LOGITS: Grant =
     Grant { name: "camshaft:sampler/logits", version: SAMPLER_VERSION, link: imports::logits::add_to_linker };
 
@@ -108,6 +111,7 @@ const AUTH_INSTANCES: u32 = 512;
 const VALIDATOR_INSTANCES: u32 = 576;
 const SCHEDULER_INSTANCES: u32 = 256;
 const SAMPLER_INSTANCES: u32 = 2048;
+const FILTER_INSTANCES: u32 = 2048;
 /// The seed of every scheduler, so that a replay gives the same answers.
 const SCHEDULER_SEED: u64 = 0x6361_6d73_6861_6674;
 
@@ -118,6 +122,7 @@ pub(crate) fn spec(hook: Hook) -> &'static HookSpec {
         Hook::Validator => &VALIDATOR,
         Hook::Scheduler => &SCHEDULER,
         Hook::Sampler => &SAMPLER,
+        Hook::Filter => &FILTER,
     }
 }
 
@@ -171,6 +176,20 @@ static SAMPLER: HookSpec = HookSpec {
     decides: Decides::All,
     instances: SAMPLER_INSTANCES,
     guards: false,
+    randomness: |seed| Randomness::Seeded(RandomStream::new(seed.unwrap_or_default())),
+    time: Time::Frozen,
+};
+
+static FILTER: HookSpec = HookSpec {
+    version: FILTER_VERSION,
+    // No clock either: the same text is to come of the same tokens.
+    grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, STREAM],
+    modes: &[Mode::Enforce, Mode::Off],
+    on_fault: &[OnFault::Deny, OnFault::Skip],
+    on_fault_why: "there is no native filter to fall back to",
+    decides: Decides::All,
+    instances: FILTER_INSTANCES,
+    guards: true,
     randomness: |seed| Randomness::Seeded(RandomStream::new(seed.unwrap_or_default())),
     time: Time::Frozen,
 };

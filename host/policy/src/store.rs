@@ -25,6 +25,7 @@ use crate::imports::random::{RandomView, Randomness};
 use crate::imports::sequence::{Sequence, SequenceView};
 use crate::imports::setup::{Place, SetupView};
 use crate::imports::state::{PluginState, StateView};
+use crate::imports::stream::{Stream, StreamView};
 use crate::imports::vocabulary::{ModelTokens, VocabularyView};
 use crate::wasi::{LastWords, Wasi, WasiView};
 
@@ -43,6 +44,7 @@ pub(crate) enum Subject {
     Draft(Draft),
     Pool(Pool),
     Sequence(Sequence),
+    Stream(Stream),
 }
 
 /// The data of a store.
@@ -207,6 +209,15 @@ impl SequenceView for GuestState {
     fn sequence(&mut self) -> Option<&mut Sequence> {
         match &mut self.subject {
             Subject::Sequence(sequence) => Some(sequence),
+            _ => None,
+        }
+    }
+}
+
+impl StreamView for GuestState {
+    fn stream(&mut self) -> Option<&mut Stream> {
+        match &mut self.subject {
+            Subject::Stream(stream) => Some(stream),
             _ => None,
         }
     }

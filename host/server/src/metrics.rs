@@ -34,6 +34,8 @@ pub(crate) struct ServerMetrics {
     cache_ram_bytes: IntGaugeVec,
     sessions: IntGaugeVec,
     draft_tokens: IntCounterVec,
+    rewinds: IntCounterVec,
+    tokens_taken_back: IntCounterVec,
 }
 
 /// Handles of a model's queue, of generations or of embeddings.
@@ -70,6 +72,8 @@ pub(crate) struct WorkerMetrics {
     kv_cached: Gauge,
     drafts_accepted: IntCounter,
     drafts_rejected: IntCounter,
+    rewinds: IntCounter,
+    tokens_taken_back: IntCounter,
     published: Mutex<CacheFacts>,
 }
 
@@ -82,6 +86,8 @@ impl WorkerMetrics {
             pauses,
             drafts_accepted,
             drafts_rejected,
+            rewinds,
+            tokens_taken_back,
             evicted_from_ram,
             evicted_from_cold,
         } = report.counters;
@@ -90,6 +96,8 @@ impl WorkerMetrics {
         self.pauses.inc_by(pauses);
         self.drafts_accepted.inc_by(drafts_accepted);
         self.drafts_rejected.inc_by(drafts_rejected);
+        self.rewinds.inc_by(rewinds);
+        self.tokens_taken_back.inc_by(tokens_taken_back);
         self.evicted_from_ram.inc_by(evicted_from_ram);
         self.evicted_from_disk.inc_by(evicted_from_cold);
         self.publish(&report.cache);
@@ -215,6 +223,12 @@ impl ServerMetrics {
                 "Draft tokens of speculative decoding, accepted or rejected",
                 &["model", "result"],
             )?,
+            rewinds: counter("camshaft_filter_rewinds_total", "Times that filters had text drawn anew", model)?,
+            tokens_taken_back: counter(
+                "camshaft_filter_tokens_taken_back_total",
+                "Generated tokens that filters took back, which no client got",
+                model,
+            )?,
         })
     }
 
@@ -260,6 +274,8 @@ impl ServerMetrics {
             kv_cached: self.kv_tokens.with_label_values(&[model, "cached"]),
             drafts_accepted: self.draft_tokens.with_label_values(&[model, "accepted"]),
             drafts_rejected: self.draft_tokens.with_label_values(&[model, "rejected"]),
+            rewinds: self.rewinds.with_label_values(&[model]),
+            tokens_taken_back: self.tokens_taken_back.with_label_values(&[model]),
             published: Mutex::new(CacheFacts::default()),
         })
     }
@@ -325,6 +341,8 @@ mod tests {
             pauses: 6,
             drafts_accepted: 1,
             drafts_rejected: 2,
+            rewinds: 7,
+            tokens_taken_back: 8,
             evicted_from_ram: 3,
             evicted_from_cold: 4,
         };
@@ -341,6 +359,8 @@ mod tests {
             r#"camshaft_pauses_total{model="m"} 18"#,
             r#"camshaft_draft_tokens_total{model="m",result="accepted"} 3"#,
             r#"camshaft_draft_tokens_total{model="m",result="rejected"} 6"#,
+            r#"camshaft_filter_rewinds_total{model="m"} 21"#,
+            r#"camshaft_filter_tokens_taken_back_total{model="m"} 24"#,
             r#"camshaft_cache_evictions_total{model="m",tier="ram"} 9"#,
             r#"camshaft_cache_evictions_total{model="m",tier="disk"} 12"#,
         ] {

@@ -168,6 +168,7 @@ fn decides(host: &PolicyHost, hook: Hook) -> String {
         Hook::Validator => format!("requests checked by validators: {}", names(host, hook, "none")),
         Hook::Scheduler => format!("queue ordered by schedulers: {}", names(host, hook, "native")),
         Hook::Sampler => format!("tokens drawn by samplers: {}", names(host, hook, "native")),
+        Hook::Filter => format!("text checked by filters: {}", names(host, hook, "none")),
     }
 }
 

@@ -113,6 +113,7 @@ fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
         session: None,
         priority: Priority::Normal,
         sampler_chain: PolicyDigest::NATIVE,
+        filter_chain: PolicyDigest::NATIVE,
         prompt: [Token(97)].into(),
         params: SamplingParams::greedy(),
         samplers: None,

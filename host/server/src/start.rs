@@ -183,6 +183,7 @@ impl Starter<'_> {
                 limits: engine.limits(),
                 vocabulary: vocabulary.clone(),
                 samplers: policies.clone(),
+                filters: policies.clone(),
                 cache,
                 step_target,
                 speculation,

@@ -31,6 +31,10 @@ impl PolicySet for NoPolicies {
     fn sampler_chain(&self) -> PolicyDigest {
         PolicyDigest::NATIVE
     }
+
+    fn filter_chain(&self) -> PolicyDigest {
+        PolicyDigest::NATIVE
+    }
     fn samplers(&self) -> Vec<camshaft_core::ids::PolicyName> {
         Vec::new()
     }

@@ -194,9 +194,11 @@ fn worker_answer(error: &WorkerError) -> Answer {
             let answer = Answer::new(StatusCode::REQUEST_TIMEOUT, ErrorType::InvalidRequest, text());
             answer.code("slow_reader").retry(Retry::Never).rejection(Rejection::SlowReader)
         }
-        WorkerError::SamplersBusy => Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded),
+        WorkerError::SamplersBusy | WorkerError::FiltersBusy => {
+            Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Overloaded)
+        }
         WorkerError::Refused(_) => Answer::invalid(text()),
-        WorkerError::Declined(refusal) => refused(refusal, ErrorType::InvalidRequest),
+        WorkerError::Declined(refusal) => refused(refusal, ErrorType::InvalidRequest).rejection(Rejection::Policy),
         WorkerError::Rejected(_) => Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Scheduler),
         WorkerError::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
         WorkerError::ShuttingDown => Answer::unavailable("draining", text(), LIFE_CYCLE_RETRY),
@@ -206,7 +208,7 @@ fn worker_answer(error: &WorkerError) -> Answer {
         }
         WorkerError::Engine(_) => Answer::internal("the engine failed", error),
         WorkerError::InvalidLogits => Answer::internal(text(), error).retry(Retry::Never),
-        WorkerError::PolicyFault { detail } => {
+        WorkerError::PolicyFault { detail } | WorkerError::FilterFault { detail } => {
             Answer::internal(text(), error).retry(Retry::Never).detail(detail.clone())
         }
     }
@@ -276,6 +278,11 @@ mod tests {
         };
         check(WorkerError::InvalidLogits, 500, Some("server_error"), Never);
         check(WorkerError::PolicyFault { detail: "trap at 0x10".into() }, 500, Some("server_error"), Never);
+        check(WorkerError::FilterFault { detail: "trap at 0x10".into() }, 500, Some("server_error"), Never);
+        check(WorkerError::FiltersBusy, 503, Some("overloaded"), After(1));
+        let (code, message) = ("withheld".to_owned(), "not here".to_owned());
+        let refusal = Refusal { status: 451, code, message, param: None };
+        check(WorkerError::Declined(Box::new(refusal)), 451, Some("withheld"), Unsaid);
         check(WorkerError::Refused("prompt too long".into()), 400, None, Unsaid);
         check(WorkerError::Rejected("not today".into()), 503, Some("overloaded"), After(1));
         check(WorkerError::Engine("decode returned -3".into()), 500, Some("server_error"), Unsaid);

@@ -294,6 +294,7 @@ impl Starting<'_> {
             session: settings.session.clone(),
             priority: caller.principal.priority,
             sampler_chain: caller.policies.sampler_chain(),
+            filter_chain: caller.policies.filter_chain(),
             prompt: prompt.tokens.clone(),
             params,
             samplers: settings.samplers.clone(),

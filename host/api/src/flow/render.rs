@@ -66,12 +66,15 @@ impl Envelope {
 enum Finish {
     Stop,
     Length,
+    #[serde(rename = "content_filter")]
+    ContentFilter,
 }
 
 impl From<FinishReason> for Finish {
     fn from(reason: FinishReason) -> Self {
         match reason {
             FinishReason::Stop => Finish::Stop,
+            FinishReason::Filtered => Finish::ContentFilter,
             // `RunningChoices` turns a cancelled generation into an error.
             FinishReason::Length | FinishReason::Cancelled => Finish::Length,
         }

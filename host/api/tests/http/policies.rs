@@ -80,6 +80,10 @@ impl PolicySet for Rules {
         PolicyDigest::new([7; 32])
     }
 
+    fn filter_chain(&self) -> PolicyDigest {
+        PolicyDigest::new([7; 32])
+    }
+
     fn samplers(&self) -> Vec<PolicyName> {
         self.samplers.clone()
     }

@@ -104,7 +104,7 @@ fn play(submission: Submission, script: &Script) -> Option<Submission> {
 fn delta(text: &str, scored: bool) -> Delta {
     let score = |byte: u8| {
         let token = Token(u32::from(byte));
-        TokenLogprob { token, logprob: -0.5, top: vec![(token, -0.5), (Token(u32::from(byte) + 1), -1.5)] }
+        TokenLogprob { token, logprob: -0.5, top: vec![(token, -0.5), (Token(u32::from(byte) + 1), -1.5)], skipped: 0 }
     };
     let logprobs = if scored { text.bytes().map(score).collect() } else { Vec::new() };
     Delta { text: text.into(), tokens: text.len() as u32, logprobs }

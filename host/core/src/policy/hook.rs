@@ -3,7 +3,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The four decision points.
+/// The five decision points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Hook {
@@ -11,10 +11,11 @@ pub enum Hook {
     Validator,
     Scheduler,
     Sampler,
+    Filter,
 }
 
 impl Hook {
-    pub const ALL: [Hook; 4] = [Hook::Auth, Hook::Validator, Hook::Scheduler, Hook::Sampler];
+    pub const ALL: [Hook; 5] = [Hook::Auth, Hook::Validator, Hook::Scheduler, Hook::Sampler, Hook::Filter];
 
     /// The name in paths, labels and logs.
     pub fn as_str(self) -> &'static str {
@@ -23,6 +24,7 @@ impl Hook {
             Hook::Validator => "validator",
             Hook::Scheduler => "scheduler",
             Hook::Sampler => "sampler",
+            Hook::Filter => "filter",
         }
     }
 }

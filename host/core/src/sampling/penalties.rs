@@ -36,6 +36,17 @@ impl History {
         *self.output_counts.entry(token).or_default() += 1;
     }
 
+    /// Forgets all tokens of the output but the first `kept`.
+    pub(super) fn truncate(&mut self, kept: usize) {
+        for token in self.tokens.drain((self.prompt_len + kept).min(self.tokens.len())..) {
+            if let Some(count) = self.output_counts.get_mut(&token) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        // A count of 0 would still be penalized as present.
+        self.output_counts.retain(|_, count| *count > 0);
+    }
+
     pub(super) fn len(&self) -> usize {
         self.tokens.len()
     }

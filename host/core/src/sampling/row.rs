@@ -10,7 +10,7 @@ use crate::ids::Token;
 use crate::vectorized;
 
 /// Bytes of generated text kept for policies that read text.
-const MAX_TEXT_TAIL_BYTES: usize = 4096;
+pub const MAX_TEXT_TAIL_BYTES: usize = 4096;
 
 /// Tokens that a policy forces at once.
 pub const MAX_FORCED: usize = 256;
@@ -190,6 +190,14 @@ impl Row {
         }
     }
 
+    /// Forgets all drawn tokens but the first `drawn`, whose last bytes are `text`.
+    pub fn rewind(&mut self, drawn: usize, text: Vec<u8>) {
+        self.history.truncate(drawn);
+        self.text = text;
+        self.ends = false;
+        self.drop_forced();
+    }
+
     /// Number of tokens in the vocabulary.
     pub fn size(&self) -> usize {
         self.workspace.values.len()
@@ -243,6 +251,11 @@ impl Row {
     /// Takes the next of the forced tokens.
     pub fn take_forced(&mut self) -> Option<Token> {
         self.forced.pop()
+    }
+
+    /// The tokens that are still forced are no more.
+    pub fn drop_forced(&mut self) {
+        self.forced.clear();
     }
 
     /// Ends the generation before the token that would be drawn now.

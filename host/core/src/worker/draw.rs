@@ -14,6 +14,8 @@ pub(super) struct DrawOutcome {
     /// The length of the draft, and how much of it was drawn.
     pub(super) drafted: u32,
     pub(super) accepted: u32,
+    /// A filter took this many tokens back, and the KV entries are still those of all.
+    pub(super) taken_back: Option<u32>,
     /// `None`: the sequence goes on.
     pub(super) end: Option<Result<FinishReason, WorkerError>>,
 }
@@ -27,12 +29,16 @@ pub(super) fn draw(
     workspace: &mut Workspace,
     events: &mut impl Events,
 ) -> DrawOutcome {
-    let mut accepted = 0;
+    let (mut accepted, mut taken_back) = (0, None);
     let end = loop {
         let (delta, end) = match sequence.advance(engine.logits(row + accepted as usize), workspace) {
             Drawn::Continues(delta) => (delta, None),
             Drawn::Ended(delta, reason) => (delta, Some(Ok(reason))),
             Drawn::Failed(error) => (None, Some(Err(error))),
+            Drawn::Rewound { tokens } => {
+                taken_back = Some(tokens);
+                break None;
+            }
         };
         if let Some(delta) = delta {
             events.push(Event::Delta { id: sequence.id(), delta });
@@ -50,11 +56,13 @@ pub(super) fn draw(
     };
     let drafted = sequence.draft.len() as u32;
     sequence.settle_draft(accepted);
-    DrawOutcome { tokens: accepted + 1, drafted, accepted, end }
+    DrawOutcome { tokens: accepted + 1, drafted, accepted, taken_back, end }
 }
 
-fn report_progress(sequence: &Sequence, events: &mut impl Events) {
-    if sequence.generated % PROGRESS_EVERY == 1 {
+fn report_progress(sequence: &mut Sequence, events: &mut impl Events) {
+    // What is drawn in the place of others is no progress.
+    if sequence.generated % PROGRESS_EVERY == 1 && sequence.generated > sequence.told {
+        sequence.told = sequence.generated;
         let prompt_tokens = sequence.start.prompt.len() as u32;
         events.push(Event::Progressed { id: sequence.id(), prompt_tokens, generated_tokens: sequence.generated });
     }

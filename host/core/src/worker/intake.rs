@@ -1,7 +1,9 @@
-//! Turns start commands into sequences: checks them and opens their samplers.
+//! Turns start commands into sequences: checks them and opens their samplers and filters.
 use std::sync::Arc;
 
 use crate::engine::EngineLimits;
+use crate::filter::{FilterHook, FilteringRequest, TextFilter};
+use crate::ids::PolicyDigest;
 use crate::message::{Start, WorkerError};
 use crate::placement::Rank;
 use crate::policy::{FaultKind, NoSampler, SamplerHook, SamplingRequest, TokenSampler};
@@ -14,13 +16,14 @@ pub(super) struct Intake {
     pub(super) limits: EngineLimits,
     pub(super) vocabulary: Arc<Vocabulary>,
     pub(super) samplers: Arc<dyn SamplerHook>,
+    pub(super) filters: Arc<dyn FilterHook>,
     /// Starts, demotions and pauses so far.
     pub(super) events: u64,
 }
 
 impl Intake {
     /// # Errors
-    /// The request does not fit this worker, or its sampler policy faulted.
+    /// The request does not fit this worker, or a policy that it needs faulted.
     pub(super) fn prepare(&mut self, start: Box<Start>, need: u32) -> Result<Sequence, WorkerError> {
         let refuse = |why: String| Err(WorkerError::Refused(why));
         let prompt_tokens = start.prompt.len() as u32;
@@ -34,9 +37,10 @@ impl Intake {
             return refuse(format!("token {token} is outside the vocabulary of {}", self.vocabulary.size()));
         }
         let sampler = self.open_sampler(&start)?;
+        let filters = self.open_filters(&start)?;
         let rank = Rank::Arrival(self.next_event());
-        let new = NewSequence { start, need, rank };
-        Ok(Sequence::new(new, sampler, self.vocabulary.clone(), self.limits.context_tokens))
+        let new = NewSequence { start, need, rank, sampler, filters };
+        Ok(Sequence::new(new, self.vocabulary.clone(), self.limits.context_tokens))
     }
 
     /// A rank behind all others of its class, whenever they arrive.
@@ -67,6 +71,23 @@ impl Intake {
             NoSampler::Refused(refusal) => WorkerError::Declined(Box::new(refusal)),
             NoSampler::Fault(fault) if fault.kind == FaultKind::Exhausted => WorkerError::SamplersBusy,
             NoSampler::Fault(fault) => WorkerError::PolicyFault { detail: fault.to_string() },
+        })
+    }
+
+    fn open_filters(&self, start: &Start) -> Result<Vec<Box<dyn TextFilter>>, WorkerError> {
+        if start.filter_chain == PolicyDigest::NATIVE {
+            return Ok(Vec::new());
+        }
+        let request = FilteringRequest {
+            request: start.id,
+            model: start.model.clone(),
+            tenant: start.tenant.clone(),
+            choice: start.choice,
+        };
+        let opened = self.filters.open(start.filter_chain, &request);
+        opened.map_err(|fault| match fault.kind {
+            FaultKind::Exhausted => WorkerError::FiltersBusy,
+            _ => WorkerError::FilterFault { detail: fault.to_string() },
         })
     }
 }

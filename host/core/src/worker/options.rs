@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::speculation::Speculation;
 use crate::cache::PrefixCache;
 use crate::engine::EngineLimits;
+use crate::filter::FilterHook;
 use crate::ids::WorkerId;
 use crate::policy::SamplerHook;
 use crate::vocabulary::Vocabulary;
@@ -16,6 +17,7 @@ pub struct WorkerOptions {
     pub limits: EngineLimits,
     pub vocabulary: Arc<Vocabulary>,
     pub samplers: Arc<dyn SamplerHook>,
+    pub filters: Arc<dyn FilterHook>,
     pub cache: PrefixCache,
     /// Target of a step's duration while prompts are prefilled beside sequences that decode.
     pub step_target: Duration,

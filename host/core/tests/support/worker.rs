@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::engine::{Batch, Engine, EngineError, EngineLimits, Reuse, SavedPart};
+use camshaft_core::fake::NoFilters;
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
 use camshaft_core::message::{Command, Start};
 use camshaft_core::policy::{NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
@@ -64,6 +65,7 @@ pub(crate) fn worker(limits: EngineLimits, cache: u64, step_target: Duration) ->
         limits,
         vocabulary: Arc::new(Vocabulary::new(pieces, vec![Token(256)])),
         samplers: Arc::new(Native),
+        filters: Arc::new(NoFilters),
         cache: PrefixCache::new(cache),
         step_target,
         speculation: None,
@@ -87,6 +89,7 @@ pub(crate) fn start(
         session: None,
         priority: Priority::Normal,
         sampler_chain: PolicyDigest::NATIVE,
+        filter_chain: PolicyDigest::NATIVE,
         prompt: prompt.into(),
         params,
         samplers: None,

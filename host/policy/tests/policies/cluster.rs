@@ -140,6 +140,7 @@ impl Cluster {
             session: session.map(|number| SessionId::new(number.to_string())),
             priority,
             sampler_chain: PolicyDigest::NATIVE,
+            filter_chain: PolicyDigest::NATIVE,
             prompt: tokens.into(),
             params: SamplingParams::greedy(),
             samplers: None,

@@ -65,6 +65,7 @@ impl Node {
             limits: self.limits,
             vocabulary: FakeEngine::info(self.limits).vocabulary,
             samplers: Arc::new(Native),
+            filters: Arc::new(camshaft_core::fake::NoFilters),
             cache: PrefixCache::new(1 << 20),
             step_target: Duration::from_secs(1),
             speculation: None,

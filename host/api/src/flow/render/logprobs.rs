@@ -70,6 +70,7 @@ pub(super) fn text(vocabulary: &Vocabulary, tokens: &[TokenLogprob], offset: &mu
         }
         // The list always contains the drawn token.
         top.entry(text.clone()).or_insert_with(|| finite(drawn.logprob).into());
+        *offset += drawn.skipped as usize;
         out.text_offset.push(*offset);
         *offset += text.chars().count();
         out.tokens.push(text);
@@ -101,8 +102,8 @@ mod tests {
         let vocabulary = Vocabulary::new([&b"a"[..], &[0xE2, 0x82], &[0xAC]], Vec::new());
         let top = vec![(Token(0), -0.25), (Token(1), f32::NEG_INFINITY)];
         let tokens = vec![
-            TokenLogprob { token: Token(0), logprob: -0.25, top },
-            TokenLogprob { token: Token(2), logprob: f32::NEG_INFINITY, top: Vec::new() },
+            TokenLogprob { token: Token(0), logprob: -0.25, top, skipped: 0 },
+            TokenLogprob { token: Token(2), logprob: f32::NEG_INFINITY, top: Vec::new(), skipped: 0 },
         ];
         (vocabulary, tokens)
     }
@@ -132,6 +133,14 @@ mod tests {
         });
         assert_eq!(got, expected);
         assert_eq!(offset, 7);
+    }
+
+    #[test]
+    fn offsets_count_text_that_comes_of_no_listed_token() {
+        let (vocabulary, mut tokens) = drawn();
+        tokens[1].skipped = 4;
+        let got = serde_json::to_value(text(&vocabulary, &tokens, &mut 5)).unwrap();
+        assert_eq!(got["text_offset"], json!([5, 10]));
     }
 
     #[test]

@@ -1,0 +1,389 @@
+//! The filters of one generation, between its text and its client: who has decided on what, what may go out, and what is
+//! taken back.
+//!
+//! Text goes out up to the first token that is not decided on as a whole, so that a filter can always have that token drawn
+//! anew. All filters see the text as the model wrote it; where they replace overlapping ranges, these become one, with the
+//! text of the one that begins first.
+use std::collections::VecDeque;
+
+use crate::filter::{FilterVerdict, Piece, Replacement, TextFilter, TextWindow};
+use crate::ids::Token;
+use crate::message::{Delta, FinishReason, TokenLogprob, WorkerError};
+use crate::policy::{Fault, Refusal};
+
+/// Bytes that a filter may hold.
+pub const HELD_BYTES: usize = 64 << 10;
+/// Bytes that are kept of what went out, for filters to look at.
+pub const KEPT_BYTES: usize = 4 << 10;
+/// Verdicts of a filter in one step.
+pub const VERDICTS: usize = 1024;
+/// Bytes of a replacement's text.
+pub const REPLACEMENT_BYTES: usize = 1024;
+/// Bytes by which the replacements of a generation may be longer than what they replace, together.
+pub const ADDED_BYTES: usize = 64 << 10;
+/// How often a generation may be rewound, and how many tokens may be taken back in all.
+pub const REWINDS: u32 = 128;
+pub const TAKEN_BACK_TOKENS: usize = 16 << 10;
+
+/// A token that was drawn, and where its text is.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    pub(crate) token: Token,
+    /// Length of the text that was there when it was drawn.
+    pub(crate) given: usize,
+    /// Its own bytes in the text. Before them there may be some that were held back because their meaning was open.
+    pub(crate) begins: usize,
+    pub(crate) ends: usize,
+    /// Bytes of tokens that the text was made of when it was drawn, and of those the ones that were text already.
+    pub(crate) received: usize,
+    pub(crate) emitted: usize,
+    pub(crate) logprob: Option<TokenLogprob>,
+}
+
+/// What a step's text led to.
+#[derive(Debug)]
+pub(crate) enum Released {
+    GoesOn(Option<Delta>),
+    Ended(Option<Delta>, FinishReason),
+    /// The token was taken back with all that follow it.
+    Rewound(Rewound),
+    Failed(WorkerError),
+}
+
+/// The first token that was taken back.
+#[derive(Debug)]
+pub(crate) struct Rewound {
+    /// Number of tokens of the text before it.
+    pub(crate) index: usize,
+    pub(crate) mark: Mark,
+}
+
+/// How the text ends.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct End {
+    pub(crate) reason: FinishReason,
+    /// Tokens are told although they have no visible text.
+    pub(crate) all_tokens: bool,
+}
+
+struct Link {
+    filter: Box<dyn TextFilter>,
+    /// The text before this byte has its verdict.
+    decided: usize,
+    /// The text before this byte was shown.
+    seen: usize,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct FilterStage {
+    links: Vec<Link>,
+    window: TextWindow,
+    /// The text before this byte went out.
+    out: usize,
+    /// Tokens that were not told.
+    tokens: VecDeque<Mark>,
+    /// Number of tokens before those.
+    told: usize,
+    /// Ascending, without overlap, none of it out.
+    replacements: Vec<Replacement>,
+    added: usize,
+    rewinds: u32,
+    taken_back: usize,
+    /// Characters of replaced text since the last token that was told with its log-probability.
+    skipped: u32,
+}
+
+/// What one filter's turn led to.
+enum Turn {
+    Over,
+    /// It faulted and is gone: the one behind it is next.
+    Gone,
+    Finished(FinishReason),
+}
+
+/// Why no further filter is asked.
+enum Interrupt {
+    Rewind(usize),
+    Failed(WorkerError),
+}
+
+impl FilterStage {
+    pub(crate) fn new(filters: Vec<Box<dyn TextFilter>>) -> Self {
+        let link = |filter| Link { filter, decided: 0, seen: 0 };
+        Self { links: filters.into_iter().map(link).collect(), ..Self::default() }
+    }
+
+    /// Length of the text so far, in bytes.
+    pub(crate) fn text_len(&self) -> usize {
+        self.window.end()
+    }
+
+    /// A token was drawn; its text comes with the next `advance`, or later.
+    pub(crate) fn drawn(&mut self, mark: Mark) {
+        self.tokens.push_back(mark);
+    }
+
+    /// Shows new text to the filters, and does what they say.
+    pub(crate) fn advance(&mut self, text: &str, end: Option<End>) -> Released {
+        self.window.push(text);
+        match self.ask_all(end) {
+            Ok(None) => Released::GoesOn(self.release(None)),
+            Ok(Some(end)) => Released::Ended(self.release(Some(end)), end.reason),
+            Err(Interrupt::Rewind(index)) => match self.take_back(index) {
+                Some(rewound) => Released::Rewound(rewound),
+                None => Released::Failed(WorkerError::FilterFault { detail: "nothing to take back".to_owned() }),
+            },
+            Err(Interrupt::Failed(error)) => Released::Failed(error),
+        }
+    }
+
+    fn ask_all(&mut self, mut end: Option<End>) -> Result<Option<End>, Interrupt> {
+        let mut index = 0;
+        while index < self.links.len() {
+            match self.ask(index, end.is_some())? {
+                Turn::Over => index += 1,
+                Turn::Gone => {}
+                Turn::Finished(reason) => {
+                    end = Some(End { reason, all_tokens: false });
+                    // Those before it have to decide on what they hold.
+                    index = 0;
+                }
+            }
+        }
+        Ok(end)
+    }
+
+    /// Asks one filter until it has decided, or waits for more.
+    fn ask(&mut self, index: usize, last: bool) -> Result<Turn, Interrupt> {
+        let mut again = false;
+        for _ in 0..VERDICTS {
+            let (len, link) = (self.window.end(), &mut self.links[index]);
+            if link.decided >= len || !(last || again || link.seen < len) {
+                return Ok(Turn::Over);
+            }
+            let (start, fresh) = (link.decided, link.seen.clamp(link.decided, len));
+            link.seen = len;
+            let piece = Piece { start, fresh, last, rewinds: self.rewinds };
+            let verdict = match link.filter.check(piece, &mut self.window) {
+                Ok(verdict) => verdict,
+                Err(fault) => return self.faulted(index, &fault),
+            };
+            match self.judge(index, verdict, last) {
+                Ok(Some(turn)) => return turn,
+                Ok(None) => again = true,
+                Err(why) => return self.refused(index, why),
+            }
+        }
+        self.refused(index, format!("gave {VERDICTS} verdicts on one piece of text"))
+    }
+
+    /// Carries out a verdict. `None`: the filter has more to say.
+    ///
+    /// # Errors
+    /// The verdict is none that the hook allows, and nothing was done.
+    fn judge(
+        &mut self,
+        index: usize,
+        verdict: FilterVerdict,
+        last: bool,
+    ) -> Result<Option<Result<Turn, Interrupt>>, String> {
+        let (decided, len) = (self.links[index].decided, self.window.end());
+        match verdict {
+            FilterVerdict::Pass(at) => {
+                self.check_at("pass", at, decided..=len)?;
+                if last && at < len {
+                    return Err(format!("holds {} bytes at the end of the text", len - at));
+                }
+                if len - at > HELD_BYTES {
+                    return Err(format!("holds {} bytes, at most {HELD_BYTES}", len - at));
+                }
+                self.links[index].decided = at;
+                Ok(Some(Ok(Turn::Over)))
+            }
+            FilterVerdict::Replace(Replacement { start, end, text }) => {
+                self.check_at("replace", start, decided..=len)?;
+                self.check_at("replace", end, start.saturating_add(1)..=len)?;
+                if text.len() > REPLACEMENT_BYTES {
+                    return Err(format!("replaces by {} bytes, at most {REPLACEMENT_BYTES}", text.len()));
+                }
+                let added = self.added.saturating_add(text.len().saturating_sub(end - start));
+                if added > ADDED_BYTES {
+                    return Err(format!("adds {added} bytes to the text, at most {ADDED_BYTES}"));
+                }
+                self.added = added;
+                self.links[index].decided = end;
+                self.replace(Replacement { start, end, text });
+                Ok(None)
+            }
+            FilterVerdict::Finish { at, reason } => {
+                self.check_at("finish", at, decided..=len)?;
+                self.finish(at);
+                self.links[index].decided = at;
+                Ok(Some(Ok(Turn::Finished(reason))))
+            }
+            FilterVerdict::Rewind(at) => {
+                self.check_at("rewind", at, decided..=len.saturating_sub(1))?;
+                let first = self.first_to_draw_anew(at).ok_or("rewinds to text without tokens")?;
+                self.check_rewinds(first)?;
+                Ok(Some(Err(Interrupt::Rewind(first))))
+            }
+            FilterVerdict::Refuse(refusal) => Ok(Some(Err(Interrupt::Failed(refused(refusal))))),
+        }
+    }
+
+    fn check_at(&self, what: &str, at: usize, allowed: std::ops::RangeInclusive<usize>) -> Result<(), String> {
+        if !allowed.contains(&at) {
+            let (from, to) = allowed.into_inner();
+            return Err(format!("{what} names byte {at}, outside of {from} to {to}"));
+        }
+        if !self.window.is_boundary(at) {
+            return Err(format!("{what} names byte {at}, inside a character"));
+        }
+        Ok(())
+    }
+
+    fn check_rewinds(&self, first: usize) -> Result<(), String> {
+        if self.rewinds >= REWINDS {
+            return Err(format!("rewinds more than {REWINDS} times"));
+        }
+        let taken_back = self.taken_back + self.tokens.len().saturating_sub(first);
+        if taken_back > TAKEN_BACK_TOKENS {
+            return Err(format!("takes back {taken_back} tokens, at most {TAKEN_BACK_TOKENS}"));
+        }
+        Ok(())
+    }
+
+    /// The verdict is none.
+    fn refused(&mut self, index: usize, why: String) -> Result<Turn, Interrupt> {
+        let fault = self.links[index].filter.refused(why);
+        self.faulted(index, &fault)
+    }
+
+    fn faulted(&mut self, index: usize, fault: &Fault) -> Result<Turn, Interrupt> {
+        if self.links[index].filter.denies() {
+            return Err(Interrupt::Failed(WorkerError::FilterFault { detail: fault.to_string() }));
+        }
+        // What it held, nobody holds any more. What it replaced stays so.
+        drop(self.links.remove(index));
+        Ok(Turn::Gone)
+    }
+
+    fn replace(&mut self, new: Replacement) {
+        let first = self.replacements.partition_point(|old| old.end <= new.start);
+        let behind = self.replacements.partition_point(|old| old.start < new.end);
+        let mut joined = new;
+        for old in self.replacements.drain(first..behind) {
+            if old.start <= joined.start {
+                (joined.start, joined.text) = (old.start, old.text);
+            }
+            joined.end = joined.end.max(old.end);
+        }
+        self.replacements.insert(first, joined);
+    }
+
+    /// The text ends at byte `at`.
+    fn finish(&mut self, at: usize) {
+        self.window.cut(at);
+        self.replacements.retain(|replaced| replaced.start < at);
+        if let Some(replaced) = self.replacements.last_mut() {
+            replaced.end = replaced.end.min(at);
+        }
+        for link in &mut self.links {
+            (link.decided, link.seen) = (link.decided.min(at), link.seen.min(at));
+        }
+    }
+
+    /// The first token to take back so that another one can be drawn at byte `at`, among those that were not told. It is the
+    /// one that the byte comes from, unless text that was given before it went out already.
+    fn first_to_draw_anew(&self, at: usize) -> Option<usize> {
+        let covers = self.tokens.partition_point(|mark| mark.begins <= at).saturating_sub(1);
+        (covers..self.tokens.len()).find(|&index| self.tokens[index].given >= self.out)
+    }
+
+    /// Takes back a token and all that follow it.
+    fn take_back(&mut self, index: usize) -> Option<Rewound> {
+        self.rewinds += 1;
+        self.taken_back += self.tokens.len().saturating_sub(index);
+        let mark = self.tokens.drain(index.min(self.tokens.len())..).next()?;
+        let cut = mark.given;
+        self.window.cut(cut);
+        // A range that is not there as a whole has to be looked at again.
+        let whole = self.replacements.partition_point(|replaced| replaced.end <= cut);
+        let decided = self.replacements.drain(whole..).map(|replaced| replaced.start).fold(cut, usize::min);
+        for link in &mut self.links {
+            (link.decided, link.seen) = (link.decided.min(decided), link.seen.min(cut));
+        }
+        Some(Rewound { index: self.told + index, mark })
+    }
+
+    /// The byte up to which text may go out.
+    fn limit(&self) -> usize {
+        let end = self.window.end();
+        let mut decided = self.links.iter().map(|link| link.decided).min().unwrap_or(end);
+        loop {
+            let open = self.tokens.iter().find(|mark| mark.ends > decided);
+            let limit = open.map_or(decided, |mark| mark.given.min(decided));
+            // A replacement goes out as a whole.
+            match self.replacements.iter().find(|replaced| replaced.start < limit && limit < replaced.end) {
+                Some(replaced) => decided = replaced.start,
+                None => return limit,
+            }
+        }
+    }
+
+    /// What goes out now: text, and the tokens that it comes from.
+    fn release(&mut self, end: Option<End>) -> Option<Delta> {
+        let limit = if end.is_some() { self.window.end() } else { self.limit() };
+        let done = self.replacements.partition_point(|replaced| replaced.end <= limit);
+        let done: Vec<Replacement> = self.replacements.drain(..done).collect();
+        let mut delta = Delta::default();
+        for Replacement { start, end, text } in &done {
+            delta.text.push_str(self.window.between(self.out, *start));
+            delta.text.push_str(text);
+            self.out = *end;
+        }
+        delta.text.push_str(self.window.between(self.out, limit));
+        self.out = limit;
+        let all = end.is_some_and(|end| end.all_tokens);
+        self.tell(all, &done, &mut delta);
+        self.window.forget(limit, KEPT_BYTES);
+        (!delta.text.is_empty() || delta.tokens > 0).then_some(delta)
+    }
+
+    /// Tells of the tokens whose text went out, or of `all`. A token's log-probability spells its text, so that of a token
+    /// whose text was replaced is left out.
+    fn tell(&mut self, all: bool, done: &[Replacement], delta: &mut Delta) {
+        let chars = |text: &str| u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
+        let mut replaced = done.iter().peekable();
+        while let Some(mark) = self.tokens.pop_front_if(|mark| all || mark.begins < self.out) {
+            self.told += 1;
+            delta.tokens += 1;
+            while let Some(before) = replaced.next_if(|replaced| replaced.end <= mark.begins) {
+                self.skipped = self.skipped.saturating_add(chars(&before.text));
+            }
+            let Some(logprob) = mark.logprob else { continue };
+            // Its last bytes may belong to what is replaced next.
+            let replacements = || done.iter().chain(&self.replacements);
+            if replacements().any(|replaced| replaced.start < mark.ends && mark.begins < replaced.end) {
+                let own = (mark.begins..mark.ends).zip(self.window.bytes(mark.begins, mark.ends));
+                let is_left = |at: usize| replacements().all(|replaced| !(replaced.start..replaced.end).contains(&at));
+                let begun = own.filter(|(at, byte)| is_left(*at) && **byte & 0xc0 != 0x80).count();
+                self.skipped = self.skipped.saturating_add(u32::try_from(begun).unwrap_or(u32::MAX));
+            } else {
+                delta.logprobs.push(TokenLogprob { skipped: std::mem::take(&mut self.skipped), ..logprob });
+            }
+        }
+        for behind in replaced {
+            self.skipped = self.skipped.saturating_add(chars(&behind.text));
+        }
+    }
+}
+
+fn refused(refusal: Refusal) -> WorkerError {
+    WorkerError::Declined(Box::new(refusal))
+}
+
+#[cfg(test)]
+#[path = "filter_stage_tests.rs"]
+mod tests;

@@ -1,0 +1,152 @@
+//! Filters: one instance per policy and choice, called when there is new text.
+use std::sync::Arc;
+use std::time::Instant;
+
+use camshaft_core::filter::{FilterVerdict, FilteringRequest, Piece, Replacement, TextFilter, TextWindow};
+use camshaft_core::message::FinishReason;
+use camshaft_core::policy::{Fault, FaultKind, Hook};
+use wasmtime::Store;
+use wasmtime::component::Resource;
+
+use crate::answers;
+use crate::bindings::filter as wit;
+use crate::imports::stream::Stream;
+use crate::loaded::{HookPre, Loaded};
+use crate::metrics::Outcome;
+use crate::set::{Link, LoadedSet};
+use crate::spec::OnFault;
+use crate::store::{self, GuestState, Subject};
+
+/// Opens the filters of one choice.
+pub(crate) fn open(set: &Arc<LoadedSet>, request: &FilteringRequest) -> Result<Vec<Box<dyn TextFilter>>, Fault> {
+    let mut filters: Vec<Box<dyn TextFilter>> = Vec::new();
+    for link in set.enforced(Hook::Filter) {
+        let (opened, on_fault) = match link {
+            Link::Broken(broken) => (Err(broken.fault()), broken.on_fault),
+            Link::Ready(policy) => (start(set, policy, request), policy.on_fault()),
+        };
+        match opened {
+            Ok(filter) => filters.push(Box::new(filter)),
+            // Whoever takes all instances must not switch policies off.
+            Err(fault) if fault.kind == FaultKind::Exhausted || on_fault == OnFault::Deny => return Err(fault),
+            Err(_) => {}
+        }
+    }
+    Ok(filters)
+}
+
+fn start(set: &Arc<LoadedSet>, policy: &Arc<Loaded>, request: &FilteringRequest) -> Result<Filter, Fault> {
+    let started = Instant::now();
+    Filter::start(set, policy, request).inspect_err(|fault| policy.note_fault(fault, started))
+}
+
+/// One policy, with what it is asked about.
+struct Filter {
+    policy: Arc<Loaded>,
+    store: Store<GuestState>,
+    guest: wit::FilterPolicy,
+    /// Keeps alive the generation with which the request began.
+    _set: Arc<LoadedSet>,
+}
+
+impl Filter {
+    fn start(set: &Arc<LoadedSet>, policy: &Arc<Loaded>, request: &FilteringRequest) -> Result<Self, Fault> {
+        let HookPre::Filter(pre) = &policy.compiled.pre else {
+            return Err(policy.fault(FaultKind::Unavailable, "not a filter policy"));
+        };
+        let mut store = policy.store(Some(request.request.0));
+        let (model, tenant, text) = (request.model.clone(), request.tenant.clone(), TextWindow::default());
+        let stream = Stream { model, tenant, choice: request.choice, rewinds: 0, text, start: 0 };
+        let mut call = || {
+            let guest = pre.instantiate(&mut store)?;
+            store.data_mut().set_muted(true);
+            let accepted = guest.camshaft_host_plugin().call_configure(
+                &mut store,
+                &policy.sidecar.settings,
+                Resource::new_borrow(0),
+            )?;
+            store.data_mut().set_muted(false);
+            Ok(accepted.map(|()| guest))
+        };
+        let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
+        let guest = answer.map_err(|text: String| policy.refused_settings(&text))?;
+        store.data_mut().subject = Subject::Stream(stream);
+        Ok(Self { policy: policy.clone(), store, guest, _set: set.clone() })
+    }
+
+    /// Moves the text into the guest's context, or back.
+    fn swap(&mut self, piece: Piece, text: &mut TextWindow) {
+        if let Subject::Stream(stream) = &mut self.store.data_mut().subject {
+            (stream.start, stream.rewinds) = (piece.start, piece.rewinds);
+            std::mem::swap(&mut stream.text, text);
+        }
+    }
+
+    fn ask(&mut self, piece: Piece, text: &mut TextWindow) -> Result<FilterVerdict, Fault> {
+        store::arm(&mut self.store, self.policy.sidecar.deadline);
+        let shown = wit::Piece {
+            text: text.since(piece.start).to_owned(),
+            start: piece.start as u64,
+            fresh: piece.fresh as u64,
+            last: piece.last,
+        };
+        self.swap(piece, text);
+        let answer = self.guest.camshaft_filter_policy().call_check(&mut self.store, &shown, Resource::new_borrow(0));
+        self.swap(piece, text);
+        match answer.map_err(|error| self.policy.fault_of(&error, self.store.data()))? {
+            Ok(verdict) => Ok(taken(verdict)),
+            Err(refusal) => {
+                answers::refusal(refusal).map(FilterVerdict::Refuse).map_err(|text| self.policy.invalid(text))
+            }
+        }
+    }
+}
+
+impl TextFilter for Filter {
+    fn check(&mut self, piece: Piece, text: &mut TextWindow) -> Result<FilterVerdict, Fault> {
+        let started = Instant::now();
+        let answer = self.ask(piece, text);
+        let outcome = match &answer {
+            Err(fault) => {
+                self.policy.note_fault(fault, started);
+                return answer;
+            }
+            Ok(FilterVerdict::Pass(_)) => Outcome::Pass,
+            Ok(FilterVerdict::Replace(_)) => Outcome::Replace,
+            Ok(FilterVerdict::Finish { .. }) => Outcome::Finish,
+            Ok(FilterVerdict::Rewind(_)) => Outcome::Rewind,
+            Ok(FilterVerdict::Refuse(_)) => Outcome::Refuse,
+        };
+        self.policy.metrics.observe(outcome, started);
+        answer
+    }
+
+    fn refused(&mut self, why: String) -> Fault {
+        let fault = self.policy.invalid(why);
+        self.policy.note_fault(&fault, Instant::now());
+        fault
+    }
+
+    fn denies(&self) -> bool {
+        self.policy.on_fault() == OnFault::Deny
+    }
+}
+
+fn taken(verdict: wit::Verdict) -> FilterVerdict {
+    // What does not fit lies outside of every text.
+    let at = |byte: u64| usize::try_from(byte).unwrap_or(usize::MAX);
+    match verdict {
+        wit::Verdict::Pass(byte) => FilterVerdict::Pass(at(byte)),
+        wit::Verdict::Replace(wit::Replacement { start, end, text }) => {
+            FilterVerdict::Replace(Replacement { start: at(start), end: at(end), text })
+        }
+        wit::Verdict::Finish(wit::Ending { at: byte, reason }) => {
+            let reason = match reason {
+                wit::Reason::Stop => FinishReason::Stop,
+                wit::Reason::ContentFilter => FinishReason::Filtered,
+            };
+            FilterVerdict::Finish { at: at(byte), reason }
+        }
+        wit::Verdict::Rewind(byte) => FilterVerdict::Rewind(at(byte)),
+    }
+}

@@ -1,0 +1,76 @@
+//! `camshaft:filter/context`: the text that a filter decides on.
+use camshaft_core::filter::TextWindow;
+use camshaft_core::filter_stage::KEPT_BYTES;
+use camshaft_core::ids::TenantId;
+use wasmtime::component::{HasData, Linker, Resource};
+
+use crate::bindings::Borrowed;
+use crate::bindings::host::filter_context::{self, Host, HostStream};
+use crate::fault::invalid;
+
+/// The part of a guest's state that tells of its text.
+pub(crate) trait StreamView: 'static {
+    /// `None` before the text begins.
+    fn stream(&mut self) -> Option<&mut Stream>;
+}
+
+/// What a filter may ask of its text.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) model: String,
+    pub(crate) tenant: TenantId,
+    pub(crate) choice: u32,
+    pub(crate) rewinds: u32,
+    /// During a call; otherwise empty.
+    pub(crate) text: TextWindow,
+    /// Where the piece begins.
+    pub(crate) start: usize,
+}
+
+pub(crate) struct CurrentStream<'a>(Option<&'a mut Stream>);
+
+struct Streams;
+
+impl HasData for Streams {
+    type Data<'a> = CurrentStream<'a>;
+}
+
+pub(crate) fn add_to_linker<T: StreamView>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    filter_context::add_to_linker::<_, Streams>(linker, |state| CurrentStream(state.stream()))
+}
+
+impl CurrentStream<'_> {
+    fn get(&mut self) -> wasmtime::Result<&mut Stream> {
+        self.0.as_deref_mut().ok_or_else(|| invalid("there is no text now"))
+    }
+}
+
+impl Host for CurrentStream<'_> {}
+
+impl HostStream for CurrentStream<'_> {
+    fn model(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<String> {
+        Ok(self.get()?.model.clone())
+    }
+
+    fn tenant(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<String> {
+        Ok(self.get()?.tenant.to_string())
+    }
+
+    fn choice(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<u32> {
+        Ok(self.get()?.choice)
+    }
+
+    fn before(&mut self, _: Resource<Borrowed>, max: u32) -> wasmtime::Result<String> {
+        let Stream { text, start, .. } = self.get()?;
+        Ok(text.before(*start, (max as usize).min(KEPT_BYTES)).to_owned())
+    }
+
+    fn rewinds(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<u32> {
+        Ok(self.get()?.rewinds)
+    }
+
+    fn drop(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {
+        // Guests only borrow it.
+        Ok(())
+    }
+}
