@@ -26,6 +26,7 @@ pub mod host {
                 import camshaft:sampler/context@0.2.0;
                 import camshaft:sampler/logits@0.2.0;
                 import camshaft:sampler/plans@0.2.0;
+                import camshaft:filter/context@0.1.0;
             }
         ",
         world: "camshaft:sdk/host",
@@ -34,6 +35,7 @@ pub mod host {
         additional_derives: [PartialEq],
     });
     pub use self::camshaft::auth::context as auth_context;
+    pub use self::camshaft::filter::context as filter_context;
     pub use self::camshaft::host::{clock, context, log, metrics, random, state, types, vocabulary};
     pub use self::camshaft::sampler::{context as sampler_context, logits, plans};
     pub use self::camshaft::scheduler::context as scheduler_context;
@@ -111,4 +113,19 @@ pub mod sampler {
         },
     });
     pub use self::exports::camshaft::sampler::policy::*;
+}
+
+pub mod filter {
+    wit_bindgen::generate!({
+        path: "../../wit",
+        inline: "package camshaft:sdk; world filter { export camshaft:filter/policy@0.1.0; }",
+        world: "camshaft:sdk/filter",
+        pub_export_macro: true,
+        additional_derives: [PartialEq],
+        with: {
+            "camshaft:host/types@1.0.0": crate::bindings::host::types,
+            "camshaft:filter/context@0.1.0": crate::bindings::host::filter_context,
+        },
+    });
+    pub use self::exports::camshaft::filter::policy::*;
 }

@@ -1,8 +1,8 @@
 //! The SDK for Camshaft policies.
 //!
-//! A policy is a WebAssembly component that answers one of four hooks: who may call ([`auth`]), which requests are
-//! acceptable ([`validator`]), which request runs next ([`scheduler`]), which token is drawn ([`sampler`]). Write a
-//! struct, implement the hook's `Policy` for it, and export it with an `export_…!` macro:
+//! A policy is a WebAssembly component that answers one of five hooks: who may call ([`auth`]), which requests are
+//! acceptable ([`validator`]), which request runs next ([`scheduler`]), which token is drawn ([`sampler`]), what of the
+//! text goes out ([`filter`]). Write a struct, implement the hook's `Policy` for it, and export it with an `export_…!` macro:
 //!
 //! ```
 //! use camshaft_plugin::validator::{Policy, Refusal, Request, Verdict};
@@ -47,6 +47,7 @@
 pub mod auth;
 #[doc(hidden)]
 pub mod bindings;
+pub mod filter;
 #[doc(hidden)]
 pub mod instance;
 pub mod log;

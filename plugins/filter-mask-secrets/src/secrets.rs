@@ -1,0 +1,162 @@
+//! Finds the first secret of a word.
+
+/// Before these many more characters, a prefix is none of a key.
+const MIN_KEY_BYTES: usize = 16;
+/// Prefixes of keys and tokens of services that many use.
+const KEY_PREFIXES: [&str; 20] = [
+    "sk-",
+    "sk_live_",
+    "sk_test_",
+    "rk_live_",
+    "pk_live_",
+    "ghp_",
+    "gho_",
+    "ghu_",
+    "ghs_",
+    "github_pat_",
+    "glpat-",
+    "xoxb-",
+    "xoxp-",
+    "xapp-",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "hf_",
+    "npm_",
+    "eyJ",
+];
+const CARD_DIGITS: std::ops::RangeInclusive<usize> = 13..=19;
+
+/// What is masked.
+#[derive(Debug, Clone, Default)]
+pub struct Kinds {
+    pub keys: bool,
+    pub email_addresses: bool,
+    pub card_numbers: bool,
+    pub key_prefixes: Vec<String>,
+}
+
+/// A range of bytes, and what goes out in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Secret {
+    pub start: usize,
+    pub end: usize,
+    pub mask: &'static str,
+}
+
+impl Kinds {
+    /// The first secret of a word; of two that begin together, the longer one.
+    pub fn find(&self, word: &str) -> Option<Secret> {
+        let found = [
+            self.keys.then(|| self.key(word.as_bytes())).flatten(),
+            self.email_addresses.then(|| email_address(word.as_bytes())).flatten(),
+            self.card_numbers.then(|| card_number(word.as_bytes())).flatten(),
+        ];
+        found.into_iter().flatten().min_by_key(|secret| (secret.start, usize::MAX - secret.end))
+    }
+
+    fn key(&self, word: &[u8]) -> Option<Secret> {
+        let prefixes = KEY_PREFIXES.iter().copied().chain(self.key_prefixes.iter().map(String::as_str));
+        // One that begins first, wherever its prefix stands in the lists.
+        let begins = |at: usize| at == 0 || !word[at - 1].is_ascii_alphanumeric();
+        (0..word.len()).filter(|&at| begins(at)).find_map(|start| {
+            let rest = &word[start..];
+            let prefix =
+                prefixes.clone().filter(|prefix| rest.starts_with(prefix.as_bytes())).max_by_key(|p| p.len())?;
+            let is_key = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+            // The parts of a web token have points between them.
+            let is_part = |byte: &&u8| is_key(byte) || (prefix == "eyJ" && **byte == b'.');
+            let more = rest[prefix.len()..].iter().take_while(is_part).count();
+            (more >= MIN_KEY_BYTES).then_some(Secret { start, end: start + prefix.len() + more, mask: "[key]" })
+        })
+    }
+}
+
+/// `local@domain.tld`.
+fn email_address(word: &[u8]) -> Option<Secret> {
+    let ats = (0..word.len()).filter(|&at| word[at] == b'@');
+    ats.into_iter().find_map(|at| {
+        let is_local = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'%' | b'+' | b'-');
+        let mut start = at - word[..at].iter().rev().take_while(is_local).count();
+        while word.get(start).is_some_and(|byte| *byte == b'.') {
+            start += 1;
+        }
+        let end = at + 1 + domain(&word[at + 1..])?;
+        (start < at).then_some(Secret { start, end, mask: "[email]" })
+    })
+}
+
+/// The length of the longest domain that a text begins with: labels with points between them, the last of letters alone.
+fn domain(text: &[u8]) -> Option<usize> {
+    let (mut at, mut longest, mut labels) = (0, None, 0);
+    loop {
+        let label = text[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'-').count();
+        if label == 0 {
+            return longest;
+        }
+        labels += 1;
+        let letters = text[at..at + label].iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+        if labels > 1 && letters >= 2 {
+            // `a@b.com-x`: what follows the letters belongs to something else.
+            longest = Some(at + letters);
+        }
+        at += label;
+        if text.get(at) != Some(&b'.') {
+            return longest;
+        }
+        at += 1;
+    }
+}
+
+/// 13 to 19 digits, with single separators, of which the last one checks the others.
+fn card_number(word: &[u8]) -> Option<Secret> {
+    let is_digit = |at: usize| word.get(at).is_some_and(u8::is_ascii_digit);
+    let mut at = 0;
+    while at < word.len() {
+        let begins = is_digit(at) && (at == 0 || !word[at - 1].is_ascii_alphanumeric());
+        if !begins {
+            at += 1;
+            continue;
+        }
+        // All of the groups from here on, and where each digit is.
+        let (mut digits, mut end) = (Vec::new(), at);
+        loop {
+            if is_digit(end) {
+                digits.push((word[end] - b'0', end));
+                end += 1;
+            } else if matches!(word.get(end), Some(b' ' | b'-')) && is_digit(end + 1) {
+                end += 1;
+            } else {
+                break;
+            }
+        }
+        let joined = word.get(end).is_some_and(u8::is_ascii_alphabetic);
+        // Groups that belong to something else may stand around it: every run of whole groups is tried, the longest first.
+        let group_begins = |index: usize| index == 0 || digits[index].1 > digits[index - 1].1 + 1;
+        let group_ends = |index: usize| match digits.get(index + 1) {
+            Some(next) => next.1 > digits[index].1 + 1,
+            None => !joined,
+        };
+        for first in (0..digits.len()).filter(|&index| group_begins(index)) {
+            for count in CARD_DIGITS.rev().filter(|count| first + count <= digits.len()) {
+                let last = first + count - 1;
+                if group_ends(last) && luhn(digits[first..=last].iter().map(|digit| digit.0)) {
+                    return Some(Secret { start: digits[first].1, end: digits[last].1 + 1, mask: "[card]" });
+                }
+            }
+        }
+        at = end;
+    }
+    None
+}
+
+/// Whether the last digit checks the others (ISO/IEC 7812-1). Zeros alone are no number.
+fn luhn(digits: impl DoubleEndedIterator<Item = u8>) -> bool {
+    let (mut sum, mut any) = (0, false);
+    for (index, digit) in digits.rev().enumerate() {
+        any |= digit != 0;
+        let twice = u32::from(digit) * if index % 2 == 1 { 2 } else { 1 };
+        sum += if twice > 9 { twice - 9 } else { twice };
+    }
+    any && sum % 10 == 0
+}
