@@ -29,7 +29,13 @@ const TELLS: [&str; 1] = ["tell"];
 /// Behaviours that prevent loading, and a word of the reason.
 const AT_START: [(&str, &str); 3] =
     [("trap-at-start", "traps at start"), ("spin-at-start", "spins"), ("refuse-settings", "refuses its settings")];
-const HOOKS: [&str; 4] = ["auth", "validator", "scheduler", "sampler"];
+/// What only a filter can do, and a word of the fault.
+const OF_FILTERS: [(&str, &str); 3] = [
+    ("hold-forever", "at the end of the text"),
+    ("rewind-forever", "rewinds more than 128 times"),
+    ("split-character", "inside a character"),
+];
+const HOOKS: [&str; 5] = ["auth", "validator", "scheduler", "sampler", "filter"];
 
 fn settings(behave: &str, policy: &str) -> String {
     // Only a guest that would never return may meet its deadline, however busy the machine is.
@@ -191,6 +197,57 @@ fn a_sampler_that_faults_is_replaced_natively_or_ends_its_own_request() {
     server.wait_until_idle();
 }
 
+#[test]
+fn a_filter_that_faults_ends_its_own_text_or_is_left_out() {
+    let mut server = serve("filter");
+    let expected = text(&complete(&server, false));
+    for (how, kinds) in FAULTS {
+        behave(&server, "filter", how, "");
+        let before = faults(&server, "filter", kinds);
+        assert_failed(&complete(&server, false), how);
+        denied_in_a_stream(&server, how);
+        assert_eq!(faults(&server, "filter", kinds) - before, 2.0, "{how}: one of {kinds:?} for each text");
+        behave(&server, "filter", how, "on-fault = \"skip\"");
+        assert_eq!(text(&complete(&server, false)), expected, "{how}, skip");
+        assert_eq!(server.client.get("/healthz").status, 200, "{how}");
+    }
+    for how in ANSWERS {
+        behave(&server, "filter", how, "");
+        assert_eq!(text(&complete(&server, false)), expected, "{how}");
+    }
+    server.assert_runs();
+    server.wait_until_idle();
+}
+
+#[test]
+fn a_filter_that_holds_or_rewinds_for_ever_or_divides_characters_faults_by_name() {
+    let mut server = serve("filter");
+    // Bytes of characters beyond ASCII, whether they make whole ones or not.
+    let tokens = server.client.ask("/v1/tokenize", &json!({"model": "demo", "text": "é", "add_special": false}));
+    let bias: serde_json::Map<String, Value> =
+        tokens["tokens"].as_array().unwrap().iter().map(|token| (token.to_string(), json!(100))).collect();
+    let wide = |stream: bool| {
+        let body = json!({"model": "demo", "temperature": 0, "prompt": "1, 2, 3,", "max_tokens": 6, "logit_bias": bias,
+            "ignore_eos": true, "stream": stream});
+        server.client.post(COMPLETIONS, &body)
+    };
+    let expected = text(&wide(false));
+    assert!(!expected.is_ascii(), "{expected:?}");
+    for (how, word) in OF_FILTERS {
+        behave(&server, "filter", how, "");
+        assert_failed(&wide(false), how);
+        server.wait_for_log(word);
+        let streamed = wide(true);
+        assert!(streamed.status == 500 || !streamed.text().contains("[DONE]"), "{how}: {}", streamed.text());
+        behave(&server, "filter", how, "on-fault = \"skip\"");
+        // After the last rewind other tokens follow than would have without.
+        let left = text(&wide(false));
+        assert!(left == expected || how == "rewind-forever", "{how}: {left:?}");
+    }
+    server.assert_runs();
+    server.wait_until_idle();
+}
+
 /// The error comes before the stream begins, like any error, or as its last event, without `[DONE]`.
 fn denied_in_a_stream(server: &Server, how: &str) {
     let response = complete(server, true);
@@ -254,7 +311,7 @@ fn a_broken_guard_refuses_everything_and_another_broken_policy_is_left_out() {
             assert_eq!(entry["state"], "rejected", "{hook}, {how}: {entry}");
             assert!(entry["error"].as_str().is_some_and(|error| error.contains(word)), "{hook}, {how}: {entry}");
             let response = complete(&server, false);
-            if matches!(hook, "auth" | "validator") {
+            if matches!(hook, "auth" | "validator" | "filter") {
                 assert_failed(&response, &format!("{hook}, {how}"));
                 assert_eq!(server.client.get("/healthz").status, 200);
                 server.policies.put(hook, "10-bad.toml", settings("well", ""));
@@ -292,6 +349,12 @@ fn contexts_tell_of_the_request_that_the_client_has_sent() {
     let server = Setup::new().guest("scheduler", "10-bad", &settings(how, "")).start();
     let told = complete(&server, false);
     assert_eq!((told.status, error_of(&told)["message"].clone()), (503, json!("demo 0 anonymous")));
+    // And a filter, of the text before.
+    let server = Setup::new().guest("filter", "10-bad", &settings(how, "")).start();
+    let told = complete(&server, false);
+    assert_eq!((told.status, error_of(&told)["code"].clone()), (451, json!("told")), "{}", told.text());
+    let message = error_of(&told)["message"].as_str().unwrap().to_owned();
+    assert!(message.starts_with("demo anonymous 0 ") && message.len() == "demo anonymous 0 ".len() + 5, "{message}");
     // And a sampler.
     let server = Setup::new().guest("sampler", "10-bad", &settings(how, "")).start();
     assert!(!text(&complete(&server, false)).is_empty());
@@ -321,6 +384,7 @@ fn every_bad_guest_and_every_behaviour_has_a_test_here() {
         .chain(ANSWERS)
         .chain(FRESH)
         .chain(TELLS)
+        .chain(OF_FILTERS.iter().map(|(how, _)| *how))
         .chain(AT_START.iter().map(|(how, _)| *how));
     assert_eq!(known, tested.map(str::to_owned).collect());
 }

@@ -14,6 +14,7 @@ mod completions;
 mod devices;
 mod embeddings;
 mod errors;
+mod filters;
 mod greedy;
 mod guests;
 mod late;

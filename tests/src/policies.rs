@@ -14,7 +14,7 @@ impl PolicyDir {
     /// Creates the directory with a folder for every hook.
     pub(crate) fn new(scratch: &Path) -> Self {
         let (root, staging) = (scratch.join("policy.d"), scratch.join("staging"));
-        for hook in ["auth", "validator", "scheduler", "sampler"] {
+        for hook in ["auth", "validator", "scheduler", "sampler", "filter"] {
             std::fs::create_dir_all(root.join(hook)).expect("a scratch folder can be made");
         }
         std::fs::create_dir_all(&staging).expect("a scratch folder can be made");

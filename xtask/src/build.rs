@@ -88,6 +88,8 @@ fn packages_in(folder: &Path) -> Result<Vec<String>, Failure> {
 
 /// Creates a policy directory with the standard policies. Existing settings files are kept.
 pub(crate) fn lay_out(dir: &Path) -> Done {
+    // No filter is a standard one.
+    std::fs::create_dir_all(dir.join("filter"))?;
     for (hook, name, package) in STANDARD {
         let settings = root().join("config/policy.d").join(hook).join(format!("{name}.toml"));
         let to = dir.join(hook).join(format!("{name}.toml"));

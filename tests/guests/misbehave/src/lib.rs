@@ -52,6 +52,12 @@ pub enum Behaviour {
     Leak,
     /// Fills a large static; panics if an earlier call had already written to it.
     Remember,
+    /// A filter that never lets anything go out.
+    HoldForever,
+    /// A filter that takes back whatever is drawn.
+    RewindForever,
+    /// A filter that divides a character.
+    SplitCharacter,
 }
 
 /// Which answer to give after misbehaving.
