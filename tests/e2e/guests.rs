@@ -9,8 +9,10 @@ use crate::errors::error_of;
 const CHAT: &str = "/v1/chat/completions";
 const COMPLETIONS: &str = "/v1/completions";
 /// Behaviours that fault when the guest is called, and the fault kind that the metric reports.
-const FAULTS: [(&str, &[&str]); 7] = [
+const FAULTS: [(&str, &[&str]); 8] = [
     ("spin", &["deadline"]),
+    // The time that the host takes for a guest is the guest's.
+    ("verify", &["deadline"]),
     // The host does not let guests wait: it ends the call at once.
     ("sleep", &["trap"]),
     ("trap", &["trap"]),
@@ -39,7 +41,7 @@ const HOOKS: [&str; 5] = ["auth", "validator", "scheduler", "sampler", "filter"]
 
 fn settings(behave: &str, policy: &str) -> String {
     // Only a guest that would never return may meet its deadline, however busy the machine is.
-    let deadline = if behave == "spin" { "" } else { "deadline = \"5s\"" };
+    let deadline = if matches!(behave, "spin" | "verify") { "" } else { "deadline = \"5s\"" };
     format!("[policy]\n{deadline}\n{policy}\n[settings]\nbehave = \"{behave}\"\n")
 }
 

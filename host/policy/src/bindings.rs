@@ -23,6 +23,7 @@ pub mod host {
                 import camshaft:host/random@1.0.0;
                 import camshaft:host/metrics@1.0.0;
                 import camshaft:host/state@1.0.0;
+                import camshaft:host/crypto@1.0.0;
                 import camshaft:host/vocabulary@1.0.0;
                 import camshaft:auth/context@1.0.0;
                 import camshaft:validator/context@1.0.0;
@@ -49,7 +50,7 @@ pub mod host {
     });
     pub use self::camshaft::auth::context as auth_context;
     pub use self::camshaft::filter::context as filter_context;
-    pub use self::camshaft::host::{clock, context, log, metrics, random, state, types, vocabulary};
+    pub use self::camshaft::host::{clock, context, crypto, log, metrics, random, state, types, vocabulary};
     pub use self::camshaft::sampler::{context as sampler_context, logits, plans};
     pub use self::camshaft::scheduler::context as scheduler_context;
     pub use self::camshaft::validator::context as validator_context;
@@ -67,6 +68,7 @@ pub mod auth {
             "camshaft:host/random": crate::bindings::host::random,
             "camshaft:host/metrics": crate::bindings::host::metrics,
             "camshaft:host/state": crate::bindings::host::state,
+            "camshaft:host/crypto": crate::bindings::host::crypto,
             "camshaft:auth/context": crate::bindings::host::auth_context,
         },
     });
@@ -85,6 +87,7 @@ pub mod validator {
             "camshaft:host/random": crate::bindings::host::random,
             "camshaft:host/metrics": crate::bindings::host::metrics,
             "camshaft:host/state": crate::bindings::host::state,
+            "camshaft:host/crypto": crate::bindings::host::crypto,
             "camshaft:validator/context": crate::bindings::host::validator_context,
         },
     });
@@ -102,6 +105,7 @@ pub mod scheduler {
             "camshaft:host/random": crate::bindings::host::random,
             "camshaft:host/metrics": crate::bindings::host::metrics,
             "camshaft:host/state": crate::bindings::host::state,
+            "camshaft:host/crypto": crate::bindings::host::crypto,
             "camshaft:scheduler/context": crate::bindings::host::scheduler_context,
         },
     });
@@ -119,6 +123,7 @@ pub mod sampler {
             "camshaft:host/random": crate::bindings::host::random,
             "camshaft:host/metrics": crate::bindings::host::metrics,
             "camshaft:host/state": crate::bindings::host::state,
+            "camshaft:host/crypto": crate::bindings::host::crypto,
             "camshaft:sampler/context": crate::bindings::host::sampler_context,
             "camshaft:host/vocabulary": crate::bindings::host::vocabulary,
             "camshaft:sampler/logits": crate::bindings::host::logits,

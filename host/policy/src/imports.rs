@@ -2,6 +2,7 @@
 //! needs, and the function that links it. No interface sees the rest of the state.
 pub(crate) mod call;
 pub(crate) mod clock;
+pub(crate) mod crypto;
 pub(crate) mod draft;
 pub(crate) mod log;
 pub(crate) mod logits;

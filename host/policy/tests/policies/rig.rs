@@ -243,8 +243,9 @@ pub(crate) fn point(events: Vec<SchedulerEvent>) -> SchedulingPoint {
 }
 
 /// What each way to misbehave when asked must be taken for.
-pub(crate) const MISBEHAVIOURS: [(&str, FaultKind); 6] = [
+pub(crate) const MISBEHAVIOURS: [(&str, FaultKind); 7] = [
     ("spin", FaultKind::Deadline),
+    ("verify", FaultKind::Deadline),
     ("trap", FaultKind::Trap),
     ("allocate", FaultKind::Memory),
     ("recurse", FaultKind::Trap),

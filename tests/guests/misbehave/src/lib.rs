@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-use camshaft_plugin::log;
+use camshaft_plugin::{crypto, log};
 use serde::Deserialize;
 
 /// `[settings]`.
@@ -28,6 +28,8 @@ pub enum Behaviour {
     Well,
     /// Never returns.
     Spin,
+    /// Has the host verify signatures, for ever.
+    Verify,
     /// Panics.
     Trap,
     /// Grows its memory without bound.
@@ -90,6 +92,7 @@ impl Behaviour {
     pub fn when_asked(self) -> Answer {
         match self {
             Behaviour::Spin => spin(),
+            Behaviour::Verify => verify(),
             Behaviour::Trap => panic!("behave = trap: as asked"),
             Behaviour::Allocate => allocate(),
             Behaviour::Recurse => {
@@ -118,6 +121,13 @@ fn remember() {
 fn spin() -> ! {
     loop {
         black_box(());
+    }
+}
+
+fn verify() -> ! {
+    let (number, data) = ([0xff; 1024], vec![7; 1 << 20]);
+    loop {
+        let _ = black_box(crypto::verify_rsa("PS512", &number, &[3], &data, &number));
     }
 }
 
