@@ -337,7 +337,7 @@ fn contexts_tell_of_the_request_that_the_client_has_sent() {
     let message = error_of(&told)["message"].as_str().unwrap().to_owned();
     let id = told.header("x-request-id").unwrap();
     let begins =
-        format!("auth/bad on {}; {id} page=%31 [[111, 110, 101], [116, 119, 111]] ", env!("CARGO_PKG_VERSION"));
+        format!("auth/bad on {} None; {id} page=%31 [[111, 110, 101], [116, 119, 111]] ", env!("CARGO_PKG_VERSION"));
     assert!(
         message.starts_with(&begins) && message.contains("\"x-a\"") && message.contains("requests-per-day"),
         "{message}"

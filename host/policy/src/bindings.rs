@@ -24,6 +24,7 @@ pub mod host {
                 import camshaft:host/metrics@1.0.0;
                 import camshaft:host/state@1.0.0;
                 import camshaft:host/crypto@1.0.0;
+                import camshaft:host/documents@1.0.0;
                 import camshaft:host/vocabulary@1.0.0;
                 import camshaft:auth/context@1.0.0;
                 import camshaft:validator/context@1.0.0;
@@ -50,7 +51,7 @@ pub mod host {
     });
     pub use self::camshaft::auth::context as auth_context;
     pub use self::camshaft::filter::context as filter_context;
-    pub use self::camshaft::host::{clock, context, crypto, log, metrics, random, state, types, vocabulary};
+    pub use self::camshaft::host::{clock, context, crypto, documents, log, metrics, random, state, types, vocabulary};
     pub use self::camshaft::sampler::{context as sampler_context, logits, plans};
     pub use self::camshaft::scheduler::context as scheduler_context;
     pub use self::camshaft::validator::context as validator_context;
@@ -69,6 +70,7 @@ pub mod auth {
             "camshaft:host/metrics": crate::bindings::host::metrics,
             "camshaft:host/state": crate::bindings::host::state,
             "camshaft:host/crypto": crate::bindings::host::crypto,
+            "camshaft:host/documents": crate::bindings::host::documents,
             "camshaft:auth/context": crate::bindings::host::auth_context,
         },
     });
@@ -88,6 +90,7 @@ pub mod validator {
             "camshaft:host/metrics": crate::bindings::host::metrics,
             "camshaft:host/state": crate::bindings::host::state,
             "camshaft:host/crypto": crate::bindings::host::crypto,
+            "camshaft:host/documents": crate::bindings::host::documents,
             "camshaft:validator/context": crate::bindings::host::validator_context,
         },
     });
@@ -106,6 +109,7 @@ pub mod scheduler {
             "camshaft:host/metrics": crate::bindings::host::metrics,
             "camshaft:host/state": crate::bindings::host::state,
             "camshaft:host/crypto": crate::bindings::host::crypto,
+            "camshaft:host/documents": crate::bindings::host::documents,
             "camshaft:scheduler/context": crate::bindings::host::scheduler_context,
         },
     });
@@ -124,6 +128,7 @@ pub mod sampler {
             "camshaft:host/metrics": crate::bindings::host::metrics,
             "camshaft:host/state": crate::bindings::host::state,
             "camshaft:host/crypto": crate::bindings::host::crypto,
+            "camshaft:host/documents": crate::bindings::host::documents,
             "camshaft:sampler/context": crate::bindings::host::sampler_context,
             "camshaft:host/vocabulary": crate::bindings::host::vocabulary,
             "camshaft:sampler/logits": crate::bindings::host::logits,

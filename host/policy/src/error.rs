@@ -168,6 +168,14 @@ pub enum PolicyError {
     Settings { file: String, line: Option<usize>, problem: SettingsError },
     #[error("mode \"{mode}\" is not supported for the {hook} hook yet")]
     ModeUnsupported { hook: Hook, mode: Mode },
+    /// Before it is had for the first time. Later, its last good version stays.
+    #[error("its document {name} cannot be read from {from}: {why}")]
+    NoDocument { name: String, from: String, why: String },
+    #[error("its secret {name} cannot be read: {why}")]
+    NoSecret { name: String, why: String },
+    /// Only while a newer component is being compiled.
+    #[error("its documents are being read")]
+    DocumentsOpening,
     #[error("the name {name} is taken by {first}")]
     NameTaken { name: String, first: String },
 }
@@ -225,6 +233,8 @@ impl PolicyError {
                 | Self::LoadMemory { .. }
                 | Self::CodeNotKept { .. }
                 | Self::Cache { .. }
+                | Self::NoDocument { .. }
+                | Self::NoSecret { .. }
                 | Self::ForeignCache { .. }
         )
     }

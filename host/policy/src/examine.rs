@@ -21,6 +21,7 @@ use crate::loaded::{Compiled, HookPre, state_for};
 use crate::private_dir;
 use crate::runtime::{self, Runtime};
 use crate::store::{self, GuestState};
+use crate::supplies::Supplies;
 use crate::surface::{self, Surface};
 use crate::task::Task;
 use crate::text::{on_one_line, truncated};
@@ -108,12 +109,12 @@ fn unlinked(hook: Hook, error: wasmtime::Error) -> PolicyError {
 pub(crate) fn introduce(
     runtime: &Runtime,
     compiled: &Compiled,
-    identity: Arc<Identity>,
+    of: (Arc<Identity>, Arc<Supplies>),
     memory_bytes: usize,
     settings: Option<&str>,
 ) -> Result<Description, PolicyError> {
     let hook = compiled.pre.hook();
-    let mut state = state_for(hook, identity, memory_bytes, None);
+    let mut state = state_for(hook, of, memory_bytes, None);
     // There is no model yet, so the vocabulary is not available to a sampler.
     state.vocabulary = Some(Arc::new(Vocabulary::new([""; 0], Vec::new())));
     let mut store = store::open(runtime.engine(hook), state, START_LIMIT);

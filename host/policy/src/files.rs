@@ -118,7 +118,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    fn of(meta: &Metadata) -> Self {
+    pub(crate) fn of(meta: &Metadata) -> Self {
         let seconds = u64::try_from(meta.ctime()).unwrap_or(0);
         let nanoseconds = u32::try_from(meta.ctime_nsec()).unwrap_or(0);
         Self {
@@ -128,6 +128,13 @@ impl Stamp {
             modified: meta.modified().unwrap_or(SystemTime::UNIX_EPOCH),
             changed: SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds),
         }
+    }
+}
+
+impl Stamp {
+    /// How long ago the file was last written; zero if that is in the future.
+    pub(crate) fn age(&self, now: SystemTime) -> Duration {
+        now.duration_since(self.changed.max(self.modified)).unwrap_or_default()
     }
 }
 
@@ -173,7 +180,12 @@ pub(crate) struct Content {
 impl Content {
     /// What two contents are told apart by.
     pub(crate) fn key(&self) -> ContentKey {
-        ContentKey { component: self.digest.clone(), sidecar: self.sidecar.as_deref().map(digest_of), mode: None }
+        ContentKey {
+            component: self.digest.clone(),
+            sidecar: self.sidecar.as_deref().map(digest_of),
+            mode: None,
+            is_outdated: false,
+        }
     }
 
     /// Reads both files whole.
@@ -197,6 +209,8 @@ pub(crate) struct ContentKey {
     component: String,
     sidecar: Option<String>,
     pub(crate) mode: Option<Mode>,
+    /// What the files name has changed since: the same files are to be loaded again.
+    pub(crate) is_outdated: bool,
 }
 
 impl ContentKey {

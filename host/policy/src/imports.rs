@@ -3,6 +3,7 @@
 pub(crate) mod call;
 pub(crate) mod clock;
 pub(crate) mod crypto;
+pub(crate) mod documents;
 pub(crate) mod draft;
 pub(crate) mod log;
 pub(crate) mod logits;

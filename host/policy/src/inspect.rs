@@ -7,6 +7,7 @@ use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Hook, Mode};
 use serde::Serialize;
 
+use crate::documents::{Document, DocumentSpec};
 use crate::engine::Ticker;
 use crate::error::{PolicyError, SettingsError};
 use crate::examine;
@@ -15,7 +16,9 @@ use crate::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
 use crate::runtime::Runtime;
 use crate::sandbox::CompileProgram;
+use crate::secrets::Secrets;
 use crate::sidecar::Sidecar;
+use crate::supplies::Supplies;
 use crate::task::Task;
 
 /// Facts about a component that can serve as a policy.
@@ -78,8 +81,10 @@ pub fn inspect(
         .map_or(stem.as_str(), |(_, name)| name);
     let families = Arc::new(MetricFamilies::new(&prometheus::Registry::new()));
     let identity = Arc::new(Identity::new(hook, &PolicyName::new(name), families, None));
-    let introduce =
-        |settings| examine::introduce(&runtime, &compiled, identity.clone(), sidecar.memory_bytes, settings);
+    let supplies = Arc::new(supplies_of(hook, name, &sidecar)?);
+    let introduce = |settings| {
+        examine::introduce(&runtime, &compiled, (identity.clone(), supplies.clone()), sidecar.memory_bytes, settings)
+    };
     let (said, needs) = match introduce(Some(sidecar.settings.as_str())) {
         // Its operator may write the file when it is installed. Where a server finds it, it is refused as it is.
         Err(PolicyError::RefusesSettings(why)) if settings_file.is_none() && !is_installed(path, hook) => {
@@ -104,6 +109,17 @@ pub fn inspect(
         needs,
         mode: sidecar.mode,
     })
+}
+
+/// What the settings file names, read here and now.
+fn supplies_of(hook: Hook, plugin: &str, sidecar: &Sidecar) -> Result<Supplies, PolicyError> {
+    let secrets = Secrets::read(&sidecar.secrets).map_err(|(name, why)| PolicyError::NoSecret { name, why })?;
+    let read = |spec: &DocumentSpec| {
+        let missing = |why| PolicyError::NoDocument { name: spec.name.clone(), from: spec.source.to_string(), why };
+        Document::read_once(hook, plugin, spec).map_err(missing)
+    };
+    let documents = sidecar.documents.iter().map(read).collect::<Result<_, _>>()?;
+    Ok(Supplies { documents, secrets })
 }
 
 /// Whether a server would load the file: it lies in the directory of its hook, under the name of a policy.

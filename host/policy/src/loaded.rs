@@ -15,6 +15,7 @@ use crate::runtime::Runtime;
 use crate::sidecar::Sidecar;
 use crate::spec::{OnFault, spec};
 use crate::store::{self, GuestState, Subject};
+use crate::supplies::Supplies;
 
 /// A component linked for its hook.
 pub(crate) type HookPre = bindings::HookPre<GuestState>;
@@ -43,6 +44,7 @@ pub(crate) struct Loaded {
     pub(crate) compiled: Arc<Compiled>,
     pub(crate) sidecar: Sidecar,
     pub(crate) identity: Arc<Identity>,
+    pub(crate) supplies: Arc<Supplies>,
     pub(crate) metrics: LinkMetrics,
     /// The generation that introduced it, once that is published.
     pub(crate) generation: OnceLock<Generation>,
@@ -63,7 +65,8 @@ impl Loaded {
     /// random numbers depend on its request alone.
     pub(crate) fn store(&self, seed: Option<u64>) -> Store<GuestState> {
         let deadline = self.sidecar.deadline;
-        let state = state_for(self.hook(), self.identity.clone(), self.sidecar.memory_bytes, seed);
+        let of = (self.identity.clone(), self.supplies.clone());
+        let state = state_for(self.hook(), of, self.sidecar.memory_bytes, seed);
         store::open(self.runtime.engine(self.hook()), state, deadline)
     }
 
@@ -128,7 +131,12 @@ impl Loaded {
 }
 
 /// The data of an instance of this hook.
-pub(crate) fn state_for(hook: Hook, identity: Arc<Identity>, memory_bytes: usize, seed: Option<u64>) -> GuestState {
+pub(crate) fn state_for(
+    hook: Hook,
+    of: (Arc<Identity>, Arc<Supplies>),
+    memory_bytes: usize,
+    seed: Option<u64>,
+) -> GuestState {
     let spec = spec(hook);
-    GuestState::new(identity, memory_bytes, (spec.randomness)(seed), spec.time)
+    GuestState::new(of, memory_bytes, (spec.randomness)(seed), spec.time)
 }

@@ -9,6 +9,7 @@ use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, exponential_buckets,
 };
 
+use crate::documents::DocumentMetrics;
 use crate::error::PolicyError;
 
 /// The outcome of a call of a policy.
@@ -108,6 +109,7 @@ pub(crate) struct PolicyMetrics {
     swaps: IntCounterVec,
     swap_durations: Histogram,
     without_files: IntGaugeVec,
+    pub(crate) documents: DocumentMetrics,
 }
 
 impl PolicyMetrics {
@@ -155,7 +157,8 @@ impl PolicyMetrics {
             }
         }
         let calls = CallFamilies { calls, durations, kept: Arc::default() };
-        Ok(Self { calls, generations, swaps, swap_durations, without_files })
+        let documents = DocumentMetrics::register(registry)?;
+        Ok(Self { calls, generations, swaps, swap_durations, without_files, documents })
     }
 
     /// The series of one policy, looked up once.

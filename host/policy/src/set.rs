@@ -163,6 +163,7 @@ fn digest(links: &[Link]) -> PolicyDigest {
         if let Some(policy) = link.ready() {
             let sidecar = &policy.sidecar;
             add(sidecar.settings.as_bytes());
+            add(format!("{:?} {:?}", sidecar.documents, sidecar.secrets).as_bytes());
             add(sidecar.mode.as_str().as_bytes());
             add(sidecar.on_fault.as_str().as_bytes());
             add(&sidecar.deadline.as_micros().to_le_bytes());

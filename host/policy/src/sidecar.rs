@@ -1,14 +1,21 @@
 //! The TOML file beside a policy: how the host runs the policy, and the policy's own settings.
 mod read;
+mod supplies;
+#[cfg(test)]
+mod supplies_tests;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use camshaft_core::policy::{Hook, Mode};
 use toml::{Table, Value};
 
 use self::read::{bytes, duration, json, line_at, line_of};
+use self::supplies::Mistake;
 use crate::addresses::MEMORY_MAX_BYTES;
+use crate::documents::DocumentSpec;
 use crate::error::{PolicyError, SettingsError};
+use crate::secrets::SecretSource;
 use crate::spec::{OnFault, spec};
 
 /// Default and minimum of a guest's linear memory.
@@ -26,6 +33,15 @@ struct SidecarMistake {
     problem: SettingsError,
 }
 
+impl From<Mistake> for SidecarMistake {
+    fn from(mistake: Mistake) -> Self {
+        match mistake {
+            Mistake::Value { key, value, expected } => bad(&key, &value, expected),
+            Mistake::Unknown { key, section, known } => unknown(&key, &section, known),
+        }
+    }
+}
+
 /// A checked settings file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sidecar {
@@ -40,6 +56,8 @@ pub(crate) struct Sidecar {
     pub(crate) sha256: Option<String>,
     /// One JSON object.
     pub(crate) settings: String,
+    pub(crate) documents: Vec<DocumentSpec>,
+    pub(crate) secrets: BTreeMap<String, SecretSource>,
 }
 
 impl Sidecar {
@@ -53,6 +71,8 @@ impl Sidecar {
             required: false,
             sha256: None,
             settings: "{}".to_owned(),
+            documents: Vec::new(),
+            secrets: BTreeMap::new(),
         }
     }
 
@@ -94,11 +114,15 @@ impl Sidecar {
             match (key.as_str(), value) {
                 ("policy", Value::Table(policy)) => sidecar.set_all(policy)?,
                 ("settings", Value::Table(settings)) => sidecar.settings = settings_json(settings)?,
-                ("policy" | "settings", value) => return Err(bad(&key, &value, "expected a table")),
+                ("documents", Value::Table(documents)) => sidecar.documents = supplies::documents(&documents)?,
+                ("secrets", Value::Table(secrets)) => sidecar.secrets = supplies::secrets(&secrets)?,
+                // It may be a secret.
+                ("secrets", _) => return Err(bad(&key, &Value::String("...".to_owned()), "expected a table")),
+                ("policy" | "settings" | "documents", value) => return Err(bad(&key, &value, "expected a table")),
                 _ if POLICY_KEYS.contains(&key.as_str()) => {
                     return Err(SidecarMistake { problem: SettingsError::OutsidePolicy { key: key.clone() }, key });
                 }
-                _ => return Err(unknown(&key, "", &["policy", "settings"])),
+                _ => return Err(unknown(&key, "", &["policy", "settings", "documents", "secrets"])),
             }
         }
         sidecar.check(hook)?;

@@ -65,6 +65,8 @@ const RANDOM: Grant = Grant { name: "camshaft:host/random", version: HOST, link:
 const METRICS: Grant = Grant { name: "camshaft:host/metrics", version: HOST, link: imports::metrics::add_to_linker };
 const STATE: Grant = Grant { name: "camshaft:host/state", version: HOST, link: imports::state::add_to_linker };
 const CRYPTO: Grant = Grant { name: "camshaft:host/crypto", version: HOST, link: imports::crypto::add_to_linker };
+const DOCUMENTS: Grant =
+    Grant { name: "camshaft:host/documents", version: HOST, link: imports::documents::add_to_linker };
 const VOCABULARY: Grant =
     Grant { name: "camshaft:host/vocabulary", version: HOST, link: imports::vocabulary::add_to_linker };
 const SETUP: Grant = Grant { name: "camshaft:host/context", version: HOST, link: imports::setup::add_to_linker };
@@ -129,7 +131,7 @@ pub(crate) fn spec(hook: Hook) -> &'static HookSpec {
 
 static AUTH: HookSpec = HookSpec {
     version: AUTH_VERSION,
-    grants: &[TYPES, SETUP, LOG, CLOCK, RANDOM, METRICS, STATE, CRYPTO, CALL],
+    grants: &[TYPES, SETUP, LOG, CLOCK, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, CALL],
     modes: &Mode::ALL,
     on_fault: &OnFault::ALL,
     on_fault_why: "",
@@ -142,7 +144,7 @@ static AUTH: HookSpec = HookSpec {
 
 static VALIDATOR: HookSpec = HookSpec {
     version: VALIDATOR_VERSION,
-    grants: &[TYPES, SETUP, LOG, CLOCK, RANDOM, METRICS, STATE, CRYPTO, DRAFT],
+    grants: &[TYPES, SETUP, LOG, CLOCK, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, DRAFT],
     modes: &Mode::ALL,
     on_fault: &OnFault::ALL,
     on_fault_why: "",
@@ -156,7 +158,7 @@ static VALIDATOR: HookSpec = HookSpec {
 static SCHEDULER: HookSpec = HookSpec {
     version: SCHEDULER_VERSION,
     // No clock: a scheduler reads the time from its events, so that it can be replayed.
-    grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, POOL],
+    grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, POOL],
     modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Fallback],
     on_fault_why: "the native scheduler takes over at once",
@@ -170,7 +172,7 @@ static SCHEDULER: HookSpec = HookSpec {
 static SAMPLER: HookSpec = HookSpec {
     version: SAMPLER_VERSION,
     // No clock either.
-    grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, VOCABULARY, LOGITS, PLANS, SEQUENCE],
+    grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, VOCABULARY, LOGITS, PLANS, SEQUENCE],
     modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Fallback, OnFault::Deny, OnFault::Skip],
     on_fault_why: "",

@@ -15,6 +15,7 @@ use crate::fault::GuestError;
 use crate::identity::Identity;
 use crate::imports::call::{Call, CallView};
 use crate::imports::clock::{ClockView, Time};
+use crate::imports::documents::DocumentsView;
 use crate::imports::draft::{Draft, DraftView};
 use crate::imports::log::{LogView, PluginLog};
 use crate::imports::logits::{CurrentRow, LogitsView};
@@ -27,6 +28,7 @@ use crate::imports::setup::{Place, SetupView};
 use crate::imports::state::{PluginState, StateView};
 use crate::imports::stream::{Stream, StreamView};
 use crate::imports::vocabulary::{ModelTokens, VocabularyView};
+use crate::supplies::Supplies;
 use crate::wasi::{LastWords, Wasi, WasiView};
 
 /// Bytes that the host may allocate to copy the arguments or the answer of one call. Without the bound, a list whose
@@ -50,6 +52,7 @@ pub(crate) enum Subject {
 /// The data of a store.
 pub(crate) struct GuestState {
     identity: Arc<Identity>,
+    supplies: Arc<Supplies>,
     limiter: Limiter,
     table: ResourceTable,
     /// Plans in the table.
@@ -69,9 +72,15 @@ pub(crate) struct GuestState {
 }
 
 impl GuestState {
-    pub(crate) fn new(identity: Arc<Identity>, memory_bytes: usize, randomness: Randomness, time: Time) -> Self {
+    pub(crate) fn new(
+        (identity, supplies): (Arc<Identity>, Arc<Supplies>),
+        memory_bytes: usize,
+        randomness: Randomness,
+        time: Time,
+    ) -> Self {
         Self {
             identity,
+            supplies,
             limiter: Limiter { memory_bytes, used_bytes: 0, denied: false },
             table: ResourceTable::new(),
             plans: 0,
@@ -174,7 +183,13 @@ impl LogitsView for GuestState {
 
 impl SetupView for GuestState {
     fn place(&mut self) -> Place<'_> {
-        Place { plugin: &self.identity, reusable: &mut self.reusable }
+        Place { plugin: &self.identity, supplies: &self.supplies, reusable: &mut self.reusable }
+    }
+}
+
+impl DocumentsView for GuestState {
+    fn supplies(&mut self) -> &Supplies {
+        &self.supplies
     }
 }
 

@@ -125,9 +125,10 @@ impl Policy for ApiKeys {
         Ok(policy)
     }
 
-    fn set_up(&mut self, setup: &Setup) {
+    fn set_up(&mut self, setup: &Setup) -> Result<(), String> {
         // Nothing is kept of a request.
         setup.reuse();
+        Ok(())
     }
 
     fn authenticate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {

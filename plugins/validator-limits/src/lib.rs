@@ -62,9 +62,10 @@ impl Policy for Limits {
         }
     }
 
-    fn set_up(&mut self, setup: &Setup) {
+    fn set_up(&mut self, setup: &Setup) -> Result<(), String> {
         // Nothing is kept of a request.
         setup.reuse();
+        Ok(())
     }
 
     fn validate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {

@@ -36,7 +36,12 @@ pub trait Policy: Sized + 'static {
     }
 
     /// Learns which policy of which server it is. The host calls it in every fresh instance, after the policy was made.
-    fn set_up(&mut self, _setup: &Setup) {}
+    ///
+    /// # Errors
+    /// As [`Policy::new`].
+    fn set_up(&mut self, _setup: &Setup) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Decides on one HTTP request, within 5 ms by default.
     ///

@@ -20,6 +20,7 @@ pub mod host {
                 import camshaft:host/metrics@1.0.0;
                 import camshaft:host/state@1.0.0;
                 import camshaft:host/crypto@1.0.0;
+                import camshaft:host/documents@1.0.0;
                 import camshaft:host/vocabulary@1.0.0;
                 import camshaft:auth/context@1.0.0;
                 import camshaft:validator/context@1.0.0;
@@ -37,7 +38,7 @@ pub mod host {
     });
     pub use self::camshaft::auth::context as auth_context;
     pub use self::camshaft::filter::context as filter_context;
-    pub use self::camshaft::host::{clock, context, crypto, log, metrics, random, state, types, vocabulary};
+    pub use self::camshaft::host::{clock, context, crypto, documents, log, metrics, random, state, types, vocabulary};
     pub use self::camshaft::sampler::{context as sampler_context, logits, plans};
     pub use self::camshaft::scheduler::context as scheduler_context;
     pub use self::camshaft::validator::context as validator_context;

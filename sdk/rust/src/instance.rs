@@ -52,8 +52,7 @@ macro_rules! plugin_exports {
 
             fn configure(settings: String, setup: &$crate::bindings::host::context::Setup) -> Result<(), String> {
                 $crate::instance::configure::<P>(settings, $make)?;
-                $crate::instance::with(|policy: &mut P| policy.set_up(setup));
-                Ok(())
+                $crate::instance::with(|policy: &mut P| policy.set_up(setup))
             }
         }
     };

@@ -37,7 +37,7 @@
 //!
 //! The exports exist only for WebAssembly, so the crate runs its unit tests natively. In unit tests, [`log`] prints,
 //! [`metrics`] does nothing, the modules `testing` of the hooks make requests and points, and everything else that calls the
-//! host ([`state`], [`crypto`], [`clock`], [`random`], [`vocabulary`], [`sampler::Row`]) panics. So keep decisions in functions that take
+//! host ([`state`], [`crypto`], [`documents`], [`clock`], [`random`], [`vocabulary`], [`sampler::Row`]) panics. So keep decisions in functions that take
 //! the host's answers as arguments. Only auth policies and validators may ask the [`clock`]: others are refused.
 //!
 //! The host configures an instance once, before any other call. A refusal is an answer; a panic is a *fault*, for which
@@ -62,7 +62,7 @@ pub mod validator;
 
 pub use bindings::host::context::Setup;
 pub use bindings::host::types::Refusal;
-pub use bindings::host::{clock, crypto, random, state, vocabulary};
+pub use bindings::host::{clock, crypto, documents, random, state, vocabulary};
 pub use priority::Priority;
 pub use settings::{NoSettings, parse};
 pub use span::Span;

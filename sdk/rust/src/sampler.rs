@@ -33,7 +33,12 @@ pub trait Policy: Sized + 'static {
     fn new(settings: Self::Settings) -> Result<Self, String>;
 
     /// Learns which policy of which server it is. The host calls it in every fresh instance, after the policy was made.
-    fn set_up(&mut self, _setup: &Setup) {}
+    ///
+    /// # Errors
+    /// As [`Policy::new`].
+    fn set_up(&mut self, _setup: &Setup) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Receives the client's request. The host calls it once, before the first token. With a plan the host shapes the rows
     /// by that, without calls, and calls `sample` only when the plan says so.

@@ -4,15 +4,17 @@ use wasmtime::component::{HasData, Linker, Resource};
 use crate::bindings::Borrowed;
 use crate::bindings::host::context::{self, Host, HostSetup};
 use crate::identity::Identity;
+use crate::supplies::Supplies;
 
 /// The part of a guest's state that tells which plugin it is.
 pub(crate) trait SetupView: 'static {
     fn place(&mut self) -> Place<'_>;
 }
 
-/// Which plugin it is, and what it has allowed.
+/// Which plugin it is, what it was given, and what it has allowed.
 pub(crate) struct Place<'a> {
     pub(crate) plugin: &'a Identity,
+    pub(crate) supplies: &'a Supplies,
     /// Whether its instance may serve several requests.
     pub(crate) reusable: &'a mut bool,
 }
@@ -45,6 +47,10 @@ impl HostSetup for Place<'_> {
     fn reuse(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {
         *self.reusable = true;
         Ok(())
+    }
+
+    fn secret(&mut self, _: Resource<Borrowed>, name: String) -> wasmtime::Result<Option<Vec<u8>>> {
+        Ok(self.supplies.secrets.get(&name).map(<[u8]>::to_vec))
     }
 
     fn drop(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {

@@ -6,6 +6,7 @@ use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Hook, Mode};
 
 use super::compile::{Compile, CompileJob, Compiler};
+use crate::documents::{Library, Missing, Opened, Reader};
 use crate::error::{PolicyError, SettingsError};
 use crate::examine;
 use crate::files::{Content, Place};
@@ -16,7 +17,9 @@ use crate::kept::Kept;
 use crate::loaded::{Compiled, Loaded};
 use crate::metrics::PolicyMetrics;
 use crate::runtime::Runtime;
+use crate::secrets::Secrets;
 use crate::sidecar::Sidecar;
+use crate::supplies::Supplies;
 use camshaft_core::threads::Spawner;
 
 /// The result of building a policy.
@@ -25,7 +28,7 @@ pub(crate) enum Built {
     Ready(Arc<Loaded>),
     /// Its settings file turns it off: its component is not even compiled.
     Off,
-    /// Its component is being compiled, or (without a job) waits for its turn.
+    /// Its component is being compiled, or (without a job) waits for its turn, or documents of its are being read.
     Compiling(Option<Arc<CompileJob>>),
 }
 
@@ -34,6 +37,7 @@ pub(crate) enum Built {
 pub(crate) struct Builder {
     pub(super) runtime: Arc<Runtime>,
     pub(crate) compiler: Compiler,
+    pub(super) documents: Library,
     pub(crate) metrics: PolicyMetrics,
     families: Arc<MetricFamilies>,
     identities: HashMap<(Hook, String), Arc<Identity>>,
@@ -54,10 +58,12 @@ impl Builder {
         families: MetricFamilies,
         spawner: Spawner,
     ) -> Self {
-        let (compiler, families) = (Compiler::new(compile, spawner), Arc::new(families));
+        let (compiler, families) = (Compiler::new(compile, spawner.clone()), Arc::new(families));
+        let documents = Library::new(spawner, compiler.notices(), metrics.documents.clone());
         Self {
             runtime,
             compiler,
+            documents,
             metrics,
             families,
             identities: HashMap::new(),
@@ -87,7 +93,9 @@ impl Builder {
         sidecar.check_digest(&place.sidecar_name(), &content.digest)?;
         let job = self.compiler.compile(place.hook, &content.digest, &content.component, content.stamps.changed());
         let Some(outcome) = job.as_ref().and_then(|job| job.outcome()) else { return Ok(Built::Compiling(job)) };
-        self.load(place, outcome?, sidecar, content).map(Built::Ready)
+        let compiled = outcome?;
+        let Some(supplies) = self.supplies(place, &sidecar)? else { return Ok(Built::Compiling(None)) };
+        self.load(place, compiled, (sidecar, supplies), content).map(Built::Ready)
     }
 
     /// Runs a component that is compiled already with the settings in a policy's files; `mode` holds instead of the file's.
@@ -104,14 +112,26 @@ impl Builder {
         let mut sidecar = sidecar_of(place, content)?;
         sidecar.mode = mode.unwrap_or(sidecar.mode);
         sidecar.check_digest(&place.sidecar_name(), &compiled.digest)?;
-        self.load(place, compiled.clone(), sidecar, content)
+        let supplies = self.supplies(place, &sidecar)?.ok_or(PolicyError::DocumentsOpening)?;
+        self.load(place, compiled.clone(), (sidecar, supplies), content)
+    }
+
+    /// What the settings file names; `None` while a document is being read for the first time.
+    fn supplies(&self, place: &Place, sidecar: &Sidecar) -> Result<Option<Arc<Supplies>>, PolicyError> {
+        let secrets = Secrets::read(&sidecar.secrets).map_err(|(name, why)| PolicyError::NoSecret { name, why })?;
+        let reader = Reader { hook: place.hook, plugin: place.name() };
+        match self.documents.open(reader, &sidecar.documents) {
+            Ok(Opened::Ready(documents)) => Ok(Some(Arc::new(Supplies { documents, secrets }))),
+            Ok(Opened::Reading) => Ok(None),
+            Err(Missing { name, from, why }) => Err(PolicyError::NoDocument { name, from, why }),
+        }
     }
 
     fn load(
         &mut self,
         place: &Place,
         compiled: Arc<Compiled>,
-        sidecar: Sidecar,
+        (sidecar, supplies): (Sidecar, Arc<Supplies>),
         content: &Content,
     ) -> Result<Arc<Loaded>, Arc<PolicyError>> {
         let found = compiled.pre.hook();
@@ -122,7 +142,8 @@ impl Builder {
         let known = self.identities.get(&(place.hook, place.name().to_owned())).cloned();
         let identity = known.clone().unwrap_or_else(|| self.new_identity(place, None));
         let settings = Some(sidecar.settings.as_str());
-        let said = examine::introduce(&self.runtime, &compiled, identity.clone(), sidecar.memory_bytes, settings);
+        let of = (identity.clone(), supplies.clone());
+        let said = examine::introduce(&self.runtime, &compiled, of, sidecar.memory_bytes, settings);
         let said = said.map_err(|error| in_settings(error, place, content))?;
         let identity = match known {
             Some(known) => known,
@@ -130,7 +151,8 @@ impl Builder {
                 let settled = self.settle_identity(place, &identity, &said.name);
                 if !Arc::ptr_eq(&settled, &identity) {
                     // What it notes about its settings belongs into the state that it goes on with.
-                    examine::introduce(&self.runtime, &compiled, settled.clone(), sidecar.memory_bytes, settings)
+                    let of = (settled.clone(), supplies.clone());
+                    examine::introduce(&self.runtime, &compiled, of, sidecar.memory_bytes, settings)
                         .map_err(|error| in_settings(error, place, content))?;
                 }
                 settled
@@ -145,6 +167,7 @@ impl Builder {
             compiled,
             sidecar,
             identity,
+            supplies,
             generation: OnceLock::new(),
             runtime: self.runtime.clone(),
             kept: Kept::default(),

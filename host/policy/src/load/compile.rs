@@ -94,6 +94,11 @@ impl Compiler {
         self.finished.clone()
     }
 
+    /// Has whoever waits for components look again.
+    pub(crate) fn notices(&self) -> Sender<()> {
+        self.shared.finished.clone()
+    }
+
     /// Has a component compiled that was changed at this time. `None` if too much waits already: ask again when something is
     /// finished.
     pub(crate) fn compile(

@@ -113,14 +113,16 @@ impl Loader {
         self.directory.examine_again();
     }
 
-    /// Has the next scan try components again that were given up.
+    /// Has the next scan try components again that were given up, and load policies again whose secrets have changed.
     pub(crate) fn try_again(&mut self) {
         self.directory.policies.values_mut().for_each(Policy::try_again);
+        self.directory.policies.values_mut().for_each(Policy::read_secrets_again);
     }
 
     /// Begins nothing more.
     pub(crate) fn close(&self) {
         self.builder.compiler.close();
+        self.builder.documents.close();
     }
 
     /// Scans until everything has settled, at most for a second, and then examines what is there. Compiling is not waited for.

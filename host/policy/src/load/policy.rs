@@ -13,6 +13,7 @@ use crate::error::PolicyError;
 use crate::files::{self, ContentKey, Place, SIDECAR_MAX_BYTES, Stamps};
 use crate::loaded::{Compiled, Loaded};
 use crate::metrics::{PolicyMetrics, Swap};
+use crate::secrets::Secrets;
 use crate::set::{Broken, Link};
 use crate::sidecar::Sidecar;
 use crate::spec::{OnFault, spec};
@@ -225,6 +226,18 @@ impl Policy {
         if self.lacks.take().is_some() {
             self.examine_again();
         }
+    }
+
+    /// Has the next scan load the same files again if they name secrets that are others now.
+    pub(crate) fn read_secrets_again(&mut self) {
+        let Some((loaded, of)) = &mut self.serving else { return };
+        let sources = &loaded.sidecar.secrets;
+        let is_same = || Secrets::read(sources).is_ok_and(|secrets| secrets == loaded.supplies.secrets);
+        if sources.is_empty() || self.error.is_none() && is_same() {
+            return;
+        }
+        of.is_outdated = true;
+        self.examine_again();
     }
 
     /// Counts how often memory was lacking for the same component.

@@ -33,6 +33,8 @@ pub(super) fn duration(text: &str) -> Option<Duration> {
         (n, "us") => Some(Duration::from_micros(n)),
         (n, "ms") => Some(Duration::from_millis(n)),
         (n, "s") => Some(Duration::from_secs(n)),
+        (n, "m") => n.checked_mul(60).map(Duration::from_secs),
+        (n, "h") => n.checked_mul(3600).map(Duration::from_secs),
         _ => None,
     }
 }

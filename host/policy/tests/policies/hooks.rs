@@ -57,7 +57,8 @@ fn contexts_tell_what_they_say_they_do() {
         [("x-a", &b"1"[..]), ("x-b", b"2"), ("x-a", b"\xff")].map(|(n, v)| (n.to_owned(), v.to_vec())).to_vec();
     let AuthOutcome::Refuse(told) = rig.authenticate(&Arc::new(call)) else { panic!("it tells") };
     let version = env!("CARGO_PKG_VERSION");
-    let expected = format!("auth/a on {version}; r a=%20 [[49], [255]] [\"x-a\", \"x-b\"] Err(\"a limit of the name ");
+    let expected =
+        format!("auth/a on {version} None; r a=%20 [[49], [255]] [\"x-a\", \"x-b\"] Err(\"a limit of the name ");
     assert!(told.message.starts_with(&expected), "{}", told.message);
     let ValidateOutcome::Refuse(told) = rig.validate(&generation_request(7)) else { panic!("it tells") };
     assert_eq!(told.message, "t {\"max_tokens\":7} [Some(\"7\"), None]");

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod directory;
+mod documents;
 mod faults;
 mod forged;
 mod hooks;

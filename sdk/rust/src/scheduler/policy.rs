@@ -26,7 +26,12 @@ pub trait Policy: Sized + 'static {
     fn new(settings: Self::Settings) -> Result<Self, String>;
 
     /// Learns which policy of which server it is. The host calls it in every fresh instance, after the policy was made.
-    fn set_up(&mut self, _setup: &Setup) {}
+    ///
+    /// # Errors
+    /// As [`Policy::new`].
+    fn set_up(&mut self, _setup: &Setup) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Answers a scheduling point, within 5 ms by default. An action that the host cannot carry out is a fault.
     fn schedule(&mut self, point: &Point<'_>) -> Actions;

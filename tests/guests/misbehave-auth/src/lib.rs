@@ -1,8 +1,8 @@
 //! Misbehaving guest for the auth hook: see `misbehave::Behaviour`.
 #![forbid(unsafe_code)]
 
-use camshaft_plugin::Setup;
 use camshaft_plugin::auth::{Policy, Principal, Refusal, Request, Verdict};
+use camshaft_plugin::{Setup, documents};
 use misbehave::{Answer, Behaviour, LEAK_BYTES, Settings};
 
 /// The guest.
@@ -22,13 +22,15 @@ impl Policy for Misbehave {
         Ok(Self { behaviour: settings.behave.at_start()?, reuse: settings.reuse, place: String::new() })
     }
 
-    fn set_up(&mut self, setup: &Setup) {
+    fn set_up(&mut self, setup: &Setup) -> Result<(), String> {
         if self.reuse {
             setup.reuse();
         }
         if self.behaviour == Behaviour::Tell {
-            self.place = format!("{}/{} on {}", setup.hook(), setup.name(), setup.host_version());
+            let secret = setup.secret("key").map(String::from_utf8);
+            self.place = format!("{}/{} on {} {secret:?}", setup.hook(), setup.name(), setup.host_version());
         }
+        Ok(())
     }
 
     fn authenticate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {
@@ -46,7 +48,11 @@ impl Policy for Misbehave {
 fn tell(request: &Request<'_>, place: &str) -> String {
     let (values, names) = (request.values("x-a"), request.names());
     let unknown = request.set_limit("requests-per-day", 1.0);
-    format!("{place}; {} {} {values:?} {names:?} {unknown:?}", request.id(), request.query())
+    let read = |name: &String| {
+        (documents::version(name), documents::read(name).map(|(version, bytes)| (version, bytes.len())))
+    };
+    let documents: Vec<_> = documents::names().iter().map(|name| (name.clone(), read(name))).collect();
+    format!("{place}; {} {} {values:?} {names:?} {unknown:?} {documents:?}", request.id(), request.query())
 }
 
 camshaft_plugin::export_auth!(Misbehave);

@@ -20,10 +20,11 @@ impl Policy for Misbehave {
         Ok(Self { behaviour: settings.behave.at_start()?, reuse: settings.reuse })
     }
 
-    fn set_up(&mut self, setup: &Setup) {
+    fn set_up(&mut self, setup: &Setup) -> Result<(), String> {
         if self.reuse {
             setup.reuse();
         }
+        Ok(())
     }
 
     fn validate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {
