@@ -17,6 +17,7 @@ mod errors;
 mod filters;
 mod greedy;
 mod guests;
+mod jwt;
 mod late;
 mod lifecycle;
 mod limits;
