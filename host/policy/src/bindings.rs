@@ -149,6 +149,8 @@ pub mod filter {
             "camshaft:host/random": crate::bindings::host::random,
             "camshaft:host/metrics": crate::bindings::host::metrics,
             "camshaft:host/state": crate::bindings::host::state,
+            "camshaft:host/crypto": crate::bindings::host::crypto,
+            "camshaft:host/documents": crate::bindings::host::documents,
             "camshaft:filter/context": crate::bindings::host::filter_context,
         },
     });

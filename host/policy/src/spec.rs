@@ -186,7 +186,7 @@ static SAMPLER: HookSpec = HookSpec {
 static FILTER: HookSpec = HookSpec {
     version: FILTER_VERSION,
     // No clock either: the same text is to come of the same tokens.
-    grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, STREAM],
+    grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, STREAM],
     modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Deny, OnFault::Skip],
     on_fault_why: "there is no native filter to fall back to",

@@ -29,7 +29,12 @@ pub trait Policy: Sized + 'static {
     fn new(settings: Self::Settings) -> Result<Self, String>;
 
     /// Learns which policy of which server it is. The host calls it in every fresh instance, after the policy was made.
-    fn set_up(&mut self, _setup: &Setup) {}
+    ///
+    /// # Errors
+    /// As [`Policy::new`].
+    fn set_up(&mut self, _setup: &Setup) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Decides on what it has not decided on. The host calls it when there is new text, on the worker's thread, where every
     /// microsecond delays all sequences of the batch. What a verdict leaves undecided comes again, so a filter needs no memory
