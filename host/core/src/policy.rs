@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use self::facts::{KvTokens, WorkerFacts};
 pub use self::hook::{Hook, Mode};
 pub use self::status::{ModeError, PolicyState, PolicyStatus};
+use crate::breaker::BreakerSettings;
 use crate::ids::{Generation, PolicyDigest, PolicyName, RequestId, TenantId, Token, WorkerId};
 use crate::sampling::{Row, SamplingParams};
 use crate::segments::Namespace;
@@ -390,6 +391,10 @@ pub type NamedScheduler = (PolicyName, Box<dyn Scheduler>);
 pub trait SchedulerHook: Send + Sync + fmt::Debug {
     /// Changes when another scheduler has come into force.
     fn generation(&self) -> Generation;
+    /// When the breaker of the scheduler in force opens.
+    fn breaker(&self) -> BreakerSettings {
+        BreakerSettings::SINGLE
+    }
     /// A fresh instance of the scheduler in force; `None` where the native one is to be used.
     fn open(&self) -> Result<Option<NamedScheduler>, Fault>;
     /// The pool refused a scheduler's actions. Counts as a fault of invalid output.

@@ -1,13 +1,11 @@
-//! Which scheduler decides: the policy in force or, after a fault, the native one until the back-off is over.
+//! Which scheduler decides: the policy in force or, while its breaker is open, the native one.
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::breaker::{Admission, Breaker, Turn};
 use crate::fcfs::Fcfs;
 use crate::ids::{Generation, PolicyName};
 use crate::policy::{Action, Fault, FaultKind, Scheduler, SchedulerHook, SchedulingPoint};
-
-const MIN_BACKOFF: Duration = Duration::from_secs(1);
-const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
 /// The scheduler that decides at present.
 pub(super) struct ActiveScheduler {
@@ -19,11 +17,10 @@ pub(super) struct ActiveScheduler {
     generation: Generation,
     /// The scheduler has not been told the whole state yet.
     needs_replay: bool,
-    opened: Duration,
-    /// After a fault: when the policy is tried again.
-    retry_at: Option<Duration>,
-    /// How long the next pause is.
-    backoff: Duration,
+    /// Of the policy in force.
+    breaker: Breaker,
+    /// The policy lost its instance to a fault, and gets another one when its breaker allows.
+    must_open: bool,
     /// The generation whose policy faulted, as long as the native scheduler decides in its place. The hook was told.
     replaced: Option<Generation>,
 }
@@ -35,9 +32,8 @@ impl ActiveScheduler {
             policy: None,
             generation: hook.generation(),
             needs_replay: true,
-            opened: Duration::ZERO,
-            retry_at: None,
-            backoff: MIN_BACKOFF,
+            breaker: Breaker::new(hook.breaker()),
+            must_open: false,
             replaced: None,
             hook,
         };
@@ -45,13 +41,13 @@ impl ActiveScheduler {
         active
     }
 
-    /// Opens the policy anew if another one is in force, or if the pause after a fault is over.
+    /// Opens the policy anew if another one is in force, or if its breaker lets one that faulted be asked again.
     pub(super) fn refresh(&mut self, now: Duration) {
         if self.hook.generation() != self.generation {
             self.generation = self.hook.generation();
-            self.backoff = MIN_BACKOFF;
+            self.breaker = Breaker::new(self.hook.breaker());
             self.open(now);
-        } else if self.retry_at.is_some_and(|at| at <= now) {
+        } else if self.must_open && self.breaker.admit(now) != Admission::Refuse {
             self.open(now);
         }
     }
@@ -76,21 +72,19 @@ impl ActiveScheduler {
             return Err(fault);
         }
         if self.policy.is_some() {
-            // One good answer is no recovery: a policy that faults at every second point would be tried at full rate.
-            if point.now.saturating_sub(self.opened) >= self.backoff {
-                self.backoff = MIN_BACKOFF;
-            }
+            self.breaker.answered(point.now);
             self.note_return();
         }
         Ok(actions)
     }
 
-    /// After a fault the native scheduler decides, until the policy is tried again.
+    /// After a fault the native scheduler decides: at this point, and, where the breaker opened, until it lets the policy be
+    /// tried again.
     pub(super) fn replace(&mut self, fault: &Fault, now: Duration) {
         self.use_native();
-        self.retry_at = Some(now + self.backoff);
-        self.backoff = (self.backoff * 2).min(MAX_BACKOFF);
-        if self.replaced != Some(self.generation) {
+        self.must_open = true;
+        let opened = matches!(self.breaker.faulted(now), Some(Turn::Opened { .. }));
+        if opened && self.replaced != Some(self.generation) {
             self.replaced = Some(self.generation);
             self.hook.replaced(fault);
         }
@@ -98,9 +92,8 @@ impl ActiveScheduler {
 
     /// Takes a fresh instance of the policy in force, or the native scheduler if there is none.
     fn open(&mut self, now: Duration) {
-        self.retry_at = None;
+        self.must_open = false;
         self.needs_replay = true;
-        self.opened = now;
         match self.hook.open() {
             // It has returned when it has answered well.
             Ok(Some((name, scheduler))) => {
