@@ -24,6 +24,8 @@ const FAULTS: [(&str, &[&str]); 8] = [
 ];
 /// Behaviours after which a guest still answers.
 const ANSWERS: [&str; 2] = ["well", "flood-log"];
+/// After which it answers some calls of an instance before it faults; `rollback` has the tests.
+const LATER: [&str; 1] = ["trap-later"];
 /// After which it answers every time, if each call has its own instance.
 const FRESH: [&str; 1] = ["remember"];
 /// After which it says what its context tells.
@@ -384,6 +386,7 @@ fn every_bad_guest_and_every_behaviour_has_a_test_here() {
         .iter()
         .map(|(how, _)| *how)
         .chain(ANSWERS)
+        .chain(LATER)
         .chain(FRESH)
         .chain(TELLS)
         .chain(OF_FILTERS.iter().map(|(how, _)| *how))

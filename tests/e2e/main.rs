@@ -28,6 +28,7 @@ mod operations;
 mod plans;
 mod queue;
 mod rejections;
+mod rollback;
 mod service;
 mod settings;
 mod speculation;

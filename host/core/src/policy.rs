@@ -3,6 +3,7 @@
 //! A **verdict** is an answer. A **refusal** is an error that a policy chose for the client. A **fault** means that a policy
 //! did not answer properly. They are distinct types everywhere. Implemented by `camshaft-policy` over WebAssembly and, for
 //! every hook, natively.
+mod change;
 mod facts;
 mod hook;
 mod status;
@@ -13,9 +14,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::change::{PolicyAction, PolicyChange, PolicyEvent, PolicyHistory, PolicyOrder};
 pub use self::facts::{KvTokens, WorkerFacts};
 pub use self::hook::{Hook, Mode};
-pub use self::status::{ModeError, PolicyState, PolicyStatus};
+pub use self::status::{ModeError, PolicyCheck, PolicyHealth, PolicyState, PolicyStatus};
 use crate::breaker::BreakerSettings;
 use crate::ids::{Generation, PolicyDigest, PolicyName, RequestId, TenantId, Token, WorkerId};
 use crate::sampling::{Row, SamplingParams};
@@ -263,13 +265,32 @@ pub trait Policies: Send + Sync + fmt::Debug {
     fn current(&self) -> Arc<dyn PolicySet>;
     /// One entry for each file in the policy directory, refused ones included.
     fn status(&self) -> Vec<PolicyStatus>;
+    /// The newest changes, the oldest first.
+    fn history(&self) -> Vec<PolicyChange> {
+        Vec::new()
+    }
+    /// Does what an operator asks for. Returns how the policy stands then.
+    ///
+    /// # Errors
+    /// There is no such policy, or it cannot be done.
+    fn change(&self, order: PolicyOrder) -> Result<PolicyStatus, ModeError> {
+        Err(ModeError::NoPolicy { hook: order.hook, name: order.name })
+    }
     /// Runs a policy in this mode until its files change. Returns its status in the new mode.
     ///
     /// # Errors
     /// There is no such policy, or its hook has no such mode.
     fn set_mode(&self, hook: Hook, name: &str, mode: Mode) -> Result<PolicyStatus, ModeError> {
-        let _ = mode;
-        Err(ModeError::NoPolicy { hook, name: name.to_owned() })
+        let (name, action) = (name.to_owned(), PolicyAction::Mode(mode));
+        self.change(PolicyOrder { hook, name, action, who: "operator".to_owned() })
+    }
+    /// Examines a component with this settings file, as a load would, and changes nothing.
+    ///
+    /// # Errors
+    /// Why it would be rejected, or why it cannot be told.
+    fn check(&self, component: Vec<u8>, settings: Option<&str>) -> Result<PolicyCheck, ModeError> {
+        let _ = (component, settings);
+        Err(ModeError::NoHost)
     }
 }
 

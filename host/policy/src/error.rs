@@ -107,6 +107,13 @@ pub enum PolicyError {
     CompileMemoryLeft { left_bytes: u64, said: String },
     #[error("loading its code takes up to {needs_bytes} bytes of memory, but its control group leaves {left_bytes}")]
     LoadMemory { needs_bytes: u64, left_bytes: u64 },
+    #[error("there is no earlier version of it that served cleanly since the server started")]
+    NoLastGood,
+    #[error(
+        "its component {digest} was rolled back to {good}, because {why}; it is loaded again when its file changes, or with \
+         promote"
+    )]
+    RolledBack { digest: String, good: String, why: String },
     #[error(
         "{times} times in a row: {last} (is there not enough memory?); it is tried again when its file changes, or at a \
          reload"

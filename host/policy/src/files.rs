@@ -228,6 +228,11 @@ impl ContentKey {
         self.sidecar.is_some()
     }
 
+    /// Digest of the component.
+    pub(crate) fn component(&self) -> &str {
+        &self.component
+    }
+
     pub(crate) fn same_component(&self, other: &ContentKey) -> bool {
         self.component == other.component
     }

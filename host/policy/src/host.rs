@@ -7,11 +7,12 @@ use std::time::Duration;
 use camshaft_core::filter::{FilterHook, FilteringRequest, TextFilter};
 use camshaft_core::ids::PolicyDigest;
 use camshaft_core::policy::{
-    Fault, Hook, Mode, ModeError, NoSampler, Policies, PolicySet, PolicyStatus, SamplerHook, SamplingRequest,
-    SchedulerHook, TokenSampler,
+    Hook, ModeError, NoSampler, Policies, PolicyChange, PolicyCheck, PolicyHistory, PolicyOrder, PolicySet,
+    PolicyStatus, SamplerHook, SamplingRequest, SchedulerHook, TokenSampler,
 };
 use crossbeam_channel::{Sender, bounded, never};
 
+use crate::dry_run::Checks;
 use crate::engine::Ticker;
 use crate::error::PolicyError;
 use crate::hooks::{filter, sampler};
@@ -50,6 +51,9 @@ pub struct PolicyConfig {
 pub struct PolicyHost {
     registry: Arc<Registry>,
     replacements: Arc<Replacements>,
+    history: Arc<Mutex<PolicyHistory>>,
+    /// `None`: there is no directory.
+    checks: Option<Checks>,
     threads: Mutex<Option<PolicyThreads>>,
 }
 
@@ -94,14 +98,14 @@ impl PolicyHost {
         spawner: Spawner,
     ) -> Result<(Arc<Self>, Option<PolicyWatch>), PolicyError> {
         let serving = Arc::new(Registry::new(config.allow_anonymous));
-        let host =
-            |threads| Self { registry: serving.clone(), replacements: Arc::default(), threads: Mutex::new(threads) };
         let Some(dir) = config.dir else {
             PolicyMetrics::register(registry)?;
-            return Ok((Arc::new(host(None)), None));
+            let (replacements, history, checks, threads) = Default::default();
+            return Ok((Arc::new(Self { registry: serving, replacements, history, checks, threads }), None));
         };
         let runtime = Arc::new(Runtime::new(config.cache_dir.as_deref(), config.compiler)?);
         let ticker = Ticker::start(runtime.engines())?;
+        let checks = Some(Checks::new(runtime.clone()));
         let mut loader = Loader::new(dir, runtime, serving.clone(), registry, spawner)?;
         loader.start()?;
         if !config.allow_empty {
@@ -109,7 +113,9 @@ impl PolicyHost {
         }
         let (requests, received) = bounded(REQUESTS);
         let threads = PolicyThreads { requests, watcher: None, _ticker: ticker };
-        Ok((Arc::new(host(Some(threads))), Some(PolicyWatch::new(loader, received, config.poll))))
+        let (replacements, history, threads) = (Arc::default(), loader.history(), Mutex::new(Some(threads)));
+        let host = Self { registry: serving, replacements, history, checks, threads };
+        Ok((Arc::new(host), Some(PolicyWatch::new(loader, received, config.poll))))
     }
 
     /// Scans the policy directory now and returns when what is there serves or was rejected. Waits about a second
@@ -176,15 +182,32 @@ impl Policies for PolicyHost {
 
     fn status(&self) -> Vec<PolicyStatus> {
         let mut statuses = self.registry.statuses().to_vec();
-        self.replacements.show(&mut statuses, self.registry.current().chain(Hook::Scheduler).generation);
+        let current = self.registry.current();
+        for status in &mut statuses {
+            let Some(health) = &mut status.health else { continue };
+            let mut loaded = current.ready(status.hook).filter(|loaded| loaded.name.as_str() == status.name);
+            if let Some(loaded) = loaded.next() {
+                *health = loaded.report(health.last_good.take());
+            }
+        }
+        self.replacements.show(&mut statuses, current.chain(Hook::Scheduler).generation);
         statuses
     }
 
-    fn set_mode(&self, hook: Hook, name: &str, mode: Mode) -> Result<PolicyStatus, ModeError> {
-        let no_policy = || ModeError::NoPolicy { hook, name: name.to_owned() };
+    fn history(&self) -> Vec<PolicyChange> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner).changes()
+    }
+
+    fn change(&self, order: PolicyOrder) -> Result<PolicyStatus, ModeError> {
+        let no_policy = || ModeError::NoPolicy { hook: order.hook, name: order.name.clone() };
         let requests = self.requests().ok_or_else(no_policy)?;
-        let asked = watch::ask(&requests, |done| Request::SetMode { hook, name: name.to_owned(), mode, done });
+        let asked = watch::ask(&requests, |done| Request::Order { order, done });
         asked.map_err(|_| ModeError::Unanswered)?
+    }
+
+    fn check(&self, component: Vec<u8>, settings: Option<&str>) -> Result<PolicyCheck, ModeError> {
+        let checks = self.checks.as_ref().ok_or(ModeError::NoHost)?;
+        checks.check(&component, settings)
     }
 }
 

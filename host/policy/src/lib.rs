@@ -9,10 +9,12 @@
 mod addresses;
 mod answers;
 mod bindings;
+mod chronicle;
 mod code;
 mod compiler;
 mod digest;
 mod documents;
+mod dry_run;
 mod engine;
 mod error;
 mod examine;
@@ -20,6 +22,7 @@ mod fault;
 mod files;
 #[doc(hidden)]
 pub mod fuzz;
+mod health;
 mod hooks;
 mod host;
 mod identity;

@@ -14,12 +14,17 @@ mod missing;
 #[cfg(test)]
 mod missing_tests;
 mod mode;
+mod order;
 mod policy;
 mod relocate;
 #[cfg(test)]
 mod retry_tests;
+mod rollback;
+#[cfg(test)]
+mod rollback_tests;
 #[cfg(test)]
 mod tests;
+mod versions;
 
 pub(crate) use self::directory::{Patience, SETTLE, Scan};
 pub(crate) use self::loader::Loader;

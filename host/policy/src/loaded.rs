@@ -1,12 +1,16 @@
 //! A loaded policy: compiled and checked, with settings that it has accepted.
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use camshaft_core::breaker::{Admission, BreakerState, Turn};
 use camshaft_core::ids::{Generation, PolicyName};
-use camshaft_core::policy::{Fault, FaultKind, Hook, Refusal};
+use camshaft_core::policy::{Fault, FaultKind, Hook, PolicyHealth, Refusal};
 use wasmtime::Store;
 
 use crate::bindings;
+use crate::chronicle::unix_seconds;
+use crate::health::Health;
 use crate::identity::Identity;
 use crate::imports::log::Allowance;
 use crate::kept::{Instance, Kept};
@@ -46,6 +50,7 @@ pub(crate) struct Loaded {
     pub(crate) identity: Arc<Identity>,
     pub(crate) supplies: Arc<Supplies>,
     pub(crate) metrics: LinkMetrics,
+    pub(crate) health: Health,
     /// The generation that introduced it, once that is published.
     pub(crate) generation: OnceLock<Generation>,
     pub(crate) runtime: Arc<Runtime>,
@@ -120,9 +125,92 @@ impl Loaded {
         tracing::info!(hook, plugin, answer, status, code, dropped, "a monitored policy would have decided otherwise");
     }
 
-    /// Logs a fault and counts the call as one that began at `started`.
+    /// Whether it may be asked now.
+    ///
+    /// # Errors
+    /// Its breaker is open.
+    pub(crate) fn admit(&self) -> Result<(), Fault> {
+        match self.health.admit() {
+            Admission::Ask => Ok(()),
+            Admission::Try => {
+                self.metrics.breaker(BreakerState::HalfOpen);
+                Ok(())
+            }
+            Admission::Refuse => {
+                self.metrics.count(Outcome::Open);
+                Err(self.fault(FaultKind::Unavailable, "it is not asked: its breaker is open after many faults"))
+            }
+        }
+    }
+
+    /// It has been published.
+    pub(crate) fn comes_into_force(&self) {
+        self.health.comes_into_force();
+        self.metrics.breaker(BreakerState::Closed);
+    }
+
+    /// How it does. `last_good`: to what it may be rolled back.
+    pub(crate) fn report(&self, last_good: Option<String>) -> PolicyHealth {
+        let us = |share| self.health.quantile(share).map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        PolicyHealth {
+            since: self.health.since().map(unix_seconds),
+            calls: self.health.calls(),
+            faults: self.health.faults(),
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+            breaker: self.health.breaker_state(),
+            differences: BTreeMap::new(),
+            last_good,
+        }
+    }
+
+    /// Counts an answer to a call that began at `started`.
+    pub(crate) fn note_call(&self, outcome: Outcome, started: Instant) {
+        let took = started.elapsed();
+        self.metrics.observe(outcome, took);
+        self.health.count(took, false);
+    }
+
+    /// The same, and tells the breaker.
+    pub(crate) fn note_answer(&self, outcome: Outcome, started: Instant) {
+        self.note_call(outcome, started);
+        self.tell_answered();
+    }
+
+    /// Tells the breaker of a call that was answered.
+    pub(crate) fn tell_answered(&self) {
+        if self.health.answered() == Some(Turn::Closed) {
+            self.note_return(None);
+        }
+    }
+
+    /// Its breaker opened, of the model's pool if it is a scheduler.
+    pub(crate) fn note_opened(&self, fault: &Fault, pause: Option<Duration>, model: Option<&str>) {
+        self.metrics.opened();
+        let (hook, plugin, fault) = (self.hook().as_str(), self.name.as_str(), fault.to_string());
+        let pause_ms = pause.map(|pause| u64::try_from(pause.as_millis()).unwrap_or(u64::MAX));
+        tracing::warn!(hook, plugin, model, fault, pause_ms, "the breaker of a policy opened: it is not asked");
+        self.health.alarm(fault);
+    }
+
+    /// Its breaker closed again.
+    pub(crate) fn note_return(&self, model: Option<&str>) {
+        self.metrics.breaker(BreakerState::Closed);
+        let (hook, plugin) = (self.hook().as_str(), self.name.as_str());
+        tracing::info!(hook, plugin, model, "the breaker of a policy closed: it is asked again");
+    }
+
+    /// Logs a fault, counts the call as one that began at `started`, and tells the breaker. (That of a scheduler is its
+    /// pool's.)
     pub(crate) fn note_fault(&self, fault: &Fault, started: Instant) {
-        self.metrics.observe(Outcome::Fault(fault.kind), started);
+        let took = started.elapsed();
+        self.metrics.observe(Outcome::Fault(fault.kind), took);
+        self.health.count(took, true);
+        // Whoever takes all instances must not switch policies off.
+        let counts = fault.kind != FaultKind::Exhausted && self.hook() != Hook::Scheduler;
+        if counts && let Some(Turn::Opened { pause }) = self.health.faulted() {
+            self.note_opened(fault, Some(pause), None);
+        }
         // Callers can make a guest fault at will, so the lines count against its allowance.
         let Allowance::Granted { dropped } = self.identity.log.take_line(Instant::now()) else { return };
         let (hook, plugin, kind) = (self.hook().as_str(), self.name.as_str(), fault.kind.as_str());

@@ -1,12 +1,14 @@
 //! The host's own metrics of policies.
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use camshaft_core::breaker::BreakerState;
 use camshaft_core::ids::{Generation, PolicyName};
-use camshaft_core::policy::{FaultKind, Hook};
+use camshaft_core::policy::{FaultKind, Hook, PolicyEvent};
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry, exponential_buckets,
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    exponential_buckets,
 };
 
 use crate::documents::DocumentMetrics;
@@ -34,12 +36,14 @@ pub(crate) enum Outcome {
     Rewind,
     /// A monitored policy would have changed the outcome.
     Monitor,
+    /// It was not asked, because its breaker was open.
+    Open,
     Fault(FaultKind),
 }
 
 impl Outcome {
     /// Those whose series a link keeps.
-    const ALL: [Outcome; 20] = [
+    const ALL: [Outcome; 21] = [
         Outcome::Allow,
         Outcome::Next,
         Outcome::Refuse,
@@ -54,6 +58,7 @@ impl Outcome {
         Outcome::Finish,
         Outcome::Rewind,
         Outcome::Monitor,
+        Outcome::Open,
         Outcome::Fault(FaultKind::Trap),
         Outcome::Fault(FaultKind::Deadline),
         Outcome::Fault(FaultKind::Memory),
@@ -78,25 +83,8 @@ impl Outcome {
             Outcome::Finish => "finish",
             Outcome::Rewind => "rewind",
             Outcome::Monitor => "monitor",
+            Outcome::Open => "open",
             Outcome::Fault(kind) => kind.as_str(),
-        }
-    }
-}
-
-/// The result of a changed policy file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Swap {
-    Swapped,
-    Rejected,
-    Removed,
-}
-
-impl Swap {
-    fn as_str(self) -> &'static str {
-        match self {
-            Swap::Swapped => "swapped",
-            Swap::Rejected => "rejected",
-            Swap::Removed => "removed",
         }
     }
 }
@@ -151,12 +139,22 @@ impl PolicyMetrics {
         registry.register(Box::new(without_files.clone()))?;
         for hook in Hook::ALL {
             without_files.with_label_values(&[hook.as_str()]);
-            for result in [Swap::Swapped, Swap::Rejected, Swap::Removed] {
+            for result in PolicyEvent::ALL {
                 // Start the series at zero, so that its first increase is visible.
                 swaps.with_label_values(&[hook.as_str(), result.as_str()]);
             }
         }
-        let calls = CallFamilies { calls, durations, kept: Arc::default() };
+        let breakers = IntGaugeVec::new(
+            Opts::new("camshaft_policy_breaker_state", "Breaker of a policy: 0 closed, 1 half-open, 2 open"),
+            plugin,
+        )?;
+        registry.register(Box::new(breakers.clone()))?;
+        let openings = IntCounterVec::new(
+            Opts::new("camshaft_policy_breaker_openings_total", "How often the breaker of a policy opened"),
+            plugin,
+        )?;
+        registry.register(Box::new(openings.clone()))?;
+        let calls = CallFamilies { calls, durations, breakers, openings, kept: Arc::default() };
         let documents = DocumentMetrics::register(registry)?;
         Ok(Self { calls, generations, swaps, swap_durations, without_files, documents })
     }
@@ -165,7 +163,9 @@ impl PolicyMetrics {
     pub(crate) fn link(&self, hook: Hook, name: &PolicyName) -> LinkMetrics {
         let series = self.calls.series(hook, name);
         let duration = self.calls.durations.with_label_values(&[hook.as_str(), name.as_str()]);
-        LinkMetrics { series, duration, calls: Default::default() }
+        let breaker = self.calls.breakers.with_label_values(&[hook.as_str(), name.as_str()]);
+        let openings = self.calls.openings.with_label_values(&[hook.as_str(), name.as_str()]);
+        LinkMetrics { series, duration, breaker, openings, calls: Default::default() }
     }
 
     pub(crate) fn serving(&self, hook: Hook, name: &PolicyName, generation: Generation) {
@@ -178,7 +178,7 @@ impl PolicyMetrics {
         let _ = self.generations.remove_label_values(&[hook.as_str(), name.as_str()]);
     }
 
-    pub(crate) fn swap(&self, hook: Hook, result: Swap) {
+    pub(crate) fn swap(&self, hook: Hook, result: PolicyEvent) {
         self.swaps.with_label_values(&[hook.as_str(), result.as_str()]).inc();
     }
 
@@ -199,6 +199,8 @@ type SeriesKey = (Hook, PolicyName);
 struct CallFamilies {
     calls: IntCounterVec,
     durations: HistogramVec,
+    breakers: IntGaugeVec,
+    openings: IntCounterVec,
     kept: Arc<Mutex<HashMap<SeriesKey, Weak<PolicySeries>>>>,
 }
 
@@ -239,6 +241,8 @@ impl Drop for PolicySeries {
         kept.remove(&key);
         // These fail only where there is no such series.
         let _ = self.families.durations.remove_label_values(&[hook, name]);
+        let _ = self.families.breakers.remove_label_values(&[hook, name]);
+        let _ = self.families.openings.remove_label_values(&[hook, name]);
         for outcome in Outcome::ALL {
             let _ = self.families.calls.remove_label_values(&[hook, name, outcome.as_str()]);
         }
@@ -250,6 +254,8 @@ impl Drop for PolicySeries {
 pub(crate) struct LinkMetrics {
     series: Arc<PolicySeries>,
     duration: Histogram,
+    breaker: IntGauge,
+    openings: IntCounter,
     /// In the order of `Outcome::ALL`.
     calls: [OnceLock<IntCounter>; Outcome::ALL.len()],
 }
@@ -266,10 +272,23 @@ impl LinkMetrics {
         }
     }
 
-    /// Counts a call that began at `started`.
-    pub(crate) fn observe(&self, outcome: Outcome, started: Instant) {
-        self.duration.observe(started.elapsed().as_secs_f64());
+    /// Counts a call that took so long.
+    pub(crate) fn observe(&self, outcome: Outcome, took: Duration) {
+        self.duration.observe(took.as_secs_f64());
         self.count(outcome);
+    }
+
+    pub(crate) fn breaker(&self, state: BreakerState) {
+        self.breaker.set(match state {
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen => 1,
+            BreakerState::Open => 2,
+        });
+    }
+
+    pub(crate) fn opened(&self) {
+        self.breaker(BreakerState::Open);
+        self.openings.inc();
     }
 }
 
@@ -301,7 +320,7 @@ mod tests {
             text.lines().filter(|line| line.contains(&format!("plugin=\"{name}\""))).count()
         };
         let stays = metrics.link(hook, &other);
-        stays.observe(Outcome::Allow, Instant::now());
+        stays.observe(Outcome::Allow, Duration::ZERO);
         let (before, old) = (series("others"), metrics.link(hook, &name));
         assert!(before > 0);
         Outcome::ALL.iter().for_each(|outcome| old.count(*outcome));

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use camshaft_core::breaker::{BreakerSettings, BreakerState};
 use camshaft_core::ids::{Generation, PolicyName};
 use camshaft_core::policy::{Fault, Hook, NamedScheduler, PolicyState, PolicyStatus, SchedulerHook};
 
@@ -38,6 +39,9 @@ impl Replacements {
                     && matches!(status.state, PolicyState::Active | PolicyState::Replaced | PolicyState::Rejected)
             };
             let Some(status) = statuses.iter_mut().find(is_it) else { continue };
+            if let Some(health) = &mut status.health {
+                health.breaker = BreakerState::Open;
+            }
             if status.state == PolicyState::Active {
                 status.state = PolicyState::Replaced;
             }
@@ -68,6 +72,11 @@ impl SchedulerHook for ModelScheduler {
         self.registry.current().chain(Hook::Scheduler).generation
     }
 
+    fn breaker(&self) -> BreakerSettings {
+        let set = self.registry.current();
+        set.scheduler().map_or(BreakerSettings::SINGLE, |policy| policy.sidecar.breaker)
+    }
+
     fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
         scheduler::open(&self.registry.current(), &self.model)
     }
@@ -86,12 +95,18 @@ impl SchedulerHook for ModelScheduler {
         let (policy, text) = (fault.plugin.clone(), fault.to_string());
         let (model, plugin) = (self.model.as_str(), policy.as_str());
         tracing::warn!(model, plugin, fault = text, "the native scheduler takes over from a policy that faulted");
+        if let Some(policy) = self.registry.current().scheduler().filter(|policy| policy.name == fault.plugin) {
+            policy.note_opened(fault, None, Some(model));
+        }
         self.replacements.lock().insert(self.model.clone(), Replacement { policy, generation, fault: text });
     }
 
     fn returned(&self, policy: Option<&PolicyName>) {
         self.replacements.lock().remove(&self.model);
         let (model, plugin) = (self.model.as_str(), policy.map(PolicyName::as_str));
+        if let Some(policy) = self.registry.current().scheduler().filter(|of| Some(&of.name) == policy) {
+            policy.note_return(Some(model));
+        }
         match plugin {
             Some(plugin) => tracing::info!(model, plugin, "the scheduler policy decides again"),
             None => tracing::info!(model, "the native scheduler decides: no policy is in force any more"),

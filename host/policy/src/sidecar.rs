@@ -1,4 +1,6 @@
 //! The TOML file beside a policy: how the host runs the policy, and the policy's own settings.
+mod breaker;
+mod mistake;
 mod read;
 mod supplies;
 #[cfg(test)]
@@ -7,9 +9,11 @@ mod supplies_tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use camshaft_core::breaker::BreakerSettings;
 use camshaft_core::policy::{Hook, Mode};
 use toml::{Table, Value};
 
+use self::mistake::{SidecarMistake, bad, unknown};
 use self::read::{bytes, duration, json, line_at, line_of};
 use self::supplies::Mistake;
 use crate::addresses::MEMORY_MAX_BYTES;
@@ -25,13 +29,7 @@ const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 /// What `[policy]` takes.
-const POLICY_KEYS: [&str; 6] = ["mode", "deadline", "memory", "on-fault", "required", "sha256"];
-
-/// An error and the key that it is about.
-struct SidecarMistake {
-    key: String,
-    problem: SettingsError,
-}
+const POLICY_KEYS: [&str; 7] = ["mode", "deadline", "memory", "on-fault", "required", "sha256", "breaker"];
 
 impl From<Mistake> for SidecarMistake {
     fn from(mistake: Mistake) -> Self {
@@ -52,6 +50,7 @@ pub(crate) struct Sidecar {
     pub(crate) on_fault: OnFault,
     /// Of samplers: whether it runs whatever samplers a request names.
     pub(crate) required: bool,
+    pub(crate) breaker: BreakerSettings,
     /// In lower-case hexadecimal.
     pub(crate) sha256: Option<String>,
     /// One JSON object.
@@ -69,6 +68,7 @@ impl Sidecar {
             memory_bytes: MEMORY_DEFAULT_BYTES,
             on_fault: spec(hook).on_fault[0],
             required: false,
+            breaker: spec(hook).breaker,
             sha256: None,
             settings: "{}".to_owned(),
             documents: Vec::new(),
@@ -88,6 +88,11 @@ impl Sidecar {
             wrong(line, SettingsError::Syntax(error.message().to_owned()))
         })?;
         Self::checked(hook, table).map_err(|SidecarMistake { key, problem }| wrong(line_of(text, &key), problem))
+    }
+
+    /// Whether another differs from it in the mode at most.
+    pub(crate) fn is_same_but_mode(&self, other: &Self) -> bool {
+        *self == Self { mode: self.mode, ..other.clone() }
     }
 
     /// Whether the policy has no settings of its own.
@@ -146,6 +151,10 @@ impl Sidecar {
             if !POLICY_KEYS.contains(&key.as_str()) {
                 return Err(unknown(&key, "policy.", &POLICY_KEYS));
             }
+            if key == "breaker" {
+                breaker::set(&mut self.breaker, value)?;
+                continue;
+            }
             let set = match (key.as_str(), value.as_bool()) {
                 ("required", Some(required)) => {
                     self.required = required;
@@ -164,7 +173,7 @@ impl Sidecar {
                 self.mode = Mode::parse(value).ok_or(r#"expected "enforce", "monitor" or "off""#)?;
             }
             "on-fault" => {
-                self.on_fault = OnFault::parse(value).ok_or(r#"expected "deny", "skip" or "fallback""#)?;
+                self.on_fault = OnFault::parse(value).ok_or(r#"expected "deny", "skip", "fallback" or "last-good""#)?;
             }
             "required" => return Err("expected true or false"),
             "deadline" => {
@@ -212,17 +221,6 @@ pub(crate) fn check_mode(hook: Hook, mode: Mode) -> Result<(), PolicyError> {
 fn settings_json(settings: Table) -> Result<String, SidecarMistake> {
     let json = json(Value::Table(settings), "settings");
     Ok(json.map_err(|(key, value)| bad(&key, &value, "a number that JSON can hold"))?.to_string())
-}
-
-fn bad(key: &str, value: &Value, expected: &'static str) -> SidecarMistake {
-    let problem = SettingsError::Value { key: key.to_owned(), value: value.to_string(), expected };
-    SidecarMistake { key: key.to_owned(), problem }
-}
-
-fn unknown(key: &str, section: &str, known: &[&str]) -> SidecarMistake {
-    let nearest = known.iter().max_by(|a, b| strsim::jaro_winkler(a, key).total_cmp(&strsim::jaro_winkler(b, key)));
-    let (key, nearest) = (format!("{section}{key}"), nearest.map(|nearest| format!("{section}{nearest}")));
-    SidecarMistake { key: key.clone(), problem: SettingsError::UnknownKey { key, nearest } }
 }
 
 #[cfg(test)]

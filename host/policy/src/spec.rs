@@ -1,4 +1,5 @@
 //! One entry per hook, with everything in which loading, settings files, chains and instances differ between hooks.
+use camshaft_core::breaker::BreakerSettings;
 use camshaft_core::policy::{Hook, Mode};
 use camshaft_core::sampling::RandomStream;
 use wasmtime::component::Linker;
@@ -14,16 +15,19 @@ pub(crate) enum OnFault {
     Deny,
     Skip,
     Fallback,
+    /// Go back to the version of the file before; for each single fault, the default.
+    LastGood,
 }
 
 impl OnFault {
-    pub(crate) const ALL: [OnFault; 3] = [OnFault::Deny, OnFault::Skip, OnFault::Fallback];
+    pub(crate) const ALL: [OnFault; 4] = [OnFault::Deny, OnFault::Skip, OnFault::Fallback, OnFault::LastGood];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             OnFault::Deny => "deny",
             OnFault::Skip => "skip",
             OnFault::Fallback => "fallback",
+            OnFault::LastGood => "last-good",
         }
     }
 
@@ -98,6 +102,8 @@ pub(crate) struct HookSpec {
     /// Why the other choices are not supported.
     pub(crate) on_fault_why: &'static str,
     pub(crate) decides: Decides,
+    /// When the breaker of a policy opens whose settings do not say.
+    pub(crate) breaker: BreakerSettings,
     /// Instances at once. No other hook can use them.
     pub(crate) instances: u32,
     /// Whether its policies guard requests. A guard that cannot be loaded at start refuses everything, and a removed
@@ -136,6 +142,7 @@ static AUTH: HookSpec = HookSpec {
     on_fault: &OnFault::ALL,
     on_fault_why: "",
     decides: Decides::All,
+    breaker: BreakerSettings::SHARED,
     instances: AUTH_INSTANCES,
     guards: true,
     randomness: |_| Randomness::Secure,
@@ -149,6 +156,7 @@ static VALIDATOR: HookSpec = HookSpec {
     on_fault: &OnFault::ALL,
     on_fault_why: "",
     decides: Decides::All,
+    breaker: BreakerSettings::SHARED,
     instances: VALIDATOR_INSTANCES,
     guards: true,
     randomness: |_| Randomness::Secure,
@@ -160,9 +168,10 @@ static SCHEDULER: HookSpec = HookSpec {
     // No clock: a scheduler reads the time from its events, so that it can be replayed.
     grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, POOL],
     modes: &[Mode::Enforce, Mode::Off],
-    on_fault: &[OnFault::Fallback],
+    on_fault: &[OnFault::Fallback, OnFault::LastGood],
     on_fault_why: "the native scheduler takes over at once",
     decides: Decides::Last,
+    breaker: BreakerSettings::SINGLE,
     instances: SCHEDULER_INSTANCES,
     guards: false,
     randomness: |_| Randomness::Seeded(RandomStream::new(SCHEDULER_SEED)),
@@ -174,9 +183,10 @@ static SAMPLER: HookSpec = HookSpec {
     // No clock either.
     grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, VOCABULARY, LOGITS, PLANS, SEQUENCE],
     modes: &[Mode::Enforce, Mode::Off],
-    on_fault: &[OnFault::Fallback, OnFault::Deny, OnFault::Skip],
+    on_fault: &[OnFault::Fallback, OnFault::Deny, OnFault::Skip, OnFault::LastGood],
     on_fault_why: "",
     decides: Decides::All,
+    breaker: BreakerSettings::SHARED,
     instances: SAMPLER_INSTANCES,
     guards: false,
     randomness: |seed| Randomness::Seeded(RandomStream::new(seed.unwrap_or_default())),
@@ -188,9 +198,10 @@ static FILTER: HookSpec = HookSpec {
     // No clock either: the same text is to come of the same tokens.
     grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, STREAM],
     modes: &[Mode::Enforce, Mode::Off],
-    on_fault: &[OnFault::Deny, OnFault::Skip],
+    on_fault: &[OnFault::Deny, OnFault::Skip, OnFault::LastGood],
     on_fault_why: "there is no native filter to fall back to",
     decides: Decides::All,
+    breaker: BreakerSettings::SHARED,
     instances: FILTER_INSTANCES,
     guards: true,
     randomness: |seed| Randomness::Seeded(RandomStream::new(seed.unwrap_or_default())),

@@ -9,7 +9,7 @@ use std::iter;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use camshaft_core::policy::{Hook, Mode, ModeError, PolicyStatus};
+use camshaft_core::policy::{ModeError, PolicyAction, PolicyOrder, PolicyStatus};
 use crossbeam_channel::{Receiver, Sender, bounded, select};
 
 use self::notices::Watches;
@@ -36,10 +36,8 @@ pub(crate) enum Request {
         claim: Claim,
         done: Done,
     },
-    SetMode {
-        hook: Hook,
-        name: String,
-        mode: Mode,
+    Order {
+        order: PolicyOrder,
         done: Sender<Result<PolicyStatus, ModeError>>,
     },
     Stop,
@@ -100,7 +98,7 @@ fn run(loader: &mut Loader, requests: &Receiver<Request>, poll: &mut Duration, s
         tracing::debug!(%error, "cannot lower the priority of the policy watcher");
     }
     let (notices, changes) = bounded(1);
-    let compiled = loader.compiled();
+    let (compiled, alarms) = (loader.compiled(), loader.alarms());
     let mut watcher = Watcher::new(loader, notices, poll);
     loop {
         let Some(wait) = watcher.pace.wait(Instant::now()) else {
@@ -118,6 +116,7 @@ fn run(loader: &mut Loader, requests: &Receiver<Request>, poll: &mut Duration, s
             recv(stop) -> _ => return,
             recv(changes) -> change => if change.is_ok() { watcher.pace.notice() },
             recv(compiled) -> _ => watcher.compiled(),
+            recv(alarms) -> _ => watcher.alarmed(),
             default(wait) => {}
         }
     }
@@ -164,10 +163,7 @@ impl<'a> Watcher<'a> {
                     self.loader.try_again();
                     self.waiting.reloads.push(done);
                 }
-                Request::SetMode { hook, name, mode, done } => match ModeChange::new(hook, name, mode) {
-                    Ok(change) => self.take_mode(change, done),
-                    Err(error) => drop(done.send(Err(error))),
-                },
+                Request::Order { order, done } => self.take_order(order, done),
                 Request::Relocate { dir, poll, claim, done, .. } if dir == self.loader.dir() => {
                     if claim.take() {
                         self.supersede_relocation();
@@ -197,6 +193,17 @@ impl<'a> Watcher<'a> {
         }
     }
 
+    fn take_order(&mut self, order: PolicyOrder, done: Sender<Result<PolicyStatus, ModeError>>) {
+        let PolicyAction::Mode(mode) = order.action else {
+            let _ = done.send(self.loader.obey(&order));
+            return;
+        };
+        match ModeChange::new(order.hook, order.name, mode) {
+            Ok(change) => self.take_mode(change.by(order.who), done),
+            Err(error) => drop(done.send(Err(error))),
+        }
+    }
+
     /// The same for the mode of one policy.
     fn take_mode(&mut self, change: ModeChange, done: Sender<Result<PolicyStatus, ModeError>>) {
         let (loader, modes) = (&mut *self.loader, &mut self.waiting.modes);
@@ -212,6 +219,14 @@ impl<'a> Watcher<'a> {
             return;
         }
         modes.push((change, done));
+    }
+
+    /// A breaker opened: its policy may have to be rolled back.
+    fn alarmed(&mut self) {
+        let noticed = Instant::now();
+        if self.loader.heed_breakers() {
+            self.loader.note_swap_time(noticed);
+        }
     }
 
     /// A component was compiled: it may be what a change or a request waited for.

@@ -91,6 +91,8 @@ pub struct Api {
     pub(crate) short_turns: Arc<Turns>,
     /// Places for chats that are rendered on the threads of the runtime.
     pub(crate) inline: Arc<Semaphore>,
+    /// A place for the component that is examined.
+    pub(crate) policy_checks: Arc<Semaphore>,
     /// Of tenants at reading very long ones, on threads that let others go first.
     pub(crate) bulk_turns: Arc<Turns>,
     /// Becomes true when running streams must end.
@@ -153,6 +155,7 @@ impl Api {
             bulk_turns: Arc::default(),
             short_turns: Arc::new(Turns::of_short_bodies()),
             inline: Arc::new(Semaphore::new(INLINE_PLACES)),
+            policy_checks: Arc::new(Semaphore::new(1)),
             cut,
             served,
             next_request,

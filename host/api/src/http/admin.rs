@@ -2,12 +2,9 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use camshaft_core::engine::ModelKind;
-use camshaft_core::ids::Generation;
-use camshaft_core::policy::{Hook, Mode, PolicyStatus};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -15,13 +12,6 @@ use crate::flow::api::Api;
 use crate::flow::backend::Model;
 use crate::flow::control::{PolicyScan, Reloaded};
 use crate::http::error::ApiError;
-
-#[derive(Debug, Serialize)]
-pub(crate) struct PolicyReport {
-    /// The published set of policies.
-    generation: Generation,
-    policies: Vec<PolicyStatus>,
-}
 
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelReport {
@@ -60,27 +50,6 @@ impl From<&Model> for ModelEntry {
             chat_template: info.chat_template.is_some(),
         }
     }
-}
-
-pub(crate) async fn policies(State(api): State<Arc<Api>>) -> Json<PolicyReport> {
-    Json(PolicyReport { generation: api.policies.current().generation(), policies: api.policies.status() })
-}
-
-/// Sets a policy to `enforce`, `monitor` or `off` until its files change.
-///
-/// # Errors
-/// 404 for an unknown policy, 400 for a hook or mode that does not exist or cannot be combined.
-pub(crate) async fn set_policy_mode(
-    State(api): State<Arc<Api>>,
-    names: Result<Path<(String, String, String)>, PathRejection>,
-) -> Result<Json<PolicyStatus>, ApiError> {
-    let Path((hook, name, mode)) = names?;
-    let known =
-        Hook::ALL.into_iter().find(|known| known.as_str() == hook).ok_or(ApiError::UnknownHook { name: hook })?;
-    let mode = Mode::parse(&mode).ok_or(ApiError::UnknownMode { name: mode })?;
-    // The call waits for the thread that loads policies.
-    let set = tokio::task::spawn_blocking(move || api.policies.set_mode(known, &name, mode)).await;
-    set.map_err(ApiError::PolicyModeTask)?.map(Json).map_err(ApiError::PolicyMode)
 }
 
 pub(crate) async fn models(State(api): State<Arc<Api>>) -> Json<ModelReport> {

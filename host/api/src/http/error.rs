@@ -1,10 +1,10 @@
 //! The errors of the HTTP layer, and those of the layers below.
 use std::error::Error;
 
-use axum::extract::rejection::PathRejection;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderName, Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use camshaft_core::policy::{Fault, FaultKind, Hook, Mode, ModeError, Refusal};
+use camshaft_core::policy::{Fault, FaultKind, Hook, ModeError, PolicyAction, Refusal};
 use tokio::task::JoinError;
 
 use crate::flow::error::{self, FlowError};
@@ -54,12 +54,14 @@ pub(crate) enum ApiError {
     WebPage,
     #[error("there is no hook {:?}: {}", Shown(.name), Hook::ALL.map(Hook::as_str).join(", "))]
     UnknownHook { name: String },
-    #[error("there is no mode {:?}: {}", Shown(.name), Mode::ALL.map(Mode::as_str).join(", "))]
-    UnknownMode { name: String },
+    #[error("there is no action {:?}: {}", Shown(.name), PolicyAction::ALL.map(PolicyAction::as_str).join(", "))]
+    UnknownAction { name: String },
+    #[error("{0}")]
+    Query(QueryRejection),
     #[error(transparent)]
-    PolicyMode(ModeError),
-    #[error("a policy's mode could not be set")]
-    PolicyModeTask(#[source] JoinError),
+    Policy(ModeError),
+    #[error("a policy could not be changed or examined")]
+    PolicyTask(#[source] JoinError),
     #[error("the response could not be compressed")]
     Compression(#[source] axum::Error),
     #[error("the configuration could not be reloaded")]
@@ -113,19 +115,23 @@ impl ApiError {
             }
             Self::WebPage => Answer::new(StatusCode::FORBIDDEN, ErrorType::Permission, text()).code("web_page"),
             Self::UnknownHook { .. } => Answer::invalid(text()).param("hook".to_owned()),
-            Self::PolicyMode(error) => match error {
+            Self::Policy(error) => match error {
                 ModeError::NoPolicy { .. } => invalid(StatusCode::NOT_FOUND, "policy_not_found"),
                 ModeError::Unsupported { .. }
                 | ModeError::Unreadable
                 | ModeError::Rejected(_)
                 | ModeError::Removed
                 | ModeError::FilesChanged { .. } => Answer::invalid(text()).param("mode".to_owned()),
+                ModeError::Nothing(_) => invalid(StatusCode::CONFLICT, "nothing_to_do").retry(Retry::Never),
+                ModeError::Checking => invalid(StatusCode::CONFLICT, "busy"),
+                ModeError::NoHost => invalid(StatusCode::CONFLICT, "no_policy_directory").retry(Retry::Never),
                 ModeError::Superseded => invalid(StatusCode::CONFLICT, "superseded").retry(Retry::Never),
                 ModeError::Busy => Answer::new(StatusCode::SERVICE_UNAVAILABLE, ErrorType::Server, text()).code("busy"),
                 ModeError::Unanswered => Answer::internal(INTERNAL, self),
             },
-            Self::UnknownMode { .. } => Answer::invalid(text()).param("mode".to_owned()),
-            Self::PolicyModeTask(_)
+            Self::UnknownAction { .. } => Answer::invalid(text()).param("mode".to_owned()),
+            Self::Query(_) => invalid(StatusCode::BAD_REQUEST, "invalid_query"),
+            Self::PolicyTask(_)
             | Self::Compression(_)
             | Self::ReloadTask(_)
             | Self::Metrics(_)

@@ -15,7 +15,7 @@ use crate::http::admin_access::{self, AdminAccess};
 use crate::http::auth::Guard;
 use crate::http::error::ApiError;
 use crate::http::public_access::PublicAccess;
-use crate::http::{admin, auth, cors, encoding, endpoints, head, health, models, observe, stats};
+use crate::http::{admin, auth, cors, encoding, endpoints, head, health, models, observe, policy_admin, stats};
 
 /// Who may call a route. Only a route with `Open` in the table can be called without credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,8 +83,9 @@ pub const ROUTES: &[Route] = &[
     posting("/v1/session/close", Access::Guarded, || post(endpoints::close_session)),
     posting("/v1/tokenize", Access::Guarded, || post(endpoints::tokenize)),
     posting("/v1/detokenize", Access::Guarded, || post(endpoints::detokenize)),
-    getting("/admin/policies", Access::Operators, || get(admin::policies)),
-    posting("/admin/policies/{hook}/{name}/{mode}", Access::Operators, || post(admin::set_policy_mode)),
+    getting("/admin/policies", Access::Operators, || get(policy_admin::policies)),
+    posting("/admin/policies/check", Access::Operators, || post(policy_admin::check)),
+    posting("/admin/policies/{hook}/{name}/{action}", Access::Operators, || post(policy_admin::change)),
     getting("/admin/models", Access::Operators, || get(admin::models)),
     getting("/admin/config", Access::Operators, || get(admin::config)),
     getting("/admin/workers", Access::Operators, || get(stats::workers)),

@@ -108,6 +108,7 @@ impl Policies for Fixed {
             serving: Some("ab12".into()),
             generation: Some(Generation(7)),
             error: None,
+            health: None,
         }]
     }
 }

@@ -1,4 +1,5 @@
 //! The status of each policy file, for operators.
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
@@ -6,6 +7,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::hook::{Hook, Mode};
+use crate::breaker::BreakerState;
 use crate::ids::Generation;
 
 /// What becomes of a policy file at present.
@@ -58,6 +60,42 @@ pub struct PolicyStatus {
     pub generation: Option<Generation>,
     /// Why the newest files were rejected, or the fault that the policy was replaced for.
     pub error: Option<String>,
+    /// How the version that serves does; `None` if none does.
+    pub health: Option<PolicyHealth>,
+}
+
+/// How the version of a policy that serves has done since it came into force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PolicyHealth {
+    /// Seconds since 1970.
+    pub since: Option<u64>,
+    pub calls: u64,
+    pub faults: u64,
+    /// Times of calls in microseconds, up to a quarter too long.
+    pub p50_us: Option<u64>,
+    pub p99_us: Option<u64>,
+    /// Of a scheduler: open if it is in any pool.
+    pub breaker: BreakerState,
+    /// Of one that is monitored: answers that would have made a difference, by kind.
+    pub differences: BTreeMap<&'static str, u64>,
+    /// Digest of the version to which `rollback` goes back.
+    pub last_good: Option<String>,
+}
+
+/// What the examination of a component found that would be accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PolicyCheck {
+    pub hook: Hook,
+    /// What the plugin calls itself.
+    pub name: String,
+    pub version: String,
+    /// Version of its hook's package that it was built for.
+    pub api_version: String,
+    pub imports: Vec<String>,
+    pub size_bytes: u64,
+    /// In lower-case hexadecimal.
+    pub sha256: String,
+    pub mode: Mode,
 }
 
 /// Why a policy's mode was not changed.
@@ -76,6 +114,13 @@ pub enum ModeError {
     Removed,
     #[error("its files changed meanwhile: its mode is {mode}")]
     FilesChanged { mode: Mode },
+    /// It has no version of the kind that was asked for.
+    #[error("there is nothing to do: {0}")]
+    Nothing(&'static str),
+    #[error("another component is being checked")]
+    Checking,
+    #[error("there is no policy directory (policy.dir)")]
+    NoHost,
     #[error("another mode was chosen for it meanwhile")]
     Superseded,
     #[error("too many changes wait for policies that are being compiled")]

@@ -61,7 +61,7 @@ fn decide(set: &LoadedSet, request: &Arc<AuthRequest>) -> AuthOutcome {
             (Ok(AuthAnswer::Allow(principal)), _) => return AuthOutcome::Allow(principal),
             (Ok(AuthAnswer::Refuse(refusal)), _) => return AuthOutcome::Refuse(refusal),
             (Ok(AuthAnswer::Next), _) | (Err(_), OnFault::Skip) => {}
-            (Err(fault), OnFault::Deny) => return AuthOutcome::Fault(fault),
+            (Err(fault), OnFault::Deny | OnFault::LastGood) => return AuthOutcome::Fault(fault),
             (Err(_), OnFault::Fallback) => return native(request.loopback),
         }
     }
@@ -95,12 +95,13 @@ fn monitor(policy: &Loaded, request: &Arc<AuthRequest>, enforced: &AuthOutcome) 
 
 /// Calls one policy in an instance of its own.
 fn ask(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault> {
+    policy.admit()?;
     let started = Instant::now();
     let answer = run(policy, request);
     match &answer {
-        Ok(AuthAnswer::Allow(_)) => policy.metrics.observe(Outcome::Allow, started),
-        Ok(AuthAnswer::Next) => policy.metrics.observe(Outcome::Next, started),
-        Ok(AuthAnswer::Refuse(_)) => policy.metrics.observe(Outcome::Refuse, started),
+        Ok(AuthAnswer::Allow(_)) => policy.note_answer(Outcome::Allow, started),
+        Ok(AuthAnswer::Next) => policy.note_answer(Outcome::Next, started),
+        Ok(AuthAnswer::Refuse(_)) => policy.note_answer(Outcome::Refuse, started),
         Err(fault) => policy.note_fault(fault, started),
     }
     answer

@@ -28,14 +28,20 @@ pub(crate) fn open(set: &Arc<LoadedSet>, request: &FilteringRequest) -> Result<V
         match opened {
             Ok(filter) => filters.push(Box::new(filter)),
             // Whoever takes all instances must not switch policies off.
-            Err(fault) if fault.kind == FaultKind::Exhausted || on_fault == OnFault::Deny => return Err(fault),
+            Err(fault) if fault.kind == FaultKind::Exhausted || denies(on_fault) => return Err(fault),
             Err(_) => {}
         }
     }
     Ok(filters)
 }
 
+/// Whether a single fault ends the answer.
+fn denies(on_fault: OnFault) -> bool {
+    matches!(on_fault, OnFault::Deny | OnFault::LastGood)
+}
+
 fn start(set: &Arc<LoadedSet>, policy: &Arc<Loaded>, request: &FilteringRequest) -> Result<Filter, Fault> {
+    policy.admit()?;
     let started = Instant::now();
     Filter::start(set, policy, request).inspect_err(|fault| policy.note_fault(fault, started))
 }
@@ -45,6 +51,8 @@ struct Filter {
     policy: Arc<Loaded>,
     store: Store<GuestState>,
     guest: wit::FilterPolicy,
+    /// Whether its breaker was told that the choice's first piece went well.
+    told: bool,
     /// Keeps alive the generation with which the request began.
     _set: Arc<LoadedSet>,
 }
@@ -71,7 +79,7 @@ impl Filter {
         let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
         let guest = answer.map_err(|text: String| policy.refused_settings(&text))?;
         store.data_mut().subject = Subject::Stream(stream);
-        Ok(Self { policy: policy.clone(), store, guest, _set: set.clone() })
+        Ok(Self { policy: policy.clone(), store, guest, told: false, _set: set.clone() })
     }
 
     /// Moves the text into the guest's context, or back.
@@ -117,7 +125,11 @@ impl TextFilter for Filter {
             Ok(FilterVerdict::Rewind(_)) => Outcome::Rewind,
             Ok(FilterVerdict::Refuse(_)) => Outcome::Refuse,
         };
-        self.policy.metrics.observe(outcome, started);
+        self.policy.note_call(outcome, started);
+        // A choice counts once for the breaker, however much text it has.
+        if !std::mem::replace(&mut self.told, true) {
+            self.policy.tell_answered();
+        }
         answer
     }
 
@@ -128,7 +140,7 @@ impl TextFilter for Filter {
     }
 
     fn denies(&self) -> bool {
-        self.policy.on_fault() == OnFault::Deny
+        denies(self.policy.on_fault())
     }
 }
 

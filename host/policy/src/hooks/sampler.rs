@@ -36,19 +36,21 @@ pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box
     let mut links = Vec::new();
     for policy in chosen(&set, request)? {
         let started = Instant::now();
-        match Sampler::start(policy, request) {
+        let start = policy
+            .admit()
+            .and_then(|()| Sampler::start(policy, request).inspect_err(|fault| policy.note_fault(fault, started)));
+        match start {
             Ok(Ok(sampler)) => {
                 if sampler.instance.is_none() {
-                    policy.metrics.observe(Outcome::Planned, started);
+                    policy.note_answer(Outcome::Planned, started);
                 }
                 links.push(sampler);
             }
             Ok(Err(refusal)) => {
-                policy.metrics.observe(Outcome::Refuse, started);
+                policy.note_answer(Outcome::Refuse, started);
                 return Err(NoSampler::Refused(refusal));
             }
             Err(fault) => {
-                policy.note_fault(&fault, started);
                 // Whoever takes all instances must not switch policies off.
                 if fault.kind == FaultKind::Exhausted || policy.on_fault() == OnFault::Deny {
                     return Err(fault.into());
@@ -89,14 +91,17 @@ impl TokenSampler for SamplerChain {
             let started = Instant::now();
             match link.sample(row) {
                 Ok(Sampled::Drawn(token)) => {
-                    link.policy.metrics.observe(Outcome::Drawn, started);
+                    link.note_answer(Outcome::Drawn, started);
                     return Ok(Some(token));
                 }
                 Ok(Sampled::Shaped) => {
-                    link.policy.metrics.observe(Outcome::Shaped, started);
+                    link.note_answer(Outcome::Shaped, started);
                     index += 1;
                 }
-                Ok(Sampled::Planned) => index += 1,
+                Ok(Sampled::Planned) => {
+                    link.tell();
+                    index += 1;
+                }
                 Err(fault) => {
                     link.policy.note_fault(&fault, started);
                     if link.policy.on_fault() == OnFault::Deny {
@@ -127,6 +132,8 @@ struct Sampler {
     plan: Option<Plan>,
     /// `None`: the plan never wakes it.
     instance: Option<Instance>,
+    /// Whether its breaker was told that the request's first token went well.
+    told: bool,
 }
 
 /// A guest that serves one sequence.
@@ -176,7 +183,20 @@ impl Sampler {
         }
         let sleeps = plan.as_ref().is_some_and(Plan::sleeps);
         let instance = (!sleeps).then_some(Instance { store, guest });
-        Ok(Ok(Self { policy: policy.clone(), plan, instance }))
+        Ok(Ok(Self { policy: policy.clone(), told: instance.is_none(), plan, instance }))
+    }
+
+    /// A request counts once for the breaker, however many tokens it has.
+    fn note_answer(&mut self, outcome: Outcome, started: Instant) {
+        self.policy.note_call(outcome, started);
+        self.tell();
+    }
+
+    /// Its first token went well.
+    fn tell(&mut self) {
+        if !std::mem::replace(&mut self.told, true) {
+            self.policy.tell_answered();
+        }
     }
 
     fn sample(&mut self, row: &mut Row) -> Result<Sampled, Fault> {

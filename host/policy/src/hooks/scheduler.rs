@@ -88,7 +88,7 @@ impl Scheduler for Guest {
             point.events.iter().filter_map(ended).for_each(|id| pool.tenants.leave(id));
         }
         match &answer {
-            Ok(_) => self.policy.metrics.observe(Outcome::Actions, started),
+            Ok(_) => self.policy.note_call(Outcome::Actions, started),
             Err(fault) => self.policy.note_fault(fault, started),
         }
         answer

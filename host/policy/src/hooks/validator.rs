@@ -32,7 +32,7 @@ pub(crate) fn validate(set: &LoadedSet, index: usize, request: &Arc<ValidateRequ
     };
     match (outcome, on_fault) {
         (Ok(outcome), _) => outcome,
-        (Err(fault), OnFault::Deny) => ValidateOutcome::Fault(fault),
+        (Err(fault), OnFault::Deny | OnFault::LastGood) => ValidateOutcome::Fault(fault),
         (Err(_), OnFault::Skip | OnFault::Fallback) => ValidateOutcome::Accept,
     }
 }
@@ -49,12 +49,13 @@ fn monitor(policy: &Loaded, request: &Arc<ValidateRequest>) {
 
 /// Asks one policy in an instance of its own.
 fn ask(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<ValidateOutcome, Fault> {
+    policy.admit()?;
     let started = Instant::now();
     let outcome = run(policy, request);
     match &outcome {
-        Ok(ValidateOutcome::Accept) => policy.metrics.observe(Outcome::Accept, started),
-        Ok(ValidateOutcome::Amend(_)) => policy.metrics.observe(Outcome::Amend, started),
-        Ok(ValidateOutcome::Refuse(_)) => policy.metrics.observe(Outcome::Refuse, started),
+        Ok(ValidateOutcome::Accept) => policy.note_answer(Outcome::Accept, started),
+        Ok(ValidateOutcome::Amend(_)) => policy.note_answer(Outcome::Amend, started),
+        Ok(ValidateOutcome::Refuse(_)) => policy.note_answer(Outcome::Refuse, started),
         Ok(ValidateOutcome::Fault(fault)) | Err(fault) => policy.note_fault(fault, started),
     }
     outcome

@@ -6,10 +6,12 @@ use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Hook, Mode};
 
 use super::compile::{Compile, CompileJob, Compiler};
+use crate::chronicle::Chronicle;
 use crate::documents::{Library, Missing, Opened, Reader};
 use crate::error::{PolicyError, SettingsError};
 use crate::examine;
 use crate::files::{Content, Place};
+use crate::health::Health;
 use crate::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
 use crate::imports::state::PluginState;
@@ -21,6 +23,7 @@ use crate::secrets::Secrets;
 use crate::sidecar::Sidecar;
 use crate::supplies::Supplies;
 use camshaft_core::threads::Spawner;
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 /// The result of building a policy.
 #[derive(Debug)]
@@ -38,11 +41,14 @@ pub(crate) struct Builder {
     pub(super) runtime: Arc<Runtime>,
     pub(crate) compiler: Compiler,
     pub(super) documents: Library,
-    pub(crate) metrics: PolicyMetrics,
+    pub(crate) chronicle: Chronicle,
     families: Arc<MetricFamilies>,
     identities: HashMap<(Hook, String), Arc<Identity>>,
     /// Policies that serve although their files are gone: others may go on with their state.
     pub(super) gone: BTreeSet<Place>,
+    /// Told when the breaker of a policy opens.
+    alarm: Sender<()>,
+    pub(super) alarms: Receiver<()>,
     /// Those that were removed last, the newest at the end.
     retired: VecDeque<(Hook, String, Arc<PluginState>)>,
 }
@@ -58,16 +64,20 @@ impl Builder {
         families: MetricFamilies,
         spawner: Spawner,
     ) -> Self {
+        // A full channel says already what there is to say.
+        let (alarm, alarms) = bounded(1);
         let (compiler, families) = (Compiler::new(compile, spawner.clone()), Arc::new(families));
         let documents = Library::new(spawner, compiler.notices(), metrics.documents.clone());
         Self {
             runtime,
             compiler,
             documents,
-            metrics,
+            chronicle: Chronicle::new(metrics),
             families,
             identities: HashMap::new(),
             gone: BTreeSet::new(),
+            alarm,
+            alarms,
             retired: VecDeque::new(),
         }
     }
@@ -82,20 +92,30 @@ impl Builder {
         content: &Content,
         mode: Option<Mode>,
     ) -> Result<Built, Arc<PolicyError>> {
-        if mode == Some(Mode::Off) {
-            return Ok(Built::Off);
-        }
-        let mut sidecar = sidecar_of(place, content)?;
-        sidecar.mode = mode.unwrap_or(sidecar.mode);
-        if sidecar.mode == Mode::Off {
-            return Ok(Built::Off);
-        }
+        let Some(sidecar) = sidecar_unless_off(place, content, mode)? else { return Ok(Built::Off) };
         sidecar.check_digest(&place.sidecar_name(), &content.digest)?;
         let job = self.compiler.compile(place.hook, &content.digest, &content.component, content.stamps.changed());
         let Some(outcome) = job.as_ref().and_then(|job| job.outcome()) else { return Ok(Built::Compiling(job)) };
         let compiled = outcome?;
         let Some(supplies) = self.supplies(place, &sidecar)? else { return Ok(Built::Compiling(None)) };
-        self.load(place, compiled, (sidecar, supplies), content).map(Built::Ready)
+        self.assemble(place, compiled, (sidecar, supplies), content.sidecar.is_some()).map(Built::Ready)
+    }
+
+    /// The same with other code than that of the file, which was rolled back.
+    ///
+    /// # Errors
+    /// The settings are not for this component.
+    pub(crate) fn build_with(
+        &mut self,
+        place: &Place,
+        compiled: &Arc<Compiled>,
+        content: &Content,
+        mode: Option<Mode>,
+    ) -> Result<Built, Arc<PolicyError>> {
+        let Some(sidecar) = sidecar_unless_off(place, content, mode)? else { return Ok(Built::Off) };
+        sidecar.check_digest(&place.sidecar_name(), &compiled.digest)?;
+        let Some(supplies) = self.supplies(place, &sidecar)? else { return Ok(Built::Compiling(None)) };
+        self.assemble(place, compiled.clone(), (sidecar, supplies), content.sidecar.is_some()).map(Built::Ready)
     }
 
     /// Runs a component that is compiled already with the settings in a policy's files; `mode` holds instead of the file's.
@@ -112,8 +132,22 @@ impl Builder {
         let mut sidecar = sidecar_of(place, content)?;
         sidecar.mode = mode.unwrap_or(sidecar.mode);
         sidecar.check_digest(&place.sidecar_name(), &compiled.digest)?;
+        self.load(place, compiled.clone(), sidecar, content.sidecar.is_some())
+    }
+
+    /// A load of this code with these settings. `has_file`: they come from a settings file.
+    ///
+    /// # Errors
+    /// It is of another hook, does not take the settings, or waits for a document.
+    pub(super) fn load(
+        &mut self,
+        place: &Place,
+        compiled: Arc<Compiled>,
+        sidecar: Sidecar,
+        has_file: bool,
+    ) -> Result<Arc<Loaded>, Arc<PolicyError>> {
         let supplies = self.supplies(place, &sidecar)?.ok_or(PolicyError::DocumentsOpening)?;
-        self.load(place, compiled.clone(), (sidecar, supplies), content)
+        self.assemble(place, compiled, (sidecar, supplies), has_file)
     }
 
     /// What the settings file names; `None` while a document is being read for the first time.
@@ -127,12 +161,14 @@ impl Builder {
         }
     }
 
-    fn load(
+    /// # Errors
+    /// It is of another hook, or does not take the settings.
+    fn assemble(
         &mut self,
         place: &Place,
         compiled: Arc<Compiled>,
         (sidecar, supplies): (Sidecar, Arc<Supplies>),
-        content: &Content,
+        has_file: bool,
     ) -> Result<Arc<Loaded>, Arc<PolicyError>> {
         let found = compiled.pre.hook();
         if found != place.hook {
@@ -144,7 +180,7 @@ impl Builder {
         let settings = Some(sidecar.settings.as_str());
         let of = (identity.clone(), supplies.clone());
         let said = examine::introduce(&self.runtime, &compiled, of, sidecar.memory_bytes, settings);
-        let said = said.map_err(|error| in_settings(error, place, content))?;
+        let said = said.map_err(|error| in_settings(error, place, has_file))?;
         let identity = match known {
             Some(known) => known,
             None => {
@@ -153,7 +189,7 @@ impl Builder {
                     // What it notes about its settings belongs into the state that it goes on with.
                     let of = (settled.clone(), supplies.clone());
                     examine::introduce(&self.runtime, &compiled, of, sidecar.memory_bytes, settings)
-                        .map_err(|error| in_settings(error, place, content))?;
+                        .map_err(|error| in_settings(error, place, has_file))?;
                 }
                 settled
             }
@@ -162,7 +198,8 @@ impl Builder {
         let (hook, digest) = (place.hook, &compiled.digest[..12]);
         tracing::info!(%hook, plugin = %name, digest, described = said.name, version = said.version, "policy loaded");
         Ok(Arc::new(Loaded {
-            metrics: self.metrics.link(hook, &name),
+            metrics: self.chronicle.metrics.link(hook, &name),
+            health: Health::new(sidecar.breaker, self.alarm.clone()),
             name,
             compiled,
             sidecar,
@@ -213,6 +250,16 @@ impl Builder {
     }
 }
 
+/// The settings of a policy; `None`: it is off. `mode` holds instead of the file's.
+fn sidecar_unless_off(place: &Place, content: &Content, mode: Option<Mode>) -> Result<Option<Sidecar>, PolicyError> {
+    if mode == Some(Mode::Off) {
+        return Ok(None);
+    }
+    let mut sidecar = sidecar_of(place, content)?;
+    sidecar.mode = mode.unwrap_or(sidecar.mode);
+    Ok(Some(sidecar).filter(|sidecar| sidecar.mode != Mode::Off))
+}
+
 fn sidecar_of(place: &Place, content: &Content) -> Result<Sidecar, PolicyError> {
     match &content.sidecar {
         Some(bytes) => Sidecar::read(place.hook, &place.sidecar_name(), bytes),
@@ -221,9 +268,9 @@ fn sidecar_of(place: &Place, content: &Content) -> Result<Sidecar, PolicyError> 
 }
 
 /// Names the settings file where the plugin refuses what is in it, or that there is none.
-fn in_settings(error: PolicyError, place: &Place, content: &Content) -> PolicyError {
+fn in_settings(error: PolicyError, place: &Place, has_file: bool) -> PolicyError {
     match error {
-        PolicyError::RefusesSettings(text) if content.sidecar.is_some() => {
+        PolicyError::RefusesSettings(text) if has_file => {
             PolicyError::Settings { file: place.sidecar_name(), line: None, problem: SettingsError::Refused(text) }
         }
         PolicyError::RefusesSettings(why) => PolicyError::NeedsSettings { file: place.sidecar_name(), why },

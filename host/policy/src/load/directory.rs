@@ -212,7 +212,7 @@ impl Directory {
         let Some(mut policy) = self.policies.remove(place) else { return };
         self.overrides.remove(place);
         builder.forget_others(self.policies.keys());
-        if policy.leave(place, &builder.metrics) {
+        if policy.leave(place, &builder.chronicle) {
             tracing::info!(hook = %place.hook, plugin = place.name(), "policy removed");
         }
     }
@@ -279,7 +279,11 @@ impl Directory {
         // What an operator turns off needs no settings.
         let lost = if key.mode == Some(Mode::Off) { None } else { self.lost_settings(place, policy, &content) };
         let built = match lost {
-            None => pass.builder.build(place, &content, key.mode),
+            // What was rolled back is not tried again, but its settings may have changed.
+            None => match policy.build_instead(place, (&content, &key), pass.builder) {
+                Some(instead) => return self.rolled_back_with((place, policy), (key, trusted), instead, pass),
+                None => pass.builder.build(place, &content, key.mode),
+            },
             Some(Lost::Lately) => return Progress::Unsettled,
             Some(Lost::ForGood(error)) => Err(error),
         };
@@ -307,7 +311,7 @@ impl Directory {
             }
             Ok(_) => {
                 self.forget_override(place, &key);
-                policy.turn_off(place, &pass.builder.metrics);
+                policy.turn_off(place, &pass.builder.chronicle);
             }
             Err(error) => policy.reject(place, Some(key), error, self.context(pass.builder)),
         }
@@ -334,8 +338,8 @@ impl Directory {
         }
     }
 
-    fn context<'a>(&self, builder: &'a Builder) -> Context<'a> {
-        Context { phase: self.phase, metrics: &builder.metrics }
+    pub(super) fn context<'a>(&self, builder: &'a Builder) -> Context<'a> {
+        Context { phase: self.phase, chronicle: &builder.chronicle }
     }
 
     /// What the content is told apart by, with the mode that was chosen for it.
@@ -372,7 +376,7 @@ impl Directory {
 
     /// Other files than those that a mode was chosen for have come into force. What is only examined to serve later forgets
     /// nothing.
-    fn forget_override(&mut self, place: &Place, key: &ContentKey) {
+    pub(super) fn forget_override(&mut self, place: &Place, key: &ContentKey) {
         if self.phase == Phase::Staged {
             return;
         }

@@ -1,19 +1,21 @@
 //! From the policy directory to a published generation: what is there serves, or what was there goes on serving.
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use camshaft_core::ids::Generation;
+use camshaft_core::policy::{PolicyEvent, PolicyHistory};
 use crossbeam_channel::Receiver;
 
 use super::builder::Builder;
 use super::compile::Compile;
 use super::directory::{Directory, Patience, Scan, scan_settled};
 use super::policy::{Phase, Policy};
+use crate::chronicle::Note;
 use crate::error::PolicyError;
 use crate::examine;
 use crate::imports::metrics::MetricFamilies;
-use crate::metrics::{PolicyMetrics, Swap};
+use crate::metrics::PolicyMetrics;
 use crate::misplaced::{self, Warnings};
 use crate::registry::Registry;
 use crate::runtime::Runtime;
@@ -119,6 +121,16 @@ impl Loader {
         self.directory.policies.values_mut().for_each(Policy::read_secrets_again);
     }
 
+    /// Where changes are noted.
+    pub(crate) fn history(&self) -> Arc<Mutex<PolicyHistory>> {
+        self.builder.chronicle.history.clone()
+    }
+
+    /// Receives something when the breaker of a policy opens.
+    pub(crate) fn alarms(&self) -> Receiver<()> {
+        self.builder.alarms.clone()
+    }
+
     /// Begins nothing more.
     pub(crate) fn close(&self) {
         self.builder.compiler.close();
@@ -152,7 +164,7 @@ impl Loader {
     pub(super) fn tell(&self) {
         self.registry.set_statuses(self.directory.statuses());
         for (hook, missing) in self.directory.missing() {
-            self.builder.metrics.without_files(hook, missing);
+            self.builder.chronicle.metrics.without_files(hook, missing);
         }
     }
 
@@ -171,16 +183,22 @@ impl Loader {
 
     /// Tells the metrics what came into force with this generation.
     fn announce(&self, generation: Generation) {
-        for (loaded, _) in self.directory.policies.values().filter_map(|policy| policy.serving.as_ref()) {
+        let chronicle = &self.builder.chronicle;
+        for (place, policy) in &self.directory.policies {
+            let Some((loaded, _)) = &policy.serving else { continue };
             if loaded.generation.set(generation).is_ok() {
-                self.builder.metrics.swap(loaded.hook(), Swap::Swapped);
-                self.builder.metrics.serving(loaded.hook(), &loaded.name, generation);
+                loaded.comes_into_force();
+                let digest = Some(loaded.compiled.digest.clone());
+                let detail = Some(format!("mode {}", loaded.sidecar.mode));
+                let note = Note { generation: Some(generation), digest, detail, ..Note::default() };
+                chronicle.note(place, PolicyEvent::Swapped, note);
+                chronicle.metrics.serving(loaded.hook(), &loaded.name, generation);
             }
         }
     }
 
     /// Notes how long a change took from its first notice to its publication.
     pub(crate) fn note_swap_time(&self, noticed: Instant) {
-        self.builder.metrics.swapped_in(noticed.elapsed());
+        self.builder.chronicle.metrics.swapped_in(noticed.elapsed());
     }
 }

@@ -71,7 +71,8 @@ fn regression_settings_that_are_corrected_to_what_serves_are_logged() {
         bench.put("auth/10-keys.toml", "[policy]\ndeadline = 20");
         bench.loader.scan_settled();
     }));
-    assert_eq!(wrong.len(), 1, "{wrong:?}");
+    assert_eq!(wrong.len(), 2, "{wrong:?}");
+    assert!(wrong[1].contains("audit") && wrong[1].contains("event=\"rejected\""), "{wrong:?}");
     assert!(wrong[0].contains("auth/10-keys.toml") && wrong[0].contains("10-keys.toml, line 2: policy.deadline = 20"));
     let again = about_keys(logged(|| {
         bench.put("auth/10-keys.toml", settings);

@@ -146,7 +146,7 @@ impl Directory {
         let place = self.policies.iter().find(is_it)?.0.clone();
         let mut policy = self.policies.remove(&place)?;
         self.overrides.remove(&place);
-        policy.turn_off(&place, &builder.metrics);
+        policy.turn_off(&place, &builder.chronicle);
         builder.forget_others(self.policies.keys());
         policy.status(&place, false)
     }

@@ -1,9 +1,10 @@
 //! Modes that an operator chooses while the process runs, instead of those in the policies' files.
 use std::sync::Arc;
 
-use camshaft_core::policy::{Hook, Mode, ModeError, PolicyStatus};
+use camshaft_core::policy::{Hook, Mode, ModeError, PolicyEvent, PolicyStatus};
 
 use super::loader::Loader;
+use crate::chronicle::Note;
 use crate::error::Rejection;
 use crate::files::{ContentKey, Place};
 use crate::sidecar::check_mode;
@@ -14,6 +15,8 @@ pub(crate) struct ModeChange {
     hook: Hook,
     name: String,
     mode: Mode,
+    /// Who chose it.
+    who: String,
     tried: Option<Tried>,
 }
 
@@ -32,7 +35,12 @@ impl ModeChange {
     /// The hook has no such mode.
     pub(crate) fn new(hook: Hook, name: String, mode: Mode) -> Result<Self, ModeError> {
         check_mode(hook, mode).map_err(|_| ModeError::Unsupported { hook, mode })?;
-        Ok(Self { hook, name, mode, tried: None })
+        Ok(Self { hook, name, mode, who: "operator".to_owned(), tried: None })
+    }
+
+    /// The same, chosen by somebody.
+    pub(crate) fn by(self, who: String) -> Self {
+        Self { who, ..self }
     }
 
     pub(crate) fn is_of_same_policy(&self, other: &Self) -> bool {
@@ -80,8 +88,11 @@ impl ModeChange {
         let in_force = policy.newest() == Some(&tried.chosen);
         let status = loader.directory.statuses().into_iter().find(|s| s.hook == self.hook && s.name == self.name);
         Some(match status {
-            Some(PolicyStatus { error: Some(_), .. }) => {
+            // What was rolled back says so, whatever the mode.
+            Some(PolicyStatus { error: Some(_), .. }) if policy.rolled_back.is_none() => {
                 let why = policy.error.clone().map(Rejection);
+                let detail = why.as_ref().map_or_else(|| "removed".to_owned(), Rejection::to_string);
+                loader.note_refused(&tried.place, &self.who, format!("mode {}: {detail}", self.mode));
                 tried.undo(loader);
                 loader.examine_again(&tried.place);
                 Err(why.map_or(ModeError::Removed, |why| ModeError::Rejected(Arc::new(why))))
@@ -92,7 +103,9 @@ impl ModeChange {
                 Err(ModeError::FilesChanged { mode })
             }
             Some(status) => {
-                tracing::info!(hook = %self.hook, plugin = self.name, mode = %self.mode, "mode set by an operator");
+                let (who, detail) = (Some(self.who.clone()), Some(format!("mode {}", self.mode)));
+                let note = Note { generation: None, digest: Some(tried.chosen.component().to_owned()), who, detail };
+                loader.builder.chronicle.note(&tried.place, PolicyEvent::Mode, note);
                 Ok(status)
             }
             None => Err(no_policy()),

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_core::ids::PolicyName;
-use camshaft_core::policy::{Mode, PolicyState, PolicyStatus};
+use camshaft_core::policy::{Mode, PolicyEvent, PolicyState, PolicyStatus};
 
 use super::compile::CompileJob;
+use super::versions::{RolledBack, Version};
+use crate::chronicle::{Chronicle, Note};
 use crate::error::PolicyError;
 use crate::files::{self, ContentKey, Place, SIDECAR_MAX_BYTES, Stamps};
 use crate::loaded::{Compiled, Loaded};
-use crate::metrics::{PolicyMetrics, Swap};
+use crate::metrics::PolicyMetrics;
 use crate::secrets::Secrets;
 use crate::set::{Broken, Link};
 use crate::sidecar::Sidecar;
@@ -75,7 +77,7 @@ impl fmt::Display for Missing {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub(crate) phase: Phase,
-    pub(crate) metrics: &'a PolicyMetrics,
+    pub(crate) chronicle: &'a Chronicle,
 }
 
 /// Content whose component is being compiled.
@@ -116,6 +118,10 @@ pub(crate) struct Policy {
     retry: Option<Retry>,
     /// How often memory was lacking for this component.
     lacks: Option<(ContentKey, u32)>,
+    /// The newest of its versions before the one that serves that served cleanly, for going back to it.
+    pub(super) last_good: Option<Version>,
+    /// What was taken out of service, and is not loaded again until the file changes.
+    pub(super) rolled_back: Option<RolledBack>,
     /// The error of which the log and the metric know.
     reported: Option<(Option<ContentKey>, String)>,
 }
@@ -208,6 +214,8 @@ impl Policy {
             emptied: self.emptied,
             retry: None,
             lacks: self.lacks.clone(),
+            last_good: self.last_good.clone(),
+            rolled_back: self.rolled_back.clone(),
             reported: self.reported.clone(),
         }
     }
@@ -293,6 +301,7 @@ impl Policy {
             serving: serving.map(|loaded| loaded.compiled.digest.clone()),
             generation: serving.and_then(|loaded| loaded.generation.get().copied()),
             error: self.why_not(place),
+            health: serving.map(|loaded| loaded.report(self.last_good.as_ref().map(Version::digest))),
         })
     }
 
@@ -308,7 +317,9 @@ impl Policy {
     /// What is in the files serves from the next generation on.
     pub(crate) fn accept(&mut self, loaded: Arc<Loaded>, key: ContentKey) {
         self.mode = loaded.sidecar.mode;
+        self.keep_last_good(&loaded);
         self.serving = Some((loaded, key));
+        self.rolled_back = None;
         self.kept = None;
         self.broken = None;
         self.error = None;
@@ -325,6 +336,7 @@ impl Policy {
         self.retry = None;
         self.emptied = None;
         self.reported = None;
+        self.rolled_back = None;
         if self.error.take().is_some() {
             let (hook, plugin) = (place.hook, place.name());
             tracing::info!(%hook, plugin, "policy is valid again; its files say what serves already");
@@ -332,9 +344,9 @@ impl Policy {
     }
 
     /// Its settings, or an operator, turn it off.
-    pub(crate) fn turn_off(&mut self, place: &Place, metrics: &PolicyMetrics) {
+    pub(crate) fn turn_off(&mut self, place: &Place, chronicle: &Chronicle) {
         self.kept = self.serving.as_ref().map(|(loaded, _)| loaded.compiled.clone()).or(self.kept.take());
-        if self.leave(place, metrics) {
+        if self.leave(place, chronicle) {
             tracing::info!(hook = %place.hook, plugin = place.name(), "policy turned off");
         }
         self.mode = Mode::Off;
@@ -344,12 +356,13 @@ impl Policy {
     }
 
     /// Takes it out of its chain. Whether it was in one.
-    pub(crate) fn leave(&mut self, place: &Place, metrics: &PolicyMetrics) -> bool {
-        let announced = self.serving.take().is_some_and(|(loaded, _)| loaded.generation.get().is_some());
-        let was_there = self.broken.take().is_some() || announced;
+    pub(crate) fn leave(&mut self, place: &Place, chronicle: &Chronicle) -> bool {
+        let announced = self.serving.take().filter(|(loaded, _)| loaded.generation.get().is_some());
+        let was_there = self.broken.take().is_some() || announced.is_some();
         if was_there {
-            metrics.swap(place.hook, Swap::Removed);
-            metrics.gone(place.hook, &PolicyName::from(place.name()));
+            let digest = announced.map(|(loaded, _)| loaded.compiled.digest.clone());
+            chronicle.note(place, PolicyEvent::Removed, Note { digest, ..Note::default() });
+            chronicle.metrics.gone(place.hook, &PolicyName::from(place.name()));
         }
         was_there
     }
@@ -362,7 +375,7 @@ impl Policy {
         error: Arc<PolicyError>,
         context: Context<'_>,
     ) {
-        let Context { phase, metrics } = context;
+        let Context { phase, chronicle } = context;
         let error = self.count_lack(key.as_ref(), error);
         let text = error.sentence();
         let of_settings = matches!(*error, PolicyError::Settings { .. });
@@ -373,14 +386,13 @@ impl Policy {
         self.error = Some(error);
         let serves = self.serving.is_some();
         if phase == Phase::Starting && !serves && self.broken.is_none() {
-            self.broken = self.stand_in(place, &text, metrics);
+            self.broken = self.stand_in(place, &text, &chronicle.metrics);
         }
         let report = (key, text.clone());
         if self.reported.as_ref() == Some(&report) {
             return;
         }
         self.reported = Some(report);
-        metrics.swap(place.hook, Swap::Rejected);
         let meanwhile = match (serves, self.broken.is_some()) {
             _ if phase == Phase::Staged => "the directory before goes on serving",
             (true, _) => "the version before goes on serving",
@@ -390,6 +402,8 @@ impl Policy {
         let file = if of_settings { self.file.with_extension("toml") } else { self.file.clone() };
         let (hook, plugin, file) = (place.hook, place.name(), file.display());
         tracing::warn!(%hook, plugin, %file, why = text, "policy rejected; {meanwhile}");
+        let digest = self.reported.as_ref().and_then(|(key, _)| Some(key.as_ref()?.component().to_owned()));
+        chronicle.note(place, PolicyEvent::Rejected, Note { digest, detail: Some(text), ..Note::default() });
     }
 
     /// At start, a policy that guards refuses if it cannot be loaded (unless its settings say otherwise).

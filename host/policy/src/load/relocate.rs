@@ -80,7 +80,7 @@ impl Relocation {
         self.directory.end_other_overrides();
         std::mem::swap(&mut self.directory, &mut loader.directory);
         for (place, policy) in &mut self.directory.policies {
-            policy.leave(place, &loader.builder.metrics);
+            policy.leave(place, &loader.builder.chronicle);
         }
         loader.builder.forget_others(loader.directory.policies.keys());
         loader.publish();

@@ -60,7 +60,8 @@ impl Scene {
 
     fn set_mode(&mut self, mode: Mode) -> Receiver<Result<PolicyStatus, ModeError>> {
         let (done, answer) = bounded(1);
-        self.take(Request::SetMode { hook: Hook::Auth, name: "keys".to_owned(), mode, done });
+        let (name, action, who) = ("keys".to_owned(), PolicyAction::Mode(mode), "me".to_owned());
+        self.take(Request::Order { order: PolicyOrder { hook: Hook::Auth, name, action, who }, done });
         answer
     }
 

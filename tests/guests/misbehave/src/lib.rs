@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use camshaft_plugin::{crypto, log};
@@ -32,6 +32,8 @@ pub enum Behaviour {
     Verify,
     /// Panics.
     Trap,
+    /// Panics at the ninth call of an instance, and at each one after it.
+    TrapLater,
     /// Grows its memory without bound.
     Allocate,
     /// Overflows its stack.
@@ -94,6 +96,10 @@ impl Behaviour {
             Behaviour::Spin => spin(),
             Behaviour::Verify => verify(),
             Behaviour::Trap => panic!("behave = trap: as asked"),
+            Behaviour::TrapLater => {
+                let asked = ASKED.fetch_add(1, Ordering::Relaxed);
+                assert!(asked < WELL_CALLS, "behave = trap-later: as asked");
+            }
             Behaviour::Allocate => allocate(),
             Behaviour::Recurse => {
                 black_box(recurse(black_box(0)));
@@ -109,6 +115,11 @@ impl Behaviour {
         Answer::Well
     }
 }
+
+/// Calls of this instance.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+/// Calls before an instance misbehaves that does so later.
+const WELL_CALLS: u32 = 8;
 
 /// Larger than the part of a guest's memory that the host keeps between calls.
 static MARKS: [AtomicU8; 1 << 20] = [const { AtomicU8::new(0) }; 1 << 20];

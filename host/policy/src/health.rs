@@ -1,0 +1,176 @@
+//! How one version of a policy does: its calls, the times that they took, and its breaker.
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use camshaft_core::breaker::{Admission, Breaker, BreakerSettings, BreakerState, Turn};
+use crossbeam_channel::Sender;
+
+/// Four parts of each power of two of nanoseconds.
+const TIMES: usize = 256;
+
+/// Calls of a version since it was loaded.
+#[derive(Debug)]
+pub(crate) struct Health {
+    begun: Instant,
+    breaker: Mutex<Breaker>,
+    calls: AtomicU64,
+    faults: AtomicU64,
+    times: Box<[AtomicU64; TIMES]>,
+    /// Its breaker has opened, and why.
+    opened: OnceLock<String>,
+    /// An opening that nobody has looked at.
+    alarmed: AtomicBool,
+    alarm: Sender<()>,
+    /// When it came into force.
+    since: OnceLock<SystemTime>,
+}
+
+impl Health {
+    /// `alarm` is told when the breaker opens.
+    pub(crate) fn new(settings: BreakerSettings, alarm: Sender<()>) -> Self {
+        Self {
+            begun: Instant::now(),
+            breaker: Mutex::new(Breaker::new(settings)),
+            calls: AtomicU64::new(0),
+            faults: AtomicU64::new(0),
+            times: Box::new([const { AtomicU64::new(0) }; TIMES]),
+            opened: OnceLock::new(),
+            alarmed: AtomicBool::new(false),
+            alarm,
+            since: OnceLock::new(),
+        }
+    }
+
+    fn breaker(&self) -> MutexGuard<'_, Breaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a call may be made now.
+    pub(crate) fn admit(&self) -> Admission {
+        self.breaker().admit(self.begun.elapsed())
+    }
+
+    pub(crate) fn answered(&self) -> Option<Turn> {
+        self.breaker().answered(self.begun.elapsed())
+    }
+
+    pub(crate) fn faulted(&self) -> Option<Turn> {
+        self.breaker().faulted(self.begun.elapsed())
+    }
+
+    pub(crate) fn breaker_state(&self) -> BreakerState {
+        self.breaker().state()
+    }
+
+    /// Counts a call and its time.
+    pub(crate) fn count(&self, took: Duration, faulted: bool) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        if faulted {
+            self.faults.fetch_add(1, Ordering::Relaxed);
+        }
+        self.times[rank(took)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn faults(&self) -> u64 {
+        self.faults.load(Ordering::Relaxed)
+    }
+
+    /// The time within which this share of the calls ended, up to a quarter too long. `None` before the first call.
+    pub(crate) fn quantile(&self, share: f64) -> Option<Duration> {
+        let counts = self.times.each_ref().map(|count| count.load(Ordering::Relaxed));
+        let all: u64 = counts.iter().sum();
+        let wanted = ((all as f64 * share).ceil() as u64).clamp(1, all.max(1));
+        let mut so_far = 0;
+        counts.iter().enumerate().find_map(|(rank, count)| {
+            so_far += count;
+            (so_far >= wanted).then(|| end_of(rank))
+        })
+    }
+
+    /// The breaker has opened: somebody is to look at it.
+    pub(crate) fn alarm(&self, why: String) {
+        // The first reason is kept.
+        let _ = self.opened.set(why);
+        self.alarmed.store(true, Ordering::Release);
+        // A full channel says already what there is to say.
+        let _ = self.alarm.try_send(());
+    }
+
+    /// Why the breaker has opened, if it has since this was last asked.
+    pub(crate) fn take_alarm(&self) -> Option<&str> {
+        self.alarmed.swap(false, Ordering::AcqRel).then(|| self.opened.get().map_or("", String::as_str))
+    }
+
+    /// Whether it has answered calls, and its breaker never opened.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.opened.get().is_none() && self.calls() > self.faults()
+    }
+
+    pub(crate) fn comes_into_force(&self) {
+        // It stays in force.
+        let _ = self.since.set(SystemTime::now());
+    }
+
+    pub(crate) fn since(&self) -> Option<SystemTime> {
+        self.since.get().copied()
+    }
+}
+
+/// The part of all times in which this one is.
+fn rank(time: Duration) -> usize {
+    let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).max(4);
+    let power = 63 - nanos.leading_zeros();
+    (power as usize * 4 + (nanos >> (power - 2) & 3) as usize).min(TIMES - 1)
+}
+
+/// The longest time of a part.
+fn end_of(rank: usize) -> Duration {
+    let (power, quarter) = (rank as u32 / 4, rank as u128 % 4);
+    let end = (1u128 << power) + (((quarter + 1) << power) / 4);
+    Duration::from_nanos(u64::try_from(end).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam_channel::bounded;
+
+    use super::*;
+
+    fn health() -> Health {
+        Health::new(BreakerSettings::SHARED, bounded(1).0)
+    }
+
+    #[test]
+    fn quantiles_are_at_most_a_quarter_too_long() {
+        let health = health();
+        assert_eq!(health.quantile(0.5), None);
+        (1..=100).for_each(|us| health.count(Duration::from_micros(us), us > 90));
+        for (share, exact) in [(0.5, 50), (0.99, 99), (1.0, 100)] {
+            let found = health.quantile(share).unwrap();
+            let exact = Duration::from_micros(exact);
+            assert!(found >= exact && found <= exact * 5 / 4, "{share}: {found:?} for {exact:?}");
+        }
+        assert_eq!((health.calls(), health.faults()), (100, 10));
+        health.count(Duration::MAX, false);
+        health.count(Duration::ZERO, false);
+    }
+
+    #[test]
+    fn a_version_is_clean_when_it_has_answered_and_its_breaker_never_opened() {
+        let health = health();
+        assert!(!health.is_clean(), "nothing is known of it");
+        health.count(Duration::ZERO, true);
+        assert!(!health.is_clean(), "it has never answered");
+        health.count(Duration::ZERO, false);
+        assert!(health.is_clean());
+        assert_eq!(health.take_alarm(), None);
+        health.alarm("trapped".to_owned());
+        health.alarm("again".to_owned());
+        assert_eq!((health.take_alarm(), health.take_alarm(), health.is_clean()), (Some("trapped"), None, false));
+    }
+}

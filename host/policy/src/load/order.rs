@@ -1,0 +1,48 @@
+//! What operators ask for besides modes: going back to the version before, and trying again what was rolled back.
+use camshaft_core::policy::{ModeError, PolicyAction, PolicyEvent, PolicyOrder, PolicyStatus};
+
+use super::loader::Loader;
+use crate::chronicle::Note;
+use crate::files::Place;
+
+impl Loader {
+    /// Does what is asked for, and answers how the policy stands then.
+    ///
+    /// # Errors
+    /// There is no such policy, or nothing to go back to or to try again.
+    pub(crate) fn obey(&mut self, order: &PolicyOrder) -> Result<PolicyStatus, ModeError> {
+        let PolicyOrder { hook, name, action, who } = order;
+        let no_policy = || ModeError::NoPolicy { hook: *hook, name: name.clone() };
+        let mut places = self.directory.policies.iter().filter(|(_, policy)| policy.serving.is_some());
+        let found = places.find(|(place, _)| place.hook == *hook && place.name() == name);
+        let place = found.map(|(place, _)| place.clone()).ok_or_else(no_policy)?;
+        let result = match action {
+            PolicyAction::Rollback => self.roll_back_by_hand(&place, who),
+            PolicyAction::Promote => self.promote(&place, who),
+            PolicyAction::Mode(_) => Err(ModeError::Nothing("a mode is chosen elsewhere")),
+        };
+        if let Err(error) = &result {
+            self.note_refused(&place, who, format!("{action}: {error}"));
+        }
+        result?;
+        self.directory.statuses().into_iter().find(|s| s.hook == *hook && s.name == *name).ok_or_else(no_policy)
+    }
+
+    /// An order that could not be carried out.
+    pub(super) fn note_refused(&self, place: &Place, who: &str, detail: String) {
+        let note = Note { who: Some(who.to_owned()), detail: Some(detail), ..Note::default() };
+        self.builder.chronicle.note(place, PolicyEvent::Rejected, note);
+    }
+
+    fn promote(&mut self, place: &Place, who: &str) -> Result<(), ModeError> {
+        let policy = self.directory.policies.get(place);
+        let digest = policy.and_then(|policy| Some(policy.rolled_back.as_ref()?.key.component().to_owned()));
+        if !self.pardon(place) {
+            return Err(ModeError::Nothing("nothing of it was rolled back"));
+        }
+        let note = Note { digest, who: Some(who.to_owned()), ..Note::default() };
+        self.builder.chronicle.note(place, PolicyEvent::Promoted, note);
+        self.scan_settled();
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! Rolling back: what serves again, and what is not loaded again.
+use std::sync::Arc;
+
+use camshaft_core::policy::{
+    Fault, FaultKind, Hook, Mode, ModeError, PolicyAction, PolicyEvent, PolicyOrder, PolicyState,
+};
+
+use super::bench::{Bench, component, variant};
+use super::*;
+use crate::digest::digest_of;
+use crate::loaded::Loaded;
+use crate::metrics::Outcome;
+
+const LAST_GOOD: &str = "[policy]\non-fault = \"last-good\"\nbreaker = { faults = 1, share = 0.0 }\n";
+
+impl Bench {
+    fn serving(&self, hook: Hook) -> Arc<Loaded> {
+        self.loader.registry.current().ready(hook).next().unwrap().clone()
+    }
+
+    fn answers(&self, hook: Hook) {
+        self.serving(hook).note_answer(Outcome::Allow, std::time::Instant::now());
+    }
+
+    fn faults(&self, hook: Hook) {
+        let fault = Fault { plugin: "x".into(), kind: FaultKind::Trap, detail: "trapped".to_owned() };
+        self.serving(hook).note_fault(&fault, std::time::Instant::now());
+    }
+
+    fn digest(&self, hook: Hook) -> String {
+        self.serving(hook).compiled.digest.clone()
+    }
+}
+
+/// A bench in which the second version of a policy has just faulted.
+fn faulted(hook: Hook, guest: &[u8], (first, second): (&str, &str)) -> Bench {
+    let mut bench = Bench::new();
+    bench.put(&format!("{hook}/10-x.toml"), first);
+    bench.put(&format!("{hook}/10-x.wasm"), guest);
+    bench.loader.start().unwrap();
+    bench.answers(hook);
+    bench.put(&format!("{hook}/10-x.toml"), second);
+    bench.put(&format!("{hook}/10-x.wasm"), variant(guest, 1));
+    bench.settle();
+    assert_eq!(bench.digest(hook), digest_of(&variant(guest, 1)));
+    bench.answers(hook);
+    bench.faults(hook);
+    bench
+}
+
+#[test]
+fn a_version_whose_breaker_opens_is_rolled_back_and_not_loaded_again_until_its_file_changes() {
+    let guest = component("guests/misbehave-auth");
+    let mut bench = faulted(Hook::Auth, &guest, (LAST_GOOD, LAST_GOOD));
+    let before = bench.loader.registry.current().generation;
+    assert!(bench.loader.alarms().try_recv().is_ok());
+    assert!(bench.loader.heed_breakers());
+    assert!(!bench.loader.heed_breakers(), "once");
+    assert_eq!(bench.digest(Hook::Auth), digest_of(&guest));
+    let after = bench.loader.registry.current().generation;
+    assert_eq!(after.0, before.0 + 1);
+    let status = bench.status("x").unwrap();
+    assert_eq!((status.state, status.generation), (PolicyState::Rejected, Some(after)));
+    let why = status.error.unwrap();
+    assert!(why.contains("its breaker opened") && why.contains("trapped"), "{why}");
+    // Neither a scan nor a panic nor other settings bring it back; and the settings hold.
+    bench.settle();
+    bench.loader.recover();
+    bench.settle();
+    assert_eq!(bench.digest(Hook::Auth), digest_of(&guest));
+    bench.put("auth/10-x.toml", format!("{LAST_GOOD}deadline = \"7ms\"\n").replace("breaker", "# breaker"));
+    bench.settle();
+    assert_eq!(bench.digest(Hook::Auth), digest_of(&guest));
+    assert_eq!(bench.serving(Hook::Auth).sidecar.deadline.as_millis(), 7);
+    assert_eq!(bench.state("x"), Some(PolicyState::Rejected), "the component is still barred");
+    // A mode holds for what serves.
+    let mut change = ModeChange::new(Hook::Auth, "x".to_owned(), Mode::Monitor).unwrap();
+    assert_eq!(change.attempt(&mut bench.loader).unwrap().unwrap().mode, Mode::Monitor);
+    assert_eq!(bench.digest(Hook::Auth), digest_of(&guest));
+    // Another file is another chance.
+    bench.put("auth/10-x.wasm", variant(&guest, 2));
+    bench.settle();
+    assert_eq!(
+        (bench.digest(Hook::Auth), bench.state("x")),
+        (digest_of(&variant(&guest, 2)), Some(PolicyState::Active))
+    );
+}
+
+#[test]
+fn what_is_rolled_back_keeps_the_newest_settings_of_a_guard() {
+    let guest = component("guests/misbehave-auth");
+    let newest = format!("{LAST_GOOD}[settings]\nbehave = \"trap\"\n");
+    let mut bench = faulted(Hook::Auth, &guest, (LAST_GOOD, &newest));
+    assert!(bench.loader.heed_breakers());
+    assert_eq!(bench.digest(Hook::Auth), digest_of(&guest));
+    assert!(bench.serving(Hook::Auth).sidecar.settings.contains("trap"), "they may revoke what older ones allowed");
+}
+
+#[test]
+fn only_settings_are_rolled_back_where_nothing_is_guarded() {
+    for (hook, rolled_back) in [(Hook::Sampler, true), (Hook::Validator, false)] {
+        let mut bench = Bench::new();
+        bench.put(&format!("{hook}/10-x.toml"), LAST_GOOD);
+        bench.put(&format!("{hook}/10-x.wasm"), component(&format!("guests/misbehave-{hook}")));
+        bench.loader.start().unwrap();
+        bench.answers(hook);
+        bench.put(&format!("{hook}/10-x.toml"), format!("{LAST_GOOD}[settings]\nbehave = \"trap\"\n"));
+        bench.settle();
+        bench.faults(hook);
+        assert_eq!(bench.loader.heed_breakers(), rolled_back, "{hook}");
+        bench.settle();
+        assert_eq!(bench.serving(hook).sidecar.settings.contains("trap"), !rolled_back, "{hook}");
+        assert_eq!(bench.status("x").unwrap().error.is_some(), rolled_back, "{hook}");
+    }
+}
+
+#[test]
+fn a_version_that_never_answered_is_not_gone_back_to() {
+    let guest = component("guests/misbehave-auth");
+    let mut bench = Bench::new();
+    bench.put("auth/10-x.toml", LAST_GOOD);
+    bench.put("auth/10-x.wasm", &guest);
+    bench.loader.start().unwrap();
+    bench.put("auth/10-x.wasm", variant(&guest, 1));
+    bench.settle();
+    bench.faults(Hook::Auth);
+    assert!(!bench.loader.heed_breakers());
+    assert_eq!(bench.digest(Hook::Auth), digest_of(&variant(&guest, 1)));
+    assert!(bench.serving(Hook::Auth).admit().is_err(), "but it is not asked any more");
+}
+
+#[test]
+fn without_last_good_a_breaker_rolls_nothing_back() {
+    let guest = component("guests/misbehave-auth");
+    let settings = LAST_GOOD.replace("last-good", "deny");
+    let mut bench = faulted(Hook::Auth, &guest, (&settings, &settings));
+    assert!(!bench.loader.heed_breakers());
+    assert_eq!(bench.digest(Hook::Auth), digest_of(&variant(&guest, 1)));
+    // By hand it is, and back.
+    let order =
+        |action, name: &str| PolicyOrder { hook: Hook::Auth, name: name.to_owned(), action, who: "me".to_owned() };
+    let nothing = |result| assert!(matches!(result, Err(ModeError::Nothing(_))), "{result:?}");
+    nothing(bench.loader.obey(&order(PolicyAction::Promote, "x")));
+    let status = bench.loader.obey(&order(PolicyAction::Rollback, "x")).unwrap();
+    assert_eq!(status.serving, Some(digest_of(&guest)));
+    nothing(bench.loader.obey(&order(PolicyAction::Rollback, "x")));
+    assert!(matches!(bench.loader.obey(&order(PolicyAction::Rollback, "nobody")), Err(ModeError::NoPolicy { .. })));
+    bench.loader.obey(&order(PolicyAction::Promote, "x")).unwrap();
+    bench.settle();
+    assert_eq!(
+        (bench.digest(Hook::Auth), bench.state("x")),
+        (digest_of(&variant(&guest, 1)), Some(PolicyState::Active))
+    );
+    let history = bench.loader.history();
+    let events: Vec<_> =
+        history.lock().unwrap().changes().into_iter().map(|change| (change.event, change.who)).collect();
+    let noted = |event| events.iter().filter(|(of, who)| *of == event && who == "me").count();
+    assert_eq!((noted(PolicyEvent::RolledBack), noted(PolicyEvent::Promoted), noted(PolicyEvent::Rejected)), (1, 1, 2));
+}

@@ -1,0 +1,37 @@
+//! Versions of a policy file besides the one that serves: the last good one, and what was rolled back.
+use std::sync::Arc;
+
+use crate::error::PolicyError;
+use crate::files::ContentKey;
+use crate::loaded::Compiled;
+use crate::sidecar::Sidecar;
+
+/// A version that served cleanly: its code, which stays in memory, and its settings.
+#[derive(Debug, Clone)]
+pub(super) struct Version {
+    pub(super) compiled: Arc<Compiled>,
+    pub(super) sidecar: Sidecar,
+    pub(super) key: ContentKey,
+}
+
+impl Version {
+    pub(super) fn digest(&self) -> String {
+        self.compiled.digest.clone()
+    }
+}
+
+/// What was taken out of service.
+#[derive(Debug, Clone)]
+pub(super) struct RolledBack {
+    pub(super) key: ContentKey,
+    /// Whether only its settings differ from those of the version that serves again.
+    pub(super) settings_only: bool,
+    pub(super) error: Arc<PolicyError>,
+}
+
+impl RolledBack {
+    /// Whether these files are, or have, what was rolled back.
+    pub(super) fn bars(&self, key: &ContentKey) -> bool {
+        if self.settings_only { self.key.same_files(key) } else { self.key.same_component(key) }
+    }
+}
