@@ -12,6 +12,7 @@ use crate::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
 use crate::runtime::Runtime;
 use crate::sidecar::Sidecar;
+use crate::supplies::Supplies;
 use crate::task::Task;
 
 /// What errors call the settings that come with a component.
@@ -61,7 +62,9 @@ impl Checks {
         let families = Arc::new(MetricFamilies::new(&prometheus::Registry::new()));
         // Neither its state nor its metrics are those of a policy that serves.
         let identity = Arc::new(Identity::new(hook, &PolicyName::from("check"), families, None));
-        let said = examine::introduce(runtime, &compiled, identity, sidecar.memory_bytes, Some(&sidecar.settings));
+        // It is given neither documents nor secrets: they are for what serves.
+        let of = (identity, Arc::<Supplies>::default());
+        let said = examine::introduce(runtime, &compiled, of, sidecar.memory_bytes, Some(&sidecar.settings));
         let said = said.map_err(|error| match error {
             PolicyError::RefusesSettings(text) => {
                 PolicyError::Settings { file: SETTINGS.to_owned(), line: None, problem: SettingsError::Refused(text) }

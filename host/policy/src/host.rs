@@ -7,7 +7,7 @@ use std::time::Duration;
 use camshaft_core::filter::{FilterHook, FilteringRequest, TextFilter};
 use camshaft_core::ids::PolicyDigest;
 use camshaft_core::policy::{
-    Hook, ModeError, NoSampler, Policies, PolicyChange, PolicyCheck, PolicyHistory, PolicyOrder, PolicySet,
+    Fault, Hook, ModeError, NoSampler, Policies, PolicyChange, PolicyCheck, PolicyHistory, PolicyOrder, PolicySet,
     PolicyStatus, SamplerHook, SamplingRequest, SchedulerHook, TokenSampler,
 };
 use crossbeam_channel::{Sender, bounded, never};
