@@ -242,8 +242,8 @@ mod tests {
     fn an_export_that_is_no_hook_is_named_and_of_several_versions_the_right_one_is_taken() {
         let of = |exports: &[&str]| hook(&exports.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
         let plugin = "camshaft:host/plugin@1.0.0";
-        let filter = of(&[plugin, "camshaft:filter/policy@0.1.0"]).unwrap_err().sentence();
-        assert!(filter.starts_with("exports camshaft:filter/policy@0.1.0, which is no hook of this host"), "{filter}");
+        let cache = of(&[plugin, "camshaft:cache/policy@0.1.0"]).unwrap_err().sentence();
+        assert!(cache.starts_with("exports camshaft:cache/policy@0.1.0, which is no hook of this host"), "{cache}");
         let both = of(&["camshaft:auth/policy@2.0.0", "camshaft:auth/policy@1.3.0", plugin]).unwrap();
         assert_eq!(both, (Hook::Auth, "1.3.0".to_owned()));
     }
