@@ -6,8 +6,8 @@ use rustix::process::{Resource, getrlimit};
 
 /// Maximum linear memory of a guest.
 pub(crate) const MEMORY_MAX_BYTES: usize = 64 << 20;
-/// What all guests together may reserve where each of them reserves all that 32 bits can address.
-const PLENTY_BYTES: u64 = 4 << 40;
+/// More than all guests together reserve where each of them reserves all that 32 bits can address.
+pub(crate) const PLENTY_BYTES: u64 = 32 << 40;
 
 /// How many addresses this process has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -221,6 +221,7 @@ impl HookSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addresses::{Addresses, PLENTY_BYTES};
 
     #[test]
     fn every_hook_has_defaults_that_it_supports() {
@@ -230,5 +231,13 @@ mod tests {
             // The error explains why a choice is not supported.
             assert_eq!(spec.on_fault_why.is_empty(), spec.on_fault.len() == OnFault::ALL.len(), "{hook}");
         }
+    }
+
+    #[test]
+    fn regression_a_process_that_has_plenty_of_addresses_has_enough_for_the_instances_of_all_hooks() {
+        let instances: u64 = Hook::ALL.into_iter().map(|hook| u64::from(spec(hook).instances)).sum();
+        let reserved = |addresses: Addresses| instances * (addresses.reserved_bytes() + addresses.guard_bytes());
+        assert!(reserved(Addresses::Plenty) < PLENTY_BYTES, "{} TiB", reserved(Addresses::Plenty) >> 40);
+        assert!(reserved(Addresses::Few) < 512 << 30, "what docs/limits.md promises");
     }
 }
