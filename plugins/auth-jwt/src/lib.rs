@@ -81,6 +81,8 @@ impl Policy for Jwt {
     }
 
     fn set_up(&mut self, setup: &Setup) -> Result<(), String> {
+        // Nothing is kept of a request, and the keys need not be parsed for each.
+        setup.reuse();
         if let Some(name) = &self.settings.secret {
             let secret = setup.secret(name).ok_or_else(|| format!("there is no secret {name:?} in [secrets]"))?;
             self.secret = Some(secret_key(secret)?);
