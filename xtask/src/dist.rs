@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::{Done, Failure, cargo, copy_if_changed, portable_target, root, run as run_command, say};
-use crate::{build, emulate, progress, setup};
+use crate::{build, emulate, packaged, progress, setup};
 
 /// The most that the directory may weigh, in bytes.
 const MOST: u64 = 80_000_000;
@@ -18,10 +18,11 @@ const LEFT_OUT: &str = "sapphirerapids";
 const OF_THIS_MACHINE: [&str; 4] = ["GGML_AVX512", "GGML_AVX512_VBMI", "GGML_AVX512_VNNI", "GGML_AVX512_BF16"];
 
 pub(crate) fn run(arguments: &[String]) -> Done {
-    let emulated = match arguments {
-        [] => false,
-        [only] if only == "--emulated" => true,
-        other => return Err(Failure(format!("dist takes --emulated and nothing else: {other:?}"))),
+    let then: fn() -> Done = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => || Ok(()),
+        ["--emulated"] => emulate::run,
+        ["--packaged"] => packaged::run,
+        _ => return Err(Failure(format!("dist takes --emulated, --packaged or nothing: {arguments:?}"))),
     };
     setup::run()?;
     let (binary, llama) = portable()?;
@@ -41,7 +42,7 @@ pub(crate) fn run(arguments: &[String]) -> Done {
         return Err(Failure(format!("{} is larger than {} MB", dist.display(), MOST / 1_000_000)));
     }
     say(&format!("try: {0}/camshaft serve --config {0}/config.toml", dist.display()));
-    if emulated { emulate::run() } else { Ok(()) }
+    then()
 }
 
 /// Builds for the oldest processor, with llama.cpp's kernels for all others as libraries. Returns the program, and where llama.cpp

@@ -8,6 +8,7 @@ mod command;
 mod dist;
 mod emulate;
 mod fuzz;
+mod packaged;
 mod progress;
 mod setup;
 mod test;
@@ -25,8 +26,9 @@ cargo xtask attacks [NAME]       attack the server, and print what each attack f
 cargo xtask fuzz [--minutes N] [TARGET...]
                                  fuzz the parsers for N minutes in all (10), and print what each target found
 cargo xtask plugins              build the standard plugins into target/plugins and target/policy.d
-cargo xtask dist [--emulated]    make dist/, a directory that runs on any processor of this architecture, with the same libc;
-                                 and serve from it on processors that QEMU emulates
+cargo xtask dist [--emulated|--packaged]
+                                 make dist/, a directory that runs on any processor of this architecture, with the same libc; and
+                                 serve from it on processors that QEMU emulates, or as a container image and a systemd unit
 cargo xtask bench serve|gate|front|kernels|policies|sampler|swap [ARGS...]
                                  the benchmarks of docs/benchmarks.md
 ";
