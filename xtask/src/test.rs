@@ -26,6 +26,10 @@ pub(crate) fn run(arguments: &[String]) -> Done {
         say("there is no systemd-analyze: tests that need it count as skipped");
         left_out.push("given_systemd");
     }
+    if !succeeds("node", &["--version"]) || !succeeds("npm", &["--version"]) {
+        say("there is no Node.js: tests that need it count as skipped");
+        left_out.push("given_node");
+    }
     if !may_make_control_groups() {
         say("control groups cannot be made here: tests that need one count as skipped");
         left_out.push("given_cgroup");
