@@ -7,6 +7,7 @@ use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{
     AuthOutcome, AuthRequest, Policies, PolicySet, PolicyStatus, Principal, ValidateOutcome, ValidateRequest,
+    Validation,
 };
 use serde_json::Value;
 
@@ -45,8 +46,8 @@ impl PolicySet for Nothing {
     fn validators_deadline(&self) -> Duration {
         Duration::ZERO
     }
-    fn validate(&self, _: usize, _: &Arc<ValidateRequest>) -> ValidateOutcome {
-        ValidateOutcome::Accept
+    fn validate(&self, _: usize, _: &Arc<ValidateRequest>) -> Validation {
+        ValidateOutcome::Accept.into()
     }
     fn sampler_chain(&self) -> PolicyDigest {
         PolicyDigest::NATIVE

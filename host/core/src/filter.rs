@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::ids::{PolicyDigest, RequestId, TenantId};
 use crate::message::FinishReason;
-use crate::policy::{Fault, Refusal};
+use crate::policy::{Fault, Refusal, RequestContext};
 
 /// What filters are told about their generation when they are made.
 #[derive(Debug, Clone)]
@@ -15,6 +15,7 @@ pub struct FilteringRequest {
     pub tenant: TenantId,
     /// Index among the choices of one HTTP request.
     pub choice: u32,
+    pub context: RequestContext,
 }
 
 /// What a filter has not decided on.

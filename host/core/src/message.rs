@@ -9,7 +9,7 @@ use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token};
-use crate::policy::{Priority, Refusal};
+use crate::policy::{Priority, Refusal, RequestContext};
 use crate::sampling::SamplingParams;
 use crate::segments::Namespace;
 
@@ -52,6 +52,8 @@ pub struct Start {
     pub sampler_chain: PolicyDigest,
     /// The filters that were in force then.
     pub filter_chain: PolicyDigest,
+    /// What those may ask about it.
+    pub context: RequestContext,
     /// At least one token, and fewer than the context holds.
     pub prompt: Arc<[Token]>,
     /// With the seed of this choice.

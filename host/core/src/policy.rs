@@ -3,7 +3,9 @@
 //! A **verdict** is an answer. A **refusal** is an error that a policy chose for the client. A **fault** means that a policy
 //! did not answer properly. They are distinct types everywhere. Implemented by `camshaft-policy` over WebAssembly and, for
 //! every hook, natively.
+mod attributes;
 mod change;
+mod context;
 mod facts;
 mod hook;
 mod status;
@@ -14,7 +16,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::attributes::{ATTRIBUTE_BYTES, ATTRIBUTE_NAME_CHARS, ATTRIBUTES, AttributeError, Attributes};
 pub use self::change::{PolicyAction, PolicyChange, PolicyEvent, PolicyHistory, PolicyOrder};
+pub use self::context::{Marks, RequestContext};
 pub use self::facts::{KvTokens, WorkerFacts};
 pub use self::hook::{Hook, Mode};
 pub use self::status::{ModeError, PolicyCheck, PolicyHealth, PolicyState, PolicyStatus};
@@ -133,6 +137,8 @@ pub struct Principal {
     pub allowed_models: Option<Vec<String>>,
     /// Namespace of the prefix cache.
     pub cache_namespace: String,
+    /// For later hooks.
+    pub attributes: Arc<Attributes>,
 }
 
 impl Principal {
@@ -146,6 +152,7 @@ impl Principal {
             quotas: Quotas::default(),
             allowed_models: None,
             cache_namespace: "anonymous".to_owned(),
+            attributes: Arc::default(),
         }
     }
 
@@ -157,6 +164,11 @@ impl Principal {
             Namespace::SHARED => Namespace::Shared,
             named => Namespace::Named(named.into()),
         }
+    }
+
+    /// What validators find set.
+    pub fn marks(&self) -> Marks {
+        Marks { attributes: self.attributes.clone(), priority: self.priority }
     }
 
     pub fn may_use(&self, model: &str) -> bool {
@@ -216,6 +228,12 @@ pub struct ValidateRequest {
     pub endpoint: Endpoint,
     pub model: String,
     pub tenant: TenantId,
+    /// The name of the key or user.
+    pub principal: String,
+    /// What earlier policies have set.
+    pub marks: Marks,
+    /// Tokens that the tenant's account is charged in advance, prompts and output together.
+    pub estimated_cost: u64,
     /// One JSON object.
     pub body: String,
     pub prompt_tokens: u32,
@@ -238,6 +256,20 @@ pub enum ValidateOutcome {
     Fault(Fault),
 }
 
+/// What one validator says.
+#[derive(Debug, Clone)]
+pub struct Validation {
+    pub outcome: ValidateOutcome,
+    /// What it has set; `None`: nothing, or it did not let the request pass.
+    pub marks: Option<Marks>,
+}
+
+impl From<ValidateOutcome> for Validation {
+    fn from(outcome: ValidateOutcome) -> Self {
+        Self { outcome, marks: None }
+    }
+}
+
 /// One published generation of policies. A request takes it once and keeps it to its end.
 pub trait PolicySet: Send + Sync + fmt::Debug {
     fn generation(&self) -> Generation;
@@ -251,7 +283,7 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
     /// How long all validators together may take: the sum of their deadlines.
     fn validators_deadline(&self) -> Duration;
     /// Runs validator `index`, in chain order. Faults that do not deny are handled inside.
-    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> ValidateOutcome;
+    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> Validation;
     /// The digest of the sampler chain in force. Workers find the chain by it.
     fn sampler_chain(&self) -> PolicyDigest;
     /// The digest of the filters in force.
@@ -307,6 +339,7 @@ pub struct SamplingRequest {
     pub max_tokens: u32,
     /// Names of the samplers to chain instead of all in force.
     pub samplers: Option<Vec<String>>,
+    pub context: RequestContext,
     pub vocabulary: Arc<Vocabulary>,
 }
 
@@ -351,6 +384,8 @@ pub struct Arrival {
     pub need: u32,
     /// Workers whose prefix cache probably holds a prefix of the prompt, as estimated when the request arrived.
     pub cached: Vec<CachedPrefix>,
+    /// What auth and validator policies have set.
+    pub attributes: Arc<Attributes>,
 }
 
 /// Prompt tokens that a worker's prefix cache probably holds.

@@ -89,6 +89,7 @@ fn arrival(id: u64, now: Duration) -> Arrival {
         max_tokens: 30,
         need: 40,
         cached: Vec::new(),
+        attributes: Default::default(),
     }
 }
 
@@ -102,6 +103,7 @@ fn start(id: u64) -> Box<Start> {
         priority: Default::default(),
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
+        context: Default::default(),
         prompt: vec![crate::ids::Token(1); 10].into(),
         params: SamplingParams::greedy(),
         samplers: None,

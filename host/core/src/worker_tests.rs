@@ -50,6 +50,7 @@ fn start(id: u64, prompt: &str) -> Start {
         priority: Priority::Normal,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
+        context: Default::default(),
         prompt: prompt.bytes().map(|b| Token(u32::from(b))).collect(),
         params: SamplingParams::greedy(),
         samplers: None,

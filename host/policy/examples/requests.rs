@@ -155,6 +155,9 @@ fn validate_request() -> ValidateRequest {
         endpoint: Endpoint::Chat,
         model: "bench".to_owned(),
         tenant: TenantId::from("bench"),
+        principal: String::new(),
+        marks: Default::default(),
+        estimated_cost: 105,
         body: format!("{{\"messages\":[{{\"role\":\"user\",\"content\":\"{}\"}}]}}", "x".repeat(4000)),
         prompt_tokens: 1000,
         max_tokens: 100,
@@ -176,6 +179,7 @@ fn sampling_request() -> SamplingRequest {
         prompt_tokens: 32,
         max_tokens: 1000,
         samplers: None,
+        context: Default::default(),
         vocabulary: Arc::new(Vocabulary::new((0..1024u32).map(u32::to_le_bytes), vec![Token(0)])),
     }
 }
@@ -192,6 +196,7 @@ fn arrival(id: u64) -> SchedulerEvent {
         max_tokens: 100,
         need: 200,
         cached: Vec::new(),
+        attributes: Arc::default(),
     })
 }
 

@@ -48,6 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 prompt_tokens: 32,
                 max_tokens: 1000,
                 samplers: Some(vec![sampler.to_owned()]),
+                context: Default::default(),
                 vocabulary: Arc::new(Vocabulary::new((0..size).map(|i: u32| i.to_le_bytes()), vec![Token(0)])),
             };
             let chain = host.current().sampler_chain();

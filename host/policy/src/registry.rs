@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
-use camshaft_core::policy::{
-    AuthOutcome, AuthRequest, Hook, PolicySet, PolicyStatus, ValidateOutcome, ValidateRequest,
-};
+use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, PolicySet, PolicyStatus, ValidateRequest, Validation};
 
 use crate::hooks::{auth, validator};
 use crate::set::LoadedSet;
@@ -33,7 +31,7 @@ impl PolicySet for LoadedSet {
         self.ready(Hook::Validator).map(|policy| policy.sidecar.deadline).sum()
     }
 
-    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> ValidateOutcome {
+    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> Validation {
         validator::validate(self, index, request)
     }
 

@@ -114,6 +114,7 @@ fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
         priority: Priority::Normal,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
+        context: Default::default(),
         prompt: [Token(97)].into(),
         params: SamplingParams::greedy(),
         samplers: None,

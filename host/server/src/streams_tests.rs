@@ -1,7 +1,7 @@
 //! Tests of delivery to clients that read, that read slowly, and that have left.
 use camshaft_core::ids::{Generation, PolicyDigest};
 use camshaft_core::message::Usage;
-use camshaft_core::policy::{AuthOutcome, AuthRequest, ValidateOutcome, ValidateRequest};
+use camshaft_core::policy::{AuthOutcome, AuthRequest, ValidateOutcome, ValidateRequest, Validation};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -25,8 +25,8 @@ impl PolicySet for NoPolicies {
     fn validators_deadline(&self) -> Duration {
         Duration::ZERO
     }
-    fn validate(&self, _: usize, _: &Arc<ValidateRequest>) -> ValidateOutcome {
-        ValidateOutcome::Accept
+    fn validate(&self, _: usize, _: &Arc<ValidateRequest>) -> Validation {
+        ValidateOutcome::Accept.into()
     }
     fn sampler_chain(&self) -> PolicyDigest {
         PolicyDigest::NATIVE

@@ -94,6 +94,7 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
         priority: Priority::Normal,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
+        context: Default::default(),
         prompt: [Token(97)].into(),
         params: SamplingParams::greedy(),
         samplers: None,

@@ -162,6 +162,21 @@ impl Request<'_> {
             }
         }
     }
+
+    /// Notes something about the request of a caller that the policy allows: later policies read it by this name.
+    ///
+    /// # Errors
+    /// Name or value are out of bounds (64 characters a-z, 0-9, `.`, `_`, `-`; 256 bytes), or there are 16. Says which.
+    pub fn set_attribute(&self, name: &str, value: &str) -> Result<(), String> {
+        match &self.source {
+            Source::Host(call) => call.set_attribute(name, value),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(call) => {
+                call.attributes.borrow_mut().push((name.to_owned(), value.to_owned()));
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Requests for unit tests.
@@ -178,6 +193,7 @@ pub mod testing {
         pub(super) query: String,
         headers: Vec<(String, Vec<u8>)>,
         pub(super) limits: RefCell<Vec<(String, f64)>>,
+        pub(super) attributes: RefCell<Vec<(String, String)>>,
     }
 
     impl Call {
@@ -218,6 +234,14 @@ pub mod testing {
                 call.headers.push((name.to_owned(), value.to_vec()));
             }
             self
+        }
+
+        /// The attributes that were set, in order.
+        pub fn attributes(&self) -> Vec<(String, String)> {
+            match &self.source {
+                Source::Host(_) => Vec::new(),
+                Source::Test(call) => call.attributes.borrow().clone(),
+            }
         }
 
         /// The limits that were set, in order.

@@ -131,6 +131,15 @@ impl Piece<'_> {
         }
     }
 
+    /// What an auth or validator policy has noted by this name.
+    pub fn attribute(&self, name: &str) -> Option<String> {
+        match &self.source {
+            Source::Host(stream) => stream.attribute(name),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test { .. } => None,
+        }
+    }
+
     /// How often the text was rewound so far.
     pub fn rewinds(&self) -> u32 {
         match &self.source {

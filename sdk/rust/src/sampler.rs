@@ -82,6 +82,11 @@ impl Request<'_> {
     pub fn tenant(&self) -> String {
         self.sequence.tenant()
     }
+
+    /// What an auth or validator policy has noted by this name.
+    pub fn attribute(&self, name: &str) -> Option<String> {
+        self.sequence.attribute(name)
+    }
 }
 
 /// Connects a policy to the component's exports.

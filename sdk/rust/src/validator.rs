@@ -4,11 +4,11 @@ use std::ops::Deref;
 
 use serde::de::DeserializeOwned;
 
-pub use crate::Refusal;
 use crate::Setup;
 use crate::bindings::host::validator_context::Draft;
 pub use crate::bindings::validator::{Request as Facts, Verdict};
 use crate::instance::{self, Package, plugin_exports};
+pub use crate::{Priority, Refusal};
 
 /// A validator policy.
 pub trait Policy: Sized + 'static {
@@ -52,10 +52,7 @@ pub struct Request<'a> {
 enum Source<'a> {
     Host(&'a Draft),
     #[cfg(not(target_family = "wasm"))]
-    Test {
-        tenant: String,
-        body: serde_json::Value,
-    },
+    Test(testing::Draft),
 }
 
 impl Deref for Request<'_> {
@@ -72,7 +69,7 @@ impl Request<'_> {
         match &self.source {
             Source::Host(draft) => draft.tenant(),
             #[cfg(not(target_family = "wasm"))]
-            Source::Test { tenant, .. } => tenant.clone(),
+            Source::Test(draft) => draft.tenant.clone(),
         }
     }
 
@@ -81,7 +78,7 @@ impl Request<'_> {
         match &self.source {
             Source::Host(draft) => draft.body(),
             #[cfg(not(target_family = "wasm"))]
-            Source::Test { body, .. } => body.to_string(),
+            Source::Test(draft) => draft.body.to_string(),
         }
     }
 
@@ -90,7 +87,67 @@ impl Request<'_> {
         match &self.source {
             Source::Host(draft) => draft.field(pointer),
             #[cfg(not(target_family = "wasm"))]
-            Source::Test { body, .. } => body.pointer(pointer).map(ToString::to_string),
+            Source::Test(draft) => draft.body.pointer(pointer).map(ToString::to_string),
+        }
+    }
+
+    /// The name that the auth policy gave the key or user.
+    pub fn principal(&self) -> String {
+        match &self.source {
+            Source::Host(draft) => draft.principal(),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(_) => "test".to_owned(),
+        }
+    }
+
+    /// What an earlier policy, or this one, has noted by this name.
+    pub fn attribute(&self, name: &str) -> Option<String> {
+        match &self.source {
+            Source::Host(draft) => draft.attribute(name),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(draft) => draft.attributes.borrow().get(name).cloned(),
+        }
+    }
+
+    /// Notes something about the request for later policies. It counts only if the request is accepted or amended.
+    ///
+    /// # Errors
+    /// Name or value are out of bounds (64 characters a-z, 0-9, `.`, `_`, `-`; 256 bytes), or there are 16. Says which.
+    pub fn set_attribute(&self, name: &str, value: &str) -> Result<(), String> {
+        match &self.source {
+            Source::Host(draft) => draft.set_attribute(name, value),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(draft) => {
+                draft.attributes.borrow_mut().insert(name.to_owned(), value.to_owned());
+                Ok(())
+            }
+        }
+    }
+
+    /// Tokens that the tenant's account is charged in advance, prompts and output together.
+    pub fn estimated_cost(&self) -> u64 {
+        match &self.source {
+            Source::Host(draft) => draft.estimated_cost(),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(draft) => draft.cost,
+        }
+    }
+
+    /// The priority that the request has so far.
+    pub fn priority(&self) -> u8 {
+        match &self.source {
+            Source::Host(draft) => draft.priority(),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(draft) => draft.priority.get(),
+        }
+    }
+
+    /// Gives the request another priority, higher or lower. It counts only if the request is accepted or amended.
+    pub fn set_priority(&self, priority: u8) {
+        match &self.source {
+            Source::Host(draft) => draft.set_priority(priority),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(draft) => draft.priority.set(priority),
         }
     }
 }
@@ -98,11 +155,45 @@ impl Request<'_> {
 /// Requests for unit tests.
 #[cfg(not(target_family = "wasm"))]
 pub mod testing {
-    use super::{Facts, Request, Source};
+    use std::cell::{Cell, RefCell};
+    use std::collections::BTreeMap;
+
+    use super::{Facts, Priority, Request, Source};
+
+    /// What stands for the host.
+    #[derive(Debug)]
+    pub(super) struct Draft {
+        pub(super) tenant: String,
+        pub(super) body: serde_json::Value,
+        pub(super) attributes: RefCell<BTreeMap<String, String>>,
+        pub(super) cost: u64,
+        pub(super) priority: Cell<u8>,
+    }
 
     /// A request of this tenant with this body.
     pub fn request(facts: Facts, tenant: &str, body: serde_json::Value) -> Request<'static> {
-        Request { facts, source: Source::Test { tenant: tenant.to_owned(), body } }
+        let (tenant, attributes, priority) = (tenant.to_owned(), RefCell::default(), Cell::new(Priority::NORMAL));
+        Request { facts, source: Source::Test(Draft { tenant, body, attributes, cost: 0, priority }) }
+    }
+
+    impl Request<'_> {
+        /// With an attribute that an earlier policy has set.
+        #[must_use]
+        pub fn with_attribute(mut self, name: &str, value: &str) -> Self {
+            if let Source::Test(draft) = &mut self.source {
+                draft.attributes.get_mut().insert(name.to_owned(), value.to_owned());
+            }
+            self
+        }
+
+        /// That is charged with so many tokens in advance.
+        #[must_use]
+        pub fn costing(mut self, tokens: u64) -> Self {
+            if let Source::Test(draft) = &mut self.source {
+                draft.cost = tokens;
+            }
+            self
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What validators have answered about a request that may be read twice.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use camshaft_core::policy::ValidateOutcome;
+use camshaft_core::policy::{ValidateOutcome, Validation};
 
 /// What the validators answered. A request that is read twice, because it takes long where it was read first, asks each of
 /// them once.
@@ -10,14 +10,14 @@ pub(crate) struct Answers(Mutex<Given>);
 
 #[derive(Debug, Default)]
 struct Given {
-    answers: Vec<ValidateOutcome>,
+    answers: Vec<Validation>,
     /// Whether no more are kept.
     complete: bool,
 }
 
 impl Answers {
     /// Of the validator at `index`, those before it have answered.
-    pub(crate) fn of(&self, index: usize, ask: impl FnOnce() -> ValidateOutcome) -> ValidateOutcome {
+    pub(crate) fn of(&self, index: usize, ask: impl FnOnce() -> Validation) -> Validation {
         let mut given = self.given();
         if let Some(answer) = given.answers.get(index) {
             return answer.clone();
@@ -33,7 +33,7 @@ impl Answers {
     pub(crate) fn complete(&self) -> usize {
         let mut given = self.given();
         given.complete = true;
-        let bytes = |answer: &ValidateOutcome| match answer {
+        let bytes = |answer: &Validation| match &answer.outcome {
             ValidateOutcome::Amend(patch) => patch.len(),
             ValidateOutcome::Accept | ValidateOutcome::Refuse(_) | ValidateOutcome::Fault(_) => 0,
         };

@@ -14,7 +14,7 @@ use crate::flow::error::FlowError;
 use crate::flow::incoming::Incoming;
 use crate::flow::kept;
 use crate::flow::trace;
-use crate::flow::validate::{self, Validated};
+use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::flow::vectors::{self, Asked, Computed};
 use crate::wire::embeddings::{Embeddings, Encoding};
 use crate::wire::json::{self, Body};
@@ -42,13 +42,14 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Response, FlowErro
     let from_header = params::timeout_header(&incoming.headers, limits.max_timeout)?;
     let span = trace::validate(incoming.exchange.span());
     // Tokenizing many long inputs takes a while.
-    let request = incoming.read(from_header, read).await?;
+    let Accepted { request, priority, .. } = incoming.read(from_header, read).await?;
     drop(span);
     // A vector takes its numbers, and their text in the answer.
-    let tokens: usize = request.inputs.iter().map(|input| input.len()).sum();
+    let tokens = vectors::cost(&request.inputs) as usize;
     let numbers = request.inputs.len() * request.served.embedder()?.dimensions as usize;
     incoming.share.resize(tokens * TOKEN_BYTES + numbers * NUMBER_BYTES)?;
-    let asked = Asked { served: &request.served, inputs: request.inputs, timeout: request.timeout.or(from_header) };
+    let timeout = request.timeout.or(from_header);
+    let asked = Asked { served: &request.served, inputs: request.inputs, priority, timeout };
     let Computed { vectors, prompt_tokens } = vectors::compute(&mut incoming, asked).await?;
     let model = request.served.model.id.clone();
     let render = move |share| {
@@ -58,7 +59,7 @@ pub(crate) async fn respond(mut incoming: Incoming) -> Result<Response, FlowErro
     kept::rendered(incoming.share, render).await
 }
 
-fn read(context: ParseContext<'_>, text: &str) -> Result<EmbedRequest, FlowError> {
+fn read(context: ParseContext<'_>, text: &str) -> Result<Accepted<EmbedRequest>, FlowError> {
     let body = json::parse(text)?;
     let request = parse(context, &body)?;
     validate::run(context, body, request)
@@ -90,13 +91,16 @@ impl Validated for EmbedRequest {
         parse(context, body)
     }
 
-    fn question(&self, context: ParseContext<'_>, body: String) -> ValidateRequest {
+    fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest {
         let longest = self.inputs.iter().map(|input| input.len()).max().unwrap_or(0);
         ValidateRequest {
             endpoint: Endpoint::Embedding,
             model: self.served.model.id.clone(),
             tenant: context.caller.principal.tenant.clone(),
-            body,
+            principal: context.caller.principal.name.clone(),
+            marks: draft.marks.clone(),
+            estimated_cost: vectors::cost(&self.inputs),
+            body: draft.body.to_owned(),
             prompt_tokens: u32::try_from(longest).unwrap_or(u32::MAX),
             max_tokens: 0,
             max_tokens_set: false,

@@ -8,7 +8,7 @@ use crate::flow::error::FlowError;
 use crate::flow::generation::RunningChoices;
 use crate::flow::incoming::Incoming;
 use crate::flow::request::{Endpoint, GenerationRequest};
-use crate::flow::validate::{self, Validated};
+use crate::flow::validate::{self, Accepted, Draft, Validated};
 use crate::flow::{chat, completions, stream, trace, unary};
 use crate::wire::json::{self, Body};
 use crate::wire::params;
@@ -19,8 +19,9 @@ pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Resul
     let from_header = params::timeout_header(&incoming.headers, incoming.api.limits().max_timeout)?;
     let span = trace::validate(incoming.exchange.span());
     let read = move |context: ParseContext<'_>, text: &str| read(endpoint, context, text);
-    let mut request = incoming.read(from_header, read).await?;
+    let mut accepted = incoming.read(from_header, read).await?;
     drop(span);
+    let request = &mut accepted.request;
     request.settings.timeout = request.settings.timeout.or(from_header);
     let choices = u32::try_from(request.choices().count()).unwrap_or(u32::MAX);
     let (tokens, read) = (request.max_total_tokens(), request.prompt_tokens());
@@ -29,7 +30,8 @@ pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Resul
     // From here on the tokens wait, and not the body.
     share.resize(request.held_bytes())?;
     exchange.set_model(&request.served.model.id);
-    let running = RunningChoices::submit(&api, &caller, &request, exchange.clone(), grant)?;
+    let running = RunningChoices::submit(&api, &caller, &accepted, exchange.clone(), grant)?;
+    let request = accepted.request;
     match request.settings.stream {
         true => stream::respond(running, request, exchange, share).await,
         false => unary::respond(running, request, share).await,
@@ -38,7 +40,7 @@ pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Resul
 
 /// # Errors
 /// The first fault of the body, a validator's refusal, or 500 if a validator failed.
-fn read(endpoint: Endpoint, context: ParseContext<'_>, text: &str) -> Result<GenerationRequest, FlowError> {
+fn read(endpoint: Endpoint, context: ParseContext<'_>, text: &str) -> Result<Accepted<GenerationRequest>, FlowError> {
     let body = json::parse(text)?;
     let request = parse(endpoint, context, &body)?;
     validate::run(context, body, request)
@@ -62,14 +64,17 @@ impl Validated for GenerationRequest {
         parse(self.endpoint, context, body)
     }
 
-    fn question(&self, context: ParseContext<'_>, body: String) -> ValidateRequest {
+    fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest {
         let settings = &self.settings;
         let longest = self.prompts.iter().map(|prompt| prompt.tokens.len()).max().unwrap_or(0);
         ValidateRequest {
             endpoint: self.endpoint.for_policies(),
             model: self.served.model.id.clone(),
             tenant: context.caller.principal.tenant.clone(),
-            body,
+            principal: context.caller.principal.name.clone(),
+            marks: draft.marks.clone(),
+            estimated_cost: self.max_total_tokens(),
+            body: draft.body.to_owned(),
             prompt_tokens: u32::try_from(longest).unwrap_or(u32::MAX),
             max_tokens: self.prompts.iter().map(|prompt| prompt.max_tokens).max().unwrap_or(0),
             max_tokens_set: settings.max_tokens.is_some(),

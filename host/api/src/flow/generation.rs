@@ -19,6 +19,7 @@ use crate::flow::quota::QuotaGrant;
 use crate::flow::request::{GenerationRequest, Prompt};
 use crate::flow::spent::Spent;
 use crate::flow::trace::Stages;
+use crate::flow::validate::Accepted;
 
 /// The choices of one request. Dropping it cancels those that have not ended.
 #[derive(Debug)]
@@ -79,10 +80,11 @@ impl RunningChoices {
     pub(crate) fn submit(
         api: &Api,
         caller: &Caller,
-        request: &GenerationRequest,
+        accepted: &Accepted<GenerationRequest>,
         exchange: Arc<Exchange>,
         grant: Option<QuotaGrant>,
     ) -> Result<Self, FlowError> {
+        let request = &accepted.request;
         let prompt_tokens = request.prompt_tokens();
         exchange.set_prompt_tokens(prompt_tokens);
         let model = &request.served.model;
@@ -101,7 +103,7 @@ impl RunningChoices {
         };
         let timeout = request.settings.timeout.unwrap_or(api.limits().timeout);
         let (arrived, deadline) = (Instant::now(), running.exchange.started().checked_add(timeout));
-        let starting = Starting { api, caller, request };
+        let starting = Starting { api, caller, accepted };
         let (first_reply, mut first_choice) = (FirstReply::default(), None);
         for (index, prompt) in (0..).zip(request.choices()) {
             let (sender, events) = mpsc::channel(STREAM_EVENTS);
@@ -110,7 +112,7 @@ impl RunningChoices {
             let submission = Submission {
                 first_choice: *first_choice.get_or_insert(start.id),
                 start,
-                priority: caller.principal.priority,
+                priority: accepted.priority,
                 weight: caller.principal.weight,
                 arrived,
                 queue_share: caller.principal.quotas.queue_share,
@@ -276,12 +278,13 @@ impl Drop for RunningChoices {
 struct Starting<'a> {
     api: &'a Api,
     caller: &'a Caller,
-    request: &'a GenerationRequest,
+    accepted: &'a Accepted<GenerationRequest>,
 }
 
 impl Starting<'_> {
     fn start(&self, index: u32, prompt: &Prompt) -> Start {
-        let Self { api, caller, request } = self;
+        let Self { api, caller, accepted } = self;
+        let Accepted { request, priority, context } = accepted;
         let settings = &request.settings;
         let mut params = settings.sampling.clone();
         // The choices of a prompt have different seeds. A prompt has the same seeds alone and in a list of prompts.
@@ -292,9 +295,10 @@ impl Starting<'_> {
             tenant: caller.principal.tenant.clone(),
             namespace: caller.principal.namespace(),
             session: settings.session.clone(),
-            priority: caller.principal.priority,
+            priority: *priority,
             sampler_chain: caller.policies.sampler_chain(),
             filter_chain: caller.policies.filter_chain(),
+            context: context.clone(),
             prompt: prompt.tokens.clone(),
             params,
             samplers: settings.samplers.clone(),

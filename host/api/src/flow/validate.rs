@@ -1,7 +1,7 @@
 //! Calls the validator policies, which accept, amend or refuse a request.
 use std::sync::Arc;
 
-use camshaft_core::policy::{ValidateOutcome, ValidateRequest};
+use camshaft_core::policy::{Marks, Priority, RequestContext, ValidateOutcome, ValidateRequest, Validation};
 
 use crate::flow::aside::INLINE_BYTES;
 use crate::flow::context::ParseContext;
@@ -16,25 +16,51 @@ pub(crate) trait Validated: Sized {
     /// # Errors
     /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
     fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError>;
-    fn question(&self, context: ParseContext<'_>, body: String) -> ValidateRequest;
+    fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest;
     /// Checks that an amendment has not changed what it must not change.
     fn is_same_kind(&self, before: &Self) -> bool;
+}
+
+/// What a validator finds beside the request's own fields.
+#[derive(Debug)]
+pub(crate) struct Draft<'a> {
+    pub(crate) body: &'a str,
+    pub(crate) marks: &'a Marks,
+}
+
+/// A request that no validator refused.
+#[derive(Debug)]
+pub(crate) struct Accepted<R> {
+    pub(crate) request: R,
+    pub(crate) priority: Priority,
+    /// What samplers and filters may ask about it.
+    pub(crate) context: RequestContext,
 }
 
 /// Calls every validator in turn. Parses an amended body again before the next validator sees it.
 ///
 /// # Errors
 /// A validator's refusal, or 500 if a validator failed.
-pub(crate) fn run<R: Validated>(context: ParseContext<'_>, mut body: Body, mut request: R) -> Result<R, FlowError> {
+pub(crate) fn run<R: Validated>(
+    context: ParseContext<'_>,
+    mut body: Body,
+    mut request: R,
+) -> Result<Accepted<R>, FlowError> {
     let policies = &context.caller.policies;
     let validators = policies.validators();
     // Policies get the parsed body as text, not the client's own text, in which two parsers could read a repeated key
     // differently.
     let mut seen = if validators > 0 { serialize(&body)? } else { String::new() };
+    let mut marks = context.caller.principal.marks();
     for index in 0..validators {
         context.check()?;
-        let ask = || policies.validate(index, &Arc::new(request.question(context, seen.clone())));
-        match context.answers.of(index, ask) {
+        let ask = || {
+            let draft = Draft { body: &seen, marks: &marks };
+            policies.validate(index, &Arc::new(request.question(context, draft)))
+        };
+        let Validation { outcome, marks: set } = context.answers.of(index, ask);
+        marks = set.unwrap_or(marks);
+        match outcome {
             ValidateOutcome::Accept => {}
             ValidateOutcome::Amend(patch) => {
                 let amended = amend(context, &request, &mut body, &patch);
@@ -50,7 +76,8 @@ pub(crate) fn run<R: Validated>(context: ParseContext<'_>, mut body: Body, mut r
             }
         }
     }
-    Ok(request)
+    let Marks { attributes, priority } = marks;
+    Ok(Accepted { request, priority, context: RequestContext { attributes, body: None } })
 }
 
 fn serialize(body: &Body) -> Result<String, FlowError> {

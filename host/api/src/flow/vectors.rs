@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use camshaft_core::ids::Token;
 use camshaft_core::limits;
 use camshaft_core::message::WorkerError;
+use camshaft_core::policy::Priority;
 use camshaft_core::quota::Demand;
 
 use crate::flow::api::Served;
@@ -20,6 +21,7 @@ use crate::wire::input::{self, BodyInput, InputContent};
 pub(crate) struct Asked<'a> {
     pub(crate) served: &'a Served,
     pub(crate) inputs: Vec<Arc<[Token]>>,
+    pub(crate) priority: Priority,
     /// The client's own, from the body or a header. Without one, the server's holds.
     pub(crate) timeout: Option<Duration>,
 }
@@ -61,15 +63,20 @@ pub(crate) fn inputs(
     inputs.into_iter().map(one).collect()
 }
 
+/// Tokens that the caller's account is charged.
+pub(crate) fn cost(inputs: &[Arc<[Token]>]) -> u64 {
+    inputs.iter().map(|input| input.len() as u64).sum()
+}
+
 /// Computes the vectors: takes the tokens from the caller's quota, gives them back if nothing was computed, and counts.
 ///
 /// # Errors
 /// The quota does not hold them, the embedder takes no job or failed, the deadline passed, or the server ends.
 pub(crate) async fn compute(incoming: &mut Incoming, asked: Asked<'_>) -> Result<Computed, FlowError> {
-    let Asked { served, inputs, timeout } = asked;
+    let Asked { served, inputs, priority, timeout } = asked;
     let model = &served.model.id;
     incoming.exchange.set_model(model);
-    let prompt_tokens = inputs.iter().map(|input| input.len() as u64).sum();
+    let prompt_tokens = cost(&inputs);
     incoming.exchange.set_prompt_tokens(prompt_tokens);
     incoming.reserve(Demand { choices: 1, tokens: prompt_tokens, read: prompt_tokens })?;
     let mut grant = incoming.grant.take();
@@ -79,7 +86,7 @@ pub(crate) async fn compute(incoming: &mut Incoming, asked: Asked<'_>) -> Result
         grant.set_used(prompt_tokens);
     }
     let deadline = exchange.started().checked_add(timeout.unwrap_or(api.limits().timeout));
-    let computed = embed(incoming, served, inputs, deadline).await;
+    let computed = embed(incoming, served, (inputs, priority), deadline).await;
     if let (Err(error), Some(grant)) = (&computed, &mut grant)
         && !matches!(error, FlowError::Worker(WorkerError::DeadlineExceeded))
     {
@@ -95,7 +102,7 @@ pub(crate) async fn compute(incoming: &mut Incoming, asked: Asked<'_>) -> Result
 async fn embed(
     incoming: &Incoming,
     served: &Served,
-    inputs: Vec<Arc<[Token]>>,
+    (inputs, priority): (Vec<Arc<[Token]>>, Priority),
     deadline: Option<Instant>,
 ) -> Result<Vec<Vec<f32>>, FlowError> {
     incoming.api.readiness.serves(&served.model.id)?;
@@ -103,7 +110,7 @@ async fn embed(
     let job = EmbedJob {
         inputs,
         tenant: principal.tenant.clone(),
-        priority: principal.priority,
+        priority,
         weight: principal.weight,
         queue_share: principal.quotas.queue_share,
         deadline,

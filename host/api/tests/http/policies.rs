@@ -6,11 +6,11 @@ use std::time::Duration;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{
     AuthOutcome, AuthRequest, Fault, FaultKind, Hook, Mode, Policies, PolicySet, PolicyState, PolicyStatus, Principal,
-    Refusal, ValidateOutcome, ValidateRequest,
+    Refusal, ValidateOutcome, ValidateRequest, Validation,
 };
 
 type Auth = Box<dyn Fn(&AuthRequest) -> AuthOutcome + Send + Sync>;
-type Validator = Box<dyn Fn(&ValidateRequest) -> ValidateOutcome + Send + Sync>;
+type Validator = Box<dyn Fn(&ValidateRequest) -> Validation + Send + Sync>;
 
 pub(crate) struct Rules {
     pub(crate) auth: Auth,
@@ -32,8 +32,16 @@ impl Default for Rules {
 
 impl Rules {
     pub(crate) fn validator(
-        mut self,
+        self,
         validator: impl Fn(&ValidateRequest) -> ValidateOutcome + Send + Sync + 'static,
+    ) -> Self {
+        self.marking(move |request| validator(request).into())
+    }
+
+    /// A validator that also marks requests.
+    pub(crate) fn marking(
+        mut self,
+        validator: impl Fn(&ValidateRequest) -> Validation + Send + Sync + 'static,
     ) -> Self {
         self.validators.push(Box::new(validator));
         self
@@ -72,7 +80,7 @@ impl PolicySet for Rules {
         self.validators_deadline
     }
 
-    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> ValidateOutcome {
+    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> Validation {
         (self.validators[index])(request)
     }
 

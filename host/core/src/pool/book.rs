@@ -113,6 +113,7 @@ impl PoolBook {
             max_tokens: start.max_tokens,
             need: self.reservation.need(prompt_tokens, start.max_tokens),
             cached: self.affinity.estimate(&blocks),
+            attributes: start.context.attributes.clone(),
         };
         self.events.push(SchedulerEvent::Arrived(arrival.clone()));
         let request = BookEntry {

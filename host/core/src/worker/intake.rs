@@ -64,6 +64,7 @@ impl Intake {
             prompt_tokens: start.prompt.len() as u32,
             max_tokens: start.max_tokens,
             samplers: start.samplers.clone(),
+            context: start.context.clone(),
             vocabulary: self.vocabulary.clone(),
         };
         let opened = self.samplers.open(start.sampler_chain, &request);
@@ -83,6 +84,7 @@ impl Intake {
             model: start.model.clone(),
             tenant: start.tenant.clone(),
             choice: start.choice,
+            context: start.context.clone(),
         };
         let opened = self.filters.open(start.filter_chain, &request);
         opened.map_err(|fault| match fault.kind {

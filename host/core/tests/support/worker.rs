@@ -90,6 +90,7 @@ pub(crate) fn start(
         priority: Priority::Normal,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
+        context: Default::default(),
         prompt: prompt.into(),
         params,
         samplers: None,

@@ -52,6 +52,7 @@ fn start(id: u64, prompt: &str, max_tokens: u32) -> Start {
         priority: Priority::Normal,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
+        context: Default::default(),
         prompt: prompt.bytes().map(|byte| Token(u32::from(byte))).collect(),
         params: SamplingParams::greedy(),
         samplers: None,

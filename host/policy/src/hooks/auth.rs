@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use camshaft_core::ids::TenantId;
 use camshaft_core::policy::{
-    AuthOutcome, AuthRequest, Fault, FaultKind, Hook, Mode, Principal, Priority, Quotas, Refusal,
+    Attributes, AuthOutcome, AuthRequest, Fault, FaultKind, Hook, Mode, Principal, Priority, Quotas, Refusal,
 };
 
 use wasmtime::component::Resource;
@@ -108,7 +108,7 @@ fn ask(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault>
 }
 
 fn run(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault> {
-    let call = Call { request: request.clone(), limits: Quotas::default() };
+    let call = Call { request: request.clone(), limits: Quotas::default(), attributes: Attributes::default() };
     let mut instance = policy.instance(Subject::Call(call))?;
     let HookGuest::Auth(guest) = &instance.guest else {
         return Err(policy.fault(FaultKind::Unavailable, "not an auth policy"));
@@ -121,8 +121,10 @@ fn run(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault>
     match answer {
         Ok(wit::Verdict::Next) => Ok(AuthAnswer::Next),
         Ok(wit::Verdict::Allow(answer)) => {
-            let limits = if let Subject::Call(call) = call { call.limits } else { Quotas::default() };
-            principal(answer, limits).map(AuthAnswer::Allow).map_err(|text| policy.invalid(text))
+            let Subject::Call(Call { limits, attributes, .. }) = call else {
+                return Err(policy.fault(FaultKind::Unavailable, "the call is lost"));
+            };
+            principal(answer, limits, attributes).map(AuthAnswer::Allow).map_err(|text| policy.invalid(text))
         }
         Err(refusal) => answers::refusal(refusal).map(AuthAnswer::Refuse).map_err(|text| policy.invalid(text)),
     }
@@ -137,7 +139,7 @@ fn shown(request: &AuthRequest) -> wit::Request {
     }
 }
 
-fn principal(answer: wit::Principal, quotas: Quotas) -> Result<Principal, String> {
+fn principal(answer: wit::Principal, quotas: Quotas, attributes: Attributes) -> Result<Principal, String> {
     let label = |what: &str, text: &str| match text.chars().count() {
         0 => Err(format!("a principal with an empty {what}")),
         n if n > TENANT_CHARS => Err(format!("a principal whose {what} has {n} characters, over {TENANT_CHARS}")),
@@ -163,6 +165,7 @@ fn principal(answer: wit::Principal, quotas: Quotas) -> Result<Principal, String
         weight: answer.weight,
         quotas,
         allowed_models: answer.allowed_models,
+        attributes: Arc::new(attributes),
     })
 }
 
@@ -182,7 +185,7 @@ mod tests {
     }
 
     fn granted(answer: wit::Principal) -> Result<Principal, String> {
-        principal(answer, Quotas { tokens_per_minute: Some(9), ..Quotas::default() })
+        principal(answer, Quotas { tokens_per_minute: Some(9), ..Quotas::default() }, Attributes::default())
     }
 
     #[test]

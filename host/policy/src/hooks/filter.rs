@@ -64,7 +64,8 @@ impl Filter {
         };
         let mut store = policy.store(Some(request.request.0));
         let (model, tenant, text) = (request.model.clone(), request.tenant.clone(), TextWindow::default());
-        let stream = Stream { model, tenant, choice: request.choice, rewinds: 0, text, start: 0 };
+        let (choice, context) = (request.choice, request.context.clone());
+        let stream = Stream { model, tenant, choice, context, rewinds: 0, text, start: 0 };
         let mut call = || {
             let guest = pre.instantiate(&mut store)?;
             store.data_mut().set_muted(true);

@@ -148,9 +148,9 @@ impl Sampler {
             return Err(policy.fault(FaultKind::Unavailable, "not a sampler policy"));
         };
         let mut store = policy.store(Some(request.params.seed ^ SEED_MARK));
-        let (model, tenant) = (request.model.clone(), request.tenant.clone());
+        let (model, tenant, context) = (request.model.clone(), request.tenant.clone(), request.context.clone());
         store.data_mut().vocabulary = Some(request.vocabulary.clone());
-        store.data_mut().subject = Subject::Sequence(Sequence { model, tenant });
+        store.data_mut().subject = Subject::Sequence(Sequence { model, tenant, context });
         let mut call = || {
             let guest = pre.instantiate(&mut store)?;
             store.data_mut().set_muted(true);

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use camshaft_core::policy::{Fault, FaultKind, Hook, Mode, ValidateOutcome, ValidateRequest};
+use camshaft_core::policy::{Fault, FaultKind, Hook, Marks, Mode, ValidateOutcome, ValidateRequest, Validation};
 
 use wasmtime::component::Resource;
 
@@ -20,64 +20,73 @@ use crate::store::Subject;
 const PATCH_BYTES: usize = 1 << 20;
 
 /// Runs one link.
-pub(crate) fn validate(set: &LoadedSet, index: usize, request: &Arc<ValidateRequest>) -> ValidateOutcome {
+pub(crate) fn validate(set: &LoadedSet, index: usize, request: &Arc<ValidateRequest>) -> Validation {
     let (outcome, on_fault) = match set.chain(Hook::Validator).links.get(index) {
-        None => return ValidateOutcome::Accept,
+        None => return ValidateOutcome::Accept.into(),
         Some(Link::Broken(broken)) => (Err(broken.fault()), broken.on_fault),
         Some(Link::Ready(policy)) if policy.sidecar.mode == Mode::Monitor => {
             monitor(policy, request);
-            return ValidateOutcome::Accept;
+            return ValidateOutcome::Accept.into();
         }
         Some(Link::Ready(policy)) => (ask(policy, request), policy.on_fault()),
     };
     match (outcome, on_fault) {
-        (Ok(outcome), _) => outcome,
-        (Err(fault), OnFault::Deny | OnFault::LastGood) => ValidateOutcome::Fault(fault),
-        (Err(_), OnFault::Skip | OnFault::Fallback) => ValidateOutcome::Accept,
+        (Ok(validation), _) => validation,
+        (Err(fault), OnFault::Deny | OnFault::LastGood) => ValidateOutcome::Fault(fault).into(),
+        (Err(_), OnFault::Skip | OnFault::Fallback) => ValidateOutcome::Accept.into(),
     }
 }
 
 /// Runs a policy whose answer does not count: whatever is not an acceptance would have made a difference.
 fn monitor(policy: &Loaded, request: &Arc<ValidateRequest>) {
-    match ask(policy, request) {
-        Ok(ValidateOutcome::Amend(_)) => policy.note_difference("amend", None),
-        Ok(ValidateOutcome::Refuse(refusal)) => policy.note_difference("refuse", Some(&refusal)),
-        // A fault was counted and logged.
-        Ok(ValidateOutcome::Accept | ValidateOutcome::Fault(_)) | Err(_) => {}
+    // A fault was counted and logged.
+    let Ok(Validation { outcome, marks }) = ask(policy, request) else { return };
+    match outcome {
+        ValidateOutcome::Amend(_) => policy.note_difference("amend", None),
+        ValidateOutcome::Refuse(refusal) => policy.note_difference("refuse", Some(&refusal)),
+        ValidateOutcome::Accept if marks.is_some() => policy.note_difference("mark", None),
+        ValidateOutcome::Accept | ValidateOutcome::Fault(_) => {}
     }
 }
 
 /// Asks one policy in an instance of its own.
-fn ask(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<ValidateOutcome, Fault> {
+fn ask(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<Validation, Fault> {
     policy.admit()?;
     let started = Instant::now();
-    let outcome = run(policy, request);
-    match &outcome {
+    let answer = run(policy, request);
+    match answer.as_ref().map(|answer| &answer.outcome) {
         Ok(ValidateOutcome::Accept) => policy.note_answer(Outcome::Accept, started),
         Ok(ValidateOutcome::Amend(_)) => policy.note_answer(Outcome::Amend, started),
         Ok(ValidateOutcome::Refuse(_)) => policy.note_answer(Outcome::Refuse, started),
         Ok(ValidateOutcome::Fault(fault)) | Err(fault) => policy.note_fault(fault, started),
     }
-    outcome
+    answer
 }
 
-fn run(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<ValidateOutcome, Fault> {
-    let mut instance = policy.instance(Subject::Draft(Draft(request.clone())))?;
+fn run(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<Validation, Fault> {
+    let mut instance = policy.instance(Subject::Draft(Draft::new(request.clone())))?;
     let HookGuest::Validator(guest) = &instance.guest else {
         return Err(policy.fault(FaultKind::Unavailable, "not a validator policy"));
     };
     let answer =
         guest.camshaft_validator_policy().call_validate(&mut instance.store, &shown(request), Resource::new_borrow(0));
     let answer = answer.map_err(|error| policy.fault_of(&error, instance.store.data()))?;
-    instance.store.data_mut().subject = Subject::None;
+    let subject = std::mem::take(&mut instance.store.data_mut().subject);
     policy.kept.put(instance);
-    match answer {
+    let outcome = match answer {
         Ok(wit::Verdict::Accept) => Ok(ValidateOutcome::Accept),
-        Ok(wit::Verdict::Amend(patch)) => {
-            check_patch(&patch).map(|()| ValidateOutcome::Amend(patch)).map_err(|text| policy.invalid(text))
-        }
-        Err(refusal) => answers::refusal(refusal).map(ValidateOutcome::Refuse).map_err(|text| policy.invalid(text)),
-    }
+        Ok(wit::Verdict::Amend(patch)) => check_patch(&patch).map(|()| ValidateOutcome::Amend(patch)),
+        Err(refusal) => answers::refusal(refusal).map(ValidateOutcome::Refuse),
+    };
+    let outcome = outcome.map_err(|text| policy.invalid(text))?;
+    let passes = matches!(outcome, ValidateOutcome::Accept | ValidateOutcome::Amend(_));
+    Ok(Validation { marks: marks(subject, request).filter(|_| passes), outcome })
+}
+
+/// What the validator has set; `None`: nothing.
+fn marks(subject: Subject, request: &ValidateRequest) -> Option<Marks> {
+    let Subject::Draft(draft) = subject else { return None };
+    (draft.marks != request.marks).then_some(draft.marks)
 }
 
 fn check_patch(patch: &str) -> Result<(), String> {

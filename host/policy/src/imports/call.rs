@@ -1,7 +1,7 @@
 //! `camshaft:auth/context`: the call that an auth policy decides on, and what it says beside its verdict.
 use std::sync::Arc;
 
-use camshaft_core::policy::{AuthRequest, Quotas};
+use camshaft_core::policy::{Attributes, AuthRequest, Quotas};
 use wasmtime::component::{HasData, Linker, Resource};
 
 use crate::bindings::Borrowed;
@@ -18,6 +18,7 @@ pub(crate) struct Call {
     pub(crate) request: Arc<AuthRequest>,
     /// What the policy has set so far.
     pub(crate) limits: Quotas,
+    pub(crate) attributes: Attributes,
 }
 
 /// The part of a guest's state that its calls need.
@@ -89,6 +90,15 @@ impl HostCall for CurrentCall<'_> {
 
     fn set_limit(&mut self, _: Resource<Borrowed>, name: String, value: f64) -> wasmtime::Result<Result<(), String>> {
         Ok(set(&mut self.get()?.limits, &name, value))
+    }
+
+    fn set_attribute(
+        &mut self,
+        _: Resource<Borrowed>,
+        name: String,
+        value: String,
+    ) -> wasmtime::Result<Result<(), String>> {
+        Ok(self.get()?.attributes.set(&name, value).map_err(|error| error.to_string()))
     }
 
     fn drop(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {

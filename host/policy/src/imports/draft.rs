@@ -1,7 +1,7 @@
 //! `camshaft:validator/context`: the request that a validator checks, in detail.
 use std::sync::Arc;
 
-use camshaft_core::policy::ValidateRequest;
+use camshaft_core::policy::{Marks, Priority, ValidateRequest};
 use wasmtime::component::{HasData, Linker, Resource};
 
 use crate::bindings::Borrowed;
@@ -11,7 +11,17 @@ use crate::pointer;
 
 /// The request in question.
 #[derive(Debug)]
-pub(crate) struct Draft(pub(crate) Arc<ValidateRequest>);
+pub(crate) struct Draft {
+    pub(crate) request: Arc<ValidateRequest>,
+    /// As the validator has left them so far.
+    pub(crate) marks: Marks,
+}
+
+impl Draft {
+    pub(crate) fn new(request: Arc<ValidateRequest>) -> Self {
+        Self { marks: request.marks.clone(), request }
+    }
+}
 
 /// The part of a guest's state that holds the request.
 pub(crate) trait DraftView: 'static {
@@ -41,16 +51,47 @@ impl Host for CurrentDraft<'_> {}
 
 impl HostDraft for CurrentDraft<'_> {
     fn tenant(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<String> {
-        Ok(self.get()?.0.tenant.to_string())
+        Ok(self.get()?.request.tenant.to_string())
+    }
+
+    fn principal(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<String> {
+        Ok(self.get()?.request.principal.clone())
     }
 
     fn body(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<String> {
-        Ok(self.get()?.0.body.clone())
+        Ok(self.get()?.request.body.clone())
     }
 
     fn field(&mut self, _: Resource<Borrowed>, pointer: String) -> wasmtime::Result<Option<String>> {
-        let found = pointer::find(&self.get()?.0.body, &pointer);
+        let found = pointer::find(&self.get()?.request.body, &pointer);
         Ok(found.map_err(|error| invalid(format!("the body cannot be read: {error}")))?.map(str::to_owned))
+    }
+
+    fn attribute(&mut self, _: Resource<Borrowed>, name: String) -> wasmtime::Result<Option<String>> {
+        Ok(self.get()?.marks.attributes.get(&name).map(str::to_owned))
+    }
+
+    fn set_attribute(
+        &mut self,
+        _: Resource<Borrowed>,
+        name: String,
+        value: String,
+    ) -> wasmtime::Result<Result<(), String>> {
+        let attributes = Arc::make_mut(&mut self.get()?.marks.attributes);
+        Ok(attributes.set(&name, value).map_err(|error| error.to_string()))
+    }
+
+    fn estimated_cost(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<u64> {
+        Ok(self.get()?.request.estimated_cost)
+    }
+
+    fn priority(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<u8> {
+        Ok(self.get()?.marks.priority.number())
+    }
+
+    fn set_priority(&mut self, _: Resource<Borrowed>, priority: u8) -> wasmtime::Result<()> {
+        self.get()?.marks.priority = Priority::of_number(priority);
+        Ok(())
     }
 
     fn drop(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {

@@ -1,5 +1,6 @@
 //! `camshaft:sampler/context`: the generation that a sampler works for.
 use camshaft_core::ids::TenantId;
+use camshaft_core::policy::RequestContext;
 use wasmtime::component::{HasData, Linker, Resource};
 
 use crate::bindings::Borrowed;
@@ -17,6 +18,7 @@ pub(crate) trait SequenceView: 'static {
 pub(crate) struct Sequence {
     pub(crate) model: String,
     pub(crate) tenant: TenantId,
+    pub(crate) context: RequestContext,
 }
 
 pub(crate) struct CurrentSequence<'a>(Option<&'a mut Sequence>);
@@ -46,6 +48,10 @@ impl HostSequence for CurrentSequence<'_> {
 
     fn tenant(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<String> {
         Ok(self.get()?.tenant.to_string())
+    }
+
+    fn attribute(&mut self, _: Resource<Borrowed>, name: String) -> wasmtime::Result<Option<String>> {
+        Ok(self.get()?.context.attributes.get(&name).map(str::to_owned))
     }
 
     fn drop(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {

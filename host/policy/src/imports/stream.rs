@@ -2,6 +2,7 @@
 use camshaft_core::filter::TextWindow;
 use camshaft_core::filter_stage::KEPT_BYTES;
 use camshaft_core::ids::TenantId;
+use camshaft_core::policy::RequestContext;
 use wasmtime::component::{HasData, Linker, Resource};
 
 use crate::bindings::Borrowed;
@@ -20,6 +21,7 @@ pub(crate) struct Stream {
     pub(crate) model: String,
     pub(crate) tenant: TenantId,
     pub(crate) choice: u32,
+    pub(crate) context: RequestContext,
     pub(crate) rewinds: u32,
     /// During a call; otherwise empty.
     pub(crate) text: TextWindow,
@@ -67,6 +69,10 @@ impl HostStream for CurrentStream<'_> {
 
     fn rewinds(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<u32> {
         Ok(self.get()?.rewinds)
+    }
+
+    fn attribute(&mut self, _: Resource<Borrowed>, name: String) -> wasmtime::Result<Option<String>> {
+        Ok(self.get()?.context.attributes.get(&name).map(str::to_owned))
     }
 
     fn drop(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {

@@ -141,6 +141,7 @@ impl Cluster {
             priority,
             sampler_chain: PolicyDigest::NATIVE,
             filter_chain: PolicyDigest::NATIVE,
+            context: Default::default(),
             prompt: tokens.into(),
             params: SamplingParams::greedy(),
             samplers: None,

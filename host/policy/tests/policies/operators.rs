@@ -80,7 +80,10 @@ fn another_directory_serves_whole_and_is_watched() {
     let held = rig.host.current();
     rig.host.relocate(other.path().to_path_buf(), NEVER, Demands { auth: true, same_guards: true }).unwrap();
     assert!(rig.host.current().has_auth() && !refuses(&rig));
-    assert!(matches!(held.validate(0, &generation_request(101)), ValidateOutcome::Refuse(_)), "who began goes on");
+    assert!(
+        matches!(held.validate(0, &generation_request(101)).outcome, ValidateOutcome::Refuse(_)),
+        "who began goes on"
+    );
     let files: Vec<String> = rig.host.status().into_iter().map(|status| status.file).collect();
     assert!(
         files.len() == 2 && files.iter().all(|file| file.starts_with(&*other.path().to_string_lossy())),

@@ -129,7 +129,7 @@ impl Rig {
     }
 
     pub(crate) fn validate(&self, request: &Arc<ValidateRequest>) -> ValidateOutcome {
-        self.host.current().validate(0, request)
+        self.host.current().validate(0, request).outcome
     }
 
     pub(crate) fn sampler(&self, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
@@ -170,6 +170,9 @@ pub(crate) fn generation_request(max_tokens: u32) -> Arc<ValidateRequest> {
         endpoint: Endpoint::Chat,
         model: "demo".to_owned(),
         tenant: TenantId::from("t"),
+        principal: "ann".to_owned(),
+        marks: Default::default(),
+        estimated_cost: 5 + u64::from(max_tokens),
         body: format!("{{\"max_tokens\":{max_tokens}}}"),
         prompt_tokens: 5,
         max_tokens,
@@ -194,6 +197,7 @@ pub(crate) fn sampling_request() -> SamplingRequest {
         prompt_tokens: 1,
         max_tokens: 10,
         samplers: None,
+        context: Default::default(),
         vocabulary: Arc::new(Vocabulary::new(WORDS, vec![Token(5)])),
     }
 }
@@ -222,6 +226,7 @@ pub(crate) fn arrival(id: u64, max_tokens: u32) -> SchedulerEvent {
         max_tokens,
         need: 10 + max_tokens,
         cached: Vec::new(),
+        attributes: Arc::default(),
     })
 }
 

@@ -36,12 +36,20 @@ impl Policy for Misbehave {
     fn authenticate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {
         let mut principal = Principal::new("anonymous", "anonymous");
         match self.behaviour.when_asked() {
-            Answer::Well => {}
+            Answer::Well => note(request).map_err(|error| Refusal::new(400, "attribute", error))?,
             Answer::Tell => return Err(Refusal::new(403, "told", tell(request, &self.place))),
             Answer::Nonsense => principal.weight = f64::NAN,
             Answer::Leak => principal.name = "x".repeat(LEAK_BYTES),
         }
         Ok(Verdict::Allow(principal))
+    }
+}
+
+/// Where a header names an attribute, sets it.
+fn note(request: &Request<'_>) -> Result<(), String> {
+    match request.header("x-attribute").as_deref().and_then(|header| header.split_once('=')) {
+        Some((name, value)) => request.set_attribute(name, value),
+        None => Ok(()),
     }
 }
 
@@ -52,7 +60,8 @@ fn tell(request: &Request<'_>, place: &str) -> String {
         (documents::version(name), documents::read(name).map(|(version, bytes)| (version, bytes.len())))
     };
     let documents: Vec<_> = documents::names().iter().map(|name| (name.clone(), read(name))).collect();
-    format!("{place}; {} {} {values:?} {names:?} {unknown:?} {documents:?}", request.id(), request.query())
+    let refused = request.set_attribute("Tier", "gold").is_err();
+    format!("{place}; {refused} {} {} {values:?} {names:?} {unknown:?} {documents:?}", request.id(), request.query())
 }
 
 camshaft_plugin::export_auth!(Misbehave);

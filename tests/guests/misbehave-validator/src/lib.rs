@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use camshaft_plugin::Setup;
-use camshaft_plugin::validator::{Policy, Refusal, Request, Verdict};
+use camshaft_plugin::validator::{Policy, Priority, Refusal, Request, Verdict};
 use misbehave::{Answer, Behaviour, LEAK_BYTES, Settings};
 
 /// The guest.
@@ -29,10 +29,19 @@ impl Policy for Misbehave {
 
     fn validate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {
         match self.behaviour.when_asked() {
-            Answer::Well => Ok(Verdict::Accept),
+            Answer::Well => {
+                if let Some(tier) = request.attribute("tier") {
+                    let set = request.set_attribute("seen", &tier);
+                    set.map_err(|error| Refusal::new(400, "attribute", error))?;
+                    request.set_priority(Priority::LOW);
+                }
+                Ok(Verdict::Accept)
+            }
             Answer::Tell => {
                 let fields = ["/max_tokens", "/nothing"].map(|pointer| request.field(pointer));
-                let told = format!("{} {} {fields:?}", request.tenant(), request.body());
+                let (tier, cost, priority) = (request.attribute("tier"), request.estimated_cost(), request.priority());
+                let who = format!("{}/{} {tier:?} {cost} {priority}", request.tenant(), request.principal());
+                let told = format!("{who} {} {fields:?}", request.body());
                 Err(Refusal::new(400, "told", told))
             }
             Answer::Nonsense => Err(Refusal::new(200, "misbehave", "a refusal with a status that is none")),
