@@ -20,6 +20,7 @@ mod error;
 mod examine;
 mod fault;
 mod files;
+mod functions;
 #[doc(hidden)]
 pub mod fuzz;
 mod health;

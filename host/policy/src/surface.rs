@@ -1,10 +1,11 @@
 //! What a component says of itself, read from its bytes before anything is compiled: the names and versions of what it imports
 //! and exports.
 use camshaft_core::policy::Hook;
-use wasmparser::{Chunk, Parser, Payload};
+use wasmparser::{BinaryReader, Chunk, ComponentTypeRef, Parser, Payload};
 
 use crate::bindings::export_of;
 use crate::error::PolicyError;
+use crate::functions::{self, FUNCTIONS, TooMany, Types};
 use crate::spec::{HookSpec, spec};
 use crate::text::truncated;
 use crate::wasi;
@@ -32,28 +33,32 @@ pub(crate) struct Surface {
 /// Reads the surface of a component that is to serve a hook.
 ///
 /// # Errors
-/// It is no component, no policy of this hook, or imports what the hook is not granted.
+/// It is no component, no policy of this hook, or imports what the hook is not granted, or a function that there is not.
 pub(crate) fn of_hook(bytes: &[u8], expected: Hook) -> Result<Surface, PolicyError> {
-    let Names { imports, exports } = names(bytes)?;
+    let Names { imports, exports, functions } = names(bytes)?;
     let (hook, api_version) = hook(&exports)?;
     if hook != expected {
         return Err(PolicyError::WrongHook { found: hook, expected });
     }
     imports.iter().try_for_each(|import| check_import(import, hook))?;
+    functions.iter().try_for_each(|(at, function)| check_function(imports.get(*at), function))?;
     Ok(Surface { hook, api_version, imports })
 }
 
 #[derive(Debug, Default)]
-struct Names {
+struct Names<'a> {
     imports: Vec<String>,
     exports: Vec<String>,
+    /// Functions of imported interfaces, each with the place of its interface in `imports`.
+    functions: Vec<(usize, &'a str)>,
 }
 
 /// The names at the top level of a component. What is nested in it is skipped, so that the work is bounded by the sections at the
 /// top, and the memory by the names.
-fn names(bytes: &[u8]) -> Result<Names, PolicyError> {
+fn names(bytes: &[u8]) -> Result<Names<'_>, PolicyError> {
     let corrupt = |error: wasmparser::BinaryReaderError| PolicyError::Corrupt(error.into());
-    let mut names = Names::default();
+    let too_many = |TooMany| PolicyError::OverLimits(format!("it has more than {FUNCTIONS} imported functions").into());
+    let (mut names, mut types) = (Names::default(), Types::default());
     let (mut parser, mut rest, mut sections) = (Parser::new(0), bytes, 0);
     loop {
         let (consumed, payload) = match parser.parse(rest, true).map_err(corrupt)? {
@@ -69,16 +74,38 @@ fn names(bytes: &[u8]) -> Result<Names, PolicyError> {
             Payload::End(_) => return Ok(names),
             Payload::ModuleSection { unchecked_range: nested, .. }
             | Payload::ComponentSection { unchecked_range: nested, .. } => skipped = nested.len(),
+            Payload::ComponentTypeSection(section) => {
+                // Where nested sections were skipped, the parser counts less than it is.
+                let (len, start) = (section.range().len(), section.range().start);
+                let content = consumed.checked_sub(len).and_then(|at| rest.get(at..consumed)).unwrap_or_default();
+                types.read(BinaryReader::new(content, start)).map_err(corrupt)?.map_err(too_many)?;
+            }
+            Payload::ComponentAliasSection(section) => {
+                for alias in section {
+                    types.aliased(&alias.map_err(corrupt)?);
+                }
+            }
             Payload::ComponentImportSection(section) => {
                 check_count(section.count())?;
                 for import in section {
-                    names.imports.push(bounded(import.map_err(corrupt)?.name.name)?);
+                    let import = import.map_err(corrupt)?;
+                    types.imported(&import.ty);
+                    if let ComponentTypeRef::Instance(index) = import.ty {
+                        let of = types.functions(index);
+                        if names.functions.len() + of.len() > FUNCTIONS {
+                            return Err(too_many(TooMany));
+                        }
+                        names.functions.extend(of.iter().map(|function| (names.imports.len(), *function)));
+                    }
+                    names.imports.push(bounded(import.name.name)?);
                 }
             }
             Payload::ComponentExportSection(section) => {
                 check_count(section.count())?;
                 for export in section {
-                    names.exports.push(bounded(export.map_err(corrupt)?.name.name)?);
+                    let export = export.map_err(corrupt)?;
+                    types.exported(export.kind);
+                    names.exports.push(bounded(export.name.name)?);
                 }
             }
             _ => {}
@@ -170,6 +197,16 @@ fn check_import(import: &str, hook: Hook) -> Result<(), PolicyError> {
     }
 }
 
+/// Whether this host has a function of an interface of its own that is granted. (WASI's functions are found when the plugin is
+/// linked.)
+fn check_function(import: Option<&String>, function: &str) -> Result<(), PolicyError> {
+    let Some(interface) = import.filter(|import| import.starts_with(OWN)) else { return Ok(()) };
+    if functions::is_offered(split(interface).0, function) {
+        return Ok(());
+    }
+    Err(PolicyError::MissingFunction { interface: interface.clone(), function: truncated(function, 128).to_owned() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,13 +265,59 @@ mod tests {
         assert!(many.sentence().contains("more than 65536 sections"), "{}", many.sentence());
     }
 
+    /// The type of an instance with this many functions of one type, named by their numbers.
+    fn functions(count: usize) -> Vec<u8> {
+        let leb = |number: usize| [number as u8 & 0x7f | 0x80, (number >> 7) as u8 & 0x7f | 0x80, (number >> 14) as u8];
+        let mut out = [&[0x42], leb(count + 1).as_slice(), &[1, 0x40, 0, 1, 0]].concat();
+        for number in 0..count {
+            out.extend([&[4, 0, 5], format!("f{number:04x}").as_bytes(), &[1, 0]].concat());
+        }
+        out
+    }
+
+    #[test]
+    fn only_so_many_functions_are_read_and_past_a_type_that_nests_none() {
+        let import = section(10, 1, &[0, 1, b'a', 5, 0]);
+        let of = |count| [HEADER, &section(7, 1, &functions(count)), &import].concat();
+        let found = |bytes: &[u8]| names(bytes).map(|names| names.functions.len()).map_err(|error| error.sentence());
+        assert_eq!(found(&of(3)), Ok(3));
+        assert_eq!(found(&of(FUNCTIONS)), Ok(FUNCTIONS));
+        assert!(found(&of(FUNCTIONS + 1)).unwrap_err().contains("more than 16384 imported functions"));
+        let twice = [of(FUNCTIONS / 2 + 1).as_slice(), &import].concat();
+        assert!(found(&twice).unwrap_err().contains("more than 16384 imported functions"));
+        // An instance's type in one's, and so on, deeper than any stack.
+        let deep = [0x42, 1, 1].repeat(500_000);
+        let size = |bytes: usize| {
+            [
+                bytes as u8 & 0x7f | 0x80,
+                (bytes >> 7) as u8 & 0x7f | 0x80,
+                (bytes >> 14) as u8 & 0x7f | 0x80,
+                (bytes >> 21) as u8,
+            ]
+        };
+        let nested = [HEADER, &[7], size(deep.len() + 1).as_slice(), &[1], &deep, &import].concat();
+        assert_eq!(found(&nested), Ok(0));
+    }
+
+    #[test]
+    fn functions_are_known_by_their_interface() {
+        assert!(functions::is_offered("camshaft:auth/context", "[method]call.header"));
+        assert!(functions::is_offered("camshaft:host/log", "write"));
+        for (interface, function) in
+            [("camshaft:auth/context", "header"), ("camshaft:host/log", "get"), ("log", "write")]
+        {
+            assert!(!functions::is_offered(interface, function), "{interface} {function}");
+        }
+    }
+
     #[test]
     fn regression_what_is_nested_is_skipped() {
         // Its header is enough; what is in it is nonsense.
         let nested = [&[4, 12], HEADER, &[0xff, 0xff, 0xff, 0xff]].concat();
-        let found = names(&[HEADER, &nested, &section(10, 1, &[0, 1, b'a', 5, 0])].concat()).unwrap();
-        assert_eq!(found.imports, ["a"]);
-        let cut = names(&[HEADER, &[4, 12], HEADER].concat());
+        let bytes = [HEADER, &nested, &section(10, 1, &[0, 1, b'a', 5, 0])].concat();
+        assert_eq!(names(&bytes).unwrap().imports, ["a"]);
+        let bytes = [HEADER, &[4, 12], HEADER].concat();
+        let cut = names(&bytes);
         assert!(matches!(cut, Err(PolicyError::Cut { .. } | PolicyError::Corrupt(_))), "{cut:?}");
     }
 

@@ -84,6 +84,20 @@ fn a_policy_that_was_built_for_another_minor_version_runs_where_it_needs_no_func
 }
 
 #[test]
+fn a_missing_function_is_named_before_anything_is_compiled() {
+    let mut built = component("plugins/auth-api-keys");
+    // No code that any compiler takes, in the midst of it.
+    let middle = built.len() / 2;
+    built[middle..middle + 4096].fill(0xff);
+    check(&built, "file is truncated or corrupt: ");
+    let missing = renamed(&built, "[method]call.header", "[method]call.trails");
+    check(
+        missing,
+        "needs the function [method]call.trails of camshaft:auth/context@1.0.0, which this host does not have",
+    );
+}
+
+#[test]
 fn says_which_import_is_not_granted() {
     check(
         forge(&["wasi:http/outgoing-handler@0.2.0"], &[PLUGIN, AUTH]),
