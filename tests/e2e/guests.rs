@@ -23,7 +23,7 @@ const FAULTS: [(&str, &[&str]); 8] = [
     ("leak", &["memory", "invalid_output"]),
 ];
 /// Behaviours after which a guest still answers.
-const ANSWERS: [&str; 2] = ["well", "flood-log"];
+const ANSWERS: [&str; 4] = ["well", "flood-log", "flood-metrics", "fill-state"];
 /// After which it answers some calls of an instance before it faults; `rollback` has the tests.
 const LATER: [&str; 1] = ["trap-later"];
 /// After which it answers every time, if each call has its own instance.
@@ -39,11 +39,13 @@ const OF_FILTERS: [(&str, &str); 3] = [
     ("rewind-forever", "rewinds more than 128 times"),
     ("split-character", "inside a character"),
 ];
+/// What only a sampler can do for ever.
+const OF_SAMPLERS: [&str; 1] = ["query-vocabulary"];
 const HOOKS: [&str; 5] = ["auth", "validator", "scheduler", "sampler", "filter"];
 
 fn settings(behave: &str, policy: &str) -> String {
     // Only a guest that would never return may meet its deadline, however busy the machine is.
-    let deadline = if matches!(behave, "spin" | "verify") { "" } else { "deadline = \"5s\"" };
+    let deadline = if matches!(behave, "spin" | "verify" | "query-vocabulary") { "" } else { "deadline = \"5s\"" };
     format!("[policy]\n{deadline}\n{policy}\n[settings]\nbehave = \"{behave}\"\n")
 }
 
@@ -296,6 +298,47 @@ fn one_request_with_a_faulting_sampler_does_not_disturb_the_others() {
 }
 
 #[test]
+fn a_flood_of_metrics_is_bounded_counted_and_gone_with_its_plugin() {
+    for hook in HOOKS {
+        let server = Setup::new()
+            .guest(hook, "10-bad", &settings("flood-metrics", ""))
+            .plugin("sampler", "05-standard", "sampler-standard", "")
+            .start();
+        assert_eq!(complete(&server, false).status, 200, "{hook}");
+        let metrics = server.metrics();
+        let own = |text: &str| text.lines().filter(|line| line.starts_with("camshaft_plugin_")).count();
+        // 31 names beside the one with 64 label sets, in whatever order they came.
+        assert!((32..=31 + 64).contains(&own(metrics.text())), "{hook}: {}", own(metrics.text()));
+        let dropped = metrics.count("camshaft_policy_metrics_dropped_total", &[("hook", hook), ("plugin", "bad")]);
+        assert!(dropped >= 1000.0, "{hook}: {dropped}");
+        // The last guard does not go just because its file does.
+        server.policies.put(hook, "10-bad.toml", "settings = {}\n[policy]\nmode = \"off\"\n");
+        server.wait_for_policy((hook, "bad"), |entry| entry["state"] == "off");
+        server.policies.remove(hook, "10-bad.wasm");
+        server.wait_for_policy((hook, "bad"), Value::is_null);
+        camshaft_tests::eventually("nothing is left of its metrics", || {
+            let text = server.metrics().text().to_owned();
+            let left: Vec<&str> = text.lines().filter(|line| line.contains("plugin=\"bad\"")).collect();
+            if own(&text) == 0 && left.is_empty() { Ok(()) } else { Err(left.join("\n")) }
+        });
+    }
+}
+
+#[test]
+fn a_sampler_that_looks_up_texts_for_ever_faults_and_the_others_go_on() {
+    let setup = Setup::new().plugin("sampler", "05-standard", "sampler-standard", "");
+    let mut server = setup.guest("sampler", "10-bad", &settings("well", "")).start();
+    let expected = text(&complete(&server, false));
+    for how in OF_SAMPLERS {
+        behave(&server, "sampler", how, "");
+        assert_eq!(text(&complete(&server, false)), expected, "{how}");
+        assert_eq!(faults(&server, "sampler", &["deadline"]), 1.0, "{how}");
+    }
+    server.assert_runs();
+    server.wait_until_idle();
+}
+
+#[test]
 fn a_flood_of_log_lines_is_limited() {
     let server = serve("validator");
     behave(&server, "validator", "flood-log", "");
@@ -389,6 +432,7 @@ fn every_bad_guest_and_every_behaviour_has_a_test_here() {
         .chain(LATER)
         .chain(FRESH)
         .chain(TELLS)
+        .chain(OF_SAMPLERS)
         .chain(OF_FILTERS.iter().map(|(how, _)| *how))
         .chain(AT_START.iter().map(|(how, _)| *how));
     assert_eq!(known, tested.map(str::to_owned).collect());

@@ -24,6 +24,7 @@ mod lifecycle;
 mod limits;
 mod load;
 mod models;
+mod oddities;
 mod openai;
 mod operations;
 mod plans;

@@ -17,6 +17,9 @@ pub(crate) fn run(names: &[String]) -> Done {
     // One by one: some measure memory or time.
     let options = ["--test-threads", "1"];
     let done = command::run(cargo(&attacks).args(options).args(names).env("CAMSHAFT_ATTACKS", &table));
+    // Those that need to look inside.
+    let inside = ["test", "--release", "--workspace", "--test", "policies", "--", "long_attack"];
+    let done = done.and_then(|()| command::run(cargo(&inside).args(options)));
     let rows = std::fs::read_to_string(&table).unwrap_or_default();
     say(&format!("\n| attack | found | took |\n|---|---|---|\n{rows}"));
     done

@@ -52,16 +52,45 @@ fn a_generation_is_freed_when_its_last_user_is_gone() {
     assert!(weak.upgrade().is_none());
 }
 
-#[test]
-fn twenty_swaps_leave_one_generation() {
-    let rig = rig(&[("auth/10-x.wasm", &component("guests/misbehave-auth"))]);
+/// Changes one hook after another, now and then by a file, and asserts that nothing but the newest generation is left.
+fn swap(swaps: usize) {
+    let of = [
+        (Hook::Auth, "guests/misbehave-auth"),
+        (Hook::Validator, "guests/misbehave-validator"),
+        (Hook::Scheduler, "guests/misbehave-scheduler"),
+        (Hook::Sampler, "guests/misbehave-sampler"),
+        (Hook::Filter, "guests/misbehave-filter"),
+    ];
+    let files = of.map(|(hook, guest)| (format!("{hook}/10-x.wasm"), component(guest)));
+    let rig = rig(&files.each_ref().map(|(file, content)| (file.as_str(), content.as_slice())));
     let mut weak = Vec::new();
-    for i in 0..20 {
+    let mut is_off = [false; 5];
+    for i in 0..swaps {
         weak.push(Arc::downgrade(&rig.host.current()));
-        rig.put("auth/10-x.toml", format!("[policy]\ndeadline = \"{}ms\"", i + 10));
+        let (hook, _) = of[i % of.len()];
+        // Somebody works with it while the next one comes.
+        let used = rig.sampler(&sampling_request()).unwrap();
+        let off = &mut is_off[i % of.len()];
+        *off = !*off && i % 50 != 0;
+        if i % 50 == 0 {
+            rig.put(&format!("{hook}/10-x.toml"), format!("[policy]\ndeadline = \"{}ms\"", i / 50 + 10));
+        } else {
+            rig.host.set_mode(hook, "x", if *off { Mode::Off } else { Mode::Enforce }).unwrap();
+        }
+        drop(used);
     }
-    assert_eq!(rig.swaps("auth", "swapped"), 21.0);
-    assert_eq!(weak.iter().filter(|set| set.upgrade().is_some()).count(), 0);
+    assert_eq!(rig.generation().0, 1 + swaps as u64);
+    assert_eq!(weak.iter().filter(|set| set.upgrade().is_some()).count(), 0, "{swaps} are gone");
+}
+
+#[test]
+fn three_hundred_swaps_leave_one_generation() {
+    swap(300);
+}
+
+#[test]
+fn long_attack_ten_thousand_swaps_leave_one_generation() {
+    swap(10_000);
 }
 
 #[test]

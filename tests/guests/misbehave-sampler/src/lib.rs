@@ -3,8 +3,10 @@
 //! Its answer is one number, so it leaks through the token list of a row operation instead.
 #![forbid(unsafe_code)]
 
-use camshaft_plugin::log;
+use std::hint::black_box;
+
 use camshaft_plugin::sampler::{Plan, Policy, Refusal, Request, Row};
+use camshaft_plugin::{log, vocabulary};
 use misbehave::{Answer, Behaviour, LEAK_BYTES, Settings};
 
 /// The guest.
@@ -27,6 +29,12 @@ impl Policy for Misbehave {
     }
 
     fn sample(&mut self, row: &Row) -> Option<u32> {
+        if self.0 == Behaviour::QueryVocabulary {
+            for number in 0_u64.. {
+                black_box(vocabulary::tokens_containing(number.to_string().as_bytes(), false));
+                black_box(vocabulary::tokens_with_prefix(&number.to_le_bytes(), true));
+            }
+        }
         match self.0.when_asked() {
             Answer::Well | Answer::Tell => None,
             Answer::Nonsense => {

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
-use camshaft_plugin::{crypto, log};
+use camshaft_plugin::{crypto, log, metrics, state};
 use serde::Deserialize;
 
 /// `[settings]`.
@@ -44,6 +44,12 @@ pub enum Behaviour {
     Sleep,
     /// Writes 10,000 log lines, then answers normally.
     FloodLog,
+    /// Counts under 1,000 names, and with 1,000 label sets under one, then answers normally.
+    FloodMetrics,
+    /// Fills its state with keys and bytes, far past the bounds, then answers normally.
+    FillState,
+    /// A sampler that looks tokens up for ever, each time by another text.
+    QueryVocabulary,
     /// Panics when it is configured.
     TrapAtStart,
     /// Loops forever in `configure`.
@@ -107,6 +113,8 @@ impl Behaviour {
             Behaviour::Remember => remember(),
             Behaviour::Sleep => std::thread::sleep(Duration::from_secs(3600)),
             Behaviour::FloodLog => (0..10_000).for_each(|line| log::info(&format!("line {line}"))),
+            Behaviour::FloodMetrics => flood_metrics(),
+            Behaviour::FillState => fill_state(),
             Behaviour::Nonsense => return Answer::Nonsense,
             Behaviour::Leak => return Answer::Leak,
             Behaviour::Tell => return Answer::Tell,
@@ -140,6 +148,23 @@ fn verify() -> ! {
     loop {
         let _ = black_box(crypto::verify_rsa("PS512", &number, &[3], &data, &number));
     }
+}
+
+fn flood_metrics() {
+    for number in 0..1000 {
+        metrics::count(&format!("name_{number}"), 1, &[]);
+        metrics::gauge("sets", 1.0, &[("set", &number.to_string())]);
+    }
+}
+
+fn fill_state() {
+    // 2 MiB in large values, then keys without one.
+    let value = vec![7; 64 << 10];
+    let stored = (0..32).filter(|number| state::set(&format!("large {number}"), &value, None).is_ok()).count();
+    assert!(stored < 32, "the store has no bound on bytes");
+    (0..32).for_each(|number| drop(state::delete(&format!("large {number}"))));
+    let stored = (0..5000).filter(|number| state::set(&format!("key {number}"), &[], None).is_ok()).count();
+    assert!((1..5000).contains(&stored), "the store has no bound on keys, or took none: {stored}");
 }
 
 fn allocate() -> ! {
