@@ -17,6 +17,7 @@ mod errors;
 mod filters;
 mod greedy;
 mod guests;
+mod interfaces;
 mod jwt;
 mod languages;
 mod late;

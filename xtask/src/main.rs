@@ -1,4 +1,4 @@
-//! Developer commands: `cargo xtask serve|test|attacks|fuzz|plugins|dist|bench`.
+//! Developer commands: `cargo xtask serve|test|attacks|fuzz|plugins|release-wit|dist|bench`.
 #![forbid(unsafe_code)]
 
 mod attacks;
@@ -10,6 +10,7 @@ mod emulate;
 mod fuzz;
 mod packaged;
 mod progress;
+mod release_wit;
 mod setup;
 mod test;
 mod vulkan;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         "attacks" => attacks::run(rest),
         "fuzz" => fuzz::run(rest),
         "plugins" => setup::run().and_then(|()| build::plugins()),
+        "release-wit" => release_wit::run(rest),
         "dist" => dist::run(rest),
         "bench" => bench::run(rest),
         "help" | "--help" | "-h" => {
