@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock};
 use llama_cpp_sys_2 as sys;
 
 use crate::error::EngineLoadError;
-use crate::{buffers, kernels, log};
+use crate::{buffers, kernels, log, matmul};
 
 /// Held while a context is made. Making one writes to the model, so two must not be made at once.
 pub(crate) static CONTEXT_CREATION: Mutex<()> = Mutex::new(());
@@ -49,7 +49,7 @@ pub(crate) fn backend() -> Result<(), EngineLoadError> {
             sys::llama_numa_init(numa);
             buffers::replace();
         }
-        tracing::info!(kernels = kernels::kernels(), "llama.cpp started");
+        tracing::info!(kernels = kernels::kernels(), products = matmul::products(), "llama.cpp started");
         tracing::debug!(system_info = system_info(), "llama.cpp started");
     });
     Ok(())

@@ -9,6 +9,7 @@ use camshaft_core::sizes::KvLayout;
 use llama_cpp_sys_2 as sys;
 
 use crate::error::EngineLoadError;
+use crate::graph;
 use crate::llama::{self, Context, NotDecoded, Rows};
 use crate::load::LoadedModel;
 use crate::state;
@@ -142,6 +143,7 @@ impl LlamaEngine {
             offload_kqv: on_devices && options.kv_on_device,
             op_offload: on_devices,
             no_perf: true,
+            cb_eval: graph::replacing(false, on_devices),
             ..llama::defaults()
         };
         let context = Context::new(model, params)?;

@@ -8,10 +8,10 @@ use llama_cpp_sys_2 as sys;
 
 use crate::context::FlashAttention;
 use crate::error::EngineLoadError;
-use crate::gelu;
 use crate::kind::Traits;
 use crate::llama::{self, Context, Rows};
 use crate::load::LoadedModel;
+use crate::{gelu, graph};
 
 /// Maximum number of inputs in a batch.
 const MAX_INPUTS: u32 = 64;
@@ -92,7 +92,7 @@ fn context(model: &Arc<LoadedModel>, batch_tokens: u32, threads: u32, flash: boo
         offload_kqv: on_devices,
         op_offload: on_devices,
         no_perf: true,
-        cb_eval: gelu::exact(&traits.architecture),
+        cb_eval: graph::replacing(gelu::is_exact(&traits.architecture), on_devices),
         ..llama::defaults()
     };
     Context::new(model, params)

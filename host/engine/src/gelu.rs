@@ -5,47 +5,32 @@ use std::ffi::c_void;
 use camshaft_core::vectorized;
 use llama_cpp_sys_2 as sys;
 
+use crate::custom;
+
 /// Models of this architecture have `hidden_act = "gelu"`, which is `x/2 (1 + erf(x/√2))` (Devlin et al., NAACL 2019).
 /// Other architectures keep llama.cpp's activation: many were trained with the `tanh` approximation.
 const ARCHITECTURE: &str = "bert";
 
-/// What a context is made with, so that it computes exact activations. Nothing for other architectures than BERT.
-pub(crate) fn exact(architecture: &str) -> sys::ggml_backend_sched_eval_callback {
-    if architecture == ARCHITECTURE { Some(make_exact) } else { None }
+/// Whether models of this architecture compute the exact activation.
+pub(crate) fn is_exact(architecture: &str) -> bool {
+    architecture == ARCHITECTURE
 }
 
-/// llama.cpp calls this for each node of the graph before it computes it, to ask whether the caller wants the node's
-/// value. The answer is no, so the graph is still computed in one pass, but at this point the node's operation can be
-/// replaced.
-unsafe extern "C" fn make_exact(node: *mut sys::ggml_tensor, _ask: bool, _data: *mut c_void) -> bool {
-    // SAFETY: the node belongs to a graph that llama.cpp is about to compute on this thread. Nothing else reads or
-    // writes it during the call.
-    let node = unsafe { &mut *node };
+/// Has an approximate activation computed exactly.
+pub(crate) fn replace(node: &mut sys::ggml_tensor) {
     // The first parameter of a unary node selects its function.
     if node.op != sys::GGML_OP_UNARY || node.op_params[0] != sys::GGML_UNARY_OP_GELU as i32 {
-        return false;
+        return;
     }
-    // SAFETY: the node and its source are whole tensors, and a buffer that is not null belongs to one of them.
-    let ours = has_fma()
-        && unsafe {
-            let is_plain = |tensor: *const sys::ggml_tensor| {
-                !tensor.is_null()
-                    && (*tensor).type_ == sys::GGML_TYPE_F32
-                    && sys::ggml_is_contiguous(tensor)
-                    && !(*tensor).buffer.is_null()
-                    && sys::ggml_backend_buffer_is_host((*tensor).buffer)
-            };
-            is_plain(node) && is_plain(node.src[0])
-        };
-    if ours {
-        node.op = sys::GGML_OP_MAP_CUSTOM1;
-        let params = CustomParams { function: Some(gelu_node), tasks: EVERY_THREAD, data: std::ptr::null_mut() };
-        // SAFETY: the parameters of a node are 64 bytes of integers, of which llama.cpp copies such a struct.
-        unsafe { node.op_params.as_mut_ptr().cast::<CustomParams>().write_unaligned(params) };
+    let is_plain = |tensor: *const sys::ggml_tensor| {
+        // SAFETY: the node and its source are whole tensors.
+        custom::is_here(tensor) && unsafe { (*tensor).type_ == sys::GGML_TYPE_F32 && sys::ggml_is_contiguous(tensor) }
+    };
+    if has_fma() && is_plain(node) && is_plain(node.src[0]) {
+        custom::map1(node, Some(gelu_node));
     } else {
         node.op_params[0] = sys::GGML_UNARY_OP_GELU_ERF as i32;
     }
-    false
 }
 
 /// Without it each multiplication and addition would be a call.
@@ -56,17 +41,6 @@ fn has_fma() -> bool {
     true
 }
 
-/// The parameters of a node with an operation of the caller's, as `ggml_map_custom1` of the pinned version writes them.
-#[repr(C)]
-struct CustomParams {
-    function: sys::ggml_custom1_op_t,
-    tasks: i32,
-    data: *mut c_void,
-}
-
-/// `GGML_N_TASKS_MAX`.
-const EVERY_THREAD: i32 = -1;
-
 /// Computes the part of a node that falls to thread `thread` of `threads`.
 unsafe extern "C" fn gelu_node(
     to: *mut sys::ggml_tensor,
@@ -75,7 +49,7 @@ unsafe extern "C" fn gelu_node(
     threads: i32,
     _data: *mut c_void,
 ) {
-    // SAFETY: both tensors have as many numbers, in one piece, which `make_exact` has seen. No other thread writes this
+    // SAFETY: both tensors have as many numbers, in one piece, which `replace` has seen. No other thread writes this
     // part. They may be the same tensor, so the parts are not made slices, which must not overlap.
     unsafe {
         let count = sys::ggml_nelements(to) as usize;
@@ -130,24 +104,22 @@ fn polynomial(factors: &[f32; 6], of: f32) -> f32 {
 mod tests {
     use super::*;
 
-    fn after_the_callback(op: sys::ggml_op, parameter: sys::ggml_unary_op) -> i32 {
+    fn after_replacing(op: sys::ggml_op, parameter: sys::ggml_unary_op) -> i32 {
         // SAFETY: the struct consists of numbers, arrays of numbers and pointers, for which zero is valid.
         let mut node: sys::ggml_tensor = unsafe { std::mem::zeroed() };
         node.op = op;
         node.op_params[0] = parameter as i32;
-        // SAFETY: the node is a local variable without other references.
-        let wanted = unsafe { make_exact(&raw mut node, true, std::ptr::null_mut()) };
-        assert!(!wanted, "no node's value is needed");
+        replace(&mut node);
         node.op_params[0]
     }
 
     #[test]
     fn only_the_approximate_gelu_is_replaced() {
-        assert_eq!(after_the_callback(sys::GGML_OP_UNARY, sys::GGML_UNARY_OP_GELU), sys::GGML_UNARY_OP_GELU_ERF as i32);
+        assert_eq!(after_replacing(sys::GGML_OP_UNARY, sys::GGML_UNARY_OP_GELU), sys::GGML_UNARY_OP_GELU_ERF as i32);
         let silu = sys::GGML_UNARY_OP_SILU;
-        assert_eq!(after_the_callback(sys::GGML_OP_UNARY, silu), silu as i32);
+        assert_eq!(after_replacing(sys::GGML_OP_UNARY, silu), silu as i32);
         let gelu = sys::GGML_UNARY_OP_GELU;
-        assert_eq!(after_the_callback(sys::GGML_OP_ADD, gelu), gelu as i32);
+        assert_eq!(after_replacing(sys::GGML_OP_ADD, gelu), gelu as i32);
     }
 
     /// The error function by its series, in 64 bits (Abramowitz and Stegun, 7.1.6).

@@ -5,12 +5,13 @@ pub(crate) fn long() -> String {
     // Loads the kernels, which have a name from then on.
     let info = camshaft_engine::system_info();
     format!(
-        "{}\ncommit: {}\nllama.cpp: {}\nwasmtime: {}\nkernels: {}\ncpu: {}",
+        "{}\ncommit: {}\nllama.cpp: {}\nwasmtime: {}\nkernels: {}\nproducts: {}\ncpu: {}",
         env!("CARGO_PKG_VERSION"),
         env!("CAMSHAFT_COMMIT"),
         camshaft_engine::LLAMA_CPP,
         env!("CAMSHAFT_WASMTIME"),
         camshaft_engine::kernels(),
+        camshaft_engine::products(),
         features(&info)
     )
 }
@@ -34,7 +35,7 @@ mod tests {
     #[test]
     fn regression_the_version_names_commit_and_engines() {
         let text = long();
-        for part in ["commit: ", "llama.cpp: llama-cpp-sys-2 0", "wasmtime: 48.", "kernels: ", "cpu: "] {
+        for part in ["commit: ", "llama.cpp: llama-cpp-sys-2 0", "wasmtime: 48.", "kernels: ", "products: q8_0: ", "cpu: "] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

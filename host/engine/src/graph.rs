@@ -1,0 +1,40 @@
+//! What is computed otherwise than llama.cpp does it: operations of its graphs are replaced before they are computed.
+use std::ffi::c_void;
+
+use llama_cpp_sys_2 as sys;
+
+use crate::{gelu, matmul};
+
+/// What a context is made with, so that its operations are replaced: activations where they are to be exact, and products where all
+/// of the model is computed here.
+pub(crate) fn replacing(exact_activations: bool, on_devices: bool) -> sys::ggml_backend_sched_eval_callback {
+    match (exact_activations, !on_devices && matmul::is_faster()) {
+        (true, true) => Some(both),
+        (true, false) => Some(activations),
+        (false, true) => Some(products),
+        (false, false) => None,
+    }
+}
+
+/// llama.cpp calls these for each node of the graph before it computes it, to ask whether the caller wants the node's value. The
+/// answer is no, so the graph is still computed in one pass, but at this point the node's operation can be replaced.
+unsafe extern "C" fn both(node: *mut sys::ggml_tensor, _ask: bool, _data: *mut c_void) -> bool {
+    // SAFETY: the node belongs to a graph that llama.cpp is about to compute on this thread. Nothing else reads or
+    // writes it during the call.
+    let node = unsafe { &mut *node };
+    gelu::replace(node);
+    matmul::replace(node);
+    false
+}
+
+unsafe extern "C" fn activations(node: *mut sys::ggml_tensor, _ask: bool, _data: *mut c_void) -> bool {
+    // SAFETY: as in `both`.
+    gelu::replace(unsafe { &mut *node });
+    false
+}
+
+unsafe extern "C" fn products(node: *mut sys::ggml_tensor, _ask: bool, _data: *mut c_void) -> bool {
+    // SAFETY: as in `both`.
+    matmul::replace(unsafe { &mut *node });
+    false
+}

@@ -1,0 +1,185 @@
+//! Products of weights of 16 bits, as numbers of 32, by AVX-512's multiplications and additions.
+use std::arch::x86_64::*;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::LazyLock;
+
+use super::parts::{PANEL, Part, tiles};
+use super::product::Product;
+use super::transpose::transpose;
+
+/// Numbers of a row that are interleaved at once: a panel of them stays in the first cache.
+const DEPTH: usize = 256;
+/// Rows of the batch whose sums are in registers at once, and the same where fewer are left.
+const TILE: usize = 14;
+const SHORT: usize = 2;
+/// Bytes of activations that are multiplied with a panel before the next panel is: they stay in the second cache.
+const RESIDENT_BYTES: usize = 512 << 10;
+
+/// What a thread computes with; it keeps it for the next product.
+struct Scratch {
+    /// Numbers of 16 rows of weights, the first of each row first.
+    panel: Box<[[f32; PANEL]; DEPTH]>,
+    /// The part's rows of activations, tile after tile: the first number of each row of the tile, then the next.
+    tiles: Vec<f32>,
+    /// Where a last panel of fewer rows is computed.
+    narrow: Vec<f32>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+        panel: Box::new([[0.0; PANEL]; DEPTH]),
+        tiles: Vec::new(),
+        narrow: Vec::new(),
+    });
+}
+
+/// Proof that this processor has the instructions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kernel(());
+
+impl Kernel {
+    pub(super) fn of_this_processor() -> Option<Self> {
+        static HAS: LazyLock<bool> = LazyLock::new(|| {
+            is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c")
+        });
+        HAS.then_some(Self(()))
+    }
+
+    /// # Safety
+    /// The matrices are where the product says, and nobody else uses the part of `to`.
+    pub(super) unsafe fn multiply(self, product: &Product, part: &Part) {
+        let inputs = product.inputs;
+        SCRATCH.with_borrow_mut(|scratch| {
+            let resident = (RESIDENT_BYTES / size_of::<f32>() / inputs).next_multiple_of(TILE);
+            for begin in part.rows.clone().step_by(resident) {
+                let rows = begin..part.rows.end.min(begin + resident);
+                // SAFETY: `from` has so many rows, of `inputs` numbers each.
+                let numbers =
+                    unsafe { std::slice::from_raw_parts(product.from.add(begin * inputs), rows.len() * inputs) };
+                // SAFETY: the processor has the instructions.
+                unsafe { scratch.lay_out(numbers, inputs) };
+                for first in part.outputs.clone().step_by(PANEL) {
+                    let width = PANEL.min(part.outputs.end - first);
+                    // SAFETY: the processor has the instructions. The rest is the caller's word.
+                    unsafe { scratch.times_panel(product, first, width, &rows) };
+                }
+            }
+        });
+    }
+}
+
+impl Scratch {
+    /// Lays out rows, rounded to 16 bits as llama.cpp does, so that a product is the same wherever it is computed, but for the order
+    /// of its terms.
+    #[target_feature(enable = "avx2,f16c")]
+    fn lay_out(&mut self, numbers: &[f32], inputs: usize) {
+        self.tiles.resize(numbers.len(), 0.0);
+        for (first, width) in tiles(numbers.len() / inputs, TILE, SHORT) {
+            let laid_out = &mut self.tiles[first * inputs..(first + width) * inputs];
+            for (row, numbers) in numbers[first * inputs..].chunks_exact(inputs).take(width).enumerate() {
+                let mut places = laid_out[row..].iter_mut().step_by(width);
+                for eight in numbers.as_chunks::<8>().0 {
+                    let mut rounded = [0.0; 8];
+                    // SAFETY: there are eight of each.
+                    unsafe {
+                        let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(eight.as_ptr()));
+                        _mm256_storeu_ps(rounded.as_mut_ptr(), _mm256_cvtph_ps(halves));
+                    }
+                    rounded.into_iter().zip(&mut places).for_each(|(number, place)| *place = number);
+                }
+            }
+        }
+    }
+
+    /// Computes `width` outputs from `first` on, of these rows.
+    ///
+    /// # Safety
+    /// As `Kernel::multiply`; the rows are laid out.
+    #[target_feature(enable = "avx512f,avx2,fma,f16c")]
+    unsafe fn times_panel(&mut self, product: &Product, first: usize, width: usize, rows: &Range<usize>) {
+        let Product { weights, to, inputs, outputs, .. } = *product;
+        let weights = weights.cast::<u16>();
+        self.narrow.resize(if width < PANEL { rows.len() * PANEL } else { 0 }, 0.0);
+        let (place, stride) = match width {
+            // SAFETY: row `rows.start` and output `first` are inside.
+            PANEL => (unsafe { to.add(rows.start * outputs + first) }, outputs),
+            _ => (self.narrow.as_mut_ptr(), PANEL),
+        };
+        for begin in (0..inputs).step_by(DEPTH) {
+            let depth = DEPTH.min(inputs - begin);
+            // The last row again where there are fewer.
+            // SAFETY: the weights have these rows, of `inputs` numbers each.
+            let of_panel =
+                std::array::from_fn(|row| unsafe { weights.add((first + row.min(width - 1)) * inputs + begin) });
+            // SAFETY: as above.
+            unsafe { interleave(of_panel, &mut self.panel[..depth]) };
+            for (tile_first, tile_width) in tiles(rows.len(), TILE, SHORT) {
+                // SAFETY: no tile reaches past the last row.
+                unsafe {
+                    let place = place.add(tile_first * stride);
+                    let of_tile = (tile_first * inputs, begin, depth);
+                    match tile_width {
+                        TILE => self.tile::<TILE>(of_tile, place, stride),
+                        SHORT => self.tile::<SHORT>(of_tile, place, stride),
+                        _ => self.tile::<1>(of_tile, place, stride),
+                    }
+                }
+            }
+        }
+        for (row, values) in rows.clone().zip(self.narrow.chunks_exact(PANEL)) {
+            // SAFETY: the part of `to` is this thread's.
+            unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), to.add(row * outputs + first), width) };
+        }
+    }
+
+    /// Multiplies the panel, which begins at number `begin` of its rows and has `depth` of them, with the tile at `at`. Past the
+    /// first panel of the rows, sums are added to what is there.
+    ///
+    /// # Safety
+    /// There is room for the sums.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx2,fma,f16c")]
+    unsafe fn tile<const N: usize>(&self, (at, begin, depth): (usize, usize, usize), to: *mut f32, stride: usize) {
+        let numbers = &self.tiles[at..].as_chunks::<N>().0[begin..];
+        let mut sums = [_mm512_setzero_ps(); N];
+        for (weights, numbers) in self.panel[..depth].iter().zip(numbers) {
+            // SAFETY: there are 16.
+            let weights = unsafe { _mm512_loadu_ps(weights.as_ptr()) };
+            for (sum, number) in sums.iter_mut().zip(numbers) {
+                *sum = _mm512_fmadd_ps(weights, _mm512_set1_ps(*number), *sum);
+            }
+        }
+        for (row, sum) in sums.into_iter().enumerate() {
+            // SAFETY: by the caller's word.
+            unsafe {
+                let place = to.add(row * stride);
+                let sum = if begin > 0 { _mm512_add_ps(_mm512_loadu_ps(place), sum) } else { sum };
+                _mm512_storeu_ps(place, sum);
+            }
+        }
+    }
+}
+
+/// Takes eight rows and eight numbers at a time.
+///
+/// # Safety
+/// Each row has as many numbers as the panel, a multiple of eight.
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn interleave(rows: [*const u16; PANEL], panel: &mut [[f32; PANEL]]) {
+    for (eight, panel) in panel.chunks_exact_mut(8).enumerate() {
+        for half in [0, 8] {
+            // SAFETY: by the caller's word.
+            let columns = transpose(std::array::from_fn(|row| unsafe {
+                _mm256_castps_si256(_mm256_cvtph_ps(_mm_loadu_si128(rows[half + row].add(eight * 8).cast())))
+            }));
+            for (numbers, column) in panel.iter_mut().zip(columns) {
+                // SAFETY: there is room for 16.
+                unsafe { _mm256_storeu_si256(numbers.as_mut_ptr().add(half).cast(), column) };
+            }
+        }
+    }
+}
