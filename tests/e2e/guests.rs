@@ -384,14 +384,17 @@ fn contexts_tell_of_the_request_that_the_client_has_sent() {
     let begins =
         format!("auth/bad on {} None; {id} page=%31 [[111, 110, 101], [116, 119, 111]] ", env!("CARGO_PKG_VERSION"));
     assert!(
-        message.starts_with(&begins) && message.contains("\"x-a\"") && message.contains("requests-per-day"),
+        message.starts_with(&begins)
+            && message.contains("\"x-a\"")
+            && message.contains("requests-per-day")
+            && message.ends_with(" true"),
         "{message}"
     );
     // And a validator, of the body and whose it is.
     let server = Setup::new().guest("validator", "10-bad", &settings(how, "")).start();
     let told = complete(&server, false);
     let message = error_of(&told)["message"].as_str().unwrap().to_owned();
-    assert!(message.starts_with("anonymous {") && message.ends_with("[Some(\"6\"), None]"), "{message}");
+    assert!(message.starts_with("anonymous/anonymous None ") && message.ends_with("[Some(\"6\"), None]"), "{message}");
     // And a scheduler, of the model and the tenant.
     let server = Setup::new().guest("scheduler", "10-bad", &settings(how, "")).start();
     let told = complete(&server, false);

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::attributes::{ATTRIBUTE_BYTES, ATTRIBUTE_NAME_CHARS, ATTRIBUTES, AttributeError, Attributes};
 pub use self::change::{PolicyAction, PolicyChange, PolicyEvent, PolicyHistory, PolicyOrder};
-pub use self::context::{Marks, RequestContext};
+pub use self::context::RequestContext;
 pub use self::facts::{KvTokens, WorkerFacts};
 pub use self::hook::{Hook, Mode};
 pub use self::status::{ModeError, PolicyCheck, PolicyHealth, PolicyState, PolicyStatus};
@@ -220,6 +220,13 @@ impl Endpoint {
             Endpoint::Embedding => "embedding",
         }
     }
+}
+
+/// What policies say of a request beside its body.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Marks {
+    pub attributes: Arc<Attributes>,
+    pub priority: Priority,
 }
 
 /// A generation request, as validator policies see it.

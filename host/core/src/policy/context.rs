@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Attributes, Priority};
+use super::attributes::Attributes;
 
 /// What samplers and filters may ask about the request that a generation belongs to. Its choices share it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -11,11 +11,4 @@ pub struct RequestContext {
     pub attributes: Arc<Attributes>,
     /// The client's request as one JSON object, with all amendments; `None` if no policy reads it.
     pub body: Option<Arc<str>>,
-}
-
-/// What policies say of a request beside its body.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Marks {
-    pub attributes: Arc<Attributes>,
-    pub priority: Priority,
 }

@@ -61,7 +61,7 @@ fn tell(request: &Request<'_>, place: &str) -> String {
     };
     let documents: Vec<_> = documents::names().iter().map(|name| (name.clone(), read(name))).collect();
     let refused = request.set_attribute("Tier", "gold").is_err();
-    format!("{place}; {refused} {} {} {values:?} {names:?} {unknown:?} {documents:?}", request.id(), request.query())
+    format!("{place}; {} {} {values:?} {names:?} {unknown:?} {documents:?} {refused}", request.id(), request.query())
 }
 
 camshaft_plugin::export_auth!(Misbehave);
