@@ -2,8 +2,10 @@
 //!
 //! Patterns are regular expressions in the syntax of Rust's `regex` crate. Classes such as `\w` and the folding of case are those
 //! of ASCII, and `.` is any byte but a new line (a match is widened to whole characters). A pattern with characters beyond ASCII
-//! has no such classes, and case counts in it. Patterns are found over the borders of tokens: text that may still become a match is held, until it is one or cannot be one any more. Matches are those
-//! that a search of the whole text would find: leftmost, and without empty ones. The prompt is not checked.
+//! has no such classes, and case counts in it: with `ignore-case` it is refused. Patterns are found over the borders of tokens:
+//! text that may still become a match is held, until it is one or cannot be one any more. Matches are those that a search of the
+//! whole text would find: leftmost, and without empty ones. A search takes steps in proportion to the text that it looks at,
+//! whatever the patterns. The prompt is not checked.
 //!
 //! | setting | |
 //! |---|---|
@@ -14,6 +16,7 @@
 //! | `max-match-bytes` | 1 to 16384; 1024. What may become a longer match is not held for longer: what matched so far counts |
 #![forbid(unsafe_code)]
 
+mod automaton;
 mod patterns;
 
 use camshaft_plugin::filter::{Ending, Piece, Policy, Reason, Refusal, Replacement, Verdict};

@@ -4,8 +4,9 @@ use proptest::prelude::*;
 use super::*;
 
 fn settings(patterns: &[&str], action: Action) -> Settings {
+    let ignore_case = patterns.iter().all(|pattern| pattern.is_ascii());
     let patterns = patterns.iter().map(|pattern| (*pattern).to_owned()).collect();
-    Settings { patterns, ignore_case: true, action, replacement: "#".to_owned(), max_match_bytes: 40 }
+    Settings { patterns, ignore_case, action, replacement: "#".to_owned(), max_match_bytes: 40 }
 }
 
 /// What goes out of these pieces, with what is held marked by `|`.
