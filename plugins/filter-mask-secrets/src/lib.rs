@@ -1,8 +1,9 @@
 //! Filter policy: API keys, e-mail addresses and card numbers go out masked, as `[key]`, `[email]` and `[card]`.
 //!
 //! Found are keys of common shapes (a known prefix and at least 16 more letters, digits, `-` and `_`), addresses with a
-//! top-level domain, and card numbers of 13 to 19 digits, with single spaces or hyphens between them, whose check digit is
-//! right (Luhn). A word is held until it is complete, so the text is late by a word at most; what is longer than 512 bytes
+//! top-level domain, and card numbers of 13 to 19 digits, with single spaces or hyphens between them (also those at which no
+//! line breaks), whose check digit is right (Luhn) and which no letter or other digit touches. Letters of addresses are those of
+//! scripts with spaces between words, such as Latin, Greek and Cyrillic. A word is held until it is complete, so the text is late by a word at most; what is longer than 512 bytes
 //! counts as several words. The prompt is not checked.
 //!
 //! | setting | |

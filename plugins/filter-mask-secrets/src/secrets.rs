@@ -1,4 +1,5 @@
 //! Finds the first secret of a word.
+use crate::words::{is_letter, separator};
 
 /// Before these many more characters, a prefix is none of a key.
 const MIN_KEY_BYTES: usize = 16;
@@ -49,7 +50,7 @@ impl Kinds {
     pub fn find(&self, word: &str) -> Option<Secret> {
         let found = [
             self.keys.then(|| self.key(word.as_bytes())).flatten(),
-            self.email_addresses.then(|| email_address(word.as_bytes())).flatten(),
+            self.email_addresses.then(|| email_address(word)).flatten(),
             self.card_numbers.then(|| card_number(word.as_bytes())).flatten(),
         ];
         found.into_iter().flatten().min_by_key(|secret| (secret.start, usize::MAX - secret.end))
@@ -73,12 +74,13 @@ impl Kinds {
 }
 
 /// `local@domain.tld`.
-fn email_address(word: &[u8]) -> Option<Secret> {
-    let ats = (0..word.len()).filter(|&at| word[at] == b'@');
-    ats.into_iter().find_map(|at| {
-        let is_local = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'%' | b'+' | b'-');
-        let mut start = at - word[..at].iter().rev().take_while(is_local).count();
-        while word.get(start).is_some_and(|byte| *byte == b'.') {
+fn email_address(word: &str) -> Option<Secret> {
+    word.match_indices('@').find_map(|(at, _)| {
+        let is_local = |character: &char| {
+            is_letter(*character) || character.is_ascii_digit() || matches!(character, '.' | '_' | '%' | '+' | '-')
+        };
+        let mut start = at - word[..at].chars().rev().take_while(is_local).map(char::len_utf8).sum::<usize>();
+        while word.as_bytes()[start] == b'.' {
             start += 1;
         }
         let end = at + 1 + domain(&word[at + 1..])?;
@@ -87,21 +89,24 @@ fn email_address(word: &[u8]) -> Option<Secret> {
 }
 
 /// The length of the longest domain that a text begins with: labels with points between them, the last of letters alone.
-fn domain(text: &[u8]) -> Option<usize> {
+fn domain(text: &str) -> Option<usize> {
+    let length = |text: &str, belongs: fn(&char) -> bool| text.chars().take_while(belongs).map(char::len_utf8).sum();
     let (mut at, mut longest, mut labels) = (0, None, 0);
     loop {
-        let label = text[at..].iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'-').count();
+        let rest = &text[at..];
+        let label: usize =
+            length(rest, |character| is_letter(*character) || character.is_ascii_digit() || *character == '-');
         if label == 0 {
             return longest;
         }
         labels += 1;
-        let letters = text[at..at + label].iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-        if labels > 1 && letters >= 2 {
+        let letters: usize = length(rest, |character| is_letter(*character));
+        if labels > 1 && rest[..letters].chars().nth(1).is_some() {
             // `a@b.com-x`: what follows the letters belongs to something else.
             longest = Some(at + letters);
         }
         at += label;
-        if text.get(at) != Some(&b'.') {
+        if text.as_bytes().get(at) != Some(&b'.') {
             return longest;
         }
         at += 1;
@@ -124,11 +129,13 @@ fn card_number(word: &[u8]) -> Option<Secret> {
             if is_digit(end) {
                 digits.push((word[end] - b'0', end));
                 end += 1;
-            } else if matches!(word.get(end), Some(b' ' | b'-')) && is_digit(end + 1) {
-                end += 1;
-            } else {
+                continue;
+            }
+            let between = separator(&word[end..]);
+            if between == 0 || !is_digit(end + between) {
                 break;
             }
+            end += between;
         }
         let joined = word.get(end).is_some_and(u8::is_ascii_alphabetic);
         // Groups that belong to something else may stand around it: every run of whole groups is tried, the longest first.

@@ -51,10 +51,31 @@ fn masks_card_numbers_whose_check_digit_is_right() {
 }
 
 #[test]
+fn regression_masks_card_numbers_that_signs_touch() {
+    for (before, after) in
+        [("_", "_"), ("No.", ""), ("+", "."), ("v1.", ","), ("100%", ""), ("a@", "@b"), ("1-2 v3.", "")]
+    {
+        check(&format!("{before}4111 1111 1111 1111{after}"), &format!("{before}[card]{after}"));
+    }
+    check("4111\u{a0}1111\u{a0}1111\u{a0}1111 4111\u{202f}1111\u{2011}1111-1111", "[card] [card]");
+    check("x4111 1111 1111 1111 and 4111 1111 1111 1111x", "x4111 1111 1111 1111 and 4111 1111 1111 1111x");
+}
+
+#[test]
+fn regression_masks_addresses_with_letters_beyond_ascii() {
+    check("jürgen@example.com, me@münchen.de; ju\u{308}rgen@example.com", "[email], [email]; [email]");
+    check("имя@почта.рф und 1\u{a0}2@b.com", "[email] und 1\u{a0}[email]");
+}
+
+#[test]
 fn holds_words_and_no_more() {
     let (mut filter, mut text) = (all(), Text::default());
-    for (piece, expected, held) in [("One, two", "One, ", 3), (" 4111 ", "One, two ", 5), ("é", "One, two 4111 é", 0)]
-    {
+    for (piece, expected, held) in [
+        ("One, two", "One, ", 3),
+        (" 4111 ", "One, two ", 5),
+        ("é", "One, two 4111 ", 2),
+        ("。", "One, two 4111 é。", 0),
+    ] {
         text.add(&mut filter, piece, false);
         assert_eq!((text.out(), text.held()), (expected, held), "{piece:?}");
     }
@@ -97,6 +118,28 @@ proptest! {
         }
         pieces.push(rest);
         prop_assert_eq!(out(&pieces), out(&[&text]));
+    }
+
+    #[test]
+    fn regression_a_card_number_is_masked_in_any_surrounding(
+        number in prop::sample::select(vec!["4111111111111111", "378282246310005", "5500000000000004", "6304000000000000"]),
+        separators in prop::collection::vec(prop::sample::select(vec!["", " ", "-", "\u{a0}", "\u{202f}"]), 18),
+        before in "([a-z0-9@. ]{0,6}[._%+@,(é号\u{a0}: -])?",
+        after in "([._%+@,)号\u{a0}: -][a-z0-9@. ]{0,6})?",
+    ) {
+        let grouped: String = number.chars().zip(separators.iter().chain([&""])).enumerate().map(|(index, (digit, separator))| {
+            if index + 1 < number.len() { format!("{digit}{separator}") } else { digit.to_string() }
+        }).collect();
+        let text = format!("{before}{grouped}{after}");
+        for at in (0..=text.len()).filter(|at| text.is_char_boundary(*at)) {
+            let (one, other) = text.split_at(at);
+            let out = out(&[one, other]);
+            // With what is around it, it may be an address, or its digits another number.
+            prop_assert!(out.contains('[') && !out.contains(&grouped), "{} becomes {}", text, out);
+        }
+        let characters: Vec<String> = text.chars().map(String::from).collect();
+        let characters: Vec<&str> = characters.iter().map(String::as_str).collect();
+        prop_assert_eq!(out(&characters), out(&[&text]));
     }
 
     #[test]
