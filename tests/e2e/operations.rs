@@ -140,7 +140,7 @@ fn another_policy_directory_and_other_modes_take_effect_while_it_runs() {
     assert_eq!(set("validator/limits/enforce").json()["overridden"], true);
     assert_eq!(status(21), 400);
     for (path, status, param) in [
-        ("validator/limits/on", 400, json!("mode")),
+        ("validator/limits/on", 400, json!("action")),
         ("sampling/limits/off", 400, json!("hook")),
         ("auth/limits/off", 404, Value::Null),
     ] {

@@ -119,9 +119,10 @@ impl ApiError {
                 ModeError::NoPolicy { .. } => invalid(StatusCode::NOT_FOUND, "policy_not_found"),
                 ModeError::Unsupported { .. }
                 | ModeError::Unreadable
-                | ModeError::Rejected(_)
                 | ModeError::Removed
-                | ModeError::FilesChanged { .. } => Answer::invalid(text()).param("mode".to_owned()),
+                | ModeError::FilesChanged { .. } => Answer::invalid(text()).param("action".to_owned()),
+                // The component, its settings or both: its text says which.
+                ModeError::Rejected(_) => Answer::invalid(text()),
                 ModeError::Nothing(_) => invalid(StatusCode::CONFLICT, "nothing_to_do").retry(Retry::Never),
                 ModeError::Checking => invalid(StatusCode::CONFLICT, "busy"),
                 ModeError::NoHost => invalid(StatusCode::CONFLICT, "no_policy_directory").retry(Retry::Never),
@@ -129,7 +130,7 @@ impl ApiError {
                 ModeError::Busy => Answer::new(StatusCode::SERVICE_UNAVAILABLE, ErrorType::Server, text()).code("busy"),
                 ModeError::Unanswered => Answer::internal(INTERNAL, self),
             },
-            Self::UnknownAction { .. } => Answer::invalid(text()).param("mode".to_owned()),
+            Self::UnknownAction { .. } => Answer::invalid(text()).param("action".to_owned()),
             Self::Query(_) => invalid(StatusCode::BAD_REQUEST, "invalid_query"),
             Self::PolicyTask(_)
             | Self::Compression(_)
