@@ -2,7 +2,7 @@
 use camshaft_core::message::{Delta, FinishReason};
 use serde::Serialize;
 
-use super::logprobs::{self, ChatLogprobs, TextLogprobs};
+use super::logprobs::{self, ChatLogprobs, TextLogprobs, TextOffset};
 use super::usage::UsageObject;
 use super::{Envelope, Finish};
 use crate::flow::generation::Totals;
@@ -22,8 +22,8 @@ pub(crate) struct Chunks {
 #[derive(Debug, Clone, Default)]
 struct ChoiceProgress {
     opened: bool,
-    /// Number of characters so far, for `text_offset`.
-    offset: usize,
+    /// For `text_offset`.
+    offset: TextOffset,
 }
 
 #[derive(Debug, Serialize)]
@@ -84,14 +84,16 @@ impl Chunks {
         }
         let vocabulary = &self.request.served.model.info.vocabulary;
         let text = delta.text.as_str();
+        let any = !delta.logprobs.is_empty();
         match self.request.endpoint {
             Endpoint::Chat => {
-                let logprobs = logprobs::chat(vocabulary, &delta.logprobs);
+                let logprobs = any.then(|| logprobs::chat(vocabulary, &delta.logprobs));
                 let delta = ChatDelta { content: Some(text), ..ChatDelta::default() };
                 self.chat(out, ChatChunkChoice { index, delta, logprobs, finish_reason: None });
             }
             Endpoint::Completion => {
-                let logprobs = logprobs::text(vocabulary, &delta.logprobs, &mut self.choices[index].offset);
+                let offset = &mut self.choices[index].offset;
+                let logprobs = any.then(|| logprobs::text(vocabulary, &delta.logprobs, offset));
                 self.text(out, TextChunkChoice { text, index, logprobs, finish_reason: None });
             }
         }

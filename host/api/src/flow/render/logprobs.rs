@@ -54,13 +54,51 @@ pub(super) struct TextLogprobs {
     text_offset: Vec<usize>,
 }
 
-/// `None` without tokens.
-pub(super) fn chat<'a>(vocabulary: &'a Vocabulary, tokens: &'a [TokenLogprob]) -> Option<ChatLogprobs<'a>> {
-    (!tokens.is_empty()).then_some(ChatLogprobs { content: ChatTokens { vocabulary, tokens }, refusal: None })
+/// Where in a choice's text the next token begins, in characters. One that several tokens spell counts where it is complete.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TextOffset {
+    characters: usize,
+    /// Of a character that is not complete.
+    open: Vec<u8>,
 }
 
-/// `offset` is where the first token begins; this moves it behind the last one. `None` without tokens.
-pub(super) fn text(vocabulary: &Vocabulary, tokens: &[TokenLogprob], offset: &mut usize) -> Option<TextLogprobs> {
+impl TextOffset {
+    /// Text that no token spells, and that completes what was open.
+    fn skip(&mut self, characters: u32) {
+        if characters > 0 {
+            self.characters += characters as usize;
+            self.open.clear();
+        }
+    }
+
+    /// Where a token begins that has these bytes.
+    fn token(&mut self, bytes: &[u8]) -> usize {
+        let begins = self.characters;
+        self.open.extend_from_slice(bytes);
+        while !self.open.is_empty() {
+            let (valid, invalid) = match std::str::from_utf8(&self.open) {
+                Ok(text) => (text.len(), Some(0)),
+                Err(error) => (error.valid_up_to(), error.error_len()),
+            };
+            self.characters += self.open[..valid].iter().filter(|byte| **byte & 0xc0 != 0x80).count();
+            let Some(invalid) = invalid else {
+                self.open.drain(..valid);
+                break;
+            };
+            // U+FFFD takes its place.
+            self.characters += usize::from(invalid > 0);
+            self.open.drain(..valid + invalid);
+        }
+        begins
+    }
+}
+
+pub(super) fn chat<'a>(vocabulary: &'a Vocabulary, tokens: &'a [TokenLogprob]) -> ChatLogprobs<'a> {
+    ChatLogprobs { content: ChatTokens { vocabulary, tokens }, refusal: None }
+}
+
+/// `offset` is where the first token begins; this moves it behind the last one.
+pub(super) fn text(vocabulary: &Vocabulary, tokens: &[TokenLogprob], offset: &mut TextOffset) -> TextLogprobs {
     let mut out = TextLogprobs::default();
     for drawn in tokens {
         let text = lossy(vocabulary, drawn.token);
@@ -70,14 +108,13 @@ pub(super) fn text(vocabulary: &Vocabulary, tokens: &[TokenLogprob], offset: &mu
         }
         // The list always contains the drawn token.
         top.entry(text.clone()).or_insert_with(|| finite(drawn.logprob).into());
-        *offset += drawn.skipped as usize;
-        out.text_offset.push(*offset);
-        *offset += text.chars().count();
+        offset.skip(drawn.skipped);
+        out.text_offset.push(offset.token(vocabulary.token_bytes(drawn.token).unwrap_or_default()));
         out.tokens.push(text);
         out.token_logprobs.push(finite(drawn.logprob));
         out.top_logprobs.push(top);
     }
-    (!tokens.is_empty()).then_some(out)
+    out
 }
 
 fn candidate(vocabulary: &Vocabulary, token: Token, logprob: f32) -> TopLogprob {
@@ -122,30 +159,49 @@ mod tests {
         assert_eq!(got, expected);
     }
 
+    fn at(characters: usize) -> TextOffset {
+        TextOffset { characters, open: Vec::new() }
+    }
+
     #[test]
     fn text_tokens_have_parallel_lists_and_running_offsets() {
         let (vocabulary, tokens) = drawn();
-        let mut offset = 5;
+        let mut offset = at(5);
         let got = serde_json::to_value(text(&vocabulary, &tokens, &mut offset)).unwrap();
         let expected = json!({
             "tokens": ["a", "\u{FFFD}"], "token_logprobs": [-0.25, -9999.0], "text_offset": [5, 6],
             "top_logprobs": [{"a": -0.25, "\u{FFFD}": -9999.0}, {"\u{FFFD}": -9999.0}],
         });
         assert_eq!(got, expected);
-        assert_eq!(offset, 7);
+        assert_eq!(offset.characters, 7);
     }
 
     #[test]
     fn offsets_count_text_that_comes_of_no_listed_token() {
         let (vocabulary, mut tokens) = drawn();
         tokens[1].skipped = 4;
-        let got = serde_json::to_value(text(&vocabulary, &tokens, &mut 5)).unwrap();
+        let got = serde_json::to_value(text(&vocabulary, &tokens, &mut at(5))).unwrap();
         assert_eq!(got["text_offset"], json!([5, 10]));
     }
 
     #[test]
-    fn no_tokens_are_null() {
+    fn regression_offsets_count_a_character_where_it_is_complete() {
+        let check = |pieces: &[&[u8]], expected: &[usize]| {
+            let mut offset = TextOffset::default();
+            let got: Vec<usize> = pieces.iter().map(|piece| offset.token(piece)).collect();
+            assert_eq!(got, expected, "{pieces:?}");
+        };
+        check(&[b"t", b"\xf0", b"\x9f", b"\x8e", b"\x89", b" hel", b"lo"], &[0, 1, 1, 1, 1, 2, 6]);
+        check(&[b"a\xc3", b"\xa4b", b"c"], &[0, 1, 3]);
+        check(&[b"\xff", b"x\xe2\x82", b"y", b"z"], &[0, 1, 2, 4]);
+    }
+
+    #[test]
+    fn regression_no_tokens_are_empty_lists() {
         let (vocabulary, _) = drawn();
-        assert!(chat(&vocabulary, &[]).is_none() && text(&vocabulary, &[], &mut 0).is_none());
+        let of_chat = serde_json::to_value(chat(&vocabulary, &[])).unwrap();
+        assert_eq!(of_chat, json!({"content": [], "refusal": null}));
+        let of_text = serde_json::to_value(text(&vocabulary, &[], &mut at(0))).unwrap();
+        assert_eq!(of_text, json!({"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}));
     }
 }

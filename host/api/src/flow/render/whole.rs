@@ -3,7 +3,7 @@ use axum::response::Response;
 use camshaft_core::message::{Delta, FinishReason, TokenLogprob};
 use serde::Serialize;
 
-use super::logprobs::{self, ChatLogprobs, TextLogprobs};
+use super::logprobs::{self, ChatLogprobs, TextLogprobs, TextOffset};
 use super::{Envelope, Finish};
 use crate::flow::budget::Share;
 use crate::flow::error::FlowError;
@@ -72,13 +72,14 @@ pub(crate) fn respond(
     let vocabulary = &request.served.model.info.vocabulary;
     let usage = Some(Some(totals.into()));
     let choices = choices.iter().enumerate();
+    let wanted = request.logprobs.is_some();
     match request.endpoint {
         Endpoint::Chat => {
             let choices: Vec<_> = choices
                 .map(|(index, choice)| ChatChoice {
                     index,
                     message: AssistantMessage { role: "assistant", content: &choice.text, refusal: None },
-                    logprobs: logprobs::chat(vocabulary, &choice.logprobs),
+                    logprobs: wanted.then(|| logprobs::chat(vocabulary, &choice.logprobs)),
                     finish_reason: choice.finish_reason(),
                 })
                 .collect();
@@ -89,7 +90,7 @@ pub(crate) fn respond(
                 .map(|(index, choice)| TextChoice {
                     text: &choice.text,
                     index,
-                    logprobs: logprobs::text(vocabulary, &choice.logprobs, &mut 0),
+                    logprobs: wanted.then(|| logprobs::text(vocabulary, &choice.logprobs, &mut TextOffset::default())),
                     finish_reason: choice.finish_reason(),
                 })
                 .collect();
