@@ -35,6 +35,7 @@ mod rejections;
 mod rollback;
 mod service;
 mod settings;
+mod slow;
 mod speculation;
 mod swap;
 mod telemetry;

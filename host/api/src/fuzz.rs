@@ -1,7 +1,9 @@
 //! Entry points of the fuzz targets: the parsers of everything that clients send.
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
+use camshaft_core::answering::Answering;
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
@@ -37,17 +39,14 @@ impl PolicySet for Nothing {
     fn has_auth(&self) -> bool {
         false
     }
-    fn authenticate(&self, _: &Arc<AuthRequest>) -> AuthOutcome {
-        AuthOutcome::Allow(Principal::anonymous())
+    fn authenticate<'a>(&'a self, _: &'a Arc<AuthRequest>) -> Answering<'a, AuthOutcome> {
+        Box::pin(ready(AuthOutcome::Allow(Principal::anonymous())))
     }
     fn validators(&self) -> usize {
         0
     }
-    fn validators_deadline(&self) -> Duration {
-        Duration::ZERO
-    }
-    fn validate(&self, _: usize, _: &Arc<ValidateRequest>) -> Validation {
-        ValidateOutcome::Accept.into()
+    fn validate(&self, _: usize, _: &Arc<ValidateRequest>) -> Answering<'static, Validation> {
+        Box::pin(ready(ValidateOutcome::Accept.into()))
     }
     fn sampler_chain(&self) -> PolicyDigest {
         PolicyDigest::NATIVE

@@ -122,16 +122,25 @@ impl Breaker {
 
     /// Whether a call may be made now. Who is told `Try` makes one and tells how it went.
     pub fn admit(&mut self, now: Duration) -> Admission {
-        match self.state {
-            State::Closed => return Admission::Ask,
-            State::Open { until } if now < until => return Admission::Refuse,
-            State::HalfOpen { tried } if now < tried.saturating_add(self.settings.pause) => return Admission::Refuse,
-            // The pause is over, or whoever tried it last has not told.
-            State::Open { .. } | State::HalfOpen { .. } => {}
+        if self.state == State::Closed {
+            return Admission::Ask;
         }
+        if self.refuses(now) {
+            return Admission::Refuse;
+        }
+        // The pause is over, or whoever tried it last has not told.
         self.state = State::HalfOpen { tried: now };
         self.resumed = now;
         Admission::Try
+    }
+
+    /// Whether a call would be refused now.
+    pub fn refuses(&self, now: Duration) -> bool {
+        match self.state {
+            State::Closed => false,
+            State::Open { until } => now < until,
+            State::HalfOpen { tried } => now < tried.saturating_add(self.settings.pause),
+        }
     }
 
     /// When it is tried again; `None` unless it is open.

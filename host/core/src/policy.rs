@@ -22,6 +22,7 @@ pub use self::context::RequestContext;
 pub use self::facts::{KvTokens, WorkerFacts};
 pub use self::hook::{Hook, Mode};
 pub use self::status::{ModeError, PolicyCheck, PolicyHealth, PolicyState, PolicyStatus};
+use crate::answering::Answering;
 use crate::breaker::BreakerSettings;
 use crate::ids::{Generation, PolicyDigest, PolicyName, RequestId, TenantId, Token, WorkerId};
 use crate::sampling::{Row, SamplingParams};
@@ -283,14 +284,14 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
     /// Whether an auth policy is in force (otherwise the native default decides: loopback peers only, or everybody where
     /// the operator allowed anonymous use).
     fn has_auth(&self) -> bool;
-    /// Runs the auth chain. Faults that do not deny are handled inside.
-    fn authenticate(&self, request: &Arc<AuthRequest>) -> AuthOutcome;
+    /// Runs the auth chain. Faults that do not deny are handled inside. The answer of fast policies is there at once; for slow
+    /// ones it is waited for.
+    fn authenticate<'a>(&'a self, request: &'a Arc<AuthRequest>) -> Answering<'a, AuthOutcome>;
     /// Number of validators in force.
     fn validators(&self) -> usize;
-    /// How long all validators together may take: the sum of their deadlines.
-    fn validators_deadline(&self) -> Duration;
-    /// Runs validator `index`, in chain order. Faults that do not deny are handled inside.
-    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> Validation;
+    /// Runs validator `index`, in chain order. Faults that do not deny are handled inside. As for auth policies, a slow one's
+    /// answer comes later.
+    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> Answering<'static, Validation>;
     /// The digest of the sampler chain in force. Workers find the chain by it.
     fn sampler_chain(&self) -> PolicyDigest;
     /// The digest of the filters in force.

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use camshaft_core::answering::wait;
 use camshaft_core::ids::{RequestId, TenantId, Token, WorkerId};
 use camshaft_core::policy::{
     Action, Arrival, AuthOutcome, AuthRequest, Endpoint, Policies, Priority, SamplerHook, SamplingRequest,
@@ -31,21 +32,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let set = host.current();
     let (head, body, sampling) = (Arc::new(auth_request()), Arc::new(validate_request()), sampling_request());
     println!("| call | median, us |\n|---|---|");
-    println!("| auth-api-keys, from loopback without a key | {:.1} |", median(|| drop(set.authenticate(&head))));
+    println!("| auth-api-keys, from loopback without a key | {:.1} |", median(|| drop(wait(set.authenticate(&head)))));
     for keys in [10, 100, 1000, 1024] {
         let host = with_keys(&target, keys)?;
         let (set, right, wrong) = (host.current(), with_key("key-7"), with_key("no such key"));
-        let allowed = matches!(set.authenticate(&right), AuthOutcome::Allow(_));
-        let refused = matches!(set.authenticate(&wrong), AuthOutcome::Refuse(_));
+        let allowed = matches!(wait(set.authenticate(&right)), AuthOutcome::Allow(_));
+        let refused = matches!(wait(set.authenticate(&wrong)), AuthOutcome::Refuse(_));
         if !(allowed && refused) {
             return Err("the keys are not told apart".into());
         }
-        let (right, wrong) = (median(|| drop(set.authenticate(&right))), median(|| drop(set.authenticate(&wrong))));
+        let (right, wrong) =
+            (median(|| drop(wait(set.authenticate(&right)))), median(|| drop(wait(set.authenticate(&wrong)))));
         println!("| auth-api-keys, {keys} keys, a right one | {right:.1} |");
         println!("| auth-api-keys, {keys} keys, a wrong one | {wrong:.1} |");
         host.stop();
     }
-    println!("| validator-limits | {:.1} |", median(|| drop(set.validate(0, &body))));
+    println!("| validator-limits | {:.1} |", median(|| drop(wait(set.validate(0, &body)))));
     println!(
         "| sampler-standard, start | {:.1} |",
         median(|| drop(SamplerHook::open(&*host, set.sampler_chain(), &sampling)))

@@ -51,6 +51,11 @@ impl Health {
         self.breaker().admit(self.begun.elapsed())
     }
 
+    /// Whether a call would be refused now.
+    pub(crate) fn refuses(&self) -> bool {
+        self.breaker().refuses(self.begun.elapsed())
+    }
+
     pub(crate) fn answered(&self) -> Option<Turn> {
         self.breaker().answered(self.begun.elapsed())
     }

@@ -8,6 +8,7 @@
 
 mod addresses;
 mod answers;
+mod asking;
 mod bindings;
 mod chronicle;
 mod code;
@@ -30,11 +31,13 @@ mod identity;
 mod imports;
 mod inspect;
 mod kept;
+mod lanes;
 mod load;
 mod loaded;
 mod memory;
 mod metrics;
 mod misplaced;
+mod pace;
 mod pointer;
 mod private_dir;
 mod process;

@@ -14,7 +14,9 @@ use crate::health::Health;
 use crate::identity::Identity;
 use crate::imports::log::Allowance;
 use crate::kept::{Instance, Kept};
+use crate::lanes::LaneId;
 use crate::metrics::{LinkMetrics, Outcome};
+use crate::pace::Pace;
 use crate::runtime::Runtime;
 use crate::sidecar::Sidecar;
 use crate::spec::{OnFault, spec};
@@ -55,6 +57,8 @@ pub(crate) struct Loaded {
     pub(crate) generation: OnceLock<Generation>,
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) kept: Kept,
+    pub(crate) pace: Pace,
+    pub(crate) lane: LaneId,
 }
 
 impl Loaded {

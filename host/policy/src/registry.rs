@@ -1,9 +1,9 @@
 //! Published generations of policies: an atomic pointer to the newest, and weak pointers to those still in use.
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use camshaft_core::answering::Answering;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, PolicySet, PolicyStatus, ValidateRequest, Validation};
 
@@ -19,20 +19,17 @@ impl PolicySet for LoadedSet {
         self.enforced(Hook::Auth).next().is_some()
     }
 
-    fn authenticate(&self, request: &Arc<AuthRequest>) -> AuthOutcome {
-        auth::authenticate(self, request)
+    fn authenticate<'a>(&'a self, request: &'a Arc<AuthRequest>) -> Answering<'a, AuthOutcome> {
+        Box::pin(auth::authenticate(self, request))
     }
 
     fn validators(&self) -> usize {
         self.chain(Hook::Validator).links.len()
     }
 
-    fn validators_deadline(&self) -> Duration {
-        self.ready(Hook::Validator).map(|policy| policy.sidecar.deadline).sum()
-    }
-
-    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> Validation {
-        validator::validate(self, index, request)
+    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> Answering<'static, Validation> {
+        let link = self.chain(Hook::Validator).links.get(index).cloned();
+        Box::pin(validator::validate(link, request.clone()))
     }
 
     fn sampler_chain(&self) -> PolicyDigest {

@@ -12,6 +12,7 @@ use crate::addresses::Addresses;
 use crate::code::{CodeDir, CodeName};
 use crate::engine::{self, compile_error};
 use crate::error::PolicyError;
+use crate::lanes::Lanes;
 use crate::private_dir;
 use crate::sandbox::CompileProgram;
 use crate::spec::spec;
@@ -28,6 +29,8 @@ pub(crate) struct Runtime {
     program: Option<CompileProgram>,
     /// That the guests' engines were made for.
     addresses: Addresses,
+    /// Where slow policies of HTTP requests are called.
+    pub(crate) lanes: Lanes,
     /// Held while code is loaded.
     loading: Mutex<()>,
 }
@@ -52,7 +55,7 @@ impl Runtime {
             Ok((engine, linker))
         };
         let guests = Hook::ALL.into_iter().map(guest).collect::<Result<_, PolicyError>>()?;
-        Ok(Self { guests, addresses, cache_dir, program, loading: Mutex::default() })
+        Ok(Self { guests, addresses, cache_dir, program, lanes: Lanes::default(), loading: Mutex::default() })
     }
 
     pub(crate) fn engine(&self, hook: Hook) -> &Engine {

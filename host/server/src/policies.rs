@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use camshaft_api::{Access, ROUTES};
+use camshaft_core::answering::wait;
 use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, Mode, Policies, PolicyState};
 use camshaft_policy::{COMPILE_BOUNDS, CompileProgram, PolicyConfig, PolicyError, PolicyHost, PolicyWatch};
 use prometheus::Registry;
@@ -205,7 +206,7 @@ fn verdict(host: &PolicyHost, address: &str, loopback: bool) -> String {
         loopback,
         ..AuthRequest::default()
     };
-    match host.current().authenticate(&Arc::new(request)) {
+    match wait(host.current().authenticate(&Arc::new(request))) {
         AuthOutcome::Allow(principal) => format!("admitted as tenant {}", principal.tenant),
         AuthOutcome::Refuse(refusal) => format!("refused with {}: {}", refusal.status, refusal.message),
         AuthOutcome::Fault(fault) => {

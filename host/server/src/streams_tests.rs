@@ -1,4 +1,7 @@
 //! Tests of delivery to clients that read, that read slowly, and that have left.
+use std::future::ready;
+
+use camshaft_core::answering::Answering;
 use camshaft_core::ids::{Generation, PolicyDigest};
 use camshaft_core::message::Usage;
 use camshaft_core::policy::{AuthOutcome, AuthRequest, ValidateOutcome, ValidateRequest, Validation};
@@ -16,17 +19,14 @@ impl PolicySet for NoPolicies {
     fn has_auth(&self) -> bool {
         false
     }
-    fn authenticate(&self, _: &Arc<AuthRequest>) -> AuthOutcome {
-        AuthOutcome::Allow(camshaft_core::policy::Principal::anonymous())
+    fn authenticate<'a>(&'a self, _: &'a Arc<AuthRequest>) -> Answering<'a, AuthOutcome> {
+        Box::pin(ready(AuthOutcome::Allow(camshaft_core::policy::Principal::anonymous())))
     }
     fn validators(&self) -> usize {
         0
     }
-    fn validators_deadline(&self) -> Duration {
-        Duration::ZERO
-    }
-    fn validate(&self, _: usize, _: &Arc<ValidateRequest>) -> Validation {
-        ValidateOutcome::Accept.into()
+    fn validate(&self, _: usize, _: &Arc<ValidateRequest>) -> Answering<'static, Validation> {
+        Box::pin(ready(ValidateOutcome::Accept.into()))
     }
     fn sampler_chain(&self) -> PolicyDigest {
         PolicyDigest::NATIVE

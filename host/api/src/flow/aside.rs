@@ -26,8 +26,6 @@ const RENDERING: Duration = Duration::from_secs(5);
 /// Bodies up to this size are read on the task's own thread, unless a chat template takes long; longer ones on a thread that
 /// may block.
 pub(crate) const INLINE_BYTES: usize = 2 << 10;
-/// Validators that may take longer together are asked on a thread that may block, whatever the body.
-pub(crate) const INLINE_VALIDATION: Duration = Duration::from_millis(20);
 /// Bodies up to this are read at once: even long conversations are shorter.
 pub(crate) const PROMPT_BYTES: usize = 64 << 10;
 /// Nice value of threads that read longer ones: about a quarter of a core where others want it.
@@ -112,7 +110,12 @@ impl Aside {
         if let Ok(turn) = turn.try_recv() {
             return Ok(turn);
         }
-        let stopped = |_| FlowError::TemplateStopped;
+        let turn = self.resting(|| turn.blocking_recv()).map_err(|_| FlowError::TemplateStopped)?;
+        if self.is_abandoned() { Err(FlowError::Cancelled) } else { Ok(turn) }
+    }
+
+    /// Waits on this thread while others have the reading's turn, if it gets to rest.
+    pub(crate) fn resting<T>(&self, wait: impl FnOnce() -> T) -> T {
         let own = self.turn().take();
         let _resting = match own.map(Turn::rest) {
             Some(Err(own)) => {
@@ -121,8 +124,7 @@ impl Aside {
             }
             rested => rested.and_then(Result::ok),
         };
-        let turn = turn.blocking_recv().map_err(stopped)?;
-        if self.is_abandoned() { Err(FlowError::Cancelled) } else { Ok(turn) }
+        wait()
     }
 
     fn turn(&self) -> MutexGuard<'_, Option<Turn>> {

@@ -1,6 +1,6 @@
 //! A request as the HTTP layer passes it on, with its body read but not parsed.
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::HeaderMap;
 use camshaft_core::message::WorkerError;
@@ -9,7 +9,7 @@ use tokio::time::timeout_at;
 
 use crate::flow::answers::Answers;
 use crate::flow::api::Api;
-use crate::flow::aside::{self, Aside, INLINE_BYTES, INLINE_VALIDATION, PROMPT_BYTES};
+use crate::flow::aside::{self, Aside, INLINE_BYTES, PROMPT_BYTES};
 use crate::flow::budget::Share;
 use crate::flow::caller::Caller;
 use crate::flow::context::ParseContext;
@@ -54,8 +54,8 @@ impl Incoming {
         Ok(())
     }
 
-    /// Runs `read` on the body's text. Short texts are read on the task's own thread, unless their chat template or the
-    /// validators may take long. Others are read when it is the tenant's turn, on a thread that may block, so that they delay
+    /// Runs `read` on the body's text. Short texts are read on the task's own thread, unless their chat template may take long;
+    /// they are read anew when a slow validator has answered. Others are read when it is the tenant's turn, on a thread that may block, so that they delay
     /// neither other connections nor other tenants; if the client leaves, `read` stops at its next check. The text is gone
     /// then. `timeout` is the client's own, as far as it is known before its body is read.
     ///
@@ -69,13 +69,16 @@ impl Incoming {
     ) -> Result<T, FlowError> {
         let answers = Answers::default();
         let is_short = self.text.len() <= INLINE_BYTES;
-        if is_short && self.caller.policies.validators_deadline() <= INLINE_VALIDATION {
-            let (api, caller, aside) = (&self.api, &self.caller, &Aside::inline(self.api.inline.clone()));
-            match read(ParseContext { api, caller, aside, answers: &answers }, &self.text) {
-                Err(FlowError::NotInline) => {}
-                read => {
+        if is_short {
+            loop {
+                let (api, caller, aside) = (&self.api, &self.caller, &Aside::inline(self.api.inline.clone()));
+                let read = read(ParseContext { api, caller, aside, answers: &answers }, &self.text);
+                if !matches!(read, Err(FlowError::NotInline)) {
                     self.text = String::new();
                     return read;
+                }
+                if !within(self.deadline(timeout), answers.await_pending()).await? {
+                    break;
                 }
             }
         }
@@ -95,12 +98,13 @@ impl Incoming {
         bytes: usize,
         read: impl FnOnce(&Api, &Caller, &Aside, &str) -> Result<T, FlowError> + Send + 'static,
     ) -> Result<T, FlowError> {
-        let time = timeout.unwrap_or(self.api.limits().max_timeout);
-        let late = |_| WorkerError::DeadlineExceeded;
-        match self.exchange.started().checked_add(time) {
-            Some(deadline) => timeout_at(deadline.into(), self.read_in_turn(bytes, read)).await.map_err(late)?,
-            None => self.read_in_turn(bytes, read).await,
-        }
+        let deadline = self.deadline(timeout);
+        within(deadline, self.read_in_turn(bytes, read)).await?
+    }
+
+    /// When the client's own timeout passes, or the longest one allowed.
+    fn deadline(&self, timeout: Option<Duration>) -> Option<Instant> {
+        self.exchange.started().checked_add(timeout.unwrap_or(self.api.limits().max_timeout))
     }
 
     /// `bytes`: of the text, with what validators have added.
@@ -128,5 +132,14 @@ impl Incoming {
         let (read, share) = aside::run(tenant.clone(), turn, share, read).await?;
         self.share = share;
         Ok(read)
+    }
+}
+
+/// # Errors
+/// 504: the deadline passes first.
+async fn within<T>(deadline: Option<Instant>, work: impl Future<Output = T>) -> Result<T, FlowError> {
+    match deadline {
+        Some(deadline) => Ok(timeout_at(deadline.into(), work).await.map_err(|_| WorkerError::DeadlineExceeded)?),
+        None => Ok(work.await),
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn run<R: Validated>(
             let draft = Draft { body: &seen, marks: &marks };
             policies.validate(index, &Arc::new(request.question(context, draft)))
         };
-        let Validation { outcome, marks: set } = context.answers.of(index, ask);
+        let Validation { outcome, marks: set } = context.answers.of(index, context.aside, ask)?;
         marks = set.unwrap_or(marks);
         match outcome {
             ValidateOutcome::Accept => {}

@@ -7,6 +7,7 @@ use axum::http::{HeaderMap, HeaderName, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use camshaft_core::policy::{AuthOutcome, AuthRequest};
+use tracing::Instrument;
 
 use crate::flow::api::Api;
 use crate::flow::caller::Caller;
@@ -38,12 +39,12 @@ pub(crate) async fn guard(
     let id = exchange.as_ref().map_or("", |exchange| exchange.id());
     let head = Arc::new(head(&request, id, &access));
     let span = exchange.as_ref().map_or_else(tracing::Span::none, |exchange| trace::auth(exchange.span()));
-    let principal = match span.in_scope(|| policies.authenticate(&head)) {
+    let outcome = policies.authenticate(&head).instrument(span).await;
+    let principal = match outcome {
         AuthOutcome::Allow(principal) => principal,
         AuthOutcome::Refuse(refusal) => return Err(ApiError::AuthRefused(Box::new(refusal))),
         AuthOutcome::Fault(fault) => return Err(ApiError::AuthFault(Box::new(fault))),
     };
-    drop(span);
     if let Some(let_in) = request.extensions().get::<LetIn>() {
         let_in.set(&principal.tenant);
     }

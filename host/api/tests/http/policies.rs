@@ -1,21 +1,26 @@
 //! Policies written out by hand: what each hook answers is a closure.
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
+use camshaft_core::answering::Answering;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{
     AuthOutcome, AuthRequest, Fault, FaultKind, Hook, Mode, Policies, PolicySet, PolicyState, PolicyStatus, Principal,
     Refusal, ValidateOutcome, ValidateRequest, Validation,
 };
+use tokio::sync::Semaphore;
+
+/// Of validators that take no time.
+pub(crate) const PERMITS: usize = 1000;
 
 type Auth = Box<dyn Fn(&AuthRequest) -> AuthOutcome + Send + Sync>;
-type Validator = Box<dyn Fn(&ValidateRequest) -> Validation + Send + Sync>;
+type Validator = Arc<dyn Fn(&ValidateRequest) -> Validation + Send + Sync>;
 
 pub(crate) struct Rules {
     pub(crate) auth: Auth,
     pub(crate) validators: Vec<Validator>,
-    pub(crate) validators_deadline: Duration,
+    /// Without a permit of it, validators take long.
+    pub(crate) pace: Arc<Semaphore>,
     pub(crate) samplers: Vec<PolicyName>,
 }
 
@@ -24,7 +29,7 @@ impl Default for Rules {
         Self {
             auth: Box::new(|_| AuthOutcome::Allow(Principal::anonymous())),
             validators: Vec::new(),
-            validators_deadline: Duration::from_millis(5),
+            pace: Arc::new(Semaphore::new(PERMITS)),
             samplers: vec!["standard".into(), "avoid-words".into()],
         }
     }
@@ -43,7 +48,7 @@ impl Rules {
         mut self,
         validator: impl Fn(&ValidateRequest) -> Validation + Send + Sync + 'static,
     ) -> Self {
-        self.validators.push(Box::new(validator));
+        self.validators.push(Arc::new(validator));
         self
     }
 
@@ -68,20 +73,20 @@ impl PolicySet for Rules {
         true
     }
 
-    fn authenticate(&self, request: &Arc<AuthRequest>) -> AuthOutcome {
-        (self.auth)(request)
+    fn authenticate<'a>(&'a self, request: &'a Arc<AuthRequest>) -> Answering<'a, AuthOutcome> {
+        Box::pin(async { (self.auth)(request) })
     }
 
     fn validators(&self) -> usize {
         self.validators.len()
     }
 
-    fn validators_deadline(&self) -> Duration {
-        self.validators_deadline
-    }
-
-    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> Validation {
-        (self.validators[index])(request)
+    fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> Answering<'static, Validation> {
+        let (validator, pace, request) = (self.validators[index].clone(), self.pace.clone(), request.clone());
+        Box::pin(async move {
+            let _permit = pace.acquire().await;
+            validator(&request)
+        })
     }
 
     fn sampler_chain(&self) -> PolicyDigest {

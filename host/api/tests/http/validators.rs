@@ -1,13 +1,13 @@
 //! Validator policies: accept, amend, refuse, fail.
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 
 use camshaft_core::policy::{ValidateOutcome, ValidateRequest};
 use serde_json::{Value, json};
 
 use crate::fixture::{MAX_TOKENS, Server, request};
-use crate::policies::{Rules, fault, refusal};
+use crate::policies::{PERMITS, Rules, fault, refusal};
 use crate::pool::hello;
 
 fn server(rules: Rules) -> Server {
@@ -81,21 +81,39 @@ async fn regression_a_short_request_that_is_amended_to_a_long_one_is_read_aside_
 }
 
 #[tokio::test]
-async fn regression_validators_that_may_take_long_are_asked_on_threads_that_may_block() {
-    for (millis, aside) in [(20, false), (21, true)] {
-        let by = Arc::new(Mutex::new(None));
-        let note = by.clone();
-        let rules = Rules { validators_deadline: Duration::from_millis(millis), ..Rules::default() };
-        let server = server(rules.validator(move |_| {
-            *note.lock().unwrap() = Some(thread::current().id());
-            ValidateOutcome::Accept
-        }));
-        let here = Some(thread::current().id());
-        assert_eq!(server.chat(json!({})).await.status, 200);
-        assert_eq!(by.lock().unwrap().take() != here, aside, "a chat, {millis} ms");
-        assert_eq!(server.complete(json!({"prompt": "a"})).await.status, 200);
-        assert_eq!(by.lock().unwrap().take() != here, aside, "a completion, {millis} ms");
+async fn a_validator_that_takes_long_holds_up_nobody_else_and_is_asked_once() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let rules = Rules::default().validator(move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+        ValidateOutcome::Amend(r#"{"seed":3}"#.into())
+    });
+    let pace = rules.pace.clone();
+    let server = Arc::new(server(rules));
+    for (long, chats) in [(2, 1), (4096, 2)] {
+        let all = pace.acquire_many(PERMITS as u32).await.unwrap();
+        let chatting = server.clone();
+        let body = json!({"user": "x".repeat(long)});
+        let chat = tokio::spawn(async move { chatting.chat(body).await });
+        tokio::task::yield_now().await;
+        // All tests' tasks share one thread.
+        assert_eq!(server.get("/healthz").await.status, 200);
+        assert!(!chat.is_finished());
+        drop(all);
+        assert_eq!(chat.await.unwrap().status, 200, "{long}");
+        assert_eq!(asked.load(Ordering::Relaxed), chats, "{long}");
     }
+    assert!(server.pool.starts.lock().unwrap().iter().all(|start| start.params.seed == 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_validator_that_takes_longer_than_the_request_may_is_waited_for_no_longer() {
+    let rules = Rules::default().validator(|_| ValidateOutcome::Accept);
+    let pace = rules.pace.clone();
+    let server = server(rules);
+    let _all = pace.acquire_many(PERMITS as u32).await.unwrap();
+    let (shape, _) = server.chat(json!({})).await.error(504);
+    assert_eq!(shape, "server_error deadline_exceeded -");
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use camshaft_core::policy::{
 use wasmtime::component::Resource;
 
 use crate::answers;
+use crate::asking;
 use crate::bindings::HookGuest;
 use crate::bindings::auth as wit;
 use crate::imports::call::Call;
@@ -36,30 +37,32 @@ enum AuthAnswer {
 }
 
 /// Runs the enforced policies, then the monitored ones.
-pub(crate) fn authenticate(set: &LoadedSet, request: &Arc<AuthRequest>) -> AuthOutcome {
+pub(crate) async fn authenticate(set: &LoadedSet, request: &Arc<AuthRequest>) -> AuthOutcome {
     if set.chain(Hook::Auth).links.is_empty() {
         return native(set.allow_anonymous || request.loopback);
     }
-    let outcome = decide(set, request);
+    let outcome = decide(set, request).await;
     for policy in set.ready(Hook::Auth).filter(|policy| policy.sidecar.mode == Mode::Monitor) {
-        monitor(policy, request, &outcome);
+        monitor(policy, request, &outcome).await;
     }
     outcome
 }
 
-fn decide(set: &LoadedSet, request: &Arc<AuthRequest>) -> AuthOutcome {
+async fn decide(set: &LoadedSet, request: &Arc<AuthRequest>) -> AuthOutcome {
     let mut enforced = set.enforced(Hook::Auth).peekable();
     if enforced.peek().is_none() {
         return native(set.allow_anonymous || request.loopback);
     }
     for link in enforced {
         let (answer, on_fault) = match link {
-            Link::Ready(policy) => (ask(policy, request), policy.on_fault()),
+            Link::Ready(policy) => (ask(policy, request).await, policy.on_fault()),
             Link::Broken(broken) => (Err(broken.fault()), broken.on_fault),
         };
         match (answer, on_fault) {
             (Ok(AuthAnswer::Allow(principal)), _) => return AuthOutcome::Allow(principal),
             (Ok(AuthAnswer::Refuse(refusal)), _) => return AuthOutcome::Refuse(refusal),
+            // Whoever takes all places of a policy must not switch it off.
+            (Err(fault), _) if fault.kind == FaultKind::Exhausted => return AuthOutcome::Fault(fault),
             (Ok(AuthAnswer::Next), _) | (Err(_), OnFault::Skip) => {}
             (Err(fault), OnFault::Deny | OnFault::LastGood) => return AuthOutcome::Fault(fault),
             (Err(_), OnFault::Fallback) => return native(request.loopback),
@@ -82,8 +85,8 @@ fn native(allowed: bool) -> AuthOutcome {
 }
 
 /// Runs a monitored policy, and records if its answer would have changed the outcome.
-fn monitor(policy: &Loaded, request: &Arc<AuthRequest>, enforced: &AuthOutcome) {
-    match (ask(policy, request), enforced) {
+async fn monitor(policy: &Arc<Loaded>, request: &Arc<AuthRequest>, enforced: &AuthOutcome) {
+    match (ask(policy, request).await, enforced) {
         // `next` changes no outcome, and a fault was already counted and logged.
         (Ok(AuthAnswer::Next) | Err(_), _) => {}
         (Ok(AuthAnswer::Allow(theirs)), AuthOutcome::Allow(ours)) if theirs == *ours => {}
@@ -93,8 +96,14 @@ fn monitor(policy: &Loaded, request: &Arc<AuthRequest>, enforced: &AuthOutcome) 
     }
 }
 
+/// Calls one policy where it delays nobody else.
+async fn ask(policy: &Arc<Loaded>, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault> {
+    let request = request.clone();
+    asking::ask(policy, move |policy| call(policy, &request)).await
+}
+
 /// Calls one policy in an instance of its own.
-fn ask(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault> {
+fn call(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault> {
     policy.admit()?;
     let started = Instant::now();
     let answer = run(policy, request);

@@ -2,17 +2,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use camshaft_core::policy::{Fault, FaultKind, Hook, Marks, Mode, ValidateOutcome, ValidateRequest, Validation};
+use camshaft_core::policy::{Fault, FaultKind, Marks, Mode, ValidateOutcome, ValidateRequest, Validation};
 
 use wasmtime::component::Resource;
 
 use crate::answers;
+use crate::asking;
 use crate::bindings::HookGuest;
 use crate::bindings::validator as wit;
 use crate::imports::draft::Draft;
 use crate::loaded::Loaded;
 use crate::metrics::Outcome;
-use crate::set::{Link, LoadedSet};
+use crate::set::Link;
 use crate::spec::OnFault;
 use crate::store::Subject;
 
@@ -20,27 +21,29 @@ use crate::store::Subject;
 const PATCH_BYTES: usize = 1 << 20;
 
 /// Runs one link.
-pub(crate) fn validate(set: &LoadedSet, index: usize, request: &Arc<ValidateRequest>) -> Validation {
-    let (outcome, on_fault) = match set.chain(Hook::Validator).links.get(index) {
+pub(crate) async fn validate(link: Option<Link>, request: Arc<ValidateRequest>) -> Validation {
+    let (outcome, on_fault) = match &link {
         None => return ValidateOutcome::Accept.into(),
         Some(Link::Broken(broken)) => (Err(broken.fault()), broken.on_fault),
         Some(Link::Ready(policy)) if policy.sidecar.mode == Mode::Monitor => {
-            monitor(policy, request);
+            monitor(policy, &request).await;
             return ValidateOutcome::Accept.into();
         }
-        Some(Link::Ready(policy)) => (ask(policy, request), policy.on_fault()),
+        Some(Link::Ready(policy)) => (ask(policy, &request).await, policy.on_fault()),
     };
     match (outcome, on_fault) {
         (Ok(validation), _) => validation,
+        // Whoever takes all places of a policy must not switch it off.
+        (Err(fault), _) if fault.kind == FaultKind::Exhausted => ValidateOutcome::Fault(fault).into(),
         (Err(fault), OnFault::Deny | OnFault::LastGood) => ValidateOutcome::Fault(fault).into(),
         (Err(_), OnFault::Skip | OnFault::Fallback) => ValidateOutcome::Accept.into(),
     }
 }
 
 /// Runs a policy whose answer does not count: whatever is not an acceptance would have made a difference.
-fn monitor(policy: &Loaded, request: &Arc<ValidateRequest>) {
+async fn monitor(policy: &Arc<Loaded>, request: &Arc<ValidateRequest>) {
     // A fault was counted and logged.
-    let Ok(Validation { outcome, marks }) = ask(policy, request) else { return };
+    let Ok(Validation { outcome, marks }) = ask(policy, request).await else { return };
     match outcome {
         ValidateOutcome::Amend(_) => policy.note_difference("amend", None),
         ValidateOutcome::Refuse(refusal) => policy.note_difference("refuse", Some(&refusal)),
@@ -49,8 +52,14 @@ fn monitor(policy: &Loaded, request: &Arc<ValidateRequest>) {
     }
 }
 
+/// Asks one policy where it delays nobody else.
+async fn ask(policy: &Arc<Loaded>, request: &Arc<ValidateRequest>) -> Result<Validation, Fault> {
+    let request = request.clone();
+    asking::ask(policy, move |policy| call(policy, &request)).await
+}
+
 /// Asks one policy in an instance of its own.
-fn ask(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<Validation, Fault> {
+fn call(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<Validation, Fault> {
     policy.admit()?;
     let started = Instant::now();
     let answer = run(policy, request);

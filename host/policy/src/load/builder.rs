@@ -18,6 +18,7 @@ use crate::imports::state::PluginState;
 use crate::kept::Kept;
 use crate::loaded::{Compiled, Loaded};
 use crate::metrics::PolicyMetrics;
+use crate::pace::Pace;
 use crate::runtime::Runtime;
 use crate::secrets::Secrets;
 use crate::sidecar::Sidecar;
@@ -206,6 +207,8 @@ impl Builder {
             identity,
             supplies,
             generation: OnceLock::new(),
+            lane: self.runtime.lanes.lane(),
+            pace: Pace::default(),
             runtime: self.runtime.clone(),
             kept: Kept::default(),
         }))

@@ -1,6 +1,7 @@
 //! The standard policies through their hooks, and the native defaults where there is none.
 use std::sync::Arc;
 
+use camshaft_core::answering::wait;
 use camshaft_core::ids::{RequestId, Token, WorkerId};
 use camshaft_core::policy::{Action, AuthOutcome, FaultKind, Mode, Policies, PolicyState, ValidateOutcome};
 use camshaft_core::sampling::{LogitBias, Row, SamplingParams, StandardChain};
@@ -80,7 +81,7 @@ fn without_a_directory_anonymous_use_is_the_operators_choice() {
             allow_anonymous,
         };
         let host = PolicyHost::start(config, &prometheus::Registry::new()).unwrap();
-        let outcome = host.current().authenticate(&caller(false, None));
+        let outcome = wait(host.current().authenticate(&caller(false, None)));
         assert_eq!(matches!(outcome, AuthOutcome::Allow(_)), allow_anonymous);
         host.reload().unwrap();
         assert!(host.status().is_empty());
@@ -119,7 +120,7 @@ fn a_key_is_revoked_by_editing_the_settings_alone() {
     assert_eq!((&after.serving, after.generation > before.generation), (&before.serving, true));
     assert_eq!(refused(rig.authenticate(&caller(false, Some("sk-bob")))).map(|(status, _)| status), Some(401));
     assert!(matches!(rig.authenticate(&caller(false, Some("sk-ann"))), AuthOutcome::Allow(_)));
-    let kept = held.authenticate(&caller(false, Some("sk-bob")));
+    let kept = wait(held.authenticate(&caller(false, Some("sk-bob"))));
     assert!(matches!(kept, AuthOutcome::Allow(_)), "a request in flight ends under what it began with");
 }
 

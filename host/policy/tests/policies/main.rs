@@ -15,6 +15,7 @@ mod plans;
 mod rejections;
 mod rig;
 mod scheduling;
+mod slow;
 mod swaps;
 mod watched;
 mod watching;

@@ -1,4 +1,5 @@
 //! What operators do beside putting files in place: another mode, another directory.
+use camshaft_core::answering::wait;
 use camshaft_core::policy::{AuthOutcome, Hook, Mode, ModeError, Policies, PolicyState, ValidateOutcome};
 use camshaft_policy::Demands;
 
@@ -81,7 +82,7 @@ fn another_directory_serves_whole_and_is_watched() {
     rig.host.relocate(other.path().to_path_buf(), NEVER, Demands { auth: true, same_guards: true }).unwrap();
     assert!(rig.host.current().has_auth() && !refuses(&rig));
     assert!(
-        matches!(held.validate(0, &generation_request(101)).outcome, ValidateOutcome::Refuse(_)),
+        matches!(wait(held.validate(0, &generation_request(101))).outcome, ValidateOutcome::Refuse(_)),
         "who began goes on"
     );
     let files: Vec<String> = rig.host.status().into_iter().map(|status| status.file).collect();

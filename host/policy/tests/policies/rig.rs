@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use camshaft_core::answering::wait;
 use camshaft_core::ids::{Generation, PolicyDigest, RequestId, TenantId, Token, WorkerId};
 use camshaft_core::policy::{
     Arrival, AuthOutcome, AuthRequest, Endpoint, Fault, FaultKind, NoSampler, Policies, PolicyStatus, Priority,
@@ -125,11 +126,11 @@ impl Rig {
     }
 
     pub(crate) fn authenticate(&self, request: &Arc<AuthRequest>) -> AuthOutcome {
-        self.host.current().authenticate(request)
+        wait(self.host.current().authenticate(request))
     }
 
     pub(crate) fn validate(&self, request: &Arc<ValidateRequest>) -> ValidateOutcome {
-        self.host.current().validate(0, request).outcome
+        wait(self.host.current().validate(0, request)).outcome
     }
 
     pub(crate) fn sampler(&self, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, Fault> {
