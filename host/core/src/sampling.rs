@@ -17,6 +17,7 @@ mod select;
 mod step;
 mod truncate;
 mod values;
+mod work;
 
 pub use chain::StandardChain;
 pub use checks::RowError;
@@ -25,6 +26,6 @@ pub use log_softmax::LogSoftmax;
 pub use params::{LogitBias, SamplingParams};
 pub use plan::{MAX_STEPS, Plan, PlanError};
 pub use random::RandomStream;
-pub use repeats::{MAX_REPEATS_WINDOW, Repeats};
+pub use repeats::{MAX_BREAKERS, MAX_REPEATS_WINDOW, Repeats};
 pub use row::{InvalidLogits, MAX_FORCED, MAX_TEXT_TAIL_BYTES, Row, Workspace};
 pub use step::Step;

@@ -15,6 +15,11 @@ impl StandardChain {
         Self { steps: steps(params) }
     }
 
+    #[cfg(test)]
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.steps
+    }
+
     /// Shapes the row.
     ///
     /// # Errors

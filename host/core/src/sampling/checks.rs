@@ -11,6 +11,8 @@ pub enum RowError {
     OutOfRange { name: &'static str, value: f32 },
     #[error("{ids} ids for a vocabulary of {size}")]
     TooManyIds { ids: usize, size: usize },
+    #[error("{ids} tokens that no repetition goes across, of at most {max}")]
+    TooManyBreakers { ids: usize, max: usize },
     #[error("{words} words of bits for a vocabulary of {size} tokens")]
     MaskLength { words: usize, size: usize },
     #[error("{ids} tokens to force, of at most {max}")]

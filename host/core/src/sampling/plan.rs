@@ -2,6 +2,7 @@
 use super::checks::RowError;
 use super::row::Row;
 use super::step::Step;
+use super::work;
 
 /// Bounds of a plan.
 pub const MAX_STEPS: usize = 32;
@@ -30,6 +31,8 @@ pub enum PlanError {
     Step { number: usize, error: RowError },
     #[error("wake-on-token: {0}")]
     Wake(RowError),
+    #[error("the steps of the plan take {work} units of work for a token, over {max}")]
+    TooMuchWork { work: u64, max: u64 },
 }
 
 /// Steps in order, and wake conditions. Without any of these, the sampler is never called.
@@ -41,6 +44,8 @@ pub struct Plan {
     suffixes: Vec<Vec<u8>>,
     every: Option<u32>,
     entropy: Option<f32>,
+    /// The size of the vocabulary that it was prepared for.
+    prepared: Option<usize>,
 }
 
 impl Plan {
@@ -51,6 +56,7 @@ impl Plan {
             return Err(PlanError::TooManySteps);
         }
         self.check_room(step.entries())?;
+        self.prepared = None;
         self.steps.push(step);
         Ok(())
     }
@@ -106,23 +112,36 @@ impl Plan {
         Ok(())
     }
 
+    /// Checks and prepares the steps once, so that no token pays for that. The sequence has at most `tokens` tokens.
+    ///
     /// # Errors
-    /// A step or condition does not fit a vocabulary of `size` tokens, or has a wrong number.
-    pub fn check(&self, size: usize) -> Result<(), PlanError> {
-        for (at, step) in self.steps.iter().enumerate() {
+    /// A step or condition does not fit a vocabulary of `size` tokens, or has a wrong number; or the steps take too much work.
+    pub fn prepare(&mut self, size: usize, tokens: usize) -> Result<(), PlanError> {
+        for (at, step) in self.steps.iter_mut().enumerate() {
             step.check(size).map_err(|error| PlanError::Step { number: at + 1, error })?;
+            step.prepare();
         }
-        match self.tokens.last() {
-            Some(&token) if token as usize >= size => Err(PlanError::Wake(RowError::UnknownToken { token, size })),
-            _ => Ok(()),
+        if let Some(&token) = self.tokens.last()
+            && token as usize >= size
+        {
+            return Err(PlanError::Wake(RowError::UnknownToken { token, size }));
         }
+        let (work, max) = (work::of(self.steps.iter(), size, tokens), work::bound(size));
+        if work > max {
+            return Err(PlanError::TooMuchWork { work, max });
+        }
+        self.prepared = Some(size);
+        Ok(())
     }
 
     /// Runs the steps.
     ///
     /// # Errors
-    /// A step is out of range: not after [`Plan::check`].
+    /// A step is out of range: not after [`Plan::prepare`].
     pub fn apply(&self, row: &mut Row) -> Result<(), RowError> {
+        if self.prepared == Some(row.size()) {
+            return self.steps.iter().try_for_each(|step| step.apply_prepared(row));
+        }
         self.steps.iter().try_for_each(|step| step.apply(row))
     }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::ids::Token;
+use crate::sampling::StandardChain;
 
 fn row() -> Row {
     let mut row = Row::new(&[Token(1)], 1);
@@ -118,11 +119,98 @@ fn numbers_that_no_row_takes_are_found_before_the_first_row() {
     ] {
         let mut plan = Plan::default();
         plan.push(step.clone()).unwrap();
-        assert!(plan.check(8).is_err(), "{step:?}");
+        assert!(plan.prepare(8, 8).is_err(), "{step:?}");
         let (checked, applied) = (step.check(8).unwrap_err(), step.apply(&mut row()).unwrap_err());
         assert_eq!(checked.to_string(), applied.to_string(), "one rule for both");
     }
     let mut plan = Plan::default();
     plan.wake_on_tokens(&[8]).unwrap();
-    assert!(plan.check(8).is_err() && plan.check(9).is_ok());
+    assert!(plan.prepare(8, 8).is_err() && plan.prepare(9, 8).is_ok());
+}
+
+fn typical(size: usize, steps: usize) -> Result<(), PlanError> {
+    let mut plan = Plan::default();
+    (0..steps).try_for_each(|_| plan.push(Step::KeepTypical { p: 0.9, min_keep: 1 })).unwrap();
+    plan.prepare(size, 1000)
+}
+
+#[test]
+fn a_plan_takes_as_much_work_as_the_bound_and_one_past_it_is_refused() {
+    const SIZE: usize = 1 << 20;
+    // 24 passes over the vocabulary each; the bound is 64 passes and 2^20 more.
+    assert_eq!(typical(SIZE, 2), Ok(()));
+    assert_eq!(typical(SIZE, 3), Err(PlanError::TooMuchWork { work: 72 << 20, max: 65 << 20 }));
+    let mut plan = Plan::default();
+    [
+        Step::KeepTypical { p: 0.9, min_keep: 1 },
+        Step::KeepTypical { p: 0.9, min_keep: 1 },
+        Step::KeepTopP { p: 0.9, min_keep: 1 },
+    ]
+    .into_iter()
+    .chain([Step::Temperature(0.5), Step::Temperature(0.5)])
+    .try_for_each(|step| plan.push(step))
+    .unwrap();
+    // 24 + 24 + 12 + 2 + 2 passes leave 2^20, which is 2^17 tokens of the history.
+    plan.push(Step::Penalize { last_n: 1, repeat: 1.5, frequency: 0.0, presence: 0.0 }).unwrap();
+    assert_eq!(plan.prepare(SIZE, 1 << 17), Ok(()));
+    assert!(matches!(plan.prepare(SIZE, (1 << 17) + 1), Err(PlanError::TooMuchWork { .. })));
+}
+
+#[test]
+fn steps_after_few_candidates_are_left_take_little() {
+    let mut plan = Plan::default();
+    plan.push(Step::KeepTopK(40)).unwrap();
+    (1..MAX_STEPS).for_each(|_| plan.push(Step::KeepTypical { p: 0.9, min_keep: 1 }).unwrap());
+    assert_eq!(plan.prepare(1 << 18, 1 << 17), Ok(()));
+}
+
+#[test]
+fn the_standard_chain_with_all_its_parameters_fits_every_model() {
+    use crate::sampling::{LogitBias, SamplingParams};
+    for size in [1000, 32_000, 262_144] {
+        let params = SamplingParams {
+            top_k: 0,
+            top_p: 0.9,
+            min_p: 0.1,
+            typical_p: 0.9,
+            repeat_penalty: 1.1,
+            frequency_penalty: 0.5,
+            logit_bias: (0..300).map(|token| LogitBias { token: Token(token), bias: 1.0 }).collect(),
+            ..SamplingParams::default()
+        };
+        let mut plan = Plan::default();
+        StandardChain::new(params).steps().iter().try_for_each(|step| plan.push(step.clone())).unwrap();
+        assert_eq!(plan.prepare(size, 131_072), Ok(()), "{size}");
+    }
+}
+
+#[test]
+fn a_prepared_plan_does_what_its_steps_do() {
+    let steps = [
+        Step::Bias { ids: vec![3, 1], values: vec![2.0, -1.0] },
+        Step::PenalizeRepeats(crate::sampling::Repeats {
+            multiplier: 1.0,
+            base: 2.0,
+            allowed: 1,
+            last_n: 8,
+            breakers: vec![7, 6],
+        }),
+        Step::Ban(vec![0]),
+        Step::AllowOnly(vec![1, 2, 3, 5]),
+        Step::Mask(vec![0b1010_1110]),
+        Step::KeepTopK(3),
+    ];
+    let rows = [false, true].map(|prepared| {
+        let mut plan = Plan::default();
+        steps.iter().try_for_each(|step| plan.push(step.clone())).unwrap();
+        if prepared {
+            plan.prepare(8, 8).unwrap();
+        }
+        let mut row = Row::new(&[Token(1), Token(2), Token(1)], 1);
+        row.load(&[0.5, 0.1, 0.2, 0.3, 0.4, 0.9, 0.8, 0.7]).unwrap();
+        plan.apply(&mut row).unwrap();
+        row.top(8)
+    });
+    assert_eq!(rows[0], rows[1]);
+    assert_eq!(rows[0].len(), 3);
 }

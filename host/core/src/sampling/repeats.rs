@@ -4,6 +4,8 @@ use super::row::Row;
 
 /// Tokens of the past that are looked at, at most.
 pub const MAX_REPEATS_WINDOW: u32 = 65_536;
+/// Tokens that no repetition goes across, at most.
+pub const MAX_BREAKERS: usize = 4096;
 /// Keeps the penalty of long repetitions finite.
 const LARGEST_POWER: f32 = 1e6;
 
@@ -29,7 +31,17 @@ impl Repeats {
         check("base", self.base, self.base.is_finite() && self.base >= 1.0)?;
         check("allowed-length", self.allowed as f32, self.allowed > 0)?;
         check("last-n", self.last_n as f32, self.last_n <= MAX_REPEATS_WINDOW)?;
+        let ids = self.breakers.len();
+        if ids > MAX_BREAKERS {
+            return Err(RowError::TooManyBreakers { ids, max: MAX_BREAKERS });
+        }
         check_ids(&self.breakers, size)
+    }
+
+    /// What a plan does once and not at every token.
+    pub(super) fn prepare(&mut self) {
+        self.breakers.sort_unstable();
+        self.breakers.dedup();
     }
 
     /// What is subtracted from the logit of a token that would lengthen a repetition of so many tokens.
@@ -46,14 +58,22 @@ impl Row {
     /// An argument is out of range.
     pub fn penalize_repeats(&mut self, repeats: &Repeats) -> Result<(), RowError> {
         repeats.check(self.size())?;
+        if repeats.breakers.is_sorted() {
+            return self.penalize_repeats_prepared(repeats);
+        }
+        let mut repeats = repeats.clone();
+        repeats.prepare();
+        self.penalize_repeats_prepared(&repeats)
+    }
+
+    /// The same with arguments that were checked, and breakers that are sorted.
+    pub(super) fn penalize_repeats_prepared(&mut self, repeats: &Repeats) -> Result<(), RowError> {
         if repeats.multiplier == 0.0 {
             return Ok(());
         }
         let recent = self.history.last(repeats.last_n as usize);
         let newest_first: Vec<u32> = recent.iter().rev().map(|token| token.0).collect();
-        let mut breakers = repeats.breakers.clone();
-        breakers.sort_unstable();
-        let limit = newest_first.iter().position(|token| breakers.binary_search(token).is_ok());
+        let limit = newest_first.iter().position(|token| repeats.breakers.binary_search(token).is_ok());
         let mut found = longest_by_next(&newest_first, limit.unwrap_or(newest_first.len()));
         found.retain(|&(_, length)| length >= repeats.allowed as usize);
         let (ids, minus): (Vec<u32>, Vec<f32>) =
@@ -147,6 +167,18 @@ mod tests {
     }
 
     #[test]
+    fn as_many_breakers_as_the_bound_in_any_order_are_taken() {
+        let breakers: Vec<u32> = (0..MAX_BREAKERS as u32).rev().collect();
+        let mut long = Row::new(&[Token(9000), Token(9001), Token(9002), Token(1), Token(9001), Token(9002)], 1);
+        long.load(&[1.0; 10_000]).unwrap();
+        long.penalize_repeats(&repeats(breakers.clone())).unwrap();
+        assert_eq!(long.read(1, 1).unwrap(), [-1.0], "9001 9002 came before 1");
+        let too_many = Repeats { breakers: breakers.into_iter().chain([5000]).collect(), ..repeats(Vec::new()) };
+        let error = long.penalize_repeats(&too_many).unwrap_err();
+        assert_eq!(error, RowError::TooManyBreakers { ids: MAX_BREAKERS + 1, max: MAX_BREAKERS });
+    }
+
+    #[test]
     fn a_text_of_one_token_is_penalised_by_a_finite_number() {
         let mut row = row(&[1; 4000]);
         row.penalize_repeats(&Repeats { last_n: MAX_REPEATS_WINDOW, ..repeats(Vec::new()) }).unwrap();
@@ -165,6 +197,7 @@ mod tests {
             Repeats { allowed: 0, ..right.clone() },
             Repeats { last_n: MAX_REPEATS_WINDOW + 1, ..right.clone() },
             Repeats { breakers: vec![8], ..right.clone() },
+            Repeats { breakers: vec![7; MAX_BREAKERS + 1], ..right.clone() },
         ] {
             let mut row = row(&[1, 2, 1, 2, 1]);
             assert!(row.penalize_repeats(&wrong).is_err(), "{wrong:?}");

@@ -276,6 +276,11 @@ impl Row {
     /// Adds `values[i]` to the logit of `ids[i]`.
     pub fn bias(&mut self, ids: &[u32], values: &[f32]) -> Result<(), RowError> {
         check_biases(ids, values, self.size())?;
+        self.bias_checked(ids, values);
+        Ok(())
+    }
+
+    pub(super) fn bias_checked(&mut self, ids: &[u32], values: &[f32]) {
         let Workspace { values: row, candidates, looked_at } = &mut self.workspace;
         let places = Places::of(candidates, ids.len());
         for (&token, &value) in ids.iter().zip(values) {
@@ -287,7 +292,6 @@ impl Row {
             }
         }
         self.drop_banned();
-        Ok(())
     }
 
     /// Applies the repetition penalty to the last `last_n` tokens of prompt and output (Keskar et al. 2019), and the
@@ -328,19 +332,27 @@ impl Row {
     /// Sets the logits of `ids` to minus infinity.
     pub fn ban(&mut self, ids: &[u32]) -> Result<(), RowError> {
         check_ids(ids, self.size())?;
+        self.ban_checked(ids);
+        Ok(())
+    }
+
+    pub(super) fn ban_checked(&mut self, ids: &[u32]) {
         for &token in ids {
             self.workspace.values.set(token, f32::NEG_INFINITY);
         }
         self.drop_banned();
-        Ok(())
     }
 
     /// Sets the logits of all tokens but `ids` to minus infinity.
     pub fn allow_only(&mut self, ids: &[u32]) -> Result<(), RowError> {
         check_ids(ids, self.size())?;
+        self.allow_only_checked(ids);
+        Ok(())
+    }
+
+    pub(super) fn allow_only_checked(&mut self, ids: &[u32]) {
         self.workspace.values.allow_only(ids);
         self.drop_banned();
-        Ok(())
     }
 
     /// The `n` best candidates, best first.

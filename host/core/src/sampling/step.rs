@@ -57,6 +57,29 @@ impl Step {
         }
     }
 
+    /// The same with arguments that [`Step::check`] has checked for this vocabulary and [`Step::prepare`] has prepared: no list
+    /// is checked or sorted anew.
+    ///
+    /// # Errors
+    /// Never, but the compiler does not know that.
+    pub(super) fn apply_prepared(&self, row: &mut Row) -> Result<(), RowError> {
+        match self {
+            Step::Bias { ids, values } => row.bias_checked(ids, values),
+            Step::PenalizeRepeats(repeats) => row.penalize_repeats_prepared(repeats)?,
+            Step::Ban(ids) => row.ban_checked(ids),
+            Step::AllowOnly(ids) => row.allow_only_checked(ids),
+            step => step.apply(row)?,
+        }
+        Ok(())
+    }
+
+    /// What a plan does once and not at every token.
+    pub(super) fn prepare(&mut self) {
+        if let Step::PenalizeRepeats(repeats) = self {
+            repeats.prepare();
+        }
+    }
+
     /// Refuses what [`Step::apply`] would refuse on every row of a vocabulary of `size` tokens.
     ///
     /// # Errors

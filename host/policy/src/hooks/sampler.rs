@@ -130,10 +130,21 @@ enum Sampled {
 struct Sampler {
     policy: Arc<Loaded>,
     plan: Option<Plan>,
+    pace: PlanPace,
     /// `None`: the plan never wakes it.
     instance: Option<Instance>,
     /// Whether its breaker was told that the request's first token went well.
     told: bool,
+}
+
+/// How long the plan took for a token, against the deadline of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PlanPace {
+    InTime,
+    /// Longer once, perhaps because the thread did not have the CPU: from now on CPU time counts.
+    Suspect,
+    /// More CPU time than that.
+    Late,
 }
 
 /// A guest that serves one sequence.
@@ -174,16 +185,18 @@ impl Sampler {
         };
         let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
         let (guest, answer) = answer.map_err(|text: String| policy.refused_settings(&text))?;
-        let plan = match answer {
+        let mut plan = match answer {
             Ok(plan) => plan,
             Err(refusal) => return answers::refusal(refusal).map(Err).map_err(|text| policy.invalid(text)),
         };
-        if let Some(plan) = &plan {
-            plan.check(request.vocabulary.size()).map_err(|error| policy.invalid(error.to_string()))?;
+        if let Some(plan) = &mut plan {
+            let tokens = request.prompt_tokens.saturating_add(request.max_tokens) as usize;
+            plan.prepare(request.vocabulary.size(), tokens).map_err(|error| policy.invalid(error.to_string()))?;
         }
         let sleeps = plan.as_ref().is_some_and(Plan::sleeps);
         let instance = (!sleeps).then_some(Instance { store, guest });
-        Ok(Ok(Self { policy: policy.clone(), told: instance.is_none(), plan, instance }))
+        let (told, pace) = (instance.is_none(), PlanPace::InTime);
+        Ok(Ok(Self { policy: policy.clone(), told, plan, pace, instance }))
     }
 
     /// A request counts once for the breaker, however many tokens it has.
@@ -200,21 +213,48 @@ impl Sampler {
     }
 
     fn sample(&mut self, row: &mut Row) -> Result<Sampled, Fault> {
-        let Some(plan) = &self.plan else { return self.call(row) };
+        if self.plan.is_none() {
+            return self.call(row);
+        }
         if self.instance.is_none() {
-            return plan.apply(row).map(|()| Sampled::Planned).map_err(|error| self.policy.invalid(error.to_string()));
+            return self.follow_plan(row).map(|_| Sampled::Planned);
         }
         // A fault of the call takes the plan's part with it.
         row.begin();
-        if let Err(error) = plan.apply(row) {
-            row.undo();
-            return Err(self.policy.invalid(error.to_string()));
+        match self.follow_plan(row) {
+            Ok(true) => self.call(row),
+            Ok(false) => {
+                row.keep();
+                Ok(Sampled::Planned)
+            }
+            Err(fault) => {
+                row.undo();
+                Err(fault)
+            }
         }
-        if !plan.wakes(row) {
-            row.keep();
-            return Ok(Sampled::Planned);
+    }
+
+    /// Runs the plan. Whether it wakes the sampler.
+    ///
+    /// # Errors
+    /// It took longer than a call may, for a token before. The row is as it was.
+    fn follow_plan(&mut self, row: &mut Row) -> Result<bool, Fault> {
+        let Some(plan) = &self.plan else { return Ok(true) };
+        let deadline = self.policy.sidecar.deadline;
+        if self.pace == PlanPace::Late {
+            let detail = format!("its plan takes more than {} ms for a token", deadline.as_millis());
+            return Err(self.policy.fault(FaultKind::Deadline, detail));
         }
-        self.call(row)
+        let (begun, cpu) = (Instant::now(), (self.pace == PlanPace::Suspect).then(store::cpu_time));
+        plan.apply(row).map_err(|error| self.policy.invalid(error.to_string()))?;
+        let wakes = self.instance.is_some() && plan.wakes(row);
+        if begun.elapsed() > deadline {
+            self.pace = match cpu {
+                Some(before) if store::cpu_time().saturating_sub(before) > deadline => PlanPace::Late,
+                _ => PlanPace::Suspect,
+            };
+        }
+        Ok(wakes)
     }
 
     fn call(&mut self, row: &mut Row) -> Result<Sampled, Fault> {

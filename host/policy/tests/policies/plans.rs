@@ -1,6 +1,10 @@
 //! Samplers that leave their work to the host, ask it for more than it gives, or refuse.
+use std::sync::Arc;
+
 use camshaft_core::ids::Token;
-use camshaft_core::policy::{FaultKind, NoSampler, Policies, SamplerHook};
+use camshaft_core::policy::{FaultKind, NoSampler, Policies, SamplerHook, SamplingRequest};
+use camshaft_core::sampling::Row;
+use camshaft_core::vocabulary::Vocabulary;
 
 use crate::rig::{Rig, component, drawn, rig, row, sampling_request};
 
@@ -60,6 +64,48 @@ fn plans_that_no_row_can_take_are_faults_of_the_start() {
         assert_eq!(drawn(&mut *sampler, &mut row()).unwrap(), Token(2), "{what}: the native chain");
     }
     assert!(asks("plan-full", "[]", "on-fault = \"deny\"").sampler(&sampling_request()).is_ok(), "32 steps");
+}
+
+/// A request to a model with so many tokens, and a row of it.
+fn large(size: u32) -> (SamplingRequest, Row) {
+    let vocabulary = Arc::new(Vocabulary::new((0..size).map(u32::to_le_bytes), vec![Token(0)]));
+    let logits: Vec<f32> = (0..size).map(|token| (token % 1000) as f32 / 100.0).collect();
+    let mut row = Row::new(&[Token(1)], 1);
+    row.load(&logits).unwrap();
+    (SamplingRequest { vocabulary, ..sampling_request() }, row)
+}
+
+#[test]
+fn a_plan_that_takes_too_much_work_is_a_fault_of_the_start() {
+    // 24 passes each, of 64 and 2^20 logits more.
+    for (steps, fits) in [(3, true), (4, false)] {
+        let rig = asks("plan-costly", &format!("{:?}", vec![0; steps]), "on-fault = \"deny\"");
+        match (rig.sampler(&large(65_536).0), fits) {
+            (Ok(_), true) => {}
+            (Err(fault), false) => {
+                assert_eq!(fault.kind, FaultKind::InvalidOutput);
+                assert!(fault.detail.contains("units of work"), "{fault}");
+            }
+            (answer, _) => panic!("{steps} steps: {:?}", answer.err()),
+        }
+    }
+}
+
+#[test]
+fn a_plan_that_takes_more_time_than_a_call_may_is_a_fault_at_a_later_token() {
+    let policy = "on-fault = \"deny\"\ndeadline = \"1ms\"";
+    let rig = asks("plan-costly", "[0, 0]", policy);
+    let (request, mut row) = large(1 << 20);
+    let mut sampler = rig.sampler(&request).unwrap();
+    let logits = row.read(0, 1 << 20).unwrap().to_vec();
+    let fault = (0..100).find_map(|_| {
+        row.load(&logits).unwrap();
+        sampler.sample(&mut row).err()
+    });
+    let fault = fault.expect("it takes more than 1 ms for a million tokens");
+    assert!(fault.kind == FaultKind::Deadline && fault.detail.contains("its plan takes more than 1 ms"), "{fault}");
+    assert_eq!(row.candidates(), 1 << 20, "the row is as it was");
+    assert_eq!(rig.calls("sampler", "asks", "deadline"), 1.0);
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub enum Ask {
     PlanOverfull,
     /// A plan with a token outside the vocabulary.
     PlanOutside,
+    /// A plan with a costly step for each of `tokens`.
+    PlanCostly,
     /// A plan that keeps the best and never wakes.
     PlanBest,
     /// A plan that bans the first of `tokens`, and a call that panics for each row.
@@ -86,6 +88,7 @@ impl Policy for Asks {
             Ask::PlanFull => Plan::of(vec![Step::KeepBest; 32]),
             Ask::PlanOverfull => Plan::of(vec![Step::KeepBest; 33]),
             Ask::PlanOutside => Plan::of(vec![Step::Ban(vec![u32::MAX])]),
+            Ask::PlanCostly => Plan::of(vec![Step::KeepTypical { p: 0.9, min_keep: 1 }; self.0.tokens.len()]),
             Ask::PlanBest => Plan::of(vec![Step::KeepBest]),
             Ask::PlanThenTrap => Plan { steps: vec![Step::Ban(self.0.tokens.clone())], wakes: vec![Wake::Every(1)] },
             Ask::EveryThird => Plan { steps: vec![Step::KeepBest], wakes: vec![Wake::Every(3)] },
