@@ -129,7 +129,19 @@ impl Lanes {
                 let _ = answer.send(answered);
             }
         };
-        let job = Job { run: Box::new(run), is_gone: Box::new(is_gone) };
+        self.add(lane, Job { run: Box::new(run), is_gone: Box::new(is_gone) })?;
+        Ok(receiver)
+    }
+
+    /// Puts work into the version's queue that nobody waits for.
+    ///
+    /// # Errors
+    /// As for [`Lanes::put`].
+    pub(crate) fn put_alone(&self, lane: LaneId, run: impl FnOnce() + Send + 'static) -> Result<(), LaneFull> {
+        self.add(lane, Job { run: Box::new(run), is_gone: Box::new(|| false) })
+    }
+
+    fn add(&self, lane: LaneId, job: Job) -> Result<(), LaneFull> {
         let mut state = self.shared.state();
         state.wait(lane, job)?;
         if state.waiting() > state.idle && state.threads < self.most {
@@ -137,7 +149,7 @@ impl Lanes {
         }
         drop(state);
         self.shared.work.notify_one();
-        Ok(receiver)
+        Ok(())
     }
 
     fn start(&self, state: &mut State) -> Result<(), LaneFull> {

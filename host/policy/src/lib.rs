@@ -7,6 +7,7 @@
 #![warn(clippy::undocumented_unsafe_blocks)]
 
 mod addresses;
+mod ahead;
 mod answers;
 mod asking;
 mod bindings;
@@ -47,6 +48,7 @@ mod sandbox;
 mod scheduling;
 mod secrets;
 mod set;
+mod shares;
 mod sidecar;
 mod spec;
 mod store;

@@ -1,4 +1,6 @@
 //! Loading policies: what lies in the directory is compiled, examined and published.
+#[cfg(test)]
+mod ahead_tests;
 mod arrivals;
 #[cfg(test)]
 pub(crate) mod bench;

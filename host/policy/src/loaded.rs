@@ -1,13 +1,14 @@
 //! A loaded policy: compiled and checked, with settings that it has accepted.
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use camshaft_core::breaker::{Admission, BreakerState, Turn};
-use camshaft_core::ids::{Generation, PolicyName};
+use camshaft_core::ids::{Generation, PolicyName, TenantId};
 use camshaft_core::policy::{Fault, FaultKind, Hook, PolicyHealth, Refusal};
 use wasmtime::Store;
 
+use crate::ahead::{Ahead, Made};
 use crate::bindings;
 use crate::chronicle::unix_seconds;
 use crate::health::Health;
@@ -18,9 +19,10 @@ use crate::lanes::LaneId;
 use crate::metrics::{LinkMetrics, Outcome};
 use crate::pace::Pace;
 use crate::runtime::Runtime;
+use crate::shares::Share;
 use crate::sidecar::Sidecar;
 use crate::spec::{OnFault, spec};
-use crate::store::{self, GuestState, Subject};
+use crate::store::{self, GuestState, Subject, cpu_time};
 use crate::supplies::Supplies;
 
 /// A component linked for its hook.
@@ -57,8 +59,11 @@ pub(crate) struct Loaded {
     pub(crate) generation: OnceLock<Generation>,
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) kept: Kept,
+    pub(crate) ahead: Ahead,
     pub(crate) pace: Pace,
     pub(crate) lane: LaneId,
+    /// Itself, for those who make instances ahead.
+    pub(crate) me: Weak<Self>,
 }
 
 impl Loaded {
@@ -70,8 +75,8 @@ impl Loaded {
         self.sidecar.on_fault
     }
 
-    /// A store for an instance, whose first calls must end within the policy's deadline. With `seed`, a sampler's
-    /// random numbers depend on its request alone.
+    /// A store for an instance, whose first calls must end within the policy's deadline. With `seed`, its random numbers
+    /// depend on that alone.
     pub(crate) fn store(&self, seed: Option<u64>) -> Store<GuestState> {
         let deadline = self.sidecar.deadline;
         let of = (self.identity.clone(), self.supplies.clone());
@@ -86,8 +91,48 @@ impl Loaded {
             instance.store.data_mut().subject = subject;
             return Ok(instance);
         }
+        self.configured(None, |state| state.subject = subject)
+    }
+
+    /// Counts one more instance for a request of the tenant, as long as the answer lives.
+    ///
+    /// # Errors
+    /// The tenant has as many of the hook's as one may.
+    pub(crate) fn share(&self, tenant: &TenantId) -> Result<Share, Fault> {
+        let full =
+            |has| self.fault(FaultKind::Exhausted, format!("its tenant has {has} instances, as many as one may"));
+        self.runtime.shares(self.hook()).take(tenant).map_err(full)
+    }
+
+    /// An instance that is configured and was never called: one that was made ahead, or a new one. Its deadline runs. `tell`
+    /// gives it what its request is about; with `seed`, its random numbers begin anew.
+    pub(crate) fn configured(&self, seed: Option<u64>, tell: impl FnOnce(&mut GuestState)) -> Result<Instance, Fault> {
+        if let Some(mut instance) = self.ahead.take() {
+            self.make_ahead();
+            store::arm(&mut instance.store, self.sidecar.deadline);
+            tell(instance.store.data_mut());
+            self.seed(&mut instance, seed);
+            return Ok(instance);
+        }
+        let before = self.ahead.is_timed().then(cpu_time);
+        let mut instance = self.make(tell)?;
+        self.seed(&mut instance, seed);
+        if let Some(before) = before {
+            self.ahead.note(cpu_time().saturating_sub(before));
+        }
+        self.make_ahead();
+        Ok(instance)
+    }
+
+    fn seed(&self, instance: &mut Instance, seed: Option<u64>) {
+        if seed.is_some() {
+            instance.store.data_mut().reseed((spec(self.hook()).randomness)(seed));
+        }
+    }
+
+    fn make(&self, tell: impl FnOnce(&mut GuestState)) -> Result<Instance, Fault> {
         let mut store = self.store(None);
-        store.data_mut().subject = subject;
+        tell(store.data_mut());
         let mut configured = || {
             let guest = self.compiled.pre.instantiate(&mut store)?;
             store.data_mut().set_muted(true);
@@ -98,6 +143,27 @@ impl Loaded {
         let guest = configured().map_err(|error: wasmtime::Error| self.fault_of(&error, store.data()))?;
         let guest = guest.map_err(|text| self.refused_settings(&text))?;
         Ok(Instance::new(store, guest))
+    }
+
+    /// Has instances made until enough are ready, if making one takes long.
+    fn make_ahead(&self) {
+        while let Some(place) = self.ahead.claim() {
+            let me = self.me.clone();
+            let make = move || {
+                // Nobody uses the version any more.
+                let Some(policy) = me.upgrade() else { return };
+                let made = match policy.make(|_| {}) {
+                    Ok(instance) if instance.store.data().may_wait() => Made::Ready(Box::new(instance)),
+                    Err(fault) if fault.kind == FaultKind::Exhausted => Made::NotNow,
+                    Ok(_) | Err(_) => Made::Never,
+                };
+                policy.ahead.put(made, place);
+            };
+            if self.runtime.makers.put_alone(self.lane, make).is_err() {
+                self.ahead.give_up();
+                return;
+            }
+        }
     }
 
     pub(crate) fn fault(&self, kind: FaultKind, detail: impl Into<String>) -> Fault {

@@ -2,9 +2,11 @@
 use std::fmt;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use camshaft_core::policy::Hook;
+use camshaft_core::threads::Spawner;
+use tokio::sync::Semaphore;
 use wasmtime::Engine;
 use wasmtime::component::{Component, Linker};
 
@@ -15,10 +17,16 @@ use crate::error::PolicyError;
 use crate::lanes::Lanes;
 use crate::private_dir;
 use crate::sandbox::CompileProgram;
+use crate::shares::Shares;
 use crate::spec::spec;
 use crate::store::GuestState;
 use crate::task::Task;
 use crate::wasi;
+
+/// A tenant may have one in so many of a hook's instances.
+const TENANT_SHARE: u32 = 2;
+/// Of so many instances of a hook, one may be made ahead.
+const AHEAD_SHARE: u32 = 8;
 
 /// The engine and the linker of each hook. Each engine has instances of its own, so that no hook can take another's.
 pub(crate) struct Runtime {
@@ -31,6 +39,12 @@ pub(crate) struct Runtime {
     addresses: Addresses,
     /// Where slow policies of HTTP requests are called.
     pub(crate) lanes: Lanes,
+    /// Where instances are made ahead.
+    pub(crate) makers: Lanes,
+    /// How many may be ready, of each hook's instances.
+    ahead: Vec<Arc<Semaphore>>,
+    /// What tenants have of each hook's instances.
+    shares: Vec<Arc<Shares>>,
     /// Held while code is loaded.
     loading: Mutex<()>,
 }
@@ -55,11 +69,26 @@ impl Runtime {
             Ok((engine, linker))
         };
         let guests = Hook::ALL.into_iter().map(guest).collect::<Result<_, PolicyError>>()?;
-        Ok(Self { guests, addresses, cache_dir, program, lanes: Lanes::default(), loading: Mutex::default() })
+        let places = |hook: Hook| Arc::new(Semaphore::new((spec(hook).instances / AHEAD_SHARE) as usize));
+        let share = |hook: Hook| Arc::new(Shares::new(spec(hook).instances / TENANT_SHARE));
+        let shares = Hook::ALL.into_iter().map(share).collect();
+        let (ahead, lanes) = (Hook::ALL.into_iter().map(places).collect(), Lanes::default());
+        let (makers, loading) = (Lanes::new(1, Spawner::detached()), Mutex::default());
+        Ok(Self { guests, addresses, cache_dir, program, lanes, makers, ahead, shares, loading })
     }
 
     pub(crate) fn engine(&self, hook: Hook) -> &Engine {
         &self.guests[hook as usize].0
+    }
+
+    /// Places for instances of the hook that are made ahead.
+    pub(crate) fn ahead(&self, hook: Hook) -> Arc<Semaphore> {
+        self.ahead[hook as usize].clone()
+    }
+
+    /// What tenants have of the hook's instances.
+    pub(crate) fn shares(&self, hook: Hook) -> &Arc<Shares> {
+        &self.shares[hook as usize]
     }
 
     pub(crate) fn engines(&self) -> impl Iterator<Item = Engine> {

@@ -67,7 +67,10 @@ pub(crate) struct GuestState {
     sockets: WasiSocketsCtx,
     last_words: LastWords,
     budget: Budget,
+    /// While the instance is configured.
     muted: bool,
+    /// It read something when it was configured that may be another thing later.
+    dated: bool,
     reusable: bool,
 }
 
@@ -94,6 +97,7 @@ impl GuestState {
             last_words: LastWords::default(),
             budget: Budget::default(),
             muted: false,
+            dated: false,
             reusable: false,
         }
     }
@@ -107,6 +111,21 @@ impl GuestState {
     /// settings when it was loaded.
     pub(crate) fn set_muted(&mut self, muted: bool) {
         self.muted = muted;
+    }
+
+    /// Whether the instance may be made ahead of its call: what it read when it was configured holds at any time.
+    pub(crate) fn may_wait(&self) -> bool {
+        !self.dated && !self.limiter.denied
+    }
+
+    /// Begins the random numbers of its request.
+    pub(crate) fn reseed(&mut self, randomness: Randomness) {
+        self.randomness = randomness;
+    }
+
+    /// Notes that the guest asks for something that may change.
+    fn note_dated(&mut self) {
+        self.dated |= self.muted;
     }
 
     /// Kind and text of the fault that ended a call of this guest.
@@ -147,6 +166,7 @@ impl LogView for GuestState {
 
 impl ClockView for GuestState {
     fn time(&mut self) -> Time {
+        self.note_dated();
         self.time
     }
 }
@@ -165,12 +185,14 @@ impl MetricsView for GuestState {
 
 impl StateView for GuestState {
     fn state(&mut self) -> &PluginState {
+        self.note_dated();
         &self.identity.state
     }
 }
 
 impl VocabularyView for GuestState {
     fn vocabulary(&mut self) -> ModelTokens<'_> {
+        self.note_dated();
         ModelTokens { tokens: self.vocabulary.as_ref() }
     }
 }
@@ -189,6 +211,7 @@ impl SetupView for GuestState {
 
 impl DocumentsView for GuestState {
     fn supplies(&mut self) -> &Supplies {
+        self.note_dated();
         &self.supplies
     }
 }

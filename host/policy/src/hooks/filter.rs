@@ -9,11 +9,13 @@ use wasmtime::Store;
 use wasmtime::component::Resource;
 
 use crate::answers;
+use crate::bindings::HookGuest;
 use crate::bindings::filter as wit;
 use crate::imports::stream::Stream;
-use crate::loaded::{HookPre, Loaded};
+use crate::loaded::Loaded;
 use crate::metrics::Outcome;
 use crate::set::{Link, LoadedSet};
+use crate::shares::Share;
 use crate::spec::OnFault;
 use crate::store::{self, GuestState, Subject};
 
@@ -53,34 +55,22 @@ struct Filter {
     guest: wit::FilterPolicy,
     /// Whether its breaker was told that the choice's first piece went well.
     told: bool,
+    _share: Share,
     /// Keeps alive the generation with which the request began.
     _set: Arc<LoadedSet>,
 }
 
 impl Filter {
     fn start(set: &Arc<LoadedSet>, policy: &Arc<Loaded>, request: &FilteringRequest) -> Result<Self, Fault> {
-        let HookPre::Filter(pre) = &policy.compiled.pre else {
-            return Err(policy.fault(FaultKind::Unavailable, "not a filter policy"));
-        };
-        let mut store = policy.store(Some(request.request.0));
         let (model, tenant, text) = (request.model.clone(), request.tenant.clone(), TextWindow::default());
         let (choice, context) = (request.choice, request.context.clone());
         let stream = Stream { model, tenant, choice, context, rewinds: 0, text, start: 0 };
-        let mut call = || {
-            let guest = pre.instantiate(&mut store)?;
-            store.data_mut().set_muted(true);
-            let accepted = guest.camshaft_host_plugin().call_configure(
-                &mut store,
-                &policy.sidecar.settings,
-                Resource::new_borrow(0),
-            )?;
-            store.data_mut().set_muted(false);
-            Ok(accepted.map(|()| guest))
+        let share = policy.share(&request.tenant)?;
+        let made = policy.configured(Some(request.request.0), |state| state.subject = Subject::Stream(stream))?;
+        let (store, HookGuest::Filter(guest)) = (made.store, made.guest) else {
+            return Err(policy.fault(FaultKind::Unavailable, "not a filter policy"));
         };
-        let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
-        let guest = answer.map_err(|text: String| policy.refused_settings(&text))?;
-        store.data_mut().subject = Subject::Stream(stream);
-        Ok(Self { policy: policy.clone(), store, guest, told: false, _set: set.clone() })
+        Ok(Self { policy: policy.clone(), store, guest, told: false, _share: share, _set: set.clone() })
     }
 
     /// Moves the text into the guest's context, or back.

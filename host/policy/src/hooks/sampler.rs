@@ -9,12 +9,14 @@ use wasmtime::Store;
 use wasmtime::component::Resource;
 
 use crate::answers;
+use crate::bindings::HookGuest;
 use crate::bindings::sampler as wit;
 use crate::imports::plans::PlansView;
 use crate::imports::sequence::Sequence;
-use crate::loaded::{HookPre, Loaded};
+use crate::loaded::Loaded;
 use crate::metrics::Outcome;
 use crate::set::LoadedSet;
+use crate::shares::Share;
 use crate::spec::OnFault;
 use crate::store::{self, GuestState, Subject};
 
@@ -151,29 +153,21 @@ enum PlanPace {
 struct Instance {
     store: Store<GuestState>,
     guest: wit::SamplerPolicy,
+    _share: Share,
 }
 
 impl Sampler {
     fn start(policy: &Arc<Loaded>, request: &SamplingRequest) -> Result<Result<Self, Refusal>, Fault> {
-        let HookPre::Sampler(pre) = &policy.compiled.pre else {
+        let (model, tenant, context) = (request.model.clone(), request.tenant.clone(), request.context.clone());
+        let share = policy.share(&tenant)?;
+        let made = policy.configured(Some(request.params.seed ^ SEED_MARK), |state| {
+            state.vocabulary = Some(request.vocabulary.clone());
+            state.subject = Subject::Sequence(Sequence { model, tenant, context });
+        })?;
+        let (mut store, HookGuest::Sampler(guest)) = (made.store, made.guest) else {
             return Err(policy.fault(FaultKind::Unavailable, "not a sampler policy"));
         };
-        let mut store = policy.store(Some(request.params.seed ^ SEED_MARK));
-        let (model, tenant, context) = (request.model.clone(), request.tenant.clone(), request.context.clone());
-        store.data_mut().vocabulary = Some(request.vocabulary.clone());
-        store.data_mut().subject = Subject::Sequence(Sequence { model, tenant, context });
         let mut call = || {
-            let guest = pre.instantiate(&mut store)?;
-            store.data_mut().set_muted(true);
-            let accepted = guest.camshaft_host_plugin().call_configure(
-                &mut store,
-                &policy.sidecar.settings,
-                Resource::new_borrow(0),
-            )?;
-            store.data_mut().set_muted(false);
-            if let Err(text) = accepted {
-                return Ok(Err(text));
-            }
             let policy = guest.camshaft_sampler_policy();
             let answer = policy.call_start(&mut store, &shown(request), Resource::new_borrow(0))?;
             let answer = match answer {
@@ -181,10 +175,9 @@ impl Sampler {
                 Ok(None) => Ok(None),
                 Err(refusal) => Err(refusal),
             };
-            Ok(Ok((guest, answer)))
+            Ok(answer)
         };
-        let answer = call().map_err(|error| policy.fault_of(&error, store.data()))?;
-        let (guest, answer) = answer.map_err(|text: String| policy.refused_settings(&text))?;
+        let answer = call().map_err(|error: wasmtime::Error| policy.fault_of(&error, store.data()))?;
         let mut plan = match answer {
             Ok(plan) => plan,
             Err(refusal) => return answers::refusal(refusal).map(Err).map_err(|text| policy.invalid(text)),
@@ -194,7 +187,7 @@ impl Sampler {
             plan.prepare(request.vocabulary.size(), tokens).map_err(|error| policy.invalid(error.to_string()))?;
         }
         let sleeps = plan.as_ref().is_some_and(Plan::sleeps);
-        let instance = (!sleeps).then_some(Instance { store, guest });
+        let instance = (!sleeps).then_some(Instance { store, guest, _share: share });
         let (told, pace) = (instance.is_none(), PlanPace::InTime);
         Ok(Ok(Self { policy: policy.clone(), told, plan, pace, instance }))
     }
@@ -258,7 +251,7 @@ impl Sampler {
     }
 
     fn call(&mut self, row: &mut Row) -> Result<Sampled, Fault> {
-        let Some(Instance { store, guest }) = &mut self.instance else { return Ok(Sampled::Planned) };
+        let Some(Instance { store, guest, .. }) = &mut self.instance else { return Ok(Sampled::Planned) };
         store::arm(store, self.policy.sidecar.deadline);
         if self.plan.is_none() {
             row.begin();

@@ -6,6 +6,7 @@ use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Hook, Mode};
 
 use super::compile::{Compile, CompileJob, Compiler};
+use crate::ahead::Ahead;
 use crate::chronicle::Chronicle;
 use crate::documents::{Library, Missing, Opened, Reader};
 use crate::error::{PolicyError, SettingsError};
@@ -198,7 +199,9 @@ impl Builder {
         let name = PolicyName::from(place.name());
         let (hook, digest) = (place.hook, &compiled.digest[..12]);
         tracing::info!(%hook, plugin = %name, digest, described = said.name, version = said.version, "policy loaded");
-        Ok(Arc::new(Loaded {
+        Ok(Arc::new_cyclic(|me| Loaded {
+            me: me.clone(),
+            ahead: Ahead::new(self.runtime.ahead(hook)),
             metrics: self.chronicle.metrics.link(hook, &name),
             health: Health::new(sidecar.breaker, self.alarm.clone()),
             name,

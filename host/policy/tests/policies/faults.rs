@@ -193,19 +193,25 @@ fn regression_samplers_past_their_budget_are_busy_and_take_nothing_from_auth() {
         // By default a fault falls back to the native chain. Being busy must not switch a policy off.
         ("sampler/10-x.wasm", &component("guests/misbehave-sampler")),
     ]);
-    let request = sampling_request();
+    let [mut request, mut other] = [sampling_request(), sampling_request()];
+    (request.tenant, other.tenant) = ("a".into(), "b".into());
     let mut open = Vec::new();
-    let fault = loop {
-        match rig.sampler(&request) {
-            Ok(sampler) => open.push(sampler),
-            Err(fault) => break fault,
-        }
-        assert!(open.len() <= 2048, "there is a bound");
-    };
-    assert_eq!((open.len(), fault.kind), (2048, FaultKind::Exhausted));
+    // One tenant has half of them, and then another has the rest.
+    for (request, most) in [(&request, 1024), (&other, 2048)] {
+        let fault = loop {
+            match rig.sampler(request) {
+                Ok(sampler) => open.push(sampler),
+                Err(fault) => break fault,
+            }
+            assert!(open.len() <= most, "there is a bound");
+        };
+        assert_eq!((open.len(), fault.kind), (most, FaultKind::Exhausted));
+    }
+    other.tenant = "c".into();
+    assert_eq!(rig.sampler(&other).err().map(|fault| fault.kind), Some(FaultKind::Exhausted), "there are no more");
     assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)));
     assert!(matches!(rig.validate(&generation_request(1)), ValidateOutcome::Accept));
     assert!(rig.host.scheduler("demo").open().unwrap().is_some());
     open.pop();
-    assert!(rig.sampler(&request).is_ok(), "one that ended makes room");
+    assert!(rig.sampler(&other).is_ok(), "one that ended makes room");
 }
