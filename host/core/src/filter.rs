@@ -106,13 +106,6 @@ impl TextWindow {
         self.text.get(start..end).unwrap_or_default()
     }
 
-    /// The bytes of a range, as far as they are kept.
-    pub(crate) fn bytes(&self, start: usize, end: usize) -> &[u8] {
-        let end = end.saturating_sub(self.forgotten).min(self.text.len());
-        let start = start.saturating_sub(self.forgotten).min(end);
-        &self.text.as_bytes()[start..end]
-    }
-
     /// The text of a range; empty if it does not lie between characters.
     pub(crate) fn between(&self, start: usize, end: usize) -> &str {
         self.since(start).get(..end.saturating_sub(start)).unwrap_or_default()
@@ -167,6 +160,6 @@ mod tests {
         window.cut(15);
         assert_eq!(window.end(), 20, "inside a character");
         window.cut(16);
-        assert_eq!((window.end(), window.between(14, 16), window.bytes(0, 99).len()), (16, "é", 4));
+        assert_eq!((window.end(), window.between(14, 16)), (16, "é"));
     }
 }

@@ -345,16 +345,16 @@ impl FilterStage {
         }
         delta.text.push_str(self.window.between(self.out, limit));
         self.out = limit;
-        let all = end.is_some_and(|end| end.all_tokens);
-        self.tell(all, &done, &mut delta);
+        self.tell(end, &done, &mut delta);
         self.window.forget(limit, KEPT_BYTES);
         (!delta.text.is_empty() || delta.tokens > 0).then_some(delta)
     }
 
-    /// Tells of the tokens whose text went out, or of `all`. A token's log-probability spells its text, so that of a token
-    /// whose text was replaced is left out.
-    fn tell(&mut self, all: bool, done: &[Replacement], delta: &mut Delta) {
+    /// Tells of the tokens whose text went out, or of all where the `end` says so. A token's log-probability spells its text,
+    /// so that of a token whose text was replaced, or did not go out as a whole before the end, is left out.
+    fn tell(&mut self, end: Option<End>, done: &[Replacement], delta: &mut Delta) {
         let chars = |text: &str| u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
+        let all = end.is_some_and(|end| end.all_tokens);
         let mut replaced = done.iter().peekable();
         while let Some(mark) = self.tokens.pop_front_if(|mark| all || mark.begins < self.out) {
             self.told += 1;
@@ -365,11 +365,13 @@ impl FilterStage {
             let Some(logprob) = mark.logprob else { continue };
             // Its last bytes may belong to what is replaced next.
             let replacements = || done.iter().chain(&self.replacements);
-            if replacements().any(|replaced| replaced.start < mark.ends && mark.begins < replaced.end) {
-                let own = (mark.begins..mark.ends).zip(self.window.bytes(mark.begins, mark.ends));
+            let is_cut = end.is_some() && mark.ends > self.out;
+            if is_cut || replacements().any(|replaced| replaced.start < mark.ends && mark.begins < replaced.end) {
                 let is_left = |at: usize| replacements().all(|replaced| !(replaced.start..replaced.end).contains(&at));
-                let begun = own.filter(|(at, byte)| is_left(*at) && **byte & 0xc0 != 0x80).count();
-                self.skipped = self.skipped.saturating_add(u32::try_from(begun).unwrap_or(u32::MAX));
+                // A character counts where it is complete.
+                let completes = |at: &usize| is_left(*at) && self.window.is_boundary(at + 1);
+                let completed = (mark.begins..mark.ends.min(self.out)).filter(completes).count();
+                self.skipped = self.skipped.saturating_add(u32::try_from(completed).unwrap_or(u32::MAX));
             } else {
                 delta.logprobs.push(TokenLogprob { skipped: std::mem::take(&mut self.skipped), ..logprob });
             }

@@ -87,7 +87,14 @@ proptest! {
         let tokens = cut(&text, &sizes);
         let none = draw(&mut Output::new(&stops, Vec::new()), &tokens, full_at);
         let passing = (0..filters).map(|_| passes()).collect();
-        let some = draw(&mut Output::new(&stops, passing), &tokens, full_at);
+        let mut some = draw(&mut Output::new(&stops, passing), &tokens, full_at).unwrap();
+        let none = none.unwrap();
+        if some.logprobs.len() + 1 == none.logprobs.len() {
+            // A stop string cut the last token.
+            let spelt: usize = tokens.iter().take(none.logprobs.len()).map(Vec::len).sum();
+            prop_assert!(spelt > none.text.len());
+            some.logprobs.extend(none.logprobs.last());
+        }
         prop_assert_eq!(some, none);
     }
 
@@ -315,4 +322,11 @@ fn a_rewind_takes_back_the_token_that_covers_the_byte_and_no_text_that_went_out(
     let stop = ["as an AI".to_owned()];
     let rewound = draw(&mut Output::new(&stop, vec![rewinds()]), &tokens(&["I", " a", "s a", "nd"]), None);
     assert_eq!(rewound, Err("rewound to 1".to_owned()));
+}
+
+#[test]
+fn regression_a_token_that_a_stop_string_cuts_is_not_spelt() {
+    let tokens = ["c", "at"].map(|text| text.as_bytes().to_vec());
+    let got = draw(&mut Output::new(&["t".to_owned()], vec![passes()]), &tokens, None).unwrap();
+    assert_eq!((got.text.as_str(), got.tokens, got.logprobs), ("ca", 2, vec![0]));
 }
