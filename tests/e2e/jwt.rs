@@ -181,7 +181,7 @@ fn keys_that_change_while_the_server_runs_count_from_their_next_read() {
     });
     assert_eq!(ask(&server, &old_token), (401, "token_key_unknown".into()), "the old one is gone");
     fs::remove_file(dir.path().join("jwks.json")).unwrap();
-    server.wait_for_log("a document cannot be read: its last good version stays");
+    server.wait_for_log("a document has no good new version: the last one stays");
     assert_eq!(ask(&server, &new_token), (200, Value::Null), "the last good keys stay");
     // Another secret counts after a reload.
     let other = "another secret of at least 32 bytes, no less";

@@ -223,6 +223,9 @@ pub enum SettingsError {
     /// In the plugin's words.
     #[error("the plugin refuses its settings: {0}")]
     Refused(String),
+    /// The same of a policy with documents: what it refuses may be what these hold at present.
+    #[error("the plugin refuses its settings or a document: {0}")]
+    RefusedWithDocuments(String),
 }
 
 impl PolicyError {
@@ -241,6 +244,8 @@ impl PolicyError {
                 | Self::CodeNotKept { .. }
                 | Self::Cache { .. }
                 | Self::NoDocument { .. }
+                | Self::DocumentsOpening
+                | Self::Settings { problem: SettingsError::RefusedWithDocuments(_), .. }
                 | Self::NoSecret { .. }
                 | Self::ForeignCache { .. }
         )

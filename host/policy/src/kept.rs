@@ -1,5 +1,5 @@
 //! Instances between their calls: those of plugins that allow several requests in one instance, one after another.
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use wasmtime::Store;
 
@@ -26,7 +26,13 @@ impl Instance {
 
 /// The idle instances of one load of a policy, the last used last.
 #[derive(Default)]
-pub(crate) struct Kept(Mutex<Vec<Instance>>);
+pub(crate) struct Kept(Mutex<Idle>);
+
+#[derive(Default)]
+struct Idle {
+    instances: Vec<Instance>,
+    is_closed: bool,
+}
 
 impl std::fmt::Debug for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -37,7 +43,7 @@ impl std::fmt::Debug for Kept {
 impl Kept {
     /// One that was used before. The last one that was, whose memory is the likeliest to be in the CPU's caches.
     pub(crate) fn take(&self) -> Option<Instance> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).pop()
+        self.idle().instances.pop()
     }
 
     /// Keeps an instance that has answered as it should, if its plugin allows that and there is room.
@@ -46,9 +52,30 @@ impl Kept {
         if instance.calls >= CALLS || !instance.store.data().may_be_kept() {
             return;
         }
-        let mut idle = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < IDLE {
-            idle.push(instance);
+        instance.store.data_mut().forget_last_words();
+        let mut idle = self.idle();
+        if !idle.is_closed && idle.instances.len() < IDLE {
+            idle.instances.push(instance);
         }
+    }
+
+    /// Gives all of them back, and keeps none any more: a newer load has taken the place of this one, which streams may hold
+    /// for long.
+    pub(crate) fn close(&self) {
+        let mut idle = self.idle();
+        idle.is_closed = true;
+        let instances = std::mem::take(&mut idle.instances);
+        drop(idle);
+        // Outside of the lock: it takes a while.
+        drop(instances);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.idle().instances.len()
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

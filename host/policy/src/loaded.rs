@@ -11,6 +11,7 @@ use wasmtime::Store;
 use crate::ahead::{Ahead, Made};
 use crate::bindings;
 use crate::chronicle::unix_seconds;
+use crate::documents::Judge;
 use crate::health::Health;
 use crate::identity::Identity;
 use crate::imports::log::Allowance;
@@ -64,6 +65,8 @@ pub(crate) struct Loaded {
     pub(crate) lane: LaneId,
     /// Itself, for those who make instances ahead.
     pub(crate) me: Weak<Self>,
+    /// Asked about new versions of its documents.
+    pub(crate) judge: Judge,
 }
 
 impl Loaded {
@@ -211,6 +214,12 @@ impl Loaded {
                 Err(self.fault(FaultKind::Unavailable, "it is not asked: its breaker is open after many faults"))
             }
         }
+    }
+
+    /// Another load takes its place, or nothing does: it only ends what it has begun.
+    pub(crate) fn retire(&self) {
+        self.kept.close();
+        self.judge.dismiss();
     }
 
     /// It has been published.

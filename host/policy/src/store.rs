@@ -107,6 +107,11 @@ impl GuestState {
         self.reusable && !self.limiter.denied
     }
 
+    /// What it wrote in one call is not told of the next, which may be another tenant's.
+    pub(crate) fn forget_last_words(&mut self) {
+        self.last_words = LastWords::default();
+    }
+
     /// Whether log lines are dropped: while an instance is configured. The policy logged its lines about the same
     /// settings when it was loaded.
     pub(crate) fn set_muted(&mut self, muted: bool) {

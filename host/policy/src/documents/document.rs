@@ -6,15 +6,17 @@ use arc_swap::ArcSwapOption;
 use camshaft_core::policy::Hook;
 
 use super::fetch::Fetch;
+use super::judge::{Judge, Judges};
 use super::metrics::{DocumentMetrics, Refresh};
 use super::settled;
 use super::spec::{DocumentSpec, Source};
+use super::version::Version;
 use crate::text::{on_one_line, truncated};
 
 /// Bytes of a reason.
 const REASON_BYTES: usize = 512;
 
-/// No number is used twice while the server runs, whichever document it is of.
+/// Numbers of versions.
 static VERSIONS: AtomicU64 = AtomicU64::new(1);
 
 /// Whose a document is: two policies may name the same file.
@@ -25,13 +27,6 @@ pub(crate) struct Key {
     pub(crate) spec: DocumentSpec,
 }
 
-/// The bytes that a document has since it changed last.
-#[derive(Debug)]
-pub(crate) struct Version {
-    pub(crate) number: u64,
-    pub(crate) bytes: Vec<u8>,
-}
-
 /// A document in use.
 #[derive(Debug)]
 pub(crate) struct Document {
@@ -40,13 +35,26 @@ pub(crate) struct Document {
     /// What came of the first read.
     first: OnceLock<Result<(), String>>,
     is_stale: AtomicBool,
+    judges: Judges,
     metrics: Option<DocumentMetrics>,
 }
 
 impl Document {
     pub(super) fn new(key: Key, metrics: Option<DocumentMetrics>) -> Self {
         let (first, is_stale) = (OnceLock::new(), AtomicBool::new(false));
-        Self { key, current: ArcSwapOption::empty(), first, is_stale, metrics }
+        Self { key, current: ArcSwapOption::empty(), first, is_stale, judges: Judges::default(), metrics }
+    }
+
+    /// A document with the same name and this version, for those who judge it.
+    pub(crate) fn with(&self, version: Arc<Version>) -> Arc<Self> {
+        let document = Self::new(self.key.clone(), None);
+        document.current.store(Some(version));
+        Arc::new(document)
+    }
+
+    /// Has it ask before it takes a new version.
+    pub(crate) fn ask_before_changes(&self, judge: &Judge) {
+        self.judges.add(judge);
     }
 
     /// Reads it now and never again, for a process that only looks.
@@ -84,9 +92,9 @@ impl Document {
         self.is_stale.load(Ordering::Relaxed)
     }
 
-    /// A read ended without a result.
-    pub(super) fn panicked(&self) {
-        self.keep("the host failed to read it".to_owned());
+    /// It could not even be tried to read it.
+    pub(super) fn unread(&self, why: &str) {
+        self.keep(why.to_owned());
     }
 
     /// Reads it again. What was there before stays where that fails.
@@ -108,16 +116,22 @@ impl Document {
     }
 
     fn take(&self, bytes: Vec<u8>) {
+        let is_other = self.current.load().as_ref().is_none_or(|current| current.bytes != bytes);
+        let other = is_other.then(|| Arc::new(Version { number: VERSIONS.fetch_add(1, Ordering::Relaxed), bytes }));
+        // No instance sees what a fresh one would refuse.
+        if let Some(version) = &other
+            && let Err(why) = self.judges.ask(self.name(), version)
+        {
+            return self.keep(on_one_line(truncated(&format!("the policy does not take it: {why}"), REASON_BYTES)));
+        }
         let Key { hook, plugin, spec } = &self.key;
         if self.is_stale.swap(false, Ordering::Relaxed) {
             self.count_stale(-1);
             tracing::info!(%hook, plugin, document = spec.name, "the document can be read again");
         }
-        if self.current.load().as_ref().is_some_and(|current| current.bytes == bytes) {
-            return self.count(Refresh::Unchanged);
-        }
-        let (number, size_bytes) = (VERSIONS.fetch_add(1, Ordering::Relaxed), bytes.len());
-        self.current.store(Some(Arc::new(Version { number, bytes })));
+        let Some(version) = other else { return self.count(Refresh::Unchanged) };
+        let (number, size_bytes) = (version.number, version.bytes.len());
+        self.current.store(Some(version));
         self.count(Refresh::Changed);
         if self.first.set(Ok(())).is_err() {
             tracing::info!(%hook, plugin, document = spec.name, version = number, size_bytes, "the document has changed");
@@ -135,7 +149,7 @@ impl Document {
         if !self.is_stale.swap(true, Ordering::Relaxed) {
             self.count_stale(1);
             let from = spec.source.to_string();
-            tracing::warn!(%hook, plugin, document = spec.name, from, why, "a document cannot be read: its last good version stays");
+            tracing::warn!(%hook, plugin, document = spec.name, from, why, "a document has no good new version: the last one stays");
         }
     }
 

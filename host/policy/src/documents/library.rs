@@ -132,7 +132,7 @@ impl Library {
         let shared = self.shared.clone();
         if let Err(error) = self.spawner.spawn("policy-documents", Box::new(move || shared.work())) {
             tracing::warn!(%error, "cannot start a thread that reads documents");
-            self.shared.shelves().threads -= 1;
+            self.shared.lacks_thread();
         }
     }
 }
@@ -195,11 +195,23 @@ impl Shared {
         shelves.threads -= 1;
     }
 
+    /// A thread could not be started. If there is none, nobody would tell those who wait.
+    fn lacks_thread(&self) {
+        let mut shelves = self.shelves();
+        shelves.threads -= 1;
+        if shelves.threads == 0 {
+            let waiting = shelves.opening.values().filter(|(_, document)| document.first().is_none());
+            waiting.for_each(|(_, document)| document.unread("no thread could be started to read it"));
+            // A full channel says already what there is to say.
+            let _ = self.notices.try_send(());
+        }
+    }
+
     fn read(&self, document: &Document) {
         let is_first = document.first().is_none();
         if catch_unwind(AssertUnwindSafe(|| document.refresh())).is_err() {
             tracing::error!(document = document.name(), "reading a document panicked");
-            document.panicked();
+            document.unread("the host failed to read it");
         }
         if is_first {
             // A full channel says already what there is to say.

@@ -8,7 +8,7 @@ use camshaft_core::policy::{Hook, Mode};
 use super::compile::{Compile, CompileJob, Compiler};
 use crate::ahead::Ahead;
 use crate::chronicle::Chronicle;
-use crate::documents::{Library, Missing, Opened, Reader};
+use crate::documents::{Judge, Library, Missing, Opened, Reader, Version};
 use crate::error::{PolicyError, SettingsError};
 use crate::examine;
 use crate::files::{Content, Place};
@@ -33,7 +33,7 @@ pub(crate) enum Built {
     Ready(Arc<Loaded>),
     /// Its settings file turns it off: its component is not even compiled.
     Off,
-    /// Its component is being compiled, or (without a job) waits for its turn, or documents of its are being read.
+    /// Its component is being compiled, or (without a job) waits for its turn, or its documents are being read.
     Compiling(Option<Arc<CompileJob>>),
 }
 
@@ -179,10 +179,10 @@ impl Builder {
         self.compiler.remember(&compiled);
         let known = self.identities.get(&(place.hook, place.name().to_owned())).cloned();
         let identity = known.clone().unwrap_or_else(|| self.new_identity(place, None));
-        let settings = Some(sidecar.settings.as_str());
+        let (settings, has_documents) = (Some(sidecar.settings.as_str()), !sidecar.documents.is_empty());
         let of = (identity.clone(), supplies.clone());
         let said = examine::introduce(&self.runtime, &compiled, of, sidecar.memory_bytes, settings);
-        let said = said.map_err(|error| in_settings(error, place, has_file))?;
+        let said = said.map_err(|error| in_settings(error, place, (has_file, has_documents)))?;
         let identity = match known {
             Some(known) => known,
             None => {
@@ -191,11 +191,12 @@ impl Builder {
                     // What it notes about its settings belongs into the state that it goes on with.
                     let of = (settled.clone(), supplies.clone());
                     examine::introduce(&self.runtime, &compiled, of, sidecar.memory_bytes, settings)
-                        .map_err(|error| in_settings(error, place, has_file))?;
+                        .map_err(|error| in_settings(error, place, (has_file, has_documents)))?;
                 }
                 settled
             }
         };
+        let judge = self.judge(&compiled, (&identity, &supplies), &sidecar);
         let name = PolicyName::from(place.name());
         let (hook, digest) = (place.hook, &compiled.digest[..12]);
         tracing::info!(%hook, plugin = %name, digest, described = said.name, version = said.version, "policy loaded");
@@ -214,7 +215,28 @@ impl Builder {
             pace: Pace::default(),
             runtime: self.runtime.clone(),
             kept: Kept::default(),
+            judge,
         }))
+    }
+
+    /// A new version of a document must be one that an instance takes with these settings: it stands for all that come.
+    fn judge(
+        &self,
+        compiled: &Arc<Compiled>,
+        (identity, supplies): (&Arc<Identity>, &Arc<Supplies>),
+        sidecar: &Sidecar,
+    ) -> Judge {
+        let (runtime, compiled) = (self.runtime.clone(), compiled.clone());
+        let (identity, others) = (identity.clone(), supplies.clone());
+        let (memory_bytes, settings) = (sidecar.memory_bytes, sidecar.settings.clone());
+        let accepts = move |name: &str, version: &Arc<Version>| {
+            let of = (identity.clone(), Arc::new(others.with(name, version)));
+            let said = examine::introduce(&runtime, &compiled, of, memory_bytes, Some(&settings));
+            said.map(drop).map_err(|error| error.sentence())
+        };
+        let judge = Judge::new(Arc::new(accepts));
+        supplies.documents.iter().for_each(|document| document.ask_before_changes(&judge));
+        judge
     }
 
     fn new_identity(&self, place: &Place, state: Option<Arc<PluginState>>) -> Arc<Identity> {
@@ -274,10 +296,11 @@ fn sidecar_of(place: &Place, content: &Content) -> Result<Sidecar, PolicyError> 
 }
 
 /// Names the settings file where the plugin refuses what is in it, or that there is none.
-fn in_settings(error: PolicyError, place: &Place, has_file: bool) -> PolicyError {
+fn in_settings(error: PolicyError, place: &Place, (has_file, has_documents): (bool, bool)) -> PolicyError {
     match error {
         PolicyError::RefusesSettings(text) if has_file => {
-            PolicyError::Settings { file: place.sidecar_name(), line: None, problem: SettingsError::Refused(text) }
+            let refused = if has_documents { SettingsError::RefusedWithDocuments } else { SettingsError::Refused };
+            PolicyError::Settings { file: place.sidecar_name(), line: None, problem: refused(text) }
         }
         PolicyError::RefusesSettings(why) => PolicyError::NeedsSettings { file: place.sidecar_name(), why },
         error => error,

@@ -318,7 +318,9 @@ impl Policy {
     pub(crate) fn accept(&mut self, loaded: Arc<Loaded>, key: ContentKey) {
         self.mode = loaded.sidecar.mode;
         self.keep_last_good(&loaded);
-        self.serving = Some((loaded, key));
+        if let Some((before, _)) = self.serving.replace((loaded, key)) {
+            before.retire();
+        }
         self.rolled_back = None;
         self.kept = None;
         self.broken = None;
@@ -357,7 +359,8 @@ impl Policy {
 
     /// Takes it out of its chain. Whether it was in one.
     pub(crate) fn leave(&mut self, place: &Place, chronicle: &Chronicle) -> bool {
-        let announced = self.serving.take().filter(|(loaded, _)| loaded.generation.get().is_some());
+        let taken = self.serving.take().inspect(|(loaded, _)| loaded.retire());
+        let announced = taken.filter(|(loaded, _)| loaded.generation.get().is_some());
         let was_there = self.broken.take().is_some() || announced.is_some();
         if was_there {
             let digest = announced.map(|(loaded, _)| loaded.compiled.digest.clone());

@@ -116,3 +116,33 @@ fn regression_a_component_for_which_memory_lacks_each_time_is_given_up() {
         assert!(why.contains("8 times in a row") && why.contains("control group leaves"), "{why}");
     }
 }
+
+#[test]
+fn regression_a_guard_that_refuses_its_document_at_start_is_tried_again_until_the_document_is_good() {
+    let mut bench = Bench::new();
+    let documents = tempfile::tempdir().unwrap();
+    let path = documents.path().join("jwks.json");
+    std::fs::write(&path, "<html>try later</html>").unwrap();
+    let settings = format!("[settings]\njwks = \"jwks\"\n[documents.jwks]\npath = \"{}\"\n", path.display());
+    bench.put("auth/10-jwt.toml", settings);
+    bench.put("auth/10-jwt.wasm", component("plugins/auth-jwt"));
+    bench.loader.start().unwrap();
+    let why = bench.status("jwt").unwrap().error.unwrap();
+    assert!(why.contains("refuses its settings or a document") && why.contains("is no JWK set"), "{why}");
+    assert!(bench.loader.has_auth(), "until then it refuses everything");
+    std::fs::write(&path, r#"{"keys": []}"#).unwrap();
+    let begun = Instant::now();
+    while bench.state("jwt") != Some(PolicyState::Active) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", bench.status("jwt"));
+        std::thread::sleep(bench.loader.scan_settled().again.unwrap_or_default().max(Duration::from_millis(1)));
+    }
+}
+
+#[test]
+fn a_refusal_of_settings_alone_is_not_tried_again() {
+    let mut bench = Bench::new();
+    bench.put("auth/10-x.toml", "[settings]\nno-such = 1\n");
+    bench.put("auth/10-x.wasm", component("guests/misbehave-auth"));
+    bench.loader.start().unwrap();
+    assert_eq!((bench.state("x"), bench.loader.scan_settled().again), (Some(PolicyState::Rejected), None));
+}

@@ -14,6 +14,8 @@ use super::bench::{Bench, component, put, variant};
 use super::compile::{Compile, CompileJob, Compiler};
 use super::*;
 use crate::error::PolicyError;
+use crate::loaded::Loaded;
+use crate::store::Subject;
 use crate::task::Task;
 
 #[test]
@@ -430,4 +432,27 @@ fn regression_a_component_does_not_wait_for_a_thread_that_panicked() {
     };
     assert!(outcome("a", &[0]).contains("panicked"));
     assert_eq!(outcome("b", &[1]), PolicyError::NoHook.sentence(), "another thread, or the same one, goes on");
+}
+
+#[test]
+fn regression_a_load_that_was_replaced_keeps_no_idle_instances() {
+    let mut bench = Bench::new();
+    bench.put("auth/10-x.toml", "[settings]\nreuse = true\n");
+    bench.put("auth/10-x.wasm", component("guests/misbehave-auth"));
+    bench.loader.start().unwrap();
+    let serving = |bench: &Bench| bench.loader.registry.current().ready(Hook::Auth).next().unwrap().clone();
+    let use_once = |loaded: &Loaded| loaded.kept.put(loaded.instance(Subject::None).unwrap());
+    let first = serving(&bench);
+    use_once(&first);
+    assert_eq!(first.kept.len(), 1);
+    let running = first.instance(Subject::None).unwrap();
+    use_once(&first);
+    bench.put("auth/10-x.toml", "[policy]\ndeadline = \"20ms\"\n[settings]\nreuse = true\n");
+    bench.settle();
+    assert_eq!(first.kept.len(), 0, "a stream may hold the generation for long");
+    first.kept.put(running);
+    assert_eq!(first.kept.len(), 0, "nor does it keep what comes back");
+    let second = serving(&bench);
+    use_once(&second);
+    assert_eq!(second.kept.len(), 1);
 }

@@ -99,3 +99,33 @@ fn a_document_that_was_never_there_rejects_the_policy_until_it_is() {
     rig.wait("it is tried again", |rig| rig.status("auth/10-tell.wasm").state == PolicyState::Active);
     assert!(told(&rig).contains(", 4)"));
 }
+
+#[test]
+fn regression_content_that_a_plugin_does_not_take_replaces_no_good_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let jwks = dir.path().join("jwks.json");
+    fs::write(&jwks, r#"{"keys": []}"#).unwrap();
+    let settings = format!(
+        "[policy]\ndeadline = \"2s\"\n[settings]\njwks = \"jwks\"\n[documents.jwks]\npath = \"{}\"\nrefresh = \"1s\"\n",
+        jwks.display()
+    );
+    let rig = rig(&[("auth/10-jwt.wasm", &component("plugins/auth-jwt")), ("auth/10-jwt.toml", settings.as_bytes())]);
+    let stale = |rig: &Rig| rig.metric("camshaft_policy_documents_stale{hook=\"auth\"}");
+    fs::write(&jwks, "<html>try later</html>").unwrap();
+    rig.wait("the page is refused", |rig| stale(rig) == 1.0);
+    // Fresh instances, too, have the keys that were there.
+    let outcomes: Vec<_> = (0..3)
+        .map(|_| {
+            std::thread::spawn({
+                let host = rig.host.clone();
+                move || host.current().authenticate(&caller(false, None))
+            })
+        })
+        .map(|thread| thread.join().unwrap())
+        .collect();
+    for outcome in outcomes {
+        assert!(matches!(&outcome, AuthOutcome::Refuse(refusal) if refusal.status == 401), "{outcome:?}");
+    }
+    fs::write(&jwks, r#"{"keys": [], "more": 1}"#).unwrap();
+    rig.wait("a set is taken again", |rig| stale(rig) == 0.0);
+}
