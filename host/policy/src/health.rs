@@ -22,6 +22,8 @@ pub(crate) struct Health {
     /// An opening that nobody has looked at.
     alarmed: AtomicBool,
     alarm: Sender<()>,
+    /// It served cleanly in another mode.
+    was_clean: AtomicBool,
     /// When it came into force.
     since: OnceLock<SystemTime>,
 }
@@ -38,6 +40,7 @@ impl Health {
             opened: OnceLock::new(),
             alarmed: AtomicBool::new(false),
             alarm,
+            was_clean: AtomicBool::new(false),
             since: OnceLock::new(),
         }
     }
@@ -111,9 +114,20 @@ impl Health {
         self.alarmed.swap(false, Ordering::AcqRel).then(|| self.opened.get().map_or("", String::as_str))
     }
 
+    /// The alarm that was taken could not be heeded yet.
+    pub(crate) fn keep_alarm(&self) {
+        self.alarmed.store(true, Ordering::Release);
+    }
+
     /// Whether it has answered calls, and its breaker never opened.
     pub(crate) fn is_clean(&self) -> bool {
-        self.opened.get().is_none() && self.calls() > self.faults()
+        let has_served = self.calls() > self.faults() || self.was_clean.load(Ordering::Relaxed);
+        self.opened.get().is_none() && has_served
+    }
+
+    /// The same version was loaded before, in another mode.
+    pub(crate) fn go_on_from(&self, before: &Self) {
+        self.was_clean.store(before.is_clean(), Ordering::Relaxed);
     }
 
     pub(crate) fn comes_into_force(&self) {

@@ -298,6 +298,8 @@ impl<'a> Watcher<'a> {
         if self.watches.arm(self.loader) {
             self.pace.notice();
         }
+        // What could not be rolled back at once may be by now.
+        self.alarmed();
     }
 }
 

@@ -281,7 +281,10 @@ impl Directory {
         let built = match lost {
             // What was rolled back is not tried again, but its settings may have changed.
             None => match policy.build_instead(place, (&content, &key), pass.builder) {
-                Some(instead) => return self.rolled_back_with((place, policy), (key, trusted), instead, pass),
+                Some(instead) => {
+                    let stamps = (content.stamps, trusted);
+                    return self.rolled_back_with((place, policy), (key, stamps), instead, pass);
+                }
                 None => pass.builder.build(place, &content, key.mode),
             },
             Some(Lost::Lately) => return Progress::Unsettled,

@@ -5,7 +5,7 @@ use camshaft_core::policy::{Hook, Mode, ModeError, PolicyEvent, PolicyStatus};
 
 use super::loader::Loader;
 use crate::chronicle::Note;
-use crate::error::Rejection;
+use crate::error::{PolicyError, Rejection};
 use crate::files::{ContentKey, Place};
 use crate::sidecar::check_mode;
 
@@ -86,10 +86,11 @@ impl ModeChange {
             return None;
         }
         let in_force = policy.newest() == Some(&tried.chosen);
+        // What was rolled back says so, whatever the mode.
+        let is_rolled_back = matches!(policy.error.as_deref(), Some(PolicyError::RolledBack { .. }));
         let status = loader.directory.statuses().into_iter().find(|s| s.hook == self.hook && s.name == self.name);
         Some(match status {
-            // What was rolled back says so, whatever the mode.
-            Some(PolicyStatus { error: Some(_), .. }) if policy.rolled_back.is_none() => {
+            Some(PolicyStatus { error: Some(_), .. }) if !is_rolled_back => {
                 let why = policy.error.clone().map(Rejection);
                 let detail = why.as_ref().map_or_else(|| "removed".to_owned(), Rejection::to_string);
                 loader.note_refused(&tried.place, &self.who, format!("mode {}: {detail}", self.mode));

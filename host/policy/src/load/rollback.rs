@@ -8,7 +8,7 @@ use super::arrivals::Progress;
 use super::builder::{Builder, Built};
 use super::directory::{Directory, Pass};
 use super::loader::Loader;
-use super::policy::Policy;
+use super::policy::{Policy, Staged};
 use super::versions::{RolledBack, Version};
 use crate::chronicle::Note;
 use crate::error::{PolicyError, Rejection};
@@ -28,6 +28,11 @@ impl Loader {
         for (place, why) in opened {
             let result = self.roll_back(&place, "breaker", &format!("its breaker opened: {why}"));
             if let Err(error) = result {
+                if let ModeError::Rejected(rejection) = &error
+                    && rejection.downcast_ref::<Rejection>().is_some_and(|rejection| rejection.0.is_transient())
+                {
+                    self.keep_alarm(&place);
+                }
                 let (hook, plugin) = (place.hook, place.name());
                 tracing::warn!(%hook, plugin, %error, "a policy whose breaker opened cannot be rolled back");
                 continue;
@@ -53,6 +58,13 @@ impl Loader {
             policy.examine_again();
         }
         was_barred
+    }
+
+    /// A policy that could not be rolled back for a reason that may pass is tried again after the next scan.
+    fn keep_alarm(&self, place: &Place) {
+        if let Some((serving, _)) = self.directory.policies.get(place).and_then(|policy| policy.serving.as_ref()) {
+            serving.health.keep_alarm();
+        }
     }
 
     fn roll_back(&mut self, place: &Place, who: &str, why: &str) -> Result<(), ModeError> {
@@ -87,25 +99,30 @@ impl Directory {
     pub(super) fn rolled_back_with(
         &mut self,
         (place, policy): (&Place, &mut Policy),
-        (key, trusted): (ContentKey, Option<Stamps>),
+        (key, (stamps, trusted)): (ContentKey, (Stamps, Option<Stamps>)),
         (built, now): (Result<Built, Arc<PolicyError>>, ContentKey),
         pass: &mut Pass<'_>,
     ) -> Progress {
-        let rolled_back = policy.rolled_back.clone();
-        policy.examined = Some((key.clone(), trusted));
-        (policy.staged, policy.unsettled) = (None, None);
+        let (rolled_back, examined) = (policy.rolled_back.clone(), Some((key.clone(), trusted)));
         match built {
+            // What serves goes on until its new documents are there.
+            Ok(Built::Compiling(job)) => {
+                policy.staged = Some(Staged { key, stamps, job });
+                return Progress::Compiling;
+            }
             Ok(Built::Ready(loaded)) => {
                 self.forget_override(place, &key);
                 policy.accept(loaded, now);
                 policy.stay_rolled_back(rolled_back);
             }
-            Ok(_) => {
+            Ok(Built::Off) => {
                 self.forget_override(place, &key);
                 policy.turn_off(place, &pass.builder.chronicle);
             }
             Err(error) => policy.reject(place, Some(key), error, self.context(pass.builder)),
         }
+        policy.examined = examined;
+        (policy.staged, policy.unsettled) = (None, None);
         Progress::Done
     }
 }
@@ -115,7 +132,9 @@ impl Policy {
     pub(super) fn keep_last_good(&mut self, next: &Loaded) {
         let Some((serving, key)) = &self.serving else { return };
         let same = serving.compiled.digest == next.compiled.digest && serving.sidecar.is_same_but_mode(&next.sidecar);
-        if !same && serving.health.is_clean() {
+        if same {
+            next.health.go_on_from(&serving.health);
+        } else if serving.health.is_clean() {
             let (compiled, sidecar, key) = (serving.compiled.clone(), serving.sidecar.clone(), key.clone());
             self.last_good = Some(Version { compiled, sidecar, key });
         }
@@ -143,12 +162,13 @@ impl Policy {
             again => again?,
         };
         let digest = serving.compiled.digest.clone();
-        let error = PolicyError::RolledBack { digest, good: good.compiled.digest.clone(), why: why.to_owned() };
-        let (hook, plugin, digest, good) = (place.hook, place.name(), &serving.compiled.digest, &good.compiled.digest);
-        tracing::warn!(%hook, plugin, digest, good, why, "policy rolled back to the version before");
+        let good = Version { compiled: loaded.compiled.clone(), sidecar: loaded.sidecar.clone(), key: now.clone() };
+        let error = PolicyError::RolledBack { digest, good: good.digest(), why: why.to_owned() };
+        let (hook, plugin, digest, back) = (place.hook, place.name(), &serving.compiled.digest, good.digest());
+        tracing::warn!(%hook, plugin, digest, good = back, why, "policy rolled back to the version before");
         self.accept(loaded, now);
         self.last_good = None;
-        self.stay_rolled_back(Some(RolledBack { key, settings_only, error: error.into() }));
+        self.stay_rolled_back(Some(RolledBack { key, settings_only, good, error: error.into() }));
         Ok(())
     }
 
@@ -161,19 +181,22 @@ impl Policy {
         builder: &mut Builder,
     ) -> Option<(Result<Built, Arc<PolicyError>>, ContentKey)> {
         let rolled_back = self.rolled_back.as_ref().filter(|rolled_back| rolled_back.bars(key))?;
-        let (serving, of) = self.serving.as_ref()?;
+        let Version { compiled, sidecar, key: of } = &rolled_back.good;
         if !rolled_back.settings_only {
-            let built = builder.build_with(place, &serving.compiled, content, key.mode);
+            let built = builder.build_with(place, compiled, content, key.mode);
             return Some((built, key.with_component_of(of)));
         }
         // Only the mode can be another one.
-        let mode = key.mode.unwrap_or(serving.sidecar.mode);
+        let mode = key.mode.unwrap_or(sidecar.mode);
         if mode == Mode::Off {
             return Some((Ok(Built::Off), of.clone()));
         }
-        let settings = Sidecar { mode, ..serving.sidecar.clone() };
-        let loaded = builder.load(place, serving.compiled.clone(), settings, of.has_settings());
-        Some((loaded.map(Built::Ready), of.clone().with_mode(mode)))
+        let settings = Sidecar { mode, ..sidecar.clone() };
+        let built = match builder.load(place, compiled.clone(), settings, of.has_settings()) {
+            Err(error) if matches!(*error, PolicyError::DocumentsOpening) => Ok(Built::Compiling(None)),
+            loaded => loaded.map(Built::Ready),
+        };
+        Some((built, of.clone().with_mode(mode)))
     }
 }
 

@@ -157,3 +157,92 @@ fn without_last_good_a_breaker_rolls_nothing_back() {
     let noted = |event| events.iter().filter(|(of, who)| *of == event && who == "me").count();
     assert_eq!((noted(PolicyEvent::RolledBack), noted(PolicyEvent::Promoted), noted(PolicyEvent::Rejected)), (1, 1, 2));
 }
+
+/// Settings with a document that is at this path.
+fn with_document(settings: &str, path: &std::path::Path) -> String {
+    format!("{settings}[documents.list]\npath = \"{}\"\n", path.display())
+}
+
+#[test]
+fn regression_a_rolled_back_guard_serves_while_a_document_of_its_new_settings_is_read() {
+    let guest = component("guests/misbehave-auth");
+    let mut bench = faulted(Hook::Auth, &guest, (LAST_GOOD, LAST_GOOD));
+    assert!(bench.loader.heed_breakers());
+    let lists = tempfile::tempdir().unwrap();
+    let path = lists.path().join("list");
+    std::fs::write(&path, "one").unwrap();
+    bench.put("auth/10-x.toml", with_document(LAST_GOOD, &path));
+    let scan = bench.loader.scan_settled();
+    assert!(scan.compiling && bench.loader.has_auth(), "{scan:?}");
+    assert_eq!(bench.state("x"), Some(PolicyState::Rejected), "it is not off");
+    bench.compile();
+    assert_eq!(bench.digest(Hook::Auth), digest_of(&guest));
+    assert_eq!(bench.serving(Hook::Auth).supplies.documents.len(), 1);
+}
+
+#[test]
+fn regression_what_was_rolled_back_does_not_come_back_when_it_is_turned_off_and_on() {
+    let guest = component("guests/misbehave-auth");
+    let mut bench = faulted(Hook::Auth, &guest, (LAST_GOOD, LAST_GOOD));
+    assert!(bench.loader.heed_breakers());
+    let mut choose = |mode| {
+        let mut change = ModeChange::new(Hook::Auth, "x".to_owned(), mode).unwrap();
+        change.attempt(&mut bench.loader).unwrap().unwrap()
+    };
+    assert_eq!(choose(Mode::Off).state, PolicyState::Off);
+    let status = choose(Mode::Enforce);
+    assert_eq!((status.state, status.serving), (PolicyState::Rejected, Some(digest_of(&guest))));
+    assert_eq!(bench.digest(Hook::Auth), digest_of(&guest));
+}
+
+#[test]
+fn regression_a_mode_that_what_was_rolled_back_cannot_take_is_refused() {
+    let guest = component("guests/misbehave-auth");
+    let mut bench = faulted(Hook::Auth, &guest, (LAST_GOOD, LAST_GOOD));
+    assert!(bench.loader.heed_breakers());
+    bench.put("auth/10-x.toml", format!("{LAST_GOOD}[settings]\nno-such = 1\n"));
+    bench.settle();
+    let mut change = ModeChange::new(Hook::Auth, "x".to_owned(), Mode::Monitor).unwrap();
+    let refused = change.attempt(&mut bench.loader).unwrap();
+    assert!(matches!(refused, Err(ModeError::Rejected(_))), "{refused:?}");
+    assert_eq!(bench.serving(Hook::Auth).sidecar.mode, Mode::Enforce);
+}
+
+#[test]
+fn regression_an_opened_breaker_is_heeded_when_the_documents_of_the_version_before_are_there_again() {
+    let guest = component("guests/misbehave-sampler");
+    let lists = tempfile::tempdir().unwrap();
+    let path = lists.path().join("list");
+    std::fs::write(&path, "one").unwrap();
+    let mut bench = Bench::new();
+    bench.put("sampler/10-x.toml", with_document(LAST_GOOD, &path));
+    bench.put("sampler/10-x.wasm", &guest);
+    bench.loader.start().unwrap();
+    bench.answers(Hook::Sampler);
+    bench.put("sampler/10-x.toml", format!("{LAST_GOOD}[settings]\nbehave = \"trap\"\n"));
+    bench.settle();
+    bench.faults(Hook::Sampler);
+    assert!(!bench.loader.heed_breakers(), "the document is read first");
+    bench.loader.compiled().recv().unwrap();
+    assert!(bench.loader.heed_breakers());
+    assert!(!bench.serving(Hook::Sampler).sidecar.settings.contains("trap"));
+}
+
+#[test]
+fn regression_a_version_stays_clean_when_its_mode_changes_to_and_fro() {
+    let guest = component("guests/misbehave-auth");
+    let mut bench = Bench::new();
+    bench.put("auth/10-x.toml", LAST_GOOD);
+    bench.put("auth/10-x.wasm", &guest);
+    bench.loader.start().unwrap();
+    bench.answers(Hook::Auth);
+    for mode in [Mode::Monitor, Mode::Enforce] {
+        let mut change = ModeChange::new(Hook::Auth, "x".to_owned(), mode).unwrap();
+        assert_eq!(change.attempt(&mut bench.loader).unwrap().unwrap().mode, mode);
+    }
+    bench.put("auth/10-x.wasm", variant(&guest, 1));
+    bench.settle();
+    bench.faults(Hook::Auth);
+    assert!(bench.loader.heed_breakers());
+    assert_eq!(bench.digest(Hook::Auth), digest_of(&guest));
+}

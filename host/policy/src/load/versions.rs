@@ -26,6 +26,8 @@ pub(super) struct RolledBack {
     pub(super) key: ContentKey,
     /// Whether only its settings differ from those of the version that serves again.
     pub(super) settings_only: bool,
+    /// What serves instead, also after an operator has turned it off and on again.
+    pub(super) good: Version,
     pub(super) error: Arc<PolicyError>,
 }
 
