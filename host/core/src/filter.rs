@@ -29,6 +29,8 @@ pub struct Piece {
     pub last: bool,
     /// How often the generation was rewound.
     pub rewinds: u32,
+    /// The filter was asked in this step before: the time that it has is the same.
+    pub goes_on: bool,
 }
 
 /// What a filter says of a piece.

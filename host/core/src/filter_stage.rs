@@ -72,6 +72,8 @@ struct Link {
     decided: usize,
     /// The text before this byte was shown.
     seen: usize,
+    /// Whether it was asked about the step's text.
+    asked: bool,
 }
 
 /// See the module.
@@ -92,6 +94,8 @@ pub(crate) struct FilterStage {
     taken_back: usize,
     /// Characters of replaced text since the last token that was told with its log-probability.
     skipped: u32,
+    /// Where a filter ended the text. A token that went on beyond it is not spelt.
+    finished_at: Option<usize>,
 }
 
 /// What one filter's turn led to.
@@ -110,7 +114,7 @@ enum Interrupt {
 
 impl FilterStage {
     pub(crate) fn new(filters: Vec<Box<dyn TextFilter>>) -> Self {
-        let link = |filter| Link { filter, decided: 0, seen: 0 };
+        let link = |filter| Link { filter, decided: 0, seen: 0, asked: false };
         Self { links: filters.into_iter().map(link).collect(), ..Self::default() }
     }
 
@@ -127,6 +131,7 @@ impl FilterStage {
     /// Shows new text to the filters, and does what they say.
     pub(crate) fn advance(&mut self, text: &str, end: Option<End>) -> Released {
         self.window.push(text);
+        self.links.iter_mut().for_each(|link| link.asked = false);
         match self.ask_all(end) {
             Ok(None) => Released::GoesOn(self.release(None)),
             Ok(Some(end)) => Released::Ended(self.release(Some(end)), end.reason),
@@ -164,7 +169,8 @@ impl FilterStage {
             }
             let (start, fresh) = (link.decided, link.seen.clamp(link.decided, len));
             link.seen = len;
-            let piece = Piece { start, fresh, last, rewinds: self.rewinds };
+            let goes_on = std::mem::replace(&mut link.asked, true);
+            let piece = Piece { start, fresh, last, rewinds: self.rewinds, goes_on };
             let verdict = match link.filter.check(piece, &mut self.window) {
                 Ok(verdict) => verdict,
                 Err(fault) => return self.faulted(index, &fault),
@@ -285,6 +291,7 @@ impl FilterStage {
     /// The text ends at byte `at`.
     fn finish(&mut self, at: usize) {
         self.window.cut(at);
+        self.finished_at = Some(at);
         self.replacements.retain(|replaced| replaced.start < at);
         if let Some(replaced) = self.replacements.last_mut() {
             replaced.end = replaced.end.min(at);
@@ -308,6 +315,7 @@ impl FilterStage {
         let mark = self.tokens.drain(index.min(self.tokens.len())..).next()?;
         let cut = mark.given;
         self.window.cut(cut);
+        self.finished_at = None;
         // A range that is not there as a whole has to be looked at again.
         let whole = self.replacements.partition_point(|replaced| replaced.end <= cut);
         let decided = self.replacements.drain(whole..).map(|replaced| replaced.start).fold(cut, usize::min);
@@ -365,7 +373,8 @@ impl FilterStage {
             let Some(logprob) = mark.logprob else { continue };
             // Its last bytes may belong to what is replaced next.
             let replacements = || done.iter().chain(&self.replacements);
-            let is_cut = end.is_some() && mark.ends > self.out;
+            let by_filter = self.finished_at.is_some_and(|at| mark.ends > at);
+            let is_cut = by_filter || (end.is_some() && mark.ends > self.out);
             if is_cut || replacements().any(|replaced| replaced.start < mark.ends && mark.begins < replaced.end) {
                 let is_left = |at: usize| replacements().all(|replaced| !(replaced.start..replaced.end).contains(&at));
                 // A character counts where it is complete.

@@ -330,3 +330,33 @@ fn regression_a_token_that_a_stop_string_cuts_is_not_spelt() {
     let got = draw(&mut Output::new(&["t".to_owned()], vec![passes()]), &tokens, None).unwrap();
     assert_eq!((got.text.as_str(), got.tokens, got.logprobs), ("ca", 2, vec![0]));
 }
+
+#[test]
+fn regression_a_token_that_went_on_where_a_filter_ended_the_text_is_not_spelt() {
+    let filter = scripted(|piece, text| match text.find("cd") {
+        Some(at) => FilterVerdict::Finish { at: piece.start + at + 1, reason: FinishReason::Filtered },
+        None => FilterVerdict::Pass(piece.start + text.len()),
+    });
+    let tokens = ["ab", "cdef"].map(|text| text.as_bytes().to_vec());
+    let got = draw(&mut Output::new(&[], vec![filter]), &tokens, None).unwrap();
+    assert_eq!((got.text.as_str(), got.tokens, got.logprobs), ("abc", 2, vec![0]));
+}
+
+#[test]
+fn regression_the_verdicts_of_one_step_share_its_time() {
+    let asked: Arc<Mutex<Vec<bool>>> = Arc::default();
+    let noted = asked.clone();
+    let filter = scripted(move |piece, text| {
+        noted.lock().unwrap().push(piece.goes_on);
+        match text.find('x') {
+            Some(at) => {
+                let start = piece.start + at;
+                FilterVerdict::Replace(Replacement { start, end: start + 1, text: "#".to_owned() })
+            }
+            None => FilterVerdict::Pass(piece.start + text.len()),
+        }
+    });
+    let tokens = ["xxa", "b"].map(|text| text.as_bytes().to_vec());
+    assert_eq!(draw(&mut Output::new(&[], vec![filter]), &tokens, None).unwrap().text, "##ab");
+    assert_eq!(*asked.lock().unwrap(), [false, true, true, false]);
+}

@@ -46,6 +46,11 @@ struct Ban {
     tokens: Vec<u32>,
 }
 
+/// The banned tokens of this position.
+fn banned_at(bans: &[Ban], position: u32) -> &[u32] {
+    bans.last().filter(|ban| ban.at == position).map_or(&[], |ban| &ban.tokens)
+}
+
 /// State of a generation between steps.
 pub(crate) struct Sequence {
     pub(crate) start: Box<Start>,
@@ -223,11 +228,16 @@ impl Sequence {
             Ok(token) => token,
             Err(error) => return Drawn::Failed(error),
         };
+        let banned = self.banned().to_vec();
         self.generated += u32::from(token.is_some());
         let released = if let Some(token) = token.filter(|token| !self.vocabulary.is_end(*token)) {
             let logprob = self.start.logprobs.map(|n| {
                 let log = LogSoftmax::new(logits);
-                TokenLogprob { token, logprob: log.of(token), top: log.top(n as usize), skipped: 0 }
+                let mut top = log.top(n as usize + banned.len());
+                // What a filter took back is not spelt as an alternative either.
+                top.retain(|(token, _)| !banned.contains(&token.0));
+                top.truncate(n as usize);
+                TokenLogprob { token, logprob: log.of(token), top, skipped: 0 }
             });
             let bytes = self.vocabulary.token_bytes(token).unwrap_or_default();
             self.row.accept(token, bytes);
@@ -256,7 +266,9 @@ impl Sequence {
         self.generated = at;
         self.tokens.truncate(self.start.prompt.len() + index);
         self.output.resume(mark, self.last_bytes(mark.received.saturating_sub(mark.emitted)));
-        self.row.rewind(*index, self.last_bytes(MAX_TEXT_TAIL_BYTES));
+        let last = self.tokens.last().filter(|_| *index > 0).and_then(|token| self.vocabulary.token_bytes(*token));
+        let last_bytes = last.map_or(0, <[u8]>::len);
+        self.row.rewind(*index, self.last_bytes(MAX_TEXT_TAIL_BYTES), last_bytes);
         // What comes after it comes after another text from now on.
         self.bans.retain(|ban| ban.at <= at);
         match self.bans.last_mut().filter(|ban| ban.at == at) {
@@ -283,10 +295,15 @@ impl Sequence {
         pieces.into_iter().rev().flatten().copied().collect()
     }
 
+    /// The tokens that filters took back at the present position.
+    fn banned(&self) -> &[u32] {
+        banned_at(&self.bans, self.generated)
+    }
+
     /// Runs the sampler chain, unless it has forced this token before; draws from the row if no sampler chose a token. `None`:
     /// a sampler ends the generation.
     fn draw(&mut self) -> Result<Option<Token>, WorkerError> {
-        let banned = self.bans.last().filter(|ban| ban.at == self.generated).map_or(&[][..], |ban| &ban.tokens);
+        let banned = banned_at(&self.bans, self.generated);
         if let Some(token) = self.row.take_forced() {
             return Ok(Some(token));
         }
@@ -302,6 +319,10 @@ impl Sequence {
         let drawn = self.row.take_forced().or(drawn).filter(|token| !banned.contains(&token.0));
         if drawn.is_none() {
             self.row.drop_forced();
+            if !banned.is_empty() {
+                // A sampler may write any logits.
+                self.row.ban(banned).map_err(|error| WorkerError::Engine(error.to_string()))?;
+            }
         }
         let token = drawn.or_else(|| self.row.draw()).ok_or_else(|| fault("every token is banned".to_owned()))?;
         let known = (token.0 as usize) < self.vocabulary.size();

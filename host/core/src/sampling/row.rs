@@ -57,6 +57,8 @@ struct Saved {
     settled: bool,
     random: RandomStream,
     mirostat: Option<Mirostat>,
+    forced: Vec<Token>,
+    ends: bool,
 }
 
 /// Buffers that a row needs only while it draws a token. A worker lends the same buffers to all its rows in turn, so
@@ -158,7 +160,8 @@ impl Row {
         self.workspace.values.begin();
         let candidates = self.narrowed.then(|| self.workspace.candidates.clone());
         let (settled, random, mirostat) = (self.settled, self.random, self.mirostat);
-        self.saved = Some(Saved { candidates, settled, random, mirostat });
+        let (forced, ends) = (self.forced.clone(), self.ends);
+        self.saved = Some(Saved { candidates, settled, random, mirostat, forced, ends });
     }
 
     /// The changes since [`Row::begin`] are final.
@@ -169,14 +172,13 @@ impl Row {
 
     /// Restores the row of [`Row::begin`].
     pub fn undo(&mut self) {
-        let Some(Saved { candidates, settled, random, mirostat }) = self.saved.take() else { return };
+        let Some(Saved { candidates, settled, random, mirostat, forced, ends }) = self.saved.take() else { return };
         self.workspace.values.undo();
         self.narrowed = candidates.is_some();
         self.workspace.candidates = candidates.unwrap_or_default();
         (self.settled, self.random, self.mirostat) = (settled, random, mirostat);
-        // Nobody is asked while tokens are forced, so there were none.
-        self.forced.clear();
-        self.ends = false;
+        // Another policy of the chain may have forced tokens or ended the generation.
+        (self.forced, self.ends) = (forced, ends);
     }
 
     /// Records the drawn token and its bytes.
@@ -190,10 +192,11 @@ impl Row {
         }
     }
 
-    /// Forgets all drawn tokens but the first `drawn`, whose last bytes are `text`.
-    pub fn rewind(&mut self, drawn: usize, text: Vec<u8>) {
+    /// Forgets all drawn tokens but the first `drawn`, whose last bytes are `text`; `last_bytes` came with the last of them.
+    pub fn rewind(&mut self, drawn: usize, text: Vec<u8>, last_bytes: usize) {
         self.history.truncate(drawn);
         self.text = text;
+        self.last_bytes = last_bytes;
         self.ends = false;
         self.drop_forced();
     }

@@ -364,3 +364,26 @@ fn regression_many_ids_cost_no_pass_over_the_candidates_each() {
     assert_eq!((whole.ban(&more), whole.allow_only(&more)), (Err(refused.clone()), Err(refused)));
     assert!(whole.allow_only(&ids).is_ok());
 }
+
+#[test]
+fn regression_undoing_one_policy_keeps_what_another_forced_or_ended() {
+    let mut row = Row::new(&[], 0);
+    row.load(&[0.0, 1.0, 2.0]).unwrap();
+    row.force(&[1, 2]).unwrap();
+    row.finish();
+    row.begin();
+    row.force(&[0]).unwrap();
+    row.undo();
+    assert!(row.is_finished());
+    assert_eq!([row.take_forced(), row.take_forced(), row.take_forced()], [Some(Token(1)), Some(Token(2)), None]);
+}
+
+#[test]
+fn regression_after_a_rewind_the_last_token_is_the_last_that_is_left() {
+    let mut row = Row::new(&[], 0);
+    for bytes in [&b"ab"[..], b"c", b"taken back"] {
+        row.accept(Token(0), bytes);
+    }
+    row.rewind(2, b"abc".to_vec(), 1);
+    assert!(row.ended_in_last(b"c") && row.ended_in_last(b"bc") && !row.ended_in_last(b"ab"));
+}

@@ -5,6 +5,7 @@ use super::*;
 use crate::fake::ScriptedFilter;
 use crate::filter::{FilterHook, FilterVerdict, FilteringRequest, Piece, TextFilter, TextWindow};
 use crate::filter_stage::{REWINDS, TAKEN_BACK_TOKENS};
+use crate::message::TokenLogprob;
 
 type Script = fn(Piece, &str) -> FilterVerdict;
 
@@ -272,4 +273,62 @@ proptest! {
             prop_assert_eq!(told(&together, id).0, run(bench(true, None), request(id, seed, 1.0)).0);
         }
     }
+}
+
+#[test]
+fn regression_what_was_taken_back_is_no_alternative_of_what_replaces_it() {
+    let deltas = |with: bool| {
+        let mut bench = bench(true, None);
+        let mut request = request(0, 0, 0.0);
+        (request.params.repeat_penalty, request.logprobs) = (1.0, Some(1));
+        request.filter_chain = if with { request.filter_chain } else { PolicyDigest::NATIVE };
+        bench.begin(request);
+        bench.run();
+        bench.events
+    };
+    let told = |events: &[Event]| -> Vec<TokenLogprob> {
+        let of = |event: &Event| match event {
+            Event::Delta { delta, .. } => delta.logprobs.clone(),
+            _ => Vec::new(),
+        };
+        events.iter().flat_map(of).collect()
+    };
+    let (without, with) = (told(&deltas(false)), told(&deltas(true)));
+    assert_ne!(without, with, "something was taken back");
+    for logprob in with {
+        // Greedy: the best that is left is drawn.
+        assert_eq!(logprob.top.first().map(|(token, _)| *token), Some(logprob.token));
+        assert_eq!(logprob.top.len(), 1);
+    }
+}
+
+/// A sampler that makes one token all but certain, whatever was banned before it was asked.
+#[derive(Debug)]
+struct Insistent;
+
+impl SamplerHook for Insistent {
+    fn open(&self, _: PolicyDigest, _: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
+        struct Writes;
+        impl TokenSampler for Writes {
+            fn sample(&mut self, row: &mut Row) -> Result<Option<Token>, Fault> {
+                row.write(b'e'.into(), &[100.0]).unwrap();
+                Ok(None)
+            }
+        }
+        Ok(Box::new(Writes))
+    }
+}
+
+#[test]
+fn regression_a_sampler_that_writes_logits_allows_nothing_that_was_taken_back() {
+    let mut bench = Bench::new(LIMITS, Arc::new(Insistent));
+    bench.worker.intake.filters = Arc::new(Scripted { denies: true, script: None });
+    let mut request = request(1, 0, 1.0);
+    request.max_tokens = 20;
+    bench.begin(request);
+    bench.run();
+    let (text, end) = bench.results().remove(&1).unwrap();
+    assert!(matches!(end, Some(Event::Finished { reason: FinishReason::Length, .. })), "{end:?}");
+    assert!(text.len() == 20 && !text.contains('e'), "{text}");
+    assert!(bench.worker.take_counters().rewinds >= 20, "it insists at every position");
 }

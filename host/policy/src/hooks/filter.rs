@@ -82,7 +82,9 @@ impl Filter {
     }
 
     fn ask(&mut self, piece: Piece, text: &mut TextWindow) -> Result<FilterVerdict, Fault> {
-        store::arm(&mut self.store, self.policy.sidecar.deadline);
+        if !piece.goes_on {
+            store::arm(&mut self.store, self.policy.sidecar.deadline);
+        }
         let shown = wit::Piece {
             text: text.since(piece.start).to_owned(),
             start: piece.start as u64,
