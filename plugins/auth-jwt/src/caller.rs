@@ -3,13 +3,13 @@ use camshaft_plugin::Priority;
 use camshaft_plugin::auth::{Limits, Principal};
 use serde_json::Value;
 
-use crate::settings::{PriorityClass, Settings};
+use crate::settings::{PriorityClass, Settings, TENANT_CHARACTERS};
 use crate::token::{Reason, holds};
 
-/// Of tenants, names and models; the host takes no longer ones.
-const TENANT_CHARACTERS: usize = 128;
+/// Of names, models and a model's name; the host takes no more.
 const NAME_CHARACTERS: usize = 256;
 const MODELS: usize = 1024;
+const MODEL_CHARACTERS: usize = 256;
 
 /// A claim by its name or JSON pointer.
 fn claim<'a>(claims: &'a Value, name: &str) -> Option<&'a Value> {
@@ -63,7 +63,10 @@ pub(crate) fn of(claims: &Value, settings: &Settings) -> Result<(Principal, Limi
 /// What the token may use; a list that cannot be read would otherwise mean all.
 fn models(value: &Value) -> Result<Vec<String>, Reason> {
     let list = value.as_array().filter(|list| list.len() <= MODELS).ok_or(Reason::InvalidClaim)?;
-    let name = |model: &Value| model.as_str().map(str::to_owned).ok_or(Reason::InvalidClaim);
+    let name = |model: &Value| {
+        let name = model.as_str().filter(|name| name.chars().count() <= MODEL_CHARACTERS);
+        name.map(str::to_owned).ok_or(Reason::InvalidClaim)
+    };
     list.iter().map(name).collect()
 }
 

@@ -2,6 +2,7 @@
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::settings::Algorithm;
 
@@ -38,7 +39,8 @@ pub(crate) struct NamedKey {
 
 #[derive(Deserialize)]
 struct Set {
-    keys: Vec<Jwk>,
+    /// Each for itself: one that is odd must not cost the others.
+    keys: Vec<Value>,
 }
 
 #[derive(Deserialize)]
@@ -66,7 +68,7 @@ pub(crate) fn of_set(json: &[u8]) -> Result<Vec<NamedKey>, String> {
     if keys.len() > KEYS_MAX {
         return Err(format!("has {} keys, at most {KEYS_MAX} are allowed", keys.len()));
     }
-    Ok(keys.into_iter().filter_map(usable).collect())
+    Ok(keys.into_iter().filter_map(|key| usable(serde_json::from_value(key).ok()?)).collect())
 }
 
 fn usable(jwk: Jwk) -> Option<NamedKey> {
@@ -93,12 +95,16 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
 }
 
 /// The key that a token is to be verified with: of its algorithm and name; without a name, the only one of its algorithm.
-pub(crate) fn choose<'a>(keys: &'a [NamedKey], algorithm: Algorithm, kid: Option<&str>) -> Option<&'a Key> {
-    let mut fitting = keys.iter().filter(|named| {
+pub(crate) fn choose<'a>(
+    keys: impl Iterator<Item = &'a NamedKey>,
+    algorithm: Algorithm,
+    kid: Option<&str>,
+) -> Option<&'a Key> {
+    let mut fitting = keys.filter(|named| {
         named.key.algorithm() == algorithm
             && (kid.is_none() || algorithm == Algorithm::HS256 || named.kid.as_deref() == kid)
     });
     let first = fitting.next()?;
-    // Which of several it is would be a guess.
-    fitting.next().is_none().then_some(&first.key)
+    // Which of several it is would be a guess, unless a set has the same key twice.
+    fitting.all(|other| other.key == first.key).then_some(&first.key)
 }

@@ -21,7 +21,7 @@
 //! | `jwks` | name of the document (`[documents.NAME]`) with the JWK set |
 //! | `secret` | name of the secret (`[secrets]`) of `HS256`, at least 32 bytes |
 //! | `algorithms` | list of `"HS256"`, `"RS256"`, `"ES256"`, `"EdDSA"`. Default: all that there are keys for |
-//! | `issuers`, `audiences` | lists, one of which `iss` and `aud` must name. Default: any |
+//! | `issuers`, `audiences` | lists, not empty, one of which `iss` and `aud` must name. Default: any |
 //! | `leeway` | seconds by which clocks may differ, at most 600. Default 60 |
 //! | `tenant` | tenant of callers whose token names none. Default: refused |
 //! | `claims.tenant`, `claims.name` | claims of these, by name or JSON pointer. Default `"tenant"`, `"sub"` |
@@ -115,8 +115,9 @@ impl Jwt {
         }
         let read = documents::read(name);
         let (version, bytes) = read.ok_or_else(|| format!("there is no document {name:?}: add [documents.{name}]"))?;
-        self.keys = keys::of_set(&bytes).map_err(|why| format!("the document {name:?} {why}"))?;
+        // Once for each version, whatever comes of it.
         self.version = Some(version);
+        self.keys = keys::of_set(&bytes).map_err(|why| format!("the document {name:?} {why}"))?;
         Ok(())
     }
 
@@ -138,8 +139,8 @@ impl Jwt {
         if !scheme.eq_ignore_ascii_case("bearer") || !token::is_token(credential) {
             return Ok(None);
         }
-        let keys: Vec<NamedKey> = self.keys.iter().chain(&self.secret).cloned().collect();
-        let claims = token::verified(credential, &keys, &self.settings, verify)?;
+        let keys = self.keys.iter().chain(&self.secret);
+        let claims = token::verified(credential, keys, &self.settings, verify)?;
         token::check(&claims, &self.settings, now)?;
         caller::of(&claims, &self.settings).map(Some)
     }

@@ -13,10 +13,9 @@ pub struct Settings {
     pub secret: Option<String>,
     /// Default: all that the keys are for.
     pub algorithms: Option<Vec<Algorithm>>,
-    #[serde(default)]
-    pub issuers: Vec<String>,
-    #[serde(default)]
-    pub audiences: Vec<String>,
+    /// Default: any.
+    pub issuers: Option<Vec<String>>,
+    pub audiences: Option<Vec<String>>,
     /// Seconds by which clocks may differ.
     #[serde(default = "usual_leeway")]
     pub leeway: u32,
@@ -117,6 +116,8 @@ fn usual_leeway() -> u32 {
 
 /// Seconds of leeway.
 const LEEWAY_MAX: u32 = 600;
+/// Of a tenant; the host takes no longer ones.
+pub(crate) const TENANT_CHARACTERS: usize = 128;
 /// The tenant of callers without a credential. On loopback addresses they count as operators.
 const ANONYMOUS: &str = "anonymous";
 
@@ -137,7 +138,21 @@ impl Settings {
                 return Err(format!("settings.algorithms has {algorithm:?}, which needs settings.{name}"));
             }
         }
-        let tenants = self.tenant.iter().chain(self.admin.as_ref().map(|admin| &admin.tenant));
+        for (name, list) in [("issuers", &self.issuers), ("audiences", &self.audiences)] {
+            if list.as_ref().is_some_and(Vec::is_empty) {
+                return Err(format!("settings.{name} is empty: leave it out if any is allowed"));
+            }
+        }
+        let admin = self.admin.as_ref().map(|admin| &admin.tenant);
+        for (name, tenant) in [("tenant", self.tenant.as_ref()), ("admin.tenant", admin)] {
+            let characters = tenant.map_or(1, |tenant| tenant.chars().count());
+            if !(1..=TENANT_CHARACTERS).contains(&characters) {
+                return Err(format!(
+                    "settings.{name} has {characters} characters, 1 to {TENANT_CHARACTERS} are allowed"
+                ));
+            }
+        }
+        let tenants = self.tenant.iter().chain(admin);
         if tenants.clone().any(|tenant| tenant == ANONYMOUS) {
             return Err(format!("tenant {ANONYMOUS:?} is that of callers without a credential"));
         }

@@ -80,7 +80,12 @@ pub(crate) fn is_token(credential: &str) -> bool {
 ///
 /// # Errors
 /// It is none, or signed in a way or with a key that does not count.
-pub(crate) fn verified(token: &str, keys: &[NamedKey], settings: &Settings, verify: Verify) -> Result<Value, Reason> {
+pub(crate) fn verified<'a>(
+    token: &str,
+    keys: impl Iterator<Item = &'a NamedKey>,
+    settings: &Settings,
+    verify: Verify,
+) -> Result<Value, Reason> {
     if token.len() > TOKEN_BYTES {
         return Err(Reason::TooLarge);
     }
@@ -120,15 +125,15 @@ pub(crate) fn check(claims: &Value, settings: &Settings, now: f64) -> Result<(),
     if [time("nbf")?, time("iat")?].into_iter().flatten().any(|from| now < from - leeway) {
         return Err(Reason::NotYet);
     }
-    if !settings.issuers.is_empty() {
+    if let Some(issuers) = &settings.issuers {
         let issuer = claims.get("iss").ok_or(Reason::MissingClaim)?.as_str().ok_or(Reason::Issuer)?;
-        if !settings.issuers.iter().any(|allowed| allowed == issuer) {
+        if !issuers.iter().any(|allowed| allowed == issuer) {
             return Err(Reason::Issuer);
         }
     }
-    if !settings.audiences.is_empty() {
+    if let Some(audiences) = &settings.audiences {
         let audience = claims.get("aud").ok_or(Reason::MissingClaim)?;
-        if !settings.audiences.iter().any(|allowed| holds(audience, allowed)) {
+        if !audiences.iter().any(|allowed| holds(audience, allowed)) {
             return Err(Reason::Audience);
         }
     }
