@@ -26,6 +26,8 @@ const KEY_PREFIXES: [&str; 20] = [
     "npm_",
     "eyJ",
 ];
+/// What goes out instead of a key.
+pub(crate) const KEY_MASK: &str = "[key]";
 const CARD_DIGITS: std::ops::RangeInclusive<usize> = 13..=19;
 
 /// What is masked.
@@ -56,21 +58,48 @@ impl Kinds {
         found.into_iter().flatten().min_by_key(|secret| (secret.start, usize::MAX - secret.end))
     }
 
+    fn prefixes(&self) -> impl Iterator<Item = &str> + Clone {
+        KEY_PREFIXES.iter().copied().chain(self.key_prefixes.iter().map(String::as_str))
+    }
+
     fn key(&self, word: &[u8]) -> Option<Secret> {
-        let prefixes = KEY_PREFIXES.iter().copied().chain(self.key_prefixes.iter().map(String::as_str));
         // One that begins first, wherever its prefix stands in the lists.
-        let begins = |at: usize| at == 0 || !word[at - 1].is_ascii_alphanumeric();
-        (0..word.len()).filter(|&at| begins(at)).find_map(|start| {
+        beginnings(word).find_map(|start| {
             let rest = &word[start..];
-            let prefix =
-                prefixes.clone().filter(|prefix| rest.starts_with(prefix.as_bytes())).max_by_key(|p| p.len())?;
-            let is_key = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-            // The parts of a web token have points between them.
-            let is_part = |byte: &&u8| is_key(byte) || (prefix == "eyJ" && **byte == b'.');
-            let more = rest[prefix.len()..].iter().take_while(is_part).count();
-            (more >= MIN_KEY_BYTES).then_some(Secret { start, end: start + prefix.len() + more, mask: "[key]" })
+            let fitting = self.prefixes().filter(|prefix| rest.starts_with(prefix.as_bytes()));
+            let prefix = fitting.max_by_key(|prefix| prefix.len())?;
+            let more = part_of_key(&rest[prefix.len()..], prefix);
+            (more >= MIN_KEY_BYTES).then_some(Secret { start, end: start + prefix.len() + more, mask: KEY_MASK })
         })
     }
+
+    /// Where that begins at the end of a word which may become a key with what follows.
+    pub(crate) fn begun_key(&self, word: &[u8]) -> Option<usize> {
+        let begun = |rest: &[u8], prefix: &str| match rest.strip_prefix(prefix.as_bytes()) {
+            Some(more) => part_of_key(more, prefix) == more.len(),
+            None => prefix.as_bytes().starts_with(rest),
+        };
+        // From the second byte on, so that something passes.
+        let mut found = beginnings(word).skip_while(|at| *at == 0);
+        if self.keys { found.find(|&at| self.prefixes().any(|prefix| begun(&word[at..], prefix))) } else { None }
+    }
+}
+
+/// Where a key may begin in a word.
+fn beginnings(word: &[u8]) -> impl Iterator<Item = usize> {
+    (0..word.len()).filter(|&at| at == 0 || !word[at - 1].is_ascii_alphanumeric())
+}
+
+/// How much of the text belongs to the key with this prefix that stands before it.
+fn part_of_key(text: &[u8], prefix: &str) -> usize {
+    let is_key = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    // The parts of a web token have points between them.
+    text.iter().take_while(|byte| is_key(byte) || (prefix == "eyJ" && **byte == b'.')).count()
+}
+
+/// How much of the text belongs to the key that was cut before it: whatever is in a key of any kind.
+pub(crate) fn rest_of_key(text: &[u8]) -> usize {
+    part_of_key(text, "eyJ")
 }
 
 /// `local@domain.tld`.

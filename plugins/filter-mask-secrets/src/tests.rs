@@ -84,6 +84,23 @@ fn holds_words_and_no_more() {
 }
 
 #[test]
+fn regression_a_key_is_masked_to_its_end_however_long_it_is() {
+    let key = format!("sk-{}", "aB3_".repeat(224));
+    check(&format!("key {key}, yes"), "key [key], yes");
+    for size in [1, 7, 511, 512, 513] {
+        let text = format!("key {key} yes");
+        let pieces: Vec<&str> = text.as_bytes().chunks(size).map(|piece| std::str::from_utf8(piece).unwrap()).collect();
+        assert_eq!(out(&pieces), "key [key] yes", "pieces of {size} bytes");
+    }
+    let token = format!("eyJ{}.{}.{}", "a".repeat(400), "b".repeat(400), "c".repeat(400));
+    check(&format!("{token} yes"), "[key] yes");
+    for before in 490..520 {
+        let text = format!("{}.sk-abcdefghijklmnop123 yes", "x".repeat(before));
+        check(&text, &format!("{}.[key] yes", "x".repeat(before)));
+    }
+}
+
+#[test]
 fn refuses_prefixes_out_of_bounds() {
     let refused = |key_prefixes: Vec<String>| {
         let settings = Settings { keys: true, email_addresses: true, card_numbers: true, key_prefixes };

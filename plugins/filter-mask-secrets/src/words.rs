@@ -8,6 +8,8 @@ pub(crate) const MAX_BYTES: usize = 512;
 pub enum Word {
     /// A word, or characters that belong to none, which end before this byte.
     Complete { end: usize },
+    /// The beginning of a word that is too long, which ends before this byte.
+    Cut { end: usize },
     /// A word that may go on with what follows the text.
     Open,
 }
@@ -46,7 +48,7 @@ pub(crate) fn first(text: &str, last: bool) -> Word {
     let mut at = 0;
     loop {
         if at >= MAX_BYTES {
-            return Word::Complete { end: at };
+            return Word::Cut { end: at };
         }
         let rest = &text[at..];
         match rest.chars().next() {
