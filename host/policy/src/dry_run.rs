@@ -17,6 +17,8 @@ use crate::task::Task;
 
 /// What errors call the settings that come with a component.
 const SETTINGS: &str = "settings";
+/// Who may check must not have the host read any file and tell what is in it.
+const NO_SUPPLIES: &str = "a check hands over no documents and no secrets: camshaft plugin check does";
 
 /// Examines one component at a time.
 #[derive(Debug)]
@@ -67,6 +69,8 @@ impl Checks {
         let said = examine::introduce(runtime, &compiled, of, sidecar.memory_bytes, Some(&sidecar.settings));
         let said = said.map_err(|error| match error {
             PolicyError::RefusesSettings(text) => {
+                let has_supplies = !sidecar.documents.is_empty() || !sidecar.secrets.is_empty();
+                let text = if has_supplies { format!("{text} ({NO_SUPPLIES})") } else { text };
                 PolicyError::Settings { file: SETTINGS.to_owned(), line: None, problem: SettingsError::Refused(text) }
             }
             error => error,

@@ -125,6 +125,11 @@ pub(super) fn secrets(table: &Table) -> Result<BTreeMap<String, SecretSource>, M
         let text = |name: &str| entry.get(name).map(|value| value.as_str().unwrap_or_default());
         let source = match (text("file"), text("env")) {
             (Some(path), None) => SecretSource::File(absolute(path).ok_or_else(bad)?),
+            (None, Some(variable)) if variable.starts_with("CAMSHAFT_") => {
+                let expected =
+                    "variables that begin with CAMSHAFT_ are keys of the server's configuration: name another";
+                return Err(wrong(section, &hidden, expected));
+            }
             (None, Some(variable)) if is_variable(variable) => SecretSource::Env(variable.to_owned()),
             _ => return Err(bad()),
         };

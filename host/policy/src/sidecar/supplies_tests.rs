@@ -104,3 +104,10 @@ fn reads_where_secrets_are_and_repeats_none_in_errors() {
     assert_eq!(read(&format!("[secrets]\n{}", many(16))).unwrap().secrets.len(), 16);
     assert!(refused(&format!("[secrets]\n{}", many(17))).contains("at most 16 secrets"));
 }
+
+#[test]
+fn regression_secrets_are_not_read_from_variables_that_the_server_takes_for_its_configuration() {
+    assert!(read("[secrets]\nsalt = { env = \"MY_CAMSHAFT_SALT\" }").is_ok());
+    let refused = refused("[secrets]\nsalt = { env = \"CAMSHAFT_SALT\" }");
+    assert!(refused.contains("secrets.salt") && refused.contains("keys of the server's configuration"), "{refused}");
+}
