@@ -61,6 +61,9 @@ fn told(error: ureq::Error) -> String {
     match error {
         ureq::Error::StatusCode(status) => format!("the server answers {status}"),
         ureq::Error::Timeout(_) => "the server does not answer in time".to_owned(),
+        // Where a redirect leads may be as secret as a query.
+        ureq::Error::RequireHttpsOnly(_) => "the server leads from https to http".to_owned(),
+        ureq::Error::BadUri(_) => "the server leads to what is no URL".to_owned(),
         error => error.to_string(),
     }
 }

@@ -282,3 +282,38 @@ fn https_trusts_what_the_operator_names_and_nothing_else() {
     fs::write(&ca, "no certificate").unwrap();
     assert!(rig.open(&spec("again", Some(ca))).unwrap_err().contains("no certificate to trust"));
 }
+
+#[test]
+fn regression_a_document_that_no_thread_can_read_keeps_nobody_waiting() {
+    let (notices, told) = bounded(1);
+    let spawner = Spawner::new(|_, _| Err(std::io::Error::other("no more threads")));
+    let library = Library::new(spawner, notices, DocumentMetrics::register(&Registry::new()).unwrap());
+    let spec = of_path(Path::new("/x"), 8);
+    assert!(matches!(library.open(READER, std::slice::from_ref(&spec)), Ok(Opened::Reading)));
+    told.recv_timeout(PATIENCE).expect("whoever waits is told");
+    let missing = library.open(READER, std::slice::from_ref(&spec)).unwrap_err();
+    assert!(missing.why.contains("no thread"), "{}", missing.why);
+}
+
+#[test]
+fn regression_a_file_from_the_future_is_read() {
+    let rig = rig();
+    let path = rig.dir.path().join("document");
+    put(&path, b"later");
+    let later = std::time::SystemTime::now() + Duration::from_secs(3600);
+    fs::File::options().write(true).open(&path).unwrap().set_modified(later).unwrap();
+    assert_eq!(text(&rig.open(&of_path(&path, 8)).unwrap()), "later");
+}
+
+#[test]
+fn regression_where_a_redirect_leads_is_not_told() {
+    let spec = |location: &str| {
+        let (url, said) = server();
+        *said.lock().unwrap() = (answer(&format!("302 Found\r\nlocation: {location}"), b""), Duration::ZERO);
+        of_url(&url, 8)
+    };
+    for location in ["http://127.0.0.1:1/?token=hidden", "bad://hidden", "http://[hidden/"] {
+        let why = rig().open(&spec(location)).unwrap_err();
+        assert!(!why.contains("hidden"), "{why}");
+    }
+}
