@@ -1,4 +1,4 @@
-//! The auth chain: a fresh instance per request and policy, in file order until one decides.
+//! The auth chain: in file order until one policy decides, each in an instance that serves no other request meanwhile.
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -126,8 +126,7 @@ fn run(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault>
         guest.camshaft_auth_policy().call_authenticate(&mut instance.store, &shown(request), Resource::new_borrow(0));
     let answer = answer.map_err(|error| policy.fault_of(&error, instance.store.data()))?;
     let call = std::mem::take(&mut instance.store.data_mut().subject);
-    policy.kept.put(instance);
-    match answer {
+    let answer = match answer {
         Ok(wit::Verdict::Next) => Ok(AuthAnswer::Next),
         Ok(wit::Verdict::Allow(answer)) => {
             let Subject::Call(Call { limits, attributes, .. }) = call else {
@@ -136,7 +135,11 @@ fn run(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault>
             principal(answer, limits, attributes).map(AuthAnswer::Allow).map_err(|text| policy.invalid(text))
         }
         Err(refusal) => answers::refusal(refusal).map(AuthAnswer::Refuse).map_err(|text| policy.invalid(text)),
+    };
+    if answer.is_ok() {
+        policy.kept.put(instance);
     }
+    answer
 }
 
 fn shown(request: &AuthRequest) -> wit::Request {

@@ -1,4 +1,4 @@
-//! Validators: a fresh instance for each request and link, all in file order.
+//! Validators: all in file order, each in an instance that serves no other request meanwhile.
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -81,13 +81,13 @@ fn run(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<Validation, Fa
         guest.camshaft_validator_policy().call_validate(&mut instance.store, &shown(request), Resource::new_borrow(0));
     let answer = answer.map_err(|error| policy.fault_of(&error, instance.store.data()))?;
     let subject = std::mem::take(&mut instance.store.data_mut().subject);
-    policy.kept.put(instance);
     let outcome = match answer {
         Ok(wit::Verdict::Accept) => Ok(ValidateOutcome::Accept),
         Ok(wit::Verdict::Amend(patch)) => check_patch(&patch).map(|()| ValidateOutcome::Amend(patch)),
         Err(refusal) => answers::refusal(refusal).map(ValidateOutcome::Refuse),
     };
     let outcome = outcome.map_err(|text| policy.invalid(text))?;
+    policy.kept.put(instance);
     let passes = matches!(outcome, ValidateOutcome::Accept | ValidateOutcome::Amend(_));
     Ok(Validation { marks: marks(subject, request).filter(|_| passes), outcome })
 }
