@@ -19,7 +19,8 @@ pub trait Policy: Sized + 'static {
     /// The shape of `[settings]` in the plugin's TOML file.
     type Settings: DeserializeOwned;
 
-    /// Makes the policy. The host calls it in every fresh instance: for auth, once per request.
+    /// Makes the policy. The host calls it in every fresh instance: for auth, once per request,
+    /// unless [`Policy::set_up`] allows it several ([`Setup::reuse`]).
     ///
     /// # Errors
     /// The settings are wrong; says why in a sentence for the operator. The previous version of the policy continues to

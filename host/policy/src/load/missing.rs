@@ -90,8 +90,8 @@ impl Directory {
         (spec(place.hook).guards && of.has_settings()).then_some((at, &**loaded))
     }
 
-    /// Whether the settings of a guard that serves with some are gone since so lately that they may come: a directory that is
-    /// copied back, and a policy that is renumbered, come file by file, and without settings the guard may let more through.
+    /// Whether a guard that serves with settings has lost them so recently that they may still come: a directory that is copied
+    /// back, and a policy that is renumbered, come file by file, and without settings the guard may let more through.
     pub(super) fn awaits_settings(&self, place: &Place, policy: &mut Policy, files: &Files) -> bool {
         let guard = self.settled_guard(place, policy).filter(|_| files.sidecar.is_none());
         let Some(at) = guard.map(|(at, _)| at.clone()) else {
