@@ -30,6 +30,28 @@ const LATER: [&str; 1] = ["trap-later"];
 const FRESH: [&str; 1] = ["remember"];
 /// After which it says what its context tells.
 const TELLS: [&str; 1] = ["tell"];
+/// After which a scheduler rejects requests that ask for it, and says what it was told.
+const TELLS_POOL: [&str; 1] = ["tell-pool"];
+/// What only a scheduler can ask for, and a word of the fault.
+const OF_SCHEDULERS: [(&str, &str); 5] = [
+    ("needs-unknown", "is unknown"),
+    ("needs-many", "1000000 ids, over the"),
+    ("ask-forever", "ran past its deadline"),
+    ("reject-twice", "is named twice"),
+    ("reject-nonsense", "the code \"As asked!\""),
+];
+/// After which a scheduler still answers, whatever it asked for or left to the next one.
+const SCHEDULES: [&str; 9] = [
+    "wake-loop",
+    "large-checkpoint",
+    "leak-checkpoint",
+    "long-checkpoint",
+    "full-checkpoint",
+    "refuse-checkpoint",
+    "full-checkpoint",
+    "trap-at-restore",
+    "spin-at-save",
+];
 /// Behaviours that prevent loading, and a word of the reason.
 const AT_START: [(&str, &str); 3] =
     [("trap-at-start", "traps at start"), ("spin-at-start", "spins"), ("refuse-settings", "refuses its settings")];
@@ -45,7 +67,8 @@ const HOOKS: [&str; 5] = ["auth", "validator", "scheduler", "sampler", "filter"]
 
 fn settings(behave: &str, policy: &str) -> String {
     // Only a guest that would never return may meet its deadline, however busy the machine is.
-    let deadline = if matches!(behave, "spin" | "verify" | "query-vocabulary") { "" } else { "deadline = \"5s\"" };
+    let never = matches!(behave, "spin" | "verify" | "query-vocabulary" | "ask-forever" | "spin-at-save");
+    let deadline = if never { "" } else { "deadline = \"5s\"" };
     format!("[policy]\n{deadline}\n{policy}\n[settings]\nbehave = \"{behave}\"\n")
 }
 
@@ -174,6 +197,52 @@ fn a_scheduler_that_faults_is_replaced_natively_at_once() {
     std::fs::remove_file(native).expect("the guest was there");
     server.wait_for_policy(("scheduler", "bad"), Value::is_null);
     assert_eq!(text(&complete(&server, false)), expected, "without a policy");
+    server.assert_runs();
+    server.wait_until_idle();
+}
+
+#[test]
+fn a_scheduler_that_asks_for_too_much_is_replaced_and_one_that_leaves_nonsense_is_not() {
+    let mut server = serve("scheduler");
+    let expected = text(&complete(&server, false));
+    for (how, word) in OF_SCHEDULERS {
+        behave(&server, "scheduler", how, "");
+        assert_eq!(text(&complete(&server, false)), expected, "{how}");
+        server.wait_for_policy(("scheduler", "bad"), |entry| {
+            entry["state"] == "replaced" && entry["error"].as_str().is_some_and(|error| error.contains(word))
+        });
+    }
+    for how in SCHEDULES {
+        behave(&server, "scheduler", how, "");
+        for _ in 0..3 {
+            assert_eq!(text(&complete(&server, false)), expected, "{how}");
+        }
+        let entry = server.policy("scheduler", "bad").expect("it is there");
+        assert_eq!((&entry["state"], entry["error"].is_null()), (&json!("active"), true), "{how}: {entry}");
+    }
+    server.wait_for_log("refused what the last one left");
+    server.assert_runs();
+    server.wait_until_idle();
+}
+
+#[test]
+fn a_scheduler_rejects_with_a_code_and_a_time_and_is_told_what_the_client_hints() {
+    let [how] = TELLS_POOL;
+    let mut server = Setup::new().guest("scheduler", "10-bad", &settings(how, "")).start();
+    assert_eq!(complete(&server, false).status, 200, "nothing was hinted");
+    let body = json!({"model": "demo", "prompt": "1, 2, 3,", "max_tokens": 6, "hints": {"tell": "me"}});
+    let told = server.client.post(COMPLETIONS, &body);
+    assert_eq!((told.status, told.header("retry-after")), (503, Some("3")), "{}", told.text());
+    let error = error_of(&told);
+    assert_eq!(error["code"], "told");
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("needs [") && message.contains("hint Some(\"me\") attribute None; 1 alike"),
+        "{message}"
+    );
+    let bad = json!({"model": "demo", "prompt": "1", "hints": {"tell": 1}});
+    let refused = server.client.post(COMPLETIONS, &bad);
+    assert_eq!((refused.status, error_of(&refused)["param"].clone()), (400, json!("hints.tell")));
     server.assert_runs();
     server.wait_until_idle();
 }
@@ -436,6 +505,9 @@ fn every_bad_guest_and_every_behaviour_has_a_test_here() {
         .chain(FRESH)
         .chain(TELLS)
         .chain(OF_SAMPLERS)
+        .chain(TELLS_POOL)
+        .chain(OF_SCHEDULERS.iter().map(|(how, _)| *how))
+        .chain(SCHEDULES)
         .chain(OF_FILTERS.iter().map(|(how, _)| *how))
         .chain(AT_START.iter().map(|(how, _)| *how));
     assert_eq!(known, tested.map(str::to_owned).collect());

@@ -59,9 +59,11 @@ impl Scheduler for Fcfs {
             match event {
                 SchedulerEvent::Arrived(arrival) => self.enter(arrival),
                 SchedulerEvent::Dispatched { id, .. }
-                | SchedulerEvent::Cancelled { id }
+                | SchedulerEvent::Cancelled { id, .. }
                 | SchedulerEvent::Finished { id, .. } => self.leave(*id),
-                SchedulerEvent::Progressed { .. } | SchedulerEvent::Preempted { .. } => {}
+                SchedulerEvent::Progressed { .. }
+                | SchedulerEvent::Preempted { .. }
+                | SchedulerEvent::Resumed { .. } => {}
             }
         }
         let mut workers: Vec<_> = point.workers.iter().filter(|w| w.healthy).cloned().collect();

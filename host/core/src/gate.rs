@@ -44,7 +44,7 @@ impl Fill {
 }
 
 /// Counts the requests that wait, each choice as one.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Gate {
     watermarks: Watermarks,
     open: bool,
@@ -54,7 +54,7 @@ pub(crate) struct Gate {
 }
 
 /// What waits of one tenant.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Own {
     waiting: usize,
     /// The request that all of them belong to; `None` once a second request has entered.

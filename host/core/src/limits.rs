@@ -45,6 +45,10 @@ pub const PROMPTS: usize = 128;
 pub const SAMPLERS: usize = 16;
 /// Maximum characters of a session's name.
 pub const SESSION_ID: usize = 128;
+/// Maximum entries of `hints`, characters of a name, and bytes of a value.
+pub const HINTS: usize = 8;
+pub const HINT_NAME_BYTES: usize = 64;
+pub const HINT_VALUE_BYTES: usize = 256;
 /// Maximum draft tokens of a sequence in one step.
 pub const DRAFT_TOKENS: u32 = 16;
 /// Maximum sequences of a worker. llama.cpp allows 256, one of which the engine needs for copies of state.

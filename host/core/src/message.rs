@@ -9,7 +9,7 @@ use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token};
-use crate::policy::{Priority, Refusal, RequestContext};
+use crate::policy::{Priority, Refusal, Rejection, RequestContext};
 use crate::sampling::SamplingParams;
 use crate::segments::Namespace;
 
@@ -227,8 +227,8 @@ pub enum WorkerError {
     #[error("request refused by the worker: {0}")]
     Refused(String),
     /// The scheduler policy rejected the request.
-    #[error("{0}")]
-    Rejected(String),
+    #[error("{}", .0.message)]
+    Rejected(Box<Rejection>),
     /// The engine failed in the step the request was part of.
     #[error("the engine failed: {0}")]
     Engine(String),

@@ -8,6 +8,7 @@ mod change;
 mod context;
 mod facts;
 mod hook;
+mod scheduling;
 mod status;
 
 use std::fmt;
@@ -21,6 +22,9 @@ pub use self::change::{PolicyAction, PolicyChange, PolicyEvent, PolicyHistory, P
 pub use self::context::RequestContext;
 pub use self::facts::{KvTokens, WorkerFacts};
 pub use self::hook::{Hook, Mode};
+pub use self::scheduling::{
+    CancelReason, Checkpoint, EmptyBooks, Ending, Hints, LatencyTarget, PoolBooks, Rejection, RequestFacts, Restored,
+};
 pub use self::status::{ModeError, PolicyCheck, PolicyHealth, PolicyState, PolicyStatus};
 use crate::answering::Answering;
 use crate::breaker::BreakerSettings;
@@ -414,15 +418,36 @@ impl Arrival {
 #[derive(Debug, Clone, PartialEq)]
 pub enum SchedulerEvent {
     Arrived(Arrival),
-    Dispatched { id: RequestId, worker: WorkerId },
-    Progressed { id: RequestId, prompt_tokens: u32, generated_tokens: u32 },
-    Finished { id: RequestId, generated_tokens: u32 },
-    Cancelled { id: RequestId },
-    Preempted { id: RequestId },
+    Dispatched {
+        id: RequestId,
+        worker: WorkerId,
+    },
+    Progressed {
+        id: RequestId,
+        prompt_tokens: u32,
+        generated_tokens: u32,
+    },
+    Finished {
+        id: RequestId,
+        generated_tokens: u32,
+        ending: Ending,
+    },
+    Cancelled {
+        id: RequestId,
+        reason: CancelReason,
+    },
+    /// Its worker preempted it, or paused it for its reader.
+    Preempted {
+        id: RequestId,
+    },
+    /// It runs again, neither preempted nor paused.
+    Resumed {
+        id: RequestId,
+    },
 }
 
 /// One call of a scheduler: what happened since the last one.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct SchedulingPoint {
     /// Time since the pool started.
     pub now: Duration,
@@ -431,21 +456,54 @@ pub struct SchedulingPoint {
     pub events: Vec<SchedulerEvent>,
     /// All workers of the pool.
     pub workers: Vec<WorkerFacts>,
+    /// What else can be asked. Whoever keeps it past the call makes the pool copy its book.
+    pub books: Arc<dyn PoolBooks>,
 }
 
 /// What a scheduler asks the pool to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    Preempt { id: RequestId },
-    Reject { id: RequestId, message: String },
-    Dispatch { id: RequestId, worker: WorkerId },
-    PrefillBudget { worker: WorkerId, tokens: u32 },
+    Preempt {
+        id: RequestId,
+    },
+    Reject {
+        id: RequestId,
+        rejection: Rejection,
+    },
+    Dispatch {
+        id: RequestId,
+        worker: WorkerId,
+    },
+    PrefillBudget {
+        worker: WorkerId,
+        tokens: u32,
+    },
+    /// Call again at this time at the latest, even if nothing happens. Replaces an earlier one that has not passed.
+    WakeAt {
+        at: Duration,
+    },
 }
 
 /// A pool's scheduler: long-lived, fed with events.
 pub trait Scheduler: Send {
     /// Answers a scheduling point. The pool checks every action before it carries out the first.
     fn schedule(&mut self, point: &SchedulingPoint) -> Result<Vec<Action>, Fault>;
+
+    /// The plugin whose instances leave checkpoints to each other; `None`: it has none to leave and takes none.
+    fn lineage(&self) -> Option<&str> {
+        None
+    }
+
+    /// What the next instance of its plugin is to begin with. Never asked after a fault. `None`: nothing, or it failed.
+    fn save(&mut self) -> Option<Checkpoint> {
+        None
+    }
+
+    /// Begins with what an earlier instance of its plugin saved, before the first point.
+    fn restore(&mut self, checkpoint: Checkpoint) -> Restored {
+        let _ = checkpoint;
+        Restored::Refused
+    }
 }
 
 /// A scheduler and the policy that it is an instance of.

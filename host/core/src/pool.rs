@@ -5,9 +5,11 @@
 mod account;
 mod active;
 mod affinity;
+mod alarm;
 mod book;
 mod capacity;
 mod check;
+mod groups;
 mod placement;
 
 use std::fmt;
@@ -15,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use active::ActiveScheduler;
+use alarm::Alarm;
 use book::{Dispatched, PoolBook};
 pub use book::{NewRequest, QueueFull};
 
@@ -22,7 +25,7 @@ use crate::engine::EngineLimits;
 pub use crate::gate::Watermarks;
 use crate::ids::{RequestId, WorkerId};
 use crate::message::{Command, Start, WorkerError};
-use crate::policy::{Action, Arrival, Fault, SchedulerHook, SchedulingPoint, WorkerFacts};
+use crate::policy::{Action, Arrival, CancelReason, Fault, SchedulerHook, SchedulingPoint, WorkerFacts};
 use crate::report::Report;
 use crate::reserve::Reserve;
 
@@ -39,8 +42,10 @@ pub enum Output {
 
 /// Queue and scheduler of one model.
 pub struct Pool {
-    book: PoolBook,
+    /// Shared with the scheduler while it answers, and with nobody otherwise.
+    book: Arc<PoolBook>,
     scheduler: ActiveScheduler,
+    alarm: Alarm,
 }
 
 impl fmt::Debug for Pool {
@@ -52,22 +57,28 @@ impl fmt::Debug for Pool {
 impl Pool {
     /// `reserve`: how much of a worker's KV cache a request is admitted with.
     pub fn new(hook: Arc<dyn SchedulerHook>, watermarks: Watermarks, reserve: Reserve) -> Self {
-        Self { book: PoolBook::new(watermarks, reserve), scheduler: ActiveScheduler::new(hook) }
+        let book = Arc::new(PoolBook::new(watermarks, reserve));
+        Self { book, scheduler: ActiveScheduler::new(hook), alarm: Alarm::default() }
+    }
+
+    /// A scheduler that kept the book past its answer would make this copy it.
+    fn book_mut(&mut self) -> &mut PoolBook {
+        Arc::make_mut(&mut self.book)
     }
 
     /// A worker begins, for the first time or after [`Pool::worker_lost`].
     pub fn add_worker(&mut self, worker: WorkerId, limits: EngineLimits) {
-        self.book.add_worker(worker, limits);
+        self.book_mut().add_worker(worker, limits);
     }
 
     /// A worker died. Returns the requests that it had, which are lost.
     pub fn worker_lost(&mut self, worker: WorkerId) -> Vec<RequestId> {
-        self.book.lose_worker(worker)
+        self.book_mut().lose_worker(worker)
     }
 
     /// Takes in what a worker did and the facts that hold after it, together.
     pub fn apply(&mut self, worker: WorkerId, report: Report) {
-        self.book.apply(worker, report);
+        self.book_mut().apply(worker, report);
     }
 
     /// A request arrives.
@@ -75,18 +86,18 @@ impl Pool {
     /// # Errors
     /// The queue is full, or the tenant's share of it.
     pub fn submit(&mut self, new: NewRequest) -> Result<(), QueueFull> {
-        self.book.enter(new)
+        self.book_mut().enter(new)
     }
 
-    /// The client of a request is gone.
-    pub fn cancel(&mut self, id: RequestId) -> Option<Output> {
-        let worker = self.book.cancel(id)?;
+    /// Nobody wants a request's output any more.
+    pub fn cancel(&mut self, id: RequestId, reason: CancelReason) -> Option<Output> {
+        let worker = self.book_mut().cancel(id, reason)?;
         Some(Output::Send { worker, command: Command::Cancel { id } })
     }
 
     /// Changes the bounds of the queue. Requests that wait already stay.
     pub fn set_watermarks(&mut self, watermarks: Watermarks) {
-        self.book.set_watermarks(watermarks);
+        self.book_mut().set_watermarks(watermarks);
     }
 
     /// Whether the queue accepts requests.
@@ -118,9 +129,10 @@ impl Pool {
         self.book.queue()
     }
 
-    /// The earliest deadline that may still pass.
-    pub fn next_deadline(&self) -> Option<Duration> {
-        self.book.next_deadline()
+    /// When [`Pool::schedule`] has something to do at the latest, even if nothing happens: a deadline may pass, or the scheduler
+    /// wants to be called.
+    pub fn next_call(&self) -> Option<Duration> {
+        self.book.next_deadline().into_iter().chain(self.alarm.at()).min()
     }
 
     /// Requests that the next [`Pool::schedule`] ends because their deadline has passed before their first token.
@@ -130,7 +142,7 @@ impl Pool {
 
     /// The client has read its first token: the worker's report of it is on its way, or it was one of another choice.
     pub fn deadline_kept(&mut self, id: RequestId) {
-        self.book.deadline_kept(id);
+        self.book_mut().deadline_kept(id);
     }
 
     /// Whether the books add up. Cheap enough for every step of a test.
@@ -138,17 +150,19 @@ impl Pool {
         self.book.check()
     }
 
-    /// A scheduling point, if anything happened since the last one. `now` counts from the pool's start.
+    /// A scheduling point, if anything happened since the last one or the scheduler asked for it. `now` counts from the pool's start.
     pub fn schedule(&mut self, now: Duration) -> Vec<Output> {
         let mut out = Vec::new();
         self.expire(now, &mut out);
         self.scheduler.refresh(now);
-        if self.book.has_news() || self.scheduler.needs_replay() {
+        let rings = self.alarm.rings(now);
+        if rings || self.book.has_news() || self.scheduler.needs_replay() {
             let actions = self.ask(now).unwrap_or_else(|fault| {
                 self.scheduler.replace(&fault, now);
                 // The native scheduler never faults on a true replay.
                 self.ask(now).unwrap_or_default()
             });
+            self.book_mut().forget_gone();
             self.carry_out(actions, now, &mut out);
         }
         out
@@ -158,14 +172,18 @@ impl Pool {
         for id in self.book.overdue(now) {
             // The client first: a worker that confirms the cancellation at once must not answer it otherwise.
             out.push(Output::Fail { id, error: WorkerError::DeadlineExceeded });
-            out.extend(self.cancel(id));
+            out.extend(self.cancel(id, CancelReason::Deadline));
         }
     }
 
     fn ask(&mut self, now: Duration) -> Result<Vec<Action>, Fault> {
-        let (news, replay) = (self.book.take_news(), self.scheduler.needs_replay());
+        let (news, replay) = (self.book_mut().take_news(), self.scheduler.needs_replay());
+        if replay {
+            // An instance that is gone wants nothing any more.
+            self.alarm = Alarm::default();
+        }
         let events = if replay { self.book.replay() } else { news };
-        let point = SchedulingPoint { now, replay, events, workers: self.worker_facts() };
+        let point = SchedulingPoint { now, replay, events, workers: self.worker_facts(), books: self.book.clone() };
         self.scheduler.ask(&point, |actions| check::check(&self.book, actions))
     }
 
@@ -187,13 +205,14 @@ impl Pool {
                     out.push(Output::Send { worker, command: Command::PrefillBudget { tokens } });
                 }
                 Action::PrefillBudget { .. } => {}
-                Action::Reject { id, message } => {
-                    self.book.leave_queue(id);
-                    out.push(Output::Fail { id, error: WorkerError::Rejected(message) });
+                Action::Reject { id, rejection } => {
+                    self.book_mut().leave_queue(id, CancelReason::Rejected);
+                    out.push(Output::Fail { id, error: WorkerError::Rejected(Box::new(rejection)) });
                 }
+                Action::WakeAt { at } => self.alarm.set(at, now),
                 Action::Dispatch { id, worker } => {
                     let worker = places.next().unwrap_or(worker);
-                    let Some(Dispatched { start, need, waited }) = self.book.dispatch(id, worker, now) else {
+                    let Some(Dispatched { start, need, waited }) = self.book_mut().dispatch(id, worker, now) else {
                         continue;
                     };
                     out.push(Output::Start { worker, start, need, waited });

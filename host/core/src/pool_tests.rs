@@ -1,4 +1,8 @@
 //! The rig of the pool's tests: schedulers that are closures, requests of one kind, workers that the test plays.
+#[path = "pool_tests/books.rs"]
+mod books;
+#[path = "pool_tests/checkpoints.rs"]
+mod checkpoints;
 #[path = "pool_tests/placement.rs"]
 mod placement;
 #[path = "pool_tests/queue.rs"]
@@ -15,7 +19,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::ids::{Generation, PolicyDigest, PolicyName};
 use crate::message::{Event, FinishReason, Usage};
-use crate::policy::{FaultKind, Priority, Scheduler, SchedulerEvent};
+use crate::policy::{Checkpoint, Ending, FaultKind, Priority, Rejection, Restored, Scheduler, SchedulerEvent};
 use crate::sampling::SamplingParams;
 use crate::segments::Namespace;
 
@@ -33,6 +37,19 @@ struct Scripted {
     refusals: Mutex<Vec<String>>,
     /// What was told of take-overs (`true`) and returns.
     turns: Mutex<Vec<(bool, String)>>,
+    /// What becomes of checkpoints; `None`: its schedulers leave none.
+    legacy: Option<Arc<Mutex<Legacy>>>,
+}
+
+/// What schedulers of one plugin leave and take.
+#[derive(Debug)]
+struct Legacy {
+    lineage: String,
+    leaves: Option<Checkpoint>,
+    answers: Restored,
+    /// Checkpoints that were saved, and those that were given to an instance.
+    saved: u32,
+    given: Vec<Checkpoint>,
 }
 
 impl std::fmt::Debug for Scripted {
@@ -41,11 +58,31 @@ impl std::fmt::Debug for Scripted {
     }
 }
 
-struct Closure(Answer);
+struct Closure {
+    answer: Answer,
+    lineage: Option<String>,
+    legacy: Option<Arc<Mutex<Legacy>>>,
+}
 
 impl Scheduler for Closure {
     fn schedule(&mut self, point: &SchedulingPoint) -> Result<Vec<Action>, Fault> {
-        (self.0)(point)
+        (self.answer)(point)
+    }
+
+    fn lineage(&self) -> Option<&str> {
+        self.lineage.as_deref()
+    }
+
+    fn save(&mut self) -> Option<Checkpoint> {
+        let mut legacy = self.legacy.as_ref()?.lock().unwrap();
+        legacy.saved += 1;
+        legacy.leaves.clone()
+    }
+
+    fn restore(&mut self, checkpoint: Checkpoint) -> Restored {
+        let mut legacy = self.legacy.as_ref().unwrap().lock().unwrap();
+        legacy.given.push(checkpoint);
+        legacy.answers
     }
 }
 
@@ -57,7 +94,10 @@ impl SchedulerHook for Scripted {
     fn open(&self) -> Result<Option<(PolicyName, Box<dyn Scheduler>)>, Fault> {
         *self.opened.lock().unwrap() += 1;
         let answer = self.answers.lock().unwrap().pop();
-        Ok(answer.map(|answer| (PolicyName::from("scripted"), Box::new(Closure(answer)) as Box<dyn Scheduler>)))
+        let legacy = self.legacy.clone();
+        let lineage = legacy.as_ref().map(|legacy| legacy.lock().unwrap().lineage.clone());
+        let scheduler = |answer| Box::new(Closure { answer, lineage, legacy }) as Box<dyn Scheduler>;
+        Ok(answer.map(|answer| (PolicyName::from("scripted"), scheduler(answer))))
     }
 
     fn refused(&self, fault: &Fault) {
@@ -133,6 +173,7 @@ fn new(id: u64, now: Duration) -> NewRequest {
         deadline: None,
         weight: 1.0,
         queue_share: None,
+        hints: Arc::default(),
     }
 }
 

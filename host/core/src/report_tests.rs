@@ -11,7 +11,7 @@ use crate::engine::EngineLimits;
 use crate::fake::{FakeEngine, NoFilters};
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token, WorkerId};
 use crate::message::{Command, Delta, FinishReason, Start, TokenLogprob, Usage, WorkerError};
-use crate::policy::{Priority, Refusal};
+use crate::policy::{Priority, Refusal, Rejection};
 use crate::sampling::{LogitBias, SamplingParams};
 use crate::segments::Namespace;
 use crate::worker::WorkerOptions;
@@ -104,7 +104,7 @@ fn error() -> impl Strategy<Value = WorkerError> {
         Just(WorkerError::InvalidLogits),
         ".{0,12}".prop_map(|detail| WorkerError::PolicyFault { detail }),
         ".{0,12}".prop_map(WorkerError::Refused),
-        ".{0,12}".prop_map(WorkerError::Rejected),
+        ".{0,12}".prop_map(|text| WorkerError::Rejected(Box::new(Rejection::new(text)))),
         ".{0,12}".prop_map(WorkerError::Engine),
         Just(WorkerError::SamplersBusy),
         ".{0,12}".prop_map(|detail| WorkerError::FilterFault { detail }),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use camshaft_core::answering::wait;
 use camshaft_core::ids::{RequestId, TenantId, Token, WorkerId};
 use camshaft_core::policy::{
-    Action, Arrival, AuthOutcome, AuthRequest, Endpoint, Policies, Priority, SamplerHook, SamplingRequest,
-    SchedulerEvent, SchedulingPoint, ValidateRequest, WorkerFacts,
+    Action, Arrival, AuthOutcome, AuthRequest, EmptyBooks, Ending, Endpoint, Policies, Priority, SamplerHook,
+    SamplingRequest, SchedulerEvent, SchedulingPoint, ValidateRequest, WorkerFacts,
 };
 use camshaft_core::sampling::SamplingParams;
 use camshaft_core::vocabulary::Vocabulary;
@@ -89,7 +89,7 @@ fn steps(host: &PolicyHost, waiting: u64) -> Result<Vec<f64>, Box<dyn std::error
             return Err(format!("not one dispatch: {actions:?}").into());
         };
         events.push(SchedulerEvent::Dispatched { id, worker });
-        events.push(SchedulerEvent::Finished { id, generated_tokens: 100 });
+        events.push(SchedulerEvent::Finished { id, generated_tokens: 100, ending: Ending::Stop });
     }
     times.sort_by(f64::total_cmp);
     Ok(times)
@@ -215,5 +215,11 @@ fn point(ms: u64, free_sequences: u32, events: Vec<SchedulerEvent>) -> Schedulin
         tokens_per_second: 100.0,
         can_preempt: false,
     };
-    SchedulingPoint { now: Duration::from_millis(ms), replay: ms == 0, events, workers: vec![worker] }
+    SchedulingPoint {
+        now: Duration::from_millis(ms),
+        replay: ms == 0,
+        events,
+        workers: vec![worker],
+        books: Arc::new(EmptyBooks),
+    }
 }

@@ -3,7 +3,7 @@
 
 use camshaft_core::policy::Hook;
 use wasmtime::AsContextMut;
-use wasmtime::component::{InstancePre, Resource};
+use wasmtime::component::{Instance, InstancePre, Resource};
 
 /// The type behind a guest's handle to what it borrows for one call: a row, or a context. It is empty: what is borrowed is in the
 /// store's data during the call, and the component model revokes the handle when the call ends.
@@ -116,6 +116,15 @@ pub mod scheduler {
     pub use self::exports::camshaft::scheduler::policy::*;
 }
 
+/// What a scheduler may export beside its hook.
+pub mod checkpoint {
+    wasmtime::component::bindgen!({
+        inline: "package camshaft:all; world checkpoints { export camshaft:scheduler/checkpoint@0.2.0; }",
+        path: "../../wit",
+        world: "camshaft:all/checkpoints",
+    });
+}
+
 pub mod sampler {
     wasmtime::component::bindgen!({
         path: "../../wit",
@@ -196,6 +205,22 @@ macro_rules! hooks {
             pub fn instantiate(&self, store: impl AsContextMut<Data = T>) -> wasmtime::Result<HookGuest> {
                 match self {
                     $(Self::$hook(pre) => pre.instantiate(store).map(HookGuest::$hook),)+
+                }
+            }
+        }
+
+        impl<T: 'static> HookPre<T> {
+            /// An instance, and the handle by which exports are found that not every plugin has. Slower than
+            /// [`HookPre::instantiate`].
+            pub fn instantiate_whole(
+                &self,
+                mut store: impl AsContextMut<Data = T>,
+            ) -> wasmtime::Result<(HookGuest, Instance)> {
+                match self {
+                    $(Self::$hook(pre) => {
+                        let instance = pre.instance_pre().instantiate(&mut store)?;
+                        Ok((HookGuest::$hook($module::$guest::new(&mut store, &instance)?), instance))
+                    })+
                 }
             }
         }

@@ -11,6 +11,7 @@ use wasmtime::component::{Component, Linker};
 
 use crate::addresses::Addresses;
 use crate::bindings::Description;
+use crate::bindings::checkpoint::Checkpoints;
 use crate::code::{CodeDir, CodeName};
 use crate::digest::digest_of;
 use crate::engine::{self, compile_error};
@@ -67,9 +68,9 @@ pub(crate) fn compile_into(
 
 fn build(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {
     let Task { hook, bytes, .. } = *task;
-    let Surface { api_version, imports, .. } = surface::of_hook(bytes, hook)?;
+    let Surface { api_version, imports, exports, .. } = surface::of_hook(bytes, hook)?;
     let pre = link(runtime.linker(hook), &runtime.component(task)?, hook)?;
-    Ok(Compiled { digest: digest_of(bytes), size_bytes: bytes.len() as u64, api_version, imports, pre })
+    Ok(Compiled { digest: digest_of(bytes), size_bytes: bytes.len() as u64, api_version, imports, exports, pre })
 }
 
 fn check_header(bytes: &[u8]) -> Result<(), PolicyError> {
@@ -118,7 +119,12 @@ pub(crate) fn introduce(
     // There is no model yet, so the vocabulary is not available to a sampler.
     state.vocabulary = Some(Arc::new(Vocabulary::new([""; 0], Vec::new())));
     let mut store = store::open(runtime.engine(hook), state, START_LIMIT);
-    let guest = compiled.pre.instantiate(&mut store).map_err(|e| start_error("start", START_LIMIT, &e, &store))?;
+    let whole = compiled.pre.instantiate_whole(&mut store);
+    let (guest, instance) = whole.map_err(|e| start_error("start", START_LIMIT, &e, &store))?;
+    if compiled.has_checkpoint() {
+        let checkpoints = Checkpoints::new(&mut store, &instance);
+        checkpoints.map_err(|source| PolicyError::Mistyped { hook, source: source.into() })?;
+    }
     store::arm(&mut store, DESCRIBE_LIMIT);
     let said = guest.describe(&mut store).map_err(|e| start_error("describe", DESCRIBE_LIMIT, &e, &store))?;
     if let Some(settings) = settings {

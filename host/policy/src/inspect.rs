@@ -30,6 +30,8 @@ pub struct PluginReport {
     pub api_version: String,
     /// Names of the interfaces that it imports. All of them are granted.
     pub imports: Vec<String>,
+    /// Names of the interfaces that it exports beside its hook, and of which the host makes use.
+    pub exports: Vec<String>,
     pub size_bytes: u64,
     /// In lower-case hexadecimal.
     pub sha256: String,
@@ -100,6 +102,7 @@ pub fn inspect(
         hook,
         api_version: compiled.api_version,
         imports: compiled.imports,
+        exports: compiled.exports,
         size_bytes: compiled.size_bytes,
         sha256: compiled.digest,
         name: said.name,

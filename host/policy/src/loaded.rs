@@ -22,7 +22,7 @@ use crate::pace::Pace;
 use crate::runtime::Runtime;
 use crate::shares::Share;
 use crate::sidecar::Sidecar;
-use crate::spec::{OnFault, spec};
+use crate::spec::{CHECKPOINT, OnFault, spec};
 use crate::store::{self, GuestState, Subject, cpu_time};
 use crate::supplies::Supplies;
 
@@ -37,7 +37,16 @@ pub(crate) struct Compiled {
     /// Version of its hook's package that it was built for.
     pub(crate) api_version: String,
     pub(crate) imports: Vec<String>,
+    /// Interfaces that it exports beside its hook, and of which the host makes use.
+    pub(crate) exports: Vec<String>,
     pub(crate) pre: HookPre,
+}
+
+impl Compiled {
+    /// Whether its instances hand over what they know.
+    pub(crate) fn has_checkpoint(&self) -> bool {
+        self.exports.iter().any(|export| export.split('@').next() == Some(CHECKPOINT))
+    }
 }
 
 impl std::fmt::Debug for Compiled {

@@ -89,12 +89,17 @@ const LOGITS: Grant =
 const PLANS: Grant =
     Grant { name: "camshaft:sampler/plans", version: SAMPLER_VERSION, link: imports::plans::add_to_linker };
 
+/// By which a scheduler's instances hand over what they know.
+pub(crate) const CHECKPOINT: &str = "camshaft:scheduler/checkpoint";
+
 /// How the host treats one hook. `bindings` has the exports of its world, and `hooks` its calls.
 pub(crate) struct HookSpec {
     /// The version of the hook's package that this host has.
     pub(crate) version: &'static str,
     /// Host interfaces that its policies may import.
     pub(crate) grants: &'static [Grant],
+    /// Interfaces that its policies may export beside their hook, without version; their version is the hook's.
+    pub(crate) optional_exports: &'static [&'static str],
     /// Modes in which its policies may run.
     pub(crate) modes: &'static [Mode],
     /// The choices of `on-fault`. The first is the default.
@@ -138,6 +143,7 @@ pub(crate) fn spec(hook: Hook) -> &'static HookSpec {
 static AUTH: HookSpec = HookSpec {
     version: AUTH_VERSION,
     grants: &[TYPES, SETUP, LOG, CLOCK, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, CALL],
+    optional_exports: &[],
     modes: &Mode::ALL,
     on_fault: &OnFault::ALL,
     on_fault_why: "",
@@ -152,6 +158,7 @@ static AUTH: HookSpec = HookSpec {
 static VALIDATOR: HookSpec = HookSpec {
     version: VALIDATOR_VERSION,
     grants: &[TYPES, SETUP, LOG, CLOCK, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, DRAFT],
+    optional_exports: &[],
     modes: &Mode::ALL,
     on_fault: &OnFault::ALL,
     on_fault_why: "",
@@ -167,6 +174,7 @@ static SCHEDULER: HookSpec = HookSpec {
     version: SCHEDULER_VERSION,
     // No clock: a scheduler reads the time from its events, so that it can be replayed.
     grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, POOL],
+    optional_exports: &[CHECKPOINT],
     modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Fallback, OnFault::LastGood],
     on_fault_why: "the native scheduler takes over at once",
@@ -182,6 +190,7 @@ static SAMPLER: HookSpec = HookSpec {
     version: SAMPLER_VERSION,
     // No clock either.
     grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, VOCABULARY, LOGITS, PLANS, SEQUENCE],
+    optional_exports: &[],
     modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Fallback, OnFault::Deny, OnFault::Skip, OnFault::LastGood],
     on_fault_why: "",
@@ -197,6 +206,7 @@ static FILTER: HookSpec = HookSpec {
     version: FILTER_VERSION,
     // No clock either: the same text is to come of the same tokens.
     grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, STREAM],
+    optional_exports: &[],
     modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Deny, OnFault::Skip, OnFault::LastGood],
     on_fault_why: "there is no native filter to fall back to",

@@ -44,7 +44,7 @@ pub(crate) enum Subject {
     None,
     Call(Call),
     Draft(Draft),
-    Pool(Pool),
+    Pool(Box<Pool>),
     Sequence(Sequence),
     Stream(Stream),
 }
@@ -242,7 +242,7 @@ impl DraftView for GuestState {
 impl PoolView for GuestState {
     fn pool(&mut self) -> Option<&mut Pool> {
         match &mut self.subject {
-            Subject::Pool(pool) => Some(pool),
+            Subject::Pool(pool) => Some(pool.as_mut()),
             _ => None,
         }
     }

@@ -28,6 +28,8 @@ pub(crate) struct Surface {
     pub(crate) api_version: String,
     /// Names of the interfaces that it imports.
     pub(crate) imports: Vec<String>,
+    /// Names of the interfaces that it exports beside its hook and that the host makes use of.
+    pub(crate) exports: Vec<String>,
 }
 
 /// Reads the surface of a component that is to serve a hook.
@@ -42,7 +44,10 @@ pub(crate) fn of_hook(bytes: &[u8], expected: Hook) -> Result<Surface, PolicyErr
     }
     imports.iter().try_for_each(|import| check_import(import, hook))?;
     functions.iter().try_for_each(|(at, function)| check_function(imports.get(*at), function))?;
-    Ok(Surface { hook, api_version, imports })
+    let is_optional = |name: &String| spec(hook).optional_exports.contains(&split(name).0);
+    let exports: Vec<String> = exports.into_iter().filter(is_optional).collect();
+    exports.iter().try_for_each(|export| check_version(export, spec(hook).version))?;
+    Ok(Surface { hook, api_version, imports, exports })
 }
 
 #[derive(Debug, Default)]

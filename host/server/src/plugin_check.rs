@@ -45,6 +45,7 @@ fn describe(report: &mut String, found: &PluginReport) {
         ("size", format!("{} bytes", found.size_bytes)),
         ("sha256", found.sha256.clone()),
         ("imports", found.imports.join(" ")),
+        ("also exports", if found.exports.is_empty() { "none".to_owned() } else { found.exports.join(" ") }),
         ("settings file", settings),
         ("mode", found.mode.to_string()),
         ("settings schema", schema.to_owned()),

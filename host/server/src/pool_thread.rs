@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use camshaft_api::{PoolMessage, PoolSnapshot, Submission};
 use camshaft_core::ids::WorkerId;
 use camshaft_core::message::{Command, Event, WorkerError};
+use camshaft_core::policy::CancelReason;
 use camshaft_core::pool::{NewRequest, Output, Pool};
 use camshaft_core::report::Report;
 use crossbeam_channel::{Receiver, select};
@@ -125,8 +126,8 @@ impl PoolThread {
     fn patience(&self) -> Duration {
         let mut mailboxes = self.setup.workers.values().filter_map(|worker| worker.mailbox.as_ref());
         let most = if mailboxes.any(Mailbox::is_behind) { RETRY_INTERVAL } else { SWEEP_INTERVAL };
-        let deadline = self.setup.pool.next_deadline();
-        deadline.map_or(most, |at| at.saturating_sub(self.setup.begun.elapsed()).min(most))
+        let next = self.setup.pool.next_call();
+        next.map_or(most, |at| at.saturating_sub(self.setup.begun.elapsed()).min(most))
     }
 
     /// Takes in a message of the HTTP side. False when the pool has to end.
@@ -177,7 +178,17 @@ impl PoolThread {
 
     fn submit(&mut self, submission: Submission) {
         let Submission {
-            start, first_choice, weight, queue_share, arrived, deadline, shared, events, policies, ..
+            start,
+            first_choice,
+            weight,
+            queue_share,
+            arrived,
+            deadline,
+            hints,
+            shared,
+            events,
+            policies,
+            ..
         } = submission;
         let id = start.id;
         let fail = |error| drop(events.try_send(Event::Failed { id, error }));
@@ -187,7 +198,8 @@ impl PoolThread {
         let since = |at: Instant| at.saturating_duration_since(self.setup.begun);
         let (arrived, deadline) = (since(arrived), deadline.map(since));
         let start = Box::new(start);
-        match self.setup.pool.submit(NewRequest { start, first_choice, arrived, deadline, weight, queue_share }) {
+        let new = NewRequest { start, first_choice, arrived, deadline, weight, queue_share, hints };
+        match self.setup.pool.submit(new) {
             Ok(()) => self.clients.insert(id, events, shared, policies),
             Err(_) => fail(WorkerError::QueueFull),
         }
@@ -236,7 +248,7 @@ impl PoolThread {
 
     fn fail_all(&mut self) {
         for id in self.clients.ids() {
-            self.setup.pool.cancel(id);
+            self.setup.pool.cancel(id, CancelReason::Shutdown);
             self.clients.fail(id, WorkerError::ShuttingDown);
         }
     }
@@ -269,7 +281,7 @@ impl PoolThread {
     fn sweep(&mut self) {
         self.swept = Instant::now();
         for id in self.clients.left() {
-            if let Some(output) = self.setup.pool.cancel(id) {
+            if let Some(output) = self.setup.pool.cancel(id, CancelReason::Client) {
                 self.carry_out(output);
             } else {
                 self.clients.remove(id);

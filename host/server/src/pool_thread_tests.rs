@@ -132,6 +132,7 @@ fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
         queue_share: None,
         arrived: Instant::now(),
         deadline: Some(Instant::now() + PATIENCE),
+        hints: Arc::default(),
         shared: Shared::default(),
         events,
         policies: Arc::new(NoPolicies),

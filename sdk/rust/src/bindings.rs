@@ -100,6 +100,16 @@ pub mod scheduler {
     pub use self::exports::camshaft::scheduler::policy::*;
 }
 
+pub mod checkpoint {
+    wit_bindgen::generate!({
+        path: "../../wit",
+        inline: "package camshaft:sdk; world checkpoint { export camshaft:scheduler/checkpoint@0.2.0; }",
+        world: "camshaft:sdk/checkpoint",
+        pub_export_macro: true,
+    });
+    pub use self::exports::camshaft::scheduler::checkpoint::*;
+}
+
 pub mod sampler {
     wit_bindgen::generate!({
         path: "../../wit",

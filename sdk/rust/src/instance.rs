@@ -64,7 +64,7 @@ pub(crate) use plugin_exports;
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __export {
-    ($hook:ident, $policy:ty) => {
+    ($hook:ident, $policy:ty $(, $optional:ident)*) => {
         const _: () = {
             struct ThisPackage;
             impl $crate::instance::Package for ThisPackage {
@@ -78,6 +78,10 @@ macro_rules! __export {
     $crate::bindings::plugin::export!(Exported with_types_in $crate::bindings::plugin);
             #[cfg(target_family = "wasm")]
     $crate::bindings::$hook::export!(Exported with_types_in $crate::bindings::$hook);
+            $(
+                #[cfg(target_family = "wasm")]
+                $crate::bindings::$optional::export!(Exported with_types_in $crate::bindings::$optional);
+            )*
         };
     };
 }

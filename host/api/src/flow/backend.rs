@@ -6,7 +6,7 @@ use std::time::Instant;
 use camshaft_core::engine::{ModelInfo, Tokenizer};
 use camshaft_core::ids::{RequestId, SessionId};
 use camshaft_core::message::{Event, Start};
-use camshaft_core::policy::{PolicySet, Priority};
+use camshaft_core::policy::{Hints, PolicySet, Priority};
 use camshaft_core::segments::Namespace;
 use crossbeam_channel::Sender;
 use tokio::sync::{mpsc, oneshot};
@@ -102,6 +102,8 @@ pub struct Submission {
     pub arrived: Instant,
     /// Latest moment of the first token of any choice of the request.
     pub deadline: Option<Instant>,
+    /// What the client says for scheduler policies to read.
+    pub hints: Arc<Hints>,
     pub shared: Shared,
     /// Receives `Started`, `Delta`s, then `Finished` or `Failed`. Closed without either if the pool is gone.
     pub events: mpsc::Sender<Event>,

@@ -199,7 +199,10 @@ fn worker_answer(error: &WorkerError) -> Answer {
         }
         WorkerError::Refused(_) => Answer::invalid(text()),
         WorkerError::Declined(refusal) => refused(refusal, ErrorType::InvalidRequest).rejection(Rejection::Policy),
-        WorkerError::Rejected(_) => Answer::unavailable("overloaded", text(), 1).rejection(Rejection::Scheduler),
+        WorkerError::Rejected(said) => {
+            let answer = Answer::unavailable("overloaded", text(), seconds(said.retry_after));
+            answer.code(said.code.clone()).rejection(Rejection::Scheduler)
+        }
         WorkerError::WorkerLost => Answer::unavailable("worker_lost", text(), 1),
         WorkerError::ShuttingDown => Answer::unavailable("draining", text(), LIFE_CYCLE_RETRY),
         WorkerError::DeadlineExceeded => {
@@ -268,6 +271,10 @@ impl IntoResponse for FlowError {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use camshaft_core::policy;
+
     use super::*;
 
     #[test]
@@ -284,7 +291,13 @@ mod tests {
         let refusal = Refusal { status: 451, code, message, param: None };
         check(WorkerError::Declined(Box::new(refusal)), 451, Some("withheld"), Unsaid);
         check(WorkerError::Refused("prompt too long".into()), 400, None, Unsaid);
-        check(WorkerError::Rejected("not today".into()), 503, Some("overloaded"), After(1));
+        let rejection = policy::Rejection::new("not today");
+        check(WorkerError::Rejected(Box::new(rejection.clone())), 503, Some("overloaded"), After(1));
+        for (ms, after) in [(0, 1), (1000, 1), (1001, 2), (120_000, 120), (u64::MAX, 120)] {
+            let retry_after = Duration::from_millis(ms);
+            let rejection = policy::Rejection { code: "tier_full".into(), retry_after, ..rejection.clone() };
+            check(WorkerError::Rejected(Box::new(rejection)), 503, Some("tier_full"), After(after));
+        }
         check(WorkerError::Engine("decode returned -3".into()), 500, Some("server_error"), Unsaid);
         check(WorkerError::QueueFull, 429, Some("queue_full"), After(1));
         check(WorkerError::SlowReader, 408, Some("slow_reader"), Never);

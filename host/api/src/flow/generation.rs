@@ -117,6 +117,7 @@ impl RunningChoices {
                 arrived,
                 queue_share: caller.principal.quotas.queue_share,
                 deadline,
+                hints: request.settings.hints.clone(),
                 shared: Shared { first_reply: first_reply.clone(), spent: spent.clone() },
                 events: sender,
                 policies: caller.policies.clone(),

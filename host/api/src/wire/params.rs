@@ -1,9 +1,11 @@
 //! Reads the parameters that chat and plain completions share, and checks them against the limits.
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
 use camshaft_core::ids::{PolicyName, SessionId, Token};
 use camshaft_core::limits::{self, Range};
+use camshaft_core::policy::Hints;
 use camshaft_core::sampling::{LogitBias, SamplingParams};
 use serde_json::Value;
 
@@ -44,6 +46,8 @@ pub(crate) struct GenerationSettings {
     pub(crate) ignore_eos: bool,
     /// The session that pins the request's KV in the prefix cache.
     pub(crate) session: Option<SessionId>,
+    /// What the client says for scheduler policies to read.
+    pub(crate) hints: Arc<Hints>,
     /// Maximum time from arrival to the first token.
     pub(crate) timeout: Option<Duration>,
 }
@@ -75,6 +79,7 @@ impl GenerationSettings {
             samplers: samplers(fields, bounds.samplers)?,
             ignore_eos: fields.flag("ignore_eos")?.unwrap_or(false),
             session: session(fields)?,
+            hints: hints(fields)?.into(),
             timeout: timeout(fields, bounds.max_timeout)?,
         })
     }
@@ -252,6 +257,31 @@ pub(crate) fn session(fields: &Fields<'_>) -> Result<Option<SessionId>, RequestE
         return Err(RequestError::field("session_id", message));
     }
     Ok(Some(SessionId::new(name)))
+}
+
+/// Reads `hints`, names and values that only scheduler policies look at.
+fn hints(fields: &Fields<'_>) -> Result<Hints, RequestError> {
+    let Some(map) = fields.object("hints")? else { return Ok(Hints::default()) };
+    let (max, name_bytes, value_bytes) = (limits::HINTS, limits::HINT_NAME_BYTES, limits::HINT_VALUE_BYTES);
+    if map.len() > max {
+        return Err(RequestError::field("hints", format!("hints has {} entries, at most {max}", map.len())));
+    }
+    let entry = |(name, value): (&String, &Value)| {
+        if name.is_empty() || name.len() > name_bytes || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            let shown = Shown(name);
+            let message =
+                format!("a name in hints must have 1 to {name_bytes} visible ASCII characters, got {shown:?}");
+            return Err(RequestError::field("hints", message));
+        }
+        let path = format!("hints.{name}");
+        let text = value.as_str().ok_or_else(|| fields::wrong_type(&path, "a string", value))?;
+        if text.len() > value_bytes {
+            let message = format!("{path} may have at most {value_bytes} bytes, got {}", text.len());
+            return Err(RequestError::field(path, message));
+        }
+        Ok((name.clone(), text.to_owned()))
+    };
+    map.iter().map(entry).collect::<Result<_, _>>().map(Hints::new)
 }
 
 #[cfg(test)]

@@ -158,3 +158,32 @@ fn prefers_the_new_name_of_max_tokens() {
     assert_eq!(settings.max_tokens, Some(6));
     assert_eq!(read(&json!({})).unwrap().max_tokens, None);
 }
+
+#[test]
+fn takes_hints_up_to_their_bounds_and_refuses_one_past_and_other_types() {
+    let hints = |body: &Value| read(&json!({ "hints": body })).map(|settings| settings.hints);
+    assert_eq!(read(&json!({})).unwrap().hints.get("a"), None);
+    let all: serde_json::Map<String, Value> =
+        (0..8).map(|n| (format!("{n}{}", "x".repeat(63)), json!("é".repeat(128)))).collect();
+    let taken = hints(&Value::Object(all.clone())).unwrap();
+    assert_eq!(taken.get(&format!("7{}", "x".repeat(63))), Some("é".repeat(128).as_str()));
+    let mut more = all;
+    more.insert("ninth".to_owned(), json!(""));
+    let long = json!({ "n".repeat(65): "v" });
+    for (bad, param) in [
+        (Value::Object(more), "hints"),
+        (long, "hints"),
+        (json!({"": "v"}), "hints"),
+        (json!({"two words": "v"}), "hints"),
+        (json!({"n": "v".repeat(257)}), "hints.n"),
+        (json!({"n": 7}), "hints.n"),
+        (json!({"n": null}), "hints.n"),
+        (json!({"n": ["v"]}), "hints.n"),
+        (json!("n"), "hints"),
+        (json!(["n", "v"]), "hints"),
+    ] {
+        let (found, message) = refusal(&json!({ "hints": bad }));
+        assert_eq!(found.as_deref(), Some(param), "{bad}");
+        assert!(message.len() < 400, "{message}");
+    }
+}

@@ -122,6 +122,11 @@ async fn a_session_is_pinned_and_closed_within_the_callers_namespace() {
         assert_eq!(closed.unwrap(), (expected, "talk-1".into()));
     }
     let server = Server::new();
+    assert_eq!(server.chat(json!({"hints": {"tier": "batch"}})).await.status, 200);
+    for (hints, param) in [(json!({"tier": 7}), "hints.tier"), (json!(["tier"]), "hints")] {
+        let reply = server.chat(json!({ "hints": hints })).await;
+        assert!(reply.error(400).0.ends_with(param), "{}", reply.text);
+    }
     for (body, param) in [
         (json!({"model": "demo"}), "session_id"),
         (json!({"model": "demo", "session_id": "two words"}), "session_id"),

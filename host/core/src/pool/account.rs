@@ -8,7 +8,7 @@ use crate::policy::WorkerFacts;
 /// As many times what a worker runs at once it may have, where schedulers send it requests in the place of others.
 const CROWD: usize = 4;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct WorkerAccount {
     /// As the worker's newest report says.
     reported: WorkerFacts,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::breaker::{Admission, Breaker, Turn};
 use crate::fcfs::Fcfs;
 use crate::ids::{Generation, PolicyName};
-use crate::policy::{Action, Fault, FaultKind, Scheduler, SchedulerHook, SchedulingPoint};
+use crate::policy::{Action, Fault, FaultKind, NamedScheduler, Restored, Scheduler, SchedulerHook, SchedulingPoint};
 
 /// The scheduler that decides at present.
 pub(super) struct ActiveScheduler {
@@ -94,7 +94,7 @@ impl ActiveScheduler {
     fn open(&mut self, now: Duration) {
         self.must_open = false;
         self.needs_replay = true;
-        match self.hook.open() {
+        match self.open_after_last() {
             // It has returned when it has answered well.
             Ok(Some((name, scheduler))) => {
                 self.scheduler = scheduler;
@@ -106,6 +106,21 @@ impl ActiveScheduler {
             }
             Err(fault) => self.replace(&fault, now),
         }
+    }
+
+    /// A fresh instance, which goes on with what the present one leaves if both are of one plugin. One that faulted has given
+    /// way to the native scheduler, which leaves nothing.
+    fn open_after_last(&mut self) -> Result<Option<NamedScheduler>, Fault> {
+        let Some((name, mut next)) = self.hook.open()? else { return Ok(None) };
+        let is_heir = next.lineage().is_some() && next.lineage() == self.scheduler.lineage();
+        if is_heir
+            && let Some(checkpoint) = self.scheduler.save()
+            && next.restore(checkpoint) == Restored::Refused
+        {
+            drop(next);
+            return self.hook.open();
+        }
+        Ok(Some((name, next)))
     }
 
     fn use_native(&mut self) {

@@ -24,8 +24,15 @@ const PRECISION_WEIGHT: f32 = 0.2;
 #[derive(Debug, Clone, Default)]
 pub(super) struct PromptBlocks(Box<[u64]>);
 
+impl PromptBlocks {
+    /// The hash of each block, comparable only within one pool.
+    pub(super) fn hashes(&self) -> &[u64] {
+        &self.0
+    }
+}
+
 /// The prompts that each worker was sent.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Affinity {
     /// Random in each process, so that nobody can construct prompts whose hashes collide.
     hashing: RandomState,
@@ -35,7 +42,7 @@ pub(super) struct Affinity {
 }
 
 /// The blocks that one worker probably holds, in order of use.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Known {
     last_use: HashMap<u64, u64>,
     by_use: BTreeMap<u64, u64>,
@@ -61,10 +68,15 @@ impl Affinity {
     /// Prompt tokens that workers probably hold; workers that probably hold none are left out.
     pub(super) fn estimate(&self, prompt: &PromptBlocks) -> Vec<CachedPrefix> {
         let cached = |(&worker, known): (&WorkerId, &Known)| {
-            let tokens = (known.held(prompt) as f32 * known.precision) as u32;
+            let tokens = known.estimate(prompt);
             (tokens > 0).then_some(CachedPrefix { worker, tokens })
         };
         self.workers.iter().filter_map(cached).collect()
+    }
+
+    /// Prompt tokens that a worker probably holds.
+    pub(super) fn estimate_on(&self, worker: WorkerId, prompt: &PromptBlocks) -> u32 {
+        self.workers.get(&worker).map_or(0, |known| known.estimate(prompt))
     }
 
     /// A request was sent to a worker, which computes and keeps its prompt.
@@ -103,9 +115,13 @@ impl Known {
         Self { last_use: HashMap::new(), by_use: BTreeMap::new(), uses: 0, precision: 1.0 }
     }
 
-    /// Tokens of the prompt's known beginning.
+    fn estimate(&self, prompt: &PromptBlocks) -> u32 {
+        (self.held(prompt) as f32 * self.precision) as u32
+    }
+
+    /// Tokens of the prompt's known beginning. No block is forgotten before its continuations, so the known ones come first.
     fn held(&self, prompt: &PromptBlocks) -> u32 {
-        let blocks = prompt.0.iter().take_while(|block| self.last_use.contains_key(block)).count();
+        let blocks = prompt.0.partition_point(|block| self.last_use.contains_key(block));
         (blocks * BLOCK_TOKENS) as u32
     }
 

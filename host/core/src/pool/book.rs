@@ -1,18 +1,22 @@
 //! The pool's book: every request that has not ended, an account for each worker, and the transitions between them.
 //!
 //! The book decides nothing. It collects what the scheduler has not been told yet.
+mod questions;
+mod reports;
+
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::account::WorkerAccount;
 use super::affinity::{Affinity, PromptBlocks};
+use super::groups::{Groups, Membership};
 use crate::engine::EngineLimits;
 use crate::fcfs::aged_arrival;
 use crate::gate::{Fill, Gate, Watermarks};
 use crate::ids::{RequestId, WorkerId};
-use crate::message::{Event, FinishReason, Start};
-use crate::policy::{Arrival, SchedulerEvent, WorkerFacts};
-use crate::report::Report;
+use crate::message::Start;
+use crate::policy::{Arrival, CancelReason, Ending, Hints, SchedulerEvent, WorkerFacts};
 use crate::request::{Cancelled, Stage};
 use crate::reserve::{Reservation, Reserve};
 
@@ -28,6 +32,8 @@ pub struct NewRequest {
     pub weight: f64,
     /// Share of the queue that the tenant's waiting requests may take.
     pub queue_share: Option<f64>,
+    /// What the client says for schedulers to read.
+    pub hints: Arc<Hints>,
 }
 
 /// The queue does not accept.
@@ -37,7 +43,7 @@ pub struct QueueFull {
     pub waiting: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct BookEntry {
     stage: Stage,
     arrival: Arrival,
@@ -48,6 +54,10 @@ struct BookEntry {
     progress: Option<(u32, u32)>,
     /// The request waits inside its worker because its KV was taken away.
     preempted: bool,
+    /// Why its worker was told to end it.
+    cancelled: Option<CancelReason>,
+    membership: Membership,
+    hints: Arc<Hints>,
     arrival_order: u64,
 }
 
@@ -59,13 +69,16 @@ pub(super) struct Dispatched {
     pub(super) waited: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct PoolBook {
     requests: HashMap<RequestId, BookEntry>,
+    /// Requests that ended since the scheduler last answered, which it hears of at the next point.
+    gone: HashMap<RequestId, BookEntry>,
     next_order: u64,
     gate: Gate,
     reservation: Reservation,
     affinity: Affinity,
+    groups: Groups,
     workers: BTreeMap<WorkerId, WorkerAccount>,
     /// What the scheduler has not been told yet.
     events: Vec<SchedulerEvent>,
@@ -77,10 +90,12 @@ impl PoolBook {
     pub(super) fn new(watermarks: Watermarks, reserve: Reserve) -> Self {
         Self {
             requests: HashMap::new(),
+            gone: HashMap::new(),
             next_order: 0,
             gate: Gate::new(watermarks),
             reservation: Reservation::new(reserve),
             affinity: Affinity::default(),
+            groups: Groups::default(),
             workers: BTreeMap::new(),
             events: Vec::new(),
             facts_changed: false,
@@ -96,12 +111,13 @@ impl PoolBook {
 
     /// A request arrives and waits from now on.
     pub(super) fn enter(&mut self, new: NewRequest) -> Result<(), QueueFull> {
-        let NewRequest { start, first_choice, arrived, deadline, weight, queue_share } = new;
+        let NewRequest { start, first_choice, arrived, deadline, weight, queue_share, hints } = new;
         if !self.gate.enter(&start.tenant, queue_share, Fill::Open, first_choice.0) {
             return Err(QueueFull { waiting: self.waiting() });
         }
         let prompt_tokens = start.prompt.len() as u32;
         let blocks = self.affinity.blocks(&start.namespace, &start.prompt);
+        let membership = self.groups.enter(&start, first_choice);
         let arrival = Arrival {
             id: start.id,
             arrived,
@@ -123,6 +139,9 @@ impl PoolBook {
             blocks,
             progress: None,
             preempted: false,
+            cancelled: None,
+            membership,
+            hints,
             arrival_order: self.next_order,
         };
         self.requests.insert(request.arrival.id, request);
@@ -131,22 +150,39 @@ impl PoolBook {
     }
 
     /// A waiting request ends without having been dispatched: rejected, cancelled, or past its deadline.
-    pub(super) fn leave_queue(&mut self, id: RequestId) {
+    pub(super) fn leave_queue(&mut self, id: RequestId, reason: CancelReason) {
         if let Some(request) = self.requests.remove(&id) {
             self.gate.leave(&request.arrival.tenant);
+            self.bury(request);
         }
-        self.events.push(SchedulerEvent::Cancelled { id });
+        self.events.push(SchedulerEvent::Cancelled { id, reason });
+    }
+
+    /// A request has ended. The scheduler may ask about it until it has answered the point that tells of it.
+    fn bury(&mut self, request: BookEntry) {
+        self.groups.leave(request.membership);
+        let request = BookEntry { start: None, ..request };
+        self.gone.insert(request.arrival.id, request);
+    }
+
+    /// The scheduler has heard of all that ended.
+    pub(super) fn forget_gone(&mut self) {
+        self.gone.clear();
     }
 
     /// Nobody wants a request's output any more: its client left, or its deadline passed. Returns the worker to be told,
     /// which confirms with `Finished`; until then the request holds its sequence and its KV.
-    pub(super) fn cancel(&mut self, id: RequestId) -> Option<WorkerId> {
-        match self.requests.get_mut(&id)?.stage.cancel() {
+    pub(super) fn cancel(&mut self, id: RequestId, reason: CancelReason) -> Option<WorkerId> {
+        let request = self.requests.get_mut(&id)?;
+        match request.stage.cancel() {
             Cancelled::Forgotten => {
-                self.leave_queue(id);
+                self.leave_queue(id, reason);
                 None
             }
-            Cancelled::TellWorker(worker) => Some(worker),
+            Cancelled::TellWorker(worker) => {
+                request.cancelled = Some(reason);
+                Some(worker)
+            }
             Cancelled::AlreadyTold => None,
         }
     }
@@ -165,66 +201,6 @@ impl PoolBook {
         Some(Dispatched { start, need, waited: now.saturating_sub(request.arrival.arrived) })
     }
 
-    /// Takes in a worker's report: events and facts together.
-    pub(super) fn apply(&mut self, worker: WorkerId, report: Report) {
-        report.events.iter().for_each(|event| self.apply_event(worker, event));
-        if let Some(account) = self.workers.get_mut(&worker) {
-            self.facts_changed |= account.report(report.facts);
-        }
-    }
-
-    fn apply_event(&mut self, worker: WorkerId, event: &Event) {
-        // A worker says nothing about requests that it does not have.
-        if self.worker_of(event.id()) != Some(worker) {
-            return;
-        }
-        match *event {
-            Event::Started { id, cached_tokens } => self.affinity.started(id, cached_tokens),
-            Event::Progressed { id, prompt_tokens, generated_tokens } => {
-                let Some(request) = self.requests.get_mut(&id) else { return };
-                // Fails only for a waiting request, which no worker has.
-                let _ = request.stage.draw();
-                request.progress = Some((prompt_tokens, generated_tokens));
-                self.events.push(SchedulerEvent::Progressed { id, prompt_tokens, generated_tokens });
-            }
-            Event::Finished { id, reason: FinishReason::Cancelled, .. } => {
-                // Its length says nothing about how long outputs are.
-                self.end(id, SchedulerEvent::Cancelled { id });
-            }
-            Event::Finished { id, usage, .. } => {
-                self.reservation.learn(usage.generated_tokens);
-                self.end(id, SchedulerEvent::Finished { id, generated_tokens: usage.generated_tokens });
-            }
-            Event::Failed { id, .. } => self.end_early(id),
-            Event::Admitted { id } => {
-                if let Some(account) = self.workers.get_mut(&worker) {
-                    account.admitted(id);
-                }
-                if let Some(request) = self.requests.get_mut(&id) {
-                    request.preempted = false;
-                }
-            }
-            Event::Preempted { id } => {
-                if let Some(request) = self.requests.get_mut(&id) {
-                    request.preempted = true;
-                }
-                self.events.push(SchedulerEvent::Preempted { id });
-            }
-            Event::Paused { id } => {
-                if let Some(account) = self.workers.get_mut(&worker) {
-                    account.paused(id);
-                }
-                self.events.push(SchedulerEvent::Preempted { id });
-            }
-            Event::Resumed { id } => {
-                if let Some(account) = self.workers.get_mut(&worker) {
-                    account.resumed(id);
-                }
-            }
-            Event::Queued { .. } | Event::Delta { .. } | Event::SessionClosed { .. } => {}
-        }
-    }
-
     /// The client has read its first token, so the deadline does not bind any more.
     pub(super) fn deadline_kept(&mut self, id: RequestId) {
         if let Some(request) = self.requests.get_mut(&id) {
@@ -232,29 +208,11 @@ impl PoolBook {
         }
     }
 
-    /// A dispatched request failed. Its last progress says how many tokens it had generated.
-    fn end_early(&mut self, id: RequestId) {
-        let progress = self.requests.get(&id).and_then(|request| request.progress);
-        let generated_tokens = progress.map_or(0, |(_, generated)| generated);
-        self.end(id, SchedulerEvent::Finished { id, generated_tokens });
-    }
-
-    /// A dispatched request ended; its worker has nothing of it any more.
-    fn end(&mut self, id: RequestId, event: SchedulerEvent) {
-        let Some(worker) = self.worker_of(id) else { return };
-        self.requests.remove(&id);
-        self.affinity.ended(id);
-        self.events.push(event);
-        if let Some(account) = self.workers.get_mut(&worker) {
-            account.ended(id);
-        }
-    }
-
     /// A worker died, and with it the requests that it had. Returns those.
     pub(super) fn lose_worker(&mut self, worker: WorkerId) -> Vec<RequestId> {
         let on_worker = |request: &&BookEntry| request.stage.worker() == Some(worker);
         let lost: Vec<RequestId> = self.requests.values().filter(on_worker).map(|r| r.arrival.id).collect();
-        lost.iter().for_each(|&id| self.end_early(id));
+        lost.iter().for_each(|&id| self.end_early(id, Ending::WorkerLost));
         self.affinity.lost(worker);
         if let Some(account) = self.workers.get_mut(&worker) {
             account.lost();
@@ -309,10 +267,14 @@ impl PoolBook {
 
     /// The worker that has a request and would free something by preempting it.
     pub(super) fn may_give_way(&self, id: RequestId) -> Option<WorkerId> {
-        let request = self.requests.get(&id)?;
-        let worker = request.stage.worker()?;
-        let is_paused = self.workers.get(&worker).is_some_and(|account| account.is_paused(id));
-        (!request.preempted && !is_paused).then_some(worker)
+        self.worker_of(id).filter(|_| !self.is_away(id))
+    }
+
+    /// Whether a worker has the request and does not run it: it was preempted, or is paused.
+    fn is_away(&self, id: RequestId) -> bool {
+        let Some(request) = self.requests.get(&id) else { return false };
+        let account = request.stage.worker().and_then(|worker| self.workers.get(&worker));
+        request.preempted || account.is_some_and(|account| account.is_paused(id))
     }
 
     /// Requests that may be sent to a worker past what it runs at once.
@@ -373,7 +335,7 @@ impl PoolBook {
             if let Some((prompt_tokens, generated_tokens)) = request.progress {
                 events.push(SchedulerEvent::Progressed { id, prompt_tokens, generated_tokens });
             }
-            if self.may_give_way(id).is_none() {
+            if self.is_away(id) {
                 events.push(SchedulerEvent::Preempted { id });
             }
         }

@@ -30,7 +30,7 @@ pub(super) fn check(book: &PoolBook, actions: &[Action]) -> Result<(), String> {
             Action::PrefillBudget { worker, .. } if !known.contains(worker) => {
                 return Err(format!("sets the budget of unknown worker {worker}"));
             }
-            Action::PrefillBudget { .. } => {}
+            Action::PrefillBudget { .. } | Action::WakeAt { .. } => {}
             Action::Reject { id, .. } => choose(*id)?,
             Action::Dispatch { id, worker } => {
                 choose(*id)?;

@@ -22,9 +22,9 @@ fn stops_accepting_at_the_high_mark_and_accepts_again_at_the_low_one() {
     let mut pool = Pool::new(hook, Watermarks { high: 4, low: 2 }, Reserve::Full);
     (1..=4).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
     assert_eq!(submit(&mut pool, 5, ms(0)), Err(QueueFull { waiting: 4 }));
-    pool.cancel(RequestId(1));
+    pool.cancel(RequestId(1), CancelReason::Client);
     assert_eq!(submit(&mut pool, 5, ms(0)), Err(QueueFull { waiting: 3 }), "between the marks nothing changes");
-    pool.cancel(RequestId(2));
+    pool.cancel(RequestId(2), CancelReason::Client);
     assert!(pool.accepts() && submit(&mut pool, 5, ms(0)).is_ok());
     pool.set_watermarks(Watermarks { high: 3, low: 1 });
     assert!(!pool.accepts());
@@ -45,7 +45,7 @@ fn a_tenant_takes_no_more_of_the_queue_than_its_share() {
     );
     assert!(of(&mut pool, 4, "b", Some(0.01)) && !of(&mut pool, 5, "b", Some(0.01)), "one may always wait");
     assert!(of(&mut pool, 6, "c", None));
-    pool.cancel(RequestId(1));
+    pool.cancel(RequestId(1), CancelReason::Client);
     assert!(of(&mut pool, 7, "a", Some(0.25)));
     assert!(pool.check());
 }
@@ -101,7 +101,7 @@ proptest! {
                     live.push(next);
                 }
             } else if let Some(id) = live.pop() {
-                pool.cancel(RequestId(id));
+                pool.cancel(RequestId(id), CancelReason::Client);
             }
             open = if live.len() >= 10 { false } else if live.len() <= 5 { true } else { open };
             prop_assert_eq!(pool.accepts(), open);
@@ -160,7 +160,7 @@ proptest! {
             let expected: Vec<u64> = (1..).zip(&deadlines).filter(|(_, d)| d.as_ref().is_some_and(due)).map(|(id, _)| id).collect();
             prop_assert_eq!(failed, expected, "at {} ms", now);
             let left = deadlines.iter().flatten().filter(|&&deadline| deadline > now).min();
-            prop_assert_eq!(pool.next_deadline(), left.map(|&left| ms(left)));
+            prop_assert_eq!(pool.next_call(), left.map(|&left| ms(left)));
             before = Some(now);
         }
         prop_assert_eq!(pool.waiting(), deadlines.iter().filter(|d| d.is_none_or(|d| before.is_none_or(|now| d > now))).count());

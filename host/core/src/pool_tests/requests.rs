@@ -7,12 +7,12 @@ fn a_cancelled_generation_leaves_the_queue_or_is_reported_to_its_worker_once() {
     let mut pool = pool(&hook);
     (1..=3).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
     pool.schedule(ms(1));
-    assert_eq!(pool.cancel(RequestId(3)), None);
+    assert_eq!(pool.cancel(RequestId(3), CancelReason::Client), None);
     assert_eq!(pool.waiting(), 0);
     let tell = Output::Send { worker: W, command: Command::Cancel { id: RequestId(1) } };
-    assert_eq!(pool.cancel(RequestId(1)), Some(tell));
-    assert_eq!(pool.cancel(RequestId(1)), None);
-    assert_eq!(pool.cancel(RequestId(77)), None);
+    assert_eq!(pool.cancel(RequestId(1), CancelReason::Client), Some(tell));
+    assert_eq!(pool.cancel(RequestId(1), CancelReason::Client), None);
+    assert_eq!(pool.cancel(RequestId(77), CancelReason::Client), None);
     assert!(pool.check());
 }
 
@@ -23,7 +23,7 @@ fn a_deadline_is_kept_at_the_bound() {
     (1..=2).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
     pool.schedule(ms(0));
     pool.submit(NewRequest { deadline: Some(ms(100)), ..new(3, ms(0)) }).unwrap();
-    assert_eq!(pool.next_deadline(), Some(ms(100)));
+    assert_eq!(pool.next_call(), Some(ms(100)));
     assert_eq!(pool.schedule(ms(99)), []);
     assert_eq!(pool.schedule(ms(100)), [Output::Fail { id: RequestId(3), error: WorkerError::DeadlineExceeded }]);
 }
@@ -70,7 +70,7 @@ proptest! {
             now += ms(n);
             match act {
                 0 | 1 => { next += 1; let _ = submit(&mut pool, next, now); }
-                2 => { pool.cancel(RequestId(n)); }
+                2 => { pool.cancel(RequestId(n), CancelReason::Client); }
                 3 if !on_worker.is_empty() => {
                     let id = on_worker.remove(n as usize % on_worker.len());
                     tell(&mut pool, finished(id));
@@ -92,12 +92,12 @@ fn regression_a_deadline_binds_until_the_first_token_wherever_a_generation_is() 
     // The prompt of one is computed, the other one drew its first token.
     tell(&mut pool, Event::Started { id: RequestId(1), cached_tokens: 0 });
     tell(&mut pool, Event::Progressed { id: RequestId(2), prompt_tokens: 10, generated_tokens: 1 });
-    assert_eq!(pool.next_deadline(), Some(ms(100)));
+    assert_eq!(pool.next_call(), Some(ms(100)));
     assert_eq!(pool.schedule(ms(99)), []);
     let cancel = Output::Send { worker: W, command: Command::Cancel { id: RequestId(1) } };
     let fail = Output::Fail { id: RequestId(1), error: WorkerError::DeadlineExceeded };
     assert_eq!(pool.schedule(ms(100)), [fail, cancel], "the client hears of it before the worker can answer");
-    assert_eq!((pool.next_deadline(), pool.running()), (None, 2), "its KV is not back yet");
+    assert_eq!((pool.next_call(), pool.running()), (None, 2), "its KV is not back yet");
     assert_eq!(pool.schedule(ms(200)), []);
     let reason = FinishReason::Cancelled;
     tell(&mut pool, Event::Finished { id: RequestId(1), reason, usage: Usage::default() });
@@ -117,14 +117,14 @@ fn regression_a_running_generation_that_is_cancelled_reaches_the_scheduler_as_ca
     let mut pool = pool(&hook);
     (1..=2).for_each(|id| submit(&mut pool, id, ms(0)).unwrap());
     pool.schedule(ms(1));
-    pool.cancel(RequestId(1));
+    pool.cancel(RequestId(1), CancelReason::Client);
     seen.lock().unwrap().clear();
     tell(&mut pool, Event::Finished { id: RequestId(1), reason: FinishReason::Cancelled, usage: Usage::default() });
     tell(&mut pool, finished(2));
     pool.schedule(ms(2));
     let ends = [
-        SchedulerEvent::Cancelled { id: RequestId(1) },
-        SchedulerEvent::Finished { id: RequestId(2), generated_tokens: 0 },
+        SchedulerEvent::Cancelled { id: RequestId(1), reason: CancelReason::Client },
+        SchedulerEvent::Finished { id: RequestId(2), generated_tokens: 0, ending: Ending::Stop },
     ];
     assert!(seen.lock().unwrap().ends_with(&ends), "{seen:?}");
 }

@@ -179,7 +179,7 @@ fn regression_a_scheduler_that_faults_at_every_second_point_is_tried_ever_less_o
         submit(&mut pool, n, ms(100 * n)).unwrap();
         pool.schedule(ms(100 * n));
         // It ends at once, wherever it is.
-        pool.cancel(RequestId(n));
+        pool.cancel(RequestId(n), CancelReason::Client);
         tell(&mut pool, Event::Finished { id: RequestId(n), reason: FinishReason::Cancelled, usage: Usage::default() });
     }
     assert_eq!(*hook.opened.lock().unwrap(), 5);

@@ -48,6 +48,7 @@ fn run(limits: EngineLimits, requests: Vec<Start>, late: bool) -> (usize, Vec<Ev
             deadline: None,
             weight: 1.0,
             queue_share: None,
+            hints: Arc::default(),
         };
         pool.submit(new).unwrap();
     }
@@ -105,6 +106,7 @@ impl Pair {
             deadline: None,
             weight: 1.0,
             queue_share: None,
+            hints: Arc::default(),
         };
         self.pool.submit(new).unwrap();
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token, WorkerId};
 use camshaft_core::message::{Command, Event, FinishReason, Start, WorkerError};
-use camshaft_core::policy::{Priority, SchedulerHook};
+use camshaft_core::policy::{CancelReason, Priority, SchedulerHook};
 use camshaft_core::pool::{NewRequest, Output, Pool, Watermarks};
 use camshaft_core::report::Report;
 use camshaft_core::reserve::Reserve;
@@ -154,9 +154,9 @@ impl Cluster {
         let deadline = timeout.map(|timeout| self.now + timeout);
         let (start, arrived) = (Box::new(start), self.now);
         let first_choice = start.id;
-        self.pool
-            .submit(NewRequest { start, first_choice, arrived, deadline, weight: 1.0, queue_share: None })
-            .unwrap();
+        let hints = Arc::default();
+        let new = NewRequest { start, first_choice, arrived, deadline, weight: 1.0, queue_share: None, hints };
+        self.pool.submit(new).unwrap();
         let client = Client { arrived, deadline, worker: None, has_first_token: false, was_paused: false };
         self.clients.insert(RequestId(id), client);
     }
@@ -331,7 +331,7 @@ impl Cluster {
     pub(crate) fn cancel_any(&mut self) {
         let Some(id) = self.any_client() else { return };
         self.end(id, End::Cancelled);
-        if let Some(output) = self.pool.cancel(id) {
+        if let Some(output) = self.pool.cancel(id, CancelReason::Client) {
             self.carry_out(output);
         }
     }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use camshaft_core::answering::wait;
 use camshaft_core::ids::{RequestId, Token, WorkerId};
-use camshaft_core::policy::{Action, AuthOutcome, FaultKind, Mode, Policies, PolicyState, ValidateOutcome};
+use camshaft_core::policy::{Action, AuthOutcome, FaultKind, Mode, Policies, PolicyState, Rejection, ValidateOutcome};
 use camshaft_core::sampling::{LogitBias, Row, SamplingParams, StandardChain};
 use camshaft_policy::{PolicyConfig, PolicyHost};
 use sha2::{Digest, Sha256};
@@ -65,7 +65,7 @@ fn contexts_tell_what_they_say_they_do() {
     assert_eq!(told.message, "t/ann None 12 64 {\"max_tokens\":7} [Some(\"7\"), None]");
     let (_, mut scheduler) = rig.host.scheduler("demo").open().unwrap().unwrap();
     let told = scheduler.schedule(&point(vec![arrival(1, 5), arrival(2, 5)])).unwrap();
-    let message = |id| Action::Reject { id: RequestId(id), message: "demo 0 t".to_owned() };
+    let message = |id| Action::Reject { id: RequestId(id), rejection: Rejection::new("demo 0 t") };
     assert_eq!(told, [message(1), message(2)]);
 }
 

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
+mod context;
+mod desk;
 mod directory;
 mod documents;
 mod faults;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use camshaft_core::ids::{Generation, PolicyName, RequestId, WorkerId};
 use camshaft_core::policy::{
-    Action, Arrival, Fault, NamedScheduler, Scheduler, SchedulerEvent, SchedulerHook, SchedulingPoint, WorkerFacts,
+    Action, Arrival, Fault, NamedScheduler, Rejection, Scheduler, SchedulerEvent, SchedulerHook, SchedulingPoint,
+    WorkerFacts,
 };
 use camshaft_plugin::scheduler as sdk;
 
@@ -133,12 +134,13 @@ fn translate(tenants: &mut Vec<String>, point: &SchedulingPoint) -> sdk::Point<'
                 out.progressed_prompt.push(prompt_tokens);
                 out.progressed_generated.push(generated_tokens);
             }
-            SchedulerEvent::Finished { id, generated_tokens } => {
+            SchedulerEvent::Finished { id, generated_tokens, .. } => {
                 out.finished_ids.push(id.0);
                 out.finished_generated.push(generated_tokens);
             }
-            SchedulerEvent::Cancelled { id } => out.cancelled_ids.push(id.0),
+            SchedulerEvent::Cancelled { id, .. } => out.cancelled_ids.push(id.0),
             SchedulerEvent::Preempted { id } => out.preempted_ids.push(id.0),
+            SchedulerEvent::Resumed { .. } => {}
         }
     }
     out
@@ -180,7 +182,8 @@ fn sdk_worker(facts: &WorkerFacts) -> sdk::Worker {
 fn actions(answer: sdk::Actions) -> Vec<Action> {
     let preemptions = answer.preempt_ids.into_iter().map(|id| Action::Preempt { id: RequestId(id) });
     let rejections = answer.reject_ids.into_iter().zip(answer.reject_messages);
-    let rejections = rejections.map(|(id, message)| Action::Reject { id: RequestId(id), message });
+    let reject = |(id, message)| Action::Reject { id: RequestId(id), rejection: Rejection::new(message) };
+    let rejections = rejections.map(reject);
     let dispatches = answer.dispatch_ids.into_iter().zip(answer.dispatch_workers);
     let dispatches = dispatches.map(|(id, worker)| Action::Dispatch { id: RequestId(id), worker: WorkerId(worker) });
     let budgets = answer.budget_workers.into_iter().zip(answer.budget_tokens);

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use camshaft_core::answering::wait;
 use camshaft_core::ids::{Generation, PolicyDigest, RequestId, TenantId, Token, WorkerId};
 use camshaft_core::policy::{
-    Arrival, AuthOutcome, AuthRequest, Endpoint, Fault, FaultKind, NoSampler, Policies, PolicyStatus, Priority,
-    SamplerHook, SamplingRequest, SchedulerEvent, SchedulingPoint, TokenSampler, ValidateOutcome, ValidateRequest,
-    WorkerFacts,
+    Arrival, AuthOutcome, AuthRequest, EmptyBooks, Endpoint, Fault, FaultKind, NoSampler, Policies, PolicyStatus,
+    Priority, SamplerHook, SamplingRequest, SchedulerEvent, SchedulingPoint, TokenSampler, ValidateOutcome,
+    ValidateRequest, WorkerFacts,
 };
 use camshaft_core::sampling::{Row, SamplingParams};
 use camshaft_core::vocabulary::Vocabulary;
@@ -245,7 +245,13 @@ pub(crate) fn point(events: Vec<SchedulerEvent>) -> SchedulingPoint {
         tokens_per_second: 0.0,
         can_preempt: false,
     };
-    SchedulingPoint { now: Duration::from_millis(50), replay: true, events, workers: vec![worker] }
+    SchedulingPoint {
+        now: Duration::from_millis(50),
+        replay: true,
+        events,
+        workers: vec![worker],
+        books: Arc::new(EmptyBooks),
+    }
 }
 
 /// What each way to misbehave when asked must be taken for.

@@ -55,10 +55,15 @@ impl<P: Policy, V: Package> crate::bindings::scheduler::Guest for Component<P, V
     }
 }
 
-/// Exports a [`Policy`](crate::scheduler::Policy) as the component's scheduler hook.
+/// Exports a [`Policy`](crate::scheduler::Policy) as the component's scheduler hook; with `checkpoint`, one that is a
+/// [`Checkpoint`](crate::scheduler::Checkpoint) as well.
 #[macro_export]
 macro_rules! export_scheduler {
     ($policy:ty) => {
         $crate::__export!(scheduler, $policy);
+    };
+    ($policy:ty, checkpoint) => {
+        $crate::__export!(scheduler, $policy, checkpoint);
+        const _: fn() = $crate::scheduler::hands_over::<$policy>;
     };
 }

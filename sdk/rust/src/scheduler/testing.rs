@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::lists::{Arrival, Worker};
 use super::point::Point;
 use super::policy::Policy;
+pub use super::rehearsal::{Known, Rehearsal, Rejected};
 use crate::Priority;
 use crate::bindings::scheduler::{Actions, Arrivals, Point as Facts, Workers};
 

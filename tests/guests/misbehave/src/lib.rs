@@ -62,6 +62,34 @@ pub enum Behaviour {
     Leak,
     /// Fills a large static; panics if an earlier call had already written to it.
     Remember,
+    /// A scheduler that rejects requests with the hint `tell`, and says in the message what it was told.
+    TellPool,
+    /// A scheduler that asks about a request which does not exist.
+    NeedsUnknown,
+    /// A scheduler that asks about a million requests at once.
+    NeedsMany,
+    /// A scheduler that asks about all requests for ever.
+    AskForever,
+    /// A scheduler that rejects a request twice.
+    RejectTwice,
+    /// A scheduler that rejects with a code that no client could use.
+    RejectNonsense,
+    /// A scheduler that always asks to be called at once, over and over.
+    WakeLoop,
+    /// A scheduler that leaves 64 MiB to the next instance.
+    LargeCheckpoint,
+    /// A scheduler that leaves as many bytes as the largest answer.
+    LeakCheckpoint,
+    /// A scheduler that leaves one byte more than it may.
+    LongCheckpoint,
+    /// A scheduler that leaves as many bytes as it may.
+    FullCheckpoint,
+    /// A scheduler that saves for ever.
+    SpinAtSave,
+    /// A scheduler that refuses what the last instance left.
+    RefuseCheckpoint,
+    /// A scheduler that panics over what the last instance left.
+    TrapAtRestore,
     /// A filter that never lets anything go out.
     HoldForever,
     /// A filter that takes back whatever is drawn.
@@ -81,6 +109,12 @@ pub enum Answer {
 
 /// Size of an oversized answer, in bytes.
 pub const LEAK_BYTES: usize = 32 << 20;
+
+/// Size of the largest checkpoint, in bytes.
+pub const LARGE_CHECKPOINT_BYTES: usize = 64 << 20;
+
+/// What a checkpoint may have, in bytes.
+pub const FULL_CHECKPOINT_BYTES: usize = 1 << 20;
 
 impl Behaviour {
     /// Acts out the behaviour in `configure`.
@@ -137,7 +171,8 @@ fn remember() {
     assert!(marked == 0, "{marked} bytes are left of an earlier call");
 }
 
-fn spin() -> ! {
+/// Never returns.
+pub fn spin() -> ! {
     loop {
         black_box(());
     }
