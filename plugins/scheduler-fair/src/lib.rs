@@ -15,8 +15,9 @@
 //! span of time: `L` the longest prompt, `M` the tokens that run at once, `p` and `q` the prices (theorem 4.4 there),
 //! each divided by the smaller weight; and by what the host has not reported yet, 32 tokens of each running request.
 //!
-//! Counters are handed over to the next instance through the plugin's state store. Where several models have this
-//! scheduler, they share it: then the counters of the one that wrote last are handed over.
+//! A new version gets the counters of the model's last one as a checkpoint. After a fault there is none, so counters are also
+//! written to the plugin's state store. Where several models have this scheduler, they share that: then the counters of the one
+//! that wrote last are used.
 //!
 //! | setting | |
 //! |---|---|
@@ -26,10 +27,11 @@
 #![forbid(unsafe_code)]
 
 mod counters;
+mod handed;
 mod newcomers;
 mod tenants;
 
-use camshaft_plugin::scheduler::{Actions, Capacity, Point, Policy};
+use camshaft_plugin::scheduler::{Actions, Capacity, Checkpoint, Point, Policy};
 use newcomers::Newcomers;
 use serde::Deserialize;
 
@@ -91,7 +93,18 @@ impl Policy for FairShares {
     }
 }
 
-camshaft_plugin::export_scheduler!(FairShares);
+impl Checkpoint for FairShares {
+    fn save(&mut self) -> Vec<u8> {
+        handed::write(self.tenants.counters())
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.tenants.begin_with(handed::read(bytes)?);
+        Ok(())
+    }
+}
+
+camshaft_plugin::export_scheduler!(FairShares, checkpoint);
 
 #[cfg(test)]
 mod tests;

@@ -95,6 +95,8 @@ pub struct Tenants {
     busy: BTreeSet<(u64, String)>,
     /// Counter of the tenant that was the last to have neither.
     last_counter: f64,
+    /// Counters that an earlier version left of tenants that have not come since; `None`: it left nothing.
+    handed: Option<BTreeMap<String, f64>>,
 }
 
 impl Tenants {
@@ -110,13 +112,25 @@ impl Tenants {
             dispatched: 0,
             busy: BTreeSet::new(),
             last_counter: 0.0,
+            handed: None,
         }
+    }
+
+    /// What an earlier version has counted.
+    pub fn begin_with(&mut self, counters: BTreeMap<String, f64>) {
+        self.handed = Some(counters);
+    }
+
+    /// All counters, for a later version.
+    pub fn counters(&self) -> impl Iterator<Item = (&str, f64)> {
+        let handed = self.handed.iter().flatten().map(|(name, counter)| (name.as_str(), *counter));
+        self.tenants.iter().map(|(name, tenant)| (name.as_str(), tenant.counter)).chain(handed)
     }
 
     /// Applies the events of a point.
     pub fn apply(&mut self, point: &Point<'_>) {
         if point.replay {
-            *self = Self::new(self.prices);
+            *self = Self { handed: self.handed.take(), ..Self::new(self.prices) };
         }
         for arrival in point.arrivals() {
             let tenant = match self.names.get(&arrival.tenant) {
@@ -340,9 +354,14 @@ impl Tenants {
         self.forget(arrival.id);
         let lowest = self.busy.first().map_or(self.last_counter, |(bits, _)| f64::from_bits(*bits));
         let known = self.tenants.contains_key(name);
-        let counter = || counters::load(name).filter(|_| replay).unwrap_or(0.0);
+        let counter = match &mut self.handed {
+            Some(handed) => handed.remove(name),
+            None if replay && !known => counters::load(name),
+            None => None,
+        };
+        let counter = counter.unwrap_or(0.0);
         self.tenants.entry(name.to_owned()).or_insert_with(|| Tenant {
-            counter: counter(),
+            counter,
             changed: false,
             line: BTreeSet::new(),
             running: 0,

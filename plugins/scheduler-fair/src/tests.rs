@@ -63,6 +63,25 @@ fn regression_whoever_leaves_before_the_first_report_pays_for_what_may_have_been
 }
 
 #[test]
+fn a_new_version_counts_on_from_what_the_last_one_saved() {
+    let mut old = policy();
+    old.schedule(&point(&[arrival(1, 0, 900), arrival(2, 1, 100), arrival(3, 2, 400)], 3));
+    let mut new = policy();
+    new.restore(&old.save()).unwrap();
+    let mut replay = point(&[arrival(1, 0, 900), arrival(2, 1, 100), arrival(4, 0, 10), arrival(5, 1, 10)], 1);
+    replay.replay = true;
+    (replay.dispatched_ids, replay.dispatched_workers) = (vec![1, 2], vec![0; 2]);
+    assert_eq!(new.schedule(&replay).dispatch_ids, [5], "b got less");
+    assert_eq!((new.tenants.counter("a"), new.tenants.counter("b")), (Some(900.0), Some(110.0)));
+    // c had nothing here when the version changed, and is remembered also by the version after that.
+    let mut third = policy();
+    third.restore(&new.save()).unwrap();
+    third.schedule(&point(&[arrival(6, 2, 10)], 0));
+    assert_eq!(third.tenants.counter("c"), Some(400.0));
+    assert!(third.restore(b"nonsense").is_err());
+}
+
+#[test]
 fn weights_divide_the_price() {
     let mut policy = policy();
     let heavy = Arrival { weight: 4.0, ..arrival(1, 0, 100) };

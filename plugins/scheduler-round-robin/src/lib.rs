@@ -4,13 +4,15 @@
 //! waits, and all behind it. It suits workers that are equal and requests that are, too; otherwise `scheduler-least-loaded`
 //! spreads better.
 //!
+//! A new version goes on after the worker that the last one used.
+//!
 //! | setting | |
 //! |---|---|
 //! | `priority-classes` | `true` (default): higher classes go first, and arrival orders requests within a class |
 //! | `ageing` | `"30s"` (default): a request that has waited this long counts as one of the next higher class |
 #![forbid(unsafe_code)]
 
-use camshaft_plugin::scheduler::{Actions, Book, Classes, Point, Policy};
+use camshaft_plugin::scheduler::{Actions, Book, Checkpoint, Classes, Point, Policy};
 
 /// The policy.
 #[derive(Debug)]
@@ -40,7 +42,24 @@ impl Policy for RoundRobin {
     }
 }
 
-camshaft_plugin::export_scheduler!(RoundRobin);
+impl Checkpoint for RoundRobin {
+    fn save(&mut self) -> Vec<u8> {
+        self.last.map(u32::to_le_bytes).map(Vec::from).unwrap_or_default()
+    }
+
+    fn restore(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.last = match bytes {
+            [] => None,
+            bytes => {
+                let worker = bytes.try_into().map_err(|_| format!("{} bytes, not a worker's 4", bytes.len()))?;
+                Some(u32::from_le_bytes(worker))
+            }
+        };
+        Ok(())
+    }
+}
+
+camshaft_plugin::export_scheduler!(RoundRobin, checkpoint);
 
 #[cfg(test)]
 mod tests;

@@ -30,3 +30,18 @@ fn spreads_equal_requests_and_uses_a_worker_again_that_was_down() {
 fn serves_every_request_of_any_load() {
     (0..50).for_each(|seed| check_load(seed, policy));
 }
+
+#[test]
+fn a_new_version_goes_on_after_the_worker_that_the_last_one_used() {
+    let workers = [0, 1, 2].map(|id| worker(id, 9, 1000));
+    let mut old = policy();
+    let mut new = policy();
+    assert!(old.save().is_empty());
+    old.restore(&[]).unwrap();
+    assert_eq!(dispatched(&old.schedule(&point(&[arrival(1), arrival(2)], &workers))), [(1, 0), (2, 1)]);
+    new.restore(&old.save()).unwrap();
+    assert_eq!(dispatched(&new.schedule(&point(&[arrival(3)], &workers))), [(3, 2)]);
+    for bad in [&[1][..], &[1, 2, 3], &[1, 2, 3, 4, 5]] {
+        assert!(new.restore(bad).unwrap_err().contains(&format!("{} bytes", bad.len())));
+    }
+}
