@@ -16,8 +16,32 @@ const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 /// Bits of an RSA public exponent: the time of a verification grows with them.
 const EXPONENT_BITS: usize = 33;
 const ED25519_KEY_BYTES: usize = 32;
+/// 2^255 - 19, the number of elements of the curve's field, with its highest byte first.
+const PRIME_25519: [u8; ED25519_KEY_BYTES] = field_element(0x7f, 0xff, 0xed);
+/// The y of the points whose order divides 8, the curve's cofactor: those of order 1, 2 and 4, and two for order 8.
+const SMALL_ORDER_Y: [[u8; ED25519_KEY_BYTES]; 5] = [
+    field_element(0, 0, 1),
+    field_element(0x7f, 0xff, 0xec),
+    field_element(0, 0, 0),
+    [
+        0x05, 0xfc, 0x53, 0x6d, 0x88, 0x02, 0x38, 0xb1, 0x39, 0x33, 0xc6, 0xd3, 0x05, 0xac, 0xdf, 0xd5, 0xf0, 0x98,
+        0xef, 0xf2, 0x89, 0xf4, 0xc3, 0x45, 0xb0, 0x27, 0xb2, 0xc2, 0x8f, 0x95, 0xe8, 0x26,
+    ],
+    [
+        0x7a, 0x03, 0xac, 0x92, 0x77, 0xfd, 0xc7, 0x4e, 0xc6, 0xcc, 0x39, 0x2c, 0xfa, 0x53, 0x20, 0x2a, 0x0f, 0x67,
+        0x10, 0x0d, 0x76, 0x0b, 0x3c, 0xba, 0x4f, 0xd8, 0x4d, 0x3d, 0x70, 0x6a, 0x17, 0xc7,
+    ],
+];
 /// Bytes of an algorithm's name that an error repeats.
 const NAME_BYTES: usize = 128;
+
+/// The number of this first and last byte, and the same byte between them.
+const fn field_element(first: u8, between: u8, last: u8) -> [u8; ED25519_KEY_BYTES] {
+    let mut bytes = [between; ED25519_KEY_BYTES];
+    bytes[0] = first;
+    bytes[ED25519_KEY_BYTES - 1] = last;
+    bytes
+}
 
 /// Needs no part of a guest's state.
 pub(crate) struct Crypto;
@@ -125,10 +149,21 @@ impl EcdsaSigned<'_> {
     }
 }
 
+/// Whether a key is a point that signs for everybody, or one that is not written as RFC 8032 says.
+fn is_degenerate(key: &[u8]) -> bool {
+    // The highest bit of the last byte is the sign of x.
+    let mut y: Vec<u8> = key.iter().rev().copied().collect();
+    y.iter_mut().take(1).for_each(|highest| *highest &= 0x7f);
+    y.as_slice() >= PRIME_25519.as_slice() || SMALL_ORDER_Y.iter().any(|small| y == small)
+}
+
 fn is_of_ed25519(key: &[u8], data: &[u8], signature: &[u8]) -> Result<bool, String> {
     check_data(data)?;
     if key.len() != ED25519_KEY_BYTES {
         return Err(format!("a key of {} bytes; those of Ed25519 have {ED25519_KEY_BYTES}", key.len()));
+    }
+    if is_degenerate(key) {
+        return Ok(false);
     }
     Ok(UnparsedPublicKey::new(&signature::ED25519, key).verify(data, signature).is_ok())
 }

@@ -146,6 +146,51 @@ fn verifies_signatures_of_curves() {
     assert!(is_of_ed25519(&key[1..], DATA, &[0; 64]).unwrap_err().contains("31 bytes"));
 }
 
+/// Keys of small order, as libsodium and "Taming the many EdDSAs" (2020, table 5) list them, with other writings of each.
+const SMALL_ORDER_KEYS: [&str; 14] = [
+    "0100000000000000000000000000000000000000000000000000000000000000",
+    "0100000000000000000000000000000000000000000000000000000000000080",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "0000000000000000000000000000000000000000000000000000000000000080",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+    "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
+    "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff",
+];
+
+#[test]
+fn regression_keys_that_sign_for_everybody_sign_for_nobody() {
+    let bytes = |text: &str| -> Vec<u8> {
+        (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    };
+    let mut forged = [0; 64];
+    forged[0] = 1;
+    let taken_by_ring = |key: &[u8], signature: &[u8]| {
+        (0..64u8).any(|n| UnparsedPublicKey::new(&signature::ED25519, key).verify(&[n], signature).is_ok())
+    };
+    assert!(taken_by_ring(&bytes(SMALL_ORDER_KEYS[0]), &forged), "otherwise this tests nothing");
+    for text in SMALL_ORDER_KEYS {
+        let key = bytes(text);
+        assert!(is_degenerate(&key), "{text}");
+        for n in 0..64 {
+            assert_eq!(is_of_ed25519(&key, &[n], &forged), Ok(false), "{text}");
+        }
+    }
+    // The next ones to them are ordinary.
+    for text in ["02", "eb"] {
+        let (first, rest) = if text == "02" { (2, 0) } else { (0xeb, 0xff) };
+        let mut key = [rest; 32];
+        (key[0], key[31]) = (first, rest & 0x7f);
+        assert!(!is_degenerate(&key), "{text}");
+    }
+}
+
 #[test]
 fn names_an_algorithm_that_it_does_not_know() {
     let rsa = |algorithm: &str| RsaSigned { n: &[], e: &[], data: &[], signature: &[] }.is_genuine(algorithm);
