@@ -110,8 +110,7 @@ pub enum PolicyError {
     #[error("there is no earlier version of it that served cleanly since the server started")]
     NoLastGood,
     #[error(
-        "its component {digest} was rolled back to {good}, because {why}; it is loaded again when its file changes, or with \
-         promote"
+        "{}, because {why}; it is loaded again when its file changes, or with promote", rolled_back(.digest, .good)
     )]
     RolledBack { digest: String, good: String, why: String },
     #[error(
@@ -320,6 +319,13 @@ fn hook_directories() -> String {
 
 fn hook_exports() -> String {
     Hook::ALL.map(export_of).join(", ")
+}
+
+fn rolled_back(digest: &str, good: &str) -> String {
+    if digest == good {
+        return format!("its settings were rolled back to those before them, with the same component {digest}");
+    }
+    format!("its component {digest} was rolled back to {good}")
 }
 
 fn seconds(limit: Duration) -> String {
