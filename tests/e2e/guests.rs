@@ -456,7 +456,7 @@ fn contexts_tell_of_the_request_that_the_client_has_sent() {
         message.starts_with(&begins)
             && message.contains("\"x-a\"")
             && message.contains("requests-per-day")
-            && message.ends_with(" true"),
+            && message.ends_with(" [] None 4"),
         "{message}"
     );
     // And a validator, of the body and whose it is.
@@ -473,11 +473,13 @@ fn contexts_tell_of_the_request_that_the_client_has_sent() {
     let told = complete(&server, false);
     assert_eq!((told.status, error_of(&told)["code"].clone()), (451, json!("told")), "{}", told.text());
     let message = error_of(&told)["message"].as_str().unwrap().to_owned();
-    assert!(message.starts_with("demo anonymous 0 ") && message.len() == "demo anonymous 0 ".len() + 5, "{message}");
+    // Its tokens with their log-probabilities, no attribute, and a field of the request.
+    let begins = "demo anonymous 0 true None Some(\"6\") ";
+    assert!(message.starts_with(begins) && message.len() == begins.len() + 5, "{message}");
     // And a sampler.
     let server = Setup::new().guest("sampler", "10-bad", &settings(how, "")).start();
     assert!(!text(&complete(&server, false)).is_empty());
-    server.wait_for_log("told: demo anonymous");
+    server.wait_for_log("told: demo anonymous None Some(");
 }
 
 #[test]

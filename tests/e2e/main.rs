@@ -11,6 +11,7 @@ mod cache;
 mod chat;
 mod compile;
 mod completions;
+mod contexts;
 mod devices;
 mod embeddings;
 mod errors;

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 
 use camshaft_tests::{Server, Setup};
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::json;
 
@@ -22,12 +22,26 @@ fn serve(more: &str) -> (Server, CertificateDer<'static>) {
 
 type Tls = StreamOwned<ClientConnection, TcpStream>;
 
+type Pair = rcgen::CertifiedKey<rcgen::KeyPair>;
+
 fn connect(server: &Server, trusted: &CertificateDer<'static>, protocols: &[&str]) -> Tls {
+    connect_as(server, trusted, protocols, None)
+}
+
+/// Shows a certificate, if the client has one.
+fn connect_as(server: &Server, trusted: &CertificateDer<'static>, protocols: &[&str], own: Option<&Pair>) -> Tls {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    let config = config.with_root_certificates(roots);
+    let mut config = match own {
+        None => config.with_no_client_auth(),
+        Some(own) => {
+            let key = PrivateKeyDer::try_from(own.signing_key.serialize_der()).unwrap();
+            config.with_client_auth_cert(vec![own.cert.der().clone()], key).unwrap()
+        }
+    };
     config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
     let name = ServerName::try_from("localhost").unwrap();
     let socket = TcpStream::connect(server.client.address).unwrap();
@@ -121,6 +135,51 @@ fn regression_a_new_certificate_is_used_without_a_restart() {
     write(&second);
     assert_eq!(server.admin.post("/admin/reload", &json!({})).status, 200);
     assert!(answers(&second) && !answers(&first));
+}
+
+/// The answer to a client with this certificate; `None`: there is no connection.
+fn asked_by(server: &Server, trusted: &CertificateDer<'static>, own: Option<&Pair>) -> Option<String> {
+    const MODELS: &str = "GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let mut tls = connect_as(server, trusted, &["http/1.1"], own);
+    let mut answer = String::new();
+    // With TLS 1.3 a client learns only after its handshake that the server wants no connection.
+    tls.write_all(MODELS.as_bytes()).ok()?;
+    tls.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+#[test]
+fn clients_show_certificates_where_they_have_to_and_auth_sees_them() {
+    let made = || rcgen::generate_simple_self_signed(["client".to_owned()]).unwrap();
+    let (known, stranger) = (made(), made());
+    let tells = "[policy]\ndeadline = \"5s\"\n[settings]\nbehave = \"tell\"\n";
+    for mode in ["request", "require"] {
+        let setup = Setup::new();
+        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let [cert, key, ca] = ["cert.pem", "key.pem", "ca.pem"].map(|name| setup.scratch.path().join(name));
+        fs::write(&cert, own.cert.pem()).unwrap();
+        fs::write(&key, own.signing_key.serialize_pem()).unwrap();
+        fs::write(&ca, known.cert.pem()).unwrap();
+        let clients = format!("client-auth = {mode:?}\nclient-ca = {ca:?}\n");
+        let config = format!("[tls]\ncert = {cert:?}\nkey = {key:?}\n{clients}");
+        let server = setup.guest("auth", "10-a", tells).config(&config).start();
+        let ask = |client| asked_by(&server, own.cert.der(), client);
+        let shown = |answer: Option<String>| {
+            let answer = answer?;
+            Some(answer.contains(&format!(" [{}] None 4", known.cert.der().len())))
+        };
+        assert_eq!(shown(ask(Some(&known))), Some(true), "{mode}");
+        assert_eq!(shown(ask(None)), (mode == "request").then_some(false), "{mode}");
+        assert_eq!(ask(Some(&stranger)), None, "{mode}: nobody vouches for it");
+        // Who vouches changes with the files; a connection begun then knows no one else.
+        fs::write(&ca, stranger.cert.pem()).unwrap();
+        assert_eq!(server.admin.post("/admin/reload", &json!({})).status, 200);
+        assert!(ask(Some(&known)).is_none() && ask(Some(&stranger)).is_some(), "{mode}");
+        fs::write(&ca, "no certificate").unwrap();
+        let reloaded = server.admin.post("/admin/reload", &json!({}));
+        assert!(reloaded.text().contains("tls.client-ca"), "{}", reloaded.text());
+        assert!(ask(Some(&stranger)).is_some(), "the one before stays in force");
+    }
 }
 
 #[test]

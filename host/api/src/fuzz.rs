@@ -8,8 +8,8 @@ use camshaft_core::engine::EngineLimits;
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{
-    AuthOutcome, AuthRequest, Policies, PolicySet, PolicyStatus, Principal, ValidateOutcome, ValidateRequest,
-    Validation,
+    AuthOutcome, AuthRequest, Authentication, Policies, PolicySet, PolicyStatus, Principal, ValidateOutcome,
+    ValidateRequest, Validation,
 };
 use serde_json::Value;
 
@@ -39,8 +39,8 @@ impl PolicySet for Nothing {
     fn has_auth(&self) -> bool {
         false
     }
-    fn authenticate<'a>(&'a self, _: &'a Arc<AuthRequest>) -> Answering<'a, AuthOutcome> {
-        Box::pin(ready(AuthOutcome::Allow(Principal::anonymous())))
+    fn authenticate<'a>(&'a self, _: &'a Arc<AuthRequest>) -> Answering<'a, Authentication> {
+        Box::pin(ready(AuthOutcome::Allow(Principal::anonymous()).into()))
     }
     fn validators(&self) -> usize {
         0

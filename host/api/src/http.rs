@@ -17,6 +17,7 @@ pub(crate) mod names;
 pub(crate) mod observe;
 pub(crate) mod policy_admin;
 pub(crate) mod public_access;
+mod reply;
 pub(crate) mod request_id;
 pub(crate) mod routes;
 pub(crate) mod stats;

@@ -23,6 +23,7 @@ pub use flow::spent::Spent;
 pub use flow::template::STACK_BYTES as TEMPLATE_STACK_BYTES;
 pub use flow::trace;
 pub use http::admin_access::AdminAccess;
+pub use http::auth::PeerCertificates;
 pub use http::error::MAX_HEADERS;
 pub use http::let_in::LetIn;
 pub use http::loading::{loading_router, overloaded_router};

@@ -1,9 +1,10 @@
 //! The filter hook as core sees it: a generation's text goes in, piece by piece, and verdicts on it come out.
 //!
 //! All positions are bytes of the text as the model wrote it: a filter never sees what another one put in its place.
+use std::collections::VecDeque;
 use std::fmt;
 
-use crate::ids::{PolicyDigest, RequestId, TenantId};
+use crate::ids::{PolicyDigest, RequestId, TenantId, Token};
 use crate::message::FinishReason;
 use crate::policy::{Fault, Refusal, RequestContext};
 
@@ -65,6 +66,10 @@ pub trait TextFilter: Send {
     fn check(&mut self, piece: Piece, text: &mut TextWindow) -> Result<FilterVerdict, Fault>;
     /// The verdict is none that the hook allows: counts and logs that as a fault.
     fn refused(&mut self, why: String) -> Fault;
+    /// Whether it may ask for the log-probabilities of tokens, which cost a pass over the vocabulary for each.
+    fn reads_logprobs(&self) -> bool {
+        false
+    }
     /// Whether the generation ends with a fault; otherwise it goes on without this filter.
     fn denies(&self) -> bool;
 }
@@ -85,6 +90,18 @@ pub struct TextWindow {
     text: String,
     /// Bytes that were there before `text`.
     forgotten: usize,
+    /// Those that it was drawn as, the last ones.
+    tokens: VecDeque<WindowToken>,
+}
+
+/// A token, and its own bytes in the text.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct WindowToken {
+    pub token: Token,
+    pub begins: usize,
+    pub ends: usize,
+    /// Under the model's own distribution, if a filter reads it.
+    pub logprob: Option<f32>,
 }
 
 impl TextWindow {
@@ -106,6 +123,27 @@ impl TextWindow {
             start += 1;
         }
         self.text.get(start..end).unwrap_or_default()
+    }
+
+    /// The tokens of which bytes lie in a range of the text, in order, and those without bytes that were drawn there.
+    pub fn tokens(&self, start: usize, len: usize) -> impl Iterator<Item = &WindowToken> {
+        let end = start.saturating_add(len).min(self.end());
+        let first = self.tokens.partition_point(|token| token.ends <= start && token.begins < start);
+        self.tokens.range(first..).take_while(move |token| len > 0 && token.begins < end)
+    }
+
+    pub(crate) fn note(&mut self, token: WindowToken) {
+        self.tokens.push_back(token);
+    }
+
+    /// Drops the last tokens.
+    pub(crate) fn take_back(&mut self, count: usize) {
+        self.tokens.truncate(self.tokens.len().saturating_sub(count));
+    }
+
+    /// Keeps the last tokens.
+    pub(crate) fn forget_tokens(&mut self, kept: usize) {
+        self.tokens.drain(..self.tokens.len().saturating_sub(kept));
     }
 
     /// The text of a range; empty if it does not lie between characters.
@@ -148,6 +186,30 @@ impl TextWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_of_a_range_are_those_with_bytes_in_it_and_those_drawn_there() {
+        let mut window = TextWindow::default();
+        window.push("abcdefgh");
+        for (token, begins, ends) in [(1, 0, 2), (2, 2, 2), (3, 2, 5), (4, 5, 8), (5, 8, 8), (6, 8, 9)] {
+            window.note(WindowToken { token: Token(token), begins, ends, logprob: None });
+        }
+        let of = |window: &TextWindow, start, len| -> Vec<u32> {
+            window.tokens(start, len).map(|token| token.token.0).collect()
+        };
+        assert_eq!(of(&window, 0, 8), [1, 2, 3, 4], "what is not text yet is not there");
+        assert_eq!(of(&window, 0, usize::MAX), [1, 2, 3, 4]);
+        assert_eq!(of(&window, 1, 1), [1]);
+        assert_eq!(of(&window, 2, 1), [2, 3]);
+        assert_eq!(of(&window, 3, 1), [3]);
+        assert_eq!((of(&window, 3, 0), of(&window, 8, 5), of(&window, usize::MAX, 1)), (vec![], vec![], vec![]));
+        window.take_back(3);
+        assert_eq!(of(&window, 0, 8), [1, 2, 3]);
+        window.forget_tokens(2);
+        assert_eq!(of(&window, 0, 8), [2, 3]);
+        window.take_back(9);
+        assert!(of(&window, 0, 8).is_empty());
+    }
 
     #[test]
     fn a_window_forgets_and_cuts_between_characters() {

@@ -6,7 +6,7 @@
 //! text of the one that begins first.
 use std::collections::VecDeque;
 
-use crate::filter::{FilterVerdict, Piece, Replacement, TextFilter, TextWindow};
+use crate::filter::{FilterVerdict, Piece, Replacement, TextFilter, TextWindow, WindowToken};
 use crate::ids::Token;
 use crate::message::{Delta, FinishReason, TokenLogprob, WorkerError};
 use crate::policy::{Fault, Refusal};
@@ -15,6 +15,8 @@ use crate::policy::{Fault, Refusal};
 pub const HELD_BYTES: usize = 64 << 10;
 /// Bytes that are kept of what went out, for filters to look at.
 pub const KEPT_BYTES: usize = 4 << 10;
+/// Tokens that are kept of what went out, for the same.
+pub const KEPT_TOKENS: usize = 512;
 /// Verdicts of a filter in one step.
 pub const VERDICTS: usize = 1024;
 /// Bytes of a replacement's text.
@@ -96,6 +98,7 @@ pub(crate) struct FilterStage {
     skipped: u32,
     /// Where a filter ended the text. A token that went on beyond it is not spelt.
     finished_at: Option<usize>,
+    reads_logprobs: bool,
 }
 
 /// What one filter's turn led to.
@@ -114,8 +117,14 @@ enum Interrupt {
 
 impl FilterStage {
     pub(crate) fn new(filters: Vec<Box<dyn TextFilter>>) -> Self {
+        let reads_logprobs = filters.iter().any(|filter| filter.reads_logprobs());
         let link = |filter| Link { filter, decided: 0, seen: 0, asked: false };
-        Self { links: filters.into_iter().map(link).collect(), ..Self::default() }
+        Self { links: filters.into_iter().map(link).collect(), reads_logprobs, ..Self::default() }
+    }
+
+    /// Whether a filter may ask for the log-probabilities of tokens.
+    pub(crate) fn reads_logprobs(&self) -> bool {
+        self.reads_logprobs
     }
 
     /// Length of the text so far, in bytes.
@@ -124,7 +133,8 @@ impl FilterStage {
     }
 
     /// A token was drawn; its text comes with the next `advance`, or later.
-    pub(crate) fn drawn(&mut self, mark: Mark) {
+    pub(crate) fn drawn(&mut self, mark: Mark, logprob: Option<f32>) {
+        self.window.note(WindowToken { token: mark.token, begins: mark.begins, ends: mark.ends, logprob });
         self.tokens.push_back(mark);
     }
 
@@ -312,6 +322,7 @@ impl FilterStage {
     fn take_back(&mut self, index: usize) -> Option<Rewound> {
         self.rewinds += 1;
         self.taken_back += self.tokens.len().saturating_sub(index);
+        self.window.take_back(self.tokens.len().saturating_sub(index));
         let mark = self.tokens.drain(index.min(self.tokens.len())..).next()?;
         let cut = mark.given;
         self.window.cut(cut);
@@ -355,6 +366,7 @@ impl FilterStage {
         self.out = limit;
         self.tell(end, &done, &mut delta);
         self.window.forget(limit, KEPT_BYTES);
+        self.window.forget_tokens(self.tokens.len() + KEPT_TOKENS);
         (!delta.text.is_empty() || delta.tokens > 0).then_some(delta)
     }
 

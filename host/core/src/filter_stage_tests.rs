@@ -32,7 +32,7 @@ fn draw(output: &mut Output, tokens: &[Vec<u8>], full_at: Option<usize>) -> Resu
         let token = Token(index as u32);
         let logprob = Some(TokenLogprob { token, logprob: -1.0, top: Vec::new(), skipped: 0 });
         let full = full_at == Some(index);
-        match output.token(TextToken { token, bytes, logprob, full }) {
+        match output.token(TextToken { token, bytes, logprob, own: None, full }) {
             Released::GoesOn(delta) => got.add(delta),
             Released::Ended(delta, reason) => {
                 got.add(delta);
@@ -43,7 +43,7 @@ fn draw(output: &mut Output, tokens: &[Vec<u8>], full_at: Option<usize>) -> Resu
             Released::Failed(error) => return Err(format!("{error:?}")),
         }
     }
-    match output.ended() {
+    match output.ended(FinishReason::Stop) {
         Released::Ended(delta, reason) => {
             got.add(delta);
             got.end = Some(reason);
@@ -143,7 +143,7 @@ proptest! {
             let visible = (0..all).filter(|&at| !replaced.lock().unwrap()[at]).count();
             prop_assert!(got.text.bytes().filter(|&byte| byte != b'#').count() <= visible, "at {} of {}", all, written);
         }
-        let Released::Ended(delta, FinishReason::Stop) = output.ended() else { panic!("it ends") };
+        let Released::Ended(delta, FinishReason::Stop) = output.ended(FinishReason::Stop) else { panic!("it ends") };
         got.add(delta);
         let replaced = replaced.lock().unwrap();
         let left: Vec<u8> = text.bytes().zip(replaced.iter()).filter(|(_, gone)| !**gone).map(|(byte, _)| byte).collect();

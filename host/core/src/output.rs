@@ -16,6 +16,8 @@ pub(crate) struct TextToken<'a> {
     pub(crate) bytes: &'a [u8],
     /// If it was asked for.
     pub(crate) logprob: Option<TokenLogprob>,
+    /// Its own log-probability, if anybody asked for it.
+    pub(crate) own: Option<f32>,
     /// No other token may follow.
     pub(crate) full: bool,
 }
@@ -37,7 +39,7 @@ impl Output {
     }
 
     /// A token was drawn.
-    pub(crate) fn token(&mut self, TextToken { token, bytes, logprob, full }: TextToken<'_>) -> Released {
+    pub(crate) fn token(&mut self, TextToken { token, bytes, logprob, own, full }: TextToken<'_>) -> Released {
         let (received, emitted) = (self.text.received(), self.text.emitted());
         let pushed = self.text.push(bytes);
         let mut text = pushed.text;
@@ -59,14 +61,19 @@ impl Output {
         let given = filters.text_len();
         let (begins, open) = (given + (received - emitted), self.text.received() - self.text.emitted());
         let ends = begins.max(given + text.len() + open);
-        filters.drawn(Mark { token, given, begins, ends, received, emitted, logprob });
+        filters.drawn(Mark { token, given, begins, ends, received, emitted, logprob }, own);
         filters.advance(&text, end)
     }
 
-    /// An end token was drawn.
-    pub(crate) fn ended(&mut self) -> Released {
+    /// Whether a filter reads the log-probabilities of tokens.
+    pub(crate) fn reads_logprobs(&self) -> bool {
+        self.filters.as_ref().is_some_and(FilterStage::reads_logprobs)
+    }
+
+    /// An end token was drawn, or a sampler ended the generation.
+    pub(crate) fn ended(&mut self, reason: FinishReason) -> Released {
         let text = self.text.flush();
-        let end = End { reason: FinishReason::Stop, all_tokens: true };
+        let end = End { reason, all_tokens: true };
         match &mut self.filters {
             None => Released::Ended(self.delta(text, true), end.reason),
             Some(filters) => filters.advance(&text, Some(end)),

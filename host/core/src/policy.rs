@@ -8,6 +8,7 @@ mod change;
 mod context;
 mod facts;
 mod hook;
+mod reply;
 mod scheduling;
 mod status;
 
@@ -22,6 +23,7 @@ pub use self::change::{PolicyAction, PolicyChange, PolicyEvent, PolicyHistory, P
 pub use self::context::RequestContext;
 pub use self::facts::{KvTokens, WorkerFacts};
 pub use self::hook::{Hook, Mode};
+pub use self::reply::{REPLY_HEADERS, REPLY_NAME_CHARS, REPLY_VALUE_CHARS, RETRY_AFTER_MAX, Reply, ReplyError};
 pub use self::scheduling::{
     CancelReason, Checkpoint, EmptyBooks, Ending, Hints, LatencyTarget, PoolBooks, Rejection, RequestFacts, Restored,
 };
@@ -197,6 +199,10 @@ pub struct AuthRequest {
     /// The peer is on a loopback address, no header says that it forwards for another, and no web page of another machine
     /// sends the request or its host's name.
     pub loopback: bool,
+    /// Of the TLS client, DER, its own first. Verified; none if it sent none.
+    pub peer_certificates: Arc<Vec<Vec<u8>>>,
+    /// SHA-256 of the body as it was sent, if [`PolicySet::wants_body_digest`].
+    pub body_sha256: Option<[u8; 32]>,
 }
 
 /// The outcome of the auth chain.
@@ -206,6 +212,20 @@ pub enum AuthOutcome {
     Refuse(Refusal),
     /// A policy faulted and the operator chose `deny`.
     Fault(Fault),
+}
+
+/// What the auth chain says.
+#[derive(Debug, Clone)]
+pub struct Authentication {
+    pub outcome: AuthOutcome,
+    /// Of the policy that decided.
+    pub reply: Reply,
+}
+
+impl From<AuthOutcome> for Authentication {
+    fn from(outcome: AuthOutcome) -> Self {
+        Self { outcome, reply: Reply::default() }
+    }
 }
 
 /// What a request asks for.
@@ -290,7 +310,11 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
     fn has_auth(&self) -> bool;
     /// Runs the auth chain. Faults that do not deny are handled inside. The answer of fast policies is there at once; for slow
     /// ones it is waited for.
-    fn authenticate<'a>(&'a self, request: &'a Arc<AuthRequest>) -> Answering<'a, AuthOutcome>;
+    fn authenticate<'a>(&'a self, request: &'a Arc<AuthRequest>) -> Answering<'a, Authentication>;
+    /// Whether an auth policy asks for the digest of bodies: these are read before it is called.
+    fn wants_body_digest(&self) -> bool {
+        false
+    }
     /// Number of validators in force.
     fn validators(&self) -> usize;
     /// Runs validator `index`, in chain order. Faults that do not deny are handled inside. As for auth policies, a slow one's
@@ -300,6 +324,10 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
     fn sampler_chain(&self) -> PolicyDigest;
     /// The digest of the filters in force.
     fn filter_chain(&self) -> PolicyDigest;
+    /// Whether a sampler or filter reads clients' requests: they are kept until the last choice ends.
+    fn keeps_bodies(&self) -> bool {
+        false
+    }
     /// Names of the sampler policies in force (those that a request may name in `samplers`).
     fn samplers(&self) -> Vec<PolicyName>;
 }

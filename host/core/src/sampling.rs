@@ -27,5 +27,5 @@ pub use params::{LogitBias, SamplingParams};
 pub use plan::{MAX_STEPS, Plan, PlanError};
 pub use random::RandomStream;
 pub use repeats::{MAX_BREAKERS, MAX_REPEATS_WINDOW, Repeats};
-pub use row::{InvalidLogits, MAX_FORCED, MAX_TEXT_TAIL_BYTES, Row, Workspace};
+pub use row::{EndReason, InvalidLogits, MAX_FORCED, MAX_TEXT_TAIL_BYTES, Row, Workspace};
 pub use step::Step;

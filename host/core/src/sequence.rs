@@ -10,7 +10,7 @@ use crate::message::{Delta, FinishReason, Start, TokenLogprob, Usage, WorkerErro
 use crate::output::{Output, TextToken};
 use crate::placement::{Placement, Rank};
 use crate::policy::TokenSampler;
-use crate::sampling::{LogSoftmax, MAX_TEXT_TAIL_BYTES, Row, Workspace};
+use crate::sampling::{EndReason, LogSoftmax, MAX_TEXT_TAIL_BYTES, Row, Workspace};
 use crate::segments::Namespace;
 use crate::speculate::AcceptanceRate;
 use crate::vocabulary::Vocabulary;
@@ -26,6 +26,14 @@ pub(crate) enum Drawn {
         tokens: u32,
     },
     Failed(WorkerError),
+}
+
+/// What comes next.
+#[derive(Debug)]
+enum Next {
+    Token(Token),
+    /// A sampler ends the generation.
+    End(EndReason),
 }
 
 /// What a sequence is made of.
@@ -224,28 +232,35 @@ impl Sequence {
         if self.row.load(logits).is_err() {
             return Drawn::Failed(WorkerError::InvalidLogits);
         }
-        let token = match self.draw() {
-            Ok(token) => token,
+        let (token, reason) = match self.draw() {
+            Ok(Next::Token(token)) => (Some(token), FinishReason::Stop),
+            Ok(Next::End(EndReason::Stop)) => (None, FinishReason::Stop),
+            Ok(Next::End(EndReason::Length)) => (None, FinishReason::Length),
+            Ok(Next::End(EndReason::ContentFilter)) => (None, FinishReason::Filtered),
             Err(error) => return Drawn::Failed(error),
         };
         let banned = self.banned().to_vec();
         self.generated += u32::from(token.is_some());
         let released = if let Some(token) = token.filter(|token| !self.vocabulary.is_end(*token)) {
-            let logprob = self.start.logprobs.map(|n| {
-                let log = LogSoftmax::new(logits);
+            // A pass over the vocabulary, for those that asked.
+            let wanted = self.start.logprobs;
+            let log = (wanted.is_some() || self.output.reads_logprobs()).then(|| LogSoftmax::new(logits));
+            let own = log.as_ref().map(|log| log.of(token));
+            let told = |(n, log): (u32, &LogSoftmax<'_>)| {
                 let mut top = log.top(n as usize + banned.len());
                 // What a filter took back is not spelt as an alternative either.
                 top.retain(|(token, _)| !banned.contains(&token.0));
                 top.truncate(n as usize);
                 TokenLogprob { token, logprob: log.of(token), top, skipped: 0 }
-            });
+            };
+            let logprob = wanted.zip(log.as_ref()).map(told);
             let bytes = self.vocabulary.token_bytes(token).unwrap_or_default();
             self.row.accept(token, bytes);
             let total = self.start.prompt.len() as u32 + self.generated;
             let full = self.generated >= self.start.max_tokens || total >= self.context_tokens;
-            self.output.token(TextToken { token, bytes, logprob, full })
+            self.output.token(TextToken { token, bytes, logprob, own, full })
         } else {
-            self.output.ended()
+            self.output.ended(reason)
         };
         match released {
             Released::GoesOn(delta) => {
@@ -300,20 +315,19 @@ impl Sequence {
         banned_at(&self.bans, self.generated)
     }
 
-    /// Runs the sampler chain, unless it has forced this token before; draws from the row if no sampler chose a token. `None`:
-    /// a sampler ends the generation.
-    fn draw(&mut self) -> Result<Option<Token>, WorkerError> {
+    /// Runs the sampler chain, unless it has forced this token before; draws from the row if no sampler chose a token.
+    fn draw(&mut self) -> Result<Next, WorkerError> {
         let banned = banned_at(&self.bans, self.generated);
         if let Some(token) = self.row.take_forced() {
-            return Ok(Some(token));
+            return Ok(Next::Token(token));
         }
         for ids in [&self.ends[..], banned].into_iter().filter(|ids| !ids.is_empty()) {
             self.row.ban(ids).map_err(|error| WorkerError::Engine(error.to_string()))?;
         }
         let fault = |detail: String| WorkerError::PolicyFault { detail };
         let drawn = self.sampler.sample(&mut self.row).map_err(|error| fault(error.to_string()))?;
-        if self.row.is_finished() {
-            return Ok(None);
+        if let Some(reason) = self.row.finished() {
+            return Ok(Next::End(reason));
         }
         // A sampler may choose or force any token.
         let drawn = self.row.take_forced().or(drawn).filter(|token| !banned.contains(&token.0));
@@ -326,6 +340,6 @@ impl Sequence {
         }
         let token = drawn.or_else(|| self.row.draw()).ok_or_else(|| fault("every token is banned".to_owned()))?;
         let known = (token.0 as usize) < self.vocabulary.size();
-        if known { Ok(Some(token)) } else { Err(fault(format!("token {token} is outside the vocabulary"))) }
+        if known { Ok(Next::Token(token)) } else { Err(fault(format!("token {token} is outside the vocabulary"))) }
     }
 }

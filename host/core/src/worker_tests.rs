@@ -12,6 +12,8 @@ use crate::reserve::{Reservation, Reserve};
 use crate::sampling::{Row, SamplingParams, StandardChain};
 use crate::segments::Namespace;
 
+#[path = "worker_tests/asked.rs"]
+mod asked;
 #[path = "worker_tests/ends.rs"]
 mod ends;
 #[path = "worker_tests/filters.rs"]

@@ -36,8 +36,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for keys in [10, 100, 1000, 1024] {
         let host = with_keys(&target, keys)?;
         let (set, right, wrong) = (host.current(), with_key("key-7"), with_key("no such key"));
-        let allowed = matches!(wait(set.authenticate(&right)), AuthOutcome::Allow(_));
-        let refused = matches!(wait(set.authenticate(&wrong)), AuthOutcome::Refuse(_));
+        let allowed = matches!(wait(set.authenticate(&right)).outcome, AuthOutcome::Allow(_));
+        let refused = matches!(wait(set.authenticate(&wrong)).outcome, AuthOutcome::Refuse(_));
         if !(allowed && refused) {
             return Err("the keys are not told apart".into());
         }

@@ -205,6 +205,10 @@ pub enum SettingsError {
     OnFaultUnsupported { hook: Hook, value: &'static str, why: &'static str },
     #[error("required = true is for samplers, which requests may choose; policies of the {hook} hook always run")]
     RequiredUnsupported { hook: Hook },
+    #[error(
+        "body-digest = true is for auth, before which no body is read otherwise; policies of the {hook} hook are called later"
+    )]
+    BodyDigestUnsupported { hook: Hook },
     #[error("pins the SHA-256 {pinned}, but the component's is {found}")]
     DigestMismatch { found: String, pinned: String },
     /// A file that was cut looks like this, too.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use camshaft_core::policy::{FaultKind, Hook};
 use camshaft_core::vocabulary::Vocabulary;
+use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Linker};
 
 use crate::addresses::Addresses;
@@ -18,7 +19,7 @@ use crate::engine::{self, compile_error};
 use crate::error::PolicyError;
 use crate::files::COMPONENT_MAX_BYTES;
 use crate::identity::Identity;
-use crate::loaded::{Compiled, HookPre, state_for};
+use crate::loaded::{Asks, Compiled, HookPre, state_for};
 use crate::private_dir;
 use crate::runtime::{self, Runtime};
 use crate::store::{self, GuestState};
@@ -69,8 +70,29 @@ pub(crate) fn compile_into(
 fn build(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {
     let Task { hook, bytes, .. } = *task;
     let Surface { api_version, imports, exports, .. } = surface::of_hook(bytes, hook)?;
-    let pre = link(runtime.linker(hook), &runtime.component(task)?, hook)?;
-    Ok(Compiled { digest: digest_of(bytes), size_bytes: bytes.len() as u64, api_version, imports, exports, pre })
+    let component = runtime.component(task)?;
+    let pre = link(runtime.linker(hook), &component, hook)?;
+    let asks = asks(&component);
+    let (digest, size_bytes) = (digest_of(bytes), bytes.len() as u64);
+    Ok(Compiled { digest, size_bytes, api_version, imports, exports, asks, pre })
+}
+
+/// A component imports the methods that it may call, and no others.
+fn asks(component: &Component) -> Asks {
+    let (engine, whole) = (component.engine(), component.component_type());
+    let mut asks = Asks::default();
+    for (interface, import) in whole.imports(engine) {
+        let ComponentItem::ComponentInstance(instance) = import.ty else { continue };
+        let has = |method| instance.exports(engine).any(|(name, _)| name == method);
+        if interface.starts_with("camshaft:sampler/context@") {
+            asks.fields |= has("[method]sequence.field");
+        }
+        if interface.starts_with("camshaft:filter/context@") {
+            asks.fields |= has("[method]stream.field");
+            asks.logprobs |= has("[method]stream.logprobs");
+        }
+    }
+    asks
 }
 
 fn check_header(bytes: &[u8]) -> Result<(), PolicyError> {

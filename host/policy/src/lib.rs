@@ -43,6 +43,7 @@ mod pointer;
 mod private_dir;
 mod process;
 mod registry;
+mod reuse;
 mod runtime;
 mod sandbox;
 mod scheduling;

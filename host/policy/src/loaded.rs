@@ -19,6 +19,7 @@ use crate::kept::{Instance, Kept};
 use crate::lanes::LaneId;
 use crate::metrics::{LinkMetrics, Outcome};
 use crate::pace::Pace;
+use crate::reuse::Verdicts;
 use crate::runtime::Runtime;
 use crate::shares::Share;
 use crate::sidecar::Sidecar;
@@ -39,6 +40,7 @@ pub(crate) struct Compiled {
     pub(crate) imports: Vec<String>,
     /// Interfaces that it exports beside its hook, and of which the host makes use.
     pub(crate) exports: Vec<String>,
+    pub(crate) asks: Asks,
     pub(crate) pre: HookPre,
 }
 
@@ -47,6 +49,15 @@ impl Compiled {
     pub(crate) fn has_checkpoint(&self) -> bool {
         self.exports.iter().any(|export| export.split('@').next() == Some(CHECKPOINT))
     }
+}
+
+/// What it may ask for that costs the host something even if it does not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Asks {
+    /// Fields of the client's request, while that runs.
+    pub(crate) fields: bool,
+    /// Log-probabilities of drawn tokens.
+    pub(crate) logprobs: bool,
 }
 
 impl std::fmt::Debug for Compiled {
@@ -76,6 +87,8 @@ pub(crate) struct Loaded {
     pub(crate) me: Weak<Self>,
     /// Asked about new versions of its documents.
     pub(crate) judge: Judge,
+    /// Of an auth policy.
+    pub(crate) verdicts: Verdicts,
 }
 
 impl Loaded {
@@ -234,6 +247,8 @@ impl Loaded {
     /// It has been published.
     pub(crate) fn comes_into_force(&self) {
         self.health.comes_into_force();
+        // Those that it gave before it was taken out of force are old.
+        self.verdicts.clear();
         self.metrics.breaker(BreakerState::Closed);
     }
 

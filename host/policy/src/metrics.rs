@@ -38,12 +38,14 @@ pub(crate) enum Outcome {
     Monitor,
     /// It was not asked, because its breaker was open.
     Open,
+    /// It was not asked, because it let an earlier verdict be used again.
+    Reused,
     Fault(FaultKind),
 }
 
 impl Outcome {
     /// Those whose series a link keeps.
-    const ALL: [Outcome; 21] = [
+    const ALL: [Outcome; 22] = [
         Outcome::Allow,
         Outcome::Next,
         Outcome::Refuse,
@@ -59,6 +61,7 @@ impl Outcome {
         Outcome::Rewind,
         Outcome::Monitor,
         Outcome::Open,
+        Outcome::Reused,
         Outcome::Fault(FaultKind::Trap),
         Outcome::Fault(FaultKind::Deadline),
         Outcome::Fault(FaultKind::Memory),
@@ -84,6 +87,7 @@ impl Outcome {
             Outcome::Rewind => "rewind",
             Outcome::Monitor => "monitor",
             Outcome::Open => "open",
+            Outcome::Reused => "reused",
             Outcome::Fault(kind) => kind.as_str(),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use arc_swap::ArcSwap;
 use camshaft_core::answering::Answering;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
-use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, PolicySet, PolicyStatus, ValidateRequest, Validation};
+use camshaft_core::policy::{AuthRequest, Authentication, Hook, PolicySet, PolicyStatus, ValidateRequest, Validation};
 
 use crate::hooks::{auth, validator};
 use crate::set::LoadedSet;
@@ -19,8 +19,12 @@ impl PolicySet for LoadedSet {
         self.enforced(Hook::Auth).next().is_some()
     }
 
-    fn authenticate<'a>(&'a self, request: &'a Arc<AuthRequest>) -> Answering<'a, AuthOutcome> {
+    fn authenticate<'a>(&'a self, request: &'a Arc<AuthRequest>) -> Answering<'a, Authentication> {
         Box::pin(auth::authenticate(self, request))
+    }
+
+    fn wants_body_digest(&self) -> bool {
+        self.ready(Hook::Auth).any(|policy| policy.sidecar.body_digest)
     }
 
     fn validators(&self) -> usize {
@@ -38,6 +42,10 @@ impl PolicySet for LoadedSet {
 
     fn filter_chain(&self) -> PolicyDigest {
         self.chain(Hook::Filter).digest
+    }
+
+    fn keeps_bodies(&self) -> bool {
+        [Hook::Sampler, Hook::Filter].into_iter().any(|hook| self.ready(hook).any(|policy| policy.compiled.asks.fields))
     }
 
     fn samplers(&self) -> Vec<PolicyName> {

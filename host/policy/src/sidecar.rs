@@ -29,7 +29,8 @@ const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 /// What `[policy]` takes.
-const POLICY_KEYS: [&str; 7] = ["mode", "deadline", "memory", "on-fault", "required", "sha256", "breaker"];
+const POLICY_KEYS: [&str; 8] =
+    ["mode", "deadline", "memory", "on-fault", "required", "body-digest", "sha256", "breaker"];
 
 impl From<Mistake> for SidecarMistake {
     fn from(mistake: Mistake) -> Self {
@@ -50,6 +51,8 @@ pub(crate) struct Sidecar {
     pub(crate) on_fault: OnFault,
     /// Of samplers: whether it runs whatever samplers a request names.
     pub(crate) required: bool,
+    /// Of auth policies: whether bodies are read before it is called, for their digest.
+    pub(crate) body_digest: bool,
     pub(crate) breaker: BreakerSettings,
     /// In lower-case hexadecimal.
     pub(crate) sha256: Option<String>,
@@ -68,6 +71,7 @@ impl Sidecar {
             memory_bytes: MEMORY_DEFAULT_BYTES,
             on_fault: spec(hook).on_fault[0],
             required: false,
+            body_digest: false,
             breaker: spec(hook).breaker,
             sha256: None,
             settings: "{}".to_owned(),
@@ -160,6 +164,10 @@ impl Sidecar {
                     self.required = required;
                     Ok(())
                 }
+                ("body-digest", Some(body_digest)) => {
+                    self.body_digest = body_digest;
+                    Ok(())
+                }
                 _ => self.set(&key, value.as_str().unwrap_or_default()),
             };
             set.map_err(|expected| bad(&format!("policy.{key}"), &value, expected))?;
@@ -175,7 +183,7 @@ impl Sidecar {
             "on-fault" => {
                 self.on_fault = OnFault::parse(value).ok_or(r#"expected "deny", "skip", "fallback" or "last-good""#)?;
             }
-            "required" => return Err("expected true or false"),
+            "required" | "body-digest" => return Err("expected true or false"),
             "deadline" => {
                 let deadline = duration(value).filter(|d| (DEADLINE_MIN..=DEADLINE_MAX).contains(d));
                 self.deadline = deadline.ok_or(r#"expected a time from "1ms" to "10s""#)?;
@@ -208,6 +216,10 @@ impl Sidecar {
         if self.required && hook != Hook::Sampler {
             let problem = SettingsError::RequiredUnsupported { hook };
             return Err(SidecarMistake { key: "policy.required".to_owned(), problem });
+        }
+        if self.body_digest && hook != Hook::Auth {
+            let problem = SettingsError::BodyDigestUnsupported { hook };
+            return Err(SidecarMistake { key: "policy.body-digest".to_owned(), problem });
         }
         Ok(())
     }
@@ -335,5 +347,9 @@ mod tests {
         assert!(refused(Hook::Auth, required).ends_with("policies of the auth hook always run"));
         assert!(Sidecar::read(Hook::Sampler, FILE, required.as_bytes()).unwrap().required);
         assert!(refused(Hook::Sampler, "[policy]\nrequired = \"yes\"").contains("expected true or false"));
+        let digest = "[policy]\nbody-digest = true";
+        assert!(Sidecar::read(Hook::Auth, FILE, digest.as_bytes()).unwrap().body_digest);
+        assert!(refused(Hook::Filter, digest).ends_with("policies of the filter hook are called later"));
+        assert!(refused(Hook::Auth, "[policy]\nbody-digest = 1").contains("expected true or false"));
     }
 }

@@ -15,8 +15,9 @@ use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::activity::Activity;
+use crate::client_certificates;
 use crate::door::Door;
-use crate::exchange;
+use crate::exchange::{self, Peer};
 use crate::socket::{HalfClosing, Socket};
 
 /// Of a request's head; past it 431.
@@ -49,9 +50,12 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, served: Served, a
     stream.set_write_timeout(Some(activity.times().stall));
     let stream = Box::pin(stream);
     let ended = match served.tls.clone() {
-        None => drive((stream, &socket), peer, served, &activity).await,
+        None => drive((stream, &socket), Peer::from(peer), served, &activity).await,
         Some(acceptor) => match handshake(acceptor, stream, served.stop.clone(), &activity).await {
-            Ok(stream) => drive((stream, &socket), peer, served, &activity).await,
+            Ok(stream) => {
+                let peer = Peer { address: peer, certificates: client_certificates::of(stream.get_ref().1) };
+                drive((stream, &socket), peer, served, &activity).await
+            }
             Err(error) => Err(error),
         },
     };
@@ -91,15 +95,16 @@ async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
 /// Serves requests until the client is done, the server ends, or the connection is quiet for too long.
 async fn drive<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     (stream, socket): (S, &Socket),
-    peer: SocketAddr,
+    peer: Peer,
     served: Served,
     activity: &Arc<Activity>,
 ) -> Result<(), Failure> {
+    let address = peer.address;
     let stream = HalfClosing::new(stream, socket.clone(), activity.clone());
     let Served { door, mut stop, .. } = served;
     let service = {
         let activity = activity.clone();
-        hyper::service::service_fn(move |request| exchange::answer(request, peer, &door, activity.clone()))
+        hyper::service::service_fn(move |request| exchange::answer(request, &peer, &door, activity.clone()))
     };
     let builder = protocols();
     let connection = builder.serve_connection(TokioIo::new(stream), service);
@@ -121,7 +126,7 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
                 if activity.was_cut() {
                     return Ok(());
                 }
-                tracing::debug!(%peer, "a connection is closed: others need its place");
+                tracing::debug!(peer = %address, "a connection is closed: others need its place");
                 connection.as_mut().graceful_shutdown();
             }
             _ = stop.wait_for(|&stop| stop), if !stopping => {
@@ -137,7 +142,7 @@ async fn drive<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
                 if !activity.close() {
                     return Ok(());
                 }
-                tracing::debug!(%peer, "a connection is closed: it was quiet for too long");
+                tracing::debug!(peer = %address, "a connection is closed: it was quiet for too long");
                 connection.as_mut().graceful_shutdown();
             }
         }

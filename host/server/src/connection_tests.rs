@@ -55,7 +55,7 @@ impl Rig {
         let (idle, socket) = idle_sockets().await;
         let (socket, of_drive) = (Socket::new(socket), activity.clone());
         let peer = SocketAddr::from(([127, 0, 0, 1], 1));
-        let drive = async move { drive((server, &socket), peer, served, &of_drive).await };
+        let drive = async move { drive((server, &socket), peer.into(), served, &of_drive).await };
         Self { client, activity, ended: tokio::spawn(drive), _idle: idle, stop }
     }
 

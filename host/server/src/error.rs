@@ -16,6 +16,7 @@ use tokio_rustls::rustls;
 use tokio_rustls::rustls::pki_types::pem;
 use tracing_subscriber::filter::ParseError;
 
+use crate::client_certificates::BadClientCa;
 use crate::config::{BadLevel, ConfigError, Origin, Origins};
 
 /// Why the command could not do its work.
@@ -85,6 +86,8 @@ pub(crate) enum Problem {
     Pem(#[from] pem::Error),
     #[error("{0}")]
     Certificate(#[from] rustls::Error),
+    #[error("{0}")]
+    ClientCa(#[from] BadClientCa),
     #[error("{0}")]
     Level(#[from] BadLevel),
     #[error("{0}")]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::ConnectInfo;
+use camshaft_api::PeerCertificates;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, Version, header};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Buf, Frame, Incoming, SizeHint};
@@ -36,11 +37,25 @@ fn kept(headers: &HeaderMap, name: &'static str) -> Option<(HeaderName, HeaderVa
     HeaderValue::from_bytes(value.as_bytes()).ok().map(|value| (HeaderName::from_static(name), value))
 }
 
+/// The other end of a connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    /// What a TLS client has shown.
+    pub(crate) certificates: Option<PeerCertificates>,
+}
+
+impl From<SocketAddr> for Peer {
+    fn from(address: SocketAddr) -> Self {
+        Self { address, certificates: None }
+    }
+}
+
 /// Answers one request. It counts as open from the call on, and not only from the first poll. Without memory for it, its head
 /// is gone with the call.
 pub(crate) fn answer(
     mut request: Request<Incoming>,
-    peer: SocketAddr,
+    peer: &Peer,
     door: &Door,
     activity: Arc<Activity>,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> + Send + use<> {
@@ -75,7 +90,7 @@ pub(crate) fn answer(
     }
 }
 
-fn pending(request: Request<Incoming>, peer: SocketAddr, activity: Arc<Activity>, open: OpenRequest) -> Pending {
+fn pending(request: Request<Incoming>, peer: &Peer, activity: Arc<Activity>, open: OpenRequest) -> Pending {
     let http2 = request.version() >= Version::HTTP_2;
     let waits = request.headers().contains_key(header::EXPECT);
     let let_in = activity.let_in().clone();
@@ -86,7 +101,10 @@ fn pending(request: Request<Incoming>, peer: SocketAddr, activity: Arc<Activity>
     let of_body = trailers.clone().filter(|_| !is_whole);
     let body = |body| Body::new(RequestBody::new(body, unread.clone(), activity, of_body));
     let mut request = request.map(body);
-    request.extensions_mut().insert(ConnectInfo(peer));
+    request.extensions_mut().insert(ConnectInfo(peer.address));
+    if let Some(certificates) = &peer.certificates {
+        request.extensions_mut().insert(certificates.clone());
+    }
     request.extensions_mut().insert(let_in);
     Pending { request, unread, trailers, waits, http2, open }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+mod client_certificates;
 pub mod config;
 mod crowd;
 mod delivery;

@@ -206,7 +206,7 @@ fn verdict(host: &PolicyHost, address: &str, loopback: bool) -> String {
         loopback,
         ..AuthRequest::default()
     };
-    match wait(host.current().authenticate(&Arc::new(request))) {
+    match wait(host.current().authenticate(&Arc::new(request))).outcome {
         AuthOutcome::Allow(principal) => format!("admitted as tenant {}", principal.tenant),
         AuthOutcome::Refuse(refusal) => format!("refused with {}: {}", refusal.status, refusal.message),
         AuthOutcome::Fault(fault) => {

@@ -4,7 +4,7 @@ use std::future::ready;
 use camshaft_core::answering::Answering;
 use camshaft_core::ids::{Generation, PolicyDigest};
 use camshaft_core::message::Usage;
-use camshaft_core::policy::{AuthOutcome, AuthRequest, ValidateOutcome, ValidateRequest, Validation};
+use camshaft_core::policy::{AuthOutcome, AuthRequest, Authentication, ValidateOutcome, ValidateRequest, Validation};
 use tokio::sync::mpsc;
 
 use super::*;
@@ -19,8 +19,8 @@ impl PolicySet for NoPolicies {
     fn has_auth(&self) -> bool {
         false
     }
-    fn authenticate<'a>(&'a self, _: &'a Arc<AuthRequest>) -> Answering<'a, AuthOutcome> {
-        Box::pin(ready(AuthOutcome::Allow(camshaft_core::policy::Principal::anonymous())))
+    fn authenticate<'a>(&'a self, _: &'a Arc<AuthRequest>) -> Answering<'a, Authentication> {
+        Box::pin(ready(AuthOutcome::Allow(camshaft_core::policy::Principal::anonymous()).into()))
     }
     fn validators(&self) -> usize {
         0

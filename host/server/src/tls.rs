@@ -1,4 +1,4 @@
-//! The certificate of the public listener: read at the start, and again when its files change.
+//! The certificate of the public listener, and who vouches for its clients: read at the start, and again when the files change.
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,10 +8,12 @@ use camshaft_policy::FileError;
 use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{self, ServerConfig};
 
+use crate::client_certificates::{self, InForce};
 use crate::config::{Origins, TlsFiles};
 use crate::error::{Problem, ServerError};
 
@@ -28,6 +30,8 @@ pub(crate) struct Certificate {
     files: TlsFiles,
     origins: Origins,
     pair: Pair,
+    /// `None`: clients are asked for no certificate.
+    clients: Option<Arc<ArcSwap<Arc<dyn ClientCertVerifier>>>>,
     seen: Mutex<Seen>,
 }
 
@@ -64,6 +68,7 @@ impl ResolvesServerCert for Pair {
 struct Contents {
     cert: Vec<u8>,
     key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
 }
 
 impl Certificate {
@@ -72,7 +77,9 @@ impl Certificate {
     pub(crate) fn read(files: TlsFiles, origins: &Origins) -> Result<Self, ServerError> {
         let contents = Contents::read(&files, origins)?;
         let pair = Pair(Arc::new(ArcSwap::from_pointee(contents.pair(&files, origins)?)));
-        Ok(Self { files, origins: origins.clone(), pair, seen: Mutex::new(Seen { contents, good: true }) })
+        let clients = contents.clients(&files, origins)?;
+        let clients = clients.map(|verifier| Arc::new(ArcSwap::from_pointee(verifier)));
+        Ok(Self { files, origins: origins.clone(), pair, clients, seen: Mutex::new(Seen { contents, good: true }) })
     }
 
     /// What a listener needs. It uses the pair that is in force when a client connects.
@@ -82,7 +89,18 @@ impl Certificate {
     pub(crate) fn acceptor(&self) -> Result<Arc<ServerConfig>, ServerError> {
         let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| ServerError::internal("set up TLS", error))?;
-        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(self.pair.clone()));
+        let resolver = Arc::new(self.pair.clone());
+        let mut config = match (&self.clients, &self.files.clients) {
+            (Some(verifier), Some((_, mandatory))) => {
+                let clients = InForce { verifier: verifier.clone(), mandatory: *mandatory };
+                let mut config = builder.with_client_cert_verifier(Arc::new(clients)).with_cert_resolver(resolver);
+                // A session that goes on would go on with a certificate that nobody vouches for any more.
+                config.session_storage = Arc::new(NoServerSessionStorage {});
+                config.send_tls13_tickets = 0;
+                config
+            }
+            _ => builder.with_no_client_auth().with_cert_resolver(resolver),
+        };
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
@@ -102,8 +120,13 @@ impl Certificate {
             return Ok(());
         }
         let pair = found.pair(&self.files, &self.origins);
-        *seen = Seen { contents: found, good: pair.is_ok() };
-        self.pair.0.store(Arc::new(pair?));
+        let read = pair.and_then(|pair| Ok((pair, found.clients(&self.files, &self.origins)?)));
+        *seen = Seen { contents: found, good: read.is_ok() };
+        let (pair, clients) = read?;
+        self.pair.0.store(Arc::new(pair));
+        if let (Some(in_force), Some(clients)) = (&self.clients, clients) {
+            in_force.store(Arc::new(clients));
+        }
         tracing::info!("the TLS certificate was read again");
         Ok(())
     }
@@ -157,12 +180,20 @@ impl Contents {
             camshaft_policy::read_whole(path, FILE_MAX_BYTES)
                 .map_err(|error: FileError| bad(origins, key, path, error.into()))
         };
-        Ok(Self { cert: read("tls.cert", &files.cert)?, key: read("tls.key", &files.key)? })
+        let client_ca = files.clients.as_ref().map(|(ca, _)| read("tls.client-ca", ca)).transpose()?;
+        Ok(Self { cert: read("tls.cert", &files.cert)?, key: read("tls.key", &files.key)?, client_ca })
     }
 
     fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, rustls::pki_types::pem::Error> {
         let all = CertificateDer::pem_slice_iter(&self.cert).collect::<Result<Vec<_>, _>>()?;
         if all.is_empty() { Err(rustls::pki_types::pem::Error::NoItemsFound) } else { Ok(all) }
+    }
+
+    /// `None`: clients are asked for no certificate.
+    fn clients(&self, files: &TlsFiles, origins: &Origins) -> Result<Option<Arc<dyn ClientCertVerifier>>, ServerError> {
+        let (Some(ca), Some((path, mandatory))) = (&self.client_ca, &files.clients) else { return Ok(None) };
+        let read = client_certificates::verifier(ca, *mandatory, provider());
+        read.map(Some).map_err(|error| bad(origins, "tls.client-ca", path, error.into()))
     }
 
     fn pair(&self, files: &TlsFiles, origins: &Origins) -> Result<CertifiedKey, ServerError> {
@@ -188,18 +219,24 @@ mod tests {
 
     struct Files {
         dir: tempfile::TempDir,
+        clients: Option<bool>,
     }
 
     impl Files {
         /// With a new pair.
         fn new() -> Self {
-            let files = Self { dir: tempfile::tempdir().unwrap() };
+            let files = Self { dir: tempfile::tempdir().unwrap(), clients: None };
             files.write(&pair());
             files
         }
 
         fn paths(&self) -> TlsFiles {
-            TlsFiles { cert: self.dir.path().join("cert.pem"), key: self.dir.path().join("key.pem") }
+            let path = |name| self.dir.path().join(name);
+            TlsFiles {
+                cert: path("cert.pem"),
+                key: path("key.pem"),
+                clients: self.clients.map(|must| (path("ca.pem"), must)),
+            }
         }
 
         fn write(&self, (cert, key): &(String, String)) {
@@ -259,6 +296,28 @@ mod tests {
         files.write(&(cert, key));
         certificate.reread().unwrap();
         assert_eq!(in_force(&certificate), first);
+    }
+
+    #[test]
+    fn who_vouches_for_clients_is_read_with_the_rest_and_a_bad_file_changes_nothing() {
+        let files = Files { clients: Some(true), ..Files::new() };
+        assert!(files.read().unwrap_err().to_string().contains("tls.client-ca"));
+        let ca = files.dir.path().join("ca.pem");
+        for bad in ["", "no certificate", &pair().1] {
+            std::fs::write(&ca, bad).unwrap();
+            assert!(files.read().unwrap_err().to_string().contains("tls.client-ca"), "{bad}");
+        }
+        std::fs::write(&ca, pair().0).unwrap();
+        let certificate = files.read().unwrap();
+        let in_force = || Arc::as_ptr(&certificate.clients.as_ref().unwrap().load()).addr();
+        let first = in_force();
+        std::fs::write(&ca, "no certificate").unwrap();
+        assert!(certificate.reread().is_err());
+        assert_eq!(in_force(), first);
+        std::fs::write(&ca, pair().0).unwrap();
+        certificate.reread().unwrap();
+        assert_ne!(in_force(), first);
+        certificate.acceptor().unwrap();
     }
 
     #[tokio::test]

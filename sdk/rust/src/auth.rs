@@ -1,6 +1,7 @@
 //! The auth hook: decides who may call.
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
@@ -62,7 +63,7 @@ pub struct Request<'a> {
 enum Source<'a> {
     Host(&'a Call),
     #[cfg(not(target_family = "wasm"))]
-    Test(testing::Call),
+    Test(Box<testing::Call>),
 }
 
 /// Limits of a tenant; what is `None` is not limited.
@@ -178,12 +179,76 @@ impl Request<'_> {
             }
         }
     }
+
+    /// The certificates that a TLS client has shown, DER, its own first. The server has verified them.
+    pub fn peer_certificates(&self) -> Vec<Vec<u8>> {
+        match &self.source {
+            Source::Host(call) => call.peer_certificates(),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(call) => call.certificates.clone(),
+        }
+    }
+
+    /// SHA-256 of the body. `None` unless the policy's settings file says `body-digest = true` under `[policy]`.
+    pub fn body_sha256(&self) -> Option<Vec<u8>> {
+        match &self.source {
+            Source::Host(call) => call.body_sha256(),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(call) => call.digest.clone(),
+        }
+    }
+
+    /// Sets a header of the response, with a verdict that allows and with a refusal.
+    ///
+    /// # Errors
+    /// The name is none that policies may set (those that begin with `x-`, and a few others), name or value are out of bounds, or
+    /// there are 16. Says which.
+    pub fn set_response_header(&self, name: &str, value: &str) -> Result<(), String> {
+        match &self.source {
+            Source::Host(call) => call.set_response_header(name, value),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(call) => {
+                call.response.borrow_mut().push((name.to_owned(), value.to_owned()));
+                Ok(())
+            }
+        }
+    }
+
+    /// Tells a client that the policy refuses when to try again: in whole seconds, rounded up, at most 120.
+    pub fn set_retry_after(&self, wait: Duration) {
+        let ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        match &self.source {
+            Source::Host(call) => call.set_retry_after_ms(ms),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(call) => call.retry_after.set(Some(Duration::from_millis(ms))),
+        }
+    }
+
+    /// Lets the host give the same answer for so long, at most ten minutes, without calling the policy: to calls with the same
+    /// values of these headers, credentials, method, path, query, address and certificates. The names are in lower case.
+    ///
+    /// # Errors
+    /// The time or a name is out of bounds. Says which; it is as if this was not called.
+    pub fn reuse_for(&self, time: Duration, headers: &[&str]) -> Result<(), String> {
+        let (ms, headers) =
+            (u64::try_from(time.as_millis()).unwrap_or(u64::MAX), headers.iter().map(|name| (*name).to_owned()));
+        let headers: Vec<String> = headers.collect();
+        match &self.source {
+            Source::Host(call) => call.reuse_for_ms(ms, &headers),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test(call) => {
+                *call.reuse.borrow_mut() = Some((Duration::from_millis(ms), headers));
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Requests for unit tests.
 #[cfg(not(target_family = "wasm"))]
 pub mod testing {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
+    use std::time::Duration;
 
     use super::{Head, Request, Source};
 
@@ -195,6 +260,11 @@ pub mod testing {
         headers: Vec<(String, Vec<u8>)>,
         pub(super) limits: RefCell<Vec<(String, f64)>>,
         pub(super) attributes: RefCell<Vec<(String, String)>>,
+        pub(super) certificates: Vec<Vec<u8>>,
+        pub(super) digest: Option<Vec<u8>>,
+        pub(super) response: RefCell<Vec<(String, String)>>,
+        pub(super) retry_after: Cell<Option<Duration>>,
+        pub(super) reuse: RefCell<Option<(Duration, Vec<String>)>>,
     }
 
     impl Call {
@@ -215,7 +285,7 @@ pub mod testing {
     /// A request with these headers, whose names are in lower case.
     pub fn request(head: Head, headers: &[(&str, &str)]) -> Request<'static> {
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
-        Request { head, source: Source::Test(Call { headers, ..Call::default() }) }
+        Request { head, source: Source::Test(Box::new(Call { headers, ..Call::default() })) }
     }
 
     impl Request<'_> {
@@ -235,6 +305,39 @@ pub mod testing {
                 call.headers.push((name.to_owned(), value.to_vec()));
             }
             self
+        }
+
+        /// Of a TLS client with these certificates, and with a body of this digest.
+        #[must_use]
+        pub fn shown(mut self, certificates: Vec<Vec<u8>>, digest: Option<Vec<u8>>) -> Self {
+            if let Source::Test(call) = &mut self.source {
+                (call.certificates, call.digest) = (certificates, digest);
+            }
+            self
+        }
+
+        /// The headers of the response that were set, in order.
+        pub fn response_headers(&self) -> Vec<(String, String)> {
+            match &self.source {
+                Source::Host(_) => Vec::new(),
+                Source::Test(call) => call.response.borrow().clone(),
+            }
+        }
+
+        /// When a refused client is told to try again.
+        pub fn retry_after(&self) -> Option<Duration> {
+            match &self.source {
+                Source::Host(_) => None,
+                Source::Test(call) => call.retry_after.get(),
+            }
+        }
+
+        /// How long the answer may be used again, and by which headers.
+        pub fn reuse(&self) -> Option<(Duration, Vec<String>)> {
+            match &self.source {
+                Source::Host(_) => None,
+                Source::Test(call) => call.reuse.borrow().clone(),
+            }
         }
 
         /// The attributes that were set, in order.

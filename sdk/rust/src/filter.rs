@@ -59,6 +59,7 @@ enum Source<'a> {
     Test {
         before: &'a str,
         rewinds: u32,
+        request: &'a testing::AboutRequest,
     },
 }
 
@@ -136,7 +137,34 @@ impl Piece<'_> {
         match &self.source {
             Source::Host(stream) => stream.attribute(name),
             #[cfg(not(target_family = "wasm"))]
-            Source::Test { .. } => None,
+            Source::Test { request, .. } => request.attributes.get(name).cloned(),
+        }
+    }
+
+    /// One value of the client's request as JSON text, by its JSON pointer, e.g. `/user`. Costs a pass over the request: ask once.
+    pub fn field(&self, pointer: &str) -> Option<String> {
+        match &self.source {
+            Source::Host(stream) => stream.field(pointer),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test { request, .. } => request.body.pointer(pointer).map(ToString::to_string),
+        }
+    }
+
+    /// The tokens of which bytes lie in this part of the text, as far as the host keeps them.
+    pub fn tokens(&self, start: u64, len: u32) -> Vec<u32> {
+        match &self.source {
+            Source::Host(stream) => stream.tokens(start, len),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test { .. } => Vec::new(),
+        }
+    }
+
+    /// The log-probabilities of these tokens. A filter that calls this anywhere has the host compute them for every token.
+    pub fn logprobs(&self, start: u64, len: u32) -> Vec<f32> {
+        match &self.source {
+            Source::Host(stream) => stream.logprobs(start, len),
+            #[cfg(not(target_family = "wasm"))]
+            Source::Test { .. } => Vec::new(),
         }
     }
 

@@ -87,6 +87,11 @@ impl Request<'_> {
     pub fn attribute(&self, name: &str) -> Option<String> {
         self.sequence.attribute(name)
     }
+
+    /// One value of the client's request as JSON text, by its JSON pointer, e.g. `/user`. Costs a pass over the request.
+    pub fn field(&self, pointer: &str) -> Option<String> {
+        self.sequence.field(pointer)
+    }
 }
 
 /// Connects a policy to the component's exports.

@@ -27,8 +27,9 @@ pub(crate) async fn respond(endpoint: Endpoint, mut incoming: Incoming) -> Resul
     let (tokens, read) = (request.max_total_tokens(), request.prompt_tokens());
     incoming.reserve(Demand { choices, tokens, read })?;
     let Incoming { api, caller, exchange, grant, mut share, .. } = incoming;
-    // From here on the tokens wait, and not the body.
-    share.resize(request.held_bytes())?;
+    // From here on the tokens wait, and the body only if a policy reads it.
+    let kept = accepted.context.body.as_ref().map_or(0, |body| body.len());
+    share.resize(request.held_bytes().saturating_add(kept))?;
     exchange.set_model(&request.served.model.id);
     let running = RunningChoices::submit(&api, &caller, &accepted, exchange.clone(), grant)?;
     let request = accepted.request;

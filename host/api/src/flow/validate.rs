@@ -50,7 +50,8 @@ pub(crate) fn run<R: Validated>(
     let validators = policies.validators();
     // Policies get the parsed body as text, not the client's own text, in which two parsers could read a repeated key
     // differently.
-    let mut seen = if validators > 0 { serialize(&body)? } else { String::new() };
+    let keeps = policies.keeps_bodies();
+    let mut seen = if validators > 0 || keeps { serialize(&body)? } else { String::new() };
     let mut marks = context.caller.principal.marks();
     for index in 0..validators {
         context.check()?;
@@ -77,7 +78,7 @@ pub(crate) fn run<R: Validated>(
         }
     }
     let Marks { attributes, priority } = marks;
-    Ok(Accepted { request, priority, context: RequestContext { attributes, body: None } })
+    Ok(Accepted { request, priority, context: RequestContext { attributes, body: keeps.then(|| seen.into()) } })
 }
 
 fn serialize(body: &Body) -> Result<String, FlowError> {

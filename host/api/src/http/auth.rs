@@ -1,12 +1,12 @@
-//! Runs the auth policies on guarded routes, before the body is read.
+//! Runs the auth policies on guarded routes, before the body is read, unless one asks for its digest.
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::middleware::Next;
-use axum::response::Response;
-use camshaft_core::policy::{AuthOutcome, AuthRequest};
+use axum::response::{IntoResponse, Response};
+use camshaft_core::policy::{AuthOutcome, AuthRequest, Authentication};
 use tracing::Instrument;
 
 use crate::flow::api::Api;
@@ -16,6 +16,7 @@ use crate::flow::trace;
 use crate::http::error::ApiError;
 use crate::http::let_in::LetIn;
 use crate::http::public_access::PublicAccess;
+use crate::http::{body, reply};
 
 /// Where clients put their keys.
 const KEYS: [HeaderName; 2] = [header::AUTHORIZATION, HeaderName::from_static("x-api-key")];
@@ -27,6 +28,11 @@ pub(crate) struct Guard {
     pub(crate) access: Arc<PublicAccess>,
 }
 
+/// The certificates of a TLS client, DER, its own first, which the listener has verified. A listener that asks for them puts them
+/// among the extensions of all requests of a connection.
+#[derive(Debug, Clone)]
+pub struct PeerCertificates(pub Arc<Vec<Vec<u8>>>);
+
 /// Middleware of guarded routes. Lets only requests with a principal pass.
 pub(crate) async fn guard(
     State(Guard { api, access }): State<Guard>,
@@ -35,14 +41,23 @@ pub(crate) async fn guard(
 ) -> Result<Response, ApiError> {
     let policies = api.policies.current();
     check_keys(request.headers())?;
+    let body_sha256 = match policies.wants_body_digest() {
+        true => Some(body::read_ahead(&mut request, &api).await?),
+        false => None,
+    };
     let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
     let id = exchange.as_ref().map_or("", |exchange| exchange.id());
-    let head = Arc::new(head(&request, id, &access));
+    let head = Arc::new(AuthRequest { body_sha256, ..head(&request, id, &access) });
     let span = exchange.as_ref().map_or_else(tracing::Span::none, |exchange| trace::auth(exchange.span()));
-    let outcome = policies.authenticate(&head).instrument(span).await;
+    let Authentication { outcome, reply } = policies.authenticate(&head).instrument(span).await;
     let principal = match outcome {
         AuthOutcome::Allow(principal) => principal,
-        AuthOutcome::Refuse(refusal) => return Err(ApiError::AuthRefused(Box::new(refusal))),
+        AuthOutcome::Refuse(refusal) => {
+            let (refusal, retry) = (Box::new(refusal), reply.retry_seconds());
+            let mut response = ApiError::AuthRefused { refusal, retry }.into_response();
+            reply::write(&reply, response.headers_mut());
+            return Ok(response);
+        }
         AuthOutcome::Fault(fault) => return Err(ApiError::AuthFault(Box::new(fault))),
     };
     if let Some(let_in) = request.extensions().get::<LetIn>() {
@@ -53,7 +68,9 @@ pub(crate) async fn guard(
     }
     let operator = api.is_operator(&principal, head.loopback);
     request.extensions_mut().insert(Caller { principal: Arc::new(principal), policies, operator });
-    Ok(next.run(request).await)
+    let mut response = next.run(request).await;
+    reply::write(&reply, response.headers_mut());
+    Ok(response)
 }
 
 /// A caller whose key is not UTF-8 would be one without a key to a policy that reads text.
@@ -70,6 +87,7 @@ fn check_keys(headers: &HeaderMap) -> Result<(), ApiError> {
 
 fn head(request: &Request, id: &str, access: &PublicAccess) -> AuthRequest {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip().to_canonical());
+    let certificates = request.extensions().get::<PeerCertificates>();
     AuthRequest {
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
@@ -80,6 +98,8 @@ fn head(request: &Request, id: &str, access: &PublicAccess) -> AuthRequest {
         loopback: peer.is_some_and(|ip| ip.is_loopback())
             && !is_forwarded(request.headers())
             && access.is_local(request),
+        peer_certificates: certificates.map(|certificates| certificates.0.clone()).unwrap_or_default(),
+        body_sha256: None,
     }
 }
 

@@ -1,11 +1,13 @@
 //! Reads a request's body: JSON only, bounded in bytes and in time, within the memory for all requests.
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
+use camshaft_core::ids::TenantId;
 use http_body_util::BodyExt;
+use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout};
 
 use crate::flow::api::Api;
@@ -27,6 +29,8 @@ const TIGHT_STALL: Duration = Duration::from_secs(2);
 const TIGHT_RATE: f64 = 32_768.0;
 /// Maximum time for a whole body, even if it arrives steadily. Past it: 408.
 const TOTAL: Duration = Duration::from_secs(120);
+/// The name under which bodies are counted that nobody has let in yet. No tenant's is empty.
+const STRANGERS: &str = "";
 /// How often a silent body is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -37,14 +41,51 @@ impl FromRequest<Arc<Api>> for Incoming {
         let extensions = request.extensions_mut();
         let caller = extensions.remove::<Caller>().ok_or(ApiError::NoCaller)?;
         let exchange = extensions.remove::<Arc<Exchange>>().ok_or(ApiError::NoExchange)?;
+        let ahead = extensions.remove::<ReadAhead>().and_then(|ahead| ahead.take());
         let headers = request.headers().clone();
         // A request counts before anything is spent on its body.
         let grant = QuotaGrant::admit(&api.quotas, &caller.principal)?;
         let mut share = api.budget.share(&caller.principal.tenant);
-        let text = read(request, api.limits().body_bytes, &mut share).await?;
+        let text = match ahead {
+            // From here on it is the tenant's.
+            Some((bytes, of_stranger)) => {
+                drop(of_stranger);
+                share.grow(bytes.capacity()).map_err(FlowError::NoRoom)?;
+                check_type(&headers)?;
+                text(bytes)?
+            }
+            None => read(request, api.limits().body_bytes, &mut share).await?,
+        };
         share.resize(text.capacity() + json::parsed_bytes(&text)).map_err(FlowError::NoRoom)?;
         Ok(Self { api: api.clone(), caller, exchange, headers, grant, text, share })
     }
+}
+
+/// A body that was read before anybody knew whose it is, and its share of the memory for all.
+#[derive(Debug, Clone)]
+struct ReadAhead(Arc<Mutex<Option<(Vec<u8>, Share)>>>);
+
+impl ReadAhead {
+    fn take(&self) -> Option<(Vec<u8>, Share)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Reads the body of a request for its SHA-256 before auth, in the same bounds as any other. All strangers share what one tenant
+/// may take of the memory. The request keeps what was read.
+///
+/// # Errors
+/// 413 past the limit, 408 if the client is too slow, 503 if there is no room for it.
+pub(crate) async fn read_ahead(request: &mut Request, api: &Api) -> Result<[u8; 32], ApiError> {
+    let limit = api.limits().body_bytes;
+    check_length(request.headers(), limit)?;
+    let mut share = api.budget.share(&TenantId::from(STRANGERS));
+    let body = std::mem::take(request.body_mut());
+    let mut digest = Sha256::new();
+    let collected = timeout(TOTAL, collect(body, limit, &mut share, |data| digest.update(data))).await;
+    let bytes = collected.map_err(|_| RequestError::BodyTimeout)??;
+    request.extensions_mut().insert(ReadAhead(Arc::new(Mutex::new(Some((bytes, share))))));
+    Ok(digest.finalize().into())
 }
 
 /// Reads the body as text. `limit` is in bytes.
@@ -54,16 +95,30 @@ impl FromRequest<Arc<Api>> for Incoming {
 /// there is no room for it.
 async fn read(request: Request, limit: usize, share: &mut Share) -> Result<String, FlowError> {
     check_type(request.headers())?;
-    let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-    if announced.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > limit as u64) {
-        return Err(RequestError::BodyTooLarge { limit }.into());
-    }
-    let collected = timeout(TOTAL, collect(request.into_body(), limit, share)).await;
-    let bytes = collected.map_err(|_| RequestError::BodyTimeout)??;
+    check_length(request.headers(), limit)?;
+    let collected = timeout(TOTAL, collect(request.into_body(), limit, share, |_| {})).await;
+    text(collected.map_err(|_| RequestError::BodyTimeout)??)
+}
+
+fn text(bytes: Vec<u8>) -> Result<String, FlowError> {
     Ok(String::from_utf8(bytes).map_err(|error| RequestError::NotUtf8(error.utf8_error()))?)
 }
 
-async fn collect(mut body: Body, limit: usize, share: &mut Share) -> Result<Vec<u8>, FlowError> {
+fn check_length(headers: &HeaderMap, limit: usize) -> Result<(), FlowError> {
+    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+    match announced.and_then(|length| length.parse::<u64>().ok()).is_some_and(|length| length > limit as u64) {
+        true => Err(RequestError::BodyTooLarge { limit }.into()),
+        false => Ok(()),
+    }
+}
+
+/// Reads to the end, and shows each part to `see` as it arrives.
+async fn collect(
+    mut body: Body,
+    limit: usize,
+    share: &mut Share,
+    mut see: impl FnMut(&[u8]),
+) -> Result<Vec<u8>, FlowError> {
     let begun = Instant::now();
     let (mut bytes, mut heard) = (Vec::new(), begun);
     loop {
@@ -86,6 +141,7 @@ async fn collect(mut body: Body, limit: usize, share: &mut Share) -> Result<Vec<
             bytes.reserve_exact(capacity - bytes.len());
         }
         bytes.extend_from_slice(&data);
+        see(&data);
         if is_too_slow(begun, heard, bytes.len(), share) {
             return Err(RequestError::BodyTimeout.into());
         }

@@ -20,8 +20,9 @@ pub const MAX_HEADERS: usize = 100;
 pub(crate) enum ApiError {
     #[error(transparent)]
     Flow(#[from] FlowError),
-    #[error("{}", .0.message)]
-    AuthRefused(Box<Refusal>),
+    /// `retry`: after so many seconds, as the policy says.
+    #[error("{}", refusal.message)]
+    AuthRefused { refusal: Box<Refusal>, retry: Option<u8> },
     #[error("an auth policy failed")]
     AuthFault(#[source] Box<Fault>),
     #[error("the key in {header} is not UTF-8")]
@@ -89,7 +90,10 @@ impl ApiError {
         let invalid = |status, code| Answer::new(status, ErrorType::InvalidRequest, text()).code(code);
         match self {
             Self::Flow(error) => error.answer(),
-            Self::AuthRefused(refusal) => error::refused(refusal, auth_kind(refusal.status)).rejection(Rejection::Auth),
+            Self::AuthRefused { refusal, retry } => {
+                let answer = error::refused(refusal, auth_kind(refusal.status)).rejection(Rejection::Auth);
+                retry.map(Retry::After).into_iter().fold(answer, Answer::retry)
+            }
             Self::AuthFault(fault) if fault.kind == FaultKind::Exhausted => error::exhausted(),
             Self::AuthFault(_) => Answer::internal(text(), self).retry(Retry::Never).rejection(Rejection::PolicyFault),
             Self::UnreadableKey { .. } => {

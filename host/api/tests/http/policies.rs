@@ -5,15 +5,15 @@ use std::sync::Arc;
 use camshaft_core::answering::Answering;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{
-    AuthOutcome, AuthRequest, Fault, FaultKind, Hook, Mode, Policies, PolicySet, PolicyState, PolicyStatus, Principal,
-    Refusal, ValidateOutcome, ValidateRequest, Validation,
+    AuthOutcome, AuthRequest, Authentication, Fault, FaultKind, Hook, Mode, Policies, PolicySet, PolicyState,
+    PolicyStatus, Principal, Refusal, ValidateOutcome, ValidateRequest, Validation,
 };
 use tokio::sync::Semaphore;
 
 /// Of validators that take no time.
 pub(crate) const PERMITS: usize = 1000;
 
-type Auth = Box<dyn Fn(&AuthRequest) -> AuthOutcome + Send + Sync>;
+type Auth = Box<dyn Fn(&AuthRequest) -> Authentication + Send + Sync>;
 type Validator = Arc<dyn Fn(&ValidateRequest) -> Validation + Send + Sync>;
 
 pub(crate) struct Rules {
@@ -22,15 +22,19 @@ pub(crate) struct Rules {
     /// Without a permit of it, validators take long.
     pub(crate) pace: Arc<Semaphore>,
     pub(crate) samplers: Vec<PolicyName>,
+    pub(crate) wants_body_digest: bool,
+    pub(crate) keeps_bodies: bool,
 }
 
 impl Default for Rules {
     fn default() -> Self {
         Self {
-            auth: Box::new(|_| AuthOutcome::Allow(Principal::anonymous())),
+            auth: Box::new(|_| AuthOutcome::Allow(Principal::anonymous()).into()),
             validators: Vec::new(),
             pace: Arc::new(Semaphore::new(PERMITS)),
             samplers: vec!["standard".into(), "avoid-words".into()],
+            wants_body_digest: false,
+            keeps_bodies: false,
         }
     }
 }
@@ -52,7 +56,12 @@ impl Rules {
         self
     }
 
-    pub(crate) fn auth(mut self, auth: impl Fn(&AuthRequest) -> AuthOutcome + Send + Sync + 'static) -> Self {
+    pub(crate) fn auth(self, auth: impl Fn(&AuthRequest) -> AuthOutcome + Send + Sync + 'static) -> Self {
+        self.replying(move |request| auth(request).into())
+    }
+
+    /// Auth that also says something of the response.
+    pub(crate) fn replying(mut self, auth: impl Fn(&AuthRequest) -> Authentication + Send + Sync + 'static) -> Self {
         self.auth = Box::new(auth);
         self
     }
@@ -73,8 +82,24 @@ impl PolicySet for Rules {
         true
     }
 
-    fn authenticate<'a>(&'a self, request: &'a Arc<AuthRequest>) -> Answering<'a, AuthOutcome> {
+    fn authenticate<'a>(&'a self, request: &'a Arc<AuthRequest>) -> Answering<'a, Authentication> {
         Box::pin(async { (self.auth)(request) })
+    }
+
+    fn wants_body_digest(&self) -> bool {
+        self.wants_body_digest
+    }
+
+    fn keeps_bodies(&self) -> bool {
+        self.keeps_bodies
+    }
+
+    fn wants_body_digest(&self) -> bool {
+        self.wants_body_digest
+    }
+
+    fn keeps_bodies(&self) -> bool {
+        self.keeps_bodies
     }
 
     fn validators(&self) -> usize {

@@ -50,6 +50,11 @@ impl Attributes {
         Ok(())
     }
 
+    /// Bytes of all names and values.
+    pub fn bytes(&self) -> usize {
+        self.0.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
@@ -65,6 +70,7 @@ mod tests {
         attributes.set("tier", "gold".to_owned()).unwrap();
         attributes.set("tier", "silver".to_owned()).unwrap();
         assert_eq!((attributes.get("tier"), attributes.get("Tier")), (Some("silver"), None));
+        assert_eq!(attributes.bytes(), 10);
     }
 
     #[test]

@@ -166,9 +166,10 @@ fn forced_tokens_come_in_order_and_are_bounded() {
     assert!(row.force(&[1; 257]).is_err());
     row.force(&[1; 256]).unwrap();
     row.begin();
-    row.finish();
+    row.finish(EndReason::Stop);
+    assert_eq!(row.finished(), Some(EndReason::Stop));
     row.undo();
-    assert!(row.take_forced().is_none() && !row.is_finished());
+    assert!(row.take_forced().is_none() && row.finished().is_none());
 }
 
 #[test]

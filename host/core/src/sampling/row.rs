@@ -15,6 +15,14 @@ pub const MAX_TEXT_TAIL_BYTES: usize = 4096;
 /// Tokens that a policy forces at once.
 pub const MAX_FORCED: usize = 256;
 
+/// Why a sampler ends a generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    Stop,
+    Length,
+    ContentFilter,
+}
+
 /// Sampling state of one sequence. The worker loads new logits into it at every step.
 ///
 /// The row has a logit for every token, and a set of candidates, which is the whole vocabulary until an operation
@@ -34,7 +42,7 @@ pub struct Row {
     pub(super) mirostat: Option<Mirostat>,
     /// What is drawn next, the next one last.
     forced: Vec<Token>,
-    ends: bool,
+    ends: Option<EndReason>,
     /// What [`Row::undo`] restores beside the logits.
     saved: Option<Saved>,
 }
@@ -197,7 +205,7 @@ impl Row {
         self.history.truncate(drawn);
         self.text = text;
         self.last_bytes = last_bytes;
-        self.ends = false;
+        self.ends = None;
         self.drop_forced();
     }
 
@@ -262,12 +270,12 @@ impl Row {
     }
 
     /// Ends the generation before the token that would be drawn now.
-    pub fn finish(&mut self) {
-        self.ends = true;
+    pub fn finish(&mut self, reason: EndReason) {
+        self.ends = Some(reason);
     }
 
-    /// Whether a policy has ended the generation.
-    pub fn is_finished(&self) -> bool {
+    /// Why a policy has ended the generation, if it has.
+    pub fn finished(&self) -> Option<EndReason> {
         self.ends
     }
 

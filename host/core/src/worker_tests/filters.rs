@@ -41,6 +41,9 @@ impl TextFilter for WithoutPhrases {
         // What was passed may begin a phrase, too: something else followed it then, which was taken back since.
         let from = piece.start.saturating_sub(1);
         let seen = text.since(from);
+        // Whatever was taken back, the tokens are those of the text.
+        let spelled: String = text.tokens(from, usize::MAX).map(|token| char::from(token.token.0 as u8)).collect();
+        assert_eq!(spelled, seen);
         if let Some(at) = PHRASES.iter().filter_map(|phrase| seen.find(phrase)).min() {
             return Ok(FilterVerdict::Rewind((from + at).max(piece.start)));
         }

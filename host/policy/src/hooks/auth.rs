@@ -1,10 +1,12 @@
-//! The auth chain: in file order until one policy decides, each in an instance that serves no other request meanwhile.
+//! The auth chain: in file order until one policy decides, each in an instance that serves no other request meanwhile, unless a
+//! verdict may be used again.
 use std::sync::Arc;
 use std::time::Instant;
 
 use camshaft_core::ids::TenantId;
 use camshaft_core::policy::{
-    Attributes, AuthOutcome, AuthRequest, Fault, FaultKind, Hook, Mode, Principal, Priority, Quotas, Refusal,
+    Attributes, AuthOutcome, AuthRequest, Authentication, Fault, FaultKind, Hook, Mode, Principal, Priority, Quotas,
+    Refusal,
 };
 
 use wasmtime::component::Resource;
@@ -13,7 +15,7 @@ use crate::answers;
 use crate::asking;
 use crate::bindings::HookGuest;
 use crate::bindings::auth as wit;
-use crate::imports::call::Call;
+use crate::imports::call::{Call, Said};
 use crate::loaded::Loaded;
 use crate::metrics::Outcome;
 use crate::set::{Link, LoadedSet};
@@ -28,30 +30,22 @@ const WEIGHT_MAX: f64 = 1000.0;
 const MODELS: usize = 1024;
 const MODEL_CHARS: usize = 256;
 
-/// The answer of one policy.
-#[derive(Debug, Clone, PartialEq)]
-enum AuthAnswer {
-    Allow(Principal),
-    Next,
-    Refuse(Refusal),
-}
-
 /// Runs the enforced policies, then the monitored ones.
-pub(crate) async fn authenticate(set: &LoadedSet, request: &Arc<AuthRequest>) -> AuthOutcome {
+pub(crate) async fn authenticate(set: &LoadedSet, request: &Arc<AuthRequest>) -> Authentication {
     if set.chain(Hook::Auth).links.is_empty() {
-        return native(set.allow_anonymous || request.loopback);
+        return native(set.allow_anonymous || request.loopback).into();
     }
-    let outcome = decide(set, request).await;
+    let answer = decide(set, request).await;
     for policy in set.ready(Hook::Auth).filter(|policy| policy.sidecar.mode == Mode::Monitor) {
-        monitor(policy, request, &outcome).await;
+        monitor(policy, request, &answer.outcome).await;
     }
-    outcome
+    answer
 }
 
-async fn decide(set: &LoadedSet, request: &Arc<AuthRequest>) -> AuthOutcome {
+async fn decide(set: &LoadedSet, request: &Arc<AuthRequest>) -> Authentication {
     let mut enforced = set.enforced(Hook::Auth).peekable();
     if enforced.peek().is_none() {
-        return native(set.allow_anonymous || request.loopback);
+        return native(set.allow_anonymous || request.loopback).into();
     }
     for link in enforced {
         let (answer, on_fault) = match link {
@@ -59,16 +53,15 @@ async fn decide(set: &LoadedSet, request: &Arc<AuthRequest>) -> AuthOutcome {
             Link::Broken(broken) => (Err(broken.fault()), broken.on_fault),
         };
         match (answer, on_fault) {
-            (Ok(AuthAnswer::Allow(principal)), _) => return AuthOutcome::Allow(principal),
-            (Ok(AuthAnswer::Refuse(refusal)), _) => return AuthOutcome::Refuse(refusal),
+            (Ok(Some(answer)), _) => return answer,
             // Whoever takes all places of a policy must not switch it off.
-            (Err(fault), _) if fault.kind == FaultKind::Exhausted => return AuthOutcome::Fault(fault),
-            (Ok(AuthAnswer::Next), _) | (Err(_), OnFault::Skip) => {}
-            (Err(fault), OnFault::Deny | OnFault::LastGood) => return AuthOutcome::Fault(fault),
-            (Err(_), OnFault::Fallback) => return native(request.loopback),
+            (Err(fault), _) if fault.kind == FaultKind::Exhausted => return AuthOutcome::Fault(fault).into(),
+            (Ok(None), _) | (Err(_), OnFault::Skip) => {}
+            (Err(fault), OnFault::Deny | OnFault::LastGood) => return AuthOutcome::Fault(fault).into(),
+            (Err(_), OnFault::Fallback) => return native(request.loopback).into(),
         }
     }
-    native(false)
+    native(false).into()
 }
 
 /// The caller if no policy decides.
@@ -86,60 +79,71 @@ fn native(allowed: bool) -> AuthOutcome {
 
 /// Runs a monitored policy, and records if its answer would have changed the outcome.
 async fn monitor(policy: &Arc<Loaded>, request: &Arc<AuthRequest>, enforced: &AuthOutcome) {
-    match (ask(policy, request).await, enforced) {
-        // `next` changes no outcome, and a fault was already counted and logged.
-        (Ok(AuthAnswer::Next) | Err(_), _) => {}
-        (Ok(AuthAnswer::Allow(theirs)), AuthOutcome::Allow(ours)) if theirs == *ours => {}
-        (Ok(AuthAnswer::Refuse(theirs)), AuthOutcome::Refuse(ours)) if theirs.status == ours.status => {}
-        (Ok(AuthAnswer::Allow(_)), _) => policy.note_difference("allow", None),
-        (Ok(AuthAnswer::Refuse(theirs)), _) => policy.note_difference("refuse", Some(&theirs)),
+    // `next` changes no outcome, and a fault was already counted and logged.
+    let Ok(Some(answer)) = ask(policy, request).await else { return };
+    match (answer.outcome, enforced) {
+        (AuthOutcome::Allow(theirs), AuthOutcome::Allow(ours)) if theirs == *ours => {}
+        (AuthOutcome::Refuse(theirs), AuthOutcome::Refuse(ours)) if theirs.status == ours.status => {}
+        (AuthOutcome::Allow(_), _) => policy.note_difference("allow", None),
+        (AuthOutcome::Refuse(theirs), _) => policy.note_difference("refuse", Some(&theirs)),
+        (AuthOutcome::Fault(_), _) => {}
     }
 }
 
-/// Calls one policy where it delays nobody else.
-async fn ask(policy: &Arc<Loaded>, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault> {
+/// What one policy says, asked where it delays nobody else; `None`: the next one decides.
+async fn ask(policy: &Arc<Loaded>, request: &Arc<AuthRequest>) -> Result<Option<Authentication>, Fault> {
+    if let Some(answer) = policy.verdicts.find(request, Instant::now()) {
+        policy.metrics.count(Outcome::Reused);
+        return Ok(Some(answer));
+    }
     let request = request.clone();
     asking::ask(policy, move |policy| call(policy, &request)).await
 }
 
 /// Calls one policy in an instance of its own.
-fn call(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault> {
+fn call(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<Option<Authentication>, Fault> {
     policy.admit()?;
     let started = Instant::now();
     let answer = run(policy, request);
-    match &answer {
-        Ok(AuthAnswer::Allow(_)) => policy.note_answer(Outcome::Allow, started),
-        Ok(AuthAnswer::Next) => policy.note_answer(Outcome::Next, started),
-        Ok(AuthAnswer::Refuse(_)) => policy.note_answer(Outcome::Refuse, started),
-        Err(fault) => policy.note_fault(fault, started),
+    match answer.as_ref().map(|answer| answer.as_ref().map(|answer| &answer.outcome)) {
+        Ok(Some(AuthOutcome::Allow(_))) => policy.note_answer(Outcome::Allow, started),
+        Ok(None) => policy.note_answer(Outcome::Next, started),
+        Ok(Some(AuthOutcome::Refuse(_))) => policy.note_answer(Outcome::Refuse, started),
+        Ok(Some(AuthOutcome::Fault(fault))) | Err(fault) => policy.note_fault(fault, started),
     }
     answer
 }
 
-fn run(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<AuthAnswer, Fault> {
-    let call = Call { request: request.clone(), limits: Quotas::default(), attributes: Attributes::default() };
+/// Calls the policy in an instance of its own.
+fn run(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<Option<Authentication>, Fault> {
+    let call = Call { request: request.clone(), body_digest: policy.sidecar.body_digest, said: Said::default() };
     let mut instance = policy.instance(Subject::Call(call))?;
     let HookGuest::Auth(guest) = &instance.guest else {
         return Err(policy.fault(FaultKind::Unavailable, "not an auth policy"));
     };
-    let answer =
+    let verdict =
         guest.camshaft_auth_policy().call_authenticate(&mut instance.store, &shown(request), Resource::new_borrow(0));
-    let answer = answer.map_err(|error| policy.fault_of(&error, instance.store.data()))?;
-    let call = std::mem::take(&mut instance.store.data_mut().subject);
-    let answer = match answer {
-        Ok(wit::Verdict::Next) => Ok(AuthAnswer::Next),
-        Ok(wit::Verdict::Allow(answer)) => {
-            let Subject::Call(Call { limits, attributes, .. }) = call else {
-                return Err(policy.fault(FaultKind::Unavailable, "the call is lost"));
-            };
-            principal(answer, limits, attributes).map(AuthAnswer::Allow).map_err(|text| policy.invalid(text))
-        }
-        Err(refusal) => answers::refusal(refusal).map(AuthAnswer::Refuse).map_err(|text| policy.invalid(text)),
+    let verdict = verdict.map_err(|error| policy.fault_of(&error, instance.store.data()))?;
+    let subject = std::mem::take(&mut instance.store.data_mut().subject);
+    let Subject::Call(Call { said, .. }) = subject else {
+        return Err(policy.fault(FaultKind::Unavailable, "the call is lost"));
     };
-    if answer.is_ok() {
-        policy.kept.put(instance);
+    let outcome = match verdict {
+        Ok(wit::Verdict::Next) => {
+            policy.kept.put(instance);
+            return Ok(None);
+        }
+        Ok(wit::Verdict::Allow(answer)) => principal(answer, said.limits, said.attributes).map(AuthOutcome::Allow),
+        Err(refusal) => answers::refusal(refusal).map(AuthOutcome::Refuse),
+    };
+    let outcome = outcome.map_err(|text| policy.invalid(text))?;
+    policy.kept.put(instance);
+    let answer = Authentication { outcome, reply: said.reply };
+    // Another body has another digest.
+    if let Some(reuse) = said.reuse.filter(|_| !said.read_digest) {
+        policy.verdicts.keep(request, &reuse, &answer, Instant::now());
     }
-    answer
+    Ok(Some(answer))
 }
 
 fn shown(request: &AuthRequest) -> wit::Request {

@@ -132,6 +132,10 @@ impl TextFilter for Filter {
         fault
     }
 
+    fn reads_logprobs(&self) -> bool {
+        self.policy.compiled.asks.logprobs
+    }
+
     fn denies(&self) -> bool {
         denies(self.policy.on_fault())
     }

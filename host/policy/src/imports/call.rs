@@ -1,12 +1,14 @@
 //! `camshaft:auth/context`: the call that an auth policy decides on, and what it says beside its verdict.
 use std::sync::Arc;
+use std::time::Duration;
 
-use camshaft_core::policy::{Attributes, AuthRequest, Quotas};
+use camshaft_core::policy::{Attributes, AuthRequest, Quotas, Reply};
 use wasmtime::component::{HasData, Linker, Resource};
 
 use crate::bindings::Borrowed;
 use crate::bindings::host::auth_context::{self, Host, HostCall};
 use crate::fault::invalid;
+use crate::reuse::Reuse;
 use crate::text::truncated;
 
 /// Bytes of a name that an error repeats.
@@ -16,9 +18,20 @@ const NAME_BYTES: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) request: Arc<AuthRequest>,
-    /// What the policy has set so far.
+    /// Whether the policy's settings file asks for the body's digest.
+    pub(crate) body_digest: bool,
+    pub(crate) said: Said,
+}
+
+/// What the policy has said so far beside its verdict.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
     pub(crate) limits: Quotas,
     pub(crate) attributes: Attributes,
+    pub(crate) reply: Reply,
+    pub(crate) reuse: Option<Reuse>,
+    /// It has asked for the body's digest.
+    pub(crate) read_digest: bool,
 }
 
 /// The part of a guest's state that its calls need.
@@ -89,7 +102,7 @@ impl HostCall for CurrentCall<'_> {
     }
 
     fn set_limit(&mut self, _: Resource<Borrowed>, name: String, value: f64) -> wasmtime::Result<Result<(), String>> {
-        Ok(set(&mut self.get()?.limits, &name, value))
+        Ok(set(&mut self.get()?.said.limits, &name, value))
     }
 
     fn set_attribute(
@@ -98,7 +111,44 @@ impl HostCall for CurrentCall<'_> {
         name: String,
         value: String,
     ) -> wasmtime::Result<Result<(), String>> {
-        Ok(self.get()?.attributes.set(&name, value).map_err(|error| error.to_string()))
+        Ok(self.get()?.said.attributes.set(&name, value).map_err(|error| error.to_string()))
+    }
+
+    fn peer_certificates(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<Vec<Vec<u8>>> {
+        Ok(self.get()?.request.peer_certificates.to_vec())
+    }
+
+    fn body_sha256(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<Option<Vec<u8>>> {
+        let call = self.get()?;
+        if !call.body_digest {
+            return Ok(None);
+        }
+        call.said.read_digest = true;
+        Ok(call.request.body_sha256.map(|digest| digest.to_vec()))
+    }
+
+    fn set_response_header(
+        &mut self,
+        _: Resource<Borrowed>,
+        name: String,
+        value: String,
+    ) -> wasmtime::Result<Result<(), String>> {
+        Ok(self.get()?.said.reply.set(&name, value).map_err(|error| error.to_string()))
+    }
+
+    fn set_retry_after_ms(&mut self, _: Resource<Borrowed>, ms: u64) -> wasmtime::Result<()> {
+        self.get()?.said.reply.retry_after = Some(Duration::from_millis(ms));
+        Ok(())
+    }
+
+    fn reuse_for_ms(
+        &mut self,
+        _: Resource<Borrowed>,
+        ms: u64,
+        headers: Vec<String>,
+    ) -> wasmtime::Result<Result<(), String>> {
+        let said = &mut self.get()?.said;
+        Ok(Reuse::new(ms, headers).map(|reuse| said.reuse = Some(reuse)))
     }
 
     fn drop(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {

@@ -1,6 +1,6 @@
 //! `camshaft:sampler/logits`: the row of the `sample` call in progress, over core's native operations.
 use camshaft_core::ids::Token;
-use camshaft_core::sampling::{Repeats, Row, RowError};
+use camshaft_core::sampling::{EndReason, Repeats, Row, RowError};
 use wasmtime::component::{HasData, Linker, Resource};
 
 use crate::bindings::Borrowed;
@@ -146,10 +146,16 @@ impl HostRow for CurrentRow<'_> {
     }
 
     fn finish(&mut self, _: This, reason: String) -> wasmtime::Result<()> {
-        if reason != "stop" {
-            return Err(invalid(format!("finish = {:?}, which is not stop", truncate_chars(reason, SHOWN_CHARS))));
-        }
-        self.row.finish();
+        let reason = match reason.as_str() {
+            "stop" => EndReason::Stop,
+            "length" => EndReason::Length,
+            "content-filter" => EndReason::ContentFilter,
+            _ => {
+                let shown = truncate_chars(reason, SHOWN_CHARS);
+                return Err(invalid(format!("finish = {shown:?}, which is not stop, length or content-filter")));
+            }
+        };
+        self.row.finish(reason);
         Ok(())
     }
 

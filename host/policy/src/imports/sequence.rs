@@ -6,6 +6,7 @@ use wasmtime::component::{HasData, Linker, Resource};
 use crate::bindings::Borrowed;
 use crate::bindings::host::sampler_context::{self, Host, HostSequence};
 use crate::fault::invalid;
+use crate::pointer;
 
 /// The part of a guest's state that tells of its sequence.
 pub(crate) trait SequenceView: 'static {
@@ -52,6 +53,12 @@ impl HostSequence for CurrentSequence<'_> {
 
     fn attribute(&mut self, _: Resource<Borrowed>, name: String) -> wasmtime::Result<Option<String>> {
         Ok(self.get()?.context.attributes.get(&name).map(str::to_owned))
+    }
+
+    fn field(&mut self, _: Resource<Borrowed>, pointer: String) -> wasmtime::Result<Option<String>> {
+        let Some(body) = &self.get()?.context.body else { return Ok(None) };
+        let found = pointer::find(body, &pointer);
+        Ok(found.map_err(|error| invalid(format!("the request cannot be read: {error}")))?.map(str::to_owned))
     }
 
     fn drop(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {

@@ -1,5 +1,5 @@
 //! `camshaft:filter/context`: the text that a filter decides on.
-use camshaft_core::filter::TextWindow;
+use camshaft_core::filter::{TextWindow, WindowToken};
 use camshaft_core::filter_stage::KEPT_BYTES;
 use camshaft_core::ids::TenantId;
 use camshaft_core::policy::RequestContext;
@@ -8,6 +8,7 @@ use wasmtime::component::{HasData, Linker, Resource};
 use crate::bindings::Borrowed;
 use crate::bindings::host::filter_context::{self, Host, HostStream};
 use crate::fault::invalid;
+use crate::pointer;
 
 /// The part of a guest's state that tells of its text.
 pub(crate) trait StreamView: 'static {
@@ -27,6 +28,13 @@ pub(crate) struct Stream {
     pub(crate) text: TextWindow,
     /// Where the piece begins.
     pub(crate) start: usize,
+}
+
+impl Stream {
+    fn range(&self, start: u64, len: u32) -> impl Iterator<Item = &WindowToken> {
+        // What does not fit lies outside of every text.
+        self.text.tokens(usize::try_from(start).unwrap_or(usize::MAX), len as usize)
+    }
 }
 
 pub(crate) struct CurrentStream<'a>(Option<&'a mut Stream>);
@@ -73,6 +81,21 @@ impl HostStream for CurrentStream<'_> {
 
     fn attribute(&mut self, _: Resource<Borrowed>, name: String) -> wasmtime::Result<Option<String>> {
         Ok(self.get()?.context.attributes.get(&name).map(str::to_owned))
+    }
+
+    fn field(&mut self, _: Resource<Borrowed>, pointer: String) -> wasmtime::Result<Option<String>> {
+        let Some(body) = &self.get()?.context.body else { return Ok(None) };
+        let found = pointer::find(body, &pointer);
+        Ok(found.map_err(|error| invalid(format!("the request cannot be read: {error}")))?.map(str::to_owned))
+    }
+
+    fn tokens(&mut self, _: Resource<Borrowed>, start: u64, len: u32) -> wasmtime::Result<Vec<u32>> {
+        Ok(self.get()?.range(start, len).map(|token| token.token.0).collect())
+    }
+
+    fn logprobs(&mut self, _: Resource<Borrowed>, start: u64, len: u32) -> wasmtime::Result<Vec<f32>> {
+        // All have one where a filter imports this function.
+        Ok(self.get()?.range(start, len).map(|token| token.logprob.unwrap_or(f32::NAN)).collect())
     }
 
     fn drop(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<()> {

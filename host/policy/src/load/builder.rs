@@ -20,6 +20,7 @@ use crate::kept::Kept;
 use crate::loaded::{Compiled, Loaded};
 use crate::metrics::PolicyMetrics;
 use crate::pace::Pace;
+use crate::reuse::Verdicts;
 use crate::runtime::Runtime;
 use crate::secrets::Secrets;
 use crate::sidecar::Sidecar;
@@ -216,6 +217,7 @@ impl Builder {
             runtime: self.runtime.clone(),
             kept: Kept::default(),
             judge,
+            verdicts: Verdicts::default(),
         }))
     }
 

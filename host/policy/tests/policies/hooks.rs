@@ -81,7 +81,7 @@ fn without_a_directory_anonymous_use_is_the_operators_choice() {
             allow_anonymous,
         };
         let host = PolicyHost::start(config, &prometheus::Registry::new()).unwrap();
-        let outcome = wait(host.current().authenticate(&caller(false, None)));
+        let outcome = wait(host.current().authenticate(&caller(false, None))).outcome;
         assert_eq!(matches!(outcome, AuthOutcome::Allow(_)), allow_anonymous);
         host.reload().unwrap();
         assert!(host.status().is_empty());
@@ -120,7 +120,7 @@ fn a_key_is_revoked_by_editing_the_settings_alone() {
     assert_eq!((&after.serving, after.generation > before.generation), (&before.serving, true));
     assert_eq!(refused(rig.authenticate(&caller(false, Some("sk-bob")))).map(|(status, _)| status), Some(401));
     assert!(matches!(rig.authenticate(&caller(false, Some("sk-ann"))), AuthOutcome::Allow(_)));
-    let kept = wait(held.authenticate(&caller(false, Some("sk-bob"))));
+    let kept = wait(held.authenticate(&caller(false, Some("sk-bob")))).outcome;
     assert!(matches!(kept, AuthOutcome::Allow(_)), "a request in flight ends under what it began with");
 }
 

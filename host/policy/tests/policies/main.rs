@@ -4,6 +4,7 @@
 mod checkpoints;
 mod cluster;
 mod context;
+mod contexts;
 mod desk;
 mod directory;
 mod documents;

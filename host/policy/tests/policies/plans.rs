@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use camshaft_core::ids::Token;
 use camshaft_core::policy::{FaultKind, NoSampler, Policies, SamplerHook, SamplingRequest};
-use camshaft_core::sampling::Row;
+use camshaft_core::sampling::{EndReason, Row};
 use camshaft_core::vocabulary::Vocabulary;
 
 use crate::rig::{Rig, component, drawn, rig, row, sampling_request};
@@ -127,7 +127,7 @@ fn a_fault_takes_back_all_that_the_policy_did_to_the_row() {
         let mut sampler = rig.sampler(&sampling_request()).unwrap();
         let mut row = row();
         assert_eq!(drawn(&mut *sampler, &mut row).unwrap(), Token(2), "{what}");
-        assert!(row.take_forced().is_none() && !row.is_finished(), "{what}");
+        assert!(row.take_forced().is_none() && row.finished().is_none(), "{what}");
         assert_eq!(rig.calls("sampler", "asks", "trap"), 1.0);
     }
 }
@@ -139,6 +139,20 @@ fn what_is_asked_of_a_row_is_checked() {
         let mut sampler = rig.sampler(&sampling_request()).unwrap();
         let fault = sampler.sample(&mut row()).unwrap_err();
         assert_eq!(fault.kind, FaultKind::InvalidOutput, "{what}: {fault}");
+    }
+}
+
+#[test]
+fn a_sampler_ends_a_generation_for_one_of_three_reasons() {
+    for (what, reason) in [
+        ("finish-stop", EndReason::Stop),
+        ("finish-length", EndReason::Length),
+        ("finish-content-filter", EndReason::ContentFilter),
+    ] {
+        let rig = asks(what, "[]", "on-fault = \"deny\"");
+        let (mut sampler, mut row) = (rig.sampler(&sampling_request()).unwrap(), row());
+        sampler.sample(&mut row).unwrap();
+        assert_eq!(row.finished(), Some(reason), "{what}");
     }
 }
 

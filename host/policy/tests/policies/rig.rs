@@ -126,7 +126,7 @@ impl Rig {
     }
 
     pub(crate) fn authenticate(&self, request: &Arc<AuthRequest>) -> AuthOutcome {
-        wait(self.host.current().authenticate(request))
+        wait(self.host.current().authenticate(request)).outcome
     }
 
     pub(crate) fn validate(&self, request: &Arc<ValidateRequest>) -> ValidateOutcome {
@@ -163,6 +163,7 @@ pub(crate) fn caller(loopback: bool, key: Option<&str>) -> Arc<AuthRequest> {
             .collect(),
         remote_address: if loopback { "127.0.0.1" } else { "192.0.2.7" }.to_owned(),
         loopback,
+        ..AuthRequest::default()
     })
 }
 

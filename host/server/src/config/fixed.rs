@@ -143,7 +143,7 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// HTTPS on the public listener, with PEM files; both or neither.
+/// HTTPS on the public listener, with PEM files; certificate and key, or neither.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
 pub struct Tls {
@@ -153,6 +153,25 @@ pub struct Tls {
     /// The certificate's private key.
     #[schemars(extend("format" = "path"))]
     pub key: Option<PathBuf>,
+    /// Certificates of those who sign the clients' certificates; needs `client-auth`.
+    #[schemars(extend("format" = "path"))]
+    pub client_ca: Option<PathBuf>,
+    /// Whether clients show a certificate, which auth policies then see.
+    pub client_auth: ClientAuth,
+}
+
+/// Certificates of TLS clients.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum ClientAuth {
+    // They are not asked for one.
+    #[default]
+    None,
+    // They may show none, but not one that `client-ca` does not vouch for.
+    Request,
+    // They have to show one that `client-ca` vouches for.
+    Require,
 }
 
 /// For HTTPS on the public listener, as PEM.
@@ -160,13 +179,17 @@ pub struct Tls {
 pub struct TlsFiles {
     pub cert: PathBuf,
     pub key: PathBuf,
+    /// Who signs the clients' certificates, and whether a client has to have one. `None`: clients are asked for none.
+    pub clients: Option<(PathBuf, bool)>,
 }
 
 impl Tls {
     /// `None`: plain HTTP.
     pub fn files(&self) -> Option<TlsFiles> {
         let (cert, key) = (self.cert.clone()?, self.key.clone()?);
-        Some(TlsFiles { cert, key })
+        let mandatory = self.client_auth == ClientAuth::Require;
+        let ca = self.client_ca.clone().filter(|_| self.client_auth != ClientAuth::None);
+        Some(TlsFiles { cert, key, clients: ca.map(|ca| (ca, mandatory)) })
     }
 }
 

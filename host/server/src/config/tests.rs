@@ -299,6 +299,10 @@ fn regression_what_would_fail_or_be_silent_in_serve_is_refused() {
         ("[telemetry]\notlp-endpoint = \"https://collector:4317\"", "telemetry.otlp-endpoint", "TLS"),
         ("[telemetry]\notlp-endpoint = \"not a url\"", "telemetry.otlp-endpoint", "not a url"),
         ("[tls]\nkey = \"key.pem\"", "tls.key", "tls.cert"),
+        ("[tls]\ncert = \"c\"\nkey = \"k\"\nclient-auth = \"require\"", "tls.client-auth", "tls.client-ca"),
+        ("[tls]\ncert = \"c\"\nkey = \"k\"\nclient-ca = \"ca\"", "tls.client-ca", "tls.client-auth"),
+        ("[tls]\nclient-ca = \"ca\"\nclient-auth = \"request\"", "tls.client-auth", "tls.cert"),
+        ("[tls]\nclient-auth = \"always\"", "tls.client-auth", "require"),
     ] {
         let error = file(text).unwrap_err();
         assert!(error.contains(key) && error.contains(word), "{text}: {error}");

@@ -2,7 +2,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use super::auto::Auto;
-use super::fixed::Fixed;
+use super::fixed::{ClientAuth, Fixed};
 use super::keys::Wrong;
 use super::live::Live;
 use super::model::{FlashKey, KindKey, KvLayoutKey, KvTypeKey, ModelConfig};
@@ -59,6 +59,19 @@ fn fixed(fixed: &Fixed, tree: &Node, wrong: &mut Vec<Wrong>) {
         (Some(_), None) => wrong.push(Wrong::new("tls.cert", "is set, but tls.key is not")),
         (None, Some(_)) => wrong.push(Wrong::new("tls.key", "is set, but tls.cert is not")),
         _ => {}
+    }
+    match (&fixed.tls.client_ca, fixed.tls.client_auth) {
+        (None, ClientAuth::None) => {}
+        (None, _) => {
+            wrong.push(Wrong::new("tls.client-auth", "asks for certificates, but tls.client-ca does not say whose"))
+        }
+        (Some(_), ClientAuth::None) => {
+            wrong.push(Wrong::new("tls.client-ca", "is set, but tls.client-auth does not ask for certificates"));
+        }
+        (Some(_), _) if fixed.tls.cert.is_none() => {
+            wrong.push(Wrong::new("tls.client-auth", "asks for certificates, but without tls.cert there is no TLS"));
+        }
+        (Some(_), _) => {}
     }
     for origin in &fixed.cors.origins {
         let good = origin == "*" || origin.starts_with("http://") || origin.starts_with("https://");

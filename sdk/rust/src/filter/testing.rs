@@ -1,4 +1,6 @@
 //! A generation's text for unit tests: shows a filter what the host would, and does what the host does with its verdicts.
+use std::collections::BTreeMap;
+
 use super::{Ending, Facts, Piece, Policy, Refusal, Replacement, Source, Verdict};
 
 /// The text of one choice, and how far the filter has decided.
@@ -9,6 +11,14 @@ pub struct Text {
     seen: usize,
     out: String,
     rewinds: u32,
+    request: AboutRequest,
+}
+
+/// What a filter may ask about the request.
+#[derive(Debug, Default)]
+pub(super) struct AboutRequest {
+    pub(super) attributes: BTreeMap<String, String>,
+    pub(super) body: serde_json::Value,
 }
 
 /// What new text led to.
@@ -22,6 +32,20 @@ pub enum Step {
 }
 
 impl Text {
+    /// Of a request with this attribute.
+    #[must_use]
+    pub fn with_attribute(mut self, name: &str, value: &str) -> Self {
+        self.request.attributes.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// Of this request.
+    #[must_use]
+    pub fn of_request(mut self, body: serde_json::Value) -> Self {
+        self.request.body = body;
+        self
+    }
+
     /// What has gone out.
     pub fn out(&self) -> &str {
         &self.out
@@ -47,7 +71,8 @@ impl Text {
                 last,
             };
             self.seen = self.text.len();
-            let source = Source::Test { before: &self.text[..self.decided], rewinds: self.rewinds };
+            let source =
+                Source::Test { before: &self.text[..self.decided], rewinds: self.rewinds, request: &self.request };
             let verdict = filter.check(&Piece { facts, source });
             match verdict {
                 Err(refusal) => return Step::Refused(refusal),

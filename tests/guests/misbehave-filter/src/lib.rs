@@ -37,7 +37,13 @@ impl Policy for Misbehave {
                 Ok(Verdict::Replace(Replacement { start: piece.start, end: piece.end(), text }))
             }
             Answer::Tell => {
-                let told = [piece.model(), piece.tenant(), piece.choice().to_string(), piece.before(5)].join(" ");
+                let (tokens, logprobs) = (piece.tokens(0, u32::MAX), piece.logprobs(0, u32::MAX));
+                let known = !tokens.is_empty()
+                    && tokens.len() == logprobs.len()
+                    && logprobs.iter().all(|logprob| *logprob <= 0.0);
+                let asked = format!("{known} {:?} {:?}", piece.attribute("tier"), piece.field("/max_tokens"));
+                let told =
+                    [piece.model(), piece.tenant(), piece.choice().to_string(), asked, piece.before(5)].join(" ");
                 // Once there is something before it.
                 if piece.start < 5 { Ok(piece.pass_all()) } else { Err(Refusal::new(451, "told", &told)) }
             }

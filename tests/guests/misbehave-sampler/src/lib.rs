@@ -23,7 +23,8 @@ impl Policy for Misbehave {
 
     fn start(&mut self, request: &Request<'_>) -> Result<Option<Plan>, Refusal> {
         if self.0 == Behaviour::Tell {
-            log::info(&format!("told: {} {}", request.model(), request.tenant()));
+            let (tier, field) = (request.attribute("tier"), request.field("/max_tokens"));
+            log::info(&format!("told: {} {} {tier:?} {field:?}", request.model(), request.tenant()));
         }
         Ok(None)
     }

@@ -42,6 +42,10 @@ pub enum Ask {
     ForceThenFinish,
     ForceOutside,
     FinishWrongly,
+    /// Ends the generation at once, for these reasons.
+    FinishStop,
+    FinishLength,
+    FinishContentFilter,
     /// Each operation once, with numbers that leave the row's best as it is.
     EveryOperation,
     EveryOperationPlanned,
@@ -121,6 +125,18 @@ impl Policy for Asks {
             }
             Ask::ForceOutside => {
                 row.force(&[u32::MAX]);
+                None
+            }
+            Ask::FinishStop => {
+                row.finish("stop");
+                None
+            }
+            Ask::FinishLength => {
+                row.finish("length");
+                None
+            }
+            Ask::FinishContentFilter => {
+                row.finish("content-filter");
                 None
             }
             Ask::FinishWrongly => {
