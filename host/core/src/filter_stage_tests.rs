@@ -134,7 +134,7 @@ proptest! {
         for (index, bytes) in tokens.iter().enumerate() {
             let token = Token(index as u32);
             let logprob = Some(TokenLogprob { token, logprob: -1.0, top: Vec::new(), skipped: 0 });
-            match output.token(TextToken { token, bytes, logprob, full: false }) {
+            match output.token(TextToken { token, bytes, logprob, own: None, full: false }) {
                 Released::GoesOn(delta) => got.add(delta),
                 other => prop_assert!(false, "{:?}", other),
             }
@@ -292,7 +292,9 @@ fn overlapping_replacements_are_one_and_offsets_of_later_tokens_count_its_text()
     for (index, letter) in "abcdefgh".bytes().enumerate() {
         let token = Token(index as u32);
         let logprob = Some(TokenLogprob { token, logprob: -1.0, top: Vec::new(), skipped: 0 });
-        let Released::GoesOn(delta) = output.token(TextToken { token, bytes: &[letter], logprob, full: false }) else {
+        let Released::GoesOn(delta) =
+            output.token(TextToken { token, bytes: &[letter], logprob, own: None, full: false })
+        else {
             panic!("it goes on")
         };
         let delta = delta.unwrap_or_default();

@@ -63,10 +63,12 @@ impl FromRequest<Arc<Api>> for Incoming {
 
 /// A body that was read before anybody knew whose it is, and its share of the memory for all.
 #[derive(Debug, Clone)]
-struct ReadAhead(Arc<Mutex<Option<(Vec<u8>, Share)>>>);
+struct ReadAhead(Arc<Mutex<Option<Ahead>>>);
+
+type Ahead = (Vec<u8>, Share);
 
 impl ReadAhead {
-    fn take(&self) -> Option<(Vec<u8>, Share)> {
+    fn take(&self) -> Option<Ahead> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

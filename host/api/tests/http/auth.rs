@@ -19,7 +19,8 @@ use crate::pool::hello;
 const CHAT: &str = "/v1/chat/completions";
 
 fn reply(headers: &[(&str, &str)], retry_after: Option<Duration>) -> Reply {
-    let mut reply = Reply { retry_after, ..Reply::default() };
+    let mut reply = Reply::default();
+    reply.retry_after = retry_after;
     headers.iter().for_each(|(name, value)| reply.set(name, (*value).to_owned()).unwrap());
     reply
 }

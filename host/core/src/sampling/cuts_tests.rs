@@ -166,8 +166,8 @@ fn forced_tokens_come_in_order_and_are_bounded() {
     assert!(row.force(&[1; 257]).is_err());
     row.force(&[1; 256]).unwrap();
     row.begin();
-    row.finish(EndReason::Stop);
-    assert_eq!(row.finished(), Some(EndReason::Stop));
+    row.finish(crate::sampling::EndReason::Stop);
+    assert_eq!(row.finished(), Some(crate::sampling::EndReason::Stop));
     row.undo();
     assert!(row.take_forced().is_none() && row.finished().is_none());
 }
