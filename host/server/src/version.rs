@@ -35,7 +35,9 @@ mod tests {
     #[test]
     fn regression_the_version_names_commit_and_engines() {
         let text = long();
-        for part in ["commit: ", "llama.cpp: llama-cpp-sys-2 0", "wasmtime: 48.", "kernels: ", "products: q8_0: ", "cpu: "] {
+        for part in
+            ["commit: ", "llama.cpp: llama-cpp-sys-2 0", "wasmtime: 48.", "kernels: ", "products: q8_0: ", "cpu: "]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

@@ -94,14 +94,6 @@ impl PolicySet for Rules {
         self.keeps_bodies
     }
 
-    fn wants_body_digest(&self) -> bool {
-        self.wants_body_digest
-    }
-
-    fn keeps_bodies(&self) -> bool {
-        self.keeps_bodies
-    }
-
     fn validators(&self) -> usize {
         self.validators.len()
     }

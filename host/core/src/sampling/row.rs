@@ -66,7 +66,7 @@ struct Saved {
     random: RandomStream,
     mirostat: Option<Mirostat>,
     forced: Vec<Token>,
-    ends: bool,
+    ends: Option<EndReason>,
 }
 
 /// Buffers that a row needs only while it draws a token. A worker lends the same buffers to all its rows in turn, so

@@ -370,11 +370,11 @@ fn regression_undoing_one_policy_keeps_what_another_forced_or_ended() {
     let mut row = Row::new(&[], 0);
     row.load(&[0.0, 1.0, 2.0]).unwrap();
     row.force(&[1, 2]).unwrap();
-    row.finish();
+    row.finish(EndReason::Stop);
     row.begin();
     row.force(&[0]).unwrap();
     row.undo();
-    assert!(row.is_finished());
+    assert_eq!(row.finished(), Some(EndReason::Stop));
     assert_eq!([row.take_forced(), row.take_forced(), row.take_forced()], [Some(Token(1)), Some(Token(2)), None]);
 }
 

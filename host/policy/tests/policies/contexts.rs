@@ -1,6 +1,7 @@
 //! What policies say beside their verdicts, and what they may ask: attributes, headers, digests, verdicts that are used again.
 use std::sync::Arc;
 
+use camshaft_core::answering::wait;
 use camshaft_core::filter::{FilterHook, FilteringRequest, Piece, TextWindow};
 use camshaft_core::ids::RequestId;
 use camshaft_core::policy::{
@@ -23,7 +24,7 @@ fn call(headers: &[(&str, &str)]) -> AuthRequest {
 }
 
 fn ask(rig: &Rig, call: AuthRequest) -> Authentication {
-    rig.host.current().authenticate(&Arc::new(call))
+    wait(rig.host.current().authenticate(&Arc::new(call)))
 }
 
 fn tenant(answer: &Authentication) -> &str {
@@ -50,12 +51,12 @@ fn what_auth_notes_reaches_the_validators_and_what_they_note_comes_out() {
     let AuthOutcome::Allow(principal) = ask(&rig, call(&[("x-attribute", "tier=gold")])).outcome else { panic!() };
     assert_eq!(principal.attributes, attributes(&[("tier", "gold")]));
     let request = ValidateRequest { marks: principal.marks(), ..Arc::unwrap_or_clone(generation_request(5)) };
-    let validation = rig.host.current().validate(0, &Arc::new(request));
+    let validation = wait(rig.host.current().validate(0, &Arc::new(request)));
     assert!(matches!(validation.outcome, ValidateOutcome::Accept));
     // It notes what it saw, and makes such requests less urgent.
     let wanted = Marks { attributes: attributes(&[("tier", "gold"), ("seen", "gold")]), priority: Priority::Low };
     assert_eq!(validation.marks, Some(wanted));
-    let validation = rig.host.current().validate(0, &generation_request(5));
+    let validation = wait(rig.host.current().validate(0, &generation_request(5)));
     assert_eq!(validation.marks, None, "it has set nothing");
 }
 
@@ -159,7 +160,7 @@ fn a_filter_may_ask_about_its_request_and_about_its_tokens() {
     let request = FilteringRequest { request: RequestId(1), model, tenant, choice: 0, context };
     let mut filters = FilterHook::open(&*rig.host, set.filter_chain(), &request).unwrap();
     assert!(filters[0].reads_logprobs());
-    let piece = Piece { start: 6, fresh: 6, last: false, rewinds: 0 };
+    let piece = Piece { start: 6, fresh: 6, last: false, rewinds: 0, goes_on: false };
     let verdict = filters[0].check(piece, &mut TextWindow::default()).unwrap();
     // Of an empty text there are none.
     let camshaft_core::filter::FilterVerdict::Refuse(refusal) = verdict else { panic!("{verdict:?}") };

@@ -3,6 +3,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use camshaft_core::answering::wait;
 use camshaft_core::policy::{AuthOutcome, Policies, PolicyState};
 
 use crate::rig::{Rig, caller, component, rig};
@@ -118,7 +119,7 @@ fn regression_content_that_a_plugin_does_not_take_replaces_no_good_content() {
         .map(|_| {
             std::thread::spawn({
                 let host = rig.host.clone();
-                move || host.current().authenticate(&caller(false, None))
+                move || wait(host.current().authenticate(&caller(false, None))).outcome
             })
         })
         .map(|thread| thread.join().unwrap())

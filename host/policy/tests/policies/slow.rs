@@ -19,7 +19,8 @@ fn auth(how: &str, policy: &str) -> Rig {
 }
 
 fn ask<'a>(set: &'a dyn PolicySet, request: &'a Arc<AuthRequest>) -> Result<AuthOutcome, Answering<'a, AuthOutcome>> {
-    at_once(set.authenticate(request))
+    let answering = at_once(set.authenticate(request)).map(|answer| answer.outcome);
+    answering.map_err(|later| -> Answering<'a, AuthOutcome> { Box::pin(async { later.await.outcome }) })
 }
 
 #[test]
