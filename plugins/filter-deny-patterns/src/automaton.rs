@@ -3,6 +3,7 @@
 //!
 //! In both, each state of the patterns' own automaton stands twice: as it is before the first byte of a match, and behind it. Only
 //! the latter ends a match, so none is empty.
+#![allow(clippy::result_large_err, reason = "the library's own error, which ends the making of a filter")]
 use regex_automata::nfa::thompson::{BuildError, Builder, NFA, State, Transition};
 use regex_automata::util::primitives::StateID;
 
