@@ -26,6 +26,7 @@ mod lifecycle;
 mod limits;
 mod load;
 mod models;
+mod monitors;
 mod oddities;
 mod openai;
 mod operations;

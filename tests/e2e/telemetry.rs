@@ -40,9 +40,14 @@ fn documented() -> BTreeSet<String> {
 
 #[test]
 fn the_dashboard_and_the_alerts_name_only_what_is_exported_and_the_documentation_names_it_all() {
+    // Their series are made when there is something to tell.
+    let monitor = "[policy]\nmode = \"monitor\"\ndeadline = \"5s\"\n";
     let server = Setup::new()
         .set("metrics.vllm-aliases", "true")
         .plugin("validator", "10-limits", "validator-limits", "")
+        .plugin("validator", "20-strict", "validator-limits", &format!("{monitor}[settings]\nmax-tokens = 1\n"))
+        .plugin("sampler", "05-avoid", "sampler-avoid-words", &format!("{monitor}[settings]\nwords = [\"the\"]\n"))
+        .plugin("scheduler", "20-short", "scheduler-shortest-first", monitor)
         .start();
     assert!(server.answer("What is 3 plus 4?").contains('7'));
     server.admin.post("/admin/reload", &serde_json::json!({}));

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::ids::{PolicyDigest, RequestId, TenantId, Token};
 use crate::message::FinishReason;
-use crate::policy::{Fault, Refusal, RequestContext};
+use crate::policy::{Difference, Fault, Refusal, RequestContext};
 
 /// What filters are told about their generation when they are made.
 #[derive(Debug, Clone)]
@@ -72,6 +72,14 @@ pub trait TextFilter: Send {
     }
     /// Whether the generation ends with a fault; otherwise it goes on without this filter.
     fn denies(&self) -> bool;
+    /// Whether what it says is only counted.
+    fn is_monitored(&self) -> bool {
+        false
+    }
+    /// Counts what a monitored filter would have changed, with the refusal if it said one.
+    fn differs(&mut self, kind: Difference, refusal: Option<&Refusal>) {
+        let _ = (kind, refusal);
+    }
 }
 
 /// Makes filters. Called on the worker's thread.

@@ -7,20 +7,13 @@
 use std::collections::VecDeque;
 
 use crate::filter::{FilterVerdict, Piece, Replacement, TextFilter, TextWindow, WindowToken};
+use crate::filter_verdicts::{KEPT_BYTES, VERDICTS, check};
 use crate::ids::Token;
 use crate::message::{Delta, FinishReason, TokenLogprob, WorkerError};
 use crate::policy::{Fault, Refusal};
 
-/// Bytes that a filter may hold.
-pub const HELD_BYTES: usize = 64 << 10;
-/// Bytes that are kept of what went out, for filters to look at.
-pub const KEPT_BYTES: usize = 4 << 10;
-/// Tokens that are kept of what went out, for the same.
+/// Tokens that are kept of what went out, for filters to look at.
 pub const KEPT_TOKENS: usize = 512;
-/// Verdicts of a filter in one step.
-pub const VERDICTS: usize = 1024;
-/// Bytes of a replacement's text.
-pub const REPLACEMENT_BYTES: usize = 1024;
 /// Bytes by which the replacements of a generation may be longer than what they replace, together.
 pub const ADDED_BYTES: usize = 64 << 10;
 /// How often a generation may be rewound, and how many tokens may be taken back in all.
@@ -204,25 +197,13 @@ impl FilterStage {
         verdict: FilterVerdict,
         last: bool,
     ) -> Result<Option<Result<Turn, Interrupt>>, String> {
-        let (decided, len) = (self.links[index].decided, self.window.end());
+        check(&verdict, self.links[index].decided, &self.window, last)?;
         match verdict {
             FilterVerdict::Pass(at) => {
-                self.check_at("pass", at, decided..=len)?;
-                if last && at < len {
-                    return Err(format!("holds {} bytes at the end of the text", len - at));
-                }
-                if len - at > HELD_BYTES {
-                    return Err(format!("holds {} bytes, at most {HELD_BYTES}", len - at));
-                }
                 self.links[index].decided = at;
                 Ok(Some(Ok(Turn::Over)))
             }
             FilterVerdict::Replace(Replacement { start, end, text }) => {
-                self.check_at("replace", start, decided..=len)?;
-                self.check_at("replace", end, start.saturating_add(1)..=len)?;
-                if text.len() > REPLACEMENT_BYTES {
-                    return Err(format!("replaces by {} bytes, at most {REPLACEMENT_BYTES}", text.len()));
-                }
                 let added = self.added.saturating_add(text.len().saturating_sub(end - start));
                 if added > ADDED_BYTES {
                     return Err(format!("adds {added} bytes to the text, at most {ADDED_BYTES}"));
@@ -233,30 +214,17 @@ impl FilterStage {
                 Ok(None)
             }
             FilterVerdict::Finish { at, reason } => {
-                self.check_at("finish", at, decided..=len)?;
                 self.finish(at);
                 self.links[index].decided = at;
                 Ok(Some(Ok(Turn::Finished(reason))))
             }
             FilterVerdict::Rewind(at) => {
-                self.check_at("rewind", at, decided..=len.saturating_sub(1))?;
                 let first = self.first_to_draw_anew(at).ok_or("rewinds to text without tokens")?;
                 self.check_rewinds(first)?;
                 Ok(Some(Err(Interrupt::Rewind(first))))
             }
             FilterVerdict::Refuse(refusal) => Ok(Some(Err(Interrupt::Failed(refused(refusal))))),
         }
-    }
-
-    fn check_at(&self, what: &str, at: usize, allowed: std::ops::RangeInclusive<usize>) -> Result<(), String> {
-        if !allowed.contains(&at) {
-            let (from, to) = allowed.into_inner();
-            return Err(format!("{what} names byte {at}, outside of {from} to {to}"));
-        }
-        if !self.window.is_boundary(at) {
-            return Err(format!("{what} names byte {at}, inside a character"));
-        }
-        Ok(())
     }
 
     fn check_rewinds(&self, first: usize) -> Result<(), String> {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fake::ScriptedFilter;
+use crate::filter_verdicts::{HELD_BYTES, REPLACEMENT_BYTES};
 use crate::output::{Output, TextToken};
 
 /// What a client got.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use compact_str::CompactString;
 
 use crate::filter::TextFilter;
+use crate::filter_monitor::FilterMonitor;
 use crate::filter_stage::{End, FilterStage, Mark, Released};
 use crate::ids::Token;
 use crate::message::{Delta, FinishReason, TokenLogprob};
@@ -30,12 +31,16 @@ pub(crate) struct Output {
     unreported: VecDeque<(usize, Option<TokenLogprob>)>,
     /// `None`: the request has none.
     filters: Option<FilterStage>,
+    /// `None`: none is monitored.
+    monitor: Option<FilterMonitor>,
 }
 
 impl Output {
     pub(crate) fn new(stop: &[String], filters: Vec<Box<dyn TextFilter>>) -> Self {
+        let (monitored, filters): (Vec<_>, Vec<_>) = filters.into_iter().partition(|filter| filter.is_monitored());
         let filters = (!filters.is_empty()).then(|| FilterStage::new(filters));
-        Self { text: TextStream::new(stop), unreported: VecDeque::new(), filters }
+        let monitor = (!monitored.is_empty()).then(|| FilterMonitor::new(monitored));
+        Self { text: TextStream::new(stop), unreported: VecDeque::new(), filters, monitor }
     }
 
     /// A token was drawn.
@@ -51,6 +56,9 @@ impl Output {
         } else {
             None
         };
+        if let Some(monitor) = &mut self.monitor {
+            monitor.advance(&text, end.is_some());
+        }
         let Some(filters) = &mut self.filters else {
             self.unreported.push_back((received, logprob));
             return match end {
@@ -62,7 +70,9 @@ impl Output {
         let (begins, open) = (given + (received - emitted), self.text.received() - self.text.emitted());
         let ends = begins.max(given + text.len() + open);
         filters.drawn(Mark { token, given, begins, ends, received, emitted, logprob }, own);
-        filters.advance(&text, end)
+        let released = filters.advance(&text, end);
+        self.follow(&released, end.is_some());
+        released
     }
 
     /// Whether a filter reads the log-probabilities of tokens.
@@ -74,9 +84,24 @@ impl Output {
     pub(crate) fn ended(&mut self, reason: FinishReason) -> Released {
         let text = self.text.flush();
         let end = End { reason, all_tokens: true };
-        match &mut self.filters {
-            None => Released::Ended(self.delta(text, true), end.reason),
-            Some(filters) => filters.advance(&text, Some(end)),
+        if let Some(monitor) = &mut self.monitor {
+            monitor.advance(&text, true);
+        }
+        let Some(filters) = &mut self.filters else {
+            return Released::Ended(self.delta(text, true), end.reason);
+        };
+        let released = filters.advance(&text, Some(end));
+        self.follow(&released, true);
+        released
+    }
+
+    /// Tells the monitored filters what those that are enforced did with the text. `ended`: they know that none follows.
+    fn follow(&mut self, released: &Released, ended: bool) {
+        let Some(monitor) = &mut self.monitor else { return };
+        match released {
+            Released::Rewound(rewound) => monitor.cut(rewound.mark.given),
+            Released::Ended(..) if !ended => monitor.advance("", true),
+            Released::Ended(..) | Released::GoesOn(_) | Released::Failed(_) => {}
         }
     }
 

@@ -6,6 +6,7 @@
 mod attributes;
 mod change;
 mod context;
+mod difference;
 mod facts;
 mod hook;
 mod reply;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 pub use self::attributes::{ATTRIBUTE_BYTES, ATTRIBUTE_NAME_CHARS, ATTRIBUTES, AttributeError, Attributes};
 pub use self::change::{PolicyAction, PolicyChange, PolicyEvent, PolicyHistory, PolicyOrder};
 pub use self::context::RequestContext;
+pub use self::difference::{Difference, RowFigures, WaitFigures, Waits};
 pub use self::facts::{KvTokens, WorkerFacts};
 pub use self::hook::{Hook, Mode};
 pub use self::reply::{REPLY_HEADERS, REPLY_NAME_CHARS, REPLY_VALUE_CHARS, RETRY_AFTER_MAX, Reply, ReplyError};
@@ -351,7 +353,7 @@ pub trait Policies: Send + Sync + fmt::Debug {
     /// Runs a policy in this mode until its files change. Returns its status in the new mode.
     ///
     /// # Errors
-    /// There is no such policy, or its hook has no such mode.
+    /// There is no such policy, or it cannot serve in that mode.
     fn set_mode(&self, hook: Hook, name: &str, mode: Mode) -> Result<PolicyStatus, ModeError> {
         let (name, action) = (name.to_owned(), PolicyAction::Mode(mode));
         self.change(PolicyOrder { hook, name, action, who: "operator".to_owned() })
@@ -537,6 +539,26 @@ pub trait Scheduler: Send {
 /// A scheduler and the policy that it is an instance of.
 pub type NamedScheduler = (PolicyName, Box<dyn Scheduler>);
 
+/// What a pool tells of the scheduler that it monitors.
+#[derive(Debug, Clone, Copy)]
+pub enum Observation<'a> {
+    Differs(Difference),
+    Waited(Waits),
+    /// So many requests wait in its virtual book.
+    Waiting(usize),
+    /// It was not asked at a scheduling point, because the pool had other work.
+    Skipped,
+    /// The pool refused its actions. Counts as a fault of invalid output; other faults were counted before.
+    Refused(&'a Fault),
+    /// Its breaker opened after a fault: it is not asked.
+    Opened {
+        fault: &'a Fault,
+        pause: Duration,
+    },
+    /// It closed again.
+    Closed,
+}
+
 /// Makes schedulers.
 pub trait SchedulerHook: Send + Sync + fmt::Debug {
     /// Changes when another scheduler has come into force.
@@ -553,6 +575,22 @@ pub trait SchedulerHook: Send + Sync + fmt::Debug {
     fn replaced(&self, fault: &Fault);
     /// The policy decides again after it was replaced; `None`: no policy is in force any more.
     fn returned(&self, policy: Option<&PolicyName>);
+    /// Changes when another scheduler is monitored; `None`: none is.
+    fn monitored(&self) -> Option<Generation> {
+        None
+    }
+    /// When the breaker of the monitored scheduler opens.
+    fn monitored_breaker(&self) -> BreakerSettings {
+        BreakerSettings::SINGLE
+    }
+    /// A fresh instance of the monitored scheduler.
+    fn open_monitored(&self) -> Result<Option<NamedScheduler>, Fault> {
+        Ok(None)
+    }
+    /// The pool tells of the monitored scheduler that was opened last.
+    fn observed(&self, seen: Observation<'_>) {
+        let _ = seen;
+    }
 }
 
 #[cfg(test)]

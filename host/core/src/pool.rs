@@ -10,7 +10,10 @@ mod book;
 mod capacity;
 mod check;
 mod groups;
+mod pace;
 mod placement;
+mod shadow;
+mod virtual_book;
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,6 +23,8 @@ use active::ActiveScheduler;
 use alarm::Alarm;
 use book::{Dispatched, PoolBook};
 pub use book::{NewRequest, QueueFull};
+use shadow::ShadowScheduler;
+pub use virtual_book::VIRTUAL_WAITING;
 
 use crate::engine::EngineLimits;
 pub use crate::gate::Watermarks;
@@ -46,6 +51,7 @@ pub struct Pool {
     book: Arc<PoolBook>,
     scheduler: ActiveScheduler,
     alarm: Alarm,
+    shadow: ShadowScheduler,
 }
 
 impl fmt::Debug for Pool {
@@ -58,7 +64,8 @@ impl Pool {
     /// `reserve`: how much of a worker's KV cache a request is admitted with.
     pub fn new(hook: Arc<dyn SchedulerHook>, watermarks: Watermarks, reserve: Reserve) -> Self {
         let book = Arc::new(PoolBook::new(watermarks, reserve));
-        Self { book, scheduler: ActiveScheduler::new(hook), alarm: Alarm::default() }
+        let shadow = ShadowScheduler::new(hook.clone());
+        Self { book, scheduler: ActiveScheduler::new(hook), alarm: Alarm::default(), shadow }
     }
 
     /// A scheduler that kept the book past its answer would make this copy it.
@@ -168,6 +175,16 @@ impl Pool {
         out
     }
 
+    /// Asks the scheduler that is only monitored, if there is one, after what [`Pool::schedule`] returned was done. `behind`: the
+    /// caller has other work, so it is not asked now.
+    pub fn monitor(&mut self, now: Duration, behind: bool) {
+        self.shadow.refresh(now, || self.book.replay());
+        if self.shadow.is_on() {
+            let workers = self.book.worker_facts().collect();
+            self.shadow.advance(now, workers, self.book.clone(), behind);
+        }
+    }
+
     fn expire(&mut self, now: Duration, out: &mut Vec<Output>) {
         for id in self.book.overdue(now) {
             // The client first: a worker that confirms the cancellation at once must not answer it otherwise.
@@ -178,6 +195,7 @@ impl Pool {
 
     fn ask(&mut self, now: Duration) -> Result<Vec<Action>, Fault> {
         let (news, replay) = (self.book_mut().take_news(), self.scheduler.needs_replay());
+        self.shadow.note(&news, now);
         if replay {
             // An instance that is gone wants nothing any more.
             self.alarm = Alarm::default();
@@ -215,6 +233,7 @@ impl Pool {
                     let Some(Dispatched { start, need, waited }) = self.book_mut().dispatch(id, worker, now) else {
                         continue;
                     };
+                    self.shadow.dispatched(id, now);
                     out.push(Output::Start { worker, start, need, waited });
                 }
             }

@@ -6,6 +6,7 @@
 mod chain;
 mod checks;
 mod cuts;
+mod distance;
 mod log_softmax;
 mod params;
 mod penalties;

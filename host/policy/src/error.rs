@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camshaft_core::policy::{Hook, Mode};
+use camshaft_core::policy::Hook;
 use rustix::process::Signal;
 
 use crate::bindings::export_of;
@@ -172,8 +172,6 @@ pub enum PolicyError {
     /// The file is the one beside the component.
     #[error("{file}{}: {problem}", line.map(|line| format!(", line {line}")).unwrap_or_default())]
     Settings { file: String, line: Option<usize>, problem: SettingsError },
-    #[error("mode \"{mode}\" is not supported for the {hook} hook yet")]
-    ModeUnsupported { hook: Hook, mode: Mode },
     /// Before it is had for the first time. Later, its last good version stays.
     #[error("its document {name} cannot be read from {from}: {why}")]
     NoDocument { name: String, from: String, why: String },
@@ -199,8 +197,8 @@ pub enum SettingsError {
     OutsidePolicy { key: String },
     #[error("{key} = {value}: {expected}")]
     Value { key: String, value: String, expected: &'static str },
-    #[error("mode \"{mode}\" is not supported for the {hook} hook yet")]
-    ModeUnsupported { hook: Hook, mode: Mode },
+    #[error("monitor-share is for samplers: monitored policies of the {hook} hook see all")]
+    MonitorShareUnsupported { hook: Hook },
     #[error("on-fault = {value:?} is not supported for the {hook} hook: {why}")]
     OnFaultUnsupported { hook: Hook, value: &'static str, why: &'static str },
     #[error("required = true is for samplers, which requests may choose; policies of the {hook} hook always run")]

@@ -2,5 +2,6 @@
 pub(crate) mod auth;
 pub(crate) mod filter;
 pub(crate) mod sampler;
+mod sampler_monitor;
 pub(crate) mod scheduler;
 pub(crate) mod validator;

@@ -147,7 +147,7 @@ impl PolicyHost {
     /// The scheduler hook of one model's pool. A policy that faults in one pool may serve in others.
     pub fn scheduler(&self, model: &str) -> Arc<dyn SchedulerHook> {
         let (registry, replacements) = (self.registry.clone(), self.replacements.clone());
-        Arc::new(ModelScheduler { model: model.to_owned(), registry, replacements })
+        Arc::new(ModelScheduler { model: model.to_owned(), registry, replacements, monitored: Mutex::default() })
     }
 
     fn requests(&self) -> Option<Sender<Request>> {

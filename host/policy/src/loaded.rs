@@ -1,11 +1,10 @@
 //! A loaded policy: compiled and checked, with settings that it has accepted.
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use camshaft_core::breaker::{Admission, BreakerState, Turn};
 use camshaft_core::ids::{Generation, PolicyName, TenantId};
-use camshaft_core::policy::{Fault, FaultKind, Hook, PolicyHealth, Refusal};
+use camshaft_core::policy::{Difference, Fault, FaultKind, Hook, Mode, PolicyHealth, Refusal};
 use wasmtime::Store;
 
 use crate::ahead::{Ahead, Made};
@@ -18,6 +17,7 @@ use crate::imports::log::Allowance;
 use crate::kept::{Instance, Kept};
 use crate::lanes::LaneId;
 use crate::metrics::{LinkMetrics, Outcome};
+use crate::monitoring::Monitored;
 use crate::pace::Pace;
 use crate::reuse::Verdicts;
 use crate::runtime::Runtime;
@@ -76,6 +76,8 @@ pub(crate) struct Loaded {
     pub(crate) supplies: Arc<Supplies>,
     pub(crate) metrics: LinkMetrics,
     pub(crate) health: Health,
+    /// What it would have changed while it was monitored.
+    pub(crate) monitored: Monitored,
     /// The generation that introduced it, once that is published.
     pub(crate) generation: OnceLock<Generation>,
     pub(crate) runtime: Arc<Runtime>,
@@ -94,6 +96,11 @@ pub(crate) struct Loaded {
 impl Loaded {
     pub(crate) fn hook(&self) -> Hook {
         self.compiled.pre.hook()
+    }
+
+    /// Whether its answers are only counted.
+    pub(crate) fn is_monitored(&self) -> bool {
+        self.sidecar.mode == Mode::Monitor
     }
 
     pub(crate) fn on_fault(&self) -> OnFault {
@@ -210,14 +217,16 @@ impl Loaded {
         self.invalid(format!("refuses its settings: {text}"))
     }
 
-    /// Counts and logs that a monitored policy would have decided otherwise: `answer` is what it said, with the refusal if it
-    /// was one. Callers can bring that about at will, so the lines count against its allowance.
-    pub(crate) fn note_difference(&self, answer: &'static str, refusal: Option<&Refusal>) {
-        self.metrics.count(Outcome::Monitor);
+    /// Counts and logs that a monitored policy would have decided otherwise, with the refusal if it said one. Callers can
+    /// bring that about at will, so the lines count against its allowance.
+    pub(crate) fn note_difference(&self, kind: Difference, refusal: Option<&Refusal>) {
+        self.metrics.differs(kind);
+        self.monitored.count(kind);
         let Allowance::Granted { dropped } = self.identity.log.take_line(Instant::now()) else { return };
         let (hook, plugin) = (self.hook().as_str(), self.name.as_str());
         let (status, code) = (refusal.map(|refusal| refusal.status), refusal.map(|refusal| refusal.code.as_str()));
-        tracing::info!(hook, plugin, answer, status, code, dropped, "a monitored policy would have decided otherwise");
+        let kind = kind.as_str();
+        tracing::info!(hook, plugin, kind, status, code, dropped, "a monitored policy would have decided otherwise");
     }
 
     /// Whether it may be asked now.
@@ -261,8 +270,10 @@ impl Loaded {
             faults: self.health.faults(),
             p50_us: us(0.5),
             p99_us: us(0.99),
-            breaker: self.health.breaker_state(),
-            differences: BTreeMap::new(),
+            breaker: if self.monitored.is_open() { BreakerState::Open } else { self.health.breaker_state() },
+            differences: self.monitored.differences(),
+            waits: self.monitored.waits(),
+            rows: self.monitored.rows(),
             last_good,
         }
     }

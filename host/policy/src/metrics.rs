@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use camshaft_core::breaker::BreakerState;
 use camshaft_core::ids::{Generation, PolicyName};
-use camshaft_core::policy::{FaultKind, Hook, PolicyEvent};
+use camshaft_core::policy::{Difference, FaultKind, Hook, PolicyEvent, Waits};
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     exponential_buckets,
@@ -13,6 +13,7 @@ use prometheus::{
 
 use crate::documents::DocumentMetrics;
 use crate::error::PolicyError;
+use crate::monitoring::MonitorFamilies;
 
 /// The outcome of a call of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,12 +35,12 @@ pub(crate) enum Outcome {
     Replace,
     Finish,
     Rewind,
-    /// A monitored policy would have changed the outcome.
-    Monitor,
     /// It was not asked, because its breaker was open.
     Open,
     /// It was not asked, because it let an earlier verdict be used again.
     Reused,
+    /// A monitored scheduler was not asked, because its pool had other work.
+    Skipped,
     Fault(FaultKind),
 }
 
@@ -59,9 +60,9 @@ impl Outcome {
         Outcome::Replace,
         Outcome::Finish,
         Outcome::Rewind,
-        Outcome::Monitor,
         Outcome::Open,
         Outcome::Reused,
+        Outcome::Skipped,
         Outcome::Fault(FaultKind::Trap),
         Outcome::Fault(FaultKind::Deadline),
         Outcome::Fault(FaultKind::Memory),
@@ -85,9 +86,9 @@ impl Outcome {
             Outcome::Replace => "replace",
             Outcome::Finish => "finish",
             Outcome::Rewind => "rewind",
-            Outcome::Monitor => "monitor",
             Outcome::Open => "open",
             Outcome::Reused => "reused",
+            Outcome::Skipped => "skipped",
             Outcome::Fault(kind) => kind.as_str(),
         }
     }
@@ -158,7 +159,8 @@ impl PolicyMetrics {
             plugin,
         )?;
         registry.register(Box::new(openings.clone()))?;
-        let calls = CallFamilies { calls, durations, breakers, openings, kept: Arc::default() };
+        let monitors = MonitorFamilies::register(registry)?;
+        let calls = CallFamilies { calls, durations, breakers, openings, monitors, kept: Arc::default() };
         let documents = DocumentMetrics::register(registry)?;
         Ok(Self { calls, generations, swaps, swap_durations, without_files, documents })
     }
@@ -205,6 +207,7 @@ struct CallFamilies {
     durations: HistogramVec,
     breakers: IntGaugeVec,
     openings: IntCounterVec,
+    monitors: MonitorFamilies,
     kept: Arc<Mutex<HashMap<SeriesKey, Weak<PolicySeries>>>>,
 }
 
@@ -247,6 +250,7 @@ impl Drop for PolicySeries {
         let _ = self.families.durations.remove_label_values(&[hook, name]);
         let _ = self.families.breakers.remove_label_values(&[hook, name]);
         let _ = self.families.openings.remove_label_values(&[hook, name]);
+        self.families.monitors.remove(self.hook, name);
         for outcome in Outcome::ALL {
             let _ = self.families.calls.remove_label_values(&[hook, name, outcome.as_str()]);
         }
@@ -280,6 +284,21 @@ impl LinkMetrics {
     pub(crate) fn observe(&self, outcome: Outcome, took: Duration) {
         self.duration.observe(took.as_secs_f64());
         self.count(outcome);
+    }
+
+    /// Counts an answer of a monitored policy that would have changed something.
+    pub(crate) fn differs(&self, kind: Difference) {
+        self.series.families.monitors.count(self.series.hook, self.series.name.as_str(), kind);
+    }
+
+    /// Counts the waits of a request under a monitored scheduler and under the one in force.
+    pub(crate) fn waited(&self, model: &str, waits: Waits) {
+        self.series.families.monitors.waited(self.series.name.as_str(), model, waits);
+    }
+
+    /// Counts a row that was compared with that of a monitored sampler.
+    pub(crate) fn compared(&self, distance: f64) {
+        self.series.families.monitors.compared(self.series.name.as_str(), distance);
     }
 
     pub(crate) fn breaker(&self, state: BreakerState) {
@@ -328,6 +347,7 @@ mod tests {
         let (before, old) = (series("others"), metrics.link(hook, &name));
         assert!(before > 0);
         Outcome::ALL.iter().for_each(|outcome| old.count(*outcome));
+        Difference::ALL.iter().for_each(|kind| old.differs(*kind));
         let new = metrics.link(hook, &name);
         metrics.serving(hook, &name, Generation(2));
         drop(old);

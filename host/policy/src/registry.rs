@@ -8,7 +8,7 @@ use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{AuthRequest, Authentication, Hook, PolicySet, PolicyStatus, ValidateRequest, Validation};
 
 use crate::hooks::{auth, validator};
-use crate::set::LoadedSet;
+use crate::set::{Link, LoadedSet};
 
 impl PolicySet for LoadedSet {
     fn generation(&self) -> Generation {
@@ -49,7 +49,7 @@ impl PolicySet for LoadedSet {
     }
 
     fn samplers(&self) -> Vec<PolicyName> {
-        self.ready(Hook::Sampler).map(|policy| policy.name.clone()).collect()
+        self.enforced(Hook::Sampler).filter_map(Link::ready).map(|policy| policy.name.clone()).collect()
     }
 }
 

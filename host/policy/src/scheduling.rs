@@ -5,9 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use camshaft_core::breaker::{BreakerSettings, BreakerState};
 use camshaft_core::ids::{Generation, PolicyName};
-use camshaft_core::policy::{Fault, Hook, NamedScheduler, PolicyState, PolicyStatus, SchedulerHook};
+use camshaft_core::policy::{
+    Difference, Fault, Hook, NamedScheduler, Observation, PolicyState, PolicyStatus, SchedulerHook,
+};
 
 use crate::hooks::scheduler;
+use crate::loaded::Loaded;
 use crate::metrics::Outcome;
 use crate::registry::Registry;
 
@@ -59,6 +62,14 @@ pub(crate) struct ModelScheduler {
     pub(crate) model: String,
     pub(crate) registry: Arc<Registry>,
     pub(crate) replacements: Arc<Replacements>,
+    /// The scheduler that the pool monitors.
+    pub(crate) monitored: Mutex<Option<Arc<Loaded>>>,
+}
+
+impl ModelScheduler {
+    fn monitored_policy(&self) -> MutexGuard<'_, Option<Arc<Loaded>>> {
+        self.monitored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl fmt::Debug for ModelScheduler {
@@ -110,6 +121,62 @@ impl SchedulerHook for ModelScheduler {
         match plugin {
             Some(plugin) => tracing::info!(model, plugin, "the scheduler policy decides again"),
             None => tracing::info!(model, "the native scheduler decides: no policy is in force any more"),
+        }
+    }
+
+    fn monitored(&self) -> Option<Generation> {
+        let set = self.registry.current();
+        set.monitored_scheduler().map(|_| set.chain(Hook::Scheduler).monitored)
+    }
+
+    fn monitored_breaker(&self) -> BreakerSettings {
+        let set = self.registry.current();
+        set.monitored_scheduler().map_or(BreakerSettings::SINGLE, |policy| policy.sidecar.breaker)
+    }
+
+    fn open_monitored(&self) -> Result<Option<NamedScheduler>, Fault> {
+        let policy = self.registry.current().monitored_scheduler().cloned();
+        *self.monitored_policy() = policy.clone();
+        policy.map(|policy| scheduler::instance(&policy, &self.model)).transpose()
+    }
+
+    fn observed(&self, seen: Observation<'_>) {
+        let policy = self.monitored_policy().clone();
+        let Some(policy) = policy else { return };
+        let (model, plugin) = (self.model.as_str(), policy.name.as_str());
+        match seen {
+            Observation::Differs(kind) => {
+                policy.note_difference(kind, None);
+                if kind == Difference::Overflow {
+                    tracing::warn!(
+                        model,
+                        plugin,
+                        "too many requests wait for a monitored scheduler: it is asked no more"
+                    );
+                }
+            }
+            Observation::Waited(waits) => {
+                policy.metrics.waited(model, waits);
+                policy.monitored.waited(model, waits);
+            }
+            Observation::Waiting(waiting) => policy.monitored.waiting(model, waiting),
+            Observation::Skipped => {
+                policy.metrics.count(Outcome::Skipped);
+                policy.monitored.skipped(model);
+            }
+            Observation::Refused(fault) => {
+                policy.metrics.count(Outcome::Fault(fault.kind));
+                let detail = fault.detail.as_str();
+                tracing::warn!(model, plugin, detail, "a monitored scheduler's actions were refused");
+            }
+            Observation::Opened { fault, pause } => {
+                policy.monitored.opened(model, true);
+                policy.note_opened(fault, Some(pause), Some(model));
+            }
+            Observation::Closed => {
+                policy.monitored.opened(model, false);
+                policy.note_return(Some(model));
+            }
         }
     }
 }

@@ -3,7 +3,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
-use camshaft_core::policy::{Fault, FaultKind, Hook, Mode};
+use camshaft_core::policy::{Fault, FaultKind, Hook};
 use sha2::{Digest, Sha256};
 
 use crate::loaded::Loaded;
@@ -52,7 +52,7 @@ impl Link {
 
     /// Whether its answers are only recorded.
     pub(crate) fn is_monitor(&self) -> bool {
-        self.ready().is_some_and(|loaded| loaded.sidecar.mode == Mode::Monitor)
+        self.ready().is_some_and(|loaded| loaded.is_monitored())
     }
 }
 
@@ -63,17 +63,36 @@ pub(crate) struct Chain {
     pub(crate) links: Vec<Link>,
     /// Digest of the chain.
     pub(crate) digest: PolicyDigest,
-    /// The generation that changed the chain last.
+    /// The generation that changed its enforced policies last.
     pub(crate) generation: Generation,
+    /// The generation that changed its monitored policies last.
+    pub(crate) monitored: Generation,
 }
 
 impl Chain {
     fn empty() -> Self {
-        Self { links: Vec::new(), digest: PolicyDigest::NATIVE, generation: Generation(0) }
+        Self { links: Vec::new(), digest: PolicyDigest::NATIVE, generation: Generation(0), monitored: Generation(0) }
     }
 
     fn same(&self, other: &Chain) -> bool {
         self.links.len() == other.links.len() && self.links.iter().zip(&other.links).all(|(a, b)| a.same(b))
+    }
+
+    /// Whether both have the same enforced, or monitored, policies in the same order.
+    fn same_part(&self, other: &Chain, monitored: bool) -> bool {
+        let part = |chain: &Chain| -> Vec<Link> {
+            chain.links.iter().filter(|link| link.is_monitor() == monitored).cloned().collect()
+        };
+        let (ours, theirs) = (part(self), part(other));
+        ours.len() == theirs.len() && ours.iter().zip(&theirs).all(|(a, b)| a.same(b))
+    }
+
+    /// Leaves the last enforced policy, which decides, and the last monitored one.
+    fn keep_last(&mut self) {
+        let last = |monitored: bool| self.links.iter().rposition(|link| link.is_monitor() == monitored);
+        let kept = [last(false), last(true)];
+        let mut place = 0..;
+        self.links.retain(|_| kept.contains(&place.next()));
     }
 }
 
@@ -111,11 +130,13 @@ impl LoadedSet {
         }
         for (hook, chain) in Hook::ALL.into_iter().zip(&mut set.chains) {
             if spec(hook).decides == Decides::Last {
-                chain.links.drain(..chain.links.len().saturating_sub(1));
+                chain.keep_last();
             }
             let before = current.chain(hook);
             chain.digest = digest(&chain.links);
-            chain.generation = if chain.same(before) { before.generation } else { set.generation };
+            let part =
+                |monitored, before_it| if chain.same_part(before, monitored) { before_it } else { set.generation };
+            (chain.generation, chain.monitored) = (part(false, before.generation), part(true, before.monitored));
         }
         set
     }
@@ -130,13 +151,18 @@ impl LoadedSet {
     }
 
     /// The policies of the hook that could be loaded.
-    pub(crate) fn ready(&self, hook: Hook) -> impl Iterator<Item = &Arc<Loaded>> {
+    pub(crate) fn ready(&self, hook: Hook) -> impl DoubleEndedIterator<Item = &Arc<Loaded>> {
         self.chain(hook).links.iter().filter_map(Link::ready)
     }
 
     /// The scheduler that decides.
     pub(crate) fn scheduler(&self) -> Option<&Arc<Loaded>> {
-        self.ready(Hook::Scheduler).last()
+        self.ready(Hook::Scheduler).rfind(|policy| !policy.is_monitored())
+    }
+
+    /// The scheduler that is monitored.
+    pub(crate) fn monitored_scheduler(&self) -> Option<&Arc<Loaded>> {
+        self.ready(Hook::Scheduler).rfind(|policy| policy.is_monitored())
     }
 
     /// Whether both have the same loads in the same places.

@@ -2,6 +2,7 @@
 mod breaker;
 mod mistake;
 mod read;
+mod share;
 mod supplies;
 #[cfg(test)]
 mod supplies_tests;
@@ -29,8 +30,8 @@ const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 /// What `[policy]` takes.
-const POLICY_KEYS: [&str; 8] =
-    ["mode", "deadline", "memory", "on-fault", "required", "body-digest", "sha256", "breaker"];
+const POLICY_KEYS: [&str; 9] =
+    ["mode", "deadline", "memory", "on-fault", "required", "body-digest", "monitor-share", "sha256", "breaker"];
 
 impl From<Mistake> for SidecarMistake {
     fn from(mistake: Mistake) -> Self {
@@ -54,6 +55,8 @@ pub(crate) struct Sidecar {
     /// Of auth policies: whether bodies are read before it is called, for their digest.
     pub(crate) body_digest: bool,
     pub(crate) breaker: BreakerSettings,
+    /// Of a sampler that is monitored: of so many tokens, one is compared.
+    pub(crate) monitor_every: u32,
     /// In lower-case hexadecimal.
     pub(crate) sha256: Option<String>,
     /// One JSON object.
@@ -73,6 +76,7 @@ impl Sidecar {
             required: false,
             body_digest: false,
             breaker: spec(hook).breaker,
+            monitor_every: share::MONITOR_EVERY,
             sha256: None,
             settings: "{}".to_owned(),
             documents: Vec::new(),
@@ -121,7 +125,13 @@ impl Sidecar {
         let mut sidecar = Self::default_for(hook);
         for (key, value) in table {
             match (key.as_str(), value) {
-                ("policy", Value::Table(policy)) => sidecar.set_all(policy)?,
+                ("policy", Value::Table(policy)) => {
+                    if policy.contains_key("monitor-share") && hook != Hook::Sampler {
+                        let problem = SettingsError::MonitorShareUnsupported { hook };
+                        return Err(SidecarMistake { key: "policy.monitor-share".to_owned(), problem });
+                    }
+                    sidecar.set_all(policy)?;
+                }
                 ("settings", Value::Table(settings)) => sidecar.settings = settings_json(settings)?,
                 ("documents", Value::Table(documents)) => sidecar.documents = supplies::documents(&documents)?,
                 ("secrets", Value::Table(secrets)) => sidecar.secrets = supplies::secrets(&secrets)?,
@@ -157,6 +167,11 @@ impl Sidecar {
             }
             if key == "breaker" {
                 breaker::set(&mut self.breaker, value)?;
+                continue;
+            }
+            if key == "monitor-share" {
+                self.monitor_every =
+                    share::every(&value).map_err(|expected| bad("policy.monitor-share", &value, expected))?;
                 continue;
             }
             let set = match (key.as_str(), value.as_bool()) {
@@ -204,10 +219,6 @@ impl Sidecar {
     }
 
     fn check(&self, hook: Hook) -> Result<(), SidecarMistake> {
-        if !spec(hook).modes.contains(&self.mode) {
-            let problem = SettingsError::ModeUnsupported { hook, mode: self.mode };
-            return Err(SidecarMistake { key: "policy.mode".to_owned(), problem });
-        }
         if !spec(hook).on_fault.contains(&self.on_fault) {
             let why = spec(hook).on_fault_why;
             let problem = SettingsError::OnFaultUnsupported { hook, value: self.on_fault.as_str(), why };
@@ -223,11 +234,6 @@ impl Sidecar {
         }
         Ok(())
     }
-}
-
-/// Whether policies of the hook can run in this mode.
-pub(crate) fn check_mode(hook: Hook, mode: Mode) -> Result<(), PolicyError> {
-    if spec(hook).modes.contains(&mode) { Ok(()) } else { Err(PolicyError::ModeUnsupported { hook, mode }) }
 }
 
 fn settings_json(settings: Table) -> Result<String, SidecarMistake> {
@@ -335,13 +341,13 @@ mod tests {
 
     #[test]
     fn refuses_what_a_hook_does_not_support() {
-        let monitor = "[policy]\nmode = \"monitor\"";
+        let share = "[policy]\nmonitor-share = 0.5";
         assert_eq!(
-            refused(Hook::Sampler, monitor),
-            "10-x.toml, line 2: mode \"monitor\" is not supported for the sampler hook yet"
+            refused(Hook::Auth, share),
+            "10-x.toml, line 2: monitor-share is for samplers: monitored policies of the auth hook see all"
         );
-        assert!(refused(Hook::Scheduler, monitor).contains("scheduler"));
-        assert!(Sidecar::read(Hook::Validator, FILE, monitor.as_bytes()).is_ok());
+        assert_eq!(Sidecar::read(Hook::Sampler, FILE, share.as_bytes()).unwrap().monitor_every, 2);
+        assert!(refused(Hook::Sampler, "[policy]\nmonitor-share = 0").contains("0.0001 to 1.0"));
         assert!(refused(Hook::Scheduler, "[policy]\non-fault = \"deny\"").contains("native scheduler"));
         let required = "[policy]\nrequired = true";
         assert!(refused(Hook::Auth, required).ends_with("policies of the auth hook always run"));

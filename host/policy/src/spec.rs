@@ -1,6 +1,6 @@
 //! One entry per hook, with everything in which loading, settings files, chains and instances differ between hooks.
 use camshaft_core::breaker::BreakerSettings;
-use camshaft_core::policy::{Hook, Mode};
+use camshaft_core::policy::Hook;
 use camshaft_core::sampling::RandomStream;
 use wasmtime::component::Linker;
 
@@ -100,8 +100,6 @@ pub(crate) struct HookSpec {
     pub(crate) grants: &'static [Grant],
     /// Interfaces that its policies may export beside their hook, without version; their version is the hook's.
     pub(crate) optional_exports: &'static [&'static str],
-    /// Modes in which its policies may run.
-    pub(crate) modes: &'static [Mode],
     /// The choices of `on-fault`. The first is the default.
     pub(crate) on_fault: &'static [OnFault],
     /// Why the other choices are not supported.
@@ -144,7 +142,6 @@ static AUTH: HookSpec = HookSpec {
     version: AUTH_VERSION,
     grants: &[TYPES, SETUP, LOG, CLOCK, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, CALL],
     optional_exports: &[],
-    modes: &Mode::ALL,
     on_fault: &OnFault::ALL,
     on_fault_why: "",
     decides: Decides::All,
@@ -159,7 +156,6 @@ static VALIDATOR: HookSpec = HookSpec {
     version: VALIDATOR_VERSION,
     grants: &[TYPES, SETUP, LOG, CLOCK, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, DRAFT],
     optional_exports: &[],
-    modes: &Mode::ALL,
     on_fault: &OnFault::ALL,
     on_fault_why: "",
     decides: Decides::All,
@@ -175,7 +171,6 @@ static SCHEDULER: HookSpec = HookSpec {
     // No clock: a scheduler reads the time from its events, so that it can be replayed.
     grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, POOL],
     optional_exports: &[CHECKPOINT],
-    modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Fallback, OnFault::LastGood],
     on_fault_why: "the native scheduler takes over at once",
     decides: Decides::Last,
@@ -191,7 +186,6 @@ static SAMPLER: HookSpec = HookSpec {
     // No clock either.
     grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, VOCABULARY, LOGITS, PLANS, SEQUENCE],
     optional_exports: &[],
-    modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Fallback, OnFault::Deny, OnFault::Skip, OnFault::LastGood],
     on_fault_why: "",
     decides: Decides::All,
@@ -207,7 +201,6 @@ static FILTER: HookSpec = HookSpec {
     // No clock either: the same text is to come of the same tokens.
     grants: &[TYPES, SETUP, LOG, RANDOM, METRICS, STATE, CRYPTO, DOCUMENTS, STREAM],
     optional_exports: &[],
-    modes: &[Mode::Enforce, Mode::Off],
     on_fault: &[OnFault::Deny, OnFault::Skip, OnFault::LastGood],
     on_fault_why: "there is no native filter to fall back to",
     decides: Decides::All,
@@ -237,7 +230,7 @@ mod tests {
     fn every_hook_has_defaults_that_it_supports() {
         for hook in Hook::ALL {
             let spec = spec(hook);
-            assert!(spec.modes.contains(&Mode::default()) && !spec.on_fault.is_empty(), "{hook}");
+            assert!(!spec.on_fault.is_empty(), "{hook}");
             // The error explains why a choice is not supported.
             assert_eq!(spec.on_fault_why.is_empty(), spec.on_fault.len() == OnFault::ALL.len(), "{hook}");
         }

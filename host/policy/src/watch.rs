@@ -198,10 +198,7 @@ impl<'a> Watcher<'a> {
             let _ = done.send(self.loader.obey(&order));
             return;
         };
-        match ModeChange::new(order.hook, order.name, mode) {
-            Ok(change) => self.take_mode(change.by(order.who), done),
-            Err(error) => drop(done.send(Err(error))),
-        }
+        self.take_mode(ModeChange::new(order.hook, order.name, mode).by(order.who), done);
     }
 
     /// The same for the mode of one policy.

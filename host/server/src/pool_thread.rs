@@ -28,6 +28,10 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 const POSITIONS_INTERVAL: Duration = Duration::from_secs(1);
 /// Messages of each kind that are taken in before the scheduler is asked again.
 const MAX_BURST: usize = 1024;
+/// The scheduler that is only monitored rests this many times as long as it was asked, so that it takes a tenth of the time.
+const MONITOR_REST: u32 = 9;
+/// Messages that may wait while it is asked.
+const MONITOR_BEHIND: usize = 16;
 
 /// What a pool thread is given.
 pub(crate) struct PoolSetup {
@@ -70,13 +74,16 @@ struct PoolThread {
     /// The settings in force, if any has changed since the start.
     tuning: Option<Tuning>,
     closings: Closings,
+    /// Since the pool's start, until when the scheduler that is only monitored is not asked.
+    monitor_rests: Duration,
 }
 
 impl PoolThread {
     fn new(setup: PoolSetup) -> Self {
         let (told, swept) = (Instant::now(), Instant::now());
         let clients = Clients::new(setup.slow_reader);
-        Self { setup, clients, told, swept, tuning: None, closings: Closings::default() }
+        let monitor_rests = Duration::ZERO;
+        Self { setup, clients, told, swept, tuning: None, closings: Closings::default(), monitor_rests }
     }
 
     fn run(mut self, stop: &Stop) {
@@ -87,6 +94,7 @@ impl PoolThread {
             }
             self.flush();
             self.schedule();
+            self.monitor();
             self.tell_positions();
             self.publish();
         }
@@ -301,6 +309,18 @@ impl PoolThread {
         self.keep_deadlines(now);
         for output in self.setup.pool.schedule(now) {
             self.carry_out(output);
+        }
+    }
+
+    /// Asks the scheduler that is only monitored, once the actions of the one in force are carried out.
+    fn monitor(&mut self) {
+        let now = self.setup.begun.elapsed();
+        let waiting = self.setup.reports.len() + self.setup.submissions.len();
+        let behind = now < self.monitor_rests || waiting > MONITOR_BEHIND;
+        self.setup.pool.monitor(now, behind);
+        if !behind {
+            let end = self.setup.begun.elapsed();
+            self.monitor_rests = end + end.saturating_sub(now) * MONITOR_REST;
         }
     }
 

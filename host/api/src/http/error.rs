@@ -121,10 +121,9 @@ impl ApiError {
             Self::UnknownHook { .. } => Answer::invalid(text()).param("hook".to_owned()),
             Self::Policy(error) => match error {
                 ModeError::NoPolicy { .. } => invalid(StatusCode::NOT_FOUND, "policy_not_found"),
-                ModeError::Unsupported { .. }
-                | ModeError::Unreadable
-                | ModeError::Removed
-                | ModeError::FilesChanged { .. } => Answer::invalid(text()).param("action".to_owned()),
+                ModeError::Unreadable | ModeError::Removed | ModeError::FilesChanged { .. } => {
+                    Answer::invalid(text()).param("action".to_owned())
+                }
                 // The component, its settings or both: its text says which.
                 ModeError::Rejected(_) => Answer::invalid(text()),
                 ModeError::Nothing(_) => invalid(StatusCode::CONFLICT, "nothing_to_do").retry(Retry::Never),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::difference::{RowFigures, WaitFigures};
 use super::hook::{Hook, Mode};
 use crate::breaker::BreakerState;
 use crate::ids::Generation;
@@ -45,7 +46,7 @@ impl fmt::Display for PolicyState {
 }
 
 /// State of one policy file, for `GET /admin/policies`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PolicyStatus {
     pub hook: Hook,
     pub name: String,
@@ -65,7 +66,7 @@ pub struct PolicyStatus {
 }
 
 /// How the version of a policy that serves has done since it came into force.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PolicyHealth {
     /// Seconds since 1970.
     pub since: Option<u64>,
@@ -78,6 +79,12 @@ pub struct PolicyHealth {
     pub breaker: BreakerState,
     /// Of one that is monitored: answers that would have made a difference, by kind.
     pub differences: BTreeMap<&'static str, u64>,
+    /// Of a scheduler that is monitored: for each model, what queueing it would have caused.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub waits: BTreeMap<String, WaitFigures>,
+    /// Of a sampler that is monitored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<RowFigures>,
     /// Digest of the version to which `rollback` goes back.
     pub last_good: Option<String>,
 }
@@ -103,8 +110,6 @@ pub struct PolicyCheck {
 pub enum ModeError {
     #[error("there is no {hook} policy {name:?} in the policy directory")]
     NoPolicy { hook: Hook, name: String },
-    #[error("mode \"{mode}\" is not supported for the {hook} hook yet")]
-    Unsupported { hook: Hook, mode: Mode },
     #[error("its files cannot be read")]
     Unreadable,
     /// It cannot serve in that mode; in the words of whoever examined it.

@@ -6,7 +6,7 @@ use crate::ids::{RequestId, WorkerId};
 use crate::policy::WorkerFacts;
 
 /// As many times what a worker runs at once it may have, where schedulers send it requests in the place of others.
-const CROWD: usize = 4;
+pub(super) const CROWD: usize = 4;
 
 #[derive(Debug, Clone)]
 pub(super) struct WorkerAccount {

@@ -71,7 +71,7 @@ struct Saved {
 
 /// Buffers that a row needs only while it draws a token. A worker lends the same buffers to all its rows in turn, so
 /// that they stay in the CPU cache.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Workspace {
     pub(super) values: Values,
     pub(super) candidates: Vec<Candidate>,
@@ -161,6 +161,24 @@ impl Row {
     /// Exchanges the workspace: the worker lends it before `load`, and takes it back after the draw.
     pub fn exchange(&mut self, workspace: &mut Workspace) {
         std::mem::swap(&mut self.workspace, workspace);
+    }
+
+    /// A row to try something on: the same candidates, tokens and random numbers. What becomes of it changes nothing here.
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        Self {
+            workspace: self.workspace.clone(),
+            narrowed: self.narrowed,
+            settled: self.settled,
+            history: self.history.clone(),
+            text: self.text.clone(),
+            last_bytes: self.last_bytes,
+            random: self.random,
+            mirostat: self.mirostat,
+            forced: Vec::new(),
+            ends: None,
+            saved: None,
+        }
     }
 
     /// From here on changes can be undone, until [`Row::keep`].

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use camshaft_core::ids::TenantId;
 use camshaft_core::policy::{
-    Attributes, AuthOutcome, AuthRequest, Authentication, Fault, FaultKind, Hook, Mode, Principal, Priority, Quotas,
-    Refusal,
+    Attributes, AuthOutcome, AuthRequest, Authentication, Difference, Fault, FaultKind, Hook, Mode, Principal,
+    Priority, Quotas, Refusal,
 };
 
 use wasmtime::component::Resource;
@@ -84,8 +84,12 @@ async fn monitor(policy: &Arc<Loaded>, request: &Arc<AuthRequest>, enforced: &Au
     match (answer.outcome, enforced) {
         (AuthOutcome::Allow(theirs), AuthOutcome::Allow(ours)) if theirs == *ours => {}
         (AuthOutcome::Refuse(theirs), AuthOutcome::Refuse(ours)) if theirs.status == ours.status => {}
-        (AuthOutcome::Allow(_), _) => policy.note_difference("allow", None),
-        (AuthOutcome::Refuse(theirs), _) => policy.note_difference("refuse", Some(&theirs)),
+        (AuthOutcome::Allow(_), AuthOutcome::Allow(_)) => policy.note_difference(Difference::Principal, None),
+        (AuthOutcome::Allow(_), _) => policy.note_difference(Difference::Allow, None),
+        (AuthOutcome::Refuse(theirs), AuthOutcome::Refuse(_)) => {
+            policy.note_difference(Difference::Status, Some(&theirs));
+        }
+        (AuthOutcome::Refuse(theirs), _) => policy.note_difference(Difference::Refuse, Some(&theirs)),
         (AuthOutcome::Fault(_), _) => {}
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use camshaft_core::filter::{FilterVerdict, FilteringRequest, Piece, Replacement, TextFilter, TextWindow};
 use camshaft_core::message::FinishReason;
-use camshaft_core::policy::{Fault, FaultKind, Hook};
+use camshaft_core::policy::{Difference, Fault, FaultKind, Hook, Refusal};
 use wasmtime::Store;
 use wasmtime::component::Resource;
 
@@ -19,16 +19,18 @@ use crate::shares::Share;
 use crate::spec::OnFault;
 use crate::store::{self, GuestState, Subject};
 
-/// Opens the filters of one choice.
+/// Opens the filters of one choice, monitored ones among them.
 pub(crate) fn open(set: &Arc<LoadedSet>, request: &FilteringRequest) -> Result<Vec<Box<dyn TextFilter>>, Fault> {
     let mut filters: Vec<Box<dyn TextFilter>> = Vec::new();
-    for link in set.enforced(Hook::Filter) {
+    for link in &set.chain(Hook::Filter).links {
         let (opened, on_fault) = match link {
             Link::Broken(broken) => (Err(broken.fault()), broken.on_fault),
             Link::Ready(policy) => (start(set, policy, request), policy.on_fault()),
         };
         match opened {
             Ok(filter) => filters.push(Box::new(filter)),
+            // It decides nothing.
+            Err(_) if link.is_monitor() => {}
             // Whoever takes all instances must not switch policies off.
             Err(fault) if fault.kind == FaultKind::Exhausted || denies(on_fault) => return Err(fault),
             Err(_) => {}
@@ -138,6 +140,14 @@ impl TextFilter for Filter {
 
     fn denies(&self) -> bool {
         denies(self.policy.on_fault())
+    }
+
+    fn is_monitored(&self) -> bool {
+        self.policy.is_monitored()
+    }
+
+    fn differs(&mut self, kind: Difference, refusal: Option<&Refusal>) {
+        self.policy.note_difference(kind, refusal);
     }
 }
 

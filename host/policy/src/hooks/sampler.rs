@@ -3,11 +3,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use camshaft_core::ids::{PolicyName, Token};
-use camshaft_core::policy::{Fault, FaultKind, Hook, NoSampler, Refusal, SamplingRequest, TokenSampler};
+use camshaft_core::policy::{Difference, Fault, FaultKind, Hook, NoSampler, Refusal, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{Plan, Row, SamplingParams, StandardChain};
 use wasmtime::Store;
 use wasmtime::component::Resource;
 
+use super::sampler_monitor::{Comparison, compare};
 use crate::answers;
 use crate::bindings::HookGuest;
 use crate::bindings::sampler as wit;
@@ -15,7 +16,7 @@ use crate::imports::plans::PlansView;
 use crate::imports::sequence::Sequence;
 use crate::loaded::Loaded;
 use crate::metrics::Outcome;
-use crate::set::LoadedSet;
+use crate::set::{Link, LoadedSet};
 use crate::shares::Share;
 use crate::spec::OnFault;
 use crate::store::{self, GuestState, Subject};
@@ -25,6 +26,7 @@ const SEED_MARK: u64 = 0x7361_6d70_6c65_7273;
 
 /// The chain of one request.
 pub(crate) struct SamplerChain {
+    /// Enforced and monitored ones.
     links: Vec<Sampler>,
     /// Shapes the row if no link has set a temperature or chosen a token, or if no link is left.
     native: StandardChain,
@@ -50,8 +52,13 @@ pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box
             }
             Ok(Err(refusal)) => {
                 policy.note_answer(Outcome::Refuse, started);
-                return Err(NoSampler::Refused(refusal));
+                if !policy.is_monitored() {
+                    return Err(NoSampler::Refused(refusal));
+                }
+                policy.note_difference(Difference::Refuse, Some(&refusal));
             }
+            // It decides nothing.
+            Err(_) if policy.is_monitored() => {}
             Err(fault) => {
                 // Whoever takes all instances must not switch policies off.
                 if fault.kind == FaultKind::Exhausted || policy.on_fault() == OnFault::Deny {
@@ -68,12 +75,13 @@ pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box
 
 /// The samplers of a request: all in file order; or, if it names some, those that are required, in file order, and then those
 /// that it names, in its order. A sampler that chooses a token ends the chain, so nothing that a client names is before what is
-/// required. None comes twice.
+/// required. None comes twice. One that is monitored cannot be named: it is there where it would run by itself if it were
+/// enforced.
 fn chosen<'a>(set: &'a LoadedSet, request: &SamplingRequest) -> Result<Vec<&'a Arc<Loaded>>, Fault> {
     let Some(names) = &request.samplers else { return Ok(set.ready(Hook::Sampler).collect()) };
     let mut chosen: Vec<_> = set.ready(Hook::Sampler).filter(|policy| policy.sidecar.required).collect();
     for name in names {
-        let found = set.ready(Hook::Sampler).find(|policy| policy.name.as_str() == name);
+        let found = set.enforced(Hook::Sampler).filter_map(Link::ready).find(|policy| policy.name.as_str() == name);
         let found = found.ok_or_else(|| Fault {
             plugin: PolicyName::from(name.as_str()),
             kind: FaultKind::Unavailable,
@@ -90,6 +98,14 @@ impl TokenSampler for SamplerChain {
     fn sample(&mut self, row: &mut Row) -> Result<Option<Token>, Fault> {
         let mut index = 0;
         while let Some(link) = self.links.get_mut(index) {
+            if link.policy.is_monitored() {
+                if self.monitor(index, row) {
+                    index += 1;
+                } else {
+                    drop(self.links.remove(index));
+                }
+                continue;
+            }
             let started = Instant::now();
             match link.sample(row) {
                 Ok(Sampled::Drawn(token)) => {
@@ -118,6 +134,66 @@ impl TokenSampler for SamplerChain {
         // policy that only bans words.
         if row.is_settled() { Ok(None) } else { self.native.sample(row) }
     }
+}
+
+impl SamplerChain {
+    /// Tries a monitored sampler on a copy of the row, at some of the positions. False if it faulted.
+    fn monitor(&mut self, index: usize, row: &Row) -> bool {
+        let Some((link, behind)) = self.links.get_mut(index..).and_then(<[Sampler]>::split_first_mut) else {
+            return true;
+        };
+        let policy = link.policy.clone();
+        if !row.position().is_multiple_of(policy.sidecar.monitor_every as usize) {
+            return true;
+        }
+        let started = Instant::now();
+        let sampler = |row: &mut Row| match link.sample(row)? {
+            Sampled::Drawn(token) => {
+                link.note_answer(Outcome::Drawn, started);
+                Ok(Some(token))
+            }
+            Sampled::Shaped => {
+                link.note_answer(Outcome::Shaped, started);
+                Ok(None)
+            }
+            Sampled::Planned => {
+                link.tell();
+                Ok(None)
+            }
+        };
+        let rest = |row: &mut Row| {
+            let plans = behind.iter().filter(|link| !link.policy.is_monitored()).filter_map(|link| link.plan.as_ref());
+            // What is out of range is a fault of its own, where it counts.
+            plans.for_each(|plan| _ = plan.apply(row));
+            if !row.is_settled() {
+                _ = self.native.shape(row);
+            }
+        };
+        match compare(row, sampler, rest) {
+            Ok(comparison) => {
+                note(&policy, comparison);
+                true
+            }
+            Err(fault) => {
+                policy.note_fault(&fault, started);
+                false
+            }
+        }
+    }
+}
+
+/// Counts what a monitored sampler would have done to a row.
+fn note(policy: &Loaded, Comparison { distance, token, finish }: Comparison) {
+    if let Some(distance) = distance {
+        policy.metrics.compared(distance);
+        policy.monitored.compared(distance);
+    }
+    let kinds = [
+        (Difference::Shape, distance.is_some_and(|distance| distance > 0.0)),
+        (Difference::Token, token),
+        (Difference::Finish, finish),
+    ];
+    kinds.into_iter().filter(|(_, differs)| *differs).for_each(|(kind, _)| policy.note_difference(kind, None));
 }
 
 /// What a sampler did with a row.

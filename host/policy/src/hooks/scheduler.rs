@@ -32,10 +32,14 @@ const EVENTS_PER_DEADLINE: usize = 1000;
 
 /// A fresh instance of the generation's scheduler for a model's pool; `None` if the generation has none.
 pub(crate) fn open(set: &LoadedSet, model: &str) -> Result<Option<NamedScheduler>, Fault> {
-    let Some(policy) = set.scheduler() else { return Ok(None) };
+    set.scheduler().map(|policy| instance(policy, model)).transpose()
+}
+
+/// A fresh instance of a scheduler for a model's pool.
+pub(crate) fn instance(policy: &Arc<Loaded>, model: &str) -> Result<NamedScheduler, Fault> {
     let started = Instant::now();
     match Guest::start(policy, model) {
-        Ok(guest) => Ok(Some((policy.name.clone(), Box::new(guest)))),
+        Ok(guest) => Ok((policy.name.clone(), Box::new(guest))),
         Err(fault) => {
             policy.note_fault(&fault, started);
             Err(fault)

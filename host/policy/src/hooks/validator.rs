@@ -2,7 +2,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use camshaft_core::policy::{Fault, FaultKind, Marks, Mode, ValidateOutcome, ValidateRequest, Validation};
+use camshaft_core::policy::{Difference, Fault, FaultKind, Marks, Mode, ValidateOutcome, ValidateRequest, Validation};
 
 use wasmtime::component::Resource;
 
@@ -45,9 +45,9 @@ async fn monitor(policy: &Arc<Loaded>, request: &Arc<ValidateRequest>) {
     // A fault was counted and logged.
     let Ok(Validation { outcome, marks }) = ask(policy, request).await else { return };
     match outcome {
-        ValidateOutcome::Amend(_) => policy.note_difference("amend", None),
-        ValidateOutcome::Refuse(refusal) => policy.note_difference("refuse", Some(&refusal)),
-        ValidateOutcome::Accept if marks.is_some() => policy.note_difference("mark", None),
+        ValidateOutcome::Amend(_) => policy.note_difference(Difference::Amend, None),
+        ValidateOutcome::Refuse(refusal) => policy.note_difference(Difference::Refuse, Some(&refusal)),
+        ValidateOutcome::Accept if marks.is_some() => policy.note_difference(Difference::Mark, None),
         ValidateOutcome::Accept | ValidateOutcome::Fault(_) => {}
     }
 }

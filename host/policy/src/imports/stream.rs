@@ -1,6 +1,6 @@
 //! `camshaft:filter/context`: the text that a filter decides on.
 use camshaft_core::filter::{TextWindow, WindowToken};
-use camshaft_core::filter_stage::KEPT_BYTES;
+use camshaft_core::filter_verdicts::KEPT_BYTES;
 use camshaft_core::ids::TenantId;
 use camshaft_core::policy::RequestContext;
 use wasmtime::component::{HasData, Linker, Resource};

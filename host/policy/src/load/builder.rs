@@ -205,6 +205,7 @@ impl Builder {
             me: me.clone(),
             ahead: Ahead::new(self.runtime.ahead(hook)),
             metrics: self.chronicle.metrics.link(hook, &name),
+            monitored: Default::default(),
             health: Health::new(sidecar.breaker, self.alarm.clone()),
             name,
             compiled,

@@ -104,7 +104,7 @@ fn regression_differences_of_a_monitored_policy_are_logged_within_its_allowance(
     // The allowance is a hundred lines for each second that has begun.
     let allowed = 100 * (2 + begun.elapsed().as_secs() as usize);
     let differences: Vec<_> = lines.iter().filter(|line| line.contains("would have decided otherwise")).collect();
-    assert!(differences[0].contains("answer="), "{}", differences[0]);
+    assert!(differences[0].contains("kind="), "{}", differences[0]);
     let differences = differences.len();
     assert!((100..=allowed).contains(&differences), "{differences} lines, {allowed} allowed");
     assert!(allowed < CALLS, "too slow a machine to tell");

@@ -186,7 +186,7 @@ fn an_operator_ends_what_serves_without_a_file() {
     fs::remove_dir_all(bench.dir.path().join("auth")).unwrap();
     bench.loader.scan_settled();
     let set = |bench: &mut Bench, mode| {
-        ModeChange::new(Hook::Auth, "keys".to_owned(), mode).unwrap().attempt(&mut bench.loader).unwrap()
+        ModeChange::new(Hook::Auth, "keys".to_owned(), mode).attempt(&mut bench.loader).unwrap()
     };
     let refused = set(&mut bench, Mode::Monitor).unwrap_err();
     assert!(matches!(refused, ModeError::Unreadable), "{refused}");

@@ -7,7 +7,6 @@ use super::loader::Loader;
 use crate::chronicle::Note;
 use crate::error::{PolicyError, Rejection};
 use crate::files::{ContentKey, Place};
-use crate::sidecar::check_mode;
 
 /// An operator's wish to run a policy in another mode until its files change.
 #[derive(Debug)]
@@ -31,11 +30,8 @@ struct Tried {
 }
 
 impl ModeChange {
-    /// # Errors
-    /// The hook has no such mode.
-    pub(crate) fn new(hook: Hook, name: String, mode: Mode) -> Result<Self, ModeError> {
-        check_mode(hook, mode).map_err(|_| ModeError::Unsupported { hook, mode })?;
-        Ok(Self { hook, name, mode, who: "operator".to_owned(), tried: None })
+    pub(crate) fn new(hook: Hook, name: String, mode: Mode) -> Self {
+        Self { hook, name, mode, who: "operator".to_owned(), tried: None }
     }
 
     /// The same, chosen by somebody.

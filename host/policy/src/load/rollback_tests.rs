@@ -74,7 +74,7 @@ fn a_version_whose_breaker_opens_is_rolled_back_and_not_loaded_again_until_its_f
     assert_eq!(bench.serving(Hook::Auth).sidecar.deadline.as_millis(), 7);
     assert_eq!(bench.state("x"), Some(PolicyState::Rejected), "the component is still barred");
     // A mode holds for what serves.
-    let mut change = ModeChange::new(Hook::Auth, "x".to_owned(), Mode::Monitor).unwrap();
+    let mut change = ModeChange::new(Hook::Auth, "x".to_owned(), Mode::Monitor);
     assert_eq!(change.attempt(&mut bench.loader).unwrap().unwrap().mode, Mode::Monitor);
     assert_eq!(bench.digest(Hook::Auth), digest_of(&guest));
     // Another file is another chance.
@@ -188,7 +188,7 @@ fn regression_what_was_rolled_back_does_not_come_back_when_it_is_turned_off_and_
     let mut bench = faulted(Hook::Auth, &guest, (LAST_GOOD, LAST_GOOD));
     assert!(bench.loader.heed_breakers());
     let mut choose = |mode| {
-        let mut change = ModeChange::new(Hook::Auth, "x".to_owned(), mode).unwrap();
+        let mut change = ModeChange::new(Hook::Auth, "x".to_owned(), mode);
         change.attempt(&mut bench.loader).unwrap().unwrap()
     };
     assert_eq!(choose(Mode::Off).state, PolicyState::Off);
@@ -204,7 +204,7 @@ fn regression_a_mode_that_what_was_rolled_back_cannot_take_is_refused() {
     assert!(bench.loader.heed_breakers());
     bench.put("auth/10-x.toml", format!("{LAST_GOOD}[settings]\nno-such = 1\n"));
     bench.settle();
-    let mut change = ModeChange::new(Hook::Auth, "x".to_owned(), Mode::Monitor).unwrap();
+    let mut change = ModeChange::new(Hook::Auth, "x".to_owned(), Mode::Monitor);
     let refused = change.attempt(&mut bench.loader).unwrap();
     assert!(matches!(refused, Err(ModeError::Rejected(_))), "{refused:?}");
     assert_eq!(bench.serving(Hook::Auth).sidecar.mode, Mode::Enforce);
@@ -239,7 +239,7 @@ fn regression_a_version_stays_clean_when_its_mode_changes_to_and_fro() {
     bench.loader.start().unwrap();
     bench.answers(Hook::Auth);
     for mode in [Mode::Monitor, Mode::Enforce] {
-        let mut change = ModeChange::new(Hook::Auth, "x".to_owned(), mode).unwrap();
+        let mut change = ModeChange::new(Hook::Auth, "x".to_owned(), mode);
         assert_eq!(change.attempt(&mut bench.loader).unwrap().unwrap().mode, mode);
     }
     bench.put("auth/10-x.wasm", variant(&guest, 1));

@@ -43,7 +43,7 @@ fn regression_settings_and_removals_do_not_wait_for_components_that_are_compiled
     fs::remove_file(bench.dir.path().join("auth/20-other.wasm")).unwrap();
     assert!(bench.loader.scan_settled().published);
     assert_eq!(bench.state("other"), None);
-    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Monitor).unwrap();
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Monitor);
     let status = change.attempt(&mut bench.loader).unwrap().unwrap();
     assert_eq!(
         (status.mode, status.state),
@@ -220,7 +220,7 @@ fn regression_modes_set_by_an_operator_move_with_their_files() {
         bench.put("auth/10-keys.wasm", &keys);
         bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"");
         bench.loader.start().unwrap();
-        let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce).unwrap();
+        let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce);
         change.attempt(&mut bench.loader).unwrap().unwrap();
         let other = tempfile::tempdir().unwrap();
         put(other.path(), "auth/10-keys.wasm", &keys);
@@ -248,7 +248,7 @@ fn regression_a_mode_set_while_another_directory_compiles_moves_too() {
     let mut relocation = Relocation::new(other.path().to_path_buf(), demands, Claim::default()).unwrap();
     assert!(relocation.attempt(&mut bench.loader).is_none());
     bench.begun.recv().unwrap();
-    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Monitor).unwrap();
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Monitor);
     change.attempt(&mut bench.loader).unwrap().unwrap();
     bench.finish();
     relocation.attempt(&mut bench.loader).unwrap().unwrap();
@@ -265,10 +265,10 @@ fn a_policy_turned_off_while_it_is_compiled_is_off_at_once() {
     bench.put("auth/10-keys.wasm", &slow);
     assert!(bench.loader.scan_settled().compiling);
     bench.begun.recv().unwrap();
-    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Off).unwrap();
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Off);
     let status = change.attempt(&mut bench.loader).unwrap().unwrap();
     assert_eq!((status.mode, status.state, status.overridden), (Mode::Off, PolicyState::Off, true));
-    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce).unwrap();
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce);
     assert!(change.attempt(&mut bench.loader).is_none(), "to be on it must be compiled");
     bench.finish();
     let status = change.attempt(&mut bench.loader).unwrap().unwrap();
@@ -284,7 +284,7 @@ fn regression_a_mode_whose_files_change_meanwhile_is_not_said_to_be_set() {
     bench.put("auth/10-keys.wasm", &slow);
     bench.put("auth/10-keys.toml", "[policy]\nmode = \"off\"");
     bench.loader.scan_settled();
-    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce).unwrap();
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce);
     assert!(change.attempt(&mut bench.loader).is_none());
     bench.begun.recv().unwrap();
     bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"");
@@ -324,7 +324,7 @@ fn regression_settings_that_change_while_a_new_component_compiles_hold_at_once()
     bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"");
     assert!(bench.loader.scan_settled().published);
     // And so does a mode that an operator chooses.
-    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce).unwrap();
+    let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Enforce);
     let status = change.attempt(&mut bench.loader).unwrap().unwrap();
     assert_eq!((status.mode, status.overridden, status.serving), (Mode::Enforce, true, digest.clone()));
 

@@ -277,12 +277,35 @@ fn monitored_policies_enforce_nothing_and_record_differences() {
         ("validator/10-limits.toml", limits),
     ]);
     assert_eq!(refused(rig.authenticate(&caller(false, None))).map(|(status, _)| status), Some(401));
-    assert_eq!((rig.calls("auth", "open", "allow"), rig.calls("auth", "open", "monitor")), (1.0, 1.0));
+    assert_eq!((rig.calls("auth", "open", "allow"), rig.differences("auth", "open", "allow")), (1.0, 1.0));
     assert!(matches!(rig.validate(&generation_request(100)), ValidateOutcome::Accept));
-    assert_eq!(rig.calls("validator", "limits", "monitor"), 0.0);
+    assert_eq!(rig.differences("validator", "limits", "refuse"), 0.0);
     assert!(matches!(rig.validate(&generation_request(101)), ValidateOutcome::Accept));
-    assert_eq!(rig.calls("validator", "limits", "monitor"), 1.0);
-    assert_eq!(rig.status("auth/20-open.wasm").mode, Mode::Monitor);
+    assert_eq!(rig.differences("validator", "limits", "refuse"), 1.0);
+    let status = rig.status("auth/20-open.wasm");
+    assert_eq!((status.mode, status.health.unwrap().differences), (Mode::Monitor, [("allow", 1)].into()));
+}
+
+#[test]
+fn what_a_monitored_auth_policy_would_change_is_counted_by_kind() {
+    let guest = component("guests/misbehave-auth");
+    let tells = format!("{}\n", behave("tell", "mode = \"monitor\""));
+    let rig = rig(&[
+        ("auth/10-api-keys.wasm", &component("plugins/auth-api-keys")),
+        ("auth/10-api-keys.toml", keys(&[("ann", "sk-ann")]).as_bytes()),
+        ("auth/20-open.wasm", &guest),
+        ("auth/20-open.toml", b"[policy]\nmode = \"monitor\""),
+        ("auth/30-closed.wasm", &guest),
+        ("auth/30-closed.toml", tells.as_bytes()),
+    ]);
+    rig.authenticate(&caller(false, Some("sk-ann")));
+    rig.authenticate(&caller(false, Some("sk-eve")));
+    let differences = |file: &str| rig.status(file).health.unwrap().differences;
+    assert_eq!(differences("auth/10-api-keys.wasm"), [].into());
+    assert_eq!(differences("auth/20-open.wasm"), [("allow", 1), ("principal", 1)].into());
+    assert_eq!(differences("auth/30-closed.wasm"), [("refuse", 1), ("status", 1)].into());
+    rig.remove("auth/30-closed.wasm");
+    assert_eq!(rig.differences("auth", "closed", "refuse"), 0.0, "its series are gone");
 }
 
 #[test]

@@ -125,6 +125,12 @@ impl Rig {
         self.metric(&format!("camshaft_policy_calls_total{{{labels}}}"))
     }
 
+    /// Differences of a monitored policy of one kind.
+    pub(crate) fn differences(&self, hook: &str, plugin: &str, kind: &str) -> f64 {
+        let labels = format!("hook=\"{hook}\",kind=\"{kind}\",plugin=\"{plugin}\"");
+        self.metric(&format!("camshaft_policy_differences_total{{{labels}}}"))
+    }
+
     pub(crate) fn authenticate(&self, request: &Arc<AuthRequest>) -> AuthOutcome {
         wait(self.host.current().authenticate(request)).outcome
     }

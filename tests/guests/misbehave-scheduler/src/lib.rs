@@ -33,6 +33,9 @@ impl Policy for Misbehave {
                 .for_each(|&id| self.book.leave(id));
         }
         let mut actions = Actions::none();
+        if self.behaviour == Behaviour::HoldForever {
+            return actions;
+        }
         match self.behaviour.when_asked() {
             Answer::Well => {
                 let mut capacity = Capacity::of(&point.workers);

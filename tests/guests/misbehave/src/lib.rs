@@ -90,7 +90,7 @@ pub enum Behaviour {
     RefuseCheckpoint,
     /// A scheduler that panics over what the last instance left.
     TrapAtRestore,
-    /// A filter that never lets anything go out.
+    /// A filter that never lets anything go out; a scheduler that dispatches nothing.
     HoldForever,
     /// A filter that takes back whatever is drawn.
     RewindForever,
