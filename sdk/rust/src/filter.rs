@@ -59,7 +59,7 @@ enum Source<'a> {
     Test {
         before: &'a str,
         rewinds: u32,
-        request: &'a testing::AboutRequest,
+        request: &'a about::AboutRequest,
     },
 }
 
@@ -178,6 +178,8 @@ impl Piece<'_> {
     }
 }
 
+#[cfg(not(target_family = "wasm"))]
+mod about;
 #[cfg(not(target_family = "wasm"))]
 pub mod testing;
 

@@ -250,7 +250,7 @@ macro_rules! kernel {
      $load:ident, $all:ident, $load_floats:ident, $one:ident, $zero:ident, $store:ident, $multiply:ident, $add:ident, $convert:ident,
      $begin:expr, $dot:expr) => {
         mod $module {
-            use super::*;
+            use crate::matmul::int8::*;
 
             pub(super) const TILE: usize = $most;
             const PARTS: usize = PANEL / $lanes;

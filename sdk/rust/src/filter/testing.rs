@@ -1,6 +1,5 @@
 //! A generation's text for unit tests: shows a filter what the host would, and does what the host does with its verdicts.
-use std::collections::BTreeMap;
-
+use super::about::AboutRequest;
 use super::{Ending, Facts, Piece, Policy, Refusal, Replacement, Source, Verdict};
 
 /// The text of one choice, and how far the filter has decided.
@@ -12,13 +11,6 @@ pub struct Text {
     out: String,
     rewinds: u32,
     request: AboutRequest,
-}
-
-/// What a filter may ask about the request.
-#[derive(Debug, Default)]
-pub(super) struct AboutRequest {
-    pub(super) attributes: BTreeMap<String, String>,
-    pub(super) body: serde_json::Value,
 }
 
 /// What new text led to.
