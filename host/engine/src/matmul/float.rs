@@ -54,7 +54,7 @@ impl Kernel {
     pub(super) unsafe fn multiply(self, product: &Product, part: &Part) {
         let inputs = product.inputs;
         SCRATCH.with_borrow_mut(|scratch| {
-            let resident = (RESIDENT_BYTES / size_of::<f32>() / inputs).next_multiple_of(TILE);
+            let resident = (RESIDENT_BYTES / size_of::<f32>() / inputs).max(1).next_multiple_of(TILE);
             for begin in part.rows.clone().step_by(resident) {
                 let rows = begin..part.rows.end.min(begin + resident);
                 // SAFETY: `from` has so many rows, of `inputs` numbers each.

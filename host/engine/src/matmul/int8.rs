@@ -105,7 +105,7 @@ impl Kernel {
         let row_bytes = inputs / BLOCK * BLOCK_BYTES;
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.panel.resize(inputs / BLOCK, Panel::EMPTY);
-            let resident = (RESIDENT_BYTES / inputs).next_multiple_of(self.tile());
+            let resident = (RESIDENT_BYTES / inputs).max(1).next_multiple_of(self.tile());
             let mut begin = part.rows.start;
             while begin < part.rows.end {
                 let rows = resident.min(part.rows.end - begin);

@@ -141,6 +141,14 @@ fn products_of_many_rows_are_those_of_the_numbers() {
 }
 
 #[test]
+fn regression_rows_longer_than_the_second_cache_are_multiplied_too() {
+    for kind in [Kind::Q8, Kind::F16] {
+        let matrices = Matrices::new(kind, [(256 << 10) + BLOCK, 1, 5], 13);
+        kernels(kind).into_iter().for_each(|kernel| matrices.check(kernel, 1));
+    }
+}
+
+#[test]
 fn an_output_does_not_depend_on_the_other_rows_or_on_threads() {
     for kind in [Kind::Q8, Kind::F16] {
         let all = Matrices::new(kind, [320, 40, 37], 3);
