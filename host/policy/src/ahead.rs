@@ -13,6 +13,8 @@ use crate::pace::SLOW;
 const READY: usize = 4;
 /// Instances whose making is timed, to find out whether it takes long.
 const TIMED: u32 = 8;
+/// So many of them are to take long: one of them does on a machine that is busy.
+const TIMED_SLOW: u32 = 4;
 
 /// The right to have one more instance ready: of each hook's instances, few are.
 pub(crate) type Place = OwnedSemaphorePermit;
@@ -21,6 +23,7 @@ pub(crate) type Place = OwnedSemaphorePermit;
 pub(crate) struct Ahead {
     state: Mutex<State>,
     timed: AtomicU32,
+    timed_slow: AtomicU32,
     /// Whether making one takes long, and none has failed or noted what may be old when it is used.
     wanted: AtomicBool,
     /// Of all versions of the hook.
@@ -41,7 +44,8 @@ impl fmt::Debug for Ahead {
 
 impl Ahead {
     pub(crate) fn new(places: Arc<Semaphore>) -> Self {
-        Self { state: Mutex::default(), timed: AtomicU32::new(0), wanted: AtomicBool::new(false), places }
+        let (timed, timed_slow, wanted) = (AtomicU32::new(0), AtomicU32::new(0), AtomicBool::new(false));
+        Self { state: Mutex::default(), timed, timed_slow, wanted, places }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -68,7 +72,7 @@ impl Ahead {
     /// Making one took so much CPU time.
     pub(crate) fn note(&self, took: Duration) {
         self.timed.fetch_add(1, Ordering::Relaxed);
-        if took > SLOW {
+        if took > SLOW && self.timed_slow.fetch_add(1, Ordering::Relaxed) + 1 == TIMED_SLOW {
             self.timed.store(TIMED, Ordering::Relaxed);
             self.wanted.store(true, Ordering::Relaxed);
         }

@@ -25,7 +25,8 @@ fn ask<'a>(set: &'a dyn PolicySet, request: &'a Arc<AuthRequest>) -> Result<Auth
 
 #[test]
 fn guests_that_spin_are_on_no_thread_that_serves_connections() {
-    let rig = auth("spin", "");
+    // Long enough that no answer is there yet when it is looked for.
+    let rig = auth("spin", "deadline = \"200ms\"");
     let (set, request) = (rig.host.current(), caller(true, None));
     let waiting: Vec<_> = (0..32).map(|_| ask(&*set, &request).expect_err("nobody spins here")).collect();
     for answer in waiting {
@@ -35,25 +36,9 @@ fn guests_that_spin_are_on_no_thread_that_serves_connections() {
 }
 
 #[test]
-fn guests_that_answer_fast_are_called_where_they_are_asked() {
-    let rig = auth("well", "deadline = \"2s\"");
-    let (set, request) = (rig.host.current(), caller(true, None));
-    let mut calls = 0;
-    let answered = loop {
-        match ask(&*set, &request) {
-            Ok(answer) => break answer,
-            Err(later) => assert!(matches!(wait(later), AuthOutcome::Allow(_))),
-        }
-        calls += 1;
-        assert!(calls < 100_000, "it has long been fast");
-    };
-    assert!(matches!(answered, AuthOutcome::Allow(_)) && calls >= 8, "it had to prove it: {calls}");
-}
-
-#[test]
 fn a_validator_that_spins_is_waited_for_by_whoever_can() {
     let rig = rig(&[("validator/10-bad.wasm", &component("guests/misbehave-validator"))]);
-    rig.put("validator/10-bad.toml", behave("spin", NO_BREAKER));
+    rig.put("validator/10-bad.toml", behave("spin", &format!("{NO_BREAKER}\ndeadline = \"200ms\"")));
     let answer = at_once(rig.host.current().validate(0, &generation_request(1))).expect_err("nobody spins here");
     assert!(matches!(wait(answer).outcome, ValidateOutcome::Fault(fault) if fault.kind == FaultKind::Deadline));
 }
