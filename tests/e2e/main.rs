@@ -25,6 +25,7 @@ mod late;
 mod lifecycle;
 mod limits;
 mod load;
+mod matching;
 mod models;
 mod monitors;
 mod oddities;

@@ -55,7 +55,7 @@ impl PolicySet for Nothing {
     fn filter_chain(&self) -> PolicyDigest {
         PolicyDigest::NATIVE
     }
-    fn samplers(&self) -> Vec<PolicyName> {
+    fn samplers(&self, _: camshaft_core::policy::Target<'_>) -> Vec<PolicyName> {
         vec![PolicyName::from("standard")]
     }
 }

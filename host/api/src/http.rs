@@ -15,6 +15,7 @@ pub(crate) mod loading;
 pub(crate) mod models;
 pub(crate) mod names;
 pub(crate) mod observe;
+pub(crate) mod paths;
 pub(crate) mod policy_admin;
 pub(crate) mod public_access;
 mod reply;

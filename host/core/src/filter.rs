@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::ids::{PolicyDigest, RequestId, TenantId, Token};
 use crate::message::FinishReason;
-use crate::policy::{Difference, Fault, Refusal, RequestContext};
+use crate::policy::{Difference, Endpoint, Fault, Refusal, RequestContext, Target};
 
 /// What filters are told about their generation when they are made.
 #[derive(Debug, Clone)]
@@ -14,9 +14,16 @@ pub struct FilteringRequest {
     pub request: RequestId,
     pub model: String,
     pub tenant: TenantId,
+    pub endpoint: Endpoint,
     /// Index among the choices of one HTTP request.
     pub choice: u32,
     pub context: RequestContext,
+}
+
+impl FilteringRequest {
+    pub fn target(&self) -> Target<'_> {
+        Target { tenant: &self.tenant, model: &self.model, endpoint: self.endpoint }
+    }
 }
 
 /// What a filter has not decided on.

@@ -9,7 +9,7 @@ use compact_str::CompactString;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{PolicyDigest, RequestId, SessionId, TenantId, Token};
-use crate::policy::{Priority, Refusal, Rejection, RequestContext};
+use crate::policy::{Endpoint, Priority, Refusal, Rejection, RequestContext};
 use crate::sampling::SamplingParams;
 use crate::segments::Namespace;
 
@@ -42,6 +42,7 @@ pub struct Start {
     pub id: RequestId,
     pub model: String,
     pub tenant: TenantId,
+    pub endpoint: Endpoint,
     /// Who may share its prefixes.
     pub namespace: Namespace,
     /// The session pins what this generation leaves in the prefix cache, in place of what it pinned before.

@@ -191,6 +191,8 @@ pub struct AuthRequest {
     pub method: String,
     /// Without the query.
     pub path: String,
+    /// The route that the path leads to, under its first name; empty: that is the path.
+    pub route: String,
     /// The request's id in the log.
     pub id: String,
     /// What follows `?`, undecoded.
@@ -231,7 +233,8 @@ impl From<AuthOutcome> for Authentication {
 }
 
 /// What a request asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Endpoint {
     Chat,
     Completion,
@@ -239,6 +242,8 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
+    pub const ALL: [Endpoint; 3] = [Endpoint::Chat, Endpoint::Completion, Endpoint::Embedding];
+
     /// What policies call it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -254,6 +259,14 @@ impl Endpoint {
 pub struct Marks {
     pub attributes: Arc<Attributes>,
     pub priority: Priority,
+}
+
+/// What tells which policies a request concerns.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    pub tenant: &'a TenantId,
+    pub model: &'a str,
+    pub endpoint: Endpoint,
 }
 
 /// A generation request, as validator policies see it.
@@ -277,6 +290,12 @@ pub struct ValidateRequest {
     pub top_p: f32,
     pub n: u32,
     pub stream: bool,
+}
+
+impl ValidateRequest {
+    pub fn target(&self) -> Target<'_> {
+        Target { tenant: &self.tenant, model: &self.model, endpoint: self.endpoint }
+    }
 }
 
 /// The outcome of one validator.
@@ -319,6 +338,11 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
     }
     /// Number of validators in force.
     fn validators(&self) -> usize;
+    /// Whether validator `index` is asked about such requests. Others cost it nothing.
+    fn validates(&self, index: usize, target: Target<'_>) -> bool {
+        let _ = (index, target);
+        true
+    }
     /// Runs validator `index`, in chain order. Faults that do not deny are handled inside. As for auth policies, a slow one's
     /// answer comes later.
     fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> Answering<'static, Validation>;
@@ -330,8 +354,8 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
     fn keeps_bodies(&self) -> bool {
         false
     }
-    /// Names of the sampler policies in force (those that a request may name in `samplers`).
-    fn samplers(&self) -> Vec<PolicyName>;
+    /// Names of the sampler policies in force for such requests (those that they may name in `samplers`).
+    fn samplers(&self, target: Target<'_>) -> Vec<PolicyName>;
 }
 
 /// All policies that the host knows, and the newest generation of them.
@@ -374,6 +398,7 @@ pub struct SamplingRequest {
     pub request: RequestId,
     pub model: String,
     pub tenant: TenantId,
+    pub endpoint: Endpoint,
     pub params: SamplingParams,
     /// Index among the choices of one HTTP request.
     pub choice: u32,
@@ -383,6 +408,12 @@ pub struct SamplingRequest {
     pub samplers: Option<Vec<String>>,
     pub context: RequestContext,
     pub vocabulary: Arc<Vocabulary>,
+}
+
+impl SamplingRequest {
+    pub fn target(&self) -> Target<'_> {
+        Target { tenant: &self.tenant, model: &self.model, endpoint: self.endpoint }
+    }
 }
 
 /// A request's sampler chain. It lives as long as the sequence, on the worker's thread.

@@ -141,6 +141,7 @@ fn start(id: u64) -> Box<Start> {
         namespace: Namespace::Tenant("t".into()),
         session: None,
         priority: Default::default(),
+        endpoint: crate::policy::Endpoint::Completion,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
         context: Default::default(),

@@ -176,6 +176,7 @@ fn sampling_request() -> SamplingRequest {
         request: RequestId(1),
         model: "bench".to_owned(),
         tenant: TenantId::from("bench"),
+        endpoint: Endpoint::Completion,
         params: SamplingParams::default(),
         choice: 0,
         prompt_tokens: 32,

@@ -43,6 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 request: RequestId(1),
                 model: "bench".to_owned(),
                 tenant: TenantId::from("bench"),
+                endpoint: camshaft_core::policy::Endpoint::Completion,
                 params: params.clone(),
                 choice: 0,
                 prompt_tokens: 32,

@@ -190,7 +190,7 @@ impl Policies for PolicyHost {
                 *health = loaded.report(health.last_good.take());
             }
         }
-        self.replacements.show(&mut statuses, current.chain(Hook::Scheduler).generation);
+        self.replacements.show(&mut statuses, &current);
         statuses
     }
 

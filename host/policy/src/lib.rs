@@ -35,6 +35,7 @@ mod kept;
 mod lanes;
 mod load;
 mod loaded;
+mod matching;
 mod memory;
 mod metrics;
 mod misplaced;

@@ -70,6 +70,8 @@ impl std::fmt::Debug for Compiled {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) name: PolicyName,
+    /// From 1 on; no other load of the process has it.
+    pub(crate) number: u64,
     pub(crate) compiled: Arc<Compiled>,
     pub(crate) sidecar: Sidecar,
     pub(crate) identity: Arc<Identity>,

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use arc_swap::ArcSwap;
 use camshaft_core::answering::Answering;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
-use camshaft_core::policy::{AuthRequest, Authentication, Hook, PolicySet, PolicyStatus, ValidateRequest, Validation};
+use camshaft_core::policy::{
+    AuthRequest, Authentication, Hook, PolicySet, PolicyStatus, Target, ValidateRequest, Validation,
+};
 
 use crate::hooks::{auth, validator};
-use crate::set::{Link, LoadedSet};
+use crate::set::LoadedSet;
 
 impl PolicySet for LoadedSet {
     fn generation(&self) -> Generation {
@@ -31,6 +33,10 @@ impl PolicySet for LoadedSet {
         self.chain(Hook::Validator).links.len()
     }
 
+    fn validates(&self, index: usize, target: Target<'_>) -> bool {
+        self.chain(Hook::Validator).links.get(index).is_some_and(|link| link.matching().admits(target))
+    }
+
     fn validate(&self, index: usize, request: &Arc<ValidateRequest>) -> Answering<'static, Validation> {
         let link = self.chain(Hook::Validator).links.get(index).cloned();
         Box::pin(validator::validate(link, request.clone()))
@@ -48,8 +54,9 @@ impl PolicySet for LoadedSet {
         [Hook::Sampler, Hook::Filter].into_iter().any(|hook| self.ready(hook).any(|policy| policy.compiled.asks.fields))
     }
 
-    fn samplers(&self) -> Vec<PolicyName> {
-        self.enforced(Hook::Sampler).filter_map(Link::ready).map(|policy| policy.name.clone()).collect()
+    fn samplers(&self, target: Target<'_>) -> Vec<PolicyName> {
+        let enforced = self.ready_for(Hook::Sampler, target).filter(|policy| !policy.is_monitored());
+        enforced.map(|policy| policy.name.clone()).collect()
     }
 }
 

@@ -197,6 +197,7 @@ fn hash(key: &hmac::Key, request: &AuthRequest, headers: &[String]) -> Key {
     let AuthRequest {
         method,
         path,
+        route,
         query,
         headers: sent,
         remote_address,
@@ -212,7 +213,7 @@ fn hash(key: &hmac::Key, request: &AuthRequest, headers: &[String]) -> Key {
         count(context, part.len());
         context.update(part);
     };
-    for text in [method, path, query, remote_address] {
+    for text in [method, path, route, query, remote_address] {
         part(&mut context, text.as_bytes());
     }
     context.update(&[u8::from(*loopback)]);

@@ -62,6 +62,7 @@ fn a_call_that_differs_in_anything_is_another() {
         call("l"),
         with(|call| call.method = "GET".to_owned()),
         with(|call| call.path.push('x')),
+        with(|call| call.route.push('x')),
         with(|call| call.query = "a=2".to_owned()),
         with(|call| call.remote_address = "192.0.2.8".to_owned()),
         with(|call| call.loopback = true),

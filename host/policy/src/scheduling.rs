@@ -13,6 +13,7 @@ use crate::hooks::scheduler;
 use crate::loaded::Loaded;
 use crate::metrics::Outcome;
 use crate::registry::Registry;
+use crate::set::LoadedSet;
 
 /// The models whose scheduler policy has faulted and not decided again since.
 #[derive(Debug, Default)]
@@ -23,8 +24,8 @@ pub(crate) struct Replacements {
 #[derive(Debug)]
 struct Replacement {
     policy: PolicyName,
-    /// The generation that introduced the scheduler. The scheduler of another generation has not faulted.
-    generation: Generation,
+    /// The load that faulted. Another one has not.
+    load: Generation,
     fault: String,
 }
 
@@ -33,9 +34,9 @@ impl Replacements {
         self.by_model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds to the status of the scheduler of `generation` in which models it is replaced, and why.
-    pub(crate) fn show(&self, statuses: &mut [PolicyStatus], generation: Generation) {
-        for (model, replaced) in self.lock().iter().filter(|(_, replaced)| replaced.generation == generation) {
+    /// Adds to the status of the schedulers of `set` in which models they are replaced, and why.
+    pub(crate) fn show(&self, statuses: &mut [PolicyStatus], set: &LoadedSet) {
+        for (model, replaced) in self.lock().iter().filter(|(model, replaced)| replaced.load == load_of(set, model)) {
             let is_it = |status: &&mut PolicyStatus| {
                 status.hook == Hook::Scheduler
                     && status.name == replaced.policy.as_str()
@@ -55,6 +56,11 @@ impl Replacements {
             });
         }
     }
+}
+
+/// Tells the load that decides in a model's pool from all others; 0: the native scheduler.
+fn load_of(set: &LoadedSet, model: &str) -> Generation {
+    Generation(set.scheduler(model).map_or(0, |policy| policy.number))
 }
 
 /// Opens the schedulers of one model's pool.
@@ -80,12 +86,12 @@ impl fmt::Debug for ModelScheduler {
 
 impl SchedulerHook for ModelScheduler {
     fn generation(&self) -> Generation {
-        self.registry.current().chain(Hook::Scheduler).generation
+        load_of(&self.registry.current(), &self.model)
     }
 
     fn breaker(&self) -> BreakerSettings {
         let set = self.registry.current();
-        set.scheduler().map_or(BreakerSettings::SINGLE, |policy| policy.sidecar.breaker)
+        set.scheduler(&self.model).map_or(BreakerSettings::SINGLE, |policy| policy.sidecar.breaker)
     }
 
     fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
@@ -94,7 +100,7 @@ impl SchedulerHook for ModelScheduler {
 
     fn refused(&self, fault: &Fault) {
         let set = self.registry.current();
-        if let Some(policy) = set.scheduler().filter(|policy| policy.name == fault.plugin) {
+        if let Some(policy) = set.scheduler(&self.model).filter(|policy| policy.name == fault.plugin) {
             policy.metrics.count(Outcome::Fault(fault.kind));
         }
         let (model, plugin, detail) = (self.model.as_str(), fault.plugin.as_str(), fault.detail.as_str());
@@ -102,20 +108,22 @@ impl SchedulerHook for ModelScheduler {
     }
 
     fn replaced(&self, fault: &Fault) {
-        let generation = self.generation();
+        let load = self.generation();
         let (policy, text) = (fault.plugin.clone(), fault.to_string());
         let (model, plugin) = (self.model.as_str(), policy.as_str());
         tracing::warn!(model, plugin, fault = text, "the native scheduler takes over from a policy that faulted");
-        if let Some(policy) = self.registry.current().scheduler().filter(|policy| policy.name == fault.plugin) {
+        if let Some(policy) =
+            self.registry.current().scheduler(&self.model).filter(|policy| policy.name == fault.plugin)
+        {
             policy.note_opened(fault, None, Some(model));
         }
-        self.replacements.lock().insert(self.model.clone(), Replacement { policy, generation, fault: text });
+        self.replacements.lock().insert(self.model.clone(), Replacement { policy, load, fault: text });
     }
 
     fn returned(&self, policy: Option<&PolicyName>) {
         self.replacements.lock().remove(&self.model);
         let (model, plugin) = (self.model.as_str(), policy.map(PolicyName::as_str));
-        if let Some(policy) = self.registry.current().scheduler().filter(|of| Some(&of.name) == policy) {
+        if let Some(policy) = self.registry.current().scheduler(&self.model).filter(|of| Some(&of.name) == policy) {
             policy.note_return(Some(model));
         }
         match plugin {
@@ -126,16 +134,16 @@ impl SchedulerHook for ModelScheduler {
 
     fn monitored(&self) -> Option<Generation> {
         let set = self.registry.current();
-        set.monitored_scheduler().map(|_| set.chain(Hook::Scheduler).monitored)
+        set.monitored_scheduler(&self.model).map(|policy| Generation(policy.number))
     }
 
     fn monitored_breaker(&self) -> BreakerSettings {
         let set = self.registry.current();
-        set.monitored_scheduler().map_or(BreakerSettings::SINGLE, |policy| policy.sidecar.breaker)
+        set.monitored_scheduler(&self.model).map_or(BreakerSettings::SINGLE, |policy| policy.sidecar.breaker)
     }
 
     fn open_monitored(&self) -> Result<Option<NamedScheduler>, Fault> {
-        let policy = self.registry.current().monitored_scheduler().cloned();
+        let policy = self.registry.current().monitored_scheduler(&self.model).cloned();
         *self.monitored_policy() = policy.clone();
         policy.map(|policy| scheduler::instance(&policy, &self.model)).transpose()
     }

@@ -3,18 +3,21 @@ use std::fmt;
 use std::sync::Arc;
 
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
-use camshaft_core::policy::{Fault, FaultKind, Hook};
+use camshaft_core::policy::{Fault, FaultKind, Hook, Target};
 use sha2::{Digest, Sha256};
 
 use crate::loaded::Loaded;
+use crate::matching::Matching;
 use crate::metrics::{LinkMetrics, Outcome};
-use crate::spec::{Decides, OnFault, spec};
+use crate::spec::OnFault;
 
 /// A guard whose file could not be loaded. It keeps its place in the chain and faults, so it refuses everything.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) name: PolicyName,
     pub(crate) on_fault: OnFault,
+    /// What it would be asked about, as far as its settings can be read.
+    pub(crate) matching: Matching,
     pub(crate) why: String,
     pub(crate) metrics: LinkMetrics,
 }
@@ -50,6 +53,14 @@ impl Link {
         }
     }
 
+    /// The requests that it is asked about.
+    pub(crate) fn matching(&self) -> &Matching {
+        match self {
+            Link::Ready(loaded) => &loaded.sidecar.matching,
+            Link::Broken(broken) => &broken.matching,
+        }
+    }
+
     /// Whether its answers are only recorded.
     pub(crate) fn is_monitor(&self) -> bool {
         self.ready().is_some_and(|loaded| loaded.is_monitored())
@@ -63,36 +74,15 @@ pub(crate) struct Chain {
     pub(crate) links: Vec<Link>,
     /// Digest of the chain.
     pub(crate) digest: PolicyDigest,
-    /// The generation that changed its enforced policies last.
-    pub(crate) generation: Generation,
-    /// The generation that changed its monitored policies last.
-    pub(crate) monitored: Generation,
 }
 
 impl Chain {
     fn empty() -> Self {
-        Self { links: Vec::new(), digest: PolicyDigest::NATIVE, generation: Generation(0), monitored: Generation(0) }
+        Self { links: Vec::new(), digest: PolicyDigest::NATIVE }
     }
 
     fn same(&self, other: &Chain) -> bool {
         self.links.len() == other.links.len() && self.links.iter().zip(&other.links).all(|(a, b)| a.same(b))
-    }
-
-    /// Whether both have the same enforced, or monitored, policies in the same order.
-    fn same_part(&self, other: &Chain, monitored: bool) -> bool {
-        let part = |chain: &Chain| -> Vec<Link> {
-            chain.links.iter().filter(|link| link.is_monitor() == monitored).cloned().collect()
-        };
-        let (ours, theirs) = (part(self), part(other));
-        ours.len() == theirs.len() && ours.iter().zip(&theirs).all(|(a, b)| a.same(b))
-    }
-
-    /// Leaves the last enforced policy, which decides, and the last monitored one.
-    fn keep_last(&mut self) {
-        let last = |monitored: bool| self.links.iter().rposition(|link| link.is_monitor() == monitored);
-        let kept = [last(false), last(true)];
-        let mut place = 0..;
-        self.links.retain(|_| kept.contains(&place.next()));
     }
 }
 
@@ -121,22 +111,15 @@ impl LoadedSet {
         Self { generation: Generation(0), allow_anonymous, chains: Hook::ALL.map(|_| Chain::empty()) }
     }
 
-    /// The generation after `current`, made of these links in file order. Unchanged chains are kept.
+    /// The generation after `current`, made of these links in file order.
     pub(crate) fn after(current: &LoadedSet, links: impl IntoIterator<Item = (Hook, Link)>) -> Self {
         let mut set = Self::empty(current.allow_anonymous);
         set.generation = Generation(current.generation.0 + 1);
         for (hook, link) in links {
             set.chains[hook as usize].links.push(link);
         }
-        for (hook, chain) in Hook::ALL.into_iter().zip(&mut set.chains) {
-            if spec(hook).decides == Decides::Last {
-                chain.keep_last();
-            }
-            let before = current.chain(hook);
+        for chain in &mut set.chains {
             chain.digest = digest(&chain.links);
-            let part =
-                |monitored, before_it| if chain.same_part(before, monitored) { before_it } else { set.generation };
-            (chain.generation, chain.monitored) = (part(false, before.generation), part(true, before.monitored));
         }
         set
     }
@@ -155,14 +138,25 @@ impl LoadedSet {
         self.chain(hook).links.iter().filter_map(Link::ready)
     }
 
-    /// The scheduler that decides.
-    pub(crate) fn scheduler(&self) -> Option<&Arc<Loaded>> {
-        self.ready(Hook::Scheduler).rfind(|policy| !policy.is_monitored())
+    /// The policies of the hook that such requests concern and that could be loaded.
+    pub(crate) fn ready_for<'a>(&'a self, hook: Hook, target: Target<'a>) -> impl Iterator<Item = &'a Arc<Loaded>> {
+        self.ready(hook).filter(move |policy| policy.sidecar.matching.admits(target))
     }
 
-    /// The scheduler that is monitored.
-    pub(crate) fn monitored_scheduler(&self) -> Option<&Arc<Loaded>> {
-        self.ready(Hook::Scheduler).rfind(|policy| policy.is_monitored())
+    /// The scheduler that decides in the model's pool: the last enforced one that matches it.
+    pub(crate) fn scheduler(&self, model: &str) -> Option<&Arc<Loaded>> {
+        self.last_scheduler(model, false)
+    }
+
+    /// The scheduler that is monitored in the model's pool: the last one in that mode that matches it.
+    pub(crate) fn monitored_scheduler(&self, model: &str) -> Option<&Arc<Loaded>> {
+        self.last_scheduler(model, true)
+    }
+
+    fn last_scheduler(&self, model: &str, monitored: bool) -> Option<&Arc<Loaded>> {
+        let is_it =
+            |policy: &&Arc<Loaded>| policy.is_monitored() == monitored && policy.sidecar.matching.admits_model(model);
+        self.ready(Hook::Scheduler).rfind(is_it)
     }
 
     /// Whether both have the same loads in the same places.
@@ -189,7 +183,7 @@ fn digest(links: &[Link]) -> PolicyDigest {
         if let Some(policy) = link.ready() {
             let sidecar = &policy.sidecar;
             add(sidecar.settings.as_bytes());
-            add(format!("{:?} {:?}", sidecar.documents, sidecar.secrets).as_bytes());
+            add(format!("{:?} {:?} {:?}", sidecar.documents, sidecar.secrets, sidecar.matching).as_bytes());
             add(sidecar.mode.as_str().as_bytes());
             add(sidecar.on_fault.as_str().as_bytes());
             add(&sidecar.deadline.as_micros().to_le_bytes());

@@ -1,5 +1,6 @@
 //! The TOML file beside a policy: how the host runs the policy, and the policy's own settings.
 mod breaker;
+mod matching;
 mod mistake;
 mod read;
 mod share;
@@ -20,6 +21,7 @@ use self::supplies::Mistake;
 use crate::addresses::MEMORY_MAX_BYTES;
 use crate::documents::DocumentSpec;
 use crate::error::{PolicyError, SettingsError};
+use crate::matching::Matching;
 use crate::secrets::SecretSource;
 use crate::spec::{OnFault, spec};
 
@@ -57,6 +59,8 @@ pub(crate) struct Sidecar {
     pub(crate) breaker: BreakerSettings,
     /// Of a sampler that is monitored: of so many tokens, one is compared.
     pub(crate) monitor_every: u32,
+    /// The requests that it is asked about.
+    pub(crate) matching: Matching,
     /// In lower-case hexadecimal.
     pub(crate) sha256: Option<String>,
     /// One JSON object.
@@ -77,6 +81,7 @@ impl Sidecar {
             body_digest: false,
             breaker: spec(hook).breaker,
             monitor_every: share::MONITOR_EVERY,
+            matching: Matching::default(),
             sha256: None,
             settings: "{}".to_owned(),
             documents: Vec::new(),
@@ -133,15 +138,18 @@ impl Sidecar {
                     sidecar.set_all(policy)?;
                 }
                 ("settings", Value::Table(settings)) => sidecar.settings = settings_json(settings)?,
+                ("match", Value::Table(table)) => sidecar.matching = matching::read(hook, table)?,
                 ("documents", Value::Table(documents)) => sidecar.documents = supplies::documents(&documents)?,
                 ("secrets", Value::Table(secrets)) => sidecar.secrets = supplies::secrets(&secrets)?,
                 // It may be a secret.
                 ("secrets", _) => return Err(bad(&key, &Value::String("...".to_owned()), "expected a table")),
-                ("policy" | "settings" | "documents", value) => return Err(bad(&key, &value, "expected a table")),
+                ("policy" | "settings" | "match" | "documents", value) => {
+                    return Err(bad(&key, &value, "expected a table"));
+                }
                 _ if POLICY_KEYS.contains(&key.as_str()) => {
                     return Err(SidecarMistake { problem: SettingsError::OutsidePolicy { key: key.clone() }, key });
                 }
-                _ => return Err(unknown(&key, "", &["policy", "settings", "documents", "secrets"])),
+                _ => return Err(unknown(&key, "", &["policy", "settings", "match", "documents", "secrets"])),
             }
         }
         sidecar.check(hook)?;

@@ -105,6 +105,8 @@ pub(crate) struct HookSpec {
     /// Why the other choices are not supported.
     pub(crate) on_fault_why: &'static str,
     pub(crate) decides: Decides,
+    /// The keys of `[match]`: what is known when its policies are asked.
+    pub(crate) matches: &'static [&'static str],
     /// When the breaker of a policy opens whose settings do not say.
     pub(crate) breaker: BreakerSettings,
     /// Instances at once. No other hook can use them.
@@ -145,6 +147,7 @@ static AUTH: HookSpec = HookSpec {
     on_fault: &OnFault::ALL,
     on_fault_why: "",
     decides: Decides::All,
+    matches: &["endpoints"],
     breaker: BreakerSettings::SHARED,
     instances: AUTH_INSTANCES,
     guards: true,
@@ -159,6 +162,7 @@ static VALIDATOR: HookSpec = HookSpec {
     on_fault: &OnFault::ALL,
     on_fault_why: "",
     decides: Decides::All,
+    matches: &["tenants", "models", "endpoints"],
     breaker: BreakerSettings::SHARED,
     instances: VALIDATOR_INSTANCES,
     guards: true,
@@ -174,6 +178,7 @@ static SCHEDULER: HookSpec = HookSpec {
     on_fault: &[OnFault::Fallback, OnFault::LastGood],
     on_fault_why: "the native scheduler takes over at once",
     decides: Decides::Last,
+    matches: &["models"],
     breaker: BreakerSettings::SINGLE,
     instances: SCHEDULER_INSTANCES,
     guards: false,
@@ -189,6 +194,7 @@ static SAMPLER: HookSpec = HookSpec {
     on_fault: &[OnFault::Fallback, OnFault::Deny, OnFault::Skip, OnFault::LastGood],
     on_fault_why: "",
     decides: Decides::All,
+    matches: &["tenants", "models", "endpoints"],
     breaker: BreakerSettings::SHARED,
     instances: SAMPLER_INSTANCES,
     guards: false,
@@ -204,6 +210,7 @@ static FILTER: HookSpec = HookSpec {
     on_fault: &[OnFault::Deny, OnFault::Skip, OnFault::LastGood],
     on_fault_why: "there is no native filter to fall back to",
     decides: Decides::All,
+    matches: &["tenants", "models", "endpoints"],
     breaker: BreakerSettings::SHARED,
     instances: FILTER_INSTANCES,
     guards: true,

@@ -112,6 +112,7 @@ fn submission(id: u64, events: mpsc::Sender<Event>) -> PoolMessage {
         namespace: Namespace::Tenant("t".into()),
         session: None,
         priority: Priority::Normal,
+        endpoint: camshaft_core::policy::Endpoint::Completion,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
         context: Default::default(),

@@ -35,7 +35,7 @@ impl PolicySet for NoPolicies {
     fn filter_chain(&self) -> PolicyDigest {
         PolicyDigest::NATIVE
     }
-    fn samplers(&self) -> Vec<camshaft_core::ids::PolicyName> {
+    fn samplers(&self, _: camshaft_core::policy::Target<'_>) -> Vec<camshaft_core::ids::PolicyName> {
         Vec::new()
     }
 }

@@ -92,6 +92,7 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
         namespace: Namespace::Tenant("t".into()),
         session: None,
         priority: Priority::Normal,
+        endpoint: camshaft_core::policy::Endpoint::Completion,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
         context: Default::default(),

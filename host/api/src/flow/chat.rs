@@ -17,7 +17,7 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let served = context.api.model_of(&fields, context.caller)?;
     served.pool()?;
     let messages = messages::read(&fields)?;
-    let settings = context.settings(&fields, served)?;
+    let settings = context.settings(&fields, served, Endpoint::Chat)?;
     let logprobs = logprobs(&fields)?;
     let no_variables = Map::new();
     let variables = fields.object("chat_template_kwargs")?.unwrap_or(&no_variables);

@@ -16,7 +16,7 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     let fields = body.fields();
     let served = context.api.model_of(&fields, context.caller)?;
     served.pool()?;
-    let settings = context.settings(&fields, served)?;
+    let settings = context.settings(&fields, served, Endpoint::Completion)?;
     let logprobs = fields.integer("logprobs", limits::COMPLETION_LOGPROBS)?;
     let echo = fields.flag("echo")?.unwrap_or(false);
     if echo && logprobs.is_some() {

@@ -1,13 +1,14 @@
 //! The context in which a body is parsed: the server's models and bounds, and the caller.
 use camshaft_core::engine::Encode;
 use camshaft_core::ids::Token;
+use camshaft_core::policy::Target;
 
 use crate::flow::answers::Answers;
 use crate::flow::api::{Api, ApiLimits, Served};
 use crate::flow::aside::Aside;
 use crate::flow::caller::Caller;
 use crate::flow::error::FlowError;
-use crate::flow::request::Prompt;
+use crate::flow::request::{Endpoint, Prompt};
 use crate::wire::fields::Fields;
 use crate::wire::params::{Bounds, GenerationSettings};
 
@@ -46,8 +47,15 @@ impl ParseContext<'_> {
     ///
     /// # Errors
     /// 400 for a parameter that is out of range or has a wrong type.
-    pub(crate) fn settings(&self, fields: &Fields<'_>, served: &Served) -> Result<GenerationSettings, FlowError> {
-        let samplers = if fields.get("samplers").is_some() { self.caller.policies.samplers() } else { Vec::new() };
+    pub(crate) fn settings(
+        &self,
+        fields: &Fields<'_>,
+        served: &Served,
+        endpoint: Endpoint,
+    ) -> Result<GenerationSettings, FlowError> {
+        let Caller { principal, policies, .. } = self.caller;
+        let target = Target { tenant: &principal.tenant, model: &served.model.id, endpoint: endpoint.for_policies() };
+        let samplers = if fields.get("samplers").is_some() { policies.samplers(target) } else { Vec::new() };
         let vocabulary_size = served.model.info.vocabulary.size();
         let ApiLimits { max_tokens, max_timeout, .. } = self.api.limits();
         Ok(GenerationSettings::read(fields, Bounds { max_tokens, max_timeout, vocabulary_size, samplers: &samplers })?)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::response::Response;
 use camshaft_core::ids::Token;
 use camshaft_core::limits::Range;
-use camshaft_core::policy::{Endpoint, ValidateRequest};
+use camshaft_core::policy::{Endpoint, Target, ValidateRequest};
 
 use crate::flow::api::Served;
 use crate::flow::budget::TOKEN_BYTES;
@@ -89,6 +89,11 @@ fn parse(context: ParseContext<'_>, body: &Body) -> Result<EmbedRequest, FlowErr
 impl Validated for EmbedRequest {
     fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError> {
         parse(context, body)
+    }
+
+    fn target<'a>(&'a self, context: ParseContext<'a>) -> Target<'a> {
+        let tenant = &context.caller.principal.tenant;
+        Target { tenant, model: &self.served.model.id, endpoint: Endpoint::Embedding }
     }
 
     fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest {

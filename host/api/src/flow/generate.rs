@@ -1,6 +1,6 @@
 //! Serves a generation: parses, validates, submits and renders it.
 use axum::response::Response;
-use camshaft_core::policy::ValidateRequest;
+use camshaft_core::policy::{Target, ValidateRequest};
 use camshaft_core::quota::Demand;
 
 use crate::flow::context::ParseContext;
@@ -63,6 +63,11 @@ pub(crate) fn parse(
 impl Validated for GenerationRequest {
     fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError> {
         parse(self.endpoint, context, body)
+    }
+
+    fn target<'a>(&'a self, context: ParseContext<'a>) -> Target<'a> {
+        let tenant = &context.caller.principal.tenant;
+        Target { tenant, model: &self.served.model.id, endpoint: self.endpoint.for_policies() }
     }
 
     fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest {

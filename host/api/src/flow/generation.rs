@@ -297,6 +297,7 @@ impl Starting<'_> {
             namespace: caller.principal.namespace(),
             session: settings.session.clone(),
             priority: *priority,
+            endpoint: request.endpoint.for_policies(),
             sampler_chain: caller.policies.sampler_chain(),
             filter_chain: caller.policies.filter_chain(),
             context: context.clone(),

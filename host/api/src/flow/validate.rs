@@ -1,7 +1,7 @@
 //! Calls the validator policies, which accept, amend or refuse a request.
 use std::sync::Arc;
 
-use camshaft_core::policy::{Marks, Priority, RequestContext, ValidateOutcome, ValidateRequest, Validation};
+use camshaft_core::policy::{Marks, Priority, RequestContext, Target, ValidateOutcome, ValidateRequest, Validation};
 
 use crate::flow::aside::INLINE_BYTES;
 use crate::flow::context::ParseContext;
@@ -16,6 +16,8 @@ pub(crate) trait Validated: Sized {
     /// # Errors
     /// 400, 403 or 404: the body is malformed, or names a model that is unknown or not allowed.
     fn parse(&self, context: ParseContext<'_>, body: &Body) -> Result<Self, FlowError>;
+    /// What tells which validators are asked.
+    fn target<'a>(&'a self, context: ParseContext<'a>) -> Target<'a>;
     fn question(&self, context: ParseContext<'_>, draft: Draft<'_>) -> ValidateRequest;
     /// Checks that an amendment has not changed what it must not change.
     fn is_same_kind(&self, before: &Self) -> bool;
@@ -47,19 +49,22 @@ pub(crate) fn run<R: Validated>(
     mut request: R,
 ) -> Result<Accepted<R>, FlowError> {
     let policies = &context.caller.policies;
-    let validators = policies.validators();
+    // An amendment changes nothing of what they are chosen by.
+    let target = request.target(context);
+    let validators: Vec<usize> =
+        (0..policies.validators()).filter(|index| policies.validates(*index, target)).collect();
     // Policies get the parsed body as text, not the client's own text, in which two parsers could read a repeated key
     // differently.
     let keeps = policies.keeps_bodies();
-    let mut seen = if validators > 0 || keeps { serialize(&body)? } else { String::new() };
+    let mut seen = if !validators.is_empty() || keeps { serialize(&body)? } else { String::new() };
     let mut marks = context.caller.principal.marks();
-    for index in 0..validators {
+    for (asked, index) in validators.into_iter().enumerate() {
         context.check()?;
         let ask = || {
             let draft = Draft { body: &seen, marks: &marks };
             policies.validate(index, &Arc::new(request.question(context, draft)))
         };
-        let Validation { outcome, marks: set } = context.answers.of(index, context.aside, ask)?;
+        let Validation { outcome, marks: set } = context.answers.of(asked, context.aside, ask)?;
         marks = set.unwrap_or(marks);
         match outcome {
             ValidateOutcome::Accept => {}

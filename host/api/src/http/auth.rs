@@ -2,7 +2,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -15,6 +15,7 @@ use crate::flow::exchange::Exchange;
 use crate::flow::trace;
 use crate::http::error::ApiError;
 use crate::http::let_in::LetIn;
+use crate::http::paths::canonical;
 use crate::http::public_access::PublicAccess;
 use crate::http::{body, reply};
 
@@ -91,6 +92,7 @@ fn head(request: &Request, id: &str, access: &PublicAccess) -> AuthRequest {
     AuthRequest {
         method: request.method().to_string(),
         path: request.uri().path().to_owned(),
+        route: route(request).to_owned(),
         query: request.uri().query().unwrap_or_default().to_owned(),
         id: id.to_owned(),
         headers: headers(request.headers()),
@@ -101,6 +103,14 @@ fn head(request: &Request, id: &str, access: &PublicAccess) -> AuthRequest {
         peer_certificates: certificates.map(|certificates| certificates.0.clone()).unwrap_or_default(),
         body_sha256: None,
     }
+}
+
+/// The route as the table has it, however its path was spelled.
+fn route(request: &Request) -> &str {
+    request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or_else(|| request.uri().path(), |matched| canonical(matched.as_str()))
 }
 
 /// Whether a proxy has forwarded the request.

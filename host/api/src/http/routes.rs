@@ -15,7 +15,7 @@ use crate::http::admin_access::{self, AdminAccess};
 use crate::http::auth::Guard;
 use crate::http::error::ApiError;
 use crate::http::public_access::PublicAccess;
-use crate::http::{admin, auth, cors, encoding, endpoints, head, health, models, observe, policy_admin, stats};
+use crate::http::{admin, auth, cors, encoding, endpoints, head, health, models, observe, paths, policy_admin, stats};
 
 /// Who may call a route. Only a route with `Open` in the table can be called without credentials.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,11 +73,11 @@ pub const ROUTES: &[Route] = &[
     polled("/ready", Access::Open, || get(health::ready)),
     polled("/metrics", Access::Monitoring, || get(health::metrics)),
     getting("/server/stats", Access::Monitoring, || get(stats::stats)),
-    posting("/v1/chat/completions", Access::Guarded, || post(endpoints::chat)),
-    posting("/chat", Access::Guarded, || post(endpoints::chat)),
+    posting(paths::CHAT, Access::Guarded, || post(endpoints::chat)),
+    posting(paths::CHAT_ALIAS, Access::Guarded, || post(endpoints::chat)),
     posting("/v1/completions", Access::Guarded, || post(endpoints::complete)),
-    posting("/v1/embeddings", Access::Guarded, || post(endpoints::embed)),
-    posting("/embeddings", Access::Guarded, || post(endpoints::embed)),
+    posting(paths::EMBEDDINGS, Access::Guarded, || post(endpoints::embed)),
+    posting(paths::EMBEDDINGS_ALIAS, Access::Guarded, || post(endpoints::embed)),
     getting("/v1/models", Access::Guarded, || get(models::list)),
     getting("/v1/models/{*id}", Access::Guarded, || get(models::show)),
     posting("/v1/session/close", Access::Guarded, || post(endpoints::close_session)),

@@ -114,7 +114,7 @@ impl PolicySet for Rules {
         PolicyDigest::new([7; 32])
     }
 
-    fn samplers(&self) -> Vec<PolicyName> {
+    fn samplers(&self, _: camshaft_core::policy::Target<'_>) -> Vec<PolicyName> {
         self.samplers.clone()
     }
 }

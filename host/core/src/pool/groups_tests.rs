@@ -14,6 +14,7 @@ fn start(tenant: &str, namespace: &str, session: &str) -> Start {
         namespace: Namespace::Named(namespace.into()),
         session: Some(session.into()),
         priority: Default::default(),
+        endpoint: crate::policy::Endpoint::Completion,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
         prompt,

@@ -113,6 +113,7 @@ fn submit(pool: &mut Pool, id: u64, max_tokens: u32, now: Duration) {
         namespace: Namespace::Tenant("t".into()),
         session: None,
         priority: Default::default(),
+        endpoint: crate::policy::Endpoint::Completion,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
         context: Default::default(),

@@ -59,6 +59,7 @@ impl Intake {
             request: start.id,
             model: start.model.clone(),
             tenant: start.tenant.clone(),
+            endpoint: start.endpoint,
             params: start.params.clone(),
             choice: start.choice,
             prompt_tokens: start.prompt.len() as u32,
@@ -83,6 +84,7 @@ impl Intake {
             request: start.id,
             model: start.model.clone(),
             tenant: start.tenant.clone(),
+            endpoint: start.endpoint,
             choice: start.choice,
             context: start.context.clone(),
         };

@@ -88,6 +88,7 @@ pub(crate) fn start(
         namespace: Namespace::Tenant("t".into()),
         session: None,
         priority: Priority::Normal,
+        endpoint: camshaft_core::policy::Endpoint::Completion,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
         context: Default::default(),

@@ -50,6 +50,7 @@ fn start(id: u64, prompt: &str, max_tokens: u32) -> Start {
         namespace: Namespace::Tenant("t".into()),
         session: None,
         priority: Priority::Normal,
+        endpoint: camshaft_core::policy::Endpoint::Completion,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
         context: Default::default(),

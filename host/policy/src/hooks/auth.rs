@@ -36,7 +36,8 @@ pub(crate) async fn authenticate(set: &LoadedSet, request: &Arc<AuthRequest>) ->
         return native(set.allow_anonymous || request.loopback).into();
     }
     let answer = decide(set, request).await;
-    for policy in set.ready(Hook::Auth).filter(|policy| policy.sidecar.mode == Mode::Monitor) {
+    let monitored = set.ready(Hook::Auth).filter(|policy| policy.sidecar.mode == Mode::Monitor);
+    for policy in monitored.filter(|policy| policy.sidecar.matching.admits_endpoint(endpoint(request))) {
         monitor(policy, request, &answer.outcome).await;
     }
     answer
@@ -47,7 +48,8 @@ async fn decide(set: &LoadedSet, request: &Arc<AuthRequest>) -> Authentication {
     if enforced.peek().is_none() {
         return native(set.allow_anonymous || request.loopback).into();
     }
-    for link in enforced {
+    // A route that none of them is asked about is closed, not open.
+    for link in enforced.filter(|link| link.matching().admits_endpoint(endpoint(request))) {
         let (answer, on_fault) = match link {
             Link::Ready(policy) => (ask(policy, request).await, policy.on_fault()),
             Link::Broken(broken) => (Err(broken.fault()), broken.on_fault),
@@ -62,6 +64,11 @@ async fn decide(set: &LoadedSet, request: &Arc<AuthRequest>) -> Authentication {
         }
     }
     native(false).into()
+}
+
+/// What `[match]` is compared with.
+fn endpoint(request: &AuthRequest) -> &str {
+    if request.route.is_empty() { &request.path } else { &request.route }
 }
 
 /// The caller if no policy decides.

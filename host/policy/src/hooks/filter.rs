@@ -22,7 +22,7 @@ use crate::store::{self, GuestState, Subject};
 /// Opens the filters of one choice, monitored ones among them.
 pub(crate) fn open(set: &Arc<LoadedSet>, request: &FilteringRequest) -> Result<Vec<Box<dyn TextFilter>>, Fault> {
     let mut filters: Vec<Box<dyn TextFilter>> = Vec::new();
-    for link in &set.chain(Hook::Filter).links {
+    for link in set.chain(Hook::Filter).links.iter().filter(|link| link.matching().admits(request.target())) {
         let (opened, on_fault) = match link {
             Link::Broken(broken) => (Err(broken.fault()), broken.on_fault),
             Link::Ready(policy) => (start(set, policy, request), policy.on_fault()),

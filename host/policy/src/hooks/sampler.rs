@@ -16,7 +16,7 @@ use crate::imports::plans::PlansView;
 use crate::imports::sequence::Sequence;
 use crate::loaded::Loaded;
 use crate::metrics::Outcome;
-use crate::set::{Link, LoadedSet};
+use crate::set::LoadedSet;
 use crate::shares::Share;
 use crate::spec::OnFault;
 use crate::store::{self, GuestState, Subject};
@@ -73,15 +73,16 @@ pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box
     Ok(Box::new(SamplerChain { links, native, _set: set }))
 }
 
-/// The samplers of a request: all in file order; or, if it names some, those that are required, in file order, and then those
-/// that it names, in its order. A sampler that chooses a token ends the chain, so nothing that a client names is before what is
+/// The samplers of a request, of those that match it: all in file order; or, if it names some, those that are required, in file
+/// order, and then those that it names, in its order. A sampler that chooses a token ends the chain, so nothing that a client names is before what is
 /// required. None comes twice. One that is monitored cannot be named: it is there where it would run by itself if it were
 /// enforced.
-fn chosen<'a>(set: &'a LoadedSet, request: &SamplingRequest) -> Result<Vec<&'a Arc<Loaded>>, Fault> {
-    let Some(names) = &request.samplers else { return Ok(set.ready(Hook::Sampler).collect()) };
-    let mut chosen: Vec<_> = set.ready(Hook::Sampler).filter(|policy| policy.sidecar.required).collect();
+fn chosen<'a>(set: &'a LoadedSet, request: &'a SamplingRequest) -> Result<Vec<&'a Arc<Loaded>>, Fault> {
+    let matching = || set.ready_for(Hook::Sampler, request.target());
+    let Some(names) = &request.samplers else { return Ok(matching().collect()) };
+    let mut chosen: Vec<_> = matching().filter(|policy| policy.sidecar.required).collect();
     for name in names {
-        let found = set.enforced(Hook::Sampler).filter_map(Link::ready).find(|policy| policy.name.as_str() == name);
+        let found = matching().find(|policy| !policy.is_monitored() && policy.name.as_str() == name);
         let found = found.ok_or_else(|| Fault {
             plugin: PolicyName::from(name.as_str()),
             kind: FaultKind::Unavailable,

@@ -32,7 +32,7 @@ const EVENTS_PER_DEADLINE: usize = 1000;
 
 /// A fresh instance of the generation's scheduler for a model's pool; `None` if the generation has none.
 pub(crate) fn open(set: &LoadedSet, model: &str) -> Result<Option<NamedScheduler>, Fault> {
-    set.scheduler().map(|policy| instance(policy, model)).transpose()
+    set.scheduler(model).map(|policy| instance(policy, model)).transpose()
 }
 
 /// A fresh instance of a scheduler for a model's pool.

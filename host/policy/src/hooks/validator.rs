@@ -22,6 +22,7 @@ const PATCH_BYTES: usize = 1 << 20;
 
 /// Runs one link.
 pub(crate) async fn validate(link: Option<Link>, request: Arc<ValidateRequest>) -> Validation {
+    let link = link.filter(|link| link.matching().admits(request.target()));
     let (outcome, on_fault) = match &link {
         None => return ValidateOutcome::Accept.into(),
         Some(Link::Broken(broken)) => (Err(broken.fault()), broken.on_fault),

@@ -52,6 +52,8 @@ pub(crate) struct Builder {
     /// Told when the breaker of a policy opens.
     alarm: Sender<()>,
     pub(super) alarms: Receiver<()>,
+    /// Loads so far.
+    loads: u64,
     /// Those that were removed last, the newest at the end.
     retired: VecDeque<(Hook, String, Arc<PluginState>)>,
 }
@@ -81,6 +83,7 @@ impl Builder {
             gone: BTreeSet::new(),
             alarm,
             alarms,
+            loads: 0,
             retired: VecDeque::new(),
         }
     }
@@ -201,7 +204,10 @@ impl Builder {
         let name = PolicyName::from(place.name());
         let (hook, digest) = (place.hook, &compiled.digest[..12]);
         tracing::info!(%hook, plugin = %name, digest, described = said.name, version = said.version, "policy loaded");
+        self.loads += 1;
+        let number = self.loads;
         Ok(Arc::new_cyclic(|me| Loaded {
+            number,
             me: me.clone(),
             ahead: Ahead::new(self.runtime.ahead(hook)),
             metrics: self.chronicle.metrics.link(hook, &name),

@@ -124,11 +124,8 @@ impl Directory {
 
     pub(crate) fn statuses(&self) -> Vec<PolicyStatus> {
         let status = |(place, policy): (&Place, &Policy)| {
-            // Of those that are monitored, the last one is asked, too.
-            let is_monitored = |policy: &Policy| policy.serving.as_ref().map(|(loaded, _)| loaded.is_monitored());
-            let monitored = is_monitored(policy).unwrap_or_default();
-            let later = |(other, policy): (&Place, &Policy)| {
-                other.hook == place.hook && other > place && is_monitored(policy) == Some(monitored)
+            let later = |(other, later): (&Place, &Policy)| {
+                other.hook == place.hook && other > place && later.decides_for_all_of(policy)
             };
             let stands_by = spec(place.hook).decides == Decides::Last && self.policies.iter().any(later);
             policy.status(place, stands_by)

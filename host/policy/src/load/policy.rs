@@ -14,6 +14,7 @@ use crate::chronicle::{Chronicle, Note};
 use crate::error::PolicyError;
 use crate::files::{self, ContentKey, Place, SIDECAR_MAX_BYTES, Stamps};
 use crate::loaded::{Compiled, Loaded};
+use crate::matching::Matching;
 use crate::metrics::PolicyMetrics;
 use crate::secrets::Secrets;
 use crate::set::{Broken, Link};
@@ -175,6 +176,13 @@ impl Policy {
     /// Whether its answers count, or the absence of any.
     pub(crate) fn enforces(&self) -> bool {
         self.link().is_some_and(|link| !link.is_monitor())
+    }
+
+    /// Whether it is asked, in the same mode, about everything that another one would be asked about.
+    pub(crate) fn decides_for_all_of(&self, other: &Policy) -> bool {
+        let (Some((ours, _)), Some((theirs, _))) = (&self.serving, &other.serving) else { return false };
+        let (matching, same_mode) = (&ours.sidecar.matching, ours.is_monitored() == theirs.is_monitored());
+        same_mode && (matching.is_all() || *matching == theirs.sidecar.matching)
     }
 
     /// Its file is there.
@@ -416,11 +424,12 @@ impl Policy {
         }
         let sidecar = files::read(&self.file.with_extension("toml"), "a settings file", SIDECAR_MAX_BYTES).ok();
         let sidecar = sidecar.and_then(|bytes| Sidecar::read(place.hook, &place.sidecar_name(), &bytes).ok());
-        let (mode, on_fault) = sidecar.map_or((Mode::Enforce, OnFault::Deny), |s| (s.mode, s.on_fault));
+        let (mode, on_fault, matching) =
+            sidecar.map_or((Mode::Enforce, OnFault::Deny, Matching::default()), |s| (s.mode, s.on_fault, s.matching));
         let name = PolicyName::from(place.name());
         (mode == Mode::Enforce).then(|| {
             let metrics = metrics.link(place.hook, &name);
-            Arc::new(Broken { name, on_fault, why: format!("could not be loaded: {why}"), metrics })
+            Arc::new(Broken { name, on_fault, matching, why: format!("could not be loaded: {why}"), metrics })
         })
     }
 }

@@ -139,6 +139,7 @@ impl Cluster {
             tenant,
             session: session.map(|number| SessionId::new(number.to_string())),
             priority,
+            endpoint: camshaft_core::policy::Endpoint::Completion,
             sampler_chain: PolicyDigest::NATIVE,
             filter_chain: PolicyDigest::NATIVE,
             context: Default::default(),

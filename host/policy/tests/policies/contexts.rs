@@ -4,6 +4,7 @@ use std::sync::Arc;
 use camshaft_core::answering::wait;
 use camshaft_core::filter::{FilterHook, FilteringRequest, Piece, TextWindow};
 use camshaft_core::ids::RequestId;
+use camshaft_core::policy::Endpoint;
 use camshaft_core::policy::{
     Attributes, AuthOutcome, AuthRequest, Authentication, Marks, Policies, Priority, RequestContext, ValidateOutcome,
     ValidateRequest,
@@ -157,7 +158,8 @@ fn a_filter_may_ask_about_its_request_and_about_its_tokens() {
     let set = rig.host.current();
     assert!(set.keeps_bodies());
     let (model, tenant, context) = ("demo".to_owned(), "t".into(), context());
-    let request = FilteringRequest { request: RequestId(1), model, tenant, choice: 0, context };
+    let request =
+        FilteringRequest { request: RequestId(1), model, tenant, endpoint: Endpoint::Chat, choice: 0, context };
     let mut filters = FilterHook::open(&*rig.host, set.filter_chain(), &request).unwrap();
     assert!(filters[0].reads_logprobs());
     let piece = Piece { start: 6, fresh: 6, last: false, rewinds: 0, goes_on: false };

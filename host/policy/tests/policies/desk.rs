@@ -5,7 +5,7 @@ use std::time::Duration;
 use camshaft_core::engine::EngineLimits;
 use camshaft_core::ids::{PolicyDigest, RequestId, Token, WorkerId};
 use camshaft_core::message::{Event, FinishReason, Start, Usage, WorkerError};
-use camshaft_core::policy::{Rejection, WorkerFacts};
+use camshaft_core::policy::{Endpoint, Rejection, WorkerFacts};
 use camshaft_core::pool::{NewRequest, Output, Pool, Watermarks};
 use camshaft_core::report::Report;
 use camshaft_core::reserve::Reserve;
@@ -74,6 +74,7 @@ pub(crate) fn request(id: u64, tenant: &str, prompt: usize) -> NewRequest {
         namespace: Namespace::Tenant(tenant.into()),
         session: None,
         priority: Default::default(),
+        endpoint: Endpoint::Completion,
         sampler_chain: PolicyDigest::NATIVE,
         filter_chain: PolicyDigest::NATIVE,
         prompt: vec![Token(1); prompt].into(),

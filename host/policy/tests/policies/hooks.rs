@@ -161,7 +161,7 @@ fn regression_the_last_scheduler_in_file_order_decides_and_the_others_stand_by()
     rig.put("auth/10-x.wasm", component("guests/misbehave-auth"));
     assert_eq!(rig.host.scheduler("demo").generation(), generation, "another hook's swap is not the scheduler's");
     rig.put("scheduler/20-short.toml", "[policy]\nmode = \"off\"");
-    assert!(rig.host.scheduler("demo").generation() > generation);
+    assert_ne!(rig.host.scheduler("demo").generation(), generation);
     assert_eq!(first(&rig), ("fcfs".to_owned(), dispatch(1)));
     assert_eq!(state("scheduler/20-short.wasm"), PolicyState::Off);
     assert_eq!(state("scheduler/10-fcfs.wasm"), PolicyState::Active);
@@ -253,7 +253,8 @@ fn a_request_may_name_its_samplers() {
         ("sampler/10-a.wasm", &component("guests/misbehave-sampler")),
         ("sampler/20-b.wasm", &component("plugins/sampler-standard")),
     ]);
-    let names: Vec<String> = rig.host.current().samplers().iter().map(ToString::to_string).collect();
+    let names: Vec<String> =
+        rig.host.current().samplers(sampling_request().target()).iter().map(ToString::to_string).collect();
     assert_eq!(names, ["a", "b"]);
     let mut request = sampling_request();
     request.samplers = Some(vec!["b".to_owned()]);

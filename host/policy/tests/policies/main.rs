@@ -12,6 +12,7 @@ mod faults;
 mod forged;
 mod hooks;
 mod load;
+mod matching;
 mod native;
 mod node;
 mod operators;

@@ -163,6 +163,7 @@ pub(crate) fn caller(loopback: bool, key: Option<&str>) -> Arc<AuthRequest> {
         query: String::new(),
         method: "POST".to_owned(),
         path: "/v1/chat/completions".to_owned(),
+        route: String::new(),
         headers: key
             .map(|key| ("authorization".to_owned(), format!("Bearer {key}").into_bytes()))
             .into_iter()
@@ -200,6 +201,7 @@ pub(crate) fn sampling_request() -> SamplingRequest {
         request: RequestId(1),
         model: "demo".to_owned(),
         tenant: TenantId::from("t"),
+        endpoint: Endpoint::Completion,
         params: SamplingParams::greedy(),
         choice: 0,
         prompt_tokens: 1,
