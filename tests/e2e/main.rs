@@ -8,6 +8,7 @@ mod arrows;
 mod auth;
 mod budget;
 mod cache;
+mod canary;
 mod chat;
 mod compile;
 mod completions;

@@ -7,6 +7,7 @@
 pub mod answering;
 pub mod breaker;
 pub mod cache;
+pub mod canary;
 mod counters;
 pub mod embed;
 pub mod engine;

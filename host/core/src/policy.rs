@@ -29,7 +29,7 @@ pub use self::reply::{REPLY_HEADERS, REPLY_NAME_CHARS, REPLY_VALUE_CHARS, RETRY_
 pub use self::scheduling::{
     CancelReason, Checkpoint, EmptyBooks, Ending, Hints, LatencyTarget, PoolBooks, Rejection, RequestFacts, Restored,
 };
-pub use self::status::{ModeError, PolicyCheck, PolicyHealth, PolicyState, PolicyStatus};
+pub use self::status::{CanaryStatus, ModeError, PolicyCheck, PolicyHealth, PolicyState, PolicyStatus};
 use crate::answering::Answering;
 use crate::breaker::BreakerSettings;
 use crate::ids::{Generation, PolicyDigest, PolicyName, RequestId, TenantId, Token, WorkerId};
@@ -354,6 +354,12 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
     fn keeps_bodies(&self) -> bool {
         false
     }
+    /// The same generation with the versions that serve this request of the tenant, where new ones are on trial; `None`: the
+    /// same as this. The request keeps to it, with all its choices.
+    fn assigned(&self, tenant: &TenantId, request: &str) -> Option<Arc<dyn PolicySet>> {
+        let _ = (tenant, request);
+        None
+    }
     /// Names of the sampler policies in force for such requests (those that they may name in `samplers`).
     fn samplers(&self, target: Target<'_>) -> Vec<PolicyName>;
 }
@@ -592,14 +598,16 @@ pub enum Observation<'a> {
 
 /// Makes schedulers.
 pub trait SchedulerHook: Send + Sync + fmt::Debug {
-    /// Changes when another scheduler has come into force.
-    fn generation(&self) -> Generation;
+    /// Tells the scheduler in force from all others. Besides swaps, turns change it: a version that is on trial decides in some
+    /// slots of the time, which counts from the pool's start.
+    fn generation(&self, now: Duration) -> Generation;
     /// When the breaker of the scheduler in force opens.
-    fn breaker(&self) -> BreakerSettings {
+    fn breaker(&self, now: Duration) -> BreakerSettings {
+        let _ = now;
         BreakerSettings::SINGLE
     }
     /// A fresh instance of the scheduler in force; `None` where the native one is to be used.
-    fn open(&self) -> Result<Option<NamedScheduler>, Fault>;
+    fn open(&self, now: Duration) -> Result<Option<NamedScheduler>, Fault>;
     /// The pool refused a scheduler's actions. Counts as a fault of invalid output.
     fn refused(&self, fault: &Fault);
     /// The native scheduler decides in the policy's place from now on. Not called again while it does.

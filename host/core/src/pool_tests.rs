@@ -87,11 +87,11 @@ impl Scheduler for Closure {
 }
 
 impl SchedulerHook for Scripted {
-    fn generation(&self) -> Generation {
+    fn generation(&self, _: Duration) -> Generation {
         Generation(*self.generation.lock().unwrap())
     }
 
-    fn open(&self) -> Result<Option<(PolicyName, Box<dyn Scheduler>)>, Fault> {
+    fn open(&self, _: Duration) -> Result<Option<(PolicyName, Box<dyn Scheduler>)>, Fault> {
         *self.opened.lock().unwrap() += 1;
         let answer = self.answers.lock().unwrap().pop();
         let legacy = self.legacy.clone();

@@ -76,7 +76,7 @@ fn with_scheduler(target: &str, plugin: &str) -> Result<Arc<PolicyHost>, Box<dyn
 /// Times of scheduling points, sorted, in microseconds: at each a request of one of 16 tenants ends, another takes its place,
 /// and one more arrives.
 fn steps(host: &PolicyHost, waiting: u64) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
-    let (_, mut scheduler) = host.scheduler("demo").open()?.ok_or("no scheduler")?;
+    let (_, mut scheduler) = host.scheduler("demo").open(Duration::ZERO)?.ok_or("no scheduler")?;
     scheduler.schedule(&point(0, 0, (1..=waiting).map(arrival).collect()))?;
     let (mut times, mut events) = (Vec::new(), Vec::new());
     for step in 0..CALLS as u64 {

@@ -107,6 +107,10 @@ pub enum PolicyError {
     CompileMemoryLeft { left_bytes: u64, said: String },
     #[error("loading its code takes up to {needs_bytes} bytes of memory, but its control group leaves {left_bytes}")]
     LoadMemory { needs_bytes: u64, left_bytes: u64 },
+    #[error("its canary {digest} was ended, because {why}; it is tried again when its file changes, or with promote")]
+    CanaryEnded { digest: String, why: String },
+    #[error("{most} new versions of its hook are on trial, as many as may be: it waits for one of them")]
+    TooManyTrials { most: usize },
     #[error("there is no earlier version of it that served cleanly since the server started")]
     NoLastGood,
     #[error(
@@ -249,6 +253,7 @@ impl PolicyError {
                 | Self::Settings { problem: SettingsError::RefusedWithDocuments(_), .. }
                 | Self::NoSecret { .. }
                 | Self::ForeignCache { .. }
+                | Self::TooManyTrials { .. }
         )
     }
 

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use camshaft_core::breaker::{Admission, Breaker, BreakerSettings, BreakerState, Turn};
+use camshaft_core::canary::Tally;
 use crossbeam_channel::Sender;
 
 use crate::times::Times;
@@ -109,6 +110,21 @@ impl Health {
     /// The alarm that was taken could not be heeded yet.
     pub(crate) fn keep_alarm(&self) {
         self.alarmed.store(true, Ordering::Release);
+    }
+
+    /// Whether the breaker has ever opened.
+    pub(crate) fn has_opened(&self) -> bool {
+        self.opened.get().is_some()
+    }
+
+    /// Why the breaker opened first.
+    pub(crate) fn why_opened(&self) -> Option<&str> {
+        self.opened.get().map(String::as_str)
+    }
+
+    /// Calls so far.
+    pub(crate) fn tally(&self) -> Tally {
+        Tally { calls: self.calls(), faults: self.faults() }
     }
 
     /// Whether it has answered calls, and its breaker never opened.

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use camshaft_core::canary::Tally;
 use camshaft_core::filter::{FilterHook, FilteringRequest, TextFilter};
 use camshaft_core::ids::PolicyDigest;
 use camshaft_core::policy::{
@@ -22,6 +23,7 @@ use crate::registry::Registry;
 use crate::runtime::Runtime;
 use crate::sandbox::CompileProgram;
 use crate::scheduling::{ModelScheduler, Replacements};
+use crate::view::View;
 use crate::watch::{self, PolicyWatch, Request};
 use camshaft_core::threads::Spawner;
 
@@ -146,8 +148,12 @@ impl PolicyHost {
 
     /// The scheduler hook of one model's pool. A policy that faults in one pool may serve in others.
     pub fn scheduler(&self, model: &str) -> Arc<dyn SchedulerHook> {
-        let (registry, replacements) = (self.registry.clone(), self.replacements.clone());
-        Arc::new(ModelScheduler { model: model.to_owned(), registry, replacements, monitored: Mutex::default() })
+        Arc::new(ModelScheduler::new(model, self.registry.clone(), self.replacements.clone()))
+    }
+
+    /// Generations of policies in memory: the one that serves, and those with which requests that still run began.
+    pub fn generations(&self) -> usize {
+        self.registry.generations()
     }
 
     fn requests(&self) -> Option<Sender<Request>> {
@@ -177,13 +183,20 @@ impl Drop for PolicyHost {
 
 impl Policies for PolicyHost {
     fn current(&self) -> Arc<dyn PolicySet> {
-        self.registry.current()
+        Arc::new(View::stable(self.registry.current()))
     }
 
     fn status(&self) -> Vec<PolicyStatus> {
         let mut statuses = self.registry.statuses().to_vec();
         let current = self.registry.current();
         for status in &mut statuses {
+            if let Some(canary) = &mut status.canary {
+                let mut candidates = current.candidates(status.hook).iter();
+                let candidate = candidates.rfind(|candidate| candidate.name.as_str() == status.name);
+                if let Some(Tally { calls, faults }) = candidate.map(|candidate| candidate.health.tally()) {
+                    (canary.calls, canary.faults) = (calls, faults);
+                }
+            }
             let Some(health) = &mut status.health else { continue };
             let mut loaded = current.ready(status.hook).filter(|loaded| loaded.name.as_str() == status.name);
             if let Some(loaded) = loaded.next() {

@@ -26,6 +26,9 @@ mod rollback;
 mod rollback_tests;
 #[cfg(test)]
 mod tests;
+mod trial;
+#[cfg(test)]
+mod trial_tests;
 mod versions;
 
 pub(crate) use self::directory::{Patience, SETTLE, Scan};
@@ -33,3 +36,4 @@ pub(crate) use self::loader::Loader;
 pub(crate) use self::mode::ModeChange;
 pub use self::relocate::Demands;
 pub(crate) use self::relocate::{Claim, Relocation};
+pub(crate) use self::trial::TRIAL_TICK;

@@ -105,6 +105,13 @@ impl Loaded {
         self.sidecar.mode == Mode::Monitor
     }
 
+    /// What tells the trial of this version from those of others. The same in every process.
+    pub(crate) fn salt(&self) -> u64 {
+        let digits = self.compiled.digest.get(..16).unwrap_or_default();
+        let of_name = self.name.as_str().bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        u64::from_str_radix(digits, 16).unwrap_or_default() ^ of_name
+    }
+
     pub(crate) fn on_fault(&self) -> OnFault {
         self.sidecar.on_fault
     }

@@ -11,6 +11,7 @@ use prometheus::{
     exponential_buckets,
 };
 
+use crate::canary_metrics::CanaryMetrics;
 use crate::documents::DocumentMetrics;
 use crate::error::PolicyError;
 use crate::monitoring::MonitorFamilies;
@@ -103,6 +104,7 @@ pub(crate) struct PolicyMetrics {
     swap_durations: Histogram,
     without_files: IntGaugeVec,
     pub(crate) documents: DocumentMetrics,
+    pub(crate) canaries: CanaryMetrics,
 }
 
 impl PolicyMetrics {
@@ -161,8 +163,8 @@ impl PolicyMetrics {
         registry.register(Box::new(openings.clone()))?;
         let monitors = MonitorFamilies::register(registry)?;
         let calls = CallFamilies { calls, durations, breakers, openings, monitors, kept: Arc::default() };
-        let documents = DocumentMetrics::register(registry)?;
-        Ok(Self { calls, generations, swaps, swap_durations, without_files, documents })
+        let (documents, canaries) = (DocumentMetrics::register(registry)?, CanaryMetrics::register(registry)?);
+        Ok(Self { calls, generations, swaps, swap_durations, without_files, documents, canaries })
     }
 
     /// The series of one policy, looked up once.

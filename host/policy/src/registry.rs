@@ -4,29 +4,48 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use arc_swap::ArcSwap;
 use camshaft_core::answering::Answering;
-use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
+use camshaft_core::canary::CanaryBy;
+use camshaft_core::ids::{Generation, PolicyDigest, PolicyName, TenantId};
 use camshaft_core::policy::{
     AuthRequest, Authentication, Hook, PolicySet, PolicyStatus, Target, ValidateRequest, Validation,
 };
 
 use crate::hooks::{auth, validator};
 use crate::set::LoadedSet;
+use crate::view::View;
 
-impl PolicySet for LoadedSet {
+/// Where clients put their keys. They tell callers apart before their tenants are known.
+const KEYS: [&str; 2] = ["authorization", "x-api-key"];
+
+impl PolicySet for View {
     fn generation(&self) -> Generation {
-        self.generation
+        self.set.generation
     }
 
     fn has_auth(&self) -> bool {
-        self.enforced(Hook::Auth).next().is_some()
+        self.chain(Hook::Auth).enforced().next().is_some()
     }
 
     fn authenticate<'a>(&'a self, request: &'a Arc<AuthRequest>) -> Answering<'a, Authentication> {
-        Box::pin(auth::authenticate(self, request))
+        let picks = self.set.picks(Hook::Auth, |canary, salt| match canary.by {
+            CanaryBy::Request => canary.chooses(salt, &[request.id.as_bytes()]),
+            CanaryBy::Tenant => {
+                let is_key = |(name, _): &&(String, Vec<u8>)| KEYS.contains(&name.as_str());
+                let keys = request.headers.iter().filter(is_key).map(|(_, value)| value.as_slice());
+                let mut caller: Vec<&[u8]> = keys.collect();
+                if caller.is_empty() {
+                    caller.push(request.remote_address.as_bytes());
+                }
+                canary.chooses(salt, &caller)
+            }
+        });
+        Box::pin(auth::authenticate(self.set.variant(Hook::Auth, picks), self.set.allow_anonymous, request))
     }
 
     fn wants_body_digest(&self) -> bool {
-        self.ready(Hook::Auth).any(|policy| policy.sidecar.body_digest)
+        // Which version is asked is not known yet.
+        let policies = self.chain(Hook::Auth).ready().chain(self.set.candidates(Hook::Auth));
+        policies.into_iter().any(|policy| policy.sidecar.body_digest)
     }
 
     fn validators(&self) -> usize {
@@ -51,11 +70,25 @@ impl PolicySet for LoadedSet {
     }
 
     fn keeps_bodies(&self) -> bool {
-        [Hook::Sampler, Hook::Filter].into_iter().any(|hook| self.ready(hook).any(|policy| policy.compiled.asks.fields))
+        let reads = |hook| self.chain(hook).ready().any(|policy| policy.compiled.asks.fields);
+        [Hook::Sampler, Hook::Filter].into_iter().any(reads)
+    }
+
+    fn assigned(&self, tenant: &TenantId, request: &str) -> Option<Arc<dyn PolicySet>> {
+        if !self.set.has_trials() {
+            return None;
+        }
+        let picks = Hook::ALL.map(|hook| {
+            self.set.picks(hook, |canary, salt| match canary.by {
+                CanaryBy::Tenant => canary.chooses(salt, &[tenant.as_str().as_bytes()]),
+                CanaryBy::Request => canary.chooses(salt, &[request.as_bytes()]),
+            })
+        });
+        Some(Arc::new(Self { set: self.set.clone(), picks }))
     }
 
     fn samplers(&self, target: Target<'_>) -> Vec<PolicyName> {
-        let enforced = self.ready_for(Hook::Sampler, target).filter(|policy| !policy.is_monitored());
+        let enforced = self.chain(Hook::Sampler).ready_for(target).filter(|policy| !policy.is_monitored());
         enforced.map(|policy| policy.name.clone()).collect()
     }
 }
@@ -85,20 +118,24 @@ impl Registry {
         self.current.load_full()
     }
 
-    /// A set with this chain of the hook, if one is still in use. Otherwise the newest set, with a warning: the chain that
-    /// the request began with is gone, and the newest is what the operator wants now.
-    pub(crate) fn find(&self, hook: Hook, chain: PolicyDigest) -> Arc<LoadedSet> {
+    /// A set with this chain of the hook, if one is still in use, as a request sees it that was assigned that chain. Otherwise
+    /// the newest set, with a warning: the chain that the request began with is gone, and the newest is what the operator wants
+    /// now.
+    pub(crate) fn find(&self, hook: Hook, chain: PolicyDigest) -> View {
         let current = self.current();
-        if current.chain(hook).digest == chain {
-            return current;
+        if let Some(picks) = current.find(hook, chain) {
+            return View::stable(current).with(hook, picks);
         }
         let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = alive.iter().filter_map(Weak::upgrade).find(|set| set.chain(hook).digest == chain);
+        let found = alive.iter().filter_map(Weak::upgrade).find_map(|set| Some((set.find(hook, chain)?, set)));
         drop(alive);
-        found.unwrap_or_else(|| {
-            self.tell_of_missing(hook, chain, current.chain(hook).digest);
-            current
-        })
+        match found {
+            Some((picks, set)) => View::stable(set).with(hook, picks),
+            None => {
+                self.tell_of_missing(hook, chain, current.chain(hook).digest);
+                View::stable(current)
+            }
+        }
     }
 
     /// Warns once of each chain until the policies change again.
@@ -107,6 +144,12 @@ impl Registry {
         if told.insert((hook, chain)) {
             tracing::warn!(%hook, %chain, %instead, "a chain that a request began under is gone: the newest serves it");
         }
+    }
+
+    /// Generations that serve or that requests still use.
+    pub(crate) fn generations(&self) -> usize {
+        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        alive.iter().filter(|set| set.strong_count() > 0).count()
     }
 
     pub(crate) fn publish(&self, set: LoadedSet) {

@@ -1,7 +1,8 @@
 //! The scheduler hook of a model's pool, and the record of pools in which the native scheduler replaces a policy.
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use camshaft_core::breaker::{BreakerSettings, BreakerState};
 use camshaft_core::ids::{Generation, PolicyName};
@@ -58,24 +59,25 @@ impl Replacements {
     }
 }
 
-/// Tells the load that decides in a model's pool from all others; 0: the native scheduler.
+/// The load that decides in a model's pool where nothing is on trial; 0: the native scheduler.
 fn load_of(set: &LoadedSet, model: &str) -> Generation {
-    Generation(set.scheduler(model).map_or(0, |policy| policy.number))
+    number_of(set.chain(Hook::Scheduler).scheduler(model))
+}
+
+/// What tells a load from all others.
+fn number_of(policy: Option<&Arc<Loaded>>) -> Generation {
+    Generation(policy.map_or(0, |policy| policy.number))
 }
 
 /// Opens the schedulers of one model's pool.
 pub(crate) struct ModelScheduler {
-    pub(crate) model: String,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) replacements: Arc<Replacements>,
+    model: String,
+    registry: Arc<Registry>,
+    replacements: Arc<Replacements>,
+    /// The load that the pool opened last.
+    opened: Mutex<Weak<Loaded>>,
     /// The scheduler that the pool monitors.
-    pub(crate) monitored: Mutex<Option<Arc<Loaded>>>,
-}
-
-impl ModelScheduler {
-    fn monitored_policy(&self) -> MutexGuard<'_, Option<Arc<Loaded>>> {
-        self.monitored.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    monitored: Mutex<Option<Arc<Loaded>>>,
 }
 
 impl fmt::Debug for ModelScheduler {
@@ -84,23 +86,56 @@ impl fmt::Debug for ModelScheduler {
     }
 }
 
-impl SchedulerHook for ModelScheduler {
-    fn generation(&self) -> Generation {
-        load_of(&self.registry.current(), &self.model)
+impl ModelScheduler {
+    pub(crate) fn new(model: &str, registry: Arc<Registry>, replacements: Arc<Replacements>) -> Self {
+        let model = model.to_owned();
+        Self { model, registry, replacements, opened: Mutex::default(), monitored: Mutex::default() }
     }
 
-    fn breaker(&self) -> BreakerSettings {
+    fn monitored_policy(&self) -> MutexGuard<'_, Option<Arc<Loaded>>> {
+        self.monitored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The policy that decides now: a new version in its slots, and else what served before.
+    fn in_turn(&self, now: Duration) -> Option<Arc<Loaded>> {
         let set = self.registry.current();
-        set.scheduler(&self.model).map_or(BreakerSettings::SINGLE, |policy| policy.sidecar.breaker)
+        let picks = set.picks(Hook::Scheduler, |canary, salt| canary.has_turn(salt, &self.model, now));
+        set.variant(Hook::Scheduler, picks).scheduler(&self.model).cloned()
     }
 
-    fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
-        scheduler::open(&self.registry.current(), &self.model)
+    fn is_candidate(&self, policy: &Arc<Loaded>) -> bool {
+        self.registry.current().candidates(Hook::Scheduler).iter().any(|candidate| Arc::ptr_eq(candidate, policy))
+    }
+
+    /// The load that was opened last, if it is of this policy.
+    fn opened(&self, plugin: &PolicyName) -> Option<Arc<Loaded>> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        opened.filter(|policy| policy.name == *plugin)
+    }
+}
+
+impl SchedulerHook for ModelScheduler {
+    fn generation(&self, now: Duration) -> Generation {
+        number_of(self.in_turn(now).as_ref())
+    }
+
+    fn breaker(&self, now: Duration) -> BreakerSettings {
+        match self.in_turn(now) {
+            // The first fault ends a trial.
+            Some(policy) if self.is_candidate(&policy) => BreakerSettings::SINGLE,
+            Some(policy) => policy.sidecar.breaker,
+            None => BreakerSettings::SINGLE,
+        }
+    }
+
+    fn open(&self, now: Duration) -> Result<Option<NamedScheduler>, Fault> {
+        let Some(policy) = self.in_turn(now) else { return Ok(None) };
+        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&policy);
+        scheduler::open(&policy, &self.model).map(Some)
     }
 
     fn refused(&self, fault: &Fault) {
-        let set = self.registry.current();
-        if let Some(policy) = set.scheduler(&self.model).filter(|policy| policy.name == fault.plugin) {
+        if let Some(policy) = self.opened(&fault.plugin) {
             policy.metrics.count(Outcome::Fault(fault.kind));
         }
         let (model, plugin, detail) = (self.model.as_str(), fault.plugin.as_str(), fault.detail.as_str());
@@ -108,13 +143,12 @@ impl SchedulerHook for ModelScheduler {
     }
 
     fn replaced(&self, fault: &Fault) {
-        let load = self.generation();
         let (policy, text) = (fault.plugin.clone(), fault.to_string());
         let (model, plugin) = (self.model.as_str(), policy.as_str());
         tracing::warn!(model, plugin, fault = text, "the native scheduler takes over from a policy that faulted");
-        if let Some(policy) =
-            self.registry.current().scheduler(&self.model).filter(|policy| policy.name == fault.plugin)
-        {
+        let opened = self.opened(&fault.plugin);
+        let load = number_of(opened.as_ref());
+        if let Some(policy) = opened {
             policy.note_opened(fault, None, Some(model));
         }
         self.replacements.lock().insert(self.model.clone(), Replacement { policy, load, fault: text });
@@ -123,7 +157,7 @@ impl SchedulerHook for ModelScheduler {
     fn returned(&self, policy: Option<&PolicyName>) {
         self.replacements.lock().remove(&self.model);
         let (model, plugin) = (self.model.as_str(), policy.map(PolicyName::as_str));
-        if let Some(policy) = self.registry.current().scheduler(&self.model).filter(|of| Some(&of.name) == policy) {
+        if let Some(policy) = policy.and_then(|policy| self.opened(policy)) {
             policy.note_return(Some(model));
         }
         match plugin {
@@ -134,18 +168,20 @@ impl SchedulerHook for ModelScheduler {
 
     fn monitored(&self) -> Option<Generation> {
         let set = self.registry.current();
-        set.monitored_scheduler(&self.model).map(|policy| Generation(policy.number))
+        set.chain(Hook::Scheduler).monitored_scheduler(&self.model).map(|policy| Generation(policy.number))
     }
 
     fn monitored_breaker(&self) -> BreakerSettings {
         let set = self.registry.current();
-        set.monitored_scheduler(&self.model).map_or(BreakerSettings::SINGLE, |policy| policy.sidecar.breaker)
+        set.chain(Hook::Scheduler)
+            .monitored_scheduler(&self.model)
+            .map_or(BreakerSettings::SINGLE, |policy| policy.sidecar.breaker)
     }
 
     fn open_monitored(&self) -> Result<Option<NamedScheduler>, Fault> {
-        let policy = self.registry.current().monitored_scheduler(&self.model).cloned();
+        let policy = self.registry.current().chain(Hook::Scheduler).monitored_scheduler(&self.model).cloned();
         *self.monitored_policy() = policy.clone();
-        policy.map(|policy| scheduler::instance(&policy, &self.model)).transpose()
+        policy.map(|policy| scheduler::open(&policy, &self.model)).transpose()
     }
 
     fn observed(&self, seen: Observation<'_>) {

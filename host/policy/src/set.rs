@@ -2,6 +2,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use camshaft_core::canary::CanarySettings;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{Fault, FaultKind, Hook, Target};
 use sha2::{Digest, Sha256};
@@ -77,12 +78,89 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    fn empty() -> Self {
-        Self { links: Vec::new(), digest: PolicyDigest::NATIVE }
+    fn of(links: Vec<Link>) -> Self {
+        Self { digest: digest(&links), links }
     }
 
     fn same(&self, other: &Chain) -> bool {
         self.links.len() == other.links.len() && self.links.iter().zip(&other.links).all(|(a, b)| a.same(b))
+    }
+
+    /// The enforced policies, broken ones included.
+    pub(crate) fn enforced(&self) -> impl Iterator<Item = &Link> {
+        self.links.iter().filter(|link| !link.is_monitor())
+    }
+
+    /// The policies that could be loaded.
+    pub(crate) fn ready(&self) -> impl DoubleEndedIterator<Item = &Arc<Loaded>> {
+        self.links.iter().filter_map(Link::ready)
+    }
+
+    /// Those that such requests concern.
+    pub(crate) fn ready_for<'a>(&'a self, target: Target<'a>) -> impl Iterator<Item = &'a Arc<Loaded>> {
+        self.ready().filter(move |policy| policy.sidecar.matching.admits(target))
+    }
+
+    /// Of schedulers, the one that decides in the model's pool: the last enforced one that matches it.
+    pub(crate) fn scheduler(&self, model: &str) -> Option<&Arc<Loaded>> {
+        self.last_scheduler(model, false)
+    }
+
+    /// The one that is monitored in the model's pool: the last one in that mode that matches it.
+    pub(crate) fn monitored_scheduler(&self, model: &str) -> Option<&Arc<Loaded>> {
+        self.last_scheduler(model, true)
+    }
+
+    fn last_scheduler(&self, model: &str, monitored: bool) -> Option<&Arc<Loaded>> {
+        let is_it =
+            |policy: &&Arc<Loaded>| policy.is_monitored() == monitored && policy.sidecar.matching.admits_model(model);
+        self.ready().rfind(is_it)
+    }
+}
+
+/// New versions of a hook's policies that are on trial at once.
+pub(crate) const TRIALS_MAX: usize = 4;
+
+/// Which of the new versions that are on trial serve: a bit for each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Picks(u8);
+
+/// What one policy file has in a generation.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) link: Option<Link>,
+    /// A new version that is on trial beside it.
+    pub(crate) candidate: Option<Arc<Loaded>>,
+}
+
+/// The chains of one hook: what served before, and each combination of new versions with it.
+#[derive(Debug)]
+struct Chains {
+    /// One for each value of `Picks`; the first has no new version.
+    variants: Vec<Chain>,
+    /// At most `TRIALS_MAX`.
+    candidates: Vec<Arc<Loaded>>,
+}
+
+impl Chains {
+    fn of(seats: &[Seat]) -> Self {
+        let candidates: Vec<Arc<Loaded>> =
+            seats.iter().filter_map(|seat| seat.candidate.clone()).take(TRIALS_MAX).collect();
+        let variant = |picks: usize| {
+            let mut number = 0;
+            let links = seats.iter().filter_map(|seat| {
+                let Some(candidate) = &seat.candidate else { return seat.link.clone() };
+                let picked = number < candidates.len() && picks >> number & 1 == 1;
+                number += 1;
+                if picked { Some(Link::Ready(candidate.clone())) } else { seat.link.clone() }
+            });
+            Chain::of(links.collect())
+        };
+        Self { variants: (0..1 << candidates.len()).map(variant).collect(), candidates }
+    }
+
+    fn same(&self, other: &Chains) -> bool {
+        self.variants.len() == other.variants.len() && self.variants.iter().zip(&other.variants).all(|(a, b)| a.same(b))
     }
 }
 
@@ -91,7 +169,7 @@ pub(crate) struct LoadedSet {
     pub(crate) generation: Generation,
     pub(crate) allow_anonymous: bool,
     /// In the order of `Hook::ALL`.
-    chains: [Chain; Hook::ALL.len()],
+    chains: [Chains; Hook::ALL.len()],
 }
 
 impl fmt::Debug for LoadedSet {
@@ -108,55 +186,66 @@ impl fmt::Debug for LoadedSet {
 impl LoadedSet {
     /// No policies: the native defaults.
     pub(crate) fn empty(allow_anonymous: bool) -> Self {
-        Self { generation: Generation(0), allow_anonymous, chains: Hook::ALL.map(|_| Chain::empty()) }
+        Self { generation: Generation(0), allow_anonymous, chains: Hook::ALL.map(|_| Chains::of(&[])) }
     }
 
-    /// The generation after `current`, made of these links in file order.
-    pub(crate) fn after(current: &LoadedSet, links: impl IntoIterator<Item = (Hook, Link)>) -> Self {
-        let mut set = Self::empty(current.allow_anonymous);
-        set.generation = Generation(current.generation.0 + 1);
-        for (hook, link) in links {
-            set.chains[hook as usize].links.push(link);
+    /// The generation after `current`, made of these seats in file order.
+    pub(crate) fn after(current: &LoadedSet, seats: impl IntoIterator<Item = (Hook, Seat)>) -> Self {
+        let mut of_hook: [Vec<Seat>; Hook::ALL.len()] = Default::default();
+        for (hook, seat) in seats {
+            of_hook[hook as usize].push(seat);
         }
-        for chain in &mut set.chains {
-            chain.digest = digest(&chain.links);
-        }
-        set
+        let generation = Generation(current.generation.0 + 1);
+        Self { generation, allow_anonymous: current.allow_anonymous, chains: of_hook.map(|seats| Chains::of(&seats)) }
     }
 
+    /// What served before, wherever something is on trial.
     pub(crate) fn chain(&self, hook: Hook) -> &Chain {
-        &self.chains[hook as usize]
+        self.variant(hook, Picks::default())
     }
 
-    /// The enforced policies of the hook, broken ones included.
-    pub(crate) fn enforced(&self, hook: Hook) -> impl Iterator<Item = &Link> {
-        self.chain(hook).links.iter().filter(|link| !link.is_monitor())
+    /// The chain in which these new versions serve.
+    pub(crate) fn variant(&self, hook: Hook, picks: Picks) -> &Chain {
+        let variants = &self.chains[hook as usize].variants;
+        // There is always the first.
+        &variants[if usize::from(picks.0) < variants.len() { usize::from(picks.0) } else { 0 }]
+    }
+
+    /// The new versions of a hook that serve whom `chooses` says, by what each file says of its trial and its salt. One whose
+    /// breaker has opened serves nobody any more.
+    pub(crate) fn picks(&self, hook: Hook, chooses: impl Fn(&CanarySettings, u64) -> bool) -> Picks {
+        let candidates = self.candidates(hook).iter().enumerate();
+        Picks(candidates.fold(0, |picks, (bit, candidate)| {
+            let serves = !candidate.health.has_opened()
+                && candidate.sidecar.canary.is_some_and(|canary| chooses(&canary, candidate.salt()));
+            if serves { picks | 1 << bit } else { picks }
+        }))
+    }
+
+    /// The chain with this digest.
+    pub(crate) fn find(&self, hook: Hook, digest: PolicyDigest) -> Option<Picks> {
+        let variants = &self.chains[hook as usize].variants;
+        let found = variants.iter().position(|chain| chain.digest == digest)?;
+        u8::try_from(found).ok().map(Picks)
+    }
+
+    /// The new versions of a hook that are on trial.
+    pub(crate) fn candidates(&self, hook: Hook) -> &[Arc<Loaded>] {
+        &self.chains[hook as usize].candidates
+    }
+
+    pub(crate) fn has_trials(&self) -> bool {
+        self.chains.iter().any(|chains| !chains.candidates.is_empty())
+    }
+
+    /// Whether an auth policy is in force.
+    pub(crate) fn has_auth(&self) -> bool {
+        self.chain(Hook::Auth).enforced().next().is_some()
     }
 
     /// The policies of the hook that could be loaded.
-    pub(crate) fn ready(&self, hook: Hook) -> impl DoubleEndedIterator<Item = &Arc<Loaded>> {
-        self.chain(hook).links.iter().filter_map(Link::ready)
-    }
-
-    /// The policies of the hook that such requests concern and that could be loaded.
-    pub(crate) fn ready_for<'a>(&'a self, hook: Hook, target: Target<'a>) -> impl Iterator<Item = &'a Arc<Loaded>> {
-        self.ready(hook).filter(move |policy| policy.sidecar.matching.admits(target))
-    }
-
-    /// The scheduler that decides in the model's pool: the last enforced one that matches it.
-    pub(crate) fn scheduler(&self, model: &str) -> Option<&Arc<Loaded>> {
-        self.last_scheduler(model, false)
-    }
-
-    /// The scheduler that is monitored in the model's pool: the last one in that mode that matches it.
-    pub(crate) fn monitored_scheduler(&self, model: &str) -> Option<&Arc<Loaded>> {
-        self.last_scheduler(model, true)
-    }
-
-    fn last_scheduler(&self, model: &str, monitored: bool) -> Option<&Arc<Loaded>> {
-        let is_it =
-            |policy: &&Arc<Loaded>| policy.is_monitored() == monitored && policy.sidecar.matching.admits_model(model);
-        self.ready(Hook::Scheduler).rfind(is_it)
+    pub(crate) fn ready(&self, hook: Hook) -> impl Iterator<Item = &Arc<Loaded>> {
+        self.chain(hook).ready()
     }
 
     /// Whether both have the same loads in the same places.

@@ -1,5 +1,6 @@
 //! The TOML file beside a policy: how the host runs the policy, and the policy's own settings.
 mod breaker;
+mod canary;
 mod matching;
 mod mistake;
 mod read;
@@ -12,9 +13,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use camshaft_core::breaker::BreakerSettings;
+use camshaft_core::canary::CanarySettings;
 use camshaft_core::policy::{Hook, Mode};
 use toml::{Table, Value};
 
+use self::canary::CanaryKeys;
 use self::mistake::{SidecarMistake, bad, unknown};
 use self::read::{bytes, duration, json, line_at, line_of};
 use self::supplies::Mistake;
@@ -32,8 +35,22 @@ const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 /// What `[policy]` takes.
-const POLICY_KEYS: [&str; 9] =
-    ["mode", "deadline", "memory", "on-fault", "required", "body-digest", "monitor-share", "sha256", "breaker"];
+const POLICY_KEYS: [&str; 14] = [
+    "mode",
+    "deadline",
+    "memory",
+    "on-fault",
+    "required",
+    "body-digest",
+    "monitor-share",
+    "sha256",
+    "breaker",
+    "canary",
+    "canary-by",
+    "canary-calls",
+    "canary-time",
+    "canary-slot",
+];
 
 impl From<Mistake> for SidecarMistake {
     fn from(mistake: Mistake) -> Self {
@@ -59,6 +76,8 @@ pub(crate) struct Sidecar {
     pub(crate) breaker: BreakerSettings,
     /// Of a sampler that is monitored: of so many tokens, one is compared.
     pub(crate) monitor_every: u32,
+    /// How a new version of the file is tried; `None`: it serves at once.
+    pub(crate) canary: Option<CanarySettings>,
     /// The requests that it is asked about.
     pub(crate) matching: Matching,
     /// In lower-case hexadecimal.
@@ -81,6 +100,7 @@ impl Sidecar {
             body_digest: false,
             breaker: spec(hook).breaker,
             monitor_every: share::MONITOR_EVERY,
+            canary: None,
             matching: Matching::default(),
             sha256: None,
             settings: "{}".to_owned(),
@@ -106,6 +126,11 @@ impl Sidecar {
     /// Whether another differs from it in the mode at most.
     pub(crate) fn is_same_but_mode(&self, other: &Self) -> bool {
         *self == Self { mode: self.mode, ..other.clone() }
+    }
+
+    /// Whether another differs from it in the mode and in how it is tried at most.
+    pub(crate) fn is_same_version(&self, other: &Self) -> bool {
+        *self == Self { mode: self.mode, canary: self.canary, ..other.clone() }
     }
 
     /// Whether the policy has no settings of its own.
@@ -169,6 +194,7 @@ impl Sidecar {
     }
 
     fn set_all(&mut self, policy: Table) -> Result<(), SidecarMistake> {
+        let mut canary = CanaryKeys::default();
         for (key, value) in policy {
             if !POLICY_KEYS.contains(&key.as_str()) {
                 return Err(unknown(&key, "policy.", &POLICY_KEYS));
@@ -180,6 +206,10 @@ impl Sidecar {
             if key == "monitor-share" {
                 self.monitor_every =
                     share::every(&value).map_err(|expected| bad("policy.monitor-share", &value, expected))?;
+                continue;
+            }
+            if canary::KEYS.contains(&key.as_str()) {
+                canary.set(&key, value)?;
                 continue;
             }
             let set = match (key.as_str(), value.as_bool()) {
@@ -195,6 +225,7 @@ impl Sidecar {
             };
             set.map_err(|expected| bad(&format!("policy.{key}"), &value, expected))?;
         }
+        self.canary = canary.settings()?;
         Ok(())
     }
 

@@ -15,7 +15,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use self::notices::Watches;
 use self::pace::Pace;
 use crate::error::PolicyError;
-use crate::load::{Claim, Demands, Loader, ModeChange, Patience, Relocation, Scan};
+use crate::load::{Claim, Demands, Loader, ModeChange, Patience, Relocation, Scan, TRIAL_TICK};
 
 /// Reloads, and changes of modes, that may wait for components to be compiled; further ones are refused.
 const WAITING_MAX: usize = 64;
@@ -101,10 +101,12 @@ fn run(loader: &mut Loader, requests: &Receiver<Request>, poll: &mut Duration, s
     let (compiled, alarms) = (loader.compiled(), loader.alarms());
     let mut watcher = Watcher::new(loader, notices, poll);
     loop {
+        let judged_in = watcher.judge_trials();
         let Some(wait) = watcher.pace.wait(Instant::now()) else {
             watcher.scan();
             continue;
         };
+        let wait = judged_in.map_or(wait, |judged_in| wait.min(judged_in));
         select! {
             recv(requests) -> request => match request {
                 Ok(Request::Stop) | Err(_) => return,
@@ -131,13 +133,16 @@ struct Watcher<'a> {
     notices: Sender<()>,
     pace: Pace,
     waiting: Waiting,
+    /// When trials were judged last.
+    judged: Instant,
 }
 
 impl<'a> Watcher<'a> {
     fn new(loader: &'a mut Loader, notices: Sender<()>, poll: &'a mut Duration) -> Self {
         let watches = Watches::new(loader.dir(), notices.clone());
         let pace = Pace::new(*poll);
-        let mut watcher = Self { loader, poll, watches, notices, pace, waiting: Waiting::default() };
+        let mut watcher =
+            Self { loader, poll, watches, notices, pace, waiting: Waiting::default(), judged: Instant::now() };
         watcher.watches.arm(watcher.loader);
         // What changed between the first load and the watch.
         watcher.pace.notice();
@@ -224,6 +229,22 @@ impl<'a> Watcher<'a> {
         if self.loader.heed_breakers() {
             self.loader.note_swap_time(noticed);
         }
+    }
+
+    /// Judges what is on trial, if it is time. How long until it is the next time; `None`: nothing is.
+    fn judge_trials(&mut self) -> Option<Duration> {
+        if !self.loader.has_trials() {
+            return None;
+        }
+        let since = self.judged.elapsed();
+        if since < TRIAL_TICK {
+            return Some(TRIAL_TICK - since);
+        }
+        self.judged = Instant::now();
+        if self.loader.judge_trials() {
+            self.loader.note_swap_time(self.judged);
+        }
+        Some(TRIAL_TICK)
     }
 
     /// A component was compiled: it may be what a change or a request waited for.

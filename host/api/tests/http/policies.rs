@@ -139,6 +139,7 @@ impl Policies for Fixed {
             generation: Some(Generation(7)),
             error: None,
             health: None,
+            canary: None,
         }]
     }
 }

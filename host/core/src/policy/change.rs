@@ -12,9 +12,9 @@ use crate::ids::Generation;
 pub enum PolicyAction {
     /// Run it in this mode until its files change.
     Mode(Mode),
-    /// Load what was rolled back again.
+    /// Have the version that is on trial serve everything, or load what was rolled back again.
     Promote,
-    /// Go back to the version that served before.
+    /// Go back to the version that served before; where one is on trial, end that.
     Rollback,
 }
 
@@ -71,18 +71,21 @@ pub enum PolicyEvent {
     RolledBack,
     /// An operator chose a mode.
     Mode,
-    /// What was rolled back may be loaded again.
+    /// What was rolled back may be loaded again, or what was on trial serves everything.
     Promoted,
+    /// A version is on trial.
+    Canary,
 }
 
 impl PolicyEvent {
-    pub const ALL: [PolicyEvent; 6] = [
+    pub const ALL: [PolicyEvent; 7] = [
         PolicyEvent::Swapped,
         PolicyEvent::Rejected,
         PolicyEvent::Removed,
         PolicyEvent::RolledBack,
         PolicyEvent::Mode,
         PolicyEvent::Promoted,
+        PolicyEvent::Canary,
     ];
 
     /// The name in metrics, logs and pages.
@@ -94,6 +97,7 @@ impl PolicyEvent {
             PolicyEvent::RolledBack => "rolled-back",
             PolicyEvent::Mode => "mode",
             PolicyEvent::Promoted => "promoted",
+            PolicyEvent::Canary => "canary",
         }
     }
 }

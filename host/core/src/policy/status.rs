@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::difference::{RowFigures, WaitFigures};
 use super::hook::{Hook, Mode};
 use crate::breaker::BreakerState;
+use crate::canary::CanaryBy;
 use crate::ids::Generation;
 
 /// What becomes of a policy file at present.
@@ -63,6 +64,30 @@ pub struct PolicyStatus {
     pub error: Option<String>,
     /// How the version that serves does; `None` if none does.
     pub health: Option<PolicyHealth>,
+    /// The newer version that is on trial beside it.
+    pub canary: Option<CanaryStatus>,
+}
+
+/// A new version that serves a share of the traffic, and how it compares with the one before since the trial began.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CanaryStatus {
+    /// Above 0 and below 1.
+    pub share: f64,
+    pub by: CanaryBy,
+    /// Seconds since 1970.
+    pub since: Option<u64>,
+    /// SHA-256 of the component on trial, in hexadecimal.
+    pub digest: String,
+    pub calls: u64,
+    pub faults: u64,
+    /// `None`: nothing of the file served before.
+    pub digest_before: Option<String>,
+    pub calls_before: u64,
+    pub faults_before: u64,
+    /// Calls that must have been answered before it serves everything.
+    pub calls_wanted: u64,
+    /// Seconds that the trial takes at least.
+    pub seconds_wanted: u64,
 }
 
 /// How the version of a policy that serves has done since it came into force.

@@ -19,6 +19,8 @@ pub(super) struct ActiveScheduler {
     needs_replay: bool,
     /// Of the policy in force.
     breaker: Breaker,
+    /// Of the one before, which may have its turn again.
+    aside: Option<(Generation, Breaker)>,
     /// The policy lost its instance to a fault, and gets another one when its breaker allows.
     must_open: bool,
     /// The generation whose policy faulted, as long as the native scheduler decides in its place. The hook was told.
@@ -30,9 +32,10 @@ impl ActiveScheduler {
         let mut active = Self {
             scheduler: Box::new(Fcfs::default()),
             policy: None,
-            generation: hook.generation(),
+            generation: hook.generation(Duration::ZERO),
             needs_replay: true,
-            breaker: Breaker::new(hook.breaker()),
+            breaker: Breaker::new(hook.breaker(Duration::ZERO)),
+            aside: None,
             must_open: false,
             replaced: None,
             hook,
@@ -43,12 +46,21 @@ impl ActiveScheduler {
 
     /// Opens the policy anew if another one is in force, or if its breaker lets one that faulted be asked again.
     pub(super) fn refresh(&mut self, now: Duration) {
-        if self.hook.generation() != self.generation {
-            self.generation = self.hook.generation();
-            self.breaker = Breaker::new(self.hook.breaker());
+        let generation = self.hook.generation(now);
+        if generation != self.generation {
+            let known = self.aside.take().filter(|(of, _)| *of == generation).map(|(_, breaker)| breaker);
+            let breaker = known.unwrap_or_else(|| Breaker::new(self.hook.breaker(now)));
+            self.aside = Some((self.generation, std::mem::replace(&mut self.breaker, breaker)));
+            self.generation = generation;
+        } else if !self.must_open {
+            return;
+        }
+        if self.breaker.admit(now) != Admission::Refuse {
             self.open(now);
-        } else if self.must_open && self.breaker.admit(now) != Admission::Refuse {
-            self.open(now);
+        } else if !self.must_open {
+            // It has its turn again before its pause is over.
+            self.use_native();
+            self.must_open = true;
         }
     }
 
@@ -94,7 +106,7 @@ impl ActiveScheduler {
     fn open(&mut self, now: Duration) {
         self.must_open = false;
         self.needs_replay = true;
-        match self.open_after_last() {
+        match self.open_after_last(now) {
             // It has returned when it has answered well.
             Ok(Some((name, scheduler))) => {
                 self.scheduler = scheduler;
@@ -110,15 +122,15 @@ impl ActiveScheduler {
 
     /// A fresh instance, which goes on with what the present one leaves if both are of one plugin. One that faulted has given
     /// way to the native scheduler, which leaves nothing.
-    fn open_after_last(&mut self) -> Result<Option<NamedScheduler>, Fault> {
-        let Some((name, mut next)) = self.hook.open()? else { return Ok(None) };
+    fn open_after_last(&mut self, now: Duration) -> Result<Option<NamedScheduler>, Fault> {
+        let Some((name, mut next)) = self.hook.open(now)? else { return Ok(None) };
         let is_heir = next.lineage().is_some() && next.lineage() == self.scheduler.lineage();
         if is_heir
             && let Some(checkpoint) = self.scheduler.save()
             && next.restore(checkpoint) == Restored::Refused
         {
             drop(next);
-            return self.hook.open();
+            return self.hook.open(now);
         }
         Ok(Some((name, next)))
     }

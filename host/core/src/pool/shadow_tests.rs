@@ -33,11 +33,11 @@ impl Scheduler for Scripted {
 }
 
 impl SchedulerHook for Hook {
-    fn generation(&self) -> Generation {
+    fn generation(&self, _: Duration) -> Generation {
         Generation(1)
     }
 
-    fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
+    fn open(&self, _: Duration) -> Result<Option<NamedScheduler>, Fault> {
         Ok(None)
     }
 

@@ -12,10 +12,10 @@ use crate::report::{Report, Reporter};
 struct NativeScheduler;
 
 impl SchedulerHook for NativeScheduler {
-    fn generation(&self) -> Generation {
+    fn generation(&self, _: Duration) -> Generation {
         Generation(0)
     }
-    fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
+    fn open(&self, _: Duration) -> Result<Option<NamedScheduler>, Fault> {
         Ok(None)
     }
     fn refused(&self, fault: &Fault) {

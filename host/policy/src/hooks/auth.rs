@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use camshaft_core::ids::TenantId;
 use camshaft_core::policy::{
-    Attributes, AuthOutcome, AuthRequest, Authentication, Difference, Fault, FaultKind, Hook, Mode, Principal,
-    Priority, Quotas, Refusal,
+    Attributes, AuthOutcome, AuthRequest, Authentication, Difference, Fault, FaultKind, Mode, Principal, Priority,
+    Quotas, Refusal,
 };
 
 use wasmtime::component::Resource;
@@ -18,7 +18,7 @@ use crate::bindings::auth as wit;
 use crate::imports::call::{Call, Said};
 use crate::loaded::Loaded;
 use crate::metrics::Outcome;
-use crate::set::{Link, LoadedSet};
+use crate::set::{Chain, Link};
 use crate::spec::OnFault;
 use crate::store::Subject;
 use crate::text::truncate_chars;
@@ -31,22 +31,22 @@ const MODELS: usize = 1024;
 const MODEL_CHARS: usize = 256;
 
 /// Runs the enforced policies, then the monitored ones.
-pub(crate) async fn authenticate(set: &LoadedSet, request: &Arc<AuthRequest>) -> Authentication {
-    if set.chain(Hook::Auth).links.is_empty() {
-        return native(set.allow_anonymous || request.loopback).into();
+pub(crate) async fn authenticate(chain: &Chain, allow_anonymous: bool, request: &Arc<AuthRequest>) -> Authentication {
+    if chain.links.is_empty() {
+        return native(allow_anonymous || request.loopback).into();
     }
-    let answer = decide(set, request).await;
-    let monitored = set.ready(Hook::Auth).filter(|policy| policy.sidecar.mode == Mode::Monitor);
+    let answer = decide(chain, allow_anonymous, request).await;
+    let monitored = chain.ready().filter(|policy| policy.sidecar.mode == Mode::Monitor);
     for policy in monitored.filter(|policy| policy.sidecar.matching.admits_endpoint(endpoint(request))) {
         monitor(policy, request, &answer.outcome).await;
     }
     answer
 }
 
-async fn decide(set: &LoadedSet, request: &Arc<AuthRequest>) -> Authentication {
-    let mut enforced = set.enforced(Hook::Auth).peekable();
+async fn decide(chain: &Chain, allow_anonymous: bool, request: &Arc<AuthRequest>) -> Authentication {
+    let mut enforced = chain.enforced().peekable();
     if enforced.peek().is_none() {
-        return native(set.allow_anonymous || request.loopback).into();
+        return native(allow_anonymous || request.loopback).into();
     }
     // A route that none of them is asked about is closed, not open.
     for link in enforced.filter(|link| link.matching().admits_endpoint(endpoint(request))) {

@@ -14,18 +14,19 @@ use crate::bindings::filter as wit;
 use crate::imports::stream::Stream;
 use crate::loaded::Loaded;
 use crate::metrics::Outcome;
-use crate::set::{Link, LoadedSet};
+use crate::set::Link;
 use crate::shares::Share;
 use crate::spec::OnFault;
 use crate::store::{self, GuestState, Subject};
+use crate::view::View;
 
 /// Opens the filters of one choice, monitored ones among them.
-pub(crate) fn open(set: &Arc<LoadedSet>, request: &FilteringRequest) -> Result<Vec<Box<dyn TextFilter>>, Fault> {
+pub(crate) fn open(view: &View, request: &FilteringRequest) -> Result<Vec<Box<dyn TextFilter>>, Fault> {
     let mut filters: Vec<Box<dyn TextFilter>> = Vec::new();
-    for link in set.chain(Hook::Filter).links.iter().filter(|link| link.matching().admits(request.target())) {
+    for link in view.chain(Hook::Filter).links.iter().filter(|link| link.matching().admits(request.target())) {
         let (opened, on_fault) = match link {
             Link::Broken(broken) => (Err(broken.fault()), broken.on_fault),
-            Link::Ready(policy) => (start(set, policy, request), policy.on_fault()),
+            Link::Ready(policy) => (start(view, policy, request), policy.on_fault()),
         };
         match opened {
             Ok(filter) => filters.push(Box::new(filter)),
@@ -44,10 +45,10 @@ fn denies(on_fault: OnFault) -> bool {
     matches!(on_fault, OnFault::Deny | OnFault::LastGood)
 }
 
-fn start(set: &Arc<LoadedSet>, policy: &Arc<Loaded>, request: &FilteringRequest) -> Result<Filter, Fault> {
+fn start(view: &View, policy: &Arc<Loaded>, request: &FilteringRequest) -> Result<Filter, Fault> {
     policy.admit()?;
     let started = Instant::now();
-    Filter::start(set, policy, request).inspect_err(|fault| policy.note_fault(fault, started))
+    Filter::start(view, policy, request).inspect_err(|fault| policy.note_fault(fault, started))
 }
 
 /// One policy, with what it is asked about.
@@ -59,11 +60,11 @@ struct Filter {
     told: bool,
     _share: Share,
     /// Keeps alive the generation with which the request began.
-    _set: Arc<LoadedSet>,
+    _view: View,
 }
 
 impl Filter {
-    fn start(set: &Arc<LoadedSet>, policy: &Arc<Loaded>, request: &FilteringRequest) -> Result<Self, Fault> {
+    fn start(view: &View, policy: &Arc<Loaded>, request: &FilteringRequest) -> Result<Self, Fault> {
         let (model, tenant, text) = (request.model.clone(), request.tenant.clone(), TextWindow::default());
         let (choice, context) = (request.choice, request.context.clone());
         let stream = Stream { model, tenant, choice, context, rewinds: 0, text, start: 0 };
@@ -72,7 +73,7 @@ impl Filter {
         let (store, HookGuest::Filter(guest)) = (made.store, made.guest) else {
             return Err(policy.fault(FaultKind::Unavailable, "not a filter policy"));
         };
-        Ok(Self { policy: policy.clone(), store, guest, told: false, _share: share, _set: set.clone() })
+        Ok(Self { policy: policy.clone(), store, guest, told: false, _share: share, _view: view.clone() })
     }
 
     /// Moves the text into the guest's context, or back.

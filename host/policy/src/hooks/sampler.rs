@@ -16,10 +16,11 @@ use crate::imports::plans::PlansView;
 use crate::imports::sequence::Sequence;
 use crate::loaded::Loaded;
 use crate::metrics::Outcome;
-use crate::set::LoadedSet;
+use crate::set::Chain;
 use crate::shares::Share;
 use crate::spec::OnFault;
 use crate::store::{self, GuestState, Subject};
+use crate::view::View;
 
 /// Makes a sampler's own random numbers differ from those with which its row draws.
 const SEED_MARK: u64 = 0x7361_6d70_6c65_7273;
@@ -31,14 +32,14 @@ pub(crate) struct SamplerChain {
     /// Shapes the row if no link has set a temperature or chosen a token, or if no link is left.
     native: StandardChain,
     /// Keeps alive the generation with which the request began.
-    _set: Arc<LoadedSet>,
+    _view: View,
 }
 
 /// Opens the chain of a request.
-pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
+pub(crate) fn open(view: View, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler> {
     let native = StandardChain::new(request.params.clone());
     let mut links = Vec::new();
-    for policy in chosen(&set, request)? {
+    for policy in chosen(view.chain(Hook::Sampler), request)? {
         let started = Instant::now();
         let start = policy
             .admit()
@@ -70,15 +71,15 @@ pub(crate) fn open(set: Arc<LoadedSet>, request: &SamplingRequest) -> Result<Box
     if links.is_empty() {
         return Ok(Box::new(native));
     }
-    Ok(Box::new(SamplerChain { links, native, _set: set }))
+    Ok(Box::new(SamplerChain { links, native, _view: view }))
 }
 
 /// The samplers of a request, of those that match it: all in file order; or, if it names some, those that are required, in file
-/// order, and then those that it names, in its order. A sampler that chooses a token ends the chain, so nothing that a client names is before what is
-/// required. None comes twice. One that is monitored cannot be named: it is there where it would run by itself if it were
-/// enforced.
-fn chosen<'a>(set: &'a LoadedSet, request: &'a SamplingRequest) -> Result<Vec<&'a Arc<Loaded>>, Fault> {
-    let matching = || set.ready_for(Hook::Sampler, request.target());
+/// order, and then those that it names, in its order. A sampler that chooses a token ends the chain, so nothing that a client
+/// names is before what is required. None comes twice. One that is monitored cannot be named: it is there where it would run by
+/// itself if it were enforced.
+fn chosen<'a>(chain: &'a Chain, request: &'a SamplingRequest) -> Result<Vec<&'a Arc<Loaded>>, Fault> {
+    let matching = || chain.ready_for(request.target());
     let Some(names) = &request.samplers else { return Ok(matching().collect()) };
     let mut chosen: Vec<_> = matching().filter(|policy| policy.sidecar.required).collect();
     for name in names {

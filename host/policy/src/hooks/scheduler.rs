@@ -15,7 +15,6 @@ use crate::bindings::scheduler as wit;
 use crate::imports::pool::{MESSAGE_CHARS, Pool, PoolView, Wishes};
 use crate::loaded::{HookPre, Loaded};
 use crate::metrics::Outcome;
-use crate::set::LoadedSet;
 use crate::store::{self, GuestState, Subject};
 use crate::tenants::Tenants;
 use crate::text::{on_one_line, truncate_chars, truncated};
@@ -30,13 +29,8 @@ const WHY_BYTES: usize = 1024;
 /// Events of a replay for which a scheduler has another deadline.
 const EVENTS_PER_DEADLINE: usize = 1000;
 
-/// A fresh instance of the generation's scheduler for a model's pool; `None` if the generation has none.
-pub(crate) fn open(set: &LoadedSet, model: &str) -> Result<Option<NamedScheduler>, Fault> {
-    set.scheduler(model).map(|policy| instance(policy, model)).transpose()
-}
-
 /// A fresh instance of a scheduler for a model's pool.
-pub(crate) fn instance(policy: &Arc<Loaded>, model: &str) -> Result<NamedScheduler, Fault> {
+pub(crate) fn open(policy: &Arc<Loaded>, model: &str) -> Result<NamedScheduler, Fault> {
     let started = Instant::now();
     match Guest::start(policy, model) {
         Ok(guest) => Ok((policy.name.clone(), Box::new(guest))),

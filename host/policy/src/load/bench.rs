@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use camshaft_core::policy::{PolicySet, PolicyState, PolicyStatus};
+use camshaft_core::policy::{PolicyState, PolicyStatus};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use tempfile::TempDir;
 

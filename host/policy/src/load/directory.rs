@@ -9,10 +9,11 @@ use camshaft_core::policy::{Hook, Mode, PolicyStatus};
 use super::arrivals::{Arrivals, Progress, Seen};
 use super::builder::{Builder, Built};
 use super::policy::{Context, Missing, Phase, Policy, Staged};
+use super::trial::Debut;
 use crate::error::{PolicyError, SettingsError};
 use crate::files::{self, Content, ContentKey, Files, Listing, POLICIES_MAX, Place, Stamps};
 use crate::loaded::Loaded;
-use crate::set::Link;
+use crate::set::Seat;
 use crate::spec::{Decides, spec};
 
 /// A file that was written to less than this ago may still be written to.
@@ -118,8 +119,8 @@ impl Directory {
     }
 
     /// What serves of it, in file order.
-    pub(crate) fn links(&self) -> impl Iterator<Item = (Hook, Link)> {
-        self.policies.iter().filter_map(|(place, policy)| policy.link().map(|link| (place.hook, link)))
+    pub(crate) fn seats(&self) -> impl Iterator<Item = (Hook, Seat)> {
+        self.policies.iter().filter_map(|(place, policy)| policy.seat().map(|seat| (place.hook, seat)))
     }
 
     pub(crate) fn statuses(&self) -> Vec<PolicyStatus> {
@@ -276,6 +277,12 @@ impl Directory {
             policy.staged = None;
             return Progress::Done;
         }
+        if policy.trial.as_ref().is_some_and(|trial| trial.key == key) {
+            policy.settle();
+            policy.examined = Some((key, trusted));
+            policy.staged = None;
+            return Progress::Done;
+        }
         // What an operator turns off needs no settings.
         let lost = if key.mode == Some(Mode::Off) { None } else { self.lost_settings(place, policy, &content) };
         let built = match lost {
@@ -308,10 +315,7 @@ impl Directory {
         policy.staged = None;
         policy.unsettled = None;
         match built {
-            Ok(Built::Ready(loaded)) => {
-                self.forget_override(place, &key);
-                policy.accept(loaded, key);
-            }
+            Ok(Built::Ready(loaded)) => self.take_in(place, policy, (loaded, key), pass),
             Ok(_) => {
                 self.forget_override(place, &key);
                 policy.turn_off(place, &pass.builder.chronicle);
@@ -319,6 +323,34 @@ impl Directory {
             Err(error) => policy.reject(place, Some(key), error, self.context(pass.builder)),
         }
         Progress::Done
+    }
+
+    /// A version that may serve does, or is tried first.
+    fn take_in(
+        &mut self,
+        place: &Place,
+        policy: &mut Policy,
+        (loaded, key): (Arc<Loaded>, ContentKey),
+        pass: &mut Pass<'_>,
+    ) {
+        match self.debut(place, policy, &loaded) {
+            Ok(Debut::Whole { unguarded }) => {
+                if unguarded {
+                    let (hook, plugin) = (place.hook, place.name());
+                    tracing::warn!(
+                        %hook, plugin,
+                        "the canary of a guard is ignored: nothing of it served before, and the rest would be unguarded"
+                    );
+                }
+                self.forget_override(place, &key);
+                policy.accept(loaded, key);
+            }
+            Ok(Debut::Trial) => {
+                self.forget_override(place, &key);
+                policy.begin_trial(loaded, key);
+            }
+            Err(error) => policy.reject(place, Some(key), error.into(), self.context(pass.builder)),
+        }
     }
 
     /// The component that serves has, or has not, taken the settings that changed while a newer one is being compiled.

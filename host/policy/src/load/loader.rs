@@ -156,6 +156,7 @@ impl Loader {
         if self.directory.phase == Phase::Serving || whole {
             scan.published = self.publish();
         }
+        self.count_trials();
         self.tell();
         scan
     }
@@ -171,7 +172,7 @@ impl Loader {
     /// Publishes what serves now, if it is not what served before.
     pub(super) fn publish(&mut self) -> bool {
         let current = self.registry.current();
-        let set = LoadedSet::after(&current, self.directory.links());
+        let set = LoadedSet::after(&current, self.directory.seats());
         self.announce(set.generation);
         let first = current.generation == Generation(0);
         if set.same(&current) && !first {
@@ -185,6 +186,16 @@ impl Loader {
     fn announce(&self, generation: Generation) {
         let chronicle = &self.builder.chronicle;
         for (place, policy) in &self.directory.policies {
+            if let Some(trial) = &policy.trial
+                && trial.candidate.generation.set(generation).is_ok()
+            {
+                trial.candidate.comes_into_force();
+                let canary = trial.candidate.sidecar.canary;
+                let detail = canary.map(|canary| format!("share {} by {}", canary.share.as_f64(), canary.by.as_str()));
+                let digest = Some(trial.candidate.compiled.digest.clone());
+                let note = Note { generation: Some(generation), digest, detail, ..Note::default() };
+                chronicle.note(place, PolicyEvent::Canary, note);
+            }
             let Some((loaded, _)) = &policy.serving else { continue };
             if loaded.generation.set(generation).is_ok() {
                 loaded.comes_into_force();

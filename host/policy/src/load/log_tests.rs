@@ -9,6 +9,7 @@ use camshaft_core::policy::{AuthRequest, Hook, PolicySet};
 use super::bench::{Bench, component};
 use crate::registry::Registry;
 use crate::set::LoadedSet;
+use crate::view::View;
 
 /// Keeps the messages of a closure's log lines.
 #[derive(Clone, Default)]
@@ -91,7 +92,7 @@ fn regression_differences_of_a_monitored_policy_are_logged_within_its_allowance(
     bench.put("auth/10-keys.wasm", component("guests/misbehave-auth"));
     bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"");
     bench.loader.start().unwrap();
-    let set = bench.loader.registry.current();
+    let set = View::stable(bench.loader.registry.current());
     let stranger = AuthRequest {
         method: "GET".to_owned(),
         path: "/v1/models".to_owned(),

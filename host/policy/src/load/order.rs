@@ -13,10 +13,15 @@ impl Loader {
     pub(crate) fn obey(&mut self, order: &PolicyOrder) -> Result<PolicyStatus, ModeError> {
         let PolicyOrder { hook, name, action, who } = order;
         let no_policy = || ModeError::NoPolicy { hook: *hook, name: name.clone() };
-        let mut places = self.directory.policies.iter().filter(|(_, policy)| policy.serving.is_some());
+        let mut places =
+            self.directory.policies.iter().filter(|(_, policy)| {
+                policy.serving.is_some() || policy.trial.is_some() || policy.rolled_back.is_some()
+            });
         let found = places.find(|(place, _)| place.hook == *hook && place.name() == name);
         let place = found.map(|(place, _)| place.clone()).ok_or_else(no_policy)?;
         let result = match action {
+            PolicyAction::Rollback if self.roll_back_trial_by_hand(&place, who) => Ok(()),
+            PolicyAction::Promote if self.promote_trial_by_hand(&place, who) => Ok(()),
             PolicyAction::Rollback => self.roll_back_by_hand(&place, who),
             PolicyAction::Promote => self.promote(&place, who),
             PolicyAction::Mode(_) => Err(ModeError::Nothing("a mode is chosen elsewhere")),

@@ -9,6 +9,7 @@ use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Mode, PolicyEvent, PolicyState, PolicyStatus};
 
 use super::compile::CompileJob;
+use super::trial::Trial;
 use super::versions::{RolledBack, Version};
 use crate::chronicle::{Chronicle, Note};
 use crate::error::PolicyError;
@@ -17,7 +18,7 @@ use crate::loaded::{Compiled, Loaded};
 use crate::matching::Matching;
 use crate::metrics::PolicyMetrics;
 use crate::secrets::Secrets;
-use crate::set::{Broken, Link};
+use crate::set::{Broken, Link, Seat};
 use crate::sidecar::Sidecar;
 use crate::spec::{OnFault, spec};
 
@@ -121,6 +122,8 @@ pub(crate) struct Policy {
     lacks: Option<(ContentKey, u32)>,
     /// The newest of its versions before the one that serves that served cleanly, for going back to it.
     pub(super) last_good: Option<Version>,
+    /// A newer version, which serves a share of the traffic.
+    pub(super) trial: Option<Trial>,
     /// What was taken out of service, and is not loaded again until the file changes.
     pub(super) rolled_back: Option<RolledBack>,
     /// The error of which the log and the metric know.
@@ -223,6 +226,7 @@ impl Policy {
             retry: None,
             lacks: self.lacks.clone(),
             last_good: self.last_good.clone(),
+            trial: self.trial.clone(),
             rolled_back: self.rolled_back.clone(),
             reported: self.reported.clone(),
         }
@@ -289,6 +293,13 @@ impl Policy {
         ready.or_else(|| self.broken.clone().map(Link::Broken))
     }
 
+    /// What it has in a generation.
+    pub(crate) fn seat(&self) -> Option<Seat> {
+        let candidate = self.trial.as_ref().map(|trial| trial.candidate.clone());
+        let seat = Seat { link: self.link(), candidate };
+        (seat.link.is_some() || seat.candidate.is_some()).then_some(seat)
+    }
+
     /// `None` before it was examined. `stands_by`: another policy decides in its place.
     pub(crate) fn status(&self, place: &Place, stands_by: bool) -> Option<PolicyStatus> {
         let serving = self.serving.as_ref().map(|(loaded, _)| loaded);
@@ -296,6 +307,7 @@ impl Policy {
             (Some(_), _) => PolicyState::Rejected,
             (None, Some(_)) if stands_by => PolicyState::Standby,
             (None, Some(_)) => PolicyState::Active,
+            (None, None) if self.trial.is_some() => PolicyState::Active,
             (None, None) if self.mode == Mode::Off => PolicyState::Off,
             (None, None) => return None,
         };
@@ -309,6 +321,7 @@ impl Policy {
             serving: serving.map(|loaded| loaded.compiled.digest.clone()),
             generation: serving.and_then(|loaded| loaded.generation.get().copied()),
             error: self.why_not(place),
+            canary: self.canary_status(),
             health: serving.map(|loaded| loaded.report(self.last_good.as_ref().map(Version::digest))),
         })
     }
@@ -329,20 +342,18 @@ impl Policy {
         if let Some((before, _)) = self.serving.replace((loaded, key)) {
             before.retire();
         }
-        self.rolled_back = None;
-        self.kept = None;
+        self.drop_trial();
         self.broken = None;
-        self.error = None;
-        self.retry = None;
-        self.lacks = None;
-        self.emptied = None;
-        self.reported = None;
+        self.settle();
     }
 
     /// What serves already was put back in place of something that was rejected.
     pub(crate) fn restore(&mut self, place: &Place) {
         let Some((loaded, _)) = &self.serving else { return };
         self.mode = loaded.sidecar.mode;
+        if self.drop_trial() {
+            tracing::info!(hook = %place.hook, plugin = place.name(), "its canary ends: its files say what served before");
+        }
         self.retry = None;
         self.emptied = None;
         self.reported = None;
@@ -351,6 +362,17 @@ impl Policy {
             let (hook, plugin) = (place.hook, place.name());
             tracing::info!(%hook, plugin, "policy is valid again; its files say what serves already");
         }
+    }
+
+    /// Nothing is wrong with what is in the files any more.
+    pub(super) fn settle(&mut self) {
+        self.rolled_back = None;
+        self.kept = None;
+        self.error = None;
+        self.retry = None;
+        self.lacks = None;
+        self.emptied = None;
+        self.reported = None;
     }
 
     /// Its settings, or an operator, turn it off.
@@ -367,8 +389,10 @@ impl Policy {
 
     /// Takes it out of its chain. Whether it was in one.
     pub(crate) fn leave(&mut self, place: &Place, chronicle: &Chronicle) -> bool {
-        let taken = self.serving.take().inspect(|(loaded, _)| loaded.retire());
-        let announced = taken.filter(|(loaded, _)| loaded.generation.get().is_some());
+        let tried = self.trial.take().map(|trial| (trial.candidate, trial.key));
+        let taken = [self.serving.take(), tried];
+        taken.iter().flatten().for_each(|(loaded, _)| loaded.retire());
+        let announced = taken.into_iter().flatten().find(|(loaded, _)| loaded.generation.get().is_some());
         let was_there = self.broken.take().is_some() || announced.is_some();
         if was_there {
             let digest = announced.map(|(loaded, _)| loaded.compiled.digest.clone());

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use camshaft_core::policy::{Hook, PolicySet};
+use camshaft_core::policy::Hook;
 
 use super::directory::{Directory, scan_settled};
 use super::loader::Loader;
@@ -101,11 +101,11 @@ impl Relocation {
         {
             return Err(PolicyError::Relocation { path: path.clone(), source: error.clone() });
         }
-        let (set, path) = (LoadedSet::after(current, self.directory.links()), &self.directory.path);
+        let (set, path) = (LoadedSet::after(current, self.directory.seats()), &self.directory.path);
         if self.demands.auth && !set.has_auth() {
             return Err(PolicyError::NoAuth { path: path.clone() });
         }
-        let guarded = |set: &LoadedSet, hook: Hook| set.enforced(hook).next().is_some();
+        let guarded = |set: &LoadedSet, hook: Hook| set.chain(hook).enforced().next().is_some();
         let mut guards = Hook::ALL.into_iter().filter(|hook| spec(*hook).guards && guarded(current, *hook));
         if let Some(hook) = guards.find(|hook| self.demands.same_guards && !guarded(&set, *hook)) {
             return Err(PolicyError::Unguards { path: path.clone(), hook });

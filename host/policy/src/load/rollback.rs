@@ -23,8 +23,9 @@ impl Loader {
     /// Rolls back every policy whose breaker has opened since the last look, where its settings ask for it. Whether anything
     /// changed.
     pub(crate) fn heed_breakers(&mut self) -> bool {
+        let judged = self.judge_trials();
         let opened: Vec<(Place, String)> = self.directory.policies.iter().filter_map(opened).collect();
-        let mut changed = false;
+        let mut changed = judged;
         for (place, why) in opened {
             let result = self.roll_back(&place, "breaker", &format!("its breaker opened: {why}"));
             if let Err(error) = result {
@@ -135,8 +136,7 @@ impl Policy {
         if same {
             next.health.go_on_from(&serving.health);
         } else if serving.health.is_clean() {
-            let (compiled, sidecar, key) = (serving.compiled.clone(), serving.sidecar.clone(), key.clone());
-            self.last_good = Some(Version { compiled, sidecar, key });
+            self.last_good = Some(Version::of(serving, key));
         }
     }
 
@@ -162,13 +162,13 @@ impl Policy {
             again => again?,
         };
         let digest = serving.compiled.digest.clone();
-        let good = Version { compiled: loaded.compiled.clone(), sidecar: loaded.sidecar.clone(), key: now.clone() };
+        let good = Version::of(&loaded, &now);
         let error = PolicyError::RolledBack { digest, good: good.digest(), why: why.to_owned() };
         let (hook, plugin, digest, back) = (place.hook, place.name(), &serving.compiled.digest, good.digest());
         tracing::warn!(%hook, plugin, digest, good = back, why, "policy rolled back to the version before");
         self.accept(loaded, now);
         self.last_good = None;
-        self.stay_rolled_back(Some(RolledBack { key, settings_only, good, error: error.into() }));
+        self.stay_rolled_back(Some(RolledBack { key, settings_only, good: Some(good), error: error.into() }));
         Ok(())
     }
 
@@ -181,7 +181,10 @@ impl Policy {
         builder: &mut Builder,
     ) -> Option<(Result<Built, Arc<PolicyError>>, ContentKey)> {
         let rolled_back = self.rolled_back.as_ref().filter(|rolled_back| rolled_back.bars(key))?;
-        let Version { compiled, sidecar, key: of } = &rolled_back.good;
+        let Some(Version { compiled, sidecar, key: of }) = &rolled_back.good else {
+            // A trial of which nothing served before.
+            return Some((Err(rolled_back.error.clone()), key.clone()));
+        };
         if !rolled_back.settings_only {
             let built = builder.build_with(place, compiled, content, key.mode);
             return Some((built, key.with_component_of(of)));

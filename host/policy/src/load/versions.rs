@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use crate::error::PolicyError;
 use crate::files::ContentKey;
-use crate::loaded::Compiled;
+use crate::loaded::{Compiled, Loaded};
 use crate::sidecar::Sidecar;
 
 /// A version that served cleanly: its code, which stays in memory, and its settings.
@@ -15,6 +15,10 @@ pub(super) struct Version {
 }
 
 impl Version {
+    pub(super) fn of(loaded: &Loaded, key: &ContentKey) -> Self {
+        Self { compiled: loaded.compiled.clone(), sidecar: loaded.sidecar.clone(), key: key.clone() }
+    }
+
     pub(super) fn digest(&self) -> String {
         self.compiled.digest.clone()
     }
@@ -26,8 +30,9 @@ pub(super) struct RolledBack {
     pub(super) key: ContentKey,
     /// Whether only its settings differ from those of the version that serves again.
     pub(super) settings_only: bool,
-    /// What serves instead, also after an operator has turned it off and on again.
-    pub(super) good: Version,
+    /// What serves instead, also after an operator has turned it off and on again; `None`: nothing, as before a trial of which
+    /// nothing served.
+    pub(super) good: Option<Version>,
     pub(super) error: Arc<PolicyError>,
 }
 

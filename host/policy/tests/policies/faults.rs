@@ -1,4 +1,6 @@
 //! Every way to misbehave, in every hook: the right kind of fault, and what the operator chose for it.
+use std::time::Duration;
+
 use camshaft_core::ids::Token;
 use camshaft_core::policy::{AuthOutcome, FaultKind, ValidateOutcome};
 
@@ -82,14 +84,15 @@ fn a_scheduler_that_misbehaves_faults() {
     let rig = rig(&[("scheduler/10-bad.wasm", &component("guests/misbehave-scheduler"))]);
     for (how, kind) in MISBEHAVIOURS {
         rig.put("scheduler/10-bad.toml", behave(how, enough_time(how)));
-        let (name, mut scheduler) = rig.host.scheduler("demo").open().unwrap().unwrap();
+        let hook = rig.host.scheduler("demo");
+        let (name, mut scheduler) = hook.open(Duration::ZERO).unwrap().unwrap();
         assert_eq!(name.as_str(), "bad");
         let answer = scheduler.schedule(&point(vec![arrival(1, 5)]));
         if how == "nonsense" {
             // Only the pool knows which requests and workers there are; it reports back.
             let fault = camshaft_core::policy::Fault { plugin: name, kind, detail: "unknown request".to_owned() };
             assert_eq!(answer.unwrap().len(), 1);
-            rig.host.scheduler("demo").refused(&fault);
+            hook.refused(&fault);
             assert_eq!(rig.calls("scheduler", "bad", "invalid_output"), 1.0);
         } else {
             let fault = answer.unwrap_err();
@@ -149,7 +152,7 @@ fn answers_far_too_large_are_faults() {
         ValidateOutcome::Fault(fault) => assert_eq!(fault.kind, FaultKind::InvalidOutput, "{fault}"),
         outcome => panic!("{outcome:?}"),
     }
-    let (_, mut scheduler) = rig.host.scheduler("demo").open().unwrap().unwrap();
+    let (_, mut scheduler) = rig.host.scheduler("demo").open(Duration::ZERO).unwrap().unwrap();
     assert_eq!(scheduler.schedule(&point(vec![])).unwrap_err().kind, FaultKind::InvalidOutput);
     match rig.authenticate(&caller(true, None)) {
         AuthOutcome::Fault(fault) => assert_eq!(fault.kind, FaultKind::InvalidOutput, "too much to copy: {fault}"),
@@ -210,7 +213,7 @@ fn regression_samplers_past_their_budget_are_busy_and_take_nothing_from_auth() {
     }
     assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)));
     assert!(matches!(rig.validate(&generation_request(1)), ValidateOutcome::Accept));
-    assert!(rig.host.scheduler("demo").open().unwrap().is_some());
+    assert!(rig.host.scheduler("demo").open(Duration::ZERO).unwrap().is_some());
     open.truncate(open.len() - 5);
     assert!(rig.sampler(&request).is_ok(), "those that ended make room");
 }

@@ -1,5 +1,6 @@
 //! The standard policies through their hooks, and the native defaults where there is none.
 use std::sync::Arc;
+use std::time::Duration;
 
 use camshaft_core::answering::wait;
 use camshaft_core::ids::{RequestId, Token, WorkerId};
@@ -36,7 +37,7 @@ fn without_policies_only_loopback_peers_may_call() {
     assert!(matches!(rig.authenticate(&caller(true, None)), AuthOutcome::Allow(p) if p.name == "anonymous"));
     assert_eq!(refused(rig.authenticate(&caller(false, None))), Some((401, "invalid_api_key".to_owned())));
     assert!(matches!(rig.validate(&generation_request(1)), ValidateOutcome::Accept));
-    assert!(rig.host.scheduler("demo").open().unwrap().is_none());
+    assert!(rig.host.scheduler("demo").open(Duration::ZERO).unwrap().is_none());
     let mut sampler = rig.sampler(&sampling_request()).unwrap();
     assert_eq!(drawn(&mut *sampler, &mut row()).unwrap(), Token(2));
 }
@@ -63,7 +64,7 @@ fn contexts_tell_what_they_say_they_do() {
     assert!(told.message.starts_with(&expected), "{}", told.message);
     let ValidateOutcome::Refuse(told) = rig.validate(&generation_request(7)) else { panic!("it tells") };
     assert_eq!(told.message, "t/ann None 12 64 {\"max_tokens\":7} [Some(\"7\"), None]");
-    let (_, mut scheduler) = rig.host.scheduler("demo").open().unwrap().unwrap();
+    let (_, mut scheduler) = rig.host.scheduler("demo").open(Duration::ZERO).unwrap().unwrap();
     let told = scheduler.schedule(&point(vec![arrival(1, 5), arrival(2, 5)])).unwrap();
     let message = |id| Action::Reject { id: RequestId(id), rejection: Rejection::new("demo 0 t") };
     assert_eq!(told, [message(1), message(2)]);
@@ -143,25 +144,29 @@ fn limits_refuse_or_amend() {
 #[test]
 fn regression_the_last_scheduler_in_file_order_decides_and_the_others_stand_by() {
     let first = |rig: &crate::rig::Rig| {
-        let (name, mut scheduler) = rig.host.scheduler("demo").open().unwrap().unwrap();
+        let (name, mut scheduler) = rig.host.scheduler("demo").open(Duration::ZERO).unwrap().unwrap();
         let actions = scheduler.schedule(&point(vec![arrival(1, 500), arrival(2, 5)])).unwrap();
         (name.to_string(), actions)
     };
     let dispatch = |id| vec![Action::Dispatch { id: RequestId(id), worker: WorkerId(3) }];
     let rig = rig(&[("scheduler/10-fcfs.wasm", &component("plugins/scheduler-fcfs"))]);
-    let generation = rig.host.scheduler("demo").generation();
+    let generation = rig.host.scheduler("demo").generation(Duration::ZERO);
     assert_eq!(first(&rig), ("fcfs".to_owned(), dispatch(1)));
     rig.put("scheduler/20-short.wasm", component("plugins/scheduler-shortest-first"));
-    assert!(rig.host.scheduler("demo").generation() > generation);
+    assert!(rig.host.scheduler("demo").generation(Duration::ZERO) > generation);
     assert_eq!(first(&rig), ("short".to_owned(), dispatch(2)));
     let state = |file: &str| rig.status(file).state;
     assert_eq!(state("scheduler/10-fcfs.wasm"), PolicyState::Standby, "only the last decides");
     assert_eq!(state("scheduler/20-short.wasm"), PolicyState::Active);
-    let generation = rig.host.scheduler("demo").generation();
+    let generation = rig.host.scheduler("demo").generation(Duration::ZERO);
     rig.put("auth/10-x.wasm", component("guests/misbehave-auth"));
-    assert_eq!(rig.host.scheduler("demo").generation(), generation, "another hook's swap is not the scheduler's");
+    assert_eq!(
+        rig.host.scheduler("demo").generation(Duration::ZERO),
+        generation,
+        "another hook's swap is not the scheduler's"
+    );
     rig.put("scheduler/20-short.toml", "[policy]\nmode = \"off\"");
-    assert_ne!(rig.host.scheduler("demo").generation(), generation);
+    assert_ne!(rig.host.scheduler("demo").generation(Duration::ZERO), generation);
     assert_eq!(first(&rig), ("fcfs".to_owned(), dispatch(1)));
     assert_eq!(state("scheduler/20-short.wasm"), PolicyState::Off);
     assert_eq!(state("scheduler/10-fcfs.wasm"), PolicyState::Active);

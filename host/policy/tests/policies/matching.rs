@@ -1,11 +1,12 @@
 //! `[match]`: policies are asked about the requests that they match, and about no others.
 use std::sync::Arc;
+use std::time::Duration;
 
 use camshaft_core::filter::{FilterHook, FilteringRequest};
 use camshaft_core::ids::{RequestId, TenantId};
 use camshaft_core::policy::{
-    Action, AuthOutcome, AuthRequest, Endpoint, Policies, PolicyState, SamplingRequest, Target, ValidateOutcome,
-    ValidateRequest,
+    Action, AuthOutcome, AuthRequest, Endpoint, Policies, PolicyState, RequestContext, SamplingRequest, Target,
+    ValidateOutcome, ValidateRequest,
 };
 
 use crate::rig::{Rig, arrival, caller, component, generation_request, point, rig, row, sampling_request};
@@ -145,8 +146,14 @@ fn a_filter_sees_the_text_of_what_it_matches() {
     let chain = rig.host.current().filter_chain();
     for (tenant, model, endpoint, concerned) in CASES {
         let (tenant, model) = (TenantId::from(tenant), model.to_owned());
-        let request =
-            FilteringRequest { request: RequestId(1), model, tenant, endpoint, choice: 0, context: Default::default() };
+        let request = FilteringRequest {
+            request: RequestId(1),
+            model,
+            tenant,
+            endpoint,
+            choice: 0,
+            context: RequestContext::default(),
+        };
         let opened = FilterHook::open(&*rig.host, chain, &request).unwrap();
         assert_eq!(opened.len(), usize::from(concerned), "{request:?}");
     }
@@ -161,7 +168,7 @@ fn the_last_scheduler_that_matches_a_model_decides_in_its_pool() {
         ("scheduler/20-short.toml", b"[match]\nmodels = [\"ab\"]"),
     ]);
     let decides = |model: &str| {
-        let (name, mut scheduler) = rig.host.scheduler(model).open().unwrap()?;
+        let (name, mut scheduler) = rig.host.scheduler(model).open(Duration::ZERO).unwrap()?;
         let actions = scheduler.schedule(&point(vec![arrival(1, 500), arrival(2, 5)])).unwrap();
         let Some(Action::Dispatch { id, .. }) = actions.first() else { panic!("{actions:?}") };
         Some((name.to_string(), id.0))
@@ -172,10 +179,10 @@ fn the_last_scheduler_that_matches_a_model_decides_in_its_pool() {
     for file in ["scheduler/10-fcfs.wasm", "scheduler/20-short.wasm"] {
         assert_eq!(rig.status(file).state, PolicyState::Active);
     }
-    let before = ["a", "ab", "b"].map(|model| rig.host.scheduler(model).generation());
+    let before = ["a", "ab", "b"].map(|model| rig.host.scheduler(model).generation(Duration::ZERO));
     rig.put("scheduler/20-short.toml", "[match]\nmodels = [\"b\"]");
     assert_eq!(deciders(), [fcfs.clone(), fcfs, short.clone()]);
-    let after = ["a", "ab", "b"].map(|model| rig.host.scheduler(model).generation());
+    let after = ["a", "ab", "b"].map(|model| rig.host.scheduler(model).generation(Duration::ZERO));
     assert_eq!(after[0], before[0], "a pool whose scheduler is the same does not replay");
     assert!(after[1] != before[1] && after[2] != before[2]);
     rig.put("scheduler/20-short.toml", "");
@@ -194,7 +201,7 @@ fn a_pool_monitors_the_last_scheduler_in_that_mode_that_matches_its_model() {
     ]);
     let monitored = ["a", "ab", "b"].map(|model| {
         let hook = rig.host.scheduler(model);
-        assert_eq!(hook.open().unwrap().unwrap().0.as_str(), "fcfs", "{model}");
+        assert_eq!(hook.open(Duration::ZERO).unwrap().unwrap().0.as_str(), "fcfs", "{model}");
         let opened = hook.open_monitored().unwrap().map(|(name, _)| name.to_string());
         assert_eq!(hook.monitored().is_some(), opened.is_some(), "{model}");
         opened

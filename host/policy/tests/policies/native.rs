@@ -1,6 +1,7 @@
 //! The shipped schedulers in their native builds, behind core's hook: the SDK's trait without a component around it.
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use camshaft_core::ids::{Generation, PolicyName, RequestId, WorkerId};
 use camshaft_core::policy::{
@@ -44,11 +45,11 @@ where
 }
 
 impl SchedulerHook for NativeBuild {
-    fn generation(&self) -> Generation {
+    fn generation(&self, _: Duration) -> Generation {
         Generation(0)
     }
 
-    fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
+    fn open(&self, _: Duration) -> Result<Option<NamedScheduler>, Fault> {
         let policy = (self.open)();
         let number = OPENED.with_borrow_mut(|opened| {
             let number = opened.last_key_value().map_or(0, |(last, _)| last + 1);
@@ -70,11 +71,11 @@ impl SchedulerHook for NativeBuild {
 pub(crate) struct NoPolicy;
 
 impl SchedulerHook for NoPolicy {
-    fn generation(&self) -> Generation {
+    fn generation(&self, _: Duration) -> Generation {
         Generation(0)
     }
 
-    fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
+    fn open(&self, _: Duration) -> Result<Option<NamedScheduler>, Fault> {
         Ok(None)
     }
 

@@ -58,12 +58,12 @@ fn a_pool_that_ends_takes_its_replacement_along() {
 fn a_monitored_scheduler_comes_and_goes_while_the_one_in_force_stays() {
     let rig = rig(&[("scheduler/10-fcfs.wasm", &component("plugins/scheduler-fcfs"))]);
     let hook = rig.host.scheduler("demo");
-    let before = hook.generation();
+    let before = hook.generation(Duration::ZERO);
     assert_eq!(hook.monitored(), None);
     for (file, content) in [("20-old", "scheduler-fcfs"), ("30-short", "scheduler-shortest-first")] {
         rig.put(&format!("scheduler/{file}.toml"), "[policy]\nmode = \"monitor\"");
         rig.put(&format!("scheduler/{file}.wasm"), component(&format!("plugins/{content}")));
-        assert_eq!(hook.generation(), before);
+        assert_eq!(hook.generation(Duration::ZERO), before);
     }
     let monitored = hook.monitored();
     assert!(monitored.is_some());
@@ -71,11 +71,11 @@ fn a_monitored_scheduler_comes_and_goes_while_the_one_in_force_stays() {
     assert_eq!(state("scheduler/10-fcfs.wasm"), PolicyState::Active);
     assert_eq!(state("scheduler/20-old.wasm"), PolicyState::Standby);
     assert_eq!(state("scheduler/30-short.wasm"), PolicyState::Active);
-    assert_eq!(hook.open().unwrap().unwrap().0.as_str(), "fcfs");
+    assert_eq!(hook.open(Duration::ZERO).unwrap().unwrap().0.as_str(), "fcfs");
     assert_eq!(hook.open_monitored().unwrap().unwrap().0.as_str(), "short");
     // The one in force changes, and the monitored one stays.
     rig.remove("scheduler/10-fcfs.wasm");
-    assert!(hook.generation() != before && hook.open().unwrap().is_none());
+    assert!(hook.generation(Duration::ZERO) != before && hook.open(Duration::ZERO).unwrap().is_none());
     assert_eq!(hook.monitored(), monitored);
     rig.remove("scheduler/30-short.wasm");
     assert!(hook.monitored().is_some() && hook.monitored() != monitored, "the one that stood by is monitored now");

@@ -1,6 +1,7 @@
 //! A scheduler hook that remembers faults and can be swapped.
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use camshaft_core::ids::{Generation, PolicyName};
 use camshaft_core::policy::{Fault, NamedScheduler, SchedulerHook};
@@ -30,12 +31,12 @@ impl Watched {
 }
 
 impl SchedulerHook for Watched {
-    fn generation(&self) -> Generation {
-        Generation(self.hook.generation().0 + self.swaps.load(Ordering::Relaxed))
+    fn generation(&self, now: Duration) -> Generation {
+        Generation(self.hook.generation(now).0 + self.swaps.load(Ordering::Relaxed))
     }
 
-    fn open(&self) -> Result<Option<NamedScheduler>, Fault> {
-        self.hook.open()
+    fn open(&self, now: Duration) -> Result<Option<NamedScheduler>, Fault> {
+        self.hook.open(now)
     }
 
     fn refused(&self, fault: &Fault) {
