@@ -118,6 +118,7 @@ fn start(dir: &Path) -> Result<Arc<PolicyHost>, Box<dyn std::error::Error>> {
         poll: Duration::from_secs(60),
         cache_dir: None,
         allow_anonymous: false,
+        grants: camshaft_policy::Grants::default(),
     };
     Ok(PolicyHost::start(config, &prometheus::Registry::new())?)
 }

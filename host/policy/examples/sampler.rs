@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         poll: Duration::from_secs(60),
         cache_dir: None,
         allow_anonymous: false,
+        grants: camshaft_policy::Grants::default(),
     };
     let host = PolicyHost::start(config, &prometheus::Registry::new())?;
     println!("| vocabulary | parameters | native, us | a plan adds, us | a call adds, us |\n|---|---|---|---|---|");

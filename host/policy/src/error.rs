@@ -181,6 +181,8 @@ pub enum PolicyError {
     NoDocument { name: String, from: String, why: String },
     #[error("its secret {name} cannot be read: {why}")]
     NoSecret { name: String, why: String },
+    #[error("its {what} is at {from}, which the configuration does not grant it (policy.grant)")]
+    Withheld { what: String, from: String },
     /// Only while a newer component is being compiled.
     #[error("its documents are being read")]
     DocumentsOpening,

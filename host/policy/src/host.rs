@@ -16,6 +16,7 @@ use crossbeam_channel::{Sender, bounded, never};
 use crate::dry_run::Checks;
 use crate::engine::Ticker;
 use crate::error::PolicyError;
+use crate::grants::Grants;
 use crate::hooks::{filter, sampler};
 use crate::load::{Claim, Demands, Loader};
 use crate::metrics::PolicyMetrics;
@@ -44,6 +45,8 @@ pub struct PolicyConfig {
     pub cache_dir: Option<PathBuf>,
     /// What compiles components, in processes with bounds; `None`: this process does.
     pub compiler: Option<CompileProgram>,
+    /// What policies may have of what can be withheld.
+    pub grants: Grants,
     /// Whether callers that no auth policy identifies are let in from anywhere, not only from loopback addresses.
     pub allow_anonymous: bool,
 }
@@ -108,7 +111,7 @@ impl PolicyHost {
         let runtime = Arc::new(Runtime::new(config.cache_dir.as_deref(), config.compiler)?);
         let ticker = Ticker::start(runtime.engines())?;
         let checks = Some(Checks::new(runtime.clone()));
-        let mut loader = Loader::new(dir, runtime, serving.clone(), registry, spawner)?;
+        let mut loader = Loader::new(dir, runtime, serving.clone(), registry, spawner)?.granting(config.grants);
         loader.start()?;
         if !config.allow_empty {
             loader.refuse_empty()?;
@@ -144,6 +147,15 @@ impl PolicyHost {
             Err(_) if !claim.take() => Ok(()),
             answered => answered?,
         }
+    }
+
+    /// Lets policies have what these grants say from now on; what is revoked is gone when this returns.
+    ///
+    /// # Errors
+    /// There was no answer (it may still happen).
+    pub fn set_grants(&self, grants: Grants) -> Result<(), PolicyError> {
+        let Some(requests) = self.requests() else { return Ok(()) };
+        watch::ask(&requests, |done| Request::Grants { grants, done }).flatten()
     }
 
     /// The scheduler hook of one model's pool. A policy that faults in one pool may serve in others.

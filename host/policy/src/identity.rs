@@ -1,9 +1,11 @@
 //! What belongs to a plugin's name and outlives its instances and generations: log, state store and metrics.
 use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwap;
 use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::Hook;
 
+use crate::grants::Grant;
 use crate::imports::log::PluginLog;
 use crate::imports::metrics::{MetricFamilies, PluginMetrics};
 use crate::imports::state::PluginState;
@@ -17,6 +19,8 @@ pub(crate) struct Identity {
     /// A policy that replaces one of another name may share it.
     pub(crate) state: Arc<PluginState>,
     pub(crate) metrics: PluginMetrics,
+    /// What it may have, for all its instances.
+    pub(crate) grant: ArcSwap<Grant>,
     /// The name that the plugin gives itself, once it is known.
     pub(crate) described: OnceLock<String>,
 }
@@ -35,6 +39,7 @@ impl Identity {
             log: PluginLog::new(hook, plugin.clone()),
             state: state.unwrap_or_default(),
             metrics: PluginMetrics::new(hook, plugin.clone(), families),
+            grant: ArcSwap::from_pointee(Grant::all()),
             described: OnceLock::new(),
         }
     }

@@ -26,6 +26,7 @@ mod files;
 mod functions;
 #[doc(hidden)]
 pub mod fuzz;
+mod grants;
 mod health;
 mod hooks;
 mod host;
@@ -71,6 +72,7 @@ mod whole_file;
 pub use addresses::{Addresses, is_emulated};
 pub use compiler::compile_here;
 pub use error::{PolicyError, SettingsError};
+pub use grants::{GRANTS_MAX, GrantEntry, Grants, WrongGrant};
 pub use host::{PolicyConfig, PolicyHost, check_dir};
 pub use inspect::{PluginReport, inspect};
 pub use load::Demands;

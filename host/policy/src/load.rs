@@ -9,6 +9,8 @@ mod bound_tests;
 mod builder;
 mod compile;
 mod directory;
+mod granted;
+mod granting;
 mod loader;
 #[cfg(test)]
 mod log_tests;

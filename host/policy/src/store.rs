@@ -25,7 +25,7 @@ use crate::imports::pool::{Pool, PoolView};
 use crate::imports::random::{RandomView, Randomness};
 use crate::imports::sequence::{Sequence, SequenceView};
 use crate::imports::setup::{Place, SetupView};
-use crate::imports::state::{PluginState, StateView};
+use crate::imports::state::{CurrentState, StateView};
 use crate::imports::stream::{Stream, StreamView};
 use crate::imports::vocabulary::{ModelTokens, VocabularyView};
 use crate::supplies::Supplies;
@@ -189,9 +189,9 @@ impl MetricsView for GuestState {
 }
 
 impl StateView for GuestState {
-    fn state(&mut self) -> &PluginState {
+    fn state(&mut self) -> CurrentState<'_> {
         self.note_dated();
-        &self.identity.state
+        CurrentState { state: &self.identity.state, is_granted: self.identity.grant.load().state }
     }
 }
 

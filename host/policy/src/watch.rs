@@ -15,6 +15,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, select};
 use self::notices::Watches;
 use self::pace::Pace;
 use crate::error::PolicyError;
+use crate::grants::Grants;
 use crate::load::{Claim, Demands, Loader, ModeChange, Patience, Relocation, Scan, TRIAL_TICK};
 
 /// Reloads, and changes of modes, that may wait for components to be compiled; further ones are refused.
@@ -34,6 +35,11 @@ pub(crate) enum Request {
         demands: Demands,
         /// Taken before anything changes.
         claim: Claim,
+        done: Done,
+    },
+    /// Answered when they hold.
+    Grants {
+        grants: Grants,
         done: Done,
     },
     Order {
@@ -167,6 +173,10 @@ impl<'a> Watcher<'a> {
                 Request::Reload(done) => {
                     self.loader.try_again();
                     self.waiting.reloads.push(done);
+                }
+                Request::Grants { grants, done } => {
+                    self.loader.set_grants(grants);
+                    let _ = done.send(Ok(()));
                 }
                 Request::Order { order, done } => self.take_order(order, done),
                 Request::Relocate { dir, poll, claim, done, .. } if dir == self.loader.dir() => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use camshaft_api::{Access, ROUTES};
 use camshaft_core::answering::wait;
 use camshaft_core::policy::{AuthOutcome, AuthRequest, Hook, Mode, Policies, PolicyState};
-use camshaft_policy::{COMPILE_BOUNDS, CompileProgram, PolicyConfig, PolicyError, PolicyHost, PolicyWatch};
+use camshaft_policy::{COMPILE_BOUNDS, CompileProgram, Grants, PolicyConfig, PolicyError, PolicyHost, PolicyWatch};
 use prometheus::Registry;
 
 use crate::config::Config;
@@ -56,6 +56,8 @@ fn policy_config(config: &Config) -> PolicyConfig {
         cache_dir: cache_dir(),
         compiler: None,
         allow_anonymous: config.fixed.allow_anonymous,
+        // What is wrong was refused with the configuration.
+        grants: config.live.policy.grants().unwrap_or_else(|_| Grants::nothing()),
     }
 }
 

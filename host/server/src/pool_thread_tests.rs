@@ -58,6 +58,7 @@ fn setup(
             poll: PATIENCE,
             cache_dir: None,
             allow_anonymous: true,
+            grants: camshaft_policy::Grants::default(),
         },
         &prometheus::Registry::new(),
     );

@@ -158,6 +158,14 @@ impl Reloader {
             policies::needs_auth(self.listen, old.fixed.allow_anonymous)
         };
         let policy = &new.live.policy;
+        // What is wrong was refused with the configuration.
+        if let Ok(grants) = policy.grants() {
+            let set = self.policies.set_grants(grants);
+            set.map_err(|error| {
+                let dir = policy.dir.display();
+                ServerError::value(&new.origins, "policy.dir", &dir, Problem::PolicyDirectory(error))
+            })?;
+        }
         let demands = Demands { auth, same_guards: !policy.allow_empty };
         let moved = self.policies.relocate(policy.dir.clone(), policy.poll.0, demands);
         moved.map_err(|error| {

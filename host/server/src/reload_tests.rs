@@ -21,6 +21,7 @@ fn reloader(sources: Sources, snapshot: ConfigSnapshot) -> Arc<Reloader> {
         poll: PATIENCE,
         cache_dir: None,
         allow_anonymous: true,
+        grants: camshaft_policy::Grants::default(),
     };
     Reloader::new(Setup {
         snapshot,

@@ -127,7 +127,9 @@ fn call(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<Option<Authentica
 
 /// Calls the policy in an instance of its own.
 fn run(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<Option<Authentication>, Fault> {
-    let call = Call { request: request.clone(), body_digest: policy.sidecar.body_digest, said: Said::default() };
+    let grant = policy.identity.grant.load_full();
+    let body_digest = policy.sidecar.body_digest;
+    let call = Call { request: request.clone(), grant, body_digest, said: Said::default() };
     let mut instance = policy.instance(Subject::Call(call))?;
     let HookGuest::Auth(guest) = &instance.guest else {
         return Err(policy.fault(FaultKind::Unavailable, "not an auth policy"));

@@ -67,7 +67,8 @@ impl Filter {
     fn start(view: &View, policy: &Arc<Loaded>, request: &FilteringRequest) -> Result<Self, Fault> {
         let (model, tenant, text) = (request.model.clone(), request.tenant.clone(), TextWindow::default());
         let (choice, context) = (request.choice, request.context.clone());
-        let stream = Stream { model, tenant, choice, context, rewinds: 0, text, start: 0 };
+        let shows_body = policy.identity.grant.load().body;
+        let stream = Stream { model, tenant, choice, context, shows_body, rewinds: 0, text, start: 0 };
         let share = policy.share(&request.tenant)?;
         let made = policy.configured(Some(request.request.0), |state| state.subject = Subject::Stream(stream))?;
         let (store, HookGuest::Filter(guest)) = (made.store, made.guest) else {

@@ -237,10 +237,11 @@ struct Instance {
 impl Sampler {
     fn start(policy: &Arc<Loaded>, request: &SamplingRequest) -> Result<Result<Self, Refusal>, Fault> {
         let (model, tenant, context) = (request.model.clone(), request.tenant.clone(), request.context.clone());
+        let shows_body = policy.identity.grant.load().body;
         let share = policy.share(&tenant)?;
         let made = policy.configured(Some(request.params.seed ^ SEED_MARK), |state| {
             state.vocabulary = Some(request.vocabulary.clone());
-            state.subject = Subject::Sequence(Sequence { model, tenant, context });
+            state.subject = Subject::Sequence(Sequence { model, tenant, context, shows_body });
         })?;
         let (mut store, HookGuest::Sampler(guest)) = (made.store, made.guest) else {
             return Err(policy.fault(FaultKind::Unavailable, "not a sampler policy"));

@@ -74,7 +74,8 @@ fn call(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<Validation, F
 }
 
 fn run(policy: &Loaded, request: &Arc<ValidateRequest>) -> Result<Validation, Fault> {
-    let mut instance = policy.instance(Subject::Draft(Draft::new(request.clone())))?;
+    let mut instance =
+        policy.instance(Subject::Draft(Draft::new(request.clone(), policy.identity.grant.load().body)))?;
     let HookGuest::Validator(guest) = &instance.guest else {
         return Err(policy.fault(FaultKind::Unavailable, "not a validator policy"));
     };

@@ -8,16 +8,21 @@ use wasmtime::component::{HasData, Linker, Resource};
 use crate::bindings::Borrowed;
 use crate::bindings::host::auth_context::{self, Host, HostCall};
 use crate::fault::invalid;
+use crate::grants::Grant;
 use crate::reuse::Reuse;
 use crate::text::truncated;
 
 /// Bytes of a name that an error repeats.
 const NAME_BYTES: usize = 128;
 
+/// What a policy reads of a header that it is not granted.
+const REDACTED: &[u8] = b"<redacted>";
+
 /// The call in progress.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) request: Arc<AuthRequest>,
+    pub(crate) grant: Arc<Grant>,
     /// Whether the policy's settings file asks for the body's digest.
     pub(crate) body_digest: bool,
     pub(crate) said: Said,
@@ -90,8 +95,10 @@ impl HostCall for CurrentCall<'_> {
     }
 
     fn header(&mut self, _: Resource<Borrowed>, name: String) -> wasmtime::Result<Vec<Vec<u8>>> {
-        let named = self.get()?.request.headers.iter().filter(|(header, _)| *header == name);
-        Ok(named.map(|(_, value)| value.clone()).collect())
+        let Call { request, grant, .. } = self.get()?;
+        let named = request.headers.iter().filter(|(header, _)| *header == name);
+        let is_shown = grant.shows_header(&name);
+        Ok(named.map(|(_, value)| if is_shown { value.clone() } else { REDACTED.to_vec() }).collect())
     }
 
     fn header_names(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<Vec<String>> {

@@ -13,13 +13,15 @@ use crate::pointer;
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(crate) request: Arc<ValidateRequest>,
+    /// Whether the policy may read the body.
+    shows_body: bool,
     /// As the validator has left them so far.
     pub(crate) marks: Marks,
 }
 
 impl Draft {
-    pub(crate) fn new(request: Arc<ValidateRequest>) -> Self {
-        Self { marks: request.marks.clone(), request }
+    pub(crate) fn new(request: Arc<ValidateRequest>, shows_body: bool) -> Self {
+        Self { marks: request.marks.clone(), request, shows_body }
     }
 }
 
@@ -45,6 +47,16 @@ impl CurrentDraft<'_> {
     fn get(&mut self) -> wasmtime::Result<&mut Draft> {
         self.0.as_deref_mut().ok_or_else(|| invalid("there is no request now"))
     }
+
+    /// A guard that cannot see what it is to check does not answer.
+    fn body(&mut self) -> wasmtime::Result<&str> {
+        let draft = self.get()?;
+        if draft.shows_body {
+            Ok(&draft.request.body)
+        } else {
+            Err(invalid("the configuration does not grant it the body"))
+        }
+    }
 }
 
 impl Host for CurrentDraft<'_> {}
@@ -59,11 +71,11 @@ impl HostDraft for CurrentDraft<'_> {
     }
 
     fn body(&mut self, _: Resource<Borrowed>) -> wasmtime::Result<String> {
-        Ok(self.get()?.request.body.clone())
+        Ok(CurrentDraft::body(self)?.to_owned())
     }
 
     fn field(&mut self, _: Resource<Borrowed>, pointer: String) -> wasmtime::Result<Option<String>> {
-        let found = pointer::find(&self.get()?.request.body, &pointer);
+        let found = pointer::find(CurrentDraft::body(self)?, &pointer);
         Ok(found.map_err(|error| invalid(format!("the body cannot be read: {error}")))?.map(str::to_owned))
     }
 

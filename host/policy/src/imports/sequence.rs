@@ -20,6 +20,8 @@ pub(crate) struct Sequence {
     pub(crate) model: String,
     pub(crate) tenant: TenantId,
     pub(crate) context: RequestContext,
+    /// Whether the policy may read the request.
+    pub(crate) shows_body: bool,
 }
 
 pub(crate) struct CurrentSequence<'a>(Option<&'a mut Sequence>);
@@ -56,7 +58,11 @@ impl HostSequence for CurrentSequence<'_> {
     }
 
     fn field(&mut self, _: Resource<Borrowed>, pointer: String) -> wasmtime::Result<Option<String>> {
-        let Some(body) = &self.get()?.context.body else { return Ok(None) };
+        let Sequence { context, shows_body, .. } = self.get()?;
+        if !*shows_body {
+            return Err(invalid("the configuration does not grant it the body"));
+        }
+        let Some(body) = &context.body else { return Ok(None) };
         let found = pointer::find(body, &pointer);
         Ok(found.map_err(|error| invalid(format!("the request cannot be read: {error}")))?.map(str::to_owned))
     }

@@ -129,29 +129,41 @@ impl StateStore {
     }
 }
 
-impl PluginState {
-    fn with_store<T>(&self, act: impl FnOnce(&mut StateStore, Instant) -> T) -> wasmtime::Result<T> {
-        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+/// The store of a plugin, for one of its instances.
+pub(crate) struct CurrentState<'a> {
+    pub(crate) state: &'a PluginState,
+    pub(crate) is_granted: bool,
+}
+
+impl CurrentState<'_> {
+    fn with_store<T>(
+        &self,
+        act: impl FnOnce(&mut StateStore, Instant) -> Result<T, Error>,
+    ) -> wasmtime::Result<Result<T, Error>> {
+        if !self.is_granted {
+            return Ok(Err(Error::Unavailable("the configuration does not grant it a store".to_owned())));
+        }
+        let mut store = self.state.store.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(act(&mut store, Instant::now()))
     }
 }
 
 /// The part of a guest's state that the store needs.
 pub(crate) trait StateView: 'static {
-    fn state(&mut self) -> &PluginState;
+    fn state(&mut self) -> CurrentState<'_>;
 }
 
 struct State;
 
 impl HasData for State {
-    type Data<'a> = &'a PluginState;
+    type Data<'a> = CurrentState<'a>;
 }
 
 pub(crate) fn add_to_linker<T: StateView>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     state::add_to_linker::<_, State>(linker, T::state)
 }
 
-impl Host for &PluginState {
+impl Host for CurrentState<'_> {
     fn get(&mut self, key: String) -> wasmtime::Result<Result<Option<Entry>, Error>> {
         self.with_store(|store, now| {
             Ok(store.get(&key, now).map(|slot| Entry { value: slot.value.clone(), version: slot.version }))
@@ -190,6 +202,21 @@ mod tests {
 
     fn lasting(value: Vec<u8>) -> NewValue {
         NewValue { value, expires: None }
+    }
+
+    #[test]
+    fn without_a_grant_no_call_reads_or_writes() {
+        let state = PluginState::default();
+        let mut denied = CurrentState { state: &state, is_granted: false };
+        let unavailable = |error: Option<Error>| assert!(matches!(error, Some(Error::Unavailable(_))));
+        unavailable(denied.get("k".into()).unwrap().err());
+        unavailable(denied.set("k".into(), vec![1], None).unwrap().err());
+        unavailable(denied.compare_and_set("k".into(), None, vec![1], None).unwrap().err());
+        unavailable(denied.increment("k".into(), 1, None).unwrap().err());
+        unavailable(denied.delete("k".into()).unwrap().err());
+        let mut granted = CurrentState { state: &state, is_granted: true };
+        assert!(matches!(granted.get("k".into()), Ok(Ok(None))), "nothing was written");
+        assert!(matches!(granted.set("k".into(), vec![1], None), Ok(Ok(_))));
     }
 
     #[test]

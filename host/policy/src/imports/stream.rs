@@ -23,6 +23,8 @@ pub(crate) struct Stream {
     pub(crate) tenant: TenantId,
     pub(crate) choice: u32,
     pub(crate) context: RequestContext,
+    /// Whether the policy may read the request.
+    pub(crate) shows_body: bool,
     pub(crate) rewinds: u32,
     /// During a call; otherwise empty.
     pub(crate) text: TextWindow,
@@ -84,7 +86,11 @@ impl HostStream for CurrentStream<'_> {
     }
 
     fn field(&mut self, _: Resource<Borrowed>, pointer: String) -> wasmtime::Result<Option<String>> {
-        let Some(body) = &self.get()?.context.body else { return Ok(None) };
+        let Stream { context, shows_body, .. } = self.get()?;
+        if !*shows_body {
+            return Err(invalid("the configuration does not grant it the body"));
+        }
+        let Some(body) = &context.body else { return Ok(None) };
         let found = pointer::find(body, &pointer);
         Ok(found.map_err(|error| invalid(format!("the request cannot be read: {error}")))?.map(str::to_owned))
     }

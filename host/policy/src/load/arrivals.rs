@@ -13,6 +13,16 @@ pub(super) enum Progress {
     Compiling,
 }
 
+/// What is to become of a version that was examined.
+#[derive(Debug)]
+pub(super) enum Debut {
+    /// It serves everything at once. `unguarded`: it was to be tried, but nothing of it served before.
+    Whole {
+        unguarded: bool,
+    },
+    Trial,
+}
+
 /// Files of a hook, and which of them do not serve.
 #[derive(Default)]
 pub(super) struct Arrivals {

@@ -6,12 +6,14 @@ use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Hook, Mode};
 
 use super::compile::{Compile, CompileJob, Compiler};
+use super::granted;
 use crate::ahead::Ahead;
 use crate::chronicle::Chronicle;
 use crate::documents::{Judge, Library, Missing, Opened, Reader, Version};
 use crate::error::{PolicyError, SettingsError};
 use crate::examine;
 use crate::files::{Content, Place};
+use crate::grants::Grants;
 use crate::health::Health;
 use crate::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
@@ -52,6 +54,7 @@ pub(crate) struct Builder {
     /// Told when the breaker of a policy opens.
     alarm: Sender<()>,
     pub(super) alarms: Receiver<()>,
+    grants: Grants,
     /// Loads so far.
     loads: u64,
     /// Those that were removed last, the newest at the end.
@@ -83,6 +86,7 @@ impl Builder {
             gone: BTreeSet::new(),
             alarm,
             alarms,
+            grants: Grants::default(),
             loads: 0,
             retired: VecDeque::new(),
         }
@@ -158,6 +162,7 @@ impl Builder {
 
     /// What the settings file names; `None` while a document is being read for the first time.
     fn supplies(&self, place: &Place, sidecar: &Sidecar) -> Result<Option<Arc<Supplies>>, PolicyError> {
+        self.check_grant(place, sidecar)?;
         let secrets = Secrets::read(&sidecar.secrets).map_err(|(name, why)| PolicyError::NoSecret { name, why })?;
         let reader = Reader { hook: place.hook, plugin: place.name() };
         match self.documents.open(reader, &sidecar.documents) {
@@ -249,7 +254,23 @@ impl Builder {
     }
 
     fn new_identity(&self, place: &Place, state: Option<Arc<PluginState>>) -> Arc<Identity> {
-        Arc::new(Identity::new(place.hook, &PolicyName::from(place.name()), self.families.clone(), state))
+        let identity = Identity::new(place.hook, &PolicyName::from(place.name()), self.families.clone(), state);
+        identity.grant.store(self.grants.of(place.hook, place.name()));
+        Arc::new(identity)
+    }
+
+    /// Lets policies have what these grants say, also those that serve.
+    pub(super) fn set_grants(&mut self, grants: Grants) {
+        for ((hook, name), identity) in &self.identities {
+            identity.grant.store(grants.of(*hook, name));
+        }
+        self.grants = grants;
+    }
+
+    /// # Errors
+    /// The settings name what the policy may not have.
+    pub(super) fn check_grant(&self, place: &Place, sidecar: &Sidecar) -> Result<(), PolicyError> {
+        granted::check(&self.grants.of(place.hook, place.name()), sidecar)
     }
 
     /// Remembers whose state a new name has: that of a plugin which describes itself by the same name and is gone, so that

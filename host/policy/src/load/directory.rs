@@ -6,10 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use camshaft_core::policy::{Hook, Mode, PolicyStatus};
 
-use super::arrivals::{Arrivals, Progress, Seen};
+use super::arrivals::{Arrivals, Debut, Progress, Seen};
 use super::builder::{Builder, Built};
 use super::policy::{Context, Missing, Phase, Policy, Staged};
-use super::trial::Debut;
 use crate::error::{PolicyError, SettingsError};
 use crate::files::{self, Content, ContentKey, Files, Listing, POLICIES_MAX, Place, Stamps};
 use crate::loaded::Loaded;

@@ -14,6 +14,7 @@ use super::policy::{Phase, Policy};
 use crate::chronicle::Note;
 use crate::error::PolicyError;
 use crate::examine;
+use crate::grants::Grants;
 use crate::imports::metrics::MetricFamilies;
 use crate::metrics::PolicyMetrics;
 use crate::misplaced::{self, Warnings};
@@ -57,6 +58,12 @@ impl Loader {
             #[cfg(test)]
             scans: 0,
         }
+    }
+
+    /// The same with these grants, before anything is loaded.
+    pub(crate) fn granting(mut self, grants: Grants) -> Self {
+        self.builder.set_grants(grants);
+        self
     }
 
     pub(crate) fn dir(&self) -> &Path {

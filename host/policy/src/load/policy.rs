@@ -9,8 +9,7 @@ use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::{Mode, PolicyEvent, PolicyState, PolicyStatus};
 
 use super::compile::CompileJob;
-use super::trial::Trial;
-use super::versions::{RolledBack, Version};
+use super::versions::{RolledBack, Trial, Version};
 use crate::chronicle::{Chronicle, Note};
 use crate::error::PolicyError;
 use crate::files::{self, ContentKey, Place, SIDECAR_MAX_BYTES, Stamps};
@@ -442,7 +441,7 @@ impl Policy {
     }
 
     /// At start, a policy that guards refuses if it cannot be loaded (unless its settings say otherwise).
-    fn stand_in(&self, place: &Place, why: &str, metrics: &PolicyMetrics) -> Option<Arc<Broken>> {
+    pub(super) fn stand_in(&self, place: &Place, why: &str, metrics: &PolicyMetrics) -> Option<Arc<Broken>> {
         if !spec(place.hook).guards {
             return None;
         }

@@ -6,10 +6,11 @@ use camshaft_core::canary::{Outlook, Tally};
 use camshaft_core::ids::{Generation, PolicyName};
 use camshaft_core::policy::{CanaryStatus, Hook, Mode, PolicyEvent};
 
+use super::arrivals::Debut;
 use super::directory::Directory;
 use super::loader::Loader;
 use super::policy::{Phase, Policy};
-use super::versions::{RolledBack, Version};
+use super::versions::{RolledBack, Trial, Version};
 use crate::chronicle::{Note, unix_seconds};
 use crate::error::PolicyError;
 use crate::files::{ContentKey, Place};
@@ -19,28 +20,6 @@ use crate::spec::spec;
 
 /// How often running trials are judged.
 pub(crate) const TRIAL_TICK: Duration = if cfg!(test) { Duration::from_millis(10) } else { Duration::from_secs(1) };
-
-/// A new version that serves a share of the traffic.
-#[derive(Debug, Clone)]
-pub(crate) struct Trial {
-    pub(super) candidate: Arc<Loaded>,
-    pub(super) key: ContentKey,
-    begun: Instant,
-    /// Calls that the version before had answered when it began.
-    before: Tally,
-    /// What the metrics know: of the new version, and of the one before since the beginning.
-    told: (Tally, Tally),
-}
-
-/// What is to become of a version that was examined.
-#[derive(Debug)]
-pub(super) enum Debut {
-    /// It serves everything at once. `unguarded`: it was to be tried, but nothing of it served before.
-    Whole {
-        unguarded: bool,
-    },
-    Trial,
-}
 
 impl Directory {
     /// Whether a new version is tried first.

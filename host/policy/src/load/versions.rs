@@ -1,5 +1,8 @@
-//! Versions of a policy file besides the one that serves: the last good one, and what was rolled back.
+//! Versions of a policy file besides the one that serves: the last good one, one on trial, and what was rolled back.
 use std::sync::Arc;
+use std::time::Instant;
+
+use camshaft_core::canary::Tally;
 
 use crate::error::PolicyError;
 use crate::files::ContentKey;
@@ -22,6 +25,18 @@ impl Version {
     pub(super) fn digest(&self) -> String {
         self.compiled.digest.clone()
     }
+}
+
+/// A new version that serves a share of the traffic.
+#[derive(Debug, Clone)]
+pub(super) struct Trial {
+    pub(super) candidate: Arc<Loaded>,
+    pub(super) key: ContentKey,
+    pub(super) begun: Instant,
+    /// Calls that the version before had answered when it began.
+    pub(super) before: Tally,
+    /// What the metrics know: of the new version, and of the one before since the beginning.
+    pub(super) told: (Tally, Tally),
 }
 
 /// What was taken out of service.

@@ -34,6 +34,7 @@ fn an_unreadable_directory_is_no_empty_one() {
         poll: NEVER,
         cache_dir: None,
         allow_anonymous: true,
+        grants: camshaft_policy::Grants::default(),
     };
     let error = PolicyHost::start(config, &prometheus::Registry::new()).unwrap_err().to_string();
     assert!(error.contains("auth"), "{error}");
@@ -52,6 +53,7 @@ fn compiled_code_is_kept_where_nobody_else_can_write() {
             poll: NEVER,
             cache_dir: Some(cache.clone()),
             allow_anonymous: false,
+            grants: camshaft_policy::Grants::default(),
         };
         let host = PolicyHost::start(config, &prometheus::Registry::new()).unwrap();
         assert_eq!(host.status()[0].state, PolicyState::Active);
@@ -132,6 +134,7 @@ fn regression_what_is_no_file_is_rejected_and_blocks_nobody() {
         poll: NEVER,
         cache_dir: None,
         allow_anonymous: false,
+        grants: camshaft_policy::Grants::default(),
     };
     let host = PolicyHost::start(started, &prometheus::Registry::new()).unwrap();
     assert!(host.current().has_auth());

@@ -80,6 +80,7 @@ fn without_a_directory_anonymous_use_is_the_operators_choice() {
             poll: NEVER,
             cache_dir: None,
             allow_anonymous,
+            grants: camshaft_policy::Grants::default(),
         };
         let host = PolicyHost::start(config, &prometheus::Registry::new()).unwrap();
         let outcome = wait(host.current().authenticate(&caller(false, None))).outcome;

@@ -10,6 +10,7 @@ mod directory;
 mod documents;
 mod faults;
 mod forged;
+mod grants;
 mod hooks;
 mod load;
 mod matching;

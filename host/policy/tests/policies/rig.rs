@@ -60,6 +60,7 @@ pub(crate) fn rig_polling(files: &[(&str, &[u8])], poll: Duration) -> Rig {
         poll,
         cache_dir,
         allow_anonymous: false,
+        grants: camshaft_policy::Grants::default(),
     };
     let host = PolicyHost::start(config, &metrics).unwrap();
     Rig { dir, host, metrics }

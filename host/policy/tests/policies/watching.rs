@@ -110,6 +110,7 @@ fn notices_directories_that_appear_later() {
         poll: NEVER,
         cache_dir: None,
         allow_anonymous: false,
+        grants: camshaft_policy::Grants::default(),
     };
     let host = camshaft_policy::PolicyHost::start(config, &prometheus::Registry::new()).unwrap();
     assert!(host.status().is_empty());

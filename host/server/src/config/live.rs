@@ -2,6 +2,7 @@
 use std::path::PathBuf;
 
 use camshaft_core::pool::Watermarks;
+use camshaft_policy::{GrantEntry, Grants, WrongGrant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -89,11 +90,62 @@ pub struct Policy {
     /// How often the directory is scanned, for file systems that report no changes.
     #[schemars(extend("x-minimum" = "100ms"))]
     pub poll: DurationValue,
+    /// What policies may have of what can be withheld, unless a `grant` names them.
+    pub default_grants: DefaultGrants,
+    /// What single policies may have: at most 256. What an entry does not name is withheld.
+    pub grant: Vec<PolicyGrant>,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { dir: "policy.d".into(), allow_empty: false, poll: DurationValue::secs(10) }
+        let (default_grants, grant) = (DefaultGrants::All, Vec::new());
+        Self { dir: "policy.d".into(), allow_empty: false, poll: DurationValue::secs(10), default_grants, grant }
+    }
+}
+
+impl Policy {
+    /// What each policy may have.
+    ///
+    /// # Errors
+    /// The first wrong entry.
+    pub fn grants(&self) -> Result<Grants, WrongGrant> {
+        let entries: Vec<GrantEntry> = self.grant.iter().map(PolicyGrant::entry).collect();
+        Grants::new(self.default_grants == DefaultGrants::All, &entries)
+    }
+}
+
+/// What policies have without an entry.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(inline)]
+pub enum DefaultGrants {
+    #[default]
+    All,
+    None,
+}
+
+/// What one policy may have, and no more. Patterns are exact, but for a `*` at their ends.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case", default, deny_unknown_fields)]
+pub struct PolicyGrant {
+    /// Hook and name, such as "auth/jwt", without the number of the file.
+    pub policy: String,
+    /// Headers that an auth policy reads as they came, in lower case; of the others it reads `<redacted>`.
+    pub headers: Vec<String>,
+    /// Absolute paths and URLs that its settings may name as documents.
+    pub documents: Vec<String>,
+    /// Absolute paths and $VARIABLES that its settings may name as secrets.
+    pub secrets: Vec<String>,
+    /// Whether it has a store.
+    pub state: bool,
+    /// Whether a validator reads the body of requests.
+    pub body: bool,
+}
+
+impl PolicyGrant {
+    fn entry(&self) -> GrantEntry {
+        let Self { policy, headers, documents, secrets, state, body } = self.clone();
+        GrantEntry { policy, headers, documents, secrets, state, body }
     }
 }
 

@@ -1,6 +1,8 @@
 //! What must hold between the values of a configuration that is well-formed.
 use std::os::unix::ffi::OsStrExt;
 
+use camshaft_policy::WrongGrant;
+
 use super::auto::Auto;
 use super::fixed::{ClientAuth, Fixed};
 use super::keys::Wrong;
@@ -32,6 +34,9 @@ fn live(live: &Live, wrong: &mut Vec<Wrong>) {
     if queue.max_timeout < queue.timeout {
         let (timeout, max) = (queue.timeout, queue.max_timeout);
         wrong.push(Wrong::new("queue.max-timeout", format!("must be at least queue.timeout ({timeout}), got {max}")));
+    }
+    if let Err(WrongGrant { index, key, why }) = live.policy.grants() {
+        wrong.push(Wrong::new(format!("policy.grant.{index}.{key}"), why));
     }
     if let Err(why) = telling::level_is_good(&live.log.level) {
         wrong.push(Wrong::new("log.level", format!("{why}")));
