@@ -8,12 +8,22 @@ use crate::{gelu, matmul};
 /// What a context is made with, so that its operations are replaced: activations where they are to be exact, and products where all
 /// of the model is computed here.
 pub(crate) fn replacing(exact_activations: bool, on_devices: bool) -> sys::ggml_backend_sched_eval_callback {
-    match (exact_activations, !on_devices && matmul::is_faster()) {
+    match (exact_activations, !on_devices && !may_accelerate() && matmul::is_faster()) {
         (true, true) => Some(both),
         (true, false) => Some(activations),
         (false, true) => Some(products),
         (false, false) => None,
     }
+}
+
+/// Whether a library such as BLAS computes products of the processor's memory, which takes no operations that were replaced.
+fn may_accelerate() -> bool {
+    // SAFETY: the registry of devices may be read from any thread; it keeps its devices for ever.
+    (0..unsafe { sys::ggml_backend_dev_count() }).any(|index| {
+        // SAFETY: as above; the index is less than their count.
+        let kind = unsafe { sys::ggml_backend_dev_type(sys::ggml_backend_dev_get(index)) };
+        kind == sys::GGML_BACKEND_DEVICE_TYPE_ACCEL
+    })
 }
 
 /// llama.cpp calls these for each node of the graph before it computes it, to ask whether the caller wants the node's value. The

@@ -4,7 +4,7 @@
 //! the end. Here 16 rows of weights are interleaved first, once for all rows of the batch, so that a register holds as many sums of
 //! 16 rows, and a block's scales are applied to 16 sums at once (the layout is that of Goto and van de Geijn, "Anatomy of
 //! High-Performance Matrix Multiplication", 2008). Weights stay as they are in the file: what is interleaved fits the first cache
-//! and lives for one product.
+//! (of q8_0 with more than about 2,000 inputs: the second) and lives for one product.
 #[cfg(target_arch = "x86_64")]
 mod float;
 #[cfg(target_arch = "x86_64")]

@@ -37,7 +37,7 @@ pub(crate) enum Request {
         claim: Claim,
         done: Done,
     },
-    /// Answered when they hold.
+    /// Answered when they hold: what is withheld is gone, and what is granted again is compiled.
     Grants {
         grants: Grants,
         done: Done,
@@ -175,8 +175,12 @@ impl<'a> Watcher<'a> {
                     self.waiting.reloads.push(done);
                 }
                 Request::Grants { grants, done } => {
-                    self.loader.set_grants(grants);
-                    let _ = done.send(Ok(()));
+                    if self.loader.set_grants(grants) {
+                        // One at a time: reloads of the configuration wait for one another.
+                        self.waiting.reloads.push(done);
+                    } else {
+                        let _ = done.send(Ok(()));
+                    }
                 }
                 Request::Order { order, done } => self.take_order(order, done),
                 Request::Relocate { dir, poll, claim, done, .. } if dir == self.loader.dir() => {

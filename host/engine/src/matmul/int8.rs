@@ -161,7 +161,7 @@ impl Kernel {
 }
 
 impl Scratch {
-    /// Makes blocks of integers and scales of the rows, as llama.cpp does.
+    /// Makes blocks of integers and scales of the rows, as llama.cpp does; integers may differ by one where two are as near.
     #[target_feature(enable = "avx2,fma,f16c")]
     fn quantize(&mut self, numbers: &[f32], inputs: usize, tile: usize) {
         let (blocks, rows) = (inputs / BLOCK, numbers.len() / inputs);
@@ -344,7 +344,7 @@ kernel!(
     _mm256_mul_ps,
     _mm256_fmadd_ps,
     _mm256_cvtepi32_ps,
-    |sum: i32| -128 * sum,
+    |sum: i32| sum.wrapping_mul(-128),
     _mm256_dpbusd_avx_epi32
 );
 kernel!(
@@ -363,7 +363,7 @@ kernel!(
     _mm512_mul_ps,
     _mm512_fmadd_ps,
     _mm512_cvtepi32_ps,
-    |sum: i32| -128 * sum,
+    |sum: i32| sum.wrapping_mul(-128),
     _mm512_dpbusd_epi32
 );
 

@@ -259,12 +259,16 @@ impl Builder {
         Arc::new(identity)
     }
 
-    /// Lets policies have what these grants say, also those that serve.
-    pub(super) fn set_grants(&mut self, grants: Grants) {
+    /// Lets policies have what these grants say, also those that serve. Whether they are others than before.
+    pub(super) fn set_grants(&mut self, grants: Grants) -> bool {
+        if self.grants == grants {
+            return false;
+        }
         for ((hook, name), identity) in &self.identities {
             identity.grant.store(grants.of(*hook, name));
         }
         self.grants = grants;
+        true
     }
 
     /// # Errors

@@ -13,9 +13,12 @@ use crate::loaded::Loaded;
 
 impl Loader {
     /// Lets policies have what these grants say from now on. One that serves with a document or secret that it may not have
-    /// any more is ended: of a hook that guards, it refuses what it was asked about.
-    pub(crate) fn set_grants(&mut self, grants: Grants) {
-        self.builder.set_grants(grants);
+    /// any more is ended: of a hook that guards, it refuses what it was asked about. One that lacked what it may have now is
+    /// examined at the next scan. False: they are those of before, and nothing changes.
+    pub(crate) fn set_grants(&mut self, grants: Grants) -> bool {
+        if !self.builder.set_grants(grants) {
+            return false;
+        }
         for (place, policy) in &mut self.directory.policies {
             let loads = policy.loads();
             // Verdicts of the grants before.
@@ -30,7 +33,7 @@ impl Loader {
             }
         }
         self.publish();
-        self.scan_settled();
+        true
     }
 }
 
