@@ -51,6 +51,8 @@ fn the_dashboard_and_the_alerts_name_only_what_is_exported_and_the_documentation
         .start();
     assert!(server.answer("What is 3 plus 4?").contains('7'));
     server.admin.post("/admin/reload", &serde_json::json!({}));
+    server.policies.put("validator", "10-limits.toml", "[policy]\ncanary = 0.5\n[settings]\nmax-tokens = 4096\n");
+    server.wait_for_policy(("validator", "limits"), |entry| !entry["canary"].is_null());
     // A worker counts a request as done after its answer is out.
     server.wait_until_idle();
     let exported = server.admin.get("/metrics").text().to_owned();
