@@ -93,11 +93,12 @@ fn phrases_that_are_rewound_never_come_out_in_a_thousand_sampled_streams_and_the
         running.into_iter().map(|client| client.join().unwrap()).sum::<usize>()
     });
     assert_eq!(count, 2000);
+    // A worker counts what it did after its answer is out.
+    server.wait_until_idle();
     let rewinds = server.metrics().count("camshaft_filter_rewinds_total", &[]);
     let taken_back = server.metrics().count("camshaft_filter_tokens_taken_back_total", &[]);
     let verdicts = server.metrics().count("camshaft_policy_calls_total", &[("hook", "filter"), ("outcome", "rewind")]);
     assert!(rewinds > 2000.0 && taken_back >= rewinds && verdicts == rewinds, "{rewinds} {taken_back} {verdicts}");
-    server.wait_until_idle();
     // The model says them all the time by itself.
     let plain = Setup::new().start();
     let texts: Vec<String> = (0..5).flat_map(|seed| ask(&plain, &story(seed * 100), false).texts).collect();
