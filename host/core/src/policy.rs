@@ -8,14 +8,16 @@ mod change;
 mod context;
 mod difference;
 mod facts;
+mod fault;
 mod hook;
+mod priority;
 mod reply;
+mod scheduler;
 mod scheduling;
 mod status;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -24,15 +26,20 @@ pub use self::change::{PolicyAction, PolicyChange, PolicyEvent, PolicyHistory, P
 pub use self::context::RequestContext;
 pub use self::difference::{Difference, RowFigures, WaitFigures, Waits};
 pub use self::facts::{KvTokens, WorkerFacts};
+pub use self::fault::{Fault, FaultKind};
 pub use self::hook::{Hook, Mode};
+pub use self::priority::Priority;
 pub use self::reply::{REPLY_HEADERS, REPLY_NAME_CHARS, REPLY_VALUE_CHARS, RETRY_AFTER_MAX, Reply, ReplyError};
+pub use self::scheduler::{
+    Action, Arrival, CachedPrefix, NamedScheduler, Observation, Scheduler, SchedulerEvent, SchedulerHook,
+    SchedulingPoint,
+};
 pub use self::scheduling::{
     CancelReason, Checkpoint, EmptyBooks, Ending, Hints, LatencyTarget, PoolBooks, Rejection, RequestFacts, Restored,
 };
 pub use self::status::{CanaryStatus, ModeError, PolicyCheck, PolicyHealth, PolicyState, PolicyStatus};
 use crate::answering::Answering;
-use crate::breaker::BreakerSettings;
-use crate::ids::{Generation, PolicyDigest, PolicyName, RequestId, TenantId, Token, WorkerId};
+use crate::ids::{Generation, PolicyDigest, PolicyName, RequestId, TenantId, Token};
 use crate::sampling::{Row, SamplingParams};
 use crate::segments::Namespace;
 use crate::vocabulary::Vocabulary;
@@ -45,81 +52,6 @@ pub struct Refusal {
     pub code: String,
     pub message: String,
     pub param: Option<String>,
-}
-
-/// How a policy failed to answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FaultKind {
-    /// The guest trapped (panic, unreachable, stack overflow).
-    Trap,
-    /// The guest ran past its deadline and was stopped.
-    Deadline,
-    /// The guest asked for more memory than it may have.
-    Memory,
-    /// The guest's answer is not one that the hook allows.
-    InvalidOutput,
-    /// No instance could be made.
-    Unavailable,
-    /// As many instances of its hook run as may run at once.
-    Exhausted,
-}
-
-impl FaultKind {
-    /// The name in metrics labels and logs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            FaultKind::Trap => "trap",
-            FaultKind::Deadline => "deadline",
-            FaultKind::Memory => "memory",
-            FaultKind::InvalidOutput => "invalid_output",
-            FaultKind::Unavailable => "unavailable",
-            FaultKind::Exhausted => "exhausted",
-        }
-    }
-}
-
-/// A policy that did not answer properly. For the log; clients learn only that a policy failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("policy {plugin} faulted ({}): {detail}", kind.as_str())]
-pub struct Fault {
-    pub plugin: PolicyName,
-    pub kind: FaultKind,
-    pub detail: String,
-}
-
-/// Priority class: the first class with work goes first. As a number 0, 1 and 2.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Priority {
-    High,
-    #[default]
-    Normal,
-    Low,
-}
-
-impl Priority {
-    /// The number that policies know the class by.
-    pub fn number(self) -> u8 {
-        match self {
-            Priority::High => 0,
-            Priority::Normal => 64,
-            Priority::Low => 128,
-        }
-    }
-
-    /// The most urgent class that is no more urgent than the number.
-    pub fn of_number(number: u8) -> Self {
-        [Priority::High, Priority::Normal].into_iter().find(|class| number <= class.number()).unwrap_or(Priority::Low)
-    }
-
-    /// The name in configuration and snapshots.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Priority::High => "high",
-            Priority::Normal => "normal",
-            Priority::Low => "low",
-        }
-    }
 }
 
 /// Rates a tenant may use; `None` is not limited.
@@ -445,207 +377,4 @@ pub trait SamplerHook: Send + Sync + fmt::Debug {
     /// An instance of the chain with this digest. If nothing holds that any more, of the newest one, and the log says
     /// so. Never fails for lack of a policy: without one it is the native standard chain.
     fn open(&self, chain: PolicyDigest, request: &SamplingRequest) -> Result<Box<dyn TokenSampler>, NoSampler>;
-}
-
-/// A waiting request, as a scheduler sees it. Times count from the pool's start.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Arrival {
-    pub id: RequestId,
-    pub arrived: Duration,
-    pub tenant: TenantId,
-    pub priority: Priority,
-    pub weight: f64,
-    /// Latest moment of the first token.
-    pub deadline: Option<Duration>,
-    pub prompt_tokens: u32,
-    pub max_tokens: u32,
-    /// KV tokens that a worker must have free to admit it. Never more than an idle worker has.
-    pub need: u32,
-    /// Workers whose prefix cache probably holds a prefix of the prompt, as estimated when the request arrived.
-    pub cached: Vec<CachedPrefix>,
-    /// What auth and validator policies have set.
-    pub attributes: Arc<Attributes>,
-}
-
-/// Prompt tokens that a worker's prefix cache probably holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CachedPrefix {
-    pub worker: WorkerId,
-    pub tokens: u32,
-}
-
-impl Arrival {
-    /// Prompt tokens that a worker's prefix cache probably holds.
-    pub fn cached_on(&self, worker: WorkerId) -> u32 {
-        self.cached.iter().find(|cached| cached.worker == worker).map_or(0, |cached| cached.tokens)
-    }
-}
-
-/// What a scheduler is told.
-#[derive(Debug, Clone, PartialEq)]
-pub enum SchedulerEvent {
-    Arrived(Arrival),
-    Dispatched {
-        id: RequestId,
-        worker: WorkerId,
-    },
-    Progressed {
-        id: RequestId,
-        prompt_tokens: u32,
-        generated_tokens: u32,
-    },
-    Finished {
-        id: RequestId,
-        generated_tokens: u32,
-        ending: Ending,
-    },
-    Cancelled {
-        id: RequestId,
-        reason: CancelReason,
-    },
-    /// Its worker preempted it, or paused it for its reader.
-    Preempted {
-        id: RequestId,
-    },
-    /// It runs again, neither preempted nor paused.
-    Resumed {
-        id: RequestId,
-    },
-}
-
-/// One call of a scheduler: what happened since the last one.
-#[derive(Debug, Clone)]
-pub struct SchedulingPoint {
-    /// Time since the pool started.
-    pub now: Duration,
-    /// The first point of an instance, carrying the whole state as events.
-    pub replay: bool,
-    pub events: Vec<SchedulerEvent>,
-    /// All workers of the pool.
-    pub workers: Vec<WorkerFacts>,
-    /// What else can be asked. Whoever keeps it past the call makes the pool copy its book.
-    pub books: Arc<dyn PoolBooks>,
-}
-
-/// What a scheduler asks the pool to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    Preempt {
-        id: RequestId,
-    },
-    Reject {
-        id: RequestId,
-        rejection: Rejection,
-    },
-    Dispatch {
-        id: RequestId,
-        worker: WorkerId,
-    },
-    PrefillBudget {
-        worker: WorkerId,
-        tokens: u32,
-    },
-    /// Call again at this time at the latest, even if nothing happens. Replaces an earlier one that has not passed.
-    WakeAt {
-        at: Duration,
-    },
-}
-
-/// A pool's scheduler: long-lived, fed with events.
-pub trait Scheduler: Send {
-    /// Answers a scheduling point. The pool checks every action before it carries out the first.
-    fn schedule(&mut self, point: &SchedulingPoint) -> Result<Vec<Action>, Fault>;
-
-    /// The plugin whose instances leave checkpoints to each other; `None`: it has none to leave and takes none.
-    fn lineage(&self) -> Option<&str> {
-        None
-    }
-
-    /// What the next instance of its plugin is to begin with. Never asked after a fault. `None`: nothing, or it failed.
-    fn save(&mut self) -> Option<Checkpoint> {
-        None
-    }
-
-    /// Begins with what an earlier instance of its plugin saved, before the first point.
-    fn restore(&mut self, checkpoint: Checkpoint) -> Restored {
-        let _ = checkpoint;
-        Restored::Refused
-    }
-}
-
-/// A scheduler and the policy that it is an instance of.
-pub type NamedScheduler = (PolicyName, Box<dyn Scheduler>);
-
-/// What a pool tells of the scheduler that it monitors.
-#[derive(Debug, Clone, Copy)]
-pub enum Observation<'a> {
-    Differs(Difference),
-    Waited(Waits),
-    /// So many requests wait in its virtual book.
-    Waiting(usize),
-    /// It was not asked at a scheduling point, because the pool had other work.
-    Skipped,
-    /// The pool refused its actions. Counts as a fault of invalid output; other faults were counted before.
-    Refused(&'a Fault),
-    /// Its breaker opened after a fault: it is not asked.
-    Opened {
-        fault: &'a Fault,
-        pause: Duration,
-    },
-    /// It closed again.
-    Closed,
-}
-
-/// Makes schedulers.
-pub trait SchedulerHook: Send + Sync + fmt::Debug {
-    /// Tells the scheduler in force from all others. Besides swaps, turns change it: a version that is on trial decides in some
-    /// slots of the time, which counts from the pool's start.
-    fn generation(&self, now: Duration) -> Generation;
-    /// When the breaker of the scheduler in force opens.
-    fn breaker(&self, now: Duration) -> BreakerSettings {
-        let _ = now;
-        BreakerSettings::SINGLE
-    }
-    /// A fresh instance of the scheduler in force; `None` where the native one is to be used.
-    fn open(&self, now: Duration) -> Result<Option<NamedScheduler>, Fault>;
-    /// The pool refused a scheduler's actions. Counts as a fault of invalid output.
-    fn refused(&self, fault: &Fault);
-    /// The native scheduler decides in the policy's place from now on. Not called again while it does.
-    fn replaced(&self, fault: &Fault);
-    /// The policy decides again after it was replaced; `None`: no policy is in force any more.
-    fn returned(&self, policy: Option<&PolicyName>);
-    /// Changes when another scheduler is monitored; `None`: none is.
-    fn monitored(&self) -> Option<Generation> {
-        None
-    }
-    /// When the breaker of the monitored scheduler opens.
-    fn monitored_breaker(&self) -> BreakerSettings {
-        BreakerSettings::SINGLE
-    }
-    /// A fresh instance of the monitored scheduler.
-    fn open_monitored(&self) -> Result<Option<NamedScheduler>, Fault> {
-        Ok(None)
-    }
-    /// The pool tells of the monitored scheduler that was opened last.
-    fn observed(&self, seen: Observation<'_>) {
-        let _ = seen;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_is_of_the_less_urgent_class_of_the_two_beside_it() {
-        let expected = [(0, Priority::High), (1, Priority::Normal), (64, Priority::Normal), (65, Priority::Low)];
-        for (number, class) in
-            expected.into_iter().chain([(128, Priority::Low), (129, Priority::Low), (255, Priority::Low)])
-        {
-            assert_eq!(Priority::of_number(number), class, "{number}");
-        }
-        for class in [Priority::High, Priority::Normal, Priority::Low] {
-            assert_eq!(Priority::of_number(class.number()), class);
-        }
-    }
 }
