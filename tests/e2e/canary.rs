@@ -1,8 +1,8 @@
 //! New versions of policies on a share of the traffic, under load: whom they serve, and how their trials end.
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
 use camshaft_tests::{Server, Setup, eventually, guest, plugin, sha256_hex};
 use serde_json::{Value, json};
+
+use crate::under_load::{events, under_load, wait_for_more};
 
 const COMPLETIONS: &str = "/v1/completions";
 const STREAMS: usize = 16;
@@ -36,41 +36,9 @@ fn text(server: &Server) -> String {
     text
 }
 
-/// Streams until `done`, none of which may fail.
-fn under_load(server: &Server, done: impl FnOnce(&AtomicUsize)) {
-    let (stop, ended) = (AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        for client in 0..STREAMS {
-            let (stop, ended) = (&stop, &ended);
-            scope.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    let body = json!({"model": "demo", "prompt": "Once upon a time", "seed": client, "max_tokens": 40,
-                        "ignore_eos": true, "stream": true});
-                    let collected = server.client.stream(COMPLETIONS, &body).finish();
-                    assert!(collected.is_good(), "a stream failed: {:?}", collected.values().last());
-                    assert_eq!(collected.finish_reason(0), Some("length"));
-                    ended.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        done(&ended);
-        stop.store(true, Ordering::Relaxed);
-    });
-}
-
-fn wait_for_more(ended: &AtomicUsize, more: usize) {
-    let before = ended.load(Ordering::Relaxed);
-    eventually("streams end", || {
-        let ended = ended.load(Ordering::Relaxed);
-        if ended >= before + more { Ok(()) } else { Err(ended) }
-    });
-}
-
-/// The changes of this kind, as who wanted each.
-fn events(server: &Server, event: &str) -> Vec<Value> {
-    let page = server.policy_page();
-    let history = page["history"].as_array().expect("a history").iter();
-    history.filter(|change| change["event"] == event).map(|change| change["who"].clone()).collect()
+/// Who wanted each change of this kind.
+fn who(server: &Server, event: &str) -> Vec<Value> {
+    events(server, event).into_iter().map(|change| change["who"].clone()).collect()
 }
 
 fn post(server: &Server, path: &str) -> u16 {
@@ -82,7 +50,7 @@ fn a_sampler_is_tried_on_half_of_the_requests_until_an_operator_ends_that_under_
     let server = Setup::new().plugin("sampler", "10-x", "sampler-avoid-words", OLD).start();
     let old = text(&server);
     assert!(old.contains("the"), "{old:?}");
-    under_load(&server, |ended| {
+    under_load(&server, STREAMS, |ended| {
         wait_for_more(ended, STREAMS);
         server.policies.put("sampler", "10-x.toml", new("canary-by = \"request\""));
         let entry = server.wait_for_policy(("sampler", "x"), |entry| !entry["canary"].is_null());
@@ -127,7 +95,7 @@ fn a_sampler_is_tried_on_half_of_the_requests_until_an_operator_ends_that_under_
 fn a_sampler_on_trial_serves_whole_tenants_and_is_promoted_by_its_rule_under_load() {
     let server = Setup::new().plugin("sampler", "10-x", "sampler-avoid-words", OLD).start();
     let old = text(&server);
-    under_load(&server, |ended| {
+    under_load(&server, STREAMS, |ended| {
         wait_for_more(ended, STREAMS);
         // There is one tenant, so one version is met until the trial ends.
         server.policies.put(
@@ -140,7 +108,7 @@ fn a_sampler_on_trial_serves_whole_tenants_and_is_promoted_by_its_rule_under_loa
         assert!(new != old && (0..4).all(|_| text(&server) == new));
         let entry = server.wait_for_policy(("sampler", "x"), |entry| entry["canary"].is_null());
         assert_eq!((&entry["state"], &entry["error"]), (&json!("active"), &Value::Null), "{entry}");
-        assert_eq!(events(&server, "promoted"), ["canary"]);
+        assert_eq!(who(&server, "promoted"), ["canary"]);
         wait_for_more(ended, STREAMS);
         assert_eq!(text(&server), new);
     });
@@ -155,7 +123,7 @@ fn a_scheduler_on_trial_has_its_slots_and_is_promoted_with_no_failed_stream() {
     let fcfs = plugin("scheduler-fcfs");
     let server = Setup::new().component("scheduler", "10-x", &fcfs, "[policy]\ndeadline = \"5s\"\n").start();
     let next = variant(&fcfs);
-    under_load(&server, |ended| {
+    under_load(&server, STREAMS, |ended| {
         wait_for_more(ended, STREAMS);
         server.policies.put("scheduler", "10-x.toml", SLOTS);
         server.policies.put("scheduler", "10-x.wasm", &next);
@@ -167,7 +135,7 @@ fn a_scheduler_on_trial_has_its_slots_and_is_promoted_with_no_failed_stream() {
         server.wait_for_policy(("scheduler", "x"), |entry| {
             entry["canary"].is_null() && entry["serving"] == sha256_hex(&next).as_str()
         });
-        assert_eq!(events(&server, "promoted"), ["canary"]);
+        assert_eq!(who(&server, "promoted"), ["canary"]);
         wait_for_more(ended, STREAMS);
     });
     server.wait_until_idle();
@@ -178,7 +146,7 @@ fn a_scheduler_that_faults_in_its_slot_is_rolled_back_at_once_with_no_failed_str
     let (fcfs, bad) = (plugin("scheduler-fcfs"), guest("misbehave-scheduler"));
     // It runs with and without settings.
     let server = Setup::new().component("scheduler", "10-x", &fcfs, "[policy]\ndeadline = \"5s\"\n").start();
-    under_load(&server, |ended| {
+    under_load(&server, STREAMS, |ended| {
         wait_for_more(ended, STREAMS);
         server.policies.put("scheduler", "10-x.toml", format!("{SLOTS}[settings]\nbehave = \"trap-later\"\n"));
         server.policies.put("scheduler", "10-x.wasm", &bad);

@@ -44,4 +44,5 @@ mod speculation;
 mod swap;
 mod telemetry;
 mod tls;
+mod under_load;
 mod workers;

@@ -1,8 +1,8 @@
 //! Versions that begin to fault under load, operators' orders, and files that can never serve.
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
 use camshaft_tests::{Request, Server, Setup, eventually, guest, plugin, sha256_hex};
-use serde_json::{Value, json};
+use serde_json::json;
+
+use crate::under_load::{events, under_load, wait_for_more};
 
 const COMPLETIONS: &str = "/v1/completions";
 const STREAMS: usize = 4;
@@ -10,51 +10,13 @@ const STREAMS: usize = 4;
 const LAST_GOOD: &str =
     "[policy]\non-fault = \"last-good\"\ndeadline = \"5s\"\nbreaker = { faults = 3, share = 0.1, pause = \"60s\" }\n";
 
-/// Streams under which a policy is swapped, until `done`. Every one of them must end well.
-fn under_load(server: &Server, done: impl FnOnce(&AtomicUsize)) {
-    let (stop, ended) = (AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        for client in 0..STREAMS {
-            let (stop, ended) = (&stop, &ended);
-            scope.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    let body = json!({"model": "demo", "prompt": "Once upon a time", "seed": client, "max_tokens": 40,
-                        "ignore_eos": true, "stream": true});
-                    let collected = server.client.stream(COMPLETIONS, &body).finish();
-                    assert!(collected.is_good(), "a stream failed: {:?}", collected.values().last());
-                    assert_eq!(collected.finish_reason(0), Some("length"));
-                    ended.fetch_add(1, Ordering::Relaxed);
-                }
-            });
-        }
-        // A panic here must not leave the clients running for ever.
-        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| done(&ended)));
-        stop.store(true, Ordering::Relaxed);
-        result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    });
-}
-
-fn wait_for_more(ended: &AtomicUsize, count: usize) {
-    let before = ended.load(Ordering::Relaxed);
-    eventually("streams end", || {
-        let more = ended.load(Ordering::Relaxed) - before;
-        if more >= count { Ok(()) } else { Err(more) }
-    });
-}
-
-fn events(server: &Server, event: &str) -> Vec<Value> {
-    let page = server.policy_page();
-    let history = page["history"].as_array().expect("a history").clone();
-    history.into_iter().filter(|change| change["event"] == event).collect()
-}
-
 /// A version that begins to fault after some calls is rolled back, and no stream notices.
 fn rolls_back_under_load(hook: &str, standard: &str) {
     let good = plugin(standard);
     let mut server = Setup::new().plugin(hook, "10-x", standard, LAST_GOOD).start();
     server.wait_until_active(hook, "x", &good);
     let bad = guest(&format!("misbehave-{hook}"));
-    under_load(&server, |ended| {
+    under_load(&server, STREAMS, |ended| {
         wait_for_more(ended, STREAMS);
         // What serves does not take these settings: they come into force with the new component.
         server.policies.put(hook, "10-x.toml", format!("{LAST_GOOD}[settings]\nbehave = \"trap-later\"\n"));
