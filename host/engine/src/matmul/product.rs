@@ -19,6 +19,7 @@ pub(super) enum Kind {
 /// Where a product's matrices are. `weights` has `outputs` rows of `inputs` numbers, `from` has `rows` rows of them, and `to` as
 /// many of `outputs`. All lie in one piece.
 #[derive(Debug, Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "there is no kernel"))]
 pub(super) struct Product {
     pub(super) kind: Kind,
     pub(super) weights: *const u8,
