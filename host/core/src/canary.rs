@@ -11,6 +11,8 @@ use serde::Serialize;
 const WHOLE: u32 = 1_000_000;
 /// How much larger than that of the version before the share of faults may be, in parts of a hundred.
 const MORE_FAULTS_PERCENT: u128 = 1;
+/// Faults that end no trial before its time, however few calls it had: one caller can bring a few about.
+const EARLY_FAULTS: u64 = 3;
 
 /// What traffic is shared out by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -116,17 +118,22 @@ impl CanarySettings {
         if let Some(why) = opened {
             return Outlook::RollBack(format!("its breaker opened: {why}"));
         }
-        if elapsed < self.time || new.calls < self.calls {
-            return Outlook::GoOn;
-        }
-        if faults_more(new, before) {
+        let is_over = elapsed >= self.time && new.calls >= self.calls;
+        if (is_over || self.spends_allowance(new)) && faults_more(new, before) {
             return Outlook::RollBack(format!(
                 "{} of its {} calls faulted, of the version before {} of {}: more than {MORE_FAULTS_PERCENT} percentage point \
                  above",
                 new.faults, new.calls, before.faults, before.calls
             ));
         }
-        if new.answered() < self.calls { Outlook::GoOn } else { Outlook::Promote }
+        if is_over && new.answered() >= self.calls { Outlook::Promote } else { Outlook::GoOn }
+    }
+
+    /// Whether more calls faulted than may among all that are wanted, beside a version that never faults: waiting for these
+    /// would only break more requests.
+    fn spends_allowance(&self, new: Tally) -> bool {
+        let allowed = u128::from(self.calls) * MORE_FAULTS_PERCENT / 100;
+        u128::from(new.faults) > allowed.max(u128::from(EARLY_FAULTS))
     }
 }
 
@@ -217,5 +224,21 @@ mod tests {
         let opened = settings.judge(Duration::ZERO, Some("trapped"), tally(1, 1), good);
         assert_eq!(opened, Outlook::RollBack("its breaker opened: trapped".to_owned()), "at once");
         assert_eq!(tally(5, 2).since(tally(3, 2)), tally(2, 0));
+    }
+
+    #[test]
+    fn regression_a_version_that_breaks_its_requests_does_not_wait_for_the_end_of_its_trial() {
+        let tally = |calls, faults| Tally { calls, faults };
+        let good = tally(100_000, 0);
+        // One of a hundred of the calls that are wanted, and three at least.
+        for (calls, allowed) in [(1000, 10), (1_000_000, 10_000), (400, 4), (399, 3), (1, 3)] {
+            let settings = CanarySettings { calls, ..settings(0.05) };
+            let judge = |new, before| settings.judge(Duration::ZERO, None, new, before);
+            assert_eq!(judge(tally(allowed, allowed), good), Outlook::GoOn, "{calls}");
+            let ended = judge(tally(allowed + 1, allowed + 1), good);
+            assert!(matches!(ended, Outlook::RollBack(_)), "{calls}: {ended:?}");
+            assert_eq!(judge(tally(allowed + 1, allowed + 1), tally(7, 7)), Outlook::GoOn, "{calls}: it is no worse");
+            assert_eq!(judge(tally(allowed * 200, allowed + 1), good), Outlook::GoOn, "{calls}: among so many it may");
+        }
     }
 }
