@@ -112,6 +112,10 @@ impl Breaker {
         Self { settings, state, parts, next_pause: settings.pause, resumed: Duration::ZERO }
     }
 
+    pub fn settings(&self) -> BreakerSettings {
+        self.settings
+    }
+
     pub fn state(&self) -> BreakerState {
         match self.state {
             State::Closed => BreakerState::Closed,

@@ -17,6 +17,7 @@ use std::sync::Mutex;
 use proptest::prelude::*;
 
 use super::*;
+use crate::breaker::BreakerSettings;
 use crate::ids::{Generation, PolicyDigest, PolicyName};
 use crate::message::{Event, FinishReason, Usage};
 use crate::policy::{Checkpoint, Ending, FaultKind, Priority, Rejection, Restored, Scheduler, SchedulerEvent};
@@ -33,6 +34,7 @@ type Answer = Box<dyn FnMut(&SchedulingPoint) -> Result<Vec<Action>, Fault> + Se
 struct Scripted {
     answers: Mutex<Vec<Answer>>,
     generation: Mutex<u64>,
+    breaker: Mutex<Option<BreakerSettings>>,
     opened: Mutex<u32>,
     refusals: Mutex<Vec<String>>,
     /// What was told of take-overs (`true`) and returns.
@@ -89,6 +91,10 @@ impl Scheduler for Closure {
 impl SchedulerHook for Scripted {
     fn generation(&self, _: Duration) -> Generation {
         Generation(*self.generation.lock().unwrap())
+    }
+
+    fn breaker(&self, _: Duration) -> BreakerSettings {
+        self.breaker.lock().unwrap().unwrap_or(BreakerSettings::SINGLE)
     }
 
     fn open(&self, _: Duration) -> Result<Option<(PolicyName, Box<dyn Scheduler>)>, Fault> {

@@ -46,12 +46,18 @@ impl ActiveScheduler {
 
     /// Opens the policy anew if another one is in force, or if its breaker lets one that faulted be asked again.
     pub(super) fn refresh(&mut self, now: Duration) {
-        let generation = self.hook.generation(now);
+        let (generation, settings) = (self.hook.generation(now), self.hook.breaker(now));
         if generation != self.generation {
             let known = self.aside.take().filter(|(of, _)| *of == generation).map(|(_, breaker)| breaker);
-            let breaker = known.unwrap_or_else(|| Breaker::new(self.hook.breaker(now)));
+            let breaker = known.unwrap_or_else(|| Breaker::new(settings));
             self.aside = Some((self.generation, std::mem::replace(&mut self.breaker, breaker)));
             self.generation = generation;
+        } else if self.breaker.settings() != settings {
+            // It was on trial, and serves everything now.
+            self.breaker = Breaker::new(settings);
+            if !self.must_open {
+                return;
+            }
         } else if !self.must_open {
             return;
         }

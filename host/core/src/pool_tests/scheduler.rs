@@ -186,6 +186,22 @@ fn regression_a_scheduler_that_faults_at_every_second_point_is_tried_ever_less_o
 }
 
 #[test]
+fn regression_a_scheduler_that_was_promoted_is_judged_by_its_own_breaker() {
+    let hook = Arc::new(Scripted::default());
+    let fault = |_: &SchedulingPoint| Err(Fault { plugin: "s".into(), kind: FaultKind::Trap, detail: String::new() });
+    for _ in 0..4 {
+        hook.answers.lock().unwrap().push(Box::new(fault));
+    }
+    let mut pool = pool(&hook);
+    // The trial is over before its first point.
+    *hook.breaker.lock().unwrap() = Some(BreakerSettings { faults: 3, ..BreakerSettings::SINGLE });
+    for (now, opened) in [(0, 1), (1, 2), (2, 3), (3, 3), (1001, 3), (1002, 4)] {
+        pool.schedule(ms(now));
+        assert_eq!(*hook.opened.lock().unwrap(), opened, "at {now} ms");
+    }
+}
+
+#[test]
 fn regression_a_swapped_scheduler_gets_the_whole_state_replayed() {
     let hook = Arc::new(Scripted::default());
     let mut pool = pool(&hook);
