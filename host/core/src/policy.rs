@@ -9,6 +9,7 @@ mod context;
 mod difference;
 mod facts;
 mod fault;
+pub mod guarded;
 mod hook;
 mod priority;
 mod reply;
@@ -123,7 +124,7 @@ pub struct AuthRequest {
     pub method: String,
     /// Without the query.
     pub path: String,
-    /// The route that the path leads to, under its first name; empty: that is the path.
+    /// The route that the path leads to, one of [`guarded::ROUTES`]; empty: that is the path.
     pub route: String,
     /// The request's id in the log.
     pub id: String,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use camshaft_core::policy::Hook;
+use camshaft_core::policy::{Hook, guarded};
 use rustix::process::Signal;
 
 use crate::bindings::export_of;
@@ -203,6 +203,8 @@ pub enum SettingsError {
     OutsidePolicy { key: String },
     #[error("{key} = {value}: {expected}")]
     Value { key: String, value: String, expected: &'static str },
+    #[error("match.endpoints: {pattern} is no route that auth guards: these are {}", routes())]
+    NoRoute { pattern: String },
     #[error("monitor-share is for samplers: monitored policies of the {hook} hook see all")]
     MonitorShareUnsupported { hook: Hook },
     #[error("on-fault = {value:?} is not supported for the {hook} hook: {why}")]
@@ -328,6 +330,11 @@ fn hook_directories() -> String {
 
 fn hook_exports() -> String {
     Hook::ALL.map(export_of).join(", ")
+}
+
+/// As patterns: what has a placeholder is any that begins so.
+fn routes() -> String {
+    guarded::ROUTES.join(", ").replace("{*id}", "*")
 }
 
 fn rolled_back(digest: &str, good: &str) -> String {

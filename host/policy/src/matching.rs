@@ -1,4 +1,6 @@
 //! `[match]`: the requests that a policy is asked about.
+use std::fmt;
+
 use camshaft_core::policy::Target;
 
 /// Exact text, or everything that begins with it.
@@ -30,6 +32,12 @@ impl Pattern {
 
     pub(crate) fn is_prefix(&self) -> bool {
         self.is_prefix
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.text, if self.is_prefix { "*" } else { "" })
     }
 }
 

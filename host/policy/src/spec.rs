@@ -1,6 +1,6 @@
 //! One entry per hook, with everything in which loading, settings files, chains and instances differ between hooks.
 use camshaft_core::breaker::BreakerSettings;
-use camshaft_core::policy::Hook;
+use camshaft_core::policy::{Endpoint, Hook};
 use camshaft_core::sampling::RandomStream;
 use wasmtime::component::Linker;
 
@@ -107,6 +107,8 @@ pub(crate) struct HookSpec {
     pub(crate) decides: Decides,
     /// The keys of `[match]`: what is known when its policies are asked.
     pub(crate) matches: &'static [&'static str],
+    /// What `endpoints` of `[match]` names, where it does not name routes.
+    pub(crate) endpoints: &'static [Endpoint],
     /// When the breaker of a policy opens whose settings do not say.
     pub(crate) breaker: BreakerSettings,
     /// Instances at once. No other hook can use them.
@@ -126,6 +128,8 @@ const VALIDATOR_INSTANCES: u32 = 576;
 const SCHEDULER_INSTANCES: u32 = 256;
 const SAMPLER_INSTANCES: u32 = 2048;
 const FILTER_INSTANCES: u32 = 2048;
+/// Where tokens are drawn.
+const GENERATING: [Endpoint; 2] = [Endpoint::Chat, Endpoint::Completion];
 /// The seed of every scheduler, so that a replay gives the same answers.
 const SCHEDULER_SEED: u64 = 0x6361_6d73_6861_6674;
 
@@ -148,6 +152,7 @@ static AUTH: HookSpec = HookSpec {
     on_fault_why: "",
     decides: Decides::All,
     matches: &["endpoints"],
+    endpoints: &[],
     breaker: BreakerSettings::SHARED,
     instances: AUTH_INSTANCES,
     guards: true,
@@ -163,6 +168,7 @@ static VALIDATOR: HookSpec = HookSpec {
     on_fault_why: "",
     decides: Decides::All,
     matches: &["tenants", "models", "endpoints"],
+    endpoints: &Endpoint::ALL,
     breaker: BreakerSettings::SHARED,
     instances: VALIDATOR_INSTANCES,
     guards: true,
@@ -179,6 +185,7 @@ static SCHEDULER: HookSpec = HookSpec {
     on_fault_why: "the native scheduler takes over at once",
     decides: Decides::Last,
     matches: &["models"],
+    endpoints: &[],
     breaker: BreakerSettings::SINGLE,
     instances: SCHEDULER_INSTANCES,
     guards: false,
@@ -195,6 +202,7 @@ static SAMPLER: HookSpec = HookSpec {
     on_fault_why: "",
     decides: Decides::All,
     matches: &["tenants", "models", "endpoints"],
+    endpoints: &GENERATING,
     breaker: BreakerSettings::SHARED,
     instances: SAMPLER_INSTANCES,
     guards: false,
@@ -211,6 +219,7 @@ static FILTER: HookSpec = HookSpec {
     on_fault_why: "there is no native filter to fall back to",
     decides: Decides::All,
     matches: &["tenants", "models", "endpoints"],
+    endpoints: &GENERATING,
     breaker: BreakerSettings::SHARED,
     instances: FILTER_INSTANCES,
     guards: true,

@@ -183,9 +183,13 @@ fn is_guarded(access: Access) -> bool {
     matches!(access, Access::Guarded | Access::Monitoring)
 }
 
+/// By the paths that `[match]` of an auth policy takes.
 fn routes(wanted: impl Fn(Access) -> bool) -> String {
     let wanted = ROUTES.iter().filter(|route| wanted(route.access));
-    wanted.map(|route| format!("{} {}", route.method, route.path)).collect::<Vec<_>>().join(", ")
+    let mut routes: Vec<String> = wanted.map(|route| format!("{} {}", route.method, route.canonical())).collect();
+    // Those with a second path follow one another.
+    routes.dedup();
+    routes.join(", ")
 }
 
 fn names(host: &PolicyHost, hook: Hook, nobody: &str) -> String {

@@ -1,8 +1,7 @@
 //! Routes with more than one path, and what they are called.
+use camshaft_core::policy::guarded::{CHAT, EMBEDDINGS};
 
-pub(crate) const CHAT: &str = "/v1/chat/completions";
 pub(crate) const CHAT_ALIAS: &str = "/chat";
-pub(crate) const EMBEDDINGS: &str = "/v1/embeddings";
 pub(crate) const EMBEDDINGS_ALIAS: &str = "/embeddings";
 
 /// The path by which policies know a route: whatever holds for one path of it holds for all.

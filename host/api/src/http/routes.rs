@@ -7,6 +7,7 @@ use axum::http::Method;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{MethodRouter, get, post};
+use camshaft_core::policy::guarded;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::compression::CompressionLayer;
 
@@ -48,6 +49,13 @@ impl std::fmt::Debug for Route {
     }
 }
 
+impl Route {
+    /// The path by which policies know it. Routes that are the same to them have the same.
+    pub fn canonical(&self) -> &'static str {
+        paths::canonical(self.path)
+    }
+}
+
 type Handler = fn() -> MethodRouter<Arc<Api>>;
 
 const fn getting(path: &'static str, access: Access, handler: Handler) -> Route {
@@ -71,18 +79,18 @@ pub const ROUTES: &[Route] = &[
     polled(ALIVE[1], Access::Open, || get(health::alive)),
     polled("/readyz", Access::Open, || get(health::ready)),
     polled("/ready", Access::Open, || get(health::ready)),
-    polled("/metrics", Access::Monitoring, || get(health::metrics)),
-    getting("/server/stats", Access::Monitoring, || get(stats::stats)),
-    posting(paths::CHAT, Access::Guarded, || post(endpoints::chat)),
+    polled(guarded::METRICS, Access::Monitoring, || get(health::metrics)),
+    getting(guarded::STATS, Access::Monitoring, || get(stats::stats)),
+    posting(guarded::CHAT, Access::Guarded, || post(endpoints::chat)),
     posting(paths::CHAT_ALIAS, Access::Guarded, || post(endpoints::chat)),
-    posting("/v1/completions", Access::Guarded, || post(endpoints::complete)),
-    posting(paths::EMBEDDINGS, Access::Guarded, || post(endpoints::embed)),
+    posting(guarded::COMPLETIONS, Access::Guarded, || post(endpoints::complete)),
+    posting(guarded::EMBEDDINGS, Access::Guarded, || post(endpoints::embed)),
     posting(paths::EMBEDDINGS_ALIAS, Access::Guarded, || post(endpoints::embed)),
-    getting("/v1/models", Access::Guarded, || get(models::list)),
-    getting("/v1/models/{*id}", Access::Guarded, || get(models::show)),
-    posting("/v1/session/close", Access::Guarded, || post(endpoints::close_session)),
-    posting("/v1/tokenize", Access::Guarded, || post(endpoints::tokenize)),
-    posting("/v1/detokenize", Access::Guarded, || post(endpoints::detokenize)),
+    getting(guarded::MODELS, Access::Guarded, || get(models::list)),
+    getting(guarded::MODEL, Access::Guarded, || get(models::show)),
+    posting(guarded::CLOSE_SESSION, Access::Guarded, || post(endpoints::close_session)),
+    posting(guarded::TOKENIZE, Access::Guarded, || post(endpoints::tokenize)),
+    posting(guarded::DETOKENIZE, Access::Guarded, || post(endpoints::detokenize)),
     getting("/admin/policies", Access::Operators, || get(policy_admin::policies)),
     posting("/admin/policies/check", Access::Operators, || post(policy_admin::check)),
     posting("/admin/policies/{hook}/{name}/{action}", Access::Operators, || post(policy_admin::change)),

@@ -2,7 +2,7 @@
 use axum::body::Body;
 use axum::http::Request;
 use camshaft_api::{Access, PolicyScan, ROUTES, Reloaded, Route};
-use camshaft_core::policy::{AuthOutcome, Principal};
+use camshaft_core::policy::{AuthOutcome, Principal, guarded};
 use camshaft_core::segments::Namespace;
 use serde_json::{Value, json};
 use tower::ServiceExt;
@@ -43,6 +43,14 @@ async fn guards_every_route_but_health() {
     }
     assert_eq!(server.send(request("HEAD", "/metrics", "")).await.status, 401);
     assert_eq!(server.metric(r#"camshaft_rejections_total{reason="auth"}"#).await, f64::from(guarded + 1));
+}
+
+#[test]
+fn policies_know_every_guarded_route_and_no_other() {
+    let is_guarded = |route: &&Route| matches!(route.access, Access::Guarded | Access::Monitoring);
+    let mut known: Vec<&str> = ROUTES.iter().filter(is_guarded).map(Route::canonical).collect();
+    known.dedup();
+    assert_eq!(known, guarded::ROUTES);
 }
 
 #[test]

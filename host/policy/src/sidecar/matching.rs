@@ -1,8 +1,9 @@
 //! `[match]` of a settings file.
-use camshaft_core::policy::{Endpoint, Hook};
+use camshaft_core::policy::{Endpoint, Hook, guarded};
 use toml::{Table, Value};
 
 use super::mistake::{SidecarMistake, bad, unknown};
+use crate::error::SettingsError;
 use crate::matching::{Matching, Pattern};
 use crate::spec::spec;
 
@@ -13,6 +14,7 @@ const PATTERN_CHARS: usize = 256;
 const LIST: &str = "expected a list of 1 to 64 names of 1 to 256 characters, each with a * at its end at most";
 const PATHS: &str = r#"expected paths of routes, such as "/v1/models" or "/v1/*""#;
 const NAMES: &str = r#"expected "chat", "completion" or "embedding""#;
+const GENERATING: &str = r#"expected "chat" or "completion""#;
 
 /// # Errors
 /// Names the wrong key and what it takes.
@@ -35,12 +37,20 @@ pub(super) fn read(hook: Hook, table: Table) -> Result<Matching, SidecarMistake>
                 if !patterns.iter().all(is_path) {
                     return Err(bad(&at, &value, PATHS));
                 }
+                // It would guard nothing, and nobody would notice.
+                let is_route = |pattern: &&Pattern| guarded::ROUTES.iter().any(|route| pattern.admits(route));
+                if let Some(pattern) = patterns.iter().find(|pattern| !is_route(pattern)) {
+                    let problem = SettingsError::NoRoute { pattern: pattern.to_string() };
+                    return Err(SidecarMistake { key: at, problem });
+                }
                 matching.endpoints = patterns;
             }
             _ => {
-                let is_one = |pattern: &Pattern| Endpoint::ALL.iter().any(|endpoint| pattern.admits(endpoint.as_str()));
+                let endpoints = spec(hook).endpoints;
+                let is_one = |pattern: &Pattern| endpoints.iter().any(|endpoint| pattern.admits(endpoint.as_str()));
                 if !patterns.iter().all(is_one) {
-                    return Err(bad(&at, &value, NAMES));
+                    let is_any = endpoints.contains(&Endpoint::Embedding);
+                    return Err(bad(&at, &value, if is_any { NAMES } else { GENERATING }));
                 }
                 matching.endpoints = patterns;
             }
@@ -105,9 +115,12 @@ mod tests {
     #[test]
     fn what_could_never_match_is_refused() {
         for (hook, line, word) in [
-            (Hook::Sampler, "endpoints = [\"chats\"]", "\"chat\", \"completion\""),
-            (Hook::Sampler, "endpoints = [\"/v1/chat/completions\"]", "\"chat\", \"completion\""),
+            (Hook::Validator, "endpoints = [\"chats\"]", "\"chat\", \"completion\" or \"embedding\""),
+            (Hook::Validator, "endpoints = [\"/v1/chat/completions\"]", "\"chat\", \"completion\""),
             (Hook::Auth, "endpoints = [\"chat\"]", "paths of routes"),
+            // No tokens are drawn for embeddings.
+            (Hook::Sampler, "endpoints = [\"chat\", \"embedding\"]", "\"chat\" or \"completion\""),
+            (Hook::Filter, "endpoints = [\"e*\"]", "\"chat\" or \"completion\""),
             (Hook::Sampler, "model = [\"x\"]", "did you mean match.models?"),
             (Hook::Sampler, "models = \"x\"", "a list of 1 to 64"),
             (Hook::Sampler, "models = [1]", "a list of 1 to 64"),
@@ -117,7 +130,32 @@ mod tests {
             assert!(refused.contains(word), "{line}: {refused}");
         }
         assert!(read(Hook::Auth, "endpoints = [\"*\"]").is_ok() && read(Hook::Filter, "endpoints = [\"c*\"]").is_ok());
+        assert!(read(Hook::Validator, "endpoints = [\"e*\"]").is_ok());
         let refused = Sidecar::read(Hook::Auth, "10-x.toml", b"match = 1").unwrap_err().to_string();
         assert!(refused.contains("expected a table"), "{refused}");
+    }
+
+    #[test]
+    fn regression_an_auth_policy_cannot_match_what_no_route_is_called() {
+        for wrong in [
+            "/v1/model",
+            "/chat",
+            "/embeddings",
+            "/v1/models/demo",
+            "/V1/*",
+            "/v1/chat/completions/",
+            "/healthz",
+            "/admin/*",
+        ] {
+            let refused = read(Hook::Auth, &format!("endpoints = [\"/v1/*\", \"{wrong}\"]")).unwrap_err();
+            let named = format!(
+                "10-x.toml, line 2: match.endpoints: {wrong} is no route that auth guards: these are /metrics, "
+            );
+            assert!(refused.starts_with(&named) && refused.contains("/v1/embeddings, "), "{refused}");
+        }
+        for route in guarded::ROUTES {
+            assert!(read(Hook::Auth, &format!("endpoints = [\"{route}\"]")).is_err() == route.contains('*'), "{route}");
+        }
+        assert!(read(Hook::Auth, "endpoints = [\"/v1/models/*\", \"/v1/c*\", \"*\"]").is_ok());
     }
 }
