@@ -10,7 +10,7 @@ use super::directory::{Directory, Lost, Pass};
 use super::policy::{Missing, Policy};
 use crate::error::{PolicyError, SettingsError};
 use crate::files::{Content, Files, Place};
-use crate::loaded::Loaded;
+use crate::sidecar::Sidecar;
 use crate::spec::spec;
 
 impl Directory {
@@ -78,16 +78,16 @@ impl Directory {
         }
     }
 
-    /// A guard that serves with settings under the name of this place, and where: here, or, if it is renumbered, at the place
-    /// that it had.
-    fn settled_guard<'a>(&'a self, place: &'a Place, policy: &'a Policy) -> Option<(&'a Place, &'a Loaded)> {
+    /// The settings file of a guard under the name of this place, and where: here, or, if it is renumbered, at the place that
+    /// it had.
+    fn settled_guard<'a>(&'a self, place: &'a Place, policy: &'a Policy) -> Option<(&'a Place, &'a Sidecar)> {
         let before = |(other, known): (&'a Place, &'a Policy)| {
             let is_same = other != place && other.hook == place.hook && other.name() == place.name();
-            is_same.then_some((other, known.serving.as_ref()?))
+            is_same.then_some((other, known.settled()?))
         };
-        let serving = policy.serving.as_ref().map(|serving| (place, serving));
-        let (at, (loaded, of)) = serving.or_else(|| self.policies.iter().find_map(before))?;
-        (spec(place.hook).guards && of.has_settings()).then_some((at, &**loaded))
+        let settled = policy.settled().map(|settled| (place, settled));
+        let (at, (sidecar, of)) = settled.or_else(|| self.policies.iter().find_map(before))?;
+        (spec(place.hook).guards && of.has_settings()).then_some((at, sidecar))
     }
 
     /// Whether a guard that serves with settings has lost them so recently that they may still come: a directory that is copied
@@ -113,9 +113,9 @@ impl Directory {
     /// the midst of being written, may let more through. So may a guard that was renumbered and left its settings file
     /// behind. `None`: it has not. Until the file has had time to be written whole, nothing is decided.
     pub(super) fn lost_settings(&self, place: &Place, policy: &mut Policy, content: &Content) -> Option<Lost> {
-        let (at, serving) = self.settled_guard(place, policy)?;
+        let (at, sidecar) = self.settled_guard(place, policy)?;
         let problem = match content.sidecar.as_deref() {
-            Some(bytes) if serving.sidecar.is_cut_to(bytes) => Some(SettingsError::Emptied),
+            Some(bytes) if sidecar.is_cut_to(bytes) => Some(SettingsError::Emptied),
             None if at != place => Some(SettingsError::LeftBehind { at: at.stem.clone() }),
             _ => None,
         };

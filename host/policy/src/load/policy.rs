@@ -97,8 +97,10 @@ pub(crate) struct Policy {
     pub(crate) serving: Option<(Arc<Loaded>, ContentKey)>,
     /// Code of a policy that is off, so that it need not be compiled when it is on again.
     kept: Option<Arc<Compiled>>,
-    /// Stands in the chain where nothing could ever be loaded.
+    /// Stands in the chain where nothing could ever be loaded, or where what served may serve no more.
     pub(crate) broken: Option<Arc<Broken>>,
+    /// Settings and files of what served until the configuration granted it less.
+    withheld: Option<(Sidecar, ContentKey)>,
     /// The newest content that was examined, and the stamps it had (if they can be trusted).
     pub(crate) examined: Option<(ContentKey, Option<Stamps>)>,
     pub(crate) staged: Option<Staged>,
@@ -213,6 +215,7 @@ impl Policy {
             serving: self.serving.clone(),
             kept: self.kept.clone(),
             broken: self.broken.clone(),
+            withheld: self.withheld.clone(),
             examined: None,
             staged: None,
             unsettled: None,
@@ -342,8 +345,30 @@ impl Policy {
             before.retire();
         }
         self.drop_trial();
-        self.broken = None;
+        (self.broken, self.withheld) = (None, None);
         self.settle();
+    }
+
+    /// The settings that it has, or had until the configuration granted it less, and the files that they came from.
+    pub(super) fn settled(&self) -> Option<(&Sidecar, &ContentKey)> {
+        let serving = self.serving.as_ref().map(|(loaded, key)| (&loaded.sidecar, key));
+        serving.or(self.withheld.as_ref().map(|(sidecar, key)| (sidecar, key)))
+    }
+
+    /// What serves may serve no more. A guard refuses what it was asked about, whatever its files say by now.
+    pub(super) fn withhold(&mut self, place: &Place, error: Arc<PolicyError>, metrics: &PolicyMetrics) {
+        let Some((loaded, key)) = self.serving.take() else { return };
+        let (hook, plugin, why) = (place.hook, place.name(), error.sentence());
+        tracing::error!(%hook, plugin, why, "policy ended: the configuration grants it less");
+        loaded.retire();
+        self.drop_trial();
+        self.last_good = None;
+        let sidecar = loaded.sidecar.clone();
+        if spec(place.hook).guards && !loaded.is_monitored() {
+            self.broken = Some(broken(place, (OnFault::Deny, sidecar.matching.clone()), &why, metrics));
+        }
+        self.withheld = Some((sidecar, key));
+        self.error = Some(error);
     }
 
     /// What serves already was put back in place of something that was rejected.
@@ -390,6 +415,7 @@ impl Policy {
     pub(crate) fn leave(&mut self, place: &Place, chronicle: &Chronicle) -> bool {
         let tried = self.trial.take().map(|trial| (trial.candidate, trial.key));
         let taken = [self.serving.take(), tried];
+        self.withheld = None;
         taken.iter().flatten().for_each(|(loaded, _)| loaded.retire());
         let announced = taken.into_iter().flatten().find(|(loaded, _)| loaded.generation.get().is_some());
         let was_there = self.broken.take().is_some() || announced.is_some();
@@ -441,7 +467,7 @@ impl Policy {
     }
 
     /// At start, a policy that guards refuses if it cannot be loaded (unless its settings say otherwise).
-    pub(super) fn stand_in(&self, place: &Place, why: &str, metrics: &PolicyMetrics) -> Option<Arc<Broken>> {
+    fn stand_in(&self, place: &Place, why: &str, metrics: &PolicyMetrics) -> Option<Arc<Broken>> {
         if !spec(place.hook).guards {
             return None;
         }
@@ -449,10 +475,12 @@ impl Policy {
         let sidecar = sidecar.and_then(|bytes| Sidecar::read(place.hook, &place.sidecar_name(), &bytes).ok());
         let (mode, on_fault, matching) =
             sidecar.map_or((Mode::Enforce, OnFault::Deny, Matching::default()), |s| (s.mode, s.on_fault, s.matching));
-        let name = PolicyName::from(place.name());
-        (mode == Mode::Enforce).then(|| {
-            let metrics = metrics.link(place.hook, &name);
-            Arc::new(Broken { name, on_fault, matching, why: format!("could not be loaded: {why}"), metrics })
-        })
+        (mode == Mode::Enforce).then(|| broken(place, (on_fault, matching), why, metrics))
     }
+}
+
+fn broken(place: &Place, (on_fault, matching): (OnFault, Matching), why: &str, metrics: &PolicyMetrics) -> Arc<Broken> {
+    let name = PolicyName::from(place.name());
+    let metrics = metrics.link(place.hook, &name);
+    Arc::new(Broken { name, on_fault, matching, why: format!("could not be loaded: {why}"), metrics })
 }

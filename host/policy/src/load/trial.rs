@@ -2,6 +2,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use camshaft_core::breaker::BreakerState;
 use camshaft_core::canary::{Outlook, Tally};
 use camshaft_core::ids::{Generation, PolicyName};
 use camshaft_core::policy::{CanaryStatus, Hook, Mode, PolicyEvent};
@@ -98,8 +99,35 @@ impl Policy {
 
     /// Ends a trial without a verdict. Whether there was one.
     pub(super) fn drop_trial(&mut self) -> bool {
-        let trial = self.trial.take().inspect(|trial| trial.candidate.retire());
-        trial.is_some()
+        self.take_trial().is_some()
+    }
+
+    /// What serves goes on alone.
+    fn take_trial(&mut self) -> Option<Trial> {
+        let trial = self.trial.take()?;
+        trial.candidate.retire();
+        if trial.candidate.health.has_opened() {
+            // Both versions have the same gauge.
+            let serving = self.serving.as_ref().map(|(serving, _)| serving.health.breaker_state());
+            trial.candidate.metrics.breaker(serving.unwrap_or(BreakerState::Closed));
+        }
+        Some(trial)
+    }
+
+    /// The new version may not have what its settings name. The one before serves everything, and the new one is tried again
+    /// when it may.
+    pub(super) fn withhold_trial(&mut self, place: &Place, error: PolicyError) {
+        let (hook, plugin, why) = (place.hook, place.name(), error.sentence());
+        tracing::error!(%hook, plugin, why, "the canary of a policy was ended: the configuration grants it less");
+        self.drop_trial();
+        self.mode_of_serving();
+        self.error = Some(error.into());
+    }
+
+    fn mode_of_serving(&mut self) {
+        if let Some((serving, _)) = &self.serving {
+            self.mode = serving.sidecar.mode;
+        }
     }
 
     /// The new version serves everything.
@@ -111,8 +139,8 @@ impl Policy {
 
     /// The version before serves everything again, and the new one is not loaded until its file changes.
     fn end_trial(&mut self, why: &str) {
-        let Some(Trial { candidate, key, .. }) = self.trial.take() else { return };
-        candidate.retire();
+        let Some(Trial { candidate, key, .. }) = self.take_trial() else { return };
+        self.mode_of_serving();
         let digest = candidate.compiled.digest.clone();
         let good = self.serving.as_ref().map(|(serving, key)| Version::of(serving, key));
         // Without a version before, other settings are another chance.
