@@ -133,29 +133,21 @@ impl PolicyHost {
         watch::ask(&requests, Request::Reload).flatten()
     }
 
-    /// Serves what another directory holds from now on, all of it or nothing. The same directory is no change.
+    /// Serves what another directory holds from now on, under these grants, all of it or nothing. Of the same directory, what
+    /// is revoked is gone when this returns, and no demand is made.
     ///
     /// # Errors
     /// The directory has no policies, lacks what is demanded, cannot be read, or holds a policy that cannot serve; a newer
     /// call came before its policies were compiled; or there was no answer. Nothing changes then, later neither.
-    pub fn relocate(&self, dir: PathBuf, poll: Duration, demands: Demands) -> Result<(), PolicyError> {
+    pub fn relocate(&self, dir: PathBuf, poll: Duration, demands: Demands, grants: Grants) -> Result<(), PolicyError> {
         let requests = self.requests().ok_or(PolicyError::Unanswered)?;
         let claim = Claim::default();
         let wanted = claim.clone();
-        match watch::ask(&requests, |done| Request::Relocate { dir, poll, demands, claim: wanted, done }) {
-            // It is being done at this moment, and cannot fail any more.
+        match watch::ask(&requests, |done| Request::Relocate { dir, poll, demands, grants, claim: wanted, done }) {
+            // It is being done, and cannot fail any more.
             Err(_) if !claim.take() => Ok(()),
             answered => answered?,
         }
-    }
-
-    /// Lets policies have what these grants say from now on; what is revoked is gone when this returns.
-    ///
-    /// # Errors
-    /// There was no answer (it may still happen).
-    pub fn set_grants(&self, grants: Grants) -> Result<(), PolicyError> {
-        let Some(requests) = self.requests() else { return Ok(()) };
-        watch::ask(&requests, |done| Request::Grants { grants, done }).flatten()
     }
 
     /// The scheduler hook of one model's pool. A policy that faults in one pool may serve in others.

@@ -33,13 +33,10 @@ pub(crate) enum Request {
         dir: PathBuf,
         poll: Duration,
         demands: Demands,
+        /// They hold from then on: what they withhold is gone, and what they grant again is compiled.
+        grants: Grants,
         /// Taken before anything changes.
         claim: Claim,
-        done: Done,
-    },
-    /// Answered when they hold: what is withheld is gone, and what is granted again is compiled.
-    Grants {
-        grants: Grants,
         done: Done,
     },
     Order {
@@ -174,30 +171,31 @@ impl<'a> Watcher<'a> {
                     self.loader.try_again();
                     self.waiting.reloads.push(done);
                 }
-                Request::Grants { grants, done } => {
-                    if self.loader.set_grants(grants) {
+                Request::Order { order, done } => self.take_order(order, done),
+                Request::Relocate { dir, poll, grants, claim, done, .. } if dir == self.loader.dir() => {
+                    let mut changes = false;
+                    if claim.take() {
+                        self.supersede_relocation();
+                        *self.poll = poll;
+                        self.pace.set_poll(poll);
+                        changes = self.loader.set_grants(grants);
+                    }
+                    if changes {
                         // One at a time: reloads of the configuration wait for one another.
                         self.waiting.reloads.push(done);
                     } else {
                         let _ = done.send(Ok(()));
                     }
                 }
-                Request::Order { order, done } => self.take_order(order, done),
-                Request::Relocate { dir, poll, claim, done, .. } if dir == self.loader.dir() => {
-                    if claim.take() {
-                        self.supersede_relocation();
-                        *self.poll = poll;
-                        self.pace.set_poll(poll);
+                Request::Relocate { dir, poll, demands, grants, claim, done } => {
+                    match Relocation::new(dir, demands, grants, claim) {
+                        Ok(relocation) => {
+                            self.supersede_relocation();
+                            self.waiting.relocation = Some((relocation, poll, done));
+                        }
+                        Err(error) => drop(done.send(Err(error))),
                     }
-                    let _ = done.send(Ok(()));
                 }
-                Request::Relocate { dir, poll, demands, claim, done } => match Relocation::new(dir, demands, claim) {
-                    Ok(relocation) => {
-                        self.supersede_relocation();
-                        self.waiting.relocation = Some((relocation, poll, done));
-                    }
-                    Err(error) => drop(done.send(Err(error))),
-                },
             }
         }
         let noticed = self.pace.begin();

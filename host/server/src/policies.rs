@@ -56,9 +56,14 @@ fn policy_config(config: &Config) -> PolicyConfig {
         cache_dir: cache_dir(),
         compiler: None,
         allow_anonymous: config.fixed.allow_anonymous,
-        // What is wrong was refused with the configuration.
-        grants: config.live.policy.grants().unwrap_or_else(|_| Grants::nothing()),
+        grants: grants(config),
     }
+}
+
+/// What policies may have.
+pub(crate) fn grants(config: &Config) -> Grants {
+    // What is wrong was refused with the configuration.
+    config.live.policy.grants().unwrap_or_else(|_| Grants::nothing())
 }
 
 fn not_started(source: PolicyError, config: &Config) -> ServerError {

@@ -106,19 +106,17 @@ impl Reloader {
         let outcome = self.sources.snapshot().map_err(ServerError::from).and_then(|snapshot| {
             let in_force = self.state().file.clone();
             self.sources.keeps(in_force.as_deref(), &snapshot)?;
-            // Last of what can fail, since it cannot be taken back.
-            self.move_policies(&snapshot.config)?;
+            self.set_log_level(&snapshot.config)?;
+            // Last of what can fail, since it is not taken back.
+            self.move_policies(&snapshot.config).inspect_err(|_| self.restore_log_level(&snapshot.config))?;
             Ok(snapshot)
         });
         let mut state = self.state();
         let report = match outcome {
             Ok(ConfigSnapshot { config, keys, file }) => {
-                let report = self.put_in_force(&mut state, config);
-                if report.error.is_none() {
-                    state.file = file;
-                    state.keys = in_force(std::mem::take(&mut state.keys), keys);
-                }
-                report
+                state.file = file;
+                state.keys = in_force(std::mem::take(&mut state.keys), keys);
+                put_in_force(&mut state, config)
             }
             Err(error) => Reloaded { error: Some(error.to_string()), ..Reloaded::default() },
         };
@@ -147,7 +145,22 @@ impl Reloader {
         Ok(())
     }
 
-    /// Serves the policies of the directory that is configured now.
+    fn set_log_level(&self, new: &Config) -> Result<(), ServerError> {
+        let changes = self.state().config.live.log != new.live.log;
+        if changes { self.log.set_level(new) } else { Ok(()) }
+    }
+
+    /// What was set for a configuration that is rejected goes with it.
+    fn restore_log_level(&self, rejected: &Config) {
+        let in_force = self.state().config.clone();
+        if in_force.live.log != rejected.live.log
+            && let Err(error) = self.log.set_level(&in_force)
+        {
+            tracing::error!(%error, "the log level of a rejected configuration stays");
+        }
+    }
+
+    /// Serves the policies of the directory that is configured now, with what they may have: both or neither.
     fn move_policies(&self, new: &Config) -> Result<(), ServerError> {
         let auth = {
             let old = &self.state().config;
@@ -158,41 +171,14 @@ impl Reloader {
             policies::needs_auth(self.listen, old.fixed.allow_anonymous)
         };
         let policy = &new.live.policy;
-        // What is wrong was refused with the configuration.
-        if let Ok(grants) = policy.grants() {
-            let set = self.policies.set_grants(grants);
-            set.map_err(|error| {
-                let dir = policy.dir.display();
-                ServerError::value(&new.origins, "policy.dir", &dir, Problem::PolicyDirectory(error))
-            })?;
-        }
         let demands = Demands { auth, same_guards: !policy.allow_empty };
-        let moved = self.policies.relocate(policy.dir.clone(), policy.poll.0, demands);
+        let moved = self.policies.relocate(policy.dir.clone(), policy.poll.0, demands, policies::grants(new));
         moved.map_err(|error| {
             let dir = policy.dir.display();
             ServerError::value(&new.origins, "policy.dir", &dir, Problem::PolicyDirectory(error))
         })?;
         tracing::info!("policies are read from {}", policies::absolute_dir(new).display());
         Ok(())
-    }
-
-    /// Replaces the live half. The fixed half stays what it is, so that what differs is reported until a restart.
-    fn put_in_force(&self, state: &mut ReloadState, new: Config) -> Reloaded {
-        let needs_restart = config::changed(&state.config.fixed, &new.fixed);
-        let changed = config::changed(&state.config.live, &new.live);
-        let old = &state.config.live;
-        if old.log != new.live.log
-            && let Err(error) = self.log.set_level(&new)
-        {
-            return Reloaded { error: Some(error.to_string()), ..Reloaded::default() };
-        }
-        if let Some(Bound { api, tuning, share }) = &state.bound {
-            api.set_limits(limits(&new.live));
-            let new = Tuning::of(&new.live, *share);
-            tuning.send_if_modified(|old| std::mem::replace(old, new) != new);
-        }
-        (state.config.live, state.config.origins) = (new.live, new.origins);
-        Reloaded { changed, needs_restart, ..Reloaded::default() }
     }
 
     /// Rereads the file whenever its content changes, or it can no longer be read. Never ends.
@@ -216,6 +202,19 @@ impl Reloader {
             tokio::time::sleep(LOOK).await;
         }
     }
+}
+
+/// Replaces the live half. The fixed half stays what it is, so that what differs is reported until a restart.
+fn put_in_force(state: &mut ReloadState, new: Config) -> Reloaded {
+    let needs_restart = config::changed(&state.config.fixed, &new.fixed);
+    let changed = config::changed(&state.config.live, &new.live);
+    if let Some(Bound { api, tuning, share }) = &state.bound {
+        api.set_limits(limits(&new.live));
+        let new = Tuning::of(&new.live, *share);
+        tuning.send_if_modified(|old| std::mem::replace(old, new) != new);
+    }
+    (state.config.live, state.config.origins) = (new.live, new.origins);
+    Reloaded { changed, needs_restart, ..Reloaded::default() }
 }
 
 /// The text of the file, or why it cannot be read; `None`: it is gone.

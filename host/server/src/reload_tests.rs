@@ -1,5 +1,7 @@
+use std::path::PathBuf;
 use std::process::Command;
 
+use camshaft_core::policy::{Policies, PolicyState};
 use camshaft_policy::PolicyConfig;
 
 use super::*;
@@ -13,9 +15,14 @@ fn sources(file: &Path) -> Sources {
 }
 
 fn reloader(sources: Sources, snapshot: ConfigSnapshot) -> Arc<Reloader> {
+    reloader_of(sources, snapshot, None)
+}
+
+/// With the policies of a directory.
+fn reloader_of(sources: Sources, snapshot: ConfigSnapshot, dir: Option<PathBuf>) -> Arc<Reloader> {
     let registry = prometheus::Registry::new();
-    let none = PolicyConfig {
-        dir: None,
+    let policies = PolicyConfig {
+        dir,
         allow_empty: true,
         compiler: None,
         poll: PATIENCE,
@@ -28,7 +35,7 @@ fn reloader(sources: Sources, snapshot: ConfigSnapshot) -> Arc<Reloader> {
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
         sources,
         log: LogHandle::silent(),
-        policies: PolicyHost::start(none, &registry).unwrap(),
+        policies: PolicyHost::start(policies, &registry).unwrap(),
         certificate: None,
         access: Arc::default(),
         reloads: reloads(&registry).unwrap(),
@@ -124,4 +131,37 @@ async fn regression_a_configuration_that_was_cut_is_not_put_in_force() {
     let edited = WHOLE.replace("timeout = \"7s\"\n", "").replace("max-tokens = 4\n", "# none\n");
     assert_eq!(reread(&live, &file, &edited).error, None);
     assert_eq!((value(&live, "queue.timeout"), value(&live, "limits.max-tokens")), (json!("1m"), json!(4096)));
+}
+
+/// A component that the tests' host can run. This test runs from `<target>/<profile>/deps`.
+fn guest(name: &str) -> Vec<u8> {
+    let test = std::env::current_exe().unwrap();
+    let path = test.ancestors().nth(3).unwrap().join(format!("guests/{name}.wasm"));
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}; run cargo xtask plugins", path.display()))
+}
+
+#[tokio::test]
+async fn regression_a_rejected_reload_changes_no_grants() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, policies) = (dir.path().join("camshaft.toml"), dir.path().join("p"));
+    std::fs::create_dir_all(policies.join("auth")).unwrap();
+    std::fs::write(policies.join("auth/10-a.wasm"), guest("misbehave-auth")).unwrap();
+    std::fs::write(policies.join("auth/10-a.toml"), "[secrets]\nkey = { env = \"PATH\" }\n").unwrap();
+    let whole = format!("[policy]\ndir = {policies:?}\n");
+    std::fs::write(&file, &whole).unwrap();
+    let sources = sources(&file);
+    let snapshot = sources.snapshot().unwrap();
+    let live = reloader_of(sources, snapshot, Some(policies.clone()));
+    let state = || live.policies.status()[0].state;
+    assert_eq!(state(), PolicyState::Active);
+    // Another directory, which is not there.
+    let none = "default-grants = \"none\"\n";
+    let moved = format!("[policy]\ndir = {:?}\n{none}", dir.path().join("missing"));
+    assert!(reread(&live, &file, &moved).error.is_some());
+    assert_eq!(state(), PolicyState::Active);
+    assert_eq!(reread(&live, &file, &whole).error, None);
+    assert_eq!(reread(&live, &file, &format!("{whole}{none}")).error, None);
+    assert_eq!(state(), PolicyState::Rejected);
+    assert_eq!(reread(&live, &file, &format!("{whole}# no more\n")).error, None);
+    assert_eq!(state(), PolicyState::Active);
 }

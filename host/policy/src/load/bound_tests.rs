@@ -5,6 +5,7 @@ use super::bench::{Bench, component, put};
 use super::*;
 use crate::error::PolicyError;
 use crate::files::POLICIES_MAX;
+use crate::grants::Grants;
 use crate::view::View;
 
 /// Fills the folder of a hook with files that are no policies, from the lowest number on.
@@ -52,7 +53,7 @@ fn no_guard_is_left_out_at_the_start_nor_where_another_directory_is_to_serve() {
         let other = Bench::new();
         crowd(other.dir.path(), hook, POLICIES_MAX + 1);
         let demands = Demands { auth: false, same_guards: false };
-        let relocation = Relocation::new(other.dir.path().to_path_buf(), demands, Claim::default());
+        let relocation = Relocation::new(other.dir.path().to_path_buf(), demands, Grants::default(), Claim::default());
         let refused = relocation.unwrap().attempt(&mut bench.loader).unwrap().unwrap_err();
         assert!(matches!(refused, PolicyError::TooManyPolicies { .. }), "{refused}");
         let mut other = other;

@@ -13,7 +13,7 @@ use crate::documents::{Judge, Library, Missing, Opened, Reader, Version};
 use crate::error::{PolicyError, SettingsError};
 use crate::examine;
 use crate::files::{Content, Place};
-use crate::grants::Grants;
+use crate::grants::{Grant, Grants};
 use crate::health::Health;
 use crate::identity::Identity;
 use crate::imports::metrics::MetricFamilies;
@@ -55,6 +55,8 @@ pub(crate) struct Builder {
     alarm: Sender<()>,
     pub(super) alarms: Receiver<()>,
     grants: Grants,
+    /// Those under which another directory is examined.
+    grants_there: Option<Grants>,
     /// Loads so far.
     loads: u64,
     /// Those that were removed last, the newest at the end.
@@ -87,6 +89,7 @@ impl Builder {
             alarm,
             alarms,
             grants: Grants::default(),
+            grants_there: None,
             loads: 0,
             retired: VecDeque::new(),
         }
@@ -255,7 +258,7 @@ impl Builder {
 
     fn new_identity(&self, place: &Place, state: Option<Arc<PluginState>>) -> Arc<Identity> {
         let identity = Identity::new(place.hook, &PolicyName::from(place.name()), self.families.clone(), state);
-        identity.grant.store(self.grants.of(place.hook, place.name()));
+        identity.grant.store(self.grants_for(place));
         Arc::new(identity)
     }
 
@@ -264,17 +267,39 @@ impl Builder {
         if self.grants == grants {
             return false;
         }
-        for ((hook, name), identity) in &self.identities {
-            identity.grant.store(grants.of(*hook, name));
-        }
         self.grants = grants;
+        self.tell_grants();
         true
+    }
+
+    /// What is examined from now on is to serve under other grants than those in force; `None`: under these again. What serves
+    /// keeps what it has.
+    pub(super) fn examine_under(&mut self, grants: Option<Grants>) {
+        self.grants_there = grants;
+        // Whoever was first met there may belong to what serves by now.
+        self.tell_grants();
+    }
+
+    fn tell_grants(&self) {
+        if self.grants_there.is_some() {
+            return;
+        }
+        for ((hook, name), identity) in &self.identities {
+            let grant = self.grants.of(*hook, name);
+            if **identity.grant.load() != *grant {
+                identity.grant.store(grant);
+            }
+        }
+    }
+
+    fn grants_for(&self, place: &Place) -> Arc<Grant> {
+        self.grants_there.as_ref().unwrap_or(&self.grants).of(place.hook, place.name())
     }
 
     /// # Errors
     /// The settings name what the policy may not have.
     pub(super) fn check_grant(&self, place: &Place, sidecar: &Sidecar) -> Result<(), PolicyError> {
-        granted::check(&self.grants.of(place.hook, place.name()), sidecar)
+        granted::check(&self.grants_for(place), sidecar)
     }
 
     /// Remembers whose state a new name has: that of a plugin which describes itself by the same name and is gone, so that

@@ -119,6 +119,7 @@ impl Loader {
     /// Has the next scan examine everything again, after a panic that may have interrupted a scan. What serves goes on
     /// serving where its files cannot; modes that operators chose and the state of plugins stay.
     pub(crate) fn recover(&mut self) {
+        self.builder.examine_under(None);
         self.directory.examine_again();
     }
 

@@ -8,6 +8,7 @@ use camshaft_core::policy::{Hook, Mode, ModeError, PolicySet, PolicyState};
 
 use super::bench::{Bench, component, put, variant};
 use super::*;
+use crate::grants::Grants;
 use crate::view::View;
 
 /// What happens to a directory.
@@ -75,7 +76,11 @@ fn regression_a_directory_that_vanishes_changes_nothing_that_serves() {
     let root = bench.dir.path().join("policy.d");
     fill(&root);
     let other = Demands { auth: true, same_guards: true };
-    Relocation::new(root.clone(), other, Claim::default()).unwrap().attempt(&mut bench.loader).unwrap().unwrap();
+    Relocation::new(root.clone(), other, Grants::default(), Claim::default())
+        .unwrap()
+        .attempt(&mut bench.loader)
+        .unwrap()
+        .unwrap();
     for (accident, happens) in accidents {
         let before = bench.loader.registry.current().generation;
         happens(&root);
@@ -213,8 +218,14 @@ fn an_operator_ends_what_serves_without_a_file() {
 
 fn relocate(bench: &mut Bench, dir: &Path, same_guards: bool) -> Result<(), String> {
     let demands = Demands { auth: false, same_guards };
-    let relocation = Relocation::new(dir.to_path_buf(), demands, Claim::default());
-    relocation.unwrap().attempt(&mut bench.loader).unwrap().map_err(|error| error.to_string())
+    let relocation = Relocation::new(dir.to_path_buf(), demands, Grants::default(), Claim::default());
+    let (mut relocation, compiled) = (relocation.unwrap(), bench.loader.compiled());
+    loop {
+        if let Some(moved) = relocation.attempt(&mut bench.loader) {
+            return moved.map_err(|error| error.to_string());
+        }
+        compiled.recv().unwrap();
+    }
 }
 
 #[test]

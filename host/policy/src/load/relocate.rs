@@ -9,6 +9,8 @@ use super::directory::{Directory, scan_settled};
 use super::loader::Loader;
 use super::policy::Phase;
 use crate::error::PolicyError;
+use crate::files::Place;
+use crate::grants::Grants;
 use crate::set::LoadedSet;
 use crate::spec::spec;
 
@@ -38,6 +40,8 @@ pub struct Demands {
 pub(crate) struct Relocation {
     directory: Directory,
     demands: Demands,
+    /// They hold for what is in the directory, and for all once that serves.
+    grants: Grants,
     claim: Claim,
 }
 
@@ -45,11 +49,11 @@ impl Relocation {
     /// # Errors
     /// At start a missing directory holds no policies; later it is more likely a typing error than a wish, and so is one that
     /// holds something else, or nothing because it is not mounted.
-    pub(crate) fn new(dir: PathBuf, demands: Demands, claim: Claim) -> Result<Self, PolicyError> {
+    pub(crate) fn new(dir: PathBuf, demands: Demands, grants: Grants, claim: Claim) -> Result<Self, PolicyError> {
         if !Hook::ALL.iter().any(|hook| dir.join(hook.as_str()).is_dir()) {
             return Err(PolicyError::NoPolicyDirectory { path: dir });
         }
-        Ok(Self { directory: Directory::new(dir, Phase::Staged), demands, claim })
+        Ok(Self { directory: Directory::new(dir, Phase::Staged), demands, grants, claim })
     }
 
     /// What its asker is told if it does not happen because of something newer.
@@ -65,7 +69,9 @@ impl Relocation {
     pub(crate) fn attempt(&mut self, loader: &mut Loader) -> Option<Result<(), PolicyError>> {
         self.directory.unread = None;
         self.directory.take_overrides(&loader.directory);
+        loader.builder.examine_under(Some(self.grants.clone()));
         let scan = scan_settled(|patience| self.directory.scan(&mut loader.builder, patience));
+        loader.builder.examine_under(None);
         // What has vanished once is not known to the next attempt.
         if scan.compiling && self.directory.unread.is_none() {
             return None;
@@ -83,6 +89,7 @@ impl Relocation {
             policy.leave(place, &loader.builder.chronicle);
         }
         loader.builder.forget_others(loader.directory.policies.keys());
+        loader.builder.set_grants(self.grants.clone());
         loader.publish();
         loader.tell();
         let (dir, policies) = (loader.dir().display(), loader.directory.policies.len());

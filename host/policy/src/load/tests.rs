@@ -14,6 +14,7 @@ use super::bench::{Bench, component, put, variant};
 use super::compile::{Compile, CompileJob, Compiler};
 use super::*;
 use crate::error::PolicyError;
+use crate::grants::Grants;
 use crate::loaded::Loaded;
 use crate::store::Subject;
 use crate::task::Task;
@@ -199,9 +200,13 @@ fn another_directory_is_compiled_beside_the_one_that_serves() {
     let other = tempfile::tempdir().unwrap();
     put(other.path(), "auth/10-keys.wasm", &there);
     bench.hold(&there);
-    let mut relocation =
-        Relocation::new(other.path().to_path_buf(), Demands { auth: true, same_guards: true }, Claim::default())
-            .unwrap();
+    let mut relocation = Relocation::new(
+        other.path().to_path_buf(),
+        Demands { auth: true, same_guards: true },
+        Grants::default(),
+        Claim::default(),
+    )
+    .unwrap();
     assert!(relocation.attempt(&mut bench.loader).is_none());
     bench.begun.recv().unwrap();
     bench.put("auth/10-keys.toml", "[policy]\nmode = \"monitor\"");
@@ -227,7 +232,8 @@ fn regression_modes_set_by_an_operator_move_with_their_files() {
         put(other.path(), "auth/10-keys.wasm", &keys);
         put(other.path(), "auth/10-keys.toml", settings.as_bytes());
         let demands = Demands { auth: false, same_guards: false };
-        let mut relocation = Relocation::new(other.path().to_path_buf(), demands, Claim::default()).unwrap();
+        let mut relocation =
+            Relocation::new(other.path().to_path_buf(), demands, Grants::default(), Claim::default()).unwrap();
         relocation.attempt(&mut bench.loader).unwrap().unwrap();
         let status = bench.status("keys").unwrap();
         assert_eq!((status.mode == Mode::Enforce, status.overridden), (kept, kept), "{settings:?}");
@@ -246,7 +252,8 @@ fn regression_a_mode_set_while_another_directory_compiles_moves_too() {
     bench.loader.start().unwrap();
     bench.hold(&slow);
     let demands = Demands { auth: false, same_guards: false };
-    let mut relocation = Relocation::new(other.path().to_path_buf(), demands, Claim::default()).unwrap();
+    let mut relocation =
+        Relocation::new(other.path().to_path_buf(), demands, Grants::default(), Claim::default()).unwrap();
     assert!(relocation.attempt(&mut bench.loader).is_none());
     bench.begun.recv().unwrap();
     let mut change = ModeChange::new(Hook::Auth, "keys".to_owned(), Mode::Monitor);

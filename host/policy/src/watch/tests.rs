@@ -54,7 +54,7 @@ impl Scene {
     fn relocate(&mut self, dir: &Path, claim: &Claim) -> Receiver<Result<(), PolicyError>> {
         let (done, answer) = bounded(1);
         let (dir, claim) = (dir.to_owned(), claim.clone());
-        self.take(Request::Relocate { dir, poll: NEVER, demands: DEMANDS, claim, done });
+        self.take(Request::Relocate { dir, poll: NEVER, demands: DEMANDS, grants: Grants::default(), claim, done });
         answer
     }
 
@@ -115,7 +115,14 @@ fn regression_another_poll_holds_for_the_same_directory() {
     let mut scene = Scene::new();
     let (done, answer) = bounded(1);
     let (dir, poll) = (scene.dir.path().to_owned(), NEVER * 2);
-    scene.take(Request::Relocate { dir, poll, demands: DEMANDS, claim: Claim::default(), done });
+    scene.take(Request::Relocate {
+        dir,
+        poll,
+        demands: DEMANDS,
+        grants: Grants::default(),
+        claim: Claim::default(),
+        done,
+    });
     answer.recv().unwrap().unwrap();
     // Forgets the notice of the start.
     scene.watcher.scan();

@@ -1,7 +1,7 @@
 //! What operators do beside putting files in place: another mode, another directory.
 use camshaft_core::answering::wait;
 use camshaft_core::policy::{AuthOutcome, Hook, Mode, ModeError, Policies, PolicyState, ValidateOutcome};
-use camshaft_policy::Demands;
+use camshaft_policy::{Demands, Grants};
 
 use crate::rig::{NEVER, Rig, behave, caller, component, generation_request, put, rig};
 
@@ -80,7 +80,9 @@ fn another_directory_serves_whole_and_is_watched() {
     put(other.path(), "validator/30-limits.wasm", &component("plugins/validator-limits"));
     put(other.path(), "validator/30-limits.toml", b"[settings]\nmax-tokens = 200");
     let held = rig.host.current();
-    rig.host.relocate(other.path().to_path_buf(), NEVER, Demands { auth: true, same_guards: true }).unwrap();
+    rig.host
+        .relocate(other.path().to_path_buf(), NEVER, Demands { auth: true, same_guards: true }, Grants::default())
+        .unwrap();
     assert!(rig.host.current().has_auth() && !refuses(&rig));
     assert!(
         matches!(wait(held.validate(0, &generation_request(101))).outcome, ValidateOutcome::Refuse(_)),
@@ -106,7 +108,7 @@ fn a_directory_with_anything_bad_in_it_changes_nothing() {
     let other = tempfile::tempdir().unwrap();
     let refused = |dir: &std::path::Path, needs_auth| {
         rig.host
-            .relocate(dir.to_path_buf(), NEVER, Demands { auth: needs_auth, same_guards: false })
+            .relocate(dir.to_path_buf(), NEVER, Demands { auth: needs_auth, same_guards: false }, Grants::default())
             .unwrap_err()
             .to_string()
     };
