@@ -60,7 +60,7 @@ pub enum PolicyError {
     #[error("{} has no {hook} policy in force, but one serves now (set policy.allow-empty = true if you want none)", path.display())]
     Unguards { path: PathBuf, hook: Hook },
     #[error(
-        "{} has no settings for the {hook} policy {plugin}, which serves with some now (copy its settings file, or set \
+        "{} has no settings, or no [match], for the {hook} policy {plugin}, which has some now (copy its settings file, or set \
          policy.allow-empty = true if you want none)",
         path.display()
     )]
@@ -219,8 +219,8 @@ pub enum SettingsError {
     DigestMismatch { found: String, pinned: String },
     /// A file that was cut looks like this, too.
     #[error(
-        "empty settings, where there were some: write settings = {{}} as its first line if there are to be none, or remove \
-         the file"
+        "no settings, or no [match], where there was one: write settings = {{}}, or match = {{}}, as its first line if there \
+         is to be none, or remove the file"
     )]
     Emptied,
     /// The same policy serves at another place, with settings.

@@ -139,14 +139,24 @@ impl Sidecar {
     }
 
     /// Whether `bytes` may be all that is left of this settings file, after it was cut: they say nothing at all, or have no
-    /// settings where this one has some. `settings = {}` says that there are none.
+    /// settings, or no `[match]`, where this one has some. `settings = {}` and `match = {}` say that there are none.
     pub(crate) fn is_cut_to(&self, bytes: &[u8]) -> bool {
         let Ok(text) = std::str::from_utf8(bytes) else { return false };
         let Ok(table) = text.parse::<Table>() else { return false };
         let is_empty = |value: &Value| value.as_table().is_some_and(Table::is_empty);
-        let says_none = text.lines().any(|line| line.split_whitespace().collect::<String>().starts_with("settings={}"));
-        let has_settings = says_none || table.get("settings").is_some_and(|settings| !is_empty(settings));
-        !has_settings && (table.values().all(is_empty) || !self.is_bare())
+        let says = |key: &str| {
+            let none = format!("{key}={{}}");
+            let says_none = text.lines().any(|line| line.split_whitespace().collect::<String>().starts_with(&none));
+            says_none || table.get(key).is_some_and(|value| !is_empty(value))
+        };
+        let (settings, matching) = (says("settings"), says("match"));
+        let says_nothing = !settings && !matching && table.values().all(is_empty);
+        says_nothing || !settings && !self.is_bare() || !matching && !self.matching.is_all()
+    }
+
+    /// Whether another one lacks settings, or a `[match]`, where this one has some.
+    pub(crate) fn is_lost_in(&self, other: &Self) -> bool {
+        !self.is_bare() && other.is_bare() || !self.matching.is_all() && other.matching.is_all()
     }
 
     /// # Errors
@@ -331,21 +341,27 @@ mod tests {
     fn a_file_that_lost_its_settings_is_told_from_one_without() {
         let read = |text: &str| Sidecar::read(Hook::Auth, FILE, text.as_bytes()).unwrap();
         let (settings, mode) = (read("[settings]\nx = 1"), read("[policy]\nmode = \"monitor\""));
-        for (text, of_settings, of_mode) in [
-            ("", true, true),
-            ("# only this\n", true, true),
-            ("[policy]\n", true, true),
-            ("[policy]\nmode = \"enforce\"\n", true, false),
-            ("[settings]\n", true, true),
-            ("[settings]\n# x = 1\n# cut he", true, true),
-            ("[policy]\nmode = \"enforce\"\n[settings]\n", true, false),
-            ("settings = {}\n", false, false),
-            (" settings={ } # none\n[policy]\n", false, false),
-            ("[settings]\nx = 2\n", false, false),
-            ("[sett", false, false),
+        let matching = read("[match]\nendpoints = [\"/metrics\"]");
+        for (text, of_settings, of_mode, of_match) in [
+            ("", true, true, true),
+            ("# only this\n", true, true, true),
+            ("[policy]\n", true, true, true),
+            ("[policy]\nmode = \"enforce\"\n", true, false, true),
+            ("[settings]\n", true, true, true),
+            ("[settings]\n# x = 1\n# cut he", true, true, true),
+            ("[policy]\nmode = \"enforce\"\n[settings]\n", true, false, true),
+            ("settings = {}\n", false, false, true),
+            (" settings={ } # none\n[policy]\n", false, false, true),
+            ("[settings]\nx = 2\n", false, false, true),
+            ("[settings]\nx = 2\n[match]\n", false, false, true),
+            ("match = {}\n", true, false, false),
+            ("[match]\nendpoints = [\"/v1/*\"]\n", true, false, false),
+            ("settings = {}\nmatch = { }\n", false, false, false),
+            ("[sett", false, false, false),
         ] {
             assert_eq!(settings.is_cut_to(text.as_bytes()), of_settings, "{text}");
             assert_eq!(mode.is_cut_to(text.as_bytes()), of_mode, "{text}");
+            assert_eq!(matching.is_cut_to(text.as_bytes()), of_match, "{text}");
         }
     }
 

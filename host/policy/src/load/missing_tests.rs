@@ -249,11 +249,46 @@ fn regression_another_directory_without_the_settings_of_a_guard_that_serves_is_r
     let other = tempfile::tempdir().unwrap();
     fill(other.path());
     let mut attempt = |same_guards| relocate(&mut bench, other.path(), same_guards);
-    let why = "has no settings for the validator policy limits, which serves with some now";
+    let why = "has no settings, or no [match], for the validator policy limits, which has some now";
     assert!(attempt(true).unwrap_err().contains(why));
     put(other.path(), "validator/10-limits.toml", b"");
     assert!(attempt(true).unwrap_err().contains(why), "an empty file says no more");
     attempt(false).unwrap();
+}
+
+#[test]
+fn regression_another_directory_without_the_match_of_a_guard_is_refused() {
+    let mut bench = Bench::new();
+    fill(bench.dir.path());
+    put(bench.dir.path(), "auth/10-keys.toml", b"[match]\nendpoints = [\"/metrics\"]\n");
+    bench.loader.start().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    fill(other.path());
+    put(other.path(), "auth/10-keys.toml", b"[settings]\nreuse = true\n");
+    assert!(relocate(&mut bench, other.path(), true).unwrap_err().contains("no [match], for the auth policy keys"));
+    put(other.path(), "auth/10-keys.toml", b"[match]\nendpoints = [\"/v1/*\"]\n");
+    relocate(&mut bench, other.path(), true).unwrap();
+}
+
+#[test]
+fn regression_a_guard_that_lost_its_grant_still_has_settings_that_another_directory_must_have() {
+    let mut bench = Bench::new();
+    fill(bench.dir.path());
+    let settings = "[settings]\nmax-n = 1\n[secrets]\nkey = { env = \"PATH\" }\n";
+    put(bench.dir.path(), "validator/10-limits.toml", settings.as_bytes());
+    bench.loader.start().unwrap();
+    assert!(bench.loader.set_grants(Grants::nothing()));
+    bench.settle();
+    assert_eq!(bench.status("limits").unwrap().serving, None);
+    let other = tempfile::tempdir().unwrap();
+    fill(other.path());
+    assert!(relocate(&mut bench, other.path(), true).unwrap_err().contains("no settings"));
+    // Nor are they lost where it is.
+    bench.put("validator/10-limits.toml", "# cut");
+    bench.loader.directory.returns_after = Duration::ZERO;
+    bench.settle();
+    let status = bench.status("limits").unwrap();
+    assert!(status.serving.is_none() && status.error.unwrap().contains("write settings = {}"));
 }
 
 /// The state that a policy's instances share.
@@ -373,6 +408,29 @@ fn regression_a_guard_keeps_its_settings_when_their_file_is_cut() {
     bench.loader.scan_settled();
     let status = bench.status("limits").unwrap();
     assert!(status.state == PolicyState::Active && status.mode == Mode::Enforce, "{status:?}");
+}
+
+#[test]
+fn regression_a_guard_keeps_its_match_when_its_file_is_cut_before_it() {
+    let mut bench = Bench::new();
+    fill(bench.dir.path());
+    let file = "auth/10-keys.toml";
+    const CUT: &str = "[settings]\nreuse = true\n";
+    bench.put(file, format!("{CUT}[match]\nendpoints = [\"/metrics\"]\n"));
+    bench.loader.start().unwrap();
+    bench.loader.directory.returns_after = Duration::ZERO;
+    let is_narrow = |bench: &Bench| {
+        let set = bench.loader.registry.current();
+        set.ready(Hook::Auth).all(|policy| !policy.sidecar.matching.is_all())
+    };
+    bench.put(file, CUT);
+    bench.settle();
+    let status = bench.status("keys").unwrap();
+    assert!(is_narrow(&bench) && status.error.is_some_and(|why| why.contains("match = {}")));
+    // Whoever means it says so.
+    bench.put(file, format!("match = {{}}\n{CUT}"));
+    bench.settle();
+    assert!(!is_narrow(&bench) && bench.state("keys") == Some(PolicyState::Active));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::error::PolicyError;
 use crate::files::Place;
 use crate::grants::Grants;
 use crate::set::LoadedSet;
+use crate::sidecar::Sidecar;
 use crate::spec::spec;
 
 /// Whether a relocation happens: the one who takes the claim first decides, the watcher that is about to do it or the
@@ -119,22 +120,22 @@ impl Relocation {
         }
         Ok(())
     }
-    /// Whether no guard that serves with settings would serve without any: they may be lost on their way to this directory.
+
+    /// Whether no guard that has settings, or a `[match]`, would serve without any: they may be lost on their way to this
+    /// directory.
     fn keeps_settings(&self, before: &Directory) -> Result<(), PolicyError> {
-        let settled = |directory: &Directory| {
+        fn settled(directory: &Directory) -> impl Iterator<Item = (&Place, &Sidecar)> {
             let guards = directory.policies.iter().filter(|(place, _)| spec(place.hook).guards);
-            let serving = guards.filter_map(|(place, policy)| Some((place, policy.serving.as_ref()?)));
-            let named =
-                serving.map(|(place, (loaded, _))| (place.hook, place.name().to_owned(), loaded.sidecar.is_bare()));
-            named.collect::<Vec<_>>()
-        };
-        let now = settled(before);
-        let lost = settled(&self.directory)
-            .into_iter()
-            .find(|(hook, plugin, is_bare)| *is_bare && now.contains(&(*hook, plugin.clone(), false)));
+            guards.filter_map(|(place, policy)| Some((place, policy.settled()?.0)))
+        }
+        let is_same = |one: &Place, other: &Place| (one.hook, one.name()) == (other.hook, other.name());
+        let lost = settled(&self.directory).find(|(place, sidecar)| {
+            settled(before).any(|(other, before)| is_same(other, place) && before.is_lost_in(sidecar))
+        });
         match lost {
-            Some((hook, plugin, _)) if self.demands.same_guards => {
-                Err(PolicyError::Unsettles { path: self.directory.path.clone(), hook, plugin })
+            Some((place, _)) if self.demands.same_guards => {
+                let (path, plugin) = (self.directory.path.clone(), place.name().to_owned());
+                Err(PolicyError::Unsettles { path, hook: place.hook, plugin })
             }
             _ => Ok(()),
         }
