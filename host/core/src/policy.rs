@@ -288,9 +288,9 @@ pub trait PolicySet: Send + Sync + fmt::Debug {
         false
     }
     /// The same generation with the versions that serve this request of the tenant, where new ones are on trial; `None`: the
-    /// same as this. The request keeps to it, with all its choices.
-    fn assigned(&self, tenant: &TenantId, request: &str) -> Option<Arc<dyn PolicySet>> {
-        let _ = (tenant, request);
+    /// same as this. The request keeps to it, with all its choices. Nothing that a client sends with a request chooses.
+    fn assigned(&self, tenant: &TenantId) -> Option<Arc<dyn PolicySet>> {
+        let _ = tenant;
         None
     }
     /// Names of the sampler policies in force for such requests (those that they may name in `samplers`).

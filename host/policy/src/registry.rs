@@ -14,7 +14,7 @@ use crate::hooks::{auth, validator};
 use crate::set::LoadedSet;
 use crate::view::View;
 
-/// Where clients put their keys. They tell callers apart before their tenants are known.
+/// Where clients put their keys, the one that counts first. They tell callers apart before their tenants are known.
 const KEYS: [&str; 2] = ["authorization", "x-api-key"];
 
 impl PolicySet for View {
@@ -28,16 +28,8 @@ impl PolicySet for View {
 
     fn authenticate<'a>(&'a self, request: &'a Arc<AuthRequest>) -> Answering<'a, Authentication> {
         let picks = self.set.picks(Hook::Auth, |canary, salt| match canary.by {
-            CanaryBy::Request => canary.chooses(salt, &[request.id.as_bytes()]),
-            CanaryBy::Tenant => {
-                let is_key = |(name, _): &&(String, Vec<u8>)| KEYS.contains(&name.as_str());
-                let keys = request.headers.iter().filter(is_key).map(|(_, value)| value.as_slice());
-                let mut caller: Vec<&[u8]> = keys.collect();
-                if caller.is_empty() {
-                    caller.push(request.remote_address.as_bytes());
-                }
-                canary.chooses(salt, &caller)
-            }
+            CanaryBy::Request => canary.chooses(salt, &[&self.set.draw()]),
+            CanaryBy::Tenant => canary.chooses(salt, &[caller(request)]),
         });
         Box::pin(auth::authenticate(self.set.variant(Hook::Auth, picks), self.set.allow_anonymous, request))
     }
@@ -74,14 +66,15 @@ impl PolicySet for View {
         [Hook::Sampler, Hook::Filter].into_iter().any(reads)
     }
 
-    fn assigned(&self, tenant: &TenantId, request: &str) -> Option<Arc<dyn PolicySet>> {
+    fn assigned(&self, tenant: &TenantId) -> Option<Arc<dyn PolicySet>> {
         if !self.set.has_trials() {
             return None;
         }
+        let request = self.set.draw();
         let picks = Hook::ALL.map(|hook| {
             self.set.picks(hook, |canary, salt| match canary.by {
                 CanaryBy::Tenant => canary.chooses(salt, &[tenant.as_str().as_bytes()]),
-                CanaryBy::Request => canary.chooses(salt, &[request.as_bytes()]),
+                CanaryBy::Request => canary.chooses(salt, &[&request]),
             })
         });
         Some(Arc::new(Self { set: self.set.clone(), picks }))
@@ -91,6 +84,14 @@ impl PolicySet for View {
         let enforced = self.chain(Hook::Sampler).ready_for(target).filter(|policy| !policy.is_monitored());
         enforced.map(|policy| policy.name.clone()).collect()
     }
+}
+
+/// Who calls, as far as that is known before auth: the key that a client sends, or its address. A second header, or a second
+/// value, does not choose another version.
+fn caller(request: &AuthRequest) -> &[u8] {
+    let key =
+        |wanted: &&str| request.headers.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_slice());
+    KEYS.iter().find_map(key).unwrap_or(request.remote_address.as_bytes())
 }
 
 /// The policies that serve, and the status of every file.

@@ -1,6 +1,8 @@
 //! One published generation of policies: the chain of each hook, in file order.
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use camshaft_core::canary::CanarySettings;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
@@ -170,6 +172,15 @@ pub(crate) struct LoadedSet {
     pub(crate) allow_anonymous: bool,
     /// In the order of `Hook::ALL`.
     chains: [Chains; Hook::ALL.len()],
+    draws: Draws,
+}
+
+/// Numbers that stand for requests where trials choose among these. Nothing that a client sends is in them, and whoever sees
+/// some of the choices cannot tell the next.
+#[derive(Debug, Default)]
+struct Draws {
+    key: RandomState,
+    next: AtomicU64,
 }
 
 impl fmt::Debug for LoadedSet {
@@ -186,7 +197,12 @@ impl fmt::Debug for LoadedSet {
 impl LoadedSet {
     /// No policies: the native defaults.
     pub(crate) fn empty(allow_anonymous: bool) -> Self {
-        Self { generation: Generation(0), allow_anonymous, chains: Hook::ALL.map(|_| Chains::of(&[])) }
+        Self {
+            generation: Generation(0),
+            allow_anonymous,
+            chains: Hook::ALL.map(|_| Chains::of(&[])),
+            draws: Draws::default(),
+        }
     }
 
     /// The generation after `current`, made of these seats in file order.
@@ -196,7 +212,8 @@ impl LoadedSet {
             of_hook[hook as usize].push(seat);
         }
         let generation = Generation(current.generation.0 + 1);
-        Self { generation, allow_anonymous: current.allow_anonymous, chains: of_hook.map(|seats| Chains::of(&seats)) }
+        let (chains, draws) = (of_hook.map(|seats| Chains::of(&seats)), Draws::default());
+        Self { generation, allow_anonymous: current.allow_anonymous, chains, draws }
     }
 
     /// What served before, wherever something is on trial.
@@ -220,6 +237,11 @@ impl LoadedSet {
                 && candidate.sidecar.canary.is_some_and(|canary| chooses(&canary, candidate.salt()));
             if serves { picks | 1 << bit } else { picks }
         }))
+    }
+
+    /// A number that stands for a request.
+    pub(crate) fn draw(&self) -> [u8; 8] {
+        self.draws.key.hash_one(self.draws.next.fetch_add(1, Ordering::Relaxed)).to_le_bytes()
     }
 
     /// The chain with this digest.

@@ -61,7 +61,7 @@ pub(crate) async fn guard(
         }
         AuthOutcome::Fault(fault) => return Err(ApiError::AuthFault(Box::new(fault))),
     };
-    let policies = policies.assigned(&principal.tenant, &head.id).unwrap_or(policies);
+    let policies = policies.assigned(&principal.tenant).unwrap_or(policies);
     if let Some(let_in) = request.extensions().get::<LetIn>() {
         let_in.set(&principal.tenant);
     }
