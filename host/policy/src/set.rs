@@ -276,7 +276,7 @@ impl LoadedSet {
     }
 }
 
-/// The digest of a chain, over the name, the component and the whole settings file of each policy.
+/// The digest of a chain, over the name, the component and the whole settings file of each policy, but for how it is tried.
 fn digest(links: &[Link]) -> PolicyDigest {
     let mut hash = Sha256::new();
     let mut add = |part: &[u8]| {
@@ -292,13 +292,7 @@ fn digest(links: &[Link]) -> PolicyDigest {
         add(name.as_str().as_bytes());
         add(made_of.as_bytes());
         if let Some(policy) = link.ready() {
-            let sidecar = &policy.sidecar;
-            add(sidecar.settings.as_bytes());
-            add(format!("{:?} {:?} {:?}", sidecar.documents, sidecar.secrets, sidecar.matching).as_bytes());
-            add(sidecar.mode.as_str().as_bytes());
-            add(sidecar.on_fault.as_str().as_bytes());
-            add(&sidecar.deadline.as_micros().to_le_bytes());
-            add(&(sidecar.memory_bytes as u64).to_le_bytes());
+            add(policy.sidecar.version().as_bytes());
         }
     }
     if links.is_empty() { PolicyDigest::NATIVE } else { PolicyDigest::new(hash.finalize().into()) }

@@ -35,7 +35,7 @@ const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 /// What `[policy]` takes.
-const POLICY_KEYS: [&str; 14] = [
+pub(crate) const POLICY_KEYS: [&str; 14] = [
     "mode",
     "deadline",
     "memory",
@@ -131,6 +131,12 @@ impl Sidecar {
     /// Whether another differs from it in the mode and in how it is tried at most.
     pub(crate) fn is_same_version(&self, other: &Self) -> bool {
         *self == Self { mode: self.mode, canary: self.canary, ..other.clone() }
+    }
+
+    /// All that a policy does by it, for telling apart two that serve beside each other. How it is tried is no part.
+    pub(crate) fn version(&self) -> String {
+        // Derived: no field can be forgotten.
+        format!("{:?}", Self { canary: None, ..self.clone() })
     }
 
     /// Whether the policy has no settings of its own.
