@@ -62,7 +62,7 @@ impl Share {
 pub struct CanarySettings {
     pub share: Share,
     pub by: CanaryBy,
-    /// Calls that must have been answered before it is promoted.
+    /// Calls that must have been answered before it is promoted, as a [`Tally`] counts them.
     pub calls: u64,
     /// How long the trial takes at least.
     pub time: Duration,
@@ -70,7 +70,8 @@ pub struct CanarySettings {
     pub slot: Duration,
 }
 
-/// Calls of a version during a trial.
+/// Calls of a version during a trial. One that is called for each token, or each piece of text, counts once for a choice of a
+/// request: as calls, a few long answers would outweigh all that it breaks. One that got no instance does not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     pub calls: u64,

@@ -31,12 +31,15 @@ impl CanaryMetrics {
         registry.register(Box::new(share.clone()))?;
         let labels = &["hook", "plugin", "version"];
         let calls = IntCounterVec::new(
-            Opts::new("camshaft_policy_canary_calls_total", "Calls of a policy on trial since that began, by version"),
+            Opts::new(
+                "camshaft_policy_canary_calls_total",
+                "Calls of a policy on trial since that began, by version; of one that is called for each token or piece of text, choices",
+            ),
             labels,
         )?;
         registry.register(Box::new(calls.clone()))?;
         let faults = IntCounterVec::new(
-            Opts::new("camshaft_policy_canary_faults_total", "Calls that faulted of a policy on trial, by version"),
+            Opts::new("camshaft_policy_canary_faults_total", "The same calls that faulted, by version"),
             labels,
         )?;
         registry.register(Box::new(faults.clone()))?;

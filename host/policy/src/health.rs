@@ -16,6 +16,9 @@ pub(crate) struct Health {
     breaker: Mutex<Breaker>,
     calls: AtomicU64,
     faults: AtomicU64,
+    /// Of these, what trials are judged by.
+    judged: AtomicU64,
+    judged_faults: AtomicU64,
     times: Times,
     /// Its breaker has opened, and why.
     opened: OnceLock<String>,
@@ -36,6 +39,8 @@ impl Health {
             breaker: Mutex::new(Breaker::new(settings)),
             calls: AtomicU64::new(0),
             faults: AtomicU64::new(0),
+            judged: AtomicU64::new(0),
+            judged_faults: AtomicU64::new(0),
             times: Times::default(),
             opened: OnceLock::new(),
             alarmed: AtomicBool::new(false),
@@ -57,6 +62,19 @@ impl Health {
     /// Whether a call would be refused now.
     pub(crate) fn refuses(&self) -> bool {
         self.breaker().refuses(self.begun.elapsed())
+    }
+
+    /// Counts for trials that it has answered a request, or a choice of one, however often it was called; a scheduler, a call.
+    pub(crate) fn judge_answer(&self) {
+        self.judged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The same for a fault. `told`: the request was counted when it was first answered.
+    pub(crate) fn judge_fault(&self, told: bool) {
+        if !told {
+            self.judged.fetch_add(1, Ordering::Relaxed);
+        }
+        self.judged_faults.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn answered(&self) -> Option<Turn> {
@@ -122,9 +140,11 @@ impl Health {
         self.opened.get().map(String::as_str)
     }
 
-    /// Calls so far.
+    /// What trials are judged by.
     pub(crate) fn tally(&self) -> Tally {
-        Tally { calls: self.calls(), faults: self.faults() }
+        // In this order: never more faults than calls.
+        let faults = self.judged_faults.load(Ordering::Relaxed);
+        Tally { calls: self.judged.load(Ordering::Relaxed), faults }
     }
 
     /// Whether it has answered calls, and its breaker never opened.

@@ -300,8 +300,9 @@ impl Loaded {
         self.tell_answered();
     }
 
-    /// Tells the breaker of a call that was answered.
+    /// Tells the breaker of a request that was answered.
     pub(crate) fn tell_answered(&self) {
+        self.health.judge_answer();
         if self.health.answered() == Some(Turn::Closed) {
             self.note_return(None);
         }
@@ -326,13 +327,22 @@ impl Loaded {
     /// Logs a fault, counts the call as one that began at `started`, and tells the breaker. (That of a scheduler is its
     /// pool's.)
     pub(crate) fn note_fault(&self, fault: &Fault, started: Instant) {
+        self.note_fault_of(fault, started, false);
+    }
+
+    /// The same of one call among many of a request. `told`: an earlier one was answered, and the breaker was told.
+    pub(crate) fn note_fault_of(&self, fault: &Fault, started: Instant, told: bool) {
         let took = started.elapsed();
         self.metrics.observe(Outcome::Fault(fault.kind), took);
         self.health.count(took, true);
-        // Whoever takes all instances must not switch policies off.
-        let counts = fault.kind != FaultKind::Exhausted && self.hook() != Hook::Scheduler;
-        if counts && let Some(Turn::Opened { pause }) = self.health.faulted() {
-            self.note_opened(fault, Some(pause), None);
+        // Whoever takes all instances must neither switch policies off nor end their trials.
+        if fault.kind != FaultKind::Exhausted {
+            self.health.judge_fault(told);
+            if self.hook() != Hook::Scheduler
+                && let Some(Turn::Opened { pause }) = self.health.faulted()
+            {
+                self.note_opened(fault, Some(pause), None);
+            }
         }
         // Callers can make a guest fault at will, so the lines count against its allowance.
         let Allowance::Granted { dropped } = self.identity.log.take_line(Instant::now()) else { return };

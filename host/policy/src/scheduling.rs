@@ -137,6 +137,8 @@ impl SchedulerHook for ModelScheduler {
     fn refused(&self, fault: &Fault) {
         if let Some(policy) = self.opened(&fault.plugin) {
             policy.metrics.count(Outcome::Fault(fault.kind));
+            // As a call it was answered.
+            policy.health.judge_fault(true);
         }
         let (model, plugin, detail) = (self.model.as_str(), fault.plugin.as_str(), fault.detail.as_str());
         tracing::warn!(hook = Hook::Scheduler.as_str(), model, plugin, detail, "a scheduler's actions were refused");

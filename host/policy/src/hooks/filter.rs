@@ -113,7 +113,7 @@ impl TextFilter for Filter {
         let answer = self.ask(piece, text);
         let outcome = match &answer {
             Err(fault) => {
-                self.policy.note_fault(fault, started);
+                self.policy.note_fault_of(fault, started, self.told);
                 return answer;
             }
             Ok(FilterVerdict::Pass(_)) => Outcome::Pass,
@@ -132,7 +132,7 @@ impl TextFilter for Filter {
 
     fn refused(&mut self, why: String) -> Fault {
         let fault = self.policy.invalid(why);
-        self.policy.note_fault(&fault, Instant::now());
+        self.policy.note_fault_of(&fault, Instant::now(), self.told);
         fault
     }
 

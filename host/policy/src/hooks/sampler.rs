@@ -123,7 +123,7 @@ impl TokenSampler for SamplerChain {
                     index += 1;
                 }
                 Err(fault) => {
-                    link.policy.note_fault(&fault, started);
+                    link.policy.note_fault_of(&fault, started, link.told);
                     if link.policy.on_fault() == OnFault::Deny {
                         return Err(fault);
                     }
@@ -177,7 +177,7 @@ impl SamplerChain {
                 true
             }
             Err(fault) => {
-                policy.note_fault(&fault, started);
+                policy.note_fault_of(&fault, started, link.told);
                 false
             }
         }

@@ -123,7 +123,10 @@ impl Scheduler for Guest {
             point.events.iter().filter_map(ended).for_each(|id| pool.tenants.leave(id));
         }
         match &answer {
-            Ok(_) => self.policy.note_call(Outcome::Actions, started),
+            Ok(_) => {
+                self.policy.note_call(Outcome::Actions, started);
+                self.policy.health.judge_answer();
+            }
             Err(fault) => self.policy.note_fault(fault, started),
         }
         answer

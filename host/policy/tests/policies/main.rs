@@ -1,6 +1,7 @@
 //! The policy host with real components: faults, swaps, rejections.
 #![allow(clippy::unwrap_used)]
 
+mod canaries;
 mod checkpoints;
 mod cluster;
 mod context;
