@@ -123,11 +123,6 @@ impl Sidecar {
         Self::checked(hook, table).map_err(|SidecarMistake { key, problem }| wrong(line_of(text, &key), problem))
     }
 
-    /// Whether another differs from it in the mode at most.
-    pub(crate) fn is_same_but_mode(&self, other: &Self) -> bool {
-        *self == Self { mode: self.mode, ..other.clone() }
-    }
-
     /// Whether another differs from it in the mode and in how it is tried at most.
     pub(crate) fn is_same_version(&self, other: &Self) -> bool {
         *self == Self { mode: self.mode, canary: self.canary, ..other.clone() }

@@ -240,6 +240,8 @@ impl<'a> Watcher<'a> {
         let noticed = Instant::now();
         if self.loader.heed_breakers() {
             self.loader.note_swap_time(noticed);
+            // A version that was on trial beside what was rolled back is tried anew.
+            self.pace.notice();
         }
     }
 

@@ -82,8 +82,10 @@ impl ModeChange {
             return None;
         }
         let in_force = policy.newest() == Some(&tried.chosen);
-        // What was rolled back says so, whatever the mode.
-        let is_rolled_back = matches!(policy.error.as_deref(), Some(PolicyError::RolledBack { .. }));
+        // What was rolled back says so, whatever the mode of what serves instead.
+        let barred =
+            matches!(policy.error.as_deref(), Some(PolicyError::RolledBack { .. } | PolicyError::CanaryEnded { .. }));
+        let is_rolled_back = barred && policy.serving.is_some();
         let status = loader.directory.statuses().into_iter().find(|s| s.hook == self.hook && s.name == self.name);
         Some(match status {
             Some(PolicyStatus { error: Some(_), .. }) if !is_rolled_back => {

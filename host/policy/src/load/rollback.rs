@@ -74,13 +74,21 @@ impl Loader {
         let Some(bad) = policy.serving.as_ref().map(|(loaded, _)| loaded.compiled.digest.clone()) else {
             return Err(ModeError::Nothing("no version of it serves"));
         };
+        let tried = policy.trial.as_ref().map(|trial| trial.candidate.compiled.digest.clone());
         policy.roll_back(place, why, &mut self.builder).map_err(|error| match *error {
             PolicyError::NoLastGood => ModeError::Nothing(NO_LAST_GOOD),
             _ => ModeError::Rejected(Arc::new(Rejection(error))),
         })?;
-        let (detail, who, digest) = (Some(why.to_owned()), Some(who.to_owned()), Some(bad));
+        if tried.is_some() {
+            // What it was compared with is gone: it is tried anew beside what serves now.
+            policy.examine_again();
+        }
         let generation = Some(Generation(self.registry.current().generation.0 + 1));
-        self.builder.chronicle.note(place, PolicyEvent::RolledBack, Note { generation, digest, who, detail });
+        let ended = tried.map(|digest| (digest, "canary: the version before it is rolled back".to_owned()));
+        for (digest, detail) in ended.into_iter().chain([(bad, why.to_owned())]) {
+            let (digest, who, detail) = (Some(digest), Some(who.to_owned()), Some(detail));
+            self.builder.chronicle.note(place, PolicyEvent::RolledBack, Note { generation, digest, who, detail });
+        }
         self.publish();
         self.tell();
         Ok(())
@@ -132,7 +140,7 @@ impl Policy {
     /// Another version is about to serve: the present one is the last good one, if it served cleanly.
     pub(super) fn keep_last_good(&mut self, next: &Loaded) {
         let Some((serving, key)) = &self.serving else { return };
-        let same = serving.compiled.digest == next.compiled.digest && serving.sidecar.is_same_but_mode(&next.sidecar);
+        let same = serving.compiled.digest == next.compiled.digest && serving.sidecar.is_same_version(&next.sidecar);
         if same {
             next.health.go_on_from(&serving.health);
         } else if serving.health.is_clean() {
@@ -182,7 +190,10 @@ impl Policy {
     ) -> Option<(Result<Built, Arc<PolicyError>>, ContentKey)> {
         let rolled_back = self.rolled_back.as_ref().filter(|rolled_back| rolled_back.bars(key))?;
         let Some(Version { compiled, sidecar, key: of }) = &rolled_back.good else {
-            // A trial of which nothing served before.
+            // A trial of which nothing served before. It can be off, so that it is no error any more.
+            if key.mode == Some(Mode::Off) {
+                return Some((Ok(Built::Off), key.clone()));
+            }
             return Some((Err(rolled_back.error.clone()), key.clone()));
         };
         if !rolled_back.settings_only {
