@@ -125,8 +125,15 @@ impl Verdicts {
         })
     }
 
-    /// Keeps a verdict that its policy lets be used again.
-    pub(crate) fn keep(&self, request: &AuthRequest, reuse: &Reuse, verdict: &Authentication, now: Instant) {
+    /// Keeps a verdict that its policy lets be used again, if what it was made with still `holds`. Whoever changes that calls
+    /// [`Verdicts::clear`] then.
+    pub(crate) fn keep(
+        &self,
+        request: &AuthRequest,
+        (reuse, verdict): (&Reuse, &Authentication),
+        now: Instant,
+        holds: impl FnOnce() -> bool,
+    ) {
         let (Some(key), Some(ends)) = (self.key.as_ref(), now.checked_add(reuse.time)) else { return };
         let bytes = ENTRY_BYTES + size(verdict);
         let bound = match verdict.outcome {
@@ -139,6 +146,10 @@ impl Verdicts {
         }
         let hash = hash(key, request, &reuse.headers);
         let mut kept = self.kept();
+        // Under the lock: a change after this clears what is kept here.
+        if !holds() {
+            return;
+        }
         if !kept.selections.contains(&reuse.headers) {
             if kept.selections.len() >= SELECTIONS {
                 return;

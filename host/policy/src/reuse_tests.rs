@@ -33,10 +33,14 @@ fn tenant(found: Option<Authentication>) -> Option<String> {
     }
 }
 
+fn keep(verdicts: &Verdicts, call: &AuthRequest, reuse: &Reuse, verdict: &Authentication, now: Instant) {
+    verdicts.keep(call, (reuse, verdict), now, || true);
+}
+
 #[test]
 fn a_verdict_is_used_again_for_an_equal_call_until_its_time_is_over() {
     let (verdicts, now) = (Verdicts::default(), Instant::now());
-    verdicts.keep(&call("k"), &reuse(100, &["x-b"]), &allow("t"), now);
+    keep(&verdicts, &call("k"), &reuse(100, &["x-b"]), &allow("t"), now);
     let again = AuthRequest { id: "another".to_owned(), ..call("k") };
     assert_eq!(tenant(verdicts.find(&again, now + Duration::from_millis(99))), Some("t".to_owned()));
     assert!(verdicts.find(&again, now + Duration::from_millis(100)).is_none());
@@ -47,7 +51,7 @@ fn a_verdict_is_used_again_for_an_equal_call_until_its_time_is_over() {
 #[test]
 fn a_call_that_differs_in_anything_is_another() {
     let (verdicts, now) = (Verdicts::default(), Instant::now());
-    verdicts.keep(&call("k"), &reuse(100, &["x-b"]), &allow("t"), now);
+    keep(&verdicts, &call("k"), &reuse(100, &["x-b"]), &allow("t"), now);
     let header = |name: &str, value: &[u8]| {
         let mut call = call("k");
         call.headers.push((name.to_owned(), value.to_vec()));
@@ -87,7 +91,7 @@ fn regression_credentials_count_whether_or_not_the_policy_names_them() {
             headers: vec![(name.to_owned(), value.as_bytes().to_vec())],
             ..AuthRequest::default()
         };
-        verdicts.keep(&call("mine"), &reuse(1000, &[]), &allow("mine"), now);
+        keep(&verdicts, &call("mine"), &reuse(1000, &[]), &allow("mine"), now);
         assert_eq!(tenant(verdicts.find(&call("mine"), now)), Some("mine".to_owned()));
         assert!(verdicts.find(&call("theirs"), now).is_none(), "{name}");
         assert!(verdicts.find(&AuthRequest::default(), now).is_none(), "{name}");
@@ -97,26 +101,26 @@ fn regression_credentials_count_whether_or_not_the_policy_names_them() {
 #[test]
 fn the_last_verdict_on_a_call_is_the_one_that_counts() {
     let (verdicts, now) = (Verdicts::default(), Instant::now());
-    verdicts.keep(&call("k"), &reuse(1000, &[]), &allow("t"), now);
-    verdicts.keep(&call("k"), &reuse(1000, &[]), &refuse(), now);
+    keep(&verdicts, &call("k"), &reuse(1000, &[]), &allow("t"), now);
+    keep(&verdicts, &call("k"), &reuse(1000, &[]), &refuse(), now);
     assert!(matches!(verdicts.find(&call("k"), now).unwrap().outcome, AuthOutcome::Refuse(_)));
-    verdicts.keep(&call("k"), &reuse(1000, &[]), &allow("u"), now);
+    keep(&verdicts, &call("k"), &reuse(1000, &[]), &allow("u"), now);
     assert_eq!(tenant(verdicts.find(&call("k"), now)), Some("u".to_owned()));
     let fault = camshaft_core::policy::Fault {
         plugin: "p".into(),
         kind: camshaft_core::policy::FaultKind::Trap,
         detail: String::new(),
     };
-    verdicts.keep(&call("f"), &reuse(1000, &[]), &AuthOutcome::Fault(fault).into(), now);
+    keep(&verdicts, &call("f"), &reuse(1000, &[]), &AuthOutcome::Fault(fault).into(), now);
     assert!(verdicts.find(&call("f"), now).is_none());
 }
 
 #[test]
 fn refused_callers_drive_out_none_that_are_allowed() {
     let (verdicts, now) = (Verdicts::default(), Instant::now());
-    verdicts.keep(&call("good"), &reuse(1000, &[]), &allow("t"), now);
+    keep(&verdicts, &call("good"), &reuse(1000, &[]), &allow("t"), now);
     for number in 0..REFUSED.entries + 10 {
-        verdicts.keep(&call(&format!("bad{number}")), &reuse(1000, &[]), &refuse(), now);
+        keep(&verdicts, &call(&format!("bad{number}")), &reuse(1000, &[]), &refuse(), now);
     }
     assert!(verdicts.find(&call("good"), now).is_some());
     assert!(verdicts.find(&call("bad9"), now).is_none() && verdicts.find(&call("bad10"), now).is_some());
@@ -131,7 +135,7 @@ fn entries_and_their_bytes_are_bounded() {
     large.allowed_models = Some(vec!["m".repeat(1000); 60]);
     for number in 0..100 {
         let verdict = AuthOutcome::Allow(large.clone()).into();
-        verdicts.keep(&call(&format!("k{number}")), &reuse(1000, &[]), &verdict, now);
+        keep(&verdicts, &call(&format!("k{number}")), &reuse(1000, &[]), &verdict, now);
     }
     let kept = verdicts.kept();
     assert!(kept.allowed.bytes <= ALLOWED.bytes && kept.allowed.entries.len() > 50, "{}", kept.allowed.entries.len());
@@ -139,11 +143,11 @@ fn entries_and_their_bytes_are_bounded() {
     assert_eq!((held, kept.allowed.order.len()), (kept.allowed.bytes, kept.allowed.entries.len()));
     drop(kept);
     for number in 0..ALLOWED.entries + 1 {
-        verdicts.keep(&call(&format!("s{number}")), &reuse(1000, &[]), &allow("t"), now);
+        keep(&verdicts, &call(&format!("s{number}")), &reuse(1000, &[]), &allow("t"), now);
     }
     assert!(verdicts.find(&call("s0"), now).is_none() && verdicts.find(&call("s1"), now).is_some());
     large.allowed_models = Some(vec!["m".repeat(1000); 64]);
-    verdicts.keep(&call("huge"), &reuse(1000, &[]), &AuthOutcome::Allow(large).into(), now);
+    keep(&verdicts, &call("huge"), &reuse(1000, &[]), &AuthOutcome::Allow(large).into(), now);
     assert!(verdicts.find(&call("huge"), now).is_none());
 }
 
@@ -151,7 +155,7 @@ fn entries_and_their_bytes_are_bounded() {
 fn lists_of_headers_are_bounded_and_normal() {
     let (verdicts, now) = (Verdicts::default(), Instant::now());
     for number in 0..=SELECTIONS {
-        verdicts.keep(&call("k"), &reuse(1000, &[&format!("x-{number}")]), &allow(&format!("t{number}")), now);
+        keep(&verdicts, &call("k"), &reuse(1000, &[&format!("x-{number}")]), &allow(&format!("t{number}")), now);
     }
     assert_eq!(verdicts.kept().selections.len(), SELECTIONS);
     assert_eq!(reuse(1, &["b", "a", "b"]).headers, reuse(1, &["a", "b", "cookie"]).headers);
@@ -167,11 +171,20 @@ fn times_and_names_are_taken_at_their_bounds_and_not_past_them() {
         assert!(new(1, vec![name]).unwrap_err().contains("lower-case"));
     }
     let (verdicts, now) = (Verdicts::default(), Instant::now());
-    verdicts.keep(&call("k"), &reuse(0, &[]), &allow("t"), now);
+    keep(&verdicts, &call("k"), &reuse(0, &[]), &allow("t"), now);
     assert!(verdicts.find(&call("k"), now).is_none());
     let mut answer = allow("t");
     answer.reply = Reply::default();
     answer.reply.set("x-a", "1".to_owned()).unwrap();
-    verdicts.keep(&call("k"), &reuse(1, &[]), &answer, now);
+    keep(&verdicts, &call("k"), &reuse(1, &[]), &answer, now);
     assert_eq!(verdicts.find(&call("k"), now).unwrap().reply.headers().len(), 1, "with all that was said");
+}
+
+#[test]
+fn regression_a_verdict_made_with_what_holds_no_more_is_not_kept() {
+    let (verdicts, now) = (Verdicts::default(), Instant::now());
+    verdicts.keep(&call("k"), (&reuse(1000, &[]), &allow("t")), now, || false);
+    assert!(verdicts.find(&call("k"), now).is_none());
+    keep(&verdicts, &call("k"), &reuse(1000, &[]), &allow("t"), now);
+    assert!(verdicts.find(&call("k"), now).is_some());
 }

@@ -129,7 +129,7 @@ fn call(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<Option<Authentica
 fn run(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<Option<Authentication>, Fault> {
     let grant = policy.identity.grant.load_full();
     let body_digest = policy.sidecar.body_digest;
-    let call = Call { request: request.clone(), grant, body_digest, said: Said::default() };
+    let call = Call { request: request.clone(), grant: grant.clone(), body_digest, said: Said::default() };
     let mut instance = policy.instance(Subject::Call(call))?;
     let HookGuest::Auth(guest) = &instance.guest else {
         return Err(policy.fault(FaultKind::Unavailable, "not an auth policy"));
@@ -154,7 +154,9 @@ fn run(policy: &Loaded, request: &Arc<AuthRequest>) -> Result<Option<Authenticat
     let answer = Authentication { outcome, reply: said.reply };
     // Another body has another digest.
     if let Some(reuse) = said.reuse.filter(|_| !said.read_digest) {
-        policy.verdicts.keep(request, &reuse, &answer, Instant::now());
+        // What it was shown may be withheld by now.
+        let holds = || Arc::ptr_eq(&grant, &policy.identity.grant.load());
+        policy.verdicts.keep(request, (&reuse, &answer), Instant::now(), holds);
     }
     Ok(Some(answer))
 }
