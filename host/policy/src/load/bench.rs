@@ -45,6 +45,7 @@ pub(crate) struct Bench {
     pub(crate) begun: Receiver<String>,
     pub(crate) release: Sender<()>,
     pub(crate) ticker: Ticker,
+    metrics: prometheus::Registry,
 }
 
 impl Bench {
@@ -71,12 +72,17 @@ impl Bench {
         let families = PolicyMetrics::register(&metrics).unwrap();
         let builder = Builder::new(runtime, compile, families, MetricFamilies::new(&metrics), Spawner::detached());
         let loader = Loader::with_builder(dir.path().to_path_buf(), Arc::new(Registry::new(false)), builder);
-        Self { dir, loader, compiled, held, begun, release, ticker }
+        Self { dir, loader, compiled, held, begun, release, ticker, metrics }
     }
 
     /// Writes a file as if that had been some time ago.
     pub(crate) fn put(&self, file: &str, content: impl AsRef<[u8]>) {
         put(self.dir.path(), file, content.as_ref());
+    }
+
+    /// All metrics, as the exposition format writes them.
+    pub(crate) fn metrics(&self) -> String {
+        prometheus::TextEncoder::new().encode_to_string(&self.metrics.gather()).unwrap()
     }
 
     pub(crate) fn hold(&self, component: &[u8]) {

@@ -1,4 +1,6 @@
 //! Trials of new versions: whom they serve, and how they end.
+mod regressions;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
