@@ -321,8 +321,9 @@ fn scan(values: &[f32]) -> (f32, bool) {
             nan[lane] |= if value.is_nan() { u32::MAX } else { 0 };
         }
     }
-    let best = best.iter().chain(rest).fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a });
-    (best, nan == [0; LANES] && rest.iter().all(|value| !value.is_nan()))
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let best = rest.iter().fold(fold_lanes(best, larger), |a, &b| larger(a, b));
+    (best, fold_lanes(nan, |a, b| a | b) == 0 && rest.iter().all(|value| !value.is_nan()))
 }
 
 vectorized! {
@@ -342,7 +343,20 @@ fn block_exp_sum(values: &[f32], best: f32) -> f64 {
             sums[lane] += exp(group[lane] - best);
         }
     }
-    sums.iter().map(|&sum| f64::from(sum)).sum::<f64>() + rest
+    f64::from(fold_lanes(sums, |a, b| a + b)) + rest
+}
+
+/// Combines the lanes in halves, which takes four operations on registers instead of fifteen on numbers.
+#[inline(always)]
+fn fold_lanes<T: Copy>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T) -> T {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] = combine(lanes[lane], lanes[lane + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
 }
 
 /// e^x for x <= 0, within 2 units in the last place; 0 below -87. The compiler vectorises it, unlike the library's.
