@@ -147,6 +147,9 @@ impl LlamaEngine {
             ..llama::defaults()
         };
         let context = Context::new(model, params)?;
+        if !context.has_cache() {
+            return Err(EngineLoadError::NoCache);
+        }
         let kv_tokens = context.kv_tokens();
         // llama.cpp aborts on positions beyond the trained ones if the model has learned position embeddings.
         let capacity = if pooled { kv_tokens } else { kv_tokens / options.sequences };

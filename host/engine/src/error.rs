@@ -23,6 +23,12 @@ pub enum EngineLoadError {
     NotLoaded { path: PathBuf, source: model::NotLoaded },
     #[error("{path} is not a LoRA adapter of this model: {source}", path = path.display())]
     NotAnAdapter { path: PathBuf, source: model::NotLoaded },
+    /// It is to change only what follows certain tokens; here it would change everything.
+    #[error("{path} is an activated LoRA adapter (aLoRA), which is not supported", path = path.display())]
+    ActivatedAdapter { path: PathBuf },
+    /// No cache means that each step would see its own tokens alone.
+    #[error("the model keeps no KV cache: it cannot continue a text")]
+    NoCache,
     #[error(
         "llama.cpp cannot make a context of {sequences} sequences and {kv_tokens} tokens: most likely there is no memory for it"
     )]

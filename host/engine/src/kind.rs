@@ -28,6 +28,8 @@ pub enum WrongKind {
     Encoder { architecture: String },
     #[error("ranks pairs of texts: it neither generates texts nor embeds them")]
     Ranker,
+    #[error("holds a model ({architecture}) that neither continues texts, token by token, nor embeds them")]
+    Neither { architecture: String },
 }
 
 /// The facts in the metadata that decide a model's kind.
@@ -40,13 +42,16 @@ pub(crate) struct Traits {
     pub(crate) pools: bool,
     /// The model was trained to score pairs of texts.
     ranks: bool,
+    /// It works in a way of its own: it translates what an encoder has read, or fills in all of a text at once.
+    is_other: bool,
 }
 
 impl Traits {
     pub(crate) fn of(model: &Model) -> Self {
         let architecture = model.metadata("general.architecture").unwrap_or_default();
         let key = |name: &str| model.metadata(&format!("{architecture}.{name}"));
-        Self::read(&architecture, key("attention.causal").as_deref(), key("pooling_type").as_deref())
+        let traits = Self::read(&architecture, key("attention.causal").as_deref(), key("pooling_type").as_deref());
+        Self { is_other: model.translates() || model.diffuses(), ..traits }
     }
 
     fn read(architecture: &str, causal: Option<&str>, pooling: Option<&str>) -> Self {
@@ -55,6 +60,7 @@ impl Traits {
             encodes: ENCODERS.contains(&architecture) || causal == Some("false"),
             pools: pooling.is_some_and(|kind| POOLED.contains(&kind)),
             ranks: pooling == Some(RANK),
+            is_other: false,
         }
     }
 
@@ -63,6 +69,9 @@ impl Traits {
     pub(crate) fn serve_as(&self, wanted: Option<ModelKind>) -> Result<ModelKind, WrongKind> {
         if self.ranks {
             return Err(WrongKind::Ranker);
+        }
+        if self.is_other {
+            return Err(WrongKind::Neither { architecture: self.architecture.clone() });
         }
         match wanted {
             Some(ModelKind::Generate) if self.encodes => {
@@ -102,6 +111,8 @@ mod tests {
         check(("qwen3", None, Some("3")), Some(Generate), Some(Generate));
         for wanted in [None, Some(Embed), Some(Generate)] {
             check(("bert", None, Some("4")), wanted, None);
+            let other = Traits { is_other: true, ..Traits::read("t5", None, None) };
+            assert_eq!(other.serve_as(wanted), Err(WrongKind::Neither { architecture: "t5".to_owned() }));
         }
     }
 

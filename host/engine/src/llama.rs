@@ -147,6 +147,12 @@ impl Context {
         &self.model
     }
 
+    /// Whether it keeps anything of the tokens that it has computed.
+    pub(crate) fn has_cache(&self) -> bool {
+        // SAFETY: the context is whole.
+        unsafe { !sys::llama_get_memory(self.raw.as_ptr()).is_null() }
+    }
+
     /// Tokens of its KV cache.
     pub(crate) fn kv_tokens(&self) -> u32 {
         // SAFETY: the context is whole.

@@ -281,6 +281,9 @@ fn load_adapter(model: &mut Model, options: &AdapterOptions) -> Result<Adapter, 
     let AdapterOptions { path, scale } = options;
     let lora = model.load_lora(path);
     let lora = lora.map_err(|source| EngineLoadError::NotAnAdapter { path: path.clone(), source })?;
+    if lora.is_activated() {
+        return Err(EngineLoadError::ActivatedAdapter { path: path.clone() });
+    }
     Ok(Adapter { lora, scale: *scale })
 }
 
@@ -306,10 +309,7 @@ fn describe(model: &Model, stem: &str, kind: ModelKind, sha256: Option<String>) 
 /// Recurrent layers keep one state for all positions, and layers with a sliding window save only the positions inside
 /// it. Such a state cannot be cut at another position than its end.
 fn reuse(model: &Model) -> Reuse {
-    let architecture = model.metadata("general.architecture").unwrap_or_default();
-    let window = model.metadata(&format!("{architecture}.attention.sliding_window"));
-    let slides = window.is_some_and(|window| window.trim() != "0");
-    if slides || model.is_recurrent() { Reuse::Whole } else { Reuse::Ranges }
+    if model.window_tokens() > 0 || model.is_recurrent() { Reuse::Whole } else { Reuse::Ranges }
 }
 
 /// The text of a special token; empty if the model has none.

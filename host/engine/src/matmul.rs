@@ -96,7 +96,10 @@ unsafe extern "C" fn multiply(
     threads: i32,
     _data: *mut c_void,
 ) {
-    let Some(product) = Product::of(to, weights, from) else { return };
+    let Some(product) = Product::of(to, weights, from) else {
+        debug_assert!(false, "only products that can be computed here are replaced");
+        return;
+    };
     let (thread, threads) = (thread.max(0) as usize, threads.max(1) as usize);
     let part = parts::of(product.outputs, product.rows, thread, threads);
     // SAFETY: llama.cpp calls this once for each thread, with tensors that nobody else writes, and the parts of the threads are

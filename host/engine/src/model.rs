@@ -145,6 +145,24 @@ impl Model {
         unsafe { sys::llama_model_size(self.raw()) }
     }
 
+    /// Tokens that layers with a sliding window attend to, whether the metadata says so or the architecture; 0: there are none.
+    pub(crate) fn window_tokens(&self) -> u32 {
+        // SAFETY: the model is whole.
+        number(unsafe { sys::llama_model_n_swa(self.raw()) })
+    }
+
+    /// Whether it writes a text about another one that an encoder has read first, or is only a part that drafts for such a model.
+    pub(crate) fn translates(&self) -> bool {
+        // SAFETY: the model is whole.
+        unsafe { sys::llama_model_has_encoder(self.raw()) && sys::llama_model_has_decoder(self.raw()) }
+    }
+
+    /// Whether it fills in a text all at once instead of continuing it.
+    pub(crate) fn diffuses(&self) -> bool {
+        // SAFETY: the model is whole.
+        unsafe { sys::llama_model_is_diffusion(self.raw()) }
+    }
+
     /// Whether some of its layers, or all, keep one state for all positions.
     pub(crate) fn is_recurrent(&self) -> bool {
         // SAFETY: the model is whole.
@@ -162,6 +180,12 @@ impl Drop for Model {
 impl Lora {
     pub(crate) fn raw(self) -> *mut sys::llama_adapter_lora {
         self.0.as_ptr()
+    }
+
+    /// Whether it is meant to change only what follows certain tokens.
+    pub(crate) fn is_activated(self) -> bool {
+        // SAFETY: the adapter lives as long as its model.
+        unsafe { sys::llama_adapter_get_alora_n_invocation_tokens(self.raw()) > 0 }
     }
 }
 

@@ -136,13 +136,13 @@ fn key_at_fault(config: &ModelConfig, error: &EngineLoadError) -> &'static str {
         EngineLoadError::WrongDigest { .. } => return "sha256",
         EngineLoadError::WrongKind { .. } => return "kind",
         EngineLoadError::NoContext { .. } => return "context-tokens",
-        EngineLoadError::NotAnAdapter { .. } => return "lora",
+        EngineLoadError::NotAnAdapter { .. } | EngineLoadError::ActivatedAdapter { .. } => return "lora",
         EngineLoadError::NoDevice { .. } => return "devices",
         EngineLoadError::Unreadable { path, .. }
         | EngineLoadError::BadFile { path, .. }
         | EngineLoadError::Replaced { path }
         | EngineLoadError::NotLoaded { path, .. } => Some(path),
-        EngineLoadError::Unpack(_) | EngineLoadError::NoKernels { .. } => None,
+        EngineLoadError::Unpack(_) | EngineLoadError::NoKernels { .. } | EngineLoadError::NoCache => None,
     };
     match path {
         Some(_) if path == config.lora.as_ref() => "lora",

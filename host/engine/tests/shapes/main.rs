@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camshaft_core::cache::PrefixCache;
-use camshaft_core::engine::{Batch, Engine, Reuse};
+use camshaft_core::engine::{Batch, Engine, ModelKind, Reuse};
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
 use camshaft_core::message::{Command, Event, Start};
 use camshaft_core::policy::{NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
@@ -145,6 +145,41 @@ fn regression_values_for_each_layer_are_sized_as_values_for_all() {
     assert_eq!(sizes(synthetic::hybrid()).0, all.0 / 2);
 }
 
+#[test]
+fn regression_a_window_that_only_the_architecture_knows_of_is_one() {
+    assert_eq!(load(synthetic::gemma_of(None).path()).info().reuse, Reuse::Whole);
+}
+
+/// The state of recurrent layers is what llama.cpp saves of a sequence, less some numbers of its format.
+#[test]
+fn regression_the_state_of_recurrent_layers_is_counted() {
+    const FORMAT_BYTES: u64 = 512;
+    for (file, bytes) in [(synthetic::mamba(), 2 * (3 * 128 + 16 * 128) * 4), (synthetic::hybrid(), 2 * 64 * 4)] {
+        let model = load(file.path());
+        assert_eq!(model.sequence_bytes(), bytes);
+        let mut engine = engine(&model, 256);
+        let mut batch = Batch::default();
+        batch.push(Token(5), 0, SeqId(0), true);
+        engine.decode(&batch).unwrap();
+        let saved = engine.save(SeqId(0), 0..1).unwrap().len() as u64 - model.kv_token_bytes(KvType::F16);
+        assert!((bytes..bytes + FORMAT_BYTES).contains(&saved), "{saved} of {bytes}");
+    }
+    assert_eq!(load(synthetic::sliding_window().path()).sequence_bytes(), 0);
+}
+
+/// llama.cpp would end the process at the first step, or compute each step as if nothing had come before.
+#[test]
+fn regression_models_that_do_not_continue_texts_are_refused() {
+    for architecture in ["t5", "dream", "llada"] {
+        for kind in [None, Some(ModelKind::Generate), Some(ModelKind::Embed)] {
+            let options = LoadOptions { kind, ..LoadOptions::default() };
+            let file = synthetic::other(architecture);
+            let error = LoadedModel::from_file(file.path(), &options).unwrap_err().to_string();
+            assert!(error.contains(&format!("({architecture}) that neither continues texts")), "{error}");
+        }
+    }
+}
+
 fn demo() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/models/demo.gguf")
 }
@@ -192,7 +227,14 @@ fn an_adapter_changes_the_logits_more_with_a_larger_scale() {
 fn refuses_an_adapter_of_another_model_and_files_that_are_no_adapter() {
     let other = synthetic::adapter(DEMO_WIDTH / 2);
     let missing = Path::new("no-such-adapter.gguf");
-    for (path, expected) in [(other.path(), "adapter"), (demo().as_path(), "adapter"), (missing, "no-such-adapter")] {
+    // It would change every token instead of those after its invocation.
+    let activated = synthetic::activated_adapter(DEMO_WIDTH);
+    for (path, expected) in [
+        (other.path(), "adapter"),
+        (demo().as_path(), "adapter"),
+        (missing, "no-such-adapter"),
+        (activated.path(), "activated LoRA adapter"),
+    ] {
         let error = LoadedModel::from_file(&demo(), &with_adapter(path, 1.0)).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }

@@ -59,6 +59,10 @@ impl Gguf {
         self.key(key, ARRAY, &value)
     }
 
+    pub(crate) fn numbers(&mut self, key: &str, values: &[u32]) -> &mut Self {
+        self.list(key, U32, values.len(), &values.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>())
+    }
+
     /// Adds one number for all layers, or a list with one for each.
     pub(crate) fn layers(&mut self, key: &str, values: &[u32]) -> &mut Self {
         match values {
@@ -140,7 +144,11 @@ fn model(architecture: &str) -> Gguf {
     let mut file = Gguf { state: 7, ..Gguf::default() };
     file.text("general.architecture", architecture).text("general.name", "synthetic").vocabulary();
     let key = |name: &str| format!("{architecture}.{name}");
-    let norm = if architecture == "lfm2" { "token_embd_norm" } else { "output_norm" };
+    let norm = match architecture {
+        "lfm2" => "token_embd_norm",
+        "t5" => "dec.output_norm",
+        _ => "output_norm",
+    };
     file.number(&key("context_length"), 512)
         .number(&key("embedding_length"), WIDTH as u32)
         .number(&key("block_count"), LAYERS)
@@ -183,6 +191,15 @@ pub(crate) fn sliding_window() -> NamedTempFile {
 
 /// A Gemma 2 with 4 heads, and the same number of KV heads and the same feed-forward width in all layers.
 pub(crate) fn gemma(kv_heads: &[u32], feed_forward: &[u32]) -> NamedTempFile {
+    windowed(kv_heads, feed_forward, Some(16))
+}
+
+/// The same; without a window in its metadata it has the architecture's.
+pub(crate) fn gemma_of(window: Option<u32>) -> NamedTempFile {
+    windowed(&[4], &[128], window)
+}
+
+fn windowed(kv_heads: &[u32], feed_forward: &[u32], window: Option<u32>) -> NamedTempFile {
     let (kv_width, inner) = (16 * u64::from(kv_heads[0]), u64::from(feed_forward[0]));
     let mut file = model("gemma2");
     file.layers("gemma2.feed_forward_length", feed_forward)
@@ -190,8 +207,10 @@ pub(crate) fn gemma(kv_heads: &[u32], feed_forward: &[u32]) -> NamedTempFile {
         .layers("gemma2.attention.head_count_kv", kv_heads)
         .number("gemma2.attention.key_length", 16)
         .number("gemma2.attention.value_length", 16)
-        .number("gemma2.attention.sliding_window", 16)
         .number("gemma2.rope.dimension_count", 16);
+    if let Some(window) = window {
+        file.number("gemma2.attention.sliding_window", window);
+    }
     for layer in 0..LAYERS {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         for norm in ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"] {
@@ -237,8 +256,50 @@ pub(crate) fn hybrid() -> NamedTempFile {
     file.write()
 }
 
+/// A model that does not continue texts: T5 (Raffel et al. 2020), or a diffusion model with the tensors of llama.
+pub(crate) fn other(architecture: &str) -> NamedTempFile {
+    let inner = 128;
+    let mut file = model(architecture);
+    let key = |name: &str| format!("{architecture}.{name}");
+    file.number(&key("feed_forward_length"), inner as u32).number(&key("attention.head_count"), 4);
+    file.number(&key("attention.relative_buckets_count"), 8);
+    let (sides, mixes): (&[&str], _) = match architecture {
+        "t5" => (&["enc.", "dec."], ["attn_q", "attn_k", "attn_v", "attn_o"]),
+        _ => (&[""], ["attn_q", "attn_k", "attn_v", "attn_output"]),
+    };
+    if architecture == "t5" {
+        file.constant("enc.output_norm.weight", &[WIDTH], 1.0);
+    }
+    for (layer, side) in (0..LAYERS).flat_map(|layer| sides.iter().map(move |side| (layer, side))) {
+        let name = |part: &str| format!("{side}blk.{layer}.{part}.weight");
+        let crosses: &[&str] =
+            if *side == "dec." { &["cross_attn_q", "cross_attn_k", "cross_attn_v", "cross_attn_o"] } else { &[] };
+        let norms: &[&str] =
+            if crosses.is_empty() { &["attn_norm", "ffn_norm"] } else { &["attn_norm", "ffn_norm", "cross_attn_norm"] };
+        for norm in norms {
+            file.constant(&name(norm), &[WIDTH], 1.0);
+        }
+        for mix in mixes.iter().chain(crosses) {
+            file.random(&name(mix), &[WIDTH, WIDTH], 0.2);
+        }
+        for (part, shape) in [("ffn_gate", [WIDTH, inner]), ("ffn_up", [WIDTH, inner]), ("ffn_down", [inner, WIDTH])] {
+            file.random(&name(part), &shape, 0.2);
+        }
+    }
+    file.write()
+}
+
 /// A LoRA adapter of rank 4 for the attention of a llama model's first layer.
 pub(crate) fn adapter(width: u64) -> NamedTempFile {
+    lora(width).write()
+}
+
+/// The same, to be active only after two tokens.
+pub(crate) fn activated_adapter(width: u64) -> NamedTempFile {
+    lora(width).numbers("adapter.alora.invocation_tokens", &[1, 2]).write()
+}
+
+fn lora(width: u64) -> Gguf {
     let mut file = Gguf { state: 11, ..Gguf::default() };
     file.text("general.architecture", "llama")
         .text("general.type", "adapter")
@@ -248,5 +309,5 @@ pub(crate) fn adapter(width: u64) -> NamedTempFile {
         file.random(&format!("blk.0.{part}.weight.lora_a"), &[width, 4], 0.3);
         file.random(&format!("blk.0.{part}.weight.lora_b"), &[4, width], 0.3);
     }
-    file.write()
+    file
 }
