@@ -25,11 +25,18 @@ pub(crate) struct StepTime {
 /// Normal equations, with the right side last.
 type Equations = [[f64; PARTS + 1]; PARTS];
 
+/// Prompt tokens from which steps with prefill are of the next kind.
+const KINDS: [usize; 2] = [16, 128];
+/// Steps of a kind that are not forgotten however many come of the other kinds with prefill.
+const KEPT: f64 = 2.0;
+
 /// A fit by least squares, to which later steps count more.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StepTimes {
-    /// Of steps without prefill, and of those with it: neither kind is forgotten while only the other one comes.
-    kinds: [Equations; 2],
+    without: Equations,
+    /// Of steps with a little prefill, with more and with much. Neither they nor the others are forgotten while only one kind
+    /// comes.
+    with: [Equations; KINDS.len() + 1],
     /// `None` before the first step.
     fitted: Option<StepTime>,
 }
@@ -37,9 +44,19 @@ pub(crate) struct StepTimes {
 impl StepTimes {
     pub(crate) fn record(&mut self, rows: usize, prompt: usize, seconds: f64) {
         let parts = Self::parts(rows, prompt);
-        for (sums, x) in self.kinds[usize::from(prompt > 0)].iter_mut().zip(parts) {
+        let kind = match prompt {
+            0 => {
+                decay(&mut self.without);
+                &mut self.without
+            }
+            _ => {
+                self.with.iter_mut().filter(|kind| kind[0][0] * DECAY >= KEPT).for_each(decay);
+                &mut self.with[KINDS.iter().filter(|&&least| prompt >= least).count()]
+            }
+        };
+        for (sums, x) in kind.iter_mut().zip(parts) {
             for (sum, y) in sums.iter_mut().zip(parts.into_iter().chain([seconds])) {
-                *sum = *sum * DECAY + x * y;
+                *sum += x * y;
             }
         }
         self.fitted = self.fit();
@@ -51,13 +68,13 @@ impl StepTimes {
 
     /// Of all steps.
     fn equations(&self) -> Equations {
-        let [without, with] = &self.kinds;
-        std::array::from_fn(|part| std::array::from_fn(|other| without[part][other] + with[part][other]))
+        let kinds = || std::iter::once(&self.without).chain(&self.with);
+        std::array::from_fn(|part| std::array::from_fn(|other| kinds().map(|sums| sums[part][other]).sum()))
     }
 
     /// Whether steps had different numbers of rows, which tells what a row costs.
     pub(crate) fn rows_vary(&self) -> bool {
-        let [sums, _] = &self.kinds;
+        let sums = &self.without;
         let [weight, rows] = [sums[0][0], sums[0][1]];
         let variance = sums[1][1] / weight - (rows / weight).powi(2);
         weight > 0.0 && variance >= MIN_VARIANCE
@@ -80,6 +97,11 @@ impl StepTimes {
         let [step, row, prefill, token] = fitted;
         Some(StepTime { step, row, prefill, token })
     }
+}
+
+/// Forgets a little of what was seen before.
+fn decay(sums: &mut Equations) {
+    sums.iter_mut().flatten().for_each(|sum| *sum *= DECAY);
 }
 
 /// The fit with the `used` parts alone.
@@ -169,6 +191,22 @@ mod tests {
         all(&mut times);
         (0..100_000).for_each(|_| times.record(3, 300, REAL.total(3, 300)));
         assert_near(times.fitted().unwrap().total(8, 0), REAL.total(8, 0), "a step without");
+    }
+
+    #[test]
+    fn regression_what_a_prompt_token_takes_is_not_forgotten_while_prompts_are_of_one_token() {
+        let mut times = StepTimes::default();
+        (0..50).for_each(|i| times.record(8, 64 * (i % 5), REAL.total(8, 64 * (i % 5))));
+        // Prompts whose tokens are cached but for the last one. Steps move by a tenth.
+        let mut noise = 7u32;
+        for i in 0..20_000 {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let prompt = usize::from(i % 7 == 0);
+            times.record(8, prompt, REAL.total(8, prompt) * (0.9 + 0.2 * f64::from(noise >> 8) / f64::from(1 << 24)));
+            if i % 100 == 0 {
+                assert_near(times.fitted().unwrap().total(8, 256), REAL.total(8, 256), "a chunk");
+            }
+        }
     }
 
     #[test]

@@ -20,6 +20,10 @@ const STREAMS: f64 = 8.0;
 const MOST: f64 = 2.0;
 /// A step that took so many times as long as expected was interrupted.
 const INTERRUPTED: f64 = 4.0;
+/// Beside streams a step has so many times as many prompt tokens at most as one that was measured.
+const GROWTH: f64 = 8.0;
+/// Or this many.
+const SMALL: f64 = 64.0;
 
 /// Measures what steps take.
 #[derive(Debug)]
@@ -27,6 +31,8 @@ pub(super) struct Pacer {
     target: Duration,
     times: StepTimes,
     last: Option<Planned>,
+    /// The most prompt tokens that a measured step had.
+    largest: usize,
 }
 
 /// The step that is running.
@@ -39,7 +45,7 @@ struct Planned {
 
 impl Pacer {
     pub(super) fn new(target: Duration) -> Self {
-        Self { target, times: StepTimes::default(), last: None }
+        Self { target, times: StepTimes::default(), last: None, largest: 0 }
     }
 
     /// A step begins, so the one before it has just ended, unless the worker was idle in between.
@@ -47,7 +53,10 @@ impl Pacer {
         let Some(Planned { begun, rows, prompt }) = self.last.take() else { return };
         let took = now.saturating_sub(begun).as_secs_f64();
         let expected = self.times.fitted().map_or(0.0, |times| times.total(rows, prompt));
-        self.times.record(rows, prompt, if expected > 0.0 { took.min(INTERRUPTED * expected) } else { took });
+        // What no smaller step could tell may be anything.
+        let is_known = expected > 0.0 && prompt as f64 <= (GROWTH * self.largest as f64).max(SMALL);
+        self.times.record(rows, prompt, if is_known { took.min(INTERRUPTED * expected) } else { took });
+        self.largest = self.largest.max(prompt);
     }
 
     /// The step that began at `now` decodes rows of so many tokens, and computes so many prompt tokens.
@@ -66,8 +75,9 @@ impl Pacer {
 
     /// Prompt tokens for the next step, which decodes so many rows while `prefilling` sequences wait for their first token.
     pub(super) fn budget(&self, rows: usize, prefilling: usize) -> usize {
-        // Before the first prefill nothing is known of it.
-        let Some(times) = self.times.fitted().filter(|times| times.token > 0.0) else { return usize::MAX };
+        // Before the first prefill nothing is known of it. From then on, whatever is believed of its tokens may be wrong.
+        let most = if self.largest == 0 { f64::INFINITY } else { (GROWTH * self.largest as f64).max(SMALL) };
+        let Some(times) = self.times.fitted().filter(|times| times.token > 0.0) else { return most as usize };
         let step = times.decoding(rows);
         let backlog = (STREAMS * prefilling.saturating_sub(1) as f64 / rows as f64).clamp(1.0, MOST);
         let within = |slower: f64, targets: f64| {
@@ -75,7 +85,7 @@ impl Pacer {
             (more - times.prefill) / times.token
         };
         let efficient = times.prefill / (WASTE * times.token);
-        within(SLOWER, 1.0).max(efficient.min(within(SLOWEST, TARGETS))).clamp(MIN_TOKENS, 1e6) as usize
+        within(SLOWER, 1.0).max(efficient.min(within(SLOWEST, TARGETS))).clamp(MIN_TOKENS, most.min(1e6)) as usize
     }
 }
 
@@ -143,6 +153,32 @@ mod tests {
         pacer.planned(Duration::ZERO, 8, 0);
         pacer.begin(Duration::from_secs(100));
         assert!(pacer.budget(8, 1) > 60, "{}", pacer.budget(8, 1));
+    }
+
+    #[test]
+    fn regression_a_long_prompt_after_many_of_one_token_stops_no_stream() {
+        let mut pacer = Pacer::new(500 * MS);
+        let (mut now, mut noise, mut longest) = (Duration::ZERO, 3u32, Duration::ZERO);
+        // Steps of 100 ms, 20 ms a prompt token, each up to a tenth more or less.
+        let mut step = |pacer: &mut Pacer, prompt: usize| {
+            noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let took = f64::from(0.9f32 + 0.2 * (noise >> 8) as f32 / (1 << 24) as f32) * (0.1 + 0.02 * prompt as f64);
+            pacer.planned(now, 8, prompt);
+            now += Duration::from_secs_f64(took);
+            pacer.begin(now);
+            Duration::from_secs_f64(took)
+        };
+        for i in 0..12_000 {
+            step(&mut pacer, usize::from(i % 7 == 0));
+        }
+        let mut left = 2000;
+        while left > 0 {
+            let chunk = pacer.budget(8, 1).min(left);
+            longest = longest.max(step(&mut pacer, chunk));
+            left -= chunk;
+        }
+        // 64 tokens of which nothing is known yet.
+        assert!(longest < 1600 * MS, "{longest:?}");
     }
 
     #[test]
