@@ -21,12 +21,13 @@ pub trait Embedder {
     fn warm_up(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
-    /// Computes a batch. Returns one vector per input, pooled as the model does, and not normalised.
+    /// Computes a batch. Returns one vector per input, pooled as the model does, and not normalised. `None`: the model gave none
+    /// for this input, or one that is not finite.
     ///
     /// # Errors
     /// An input is empty, too long or has tokens outside the vocabulary, the batch exceeds its bounds, or the engine
     /// fails.
-    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, EngineError>;
+    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Option<Vec<f32>>>, EngineError>;
 }
 
 /// Limits of an embedder.

@@ -34,6 +34,8 @@ const BATCH_TOKENS: u32 = 512;
 const LEAST_BATCH_TOKENS: u32 = 64;
 /// The largest part of the memory that the buffers of one model's batches take.
 const BATCH_SHARE: u64 = 8;
+/// The part of the memory that the longest input of an embedding model takes, which is computed in one piece.
+const INPUT_SHARE: u64 = 4;
 /// Part of the memory that is left to the system, to allocators and to the page cache.
 const SPARE_SHARE: u64 = 10;
 /// What the process takes beside models: code, threads, requests in flight, policies and their compiled code.
@@ -65,6 +67,8 @@ pub struct ModelNeeds {
     /// KV entries of one token, as numbers of 16 bits and of 8.
     pub kv_token: u64,
     pub kv_token_q8: u64,
+    /// What each sequence needs however long it is: the state of recurrent layers.
+    pub sequence: u64,
     /// Buffers that a batch needs for each of its tokens.
     pub batch_token: u64,
     /// `None`: it uses no device.
@@ -88,13 +92,15 @@ pub struct Wishes {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sizes {
     pub sequences: u32,
-    /// Of one worker.
+    /// Of one worker. Of an embedding model, the longest input.
     pub kv_tokens: u32,
     pub layout: KvLayout,
     pub batch_tokens: u32,
     pub threads: u32,
     /// Whether KV entries are stored in 8 bits, which nobody asked for.
     pub quantized: bool,
+    /// In the host's memory, with those of its draft model and its adapter.
+    pub weights: u64,
     /// Of all workers, in the host's memory.
     pub kv: u64,
     pub batches: u64,
@@ -118,8 +124,12 @@ impl Sizes {
 pub enum Cut {
     /// The KV cache that was asked for does not fit.
     KvTokens { wished: u32, granted: u32 },
+    /// The states of as many sequences as were asked for do not fit.
+    Sequences { wished: u32, granted: u32 },
     /// A sequence holds fewer tokens than the model was trained for.
     Context { trained: u32, granted: u32 },
+    /// An input of an embedding model holds fewer tokens than the model was trained for.
+    Input { trained: u32, granted: u32 },
     /// More was asked for than all sequences can use: none has more tokens than the model was trained for.
     Unused { wished: u32, sequences: u32, trained: u32 },
     /// The prefix cache that was asked for does not fit.
@@ -207,7 +217,10 @@ fn place(model: &ModelNeeds, free: &mut Free, batches: u64) -> Offloaded {
     let Some(needs) = &model.devices else { return Offloaded::default() };
     let kv = match model.generates {
         // Of one chat of each worker.
-        true => model.kv_token.saturating_mul(u64::from(model.trained_tokens.min(PART_TOKENS) * model.workers)),
+        true => {
+            let tokens = model.kv_token.saturating_mul(u64::from(model.trained_tokens.min(PART_TOKENS)));
+            tokens.saturating_add(model.sequence).saturating_mul(u64::from(model.workers))
+        }
         false => 0,
     };
     let taken = Taken { weights: model.weights, batches, least_kv: kv };
@@ -226,12 +239,19 @@ struct Room {
 }
 
 impl Room {
-    /// Tokens of a worker's cache that fit, of which one takes `token`. Of the host's memory, one part of `parts` may be taken.
-    fn fits(&self, token: u64, parts: u64, workers: u64) -> u32 {
-        let (here, there) = self.offloaded.divide(token);
-        let tokens = |room: u64, token: u64| room.checked_div(token).unwrap_or(u64::MAX);
-        let most = tokens(self.host / parts / workers, here).min(tokens(self.devices / workers, there));
+    /// How many things of one size fit for each worker, beside those of which `taken` are there.
+    fn fits(&self, size: u64, taken: u64, workers: u64) -> u32 {
+        let ((here, there), (host, devices)) = (self.offloaded.divide(size), self.offloaded.divide(taken));
+        let count = |room: u64, taken: u64, size: u64| {
+            (room / workers).saturating_sub(taken).checked_div(size).unwrap_or(u64::MAX)
+        };
+        let most = count(self.host, host, here).min(count(self.devices, devices, there));
         u32::try_from(most).unwrap_or(u32::MAX)
+    }
+
+    /// One part of it, as far as the host's memory is concerned.
+    fn part(self, parts: u64) -> Self {
+        Self { host: self.host / parts, ..self }
     }
 }
 
@@ -246,7 +266,15 @@ fn batch_tokens(model: &ModelNeeds, memory: u64) -> u32 {
     while tokens > LEAST_BATCH_TOKENS && buffers(model, tokens) > memory / BATCH_SHARE {
         tokens /= 2;
     }
-    model.wishes.batch_tokens.unwrap_or(tokens.max(sequences))
+    let tokens = model.wishes.batch_tokens.unwrap_or(tokens.max(sequences));
+    if model.generates { tokens } else { tokens.max(input_tokens(model, memory)) }
+}
+
+/// The longest input of an embedding model: what it was trained for, unless less is asked for or memory is short.
+fn input_tokens(model: &ModelNeeds, memory: u64) -> u32 {
+    let longest = model.trained_tokens.min(model.wishes.kv_tokens.unwrap_or(u32::MAX)).max(1);
+    let fits = (memory / INPUT_SHARE).checked_div(model.batch_token.saturating_mul(u64::from(model.workers.max(1))));
+    longest.min(fits.map_or(u32::MAX, |fits| u32::try_from(fits).unwrap_or(u32::MAX)).max(LEAST_TOKENS))
 }
 
 /// Chooses for one model.
@@ -256,10 +284,18 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, batch_tokens: u32) -
     let batches = buffers(model, batch_tokens);
     // A batch holds a row of each sequence.
     let most = model.wishes.sequences.unwrap_or(SEQUENCES.min(batch_tokens));
+    let most = most.min(states(model, room, workers)).max(1);
+    let taken = model.sequence.saturating_mul(u64::from(most));
     let plan = |token: u64| match model.wishes.kv_tokens {
         // What was asked for may take all.
-        Some(wished) => layout(model, most, wished.min(room.fits(token, 1, workers).max(LEAST_TOKENS))),
-        None => layout(model, most, room.fits(token, KV_SHARE, workers).max(LEAST_TOKENS)),
+        Some(wished) => {
+            let room = room.fits(token, taken, workers).max(LEAST_TOKENS);
+            layout(model, most, wished.min(room), room)
+        }
+        None => {
+            let room = room.part(KV_SHARE).fits(token, taken, workers).max(LEAST_TOKENS);
+            layout(model, most, room, room)
+        }
     };
     let mut plans = (plan(model.kv_token), model.kv_token, false);
     if model.wishes.may_quantize && plans.0.sequence_tokens() < model.trained_tokens.min(PART_TOKENS) {
@@ -276,6 +312,7 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, batch_tokens: u32) -
         batch_tokens,
         threads,
         quantized,
+        weights: model.weights - room.offloaded.weights,
         kv: 0,
         batches,
         offloaded: room.offloaded,
@@ -283,9 +320,16 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, batch_tokens: u32) -
     };
     if model.generates {
         let (here, there) = room.offloaded.divide(token);
-        let all = |token: u64| token.saturating_mul(u64::from(plan.tokens)).saturating_mul(workers);
-        (sizes.kv, sizes.offloaded.kv) = (all(here), all(there));
+        let (state_here, state_there) = room.offloaded.divide(model.sequence);
+        let all = |token: u64, state: u64| {
+            let states = state.saturating_mul(u64::from(plan.sequences));
+            token.saturating_mul(plan.real_tokens()).saturating_add(states).saturating_mul(workers)
+        };
+        (sizes.kv, sizes.offloaded.kv) = (all(here, state_here), all(there, state_there));
         sizes.cuts = cuts(model, &sizes);
+    } else {
+        sizes.kv_tokens = input_tokens(model, machine.memory);
+        sizes.cuts.extend(input_cut(model, sizes.kv_tokens));
     }
     if let Some(needs) = &model.devices {
         let (wished, layers, granted) = (needs.wished, needs.layers, room.offloaded.layers);
@@ -297,8 +341,26 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, batch_tokens: u32) -
     sizes
 }
 
+/// Sequences whose states fit. Beside a KV cache they take half of its room at most, and all of it if there is nothing else.
+fn states(model: &ModelNeeds, room: Room, workers: u64) -> u32 {
+    let share = if model.wishes.sequences.is_some() { 1 } else { KV_SHARE };
+    let share = if model.kv_token > 0 { 2 * share } else { share };
+    room.part(share).fits(model.sequence, 0, workers)
+}
+
+fn input_cut(model: &ModelNeeds, granted: u32) -> Option<Cut> {
+    let trained = model.trained_tokens;
+    match model.wishes.kv_tokens.map(|wished| wished.min(trained)) {
+        Some(wished) => (granted < wished).then_some(Cut::KvTokens { wished, granted }),
+        None => (granted < trained).then_some(Cut::Input { trained, granted }),
+    }
+}
+
 fn cuts(model: &ModelNeeds, sizes: &Sizes) -> Vec<Cut> {
     let mut cuts = Vec::new();
+    if let Some(wished) = model.wishes.sequences.filter(|&wished| wished > sizes.sequences) {
+        cuts.push(Cut::Sequences { wished, granted: sizes.sequences });
+    }
     if let Some(wished) = model.wishes.kv_tokens.filter(|&wished| wished > sizes.kv_tokens) {
         cuts.push(Cut::KvTokens { wished, granted: sizes.kv_tokens });
     } else if model.wishes.kv_tokens.is_none() && sizes.sequence_tokens() < model.trained_tokens {
@@ -324,11 +386,22 @@ impl Plan {
     fn sequence_tokens(&self) -> u32 {
         if self.layout == KvLayout::Pooled { self.tokens } else { self.tokens / self.sequences }
     }
+
+    /// What llama.cpp makes of it.
+    fn real_tokens(&self) -> u64 {
+        match self.layout {
+            KvLayout::Pooled => u64::from(self.tokens),
+            KvLayout::PerSequence => {
+                let each = u64::from(self.sequence_tokens()).next_multiple_of(u64::from(PART_STEP));
+                each * u64::from(self.sequences)
+            }
+        }
+    }
 }
 
 /// Divides `tokens` among at most `most` sequences. Parts, if enough of them hold what a request may need: the model's
-/// whole context, or [`PART_TOKENS`]. Otherwise a pool.
-fn layout(model: &ModelNeeds, most: u32, tokens: u32) -> Plan {
+/// whole context, or [`PART_TOKENS`]. Otherwise a pool. `room`: tokens that memory has room for.
+fn layout(model: &ModelNeeds, most: u32, tokens: u32, room: u32) -> Plan {
     let trained = model.trained_tokens.max(1);
     let part = trained.min(PART_TOKENS).next_multiple_of(PART_STEP);
     // A number that was asked for is kept.
@@ -347,11 +420,13 @@ fn layout(model: &ModelNeeds, most: u32, tokens: u32) -> Plan {
     if !parts {
         return pooled(most);
     }
-    let count = if enough { count } else { most }.max(1);
+    // No part is smaller than a step, whatever is asked for: fewer of them, if memory is short.
+    let count = if enough { count } else { most.min(room / PART_STEP) }.max(1);
     let each = (tokens / count).min(trained.next_multiple_of(PART_STEP));
     // Whole steps, since llama.cpp rounds up. Parts smaller than one are only made if they were asked for.
     let each = if each > PART_STEP { each - each % PART_STEP } else { each };
-    let tokens = if model.wishes.kv_tokens.is_some() { tokens } else { each * count };
+    let most = room / count - room / count % PART_STEP;
+    let tokens = if model.wishes.kv_tokens.is_some() { tokens.min(most.max(PART_STEP) * count) } else { each * count };
     Plan { sequences: count, tokens, layout: KvLayout::PerSequence }
 }
 

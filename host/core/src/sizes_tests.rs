@@ -13,6 +13,7 @@ fn small() -> ModelNeeds {
         trained_tokens: 8192,
         kv_token: 9216,
         kv_token_q8: 4896,
+        sequence: 0,
         batch_token: 150_000,
         devices: None,
         wishes: Wishes::default(),
@@ -115,6 +116,66 @@ fn models_share_the_memory_and_embedding_models_take_no_kv() {
 }
 
 #[test]
+fn states_of_recurrent_layers_take_their_room_and_decide_how_many_sequences_there_are() {
+    // As a recurrent model of 7 billion parameters: 268 MB a sequence, and no KV at all.
+    let state = 268 << 20;
+    let recurrent = |sequences| {
+        let wishes = Wishes { sequences, ..Wishes::default() };
+        ModelNeeds { weights: 4 * GIB, kv_token: 0, kv_token_q8: 0, sequence: state, wishes, ..small() }
+    };
+    let sizes = alone(on(24), recurrent(None));
+    assert!((16..32).contains(&sizes.sequences) && sizes.kv == state * u64::from(sizes.sequences), "{sizes:?}");
+    assert!(sizes.cuts.is_empty(), "nobody asked for more: {sizes:?}");
+    let sizes = alone(on(8), recurrent(Some(40)));
+    assert_eq!(sizes.cuts[0], Cut::Sequences { wished: 40, granted: sizes.sequences });
+    assert!(sizes.sequences < 10 && sizes.kv <= 4 * GIB, "{sizes:?}");
+    assert_eq!(alone(on(1), recurrent(None)).sequences, 1);
+    // Beside KV they take half of its room at most.
+    let hybrid = alone(on(24), ModelNeeds { sequence: state, ..large() });
+    let states = state * u64::from(hybrid.sequences);
+    // Parts are rounded down, so that the KV can take a little less.
+    assert!(hybrid.sequences < 32 && 15 * states <= 8 * hybrid.kv && hybrid.kv <= 12 * GIB, "{hybrid:?}");
+}
+
+#[test]
+fn the_longest_input_of_an_embedding_model_fits() {
+    // A decoder of 600 million parameters that embeds, trained to 32,768 tokens: 1.6 MB a token.
+    let embeds = |gib: u64, kv_tokens, trained_tokens| {
+        let wishes = Wishes { kv_tokens, ..Wishes::default() };
+        let needs =
+            ModelNeeds { generates: false, weights: GIB, trained_tokens, batch_token: 1_600_000, wishes, ..large() };
+        let sizes = alone(on(gib), needs);
+        assert!(sizes.batches <= gib * GIB / 4, "{sizes:?}");
+        assert!(sizes.batch_tokens >= sizes.kv_tokens && sizes.kv == 0);
+        (sizes.kv_tokens, sizes.cuts)
+    };
+    assert_eq!(embeds(24, None, 512), (512, vec![]));
+    let granted = (6 * GIB / 1_600_000) as u32;
+    assert_eq!(embeds(24, None, 32_768), (granted, vec![Cut::Input { trained: 32_768, granted }]));
+    assert_eq!(embeds(24, Some(granted), 32_768), (granted, vec![]));
+    assert_eq!(embeds(24, Some(granted + 1), 32_768).1, [Cut::KvTokens { wished: granted + 1, granted }]);
+    assert_eq!(embeds(4, None, 32_768).0, (GIB / 1_600_000) as u32);
+}
+
+#[test]
+fn regression_parts_are_counted_as_llama_cpp_makes_them() {
+    let wish = |sequences, kv_tokens| {
+        let layout = Some(KvLayout::PerSequence);
+        ModelNeeds { wishes: Wishes { sequences, kv_tokens, layout, ..Wishes::default() }, ..large() }
+    };
+    // 16 tokens each become 256.
+    let small = alone(on(24), wish(Some(4), Some(64)));
+    assert_eq!((shape(&small), small.kv), ((4, 64, KvLayout::PerSequence), 4 * 256 * (32 << 10)));
+    // Where memory is short, there are fewer parts rather than more memory.
+    for (sequences, kv_tokens) in [(None, None), (Some(255), None), (Some(255), Some(255 * 256))] {
+        let sizes = alone(on(2), wish(sequences, kv_tokens));
+        assert!(sizes.sequence_tokens() >= 256 && sizes.kv <= 512 * (32 << 10), "{sizes:?}");
+        let cut = Cut::Sequences { wished: 255, granted: sizes.sequences };
+        assert_eq!(sizes.cuts.contains(&cut), sequences.is_some(), "{sizes:?}");
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_said() {
     let budget = divide(on(1), &[], &[large()], Some(4 * GIB));
     assert!(matches!(budget.cuts[..], [Cut::Memory { .. }, Cut::Cache { wished, granted: 0 }] if wished == 4 * GIB));
@@ -145,7 +206,8 @@ fn needs() -> impl Strategy<Value = ModelNeeds> {
         proptest::option::of(prop_oneof![Just(KvLayout::Pooled), Just(KvLayout::PerSequence)]),
         any::<bool>(),
     );
-    let model = (any::<bool>(), 1u32..4, 0u64..1 << 34, 0u32..1 << 18, 0u64..1 << 18, 0u64..1 << 20);
+    let sequence = prop_oneof![Just(0u64), 0u64..1 << 30];
+    let model = (any::<bool>(), 1u32..4, 0u64..1 << 34, 0u32..1 << 18, 0u64..1 << 18, 0u64..1 << 20, sequence);
     let devices =
         (prop::sample::subsequence(vec![0, 1], 1..=2), 0u32..100, proptest::option::of(0u32..120), any::<bool>());
     let devices = devices.prop_map(|(devices, layers, wished, holds_kv)| DeviceNeeds {
@@ -156,11 +218,22 @@ fn needs() -> impl Strategy<Value = ModelNeeds> {
         holds_kv,
     });
     (model, wishes, proptest::option::of(devices)).prop_map(|(model, wish, devices)| {
-        let (generates, workers, weights, trained_tokens, kv_token, batch_token) = model;
+        let (generates, workers, weights, trained_tokens, kv_token, batch_token, sequence) = model;
         let (sequences, kv_tokens, layout, may_quantize) = wish;
         let wishes = Wishes { sequences, kv_tokens, layout, may_quantize, ..Wishes::default() };
         let kv_token_q8 = kv_token * 17 / 32;
-        ModelNeeds { generates, workers, weights, trained_tokens, kv_token, kv_token_q8, batch_token, devices, wishes }
+        ModelNeeds {
+            generates,
+            workers,
+            weights,
+            trained_tokens,
+            kv_token,
+            kv_token_q8,
+            sequence,
+            batch_token,
+            devices,
+            wishes,
+        }
     })
 }
 
@@ -170,8 +243,9 @@ proptest! {
                                              devices in prop::array::uniform2(0u64..1 << 36),
                                              cache in proptest::option::of(0u64..1 << 36)) {
         let budget = divide(on(gib), &devices, &models, cache);
-        let least: u64 = models.iter().map(|m| m.kv_token * u64::from(LEAST_TOKENS * m.workers)).sum();
-        let taken: u64 = models.iter().zip(&budget.models).map(|(m, s)| m.weights - s.offloaded.weights + s.kv + s.batches).sum();
+        let least_of = |m: &ModelNeeds| (m.kv_token * u64::from(LEAST_TOKENS) + m.sequence) * u64::from(m.workers);
+        let least: u64 = models.iter().map(least_of).sum();
+        let taken: u64 = budget.models.iter().map(|s| s.weights + s.kv + s.batches).sum();
         if !budget.cuts.iter().any(|cut| matches!(cut, Cut::Memory { .. })) {
             prop_assert!(taken + budget.cache <= budget.planned + least, "{budget:?}");
         }
@@ -183,7 +257,9 @@ proptest! {
             prop_assert!(sizes.sequences >= 1 && sizes.kv_tokens >= 1 && sizes.threads >= 1);
             prop_assert!(sizes.sequences <= sizes.batch_tokens);
             prop_assert!(sizes.sequence_tokens() >= 1 || model.wishes.layout.is_some(), "{sizes:?}");
-            prop_assert_eq!(model.wishes.sequences.unwrap_or(sizes.sequences), sizes.sequences);
+            let is_cut = sizes.cuts.iter().any(|cut| matches!(cut, Cut::Sequences { .. }));
+            let wished = model.wishes.sequences.unwrap_or(sizes.sequences);
+            prop_assert!(wished == sizes.sequences || !model.generates || is_cut && wished > sizes.sequences, "{sizes:?}");
             if let Some(wished) = model.wishes.kv_tokens {
                 prop_assert!(sizes.kv_tokens <= wished.max(LEAST_TOKENS));
             }

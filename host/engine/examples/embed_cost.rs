@@ -13,7 +13,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = LoadedModel::from_file(Path::new(&a[0]), &LoadOptions::default())?;
     let (threads, inputs, tokens, rounds): (u32, u32, u32, u32) =
         (a[1].parse()?, a[2].parse()?, a[3].parse()?, a[4].parse()?);
-    let mut embedder = LlamaEmbedder::new(&model, (inputs * tokens).max(512), threads, FlashAttention::Auto)?;
+    let mut embedder = LlamaEmbedder::new(&model, (inputs * tokens).max(512), u32::MAX, threads, FlashAttention::Auto)?;
     let batch: Vec<Arc<[Token]>> =
         (0..inputs).map(|i| (0..tokens).map(|p| Token(1000 + (i * 7919 + p * 104_729) % 20_000)).collect()).collect();
     embedder.embed(&batch)?;

@@ -37,8 +37,8 @@ pub struct LlamaEmbedder {
 }
 
 impl LlamaEmbedder {
-    /// Makes contexts for batches of up to `batch_tokens`, which should be at least the model's context, so that every input
-    /// fits.
+    /// Makes contexts for batches of up to `batch_tokens`. Inputs have `input_tokens` at most, and no more than a batch or the
+    /// model's context.
     ///
     /// Pools as the model's metadata says. Without it, an encoder's vector is the mean over all tokens, and a decoder's
     /// is that of the last token, which alone attends to all others.
@@ -48,11 +48,12 @@ impl LlamaEmbedder {
     pub fn new(
         model: &Arc<LoadedModel>,
         batch_tokens: u32,
+        input_tokens: u32,
         threads: u32,
         flash: FlashAttention,
     ) -> Result<Self, EngineLoadError> {
         // An encoder attends in both directions, so an input must be in one batch.
-        let input_tokens = model.info().trained_context_tokens.min(batch_tokens);
+        let input_tokens = input_tokens.min(model.info().trained_context_tokens).min(batch_tokens);
         let threads = threads.max(1);
         let traits = Traits::of(&model.model);
         let flash = flash != FlashAttention::Off && traits.architecture != WITHOUT_FLASH;
@@ -125,7 +126,7 @@ impl Embedder for LlamaEmbedder {
         Ok(())
     }
 
-    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, EngineError> {
+    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Option<Vec<f32>>>, EngineError> {
         let bad = |why: String| Err(EngineError::BadBatch(why));
         let total: usize = inputs.iter().map(|input| input.len()).sum();
         if inputs.is_empty() || inputs.len() > MAX_INPUTS as usize || total > self.batch_tokens as usize {
@@ -152,11 +153,8 @@ impl Embedder for LlamaEmbedder {
         // A decoder leaves KV entries behind, which must not affect this batch.
         context.clear();
         context.decode(&mut self.rows).map_err(|error| EngineError::Failed(error.to_string()))?;
-        let vector = |seq: i32| match context.vector(seq) {
-            Some(vector) if vector.iter().all(|x| x.is_finite()) => Ok(vector.to_vec()),
-            Some(_) => Err(EngineError::Failed("the model gave a vector that is not finite".to_owned())),
-            None => Err(EngineError::Failed("the model gave no vector".to_owned())),
-        };
-        (0..inputs.len() as i32).map(vector).collect()
+        let finite = |vector: &&[f32]| vector.iter().all(|x| x.is_finite());
+        let vector = |seq: i32| context.vector(seq).filter(finite).map(<[f32]>::to_vec);
+        Ok((0..inputs.len() as i32).map(vector).collect())
     }
 }

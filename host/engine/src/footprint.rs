@@ -1,5 +1,6 @@
 //! What a model takes of memory, by its metadata.
 use crate::context::KvType;
+use crate::kind::Traits;
 use crate::load::LoadedModel;
 
 /// Numbers of 32 bits that a layer's intermediate results take for each token, in widths of the model.
@@ -8,6 +9,8 @@ const WIDTHS: u64 = 10;
 const FEED_FORWARD_WIDTHS: u64 = 3;
 /// Bytes of the attention mask for each token of context: in 32 bits and in 16.
 const MASK_BYTES: u64 = 6;
+/// Bytes of a number of a recurrent layer's state.
+const STATE_NUMBER: u64 = 4;
 /// Tokens of context that the mask is counted for: nearly all sequences are shorter.
 const MASK_TOKENS: u64 = 8192;
 
@@ -30,13 +33,30 @@ impl LoadedModel {
         kv_numbers(&Shape::of(self)).saturating_mul(bytes).div_ceil(numbers)
     }
 
+    /// Bytes of the state that recurrent layers keep for a sequence, however long it is. Rather too high than too low: where the
+    /// metadata does not say which layers are recurrent, all are counted.
+    pub fn sequence_bytes(&self) -> u64 {
+        if !self.model.is_recurrent() {
+            return 0;
+        }
+        let (shape, heads) = (Shape::of(self), u64::from(self.model.heads()));
+        state_numbers(&shape, heads).saturating_mul(STATE_NUMBER)
+    }
+
     /// Bytes of the buffers that a batch needs for each of its tokens, estimated: logits, intermediate results, mask.
     pub fn batch_token_bytes(&self) -> u64 {
         let shape = Shape::of(self);
-        let feed_forward = FEED_FORWARD_WIDTHS.saturating_mul(shape.feed_forward);
-        let results = (shape.vocabulary + WIDTHS * shape.width).saturating_add(feed_forward);
         let mask = MASK_BYTES * u64::from(self.info().trained_context_tokens).min(MASK_TOKENS);
-        results.saturating_mul(4).saturating_add(mask)
+        shape.results().saturating_add(shape.vocabulary).saturating_mul(4).saturating_add(mask)
+    }
+
+    /// The same for a batch that embeds, which sees inputs of up to so many tokens. A decoder makes logits of every token, which
+    /// are kept, too, and has KV entries.
+    pub fn input_token_bytes(&self, longest: u32) -> u64 {
+        let (shape, is_decoder) = (Shape::of(self), !Traits::of(&self.model).encodes);
+        let of_decoder = if is_decoder { 2 * 4 * shape.vocabulary + self.kv_token_bytes(KvType::F16) } else { 0 };
+        let mask = MASK_BYTES * u64::from(self.info().trained_context_tokens.min(longest));
+        shape.results().saturating_mul(4).saturating_add(of_decoder).saturating_add(mask)
     }
 }
 
@@ -52,6 +72,24 @@ struct Shape {
     width: u64,
     feed_forward: u64,
     vocabulary: u64,
+    recurrent: Recurrent,
+}
+
+/// What the state of a recurrent layer follows from; 0: the model has no such layers, or the number does not matter to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Recurrent {
+    /// RWKV (Peng et al. 2023).
+    wkv_head: u64,
+    token_shifts: u64,
+    /// Convolutions alone, as in LFM2.
+    convolution: u64,
+    /// Linear attention with gates, as in Kimi Linear.
+    gated_head: u64,
+    /// State space models (Gu and Dao 2023).
+    kernel: u64,
+    inner: u64,
+    states: u64,
+    groups: u64,
 }
 
 /// A value of the metadata.
@@ -80,6 +118,12 @@ impl Value {
 }
 
 impl Shape {
+    /// Numbers of a layer's intermediate results for each token.
+    fn results(&self) -> u64 {
+        let feed_forward = FEED_FORWARD_WIDTHS.saturating_mul(self.feed_forward);
+        WIDTHS.saturating_mul(self.width).saturating_add(feed_forward)
+    }
+
     fn of(LoadedModel { model, lists, .. }: &LoadedModel) -> Self {
         let architecture = model.metadata("general.architecture").unwrap_or_default();
         let value = |key: &str| {
@@ -107,18 +151,52 @@ impl Shape {
             width,
             feed_forward: number("feed_forward_length").unwrap_or(4 * width),
             vocabulary,
+            recurrent: Recurrent {
+                wkv_head: number("wkv.head_size").unwrap_or_default(),
+                token_shifts: number("token_shift_count").unwrap_or(2),
+                convolution: number("shortconv.l_cache").unwrap_or_default(),
+                gated_head: number("kda.head_dim").unwrap_or_default(),
+                kernel: number("ssm.conv_kernel").unwrap_or_default(),
+                inner: number("ssm.inner_size").unwrap_or_default(),
+                states: number("ssm.state_size").unwrap_or_default(),
+                groups: number("ssm.group_count").unwrap_or_default(),
+            },
         }
     }
+}
+
+/// Numbers of the states of all recurrent layers, as `n_embd_r` and `n_embd_s` of llama.cpp's `llama-hparams.cpp` count them.
+/// `heads`: those of the model.
+fn state_numbers(shape: &Shape, heads: u64) -> u64 {
+    let Recurrent { wkv_head, token_shifts, convolution, gated_head, kernel, inner, states, groups } = shape.recurrent;
+    let times = |numbers: &[u64]| numbers.iter().copied().fold(1, u64::saturating_mul);
+    let of_layer = if wkv_head > 0 {
+        times(&[shape.width, token_shifts.saturating_add(wkv_head)])
+    } else if convolution > 0 {
+        times(&[shape.width, convolution - 1])
+    } else if gated_head > 0 {
+        let window = if kernel > 0 { kernel - 1 } else { 3 };
+        times(&[3, window, heads, gated_head]).saturating_add(times(&[gated_head, gated_head, heads]))
+    } else if inner == 0 {
+        // Linear attention that the metadata says nothing of, as in MiniMax-Text-01.
+        times(&[shape.key_width, shape.key_width, heads])
+    } else {
+        let convolved = inner.saturating_add(times(&[2, groups, states]));
+        times(&[kernel.saturating_sub(1), convolved]).saturating_add(times(&[states, inner]))
+    };
+    // Lists say 0 heads for layers that do not attend. Without one, any layer may keep a state.
+    let silent = shape.kv_heads.iter().filter(|&&heads| heads == 0).count();
+    let layers = if silent == 0 { shape.kv_heads.len() } else { silent };
+    of_layer.saturating_mul(layers as u64)
 }
 
 /// Numbers that one token adds to the KV cache.
 fn kv_numbers(shape: &Shape) -> u64 {
     let entry = shape.key_width.saturating_add(shape.value_width);
-    let of_layer = |heads: u64| match shape.compressed_width {
-        0 => heads.saturating_mul(entry),
-        // Values are compressed with the keys, and may be kept beside them.
-        compressed => compressed.saturating_mul(2),
-    };
+    // Values are compressed with the keys, and may be kept beside them. Some models keep the entries of all heads although they
+    // could compress them.
+    let compressed = shape.compressed_width.saturating_mul(2);
+    let of_layer = |heads: u64| heads.saturating_mul(entry).max(compressed);
     let layers = shape.kv_heads.iter().filter(|&&heads| heads > 0);
     layers.map(|&heads| of_layer(heads)).fold(0, u64::saturating_add)
 }
@@ -148,8 +226,39 @@ mod tests {
         let (some, heads) = (Each(vec![0, 2, 0, 2]), ("attention.head_count", Each(vec![8, 0, 4, 0])));
         assert_eq!(kv_numbers(&shape(&[("attention.head_count_kv", some), heads.clone()])), 2 * 2 * (8 + 8));
         assert_eq!(kv_numbers(&shape(&[heads])), (8 + 4) * (8 + 8));
-        let compressed = [("attention.kv_lora_rank", One(10)), ("rope.dimension_count", One(6))];
-        assert_eq!(kv_numbers(&shape(&compressed)), 4 * 2 * 16);
+        // Compressed, as one head says; and not, as many do (MiniCPM3, and DeepSeek V2 in older files).
+        let compressed = |heads, key, value| {
+            kv_numbers(&shape(&[
+                ("attention.kv_lora_rank", One(10)),
+                ("rope.dimension_count", One(6)),
+                ("attention.head_count_kv", One(heads)),
+                ("attention.key_length", One(key)),
+                ("attention.value_length", One(value)),
+            ]))
+        };
+        assert_eq!(compressed(1, 16, 10), 4 * 2 * 16);
+        assert_eq!(compressed(8, 12, 8), 4 * 8 * (12 + 8));
+    }
+
+    #[test]
+    fn states_of_recurrent_layers_follow_their_kind() {
+        let state = |keys: &[(&str, u64)]| {
+            let keys: Vec<(&str, Value)> = keys.iter().map(|&(key, number)| (key, One(number))).collect();
+            state_numbers(&shape(&keys), 8)
+        };
+        assert_eq!(state(&[("wkv.head_size", 16)]), 4 * 64 * (2 + 16));
+        assert_eq!(state(&[("wkv.head_size", 16), ("token_shift_count", 1)]), 4 * 64 * (1 + 16));
+        assert_eq!(state(&[("shortconv.l_cache", 3)]), 4 * 64 * 2);
+        assert_eq!(state(&[("kda.head_dim", 10), ("ssm.conv_kernel", 4)]), 4 * (3 * 3 * 8 * 10 + 10 * 10 * 8));
+        assert_eq!(state(&[]), 4 * 8 * 8 * 8);
+        let mamba = [("ssm.conv_kernel", 4), ("ssm.inner_size", 128), ("ssm.state_size", 16)];
+        assert_eq!(state(&mamba), 4 * (3 * 128 + 16 * 128));
+        let groups = [mamba[0], mamba[1], mamba[2], ("ssm.group_count", 2)];
+        assert_eq!(state(&groups), 4 * (3 * (128 + 2 * 2 * 16) + 16 * 128));
+        // Two of four layers attend.
+        let some = shape(&[("shortconv.l_cache", One(3)), ("attention.head_count_kv", Each(vec![0, 2, 0, 2]))]);
+        assert_eq!(state_numbers(&some, 8), 2 * 64 * 2);
+        assert_eq!(state(&[("wkv.head_size", u64::MAX)]), u64::MAX);
     }
 
     #[test]

@@ -381,7 +381,7 @@ fn regression_a_batch_of_one_token_for_each_sequence_is_enough() {
 
 #[test]
 fn regression_an_embedder_needs_no_batch_of_its_most_inputs() {
-    let mut embedder = LlamaEmbedder::new(&demo(), 4, 1, FlashAttention::Auto).unwrap();
+    let mut embedder = LlamaEmbedder::new(&demo(), 4, 4, 1, FlashAttention::Auto).unwrap();
     assert_eq!(embedder.limits().batch_tokens, 4);
     let inputs: Vec<Arc<[Token]>> = (1..=4).map(|token| [Token(token)].into()).collect();
     assert_eq!(embedder.embed(&inputs).unwrap().len(), 4);

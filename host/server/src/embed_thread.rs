@@ -132,7 +132,18 @@ impl<F> EmbedService<F> {
         match computed {
             Ok(vectors) => {
                 for (input, vector) in batch.into_iter().zip(vectors) {
-                    input.owner.put(input.index, vector);
+                    match vector {
+                        Some(vector) => input.owner.put(input.index, vector),
+                        // The other inputs of the batch are somebody else's, perhaps.
+                        None => {
+                            tracing::error!(
+                                tokens = input.tokens.len(),
+                                "the model gave no finite vector for an input"
+                            );
+                            self.work.with(|queue| queue.remove(input.job));
+                            input.owner.fail(WorkerError::Engine("the model gave no finite vector".to_owned()));
+                        }
+                    }
                 }
             }
             Err(error) => {

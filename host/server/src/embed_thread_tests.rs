@@ -66,7 +66,7 @@ impl Embedder for Gated {
         Ok(())
     }
 
-    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, camshaft_core::engine::EngineError> {
+    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Option<Vec<f32>>>, camshaft_core::engine::EngineError> {
         self.began.send(inputs.to_vec()).unwrap();
         self.go_on.recv_timeout(PATIENCE).unwrap();
         self.embedder.embed(inputs)
@@ -90,7 +90,8 @@ impl Bench {
         let (warms, warmed) = crossbeam_channel::bounded(1);
         let make = move || {
             let (go_on, began, warmed) = (wait.clone(), begins.clone(), warms.clone());
-            Ok(Gated { embedder: FakeEmbedder::new(LIMITS), go_on, began, warmed })
+            let embedder = FakeEmbedder { fails_at: Some(POISON), ..FakeEmbedder::new(LIMITS) };
+            Ok(Gated { embedder, go_on, began, warmed })
         };
         let (jobs, _) = spawn(&supervisor, "fake", setup(&registry, tuned), make).unwrap();
         let on = warmed.try_recv().expect("it is warm before it has jobs");
@@ -154,6 +155,22 @@ fn regression_an_embedder_that_panics_comes_back() {
     assert!(supervisor.end(PATIENCE));
     assert_eq!((gauges.up.get(), gauges.health.is_up()), (0, false));
     assert_eq!(jobs.submit(job("t", &[&[1]])).unwrap_err(), NotTaken::Gone, "nobody takes jobs any more");
+}
+
+#[test]
+fn regression_an_input_without_a_finite_vector_fails_nobody_elses() {
+    let bench = Bench::new(tuning(8).subscribe());
+    let _on_board = bench.submit(job("other", &[&[1]]));
+    bench.begins();
+    let bad = bench.submit(job("t", &[&[2], &[POISON.0]]));
+    let good = bench.submit(job("u", &[&[3]]));
+    bench.go_on.send(()).unwrap();
+    assert_eq!(bench.begins().len(), 3, "in one batch");
+    bench.go_on.send(()).unwrap();
+    let error = answer(bad).unwrap_err().to_string();
+    assert!(error.contains("no finite vector"), "{error}");
+    assert_eq!(answer(good).unwrap().len(), 1);
+    bench.end();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use camshaft_api::Readiness;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, EngineError, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
-use camshaft_core::sizes::{self, KvLayout, Machine, Sizes};
+use camshaft_core::sizes::{self, KvLayout, Machine, ModelNeeds, Sizes};
 use camshaft_engine::{
     EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel, Offload, Placement,
 };
@@ -125,10 +125,7 @@ fn place_one(weights: &mut Weights, devices: &Devices, digest: bool, readiness: 
 
 impl Trial {
     fn of(weights: &Weights, offload: &Offload) -> Self {
-        let (config, mut options) = (weights.config(), weights.engine_options());
-        if !weights.is_generating() {
-            options.batch_tokens = weights.embed_batch_tokens();
-        }
+        let (config, options) = (weights.config(), weights.engine_options());
         let kv_type = match options.kv_type {
             KvType::F16 => KvTypeKey::F16,
             KvType::Q8_0 => KvTypeKey::Q8_0,
@@ -153,6 +150,11 @@ impl Trial {
             flash_attention: config.flash_attention,
             kv_on_gpu: config.kv_on_gpu,
         }
+    }
+
+    /// What all its threads together may take.
+    fn cpu(&self) -> Duration {
+        TRIAL_CPU.saturating_mul(self.threads.max(1))
     }
 }
 
@@ -186,7 +188,7 @@ fn try_in_process(trial: &Trial, bar: &LoadBar) -> Result<(), String> {
     let (ended, words) = probe::await_end(child, TRIAL_WALL, bar, Builder::new);
     match ended.map_err(|error| error.to_string())? {
         Ended::ByItself(status) if status.success() => Ok(()),
-        Ended::ByItself(status) => Err(match probe::judge(&trial.path, status, &words, TRIAL_CPU) {
+        Ended::ByItself(status) => Err(match probe::judge(&trial.path, status, &words, trial.cpu()) {
             ModelProblem::Refused { why, .. } => why,
             ModelProblem::Crash { signal, reason, .. } => {
                 format!(
@@ -208,7 +210,7 @@ pub(crate) fn try_here(trial: &str) -> Result<(), ServerError> {
     let bad = |error| ServerError::internal("read what is to be tried", error);
     let trial: Trial = serde_json::from_str(trial).map_err(bad)?;
     // The system counts what all threads take together.
-    let bounded = bound_time_of_this_process(TRIAL_CPU.saturating_mul(trial.threads.max(1)));
+    let bounded = bound_time_of_this_process(trial.cpu());
     bounded.map_err(|error| ServerError::internal("bound the trial of a device", error))?;
     computes(&trial).map_err(|problem| {
         ServerError::model(&trial.path.to_string_lossy(), &Origins::default(), "gpu-layers", problem)
@@ -227,7 +229,7 @@ fn computes(trial: &Trial) -> Result<(), ModelProblem> {
     };
     if model.info().kind == ModelKind::Embed {
         let flash = trial.flash_attention.wanted();
-        return exercise_embedder(LlamaEmbedder::new(&model, *batch_tokens, *threads, flash)?);
+        return exercise_embedder(LlamaEmbedder::new(&model, *batch_tokens, *kv_tokens, *threads, flash)?);
     }
     let options = EngineOptions {
         sequences: *sequences,
@@ -278,7 +280,10 @@ fn exercise_embedder(mut embedder: LlamaEmbedder) -> Result<(), ModelProblem> {
     for (inputs, tokens) in [(1, 2), (1, 4), (2, 4), (3, 30), (1, 100), (1, 1)] {
         if inputs * tokens <= most {
             let input: Arc<[Token]> = (0..tokens).map(|token| Token(token % 2)).collect();
-            embedder.embed(&vec![input; inputs as usize])?;
+            let vectors = embedder.embed(&vec![input; inputs as usize])?;
+            if vectors.contains(&None) {
+                return Err(EngineError::Failed("a vector that holds no numbers".to_owned()).into());
+            }
         }
     }
     Ok(())
@@ -339,8 +344,11 @@ impl Standby {
         if !model.is_same_as(lost) {
             return Err(models::replaced(&config));
         }
-        let needs = self.loaded.needs(&Devices::default());
+        // The weights are in memory by now.
+        let needs = ModelNeeds { weights: 0, ..self.loaded.needs(&Devices::default()) };
         let sizes = sizes::divide(machine::look(), &[], &[needs], Some(0)).models.remove(0);
+        let (sequences, context_tokens) = (sizes.sequences, sizes.sequence_tokens());
+        tracing::info!(model = config.id, sequences, context_tokens, cuts = ?sizes.cuts, "sizes on the CPU");
         Ok(host.insert((model, sizes)).clone())
     }
 }

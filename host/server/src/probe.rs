@@ -198,7 +198,7 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
     // Characters that only byte tokens can stand for.
     let _ = model.tokenizer().tokenize("a \u{1F600}\u{1}", true, true);
     if model.info().kind == ModelKind::Embed {
-        let mut embedder = bad(path, LlamaEmbedder::new(&model, 64, 1, FlashAttention::Auto))?;
+        let mut embedder = bad(path, LlamaEmbedder::new(&model, 64, 64, 1, FlashAttention::Auto))?;
         return bad(path, embedder.embed(&[[Token(0)].into()])).map(drop);
     }
     let mut engine = bad(path, LlamaEngine::new(&model, &options))?;

@@ -76,9 +76,8 @@ impl Sized {
         for weights in &self.weights {
             let (id, sizes) = (&weights.config().id, &weights.sizes);
             let offloaded = sizes.offloaded;
-            let bytes = weights.loaded.info().weight_bytes.saturating_sub(offloaded.weights);
-            row(&format!("{id}: weights"), bytes, "");
-            left = left.saturating_sub(bytes).saturating_sub(sizes.kv).saturating_sub(sizes.batches);
+            row(&format!("{id}: weights"), sizes.weights, "");
+            left = left.saturating_sub(sizes.weights).saturating_sub(sizes.kv).saturating_sub(sizes.batches);
             if weights.is_generating() {
                 let (layout, kind) = (layout_word(sizes.layout), kv_word(weights.kv_type()));
                 let (sequences, each) = (sizes.sequences, sizes.sequence_tokens());
@@ -131,6 +130,12 @@ fn sentence(cut: Cut) -> String {
         Cut::KvTokens { wished, granted } => {
             format!("context-tokens = {wished} is cut to {granted}: there is no memory for more")
         }
+        Cut::Sequences { wished, granted } => {
+            format!("sequences = {wished} is cut to {granted}: there is no memory for more")
+        }
+        Cut::Input { trained, granted } => format!(
+            "an input has {granted} tokens at most, though the model was trained for {trained}: there is no memory for more"
+        ),
         Cut::Context { trained, granted } => format!(
             "a request has {granted} tokens at most, though the model was trained for {trained}: there is no memory for \
              more beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)"

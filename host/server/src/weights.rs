@@ -1,4 +1,5 @@
 //! A model's weights, checked against its configuration, and what is made of them: engines, embedders, drafters.
+use std::fs;
 use std::sync::Arc;
 
 use camshaft_api::Readiness;
@@ -119,17 +120,26 @@ impl Loaded {
         match &self.source {
             WeightsSource::Llama { model, draft } => {
                 let models = || [Some(model), draft.as_ref()].into_iter().flatten();
+                // It lies beside the weights, and is about as large as its file. Whoever cannot read it hears that elsewhere.
+                let adapter =
+                    config.lora.as_ref().and_then(|path| fs::metadata(path).ok()).map_or(0, |file| file.len());
                 // A draft model has as large a cache as the model.
                 let sum = |of: fn(&LoadedModel) -> u64| models().map(|model| of(model)).fold(0, u64::saturating_add);
                 let kv = |kv_type| models().map(|of| of.kv_token_bytes(kv_type)).fold(0, u64::saturating_add);
                 ModelNeeds {
                     generates,
-                    workers: config.workers,
-                    weights: sum(|of| of.info().weight_bytes),
+                    // There is one embedder.
+                    workers: if generates { config.workers } else { 1 },
+                    weights: sum(|of| of.info().weight_bytes).saturating_add(adapter),
                     trained_tokens: model.info().trained_context_tokens,
                     kv_token: kv(config.kv_type.set().map_or(KvType::F16, KvTypeKey::kv_type)),
                     kv_token_q8: kv(KvType::Q8_0),
-                    batch_token: sum(LoadedModel::batch_token_bytes),
+                    sequence: sum(LoadedModel::sequence_bytes),
+                    batch_token: if generates {
+                        sum(LoadedModel::batch_token_bytes)
+                    } else {
+                        model.input_token_bytes(config.input_tokens())
+                    },
                     devices: devices.needs(config, model.layers(), self.most_layers),
                     wishes,
                 }
@@ -141,6 +151,7 @@ impl Loaded {
                 trained_tokens: FAKE_TOKENS,
                 kv_token: 1,
                 kv_token_q8: 1,
+                sequence: 0,
                 batch_token: 1,
                 devices: None,
                 wishes,
@@ -173,11 +184,6 @@ impl Weights {
     /// What one worker's context is made with.
     pub(crate) fn engine_options(&self) -> EngineOptions {
         engine_options(self.config(), &self.sizes)
-    }
-
-    /// Tokens of a batch of an embedding model.
-    pub(crate) fn embed_batch_tokens(&self) -> u32 {
-        embed_batch_tokens(self.config(), self.loaded.info().trained_context_tokens, &self.sizes)
     }
 
     /// Makes what a first worker would run, and lets go of it.
@@ -242,18 +248,13 @@ pub(crate) fn engine(
     LlamaEngine::new(model, options).map_err(|error| models::from_engine(config, error))
 }
 
-/// An input is computed in one piece, so a batch holds at least one of the longest.
-fn embed_batch_tokens(config: &ModelConfig, trained_tokens: u32, sizes: &Sizes) -> u32 {
-    sizes.batch_tokens.max(trained_tokens.min(config.input_tokens()))
-}
-
 pub(crate) fn embedder(
     config: &ModelConfig,
     model: &Arc<LoadedModel>,
     sizes: &Sizes,
 ) -> Result<LlamaEmbedder, ServerError> {
-    let batch_tokens = embed_batch_tokens(config, model.info().trained_context_tokens, sizes);
-    let embedder = LlamaEmbedder::new(model, batch_tokens, sizes.threads, config.flash_attention.wanted());
+    let flash = config.flash_attention.wanted();
+    let embedder = LlamaEmbedder::new(model, sizes.batch_tokens, sizes.kv_tokens, sizes.threads, flash);
     embedder.map_err(|error| models::from_engine(config, error))
 }
 

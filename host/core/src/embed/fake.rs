@@ -11,11 +11,13 @@ pub struct FakeEmbedder {
     limits: EmbedderLimits,
     /// Panics if an input begins with this token, for tests of failures.
     pub panics_at: Option<Token>,
+    /// Gives no vector for an input that begins with this token.
+    pub fails_at: Option<Token>,
 }
 
 impl FakeEmbedder {
     pub fn new(limits: EmbedderLimits) -> Self {
-        Self { limits, panics_at: None }
+        Self { limits, panics_at: None, fails_at: None }
     }
 
     fn vector(&self, input: &[Token]) -> Vec<f32> {
@@ -31,7 +33,7 @@ impl Embedder for FakeEmbedder {
         self.limits
     }
 
-    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Vec<f32>>, EngineError> {
+    fn embed(&mut self, inputs: &[Arc<[Token]>]) -> Result<Vec<Option<Vec<f32>>>, EngineError> {
         let total: usize = inputs.iter().map(|input| input.len()).sum();
         let fits = |input: &Arc<[Token]>| (1..=self.limits.input_tokens as usize).contains(&input.len());
         let in_bounds = inputs.len() <= self.limits.batch_inputs && total <= self.limits.batch_tokens as usize;
@@ -40,7 +42,8 @@ impl Embedder for FakeEmbedder {
         }
         let panics = self.panics_at.is_some_and(|token| inputs.iter().any(|input| input[0] == token));
         assert!(!panics, "the test asked for it");
-        Ok(inputs.iter().map(|input| self.vector(input)).collect())
+        let fails = |input: &[Token]| self.fails_at.is_some_and(|token| input[0] == token);
+        Ok(inputs.iter().map(|input| (!fails(input)).then(|| self.vector(input))).collect())
     }
 }
 
@@ -61,7 +64,9 @@ mod tests {
         let together = embedder.embed(&[input("ab"), input("cd")]).unwrap();
         assert_eq!(together[0], embedder.embed(&[input("ab")]).unwrap()[0]);
         assert_ne!(together[0], together[1]);
-        assert!(together.iter().all(|vector| vector.len() == 5 && vector.iter().all(|x| x.is_finite())));
+        assert!(together.iter().flatten().all(|vector| vector.len() == 5 && vector.iter().all(|x| x.is_finite())));
+        embedder.fails_at = Some(Token(u32::from(b'c')));
+        assert_eq!(embedder.embed(&[input("ab"), input("cd")]).unwrap(), [together[0].clone(), None]);
     }
 
     #[test]
