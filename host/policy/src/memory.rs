@@ -11,18 +11,20 @@ const NO_LIMIT: u64 = 1 << 62;
 
 /// How a version of control groups names its files.
 struct Names {
-    limit: &'static str,
+    /// The least of them counts: above some, the kernel slows a process down rather than end it.
+    limits: &'static [&'static str],
     usage: &'static str,
     /// Lines of `memory.stat` that count the page cache, which the kernel gives up where memory is short.
     cache: [&'static str; 2],
 }
 
 const V1: Names = Names {
-    limit: "memory.limit_in_bytes",
+    limits: &["memory.limit_in_bytes"],
     usage: "memory.usage_in_bytes",
     cache: ["total_inactive_file", "total_active_file"],
 };
-const V2: Names = Names { limit: "memory.max", usage: "memory.current", cache: ["inactive_file", "active_file"] };
+const V2: Names =
+    Names { limits: &["memory.max", "memory.high"], usage: "memory.current", cache: ["inactive_file", "active_file"] };
 
 /// Bytes that this process can still take before a memory limit of its control group, or of one above, is reached. `None`:
 /// there is no such limit, or the system does not tell. 0: the process may open no file now to read it.
@@ -57,12 +59,14 @@ fn left_in(root: &Path, group: &str, names: &Names) -> Option<u64> {
 }
 
 fn left_of(group: &Path, names: &Names) -> Option<u64> {
-    let limit = fs::read_to_string(group.join(names.limit));
-    if limit.as_ref().is_err_and(has_no_file) {
+    let read = |file: &str| fs::read_to_string(group.join(file));
+    let limits: Vec<io::Result<String>> = names.limits.iter().map(|file| read(file)).collect();
+    if limits.iter().any(|limit| limit.as_ref().is_err_and(has_no_file)) {
         return Some(0);
     }
-    let number = |file: &str| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok();
-    let limit = limit.ok()?.trim().parse::<u64>().ok().filter(|limit| *limit < NO_LIMIT)?;
+    let parse = |text: &String| text.trim().parse::<u64>().ok();
+    let number = |file: &str| parse(&read(file).ok()?);
+    let limit = limits.iter().flatten().filter_map(parse).filter(|limit| *limit < NO_LIMIT).min()?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let counts = |name: &str| names.cache.contains(&name);
     let cache = stat.lines().filter_map(|line| line.split_once(' ')).filter(|(name, _)| counts(name));
@@ -97,6 +101,10 @@ mod tests {
         assert_eq!(left_below(root, "0::/a/b\n"), Some(23 * MIB), "the page cache gives way");
         put(root, "a/b", &[("memory.max", "6291456\n")]);
         assert_eq!(left_below(root, "0::/a/b\n"), Some(MIB));
+        put(root, "a/b", &[("memory.high", "max\n")]);
+        assert_eq!(left_below(root, "0::/a/b\n"), Some(MIB));
+        put(root, "a/b", &[("memory.high", "5767168\n")]);
+        assert_eq!(left_below(root, "0::/a/b\n"), Some(MIB / 2), "the kernel slows down what takes more");
         put(root, "a/b", &[("memory.current", "99999999\n")]);
         assert_eq!(left_below(root, "0::/a/b\n"), Some(0));
     }
