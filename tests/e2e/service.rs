@@ -20,6 +20,11 @@ fn the_health_command_tells_whether_a_server_lives_and_serves() {
     for listen in [admin.as_str(), ""] {
         assert_eq!((ask(listen, &[]).0, ask(listen, &["--ready"]).0), (Some(0), Some(0)), "{listen:?}");
     }
+    // An address that is given is the one that is asked, whoever else is there.
+    let at = |listen: &str| run(Command::new(binary()).args(["health", "--listen", listen]));
+    assert_eq!(at(&public).0, Some(0));
+    let (code, said) = at("127.0.0.1:1");
+    assert!(code == Some(69) && said.contains("127.0.0.1:1/healthz"), "{code:?} {said}");
     assert_eq!(server.admin.post("/admin/drain", &json!({})).status, 200);
     let (code, said) = ask(&admin, &["--ready"]);
     assert!(code == Some(69) && said.contains("/readyz") && said.contains("503"), "{code:?} {said}");

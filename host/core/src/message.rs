@@ -236,8 +236,8 @@ pub enum WorkerError {
     /// The queue is full: nothing was tried.
     #[error("too many requests are waiting")]
     QueueFull,
-    /// The deadline passed before the first token.
-    #[error("the deadline passed before the first token")]
+    /// The deadline passed before the first token, or before the vectors were there.
+    #[error("the deadline passed before the answer began")]
     DeadlineExceeded,
     /// The client was behind for too long.
     #[error("the response was read too slowly")]

@@ -30,7 +30,8 @@ enum Command {
     Serve(ConfigArgs),
     /// Check configuration, models and policies without serving.
     Check(ConfigArgs),
-    /// Ask a running server whether it is alive (exit code 0) or not (69), by the addresses of its configuration.
+    /// Ask a running server whether it is alive (exit code 0) or not (69), by the addresses of its configuration: the admin
+    /// listener, or `--listen` if that alone is given.
     Health {
         /// Whether it serves requests: not while it loads or drains.
         #[arg(long)]
@@ -160,6 +161,11 @@ struct ConfigArgs {
 }
 
 impl ConfigArgs {
+    /// Whether the flags name the public listener and no admin listener.
+    fn names_public_listener(&self) -> bool {
+        self.listen.is_some() && self.admin_listen.is_none()
+    }
+
     fn sources(self) -> Result<Sources, ServerError> {
         let overrides = Overrides {
             models: self.model,
@@ -235,7 +241,10 @@ fn execute(asked: Command) -> Result<u8, ServerError> {
             log.flush();
             checked
         }),
-        Command::Health { ready, args } => args.sources().and_then(|sources| health::ask(&sources.load()?, ready)),
+        Command::Health { ready, args } => {
+            let names_public = args.names_public_listener();
+            args.sources().and_then(|sources| health::ask(&sources.load()?, ready, names_public))
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut command(), "camshaft", &mut script);

@@ -90,7 +90,8 @@ impl Bench {
         let (warms, warmed) = crossbeam_channel::bounded(1);
         let make = move || {
             let (go_on, began, warmed) = (wait.clone(), begins.clone(), warms.clone());
-            let embedder = FakeEmbedder { fails_at: Some(POISON), ..FakeEmbedder::new(LIMITS) };
+            let mut embedder = FakeEmbedder::new(LIMITS);
+            embedder.fails_at = Some(POISON);
             Ok(Gated { embedder, go_on, began, warmed })
         };
         let (jobs, _) = spawn(&supervisor, "fake", setup(&registry, tuned), make).unwrap();

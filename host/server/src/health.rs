@@ -12,13 +12,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Of an answer's first line.
 const LINE_BYTES: usize = 256;
 
-/// Asks the server that runs with this configuration: whether it answers, or with `ready` whether it serves.
+/// Asks the server that runs with this configuration: whether it answers, or with `ready` whether it serves. `names_public`:
+/// whoever asks has named the public listener, and no other one.
 ///
 /// # Errors
 /// It does not, or has no listener that can be asked: the public one is encrypted, and there is no other one.
-pub(crate) fn ask(config: &Config, ready: bool) -> Result<(), ServerError> {
+pub(crate) fn ask(config: &Config, ready: bool, names_public: bool) -> Result<(), ServerError> {
     let (listen, key) = match (&config.fixed.admin.listen, config.fixed.tls.files()) {
-        (admin, _) if !admin.is_empty() => (admin, "admin.listen"),
+        (admin, _) if !admin.is_empty() && !names_public => (admin, "admin.listen"),
         (_, None) => (&config.fixed.listen, "listen"),
         (admin, Some(_)) => {
             let problem = Problem::NobodyToAsk;

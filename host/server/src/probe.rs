@@ -9,8 +9,9 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use camshaft_core::embed::Embedder;
-use camshaft_core::engine::{Batch, Engine, ModelKind};
+use camshaft_core::engine::{Batch, Engine, EngineError, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
+use camshaft_core::sampling::Row;
 use camshaft_engine::{
     AdapterOptions, EngineOptions, FlashAttention, KvLayout, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel,
     parts_of,
@@ -205,6 +206,7 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
     let mut batch = Batch::default();
     batch.push(Token(0), 0, SeqId(0), true);
     bad(path, engine.decode(&batch))?;
+    bad(path, Row::default().load(engine.logits(0)).map_err(|error| EngineError::Failed(error.to_string())))?;
     drop(engine);
     render_samples(&model);
     Ok(())
