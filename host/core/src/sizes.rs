@@ -124,7 +124,7 @@ impl Sizes {
 pub enum Cut {
     /// The KV cache that was asked for does not fit.
     KvTokens { wished: u32, granted: u32 },
-    /// The states of as many sequences as were asked for do not fit.
+    /// The states of as many sequences as were asked for do not fit, or their parts of the KV cache.
     Sequences { wished: u32, granted: u32 },
     /// A sequence holds fewer tokens than the model was trained for.
     Context { trained: u32, granted: u32 },

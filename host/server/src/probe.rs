@@ -200,7 +200,9 @@ pub(crate) fn probe_here(path: &Path, lora: Option<PathBuf>) -> Result<(), Serve
     let _ = model.tokenizer().tokenize("a \u{1F600}\u{1}", true, true);
     if model.info().kind == ModelKind::Embed {
         let mut embedder = bad(path, LlamaEmbedder::new(&model, 64, 64, 1, FlashAttention::Auto))?;
-        return bad(path, embedder.embed(&[[Token(0)].into()])).map(drop);
+        let vectors = bad(path, embedder.embed(&[[Token(0)].into()]))?;
+        let is_finite = if vectors.contains(&None) { Err("the model gave no finite vector") } else { Ok(()) };
+        return bad(path, is_finite.map_err(|why| EngineError::Failed(why.to_owned())));
     }
     let mut engine = bad(path, LlamaEngine::new(&model, &options))?;
     let mut batch = Batch::default();

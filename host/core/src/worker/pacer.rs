@@ -54,9 +54,14 @@ impl Pacer {
         let took = now.saturating_sub(begun).as_secs_f64();
         let expected = self.times.fitted().map_or(0.0, |times| times.total(rows, prompt));
         // What no smaller step could tell may be anything.
-        let is_known = expected > 0.0 && prompt as f64 <= (GROWTH * self.largest as f64).max(SMALL);
+        let is_known = expected > 0.0 && prompt as f64 <= self.trusted();
         self.times.record(rows, prompt, if is_known { took.min(INTERRUPTED * expected) } else { took });
         self.largest = self.largest.max(prompt);
+    }
+
+    /// Prompt tokens up to which the steps that were measured tell what a step takes.
+    fn trusted(&self) -> f64 {
+        (GROWTH * self.largest as f64).max(SMALL)
     }
 
     /// The step that began at `now` decodes rows of so many tokens, and computes so many prompt tokens.
@@ -76,7 +81,7 @@ impl Pacer {
     /// Prompt tokens for the next step, which decodes so many rows while `prefilling` sequences wait for their first token.
     pub(super) fn budget(&self, rows: usize, prefilling: usize) -> usize {
         // Before the first prefill nothing is known of it. From then on, whatever is believed of its tokens may be wrong.
-        let most = if self.largest == 0 { f64::INFINITY } else { (GROWTH * self.largest as f64).max(SMALL) };
+        let most = if self.largest == 0 { f64::INFINITY } else { self.trusted() };
         let Some(times) = self.times.fitted().filter(|times| times.token > 0.0) else { return most as usize };
         let step = times.decoding(rows);
         let backlog = (STREAMS * prefilling.saturating_sub(1) as f64 / rows as f64).clamp(1.0, MOST);
@@ -153,6 +158,19 @@ mod tests {
         pacer.planned(Duration::ZERO, 8, 0);
         pacer.begin(Duration::from_secs(100));
         assert!(pacer.budget(8, 1) > 60, "{}", pacer.budget(8, 1));
+    }
+
+    #[test]
+    fn chunks_grow_no_faster_than_what_was_measured() {
+        for (measured, most) in [(1, 64), (8, 64), (9, 72), (100, 800)] {
+            // A target that leaves room for any chunk.
+            let mut pacer = Pacer::new(100_000 * MS);
+            for (i, prompt) in (0..20).map(|i| (i, if i % 2 == 0 { 0 } else { measured })) {
+                pacer.planned(100 * i * MS, 8, prompt as usize);
+                pacer.begin(100 * i * MS + 10 * MS + prompt * MS / 10);
+            }
+            assert_eq!(pacer.budget(8, 1), most, "{measured}");
+        }
     }
 
     #[test]
