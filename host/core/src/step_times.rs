@@ -29,14 +29,27 @@ type Equations = [[f64; PARTS + 1]; PARTS];
 const KINDS: [usize; 2] = [16, 128];
 /// Steps of a kind that are not forgotten however many come of the other kinds with prefill.
 const KEPT: f64 = 2.0;
+/// Seconds that any step takes at least.
+const SHORTEST: f64 = 1e-5;
+
+/// Steps of one kind.
+#[derive(Debug, Clone, Copy, Default)]
+struct Kind {
+    /// How many, less for those from long ago.
+    steps: f64,
+    /// Each step divided by the square of what it was expected to take, so that the fit is about as far off for short steps as
+    /// for long ones, in proportion. Otherwise two long steps, which are kept, would outweigh any number of short ones, and
+    /// what they took once would be believed for ever.
+    sums: Equations,
+}
 
 /// A fit by least squares, to which later steps count more.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StepTimes {
-    without: Equations,
+    without: Kind,
     /// Of steps with a little prefill, with more and with much. Neither they nor the others are forgotten while only one kind
     /// comes.
-    with: [Equations; KINDS.len() + 1],
+    with: [Kind; KINDS.len() + 1],
     /// `None` before the first step.
     fitted: Option<StepTime>,
 }
@@ -44,21 +57,20 @@ pub(crate) struct StepTimes {
 impl StepTimes {
     pub(crate) fn record(&mut self, rows: usize, prompt: usize, seconds: f64) {
         let parts = Self::parts(rows, prompt);
+        // Not by what it took: that would count slow steps less, and notice late that all are slow now.
+        let expected = self.fitted.filter(|fitted| prompt == 0 || fitted.token > 0.0);
+        let expected = expected.map_or(seconds, |fitted| fitted.total(rows, prompt)).max(SHORTEST);
         let kind = match prompt {
             0 => {
-                decay(&mut self.without);
+                self.without.decay();
                 &mut self.without
             }
             _ => {
-                self.with.iter_mut().filter(|kind| kind[0][0] * DECAY >= KEPT).for_each(decay);
+                self.with.iter_mut().filter(|kind| kind.steps * DECAY >= KEPT).for_each(Kind::decay);
                 &mut self.with[KINDS.iter().filter(|&&least| prompt >= least).count()]
             }
         };
-        for (sums, x) in kind.iter_mut().zip(parts) {
-            for (sum, y) in sums.iter_mut().zip(parts.into_iter().chain([seconds])) {
-                *sum += x * y;
-            }
-        }
+        kind.add(parts, seconds, expected);
         self.fitted = self.fit();
     }
 
@@ -69,12 +81,12 @@ impl StepTimes {
     /// Of all steps.
     fn equations(&self) -> Equations {
         let kinds = || std::iter::once(&self.without).chain(&self.with);
-        std::array::from_fn(|part| std::array::from_fn(|other| kinds().map(|sums| sums[part][other]).sum()))
+        std::array::from_fn(|part| std::array::from_fn(|other| kinds().map(|kind| kind.sums[part][other]).sum()))
     }
 
     /// Whether steps had different numbers of rows, which tells what a row costs.
     pub(crate) fn rows_vary(&self) -> bool {
-        let sums = &self.without;
+        let sums = &self.without.sums;
         let [weight, rows] = [sums[0][0], sums[0][1]];
         let variance = sums[1][1] / weight - (rows / weight).powi(2);
         weight > 0.0 && variance >= MIN_VARIANCE
@@ -99,9 +111,21 @@ impl StepTimes {
     }
 }
 
-/// Forgets a little of what was seen before.
-fn decay(sums: &mut Equations) {
-    sums.iter_mut().flatten().for_each(|sum| *sum *= DECAY);
+impl Kind {
+    fn add(&mut self, parts: [f64; PARTS], seconds: f64, expected: f64) {
+        self.steps += 1.0;
+        for (sums, x) in self.sums.iter_mut().zip(parts) {
+            for (sum, y) in sums.iter_mut().zip(parts.into_iter().chain([seconds])) {
+                *sum += x * y / expected.powi(2);
+            }
+        }
+    }
+
+    /// Forgets a little of what was seen before.
+    fn decay(&mut self) {
+        self.steps *= DECAY;
+        self.sums.iter_mut().flatten().for_each(|sum| *sum *= DECAY);
+    }
 }
 
 /// The fit with the `used` parts alone.
@@ -162,7 +186,7 @@ mod tests {
         assert_near(fitted.total(8, 16), REAL.total(8, 16), "a short chunk");
         assert_near(fitted.total(8, 512), REAL.total(8, 512), "a long chunk");
         // Later steps count more.
-        for (rows, prompt) in (0..300).map(|i| (i % 9, [0, 0, 64, 500, 0, 200][i % 6])) {
+        for (rows, prompt) in (0..450).map(|i| (i % 9, [0, 0, 64, 500, 0, 200][i % 6])) {
             times.record(rows, prompt, 3.0 * REAL.total(rows, prompt));
         }
         assert_near(times.fitted().unwrap().total(8, 512), 3.0 * REAL.total(8, 512), "three times slower");

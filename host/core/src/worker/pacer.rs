@@ -199,6 +199,38 @@ mod tests {
         assert!(longest < 1600 * MS, "{longest:?}");
     }
 
+    /// What is left of the budget beside 8 streams when `slow` steps took `factor` times as long, of which the first had much
+    /// prefill, and then so many steps in which prompts wait took what they usually do.
+    fn recovered(slow: u32, factor: f64, steps: usize) -> f64 {
+        let budget_after = |slow: u32| {
+            let mut pacer = Pacer::new(15 * MS);
+            let mut now = Duration::ZERO;
+            let mut step = |pacer: &mut Pacer, rows: usize, prompt: usize, factor: f64| {
+                let prefill = if prompt > 0 { 2.0 + 0.2 * prompt as f64 } else { 0.0 };
+                pacer.planned(now, rows, prompt);
+                now += Duration::from_secs_f64(factor * (3.0 + 0.1 * rows as f64 + prefill) / 1e3);
+                pacer.begin(now);
+            };
+            let first = if slow > 0 { factor } else { 1.0 };
+            (0..2).for_each(|_| step(&mut pacer, 0, 512, first));
+            for i in 0..slow as usize + steps {
+                let prompt = if i % 2 == 0 { 0 } else { pacer.budget(8, 1).min(512) };
+                step(&mut pacer, 8, prompt, if i < slow as usize { factor } else { 1.0 });
+            }
+            pacer.budget(8, 1) as f64
+        };
+        budget_after(slow) / budget_after(0)
+    }
+
+    #[test]
+    fn regression_a_phase_of_slow_steps_is_forgotten_while_streams_run() {
+        // A cold model, a machine that others used, a pause of everything.
+        for (slow, factor) in [(1, 10.0), (30, 10.0), (300, 4.0)] {
+            let left = recovered(slow, factor, 400);
+            assert!((0.8..1.3).contains(&left), "{slow} steps {factor} times as long: {left}");
+        }
+    }
+
     #[test]
     fn prefill_never_stalls() {
         let mut pacer = Pacer::new(MS);
