@@ -38,8 +38,8 @@ const BATCH_SHARE: u64 = 8;
 const INPUT_SHARE: u64 = 4;
 /// Part of the memory that is left to the system, to allocators and to the page cache.
 const SPARE_SHARE: u64 = 10;
-/// What the process takes beside models: code, threads, requests in flight, policies and their compiled code.
-pub const PROCESS_BYTES: u64 = 512 << 20;
+/// What the process takes beside models and the bodies of requests: code, threads, policies and their compiled code.
+pub const PROCESS_BYTES: u64 = 256 << 20;
 /// The prefix cache takes a quarter of what models leave, and never more than this unless told to.
 const CACHE_SHARE: u64 = 4;
 const MOST_CACHE_BYTES: u64 = 8 << 30;
@@ -73,7 +73,19 @@ pub struct ModelNeeds {
     pub batch_token: u64,
     /// `None`: it uses no device.
     pub devices: Option<DeviceNeeds>,
+    /// Beside that.
+    pub draft: DraftNeeds,
     pub wishes: Wishes,
+}
+
+/// What a draft model takes, by the names of [`ModelNeeds`]: in the host's memory, wherever the model is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DraftNeeds {
+    pub weights: u64,
+    pub kv_token: u64,
+    pub kv_token_q8: u64,
+    pub sequence: u64,
+    pub batch_token: u64,
 }
 
 /// What the configuration asks of a model; `None`: choose.
@@ -92,8 +104,10 @@ pub struct Wishes {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sizes {
     pub sequences: u32,
-    /// Of one worker. Of an embedding model, the longest input.
+    /// Of one worker; 0: an embedding model, which has no KV cache.
     pub kv_tokens: u32,
+    /// The longest input of an embedding model; 0: it generates.
+    pub input_tokens: u32,
     pub layout: KvLayout,
     pub batch_tokens: u32,
     pub threads: u32,
@@ -138,6 +152,8 @@ pub enum Cut {
     Quantized,
     /// Fewer layers than asked for, or than the model has, lie on devices.
     Layers { wished: Option<u32>, layers: u32, granted: u32 },
+    /// More threads than cores.
+    Threads { wished: u32, workers: u32, cores: u32 },
     /// The model alone takes more than there is.
     Memory { wanted: u64, available: u64 },
 }
@@ -146,6 +162,8 @@ pub enum Cut {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Budget {
     pub machine: Machine,
+    /// What the process takes beside models.
+    pub process: u64,
     /// What may be planned with: the memory less what is spared and what the process takes.
     pub planned: u64,
     pub models: Vec<Sizes>,
@@ -167,16 +185,21 @@ fn spared(memory: u64) -> u64 {
     memory / SPARE_SHARE
 }
 
-/// Divides the memory. `devices`: what is free on each device. `cache`: what the configuration asks for the prefix cache.
-pub fn divide(machine: Machine, devices: &[u64], models: &[ModelNeeds], cache: Option<u64>) -> Budget {
-    let planned = (machine.memory - spared(machine.memory)).saturating_sub(PROCESS_BYTES);
-    let batches: Vec<u32> = models.iter().map(|model| batch_tokens(model, machine.memory)).collect();
+/// Divides the memory. `process`: what the process takes beside models. `devices`: what is free on each device. `cache`: what
+/// the configuration asks for the prefix cache.
+pub fn divide(machine: Machine, process: u64, devices: &[u64], models: &[ModelNeeds], cache: Option<u64>) -> Budget {
+    let planned = (machine.memory - spared(machine.memory)).saturating_sub(process);
     // Drivers and other programs need some, too.
     let mut free = Free::new(devices.iter().map(|&free| free - spared(free)));
-    let offloaded: Vec<Offloaded> =
-        models.iter().zip(&batches).map(|(model, &tokens)| place(model, &mut free, buffers(model, tokens))).collect();
-    let buffers = models.iter().zip(&batches).map(|(model, &tokens)| buffers(model, tokens));
-    let weights = models.iter().zip(&offloaded).map(|(model, offloaded)| model.weights - offloaded.weights);
+    let inputs = InputRoom::of(models, planned, &free);
+    let batches: Vec<Batches> = models.iter().map(|model| Batches::of(model, machine.memory, &inputs)).collect();
+    let offloaded: Vec<Offloaded> = models
+        .iter()
+        .zip(&batches)
+        .map(|(model, batches)| place(model, &mut free, buffers(model, model.batch_token, batches.tokens)))
+        .collect();
+    let buffers = models.iter().zip(&batches).map(|(model, batches)| all_buffers(model, batches.tokens));
+    let weights = models.iter().zip(&offloaded).map(|(model, offloaded)| host_weights(model, offloaded));
     let wanted = weights.chain(buffers).fold(0, u64::saturating_add);
     let mut cuts = Vec::new();
     if wanted > planned {
@@ -198,18 +221,18 @@ pub fn divide(machine: Machine, devices: &[u64], models: &[ModelNeeds], cache: O
     let mut left = left.saturating_sub(granted);
     let mut waiting = models.iter().filter(|model| model.generates).count() as u64;
     let mut chosen = Vec::with_capacity(models.len());
-    for ((model, &tokens), &offloaded) in models.iter().zip(&batches).zip(&offloaded) {
+    for ((model, &batches), &offloaded) in models.iter().zip(&batches).zip(&offloaded) {
         let on = model.devices.as_ref().map_or(&[][..], |needs| &needs.devices);
         let part = |all: u64| if model.generates { all / waiting.max(1) } else { 0 };
         let room = Room { host: part(left), devices: part(free.of(on)), offloaded };
-        let sizes = choose(model, machine, room, tokens);
+        let sizes = choose(model, machine, room, batches);
         free.take(on, sizes.offloaded.kv);
         if model.generates {
             (left, waiting) = (left.saturating_sub(sizes.kv), waiting - 1);
         }
         chosen.push(sizes);
     }
-    Budget { machine, planned, models: chosen, cache: granted, most_cache, cuts }
+    Budget { machine, process, planned, models: chosen, cache: granted, most_cache, cuts }
 }
 
 /// Gives layers to devices, as far as there is room.
@@ -239,13 +262,18 @@ struct Room {
 }
 
 impl Room {
-    /// How many things of one size fit for each worker, beside those of which `taken` are there.
-    fn fits(&self, size: u64, taken: u64, workers: u64) -> u32 {
-        let ((here, there), (host, devices)) = (self.offloaded.divide(size), self.offloaded.divide(taken));
+    /// KV entries or states of the model and of its draft model: those in the host's memory, and those on devices.
+    fn places(&self, model: u64, draft: u64) -> Places {
+        let (host, devices) = self.offloaded.divide(model);
+        Places { host: host.saturating_add(draft), devices }
+    }
+
+    /// How many things of one size fit for each worker, beside what is taken.
+    fn fits(&self, size: Places, taken: Places, workers: u64) -> u32 {
         let count = |room: u64, taken: u64, size: u64| {
             (room / workers).saturating_sub(taken).checked_div(size).unwrap_or(u64::MAX)
         };
-        let most = count(self.host, host, here).min(count(self.devices, devices, there));
+        let most = count(self.host, taken.host, size.host).min(count(self.devices, taken.devices, size.devices));
         u32::try_from(most).unwrap_or(u32::MAX)
     }
 
@@ -253,40 +281,108 @@ impl Room {
     fn part(self, parts: u64) -> Self {
         Self { host: self.host / parts, ..self }
     }
-}
 
-/// Buffers of the batches of a model's workers.
-fn buffers(model: &ModelNeeds, batch_tokens: u32) -> u64 {
-    model.batch_token.saturating_mul(u64::from(batch_tokens)).saturating_mul(u64::from(model.workers))
-}
-
-fn batch_tokens(model: &ModelNeeds, memory: u64) -> u32 {
-    let sequences = model.wishes.sequences.unwrap_or(1);
-    let mut tokens = BATCH_TOKENS;
-    while tokens > LEAST_BATCH_TOKENS && buffers(model, tokens) > memory / BATCH_SHARE {
-        tokens /= 2;
+    /// One part of it all.
+    fn part_of_all(self, parts: u64) -> Self {
+        Self { devices: self.devices / parts, ..self.part(parts) }
     }
-    let tokens = model.wishes.batch_tokens.unwrap_or(tokens.max(sequences));
-    if model.generates { tokens } else { tokens.max(input_tokens(model, memory)) }
 }
 
-/// The longest input of an embedding model: what it was trained for, unless less is asked for or memory is short.
-fn input_tokens(model: &ModelNeeds, memory: u64) -> u32 {
-    let longest = model.trained_tokens.min(model.wishes.kv_tokens.unwrap_or(u32::MAX)).max(1);
-    let fits = (memory / INPUT_SHARE).checked_div(model.batch_token.saturating_mul(u64::from(model.workers.max(1))));
-    longest.min(fits.map_or(u32::MAX, |fits| u32::try_from(fits).unwrap_or(u32::MAX)).max(LEAST_TOKENS))
+/// Bytes in the host's memory and on devices.
+#[derive(Clone, Copy)]
+struct Places {
+    host: u64,
+    devices: u64,
+}
+
+impl Places {
+    const NONE: Self = Self { host: 0, devices: 0 };
+
+    fn times(self, count: u64) -> Self {
+        Self { host: self.host.saturating_mul(count), devices: self.devices.saturating_mul(count) }
+    }
+}
+
+/// Buffers of the batches of so many workers, by what each token needs.
+fn buffers(model: &ModelNeeds, batch_token: u64, batch_tokens: u32) -> u64 {
+    batch_token.saturating_mul(u64::from(batch_tokens)).saturating_mul(u64::from(model.workers))
+}
+
+/// The same, with those of the draft model.
+fn all_buffers(model: &ModelNeeds, batch_tokens: u32) -> u64 {
+    buffers(model, model.batch_token.saturating_add(model.draft.batch_token), batch_tokens)
+}
+
+fn host_weights(model: &ModelNeeds, offloaded: &Offloaded) -> u64 {
+    (model.weights - offloaded.weights).saturating_add(model.draft.weights)
+}
+
+/// What the batches of each embedding model may take for the sake of long inputs.
+struct InputRoom<'a> {
+    host: u64,
+    free: &'a Free,
+    embedders: u64,
+}
+
+impl<'a> InputRoom<'a> {
+    fn of(models: &[ModelNeeds], planned: u64, free: &'a Free) -> Self {
+        // What is meant for devices is not counted: most of it will be there.
+        let here = models.iter().filter(|model| model.devices.is_none());
+        let taken = here.map(|model| {
+            let batch = if model.generates { all_buffers(model, BATCH_TOKENS) } else { 0 };
+            host_weights(model, &Offloaded::default()).saturating_add(batch)
+        });
+        let host = planned.saturating_sub(taken.fold(0, u64::saturating_add));
+        let embedders = models.iter().filter(|model| !model.generates).count() as u64;
+        Self { host, free, embedders }
+    }
+
+    /// Batches lie on devices, if any layer is there, and in the host's memory once these fail.
+    fn for_one(&self, model: &ModelNeeds) -> u64 {
+        let devices = model.devices.as_ref().map(|needs| &needs.devices[..]).filter(|devices| !devices.is_empty());
+        let room = devices.map_or(self.host, |devices| self.free.of(devices).min(self.host));
+        room / INPUT_SHARE / self.embedders.max(1)
+    }
+
+    /// The longest input of an embedding model: what it was trained for, unless less is asked for or memory is short.
+    fn tokens(&self, model: &ModelNeeds) -> u32 {
+        let longest = model.trained_tokens.min(model.wishes.kv_tokens.unwrap_or(u32::MAX)).max(1);
+        let fits = self.for_one(model).checked_div(model.batch_token.saturating_mul(u64::from(model.workers.max(1))));
+        longest.min(fits.map_or(u32::MAX, |fits| u32::try_from(fits).unwrap_or(u32::MAX)).max(LEAST_TOKENS))
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Batches {
+    tokens: u32,
+    /// The longest input of an embedding model, which is in one batch.
+    input: u32,
+}
+
+impl Batches {
+    fn of(model: &ModelNeeds, memory: u64, inputs: &InputRoom<'_>) -> Self {
+        let sequences = model.wishes.sequences.unwrap_or(1);
+        let mut tokens = BATCH_TOKENS;
+        while tokens > LEAST_BATCH_TOKENS && all_buffers(model, tokens) > memory / BATCH_SHARE {
+            tokens /= 2;
+        }
+        let tokens = model.wishes.batch_tokens.unwrap_or(tokens.max(sequences));
+        let input = if model.generates { 0 } else { inputs.tokens(model) };
+        Self { tokens: tokens.max(input), input }
+    }
 }
 
 /// Chooses for one model.
-fn choose(model: &ModelNeeds, machine: Machine, room: Room, batch_tokens: u32) -> Sizes {
+fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: batch_tokens, input }: Batches) -> Sizes {
     let workers = u64::from(model.workers.max(1));
     let threads = model.wishes.threads.unwrap_or((machine.cores / model.workers.max(1)).max(1));
-    let batches = buffers(model, batch_tokens);
+    let batches = all_buffers(model, batch_tokens);
     // A batch holds a row of each sequence.
     let most = model.wishes.sequences.unwrap_or(SEQUENCES.min(batch_tokens));
-    let most = most.min(states(model, room, workers)).max(1);
-    let taken = model.sequence.saturating_mul(u64::from(most));
-    let plan = |token: u64| match model.wishes.kv_tokens {
+    let state = room.places(model.sequence, model.draft.sequence);
+    let most = most.min(states(model, room, state, workers)).max(1);
+    let taken = state.times(u64::from(most + scratch(model)));
+    let plan = |token: Places| match model.wishes.kv_tokens {
         // What was asked for may take all.
         Some(wished) => {
             let room = room.fits(token, taken, workers).max(LEAST_TOKENS);
@@ -297,39 +393,42 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, batch_tokens: u32) -
             layout(model, most, room, room)
         }
     };
-    let mut plans = (plan(model.kv_token), model.kv_token, false);
+    let token = room.places(model.kv_token, model.draft.kv_token);
+    let mut plans = (plan(token), token, false);
     if model.wishes.may_quantize && plans.0.sequence_tokens() < model.trained_tokens.min(PART_TOKENS) {
-        let packed = plan(model.kv_token_q8);
+        let token = room.places(model.kv_token_q8, model.draft.kv_token_q8);
+        let packed = plan(token);
         if packed.sequence_tokens() > plans.0.sequence_tokens() {
-            plans = (packed, model.kv_token_q8, true);
+            plans = (packed, token, true);
         }
     }
     let (plan, token, quantized) = plans;
     let mut sizes = Sizes {
         sequences: plan.sequences,
         kv_tokens: plan.tokens,
+        input_tokens: input,
         layout: plan.layout,
         batch_tokens,
         threads,
         quantized,
-        weights: model.weights - room.offloaded.weights,
+        weights: host_weights(model, &room.offloaded),
         kv: 0,
         batches,
         offloaded: room.offloaded,
         cuts: Vec::new(),
     };
     if model.generates {
-        let (here, there) = room.offloaded.divide(token);
-        let (state_here, state_there) = room.offloaded.divide(model.sequence);
-        let all = |token: u64, state: u64| {
-            let states = state.saturating_mul(u64::from(plan.sequences));
-            token.saturating_mul(plan.real_tokens()).saturating_add(states).saturating_mul(workers)
-        };
-        (sizes.kv, sizes.offloaded.kv) = (all(here, state_here), all(there, state_there));
+        let (tokens, states) = (token.times(plan.real_tokens()), state.times(plan.states()));
+        let all = |tokens: u64, states: u64| tokens.saturating_add(states).saturating_mul(workers);
+        sizes.kv = all(tokens.host, states.host);
+        sizes.offloaded.kv = all(tokens.devices, states.devices);
         sizes.cuts = cuts(model, &sizes);
     } else {
-        sizes.kv_tokens = input_tokens(model, machine.memory);
-        sizes.cuts.extend(input_cut(model, sizes.kv_tokens));
+        (sizes.kv_tokens, sizes.layout) = (0, KvLayout::Pooled);
+        sizes.cuts.extend(input_cut(model, input));
+    }
+    if let Some(wished) = model.wishes.threads.filter(|&wished| wished.saturating_mul(model.workers) > machine.cores) {
+        sizes.cuts.push(Cut::Threads { wished, workers: model.workers, cores: machine.cores });
     }
     if let Some(needs) = &model.devices {
         let (wished, layers, granted) = (needs.wished, needs.layers, room.offloaded.layers);
@@ -342,10 +441,15 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, batch_tokens: u32) -
 }
 
 /// Sequences whose states fit. Beside a KV cache they take half of its room at most, and all of it if there is nothing else.
-fn states(model: &ModelNeeds, room: Room, workers: u64) -> u32 {
-    let share = if model.wishes.sequences.is_some() { 1 } else { KV_SHARE };
-    let share = if model.kv_token > 0 { 2 * share } else { share };
-    room.part(share).fits(model.sequence, 0, workers)
+fn states(model: &ModelNeeds, room: Room, state: Places, workers: u64) -> u32 {
+    let room = if model.wishes.sequences.is_some() { room } else { room.part(KV_SHARE) };
+    let room = if model.kv_token > 0 { room.part_of_all(2) } else { room };
+    room.fits(state, Places::NONE, workers).saturating_sub(scratch(model))
+}
+
+/// A pool has a sequence more, through which prefixes are copied. Whether it will be one is not known yet.
+fn scratch(model: &ModelNeeds) -> u32 {
+    u32::from(model.wishes.layout != Some(KvLayout::PerSequence))
 }
 
 fn input_cut(model: &ModelNeeds, granted: u32) -> Option<Cut> {
@@ -385,6 +489,11 @@ struct Plan {
 impl Plan {
     fn sequence_tokens(&self) -> u32 {
         if self.layout == KvLayout::Pooled { self.tokens } else { self.tokens / self.sequences }
+    }
+
+    /// Sequences that have a state, with the one through which prefixes are copied.
+    fn states(&self) -> u64 {
+        u64::from(self.sequences) + u64::from(self.layout == KvLayout::Pooled)
     }
 
     /// What llama.cpp makes of it.

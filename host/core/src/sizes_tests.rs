@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 const GIB: u64 = 1 << 30;
+const PROCESS: u64 = GIB / 2;
 
 /// 30 million parameters, trained to 8192 tokens.
 fn small() -> ModelNeeds {
@@ -16,6 +17,7 @@ fn small() -> ModelNeeds {
         sequence: 0,
         batch_token: 150_000,
         devices: None,
+        draft: DraftNeeds::default(),
         wishes: Wishes::default(),
     }
 }
@@ -37,7 +39,7 @@ fn on(gib: u64) -> Machine {
 }
 
 fn alone(machine: Machine, model: ModelNeeds) -> Sizes {
-    divide(machine, &[], &[model], None).models.remove(0)
+    divide(machine, PROCESS, &[], &[model], None).models.remove(0)
 }
 
 fn shape(sizes: &Sizes) -> (u32, u32, KvLayout) {
@@ -83,9 +85,9 @@ fn wishes_are_kept_as_far_as_memory_goes() {
     assert_eq!(shape(&wish(Wishes { layout, ..kv(40960) })), (32, 40960, KvLayout::PerSequence));
     let pooled = wish(Wishes { layout: Some(KvLayout::Pooled), ..Wishes::default() });
     assert_eq!(shape(&pooled), (32, 32 * 8192, KvLayout::Pooled));
-    let four = wish(Wishes { sequences: Some(4), threads: Some(7), batch_tokens: Some(64), ..Wishes::default() });
+    let four = wish(Wishes { sequences: Some(4), threads: Some(1), batch_tokens: Some(64), ..Wishes::default() });
     assert_eq!(shape(&four), (4, 4 * 8192, KvLayout::PerSequence));
-    assert_eq!((four.threads, four.batch_tokens), (7, 64));
+    assert_eq!((four.threads, four.batch_tokens), (1, 64));
     let cut = wish(kv(1 << 24));
     let unused = Cut::Unused { wished: 1 << 24, sequences: 32, trained: 8192 };
     assert_eq!(cut.cuts, [Cut::KvTokens { wished: 1 << 24, granted: cut.kv_tokens }, unused]);
@@ -104,12 +106,12 @@ fn entries_are_packed_only_where_that_makes_room_and_nobody_forbids_it() {
 #[test]
 fn models_share_the_memory_and_embedding_models_take_no_kv() {
     let embeds = ModelNeeds { generates: false, ..small() };
-    let budget = divide(on(8), &[], &[large(), embeds, small()], None);
+    let budget = divide(on(8), PROCESS, &[], &[large(), embeds, small()], None);
     assert_eq!(budget.models[1].kv, 0);
     assert!(budget.models[1].cuts.is_empty());
     assert!(budget.models[0].kv > 0 && budget.models[2].kv > 0);
     // Without a model that generates there is nothing to cache.
-    assert_eq!(divide(on(8), &[], &[ModelNeeds { generates: false, ..small() }], None).cache, 0);
+    assert_eq!(divide(on(8), PROCESS, &[], &[ModelNeeds { generates: false, ..small() }], None).cache, 0);
     // Workers compute at the same time.
     let workers = ModelNeeds { workers: 2, ..small() };
     assert_eq!(alone(Machine { memory: 8 * GIB, cores: 8 }, workers).threads, 4);
@@ -145,16 +147,98 @@ fn the_longest_input_of_an_embedding_model_fits() {
         let needs =
             ModelNeeds { generates: false, weights: GIB, trained_tokens, batch_token: 1_600_000, wishes, ..large() };
         let sizes = alone(on(gib), needs);
-        assert!(sizes.batches <= gib * GIB / 4, "{sizes:?}");
-        assert!(sizes.batch_tokens >= sizes.kv_tokens && sizes.kv == 0);
-        (sizes.kv_tokens, sizes.cuts)
+        assert!(sizes.batches <= (gib * GIB / 4).max(u64::from(LEAST_TOKENS) * 1_600_000), "{sizes:?}");
+        assert!(sizes.batch_tokens >= sizes.input_tokens && (sizes.kv, sizes.kv_tokens) == (0, 0));
+        (sizes.input_tokens, sizes.cuts)
     };
+    // A quarter of what the weights leave.
+    let room = |gib: u64| (gib * GIB - gib * GIB / 10 - PROCESS - GIB) / 4;
     assert_eq!(embeds(24, None, 512), (512, vec![]));
-    let granted = (6 * GIB / 1_600_000) as u32;
+    let granted = (room(24) / 1_600_000) as u32;
     assert_eq!(embeds(24, None, 32_768), (granted, vec![Cut::Input { trained: 32_768, granted }]));
     assert_eq!(embeds(24, Some(granted), 32_768), (granted, vec![]));
     assert_eq!(embeds(24, Some(granted + 1), 32_768).1, [Cut::KvTokens { wished: granted + 1, granted }]);
-    assert_eq!(embeds(4, None, 32_768).0, (GIB / 1_600_000) as u32);
+    assert_eq!(embeds(8, None, 32_768).0, (room(8) / 1_600_000) as u32);
+    assert_eq!(embeds(3, None, 32_768).0, LEAST_TOKENS, "however little there is");
+}
+
+/// A decoder of 600 million parameters that embeds, trained to 32,768 tokens.
+fn embeds(devices: Option<DeviceNeeds>) -> ModelNeeds {
+    let weights = 600 << 20;
+    ModelNeeds { generates: false, weights, trained_tokens: 32_768, batch_token: 1_600_000, devices, ..large() }
+}
+
+#[test]
+fn regression_long_inputs_leave_room_for_other_models() {
+    let generator = ModelNeeds { weights: 8 * GIB, ..large() };
+    let budget = divide(on(16), PROCESS, &[], &[generator, embeds(None)], None);
+    assert!(budget.models[0].kv >= GIB && budget.cuts.is_empty(), "{budget:?}");
+    let several = vec![embeds(None); 4];
+    let budget = divide(on(16), PROCESS, &[], &several, None);
+    assert!(budget.cuts.is_empty() && budget.models.iter().all(|sizes| sizes.input_tokens < 2200), "{budget:?}");
+    assert_eq!(budget.models[0].input_tokens, budget.models[3].input_tokens);
+}
+
+#[test]
+fn regression_long_inputs_leave_room_for_layers_on_the_device() {
+    let needs = DeviceNeeds { devices: vec![0], layers: 29, wished: None, most: None, holds_kv: true };
+    for host in [8, 64, 96, 1000] {
+        let sizes = divide(on(host), PROCESS, &[24 * GIB], &[embeds(Some(needs.clone()))], None).models.remove(0);
+        assert_eq!(sizes.offloaded.layers, 29, "{host} GiB: {sizes:?}");
+    }
+    // Where there is no device, the host decides.
+    let none = DeviceNeeds { devices: vec![], wished: Some(29), ..needs };
+    let alone = |devices| divide(on(64), PROCESS, &[], &[embeds(devices)], None).models.remove(0).input_tokens;
+    assert_eq!(alone(Some(none)), (64 * GIB - 64 * GIB / 10 - PROCESS).div_euclid(4 * 1_600_000) as u32);
+}
+
+#[test]
+fn regression_a_draft_model_takes_the_hosts_memory_wherever_the_model_is() {
+    let needs = DeviceNeeds { devices: vec![0], layers: 17, wished: None, most: None, holds_kv: true };
+    let draft =
+        DraftNeeds { weights: GIB, kv_token: 28 << 10, kv_token_q8: 15 << 10, sequence: 0, batch_token: 100_000 };
+    let model = ModelNeeds { devices: Some(needs), draft, ..large() };
+    let budget = divide(on(24), PROCESS, &[80 * GIB], &[model], None);
+    let sizes = &budget.models[0];
+    assert_eq!((sizes.offloaded.layers, sizes.weights), (17, GIB));
+    assert_eq!(sizes.kv, u64::from(sizes.kv_tokens) * (28 << 10));
+    assert!(sizes.kv <= 10 * GIB && sizes.offloaded.kv > sizes.kv, "{sizes:?}");
+}
+
+#[test]
+fn regression_states_on_a_device_leave_half_of_its_room_to_entries() {
+    let needs = DeviceNeeds { devices: vec![0], layers: 17, wished: None, most: None, holds_kv: true };
+    let model = ModelNeeds { devices: Some(needs), sequence: 134 << 20, kv_token: 24 << 10, kv_token_q8: 0, ..large() };
+    let sizes = divide(on(64), PROCESS, &[6 * GIB], &[model], None).models.remove(0);
+    assert!(sizes.sequences < 16 && sizes.kv_tokens > 50_000, "{sizes:?}");
+}
+
+#[test]
+fn regression_a_pool_has_a_state_more_than_sequences() {
+    let state = 268 << 20;
+    let states = |layout, sequences| {
+        let wishes = Wishes { sequences: Some(sequences), layout, ..Wishes::default() };
+        let model = ModelNeeds { kv_token: 0, kv_token_q8: 0, sequence: state, wishes, ..small() };
+        let sizes = alone(on(8), model);
+        (sizes.sequences, sizes.kv / state)
+    };
+    assert_eq!(states(Some(KvLayout::Pooled), 1), (1, 2));
+    assert_eq!(states(Some(KvLayout::PerSequence), 1), (1, 1));
+    // As many fit, with and without the one more.
+    let (most, _) = states(Some(KvLayout::PerSequence), 255);
+    assert_eq!(states(Some(KvLayout::Pooled), 255), (most - 1, u64::from(most)));
+}
+
+#[test]
+fn more_threads_than_cores_are_told() {
+    let cuts = |threads, workers| {
+        let wishes = Wishes { threads: Some(threads), ..Wishes::default() };
+        alone(Machine { memory: 24 * GIB, cores: 4 }, ModelNeeds { workers, wishes, ..small() }).cuts
+    };
+    assert_eq!(cuts(4, 1), []);
+    assert_eq!(cuts(2, 2), []);
+    assert_eq!(cuts(5, 1), [Cut::Threads { wished: 5, workers: 1, cores: 4 }]);
+    assert_eq!(cuts(3, 2), [Cut::Threads { wished: 3, workers: 2, cores: 4 }]);
 }
 
 #[test]
@@ -177,18 +261,18 @@ fn regression_parts_are_counted_as_llama_cpp_makes_them() {
 
 #[test]
 fn what_does_not_fit_is_said() {
-    let budget = divide(on(1), &[], &[large()], Some(4 * GIB));
+    let budget = divide(on(1), PROCESS, &[], &[large()], Some(4 * GIB));
     assert!(matches!(budget.cuts[..], [Cut::Memory { .. }, Cut::Cache { wished, granted: 0 }] if wished == 4 * GIB));
     assert_eq!(shape(&budget.models[0]), (32, LEAST_TOKENS, KvLayout::Pooled));
-    let budget = divide(on(24), &[], &[small()], Some(GIB));
+    let budget = divide(on(24), PROCESS, &[], &[small()], Some(GIB));
     assert_eq!((budget.cache, budget.cuts.len()), (GIB, 0));
-    assert_eq!(divide(on(1000), &[], &[small()], None).cache, MOST_CACHE_BYTES);
+    assert_eq!(divide(on(1000), PROCESS, &[], &[small()], None).cache, MOST_CACHE_BYTES);
 }
 
 #[test]
 fn regression_sizes_too_large_to_add_do_not_wrap() {
     let huge = u64::MAX / 2 + 1;
-    let of = |model: ModelNeeds| divide(on(24), &[], &[model.clone(), model], None);
+    let of = |model: ModelNeeds| divide(on(24), PROCESS, &[], &[model.clone(), model], None);
     let too_large = [Cut::Memory { wanted: u64::MAX, available: of(small()).planned }];
     assert_eq!(of(ModelNeeds { weights: huge, ..small() }).cuts, too_large);
     assert_eq!(of(ModelNeeds { batch_token: huge, ..small() }).cuts, too_large);
@@ -217,7 +301,16 @@ fn needs() -> impl Strategy<Value = ModelNeeds> {
         most: wished.map(|wished| wished / 2),
         holds_kv,
     });
-    (model, wishes, proptest::option::of(devices)).prop_map(|(model, wish, devices)| {
+    let draft = (0u64..1 << 32, 0u64..1 << 16, 0u64..1 << 28, 0u64..1 << 18);
+    let draft = draft.prop_map(|(weights, kv_token, sequence, batch_token)| DraftNeeds {
+        weights,
+        kv_token,
+        kv_token_q8: kv_token / 2,
+        sequence,
+        batch_token,
+    });
+    let draft = prop_oneof![Just(DraftNeeds::default()), draft];
+    (model, wishes, proptest::option::of(devices), draft).prop_map(|(model, wish, devices, draft)| {
         let (generates, workers, weights, trained_tokens, kv_token, batch_token, sequence) = model;
         let (sequences, kv_tokens, layout, may_quantize) = wish;
         let wishes = Wishes { sequences, kv_tokens, layout, may_quantize, ..Wishes::default() };
@@ -232,6 +325,7 @@ fn needs() -> impl Strategy<Value = ModelNeeds> {
             sequence,
             batch_token,
             devices,
+            draft,
             wishes,
         }
     })
@@ -242,8 +336,12 @@ proptest! {
     fn what_is_chosen_fits_and_can_be_served(models in prop::collection::vec(needs(), 1..4), gib in 0u64..64,
                                              devices in prop::array::uniform2(0u64..1 << 36),
                                              cache in proptest::option::of(0u64..1 << 36)) {
-        let budget = divide(on(gib), &devices, &models, cache);
-        let least_of = |m: &ModelNeeds| (m.kv_token * u64::from(LEAST_TOKENS) + m.sequence) * u64::from(m.workers);
+        let budget = divide(on(gib), PROCESS, &devices, &models, cache);
+        // With the state of a pool's scratch.
+        let least_of = |m: &ModelNeeds| {
+            let (token, state) = (m.kv_token + m.draft.kv_token, m.sequence + m.draft.sequence);
+            (token * u64::from(LEAST_TOKENS) + 2 * state) * u64::from(m.workers)
+        };
         let least: u64 = models.iter().map(least_of).sum();
         let taken: u64 = budget.models.iter().map(|s| s.weights + s.kv + s.batches).sum();
         if !budget.cuts.iter().any(|cut| matches!(cut, Cut::Memory { .. })) {
@@ -254,9 +352,11 @@ proptest! {
         for (model, sizes) in models.iter().zip(&budget.models) {
             let layers = model.devices.as_ref().map_or(0, |needs| needs.layers.min(needs.wished.unwrap_or(u32::MAX)));
             prop_assert!(sizes.offloaded.layers <= layers && sizes.offloaded.weights <= model.weights);
-            prop_assert!(sizes.sequences >= 1 && sizes.kv_tokens >= 1 && sizes.threads >= 1);
+            prop_assert!(sizes.sequences >= 1 && sizes.threads >= 1);
+            prop_assert_eq!((sizes.kv_tokens >= 1, sizes.input_tokens >= 1), (model.generates, !model.generates));
+            prop_assert!(sizes.input_tokens <= sizes.batch_tokens);
             prop_assert!(sizes.sequences <= sizes.batch_tokens);
-            prop_assert!(sizes.sequence_tokens() >= 1 || model.wishes.layout.is_some(), "{sizes:?}");
+            prop_assert!(!model.generates || sizes.sequence_tokens() >= 1 || model.wishes.layout.is_some(), "{sizes:?}");
             let is_cut = sizes.cuts.iter().any(|cut| matches!(cut, Cut::Sequences { .. }));
             let wished = model.wishes.sequences.unwrap_or(sizes.sequences);
             prop_assert!(wished == sizes.sequences || !model.generates || is_cut && wished > sizes.sequences, "{sizes:?}");
@@ -284,7 +384,7 @@ fn more_than_all_sequences_can_use_is_said() {
 /// A device of so much, and a model of 17 layers with the last one, of which `wished` were asked for.
 fn offloaded(mib: u64, wished: Option<u32>, holds_kv: bool) -> Sizes {
     let devices = Some(DeviceNeeds { devices: vec![0], layers: 17, wished, most: None, holds_kv });
-    divide(on(24), &[mib << 20], &[ModelNeeds { devices, ..large() }], None).models.remove(0)
+    divide(on(24), PROCESS, &[mib << 20], &[ModelNeeds { devices, ..large() }], None).models.remove(0)
 }
 
 #[test]
@@ -322,7 +422,7 @@ fn layers_that_do_not_fit_stay_with_the_host_and_it_is_said() {
 #[test]
 fn what_lies_on_devices_is_a_part_of_all_layers_also_where_more_did_not_work() {
     let devices = Some(DeviceNeeds { devices: vec![0], layers: 17, wished: None, most: Some(8), holds_kv: true });
-    let some = divide(on(24), &[64 * GIB], &[ModelNeeds { devices, ..large() }], None).models.remove(0);
+    let some = divide(on(24), PROCESS, &[64 * GIB], &[ModelNeeds { devices, ..large() }], None).models.remove(0);
     let wished = offloaded(64 << 10, Some(8), true);
     assert_eq!(
         (some.offloaded.layers, some.offloaded.kv_layers, some.offloaded.weights),
@@ -335,7 +435,7 @@ fn what_lies_on_devices_is_a_part_of_all_layers_also_where_more_did_not_work() {
 fn models_share_devices() {
     let devices = Some(DeviceNeeds { devices: vec![1, 0], layers: 17, wished: None, most: None, holds_kv: true });
     let model = ModelNeeds { devices, ..large() };
-    let budget = divide(on(24), &[2 * GIB, GIB], &[model.clone(), model], None);
+    let budget = divide(on(24), PROCESS, &[2 * GIB, GIB], &[model.clone(), model], None);
     let layers = |index: usize| budget.models[index].offloaded.layers;
     assert_eq!(layers(0), 17);
     assert!((1..17).contains(&layers(1)), "{budget:?}");

@@ -14,13 +14,11 @@ use crate::load::LoadedModel;
 use crate::{gelu, graph};
 
 /// Maximum number of inputs in a batch.
-const MAX_INPUTS: u32 = 64;
+pub(crate) const MAX_INPUTS: u32 = 64;
 /// Tokens of a batch for each thread that computes it: larger batches take no less time for a token (docs/benchmarks.md).
 const EFFICIENT_TOKENS: u32 = 128;
 /// As `EFFICIENT_TOKENS`, without flash attention: the other one walks the tokens of all inputs for each token.
 const EFFICIENT_WITHOUT_FLASH: u32 = 24;
-/// Its attention has a bias, which llama.cpp's flash attention does not take.
-const WITHOUT_FLASH: &str = "t5encoder";
 /// Flash attention works in tiles in batches of at least this size, and leaves out tiles that lie between two inputs. In smaller
 /// batches it takes twice as long as the other attention.
 const TILED_TOKENS: u32 = 64;
@@ -56,7 +54,7 @@ impl LlamaEmbedder {
         let input_tokens = input_tokens.min(model.info().trained_context_tokens).min(batch_tokens);
         let threads = threads.max(1);
         let traits = Traits::of(&model.model);
-        let flash = flash != FlashAttention::Off && traits.architecture != WITHOUT_FLASH;
+        let flash = flash != FlashAttention::Off && traits.takes_flash();
         let mut contexts = vec![context(model, batch_tokens, threads, flash)?];
         // A decoder's would hold KV, and rows of a large vocabulary.
         if flash && traits.encodes {

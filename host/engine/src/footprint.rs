@@ -1,5 +1,6 @@
 //! What a model takes of memory, by its metadata.
 use crate::context::KvType;
+use crate::embedder::MAX_INPUTS;
 use crate::kind::Traits;
 use crate::load::LoadedModel;
 
@@ -50,13 +51,25 @@ impl LoadedModel {
         shape.results().saturating_add(shape.vocabulary).saturating_mul(4).saturating_add(mask)
     }
 
-    /// The same for a batch that embeds, which sees inputs of up to so many tokens. A decoder makes logits of every token, which
-    /// are kept, too, and has KV entries.
-    pub fn input_token_bytes(&self, longest: u32) -> u64 {
-        let (shape, is_decoder) = (Shape::of(self), !Traits::of(&self.model).encodes);
-        let of_decoder = if is_decoder { 2 * 4 * shape.vocabulary + self.kv_token_bytes(KvType::F16) } else { 0 };
-        let mask = MASK_BYTES * u64::from(self.info().trained_context_tokens.min(longest));
-        shape.results().saturating_mul(4).saturating_add(of_decoder).saturating_add(mask)
+    /// The same for a batch that embeds, which has up to `batch` tokens, or as many as one input, which has up to `longest`. A
+    /// decoder makes logits of every token, which are kept, too, and has KV entries. `flash`: with flash attention, where the
+    /// model can have it.
+    pub fn input_token_bytes(&self, longest: u32, batch: u32, flash: bool) -> u64 {
+        let (shape, traits) = (Shape::of(self), Traits::of(&self.model));
+        // All inputs of a batch have one mask, and without flash attention a score for each head.
+        let others = u64::from(self.info().trained_context_tokens.min(longest).max(batch));
+        let scores = if flash && traits.takes_flash() { 0 } else { 4 * u64::from(self.model.heads()) };
+        let of_decoder = match traits.encodes {
+            true => 0,
+            false => shape.vocabulary.saturating_mul(8).saturating_add(self.kv_token_bytes(KvType::F16)),
+        };
+        let results = shape.results().saturating_mul(4);
+        results.saturating_add(of_decoder).saturating_add((MASK_BYTES + scores).saturating_mul(others))
+    }
+
+    /// Bytes of the states that recurrent layers keep for the inputs of a batch that embeds.
+    pub fn input_state_bytes(&self) -> u64 {
+        self.sequence_bytes().saturating_mul(u64::from(MAX_INPUTS))
     }
 }
 

@@ -16,6 +16,8 @@ const ENCODERS: [&str; 10] = [
     "nomic-bert-moe",
     "t5encoder",
 ];
+/// Its attention has a bias, which llama.cpp's flash attention does not take.
+const WITHOUT_FLASH: &str = "t5encoder";
 /// Values of `pooling_type` that make one vector per text: mean, first token, last token.
 const POOLED: [&str; 3] = ["1", "2", "3"];
 /// Value of `pooling_type` for models that score pairs of texts.
@@ -62,6 +64,11 @@ impl Traits {
             ranks: pooling == Some(RANK),
             is_other: false,
         }
+    }
+
+    /// Whether flash attention can compute it.
+    pub(crate) fn takes_flash(&self) -> bool {
+        self.architecture != WITHOUT_FLASH
     }
 
     /// The kind to serve: `wanted`, if the model can do that; without it, the kind that the model was trained for. A

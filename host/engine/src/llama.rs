@@ -238,7 +238,8 @@ impl Context {
         unsafe { sys::llama_memory_seq_pos_max(self.memory(), sequence) }
     }
 
-    /// A copy of a sequence's state.
+    /// A copy of a sequence's state. A device that is lost during this ends the process: llama.cpp reads what it has in a
+    /// destructor, from which nothing can be thrown.
     pub(crate) fn state(&self, sequence: i32) -> Option<Vec<u8>> {
         // SAFETY: llama.cpp catches what it throws.
         let size = unsafe { sys::llama_state_seq_get_size_ext(self.raw.as_ptr(), sequence, 0) };
@@ -249,7 +250,8 @@ impl Context {
         (written == size && size > 0).then_some(state)
     }
 
-    /// Gives a sequence a state that [`Self::state`] wrote for the same model and layout. False if it does not fit.
+    /// Gives a sequence a state that [`Self::state`] wrote for the same model and layout. False if it does not fit. As with that,
+    /// a device that is lost meanwhile ends the process.
     ///
     /// # Safety
     /// Nobody else wrote or changed it.

@@ -151,7 +151,7 @@ impl Model {
         number(unsafe { sys::llama_model_n_swa(self.raw()) })
     }
 
-    /// Whether it writes a text about another one that an encoder has read first, or is only a part that drafts for such a model.
+    /// Whether it writes a text about another one that an encoder has read first, or is only a part that drafts for another model.
     pub(crate) fn translates(&self) -> bool {
         // SAFETY: the model is whole.
         unsafe { sys::llama_model_has_encoder(self.raw()) && sys::llama_model_has_decoder(self.raw()) }

@@ -80,15 +80,19 @@ impl Devices {
         }
     }
 
+    /// Why there are none, if there are none.
+    pub(crate) fn absence(&self) -> Option<String> {
+        self.0.is_empty().then(|| match FEATURES {
+            [] => "this program was built without cuda, metal, rocm and vulkan".to_owned(),
+            features => format!("this program was built with {}, and found none", features.join(", ")),
+        })
+    }
+
     /// A line for each, or why there is none.
     pub(crate) fn table(&self) -> String {
         let mut table = String::new();
-        if self.0.is_empty() {
-            let built = match FEATURES {
-                [] => "this program was built without cuda, metal, rocm and vulkan".to_owned(),
-                features => format!("this program was built with {}, and found none", features.join(", ")),
-            };
-            let _ = writeln!(table, "no devices: {built}");
+        if let Some(why) = self.absence() {
+            let _ = writeln!(table, "no devices: {why}");
             return table;
         }
         let _ = writeln!(table, "{:<12} {:<10} {:>12} {:>12}  description", "name", "backend", "memory", "free");

@@ -9,7 +9,7 @@ use camshaft_api::Readiness;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, EngineError, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
-use camshaft_core::sizes::{self, KvLayout, Machine, ModelNeeds, Sizes};
+use camshaft_core::sizes::{self, DraftNeeds, KvLayout, Machine, ModelNeeds, Offloaded, PROCESS_BYTES, Sizes};
 use camshaft_engine::{
     EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel, Offload, Placement,
 };
@@ -44,6 +44,7 @@ pub(crate) struct Trial {
     split: Vec<f32>,
     sequences: u32,
     kv_tokens: u32,
+    input_tokens: u32,
     is_pooled: bool,
     batch_tokens: u32,
     threads: u32,
@@ -143,6 +144,7 @@ impl Trial {
             split: offload.split.clone(),
             sequences: options.sequences,
             kv_tokens: options.kv_tokens,
+            input_tokens: weights.sizes.input_tokens,
             is_pooled: options.kv_layout == KvLayout::Pooled,
             batch_tokens: options.batch_tokens,
             threads: options.threads,
@@ -218,7 +220,7 @@ pub(crate) fn try_here(trial: &str) -> Result<(), ServerError> {
 }
 
 fn computes(trial: &Trial) -> Result<(), ModelProblem> {
-    let Trial { path, layers, devices, split, sequences, kv_tokens, batch_tokens, threads, .. } = trial;
+    let Trial { path, layers, devices, split, sequences, kv_tokens, input_tokens, batch_tokens, threads, .. } = trial;
     let offload = Offload { layers: *layers, devices: devices.clone(), split: split.clone() };
     let adapter = trial.lora.clone().map(|path| camshaft_engine::AdapterOptions { path, scale: 1.0 });
     let (kind, placement) = (trial.kind.wanted(), Placement::Devices(offload));
@@ -229,7 +231,7 @@ fn computes(trial: &Trial) -> Result<(), ModelProblem> {
     };
     if model.info().kind == ModelKind::Embed {
         let flash = trial.flash_attention.wanted();
-        return exercise_embedder(LlamaEmbedder::new(&model, *batch_tokens, *kv_tokens, *threads, flash)?);
+        return exercise_embedder(LlamaEmbedder::new(&model, *batch_tokens, *input_tokens, *threads, flash)?);
     }
     let options = EngineOptions {
         sequences: *sequences,
@@ -324,11 +326,11 @@ impl Standby {
                 made => return made,
             }
         };
-        let (model, sizes) = self.on_host(model, &why)?;
+        let (model, sizes) = self.on_host(model, sizes, &why)?;
         make(&model, &sizes)
     }
 
-    fn on_host(&self, lost: &LoadedModel, why: &str) -> Result<OnHost, ServerError> {
+    fn on_host(&self, lost: &LoadedModel, before: &Sizes, why: &str) -> Result<OnHost, ServerError> {
         let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(standby) = &*host {
             return Ok(standby.clone());
@@ -344,11 +346,19 @@ impl Standby {
         if !model.is_same_as(lost) {
             return Err(models::replaced(&config));
         }
-        // The weights are in memory by now.
-        let needs = ModelNeeds { weights: 0, ..self.loaded.needs(&Devices::default()) };
-        let sizes = sizes::divide(machine::look(), &[], &[needs], Some(0)).models.remove(0);
-        let (sequences, context_tokens) = (sizes.sequences, sizes.sequence_tokens());
-        tracing::info!(model = config.id, sequences, context_tokens, cuts = ?sizes.cuts, "sizes on the CPU");
+        let sizes = match self.loaded.kind() {
+            // What waits in its queue was let in by its limits, which the host's memory was asked for, too.
+            ModelKind::Embed => Sizes { offloaded: Offloaded::default(), ..before.clone() },
+            ModelKind::Generate => {
+                // The weights are in memory by now, and so are those of the draft model.
+                let needs = self.loaded.needs(&Devices::default());
+                let needs = ModelNeeds { weights: 0, draft: DraftNeeds { weights: 0, ..needs.draft }, ..needs };
+                sizes::divide(machine::look(), PROCESS_BYTES, &[], &[needs], Some(0)).models.remove(0)
+            }
+        };
+        let (sequences, context_tokens, input_tokens) = (sizes.sequences, sizes.sequence_tokens(), sizes.input_tokens);
+        let cuts = &sizes.cuts;
+        tracing::info!(model = config.id, sequences, context_tokens, input_tokens, ?cuts, "sizes on the CPU");
         Ok(host.insert((model, sizes)).clone())
     }
 }

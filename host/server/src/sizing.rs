@@ -14,16 +14,19 @@ use crate::weights::{Loaded, Weights};
 pub(crate) struct Sized {
     pub(crate) weights: Vec<Weights>,
     pub(crate) budget: Budget,
+    /// Why there are no devices, if there are none.
+    no_devices: Option<String>,
 }
 
 /// Divides what `machine` had before the models were loaded.
 pub(crate) fn size(config: &Config, machine: Machine, devices: &Devices, loaded: Vec<Loaded>) -> Sized {
     let needs: Vec<ModelNeeds> = loaded.iter().map(|loaded| loaded.needs(devices)).collect();
     let wished = config.live.cache.ram.set().map(|bytes| bytes.0);
-    let budget = sizes::divide(machine, &devices.free(), &needs, wished);
+    let process = PROCESS_BYTES.saturating_add(config.live.limits.bodies_bytes());
+    let budget = sizes::divide(machine, process, &devices.free(), &needs, wished);
     let weights = loaded.into_iter().zip(&budget.models);
     let weights = weights.map(|(loaded, sizes)| Weights { loaded, sizes: sizes.clone() }).collect();
-    Sized { weights, budget }
+    Sized { weights, budget, no_devices: devices.absence() }
 }
 
 impl Sized {
@@ -60,9 +63,56 @@ impl Sized {
     pub(crate) fn cuts(&self) -> Vec<String> {
         let of_models = self.weights.iter().flat_map(|weights| {
             let id = &weights.config().id;
-            weights.sizes.cuts.iter().map(move |&cut| format!("model {id}: {}", sentence(cut)))
+            weights.sizes.cuts.iter().map(move |&cut| format!("model {id}: {}", self.sentence(cut)))
         });
-        self.budget.cuts.iter().map(|&cut| sentence(cut)).chain(of_models).collect()
+        self.budget.cuts.iter().map(|&cut| self.sentence(cut)).chain(of_models).collect()
+    }
+
+    fn sentence(&self, cut: Cut) -> String {
+        match cut {
+            Cut::KvTokens { wished, granted } => {
+                format!("context-tokens = {wished} is cut to {granted}: there is no memory for more")
+            }
+            Cut::Sequences { wished, granted } => {
+                format!("sequences = {wished} is cut to {granted}: there is no memory for more")
+            }
+            Cut::Input { trained, granted } => format!(
+                "an input has {granted} tokens at most, though the model was trained for {trained}: there is no memory for more"
+            ),
+            Cut::Context { trained, granted } => format!(
+                "a request has {granted} tokens at most, though the model was trained for {trained}: there is no memory for \
+                 more beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)"
+            ),
+            Cut::Unused { wished, sequences, trained } => format!(
+                "context-tokens = {wished} is more than its {sequences} sequences can use: the model was trained for {trained} \
+                 tokens, and no request gets more"
+            ),
+            Cut::Cache { wished, granted } => {
+                format!("cache.ram = {} is cut to {}: there is no memory for more", mib(wished), mib(granted))
+            }
+            Cut::Quantized => {
+                "KV entries are stored as q8_0, since there is little memory (kv-type = \"f16\" forbids it)".to_owned()
+            }
+            Cut::Layers { wished: Some(wished), layers, granted } => {
+                let wished = wished.min(layers);
+                let why = self.no_devices.as_deref().unwrap_or("devices have no room for more");
+                format!("gpu-layers = {wished} is cut to {granted}: {why}")
+            }
+            Cut::Layers { wished: None, layers, granted } => {
+                format!(
+                    "{granted} of {layers} layers are on devices, which have no room for more: the CPU computes the others"
+                )
+            }
+            Cut::Threads { wished, workers, cores } => format!(
+                "threads = {wished} for each of {workers} workers is more than the {cores} cores that there are: threads that \
+                 share a core wait for each other, and steps take longer"
+            ),
+            Cut::Memory { wanted, available } => format!(
+                "the models take {}, and {} can be planned with: expect reading from disk in every step, or the end of the process",
+                mib(wanted),
+                mib(available)
+            ),
+        }
     }
 
     /// Where the memory goes, a line each.
@@ -99,7 +149,7 @@ impl Sized {
             }
         }
         row("prefix cache", self.budget.cache, "");
-        row("process, policies, requests", PROCESS_BYTES, "");
+        row("process, policies, requests", self.budget.process, "");
         row("spared for the system", self.budget.spared(), "");
         row("left", left.saturating_sub(self.budget.cache), "");
         table
@@ -122,47 +172,5 @@ fn kv_word(kv_type: KvType) -> &'static str {
         KvType::F16 => "f16",
         KvType::Q8_0 => "q8_0",
         KvType::Q4_0 => "q4_0",
-    }
-}
-
-fn sentence(cut: Cut) -> String {
-    match cut {
-        Cut::KvTokens { wished, granted } => {
-            format!("context-tokens = {wished} is cut to {granted}: there is no memory for more")
-        }
-        Cut::Sequences { wished, granted } => {
-            format!("sequences = {wished} is cut to {granted}: there is no memory for more")
-        }
-        Cut::Input { trained, granted } => format!(
-            "an input has {granted} tokens at most, though the model was trained for {trained}: there is no memory for more"
-        ),
-        Cut::Context { trained, granted } => format!(
-            "a request has {granted} tokens at most, though the model was trained for {trained}: there is no memory for \
-             more beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)"
-        ),
-        Cut::Unused { wished, sequences, trained } => format!(
-            "context-tokens = {wished} is more than its {sequences} sequences can use: the model was trained for {trained} \
-             tokens, and no request gets more"
-        ),
-        Cut::Cache { wished, granted } => {
-            format!("cache.ram = {} is cut to {}: there is no memory for more", mib(wished), mib(granted))
-        }
-        Cut::Quantized => {
-            "KV entries are stored as q8_0, since there is little memory (kv-type = \"f16\" forbids it)".to_owned()
-        }
-        Cut::Layers { wished: Some(wished), layers, granted } => {
-            let wished = wished.min(layers);
-            format!("gpu-layers = {wished} is cut to {granted}: devices have no room for more, or there are none")
-        }
-        Cut::Layers { wished: None, layers, granted } => {
-            format!(
-                "{granted} of {layers} layers are on devices, which have no room for more: the CPU computes the others"
-            )
-        }
-        Cut::Memory { wanted, available } => format!(
-            "the models take {}, and {} can be planned with: expect reading from disk in every step, or the end of the process",
-            mib(wanted),
-            mib(available)
-        ),
     }
 }

@@ -7,10 +7,11 @@ use camshaft_api::{Backend, EmbedBackend, Model, Readiness};
 use camshaft_core::cache::PrefixCache;
 use camshaft_core::embed::fake::FakeEmbedder;
 use camshaft_core::embed::{Embedder, EmbedderLimits};
-use camshaft_core::engine::{Engine, EngineLimits, ModelInfo, ModelKind, Tokenizer};
+use camshaft_core::engine::{Engine, ModelInfo, ModelKind, Tokenizer};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
+use camshaft_core::sizes::Sizes;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_policy::PolicyHost;
 
@@ -96,12 +97,12 @@ impl Starter<'_> {
                 self.start_pool(model, info, Arc::new(ByteTokenizer), make)
             }
             (WeightsSource::Fake(_), ModelKind::Embed) => {
-                let EngineLimits { sequences, batch_tokens, context_tokens, .. } = model.fake_limits();
+                let Sizes { sequences, batch_tokens, input_tokens, .. } = model.sizes;
                 let limits = EmbedderLimits {
-                    batch_tokens: batch_tokens.max(context_tokens),
-                    efficient_tokens: batch_tokens.max(context_tokens),
+                    batch_tokens,
+                    efficient_tokens: batch_tokens,
                     batch_inputs: sequences as usize,
-                    input_tokens: context_tokens,
+                    input_tokens,
                     dimensions: FAKE_DIMENSIONS,
                 };
                 let make = move || Ok(FakeEmbedder::new(limits));

@@ -15,6 +15,8 @@ use prometheus::Registry;
 use tokio::sync::watch;
 use tower::ServiceExt;
 
+use camshaft_core::engine::EngineLimits;
+
 use super::*;
 use crate::config::Overrides;
 use crate::devices::Devices;

@@ -7,14 +7,14 @@ use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{EngineLimits, ModelInfo, ModelKind};
 use camshaft_core::fake::FakeEngine;
 use camshaft_core::ids::WorkerId;
-use camshaft_core::sizes::{ModelNeeds, Sizes};
+use camshaft_core::sizes::{DraftNeeds, ModelNeeds, Sizes};
 use camshaft_core::speculate::{Drafter, ModelDrafter, PromptLookup};
 use camshaft_core::worker::Speculation;
 use camshaft_engine::disk::DiskError;
 use camshaft_engine::{EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadedModel, MappedFile, Placement};
 
 use crate::cache_plan::{CacheOwner, CachePlan};
-use crate::config::{KvTypeKey, ModelConfig};
+use crate::config::{FlashKey, KvTypeKey, ModelConfig};
 use crate::devices::Devices;
 use crate::error::{Problem, ServerError};
 use crate::models;
@@ -119,28 +119,38 @@ impl Loaded {
         let generates = self.kind() == ModelKind::Generate;
         match &self.source {
             WeightsSource::Llama { model, draft } => {
-                let models = || [Some(model), draft.as_ref()].into_iter().flatten();
                 // It lies beside the weights, and is about as large as its file. Whoever cannot read it hears that elsewhere.
                 let adapter =
                     config.lora.as_ref().and_then(|path| fs::metadata(path).ok()).map_or(0, |file| file.len());
-                // A draft model has as large a cache as the model.
-                let sum = |of: fn(&LoadedModel) -> u64| models().map(|model| of(model)).fold(0, u64::saturating_add);
-                let kv = |kv_type| models().map(|of| of.kv_token_bytes(kv_type)).fold(0, u64::saturating_add);
+                let kv_type = config.kv_type.set().map_or(KvType::F16, KvTypeKey::kv_type);
+                // It has as large a cache as the model.
+                let draft = draft.as_ref().map(|draft| DraftNeeds {
+                    weights: draft.info().weight_bytes,
+                    kv_token: draft.kv_token_bytes(kv_type),
+                    kv_token_q8: draft.kv_token_bytes(KvType::Q8_0),
+                    sequence: draft.sequence_bytes(),
+                    batch_token: draft.batch_token_bytes(),
+                });
+                let states = if generates { 0 } else { model.input_state_bytes() };
+                let batch_token = if generates {
+                    model.batch_token_bytes()
+                } else {
+                    let batch = wishes.batch_tokens.unwrap_or_default();
+                    let longest = wishes.kv_tokens.unwrap_or(u32::MAX);
+                    model.input_token_bytes(longest, batch, config.flash_attention != FlashKey::Off)
+                };
                 ModelNeeds {
                     generates,
                     // There is one embedder.
                     workers: if generates { config.workers } else { 1 },
-                    weights: sum(|of| of.info().weight_bytes).saturating_add(adapter),
+                    weights: model.info().weight_bytes.saturating_add(adapter).saturating_add(states),
                     trained_tokens: model.info().trained_context_tokens,
-                    kv_token: kv(config.kv_type.set().map_or(KvType::F16, KvTypeKey::kv_type)),
-                    kv_token_q8: kv(KvType::Q8_0),
-                    sequence: sum(LoadedModel::sequence_bytes),
-                    batch_token: if generates {
-                        sum(LoadedModel::batch_token_bytes)
-                    } else {
-                        model.input_token_bytes(config.input_tokens())
-                    },
+                    kv_token: model.kv_token_bytes(kv_type),
+                    kv_token_q8: model.kv_token_bytes(KvType::Q8_0),
+                    sequence: model.sequence_bytes(),
+                    batch_token,
                     devices: devices.needs(config, model.layers(), self.most_layers),
+                    draft: draft.unwrap_or_default(),
                     wishes,
                 }
             }
@@ -154,6 +164,7 @@ impl Loaded {
                 sequence: 0,
                 batch_token: 1,
                 devices: None,
+                draft: DraftNeeds::default(),
                 wishes,
             },
         }
@@ -254,7 +265,7 @@ pub(crate) fn embedder(
     sizes: &Sizes,
 ) -> Result<LlamaEmbedder, ServerError> {
     let flash = config.flash_attention.wanted();
-    let embedder = LlamaEmbedder::new(model, sizes.batch_tokens, sizes.kv_tokens, sizes.threads, flash);
+    let embedder = LlamaEmbedder::new(model, sizes.batch_tokens, sizes.input_tokens, sizes.threads, flash);
     embedder.map_err(|error| models::from_engine(config, error))
 }
 

@@ -211,11 +211,6 @@ impl ModelConfig {
         }
     }
 
-    /// The longest input that an embedding model may be given, whatever it was trained for.
-    pub fn input_tokens(&self) -> u32 {
-        self.context_tokens.set().unwrap_or(u32::MAX)
-    }
-
     /// The sequences that a batch must have room for.
     pub(super) fn least_sequences(&self) -> u32 {
         self.sequences.set().unwrap_or(1)
