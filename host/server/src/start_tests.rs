@@ -8,14 +8,13 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use camshaft_api::{Api, ApiOptions, Control, LocalQuotas, Reloaded};
+use camshaft_core::engine::EngineLimits;
 use camshaft_core::sizes::Machine;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
 use prometheus::Registry;
 use tokio::sync::watch;
 use tower::ServiceExt;
-
-use camshaft_core::engine::EngineLimits;
 
 use super::*;
 use crate::config::Overrides;
