@@ -58,6 +58,22 @@ fn a_changed_file_takes_effect_without_touching_a_stream_and_an_invalid_one_chan
 }
 
 #[test]
+fn requests_that_may_take_more_than_was_left_to_them_are_a_warning() {
+    let server = Setup::new().config("[limits]\nbodies = \"64MiB\"\n").start();
+    let said = |server: &Server| server.log().contains("than was left to them when the models were sized");
+    let reload = |text: &str| {
+        server.write_config(text);
+        let report = server.admin.post("/admin/reload", &json!({})).json();
+        assert!(report["error"].is_null(), "{report}");
+    };
+    // As much as before, said otherwise: each request counts 32 times.
+    reload("[limits]\nbodies = \"1MiB\"\nbody = \"2MiB\"\n");
+    assert!(!said(&server), "{}", server.log());
+    reload("[limits]\nbodies = \"65MiB\"\n");
+    assert!(said(&server) && server.log().contains("requests may take 1.0 MiB more"), "{}", server.log());
+}
+
+#[test]
 fn regression_a_configuration_file_that_is_emptied_or_cut_opens_no_door() {
     let setup = Setup::new();
     let dir = setup.scratch.path().join("served");

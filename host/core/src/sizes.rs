@@ -3,21 +3,12 @@
 //!
 //! All sizes are bytes unless their name says tokens.
 
+mod needs;
+
+use self::needs::spared;
+pub use self::needs::{Budget, Cut, DraftNeeds, KvLayout, Machine, ModelNeeds, PROCESS_BYTES, Sizes, Wishes, bodies};
 use crate::offload::{self, Free, Taken};
 pub use crate::offload::{DeviceNeeds, Offloaded};
-
-/// How the sequences divide the KV cache.
-///
-/// In a pool, a sequence can use whatever the others leave, and shares prefixes without a copy, but attention walks the
-/// entries of all sequences. With a part per sequence, attention walks only the sequence's own entries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum KvLayout {
-    /// Any sequence may use the whole cache.
-    #[default]
-    Pooled,
-    /// Each sequence has `kv_tokens / sequences` entries of its own, rounded up to 256.
-    PerSequence,
-}
 
 /// Generations that one worker runs at once, unless memory or the configuration says otherwise.
 pub const SEQUENCES: u32 = 32;
@@ -36,154 +27,11 @@ const LEAST_BATCH_TOKENS: u32 = 64;
 const BATCH_SHARE: u64 = 8;
 /// The part of the memory that the longest input of an embedding model takes, which is computed in one piece.
 const INPUT_SHARE: u64 = 4;
-/// Part of the memory that is left to the system, to allocators and to the page cache.
-const SPARE_SHARE: u64 = 10;
-/// What the process takes beside models and the bodies of requests: code, threads, policies and their compiled code.
-pub const PROCESS_BYTES: u64 = 256 << 20;
 /// The prefix cache takes a quarter of what models leave, and never more than this unless told to.
 const CACHE_SHARE: u64 = 4;
 const MOST_CACHE_BYTES: u64 = 8 << 30;
 /// KV caches that nobody asked for take half of what models leave: what they do not use serves the page cache.
 const KV_SHARE: u64 = 2;
-
-/// What the process may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Machine {
-    /// Memory that is free for this process now.
-    pub memory: u64,
-    /// Cores that compute: one for each physical core.
-    pub cores: u32,
-}
-
-/// A model that generates or embeds, as far as memory is concerned.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelNeeds {
-    /// Embedding models have no KV cache.
-    pub generates: bool,
-    /// Contexts that share the weights.
-    pub workers: u32,
-    pub weights: u64,
-    pub trained_tokens: u32,
-    /// KV entries of one token, as numbers of 16 bits and of 8.
-    pub kv_token: u64,
-    pub kv_token_q8: u64,
-    /// What each sequence needs however long it is: the state of recurrent layers.
-    pub sequence: u64,
-    /// Buffers that a batch needs for each of its tokens.
-    pub batch_token: u64,
-    /// `None`: it uses no device.
-    pub devices: Option<DeviceNeeds>,
-    /// Beside that.
-    pub draft: DraftNeeds,
-    pub wishes: Wishes,
-}
-
-/// What a draft model takes, by the names of [`ModelNeeds`]: in the host's memory, wherever the model is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DraftNeeds {
-    pub weights: u64,
-    pub kv_token: u64,
-    pub kv_token_q8: u64,
-    pub sequence: u64,
-    pub batch_token: u64,
-}
-
-/// What the configuration asks of a model; `None`: choose.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Wishes {
-    pub sequences: Option<u32>,
-    pub kv_tokens: Option<u32>,
-    pub layout: Option<KvLayout>,
-    pub batch_tokens: Option<u32>,
-    pub threads: Option<u32>,
-    /// Whether KV entries may be stored in 8 bits if memory is short.
-    pub may_quantize: bool,
-}
-
-/// What was chosen for one model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sizes {
-    pub sequences: u32,
-    /// Of one worker; 0: an embedding model, which has no KV cache.
-    pub kv_tokens: u32,
-    /// The longest input of an embedding model; 0: it generates.
-    pub input_tokens: u32,
-    pub layout: KvLayout,
-    pub batch_tokens: u32,
-    pub threads: u32,
-    /// Whether KV entries are stored in 8 bits, which nobody asked for.
-    pub quantized: bool,
-    /// In the host's memory, with those of its draft model and its adapter.
-    pub weights: u64,
-    /// Of all workers, in the host's memory.
-    pub kv: u64,
-    pub batches: u64,
-    /// What lies on devices.
-    pub offloaded: Offloaded,
-    pub cuts: Vec<Cut>,
-}
-
-impl Sizes {
-    /// The most tokens that one sequence can have.
-    pub fn sequence_tokens(&self) -> u32 {
-        match self.layout {
-            KvLayout::Pooled => self.kv_tokens,
-            KvLayout::PerSequence => self.kv_tokens / self.sequences,
-        }
-    }
-}
-
-/// A wish that was not granted, or a choice that memory made worse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cut {
-    /// The KV cache that was asked for does not fit.
-    KvTokens { wished: u32, granted: u32 },
-    /// The states of as many sequences as were asked for do not fit, or their parts of the KV cache.
-    Sequences { wished: u32, granted: u32 },
-    /// A sequence holds fewer tokens than the model was trained for.
-    Context { trained: u32, granted: u32 },
-    /// An input of an embedding model holds fewer tokens than the model was trained for.
-    Input { trained: u32, granted: u32 },
-    /// More was asked for than all sequences can use: none has more tokens than the model was trained for.
-    Unused { wished: u32, sequences: u32, trained: u32 },
-    /// The prefix cache that was asked for does not fit.
-    Cache { wished: u64, granted: u64 },
-    /// KV entries are stored in 8 bits, so that more of them fit.
-    Quantized,
-    /// Fewer layers than asked for, or than the model has, lie on devices.
-    Layers { wished: Option<u32>, layers: u32, granted: u32 },
-    /// More threads than cores.
-    Threads { wished: u32, workers: u32, cores: u32 },
-    /// The model alone takes more than there is.
-    Memory { wanted: u64, available: u64 },
-}
-
-/// Where the memory goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Budget {
-    pub machine: Machine,
-    /// What the process takes beside models.
-    pub process: u64,
-    /// What may be planned with: the memory less what is spared and what the process takes.
-    pub planned: u64,
-    pub models: Vec<Sizes>,
-    /// Of the prefix cache.
-    pub cache: u64,
-    /// The most that the prefix cache may be set to.
-    pub most_cache: u64,
-    pub cuts: Vec<Cut>,
-}
-
-impl Budget {
-    /// Left to the system, to allocators and to the page cache.
-    pub fn spared(&self) -> u64 {
-        spared(self.machine.memory)
-    }
-}
-
-fn spared(memory: u64) -> u64 {
-    memory / SPARE_SHARE
-}
 
 /// Divides the memory. `process`: what the process takes beside models. `devices`: what is free on each device. `cache`: what
 /// the configuration asks for the prefix cache.
@@ -389,7 +237,9 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: ba
             layout(model, most, wished.min(room), room)
         }
         None => {
-            let room = room.part(KV_SHARE).fits(token, taken, workers).max(LEAST_TOKENS);
+            // One long request may take all, too.
+            let one = room.fits(token, taken, workers).min(model.trained_tokens.min(PART_TOKENS));
+            let room = room.part(KV_SHARE).fits(token, taken, workers).max(one).max(LEAST_TOKENS);
             layout(model, most, room, room)
         }
     };
@@ -468,7 +318,8 @@ fn cuts(model: &ModelNeeds, sizes: &Sizes) -> Vec<Cut> {
     if let Some(wished) = model.wishes.kv_tokens.filter(|&wished| wished > sizes.kv_tokens) {
         cuts.push(Cut::KvTokens { wished, granted: sizes.kv_tokens });
     } else if model.wishes.kv_tokens.is_none() && sizes.sequence_tokens() < model.trained_tokens {
-        cuts.push(Cut::Context { trained: model.trained_tokens, granted: sizes.sequence_tokens() });
+        let (trained, granted) = (model.trained_tokens, sizes.sequence_tokens());
+        cuts.push(Cut::Context { trained, granted, layout: sizes.layout });
     }
     let each = model.trained_tokens.max(1).next_multiple_of(PART_STEP);
     if let Some(wished) = model.wishes.kv_tokens.filter(|&wished| wished / sizes.sequences.max(1) > each) {

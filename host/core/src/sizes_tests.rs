@@ -63,7 +63,8 @@ fn fewer_or_shorter_parts_when_memory_is_short_and_a_pool_below_that() {
     let sizes = alone(on(24), large());
     assert_eq!(sizes.layout, KvLayout::PerSequence);
     assert!((8..=32).contains(&sizes.sequences) && sizes.sequence_tokens() >= PART_TOKENS, "{sizes:?}");
-    assert_eq!(sizes.cuts, [Cut::Context { trained: 131_072, granted: sizes.sequence_tokens() }]);
+    let layout = KvLayout::PerSequence;
+    assert_eq!(sizes.cuts, [Cut::Context { trained: 131_072, granted: sizes.sequence_tokens(), layout }]);
     // With more memory the parts are longer.
     let roomy = alone(on(200), large());
     assert!(roomy.sequences == 32 && roomy.sequence_tokens() > PART_TOKENS, "{roomy:?}");
@@ -98,9 +99,30 @@ fn wishes_are_kept_as_far_as_memory_goes() {
 fn entries_are_packed_only_where_that_makes_room_and_nobody_forbids_it() {
     let needs = |may_quantize| ModelNeeds { wishes: Wishes { may_quantize, ..Wishes::default() }, ..large() };
     assert!(!alone(on(24), needs(true)).quantized);
-    let (packed, plain) = (alone(on(3), needs(true)), alone(on(3), needs(false)));
+    // One long request may take all that is left, before entries are packed for it.
+    let roomy = alone(on(3), needs(true));
+    assert!(!roomy.quantized && roomy.kv_tokens == PART_TOKENS, "{roomy:?}");
+    let short =
+        |model| divide(Machine { memory: 5 * GIB / 2, cores: 2 }, PROCESS, &[], &[model], None).models.remove(0);
+    let (packed, plain) = (short(needs(true)), short(needs(false)));
     assert!(packed.quantized && packed.cuts.contains(&Cut::Quantized), "{packed:?}");
     assert!(!plain.quantized && plain.kv_tokens < packed.kv_tokens, "{plain:?}");
+}
+
+/// A model of 1.26 GiB had 512 tokens in 2 GiB, and half of the memory was never used.
+#[test]
+fn regression_a_model_that_barely_fits_has_room_for_a_chat() {
+    let wishes = Wishes { may_quantize: true, ..Wishes::default() };
+    let model = ModelNeeds { weights: 1_255 << 20, trained_tokens: 8192, batch_token: 730_000, wishes, ..large() };
+    let machine = Machine { memory: 2031 << 20, cores: 2 };
+    let budget = divide(machine, PROCESS_BYTES + bodies(machine.memory), &[], &[model], None);
+    assert!(budget.cuts.is_empty() && budget.models[0].sequence_tokens() >= 4096, "{budget:?}");
+}
+
+#[test]
+fn requests_take_a_part_of_the_memory_and_never_more_than_a_bound() {
+    assert_eq!([0, 31, 32, 8 * GIB - 1].map(bodies), [0, 0, 1, (256 << 20) - 1]);
+    assert_eq!([8 * GIB, 8 * GIB + 32, u64::MAX].map(bodies), [256 << 20; 3]);
 }
 
 #[test]

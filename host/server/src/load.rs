@@ -119,7 +119,7 @@ impl Load {
         let sized = placing::place(&config, (machine, &devices), joined(weights)?, digest, &readiness)?;
         readiness.set_loading(MODELS, Some("their threads start".to_owned()));
         sized.tell();
-        let share = sized.share();
+        let (share, process) = (sized.share(), sized.budget.process);
         let weights = sized.weights;
         let mut files = WeightsWatch::default();
         weights.iter().for_each(|weights| files.add(&weights.config().id, weights.loaded.mapped_files()));
@@ -138,7 +138,7 @@ impl Load {
             models: models.collect::<Result<_, _>>()?,
             policies: policies.clone(),
             registry,
-            limits: reload::limits(&config.live),
+            limits: reload::limits(&config.live, machine),
             readiness,
             quotas: Arc::new(LocalQuotas::default()),
             control: live.clone(),
@@ -147,7 +147,7 @@ impl Load {
             kernels: camshaft_engine::kernels(),
         });
         let api = api?;
-        live.bind(Bound { api: api.clone(), tuning, share });
+        live.bind(Bound { api: api.clone(), tuning, share, machine, process });
         Ok(LoadedConfig { api, policies, live, files })
     }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use camshaft_api::{AdminAccess, Api, ApiLimits, Control, PolicyScan, Reloaded};
+use camshaft_core::sizes::{self, Machine};
 use camshaft_policy::{Demands, PolicyError, PolicyHost};
 use prometheus::IntCounterVec;
 use serde_json::{Map, Value, json};
@@ -16,6 +17,7 @@ use crate::error::{Problem, ServerError};
 use crate::logging::LogHandle;
 use crate::policies;
 use crate::shutdown::Times;
+use crate::sizing::mib;
 use crate::tls::Certificate;
 use crate::token;
 use crate::tuning::Tuning;
@@ -75,6 +77,10 @@ pub(crate) struct Bound {
     pub(crate) tuning: watch::Sender<Tuning>,
     /// Of the prefix cache.
     pub(crate) share: CacheShare,
+    /// As it was when its memory was divided.
+    pub(crate) machine: Machine,
+    /// What was left to the process then, beside models.
+    pub(crate) process: u64,
 }
 
 impl Reloader {
@@ -208,8 +214,15 @@ impl Reloader {
 fn put_in_force(state: &mut ReloadState, new: Config) -> Reloaded {
     let needs_restart = config::changed(&state.config.fixed, &new.fixed);
     let changed = config::changed(&state.config.live, &new.live);
-    if let Some(Bound { api, tuning, share }) = &state.bound {
-        api.set_limits(limits(&new.live));
+    if let Some(Bound { api, tuning, share, machine, process }) = &state.bound {
+        api.set_limits(limits(&new.live, *machine));
+        let taken = sizes::PROCESS_BYTES.saturating_add(new.live.limits.bodies_bytes(*machine));
+        if taken > *process && changed.iter().any(|key| matches!(key.as_str(), "limits.body" | "limits.bodies")) {
+            let more = mib(taken - process);
+            tracing::warn!(
+                "requests may take {more} more than was left to them when the models were sized at the start"
+            );
+        }
         let new = Tuning::of(&new.live, *share);
         tuning.send_if_modified(|old| std::mem::replace(old, new) != new);
     }
@@ -235,10 +248,10 @@ fn in_force(old: Vec<Effective>, new: Vec<Effective>) -> Vec<Effective> {
 }
 
 /// What requests are held to.
-pub(crate) fn limits(live: &Live) -> ApiLimits {
+pub(crate) fn limits(live: &Live, machine: Machine) -> ApiLimits {
     ApiLimits {
         body_bytes: live.limits.body.0 as usize,
-        bodies_bytes: live.limits.bodies_bytes(),
+        bodies_bytes: live.limits.bodies_bytes(machine),
         max_tokens: live.limits.max_tokens,
         timeout: live.queue.timeout.0,
         max_timeout: live.queue.max_timeout.0,

@@ -22,7 +22,7 @@ pub(crate) struct Sized {
 pub(crate) fn size(config: &Config, machine: Machine, devices: &Devices, loaded: Vec<Loaded>) -> Sized {
     let needs: Vec<ModelNeeds> = loaded.iter().map(|loaded| loaded.needs(devices)).collect();
     let wished = config.live.cache.ram.set().map(|bytes| bytes.0);
-    let process = PROCESS_BYTES.saturating_add(config.live.limits.bodies_bytes());
+    let process = PROCESS_BYTES.saturating_add(config.live.limits.bodies_bytes(machine));
     let budget = sizes::divide(machine, process, &devices.free(), &needs, wished);
     let weights = loaded.into_iter().zip(&budget.models);
     let weights = weights.map(|(loaded, sizes)| Weights { loaded, sizes: sizes.clone() }).collect();
@@ -79,10 +79,18 @@ impl Sized {
             Cut::Input { trained, granted } => format!(
                 "an input has {granted} tokens at most, though the model was trained for {trained}: there is no memory for more"
             ),
-            Cut::Context { trained, granted } => format!(
-                "a request has {granted} tokens at most, though the model was trained for {trained}: there is no memory for \
-                 more beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)"
-            ),
+            Cut::Context { trained, granted, layout } => {
+                let way = match layout {
+                    KvLayout::PerSequence => {
+                        " beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)"
+                    }
+                    KvLayout::Pooled => " (`camshaft check` says what takes it)",
+                };
+                format!(
+                    "a request has {granted} tokens at most, though the model was trained for {trained}: there is no memory \
+                     for more{way}"
+                )
+            }
             Cut::Unused { wished, sequences, trained } => format!(
                 "context-tokens = {wished} is more than its {sequences} sequences can use: the model was trained for {trained} \
                  tokens, and no request gets more"
@@ -156,7 +164,7 @@ impl Sized {
     }
 }
 
-fn mib(bytes: u64) -> String {
+pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1u32 << 20))
 }
 

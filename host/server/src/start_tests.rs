@@ -110,7 +110,7 @@ impl Bench {
             models: vec![model.unwrap()],
             policies: policies.clone(),
             registry: registry.clone(),
-            limits: reload::limits(&config.live),
+            limits: reload::limits(&config.live, sized.budget.machine),
             readiness: readiness.clone(),
             quotas: Arc::new(LocalQuotas::default()),
             control: Arc::new(NoControl),

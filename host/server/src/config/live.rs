@@ -2,6 +2,7 @@
 use std::path::PathBuf;
 
 use camshaft_core::pool::Watermarks;
+use camshaft_core::sizes::{self, Machine};
 use camshaft_policy::{GrantEntry, Grants, WrongGrant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -157,9 +158,10 @@ pub struct RequestLimits {
     #[schemars(extend("x-minimum" = "1KiB", "x-maximum" = "1GiB"))]
     pub body: ByteSize,
     /// Memory of all requests in flight together: bodies, what is parsed from them, and responses that are not streamed.
-    /// A tenant may hold as much as it leaves free; past it, 503. Counts as at least 32 times `body`.
+    /// A tenant may hold as much as it leaves free; past it, 503. Counts as at least 32 times `body`. "auto": a thirty-second
+    /// of the memory that was free at the start, at most 256 MiB.
     #[schemars(extend("x-minimum" = "1MiB", "x-maximum" = "1TiB"))]
-    pub bodies: ByteSize,
+    pub bodies: Auto<ByteSize>,
     /// The most tokens that a request may ask for.
     #[schemars(range(min = 1, max = 16_777_216))]
     pub max_tokens: u32,
@@ -167,14 +169,15 @@ pub struct RequestLimits {
 
 impl Default for RequestLimits {
     fn default() -> Self {
-        Self { body: ByteSize::mib(2), bodies: ByteSize::mib(256), max_tokens: 4096 }
+        Self { body: ByteSize::mib(2), bodies: Auto::Auto, max_tokens: 4096 }
     }
 }
 
 impl RequestLimits {
     /// The memory for all requests, in which a tenant's half has room for the largest body and everything made of it.
-    pub fn bodies_bytes(&self) -> u64 {
-        self.bodies.0.max(self.body.0.saturating_mul(32))
+    pub fn bodies_bytes(&self, machine: Machine) -> u64 {
+        let bodies = self.bodies.set().map_or_else(|| sizes::bodies(machine.memory), |bodies| bodies.0);
+        bodies.max(self.body.0.saturating_mul(32))
     }
 }
 
