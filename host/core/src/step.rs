@@ -2,6 +2,7 @@
 use crate::engine::Batch;
 use crate::ids::SeqId;
 use crate::sequence::Sequence;
+use crate::step_times::Work;
 
 /// One step.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(crate) struct BatchEntry {
     pub(crate) seq: SeqId,
     /// Its place among the sequences that were planned.
     pub(crate) index: usize,
+    /// Position of its first token in the batch.
+    pub(crate) start: u32,
     /// Its tokens in the batch, at least one; those of a draft are not counted.
     pub(crate) tokens: u32,
     /// The row whose logits give its next token; `None` while its prompt is not complete.
@@ -59,6 +62,13 @@ impl StepPlan {
         }
     }
 
+    /// What it computes.
+    pub(crate) fn work(&self) -> Work {
+        let prefills = self.entries.iter().filter(|entry| entry.prefill);
+        let prompt = prefills.clone().fold(Work::default(), |work, entry| work.and(entry.start, entry.tokens));
+        Work { rows: self.batch.len() - prompt.prompt, ..prompt }
+    }
+
     /// Adds a sequence's next tokens up to position `end`.
     fn add(&mut self, index: usize, sequence: &Sequence, end: u32, prefill: bool) {
         let Some(seq) = sequence.placement.seq() else { return };
@@ -74,6 +84,7 @@ impl StepPlan {
             self.batch.push(token, position, seq, true);
         }
         let drafted = draft.len() as u32;
-        self.entries.push(BatchEntry { seq, index, tokens: end - sequence.kv_tokens, row, drafted, prefill });
+        let start = sequence.kv_tokens;
+        self.entries.push(BatchEntry { seq, index, start, tokens: end - start, row, drafted, prefill });
     }
 }

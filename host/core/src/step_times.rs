@@ -1,11 +1,12 @@
 //! What steps take, learned from those that were run.
+use std::ops::Range;
 
 /// Weight that earlier steps keep with each new one of the same kind.
 const DECAY: f64 = 0.98;
 /// Where steps do not tell parts apart, the time goes to those with the smaller numbers here: rather to prompt tokens than to
 /// prefill at all, and rather to a step than to its rows, so that chunks are too small rather than too large until more is known.
-const RIDGE: [f64; PARTS] = [1e-6, 1e-5, 1e-2, 1e-6];
-const PARTS: usize = 4;
+const RIDGE: [f64; PARTS] = [1e-6, 1e-5, 1e-2, 1e-6, 1e-4];
+const PARTS: usize = 5;
 /// Minimum variance of the rows of steps from which the cost of a row can be told.
 const MIN_VARIANCE: f64 = 1e-3;
 
@@ -18,8 +19,34 @@ pub(crate) struct StepTime {
     pub(crate) row: f64,
     /// For prefill, however short.
     pub(crate) prefill: f64,
-    /// For each prompt token.
+    /// For each prompt token, wherever it is.
     pub(crate) token: f64,
+    /// For each prompt token and each entry that it attends to.
+    pub(crate) attended: f64,
+}
+
+/// What a step computes.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Work {
+    /// Tokens of sequences that decode.
+    pub(crate) rows: usize,
+    /// Prompt tokens.
+    pub(crate) prompt: usize,
+    /// Entries that prompt tokens attend to, counted for each of them.
+    pub(crate) attended: f64,
+}
+
+impl Work {
+    /// The same with prompt tokens from position `start` on.
+    pub(crate) fn and(self, start: u32, tokens: u32) -> Self {
+        let attended = self.attended + attended(f64::from(start), f64::from(tokens));
+        Self { prompt: self.prompt + tokens as usize, attended, ..self }
+    }
+}
+
+/// Entries that so many tokens from position `start` on attend to: each to all before it and to itself.
+fn attended(start: f64, tokens: f64) -> f64 {
+    tokens * (start + (tokens + 1.0) / 2.0)
 }
 
 /// Normal equations, with the right side last.
@@ -55,11 +82,11 @@ pub(crate) struct StepTimes {
 }
 
 impl StepTimes {
-    pub(crate) fn record(&mut self, rows: usize, prompt: usize, seconds: f64) {
-        let parts = Self::parts(rows, prompt);
+    pub(crate) fn record(&mut self, work: Work, seconds: f64) {
+        let (prompt, parts) = (work.prompt, Self::parts(work));
         // Not by what it took: that would count slow steps less, and notice late that all are slow now.
         let expected = self.fitted.filter(|fitted| prompt == 0 || fitted.token > 0.0);
-        let expected = expected.map_or(seconds, |fitted| fitted.total(rows, prompt)).max(SHORTEST);
+        let expected = expected.map_or(seconds, |fitted| fitted.total(work)).max(SHORTEST);
         let kind = match prompt {
             0 => {
                 self.without.decay();
@@ -74,8 +101,8 @@ impl StepTimes {
         self.fitted = self.fit();
     }
 
-    fn parts(rows: usize, prompt: usize) -> [f64; PARTS] {
-        [1.0, rows as f64, if prompt > 0 { 1.0 } else { 0.0 }, prompt as f64]
+    fn parts(Work { rows, prompt, attended }: Work) -> [f64; PARTS] {
+        [1.0, rows as f64, if prompt > 0 { 1.0 } else { 0.0 }, prompt as f64, attended]
     }
 
     /// Of all steps.
@@ -100,14 +127,23 @@ impl StepTimes {
     fn fit(&self) -> Option<StepTime> {
         // No part takes negative time: of the fits with some parts that have none, the one that leaves the least is taken.
         let sums = self.equations();
+        let is_feasible = |fit: &[f64; PARTS]| fit.iter().all(|part| *part >= 0.0);
+        let all = Some(solve(sums, [true; PARTS])).filter(is_feasible);
+        let fitted = all.or_else(|| Self::best(sums))?;
+        let [step, row, prefill, token, attended] = fitted;
+        Some(StepTime { step, row, prefill, token, attended })
+    }
+
+    /// The best fit with some parts that take no time.
+    fn best(sums: Equations) -> Option<[f64; PARTS]> {
         let uses = (0..1u32 << PARTS).map(|mask| std::array::from_fn(|part| mask >> part & 1 == 1));
         // Prompt tokens always take some: else chunks would have no bound.
-        let fits = uses.filter(|[_, _, prefill, token]| *token || !prefill).map(|used| solve(sums, used));
+        let fits = uses
+            .filter(|[_, _, prefill, token, attended]| *token || !prefill && !attended)
+            .map(|used| solve(sums, used));
         let explained = |fit: &[f64; PARTS]| fit.iter().zip(&sums).map(|(part, sums)| part * sums[PARTS]).sum::<f64>();
         let feasible = fits.filter(|fit| fit.iter().all(|part| *part >= 0.0));
-        let fitted = feasible.max_by(|one, other| explained(one).total_cmp(&explained(other)))?;
-        let [step, row, prefill, token] = fitted;
-        Some(StepTime { step, row, prefill, token })
+        feasible.max_by(|one, other| explained(one).total_cmp(&explained(other)))
     }
 }
 
@@ -157,17 +193,54 @@ impl StepTime {
         self.step + self.row * rows as f64
     }
 
-    pub(crate) fn total(&self, rows: usize, prompt: usize) -> f64 {
+    pub(crate) fn total(&self, Work { rows, prompt, attended }: Work) -> f64 {
         let prefill = if prompt > 0 { self.prefill } else { 0.0 };
-        self.decoding(rows) + prefill + self.token * prompt as f64
+        self.decoding(rows) + prefill + self.token * prompt as f64 + self.attended * attended
     }
+
+    /// Prompt tokens that are computed in so many seconds, beside what prefill takes at all, and attend to at most so many
+    /// entries, where prompts wait for these positions, in this order.
+    pub(crate) fn prompt_tokens(
+        &self,
+        mut seconds: f64,
+        mut most: f64,
+        waiting: impl Iterator<Item = Range<u32>>,
+    ) -> f64 {
+        let mut all = 0.0;
+        for Range { start, end } in waiting {
+            let (start, left) = (f64::from(start), f64::from(end.saturating_sub(start)));
+            let of_time = longest(self.token, self.attended, start, seconds);
+            let tokens = left.min(of_time).min(longest(0.0, 1.0, start, most)).max(0.0);
+            all += tokens;
+            if tokens < left {
+                break;
+            }
+            seconds -= self.token * tokens + self.attended * attended(start, tokens);
+            most -= attended(start, tokens);
+        }
+        all
+    }
+}
+
+/// The most tokens from position `start` on that cost at most `most`, by what each costs and what each entry it attends to.
+fn longest(token: f64, entry: f64, start: f64, most: f64) -> f64 {
+    // n * token + entry * n * (start + (n + 1) / 2) = most, a quadratic equation in n, solved so that nothing is lost where its
+    // first term is small.
+    let linear = token + entry * (start + 0.5);
+    let most = most.max(0.0);
+    2.0 * most / (linear + (linear * linear + 2.0 * entry * most).sqrt()).max(f64::MIN_POSITIVE)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const REAL: StepTime = StepTime { step: 0.004, row: 0.001, prefill: 0.006, token: 0.0005 };
+    const REAL: StepTime = StepTime { step: 0.004, row: 0.001, prefill: 0.006, token: 0.0005, attended: 0.0 };
+
+    /// Prompts begin.
+    fn work(rows: usize, prompt: usize) -> Work {
+        Work { rows, ..Work::default() }.and(0, prompt as u32)
+    }
 
     fn assert_near(seen: f64, real: f64, what: &str) {
         assert!((seen / real - 1.0).abs() < 0.1, "{what}: {seen}, really {real}");
@@ -178,25 +251,65 @@ mod tests {
         let mut times = StepTimes::default();
         assert_eq!(times.fitted(), None);
         for (rows, prompt) in (0..300).map(|i| (i % 9, [0, 0, 64, 500, 0, 200][i % 6])) {
-            times.record(rows, prompt, REAL.total(rows, prompt));
+            times.record(work(rows, prompt), REAL.total(work(rows, prompt)));
         }
         let fitted = times.fitted().unwrap();
-        assert_near(fitted.total(8, 0), REAL.total(8, 0), "decoding");
-        assert_near(fitted.total(1, 0), REAL.total(1, 0), "decoding alone");
-        assert_near(fitted.total(8, 16), REAL.total(8, 16), "a short chunk");
-        assert_near(fitted.total(8, 512), REAL.total(8, 512), "a long chunk");
+        assert_near(fitted.total(work(8, 0)), REAL.total(work(8, 0)), "decoding");
+        assert_near(fitted.total(work(1, 0)), REAL.total(work(1, 0)), "decoding alone");
+        assert_near(fitted.total(work(8, 16)), REAL.total(work(8, 16)), "a short chunk");
+        assert_near(fitted.total(work(8, 512)), REAL.total(work(8, 512)), "a long chunk");
         // Later steps count more.
         for (rows, prompt) in (0..450).map(|i| (i % 9, [0, 0, 64, 500, 0, 200][i % 6])) {
-            times.record(rows, prompt, 3.0 * REAL.total(rows, prompt));
+            times.record(work(rows, prompt), 3.0 * REAL.total(work(rows, prompt)));
         }
-        assert_near(times.fitted().unwrap().total(8, 512), 3.0 * REAL.total(8, 512), "three times slower");
+        assert_near(times.fitted().unwrap().total(work(8, 512)), 3.0 * REAL.total(work(8, 512)), "three times slower");
+    }
+
+    /// A prompt of a thousand tokens in chunks of 250, on 30m: the last one took twice as long as the first.
+    #[test]
+    fn regression_what_prompt_tokens_attend_to_is_told_apart_from_their_number() {
+        let real = StepTime { step: 0.0008, row: 0.0002, prefill: 0.0, token: 0.00005, attended: 1.3e-7 };
+        let mut times = StepTimes::default();
+        for _ in 0..3 {
+            for start in [0, 250, 500, 750] {
+                (0..10).for_each(|_| times.record(work(8, 0), real.total(work(8, 0))));
+                let chunk = work(8, 0).and(start, 250);
+                times.record(chunk, real.total(chunk));
+            }
+        }
+        let fitted = times.fitted().unwrap();
+        for (start, tokens) in [(0, 250), (750, 250), (4000, 100)] {
+            let chunk = work(8, 0).and(start, tokens);
+            assert_near(fitted.total(chunk), real.total(chunk), "a chunk");
+        }
+    }
+
+    #[test]
+    fn chunks_are_as_long_as_fits_into_the_time_wherever_they_begin() {
+        let times = StepTime { step: 0.0, row: 0.0, prefill: 0.0, token: 0.001, attended: 1e-6 };
+        for start in [0, 1, 100, 10_000, 1 << 30] {
+            for seconds in [1e-9, 0.001, 0.1, 10.0] {
+                let tokens = times.prompt_tokens(seconds, f64::INFINITY, std::iter::once(start..u32::MAX));
+                let took = times.token * tokens + times.attended * attended(f64::from(start), tokens);
+                assert_near(took, seconds, "what was asked for");
+            }
+        }
+        // Those that wait behind get what the first leave.
+        let waiting = [0..30, 7000..7010, 0..1000];
+        let tokens = times.prompt_tokens(0.5, f64::INFINITY, waiting.iter().cloned());
+        assert!((tokens - 40.0 - 320.0).abs() < 20.0, "{tokens}");
+        assert_eq!(times.prompt_tokens(1e9, f64::INFINITY, waiting.iter().cloned()), 1040.0);
+        // And no more than attends to what was measured.
+        assert_eq!(times.prompt_tokens(1e9, attended(0.0, 17.0), waiting.iter().cloned()).round(), 17.0);
+        assert_eq!(times.prompt_tokens(-1.0, f64::INFINITY, waiting.iter().cloned()), 0.0);
+        assert_eq!(times.prompt_tokens(1.0, f64::INFINITY, std::iter::empty()), 0.0);
     }
 
     #[test]
     fn what_one_chunk_took_is_put_down_to_its_tokens() {
         let mut times = StepTimes::default();
-        times.record(0, 256, REAL.total(0, 256));
-        (0..100).for_each(|_| times.record(8, 0, REAL.total(8, 0)));
+        times.record(work(0, 256), REAL.total(work(0, 256)));
+        (0..100).for_each(|_| times.record(work(8, 0), REAL.total(work(8, 0))));
         let fitted = times.fitted().unwrap();
         assert!(fitted.token > 0.75 * REAL.token, "{fitted:?}");
     }
@@ -206,29 +319,32 @@ mod tests {
         let mut times = StepTimes::default();
         let all = |times: &mut StepTimes| {
             for (rows, prompt) in (0..300).map(|i| (i % 9, [0, 0, 64, 500, 0, 200][i % 6])) {
-                times.record(rows, prompt, REAL.total(rows, prompt));
+                times.record(work(rows, prompt), REAL.total(work(rows, prompt)));
             }
         };
         all(&mut times);
-        (0..100_000).for_each(|_| times.record(8, 0, REAL.total(8, 0)));
-        assert_near(times.fitted().unwrap().total(8, 512), REAL.total(8, 512), "a chunk");
+        (0..100_000).for_each(|_| times.record(work(8, 0), REAL.total(work(8, 0))));
+        assert_near(times.fitted().unwrap().total(work(8, 512)), REAL.total(work(8, 512)), "a chunk");
         all(&mut times);
-        (0..100_000).for_each(|_| times.record(3, 300, REAL.total(3, 300)));
-        assert_near(times.fitted().unwrap().total(8, 0), REAL.total(8, 0), "a step without");
+        (0..100_000).for_each(|_| times.record(work(3, 300), REAL.total(work(3, 300))));
+        assert_near(times.fitted().unwrap().total(work(8, 0)), REAL.total(work(8, 0)), "a step without");
     }
 
     #[test]
     fn regression_what_a_prompt_token_takes_is_not_forgotten_while_prompts_are_of_one_token() {
         let mut times = StepTimes::default();
-        (0..50).for_each(|i| times.record(8, 64 * (i % 5), REAL.total(8, 64 * (i % 5))));
+        (0..50).for_each(|i| times.record(work(8, 64 * (i % 5)), REAL.total(work(8, 64 * (i % 5)))));
         // Prompts whose tokens are cached but for the last one. Steps move by a tenth.
         let mut noise = 7u32;
         for i in 0..20_000 {
             noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let prompt = usize::from(i % 7 == 0);
-            times.record(8, prompt, REAL.total(8, prompt) * (0.9 + 0.2 * f64::from(noise >> 8) / f64::from(1 << 24)));
+            times.record(
+                work(8, prompt),
+                REAL.total(work(8, prompt)) * (0.9 + 0.2 * f64::from(noise >> 8) / f64::from(1 << 24)),
+            );
             if i % 100 == 0 {
-                assert_near(times.fitted().unwrap().total(8, 256), REAL.total(8, 256), "a chunk");
+                assert_near(times.fitted().unwrap().total(work(8, 256)), REAL.total(work(8, 256)), "a chunk");
             }
         }
     }
@@ -238,10 +354,10 @@ mod tests {
         for (rows, prompt, seconds) in [(0, 0, 0.0), (1, 0, 1e-9), (256, 2048, 1e3), (3, 1, 0.0)] {
             let mut times = StepTimes::default();
             for _ in 0..3 {
-                times.record(rows, prompt, seconds);
-                times.record(1, 512, 0.001);
-                let StepTime { step, row, prefill, token } = times.fitted().unwrap();
-                assert!([step, row, prefill, token].iter().all(|part| part.is_finite() && *part >= 0.0));
+                times.record(work(rows, prompt), seconds);
+                times.record(work(1, 512), 0.001);
+                let StepTime { step, row, prefill, token, attended } = times.fitted().unwrap();
+                assert!([step, row, prefill, token, attended].iter().all(|part| part.is_finite() && *part >= 0.0));
             }
         }
     }
@@ -249,10 +365,10 @@ mod tests {
     #[test]
     fn what_steps_of_one_row_took_is_put_down_to_the_step() {
         let mut times = StepTimes::default();
-        (0..100).for_each(|_| times.record(1, 0, REAL.total(1, 0)));
-        assert!(times.fitted().unwrap().decoding(32) < 4.0 * REAL.total(1, 0), "{:?}", times.fitted());
+        (0..100).for_each(|_| times.record(work(1, 0), REAL.total(work(1, 0))));
+        assert!(times.fitted().unwrap().decoding(32) < 4.0 * REAL.total(work(1, 0)), "{:?}", times.fitted());
         // Nor do prompts tell what a row costs.
-        times.record(0, 256, REAL.total(0, 256));
+        times.record(work(0, 256), REAL.total(work(0, 256)));
         assert!(!times.rows_vary());
     }
 
@@ -260,9 +376,9 @@ mod tests {
     fn the_cost_of_a_row_is_unknown_while_all_steps_have_as_many() {
         let mut times = StepTimes::default();
         assert!(!times.rows_vary());
-        (0..100).for_each(|_| times.record(3, 0, 0.01));
+        (0..100).for_each(|_| times.record(work(3, 0), 0.01));
         assert!(!times.rows_vary());
-        times.record(4, 0, 0.01);
+        times.record(work(4, 0), 0.01);
         assert!(times.rows_vary());
     }
 }

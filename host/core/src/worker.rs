@@ -187,9 +187,7 @@ impl Worker {
             self.rate.note(now, 0);
             return if restored && !self.roster.kv.cache.has_backlog() { Step::Idle } else { Step::Prepared };
         }
-        let prefills = self.plan.entries.iter().filter(|entry| entry.prefill);
-        let prompt: usize = prefills.map(|entry| entry.tokens as usize).sum();
-        self.pacer.planned(now, tokens - prompt, prompt);
+        self.pacer.planned(now, self.plan.work());
         self.tell_started(events);
         match engine.decode(&self.plan.batch) {
             Ok(()) => self.apply(now, engine, events),
@@ -213,10 +211,11 @@ impl Worker {
     fn budget(&self) -> StepBudget {
         let decoding = self.roster.running.iter().filter(|s| s.is_decoding() && !s.placement.is_paused()).count();
         let can_prefill = |(s, limit): &(&Sequence, &u32)| !s.is_decoding() && **limit > s.kv_tokens;
-        let prefilling = self.roster.running.iter().zip(&self.compute_limits).filter(can_prefill).count();
+        let waiting = self.roster.running.iter().zip(&self.compute_limits).filter(can_prefill);
+        let waiting = waiting.map(|(s, limit)| s.kv_tokens..*limit);
         let drafts: usize = self.roster.running.iter().map(|s| s.draft.len()).sum();
         let prefill_tokens = match self.prefill_budget {
-            0 if decoding > 0 => self.pacer.budget(decoding + drafts, prefilling),
+            0 if decoding > 0 => self.pacer.budget(decoding + drafts, waiting),
             0 => usize::MAX,
             tokens => tokens as usize,
         };

@@ -34,15 +34,17 @@ struct Curve {
     row: f64,
     /// For prefill, however short.
     prefill: f64,
-    /// For each prompt token.
+    /// For each prompt token, wherever it is.
     token: f64,
+    /// For each token and each thousand entries that it attends to.
+    attended: f64,
 }
 
 const CURVES: [Curve; 4] = [
-    Curve { name: "stories260K", step: 0.15, row: 0.05, prefill: 0.03, token: 0.006 },
-    Curve { name: "30m", step: 0.8, row: 0.26, prefill: 0.8, token: 0.095 },
-    Curve { name: "160m", step: 4.0, row: 1.2, prefill: 6.0, token: 0.61 },
-    Curve { name: "1b", step: 60.0, row: 8.0, prefill: 40.0, token: 4.0 },
+    Curve { name: "stories260K", step: 0.15, row: 0.05, prefill: 0.03, token: 0.006, attended: 0.02 },
+    Curve { name: "30m", step: 0.8, row: 0.26, prefill: 0.8, token: 0.05, attended: 0.13 },
+    Curve { name: "160m", step: 4.0, row: 1.2, prefill: 6.0, token: 0.5, attended: 0.5 },
+    Curve { name: "1b", step: 60.0, row: 8.0, prefill: 40.0, token: 3.6, attended: 1.8 },
 ];
 
 impl Curve {
@@ -54,7 +56,9 @@ impl Curve {
         let rows = tokens.values().filter(|&&count| count == 1).count();
         let prompt = batch.len() - rows;
         let first = if prompt > 0 { self.prefill } else { 0.0 };
-        let took = self.step + self.row * rows as f64 + first + self.token * prompt as f64;
+        let entries: f64 = batch.positions.iter().map(|&position| f64::from(position) + 1.0).sum();
+        let attended = self.attended * entries / 1e3;
+        let took = self.step + self.row * rows as f64 + first + self.token * prompt as f64 + attended;
         Duration::from_secs_f64(took / 1e3)
     }
 }

@@ -79,7 +79,7 @@ mod tests {
     fn break_even_rises_with_the_cost_of_a_row() {
         assert_eq!(break_even(None, 1), DEFAULT_BREAK_EVEN);
         // 4 ms for a step and 1 ms for each row.
-        let times = StepTime { step: 0.004, row: 0.001, prefill: 9.0, token: 9.0 };
+        let times = StepTime { step: 0.004, row: 0.001, prefill: 9.0, token: 9.0, attended: 9.0 };
         assert!((break_even(Some(times), 1) - 0.2).abs() < 1e-6);
         assert!((break_even(Some(times), 16) - 0.8).abs() < 1e-6);
         assert_eq!(break_even(Some(StepTime { row: 0.0, ..times }), 16), 0.0);

@@ -1,9 +1,10 @@
 //! How many prompt tokens a step may prefill without delaying the streams that decode beside them for too long, nor wasting
 //! time on steps that are too small.
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::speculate;
-use crate::step_times::StepTimes;
+use crate::step_times::{StepTimes, Work};
 
 /// Minimum of prompt tokens in a step, so that prefill never stalls.
 const MIN_TOKENS: f64 = 8.0;
@@ -11,7 +12,7 @@ const MIN_TOKENS: f64 = 8.0;
 const SLOWER: f64 = 6.0;
 /// Where prefill is inefficient otherwise: how many times as long, and how many targets.
 const SLOWEST: f64 = 7.0;
-const TARGETS: f64 = 2.0;
+const TARGETS: f64 = 1.5;
 /// Prefill costs something for each step that has any. It is efficient if that is at most this share of what its tokens cost.
 const WASTE: f64 = 0.1;
 /// One sequence more that waits for its first token, for so many rows that decode, makes prefill as much larger again.
@@ -20,10 +21,13 @@ const STREAMS: f64 = 8.0;
 const MOST: f64 = 2.0;
 /// A step that took so many times as long as expected was interrupted.
 const INTERRUPTED: f64 = 4.0;
-/// Beside streams a step has so many times as many prompt tokens at most as one that was measured.
+/// Beside streams a step has so many times as many prompt tokens at most as one that was measured, and they attend to so many
+/// times as many entries.
 const GROWTH: f64 = 8.0;
-/// Or this many.
+/// Or this many tokens.
 const SMALL: f64 = 64.0;
+/// And this many entries: of so many tokens at the beginning of a prompt, each to all before it.
+const SMALL_ATTENDED: f64 = SMALL * SMALL;
 
 /// Measures what steps take.
 #[derive(Debug)]
@@ -31,42 +35,42 @@ pub(super) struct Pacer {
     target: Duration,
     times: StepTimes,
     last: Option<Planned>,
-    /// The most prompt tokens that a measured step had.
-    largest: usize,
+    /// The most prompt tokens that a measured step had, and the most entries that they attended to.
+    largest: (usize, f64),
 }
 
 /// The step that is running.
 #[derive(Debug, Clone, Copy)]
 struct Planned {
     begun: Duration,
-    rows: usize,
-    prompt: usize,
+    work: Work,
 }
 
 impl Pacer {
     pub(super) fn new(target: Duration) -> Self {
-        Self { target, times: StepTimes::default(), last: None, largest: 0 }
+        Self { target, times: StepTimes::default(), last: None, largest: (0, 0.0) }
     }
 
     /// A step begins, so the one before it has just ended, unless the worker was idle in between.
     pub(super) fn begin(&mut self, now: Duration) {
-        let Some(Planned { begun, rows, prompt }) = self.last.take() else { return };
+        let Some(Planned { begun, work }) = self.last.take() else { return };
         let took = now.saturating_sub(begun).as_secs_f64();
-        let expected = self.times.fitted().map_or(0.0, |times| times.total(rows, prompt));
+        let expected = self.times.fitted().map_or(0.0, |times| times.total(work));
         // What no smaller step could tell may be anything.
-        let is_known = expected > 0.0 && prompt as f64 <= self.trusted();
-        self.times.record(rows, prompt, if is_known { took.min(INTERRUPTED * expected) } else { took });
-        self.largest = self.largest.max(prompt);
+        let (tokens, attended) = self.trusted();
+        let is_known = expected > 0.0 && work.prompt as f64 <= tokens && work.attended <= attended;
+        self.times.record(work, if is_known { took.min(INTERRUPTED * expected) } else { took });
+        self.largest = (self.largest.0.max(work.prompt), self.largest.1.max(work.attended));
     }
 
-    /// Prompt tokens up to which the steps that were measured tell what a step takes.
-    fn trusted(&self) -> f64 {
-        (GROWTH * self.largest as f64).max(SMALL)
+    /// Prompt tokens, and entries that they attend to, up to which the steps that were measured tell what a step takes.
+    fn trusted(&self) -> (f64, f64) {
+        ((GROWTH * self.largest.0 as f64).max(SMALL), (GROWTH * self.largest.1).max(SMALL_ATTENDED))
     }
 
-    /// The step that began at `now` decodes rows of so many tokens, and computes so many prompt tokens.
-    pub(super) fn planned(&mut self, now: Duration, rows: usize, prompt: usize) {
-        self.last = Some(Planned { begun: now, rows, prompt });
+    /// The step that began at `now` computes this.
+    pub(super) fn planned(&mut self, now: Duration, work: Work) {
+        self.last = Some(Planned { begun: now, work });
     }
 
     pub(super) fn idle(&mut self) {
@@ -78,19 +82,23 @@ impl Pacer {
         speculate::break_even(self.times.fitted().filter(|_| self.times.rows_vary()), rows)
     }
 
-    /// Prompt tokens for the next step, which decodes so many rows while `prefilling` sequences wait for their first token.
-    pub(super) fn budget(&self, rows: usize, prefilling: usize) -> usize {
+    /// Prompt tokens for the next step, which decodes so many rows while prompts wait for these of their positions to be
+    /// computed, in this order.
+    pub(super) fn budget(&self, rows: usize, waiting: impl Iterator<Item = Range<u32>> + Clone) -> usize {
         // Before the first prefill nothing is known of it. From then on, whatever is believed of its tokens may be wrong.
-        let most = if self.largest == 0 { f64::INFINITY } else { self.trusted() };
+        let (most, attended) = if self.largest.0 == 0 { (f64::INFINITY, f64::INFINITY) } else { self.trusted() };
         let Some(times) = self.times.fitted().filter(|times| times.token > 0.0) else { return most as usize };
         let step = times.decoding(rows);
-        let backlog = (STREAMS * prefilling.saturating_sub(1) as f64 / rows as f64).clamp(1.0, MOST);
+        let behind = waiting.clone().count().saturating_sub(1) as f64;
+        let backlog = (STREAMS * behind / rows as f64).clamp(1.0, MOST);
+        // Seconds for prompt tokens.
         let within = |slower: f64, targets: f64| {
             let more = (targets * self.target.as_secs_f64() - step).max((slower - 1.0) * step) * backlog;
-            (more - times.prefill) / times.token
+            more - times.prefill
         };
-        let efficient = times.prefill / (WASTE * times.token);
-        within(SLOWER, 1.0).max(efficient.min(within(SLOWEST, TARGETS))).clamp(MIN_TOKENS, most.min(1e6)) as usize
+        let efficient = times.prefill / WASTE;
+        let seconds = within(SLOWER, 1.0).max(efficient.min(within(SLOWEST, TARGETS)));
+        times.prompt_tokens(seconds, attended, waiting).clamp(MIN_TOKENS, most.min(1e6)) as usize
     }
 }
 
@@ -100,13 +108,22 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn work(rows: usize, prompt: usize) -> Work {
+        Work { rows, ..Work::default() }.and(0, prompt as u32)
+    }
+
+    /// For a step that decodes so many rows while so many endless prompts begin.
+    fn budget(pacer: &Pacer, rows: usize, prefilling: usize) -> usize {
+        pacer.budget(rows, (0..prefilling).map(|_| 0..u32::MAX))
+    }
+
     /// A pacer that has seen steps of 10 ms and 0.1 ms a row, with prefill of 2 ms and 1 ms a token.
     fn learned(target: Duration) -> Pacer {
         let mut pacer = Pacer::new(target);
         let mut now = Duration::ZERO;
         for (rows, prompt) in (0..200).map(|i| (i % 9, [0, 0, 0, 30, 300][i as usize % 5])) {
             let prefill = if prompt > 0 { 2 * MS } else { Duration::ZERO };
-            pacer.planned(now, rows as usize, prompt as usize);
+            pacer.planned(now, work(rows as usize, prompt as usize));
             now += 10 * MS + rows * MS / 10 + prefill + prompt * MS;
             pacer.begin(now);
         }
@@ -114,14 +131,14 @@ mod tests {
     }
 
     fn assert_about(pacer: &Pacer, (decoding, prefilling): (usize, usize), expected: usize) {
-        let budget = pacer.budget(decoding, prefilling);
+        let budget = budget(pacer, decoding, prefilling);
         let off = budget.abs_diff(expected);
         assert!(off <= expected / 10, "{decoding} decode, {prefilling} wait: {budget} instead of {expected}");
     }
 
     #[test]
     fn gives_what_fits_into_the_target_or_into_six_steps() {
-        assert_eq!(Pacer::new(MS).budget(8, 1), usize::MAX, "nothing is known");
+        assert_eq!(budget(&Pacer::new(MS), 8, 1), usize::MAX, "nothing is known");
         // A step of 8 rows takes 10.8 ms.
         assert_about(&learned(100 * MS), (8, 1), 100 - 11 - 2);
         assert_about(&learned(MS), (8, 1), 5 * 11 - 2);
@@ -140,7 +157,7 @@ mod tests {
             let mut pacer = Pacer::new(MS);
             let mut now = Duration::ZERO;
             for prompt in (0..200).map(|i| [0, 400, 0, 7][i % 4]) {
-                pacer.planned(now, 8, prompt);
+                pacer.planned(now, work(8, prompt));
                 let prefill = if prompt > 0 { prefill + prompt as f64 / 10.0 } else { 0.0 };
                 now += Duration::from_secs_f64((10.0 + prefill) / 1e3);
                 pacer.begin(now);
@@ -155,21 +172,22 @@ mod tests {
         pacer.idle();
         pacer.begin(9999 * MS);
         assert_about(&pacer, (8, 1), 100 - 11 - 2);
-        pacer.planned(Duration::ZERO, 8, 0);
+        pacer.planned(Duration::ZERO, work(8, 0));
         pacer.begin(Duration::from_secs(100));
-        assert!(pacer.budget(8, 1) > 60, "{}", pacer.budget(8, 1));
+        assert!(budget(&pacer, 8, 1) > 60, "{}", budget(&pacer, 8, 1));
     }
 
     #[test]
     fn chunks_grow_no_faster_than_what_was_measured() {
-        for (measured, most) in [(1, 64), (8, 64), (9, 72), (100, 800)] {
+        // 100 tokens attend to 5,050 entries, and eight times as many are those of 283.
+        for (measured, most) in [(1, 64), (8, 64), (9, 72), (100, 283)] {
             // A target that leaves room for any chunk.
             let mut pacer = Pacer::new(100_000 * MS);
             for (i, prompt) in (0..20).map(|i| (i, if i % 2 == 0 { 0 } else { measured })) {
-                pacer.planned(100 * i * MS, 8, prompt as usize);
+                pacer.planned(100 * i * MS, work(8, prompt as usize));
                 pacer.begin(100 * i * MS + 10 * MS + prompt * MS / 10);
             }
-            assert_eq!(pacer.budget(8, 1), most, "{measured}");
+            assert_eq!(budget(&pacer, 8, 1), most, "{measured}");
         }
     }
 
@@ -181,7 +199,7 @@ mod tests {
         let mut step = |pacer: &mut Pacer, prompt: usize| {
             noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let took = f64::from(0.9f32 + 0.2 * (noise >> 8) as f32 / (1 << 24) as f32) * (0.1 + 0.02 * prompt as f64);
-            pacer.planned(now, 8, prompt);
+            pacer.planned(now, work(8, prompt));
             now += Duration::from_secs_f64(took);
             pacer.begin(now);
             Duration::from_secs_f64(took)
@@ -191,7 +209,7 @@ mod tests {
         }
         let mut left = 2000;
         while left > 0 {
-            let chunk = pacer.budget(8, 1).min(left);
+            let chunk = budget(&pacer, 8, 1).min(left);
             longest = longest.max(step(&mut pacer, chunk));
             left -= chunk;
         }
@@ -207,17 +225,17 @@ mod tests {
             let mut now = Duration::ZERO;
             let mut step = |pacer: &mut Pacer, rows: usize, prompt: usize, factor: f64| {
                 let prefill = if prompt > 0 { 2.0 + 0.2 * prompt as f64 } else { 0.0 };
-                pacer.planned(now, rows, prompt);
+                pacer.planned(now, work(rows, prompt));
                 now += Duration::from_secs_f64(factor * (3.0 + 0.1 * rows as f64 + prefill) / 1e3);
                 pacer.begin(now);
             };
             let first = if slow > 0 { factor } else { 1.0 };
             (0..2).for_each(|_| step(&mut pacer, 0, 512, first));
             for i in 0..slow as usize + steps {
-                let prompt = if i % 2 == 0 { 0 } else { pacer.budget(8, 1).min(512) };
+                let prompt = if i % 2 == 0 { 0 } else { budget(&pacer, 8, 1).min(512) };
                 step(&mut pacer, 8, prompt, if i < slow as usize { factor } else { 1.0 });
             }
-            pacer.budget(8, 1) as f64
+            budget(&pacer, 8, 1) as f64
         };
         budget_after(slow) / budget_after(0)
     }
@@ -237,9 +255,9 @@ mod tests {
         // A token takes as long as a hundred steps.
         for i in 0..100u32 {
             let prompt = i % 2;
-            pacer.planned(1000 * i * MS, 1, prompt as usize * 8);
+            pacer.planned(1000 * i * MS, work(1, prompt as usize * 8));
             pacer.begin(1000 * i * MS + MS + 800 * prompt * MS);
         }
-        assert_eq!(pacer.budget(8, 1), 8);
+        assert_eq!(budget(&pacer, 8, 1), 8);
     }
 }
