@@ -139,6 +139,11 @@ impl Grants {
         Ok(Self { by_policy, others: Arc::new(if all { Grant::all() } else { Grant::nothing() }) })
     }
 
+    /// The policies that have an entry, by hook and name.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = (Hook, &str)> {
+        self.by_policy.keys().map(|(hook, name)| (*hook, name.as_str()))
+    }
+
     pub(crate) fn of(&self, hook: Hook, name: &str) -> Arc<Grant> {
         self.by_policy.get(&(hook, name.to_owned())).unwrap_or(&self.others).clone()
     }

@@ -21,6 +21,7 @@ use crate::monitoring::Monitored;
 use crate::pace::Pace;
 use crate::reuse::Verdicts;
 use crate::runtime::Runtime;
+use crate::secrets::Secrets;
 use crate::shares::Share;
 use crate::sidecar::Sidecar;
 use crate::spec::{CHECKPOINT, OnFault, spec};
@@ -103,6 +104,12 @@ impl Loaded {
     /// Whether its answers are only counted.
     pub(crate) fn is_monitored(&self) -> bool {
         self.sidecar.mode == Mode::Monitor
+    }
+
+    /// Whether the secrets that its settings name are not those it has. What cannot be read is another one.
+    pub(crate) fn has_other_secrets(&self) -> bool {
+        let sources = &self.sidecar.secrets;
+        !sources.is_empty() && !Secrets::read(sources).is_ok_and(|secrets| secrets == self.supplies.secrets)
     }
 
     /// What tells the trial of this version from those of others. The same in every process.

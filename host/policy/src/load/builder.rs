@@ -272,6 +272,11 @@ impl Builder {
         true
     }
 
+    /// Those in force.
+    pub(super) fn grants(&self) -> &Grants {
+        &self.grants
+    }
+
     /// What is examined from now on is to serve under other grants than those in force; `None`: under these again. What serves
     /// keeps what it has.
     pub(super) fn examine_under(&mut self, grants: Option<Grants>) {

@@ -300,7 +300,7 @@ impl Directory {
             Ok(Built::Compiling(job)) => {
                 if let Some((compiled, meanwhile)) = policy.reconfigurable(&key) {
                     let loaded = pass.builder.reconfigure(place, &compiled, &content, key.mode);
-                    self.reconfigured(place, policy, meanwhile, loaded);
+                    self.reconfigured(place, policy, &meanwhile, loaded);
                 }
                 policy.staged = Some(Staged { key, stamps: content.stamps, job: job.clone() });
                 return Progress::Compiling;
@@ -332,8 +332,23 @@ impl Directory {
         (loaded, key): (Arc<Loaded>, ContentKey),
         pass: &mut Pass<'_>,
     ) {
-        match self.debut(place, policy, &loaded) {
-            Ok(Debut::Whole { unguarded }) => {
+        if let Err(error) = self.put_in_force(place, policy, (loaded, &key)) {
+            policy.reject(place, Some(key), error.into(), self.context(pass.builder));
+        }
+    }
+
+    /// # Errors
+    /// It is to be tried first, and as many of its hook are on trial as may be.
+    fn put_in_force(
+        &mut self,
+        place: &Place,
+        policy: &mut Policy,
+        (loaded, key): (Arc<Loaded>, &ContentKey),
+    ) -> Result<(), PolicyError> {
+        let debut = self.debut(place, policy, &loaded)?;
+        self.forget_override(place, key);
+        match debut {
+            Debut::Whole { unguarded } => {
                 if unguarded {
                     let (hook, plugin) = (place.hook, place.name());
                     tracing::warn!(
@@ -341,15 +356,11 @@ impl Directory {
                         "the canary of a guard is ignored: nothing of it served before, and the rest would be unguarded"
                     );
                 }
-                self.forget_override(place, &key);
-                policy.accept(loaded, key);
+                policy.accept(loaded, key.clone());
             }
-            Ok(Debut::Trial) => {
-                self.forget_override(place, &key);
-                policy.begin_trial(loaded, key);
-            }
-            Err(error) => policy.reject(place, Some(key), error.into(), self.context(pass.builder)),
+            Debut::Trial => policy.begin_trial(loaded, key.clone()),
         }
+        Ok(())
     }
 
     /// The component that serves has, or has not, taken the settings that changed while a newer one is being compiled.
@@ -357,18 +368,13 @@ impl Directory {
         &mut self,
         place: &Place,
         policy: &mut Policy,
-        key: ContentKey,
+        key: &ContentKey,
         result: Result<Arc<Loaded>, Arc<PolicyError>>,
     ) {
-        match result {
-            Ok(loaded) => {
-                self.forget_override(place, &key);
-                policy.accept(loaded, key);
-            }
-            Err(error) => {
-                let (hook, plugin, why) = (place.hook, place.name(), error.sentence());
-                tracing::warn!(%hook, plugin, why, "new settings wait for the new component, which is being compiled");
-            }
+        let taken = result.and_then(|loaded| Ok(self.put_in_force(place, policy, (loaded, key))?));
+        if let Err(error) = taken {
+            let (hook, plugin, why) = (place.hook, place.name(), error.sentence());
+            tracing::warn!(%hook, plugin, why, "new settings wait for the new component, which is being compiled");
         }
     }
 

@@ -5,6 +5,7 @@ use super::loader::Loader;
 use super::policy::Policy;
 use crate::chronicle::Note;
 use crate::error::PolicyError;
+use crate::files::Place;
 use crate::grants::Grants;
 use crate::loaded::Loaded;
 
@@ -43,7 +44,18 @@ impl Loader {
             }
         }
         self.publish();
+        self.tell_unused_grants();
         true
+    }
+
+    /// Says which entries are for policies that are not there: a name may be misspelled, and then what it names has no grant.
+    pub(super) fn tell_unused_grants(&self) {
+        for (hook, plugin) in self.builder.grants().policies() {
+            let is_it = |place: &Place| place.hook == hook && place.name() == plugin;
+            if !self.directory.policies.keys().any(is_it) {
+                tracing::warn!(%hook, plugin, "a policy.grant is for a policy that is not in the directory");
+            }
+        }
     }
 }
 

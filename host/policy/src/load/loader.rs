@@ -102,6 +102,7 @@ impl Loader {
         // Also what was not whole to the last.
         self.publish();
         self.tell();
+        self.tell_unused_grants();
         Ok(())
     }
 
@@ -127,6 +128,7 @@ impl Loader {
     pub(crate) fn try_again(&mut self) {
         self.directory.policies.values_mut().for_each(Policy::try_again);
         self.directory.policies.values_mut().for_each(Policy::read_secrets_again);
+        self.read_secrets_of_trials();
     }
 
     /// Where changes are noted.

@@ -7,6 +7,7 @@ use camshaft_core::ids::PolicyDigest;
 use camshaft_core::policy::{AuthRequest, Hook, PolicySet};
 
 use super::bench::{Bench, component};
+use crate::grants::{GrantEntry, Grants};
 use crate::registry::Registry;
 use crate::set::LoadedSet;
 use crate::view::View;
@@ -125,4 +126,23 @@ fn regression_policies_in_the_wrong_place_are_logged_once() {
     let ignored: Vec<&String> = lines.iter().filter(|line| line.contains("ignored")).collect();
     assert_eq!(ignored.len(), 2, "{lines:?}");
     assert!(ignored[0].contains("Validator") && ignored[1].contains("10-alone.toml"), "{ignored:?}");
+}
+
+#[test]
+fn a_grant_for_a_policy_that_is_not_there_is_told() {
+    let entry = |policy: &str| GrantEntry { policy: policy.to_owned(), state: true, ..GrantEntry::default() };
+    let grants = |policies: &[&str]| {
+        Grants::new(true, &policies.iter().map(|policy| entry(policy)).collect::<Vec<_>>()).unwrap()
+    };
+    let mut bench = Bench::new();
+    bench.put("sampler/10-x.wasm", component("guests/misbehave-sampler"));
+    bench.loader.set_grants(grants(&["sampler/x"]));
+    let told = |lines: &[String]| {
+        lines.iter().filter(|line| line.contains("policy that is not in the directory")).cloned().collect::<Vec<_>>()
+    };
+    let lines = logged(|| bench.loader.start().unwrap());
+    assert_eq!(told(&lines), [""; 0], "{lines:?}");
+    let lines = logged(|| assert!(bench.loader.set_grants(grants(&["sampler/x", "sampler/y", "auth/x"]))));
+    let told = told(&lines);
+    assert!(told.len() == 2 && told[0].contains("\"x\"") && told[1].contains("\"y\""), "{lines:?}");
 }

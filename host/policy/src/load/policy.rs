@@ -16,7 +16,6 @@ use crate::files::{self, ContentKey, Place, SIDECAR_MAX_BYTES, Stamps};
 use crate::loaded::{Compiled, Loaded};
 use crate::matching::Matching;
 use crate::metrics::PolicyMetrics;
-use crate::secrets::Secrets;
 use crate::set::{Broken, Link, Seat};
 use crate::sidecar::Sidecar;
 use crate::spec::{OnFault, spec};
@@ -34,7 +33,7 @@ pub(crate) enum Phase {
 
 /// An examination that is tried again.
 #[derive(Debug, Clone, Copy)]
-struct Retry {
+pub(super) struct Retry {
     at: Instant,
     /// How long it waits the next time.
     pause: Duration,
@@ -118,7 +117,7 @@ pub(crate) struct Policy {
     /// The same for one whose settings file has become empty.
     pub(crate) emptied: Option<Instant>,
     /// When files that were rejected for a reason that may pass are examined again.
-    retry: Option<Retry>,
+    pub(super) retry: Option<Retry>,
     /// How often memory was lacking for this component.
     lacks: Option<(ContentKey, u32)>,
     /// The newest of its versions before the one that serves that served cleanly, for going back to it.
@@ -128,7 +127,7 @@ pub(crate) struct Policy {
     /// What was taken out of service, and is not loaded again until the file changes.
     pub(super) rolled_back: Option<RolledBack>,
     /// The error of which the log and the metric know.
-    reported: Option<(Option<ContentKey>, String)>,
+    pub(super) reported: Option<(Option<ContentKey>, String)>,
 }
 
 impl Policy {
@@ -250,12 +249,12 @@ impl Policy {
         }
     }
 
-    /// Has the next scan load the same files again if they name secrets that are others now.
+    /// Has the next scan load the same files again if they name secrets that are others now. The versions of a trial are
+    /// loaded again as they are, see [`Loader::read_secrets_of_trials`](super::loader::Loader::read_secrets_of_trials).
     pub(crate) fn read_secrets_again(&mut self) {
-        let Some((loaded, of)) = &mut self.serving else { return };
+        let (Some((loaded, of)), None) = (&mut self.serving, &self.trial) else { return };
         let sources = &loaded.sidecar.secrets;
-        let is_same = || Secrets::read(sources).is_ok_and(|secrets| secrets == loaded.supplies.secrets);
-        if sources.is_empty() || self.error.is_none() && is_same() {
+        if sources.is_empty() || self.error.is_none() && !loaded.has_other_secrets() {
             return;
         }
         of.is_outdated = true;

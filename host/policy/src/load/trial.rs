@@ -10,7 +10,7 @@ use camshaft_core::policy::{CanaryStatus, Hook, Mode, PolicyEvent};
 use super::arrivals::Debut;
 use super::directory::Directory;
 use super::loader::Loader;
-use super::policy::{Phase, Policy};
+use super::policy::{Context, Phase, Policy};
 use super::versions::{RolledBack, Trial, Version};
 use crate::chronicle::{Note, unix_seconds};
 use crate::error::PolicyError;
@@ -97,6 +97,19 @@ impl Policy {
         canary.judge(trial.begun.elapsed(), health.why_opened(), health.tally(), self.stable_tally(trial))
     }
 
+    /// What serves was loaded again, and is compared with the version on trial from now on.
+    fn renew_serving(&mut self, loaded: Arc<Loaded>) {
+        let Some((serving, _)) = &mut self.serving else { return };
+        loaded.health.go_on_from(&serving.health);
+        std::mem::replace(serving, loaded).retire();
+        if let Some(trial) = &mut self.trial {
+            (trial.before, trial.told.1) = (Tally::default(), Tally::default());
+        }
+        if matches!(self.error.as_deref(), Some(PolicyError::NoSecret { .. })) {
+            (self.error, self.reported, self.retry) = (None, None, None);
+        }
+    }
+
     /// Ends a trial without a verdict. Whether there was one.
     pub(super) fn drop_trial(&mut self) -> bool {
         self.take_trial().is_some()
@@ -154,6 +167,31 @@ impl Loader {
     /// Whether anything is on trial.
     pub(crate) fn has_trials(&self) -> bool {
         self.directory.policies.values().any(|policy| policy.trial.is_some())
+    }
+
+    /// Loads the versions of trials again whose secrets are others now: what is in the files may be neither's. A new version
+    /// is tried anew with them.
+    pub(crate) fn read_secrets_of_trials(&mut self) {
+        let Directory { policies, phase, .. } = &mut self.directory;
+        for (place, policy) in policies {
+            let Some(trial) = &policy.trial else { continue };
+            let tried = Some((trial.candidate.clone(), trial.key.clone()));
+            let outdated = |version: &(Arc<Loaded>, ContentKey)| version.0.has_other_secrets();
+            let versions = [(policy.serving.clone(), false), (tried, true)];
+            for (version, is_tried) in versions {
+                let Some((loaded, key)) = version.filter(outdated) else { continue };
+                let (compiled, sidecar) = (loaded.compiled.clone(), loaded.sidecar.clone());
+                match self.builder.load(place, compiled, sidecar, key.has_settings()) {
+                    Ok(loaded) if is_tried => policy.begin_trial(loaded, key),
+                    Ok(loaded) => policy.renew_serving(loaded),
+                    // The next look tries again.
+                    Err(error) => {
+                        let context = Context { phase: *phase, chronicle: &self.builder.chronicle };
+                        policy.reject(place, Some(key), error, context);
+                    }
+                }
+            }
+        }
     }
 
     /// Ends the trials that are to end. Whether any was.

@@ -1,4 +1,6 @@
 //! What trials once got wrong: what they counted, whom they let choose, and what they left behind.
+use std::os::unix::fs::PermissionsExt;
+
 use camshaft_core::policy::Mode;
 
 use super::*;
@@ -221,4 +223,73 @@ fn regression_a_trial_beside_a_version_that_is_rolled_back_begins_anew() {
     bench.settle();
     assert_eq!(bench.stable(Hook::Sampler), digest_of(&guest));
     assert_eq!(bench.candidate(Hook::Sampler).compiled.digest, digest_of(&variant(&guest, 2)));
+}
+
+#[test]
+fn regression_settings_that_come_while_a_component_compiles_are_tried_too() {
+    let (mut bench, _, new) = trial(Hook::Sampler);
+    bench.order(Hook::Sampler, PolicyAction::Promote).unwrap();
+    let newest = variant(&new, 7);
+    bench.hold(&newest);
+    bench.put("sampler/10-x.wasm", &newest);
+    assert!(bench.loader.scan_settled().compiling);
+    bench.begun.recv().unwrap();
+    bench.put("sampler/10-x.toml", settings("deadline = \"7ms\"\n"));
+    bench.loader.scan_settled();
+    let stable = bench.loader.registry.current().ready(Hook::Sampler).next().unwrap().clone();
+    assert_ne!(stable.sidecar.deadline.as_millis(), 7, "new settings are another version");
+    let candidate = bench.candidate(Hook::Sampler);
+    assert_eq!((candidate.compiled.digest.clone(), candidate.sidecar.deadline.as_millis()), (digest_of(&new), 7));
+    bench.finish();
+    let candidate = bench.candidate(Hook::Sampler);
+    assert_eq!((candidate.compiled.digest.clone(), candidate.sidecar.deadline.as_millis()), (digest_of(&newest), 7));
+    assert_eq!((bench.stable(Hook::Sampler), bench.tries(Hook::Sampler)), (digest_of(&new), 1));
+}
+
+#[test]
+fn regression_both_versions_of_a_trial_have_a_secret_that_changes() {
+    let mut bench = Bench::new();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("key");
+    let write = |secret: &str| {
+        std::fs::write(&file, secret).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    write("first");
+    let secrets = format!("[secrets]\nkey = {{ file = \"{}\" }}\n", file.display());
+    let guest = component("guests/misbehave-validator");
+    bench.put("validator/10-x.toml", &secrets);
+    bench.put("validator/10-x.wasm", &guest);
+    bench.loader.start().unwrap();
+    bench.put("validator/10-x.wasm", variant(&guest, 1));
+    bench.put("validator/10-x.toml", settings(&secrets));
+    bench.settle();
+    bench.settle();
+    let known = |bench: &Bench| {
+        let serving = bench.loader.registry.current().ready(Hook::Validator).next().unwrap().clone();
+        let of = |loaded: &Arc<Loaded>| loaded.supplies.secrets.get("key").unwrap().to_vec();
+        (of(&serving), of(&bench.candidate(Hook::Validator)))
+    };
+    assert_eq!(known(&bench), (b"first".to_vec(), b"first".to_vec()));
+    answer(&bench.candidate(Hook::Validator), 5);
+    bench.loader.try_again();
+    bench.settle();
+    assert_eq!(bench.status("x").unwrap().canary.unwrap().calls, 5, "the same secrets change nothing");
+    write("second");
+    bench.loader.try_again();
+    bench.settle();
+    assert_eq!(known(&bench), (b"second".to_vec(), b"second".to_vec()));
+    let status = bench.status("x").unwrap();
+    assert_eq!((status.state, status.canary.unwrap().calls), (PolicyState::Active, 0), "it is tried anew");
+    // Without the secret both go on as they are, and it is said.
+    std::fs::remove_file(&file).unwrap();
+    bench.loader.try_again();
+    bench.settle();
+    assert_eq!(known(&bench), (b"second".to_vec(), b"second".to_vec()));
+    assert!(bench.status("x").unwrap().error.unwrap().contains("key"));
+    write("third");
+    bench.loader.try_again();
+    bench.settle();
+    assert_eq!(known(&bench), (b"third".to_vec(), b"third".to_vec()));
+    assert_eq!((bench.state("x"), bench.tries(Hook::Validator)), (Some(PolicyState::Active), 1));
 }
