@@ -105,7 +105,8 @@ fn a_sampler_on_trial_serves_whole_tenants_and_is_promoted_by_its_rule_under_loa
         );
         server.wait_for_policy(("sampler", "x"), |entry| !entry["canary"].is_null());
         let new = text(&server);
-        assert!(new != old && (0..4).all(|_| text(&server) == new));
+        let more: Vec<String> = (0..4).map(|_| text(&server)).collect();
+        assert!(new != old && more.iter().all(|text| *text == new), "before {old:?}, now {new:?}, then {more:?}");
         let entry = server.wait_for_policy(("sampler", "x"), |entry| entry["canary"].is_null());
         assert_eq!((&entry["state"], &entry["error"]), (&json!("active"), &Value::Null), "{entry}");
         assert_eq!(who(&server, "promoted"), ["canary"]);

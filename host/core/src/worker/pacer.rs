@@ -249,6 +249,35 @@ mod tests {
         }
     }
 
+    /// Attention that reaches back 512 tokens costs no more from there on, which prompts shorter than that cannot tell.
+    #[test]
+    fn chunks_of_models_with_a_window_are_not_too_small_deep_in_a_prompt() {
+        let mut pacer = Pacer::new(15 * MS);
+        let (mut now, mut steps, mut longest) = (Duration::ZERO, 0, 0.0f64);
+        for prompt in [256, 400, 512, 8000] {
+            let mut start = 0;
+            steps = 0;
+            while start < prompt {
+                let chunk = (pacer.budget(8, std::iter::once(start..prompt)) as u32).min(prompt - start).min(512);
+                let entries: f64 = (start..start + chunk).map(|position| f64::from(position.min(512))).sum();
+                let took = 2.4 + 0.05 * f64::from(chunk) + 0.00013 * entries;
+                pacer.planned(now, Work { rows: 8, ..Work::default() }.and(start, chunk));
+                now += Duration::from_secs_f64(took / 1e3);
+                pacer.begin(now);
+                (start, steps) = (start + chunk, steps + 1);
+                // The first of all is not bounded by anything.
+                longest = longest.max(if prompt > 256 { took } else { 0.0 });
+                for _ in 0..2 {
+                    pacer.planned(now, work(8, 0));
+                    now += Duration::from_secs_f64(2.4 / 1e3);
+                    pacer.begin(now);
+                }
+            }
+        }
+        // Of 15 ms each, 74 would do.
+        assert!(steps < 110 && longest < 30.0, "{steps} steps, {longest} ms");
+    }
+
     #[test]
     fn prefill_never_stalls() {
         let mut pacer = Pacer::new(MS);
