@@ -6,7 +6,7 @@
 mod needs;
 
 use self::needs::spared;
-pub use self::needs::{Budget, Cut, DraftNeeds, KvLayout, Machine, ModelNeeds, PROCESS_BYTES, Sizes, Wishes, bodies};
+pub use self::needs::{Budget, Cut, DraftNeeds, KvLayout, Machine, ModelNeeds, Sizes, Wishes, bodies, process};
 use crate::offload::{self, Free, Taken};
 pub use crate::offload::{DeviceNeeds, Offloaded};
 
@@ -25,7 +25,7 @@ const BATCH_TOKENS: u32 = 512;
 const LEAST_BATCH_TOKENS: u32 = 64;
 /// The largest part of the memory that the buffers of one model's batches take.
 const BATCH_SHARE: u64 = 8;
-/// The part of the memory that the longest input of an embedding model takes, which is computed in one piece.
+/// The part of what weights leave that the longest input of an embedding model takes, unless its length is asked for, which is computed in one piece.
 const INPUT_SHARE: u64 = 4;
 /// The prefix cache takes a quarter of what models leave, and never more than this unless told to.
 const CACHE_SHARE: u64 = 4;
@@ -175,7 +175,8 @@ struct InputRoom<'a> {
 impl<'a> InputRoom<'a> {
     fn of(models: &[ModelNeeds], planned: u64, free: &'a Free) -> Self {
         // What is meant for devices is not counted: most of it will be there.
-        let here = models.iter().filter(|model| model.devices.is_none());
+        let is_here = |model: &&ModelNeeds| model.devices.as_ref().is_none_or(|needs| needs.devices.is_empty());
+        let here = models.iter().filter(is_here);
         let taken = here.map(|model| {
             let batch = if model.generates { all_buffers(model, BATCH_TOKENS) } else { 0 };
             host_weights(model, &Offloaded::default()).saturating_add(batch)
@@ -189,7 +190,9 @@ impl<'a> InputRoom<'a> {
     fn for_one(&self, model: &ModelNeeds) -> u64 {
         let devices = model.devices.as_ref().map(|needs| &needs.devices[..]).filter(|devices| !devices.is_empty());
         let room = devices.map_or(self.host, |devices| self.free.of(devices).min(self.host));
-        room / INPUT_SHARE / self.embedders.max(1)
+        // What was asked for may take all.
+        let share = if model.wishes.kv_tokens.is_some() { 1 } else { INPUT_SHARE };
+        room / share / self.embedders.max(1)
     }
 
     /// The longest input of an embedding model: what it was trained for, unless less is asked for or memory is short.

@@ -126,6 +126,7 @@ impl Load {
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
         let starter = Starter {
             all: &config,
+            process,
             tuned: &tuned,
             cache: &CachePlan::of(&config, share).on(supervisor.spawner(ShutdownStage::Storage)),
             policies: &policies,

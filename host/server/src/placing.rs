@@ -9,7 +9,7 @@ use camshaft_api::Readiness;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, EngineError, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
-use camshaft_core::sizes::{self, DraftNeeds, KvLayout, Machine, ModelNeeds, Offloaded, PROCESS_BYTES, Sizes};
+use camshaft_core::sizes::{self, DraftNeeds, KvLayout, Machine, ModelNeeds, Offloaded, Sizes};
 use camshaft_engine::{
     EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel, Offload, Placement,
 };
@@ -298,12 +298,14 @@ type OnHost = (Arc<LoadedModel>, Sizes);
 #[derive(Debug, Clone)]
 pub(crate) struct Standby {
     loaded: Loaded,
+    /// What the process takes beside models.
+    process: u64,
     host: Arc<Mutex<Option<OnHost>>>,
 }
 
 impl Standby {
-    pub(crate) fn new(loaded: &Loaded) -> Self {
-        Self { loaded: loaded.clone(), host: Arc::default() }
+    pub(crate) fn new(loaded: &Loaded, process: u64) -> Self {
+        Self { loaded: loaded.clone(), process, host: Arc::default() }
     }
 
     /// Makes what computes now: with `model` and its sizes, or, once its device failed or has no room, with another one and
@@ -353,7 +355,7 @@ impl Standby {
                 // The weights are in memory by now, and so are those of the draft model.
                 let needs = self.loaded.needs(&Devices::default());
                 let needs = ModelNeeds { weights: 0, draft: DraftNeeds { weights: 0, ..needs.draft }, ..needs };
-                sizes::divide(machine::look(), PROCESS_BYTES, &[], &[needs], Some(0)).models.remove(0)
+                sizes::divide(machine::look(), self.process, &[], &[needs], Some(0)).models.remove(0)
             }
         };
         let (sequences, context_tokens, input_tokens) = (sizes.sequences, sizes.sequence_tokens(), sizes.input_tokens);

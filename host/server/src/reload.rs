@@ -216,7 +216,7 @@ fn put_in_force(state: &mut ReloadState, new: Config) -> Reloaded {
     let changed = config::changed(&state.config.live, &new.live);
     if let Some(Bound { api, tuning, share, machine, process }) = &state.bound {
         api.set_limits(limits(&new.live, *machine));
-        let taken = sizes::PROCESS_BYTES.saturating_add(new.live.limits.bodies_bytes(*machine));
+        let taken = sizes::process(new.live.limits.bodies_bytes(*machine));
         if taken > *process && changed.iter().any(|key| matches!(key.as_str(), "limits.body" | "limits.bodies")) {
             let more = mib(taken - process);
             tracing::warn!(

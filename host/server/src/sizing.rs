@@ -2,7 +2,7 @@
 //! chosen.
 use std::fmt::Write as _;
 
-use camshaft_core::sizes::{self, Budget, Cut, KvLayout, Machine, ModelNeeds, PROCESS_BYTES, Sizes};
+use camshaft_core::sizes::{self, Budget, Cut, KvLayout, Machine, ModelNeeds, Sizes};
 use camshaft_engine::KvType;
 
 use crate::cache_plan::CacheShare;
@@ -22,7 +22,7 @@ pub(crate) struct Sized {
 pub(crate) fn size(config: &Config, machine: Machine, devices: &Devices, loaded: Vec<Loaded>) -> Sized {
     let needs: Vec<ModelNeeds> = loaded.iter().map(|loaded| loaded.needs(devices)).collect();
     let wished = config.live.cache.ram.set().map(|bytes| bytes.0);
-    let process = PROCESS_BYTES.saturating_add(config.live.limits.bodies_bytes(machine));
+    let process = sizes::process(config.live.limits.bodies_bytes(machine));
     let budget = sizes::divide(machine, process, &devices.free(), &needs, wished);
     let weights = loaded.into_iter().zip(&budget.models);
     let weights = weights.map(|(loaded, sizes)| Weights { loaded, sizes: sizes.clone() }).collect();
@@ -84,7 +84,7 @@ impl Sized {
                     KvLayout::PerSequence => {
                         " beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)"
                     }
-                    KvLayout::Pooled => " (`camshaft check` says what takes it)",
+                    KvLayout::Pooled => " unless context-tokens asks for it",
                 };
                 format!(
                     "a request has {granted} tokens at most, though the model was trained for {trained}: there is no memory \
@@ -103,7 +103,7 @@ impl Sized {
             }
             Cut::Layers { wished: Some(wished), layers, granted } => {
                 let wished = wished.min(layers);
-                let why = self.no_devices.as_deref().unwrap_or("devices have no room for more");
+                let why = self.no_devices.as_deref().unwrap_or("no device that it may use has room for more");
                 format!("gpu-layers = {wished} is cut to {granted}: {why}")
             }
             Cut::Layers { wished: None, layers, granted } => {

@@ -40,6 +40,8 @@ const FAKE_DIMENSIONS: u32 = 64;
 /// What all models are started with.
 pub(crate) struct Starter<'a> {
     pub(crate) all: &'a Config,
+    /// What the process takes beside models.
+    pub(crate) process: u64,
     pub(crate) tuned: &'a Tuned,
     pub(crate) cache: &'a CachePlan,
     pub(crate) policies: &'a Arc<PolicyHost>,
@@ -66,7 +68,7 @@ impl Starter<'_> {
                 let make = {
                     let (config, plan) = (config.clone(), self.cache.clone());
                     let (loaded, draft, sizes) = (loaded.clone(), draft.clone(), model.sizes.clone());
-                    let standby = Standby::new(&model.loaded);
+                    let standby = Standby::new(&model.loaded, self.process);
                     move |id| {
                         let (engine, options) = standby.make(&loaded, &sizes, |computes, sizes| {
                             let options = weights::engine_options(&config, sizes);
@@ -82,7 +84,7 @@ impl Starter<'_> {
             (WeightsSource::Llama { model: loaded, .. }, ModelKind::Embed) => {
                 let make = {
                     let (config, loaded, sizes) = (config.clone(), loaded.clone(), model.sizes.clone());
-                    let standby = Standby::new(&model.loaded);
+                    let standby = Standby::new(&model.loaded, self.process);
                     move || standby.make(&loaded, &sizes, |computes, sizes| weights::embedder(&config, computes, sizes))
                 };
                 self.start_embedder(config, info, loaded.tokenizer(), make)

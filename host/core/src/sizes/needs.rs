@@ -9,7 +9,7 @@ use crate::offload::{DeviceNeeds, Offloaded};
 const SPARE_SHARE: u64 = 10;
 /// What the process takes beside models and the bodies of requests: code, threads, policies and their compiled code. It was
 /// 42 MiB with the policies that come with the server.
-pub const PROCESS_BYTES: u64 = 128 << 20;
+const PROCESS_BYTES: u64 = 128 << 20;
 /// Requests in flight take this part of the memory unless told otherwise, and never more than [`MOST_BODIES_BYTES`].
 const BODIES_SHARE: u64 = 32;
 const MOST_BODIES_BYTES: u64 = 256 << 20;
@@ -94,7 +94,7 @@ pub struct Sizes {
     pub threads: u32,
     /// Whether KV entries are stored in 8 bits, which nobody asked for.
     pub quantized: bool,
-    /// In the host's memory, with those of its draft model and its adapter.
+    /// In the host's memory, with those of its draft model and its adapter, and states of recurrent embedding models.
     pub weights: u64,
     /// Of all workers, in the host's memory.
     pub kv: u64,
@@ -160,6 +160,11 @@ impl Budget {
     pub fn spared(&self) -> u64 {
         spared(self.machine.memory)
     }
+}
+
+/// What the process takes beside models.
+pub fn process(bodies: u64) -> u64 {
+    PROCESS_BYTES.saturating_add(bodies)
 }
 
 /// What all requests in flight may take together, where nobody asks for a number.
