@@ -189,10 +189,10 @@ impl<'a> InputRoom<'a> {
     /// Batches lie on devices, if any layer is there, and in the host's memory once these fail.
     fn for_one(&self, model: &ModelNeeds) -> u64 {
         let devices = model.devices.as_ref().map(|needs| &needs.devices[..]).filter(|devices| !devices.is_empty());
-        let room = devices.map_or(self.host, |devices| self.free.of(devices).min(self.host));
-        // What was asked for may take all.
-        let share = if model.wishes.kv_tokens.is_some() { 1 } else { INPUT_SHARE };
-        room / share / self.embedders.max(1)
+        // What was asked for may take all of the host's memory, but not the room of the layers on devices.
+        let host = self.host / if model.wishes.kv_tokens.is_some() { 1 } else { INPUT_SHARE };
+        let room = devices.map_or(host, |devices| (self.free.of(devices) / INPUT_SHARE).min(host));
+        room / self.embedders.max(1)
     }
 
     /// The longest input of an embedding model: what it was trained for, unless less is asked for or memory is short.

@@ -211,6 +211,10 @@ fn regression_long_inputs_leave_room_for_layers_on_the_device() {
         let sizes = divide(on(host), PROCESS, &[24 * GIB], &[embeds(Some(needs.clone()))], None).models.remove(0);
         assert_eq!(sizes.offloaded.layers, 29, "{host} GiB: {sizes:?}");
     }
+    // Nor does a length that is asked for take the room of the layers.
+    let wishes = Wishes { kv_tokens: Some(32_768), ..Wishes::default() };
+    let asked = ModelNeeds { wishes, ..embeds(Some(needs.clone())) };
+    assert_eq!(divide(on(64), PROCESS, &[24 * GIB], &[asked], None).models[0].offloaded.layers, 29);
     // Where there is no device, the host decides.
     let none = DeviceNeeds { devices: vec![], wished: Some(29), ..needs };
     let alone = |devices| divide(on(64), PROCESS, &[], &[embeds(devices)], None).models.remove(0).input_tokens;

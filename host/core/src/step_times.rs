@@ -58,6 +58,9 @@ const KINDS: [usize; 2] = [16, 128];
 const KEPT: f64 = 2.0;
 /// Seconds that any step takes at least.
 const SHORTEST: f64 = 1e-5;
+/// A step that took more than so many times as long as expected weighs as if it had been expected to take that part of its time:
+/// what the fit knows nothing of yet may be expected to take next to nothing, and would outweigh a thousand steps after it.
+const SURPRISE: f64 = 4.0;
 
 /// Steps of one kind.
 #[derive(Debug, Clone, Copy, Default)]
@@ -86,7 +89,7 @@ impl StepTimes {
         let (prompt, parts) = (work.prompt, Self::parts(work));
         // Not by what it took: that would count slow steps less, and notice late that all are slow now.
         let expected = self.fitted.filter(|fitted| prompt == 0 || fitted.token > 0.0);
-        let expected = expected.map_or(seconds, |fitted| fitted.total(work)).max(SHORTEST);
+        let expected = expected.map_or(seconds, |fitted| fitted.total(work)).max(seconds / SURPRISE).max(SHORTEST);
         let kind = match prompt {
             0 => {
                 self.without.decay();

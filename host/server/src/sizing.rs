@@ -84,7 +84,7 @@ impl Sized {
                     KvLayout::PerSequence => {
                         " beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)"
                     }
-                    KvLayout::Pooled => " unless context-tokens asks for it",
+                    KvLayout::Pooled => " beside what is left free (context-tokens takes of that, if there is any)",
                 };
                 format!(
                     "a request has {granted} tokens at most, though the model was trained for {trained}: there is no memory \

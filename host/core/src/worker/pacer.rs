@@ -249,6 +249,27 @@ mod tests {
         }
     }
 
+    /// Two unequal chunks, the first of them slow, leave nothing for the step in the fit, and the first step that decodes is slow.
+    #[test]
+    fn regression_a_slow_step_of_a_kind_that_is_new_is_not_believed_for_long() {
+        for (cold, first_decode) in [(1.5, 10.0), (1.2, 30.0), (4.0, 4.0)] {
+            let mut pacer = Pacer::new(15 * MS);
+            let mut now = Duration::ZERO;
+            let mut step = |pacer: &mut Pacer, rows: usize, prompt: usize, factor: f64| {
+                pacer.planned(now, work(rows, prompt));
+                now += Duration::from_secs_f64(factor * (3.0 + 0.1 * rows as f64 + 0.2 * prompt as f64) / 1e3);
+                pacer.begin(now);
+            };
+            for (prompt, factor) in [(512, cold), (512, 1.0), (176, 1.0)] {
+                step(&mut pacer, 0, prompt, factor);
+            }
+            step(&mut pacer, 8, 0, first_decode);
+            (0..100).for_each(|_| step(&mut pacer, 8, 0, 1.0));
+            let decoding = pacer.times.fitted().unwrap().decoding(8);
+            assert!((0.003..0.005).contains(&decoding), "{cold}, {first_decode}: {decoding} s instead of 0.0038");
+        }
+    }
+
     /// Attention that reaches back 512 tokens costs no more from there on, which prompts shorter than that cannot tell.
     #[test]
     fn chunks_of_models_with_a_window_are_not_too_small_deep_in_a_prompt() {
