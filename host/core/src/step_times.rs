@@ -5,6 +5,7 @@ use std::ops::Range;
 const DECAY: f64 = 0.98;
 /// Where steps do not tell parts apart, the time goes to those with the smaller numbers here: rather to prompt tokens than to
 /// prefill at all, and rather to a step than to its rows, so that chunks are too small rather than too large until more is known.
+/// What tokens attend to gets little: chunks at the beginning of a prompt, which come first, do not tell it from their number.
 const RIDGE: [f64; PARTS] = [1e-6, 1e-5, 1e-2, 1e-6, 1e-4];
 const PARTS: usize = 5;
 /// Minimum variance of the rows of steps from which the cost of a row can be told.
