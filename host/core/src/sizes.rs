@@ -16,15 +16,15 @@ pub const SEQUENCES: u32 = 32;
 const LEAST_PARTS: u32 = 8;
 /// Tokens that a part has at least, unless the model was trained for fewer: a chat with its documents.
 const PART_TOKENS: u32 = 8192;
-/// llama.cpp rounds a part up to this.
+/// llama.cpp rounds a part or a pool up to this.
 const PART_STEP: u32 = 256;
 /// A pool is never smaller, whatever the memory.
 const LEAST_TOKENS: u32 = 512;
 /// Tokens of one step: wider ones are no faster on a CPU, and take memory.
 const BATCH_TOKENS: u32 = 512;
 const LEAST_BATCH_TOKENS: u32 = 64;
-/// The largest part of the memory that the buffers of one model's batches take.
-const BATCH_SHARE: u64 = 8;
+/// The largest part of what weights leave that the buffers of all models' batches take, unless inputs are long.
+const BATCH_SHARE: u64 = 2;
 /// The part of what weights leave that the longest input of an embedding model takes, unless its length is asked for, which is computed in one piece.
 const INPUT_SHARE: u64 = 4;
 /// The prefix cache takes a quarter of what models leave, and never more than this unless told to.
@@ -39,16 +39,8 @@ pub fn divide(machine: Machine, process: u64, devices: &[u64], models: &[ModelNe
     let planned = (machine.memory - spared(machine.memory)).saturating_sub(process);
     // Drivers and other programs need some, too.
     let mut free = Free::new(devices.iter().map(|&free| free - spared(free)));
-    let inputs = InputRoom::of(models, planned, &free);
-    let batches: Vec<Batches> = models.iter().map(|model| Batches::of(model, machine.memory, &inputs)).collect();
-    let offloaded: Vec<Offloaded> = models
-        .iter()
-        .zip(&batches)
-        .map(|(model, batches)| place(model, &mut free, buffers(model, model.batch_token, batches.tokens)))
-        .collect();
-    let buffers = models.iter().zip(&batches).map(|(model, batches)| all_buffers(model, batches.tokens));
-    let weights = models.iter().zip(&offloaded).map(|(model, offloaded)| host_weights(model, offloaded));
-    let wanted = weights.chain(buffers).fold(0, u64::saturating_add);
+    let placed = place_all(models, planned, &mut free);
+    let wanted = models.iter().zip(&placed).map(|(model, placed)| placed.host(model)).fold(0, u64::saturating_add);
     let mut cuts = Vec::new();
     if wanted > planned {
         cuts.push(Cut::Memory { wanted, available: planned });
@@ -69,12 +61,13 @@ pub fn divide(machine: Machine, process: u64, devices: &[u64], models: &[ModelNe
     let mut left = left.saturating_sub(granted);
     let mut waiting = models.iter().filter(|model| model.generates).count() as u64;
     let mut chosen = Vec::with_capacity(models.len());
-    for ((model, &batches), &offloaded) in models.iter().zip(&batches).zip(&offloaded) {
+    for (model, &placed) in models.iter().zip(&placed) {
         let on = model.devices.as_ref().map_or(&[][..], |needs| &needs.devices);
         let part = |all: u64| if model.generates { all / waiting.max(1) } else { 0 };
-        let room = Room { host: part(left), devices: part(free.of(on)), offloaded };
-        let sizes = choose(model, machine, room, batches);
-        free.take(on, sizes.offloaded.kv);
+        let devices = part(free.of(on)).saturating_add(placed.reserved);
+        let room = Room { host: part(left), devices, offloaded: placed.offloaded };
+        let sizes = choose(model, machine, room, placed.batches);
+        free.take(on, sizes.offloaded.kv.saturating_sub(placed.reserved));
         if model.generates {
             (left, waiting) = (left.saturating_sub(sizes.kv), waiting - 1);
         }
@@ -83,21 +76,80 @@ pub fn divide(machine: Machine, process: u64, devices: &[u64], models: &[ModelNe
     Budget { machine, process, planned, models: chosen, cache: granted, most_cache, cuts }
 }
 
-/// Gives layers to devices, as far as there is room.
-fn place(model: &ModelNeeds, free: &mut Free, batches: u64) -> Offloaded {
-    let Some(needs) = &model.devices else { return Offloaded::default() };
-    let kv = match model.generates {
-        // Of one chat of each worker.
+/// Where a model and its batches are, before KV caches divide what is left.
+#[derive(Clone, Copy)]
+struct Placed {
+    batches: Batches,
+    offloaded: Offloaded,
+    /// Kept on its devices for the KV entries of one chat of each worker.
+    reserved: u64,
+}
+
+impl Placed {
+    /// What it takes of the host's memory. Batches count there even if layers are on devices: these may fail.
+    fn host(&self, model: &ModelNeeds) -> u64 {
+        host_weights(model, &self.offloaded).saturating_add(all_buffers(model, self.batches.tokens))
+    }
+}
+
+/// Gives layers to devices and sizes to batches, in the order of `models`, except that long inputs of embedding models take
+/// of what generating models leave.
+fn place_all(models: &[ModelNeeds], planned: u64, free: &mut Free) -> Vec<Placed> {
+    // What is meant for devices is not counted: most of it will be there.
+    let is_here = |model: &&ModelNeeds| model.devices.as_ref().is_none_or(|needs| needs.devices.is_empty());
+    let weights = models.iter().filter(is_here).map(|model| host_weights(model, &Offloaded::default()));
+    let beside_weights = planned.saturating_sub(weights.fold(0, u64::saturating_add));
+    let buffers = beside_weights / BATCH_SHARE / models.len().max(1) as u64;
+    let generators = models.iter().enumerate().filter(|(_, model)| model.generates);
+    let mut placed: Vec<(usize, Placed)> = generators
+        .map(|(index, model)| {
+            let tokens = batch_tokens(model, buffers);
+            (index, place(model, free, Batches { tokens, input: 0 }))
+        })
+        .collect();
+    let embedders = || models.iter().enumerate().filter(|(_, model)| !model.generates);
+    let taken = placed.iter().map(|(index, placed)| placed.host(&models[*index]));
+    let weights =
+        embedders().map(|(_, model)| model).filter(is_here).map(|model| host_weights(model, &Offloaded::default()));
+    let host = planned.saturating_sub(taken.chain(weights).fold(0, u64::saturating_add));
+    let inputs = InputRoom { host, free: free.clone(), embedders: embedders().count() as u64 };
+    for (index, model) in embedders() {
+        let input = inputs.tokens(model);
+        let tokens = batch_tokens(model, buffers).max(input);
+        placed.push((index, place(model, free, Batches { tokens, input })));
+    }
+    placed.sort_by_key(|(index, _)| *index);
+    placed.into_iter().map(|(_, placed)| placed).collect()
+}
+
+/// Tokens of a step: as many as are efficient, or fewer, so that buffers take no more than this.
+fn batch_tokens(model: &ModelNeeds, most: u64) -> u32 {
+    let mut tokens = BATCH_TOKENS;
+    while tokens > LEAST_BATCH_TOKENS && all_buffers(model, tokens) > most {
+        tokens /= 2;
+    }
+    model.wishes.batch_tokens.unwrap_or(tokens.max(model.wishes.sequences.unwrap_or(1)))
+}
+
+/// Gives layers to devices, as far as there is room, and keeps what one chat of each worker needs there.
+fn place(model: &ModelNeeds, free: &mut Free, batches: Batches) -> Placed {
+    let Some(needs) = &model.devices else {
+        return Placed { batches, offloaded: Offloaded::default(), reserved: 0 };
+    };
+    let least_kv = match model.generates {
         true => {
             let tokens = model.kv_token.saturating_mul(u64::from(model.trained_tokens.min(PART_TOKENS)));
             tokens.saturating_add(model.sequence).saturating_mul(u64::from(model.workers))
         }
         false => 0,
     };
-    let taken = Taken { weights: model.weights, batches, least_kv: kv };
-    let offloaded = offload::place(needs, taken, free.of(&needs.devices));
+    let buffers = buffers(model, model.batch_token, batches.tokens);
+    let offloaded =
+        offload::place(needs, Taken { weights: model.weights, batches: buffers, least_kv }, free.of(&needs.devices));
     free.take(&needs.devices, offloaded.bytes());
-    offloaded
+    let reserved = offloaded.divide(least_kv).1.min(free.of(&needs.devices));
+    free.take(&needs.devices, reserved);
+    Placed { batches, offloaded, reserved }
 }
 
 /// What the KV caches of a model may take.
@@ -166,26 +218,13 @@ fn host_weights(model: &ModelNeeds, offloaded: &Offloaded) -> u64 {
 }
 
 /// What the batches of each embedding model may take for the sake of long inputs.
-struct InputRoom<'a> {
+struct InputRoom {
     host: u64,
-    free: &'a Free,
+    free: Free,
     embedders: u64,
 }
 
-impl<'a> InputRoom<'a> {
-    fn of(models: &[ModelNeeds], planned: u64, free: &'a Free) -> Self {
-        // What is meant for devices is not counted: most of it will be there.
-        let is_here = |model: &&ModelNeeds| model.devices.as_ref().is_none_or(|needs| needs.devices.is_empty());
-        let here = models.iter().filter(is_here);
-        let taken = here.map(|model| {
-            let batch = if model.generates { all_buffers(model, BATCH_TOKENS) } else { 0 };
-            host_weights(model, &Offloaded::default()).saturating_add(batch)
-        });
-        let host = planned.saturating_sub(taken.fold(0, u64::saturating_add));
-        let embedders = models.iter().filter(|model| !model.generates).count() as u64;
-        Self { host, free, embedders }
-    }
-
+impl InputRoom {
     /// Batches lie on devices, if any layer is there, and in the host's memory once these fail.
     fn for_one(&self, model: &ModelNeeds) -> u64 {
         let devices = model.devices.as_ref().map(|needs| &needs.devices[..]).filter(|devices| !devices.is_empty());
@@ -206,21 +245,8 @@ impl<'a> InputRoom<'a> {
 #[derive(Clone, Copy)]
 struct Batches {
     tokens: u32,
-    /// The longest input of an embedding model, which is in one batch.
+    /// The longest input of an embedding model, which is in one batch; 0: it generates.
     input: u32,
-}
-
-impl Batches {
-    fn of(model: &ModelNeeds, memory: u64, inputs: &InputRoom<'_>) -> Self {
-        let sequences = model.wishes.sequences.unwrap_or(1);
-        let mut tokens = BATCH_TOKENS;
-        while tokens > LEAST_BATCH_TOKENS && all_buffers(model, tokens) > memory / BATCH_SHARE {
-            tokens /= 2;
-        }
-        let tokens = model.wishes.batch_tokens.unwrap_or(tokens.max(sequences));
-        let input = if model.generates { 0 } else { inputs.tokens(model) };
-        Self { tokens: tokens.max(input), input }
-    }
 }
 
 /// Chooses for one model.
@@ -236,13 +262,13 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: ba
     let plan = |token: Places| match model.wishes.kv_tokens {
         // What was asked for may take all.
         Some(wished) => {
-            let room = room.fits(token, taken, workers).max(LEAST_TOKENS);
+            let room = whole(room.fits(token, taken, workers).max(LEAST_TOKENS));
             layout(model, most, wished.min(room), room)
         }
         None => {
             // One long request may take all, too.
             let one = room.fits(token, taken, workers).min(model.trained_tokens.min(PART_TOKENS));
-            let room = room.part(KV_SHARE).fits(token, taken, workers).max(one).max(LEAST_TOKENS);
+            let room = whole(room.part(KV_SHARE).fits(token, taken, workers).max(one).max(LEAST_TOKENS));
             layout(model, most, room, room)
         }
     };
@@ -322,7 +348,8 @@ fn cuts(model: &ModelNeeds, sizes: &Sizes) -> Vec<Cut> {
         cuts.push(Cut::KvTokens { wished, granted: sizes.kv_tokens });
     } else if model.wishes.kv_tokens.is_none() && sizes.sequence_tokens() < model.trained_tokens {
         let (trained, granted) = (model.trained_tokens, sizes.sequence_tokens());
-        cuts.push(Cut::Context { trained, granted, layout: sizes.layout });
+        let parts = if sizes.layout == KvLayout::PerSequence { sizes.sequences } else { 1 };
+        cuts.push(Cut::Context { trained, granted, parts });
     }
     let each = model.trained_tokens.max(1).next_multiple_of(PART_STEP);
     if let Some(wished) = model.wishes.kv_tokens.filter(|&wished| wished / sizes.sequences.max(1) > each) {
@@ -332,6 +359,11 @@ fn cuts(model: &ModelNeeds, sizes: &Sizes) -> Vec<Cut> {
         cuts.push(Cut::Quantized);
     }
     cuts
+}
+
+/// What remains whole when llama.cpp rounds it up.
+fn whole(tokens: u32) -> u32 {
+    tokens - tokens % PART_STEP
 }
 
 struct Plan {
@@ -353,7 +385,7 @@ impl Plan {
     /// What llama.cpp makes of it.
     fn real_tokens(&self) -> u64 {
         match self.layout {
-            KvLayout::Pooled => u64::from(self.tokens),
+            KvLayout::Pooled => u64::from(self.tokens).next_multiple_of(u64::from(PART_STEP)),
             KvLayout::PerSequence => {
                 let each = u64::from(self.sequence_tokens()).next_multiple_of(u64::from(PART_STEP));
                 each * u64::from(self.sequences)
@@ -387,8 +419,8 @@ fn layout(model: &ModelNeeds, most: u32, tokens: u32, room: u32) -> Plan {
     let count = if enough { count } else { most.min(room / PART_STEP) }.max(1);
     let each = (tokens / count).min(trained.next_multiple_of(PART_STEP));
     // Whole steps, since llama.cpp rounds up. Parts smaller than one are only made if they were asked for.
-    let each = if each > PART_STEP { each - each % PART_STEP } else { each };
-    let most = room / count - room / count % PART_STEP;
+    let each = if each > PART_STEP { whole(each) } else { each };
+    let most = whole(room / count);
     let tokens = if model.wishes.kv_tokens.is_some() { tokens.min(most.max(PART_STEP) * count) } else { each * count };
     Plan { sequences: count, tokens, layout: KvLayout::PerSequence }
 }

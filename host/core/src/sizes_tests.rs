@@ -63,8 +63,10 @@ fn fewer_or_shorter_parts_when_memory_is_short_and_a_pool_below_that() {
     let sizes = alone(on(24), large());
     assert_eq!(sizes.layout, KvLayout::PerSequence);
     assert!((8..=32).contains(&sizes.sequences) && sizes.sequence_tokens() >= PART_TOKENS, "{sizes:?}");
-    let layout = KvLayout::PerSequence;
-    assert_eq!(sizes.cuts, [Cut::Context { trained: 131_072, granted: sizes.sequence_tokens(), layout }]);
+    let parts = sizes.sequences;
+    assert_eq!(sizes.cuts, [Cut::Context { trained: 131_072, granted: sizes.sequence_tokens(), parts }]);
+    let one = alone(on(4), ModelNeeds { wishes: Wishes { sequences: Some(1), ..Wishes::default() }, ..large() });
+    assert!(matches!(one.cuts[..], [Cut::Context { parts: 1, .. }]), "{one:?}");
     // With more memory the parts are longer.
     let roomy = alone(on(200), large());
     assert!(roomy.sequences == 32 && roomy.sequence_tokens() > PART_TOKENS, "{roomy:?}");
@@ -103,7 +105,7 @@ fn entries_are_packed_only_where_that_makes_room_and_nobody_forbids_it() {
     let roomy = alone(on(3), needs(true));
     assert!(!roomy.quantized && roomy.kv_tokens == PART_TOKENS, "{roomy:?}");
     let short =
-        |model| divide(Machine { memory: 5 * GIB / 2, cores: 2 }, PROCESS, &[], &[model], None).models.remove(0);
+        |model| divide(Machine { memory: 9 * GIB / 4, cores: 2 }, PROCESS, &[], &[model], None).models.remove(0);
     let (packed, plain) = (short(needs(true)), short(needs(false)));
     assert!(packed.quantized && packed.cuts.contains(&Cut::Quantized), "{packed:?}");
     assert!(!plain.quantized && plain.kv_tokens < packed.kv_tokens, "{plain:?}");
@@ -220,6 +222,45 @@ fn regression_long_inputs_leave_room_for_layers_on_the_device() {
     let alone = |devices| divide(on(64), PROCESS, &[], &[embeds(devices)], None).models.remove(0).input_tokens;
     assert_eq!(alone(Some(none)), alone(None));
     assert_eq!(alone(None), (64 * GIB - 64 * GIB / 10 - PROCESS - (600 << 20)).div_euclid(4 * 1_600_000) as u32);
+}
+
+#[test]
+fn regression_long_inputs_take_of_what_generating_models_leave_on_a_device() {
+    let needs = DeviceNeeds { devices: vec![0], layers: 17, wished: None, most: None, holds_kv: true };
+    let generator = ModelNeeds { devices: Some(needs.clone()), weights: 8 * GIB, ..large() };
+    let embeds = embeds(Some(DeviceNeeds { layers: 29, ..needs }));
+    let budget = divide(on(64), PROCESS, &[12 * GIB], &[embeds, generator], None);
+    let layers: Vec<_> = budget.models.iter().map(|sizes| sizes.offloaded.layers).collect();
+    assert_eq!(layers, [29, 17], "{budget:?}");
+    assert!(budget.models[0].input_tokens < 1000 && budget.models[1].offloaded.kv > GIB, "{budget:?}");
+}
+
+#[test]
+fn regression_models_on_one_device_leave_each_other_the_entries_of_a_chat() {
+    let devices = Some(DeviceNeeds { devices: vec![0], layers: 17, wished: None, most: None, holds_kv: true });
+    let model = |workers| ModelNeeds { devices: devices.clone(), workers, weights: GIB, ..large() };
+    for (workers, mib) in [(1, 3 << 10), (4, 5 << 10)] {
+        let budget = divide(on(64), PROCESS, &[mib << 20], &[model(workers), model(1), model(1)], None);
+        let first = &budget.models[0];
+        assert_eq!(first.offloaded.layers, 17, "{budget:?}");
+        assert!(first.sequence_tokens() >= PART_TOKENS, "{budget:?}");
+        assert!(budget.models[2].offloaded.layers < 17, "{budget:?}");
+        let taken: u64 = budget.models.iter().map(|sizes| sizes.offloaded.bytes()).sum();
+        assert!(taken <= (mib << 20) * 9 / 10, "{taken} {budget:?}");
+    }
+}
+
+#[test]
+fn regression_batches_are_smaller_where_weights_leave_little() {
+    let tokens = |memory_mib: u64| {
+        let model = ModelNeeds { weights: 4 * GIB, ..large() };
+        let budget = divide(Machine { memory: memory_mib << 20, cores: 2 }, 128 << 20, &[], &[model], None);
+        (budget.models[0].batch_tokens, budget.cuts.is_empty())
+    };
+    assert_eq!(tokens(8 << 10), (512, true));
+    assert_eq!(tokens(5 << 10), (256, true));
+    assert_eq!(tokens(4800), (64, true));
+    assert_eq!(tokens(4700), (64, false), "it does not fit at all");
 }
 
 #[test]
@@ -469,5 +510,5 @@ fn models_share_devices() {
     let layers = |index: usize| budget.models[index].offloaded.layers;
     assert_eq!(layers(0), 17);
     assert!((1..17).contains(&layers(1)), "{budget:?}");
-    assert!(budget.models.iter().map(|sizes| sizes.offloaded.bytes()).sum::<u64>() <= 3 * GIB * 9 / 10);
+    assert!(budget.models.iter().map(|sizes| sizes.offloaded.bytes()).sum::<u64>() <= 3 * GIB * 9 / 10, "{budget:?}");
 }

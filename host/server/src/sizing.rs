@@ -79,12 +79,10 @@ impl Sized {
             Cut::Input { trained, granted } => format!(
                 "an input has {granted} tokens at most, though the model was trained for {trained}: there is no memory for more"
             ),
-            Cut::Context { trained, granted, layout } => {
-                let way = match layout {
-                    KvLayout::PerSequence => {
-                        " beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)"
-                    }
-                    KvLayout::Pooled => " beside what is left free (context-tokens takes of that, if there is any)",
+            Cut::Context { trained, granted, parts } => {
+                let way = match parts {
+                    0 | 1 => " beside what is left free (context-tokens takes of that, if there is any)",
+                    _ => " beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)",
                 };
                 format!(
                     "a request has {granted} tokens at most, though the model was trained for {trained}: there is no memory \
@@ -116,9 +114,11 @@ impl Sized {
                  share a core wait for each other, and steps take longer"
             ),
             Cut::Memory { wanted, available } => format!(
-                "the models take {}, and {} can be planned with: expect reading from disk in every step, or the end of the process",
+                "the models take {}, and {} are left for them beside {} for policies and requests (limits.bodies, 32 times \
+                 limits.body): expect reading from disk in every step, or the end of the process",
                 mib(wanted),
-                mib(available)
+                mib(available),
+                mib(self.budget.process)
             ),
         }
     }

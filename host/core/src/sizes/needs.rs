@@ -121,8 +121,8 @@ pub enum Cut {
     KvTokens { wished: u32, granted: u32 },
     /// The states of as many sequences as were asked for do not fit, or their parts of the KV cache.
     Sequences { wished: u32, granted: u32 },
-    /// A sequence holds fewer tokens than the model was trained for.
-    Context { trained: u32, granted: u32, layout: KvLayout },
+    /// A sequence holds fewer tokens than the model was trained for, in a KV cache of so many parts.
+    Context { trained: u32, granted: u32, parts: u32 },
     /// An input of an embedding model holds fewer tokens than the model was trained for.
     Input { trained: u32, granted: u32 },
     /// More was asked for than all sequences can use: none has more tokens than the model was trained for.
@@ -135,7 +135,7 @@ pub enum Cut {
     Layers { wished: Option<u32>, layers: u32, granted: u32 },
     /// More threads than cores.
     Threads { wished: u32, workers: u32, cores: u32 },
-    /// The model alone takes more than there is.
+    /// The models alone take more than is left for them.
     Memory { wanted: u64, available: u64 },
 }
 
