@@ -113,6 +113,8 @@ pub enum PolicyError {
     TooManyTrials { most: usize },
     #[error("there is no earlier version of it that served cleanly since the server started")]
     NoLastGood,
+    #[error("only its settings changed")]
+    OnlySettings,
     #[error(
         "{}, because {why}; it is loaded again when its file changes, or with promote", rolled_back(.digest, .good)
     )]

@@ -55,8 +55,18 @@ struct Waiting {
     reloads: Vec<Done>,
     /// One for each policy.
     modes: Vec<(ModeChange, Sender<Result<PolicyStatus, ModeError>>)>,
+    /// Other orders, which were obeyed.
+    orders: Vec<(PolicyOrder, Sender<Result<PolicyStatus, ModeError>>)>,
     /// The newest wish.
     relocation: Option<(Relocation, Duration, Done)>,
+}
+
+/// Whether somebody still waits, who is told the answer otherwise.
+fn is_open<T>(answer: Option<T>, done: &Sender<T>) -> bool {
+    answer.is_none_or(|answer| {
+        let _ = done.send(answer);
+        false
+    })
 }
 
 /// Whether the thread goes on.
@@ -212,7 +222,14 @@ impl<'a> Watcher<'a> {
 
     fn take_order(&mut self, order: PolicyOrder, done: Sender<Result<PolicyStatus, ModeError>>) {
         let PolicyAction::Mode(mode) = order.action else {
-            let _ = done.send(self.loader.obey(&order));
+            if self.waiting.orders.len() >= WAITING_MAX {
+                let _ = done.send(Err(ModeError::Busy));
+                return;
+            }
+            match self.loader.obey(&order) {
+                Err(error) => drop(done.send(Err(error))),
+                Ok(()) => self.waiting.orders.push((order, done)),
+            }
             return;
         };
         self.take_mode(ModeChange::new(order.hook, order.name, mode).by(order.who), done);
@@ -269,8 +286,8 @@ impl<'a> Watcher<'a> {
 
     /// Scans once for all who wait, and answers those whose components need not be compiled any more.
     fn answer(&mut self, noticed: Instant) {
-        let Waiting { reloads, modes, .. } = &self.waiting;
-        let scan = if reloads.is_empty() && modes.is_empty() {
+        let Waiting { reloads, modes, orders, .. } = &self.waiting;
+        let scan = if reloads.is_empty() && modes.is_empty() && orders.is_empty() {
             self.loader.scan(Patience::Wait)
         } else {
             self.loader.scan_settled()
@@ -282,13 +299,8 @@ impl<'a> Watcher<'a> {
             }
         }
         let loader = &mut *self.loader;
-        self.waiting.modes.retain_mut(|(change, done)| {
-            let decided = change.decide(loader);
-            decided.is_none_or(|decided| {
-                let _ = done.send(decided);
-                false
-            })
-        });
+        self.waiting.modes.retain_mut(|(change, done)| is_open(change.decide(loader), done));
+        self.waiting.orders.retain(|(order, done)| is_open(loader.outcome(order), done));
         self.relocate();
     }
 

@@ -277,7 +277,10 @@ impl Directory {
             return Progress::Done;
         }
         if policy.trial.as_ref().is_some_and(|trial| trial.key == key) {
-            policy.settle();
+            let lacks_secret = matches!(policy.error.as_deref(), Some(PolicyError::NoSecret { .. }));
+            if !lacks_secret || policy.read_secrets_of_trial(place, self.phase, pass.builder) {
+                policy.settle();
+            }
             policy.examined = Some((key, trusted));
             policy.staged = None;
             return Progress::Done;

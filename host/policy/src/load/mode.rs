@@ -68,6 +68,12 @@ impl ModeChange {
             tracing::warn!(hook = %self.hook, plugin = self.name, "policy without a file ended by an operator");
             return Some(Ok(status));
         }
+        // It is in force already, for its share of the traffic: to choose that again must not begin the trial anew.
+        if self.tried.is_none()
+            && let Some(status) = self.status_on_trial(loader)
+        {
+            return Some(Ok(status));
+        }
         if self.tried.is_none()
             && let Err(error) = self.choose(loader)
         {
@@ -109,6 +115,15 @@ impl ModeChange {
             }
             None => Err(no_policy()),
         })
+    }
+
+    /// How a policy stands that is on trial in this mode.
+    fn status_on_trial(&self, loader: &Loader) -> Option<PolicyStatus> {
+        let mut policies = loader.directory.policies.iter();
+        let (_, policy) = policies.find(|(place, _)| place.hook == self.hook && place.name() == self.name)?;
+        let is_tried = policy.trial.is_some() && policy.mode == self.mode && policy.staged.is_none();
+        let statuses = is_tried.then(|| loader.directory.statuses())?;
+        statuses.into_iter().find(|status| status.hook == self.hook && status.name == self.name)
     }
 
     /// Has the mode hold for what is in the policy's files now.

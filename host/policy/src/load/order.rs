@@ -1,16 +1,19 @@
 //! What operators ask for besides modes: going back to the version before, and trying again what was rolled back.
+use std::sync::Arc;
+
 use camshaft_core::policy::{ModeError, PolicyAction, PolicyEvent, PolicyOrder, PolicyStatus};
 
 use super::loader::Loader;
 use crate::chronicle::Note;
+use crate::error::Rejection;
 use crate::files::Place;
 
 impl Loader {
-    /// Does what is asked for, and answers how the policy stands then.
+    /// Does what is asked for. [`Loader::outcome`] tells what comes of it.
     ///
     /// # Errors
     /// There is no such policy, or nothing to go back to or to try again.
-    pub(crate) fn obey(&mut self, order: &PolicyOrder) -> Result<PolicyStatus, ModeError> {
+    pub(crate) fn obey(&mut self, order: &PolicyOrder) -> Result<(), ModeError> {
         let PolicyOrder { hook, name, action, who } = order;
         let no_policy = || ModeError::NoPolicy { hook: *hook, name: name.clone() };
         let mut places =
@@ -29,8 +32,27 @@ impl Loader {
         if let Err(error) = &result {
             self.note_refused(&place, who, format!("{action}: {error}"));
         }
-        result?;
-        self.directory.statuses().into_iter().find(|s| s.hook == *hook && s.name == *name).ok_or_else(no_policy)
+        result
+    }
+
+    /// How the policy stands after an order was obeyed. `None`: a component is being compiled for it; ask again when one is
+    /// done.
+    pub(crate) fn outcome(&self, order: &PolicyOrder) -> Option<Result<PolicyStatus, ModeError>> {
+        let PolicyOrder { hook, name, action, .. } = order;
+        let no_policy = || ModeError::NoPolicy { hook: *hook, name: name.clone() };
+        let mut policies = self.directory.policies.iter();
+        let found = policies.find(|(place, _)| place.hook == *hook && place.name() == name);
+        let Some((_, policy)) = found else { return Some(Err(no_policy())) };
+        if *action == PolicyAction::Promote {
+            if policy.staged.is_some() {
+                return None;
+            }
+            if let Some(why) = &policy.error {
+                return Some(Err(ModeError::Rejected(Arc::new(Rejection(why.clone())))));
+            }
+        }
+        let status = self.directory.statuses().into_iter().find(|s| s.hook == *hook && s.name == *name);
+        Some(status.ok_or_else(no_policy))
     }
 
     /// An order that could not be carried out.

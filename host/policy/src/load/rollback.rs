@@ -17,6 +17,8 @@ use crate::loaded::Loaded;
 use crate::sidecar::Sidecar;
 use crate::spec::{OnFault, spec};
 
+const ONLY_SETTINGS: &str = "only its settings changed, and older ones of such a policy may allow what the newest forbid: write \
+                             the settings that shall hold into its file";
 const NO_LAST_GOOD: &str = "no earlier version of it served cleanly since the server started, or it is kept no more";
 
 impl Loader {
@@ -77,6 +79,7 @@ impl Loader {
         let tried = policy.trial.as_ref().map(|trial| trial.candidate.compiled.digest.clone());
         policy.roll_back(place, why, &mut self.builder).map_err(|error| match *error {
             PolicyError::NoLastGood => ModeError::Nothing(NO_LAST_GOOD),
+            PolicyError::OnlySettings => ModeError::Nothing(ONLY_SETTINGS),
             _ => ModeError::Rejected(Arc::new(Rejection(error))),
         })?;
         if tried.is_some() {
@@ -222,7 +225,7 @@ fn again(
     builder: &mut Builder,
 ) -> Result<(Arc<Loaded>, ContentKey), Arc<PolicyError>> {
     if good.compiled.digest == serving.compiled.digest {
-        return Err(PolicyError::NoLastGood.into());
+        return Err(PolicyError::OnlySettings.into());
     }
     serving.sidecar.check_digest(&place.sidecar_name(), &good.compiled.digest)?;
     let loaded = builder.load(place, good.compiled.clone(), serving.sidecar.clone(), key.has_settings())?;

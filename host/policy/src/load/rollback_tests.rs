@@ -143,12 +143,17 @@ fn without_last_good_a_breaker_rolls_nothing_back() {
         |action, name: &str| PolicyOrder { hook: Hook::Auth, name: name.to_owned(), action, who: "me".to_owned() };
     let nothing = |result| assert!(matches!(result, Err(ModeError::Nothing(_))), "{result:?}");
     nothing(bench.loader.obey(&order(PolicyAction::Promote, "x")));
-    let status = bench.loader.obey(&order(PolicyAction::Rollback, "x")).unwrap();
-    assert_eq!(status.serving, Some(digest_of(&guest)));
+    let serving = |bench: &Bench, action| Some(bench.loader.outcome(&order(action, "x"))?.unwrap().serving);
+    bench.loader.obey(&order(PolicyAction::Rollback, "x")).unwrap();
+    assert_eq!(serving(&bench, PolicyAction::Rollback), Some(Some(digest_of(&guest))));
     nothing(bench.loader.obey(&order(PolicyAction::Rollback, "x")));
     assert!(matches!(bench.loader.obey(&order(PolicyAction::Rollback, "nobody")), Err(ModeError::NoPolicy { .. })));
     bench.loader.obey(&order(PolicyAction::Promote, "x")).unwrap();
+    // Whoever asked is told when it serves, not what served before.
+    let promoted = Some(Some(digest_of(&variant(&guest, 1))));
+    assert!(serving(&bench, PolicyAction::Promote).is_none_or(|now| Some(now) == promoted));
     bench.settle();
+    assert_eq!(serving(&bench, PolicyAction::Promote), promoted);
     assert_eq!(
         (bench.digest(Hook::Auth), bench.state("x")),
         (digest_of(&variant(&guest, 1)), Some(PolicyState::Active))

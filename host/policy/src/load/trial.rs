@@ -8,6 +8,7 @@ use camshaft_core::ids::{Generation, PolicyName};
 use camshaft_core::policy::{CanaryStatus, Hook, Mode, PolicyEvent};
 
 use super::arrivals::Debut;
+use super::builder::Builder;
 use super::directory::Directory;
 use super::loader::Loader;
 use super::policy::{Context, Phase, Policy};
@@ -110,6 +111,29 @@ impl Policy {
         }
     }
 
+    /// Loads the versions of a trial again whose secrets are others now. Whether none is left: one whose secret is not there
+    /// is tried again when the policy is looked at next.
+    pub(super) fn read_secrets_of_trial(&mut self, place: &Place, phase: Phase, builder: &mut Builder) -> bool {
+        let Some(trial) = &self.trial else { return true };
+        let tried = Some((trial.candidate.clone(), trial.key.clone()));
+        let outdated = |version: &(Arc<Loaded>, ContentKey)| version.0.has_other_secrets();
+        let mut all = true;
+        for (version, is_tried) in [(self.serving.clone(), false), (tried, true)] {
+            let Some((loaded, key)) = version.filter(outdated) else { continue };
+            let (compiled, sidecar) = (loaded.compiled.clone(), loaded.sidecar.clone());
+            match builder.load(place, compiled, sidecar, key.has_settings()) {
+                Ok(loaded) if is_tried => self.begin_trial(loaded, key),
+                Ok(loaded) => self.renew_serving(loaded),
+                Err(error) => {
+                    let context = Context { phase, chronicle: &builder.chronicle };
+                    self.reject(place, Some(key), error, context);
+                    all = false;
+                }
+            }
+        }
+        all
+    }
+
     /// Ends a trial without a verdict. Whether there was one.
     pub(super) fn drop_trial(&mut self) -> bool {
         self.take_trial().is_some()
@@ -174,23 +198,7 @@ impl Loader {
     pub(crate) fn read_secrets_of_trials(&mut self) {
         let Directory { policies, phase, .. } = &mut self.directory;
         for (place, policy) in policies {
-            let Some(trial) = &policy.trial else { continue };
-            let tried = Some((trial.candidate.clone(), trial.key.clone()));
-            let outdated = |version: &(Arc<Loaded>, ContentKey)| version.0.has_other_secrets();
-            let versions = [(policy.serving.clone(), false), (tried, true)];
-            for (version, is_tried) in versions {
-                let Some((loaded, key)) = version.filter(outdated) else { continue };
-                let (compiled, sidecar) = (loaded.compiled.clone(), loaded.sidecar.clone());
-                match self.builder.load(place, compiled, sidecar, key.has_settings()) {
-                    Ok(loaded) if is_tried => policy.begin_trial(loaded, key),
-                    Ok(loaded) => policy.renew_serving(loaded),
-                    // The next look tries again.
-                    Err(error) => {
-                        let context = Context { phase: *phase, chronicle: &self.builder.chronicle };
-                        policy.reject(place, Some(key), error, context);
-                    }
-                }
-            }
+            policy.read_secrets_of_trial(place, *phase, &mut self.builder);
         }
     }
 

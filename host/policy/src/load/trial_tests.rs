@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::answering::wait;
 use camshaft_core::policy::{
-    AuthRequest, Fault, FaultKind, Hook, ModeError, PolicyAction, PolicyEvent, PolicyOrder, PolicySet, PolicyState,
+    AuthRequest, Fault, FaultKind, Hook, Mode, ModeError, PolicyAction, PolicyEvent, PolicyOrder, PolicySet,
+    PolicyState,
 };
 
+use super::ModeChange;
 use super::bench::{Bench, component, variant};
 use crate::digest::digest_of;
 use crate::loaded::Loaded;
@@ -38,7 +40,11 @@ impl Bench {
 
     fn order(&mut self, hook: Hook, action: PolicyAction) -> Result<PolicyState, ModeError> {
         let order = PolicyOrder { hook, name: "x".to_owned(), action, who: "me".to_owned() };
-        self.loader.obey(&order).map(|status| status.state)
+        self.loader.obey(&order)?;
+        if self.loader.outcome(&order).is_none() {
+            self.settle();
+        }
+        self.loader.outcome(&order).unwrap().map(|status| status.state)
     }
 
     fn events(&self, event: PolicyEvent) -> Vec<String> {
@@ -104,6 +110,22 @@ fn a_new_version_is_tried_beside_the_one_before_and_each_tenant_meets_one_of_the
         }
         assert_eq!(bench.events(PolicyEvent::Canary), ["file"]);
     }
+}
+
+#[test]
+fn regression_to_enforce_what_is_on_trial_does_not_begin_its_trial_anew() {
+    let (mut bench, _, new) = trial(Hook::Sampler);
+    let candidate = bench.candidate(Hook::Sampler);
+    let mut change = ModeChange::new(Hook::Sampler, "x".to_owned(), Mode::Enforce);
+    let status = change.attempt(&mut bench.loader).unwrap().unwrap();
+    assert_eq!(status.canary.map(|canary| canary.digest), Some(digest_of(&new)));
+    bench.settle();
+    assert!(Arc::ptr_eq(&candidate, &bench.candidate(Hook::Sampler)), "it goes on");
+    // Another mode ends it.
+    let mut change = ModeChange::new(Hook::Sampler, "x".to_owned(), Mode::Monitor);
+    change.attempt(&mut bench.loader);
+    bench.settle();
+    assert_eq!(bench.tries(Hook::Sampler), 0);
 }
 
 #[test]
