@@ -75,7 +75,9 @@ impl Pool {
 
     /// A worker begins, for the first time or after [`Pool::worker_lost`].
     pub fn add_worker(&mut self, worker: WorkerId, limits: EngineLimits) {
-        self.book_mut().add_worker(worker, limits);
+        if self.book_mut().add_worker(worker, limits) {
+            self.scheduler.reopen();
+        }
     }
 
     /// A worker died. Returns the requests that it had, which are lost.

@@ -55,7 +55,12 @@ impl Reservation {
             Reserve::Expected => GROWTH_TOKENS.max(self.expected_tokens as u32),
             Reserve::Full => max_tokens,
         };
-        prompt_tokens.saturating_add(output.min(max_tokens)).min(self.capacity)
+        self.bounded(prompt_tokens.saturating_add(output.min(max_tokens)))
+    }
+
+    /// What of a need an idle worker has.
+    pub(crate) fn bounded(&self, need: u32) -> u32 {
+        need.min(self.capacity)
     }
 }
 

@@ -189,7 +189,12 @@ impl Worker {
         }
         self.pacer.planned(now, self.plan.work());
         self.tell_started(events);
-        match engine.decode(&self.plan.batch) {
+        let decoded = engine.decode(&self.plan.batch);
+        if decoded.is_err() {
+            // How long that took says nothing about steps.
+            self.pacer.idle();
+        }
+        match decoded {
             Ok(()) => self.apply(now, engine, events),
             Err(EngineError::KvFull { .. }) => self.shed(engine, events),
             Err(error) => self.fail_batch(&error, engine, events),

@@ -70,6 +70,11 @@ impl ActiveScheduler {
         }
     }
 
+    /// What the scheduler was told of requests is not true any more: a fresh instance decides from the next point on.
+    pub(super) fn reopen(&mut self) {
+        self.must_open = true;
+    }
+
     /// Whether the next point has to carry the whole state.
     pub(super) fn needs_replay(&self) -> bool {
         self.needs_replay

@@ -102,11 +102,19 @@ impl PoolBook {
         }
     }
 
-    /// A worker begins, for the first time or after it was lost.
-    pub(super) fn add_worker(&mut self, worker: WorkerId, limits: EngineLimits) {
+    /// A worker begins, for the first time or after it was lost. Whether requests that wait need less than was said: one that
+    /// was made with less memory than the one before must have room for each.
+    pub(super) fn add_worker(&mut self, worker: WorkerId, limits: EngineLimits) -> bool {
         self.reservation.bound(limits.context_tokens.min(limits.kv_tokens));
+        let mut changed = false;
+        for request in self.requests.values_mut().filter(|request| request.stage == Stage::Waiting) {
+            let need = self.reservation.bounded(request.arrival.need);
+            changed |= need < request.arrival.need;
+            request.arrival.need = need;
+        }
         self.workers.insert(worker, WorkerAccount::new(worker, limits));
         self.facts_changed = true;
+        changed
     }
 
     /// A request arrives and waits from now on.

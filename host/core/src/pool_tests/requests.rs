@@ -48,6 +48,23 @@ fn regression_cancelled_generations_do_not_shorten_what_is_reserved() {
 }
 
 #[test]
+fn regression_what_waits_needs_no_more_than_a_worker_that_was_made_smaller_has() {
+    let limits = |kv_tokens| EngineLimits { sequences: 4, kv_tokens, batch_tokens: 64, context_tokens: kv_tokens };
+    let mut pool = Pool::new(Arc::new(Scripted::default()), Watermarks { high: 100, low: 50 }, Reserve::Full);
+    pool.add_worker(W, limits(32_000));
+    let large = |id| NewRequest { start: Box::new(Start { max_tokens: 9000, ..*start(id) }), ..new(id, ms(0)) };
+    (1..=5).for_each(|id| pool.submit(large(id)).unwrap());
+    let sent = |outputs: Vec<Output>| outputs.iter().filter(|output| matches!(output, Output::Start { .. })).count();
+    assert_eq!(sent(pool.schedule(ms(0))), 3);
+    pool.worker_lost(W);
+    assert_eq!(sent(pool.schedule(ms(1))), 0);
+    pool.add_worker(W, limits(8192));
+    assert_eq!(pool.queue().iter().map(|waiting| waiting.need).collect::<Vec<_>>(), [8192, 8192]);
+    assert_eq!(sent(pool.schedule(ms(2))), 1, "one takes all of it, and does not wait until its deadline");
+    assert!(pool.check());
+}
+
+#[test]
 fn the_generations_of_a_lost_worker_are_named_and_nothing_is_dispatched_to_it() {
     let hook = Arc::new(Scripted::default());
     let mut pool = pool(&hook);
