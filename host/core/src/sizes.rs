@@ -25,7 +25,9 @@ const BATCH_TOKENS: u32 = 512;
 const LEAST_BATCH_TOKENS: u32 = 64;
 /// The largest part of what weights leave that the buffers of all models' batches take, unless inputs are long.
 const BATCH_SHARE: u64 = 2;
-/// The part of what weights leave that the longest input of an embedding model takes, unless its length is asked for, which is computed in one piece.
+/// The part of what is left that the longest input of an embedding model, which is computed in one piece, takes: of what weights
+/// and the batches of generating models leave of the host's memory, unless its length is asked for, and of what generating
+/// models with the entries of a chat leave of devices.
 const INPUT_SHARE: u64 = 4;
 /// The prefix cache takes a quarter of what models leave, and never more than this unless told to.
 const CACHE_SHARE: u64 = 4;
@@ -40,39 +42,43 @@ pub fn divide(machine: Machine, process: u64, devices: &[u64], models: &[ModelNe
     // Drivers and other programs need some, too.
     let mut free = Free::new(devices.iter().map(|&free| free - spared(free)));
     let placed = place_all(models, planned, &mut free);
-    let wanted = models.iter().zip(&placed).map(|(model, placed)| placed.host(model)).fold(0, u64::saturating_add);
+    let taken = models.iter().zip(&placed).map(|(model, placed)| placed.host(model)).fold(0, u64::saturating_add);
     let mut cuts = Vec::new();
-    if wanted > planned {
-        cuts.push(Cut::Memory { wanted, available: planned });
-    }
-    let left = planned.saturating_sub(wanted);
+    let left = planned.saturating_sub(taken);
     let generates = models.iter().any(|model| model.generates);
     // So that there is something whose prefixes can be kept.
-    let most_cache = left / 2;
+    let half = left / 2;
     let granted = match cache {
         None if generates => (left / CACHE_SHARE).min(MOST_CACHE_BYTES),
         None => 0,
-        Some(wished) => wished.min(most_cache),
+        Some(wished) => wished.min(half),
     };
     if let Some(wished) = cache.filter(|&wished| wished > granted && generates) {
         cuts.push(Cut::Cache { wished, granted });
     }
-    // Models take of what is left in turn, each as if those after it wanted as much.
+    // Models take of what is left in turn, each as if those after it that want some, too, wanted as much.
     let mut left = left.saturating_sub(granted);
-    let mut waiting = models.iter().filter(|model| model.generates).count() as u64;
-    let mut chosen = Vec::with_capacity(models.len());
-    for (model, &placed) in models.iter().zip(&placed) {
-        let on = model.devices.as_ref().map_or(&[][..], |needs| &needs.devices);
-        let part = |all: u64| if model.generates { all / waiting.max(1) } else { 0 };
-        let devices = part(free.of(on)).saturating_add(placed.reserved);
-        let room = Room { host: part(left), devices, offloaded: placed.offloaded };
-        let sizes = choose(model, machine, room, placed.batches);
-        free.take(on, sizes.offloaded.kv.saturating_sub(placed.reserved));
-        if model.generates {
-            (left, waiting) = (left.saturating_sub(sizes.kv), waiting - 1);
-        }
+    let mut chosen: Vec<Sizes> = Vec::with_capacity(models.len());
+    for (index, (model, at)) in models.iter().zip(&placed).enumerate() {
+        let on = model.on_devices();
+        let others = || models.iter().zip(&placed).skip(index + 1);
+        let on_host = others().filter(|(other, placed)| placed.places(other).host > 0).count();
+        let on_same = others().filter(|(other, placed)| {
+            placed.places(other).devices > 0 && other.on_devices().iter().any(|device| on.contains(device))
+        });
+        let host = if model.generates { left / (1 + on_host as u64) } else { 0 };
+        let devices = (free.of(on) / (1 + on_same.count() as u64)).saturating_add(at.reserved);
+        let room = Room { host, devices, offloaded: at.offloaded };
+        let sizes = choose(model, machine, room, at.batches);
+        free.take(on, sizes.offloaded.kv.saturating_sub(at.reserved));
+        left = left.saturating_sub(sizes.kv);
         chosen.push(sizes);
     }
+    let wanted = chosen.iter().map(Sizes::bytes).fold(granted, u64::saturating_add);
+    if wanted > planned {
+        cuts.insert(0, Cut::Memory { wanted, available: planned });
+    }
+    let most_cache = half.min(granted.saturating_add(left));
     Budget { machine, process, planned, models: chosen, cache: granted, most_cache, cuts }
 }
 
@@ -86,6 +92,13 @@ struct Placed {
 }
 
 impl Placed {
+    /// KV entries and state of a token, by where they lie. Embedding models have none.
+    fn places(&self, model: &ModelNeeds) -> Places {
+        let all = |kv_token: u64, state: u64| if model.generates { kv_token.saturating_add(state) } else { 0 };
+        let draft = all(model.draft.kv_token, model.draft.sequence);
+        places(&self.offloaded, all(model.kv_token, model.sequence), draft)
+    }
+
     /// What it takes of the host's memory. Batches count there even if layers are on devices: these may fail.
     fn host(&self, model: &ModelNeeds) -> u64 {
         host_weights(model, &self.offloaded).saturating_add(all_buffers(model, self.batches.tokens))
@@ -95,31 +108,42 @@ impl Placed {
 /// Gives layers to devices and sizes to batches, in the order of `models`, except that long inputs of embedding models take
 /// of what generating models leave.
 fn place_all(models: &[ModelNeeds], planned: u64, free: &mut Free) -> Vec<Placed> {
-    // What is meant for devices is not counted: most of it will be there.
-    let is_here = |model: &&ModelNeeds| model.devices.as_ref().is_none_or(|needs| needs.devices.is_empty());
-    let weights = models.iter().filter(is_here).map(|model| host_weights(model, &Offloaded::default()));
-    let beside_weights = planned.saturating_sub(weights.fold(0, u64::saturating_add));
-    let buffers = beside_weights / BATCH_SHARE / models.len().max(1) as u64;
-    let generators = models.iter().enumerate().filter(|(_, model)| model.generates);
-    let mut placed: Vec<(usize, Placed)> = generators
-        .map(|(index, model)| {
-            let tokens = batch_tokens(model, buffers);
-            (index, place(model, free, Batches { tokens, input: 0 }))
-        })
-        .collect();
-    let embedders = || models.iter().enumerate().filter(|(_, model)| !model.generates);
-    let taken = placed.iter().map(|(index, placed)| placed.host(&models[*index]));
-    let weights =
-        embedders().map(|(_, model)| model).filter(is_here).map(|model| host_weights(model, &Offloaded::default()));
-    let host = planned.saturating_sub(taken.chain(weights).fold(0, u64::saturating_add));
-    let inputs = InputRoom { host, free: free.clone(), embedders: embedders().count() as u64 };
-    for (index, model) in embedders() {
-        let input = inputs.tokens(model);
-        let tokens = batch_tokens(model, buffers).max(input);
-        placed.push((index, place(model, free, Batches { tokens, input })));
+    let mut placed: Vec<Option<Placed>> = vec![None; models.len()];
+    let indices = |generates: bool| {
+        models.iter().enumerate().filter(move |(_, model)| model.generates == generates).map(|(index, _)| index)
+    };
+    for index in indices(true) {
+        // What this many tokens take on devices is known before it is known what stays with the host.
+        let tokens = batch_tokens(&models[index], u64::MAX);
+        placed[index] = Some(place(&models[index], free, Batches { tokens, input: 0 }));
     }
-    placed.sort_by_key(|(index, _)| *index);
-    placed.into_iter().map(|(_, placed)| placed).collect()
+    let beside_weights = |placed: &[Option<Placed>]| {
+        let weights = models.iter().zip(placed).map(|(model, placed)| match placed {
+            Some(placed) => host_weights(model, &placed.offloaded),
+            // Most of what is meant for devices will be there.
+            None if model.on_devices().is_empty() => host_weights(model, &Offloaded::default()),
+            None => model.draft.weights,
+        });
+        planned.saturating_sub(weights.fold(0, u64::saturating_add))
+    };
+    let buffers = beside_weights(&placed) / BATCH_SHARE / models.len().max(1) as u64;
+    for index in indices(true) {
+        if let Some(placed) = &mut placed[index] {
+            placed.batches.tokens = batch_tokens(&models[index], buffers);
+        }
+    }
+    let taken = models
+        .iter()
+        .zip(&placed)
+        .filter_map(|(model, placed)| Some(all_buffers(model, placed.as_ref()?.batches.tokens)));
+    let host = beside_weights(&placed).saturating_sub(taken.fold(0, u64::saturating_add));
+    let inputs = InputRoom { host, free: free.clone(), embedders: indices(false).count() as u64 };
+    for index in indices(false) {
+        let input = inputs.tokens(&models[index]);
+        let tokens = batch_tokens(&models[index], buffers).max(input);
+        placed[index] = Some(place(&models[index], free, Batches { tokens, input }));
+    }
+    placed.into_iter().flatten().collect()
 }
 
 /// Tokens of a step: as many as are efficient, or fewer, so that buffers take no more than this.
@@ -162,10 +186,8 @@ struct Room {
 }
 
 impl Room {
-    /// KV entries or states of the model and of its draft model: those in the host's memory, and those on devices.
     fn places(&self, model: u64, draft: u64) -> Places {
-        let (host, devices) = self.offloaded.divide(model);
-        Places { host: host.saturating_add(draft), devices }
+        places(&self.offloaded, model, draft)
     }
 
     /// How many things of one size fit for each worker, beside what is taken.
@@ -186,6 +208,12 @@ impl Room {
     fn part_of_all(self, parts: u64) -> Self {
         Self { devices: self.devices / parts, ..self.part(parts) }
     }
+}
+
+/// KV entries or states of a model and of its draft model: those in the host's memory, and those on devices.
+fn places(offloaded: &Offloaded, model: u64, draft: u64) -> Places {
+    let (host, devices) = offloaded.divide(model);
+    Places { host: host.saturating_add(draft), devices }
 }
 
 /// Bytes in the host's memory and on devices.
@@ -214,7 +242,8 @@ fn all_buffers(model: &ModelNeeds, batch_tokens: u32) -> u64 {
 }
 
 fn host_weights(model: &ModelNeeds, offloaded: &Offloaded) -> u64 {
-    (model.weights - offloaded.weights).saturating_add(model.draft.weights)
+    let own = model.weights - offloaded.weights.min(model.weights);
+    own.max(model.input_weights).saturating_add(model.draft.weights)
 }
 
 /// What the batches of each embedding model may take for the sake of long inputs.
@@ -227,7 +256,7 @@ struct InputRoom {
 impl InputRoom {
     /// Batches lie on devices, if any layer is there, and in the host's memory once these fail.
     fn for_one(&self, model: &ModelNeeds) -> u64 {
-        let devices = model.devices.as_ref().map(|needs| &needs.devices[..]).filter(|devices| !devices.is_empty());
+        let devices = Some(model.on_devices()).filter(|devices| !devices.is_empty());
         // What was asked for may take all of the host's memory, but not the room of the layers on devices.
         let host = self.host / if model.wishes.kv_tokens.is_some() { 1 } else { INPUT_SHARE };
         let room = devices.map_or(host, |devices| (self.free.of(devices) / INPUT_SHARE).min(host));
@@ -304,7 +333,7 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: ba
         sizes.cuts = cuts(model, &sizes);
     } else {
         (sizes.kv_tokens, sizes.layout) = (0, KvLayout::Pooled);
-        sizes.cuts.extend(input_cut(model, input));
+        sizes.cuts.extend(input_cuts(model, &sizes));
     }
     if let Some(wished) = model.wishes.threads.filter(|&wished| wished.saturating_mul(model.workers) > machine.cores) {
         sizes.cuts.push(Cut::Threads { wished, workers: model.workers, cores: machine.cores });
@@ -331,12 +360,18 @@ fn scratch(model: &ModelNeeds) -> u32 {
     u32::from(model.wishes.layout != Some(KvLayout::PerSequence))
 }
 
-fn input_cut(model: &ModelNeeds, granted: u32) -> Option<Cut> {
-    let trained = model.trained_tokens;
-    match model.wishes.kv_tokens.map(|wished| wished.min(trained)) {
-        Some(wished) => (granted < wished).then_some(Cut::KvTokens { wished, granted }),
+fn input_cuts(model: &ModelNeeds, sizes: &Sizes) -> Vec<Cut> {
+    let (trained, granted) = (model.trained_tokens, sizes.input_tokens);
+    let asked = model.wishes.kv_tokens;
+    let unused = asked.filter(|&wished| wished > trained);
+    let unused = unused.map(|wished| Cut::Unused { wished, sequences: 1, trained });
+    let length = match asked {
+        Some(wished) => (granted < wished.min(trained)).then_some(Cut::KvTokens { wished, granted }),
         None => (granted < trained).then_some(Cut::Input { trained, granted }),
-    }
+    };
+    let batch = model.wishes.batch_tokens.filter(|&wished| wished < sizes.batch_tokens);
+    let batch = batch.map(|wished| Cut::Batch { wished, granted: sizes.batch_tokens });
+    unused.into_iter().chain(length).chain(batch).collect()
 }
 
 fn cuts(model: &ModelNeeds, sizes: &Sizes) -> Vec<Cut> {
@@ -416,7 +451,8 @@ fn layout(model: &ModelNeeds, most: u32, tokens: u32, room: u32) -> Plan {
         return pooled(most);
     }
     // No part is smaller than a step, whatever is asked for: fewer of them, if memory is short.
-    let count = if enough { count } else { most.min(room / PART_STEP) }.max(1);
+    let whole_parts = if model.wishes.sequences.is_some() { u32::MAX } else { tokens / PART_STEP };
+    let count = if enough { count } else { most.min(room / PART_STEP).min(whole_parts) }.max(1);
     let each = (tokens / count).min(trained.next_multiple_of(PART_STEP));
     // Whole steps, since llama.cpp rounds up. Parts smaller than one are only made if they were asked for.
     let each = if each > PART_STEP { whole(each) } else { each };

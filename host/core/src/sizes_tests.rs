@@ -11,6 +11,7 @@ fn small() -> ModelNeeds {
         generates: true,
         workers: 1,
         weights: 40 << 20,
+        input_weights: 0,
         trained_tokens: 8192,
         kv_token: 9216,
         kv_token_q8: 4896,
@@ -117,14 +118,17 @@ fn regression_a_model_that_barely_fits_has_room_for_a_chat() {
     let wishes = Wishes { may_quantize: true, ..Wishes::default() };
     let model = ModelNeeds { weights: 1_255 << 20, trained_tokens: 8192, batch_token: 730_000, wishes, ..large() };
     let machine = Machine { memory: 2031 << 20, cores: 2 };
-    let budget = divide(machine, process(bodies(machine.memory)), &[], &[model], None);
+    let budget = divide(machine, process(bodies(machine.memory, 64 << 20)), &[], &[model], None);
     assert!(budget.cuts.is_empty() && budget.models[0].sequence_tokens() >= 7168, "{budget:?}");
 }
 
 #[test]
 fn requests_take_a_part_of_the_memory_and_never_more_than_a_bound() {
-    assert_eq!([0, 31, 32, 8 * GIB - 1].map(bodies), [0, 0, 1, (256 << 20) - 1]);
-    assert_eq!([8 * GIB, 8 * GIB + 32, u64::MAX].map(bodies), [256 << 20; 3]);
+    assert_eq!([0, 31, 32, 8 * GIB - 1].map(|memory| bodies(memory, 0)), [0, 0, 1, (256 << 20) - 1]);
+    assert_eq!([8 * GIB, 8 * GIB + 32, u64::MAX].map(|memory| bodies(memory, 0)), [256 << 20; 3]);
+    // For the largest ones it is more, up to a quarter.
+    assert_eq!([GIB, 256 << 20, 64 << 20].map(|memory| bodies(memory, 64 << 20)), [64 << 20, 64 << 20, 16 << 20]);
+    assert_eq!(bodies(24 * GIB, 32 * GIB), 6 * GIB);
 }
 
 #[test]
@@ -185,6 +189,9 @@ fn the_longest_input_of_an_embedding_model_fits() {
     let granted = (4 * room(24) / 1_600_000) as u32;
     assert_eq!(embeds(24, Some(granted), 32_768), (granted, vec![]));
     assert_eq!(embeds(24, Some(granted + 1), 32_768).1, [Cut::KvTokens { wished: granted + 1, granted }]);
+    let unused = |wished| Cut::Unused { wished, sequences: 1, trained: 512 };
+    assert_eq!(embeds(24, Some(512), 512).1, []);
+    assert_eq!(embeds(24, Some(513), 512).1, [unused(513)]);
     assert_eq!(embeds(8, None, 32_768).0, (room(8) / 1_600_000) as u32);
     assert_eq!(embeds(3, None, 32_768).0, LEAST_TOKENS, "however little there is");
 }
@@ -248,6 +255,74 @@ fn regression_models_on_one_device_leave_each_other_the_entries_of_a_chat() {
         let taken: u64 = budget.models.iter().map(|sizes| sizes.offloaded.bytes()).sum();
         assert!(taken <= (mib << 20) * 9 / 10, "{taken} {budget:?}");
     }
+}
+
+#[test]
+fn regression_models_divide_only_what_both_want() {
+    let on_device = |device| {
+        let devices = DeviceNeeds { devices: vec![device], layers: 17, wished: None, most: None, holds_kv: true };
+        ModelNeeds { devices: Some(devices), trained_tokens: 1 << 20, ..large() }
+    };
+    let host = ModelNeeds { trained_tokens: 1 << 20, ..large() };
+    let of = |models: &[ModelNeeds]| divide(on(24), PROCESS, &[16 * GIB, 16 * GIB], models, None);
+    let [alone, here] = [on_device(0), host.clone()].map(|model| of(&[model]).models.remove(0));
+    for models in [[on_device(0), host.clone()], [host.clone(), on_device(0)]] {
+        for (model, sizes) in models.iter().zip(of(&models).models) {
+            let expected = if model.devices.is_some() { &alone } else { &here };
+            // Its batches count in the host's memory, too.
+            assert!(sizes.kv_tokens >= expected.kv_tokens / 20 * 19, "{sizes:?} beside {expected:?}");
+        }
+    }
+    let two = of(&[on_device(0), on_device(1)]);
+    assert!(two.models.iter().all(|sizes| sizes.kv_tokens == alone.kv_tokens), "{two:?} beside {alone:?}");
+    let shared = of(&[on_device(0), on_device(0)]);
+    assert!(shared.models.iter().all(|sizes| sizes.kv_tokens < alone.kv_tokens / 2), "{shared:?}");
+    assert!(shared.models.iter().map(|sizes| sizes.offloaded.bytes()).sum::<u64>() <= 16 * GIB * 9 / 10);
+}
+
+#[test]
+fn regression_the_prefix_cache_is_never_set_to_more_than_is_left() {
+    // One chat takes nearly all that weights leave.
+    for (memory, wished) in [(9 * GIB / 4, None), (8 * GIB, Some(1 << 24))] {
+        let wishes = Wishes { kv_tokens: wished, ..Wishes::default() };
+        let model = ModelNeeds { wishes, ..large() };
+        let budget = divide(Machine { memory, cores: 2 }, PROCESS, &[], &[model], None);
+        let sizes = &budget.models[0];
+        let taken = sizes.weights + sizes.batches + sizes.kv + budget.most_cache;
+        assert!(budget.cache <= budget.most_cache && taken <= budget.planned, "{budget:?}");
+    }
+}
+
+#[test]
+fn regression_what_the_least_takes_is_said_where_it_does_not_fit() {
+    // Recurrent states alone, and a few entries.
+    for model in [ModelNeeds { kv_token: 0, kv_token_q8: 0, sequence: 268 << 20, ..large() }, large()] {
+        let memory = (PROCESS + model.weights + (100 << 20)) * 10 / 9;
+        let budget = divide(
+            Machine { memory, cores: 2 },
+            PROCESS,
+            &[],
+            &[ModelNeeds { kv_token: model.kv_token * 8, ..model }],
+            None,
+        );
+        assert!(matches!(budget.cuts[..], [Cut::Memory { wanted, available }] if wanted > available), "{budget:?}");
+    }
+}
+
+#[test]
+fn regression_batches_make_room_for_weights_that_a_device_has_no_room_for() {
+    let devices = DeviceNeeds { devices: vec![0], layers: 17, wished: None, most: None, holds_kv: true };
+    let model = |draft| ModelNeeds { devices: Some(devices.clone()), weights: 4 * GIB, draft, ..large() };
+    let budget =
+        |model: ModelNeeds, free| divide(Machine { memory: 4800 << 20, cores: 2 }, 128 << 20, &[free], &[model], None);
+    let none = budget(model(DraftNeeds::default()), 300 << 20);
+    assert_eq!((none.models[0].offloaded.layers, none.models[0].batch_tokens), (0, 64), "{none:?}");
+    assert!(none.cuts.is_empty(), "{none:?}");
+    // A draft model is in the host's memory wherever the model is.
+    let draft = DraftNeeds { weights: 4 * GIB, batch_token: 600_000, ..DraftNeeds::default() };
+    let with_draft = budget(model(draft), 16 * GIB);
+    assert_eq!(with_draft.models[0].offloaded.layers, 17);
+    assert!(with_draft.models[0].batch_tokens < 512 && with_draft.cuts.is_empty(), "{with_draft:?}");
 }
 
 #[test]
@@ -390,6 +465,7 @@ fn needs() -> impl Strategy<Value = ModelNeeds> {
             generates,
             workers,
             weights,
+            input_weights: weights / 10,
             trained_tokens,
             kv_token,
             kv_token_q8,
@@ -416,7 +492,7 @@ proptest! {
         let least: u64 = models.iter().map(least_of).sum();
         let taken: u64 = budget.models.iter().map(|s| s.weights + s.kv + s.batches).sum();
         if !budget.cuts.iter().any(|cut| matches!(cut, Cut::Memory { .. })) {
-            prop_assert!(taken + budget.cache <= budget.planned + least, "{budget:?}");
+            prop_assert!(taken + budget.cache.max(budget.most_cache) <= budget.planned, "{budget:?}");
         }
         let there: u64 = budget.models.iter().map(|sizes| sizes.offloaded.bytes()).sum();
         prop_assert!(there <= devices.iter().sum::<u64>() + least, "{budget:?}");
@@ -424,6 +500,9 @@ proptest! {
             let layers = model.devices.as_ref().map_or(0, |needs| needs.layers.min(needs.wished.unwrap_or(u32::MAX)));
             prop_assert!(sizes.offloaded.layers <= layers && sizes.offloaded.weights <= model.weights);
             prop_assert!(sizes.sequences >= 1 && sizes.threads >= 1);
+            // Parts of whole steps, unless a number of them is asked for.
+            let small = sizes.sequence_tokens() < PART_STEP && sizes.sequences > 1;
+            prop_assert!(!small || sizes.layout == KvLayout::Pooled || model.wishes.sequences.is_some(), "{sizes:?}");
             prop_assert_eq!((sizes.kv_tokens >= 1, sizes.input_tokens >= 1), (model.generates, !model.generates));
             prop_assert!(sizes.input_tokens <= sizes.batch_tokens);
             prop_assert!(sizes.sequences <= sizes.batch_tokens);
@@ -468,6 +547,14 @@ fn all_layers_go_to_a_device_with_room_and_its_memory_bounds_the_context() {
     assert!(apart.offloaded.layers == 17 && apart.offloaded.kv == 0 && apart.kv > 0, "{apart:?}");
     assert_eq!(offloaded(1 << 20, Some(4), true).offloaded.layers, 4);
     assert_eq!(offloaded(1 << 20, Some(0), true).offloaded, Offloaded { kv_layers: (0, 16), ..Offloaded::default() });
+}
+
+#[test]
+fn regression_embeddings_of_tokens_stay_with_the_host() {
+    let devices = Some(DeviceNeeds { devices: vec![0], layers: 17, wished: None, most: None, holds_kv: true });
+    let model = ModelNeeds { devices, input_weights: 270 << 20, ..large() };
+    let sizes = divide(on(24), PROCESS, &[80 * GIB], &[model], None).models.remove(0);
+    assert_eq!((sizes.offloaded.layers, sizes.weights), (17, 270 << 20));
 }
 
 #[test]

@@ -24,6 +24,16 @@ pub enum KvType {
     Q4_0,
 }
 
+impl KvType {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Q8_0 => "q8_0",
+            Self::Q4_0 => "q4_0",
+        }
+    }
+}
+
 /// Part of the identity of saved states, because another version of llama.cpp may lay them out differently.
 pub const LLAMA_CPP: &str = "llama-cpp-sys-2 0.1.161";
 
@@ -114,8 +124,10 @@ impl LlamaEngine {
     /// Makes a context on the model's weights.
     ///
     /// # Errors
-    /// llama.cpp cannot make one, usually because there is not enough memory for the KV cache.
+    /// KV entries cannot be stored so, or llama.cpp cannot make one, usually because there is not enough memory for the KV
+    /// cache.
     pub fn new(model: &Arc<LoadedModel>, options: &EngineOptions) -> Result<Self, EngineLoadError> {
+        model.takes_kv_type(options.kv_type)?;
         let threads = options.threads.max(1) as i32;
         let kv_type = match options.kv_type {
             KvType::F16 => sys::GGML_TYPE_F16,
@@ -153,17 +165,7 @@ impl LlamaEngine {
         let kv_tokens = context.kv_tokens();
         // llama.cpp aborts on positions beyond the trained ones if the model has learned position embeddings.
         let capacity = if pooled { kv_tokens } else { kv_tokens / options.sequences };
-        let trained = model.info().trained_context_tokens;
-        let context_tokens = trained.min(capacity);
-        if kv_tokens / options.sequences > trained {
-            tracing::warn!(
-                model = model.info().name,
-                context_tokens = kv_tokens,
-                sequences = options.sequences,
-                trained_context_tokens = trained,
-                "the KV cache is larger than all sequences can use: none grows beyond the trained context"
-            );
-        }
+        let context_tokens = model.info().trained_context_tokens.min(capacity);
         let batch_tokens = options.batch_tokens.min(context.batch_tokens());
         let limits = EngineLimits { sequences: options.sequences, kv_tokens, batch_tokens, context_tokens };
         let streams = (!pooled).then(|| StreamTable::new(options.sequences));

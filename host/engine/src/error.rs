@@ -33,6 +33,10 @@ pub enum EngineLoadError {
         "llama.cpp cannot make a context of {sequences} sequences and {kv_tokens} tokens: most likely there is no memory for it"
     )]
     NoContext { sequences: u32, kv_tokens: u32 },
+    #[error(
+        "KV entries cannot be stored as {kv_type}, in blocks of {block} numbers: the model's heads are {width} wide"
+    )]
+    KvType { kv_type: &'static str, block: u64, width: u64 },
     /// Only where kernels are not in the program.
     #[error("llama.cpp's kernels cannot be loaded: {why}")]
     NoKernels { why: String },

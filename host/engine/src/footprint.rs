@@ -1,6 +1,7 @@
 //! What a model takes of memory, by its metadata.
 use crate::context::KvType;
 use crate::embedder::MAX_INPUTS;
+use crate::error::EngineLoadError;
 use crate::kind::Traits;
 use crate::load::LoadedModel;
 
@@ -32,6 +33,28 @@ impl LoadedModel {
     pub fn kv_token_bytes(&self, kv_type: KvType) -> u64 {
         let (bytes, numbers) = kv_type.block();
         kv_numbers(&Shape::of(self)).saturating_mul(bytes).div_ceil(numbers)
+    }
+
+    /// Checks that entries can be stored so: a block of numbers lies in one head.
+    ///
+    /// # Errors
+    /// The width of a head that the block does not divide.
+    pub fn takes_kv_type(&self, kv_type: KvType) -> Result<(), EngineLoadError> {
+        let ((_, block), shape) = (kv_type.block(), Shape::of(self));
+        let bad = |width| EngineLoadError::KvType { kv_type: kv_type.as_str(), block, width };
+        [shape.key_width, shape.value_width]
+            .into_iter()
+            .find(|width| width % block != 0)
+            .map_or(Ok(()), |width| Err(bad(width)))
+    }
+
+    /// Bytes of the embeddings of tokens, which stay in the host's memory, wherever the layers are. Estimated: as if all weights
+    /// had as many bits.
+    pub fn input_weight_bytes(&self) -> u64 {
+        let (shape, info) = (Shape::of(self), self.info());
+        let numbers = u128::from(shape.vocabulary) * u128::from(shape.width);
+        let bytes = numbers * u128::from(info.weight_bytes) / u128::from(info.parameters.max(1));
+        u64::try_from(bytes).unwrap_or(u64::MAX).min(info.weight_bytes)
     }
 
     /// Bytes of the state that recurrent layers keep for a sequence, however long it is. Rather too high than too low: where the

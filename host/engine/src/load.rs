@@ -91,6 +91,8 @@ pub struct LoadedModel {
     mapped: Vec<Arc<MappedFile>>,
     /// `None`: it uses no device.
     lost: Option<Lost>,
+    /// As many were to be there.
+    device_layers: u32,
     /// False: only metadata is there.
     is_loaded: bool,
 }
@@ -167,10 +169,14 @@ impl LoadedModel {
             return Err(bad("the model has no vocabulary".to_owned()));
         }
         let encoder = Encoder::new(&model, info.vocabulary.clone(), &tokenizer).map_err(bad)?;
+        let device_layers = match &options.placement {
+            Placement::Devices(offload) => offload.layers,
+            Placement::Host | Placement::Nowhere => 0,
+        };
         let lost = matches!(options.placement, Placement::Devices(_)).then(Lost::default);
         let model = ManuallyDrop::new(model);
         let is_loaded = options.placement != Placement::Nowhere;
-        Ok(Self { model, adapter, encoder, lists, identity, info, mapped, lost, is_loaded })
+        Ok(Self { model, adapter, encoder, lists, identity, info, mapped, lost, device_layers, is_loaded })
     }
 
     pub fn info(&self) -> &ModelInfo {
@@ -185,6 +191,11 @@ impl LoadedModel {
     /// Whether it can compute: its weights are somewhere.
     pub fn is_loaded(&self) -> bool {
         self.is_loaded
+    }
+
+    /// Layers that were given to devices.
+    pub fn device_layers(&self) -> u32 {
+        self.device_layers
     }
 
     /// Whether some of its layers are on devices.

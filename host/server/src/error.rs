@@ -142,6 +142,11 @@ pub(crate) enum ModelProblem {
     Killed { path: PathBuf },
     #[error("bad model file {}: trying it took more than {} s", path.display(), limit.as_secs())]
     Late { path: PathBuf, limit: Duration },
+    #[error(
+        "a device that it was on failed, and the host's memory has no room for it: it takes {wanted} bytes, and {available} are \
+         left for it beside what others were given"
+    )]
+    NoRoom { wanted: u64, available: u64 },
     #[error("draft-model {}: {source}", path.display())]
     Draft { path: PathBuf, source: DraftProblem },
 }
@@ -196,6 +201,16 @@ impl ServerError {
     /// The model cannot be served because of `key`.
     pub(crate) fn model(id: &str, origins: &Origins, key: &str, problem: impl Into<ModelProblem>) -> Self {
         Box::new(BadModel { id: id.to_owned(), source: problem.into(), origin: origins.at(key) }).into()
+    }
+
+    /// A device may be why a model could not be loaded.
+    pub(crate) fn is_of_devices(&self) -> bool {
+        let Self::Model(model) = self else { return false };
+        let ModelProblem::Load(error) = &model.source else { return false };
+        matches!(
+            error,
+            EngineLoadError::NotLoaded { .. } | EngineLoadError::NoDevice { .. } | EngineLoadError::NoContext { .. }
+        )
     }
 
     /// There was no memory for a context, where it should lie.

@@ -119,14 +119,14 @@ impl Load {
         let sized = placing::place(&config, (machine, &devices), joined(weights)?, digest, &readiness)?;
         readiness.set_loading(MODELS, Some("their threads start".to_owned()));
         sized.tell();
-        let (share, process) = (sized.share(), sized.budget.process);
-        let weights = sized.weights;
+        let share = sized.share();
+        let (weights, budget) = (sized.weights, sized.budget);
         let mut files = WeightsWatch::default();
         weights.iter().for_each(|weights| files.add(&weights.config().id, weights.loaded.mapped_files()));
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
         let starter = Starter {
             all: &config,
-            process,
+            budget: &budget,
             tuned: &tuned,
             cache: &CachePlan::of(&config, share).on(supervisor.spawner(ShutdownStage::Storage)),
             policies: &policies,
@@ -134,7 +134,7 @@ impl Load {
             supervisor: &supervisor,
             readiness: &readiness,
         };
-        let models = weights.iter().map(|weights| starter.start(weights));
+        let models = weights.iter().enumerate().map(|(number, weights)| starter.start(number, weights));
         let api = Api::new(ApiOptions {
             models: models.collect::<Result<_, _>>()?,
             policies: policies.clone(),
@@ -148,7 +148,7 @@ impl Load {
             kernels: camshaft_engine::kernels(),
         });
         let api = api?;
-        live.bind(Bound { api: api.clone(), tuning, share, machine, process });
+        live.bind(Bound { api: api.clone(), tuning, share, machine, process: budget.process });
         Ok(LoadedConfig { api, policies, live, files })
     }
 

@@ -22,6 +22,18 @@ pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), 
             only_for("dimensions", format!("{:?}", config.dimensions), ModelKind::Embed)
         }
         (ModelKind::Embed, Some(lora)) => only_for("lora", lora.display().to_string(), ModelKind::Generate),
+        (ModelKind::Embed, _) if config.workers > 1 => {
+            only_for("workers", config.workers.to_string(), ModelKind::Generate)
+        }
+        (ModelKind::Embed, _) if let Some(sequences) = config.sequences.set() => {
+            only_for("sequences", sequences.to_string(), ModelKind::Generate)
+        }
+        (ModelKind::Embed, _) if let Some(kv_type) = config.kv_type.set() => {
+            only_for("kv-type", kv_type.kv_type().as_str().to_owned(), ModelKind::Generate)
+        }
+        (ModelKind::Embed, _) if let Some(layout) = config.kv_layout.set() => {
+            only_for("kv-layout", layout.layout().as_str().to_owned(), ModelKind::Generate)
+        }
         (ModelKind::Embed, None) if config.draft_tokens() > 0 => {
             only_for("draft-tokens", config.draft_tokens().to_string(), ModelKind::Generate)
         }
@@ -69,6 +81,11 @@ pub(crate) fn load_again(
     loaded.map_err(|error| from_engine(config, error))
 }
 
+/// The host's memory has no room for a model whose device failed.
+pub(crate) fn no_room(config: &ModelConfig, wanted: u64, available: u64) -> ServerError {
+    ServerError::model(&config.id, &config.origins, "gpu-layers", ModelProblem::NoRoom { wanted, available })
+}
+
 /// Other weights are where a model was loaded from.
 pub(crate) fn replaced(config: &ModelConfig) -> ServerError {
     let path = match config.source() {
@@ -104,7 +121,12 @@ pub(crate) fn load_draft(
     let tried = probe::probe(path, config, Tried::Draft, &LoadBar::new(&config.id, readiness))?;
     let (kind, copy) = (Some(ModelKind::Generate), !config.mmap);
     let options = LoadOptions { kind, copy, ..LoadOptions::default() };
-    let loaded = LoadedModel::from_file(path, &options).map_err(|error| from_engine(config, error));
+    let wrong = |error: EngineLoadError| match error {
+        // It is not the kind of the model that is at fault.
+        EngineLoadError::WrongKind { .. } => ServerError::model(&config.id, &config.origins, "draft-model", error),
+        error => from_engine(config, error),
+    };
+    let loaded = LoadedModel::from_file(path, &options).map_err(wrong);
     let draft = tried.confirm(loaded)?;
     let bad = |source| {
         let problem = ModelProblem::Draft { path: path.to_owned(), source };
@@ -136,6 +158,7 @@ fn key_at_fault(config: &ModelConfig, error: &EngineLoadError) -> &'static str {
         EngineLoadError::WrongDigest { .. } => return "sha256",
         EngineLoadError::WrongKind { .. } => return "kind",
         EngineLoadError::NoContext { .. } => return "context-tokens",
+        EngineLoadError::KvType { .. } => return "kv-type",
         EngineLoadError::NotAnAdapter { .. } | EngineLoadError::ActivatedAdapter { .. } => return "lora",
         EngineLoadError::NoDevice { .. } => return "devices",
         EngineLoadError::Unreadable { path, .. }

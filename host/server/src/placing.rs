@@ -9,7 +9,7 @@ use camshaft_api::Readiness;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, EngineError, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
-use camshaft_core::sizes::{self, DraftNeeds, KvLayout, Machine, ModelNeeds, Offloaded, Sizes};
+use camshaft_core::sizes::{self, Budget, Cut, KvLayout, Machine, Offloaded, Sizes};
 use camshaft_engine::{
     EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel, Offload, Placement,
 };
@@ -23,7 +23,7 @@ use crate::error::{ModelProblem, ServerError};
 use crate::progress::LoadBar;
 use crate::sizing::{self, Sized};
 use crate::weights::{Loaded, Weights, WeightsSource};
-use crate::{machine, models, probe};
+use crate::{models, probe};
 
 /// What each thread of a trial may take: drivers compile for a device when it is used first.
 const TRIAL_CPU: Duration = Duration::from_secs(600);
@@ -87,11 +87,12 @@ pub(crate) fn place(
     }
     loop {
         let mut sized = sizing::size(config, machine, devices, loaded.clone());
-        let placed = sized.weights.iter_mut().enumerate().try_for_each(|(index, weights)| {
-            place_one(weights, devices, digest, readiness).map_err(|misfit| (index, misfit))?;
-            loaded[index] = weights.loaded.clone();
-            Ok(())
-        });
+        let placed =
+            sized.weights.iter_mut().zip(&mut loaded).enumerate().try_for_each(|(index, (weights, loaded))| {
+                let placed = place_one(weights, loaded, devices, digest, readiness);
+                *loaded = weights.loaded.clone();
+                placed.map_err(|misfit| (index, misfit))
+            });
         match placed {
             Ok(()) => return Ok(sized),
             Err((_, Misfit::Fatal(error))) => return Err(*error),
@@ -104,22 +105,36 @@ pub(crate) fn place(
     }
 }
 
-fn place_one(weights: &mut Weights, devices: &Devices, digest: bool, readiness: &Arc<Readiness>) -> Result<(), Misfit> {
+/// Loads a model to where its layers are to be. `before`: the same model as it was, which gives its memory back first.
+fn place_one(
+    weights: &mut Weights,
+    before: &mut Loaded,
+    devices: &Devices,
+    digest: bool,
+    readiness: &Arc<Readiness>,
+) -> Result<(), Misfit> {
     let layers = weights.sizes.offloaded.layers;
     let offload = devices.offload(weights.config(), layers);
     let trial = Trial::of(weights, &offload);
     let Loaded { config, source, .. } = &mut weights.loaded;
     let WeightsSource::Llama { model, .. } = source else { return Ok(()) };
-    if model.is_loaded() && (model.is_on_devices() == (layers > 0)) {
+    if model.is_loaded() && model.device_layers() == layers {
         return Ok(());
     }
+    let fatal = |error| Misfit::Fatal(Box::new(error));
     let place = |placement| models::load_again(config, digest, placement, readiness);
+    if model.is_loaded() {
+        *model = models::load_again(config, false, Placement::Nowhere, readiness).map_err(fatal)?;
+        before.source.clone_from(source);
+    }
+    let WeightsSource::Llama { model, .. } = source else { return Ok(()) };
     *model = if layers == 0 {
-        place(Placement::Host).map_err(|error| Misfit::Fatal(Box::new(error)))?
+        place(Placement::Host).map_err(fatal)?
     } else {
         let failed = |why| Misfit::Devices { layers, why };
         try_in_process(&trial, &LoadBar::new(&config.id, readiness)).map_err(failed)?;
-        place(Placement::Devices(offload)).map_err(|error| failed(error.to_string()))?
+        let placed = place(Placement::Devices(offload));
+        placed.map_err(|error| if error.is_of_devices() { failed(error.to_string()) } else { fatal(error) })?
     };
     Ok(())
 }
@@ -292,24 +307,27 @@ fn exercise_embedder(mut embedder: LlamaEmbedder) -> Result<(), ModelProblem> {
 }
 
 /// A model in the host's memory, with sizes for it.
-type OnHost = (Arc<LoadedModel>, Sizes);
+type OnHost = (Arc<LoadedModel>, Sizes, ModelConfig);
 
 /// A model in the host's memory, for when a device fails on which it is, or has no room for all its workers. They share it.
 #[derive(Debug, Clone)]
 pub(crate) struct Standby {
     loaded: Loaded,
-    /// What the process takes beside models.
-    process: u64,
+    machine: Machine,
+    /// What everything but this model takes of the memory, or was promised.
+    beside: u64,
     host: Arc<Mutex<Option<OnHost>>>,
 }
 
 impl Standby {
-    pub(crate) fn new(loaded: &Loaded, process: u64) -> Self {
-        Self { loaded: loaded.clone(), process, host: Arc::default() }
+    /// For the model of this number in the budget.
+    pub(crate) fn new(loaded: &Loaded, budget: &Budget, number: usize) -> Self {
+        let (machine, beside) = (budget.machine, budget.beside(number));
+        Self { loaded: loaded.clone(), machine, beside, host: Arc::default() }
     }
 
-    /// Makes what computes now: with `model` and its sizes, or, once its device failed or has no room, with another one and
-    /// sizes that this machine has room for.
+    /// Makes what computes now: with `model` and its sizes, or, once its device failed or has no room, with another one,
+    /// sizes that this machine has room for, and settings for the CPU.
     ///
     /// # Errors
     /// It cannot be made, or not be loaded into the host's memory.
@@ -317,19 +335,19 @@ impl Standby {
         &self,
         model: &Arc<LoadedModel>,
         sizes: &Sizes,
-        make: impl Fn(&Arc<LoadedModel>, &Sizes) -> Result<T, ServerError>,
+        make: impl Fn(&ModelConfig, &Arc<LoadedModel>, &Sizes) -> Result<T, ServerError>,
     ) -> Result<T, ServerError> {
         let why = if model.is_lost() {
             "a device failed".to_owned()
         } else {
-            match make(model, sizes) {
+            match make(&self.loaded.config, model, sizes) {
                 // The trial made what one worker needs; devices have not always room for more, or others came meanwhile.
                 Err(error) if model.is_on_devices() && error.lacks_context() => error.to_string(),
                 made => return made,
             }
         };
-        let (model, sizes) = self.on_host(model, sizes, &why)?;
-        make(&model, &sizes)
+        let (model, sizes, config) = self.on_host(model, sizes, &why)?;
+        make(&config, &model, &sizes)
     }
 
     fn on_host(&self, lost: &LoadedModel, before: &Sizes, why: &str) -> Result<OnHost, ServerError> {
@@ -337,30 +355,36 @@ impl Standby {
         if let Some(standby) = &*host {
             return Ok(standby.clone());
         }
+        let mut loaded = self.loaded.clone();
+        if loaded.lost_flash {
+            // It was the device that failed at it.
+            loaded.config.flash_attention = FlashKey::Auto;
+        }
         // A copy: nothing watches whether somebody cuts this file.
-        let config = ModelConfig { mmap: false, ..self.loaded.config.clone() };
+        loaded.config.mmap = false;
+        let config = &loaded.config;
         tracing::warn!(
             model = config.id,
             why,
             "workers of the model compute on the CPU until the server is started again"
         );
-        let model = models::load_again(&config, lost.identity().is_some(), Placement::Host, &Arc::default())?;
-        if !model.is_same_as(lost) {
-            return Err(models::replaced(&config));
+        // Others have not yet touched all that they were promised, so that what is free now tells little.
+        let mut budget = sizes::divide(self.machine, self.beside, &[], &[loaded.needs(&Devices::default())], Some(0));
+        if let Some(&Cut::Memory { wanted, available }) = budget.cuts.first() {
+            return Err(models::no_room(config, wanted, available));
         }
-        let sizes = match self.loaded.kind() {
+        let model = models::load_again(config, lost.identity().is_some(), Placement::Host, &Arc::default())?;
+        if !model.is_same_as(lost) {
+            return Err(models::replaced(config));
+        }
+        let sizes = match loaded.kind() {
             // What waits in its queue was let in by its limits, which the host's memory was asked for, too.
             ModelKind::Embed => Sizes { offloaded: Offloaded::default(), ..before.clone() },
-            ModelKind::Generate => {
-                // The weights are in memory by now, and so are those of the draft model.
-                let needs = self.loaded.needs(&Devices::default());
-                let needs = ModelNeeds { weights: 0, draft: DraftNeeds { weights: 0, ..needs.draft }, ..needs };
-                sizes::divide(machine::look(), self.process, &[], &[needs], Some(0)).models.remove(0)
-            }
+            ModelKind::Generate => budget.models.remove(0),
         };
         let (sequences, context_tokens, input_tokens) = (sizes.sequences, sizes.sequence_tokens(), sizes.input_tokens);
         let cuts = &sizes.cuts;
         tracing::info!(model = config.id, sequences, context_tokens, input_tokens, ?cuts, "sizes on the CPU");
-        Ok(host.insert((model, sizes)).clone())
+        Ok(host.insert((model, sizes, loaded.config)).clone())
     }
 }

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use camshaft_core::sizes::{self, Budget, Cut, KvLayout, Machine, ModelNeeds, Sizes};
-use camshaft_engine::KvType;
 
 use crate::cache_plan::CacheShare;
 use crate::config::Config;
@@ -39,14 +38,14 @@ impl Sized {
     /// Says in the log what was chosen, and what was cut.
     pub(crate) fn tell(&self) {
         for weights in &self.weights {
-            let Sizes { sequences, kv_tokens, batch_tokens, threads, kv, offloaded, .. } = weights.sizes;
+            let Sizes { sequences, kv_tokens, batch_tokens, input_tokens, threads, kv, offloaded, .. } = weights.sizes;
             if weights.is_generating() {
                 tracing::info!(
                     model = weights.config().id,
                     sequences,
-                    context_tokens = kv_tokens,
-                    kv_layout = layout_word(weights.sizes.layout),
-                    kv_type = kv_word(weights.kv_type()),
+                    kv_tokens,
+                    kv_layout = weights.sizes.layout.as_str(),
+                    kv_type = weights.kv_type().as_str(),
                     kv_bytes = kv,
                     device_layers = offloaded.layers,
                     device_bytes = offloaded.bytes(),
@@ -54,6 +53,10 @@ impl Sized {
                     threads,
                     "sizes"
                 );
+            } else {
+                let (device_layers, device_bytes) = (offloaded.layers, offloaded.bytes());
+                let model = &weights.config().id;
+                tracing::info!(model, input_tokens, batch_tokens, threads, device_layers, device_bytes, "sizes");
             }
         }
         self.cuts().iter().for_each(|cut| tracing::warn!("{cut}"));
@@ -77,7 +80,8 @@ impl Sized {
                 format!("sequences = {wished} is cut to {granted}: there is no memory for more")
             }
             Cut::Input { trained, granted } => format!(
-                "an input has {granted} tokens at most, though the model was trained for {trained}: there is no memory for more"
+                "an input has {granted} tokens at most, though the model was trained for {trained}: there is no memory for more \
+                 beside what is left free (context-tokens takes of that, if there is any)"
             ),
             Cut::Context { trained, granted, parts } => {
                 let way = match parts {
@@ -89,12 +93,26 @@ impl Sized {
                      for more{way}"
                 )
             }
-            Cut::Unused { wished, sequences, trained } => format!(
-                "context-tokens = {wished} is more than its {sequences} sequences can use: the model was trained for {trained} \
-                 tokens, and no request gets more"
+            Cut::Unused { wished, sequences, trained } => {
+                let whose = match sequences {
+                    1 => "a request".to_owned(),
+                    _ => format!("its {sequences} sequences"),
+                };
+                format!(
+                    "context-tokens = {wished} is more than {whose} can use: the model was trained for {trained} tokens, and no \
+                     request gets more"
+                )
+            }
+            Cut::Batch { wished, granted } => format!(
+                "batch-tokens = {wished} is raised to {granted}: an input is computed in one batch (context-tokens makes inputs \
+                 shorter)"
             ),
             Cut::Cache { wished, granted } => {
-                format!("cache.ram = {} is cut to {}: there is no memory for more", mib(wished), mib(granted))
+                format!(
+                    "cache.ram = {} is cut to {}: it takes half of what weights and batches leave at most",
+                    mib(wished),
+                    mib(granted)
+                )
             }
             Cut::Quantized => {
                 "KV entries are stored as q8_0, since there is little memory (kv-type = \"f16\" forbids it)".to_owned()
@@ -137,7 +155,7 @@ impl Sized {
             row(&format!("{id}: weights"), sizes.weights, "");
             left = left.saturating_sub(sizes.weights).saturating_sub(sizes.kv).saturating_sub(sizes.batches);
             if weights.is_generating() {
-                let (layout, kind) = (layout_word(sizes.layout), kv_word(weights.kv_type()));
+                let (layout, kind) = (sizes.layout.as_str(), weights.kv_type().as_str());
                 let (sequences, each) = (sizes.sequences, sizes.sequence_tokens());
                 let note = match sizes.layout {
                     KvLayout::Pooled => {
@@ -166,19 +184,4 @@ impl Sized {
 
 pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1u32 << 20))
-}
-
-fn layout_word(layout: KvLayout) -> &'static str {
-    match layout {
-        KvLayout::Pooled => "pooled",
-        KvLayout::PerSequence => "per-sequence",
-    }
-}
-
-fn kv_word(kv_type: KvType) -> &'static str {
-    match kv_type {
-        KvType::F16 => "f16",
-        KvType::Q8_0 => "q8_0",
-        KvType::Q4_0 => "q4_0",
-    }
 }

@@ -11,7 +11,7 @@ use camshaft_core::engine::{Engine, ModelInfo, ModelKind, Tokenizer};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
-use camshaft_core::sizes::Sizes;
+use camshaft_core::sizes::{Budget, Sizes};
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_policy::PolicyHost;
 
@@ -40,8 +40,7 @@ const FAKE_DIMENSIONS: u32 = 64;
 /// What all models are started with.
 pub(crate) struct Starter<'a> {
     pub(crate) all: &'a Config,
-    /// What the process takes beside models.
-    pub(crate) process: u64,
+    pub(crate) budget: &'a Budget,
     pub(crate) tuned: &'a Tuned,
     pub(crate) cache: &'a CachePlan,
     pub(crate) policies: &'a Arc<PolicyHost>,
@@ -57,22 +56,22 @@ struct Parts {
 }
 
 impl Starter<'_> {
-    /// Starts the threads that serve a model.
+    /// Starts the threads that serve a model. `number`: its number in the budget.
     ///
     /// # Errors
     /// There is not enough memory, or the configuration does not fit the model.
-    pub(crate) fn start(&self, model: &Weights) -> Result<Model, ServerError> {
+    pub(crate) fn start(&self, number: usize, model: &Weights) -> Result<Model, ServerError> {
         let (config, info) = (model.config(), model.loaded.info());
         match (&model.loaded.source, model.loaded.kind()) {
             (WeightsSource::Llama { model: loaded, draft }, ModelKind::Generate) => {
                 let make = {
                     let (config, plan) = (config.clone(), self.cache.clone());
                     let (loaded, draft, sizes) = (loaded.clone(), draft.clone(), model.sizes.clone());
-                    let standby = Standby::new(&model.loaded, self.process);
+                    let standby = Standby::new(&model.loaded, self.budget, number);
                     move |id| {
-                        let (engine, options) = standby.make(&loaded, &sizes, |computes, sizes| {
-                            let options = weights::engine_options(&config, sizes);
-                            Ok((weights::engine(&config, computes, &options)?, options))
+                        let (engine, options) = standby.make(&loaded, &sizes, |config, computes, sizes| {
+                            let options = weights::engine_options(config, sizes);
+                            Ok((weights::engine(config, computes, &options)?, options))
                         })?;
                         let speculation = weights::speculation(&config, draft.as_ref(), &options)?;
                         let owner = CacheOwner { id: &config.id, model: &loaded, options: &options, worker: id };
@@ -83,9 +82,9 @@ impl Starter<'_> {
             }
             (WeightsSource::Llama { model: loaded, .. }, ModelKind::Embed) => {
                 let make = {
-                    let (config, loaded, sizes) = (config.clone(), loaded.clone(), model.sizes.clone());
-                    let standby = Standby::new(&model.loaded, self.process);
-                    move || standby.make(&loaded, &sizes, |computes, sizes| weights::embedder(&config, computes, sizes))
+                    let (loaded, sizes) = (loaded.clone(), model.sizes.clone());
+                    let standby = Standby::new(&model.loaded, self.budget, number);
+                    move || standby.make(&loaded, &sizes, weights::embedder)
                 };
                 self.start_embedder(config, info, loaded.tokenizer(), make)
             }

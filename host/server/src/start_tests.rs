@@ -83,7 +83,7 @@ impl Bench {
         let (metrics, readiness) = (ServerMetrics::new(&registry).unwrap(), Arc::new(Readiness::new()));
         let starter = Starter {
             all: &config,
-            process: sized.budget.process,
+            budget: &sized.budget,
             tuned: &tuned,
             cache: &CachePlan::of(&config, sized.share()),
             policies: &policies,

@@ -115,7 +115,7 @@ impl Loaded {
 
     /// What it takes of memory, and what its configuration asks for.
     pub(crate) fn needs(&self, devices: &Devices) -> ModelNeeds {
-        let (config, wishes) = (&self.config, self.config.wishes());
+        let (config, mut wishes) = (&self.config, self.config.wishes());
         let generates = self.kind() == ModelKind::Generate;
         match &self.source {
             WeightsSource::Llama { model, draft } => {
@@ -123,6 +123,8 @@ impl Loaded {
                 let adapter =
                     config.lora.as_ref().and_then(|path| fs::metadata(path).ok()).map_or(0, |file| file.len());
                 let kv_type = config.kv_type.set().map_or(KvType::F16, KvTypeKey::kv_type);
+                let packs = |model: &LoadedModel| model.takes_kv_type(KvType::Q8_0).is_ok();
+                wishes.may_quantize &= packs(model) && draft.as_deref().is_none_or(packs);
                 // It has as large a cache as the model.
                 let draft = draft.as_ref().map(|draft| DraftNeeds {
                     weights: draft.info().weight_bytes,
@@ -144,6 +146,7 @@ impl Loaded {
                     // There is one embedder.
                     workers: if generates { config.workers } else { 1 },
                     weights: model.info().weight_bytes.saturating_add(adapter).saturating_add(states),
+                    input_weights: model.input_weight_bytes(),
                     trained_tokens: model.info().trained_context_tokens,
                     kv_token: model.kv_token_bytes(kv_type),
                     kv_token_q8: model.kv_token_bytes(KvType::Q8_0),
@@ -158,6 +161,7 @@ impl Loaded {
                 generates,
                 workers: config.workers,
                 weights: 0,
+                input_weights: 0,
                 trained_tokens: FAKE_TOKENS,
                 kv_token: 1,
                 kv_token_q8: 1,

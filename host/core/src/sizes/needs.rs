@@ -12,6 +12,8 @@ const SPARE_SHARE: u64 = 10;
 const PROCESS_BYTES: u64 = 128 << 20;
 /// Requests in flight take this part of the memory unless told otherwise, and never more than [`MOST_BODIES_BYTES`].
 const BODIES_SHARE: u64 = 32;
+/// And no more than this part for the sake of the largest ones.
+const LEAST_BODIES_SHARE: u64 = 4;
 const MOST_BODIES_BYTES: u64 = 256 << 20;
 
 /// How the sequences divide the KV cache.
@@ -25,6 +27,16 @@ pub enum KvLayout {
     Pooled,
     /// Each sequence has `kv_tokens / sequences` entries of its own, rounded up to 256.
     PerSequence,
+}
+
+impl KvLayout {
+    /// As configurations say it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pooled => "pooled",
+            Self::PerSequence => "per-sequence",
+        }
+    }
 }
 
 /// What the process may use.
@@ -44,6 +56,8 @@ pub struct ModelNeeds {
     /// Contexts that share the weights.
     pub workers: u32,
     pub weights: u64,
+    /// Of them, what stays in the host's memory wherever the layers are: embeddings of tokens.
+    pub input_weights: u64,
     pub trained_tokens: u32,
     /// KV entries of one token, as numbers of 16 bits and of 8.
     pub kv_token: u64,
@@ -57,6 +71,13 @@ pub struct ModelNeeds {
     /// Beside that.
     pub draft: DraftNeeds,
     pub wishes: Wishes,
+}
+
+impl ModelNeeds {
+    /// The numbers of the devices that it may use.
+    pub(super) fn on_devices(&self) -> &[usize] {
+        self.devices.as_ref().map_or(&[][..], |needs| &needs.devices)
+    }
 }
 
 /// What a draft model takes, by the names of [`ModelNeeds`]: in the host's memory, wherever the model is.
@@ -105,6 +126,11 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// What it takes of the host's memory.
+    pub fn bytes(&self) -> u64 {
+        self.weights.saturating_add(self.batches).saturating_add(self.kv)
+    }
+
     /// The most tokens that one sequence can have.
     pub fn sequence_tokens(&self) -> u32 {
         match self.layout {
@@ -127,6 +153,8 @@ pub enum Cut {
     Input { trained: u32, granted: u32 },
     /// More was asked for than all sequences can use: none has more tokens than the model was trained for.
     Unused { wished: u32, sequences: u32, trained: u32 },
+    /// A batch of an embedding model holds more than was asked for: the longest input.
+    Batch { wished: u32, granted: u32 },
     /// The prefix cache that was asked for does not fit.
     Cache { wished: u64, granted: u64 },
     /// KV entries are stored in 8 bits, so that more of them fit.
@@ -135,7 +163,7 @@ pub enum Cut {
     Layers { wished: Option<u32>, layers: u32, granted: u32 },
     /// More threads than cores.
     Threads { wished: u32, workers: u32, cores: u32 },
-    /// The models alone take more than is left for them.
+    /// The models take more than is left for them, however little else they get.
     Memory { wanted: u64, available: u64 },
 }
 
@@ -156,6 +184,12 @@ pub struct Budget {
 }
 
 impl Budget {
+    /// What everything but one of the models takes of the memory.
+    pub fn beside(&self, model: usize) -> u64 {
+        let others = self.models.iter().enumerate().filter(|(index, _)| *index != model);
+        others.map(|(_, sizes)| sizes.bytes()).fold(self.process.saturating_add(self.cache), u64::saturating_add)
+    }
+
     /// Left to the system, to allocators and to the page cache.
     pub fn spared(&self) -> u64 {
         spared(self.machine.memory)
@@ -167,9 +201,11 @@ pub fn process(bodies: u64) -> u64 {
     PROCESS_BYTES.saturating_add(bodies)
 }
 
-/// What all requests in flight may take together, where nobody asks for a number.
-pub fn bodies(memory: u64) -> u64 {
-    (memory / BODIES_SHARE).min(MOST_BODIES_BYTES)
+/// What all requests in flight may take together, where nobody asks for a number. `least`: what the largest ones need.
+pub fn bodies(memory: u64, least: u64) -> u64 {
+    let usual = (memory / BODIES_SHARE).min(MOST_BODIES_BYTES);
+    // What does not fit is refused: better than a process that ends.
+    usual.max(least.min(memory / LEAST_BODIES_SHARE))
 }
 
 pub(super) fn spared(memory: u64) -> u64 {

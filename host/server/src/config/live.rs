@@ -159,7 +159,7 @@ pub struct RequestLimits {
     pub body: ByteSize,
     /// Memory of all requests in flight together: bodies, what is parsed from them, and responses that are not streamed.
     /// A tenant may hold as much as it leaves free; past it, 503. Counts as at least 32 times `body`. "auto": a thirty-second
-    /// of the memory that was free at the start, at most 256 MiB.
+    /// of the memory that was free at the start, at most 256 MiB, or 32 times `body`, at most a quarter of that memory.
     #[schemars(extend("x-minimum" = "1MiB", "x-maximum" = "1TiB"))]
     pub bodies: Auto<ByteSize>,
     /// The most tokens that a request may ask for.
@@ -176,8 +176,11 @@ impl Default for RequestLimits {
 impl RequestLimits {
     /// The memory for all requests, in which a tenant's half has room for the largest body and everything made of it.
     pub fn bodies_bytes(&self, machine: Machine) -> u64 {
-        let bodies = self.bodies.set().map_or_else(|| sizes::bodies(machine.memory), |bodies| bodies.0);
-        bodies.max(self.body.0.saturating_mul(32))
+        let least = self.body.0.saturating_mul(32);
+        match self.bodies.set() {
+            Some(bodies) => bodies.0.max(least),
+            None => sizes::bodies(machine.memory, least),
+        }
     }
 }
 

@@ -70,19 +70,20 @@ pub struct ModelConfig {
     /// Tokens of one step; at least `sequences`. "auto": 512, or fewer if memory is short.
     #[schemars(range(min = 1, max = 65_536))]
     pub batch_tokens: Auto<u32>,
-    /// Threads that compute. "auto" or 0: one for each physical core that this process may use.
+    /// Threads of each worker that compute. "auto" or 0: the physical cores that this process may use, divided among the
+    /// model's workers.
     #[schemars(range(min = 0, max = 1024))]
     pub threads: Auto<u32>,
     /// Type of the numbers in the KV cache. "auto": "f16", or "q8_0" if memory is too short for a useful context.
     pub kv_type: Auto<KvTypeKey>,
     /// How sequences divide a worker's KV cache. "pooled": one may take all of it, and prefixes are shared without a copy;
-    /// "per-sequence": each has an equal part, which is faster with many streams. "auto": "per-sequence" if each part has
-    /// room for the model's whole context, or for 8192 tokens.
+    /// "per-sequence": each has an equal part, which is faster with many streams. "auto": "per-sequence" if there is
+    /// room for at least eight parts that each hold the model's whole context, or 8192 tokens.
     pub kv_layout: Auto<KvLayoutKey>,
     /// KV that a request is admitted with beside its prompt. With "full" nothing is ever preempted.
     pub kv_reserve: ReserveKey,
     /// The longest step while prompts are prefilled beside running streams, or six times a step without prefill. Up to seven
-    /// times, or two such targets, where chunks are inefficient otherwise, and up to twice all that where many prompts wait.
+    /// times, or one and a half such targets, where chunks are inefficient otherwise, and up to twice all that where many prompts wait.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub step_target: DurationValue,
     /// Shorter vectors that an embedding model was trained to give.
@@ -258,7 +259,7 @@ pub enum KvLayoutKey {
 }
 
 impl KvLayoutKey {
-    fn layout(self) -> KvLayout {
+    pub(crate) fn layout(self) -> KvLayout {
         match self {
             Self::Pooled => KvLayout::Pooled,
             Self::PerSequence => KvLayout::PerSequence,

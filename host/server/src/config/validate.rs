@@ -92,8 +92,8 @@ fn fixed(fixed: &Fixed, tree: &Node, wrong: &mut Vec<Wrong>) {
 
 fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&str, String)) {
     let id = &model.id;
-    if id.is_empty() || id.len() > 256 {
-        wrong("id", format!("must have 1 to 256 characters, got {id:?}"));
+    if id.is_empty() || id.chars().count() > 256 || id.chars().any(char::is_control) {
+        wrong("id", format!("must have 1 to 256 characters, none of them a control character, got {id:?}"));
     }
     if earlier.iter().any(|other| other.id == *id) {
         wrong("id", format!("must be another for each model, got {id:?} twice"));
