@@ -50,7 +50,7 @@ fn round(
             flush(engine, &mut batch, &mut rows, &mut next)?;
         }
         for position in 0..prompt_tokens {
-            // The same prompts as `tests/examples/serve/client.rs`.
+            // As long as those of `tests/examples/serve/client.rs`, and without a common prefix either.
             let token = Token(3 + (stream * 7919 + position * 104_729) % (vocabulary - 3));
             let last = position + 1 == prompt_tokens;
             let row = batch.push(token, position, SeqId(stream), last);

@@ -90,7 +90,7 @@ async fn all_stats(api: &Api) -> Stats {
         // The free KV in a worker's facts is lower than the actual one while a request waits inside the worker.
         let latencies = api.metrics.latencies(&model.id);
         let stats = ModelStats {
-            tokens_per_second: workers().map(|worker| worker.tokens_per_second).sum(),
+            tokens_per_second: workers().fold(0.0, |sum, worker| sum + worker.tokens_per_second),
             kv_tokens: KvTokens::of(workers()),
             time_to_first_token_seconds: latencies.first_token.percentiles(now),
             inter_token_latency_seconds: latencies.between_tokens.percentiles(now),
