@@ -153,6 +153,9 @@ impl Target {
             if let Some(data) = line.strip_prefix(b"data: ") {
                 let now = Instant::now();
                 done |= data.starts_with(b"[DONE]");
+                if data.starts_with(b"{\"error\"") {
+                    other.push_str(&String::from_utf8_lossy(data));
+                }
                 // Only the last frames are parsed: parsing every one would take CPU time from the server.
                 if !data.starts_with(b"[DONE]") {
                     frames.push(now);
