@@ -77,6 +77,7 @@ impl Pool {
     pub fn add_worker(&mut self, worker: WorkerId, limits: EngineLimits) {
         if self.book_mut().add_worker(worker, limits) {
             self.scheduler.reopen();
+            self.shadow.reopen();
         }
     }
 

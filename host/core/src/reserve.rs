@@ -37,9 +37,9 @@ impl Reservation {
         Self { policy, expected_tokens: FIRST_EXPECTATION, capacity: u32::MAX }
     }
 
-    /// No sequence holds more than `tokens`. The lowest of all bounds counts.
+    /// No sequence holds more than `tokens`.
     pub fn bound(&mut self, tokens: u32) {
-        self.capacity = self.capacity.min(tokens);
+        self.capacity = tokens;
     }
 
     /// A request finished with this many output tokens.

@@ -6,7 +6,9 @@
 mod needs;
 
 use self::needs::spared;
-pub use self::needs::{Budget, Cut, DraftNeeds, KvLayout, Machine, ModelNeeds, Sizes, Wishes, bodies, process};
+pub use self::needs::{
+    Budget, Cut, DraftNeeds, KvLayout, Machine, ModelNeeds, Promised, Sizes, Wishes, bodies, process,
+};
 use crate::offload::{self, Free, Taken};
 pub use crate::offload::{DeviceNeeds, Offloaded};
 
@@ -43,19 +45,15 @@ pub fn divide(machine: Machine, process: u64, devices: &[u64], models: &[ModelNe
     let mut free = Free::new(devices.iter().map(|&free| free - spared(free)));
     let placed = place_all(models, planned, &mut free);
     let taken = models.iter().zip(&placed).map(|(model, placed)| placed.host(model)).fold(0, u64::saturating_add);
-    let mut cuts = Vec::new();
     let left = planned.saturating_sub(taken);
     let generates = models.iter().any(|model| model.generates);
     // So that there is something whose prefixes can be kept.
     let half = left / 2;
-    let granted = match cache {
+    let mut granted = match cache {
         None if generates => (left / CACHE_SHARE).min(MOST_CACHE_BYTES),
         None => 0,
         Some(wished) => wished.min(half),
     };
-    if let Some(wished) = cache.filter(|&wished| wished > granted && generates) {
-        cuts.push(Cut::Cache { wished, granted });
-    }
     // Models take of what is left in turn, each as if those after it that want some, too, wanted as much.
     let mut left = left.saturating_sub(granted);
     let mut chosen: Vec<Sizes> = Vec::with_capacity(models.len());
@@ -74,16 +72,22 @@ pub fn divide(machine: Machine, process: u64, devices: &[u64], models: &[ModelNe
         left = left.saturating_sub(sizes.kv);
         chosen.push(sizes);
     }
-    let wanted = chosen.iter().map(Sizes::bytes).fold(granted, u64::saturating_add);
-    if wanted > planned {
-        cuts.insert(0, Cut::Memory { wanted, available: planned });
+    let mut cuts = Vec::new();
+    let of_models = chosen.iter().map(Sizes::bytes).fold(0, u64::saturating_add);
+    // The least that models get goes before the cache.
+    granted = granted.min(planned.saturating_sub(of_models));
+    if of_models > planned {
+        cuts.push(Cut::Memory { wanted: of_models, available: planned });
+    }
+    if let Some(wished) = cache.filter(|&wished| wished > granted && generates) {
+        cuts.push(Cut::Cache { wished, granted });
     }
     let most_cache = half.min(granted.saturating_add(left));
     Budget { machine, process, planned, models: chosen, cache: granted, most_cache, cuts }
 }
 
 /// Where a model and its batches are, before KV caches divide what is left.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Placed {
     batches: Batches,
     offloaded: Offloaded,
@@ -108,42 +112,37 @@ impl Placed {
 /// Gives layers to devices and sizes to batches, in the order of `models`, except that long inputs of embedding models take
 /// of what generating models leave.
 fn place_all(models: &[ModelNeeds], planned: u64, free: &mut Free) -> Vec<Placed> {
-    let mut placed: Vec<Option<Placed>> = vec![None; models.len()];
-    let indices = |generates: bool| {
-        models.iter().enumerate().filter(move |(_, model)| model.generates == generates).map(|(index, _)| index)
-    };
-    for index in indices(true) {
-        // What this many tokens take on devices is known before it is known what stays with the host.
-        let tokens = batch_tokens(&models[index], u64::MAX);
-        placed[index] = Some(place(&models[index], free, Batches { tokens, input: 0 }));
-    }
-    let beside_weights = |placed: &[Option<Placed>]| {
-        let weights = models.iter().zip(placed).map(|(model, placed)| match placed {
-            Some(placed) => host_weights(model, &placed.offloaded),
-            // Most of what is meant for devices will be there.
-            None if model.on_devices().is_empty() => host_weights(model, &Offloaded::default()),
-            None => model.draft.weights,
-        });
-        planned.saturating_sub(weights.fold(0, u64::saturating_add))
-    };
-    let buffers = beside_weights(&placed) / BATCH_SHARE / models.len().max(1) as u64;
-    for index in indices(true) {
-        if let Some(placed) = &mut placed[index] {
-            placed.batches.tokens = batch_tokens(&models[index], buffers);
+    let mut placed = vec![Placed::default(); models.len()];
+    let place_those = |placed: &mut [Placed], free: &mut Free, generate: bool, batches: &dyn Fn(usize) -> Batches| {
+        for (index, model) in models.iter().enumerate().filter(|(_, model)| model.generates == generate) {
+            placed[index] = place(model, free, batches(index));
         }
+    };
+    // What this many tokens take on devices is known before it is known what stays with the host.
+    let widest = |index: usize| Batches { tokens: batch_tokens(&models[index], u64::MAX), ..Batches::default() };
+    place_those(&mut placed, free, true, &widest);
+    // How long their inputs may be follows from what their weights leave.
+    let shortest = |_| Batches { tokens: LEAST_TOKENS, ..Batches::default() };
+    place_those(&mut placed, &mut free.clone(), false, &shortest);
+    let weights = models.iter().zip(&placed).map(|(model, placed)| host_weights(model, &placed.offloaded));
+    let left = planned.saturating_sub(weights.fold(0, u64::saturating_add));
+    let buffers = left / BATCH_SHARE / models.len().max(1) as u64;
+    for (model, placed) in models.iter().zip(&mut placed).filter(|(model, _)| model.generates) {
+        placed.batches.tokens = batch_tokens(model, buffers);
     }
-    let taken = models
-        .iter()
-        .zip(&placed)
-        .filter_map(|(model, placed)| Some(all_buffers(model, placed.as_ref()?.batches.tokens)));
-    let host = beside_weights(&placed).saturating_sub(taken.fold(0, u64::saturating_add));
-    let inputs = InputRoom { host, free: free.clone(), embedders: indices(false).count() as u64 };
-    for index in indices(false) {
-        let input = inputs.tokens(&models[index]);
-        let tokens = batch_tokens(&models[index], buffers).max(input);
-        placed[index] = Some(place(&models[index], free, Batches { tokens, input }));
-    }
-    placed.into_iter().flatten().collect()
+    let generating = || models.iter().zip(&placed).filter(|(model, _)| model.generates);
+    let taken = generating().map(|(model, placed)| all_buffers(model, placed.batches.tokens));
+    let host = left.saturating_sub(taken.fold(0, u64::saturating_add));
+    let embedders = (models.len() - generating().count()) as u64;
+    let inputs = InputRoom { host, free: free.clone(), embedders };
+    let inputs: Vec<Input> =
+        models.iter().zip(&placed).map(|(model, placed)| inputs.longest(model, &placed.offloaded)).collect();
+    let longest = |index: usize| {
+        let input = inputs[index];
+        Batches { tokens: batch_tokens(&models[index], buffers).max(input.tokens), input }
+    };
+    place_those(&mut placed, free, false, &longest);
+    placed
 }
 
 /// Tokens of a step: as many as are efficient, or fewer, so that buffers take no more than this.
@@ -162,7 +161,8 @@ fn place(model: &ModelNeeds, free: &mut Free, batches: Batches) -> Placed {
     };
     let least_kv = match model.generates {
         true => {
-            let tokens = model.kv_token.saturating_mul(u64::from(model.trained_tokens.min(PART_TOKENS)));
+            let tokens = model.chat_tokens().min(model.wishes.kv_tokens.unwrap_or(u32::MAX));
+            let tokens = model.kv_token.saturating_mul(u64::from(tokens));
             tokens.saturating_add(model.sequence).saturating_mul(u64::from(model.workers))
         }
         false => 0,
@@ -254,28 +254,33 @@ struct InputRoom {
 }
 
 impl InputRoom {
-    /// Batches lie on devices, if any layer is there, and in the host's memory once these fail.
-    fn for_one(&self, model: &ModelNeeds) -> u64 {
-        let devices = Some(model.on_devices()).filter(|devices| !devices.is_empty());
+    /// The longest input of an embedding model: what it was trained for, unless less is asked for or memory is short. Batches
+    /// lie on devices, if any layer is there, and in the host's memory once these fail.
+    fn longest(&self, model: &ModelNeeds, offloaded: &Offloaded) -> Input {
         // What was asked for may take all of the host's memory, but not the room of the layers on devices.
         let host = self.host / if model.wishes.kv_tokens.is_some() { 1 } else { INPUT_SHARE };
-        let room = devices.map_or(host, |devices| (self.free.of(devices) / INPUT_SHARE).min(host));
-        room / self.embedders.max(1)
-    }
-
-    /// The longest input of an embedding model: what it was trained for, unless less is asked for or memory is short.
-    fn tokens(&self, model: &ModelNeeds) -> u32 {
+        let devices = (offloaded.layers > 0).then(|| self.free.of(model.on_devices()) / INPUT_SHARE);
+        let room = devices.map_or(host, |devices| devices.min(host)) / self.embedders.max(1);
         let longest = model.trained_tokens.min(model.wishes.kv_tokens.unwrap_or(u32::MAX)).max(1);
-        let fits = self.for_one(model).checked_div(model.batch_token.saturating_mul(u64::from(model.workers.max(1))));
-        longest.min(fits.map_or(u32::MAX, |fits| u32::try_from(fits).unwrap_or(u32::MAX)).max(LEAST_TOKENS))
+        let fits = room.checked_div(model.batch_token.saturating_mul(u64::from(model.workers.max(1))));
+        let fits = fits.map_or(u32::MAX, |fits| u32::try_from(fits).unwrap_or(u32::MAX)).max(LEAST_TOKENS);
+        Input { tokens: longest.min(fits), devices: devices.is_some_and(|devices| devices < host) }
     }
 }
 
-#[derive(Clone, Copy)]
+/// The longest input of an embedding model, which is in one batch.
+#[derive(Clone, Copy, Default)]
+struct Input {
+    /// 0: it generates.
+    tokens: u32,
+    /// Whether the room on devices bounds it, rather than that of the host.
+    devices: bool,
+}
+
+#[derive(Clone, Copy, Default)]
 struct Batches {
     tokens: u32,
-    /// The longest input of an embedding model, which is in one batch; 0: it generates.
-    input: u32,
+    input: Input,
 }
 
 /// Chooses for one model.
@@ -296,14 +301,14 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: ba
         }
         None => {
             // One long request may take all, too.
-            let one = room.fits(token, taken, workers).min(model.trained_tokens.min(PART_TOKENS));
+            let one = room.fits(token, taken, workers).min(model.chat_tokens());
             let room = whole(room.part(KV_SHARE).fits(token, taken, workers).max(one).max(LEAST_TOKENS));
             layout(model, most, room, room)
         }
     };
     let token = room.places(model.kv_token, model.draft.kv_token);
     let mut plans = (plan(token), token, false);
-    if model.wishes.may_quantize && plans.0.sequence_tokens() < model.trained_tokens.min(PART_TOKENS) {
+    if model.wishes.may_quantize && plans.0.sequence_tokens() < model.chat_tokens() {
         let token = room.places(model.kv_token_q8, model.draft.kv_token_q8);
         let packed = plan(token);
         if packed.sequence_tokens() > plans.0.sequence_tokens() {
@@ -314,7 +319,7 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: ba
     let mut sizes = Sizes {
         sequences: plan.sequences,
         kv_tokens: plan.tokens,
-        input_tokens: input,
+        input_tokens: input.tokens,
         layout: plan.layout,
         batch_tokens,
         threads,
@@ -333,7 +338,7 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: ba
         sizes.cuts = cuts(model, &sizes);
     } else {
         (sizes.kv_tokens, sizes.layout) = (0, KvLayout::Pooled);
-        sizes.cuts.extend(input_cuts(model, &sizes));
+        sizes.cuts.extend(input_cuts(model, &sizes, input.devices));
     }
     if let Some(wished) = model.wishes.threads.filter(|&wished| wished.saturating_mul(model.workers) > machine.cores) {
         sizes.cuts.push(Cut::Threads { wished, workers: model.workers, cores: machine.cores });
@@ -360,14 +365,14 @@ fn scratch(model: &ModelNeeds) -> u32 {
     u32::from(model.wishes.layout != Some(KvLayout::PerSequence))
 }
 
-fn input_cuts(model: &ModelNeeds, sizes: &Sizes) -> Vec<Cut> {
+fn input_cuts(model: &ModelNeeds, sizes: &Sizes, devices: bool) -> Vec<Cut> {
     let (trained, granted) = (model.trained_tokens, sizes.input_tokens);
     let asked = model.wishes.kv_tokens;
     let unused = asked.filter(|&wished| wished > trained);
     let unused = unused.map(|wished| Cut::Unused { wished, sequences: 1, trained });
     let length = match asked {
         Some(wished) => (granted < wished.min(trained)).then_some(Cut::KvTokens { wished, granted }),
-        None => (granted < trained).then_some(Cut::Input { trained, granted }),
+        None => (granted < trained).then_some(Cut::Input { trained, granted, devices }),
     };
     let batch = model.wishes.batch_tokens.filter(|&wished| wished < sizes.batch_tokens);
     let batch = batch.map(|wished| Cut::Batch { wished, granted: sizes.batch_tokens });
@@ -433,7 +438,7 @@ impl Plan {
 /// whole context, or [`PART_TOKENS`]. Otherwise a pool. `room`: tokens that memory has room for.
 fn layout(model: &ModelNeeds, most: u32, tokens: u32, room: u32) -> Plan {
     let trained = model.trained_tokens.max(1);
-    let part = trained.min(PART_TOKENS).next_multiple_of(PART_STEP);
+    let part = model.chat_tokens().max(1).next_multiple_of(PART_STEP);
     // A number that was asked for is kept.
     let count = if model.wishes.sequences.is_some() { most } else { most.min(tokens / part) };
     let enough = tokens / part >= count && count >= LEAST_PARTS.min(most);

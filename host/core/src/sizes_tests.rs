@@ -187,7 +187,7 @@ fn the_longest_input_of_an_embedding_model_fits() {
     let room = |gib: u64| (gib * GIB - gib * GIB / 10 - PROCESS - GIB) / 4;
     assert_eq!(embeds(24, None, 512), (512, vec![]));
     let granted = (room(24) / 1_600_000) as u32;
-    assert_eq!(embeds(24, None, 32_768), (granted, vec![Cut::Input { trained: 32_768, granted }]));
+    assert_eq!(embeds(24, None, 32_768), (granted, vec![Cut::Input { trained: 32_768, granted, devices: false }]));
     // What is asked for may take all of it.
     let granted = (4 * room(24) / 1_600_000) as u32;
     assert_eq!(embeds(24, Some(granted), 32_768), (granted, vec![]));
@@ -464,5 +464,20 @@ fn more_than_all_sequences_can_use_is_said() {
         assert_eq!(cuts(4 * 1024, layout), []);
         let wished = 4 * 1025;
         assert_eq!(cuts(wished, layout), [Cut::Unused { wished, sequences: 4, trained: 1000 }]);
+    }
+}
+
+#[test]
+fn regression_the_least_that_models_get_goes_before_the_prefix_cache() {
+    let model = ModelNeeds { kv_token: 128 << 10, ..large() };
+    let taken = model.weights + 64 * model.batch_token + 512 * model.kv_token;
+    for (over, cache) in [(16 << 20, None), (16 << 20, Some(GIB)), (0, None), (-(1 << 20), None)] {
+        let memory = (PROCESS + taken).saturating_add_signed(over) * 10 / 9 + 9;
+        let budget = divide(Machine { memory, cores: 2 }, PROCESS, &[], std::slice::from_ref(&model), cache);
+        let fits = over >= 0;
+        assert_eq!(budget.cuts.iter().any(|cut| matches!(cut, Cut::Memory { .. })), !fits, "{budget:?}");
+        assert!(budget.models[0].bytes() + budget.cache <= budget.planned || !fits, "{budget:?}");
+        let told = budget.cuts.contains(&Cut::Cache { wished: GIB, granted: budget.cache });
+        assert_eq!(told, cache.is_some(), "{budget:?}");
     }
 }

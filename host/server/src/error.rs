@@ -152,10 +152,12 @@ pub(crate) enum ModelProblem {
 }
 
 /// Why a model cannot draft for another one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum DraftProblem {
     #[error("its vocabulary of {theirs} tokens is not the model's own of {ours}")]
     Vocabulary { theirs: usize, ours: usize },
+    #[error("{0}")]
+    KvType(EngineLoadError),
     #[error("a rejected draft cannot be removed from the state of such a model")]
     StateCannotBeCut,
 }

@@ -1,9 +1,10 @@
 //! From a configuration to everything that serves: policies, models and their threads, the state of the HTTP surface.
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 
 use camshaft_api::{AdminAccess, Api, ApiOptions, LocalQuotas, Readiness};
+use camshaft_core::sizes::Promised;
 use camshaft_policy::PolicyHost;
 use prometheus::Registry;
 use tokio::sync::watch;
@@ -126,7 +127,7 @@ impl Load {
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
         let starter = Starter {
             all: &config,
-            budget: &budget,
+            promised: &Arc::new(Mutex::new(Promised::of(&budget))),
             tuned: &tuned,
             cache: &CachePlan::of(&config, share).on(supervisor.spawner(ShutdownStage::Storage)),
             policies: &policies,

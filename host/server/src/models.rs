@@ -41,6 +41,12 @@ pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), 
     }
 }
 
+/// Refuses a type of KV entries that is asked for and that the model cannot have: no device changes that.
+pub(crate) fn kv_type_fits(config: &ModelConfig, model: &LoadedModel) -> Result<(), ServerError> {
+    let asked = config.kv_type.set().map_or(Ok(()), |kv_type| model.takes_kv_type(kv_type.kv_type()));
+    asked.map_err(|error| ServerError::model(&config.id, &config.origins, "kv-type", error))
+}
+
 /// Loads a model's weights, after another process has tried its file. `digest`: their digest is wanted. `readiness` learns how
 /// far it is.
 pub(crate) fn load(
@@ -132,6 +138,10 @@ pub(crate) fn load_draft(
         let problem = ModelProblem::Draft { path: path.to_owned(), source };
         Err(ServerError::model(&config.id, &config.origins, "draft-model", problem))
     };
+    let kv_type = config.kv_type.set().map_or(Ok(()), |kv_type| draft.takes_kv_type(kv_type.kv_type()));
+    if let Err(error) = kv_type {
+        return bad(DraftProblem::KvType(error));
+    }
     let (theirs, ours) = (&draft.info().vocabulary, &target.info().vocabulary);
     if !theirs.is_same_as(ours) {
         let (theirs, ours) = (theirs.size(), ours.size());
@@ -171,5 +181,50 @@ fn key_at_fault(config: &ModelConfig, error: &EngineLoadError) -> &'static str {
         Some(_) if path == config.lora.as_ref() => "lora",
         Some(_) if path == config.draft_model.as_ref() => "draft-model",
         _ => "path",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Overrides};
+
+    fn config(line: &str) -> ModelConfig {
+        let file = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+        std::fs::write(file.path(), format!("[[model]]\nid = \"m\"\n{line}\n")).unwrap();
+        let mut config = Config::load(Some(file.path()), std::iter::empty(), &Overrides::default()).unwrap();
+        config.fixed.model.remove(0)
+    }
+
+    #[test]
+    fn settings_of_another_kind_are_refused_by_name() {
+        let generates = [
+            "lora = \"adapter.gguf\"",
+            "workers = 2",
+            "sequences = 4",
+            "kv-type = \"f16\"",
+            "kv-layout = \"pooled\"",
+            "draft-tokens = 4",
+        ];
+        for (lines, kind, other) in [
+            (&generates[..], ModelKind::Generate, ModelKind::Embed),
+            (&["dimensions = [64]"][..], ModelKind::Embed, ModelKind::Generate),
+        ] {
+            for line in lines {
+                let config = config(line);
+                assert!(settings_fit(&config, kind).is_ok(), "{line}");
+                let error = settings_fit(&config, other).unwrap_err();
+                let key = line.split(' ').next().unwrap();
+                let told = format!(
+                    "{error}: {}",
+                    std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default()
+                );
+                assert!(told.contains(key), "{line}: {told}");
+            }
+        }
+        for kind in [ModelKind::Generate, ModelKind::Embed] {
+            assert!(settings_fit(&config("workers = 1"), kind).is_ok(), "what it has anyway");
+            assert!(settings_fit(&config("kv-type = \"auto\""), kind).is_ok());
+        }
     }
 }

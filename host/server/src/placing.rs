@@ -9,7 +9,7 @@ use camshaft_api::Readiness;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, EngineError, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
-use camshaft_core::sizes::{self, Budget, Cut, KvLayout, Machine, Offloaded, Sizes};
+use camshaft_core::sizes::{KvLayout, Machine, Offloaded, Promised, Sizes};
 use camshaft_engine::{
     EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel, Offload, Placement,
 };
@@ -313,17 +313,16 @@ type OnHost = (Arc<LoadedModel>, Sizes, ModelConfig);
 #[derive(Debug, Clone)]
 pub(crate) struct Standby {
     loaded: Loaded,
-    machine: Machine,
-    /// What everything but this model takes of the memory, or was promised.
-    beside: u64,
+    /// Its number among all models.
+    number: usize,
+    promised: Arc<Mutex<Promised>>,
     host: Arc<Mutex<Option<OnHost>>>,
 }
 
 impl Standby {
-    /// For the model of this number in the budget.
-    pub(crate) fn new(loaded: &Loaded, budget: &Budget, number: usize) -> Self {
-        let (machine, beside) = (budget.machine, budget.beside(number));
-        Self { loaded: loaded.clone(), machine, beside, host: Arc::default() }
+    /// For the model of this number. `promised` is of all models.
+    pub(crate) fn new(loaded: &Loaded, number: usize, promised: &Arc<Mutex<Promised>>) -> Self {
+        Self { loaded: loaded.clone(), number, promised: promised.clone(), host: Arc::default() }
     }
 
     /// Makes what computes now: with `model` and its sizes, or, once its device failed or has no room, with another one,
@@ -363,28 +362,42 @@ impl Standby {
         // A copy: nothing watches whether somebody cuts this file.
         loaded.config.mmap = false;
         let config = &loaded.config;
+        let sizes = self.promise(&loaded, before)?;
         tracing::warn!(
             model = config.id,
             why,
             "workers of the model compute on the CPU until the server is started again"
         );
-        // Others have not yet touched all that they were promised, so that what is free now tells little.
-        let mut budget = sizes::divide(self.machine, self.beside, &[], &[loaded.needs(&Devices::default())], Some(0));
-        if let Some(&Cut::Memory { wanted, available }) = budget.cuts.first() {
-            return Err(models::no_room(config, wanted, available));
-        }
         let model = models::load_again(config, lost.identity().is_some(), Placement::Host, &Arc::default())?;
         if !model.is_same_as(lost) {
             return Err(models::replaced(config));
         }
-        let sizes = match loaded.kind() {
-            // What waits in its queue was let in by its limits, which the host's memory was asked for, too.
-            ModelKind::Embed => Sizes { offloaded: Offloaded::default(), ..before.clone() },
-            ModelKind::Generate => budget.models.remove(0),
-        };
         let (sequences, context_tokens, input_tokens) = (sizes.sequences, sizes.sequence_tokens(), sizes.input_tokens);
         let cuts = &sizes.cuts;
         tracing::info!(model = config.id, sequences, context_tokens, input_tokens, ?cuts, "sizes on the CPU");
         Ok(host.insert((model, sizes, loaded.config)).clone())
+    }
+    /// Sizes in what the other models leave, which have not yet touched all that they were promised, so that what is free now
+    /// tells little.
+    ///
+    /// # Errors
+    /// They leave no room for it.
+    fn promise(&self, loaded: &Loaded, before: &Sizes) -> Result<Sizes, ServerError> {
+        // Nobody can free what a lost device has to do with, and another worker may still use it. Mapped weights are no loss.
+        let own = before.kv.saturating_add(before.batches);
+        let kept = if self.loaded.config.mmap { own } else { own.saturating_add(before.weights) };
+        let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut budget = promised.divide(self.number, kept, &loaded.needs(&Devices::default()));
+        let on_host = budget.models.remove(0);
+        let sizes = match loaded.kind() {
+            // What waits in its queue was let in by its limits, which the host's memory was asked for, too.
+            ModelKind::Embed => Sizes { offloaded: Offloaded::default(), weights: on_host.weights, ..before.clone() },
+            ModelKind::Generate => on_host,
+        };
+        if sizes.bytes() > budget.planned {
+            return Err(models::no_room(&loaded.config, sizes.bytes(), budget.planned));
+        }
+        promised.promise(self.number, kept.saturating_add(sizes.bytes()));
+        Ok(sizes)
     }
 }

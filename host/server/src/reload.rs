@@ -223,6 +223,14 @@ fn put_in_force(state: &mut ReloadState, new: Config) -> Reloaded {
                 "requests may take {more} more than was left to them when the models were sized at the start"
             );
         }
+        let ram = new.live.cache.ram.set().map(|ram| ram.0).filter(|_| changed.iter().any(|key| key == "cache.ram"));
+        if let Some(wished) = ram.filter(|&ram| share.workers > 0 && ram > share.most) {
+            let most = mib(share.most);
+            tracing::warn!(
+                "cache.ram = {} is cut to {most}: what the models were given at the start leaves no more to it",
+                mib(wished)
+            );
+        }
         let new = Tuning::of(&new.live, *share);
         tuning.send_if_modified(|old| std::mem::replace(old, new) != new);
     }

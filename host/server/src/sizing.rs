@@ -79,10 +79,16 @@ impl Sized {
             Cut::Sequences { wished, granted } => {
                 format!("sequences = {wished} is cut to {granted}: there is no memory for more")
             }
-            Cut::Input { trained, granted } => format!(
-                "an input has {granted} tokens at most, though the model was trained for {trained}: there is no memory for more \
-                 beside what is left free (context-tokens takes of that, if there is any)"
-            ),
+            Cut::Input { trained, granted, devices } => {
+                let place = match devices {
+                    true => " on its devices (gpu-layers = 0 leaves it to the host's)",
+                    false => " beside what is left free (context-tokens takes of that, if there is any)",
+                };
+                format!(
+                    "an input has {granted} tokens at most, though the model was trained for {trained}: there is no memory for \
+                     more{place}"
+                )
+            }
             Cut::Context { trained, granted, parts } => {
                 let way = match parts {
                     0 | 1 => " beside what is left free (context-tokens takes of that, if there is any)",
@@ -153,7 +159,7 @@ impl Sized {
             let (id, sizes) = (&weights.config().id, &weights.sizes);
             let offloaded = sizes.offloaded;
             row(&format!("{id}: weights"), sizes.weights, "");
-            left = left.saturating_sub(sizes.weights).saturating_sub(sizes.kv).saturating_sub(sizes.batches);
+            left = left.saturating_sub(sizes.bytes());
             if weights.is_generating() {
                 let (layout, kind) = (sizes.layout.as_str(), weights.kv_type().as_str());
                 let (sequences, each) = (sizes.sequences, sizes.sequence_tokens());

@@ -1,6 +1,6 @@
 //! From a configured model to its threads: weights, workers, pool, or the embedder.
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use camshaft_api::{Backend, EmbedBackend, Model, Readiness};
@@ -11,7 +11,7 @@ use camshaft_core::engine::{Engine, ModelInfo, ModelKind, Tokenizer};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
-use camshaft_core::sizes::{Budget, Sizes};
+use camshaft_core::sizes::{Promised, Sizes};
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_policy::PolicyHost;
 
@@ -40,7 +40,8 @@ const FAKE_DIMENSIONS: u32 = 64;
 /// What all models are started with.
 pub(crate) struct Starter<'a> {
     pub(crate) all: &'a Config,
-    pub(crate) budget: &'a Budget,
+    /// Of the host's memory.
+    pub(crate) promised: &'a Arc<Mutex<Promised>>,
     pub(crate) tuned: &'a Tuned,
     pub(crate) cache: &'a CachePlan,
     pub(crate) policies: &'a Arc<PolicyHost>,
@@ -56,7 +57,7 @@ struct Parts {
 }
 
 impl Starter<'_> {
-    /// Starts the threads that serve a model. `number`: its number in the budget.
+    /// Starts the threads that serve a model. `number`: its number among all models.
     ///
     /// # Errors
     /// There is not enough memory, or the configuration does not fit the model.
@@ -67,7 +68,7 @@ impl Starter<'_> {
                 let make = {
                     let (config, plan) = (config.clone(), self.cache.clone());
                     let (loaded, draft, sizes) = (loaded.clone(), draft.clone(), model.sizes.clone());
-                    let standby = Standby::new(&model.loaded, self.budget, number);
+                    let standby = Standby::new(&model.loaded, number, self.promised);
                     move |id| {
                         let (engine, options) = standby.make(&loaded, &sizes, |config, computes, sizes| {
                             let options = weights::engine_options(config, sizes);
@@ -83,7 +84,7 @@ impl Starter<'_> {
             (WeightsSource::Llama { model: loaded, .. }, ModelKind::Embed) => {
                 let make = {
                     let (loaded, sizes) = (loaded.clone(), model.sizes.clone());
-                    let standby = Standby::new(&model.loaded, self.budget, number);
+                    let standby = Standby::new(&model.loaded, number, self.promised);
                     move || standby.make(&loaded, &sizes, weights::embedder)
                 };
                 self.start_embedder(config, info, loaded.tokenizer(), make)

@@ -83,7 +83,7 @@ impl Bench {
         let (metrics, readiness) = (ServerMetrics::new(&registry).unwrap(), Arc::new(Readiness::new()));
         let starter = Starter {
             all: &config,
-            budget: &sized.budget,
+            promised: &Arc::new(Mutex::new(Promised::of(&sized.budget))),
             tuned: &tuned,
             cache: &CachePlan::of(&config, sized.share()),
             policies: &policies,

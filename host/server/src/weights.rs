@@ -78,6 +78,7 @@ impl Engines {
                 let digest = digest && placement == Placement::Host;
                 let model = models::load(config, digest, placement, readiness)?;
                 models::settings_fit(config, model.info().kind)?;
+                models::kv_type_fits(config, &model)?;
                 let draft = config.draft_model.as_ref();
                 let draft = draft.map(|path| models::load_draft(config, path, &model, readiness)).transpose()?;
                 WeightsSource::Llama { model, draft }

@@ -165,7 +165,7 @@ impl Target {
                     drawn = value["usage"]["completion_tokens"].as_u64();
                     frames.pop();
                 }
-            } else if other.len() < 300 {
+            } else if other.len() < 300 && !line.trim_ascii().is_empty() {
                 other.push_str(&String::from_utf8_lossy(&line));
             }
             line.clear();

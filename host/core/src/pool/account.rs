@@ -13,6 +13,8 @@ pub(super) struct WorkerAccount {
     /// As the worker's newest report says.
     reported: WorkerFacts,
     sequences: u32,
+    /// KV tokens that one request can hold at most.
+    request_tokens: u32,
     /// Requests that were sent to the worker, have not ended and are not paused.
     running: u32,
     /// Requests whose readers are behind. Others may have their places.
@@ -36,8 +38,14 @@ impl WorkerAccount {
             tokens_per_second: 0.0,
             can_preempt: true,
         };
-        let (paused, in_flight) = (HashSet::new(), HashMap::new());
-        Self { reported, sequences: limits.sequences, running: 0, paused, in_flight }
+        Self {
+            reported,
+            sequences: limits.sequences,
+            request_tokens: limits.context_tokens.min(limits.kv_tokens),
+            running: 0,
+            paused: HashSet::new(),
+            in_flight: HashMap::new(),
+        }
     }
 
     /// The reported facts, less what requests in flight will take.
@@ -49,6 +57,11 @@ impl WorkerAccount {
             kv_free: self.reported.kv_free.saturating_sub(self.in_flight.values().sum()),
             ..self.reported.clone()
         }
+    }
+
+    /// KV tokens that one request can hold at most, whatever else the worker has.
+    pub(super) fn request_tokens(&self) -> u32 {
+        self.request_tokens
     }
 
     pub(super) fn is_healthy(&self) -> bool {

@@ -72,7 +72,11 @@ impl ActiveScheduler {
 
     /// What the scheduler was told of requests is not true any more: a fresh instance decides from the next point on.
     pub(super) fn reopen(&mut self) {
-        self.must_open = true;
+        match self.policy {
+            Some(_) => self.must_open = true,
+            // Also where it decides in the place of a policy that has no turn yet.
+            None => self.use_native(),
+        }
     }
 
     /// Whether the next point has to carry the whole state.

@@ -102,18 +102,19 @@ impl PoolBook {
         }
     }
 
-    /// A worker begins, for the first time or after it was lost. Whether requests that wait need less than was said: one that
-    /// was made with less memory than the one before must have room for each.
+    /// A worker begins, for the first time or after it was lost. Whether requests that wait need less than was said: where
+    /// one was made with less memory than the one before, the largest worker must have room for each.
     pub(super) fn add_worker(&mut self, worker: WorkerId, limits: EngineLimits) -> bool {
-        self.reservation.bound(limits.context_tokens.min(limits.kv_tokens));
+        self.workers.insert(worker, WorkerAccount::new(worker, limits));
+        self.facts_changed = true;
+        // One that is lost comes back as it was, or says then what it has.
+        self.reservation.bound(self.workers.values().map(WorkerAccount::request_tokens).max().unwrap_or(u32::MAX));
         let mut changed = false;
         for request in self.requests.values_mut().filter(|request| request.stage == Stage::Waiting) {
             let need = self.reservation.bounded(request.arrival.need);
             changed |= need < request.arrival.need;
             request.arrival.need = need;
         }
-        self.workers.insert(worker, WorkerAccount::new(worker, limits));
-        self.facts_changed = true;
         changed
     }
 

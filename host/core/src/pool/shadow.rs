@@ -62,6 +62,13 @@ impl ShadowScheduler {
         }
     }
 
+    /// What the scheduler was told of requests is not true any more: a fresh instance gets a fresh book.
+    pub(super) fn reopen(&mut self) {
+        if self.is_on() {
+            self.watch = Watch::Paused;
+        }
+    }
+
     /// Takes in what the scheduler in force is told.
     pub(super) fn note(&mut self, events: &[SchedulerEvent], now: Duration) {
         if let Watch::On { book, .. } = &mut self.watch {

@@ -3,6 +3,7 @@
 //!
 //! All sizes are bytes unless their name says tokens.
 
+use super::PART_TOKENS;
 use crate::offload::{DeviceNeeds, Offloaded};
 
 /// Part of the memory that is left to the system, to allocators and to the page cache.
@@ -74,6 +75,11 @@ pub struct ModelNeeds {
 }
 
 impl ModelNeeds {
+    /// Tokens that a chat with its documents has.
+    pub(super) fn chat_tokens(&self) -> u32 {
+        self.trained_tokens.min(PART_TOKENS)
+    }
+
     /// The numbers of the devices that it may use.
     pub(super) fn on_devices(&self) -> &[usize] {
         self.devices.as_ref().map_or(&[][..], |needs| &needs.devices)
@@ -149,8 +155,8 @@ pub enum Cut {
     Sequences { wished: u32, granted: u32 },
     /// A sequence holds fewer tokens than the model was trained for, in a KV cache of so many parts.
     Context { trained: u32, granted: u32, parts: u32 },
-    /// An input of an embedding model holds fewer tokens than the model was trained for.
-    Input { trained: u32, granted: u32 },
+    /// An input of an embedding model holds fewer tokens than the model was trained for. `devices`: because of their memory.
+    Input { trained: u32, granted: u32, devices: bool },
     /// More was asked for than all sequences can use: none has more tokens than the model was trained for.
     Unused { wished: u32, sequences: u32, trained: u32 },
     /// A batch of an embedding model holds more than was asked for: the longest input.
@@ -163,7 +169,7 @@ pub enum Cut {
     Layers { wished: Option<u32>, layers: u32, granted: u32 },
     /// More threads than cores.
     Threads { wished: u32, workers: u32, cores: u32 },
-    /// The models take more than is left for them, however little else they get.
+    /// The models take more than is left for them, although they get little else and the prefix cache nothing.
     Memory { wanted: u64, available: u64 },
 }
 
@@ -184,15 +190,39 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// What everything but one of the models takes of the memory.
-    pub fn beside(&self, model: usize) -> u64 {
-        let others = self.models.iter().enumerate().filter(|(index, _)| *index != model);
-        others.map(|(_, sizes)| sizes.bytes()).fold(self.process.saturating_add(self.cache), u64::saturating_add)
-    }
-
     /// Left to the system, to allocators and to the page cache.
     pub fn spared(&self) -> u64 {
         spared(self.machine.memory)
+    }
+}
+
+/// What everything takes of the host's memory, or was promised of it, while models lose their devices.
+#[derive(Debug)]
+pub struct Promised {
+    machine: Machine,
+    /// The process and the prefix cache.
+    rest: u64,
+    models: Vec<u64>,
+}
+
+impl Promised {
+    pub fn of(budget: &Budget) -> Self {
+        let models = budget.models.iter().map(Sizes::bytes).collect();
+        Self { machine: budget.machine, rest: budget.process.saturating_add(budget.cache), models }
+    }
+
+    /// Sizes for one model, as `needs` says, in what the others leave. `kept`: what it has there already, and does not give back.
+    pub fn divide(&self, model: usize, kept: u64, needs: &ModelNeeds) -> Budget {
+        let others = self.models.iter().enumerate().filter(|(index, _)| *index != model);
+        let beside = others.map(|(_, &bytes)| bytes).fold(self.rest.saturating_add(kept), u64::saturating_add);
+        super::divide(self.machine, beside, &[], std::slice::from_ref(needs), Some(0))
+    }
+
+    /// One model has so much from now on.
+    pub fn promise(&mut self, model: usize, bytes: u64) {
+        if let Some(promised) = self.models.get_mut(model) {
+            *promised = bytes;
+        }
     }
 }
 

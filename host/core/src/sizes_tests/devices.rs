@@ -136,3 +136,59 @@ fn models_share_devices() {
     assert!((1..17).contains(&layers(1)), "{budget:?}");
     assert!(budget.models.iter().map(|sizes| sizes.offloaded.bytes()).sum::<u64>() <= 3 * GIB * 9 / 10, "{budget:?}");
 }
+
+#[test]
+fn regression_what_embedding_models_leave_with_the_host_counts_before_inputs_do() {
+    let needs = DeviceNeeds { devices: vec![0], layers: 29, wished: None, most: None, holds_kv: true };
+    let wishes = Wishes { kv_tokens: Some(32_768), ..Wishes::default() };
+    let model = |input_weights, weights| ModelNeeds { input_weights, weights, wishes, ..embeds(Some(needs.clone())) };
+    // Embeddings of tokens; and a model of which nothing fits the device.
+    for (input_weights, weights, free) in [(6 * GIB, 8 * GIB, 80 * GIB), (0, 8 * GIB, 100 << 20)] {
+        let budget = divide(on(16), PROCESS, &[free], &[model(input_weights, weights)], None);
+        assert!(budget.cuts.is_empty() && budget.models[0].bytes() <= budget.planned, "{budget:?}");
+        assert!(matches!(budget.models[0].cuts[0], Cut::KvTokens { wished: 32_768, .. }), "{budget:?}");
+    }
+}
+
+#[test]
+fn an_input_that_is_cut_says_whose_memory_is_short() {
+    let needs = DeviceNeeds { devices: vec![0], layers: 29, wished: None, most: None, holds_kv: true };
+    for (host, device, devices) in [(96, 24, true), (8, 24, false), (64, 0, false)] {
+        let free = [device * GIB];
+        let sizes = divide(on(host), PROCESS, &free, &[embeds(Some(needs.clone()))], None).models.remove(0);
+        assert!(matches!(sizes.cuts[0], Cut::Input { devices: of, .. } if of == devices), "{host} {device}: {sizes:?}");
+    }
+}
+
+#[test]
+fn regression_no_more_is_kept_of_a_device_than_was_asked_for() {
+    let devices = Some(DeviceNeeds { devices: vec![0], layers: 17, wished: None, most: None, holds_kv: true });
+    let model = |tokens| ModelNeeds {
+        devices: devices.clone(),
+        workers: 4,
+        weights: GIB,
+        wishes: Wishes { kv_tokens: tokens, ..Wishes::default() },
+        ..large()
+    };
+    let free = [5 * GIB * 10 / 9];
+    let second = |first| divide(on(64), PROCESS, &free, &[first, model(Some(512))], None).models[1].offloaded.layers;
+    assert_eq!((second(model(Some(2048))), second(model(None)) < 17), (17, true));
+}
+
+#[test]
+fn regression_two_models_that_lose_one_device_are_not_promised_the_same_memory() {
+    let devices = Some(DeviceNeeds { devices: vec![0], layers: 17, wished: None, most: None, holds_kv: true });
+    let model = ModelNeeds { devices, weights: 8 * GIB, ..large() };
+    let budget = divide(on(16), PROCESS, &[80 * GIB], &[model.clone(), model.clone()], None);
+    assert!(budget.cuts.is_empty(), "{budget:?}");
+    let mut promised = Promised::of(&budget);
+    let on_host = ModelNeeds { devices: None, ..model };
+    let kept = budget.models[0].batches;
+    let first = promised.divide(0, kept, &on_host);
+    assert!(first.cuts.is_empty() && first.models[0].sequence_tokens() >= PART_TOKENS, "{first:?}");
+    promised.promise(0, kept + first.models[0].bytes());
+    let second = promised.divide(1, budget.models[1].batches, &on_host);
+    assert!(matches!(second.cuts[..], [Cut::Memory { .. }]), "{second:?}");
+    // A worker that comes later takes what the model was promised, not more.
+    assert_eq!(promised.divide(0, kept, &on_host).models, first.models);
+}

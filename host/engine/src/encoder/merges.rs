@@ -10,6 +10,8 @@ use super::output::{Abandoned, Output};
 type Symbol = u32;
 /// A character that neither names.
 const UNNAMED: Symbol = Symbol::MAX;
+/// Of a part that was merged with the one before it.
+const GONE: Symbol = Symbol::MAX - 1;
 const NONE: u32 = u32::MAX;
 
 /// The tokens of a vocabulary, and how they grow from characters.
@@ -24,18 +26,17 @@ pub(super) struct Merges {
     pairs: HashMap<(Symbol, Symbol), (u32, Symbol)>,
 }
 
-/// A part of a word. Merging two gives the left one the length of both, and the right one none.
+/// A part of a word, up to where the next one starts. A text may be one word of megabytes, so a part is small.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     symbol: Symbol,
     start: u32,
-    length: u32,
     previous: u32,
     next: u32,
 }
 
-/// A merge that may be due: rank, left part, right part, length of both. Ordered by rank, then by place.
-type Due = Reverse<(u32, u32, u32, u32)>;
+/// A merge of a part with the next one that may be due: its rank and the left part, in the order in which merges are made.
+type Due = Reverse<(u32, u32)>;
 
 /// Memory that is used again from word to word.
 #[derive(Debug, Default)]
@@ -117,35 +118,38 @@ impl Merges {
     /// Appends the tokens of a word.
     pub(super) fn encode(&self, word: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Abandoned> {
         output.check()?;
-        scratch.due.clear();
         self.split(word, &mut scratch.parts);
-        let parts = &mut scratch.parts;
-        (1..parts.len() as u32).for_each(|right| self.note(parts, right - 1, right, &mut scratch.due));
-        while let Some(Reverse((_, left, right, length))) = scratch.due.pop() {
+        let Scratch { parts, due } = scratch;
+        let mut first = std::mem::take(due).into_vec();
+        first.clear();
+        first.reserve(parts.len());
+        first.extend((0..parts.len() as u32).filter_map(|left| self.due(parts, left)));
+        *due = BinaryHeap::from(first);
+        while let Some(Reverse((rank, left))) = due.pop() {
             output.check()?;
-            let (l, r) = (parts[left as usize], parts[right as usize]);
-            // Either part was merged with another one since.
-            if l.length == 0 || r.length == 0 || l.length + r.length != length {
-                continue;
+            let l = parts[left as usize];
+            // Either part may have been merged with another one since, and a merge of another rank comes in its own turn.
+            let Some((_, both)) = self.merge(parts, left).filter(|&(now, _)| now == rank) else { continue };
+            let r = &mut parts[l.next as usize];
+            r.symbol = GONE;
+            let next = r.next;
+            parts[left as usize] = Part { symbol: both, next, ..l };
+            if next != NONE {
+                parts[next as usize].previous = left;
             }
-            let Some(&(_, both)) = self.pairs.get(&(l.symbol, r.symbol)) else { continue };
-            parts[left as usize] = Part { symbol: both, length, next: r.next, ..l };
-            parts[right as usize].length = 0;
-            if r.next != NONE {
-                parts[r.next as usize].previous = left;
-            }
-            self.note(parts, l.previous, left, &mut scratch.due);
-            self.note(parts, left, r.next, &mut scratch.due);
+            due.extend([l.previous, left].into_iter().filter_map(|left| self.due(parts, left)));
         }
-        for part in parts.iter().filter(|part| part.length > 0) {
-            let named = self.tokens.get(part.symbol as usize).copied().flatten();
-            match named {
+        let mut at = if parts.is_empty() { NONE } else { 0 };
+        while let Some(part) = parts.get(at as usize) {
+            let end = parts.get(part.next as usize).map_or(word.len(), |next| next.start as usize);
+            match self.tokens.get(part.symbol as usize).copied().flatten() {
                 Some(token) => output.tokens.push(token),
                 None => {
-                    let text = &word.as_bytes()[part.start as usize..(part.start + part.length) as usize];
+                    let text = &word.as_bytes()[part.start as usize..end];
                     output.tokens.extend(text.iter().filter_map(|&byte| self.byte(byte)));
                 }
             }
+            at = part.next;
         }
         Ok(())
     }
@@ -153,11 +157,13 @@ impl Merges {
     /// The characters of a word: bytes, if the vocabulary is one of bytes.
     fn split(&self, word: &str, parts: &mut Vec<Part>) {
         parts.clear();
+        // Growing would take as much again, and keep up to twice of it.
+        parts.reserve_exact(if self.byte_level { word.len() } else { word.chars().count() });
         let mut push = |start: usize, text: &[u8]| {
             let symbol = self.symbols.get(text).copied().unwrap_or(UNNAMED);
             let at = parts.len() as u32;
-            let (start, length) = (start as u32, text.len() as u32);
-            parts.push(Part { symbol, start, length, previous: at.checked_sub(1).unwrap_or(NONE), next: at + 1 });
+            let start = start as u32;
+            parts.push(Part { symbol, start, previous: at.checked_sub(1).unwrap_or(NONE), next: at + 1 });
         };
         match self.byte_level {
             true => word.as_bytes().chunks(1).enumerate().for_each(|(at, byte)| push(at, byte)),
@@ -168,15 +174,15 @@ impl Merges {
         }
     }
 
-    /// Notes that two neighbours can be merged, if they can.
-    fn note(&self, parts: &[Part], left: u32, right: u32, due: &mut BinaryHeap<Due>) {
-        if left == NONE || right == NONE {
-            return;
-        }
-        let (l, r) = (parts[left as usize], parts[right as usize]);
-        if let Some(&(rank, _)) = self.pairs.get(&(l.symbol, r.symbol)) {
-            due.push(Reverse((rank, left, right, l.length + r.length)));
-        }
+    /// Rank and result of merging a part with the next one.
+    fn merge(&self, parts: &[Part], left: u32) -> Option<(u32, Symbol)> {
+        let l = parts.get(left as usize)?;
+        let r = parts.get(l.next as usize)?;
+        self.pairs.get(&(l.symbol, r.symbol)).copied()
+    }
+
+    fn due(&self, parts: &[Part], left: u32) -> Option<Due> {
+        self.merge(parts, left).map(|(rank, _)| Reverse((rank, left)))
     }
 
     /// The token of a byte in a text that is none as a whole. As in llama.cpp, bytes that GPT-2 spells with two bytes have

@@ -174,7 +174,8 @@ impl Default for RequestLimits {
 }
 
 impl RequestLimits {
-    /// The memory for all requests, in which a tenant's half has room for the largest body and everything made of it.
+    /// The memory for all requests, in which a tenant's half has room for the largest body and everything made of it, unless
+    /// that is left to be chosen and would be more than a quarter of the memory.
     pub fn bodies_bytes(&self, machine: Machine) -> u64 {
         let least = self.body.0.saturating_mul(32);
         match self.bodies.set() {
