@@ -43,6 +43,6 @@ mod step;
 mod step_times;
 pub mod text;
 pub mod threads;
-mod vectors;
+pub mod vectors;
 pub mod vocabulary;
 pub mod worker;

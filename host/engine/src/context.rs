@@ -156,6 +156,7 @@ impl LlamaEngine {
             op_offload: on_devices,
             no_perf: true,
             cb_eval: graph::replacing(false, on_devices),
+            cb_eval_user_data: graph::data(options.threads),
             ..llama::defaults()
         };
         let context = Context::new(model, params)?;

@@ -26,6 +26,12 @@ pub(crate) fn map2(node: &mut sys::ggml_tensor, function: sys::ggml_custom2_op_t
     write(node, CustomParams { function, tasks: EVERY_THREAD, data: std::ptr::null_mut() });
 }
 
+/// The same, of three sources.
+pub(crate) fn map3(node: &mut sys::ggml_tensor, function: sys::ggml_custom3_op_t) {
+    node.op = sys::GGML_OP_MAP_CUSTOM3;
+    write(node, CustomParams { function, tasks: EVERY_THREAD, data: std::ptr::null_mut() });
+}
+
 fn write<F>(node: &mut sys::ggml_tensor, params: CustomParams<F>) {
     const { assert!(size_of::<CustomParams<F>>() <= 64) };
     // SAFETY: the parameters of a node are 64 bytes of integers, of which llama.cpp copies such a struct.

@@ -3,17 +3,32 @@ use std::ffi::c_void;
 
 use llama_cpp_sys_2 as sys;
 
-use crate::{gelu, matmul};
+use crate::{attention, gelu, matmul};
 
-/// What a context is made with, so that its operations are replaced: activations where they are to be exact, and products where all
-/// of the model is computed here.
+/// What a context is made with, so that its operations are replaced: activations where they are to be exact, and products and
+/// attention where all of the model is computed here.
 pub(crate) fn replacing(exact_activations: bool, on_devices: bool) -> sys::ggml_backend_sched_eval_callback {
-    match (exact_activations, !on_devices && !may_accelerate() && matmul::is_faster()) {
-        (true, true) => Some(both),
+    let is_faster = attends(on_devices) || is_replaceable(on_devices) && matmul::is_faster();
+    match (exact_activations, is_faster) {
+        (true, true) => Some(all),
         (true, false) => Some(activations),
-        (false, true) => Some(products),
+        (false, true) => Some(faster),
         (false, false) => None,
     }
+}
+
+/// What the callback is told: how many threads compute.
+pub(crate) fn data(threads: u32) -> *mut c_void {
+    std::ptr::without_provenance_mut(threads.max(1) as usize)
+}
+
+/// Whether attention of a model is computed here, so far as it can be.
+pub(crate) fn attends(on_devices: bool) -> bool {
+    is_replaceable(on_devices) && attention::is_faster()
+}
+
+fn is_replaceable(on_devices: bool) -> bool {
+    !on_devices && !may_accelerate()
 }
 
 /// Whether a library such as BLAS computes products of the processor's memory, which takes no operations that were replaced.
@@ -28,23 +43,26 @@ fn may_accelerate() -> bool {
 
 /// llama.cpp calls these for each node of the graph before it computes it, to ask whether the caller wants the node's value. The
 /// answer is no, so the graph is still computed in one pass, but at this point the node's operation can be replaced.
-unsafe extern "C" fn both(node: *mut sys::ggml_tensor, _ask: bool, _data: *mut c_void) -> bool {
+unsafe extern "C" fn all(node: *mut sys::ggml_tensor, _ask: bool, data: *mut c_void) -> bool {
     // SAFETY: the node belongs to a graph that llama.cpp is about to compute on this thread. Nothing else reads or
     // writes it during the call.
     let node = unsafe { &mut *node };
     gelu::replace(node);
     matmul::replace(node);
+    attention::replace(node, data.addr());
     false
 }
 
 unsafe extern "C" fn activations(node: *mut sys::ggml_tensor, _ask: bool, _data: *mut c_void) -> bool {
-    // SAFETY: as in `both`.
+    // SAFETY: as in `all`.
     gelu::replace(unsafe { &mut *node });
     false
 }
 
-unsafe extern "C" fn products(node: *mut sys::ggml_tensor, _ask: bool, _data: *mut c_void) -> bool {
-    // SAFETY: as in `both`.
-    matmul::replace(unsafe { &mut *node });
+unsafe extern "C" fn faster(node: *mut sys::ggml_tensor, _ask: bool, data: *mut c_void) -> bool {
+    // SAFETY: as in `all`.
+    let node = unsafe { &mut *node };
+    matmul::replace(node);
+    attention::replace(node, data.addr());
     false
 }

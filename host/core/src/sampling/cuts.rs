@@ -2,7 +2,7 @@
 use super::checks::{RowError, check_exclusion, check_mask, check_sigma, check_surprise};
 use super::row::{Mirostat, Row};
 use super::select::max_logit;
-use super::values::exp;
+use crate::vectors::exp;
 
 /// What is known of the distribution over the candidates.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,6 +1,6 @@
 //! How far apart the distributions of two rows are.
 use super::row::Row;
-use super::values::exp;
+use crate::vectors::exp;
 
 impl Row {
     /// The total variation distance between what two rows of one model would draw: half the sum, over all tokens, of the

@@ -5,9 +5,10 @@ use super::checks::{RowError, check, check_biases, check_ids, check_penalties, c
 use super::penalties::{History, Penalties};
 use super::random::RandomStream;
 use super::select::{Candidate, best_first, max_logit};
-use super::values::{Values, exp};
+use super::values::Values;
 use crate::ids::Token;
 use crate::vectorized;
+use crate::vectors::exp;
 
 /// Bytes of generated text kept for policies that read text.
 pub const MAX_TEXT_TAIL_BYTES: usize = 4096;

@@ -2,7 +2,7 @@
 use super::checks::{RowError, check_mass, check_min_p};
 use super::row::{Row, Workspace};
 use super::select::{Candidate, best_first, keep_mass, max_logit, shrink};
-use super::values::exp;
+use crate::vectors::exp;
 
 /// Numbers of candidates that top-p selects, one after the other until they reach the mass. Past the last, it divides all.
 const TOP_P_COUNTS: [usize; 2] = [256, 2048];

@@ -2,6 +2,7 @@
 //! blocks instead of the whole vocabulary.
 use super::select::{self, Candidate, best_first};
 use crate::vectorized;
+use crate::vectors::exp;
 
 /// Logits of a block: enough to fill several vector registers, and few enough that reading a block costs little.
 const BLOCK: usize = 64;
@@ -357,31 +358,6 @@ fn fold_lanes<T: Copy>(mut lanes: [T; LANES], combine: impl Fn(T, T) -> T) -> T 
         half /= 2;
     }
     lanes[0]
-}
-
-/// e^x for x <= 0, within 2 units in the last place; 0 below -87. The compiler vectorises it, unlike the library's.
-#[inline(always)]
-pub(super) fn exp(x: f32) -> f32 {
-    /// 1.5 * 2^23: adding it leaves the nearest integer in the low bits of the mantissa.
-    const ROUND: f32 = 12_582_912.0;
-    /// ln 2 in two parts, the first exact in products with small integers (Cody and Waite 1980).
-    const LN2_HIGH: f32 = 0.693_359_4;
-    const LN2_LOW: f32 = -2.121_944_4e-4;
-    let clamped = if x > -87.0 { x } else { -87.0 };
-    let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = clamped - n * LN2_HIGH - n * LN2_LOW;
-    // Taylor's series with its last coefficients fitted to |r| <= ln 2 / 2 (as in Cephes' expf).
-    let p = 1.987_569_1e-4;
-    let p = p * r + 1.398_2e-3;
-    let p = p * r + 8.333_452e-3;
-    let p = p * r + 4.166_579_6e-2;
-    let p = p * r + 1.666_666_5e-1;
-    let p = p * r + 0.5;
-    let y = p * r * r + r + 1.0;
-    // Multiply by 2^n: add n to the exponent.
-    let scaled = f32::from_bits(y.to_bits().wrapping_add(shifted.to_bits() << 23));
-    if x > -87.0 { scaled } else { 0.0 }
 }
 
 #[cfg(test)]

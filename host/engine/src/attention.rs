@@ -1,0 +1,34 @@
+//! Attention of batches, where that is faster than llama.cpp's operation with flash attention.
+//!
+//! llama.cpp's operation walks tiles of 64 rows and 64 entries, also where an input has fewer, and lays out the entries of each tile
+//! anew for each 64 rows of one head. Here rows that attend to the same entries are computed side by side, with all heads that
+//! share these, a register holding as many of them as it has lanes: so nothing is laid out for each tile, a row's largest score
+//! and sum need no sum over lanes, and rows begin where their own input begins. As there, scores are never all in memory (Dao et
+//! al., "FlashAttention", 2022), and sums are of 32 bits.
+#[cfg(target_arch = "x86_64")]
+mod kernel;
+#[cfg(target_arch = "x86_64")]
+mod spans;
+#[cfg(target_arch = "x86_64")]
+mod tensors;
+
+use llama_cpp_sys_2 as sys;
+
+/// Whether attention can be computed here.
+pub(crate) fn is_faster() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return kernel::Kernel::of_this_processor().is_some();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// Has attention computed here by so many threads, if it can be.
+pub(crate) fn replace(node: &mut sys::ggml_tensor, threads: usize) {
+    #[cfg(target_arch = "x86_64")]
+    tensors::replace(node, threads);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (node, threads);
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests;
