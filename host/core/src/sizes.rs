@@ -28,8 +28,8 @@ const LEAST_BATCH_TOKENS: u32 = 64;
 /// The largest part of what weights leave that the buffers of all models' batches take, unless inputs are long.
 const BATCH_SHARE: u64 = 2;
 /// The part of what is left that the longest input of an embedding model, which is computed in one piece, takes: of what weights
-/// and the batches of generating models leave of the host's memory, unless its length is asked for, and of what generating
-/// models with the entries of a chat leave of devices.
+/// and the batches of generating models leave of the host's memory, unless its length is asked for, and of what weights,
+/// and the entries of a chat of generating models, leave of devices.
 const INPUT_SHARE: u64 = 4;
 /// The prefix cache takes a quarter of what models leave, and never more than this unless told to.
 const CACHE_SHARE: u64 = 4;
@@ -123,7 +123,8 @@ fn place_all(models: &[ModelNeeds], planned: u64, free: &mut Free) -> Vec<Placed
     place_those(&mut placed, free, true, &widest);
     // How long their inputs may be follows from what their weights leave.
     let shortest = |_| Batches { tokens: LEAST_TOKENS, ..Batches::default() };
-    place_those(&mut placed, &mut free.clone(), false, &shortest);
+    let mut beside = free.clone();
+    place_those(&mut placed, &mut beside, false, &shortest);
     let weights = models.iter().zip(&placed).map(|(model, placed)| host_weights(model, &placed.offloaded));
     let left = planned.saturating_sub(weights.fold(0, u64::saturating_add));
     let buffers = left / BATCH_SHARE / models.len().max(1) as u64;
@@ -134,7 +135,7 @@ fn place_all(models: &[ModelNeeds], planned: u64, free: &mut Free) -> Vec<Placed
     let taken = generating().map(|(model, placed)| all_buffers(model, placed.batches.tokens));
     let host = left.saturating_sub(taken.fold(0, u64::saturating_add));
     let embedders = (models.len() - generating().count()) as u64;
-    let inputs = InputRoom { host, free: free.clone(), embedders };
+    let inputs = InputRoom { host, free: beside, embedders };
     let inputs: Vec<Input> =
         models.iter().zip(&placed).map(|(model, placed)| inputs.longest(model, &placed.offloaded)).collect();
     let longest = |index: usize| {

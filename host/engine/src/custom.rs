@@ -11,6 +11,9 @@ struct CustomParams<F> {
     data: *mut c_void,
 }
 
+/// What these take of a node's parameters.
+pub(crate) const PARAMETER_BYTES: usize = size_of::<CustomParams<sys::ggml_custom3_op_t>>();
+
 /// `GGML_N_TASKS_MAX`.
 const EVERY_THREAD: i32 = -1;
 

@@ -228,7 +228,8 @@ impl<'a> Watcher<'a> {
             }
             match self.loader.obey(&order) {
                 Err(error) => drop(done.send(Err(error))),
-                Ok(()) => self.waiting.orders.push((order, done)),
+                Ok(Some(status)) => drop(done.send(Ok(status))),
+                Ok(None) => self.waiting.orders.push((order, done)),
             }
             return;
         };

@@ -383,8 +383,9 @@ impl Standby {
     /// # Errors
     /// They leave no room for it.
     fn promise(&self, loaded: &Loaded, before: &Sizes) -> Result<Sizes, ServerError> {
-        // Nobody can free what a lost device has to do with, and another worker may still use it. Mapped weights are no loss.
-        let own = before.kv.saturating_add(before.batches);
+        // Nobody can free what a lost device has to do with, and another worker may still use it. Mapped weights are no loss, and
+        // batches lay on the device.
+        let own = before.kv;
         let kept = if self.loaded.config.mmap { own } else { own.saturating_add(before.weights) };
         let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
         let mut budget = promised.divide(self.number, kept, &loaded.needs(&Devices::default()));

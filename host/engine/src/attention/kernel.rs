@@ -11,7 +11,7 @@ use super::tensors::{Attention, Shape};
 
 /// Rows that are computed side by side, counted for each head of those that share entries.
 pub(super) const LANES: usize = 32;
-/// With fewer rows than this, counted as above, most lanes would idle: they are computed one by one.
+/// Fewer rows than this, counted as above, are computed one by one: most lanes would idle.
 const NARROW: usize = 12;
 /// Entries whose scores are kept at once: they stay in the first cache with the numbers that they are made of.
 const ENTRIES: usize = 64;
@@ -94,6 +94,8 @@ impl Kernel {
 #[derive(Default)]
 struct Scratch {
     spans: Vec<Span>,
+    /// What any row of a block attends to.
+    entries: Vec<usize>,
     /// A block's rows, times the scale: their first numbers, then their second ones.
     q: Vec<Lanes>,
     /// Entries, as numbers of 32 bits.
@@ -127,7 +129,7 @@ struct Block<'a> {
     rows: Range<usize>,
     spans: &'a [Span],
     /// What any of them attends to.
-    entries: Range<usize>,
+    entries: &'a [usize],
 }
 
 /// The largest score of each row so far, and the sum of the weights relative to it.
@@ -152,16 +154,21 @@ pub(super) unsafe fn attend(kernel: Kernel, attention: &Attention, thread: usize
                 // SAFETY: by the caller's word.
                 unsafe { read_spans(attention, stream, &mut scratch.spans) };
             }
-            let spans = std::mem::take(&mut scratch.spans);
+            let (spans, mut entries) = (std::mem::take(&mut scratch.spans), std::mem::take(&mut scratch.entries));
+            // SAFETY: by the caller's word.
+            let of = |row: usize| unsafe { (&spans[row], mask_of(attention, row, stream)) };
             let mut row = 0;
             while row < shape.rows {
-                let (rows, entries) = spans::block(&spans[row..], most);
-                let rows = row..row + rows;
+                let rows = row..row + spans::block(&spans[row..], most, |a, b| spans::shared(of(row + a), of(row + b)));
+                // Of this thread's blocks: the next ones of as many heads.
+                if (number..number + shape.kv_heads).any(|number| number % threads == thread) {
+                    spans::attended(&rows.clone().map(of), &mut entries);
+                }
                 for kv_head in 0..shape.kv_heads {
                     if number % threads == thread {
-                        let (rows, entries) = (rows.clone(), entries.clone());
-                        let block = Block { stream, kv_head, spans: &spans[rows.clone()], rows, entries };
-                        let lanes = block.rows.len() * shape.heads / shape.kv_heads;
+                        let (rows, spans) = (rows.clone(), &spans[rows.clone()]);
+                        let lanes = rows.len() * shape.heads / shape.kv_heads;
+                        let block = Block { stream, kv_head, rows, spans, entries: &entries };
                         // SAFETY: by the caller's word; the block is of this thread alone.
                         unsafe {
                             match lanes < NARROW {
@@ -174,7 +181,7 @@ pub(super) unsafe fn attend(kernel: Kernel, attention: &Attention, thread: usize
                 }
                 row = rows.end;
             }
-            scratch.spans = spans;
+            (scratch.spans, scratch.entries) = (spans, entries);
         }
     });
 }
@@ -187,8 +194,20 @@ unsafe fn read_spans(attention: &Attention, stream: usize, spans: &mut Vec<Span>
     spans.extend((0..rows).map(|row| match &attention.mask {
         None => Span::all(entries),
         // SAFETY: by the caller's word.
-        Some(mask) => Span::of(unsafe { std::slice::from_raw_parts(mask.at([row, 0, stream]), entries) }),
+        Some(_) => Span::of(unsafe { mask_of(attention, row, stream) }),
     }));
+}
+
+/// The mask of a row; empty if there is none.
+///
+/// # Safety
+/// The mask is where `attention` says.
+unsafe fn mask_of<'a>(attention: &Attention, row: usize, stream: usize) -> &'a [u16] {
+    let Shape { entries, masks, .. } = attention.shape;
+    attention.mask.as_ref().map_or(&[][..], |mask| {
+        // SAFETY: by the caller's word.
+        unsafe { std::slice::from_raw_parts(mask.at([row, 0, stream % masks]), entries) }
+    })
 }
 
 impl Scratch {
@@ -204,24 +223,21 @@ impl Scratch {
         let mut weights = Weights { most: [f32::NEG_INFINITY; LANES], sums: [0.0; LANES] };
         // SAFETY: by the caller's word.
         unsafe { block.lay_out(attention, &mut self.q) };
-        for begin in block.entries.clone().step_by(ENTRIES) {
-            let entries = begin..block.entries.end.min(begin + ENTRIES);
+        for entries in block.entries.chunks(ENTRIES) {
             self.scores.clear();
             self.scores.resize(entries.len(), [0.0; LANES]);
             // SAFETY: by the caller's word. The processor has the instructions.
             unsafe {
-                for (entry, numbers) in entries.clone().zip(self.k.chunks_exact_mut(width)) {
+                for (&entry, numbers) in entries.iter().zip(self.k.chunks_exact_mut(width)) {
                     widen(attention.k.at([entry, block.kv_head, block.stream]), numbers);
                 }
                 kernel.add_product(&self.k, (width, 1), &self.q, &mut self.scores);
-                if !block.mask(attention, &entries, &mut self.scores) {
-                    continue;
-                }
+                block.mask(attention, entries, &mut self.scores);
                 let factors = weigh(&mut self.scores, &mut weights);
                 if factors != [1.0; LANES] {
                     scale(&mut self.sums, &factors);
                 }
-                for (entry, numbers) in entries.zip(self.v.chunks_exact_mut(value_width)) {
+                for (&entry, numbers) in entries.iter().zip(self.v.chunks_exact_mut(value_width)) {
                     widen(attention.v.at([entry, block.kv_head, block.stream]), numbers);
                 }
                 kernel.add_product(&self.v, (1, value_width), &self.scores, &mut self.sums);
@@ -230,8 +246,16 @@ impl Scratch {
         // A row that attends to nothing is zero.
         let factors = weights.sums.map(|sum| if sum == 0.0 { 0.0 } else { 1.0 / sum });
         scale(&mut self.sums, &factors);
+        let lanes = block.lanes(&attention.shape).count();
+        let is_finite = self.sums.iter().all(|lanes_of_sum| lanes_of_sum[..lanes].iter().all(|sum| sum.is_finite()));
         // SAFETY: by the caller's word.
-        unsafe { block.put(attention, &self.sums) };
+        unsafe {
+            match is_finite {
+                true => block.put(attention, &self.sums),
+                // An entry that only some rows attend to must not reach the others, and zero times infinity would.
+                false => self.attend_narrow(kernel, attention, block),
+            }
+        }
     }
 
     /// The same, row by row.
@@ -244,9 +268,7 @@ impl Scratch {
         self.k.resize(ENTRIES * width, 0.0);
         self.v.resize(ENTRIES * value_width, 0.0);
         let lanes = || block.lanes(shape);
-        if self.narrow.len() < NARROW {
-            self.narrow.resize_with(NARROW, Narrow::default);
-        }
+        self.narrow.resize_with(LANES, Narrow::default);
         for ((row, head), narrow) in lanes().zip(&mut self.narrow) {
             // SAFETY: by the caller's word.
             let numbers =
@@ -257,12 +279,11 @@ impl Scratch {
             narrow.sums.resize(value_width, 0.0);
             (narrow.most, narrow.weight) = (f32::NEG_INFINITY, 0.0);
         }
-        for begin in block.entries.clone().step_by(ENTRIES) {
-            let entries = begin..block.entries.end.min(begin + ENTRIES);
+        for entries in block.entries.chunks(ENTRIES) {
             // SAFETY: by the caller's word. The processor has the instructions.
             unsafe {
-                for (entry, (k, v)) in
-                    entries.clone().zip(self.k.chunks_exact_mut(width).zip(self.v.chunks_exact_mut(value_width)))
+                for (&entry, (k, v)) in
+                    entries.iter().zip(self.k.chunks_exact_mut(width).zip(self.v.chunks_exact_mut(value_width)))
                 {
                     widen(attention.k.at([entry, block.kv_head, block.stream]), k);
                     widen(attention.v.at([entry, block.kv_head, block.stream]), v);
@@ -271,7 +292,7 @@ impl Scratch {
                     let mut scores = [f32::NEG_INFINITY; ENTRIES];
                     let present = &mut scores[..entries.len()];
                     kernel.products(&narrow.q, &self.k, present);
-                    block.mask_row(attention, (row, head), &entries, present);
+                    block.mask_row(attention, (row, head), entries, present);
                     let factor = weigh_row(&mut scores, &mut narrow.most, &mut narrow.weight);
                     if factor != 1.0 {
                         narrow.sums.iter_mut().for_each(|sum| *sum *= factor);
@@ -312,45 +333,39 @@ impl Block<'_> {
         }
     }
 
-    /// Takes out the scores of entries that rows do not attend to. Whether any is left.
+    /// Takes out the scores of entries that rows do not attend to.
     ///
     /// # Safety
     /// The mask is where `attention` says.
-    unsafe fn mask(&self, attention: &Attention, entries: &Range<usize>, scores: &mut [Lanes]) -> bool {
-        let is_plain = self.spans.iter().all(|span| span.is_plain || span.entries.is_empty());
-        let holds = |span: &Span| span.entries.start <= entries.start && entries.end <= span.entries.end;
+    unsafe fn mask(&self, attention: &Attention, entries: &[usize], scores: &mut [Lanes]) {
+        let (Some(&begin), Some(&last)) = (entries.first(), entries.last()) else { return };
+        let is_plain = self.spans.iter().all(|span| span.is_plain);
+        let holds = |span: &Span| span.entries.start <= begin && last < span.entries.end;
         if is_plain && self.spans.iter().all(holds) {
-            return true;
+            return;
         }
-        let Some(mask) = attention.mask.as_ref() else { return true };
         let (shape, first) = (&attention.shape, self.rows.start);
         if is_plain {
-            let (mut begin, mut end) = ([0; LANES], [u32::MAX; LANES]);
+            let (mut from, mut to) = ([0; LANES], [u32::MAX; LANES]);
             for (lane, (row, _)) in self.lanes(shape).enumerate() {
                 let span = &self.spans[row - first].entries;
-                (begin[lane], end[lane]) = (span.start as u32, span.end as u32);
+                (from[lane], to[lane]) = (span.start as u32, span.end as u32);
             }
-            bound(scores, entries.start as u32, (&begin, &end));
-            return true;
+            // They have no holes, so neither have their entries.
+            bound(scores, begin as u32, (&from, &to));
+            return;
         }
-        let mut is_left = false;
-        for (lane, (row, head)) in self.lanes(shape).enumerate() {
-            let slope = slope(shape, head);
+        let group = shape.heads / shape.kv_heads;
+        let slopes: Vec<f32> = (0..group).map(|head| slope(shape, self.kv_head * group + head)).collect();
+        for (row, lane) in self.rows.clone().zip((0..).step_by(group)) {
             // SAFETY: by the caller's word.
-            let values = unsafe {
-                let values = mask.at::<u16>([row, 0, self.stream % shape.masks]).add(entries.start);
-                std::slice::from_raw_parts(values, entries.len())
-            };
-            for (scores, &value) in scores.iter_mut().zip(values) {
-                is_left |= value != MASKED;
-                match value {
-                    0 => {}
-                    MASKED => scores[lane] = f32::NEG_INFINITY,
-                    _ => scores[lane] += slope * wide(value),
+            let values = wide(unsafe { mask_of(attention, row, self.stream) }, entries);
+            for (scores, value) in scores.iter_mut().zip(values) {
+                for (score, slope) in scores[lane..lane + group].iter_mut().zip(&slopes) {
+                    *score = masked(*score, slope * value);
                 }
             }
         }
-        is_left
     }
 
     /// The same for the scores of one row.
@@ -361,28 +376,22 @@ impl Block<'_> {
         &self,
         attention: &Attention,
         (row, head): (usize, usize),
-        entries: &Range<usize>,
+        entries: &[usize],
         scores: &mut [f32],
     ) {
-        let Some(mask) = attention.mask.as_ref() else { return };
         let span = &self.spans[row - self.rows.start];
-        if span.is_plain || span.entries.is_empty() {
-            for (entry, score) in entries.clone().zip(scores) {
-                if !span.entries.contains(&entry) {
+        if span.is_plain {
+            for (entry, score) in entries.iter().zip(scores) {
+                if !span.entries.contains(entry) {
                     *score = f32::NEG_INFINITY;
                 }
             }
             return;
         }
-        let (shape, slope) = (&attention.shape, slope(&attention.shape, head));
+        let slope = slope(&attention.shape, head);
         // SAFETY: by the caller's word.
-        let values = unsafe {
-            let values = mask.at::<u16>([row, 0, self.stream % shape.masks]).add(entries.start);
-            std::slice::from_raw_parts(values, entries.len())
-        };
-        for (score, &value) in scores.iter_mut().zip(values) {
-            *score = if value == MASKED { f32::NEG_INFINITY } else { *score + slope * wide(value) };
-        }
+        let values = wide(unsafe { mask_of(attention, row, self.stream) }, entries);
+        scores.iter_mut().zip(values).for_each(|(score, value)| *score = masked(*score, slope * value));
     }
 
     /// # Safety
@@ -411,14 +420,18 @@ fn slope(shape: &Shape, head: usize) -> f32 {
     }
 }
 
-fn wide(half: u16) -> f32 {
-    // SAFETY: whoever computes here has the instructions.
-    unsafe { wide_f16c(half) }
+/// The values of a mask for some entries, as numbers of 32 bits.
+fn wide(mask: &[u16], entries: &[usize]) -> [f32; ENTRIES] {
+    let (mut values, mut wide) = ([MASKED; ENTRIES], [0.0; ENTRIES]);
+    values.iter_mut().zip(entries).for_each(|(value, &entry)| *value = mask[entry]);
+    // SAFETY: there are as many. Whoever computes here has the instructions.
+    unsafe { widen(values.as_ptr(), &mut wide) };
+    wide
 }
 
-#[target_feature(enable = "avx,f16c")]
-fn wide_f16c(half: u16) -> f32 {
-    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(half))))
+/// A score with its mask. What a row does not attend to may be infinite.
+fn masked(score: f32, mask: f32) -> f32 {
+    if mask == f32::NEG_INFINITY { mask } else { score + mask }
 }
 
 /// Makes numbers of 16 bits such of 32.
@@ -579,7 +592,8 @@ macro_rules! kernel {
                 unsafe {
                     let mut sums: [$numbers; N] =
                         std::array::from_fn(|register| $load(to.as_ptr().add(register * WIDTH)));
-                    for (entry, weight) in weights.iter().enumerate() {
+                    // What a row does not attend to may be infinite, and zero times infinity is no number.
+                    for (entry, weight) in weights.iter().enumerate().filter(|(_, weight)| **weight != 0.0) {
                         let weight = $all(*weight);
                         for (register, sum) in sums.iter_mut().enumerate() {
                             *sum = $add(weight, $load(entries.add(entry * width + register * WIDTH)), *sum);

@@ -6,18 +6,23 @@ pub(super) const MASKED: u16 = 0xfc00;
 /// Values of a mask that are looked at together.
 const TOGETHER: usize = 64;
 
+/// Entries of its own that a row of a block may have in any case.
+const FEW: usize = 64;
+
 /// The entries that a row attends to.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Span {
     /// From the first to the last one; empty if there is none.
     pub(super) entries: Range<usize>,
+    /// How many of them.
+    pub(super) count: usize,
     /// It attends to all of them alike.
     pub(super) is_plain: bool,
 }
 
 impl Span {
     pub(super) fn all(entries: usize) -> Self {
-        Self { entries: 0..entries, is_plain: true }
+        Self { entries: 0..entries, count: entries, is_plain: true }
     }
 
     pub(super) fn of(mask: &[u16]) -> Self {
@@ -27,22 +32,53 @@ impl Span {
         let behind = mask.rchunks(TOGETHER).take_while(|part| is_masked(part)).count() * TOGETHER;
         let last = (first..mask.len() - behind).rev().find(|&entry| mask[entry] != MASKED).unwrap_or(first);
         let is_zero = |part: &[u16]| part.iter().fold(0, |any, &value| any | value) == 0;
-        Self { entries: first..last + 1, is_plain: mask[first..=last].chunks(TOGETHER).all(is_zero) }
+        let of_span = &mask[first..=last];
+        if of_span.chunks(TOGETHER).all(is_zero) {
+            return Self { entries: first..last + 1, count: of_span.len(), is_plain: true };
+        }
+        let count = of_span.iter().map(|value| usize::from(*value != MASKED)).sum();
+        Self { entries: first..last + 1, count, is_plain: false }
     }
 }
 
-/// The first rows that are computed side by side, at most so many: whose entries overlap.
-pub(super) fn block(spans: &[Span], most: usize) -> (usize, Range<usize>) {
-    let mut union = spans.first().map_or(0..0, |span| span.entries.clone());
-    let mut rows = 1;
-    for Span { entries, .. } in spans.iter().take(most).skip(1) {
-        if entries.start >= union.end || entries.end <= union.start {
-            break;
-        }
-        union = union.start.min(entries.start)..union.end.max(entries.end);
-        rows += 1;
+/// The entries to which two rows attend.
+pub(super) fn shared((a, of_a): (&Span, &[u16]), (b, of_b): (&Span, &[u16])) -> usize {
+    let both = a.entries.start.max(b.entries.start)..a.entries.end.min(b.entries.end);
+    if both.is_empty() || a.is_plain && b.is_plain {
+        return both.len();
     }
-    (rows, union)
+    let pairs = of_a[both.clone()].iter().zip(&of_b[both]);
+    pairs.map(|(a, b)| usize::from(u8::from(*a != MASKED) & u8::from(*b != MASKED))).sum()
+}
+
+/// How many of the first rows are computed side by side, at most so many: each attends to what the first one does, and to little
+/// else. `shares`: the entries that both rows of these numbers attend to.
+pub(super) fn block(spans: &[Span], most: usize, shares: impl Fn(usize, usize) -> usize) -> usize {
+    let joins = |&row: &usize| {
+        let (shared, count) = (shares(0, row), spans[row].count);
+        shared > 0 && count - shared <= (count / 4).max(FEW)
+    };
+    1 + (1..spans.len().min(most)).take_while(joins).count()
+}
+
+/// The entries that any of these rows attends to. Rows without holes overlap.
+pub(super) fn attended<'a>(rows: &(impl Iterator<Item = (&'a Span, &'a [u16])> + Clone), entries: &mut Vec<usize>) {
+    entries.clear();
+    let present = || rows.clone().filter(|(span, _)| !span.entries.is_empty());
+    let begin = present().map(|(span, _)| span.entries.start).min().unwrap_or(0);
+    let end = present().map(|(span, _)| span.entries.end).max().unwrap_or(0);
+    if present().all(|(span, _)| span.is_plain) {
+        entries.extend(begin..end);
+        return;
+    }
+    for first in (begin..end).step_by(TOGETHER) {
+        let part = first..end.min(first + TOGETHER);
+        let mut attended = [false; TOGETHER];
+        for (_, mask) in present() {
+            attended.iter_mut().zip(&mask[part.clone()]).for_each(|(any, value)| *any |= *value != MASKED);
+        }
+        entries.extend(part.zip(attended).filter(|(_, any)| *any).map(|(entry, _)| entry));
+    }
 }
 
 #[cfg(test)]
@@ -57,24 +93,56 @@ mod tests {
             let mut mask = vec![MASKED; length];
             mask[begin..end].fill(0);
             let entries = if begin == end { 0..0 } else { begin..end };
-            assert_eq!(Span::of(&mask), Span { is_plain: begin < end, entries: entries.clone() });
+            let plain = Span { entries: entries.clone(), count: entries.len(), is_plain: begin < end };
+            assert_eq!(Span::of(&mask), plain);
             if end - begin > 2 {
-                for other in [MASKED, 0x3c00] {
+                for (other, less) in [(MASKED, 1), (0x3c00, 0)] {
                     mask[begin + 1] = other;
-                    assert_eq!(Span::of(&mask), Span { is_plain: false, entries: entries.clone() });
+                    let count = entries.len() - less;
+                    assert_eq!(Span::of(&mask), Span { entries: entries.clone(), count, is_plain: false });
                 }
             }
         }
     }
 
+    /// The first and the last one, if there is any.
+    type Ends = Option<(usize, usize)>;
+
+    /// The rows of each block, and the ends and the number of their entries.
+    fn blocks(masks: &[Vec<u16>]) -> Vec<(usize, Ends, usize)> {
+        let spans: Vec<Span> = masks.iter().map(|mask| Span::of(mask)).collect();
+        let (mut row, mut found, mut entries) = (0, Vec::new(), Vec::new());
+        while row < masks.len() {
+            let of = |row: usize| (&spans[row], &masks[row][..]);
+            let rows = block(&spans[row..], 32, |a, b| shared(of(row + a), of(row + b)));
+            attended(&(row..row + rows).map(of), &mut entries);
+            found.push((rows, entries.first().copied().zip(entries.last().copied()), entries.len()));
+            row += rows;
+        }
+        found
+    }
+
+    fn mask(attends: impl Fn(usize) -> bool) -> Vec<u16> {
+        (0..1000).map(|entry| if attends(entry) { 0 } else { MASKED }).collect()
+    }
+
     #[test]
-    fn rows_of_different_inputs_are_not_computed_together() {
-        let span = |entries| Span { entries, is_plain: true };
-        let spans = [span(0..3), span(0..3), span(3..8), span(3..5)];
-        assert_eq!((block(&spans, 32), block(&spans[2..], 32), block(&spans, 1)), ((2, 0..3), (2, 3..8), (1, 0..3)));
-        // Rows of one text attend to more and more.
-        let spans = [span(0..3), span(0..4), span(0..5)];
-        assert_eq!(block(&spans, 32), (3, 0..5));
-        assert_eq!(block(&[span(0..0), span(0..0)], 32), (1, 0..0));
+    fn rows_that_share_little_are_not_computed_together() {
+        let inputs = |begin: usize, end: usize| mask(|entry| (begin..end).contains(&entry));
+        assert_eq!(
+            blocks(&[inputs(0, 3), inputs(0, 3), inputs(3, 8), inputs(3, 5)]),
+            [(2, Some((0, 2)), 3), (2, Some((3, 7)), 5)]
+        );
+        assert_eq!(blocks(&[inputs(0, 3), inputs(0, 4), inputs(0, 5)]), [(3, Some((0, 4)), 5)], "one text");
+        assert_eq!(blocks(&[inputs(0, 0), inputs(0, 0)]), [(1, None, 0), (1, None, 0)]);
+        // Two texts whose entries lie between each other, and rows of a third one.
+        let between = |rest: usize| mask(|entry| entry % 3 == rest);
+        assert_eq!(
+            blocks(&[between(0), between(1), between(2), between(2)]),
+            [(1, Some((0, 999)), 334), (1, Some((1, 997)), 333), (2, Some((2, 998)), 333)]
+        );
+        // What two texts share is not enough, if most is not shared.
+        let shares = |begin: usize| mask(|entry| entry < 100 || (begin..begin + 300).contains(&entry));
+        assert_eq!(blocks(&[shares(200), shares(600)]), [(1, Some((0, 499)), 400), (1, Some((0, 899)), 400)]);
     }
 }

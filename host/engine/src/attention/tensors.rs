@@ -8,6 +8,7 @@ use crate::custom;
 
 /// Where the parameters of a node go, which begin with those of the custom operation from then on.
 const KEPT: usize = 8;
+const _: () = assert!(custom::PARAMETER_BYTES <= KEPT * size_of::<i32>());
 
 /// The dimensions of attention: `q` has `width` numbers for each of `rows` rows, `heads` heads and `streams` streams, `k` as many and
 /// `v` `value_width` for each of `entries` entries, `kv_heads` heads and as many streams. The result has `value_width` numbers for
@@ -113,8 +114,11 @@ pub(super) fn replace(node: &mut sys::ggml_tensor, threads: usize) {
         return;
     }
     let parameters = std::array::from_fn(|index| f32::from_bits(node.op_params[index] as u32));
-    // llama.cpp's operation divides also the entries of one row among threads.
-    let pays = |Attention { shape, .. }: Attention| shape.rows * shape.kv_heads * shape.streams >= threads;
+    // What is divided are rows and heads, not always into equal parts; llama.cpp divides also the entries of one row.
+    let pays = |Attention { shape: Shape { rows, streams, kv_heads, .. }, .. }: Attention| {
+        let parts = rows * streams * kv_heads;
+        parts >= 4 * threads || rows * streams == 1 && kv_heads.is_multiple_of(threads)
+    };
     if Attention::of(node, parameters).is_some_and(pays) {
         custom::map3(node, Some(attend));
         for (index, parameter) in parameters.into_iter().enumerate() {
@@ -138,6 +142,12 @@ unsafe extern "C" fn attend(
     let parameters = std::array::from_fn(|index| f32::from_bits(node.op_params[KEPT + index] as u32));
     let (Some(kernel), Some(attention)) = (Kernel::of_this_processor(), Attention::of(node, parameters)) else {
         debug_assert!(false, "only attention that can be computed here is replaced");
+        if thread == 0 {
+            // SAFETY: the node is whole, and nobody else writes it.
+            let numbers =
+                unsafe { std::slice::from_raw_parts_mut(node.data.cast::<f32>(), sys::ggml_nelements(to) as usize) };
+            numbers.fill(f32::NAN);
+        }
         return;
     };
     // SAFETY: the tensors are as the node says. llama.cpp calls this once for each thread, and the parts of the threads are apart.

@@ -174,22 +174,41 @@ proptest! {
 }
 
 #[test]
+fn regression_what_a_row_does_not_attend_to_may_be_infinite() {
+    for (rows, mask) in [(1, Mask::Holes(3)), (40, Mask::Holes(3)), (40, Mask::Causal)] {
+        let shape = Shape { rows, entries: 200, heads: 2, ..SMALL };
+        for kernel in Kernel::all() {
+            let mut case = Case::new(shape, mask, 1);
+            let expected = case.by(*kernel, 1);
+            let entry = (0..200).rfind(|&entry| case.mask[entry] == MASKED).unwrap();
+            let of_entry = entry * 16..(entry + 1) * 16;
+            case.k[of_entry.clone()].fill(0x7c00);
+            case.v[of_entry].fill(0x7c00);
+            let first_row = 2 * 16;
+            assert_eq!(case.by(*kernel, 1)[..first_row], expected[..first_row], "{kernel:?}, {rows}, {mask:?}");
+            assert_eq!(case.by(*kernel, 1).iter().all(|number| number.is_finite()), rows == 1);
+        }
+    }
+}
+
+const SMALL: Shape = Shape {
+    width: 16,
+    value_width: 16,
+    rows: 3,
+    entries: 3,
+    heads: 1,
+    kv_heads: 1,
+    streams: 1,
+    masks: 1,
+    scale: 1.0,
+    max_bias: 0.0,
+};
+
+#[test]
 fn what_is_not_finite_is_not_hidden() {
-    let shape = Shape {
-        width: 16,
-        value_width: 16,
-        rows: 3,
-        entries: 3,
-        heads: 1,
-        kv_heads: 1,
-        streams: 1,
-        masks: 1,
-        scale: 1.0,
-        max_bias: 0.0,
-    };
     for kernel in Kernel::all() {
         for bad in [f32::NAN, f32::INFINITY] {
-            let mut case = Case::new(shape, Mask::Inputs(1), 1);
+            let mut case = Case::new(SMALL, Mask::Inputs(1), 1);
             // A score that is minus infinity is one of an entry that the row does not attend to.
             case.q[16] = bad.copysign(if case.k[16] & 0x8000 == 0 { 1.0 } else { -1.0 });
             let computed = case.by(*kernel, 1);

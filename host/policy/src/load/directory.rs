@@ -133,6 +133,10 @@ impl Directory {
         self.policies.iter().filter_map(status).collect()
     }
 
+    pub(crate) fn status(&self, hook: Hook, name: &str) -> Option<PolicyStatus> {
+        self.statuses().into_iter().find(|status| status.hook == hook && status.name == name)
+    }
+
     /// Scans every file and examines what changed.
     pub(crate) fn scan(&mut self, builder: &mut Builder, patience: Patience) -> Scan {
         let mut pass = Pass { builder, patience, found: Scan::default() };

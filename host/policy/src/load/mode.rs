@@ -92,7 +92,7 @@ impl ModeChange {
         let barred =
             matches!(policy.error.as_deref(), Some(PolicyError::RolledBack { .. } | PolicyError::CanaryEnded { .. }));
         let is_rolled_back = barred && policy.serving.is_some();
-        let status = loader.directory.statuses().into_iter().find(|s| s.hook == self.hook && s.name == self.name);
+        let status = loader.directory.status(self.hook, &self.name);
         Some(match status {
             Some(PolicyStatus { error: Some(_), .. }) if !is_rolled_back => {
                 let why = policy.error.clone().map(Rejection);
@@ -122,8 +122,7 @@ impl ModeChange {
         let mut policies = loader.directory.policies.iter();
         let (_, policy) = policies.find(|(place, _)| place.hook == self.hook && place.name() == self.name)?;
         let is_tried = policy.trial.is_some() && policy.mode == self.mode && policy.staged.is_none();
-        let statuses = is_tried.then(|| loader.directory.statuses())?;
-        statuses.into_iter().find(|status| status.hook == self.hook && status.name == self.name)
+        is_tried.then(|| loader.directory.status(self.hook, &self.name))?
     }
 
     /// Has the mode hold for what is in the policy's files now.

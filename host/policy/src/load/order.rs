@@ -9,50 +9,50 @@ use crate::error::Rejection;
 use crate::files::Place;
 
 impl Loader {
-    /// Does what is asked for. [`Loader::outcome`] tells what comes of it.
+    /// Does what is asked for, and says how the policy stands then. `None`: what was rolled back is tried again, and
+    /// [`Loader::outcome`] tells what comes of it.
     ///
     /// # Errors
     /// There is no such policy, or nothing to go back to or to try again.
-    pub(crate) fn obey(&mut self, order: &PolicyOrder) -> Result<(), ModeError> {
+    pub(crate) fn obey(&mut self, order: &PolicyOrder) -> Result<Option<PolicyStatus>, ModeError> {
         let PolicyOrder { hook, name, action, who } = order;
-        let no_policy = || ModeError::NoPolicy { hook: *hook, name: name.clone() };
         let mut places =
             self.directory.policies.iter().filter(|(_, policy)| {
                 policy.serving.is_some() || policy.trial.is_some() || policy.rolled_back.is_some()
             });
         let found = places.find(|(place, _)| place.hook == *hook && place.name() == name);
-        let place = found.map(|(place, _)| place.clone()).ok_or_else(no_policy)?;
-        let result = match action {
-            PolicyAction::Rollback if self.roll_back_trial_by_hand(&place, who) => Ok(()),
-            PolicyAction::Promote if self.promote_trial_by_hand(&place, who) => Ok(()),
-            PolicyAction::Rollback => self.roll_back_by_hand(&place, who),
-            PolicyAction::Promote => self.promote(&place, who),
+        let place = found.map(|(place, _)| place.clone()).ok_or_else(|| no_policy(order))?;
+        let is_done = match action {
+            PolicyAction::Rollback if self.roll_back_trial_by_hand(&place, who) => Ok(true),
+            // Whatever newer version is being compiled is another matter.
+            PolicyAction::Promote if self.promote_trial_by_hand(&place, who) => Ok(true),
+            PolicyAction::Rollback => self.roll_back_by_hand(&place, who).map(|()| true),
+            PolicyAction::Promote => self.promote(&place, who).map(|()| false),
             PolicyAction::Mode(_) => Err(ModeError::Nothing("a mode is chosen elsewhere")),
         };
-        if let Err(error) = &result {
-            self.note_refused(&place, who, format!("{action}: {error}"));
+        match is_done {
+            Ok(true) => self.directory.status(*hook, name).map(Some).ok_or_else(|| no_policy(order)),
+            Ok(false) => Ok(None),
+            Err(error) => {
+                self.note_refused(&place, who, format!("{action}: {error}"));
+                Err(error)
+            }
         }
-        result
     }
 
-    /// How the policy stands after an order was obeyed. `None`: a component is being compiled for it; ask again when one is
-    /// done.
+    /// What came of a policy that is tried again. `None`: a component is being compiled for it; ask again when one is done.
     pub(crate) fn outcome(&self, order: &PolicyOrder) -> Option<Result<PolicyStatus, ModeError>> {
-        let PolicyOrder { hook, name, action, .. } = order;
-        let no_policy = || ModeError::NoPolicy { hook: *hook, name: name.clone() };
+        let PolicyOrder { hook, name, .. } = order;
         let mut policies = self.directory.policies.iter();
         let found = policies.find(|(place, _)| place.hook == *hook && place.name() == name);
-        let Some((_, policy)) = found else { return Some(Err(no_policy())) };
-        if *action == PolicyAction::Promote {
-            if policy.staged.is_some() {
-                return None;
-            }
-            if let Some(why) = &policy.error {
-                return Some(Err(ModeError::Rejected(Arc::new(Rejection(why.clone())))));
-            }
+        let Some((_, policy)) = found else { return Some(Err(no_policy(order))) };
+        if policy.staged.is_some() {
+            return None;
         }
-        let status = self.directory.statuses().into_iter().find(|s| s.hook == *hook && s.name == *name);
-        Some(status.ok_or_else(no_policy))
+        if let Some(why) = &policy.error {
+            return Some(Err(ModeError::Rejected(Arc::new(Rejection(why.clone())))));
+        }
+        Some(self.directory.status(*hook, name).ok_or_else(|| no_policy(order)))
     }
 
     /// An order that could not be carried out.
@@ -72,4 +72,8 @@ impl Loader {
         self.scan_settled();
         Ok(())
     }
+}
+
+fn no_policy(order: &PolicyOrder) -> ModeError {
+    ModeError::NoPolicy { hook: order.hook, name: order.name.clone() }
 }

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use camshaft_core::policy::{
-    Fault, FaultKind, Hook, Mode, ModeError, PolicyAction, PolicyEvent, PolicyOrder, PolicyState,
+    Fault, FaultKind, Hook, Mode, ModeError, PolicyAction, PolicyEvent, PolicyOrder, PolicyState, PolicyStatus,
 };
 
 use super::bench::{Bench, component, variant};
@@ -141,14 +141,16 @@ fn without_last_good_a_breaker_rolls_nothing_back() {
     // By hand it is, and back.
     let order =
         |action, name: &str| PolicyOrder { hook: Hook::Auth, name: name.to_owned(), action, who: "me".to_owned() };
-    let nothing = |result| assert!(matches!(result, Err(ModeError::Nothing(_))), "{result:?}");
+    let nothing = |result: Result<Option<PolicyStatus>, ModeError>| {
+        assert!(matches!(result, Err(ModeError::Nothing(_))), "{result:?}")
+    };
     nothing(bench.loader.obey(&order(PolicyAction::Promote, "x")));
     let serving = |bench: &Bench, action| Some(bench.loader.outcome(&order(action, "x"))?.unwrap().serving);
-    bench.loader.obey(&order(PolicyAction::Rollback, "x")).unwrap();
-    assert_eq!(serving(&bench, PolicyAction::Rollback), Some(Some(digest_of(&guest))));
+    let status = bench.loader.obey(&order(PolicyAction::Rollback, "x")).unwrap();
+    assert_eq!(status.and_then(|status| status.serving), Some(digest_of(&guest)));
     nothing(bench.loader.obey(&order(PolicyAction::Rollback, "x")));
     assert!(matches!(bench.loader.obey(&order(PolicyAction::Rollback, "nobody")), Err(ModeError::NoPolicy { .. })));
-    bench.loader.obey(&order(PolicyAction::Promote, "x")).unwrap();
+    assert!(matches!(bench.loader.obey(&order(PolicyAction::Promote, "x")), Ok(None)), "it is tried again");
     // Whoever asked is told when it serves, not what served before.
     let promoted = Some(Some(digest_of(&variant(&guest, 1))));
     assert!(serving(&bench, PolicyAction::Promote).is_none_or(|now| Some(now) == promoted));

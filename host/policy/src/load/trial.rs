@@ -117,21 +117,22 @@ impl Policy {
         let Some(trial) = &self.trial else { return true };
         let tried = Some((trial.candidate.clone(), trial.key.clone()));
         let outdated = |version: &(Arc<Loaded>, ContentKey)| version.0.has_other_secrets();
-        let mut all = true;
+        let mut missing = None;
         for (version, is_tried) in [(self.serving.clone(), false), (tried, true)] {
             let Some((loaded, key)) = version.filter(outdated) else { continue };
             let (compiled, sidecar) = (loaded.compiled.clone(), loaded.sidecar.clone());
             match builder.load(place, compiled, sidecar, key.has_settings()) {
                 Ok(loaded) if is_tried => self.begin_trial(loaded, key),
                 Ok(loaded) => self.renew_serving(loaded),
-                Err(error) => {
-                    let context = Context { phase, chronicle: &builder.chronicle };
-                    self.reject(place, Some(key), error, context);
-                    all = false;
-                }
+                Err(error) => missing = missing.or(Some((key, error))),
             }
         }
-        all
+        // After the other version began anew, which forgets what was wrong before.
+        let is_missing = missing.is_some();
+        if let Some((key, error)) = missing {
+            self.reject(place, Some(key), error, Context { phase, chronicle: &builder.chronicle });
+        }
+        !is_missing
     }
 
     /// Ends a trial without a verdict. Whether there was one.
