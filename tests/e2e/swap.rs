@@ -240,7 +240,8 @@ fn old_ends_old_and_new_begins_new(runs: &[Run], change: Change) {
             assert!(text.contains(WORD), "began before the swap and does without {WORD:?}: {text}");
             old += 1;
             let rest = run.collected.text_from(Some(change.seen)).to_lowercase();
-            if rest.len() > 200 {
+            // Far behind the end of a story the model may say one thing for ever.
+            if rest.len() > 200 && run.key == KEPT {
                 assert!(rest.contains(WORD), "the rest of an old stream does without {WORD:?}: {rest}");
                 across += 1;
             }

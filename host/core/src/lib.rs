@@ -30,6 +30,7 @@ mod placement;
 pub mod policy;
 pub mod pool;
 pub mod prefix;
+pub mod promised;
 pub mod quota;
 pub mod report;
 pub mod request;

@@ -6,9 +6,7 @@
 mod needs;
 
 use self::needs::spared;
-pub use self::needs::{
-    Budget, Cut, DraftNeeds, KvLayout, Machine, ModelNeeds, Promised, Sizes, Wishes, bodies, process,
-};
+pub use self::needs::{Budget, Cut, DraftNeeds, KvLayout, Machine, ModelNeeds, Sizes, Wishes, bodies, process};
 use crate::offload::{self, Free, Taken};
 pub use crate::offload::{DeviceNeeds, Offloaded};
 
@@ -16,8 +14,6 @@ pub use crate::offload::{DeviceNeeds, Offloaded};
 pub const SEQUENCES: u32 = 32;
 /// With fewer parts than this, one pool serves better.
 const LEAST_PARTS: u32 = 8;
-/// Tokens that a part has at least, unless the model was trained for fewer: a chat with its documents.
-const PART_TOKENS: u32 = 8192;
 /// llama.cpp rounds a part or a pool up to this.
 const PART_STEP: u32 = 256;
 /// A pool is never smaller, whatever the memory.
@@ -148,11 +144,12 @@ fn place_all(models: &[ModelNeeds], planned: u64, free: &mut Free) -> Vec<Placed
 
 /// Tokens of a step: as many as are efficient, or fewer, so that buffers take no more than this.
 fn batch_tokens(model: &ModelNeeds, most: u64) -> u32 {
-    let mut tokens = BATCH_TOKENS;
-    while tokens > LEAST_BATCH_TOKENS && all_buffers(model, tokens) > most {
-        tokens /= 2;
+    let least = model.wishes.sequences.unwrap_or(1).max(LEAST_BATCH_TOKENS);
+    let mut tokens = model.wishes.batch_tokens.unwrap_or(BATCH_TOKENS.max(least));
+    while tokens > least && all_buffers(model, tokens) > most {
+        tokens = (tokens / 2).max(least);
     }
-    model.wishes.batch_tokens.unwrap_or(tokens.max(model.wishes.sequences.unwrap_or(1)))
+    tokens
 }
 
 /// Gives layers to devices, as far as there is room, and keeps what one chat of each worker needs there.
@@ -291,14 +288,15 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: ba
     let batches = all_buffers(model, batch_tokens);
     // A batch holds a row of each sequence.
     let most = model.wishes.sequences.unwrap_or(SEQUENCES.min(batch_tokens));
+    let few_rows = model.wishes.sequences.is_none() && most < SEQUENCES && model.wishes.batch_tokens.is_some();
     let state = room.places(model.sequence, model.draft.sequence);
     let most = most.min(states(model, room, state, workers)).max(1);
     let taken = state.times(u64::from(most + scratch(model)));
     let plan = |token: Places| match model.wishes.kv_tokens {
-        // What was asked for may take all.
+        // What was asked for may take all, as far as it can be used.
         Some(wished) => {
             let room = whole(room.fits(token, taken, workers).max(LEAST_TOKENS));
-            layout(model, most, wished.min(room), room)
+            layout(model, most, wished.min(room).min(useful(model, most)), room)
         }
         None => {
             // One long request may take all, too.
@@ -336,7 +334,13 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: ba
         let all = |tokens: u64, states: u64| tokens.saturating_add(states).saturating_mul(workers);
         sizes.kv = all(tokens.host, states.host);
         sizes.offloaded.kv = all(tokens.devices, states.devices);
-        sizes.cuts = cuts(model, &sizes);
+        sizes.cuts = cuts(model, &sizes, most);
+        if let Some(wished) = model.wishes.batch_tokens.filter(|&wished| wished > batch_tokens) {
+            sizes.cuts.push(Cut::Batch { wished, granted: batch_tokens });
+        }
+        if few_rows && sizes.sequences == most {
+            sizes.cuts.push(Cut::Rows { batch_tokens, granted: most });
+        }
     } else {
         (sizes.kv_tokens, sizes.layout) = (0, KvLayout::Pooled);
         sizes.cuts.extend(input_cuts(model, &sizes, input.devices));
@@ -380,26 +384,33 @@ fn input_cuts(model: &ModelNeeds, sizes: &Sizes, devices: bool) -> Vec<Cut> {
     unused.into_iter().chain(length).chain(batch).collect()
 }
 
-fn cuts(model: &ModelNeeds, sizes: &Sizes) -> Vec<Cut> {
+/// `most`: sequences that it might have had.
+fn cuts(model: &ModelNeeds, sizes: &Sizes, most: u32) -> Vec<Cut> {
     let mut cuts = Vec::new();
     if let Some(wished) = model.wishes.sequences.filter(|&wished| wished > sizes.sequences) {
         cuts.push(Cut::Sequences { wished, granted: sizes.sequences });
     }
-    if let Some(wished) = model.wishes.kv_tokens.filter(|&wished| wished > sizes.kv_tokens) {
+    let asked = model.wishes.kv_tokens.map(|wished| (wished, wished.min(useful(model, most))));
+    if let Some((wished, _)) = asked.filter(|&(_, useful)| useful > sizes.kv_tokens) {
         cuts.push(Cut::KvTokens { wished, granted: sizes.kv_tokens });
     } else if model.wishes.kv_tokens.is_none() && sizes.sequence_tokens() < model.trained_tokens {
         let (trained, granted) = (model.trained_tokens, sizes.sequence_tokens());
         let parts = if sizes.layout == KvLayout::PerSequence { sizes.sequences } else { 1 };
         cuts.push(Cut::Context { trained, granted, parts });
     }
-    let each = model.trained_tokens.max(1).next_multiple_of(PART_STEP);
-    if let Some(wished) = model.wishes.kv_tokens.filter(|&wished| wished / sizes.sequences.max(1) > each) {
+    let each = useful(model, 1);
+    if let Some((wished, _)) = asked.filter(|&(wished, _)| wished / sizes.sequences.max(1) > each) {
         cuts.push(Cut::Unused { wished, sequences: sizes.sequences, trained: model.trained_tokens });
     }
     if sizes.quantized {
         cuts.push(Cut::Quantized);
     }
     cuts
+}
+
+/// The most that so many sequences can use: none has more tokens than the model was trained for.
+fn useful(model: &ModelNeeds, sequences: u32) -> u32 {
+    model.trained_tokens.max(1).next_multiple_of(PART_STEP).saturating_mul(sequences.max(1))
 }
 
 /// What remains whole when llama.cpp rounds it up.

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::needs::PART_TOKENS;
 use super::*;
 
 #[path = "sizes_tests/devices.rs"]
@@ -97,8 +98,13 @@ fn wishes_are_kept_as_far_as_memory_goes() {
     assert_eq!((four.threads, four.batch_tokens), (1, 64));
     let cut = wish(kv(1 << 24));
     let unused = Cut::Unused { wished: 1 << 24, sequences: 32, trained: 8192 };
-    assert_eq!(cut.cuts, [Cut::KvTokens { wished: 1 << 24, granted: cut.kv_tokens }, unused]);
-    assert!(cut.kv < 24 * GIB);
+    assert_eq!((cut.cuts, cut.kv_tokens), (vec![unused], 32 * 8192), "what nobody can use is not taken");
+    let short = alone(on(3), ModelNeeds { wishes: kv(1 << 24), ..small() });
+    assert_eq!(short.cuts[0], Cut::KvTokens { wished: 1 << 24, granted: short.kv_tokens });
+    assert_eq!(
+        wish(Wishes { batch_tokens: Some(8), ..Wishes::default() }).cuts,
+        [Cut::Rows { batch_tokens: 8, granted: 8 }]
+    );
 }
 
 #[test]
@@ -465,6 +471,16 @@ fn more_than_all_sequences_can_use_is_said() {
         let wished = 4 * 1025;
         assert_eq!(cuts(wished, layout), [Cut::Unused { wished, sequences: 4, trained: 1000 }]);
     }
+}
+
+#[test]
+fn regression_a_batch_that_is_asked_for_leaves_the_others_their_memory() {
+    let wishes = Wishes { batch_tokens: Some(65_536), ..Wishes::default() };
+    let sizes = alone(on(2), ModelNeeds { wishes, ..small() });
+    assert!(sizes.batches <= GIB && sizes.sequence_tokens() >= 8192, "{sizes:?}");
+    assert!(sizes.cuts.contains(&Cut::Batch { wished: 65_536, granted: sizes.batch_tokens }), "{sizes:?}");
+    let wishes = Wishes { batch_tokens: Some(1024), ..Wishes::default() };
+    assert_eq!(alone(on(2), ModelNeeds { wishes, ..small() }).batch_tokens, 1024, "where there is room");
 }
 
 #[test]

@@ -131,6 +131,9 @@ fn models(config: &Config, report: &mut Report) {
             }
         }
     }
+    if sized.weights.len() < config.fixed.model.len() {
+        report.line("without the models that failed:");
+    }
     sized.table().lines().for_each(|line| report.line(line));
     sized.cuts().iter().for_each(|cut| report.line(cut));
 }

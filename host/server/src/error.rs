@@ -94,7 +94,10 @@ pub(crate) enum Problem {
     Filter(#[from] ParseError),
     #[error("{0}")]
     Exporter(#[from] ExporterBuildError),
-    #[error("only for models with kind = \"{0}\"")]
+    #[error("only for models that {}, and this one does not: remove it", match .0 {
+        ModelKind::Generate => "generate",
+        ModelKind::Embed => "embed",
+    })]
     OnlyFor(ModelKind),
     #[error("must be below the model's own {own}, got {got}")]
     TooManyDimensions { own: u32, got: u32 },

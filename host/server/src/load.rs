@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{Builder, JoinHandle};
 
 use camshaft_api::{AdminAccess, Api, ApiOptions, LocalQuotas, Readiness};
-use camshaft_core::sizes::Promised;
+use camshaft_core::promised::Promised;
 use camshaft_policy::PolicyHost;
 use prometheus::Registry;
 use tokio::sync::watch;

@@ -9,7 +9,8 @@ use camshaft_api::Readiness;
 use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, EngineError, ModelKind};
 use camshaft_core::ids::{SeqId, Token};
-use camshaft_core::sizes::{KvLayout, Machine, Offloaded, Promised, Sizes};
+use camshaft_core::promised::Promised;
+use camshaft_core::sizes::{KvLayout, Machine, Offloaded, Sizes};
 use camshaft_engine::{
     EngineOptions, KvType, LlamaEmbedder, LlamaEngine, LoadOptions, LoadedModel, Offload, Placement,
 };
@@ -75,16 +76,6 @@ pub(crate) fn place(
     digest: bool,
     readiness: &Arc<Readiness>,
 ) -> Result<Sized, ServerError> {
-    for model in &config.fixed.model {
-        let missing = devices.missing(model);
-        if !missing.is_empty() {
-            tracing::warn!(
-                model = model.id,
-                ?missing,
-                "there are no such devices (`camshaft devices` lists those that are there)"
-            );
-        }
-    }
     loop {
         let mut sized = sizing::size(config, machine, devices, loaded.clone());
         let placed =

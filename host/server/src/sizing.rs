@@ -15,6 +15,8 @@ pub(crate) struct Sized {
     pub(crate) budget: Budget,
     /// Why there are no devices, if there are none.
     no_devices: Option<String>,
+    /// What else is otherwise than it was asked for.
+    notes: Vec<String>,
 }
 
 /// Divides what `machine` had before the models were loaded.
@@ -25,7 +27,23 @@ pub(crate) fn size(config: &Config, machine: Machine, devices: &Devices, loaded:
     let budget = sizes::divide(machine, process, &devices.free(), &needs, wished);
     let weights = loaded.into_iter().zip(&budget.models);
     let weights = weights.map(|(loaded, sizes)| Weights { loaded, sizes: sizes.clone() }).collect();
-    Sized { weights, budget, no_devices: devices.absence() }
+    Sized { weights, budget, no_devices: devices.absence(), notes: notes(config, machine, devices) }
+}
+
+fn notes(config: &Config, machine: Machine, devices: &Devices) -> Vec<String> {
+    let mut notes = Vec::new();
+    let (limits, bodies) = (&config.live.limits, config.live.limits.bodies_bytes(machine));
+    if let Some(wished) = limits.bodies.set().filter(|wished| wished.0 < bodies) {
+        notes.push(format!("limits.bodies = {wished} is raised to {}: 32 times limits.body", mib(bodies)));
+    }
+    for model in &config.fixed.model {
+        let missing = devices.missing(model);
+        if !missing.is_empty() {
+            let why = devices.absence().unwrap_or_else(|| "`camshaft devices` lists those that are there".to_owned());
+            notes.push(format!("model {}: there is no device {}: {why}", model.id, missing.join(", ")));
+        }
+    }
+    notes
 }
 
 impl Sized {
@@ -68,7 +86,8 @@ impl Sized {
             let id = &weights.config().id;
             weights.sizes.cuts.iter().map(move |&cut| format!("model {id}: {}", self.sentence(cut)))
         });
-        self.budget.cuts.iter().map(|&cut| self.sentence(cut)).chain(of_models).collect()
+        let of_all = self.budget.cuts.iter().map(|&cut| self.sentence(cut));
+        self.notes.iter().cloned().chain(of_all).chain(of_models).collect()
     }
 
     fn sentence(&self, cut: Cut) -> String {
@@ -105,8 +124,16 @@ impl Sized {
                     _ => format!("its {sequences} sequences"),
                 };
                 format!(
-                    "context-tokens = {wished} is more than {whose} can use: the model was trained for {trained} tokens, and no \
-                     request gets more"
+                    "context-tokens = {wished} is more than {whose} can use, and cut to that: the model was trained for {trained} \
+                     tokens, and no request gets more"
+                )
+            }
+            Cut::Rows { batch_tokens, granted } => format!(
+                "no more than {granted} sequences run at once: a batch holds a row of each, and batch-tokens = {batch_tokens}"
+            ),
+            Cut::Batch { wished, granted } if wished > granted => {
+                format!(
+                    "batch-tokens = {wished} is cut to {granted}: its buffers take half of what weights leave at most"
                 )
             }
             Cut::Batch { wished, granted } => format!(
@@ -124,9 +151,8 @@ impl Sized {
                 "KV entries are stored as q8_0, since there is little memory (kv-type = \"f16\" forbids it)".to_owned()
             }
             Cut::Layers { wished: Some(wished), layers, granted } => {
-                let wished = wished.min(layers);
                 let why = self.no_devices.as_deref().unwrap_or("no device that it may use has room for more");
-                format!("gpu-layers = {wished} is cut to {granted}: {why}")
+                format!("gpu-layers = {wished} is cut to {granted} of {layers}: {why}")
             }
             Cut::Layers { wished: None, layers, granted } => {
                 format!(

@@ -11,7 +11,8 @@ use camshaft_core::engine::{Engine, ModelInfo, ModelKind, Tokenizer};
 use camshaft_core::fake::{ByteTokenizer, FakeEngine};
 use camshaft_core::ids::WorkerId;
 use camshaft_core::pool::Pool;
-use camshaft_core::sizes::{Promised, Sizes};
+use camshaft_core::promised::Promised;
+use camshaft_core::sizes::Sizes;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_policy::PolicyHost;
 

@@ -242,7 +242,11 @@ fn quota_message(exceeded: &Exceeded) -> String {
         }
         Quota::Concurrency => format!("your quota allows {limit} requests at the same time"),
         Quota::Tokens if exceeded.retry_after.is_none() => {
-            format!("prompt and max_tokens together are over your whole quota of {limit} tokens per minute")
+            let asked = exceeded.asked;
+            format!(
+                "prompt and max_tokens together count as {asked} tokens, and your whole quota is {limit} per minute; without \
+                 max_tokens a request counts as if it asked for the most that it may have"
+            )
         }
         Quota::Tokens => format!("your quota of {limit} tokens per minute does not hold prompt and max_tokens now"),
     }

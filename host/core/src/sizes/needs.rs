@@ -3,7 +3,6 @@
 //!
 //! All sizes are bytes unless their name says tokens.
 
-use super::PART_TOKENS;
 use crate::offload::{DeviceNeeds, Offloaded};
 
 /// Part of the memory that is left to the system, to allocators and to the page cache.
@@ -16,6 +15,8 @@ const BODIES_SHARE: u64 = 32;
 /// And no more than this part for the sake of the largest ones.
 const LEAST_BODIES_SHARE: u64 = 4;
 const MOST_BODIES_BYTES: u64 = 256 << 20;
+/// Tokens that a part has at least, unless the model was trained for fewer: a chat with its documents.
+pub(super) const PART_TOKENS: u32 = 8192;
 
 /// How the sequences divide the KV cache.
 ///
@@ -159,7 +160,9 @@ pub enum Cut {
     Input { trained: u32, granted: u32, devices: bool },
     /// More was asked for than all sequences can use: none has more tokens than the model was trained for.
     Unused { wished: u32, sequences: u32, trained: u32 },
-    /// A batch of an embedding model holds more than was asked for: the longest input.
+    /// Fewer sequences than usual, because a batch that was asked for has no row for each.
+    Rows { batch_tokens: u32, granted: u32 },
+    /// A batch of an embedding model holds more than was asked for, the longest input, or there is no memory for as many.
     Batch { wished: u32, granted: u32 },
     /// The prefix cache that was asked for does not fit.
     Cache { wished: u64, granted: u64 },
@@ -193,36 +196,6 @@ impl Budget {
     /// Left to the system, to allocators and to the page cache.
     pub fn spared(&self) -> u64 {
         spared(self.machine.memory)
-    }
-}
-
-/// What everything takes of the host's memory, or was promised of it, while models lose their devices.
-#[derive(Debug)]
-pub struct Promised {
-    machine: Machine,
-    /// The process and the prefix cache.
-    rest: u64,
-    models: Vec<u64>,
-}
-
-impl Promised {
-    pub fn of(budget: &Budget) -> Self {
-        let models = budget.models.iter().map(Sizes::bytes).collect();
-        Self { machine: budget.machine, rest: budget.process.saturating_add(budget.cache), models }
-    }
-
-    /// Sizes for one model, as `needs` says, in what the others leave. `kept`: what it has there already, and does not give back.
-    pub fn divide(&self, model: usize, kept: u64, needs: &ModelNeeds) -> Budget {
-        let others = self.models.iter().enumerate().filter(|(index, _)| *index != model);
-        let beside = others.map(|(_, &bytes)| bytes).fold(self.rest.saturating_add(kept), u64::saturating_add);
-        super::divide(self.machine, beside, &[], std::slice::from_ref(needs), Some(0))
-    }
-
-    /// One model has so much from now on.
-    pub fn promise(&mut self, model: usize, bytes: u64) {
-        if let Some(promised) = self.models.get_mut(model) {
-            *promised = bytes;
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Models whose layers lie on devices, and what they leave to each other.
 use super::*;
+use crate::promised::Promised;
 
 #[test]
 fn regression_long_inputs_leave_room_for_layers_on_the_device() {

@@ -15,7 +15,7 @@ use super::whole::Config;
 /// Everything that is wrong. `tree` tells what was set from what is a default.
 pub(super) fn validate(config: &Config, tree: &Node) -> Vec<Wrong> {
     let mut wrong = Vec::new();
-    live(&config.live, &mut wrong);
+    live(&config.live, tree, &mut wrong);
     fixed(&config.fixed, tree, &mut wrong);
     for (i, model) in config.fixed.model.iter().enumerate() {
         let earlier = &config.fixed.model[..i];
@@ -24,7 +24,7 @@ pub(super) fn validate(config: &Config, tree: &Node) -> Vec<Wrong> {
     wrong
 }
 
-fn live(live: &Live, wrong: &mut Vec<Wrong>) {
+fn live(live: &Live, tree: &Node, wrong: &mut Vec<Wrong>) {
     let queue = &live.queue;
     let (high, low) = (queue.high_watermark, queue.low_watermark());
     if low >= high {
@@ -33,7 +33,11 @@ fn live(live: &Live, wrong: &mut Vec<Wrong>) {
     }
     if queue.max_timeout < queue.timeout {
         let (timeout, max) = (queue.timeout, queue.max_timeout);
-        wrong.push(Wrong::new("queue.max-timeout", format!("must be at least queue.timeout ({timeout}), got {max}")));
+        // The one that somebody set is at fault.
+        wrong.push(match is_set(tree, "queue.max-timeout") {
+            true => Wrong::new("queue.max-timeout", format!("must be at least queue.timeout ({timeout}), got {max}")),
+            false => Wrong::new("queue.timeout", format!("must be at most queue.max-timeout ({max}), got {timeout}")),
+        });
     }
     if let Err(WrongGrant { index, key, why }) = live.policy.grants() {
         wrong.push(Wrong::new(format!("policy.grant.{index}.{key}"), why));
@@ -53,7 +57,7 @@ fn fixed(fixed: &Fixed, tree: &Node, wrong: &mut Vec<Wrong>) {
         wrong.push(Wrong::new("admin.listen", why));
     }
     let disk = &fixed.cache;
-    let says_how_much = !matches!(tree.source("cache.disk"), None | Some(Source::Default));
+    let says_how_much = is_set(tree, "cache.disk");
     if disk.disk.0 > 0 && disk.dir().is_none() {
         wrong.push(Wrong::new("cache.disk", format!("is {}, but cache.disk-dir does not say where", disk.disk)));
     }
@@ -88,6 +92,11 @@ fn fixed(fixed: &Fixed, tree: &Node, wrong: &mut Vec<Wrong>) {
     if let Some(Err(why)) = fixed.telemetry.endpoint().map(telling::endpoint_is_good) {
         wrong.push(Wrong::new("telemetry.otlp-endpoint", format!("{why}")));
     }
+}
+
+/// Whether a key has a value from somewhere, rather than its default.
+fn is_set(tree: &Node, key: &str) -> bool {
+    !matches!(tree.source(key), None | Some(Source::Default))
 }
 
 fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&str, String)) {
