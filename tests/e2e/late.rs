@@ -57,7 +57,7 @@ fn regression_model_files_that_are_missing_or_bad_name_their_flag_variable_or_li
 #[test]
 fn regression_settings_that_do_not_fit_the_model_name_their_source() {
     let setup = alone(Setup::new().config("[[model]]\nid = \"m\"\ndimensions = [8]\n"));
-    refused(&setup, 64, &["model.0.dimensions = [8]", "kind = \"embed\"", "config.toml:3)"]);
+    refused(&setup, 64, &["model.0.dimensions = [8]", "only for models that embed", "config.toml:3)"]);
 }
 
 #[test]

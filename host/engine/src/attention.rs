@@ -11,6 +11,8 @@ mod kernel;
 mod spans;
 #[cfg(target_arch = "x86_64")]
 mod tensors;
+#[cfg(target_arch = "x86_64")]
+mod views;
 
 use llama_cpp_sys_2 as sys;
 

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use camshaft_core::{vectorized, vectors};
 
 use super::spans::{self, MASKED, Span};
-use super::tensors::{Attention, Shape};
+use super::views::{Attention, Shape};
 
 /// Rows that are computed side by side, counted for each head of those that share entries.
 pub(super) const LANES: usize = 32;

@@ -4,109 +4,58 @@ use std::ffi::c_void;
 use llama_cpp_sys_2 as sys;
 
 use super::kernel::{self, Kernel, LANES};
+use super::views::{Attention, Shape, View};
 use crate::custom;
 
 /// Where the parameters of a node go, which begin with those of the custom operation from then on.
 const KEPT: usize = 8;
 const _: () = assert!(custom::PARAMETER_BYTES <= KEPT * size_of::<i32>());
 
-/// The dimensions of attention: `q` has `width` numbers for each of `rows` rows, `heads` heads and `streams` streams, `k` as many and
-/// `v` `value_width` for each of `entries` entries, `kv_heads` heads and as many streams. The result has `value_width` numbers for
-/// each head, row and stream.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Shape {
-    pub(super) width: usize,
-    pub(super) value_width: usize,
-    pub(super) rows: usize,
-    pub(super) entries: usize,
-    pub(super) heads: usize,
-    pub(super) kv_heads: usize,
-    pub(super) streams: usize,
-    /// 1, or as many as streams.
-    pub(super) masks: usize,
-    /// Of a score.
-    pub(super) scale: f32,
-    /// Of the mask, by ALiBi, or 0 (Press et al., "Train Short, Test Long", 2022).
-    pub(super) max_bias: f32,
-}
-
-/// Where numbers lie: the first one, and the bytes from one row, head and stream to the next.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct View {
-    pub(super) data: *const u8,
-    pub(super) steps: [usize; 3],
-}
-
-impl View {
-    /// # Safety
-    /// There is such a row.
-    pub(super) unsafe fn at<T>(&self, [row, head, stream]: [usize; 3]) -> *const T {
-        let [of_row, of_head, of_stream] = self.steps;
-        // SAFETY: by the caller's word.
-        unsafe { self.data.add(row * of_row + head * of_head + stream * of_stream).cast() }
+/// `None`: it is not attention of a kind that is computed here. `parameters` are the node's.
+fn attention_of(node: &sys::ggml_tensor, parameters: [f32; 3]) -> Option<Attention> {
+    let [q, k, v, mask, sinks, ..] = node.src;
+    if !sinks.is_null() || ![&raw const *node, q, k, v].into_iter().all(custom::is_here) {
+        return None;
     }
-}
-
-/// Attention of one node.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Attention {
-    pub(super) shape: Shape,
-    pub(super) q: View,
-    /// Numbers of 16 bits.
-    pub(super) k: View,
-    pub(super) v: View,
-    /// Numbers of 16 bits, the same for all heads. `None`: rows attend to all entries.
-    pub(super) mask: Option<View>,
-    pub(super) to: View,
-}
-
-impl Attention {
-    /// `None`: it is not attention of a kind that is computed here. `parameters` are the node's.
-    fn of(node: &sys::ggml_tensor, parameters: [f32; 3]) -> Option<Self> {
-        let [q, k, v, mask, sinks, ..] = node.src;
-        if !sinks.is_null() || ![&raw const *node, q, k, v].into_iter().all(custom::is_here) {
-            return None;
-        }
-        // SAFETY: the tensors of a graph are whole.
-        let (q, k, v) = unsafe { (&*q, &*k, &*v) };
-        // SAFETY: as above; there may be none.
-        let mask = unsafe { mask.as_ref() };
-        let size = |count: i64| usize::try_from(count).unwrap_or(0);
-        let [width, rows, heads, streams] = q.ne.map(size);
-        let [k_width, entries, kv_heads, k_streams] = k.ne.map(size);
-        let [value_width, v_entries, v_heads, v_streams] = v.ne.map(size);
-        let [scale, max_bias, cap] = parameters;
-        let is_of = |tensor: &sys::ggml_tensor, kind, bytes| tensor.type_ == kind && tensor.nb[0] == bytes;
-        let (f16, f32) = (sys::GGML_TYPE_F16, sys::GGML_TYPE_F32);
-        let masks = mask.map_or(1, |mask| size(mask.ne[3]));
-        let mask_fits = mask.is_none_or(|mask| {
-            custom::is_here(mask)
-                && is_of(mask, f16, 2)
-                && size(mask.ne[0]) >= entries
-                && size(mask.ne[1]) >= rows
-                && mask.ne[2] == 1
-                && (masks == 1 || masks == streams)
-        });
-        let is_ours = is_of(q, f32, 4)
-            && is_of(k, f16, 2)
-            && is_of(v, f16, 2)
-            && is_of(node, f32, 4)
-            && mask_fits
-            && cap == 0.0
-            && [width, value_width].iter().all(|width| *width > 0 && width.is_multiple_of(16))
-            && (k_width, v_entries, v_heads) == (width, entries, kv_heads)
-            && (k_streams, v_streams) == (streams, streams)
-            && kv_heads > 0
-            && heads.is_multiple_of(kv_heads)
-            && heads / kv_heads <= LANES
-            && node.ne.map(size) == [value_width, heads, rows, streams];
-        let view = |tensor: &sys::ggml_tensor| View {
-            data: tensor.data.cast::<u8>().cast_const(),
-            steps: [tensor.nb[1], tensor.nb[2], tensor.nb[3]],
-        };
-        let shape = Shape { width, value_width, rows, entries, heads, kv_heads, streams, masks, scale, max_bias };
-        is_ours.then(|| Self { shape, q: view(q), k: view(k), v: view(v), mask: mask.map(view), to: view(node) })
-    }
+    // SAFETY: the tensors of a graph are whole.
+    let (q, k, v) = unsafe { (&*q, &*k, &*v) };
+    // SAFETY: as above; there may be none.
+    let mask = unsafe { mask.as_ref() };
+    let size = |count: i64| usize::try_from(count).unwrap_or(0);
+    let [width, rows, heads, streams] = q.ne.map(size);
+    let [k_width, entries, kv_heads, k_streams] = k.ne.map(size);
+    let [value_width, v_entries, v_heads, v_streams] = v.ne.map(size);
+    let [scale, max_bias, cap] = parameters;
+    let is_of = |tensor: &sys::ggml_tensor, kind, bytes| tensor.type_ == kind && tensor.nb[0] == bytes;
+    let (f16, f32) = (sys::GGML_TYPE_F16, sys::GGML_TYPE_F32);
+    let masks = mask.map_or(1, |mask| size(mask.ne[3]));
+    let mask_fits = mask.is_none_or(|mask| {
+        custom::is_here(mask)
+            && is_of(mask, f16, 2)
+            && size(mask.ne[0]) >= entries
+            && size(mask.ne[1]) >= rows
+            && mask.ne[2] == 1
+            && (masks == 1 || masks == streams)
+    });
+    let is_ours = is_of(q, f32, 4)
+        && is_of(k, f16, 2)
+        && is_of(v, f16, 2)
+        && is_of(node, f32, 4)
+        && mask_fits
+        && cap == 0.0
+        && [width, value_width].iter().all(|width| *width > 0 && width.is_multiple_of(16))
+        && (k_width, v_entries, v_heads) == (width, entries, kv_heads)
+        && (k_streams, v_streams) == (streams, streams)
+        && kv_heads > 0
+        && heads.is_multiple_of(kv_heads)
+        && heads / kv_heads <= LANES
+        && node.ne.map(size) == [value_width, heads, rows, streams];
+    let view = |tensor: &sys::ggml_tensor| View {
+        data: tensor.data.cast::<u8>().cast_const(),
+        steps: [tensor.nb[1], tensor.nb[2], tensor.nb[3]],
+    };
+    let shape = Shape { width, value_width, rows, entries, heads, kv_heads, streams, masks, scale, max_bias };
+    is_ours.then(|| Attention { shape, q: view(q), k: view(k), v: view(v), mask: mask.map(view), to: view(node) })
 }
 
 pub(super) fn replace(node: &mut sys::ggml_tensor, threads: usize) {
@@ -119,7 +68,7 @@ pub(super) fn replace(node: &mut sys::ggml_tensor, threads: usize) {
         let parts = rows * streams * kv_heads;
         parts >= 4 * threads || rows * streams == 1 && kv_heads.is_multiple_of(threads)
     };
-    if Attention::of(node, parameters).is_some_and(pays) {
+    if attention_of(node, parameters).is_some_and(pays) {
         custom::map3(node, Some(attend));
         for (index, parameter) in parameters.into_iter().enumerate() {
             node.op_params[KEPT + index] = parameter.to_bits() as i32;
@@ -140,7 +89,7 @@ unsafe extern "C" fn attend(
     // SAFETY: llama.cpp calls this with a node of its graph.
     let node = unsafe { &*to };
     let parameters = std::array::from_fn(|index| f32::from_bits(node.op_params[KEPT + index] as u32));
-    let (Some(kernel), Some(attention)) = (Kernel::of_this_processor(), Attention::of(node, parameters)) else {
+    let (Some(kernel), Some(attention)) = (Kernel::of_this_processor(), attention_of(node, parameters)) else {
         debug_assert!(false, "only attention that can be computed here is replaced");
         if thread == 0 {
             // SAFETY: the node is whole, and nobody else writes it.

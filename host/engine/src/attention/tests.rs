@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::kernel::{self, Kernel};
 use super::spans::MASKED;
-use super::tensors::{Attention, Shape, View};
+use super::views::{Attention, Shape, View};
 
 /// Who attends to whom.
 #[derive(Debug, Clone, Copy)]
