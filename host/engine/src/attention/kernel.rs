@@ -529,7 +529,7 @@ macro_rules! kernel {
     ($module:ident, $features:literal, $rows:literal, $registers:literal, $numbers:ty, $load:ident, $store:ident, $all:ident, $add:ident,
      $sum:ident) => {
         mod $module {
-            use super::*;
+            use crate::attention::kernel::*;
 
             const WIDTH: usize = LANES / $registers;
 
