@@ -37,10 +37,10 @@ def main():
     together = client.embeddings.create(model="embedder", input=reference["sentences"]).data
     for sentence, among in zip(reference["sentences"], together, strict=True):
         alone = client.embeddings.create(model="embedder", input=sentence).data[0].embedding
-        # Sums are taken in another order in another batch, and what is rounded to 8 or 16 bits in between may flip: no more
-        # than a third of what separates the weights' type from the reference.
+        # Sums are taken in another order in another batch, and what is rounded to 8 bits in between may flip: no more than
+        # a fifth of what separates the weights' type from the reference.
         near = cosine(alone, among.embedding)
-        assert 1 - near <= (1 - least) / 3, f"{sentence!r}: {near}"
+        assert 1 - near <= (1 - least) / 5, f"{sentence!r}: {near}"
     try:
         client.embeddings.create(model="embedder", input=["short", "long " * 600])
     except openai.BadRequestError as error:

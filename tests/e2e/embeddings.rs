@@ -124,7 +124,7 @@ fn a_model_that_generates_embeds_nothing_and_shorter_vectors_are_those_it_names(
 fn given_models_the_reference_sentences_match_through_the_openai_client() {
     let folder = models_folder();
     let reference = folder.join("all-MiniLM-L6-v2.reference.json");
-    for (file, least) in [("all-MiniLM-L6-v2-f16.gguf", "0.999999"), ("all-MiniLM-L6-v2-q8_0.gguf", "0.9985")] {
+    for (file, least) in [("all-MiniLM-L6-v2-f16.gguf", "0.999999"), ("all-MiniLM-L6-v2-q8_0.gguf", "0.9988")] {
         // Only the file says that the model embeds.
         let path = folder.join(file);
         let server =

@@ -20,14 +20,14 @@ const EFFICIENT_TOKENS: u32 = 128;
 /// As `EFFICIENT_TOKENS`, without flash attention: the other one walks the tokens of all inputs for each token.
 const EFFICIENT_WITHOUT_FLASH: u32 = 24;
 /// llama.cpp's flash attention works in tiles in batches of at least this size, and leaves out tiles that lie between two inputs. In
-/// smaller batches it takes twice as long as the other attention. Ours takes less than either.
+/// smaller batches it takes twice as long as the other attention. Ours takes less than either, but flash attention rounds keys and
+/// values to 16 bits, which tells where an input has few tokens.
 const TILED_TOKENS: u32 = 64;
 
 /// Computes one vector per input, several inputs at a time, on the embedder's thread.
 #[derive(Debug)]
 pub struct LlamaEmbedder {
-    /// One for all batches, with flash attention, and for encoders whose attention llama.cpp computes a small one without, for
-    /// short batches.
+    /// One for all batches, with flash attention, and for encoders a small one without, for short batches.
     contexts: Vec<Context>,
     rows: Rows,
     batch_tokens: u32,
@@ -58,7 +58,7 @@ impl LlamaEmbedder {
         let flash = flash != FlashAttention::Off && traits.takes_flash();
         let mut contexts = vec![context(model, batch_tokens, threads, flash)?];
         // A decoder's would hold KV, and rows of a large vocabulary.
-        if flash && traits.encodes && !graph::attends(model.is_on_devices()) {
+        if flash && traits.encodes {
             contexts.push(context(model, TILED_TOKENS, threads, false)?);
         }
         let efficient = if flash { EFFICIENT_TOKENS } else { EFFICIENT_WITHOUT_FLASH };

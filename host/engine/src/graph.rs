@@ -8,7 +8,7 @@ use crate::{attention, gelu, matmul};
 /// What a context is made with, so that its operations are replaced: activations where they are to be exact, and products and
 /// attention where all of the model is computed here.
 pub(crate) fn replacing(exact_activations: bool, on_devices: bool) -> sys::ggml_backend_sched_eval_callback {
-    let is_faster = attends(on_devices) || is_replaceable(on_devices) && matmul::is_faster();
+    let is_faster = is_replaceable(on_devices) && (matmul::is_faster() || attention::is_faster());
     match (exact_activations, is_faster) {
         (true, true) => Some(all),
         (true, false) => Some(activations),
@@ -20,11 +20,6 @@ pub(crate) fn replacing(exact_activations: bool, on_devices: bool) -> sys::ggml_
 /// What the callback is told: how many threads compute.
 pub(crate) fn data(threads: u32) -> *mut c_void {
     std::ptr::without_provenance_mut(threads.max(1) as usize)
-}
-
-/// Whether attention of a model is computed here, so far as it can be.
-pub(crate) fn attends(on_devices: bool) -> bool {
-    is_replaceable(on_devices) && attention::is_faster()
 }
 
 fn is_replaceable(on_devices: bool) -> bool {
