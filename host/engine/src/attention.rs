@@ -6,13 +6,23 @@
 //! and sum need no sum over lanes, and rows begin where their own input begins. As there, scores are never all in memory (Dao et
 //! al., "FlashAttention", 2022), and sums are of 32 bits.
 #[cfg(target_arch = "x86_64")]
+mod block;
+#[cfg(target_arch = "x86_64")]
+mod divide;
+#[cfg(target_arch = "x86_64")]
+mod entries;
+#[cfg(target_arch = "x86_64")]
 mod kernel;
+#[cfg(target_arch = "x86_64")]
+mod narrow;
 #[cfg(target_arch = "x86_64")]
 mod spans;
 #[cfg(target_arch = "x86_64")]
 mod tensors;
 #[cfg(target_arch = "x86_64")]
 mod views;
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 use llama_cpp_sys_2 as sys;
 
@@ -24,12 +34,30 @@ pub(crate) fn is_faster() -> bool {
     false
 }
 
-/// Has attention computed here by so many threads, if it can be.
-pub(crate) fn replace(node: &mut sys::ggml_tensor, threads: usize) {
+/// What a context's attention computes with.
+#[derive(Default)]
+pub(crate) struct Scratch {
     #[cfg(target_arch = "x86_64")]
-    tensors::replace(node, threads);
+    entries: entries::Entries,
+}
+
+impl Scratch {
+    /// Whether keys and values that llama.cpp would have rounded to 16 bits were not.
+    pub(crate) fn is_exact(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.entries.was_needed();
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+}
+
+/// Has attention computed here by so many threads, if it can be. To be called for each node, in the order in which they are computed.
+/// `scratch` must stay where it is, and nobody else may use it, until the graph was computed.
+pub(crate) fn replace(node: &mut sys::ggml_tensor, threads: usize, scratch: &mut Scratch) {
+    #[cfg(target_arch = "x86_64")]
+    tensors::replace(node, threads, &mut scratch.entries);
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (node, threads);
+    let _ = (node, threads, scratch);
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]

@@ -9,7 +9,7 @@ use camshaft_core::sizes::KvLayout;
 use llama_cpp_sys_2 as sys;
 
 use crate::error::EngineLoadError;
-use crate::graph;
+use crate::graph::Replacing;
 use crate::llama::{self, Context, NotDecoded, Rows};
 use crate::load::LoadedModel;
 use crate::state;
@@ -155,11 +155,9 @@ impl LlamaEngine {
             offload_kqv: on_devices && options.kv_on_device,
             op_offload: on_devices,
             no_perf: true,
-            cb_eval: graph::replacing(false, on_devices),
-            cb_eval_user_data: graph::data(options.threads),
             ..llama::defaults()
         };
-        let context = Context::new(model, params)?;
+        let context = Context::new(model, params, Replacing::new(false, on_devices, options.threads))?;
         if !context.has_cache() {
             return Err(EngineLoadError::NoCache);
         }

@@ -17,22 +17,22 @@ pub(crate) const PARAMETER_BYTES: usize = size_of::<CustomParams<sys::ggml_custo
 /// `GGML_N_TASKS_MAX`.
 const EVERY_THREAD: i32 = -1;
 
-/// Makes the node one of one source whose value `function` computes, on all threads.
-pub(crate) fn map1(node: &mut sys::ggml_tensor, function: sys::ggml_custom1_op_t) {
+/// Makes the node one of one source whose value `function` computes, on all threads, each of which is given `data`.
+pub(crate) fn map1(node: &mut sys::ggml_tensor, function: sys::ggml_custom1_op_t, data: *mut c_void) {
     node.op = sys::GGML_OP_MAP_CUSTOM1;
-    write(node, CustomParams { function, tasks: EVERY_THREAD, data: std::ptr::null_mut() });
+    write(node, CustomParams { function, tasks: EVERY_THREAD, data });
 }
 
-/// The same, of two sources.
+/// The same, of two sources, and of no data.
 pub(crate) fn map2(node: &mut sys::ggml_tensor, function: sys::ggml_custom2_op_t) {
     node.op = sys::GGML_OP_MAP_CUSTOM2;
     write(node, CustomParams { function, tasks: EVERY_THREAD, data: std::ptr::null_mut() });
 }
 
-/// The same, of three sources.
-pub(crate) fn map3(node: &mut sys::ggml_tensor, function: sys::ggml_custom3_op_t) {
+/// As [`map1`], of three sources.
+pub(crate) fn map3(node: &mut sys::ggml_tensor, function: sys::ggml_custom3_op_t, data: *mut c_void) {
     node.op = sys::GGML_OP_MAP_CUSTOM3;
-    write(node, CustomParams { function, tasks: EVERY_THREAD, data: std::ptr::null_mut() });
+    write(node, CustomParams { function, tasks: EVERY_THREAD, data });
 }
 
 fn write<F>(node: &mut sys::ggml_tensor, params: CustomParams<F>) {

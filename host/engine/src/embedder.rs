@@ -8,10 +8,11 @@ use llama_cpp_sys_2 as sys;
 
 use crate::context::FlashAttention;
 use crate::error::EngineLoadError;
+use crate::gelu;
+use crate::graph::Replacing;
 use crate::kind::Traits;
 use crate::llama::{self, Context, Rows};
 use crate::load::LoadedModel;
-use crate::{gelu, graph};
 
 /// Maximum number of inputs in a batch.
 pub(crate) const MAX_INPUTS: u32 = 64;
@@ -20,14 +21,14 @@ const EFFICIENT_TOKENS: u32 = 128;
 /// As `EFFICIENT_TOKENS`, without flash attention: the other one walks the tokens of all inputs for each token.
 const EFFICIENT_WITHOUT_FLASH: u32 = 24;
 /// llama.cpp's flash attention works in tiles in batches of at least this size, and leaves out tiles that lie between two inputs. In
-/// smaller batches it takes twice as long as the other attention. Ours takes less than either, but flash attention rounds keys and
-/// values to 16 bits, which tells where an input has few tokens.
+/// smaller batches it takes twice as long as the other attention, and rounds keys and values to 16 bits, which tells there.
 const TILED_TOKENS: u32 = 64;
 
 /// Computes one vector per input, several inputs at a time, on the embedder's thread.
 #[derive(Debug)]
 pub struct LlamaEmbedder {
-    /// One for all batches, with flash attention, and for encoders a small one without, for short batches.
+    /// One for all batches, with flash attention, and for encoders whose attention llama.cpp computes a small one without, for
+    /// short batches.
     contexts: Vec<Context>,
     rows: Rows,
     batch_tokens: u32,
@@ -58,13 +59,21 @@ impl LlamaEmbedder {
         let flash = flash != FlashAttention::Off && traits.takes_flash();
         let mut contexts = vec![context(model, batch_tokens, threads, flash)?];
         // A decoder's would hold KV, and rows of a large vocabulary.
-        if flash && traits.encodes {
+        if flash && traits.encodes && !attends_exactly(&mut contexts[0]) {
             contexts.push(context(model, TILED_TOKENS, threads, false)?);
         }
         let efficient = if flash { EFFICIENT_TOKENS } else { EFFICIENT_WITHOUT_FLASH };
         let efficient_tokens = efficient.saturating_mul(threads).min(batch_tokens);
         Ok(Self { contexts, rows: Rows::default(), batch_tokens, efficient_tokens, input_tokens })
     }
+}
+
+/// Whether the attention of an encoder's context is ours, which rounds nothing: tried with one token.
+fn attends_exactly(context: &mut Context) -> bool {
+    let mut rows = Rows::default();
+    rows.push(0, 0, 0, true);
+    // What fails here fails again when the embedder is warmed up, and is said then. A device could be lost by it.
+    !context.model().is_on_devices() && context.decode(&mut rows).is_ok() && context.attends_exactly()
 }
 
 /// A context for batches of up to `batch_tokens`.
@@ -92,11 +101,9 @@ fn context(model: &Arc<LoadedModel>, batch_tokens: u32, threads: u32, flash: boo
         offload_kqv: on_devices,
         op_offload: on_devices,
         no_perf: true,
-        cb_eval: graph::replacing(gelu::is_exact(&traits.architecture), on_devices),
-        cb_eval_user_data: graph::data(threads),
         ..llama::defaults()
     };
-    Context::new(model, params)
+    Context::new(model, params, Replacing::new(gelu::is_exact(&traits.architecture), on_devices, threads))
 }
 
 impl LlamaEmbedder {

@@ -82,12 +82,13 @@ impl LoadedModel {
         // All inputs of a batch have one mask, and without flash attention a score for each head.
         let others = u64::from(self.info().trained_context_tokens.min(longest).max(batch));
         let scores = if flash && traits.takes_flash() { 0 } else { 4 * u64::from(self.model.heads()) };
-        let of_decoder = match traits.encodes {
-            true => 0,
+        let of_kind = match traits.encodes {
+            // Keys and values of a layer, in 32 bits.
+            true => shape.kv_numbers().saturating_mul(4),
             false => shape.vocabulary.saturating_mul(8).saturating_add(self.kv_token_bytes(KvType::F16)),
         };
         let results = shape.results().saturating_mul(4);
-        results.saturating_add(of_decoder).saturating_add((MASK_BYTES + scores).saturating_mul(others))
+        results.saturating_add(of_kind).saturating_add((MASK_BYTES + scores).saturating_mul(others))
     }
 
     /// Bytes of the states that recurrent layers keep for the inputs of a batch that embeds.
@@ -158,6 +159,12 @@ impl Shape {
     fn results(&self) -> u64 {
         let feed_forward = FEED_FORWARD_WIDTHS.saturating_mul(self.feed_forward);
         WIDTHS.saturating_mul(self.width).saturating_add(feed_forward)
+    }
+
+    /// Numbers of a layer's keys and values for each token.
+    fn kv_numbers(&self) -> u64 {
+        let heads = self.kv_heads.iter().max().copied().unwrap_or_default();
+        heads.saturating_mul(self.key_width.saturating_add(self.value_width))
     }
 
     fn of(LoadedModel { model, lists, .. }: &LoadedModel) -> Self {

@@ -27,7 +27,7 @@ pub(crate) fn replace(node: &mut sys::ggml_tensor) {
         custom::is_here(tensor) && unsafe { (*tensor).type_ == sys::GGML_TYPE_F32 && sys::ggml_is_contiguous(tensor) }
     };
     if has_fma() && is_plain(node) && is_plain(node.src[0]) {
-        custom::map1(node, Some(gelu_node));
+        custom::map1(node, Some(gelu_node), std::ptr::null_mut());
     } else {
         node.op_params[0] = sys::GGML_UNARY_OP_GELU_ERF as i32;
     }

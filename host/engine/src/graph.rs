@@ -1,25 +1,56 @@
 //! What is computed otherwise than llama.cpp does it: operations of its graphs are replaced before they are computed.
 use std::ffi::c_void;
+use std::ptr::NonNull;
 
 use llama_cpp_sys_2 as sys;
 
 use crate::{attention, gelu, matmul};
 
-/// What a context is made with, so that its operations are replaced: activations where they are to be exact, and products and
-/// attention where all of the model is computed here.
-pub(crate) fn replacing(exact_activations: bool, on_devices: bool) -> sys::ggml_backend_sched_eval_callback {
-    let is_faster = is_replaceable(on_devices) && (matmul::is_faster() || attention::is_faster());
-    match (exact_activations, is_faster) {
-        (true, true) => Some(all),
-        (true, false) => Some(activations),
-        (false, true) => Some(faster),
-        (false, false) => None,
+/// Replaces operations of a context's graphs: activations where they are to be exact, and products and attention where all of the
+/// model is computed here.
+pub(crate) struct Replacing {
+    callback: sys::ggml_backend_sched_eval_callback,
+    /// Of this object alone. Not a box, which may not move while others point to what it holds.
+    data: NonNull<Data>,
+}
+
+/// What the callback is given.
+struct Data {
+    /// That compute a graph.
+    threads: usize,
+    scratch: attention::Scratch,
+}
+
+impl Replacing {
+    pub(crate) fn new(exact_activations: bool, on_devices: bool, threads: u32) -> Self {
+        let is_faster = is_replaceable(on_devices) && (matmul::is_faster() || attention::is_faster());
+        let callback: sys::ggml_backend_sched_eval_callback = match (exact_activations, is_faster) {
+            (true, true) => Some(all),
+            (true, false) => Some(activations),
+            (false, true) => Some(faster),
+            (false, false) => None,
+        };
+        let data = Data { threads: threads.max(1) as usize, scratch: attention::Scratch::default() };
+        Self { callback, data: NonNull::from(Box::leak(Box::new(data))) }
+    }
+
+    /// What a context is made with, which must not outlive this object.
+    pub(crate) fn of(&self, params: sys::llama_context_params) -> sys::llama_context_params {
+        sys::llama_context_params { cb_eval: self.callback, cb_eval_user_data: self.data.as_ptr().cast(), ..params }
+    }
+
+    /// See [`attention::Scratch::is_exact`]. The context computes nothing meanwhile.
+    pub(crate) fn attends_exactly(&self) -> bool {
+        // SAFETY: only the context's callback changes it, while the context computes.
+        unsafe { self.data.as_ref() }.scratch.is_exact()
     }
 }
 
-/// What the callback is told: how many threads compute.
-pub(crate) fn data(threads: u32) -> *mut c_void {
-    std::ptr::without_provenance_mut(threads.max(1) as usize)
+impl Drop for Replacing {
+    fn drop(&mut self) {
+        // SAFETY: it is a box's, and the context is gone.
+        drop(unsafe { Box::from_raw(self.data.as_ptr()) });
+    }
 }
 
 fn is_replaceable(on_devices: bool) -> bool {
@@ -38,26 +69,22 @@ fn may_accelerate() -> bool {
 
 /// llama.cpp calls these for each node of the graph before it computes it, to ask whether the caller wants the node's value. The
 /// answer is no, so the graph is still computed in one pass, but at this point the node's operation can be replaced.
-unsafe extern "C" fn all(node: *mut sys::ggml_tensor, _ask: bool, data: *mut c_void) -> bool {
-    // SAFETY: the node belongs to a graph that llama.cpp is about to compute on this thread. Nothing else reads or
-    // writes it during the call.
-    let node = unsafe { &mut *node };
-    gelu::replace(node);
-    matmul::replace(node);
-    attention::replace(node, data.addr());
-    false
+unsafe extern "C" fn all(node: *mut sys::ggml_tensor, ask: bool, data: *mut c_void) -> bool {
+    // SAFETY: as llama.cpp calls them.
+    unsafe { activations(node, ask, data) || faster(node, ask, data) }
 }
 
 unsafe extern "C" fn activations(node: *mut sys::ggml_tensor, _ask: bool, _data: *mut c_void) -> bool {
-    // SAFETY: as in `all`.
+    // SAFETY: the node belongs to a graph that llama.cpp is about to compute on this thread. Nothing else reads or
+    // writes it during the call.
     gelu::replace(unsafe { &mut *node });
     false
 }
 
 unsafe extern "C" fn faster(node: *mut sys::ggml_tensor, _ask: bool, data: *mut c_void) -> bool {
-    // SAFETY: as in `all`.
-    let node = unsafe { &mut *node };
+    // SAFETY: as in `activations`. The data are the context's, which computes nothing yet.
+    let (node, data) = unsafe { (&mut *node, &mut *data.cast::<Data>()) };
     matmul::replace(node);
-    attention::replace(node, data.addr());
+    attention::replace(node, data.threads, &mut data.scratch);
     false
 }

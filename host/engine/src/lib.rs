@@ -20,6 +20,7 @@ pub mod fuzz;
 mod gelu;
 mod gguf;
 mod graph;
+mod instructions;
 mod kernels;
 mod kind;
 mod llama;

@@ -9,6 +9,7 @@ use llama_cpp_sys_2 as sys;
 
 use crate::backend::{CONTEXT_CREATION, backend};
 use crate::error::EngineLoadError;
+use crate::graph::Replacing;
 use crate::load::{Adapter, LoadedModel};
 
 /// Bytes of a reason that C++ gives.
@@ -103,6 +104,8 @@ pub(crate) fn defaults() -> sys::llama_context_params {
 pub(crate) struct Context {
     raw: NonNull<sys::llama_context>,
     model: Arc<LoadedModel>,
+    /// Of the context until it is freed.
+    replacing: Replacing,
 }
 
 // SAFETY: llama.cpp lets any thread use a context, one at a time: what changes it takes `&mut self`, and what reads it while the
@@ -120,7 +123,12 @@ impl Context {
     ///
     /// # Errors
     /// llama.cpp cannot make one, usually because there is not enough memory for the KV cache.
-    pub(crate) fn new(model: &Arc<LoadedModel>, params: sys::llama_context_params) -> Result<Self, EngineLoadError> {
+    pub(crate) fn new(
+        model: &Arc<LoadedModel>,
+        params: sys::llama_context_params,
+        replacing: Replacing,
+    ) -> Result<Self, EngineLoadError> {
+        let params = replacing.of(params);
         let refused = || EngineLoadError::NoContext { sequences: params.n_seq_max, kv_tokens: params.n_ctx };
         backend()?;
         let raw = {
@@ -130,7 +138,7 @@ impl Context {
             unsafe { sys::llama_init_from_model(model.model.raw(), params) }
         };
         let raw = NonNull::new(raw).ok_or_else(refused)?;
-        let context = Self { raw, model: model.clone() };
+        let context = Self { raw, model: model.clone(), replacing };
         if let Some(Adapter { lora, scale }) = &model.adapter {
             let (mut adapters, mut scales) = ([lora.raw()], [*scale]);
             // SAFETY: both lists have one element, and the adapter lives as long as its model.
@@ -145,6 +153,11 @@ impl Context {
 
     pub(crate) fn model(&self) -> &LoadedModel {
         &self.model
+    }
+
+    /// Whether attention has read keys and values that llama.cpp would have rounded to 16 bits, and did not.
+    pub(crate) fn attends_exactly(&self) -> bool {
+        self.replacing.attends_exactly()
     }
 
     /// Whether it keeps anything of the tokens that it has computed.

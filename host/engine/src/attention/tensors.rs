@@ -3,8 +3,10 @@ use std::ffi::c_void;
 
 use llama_cpp_sys_2 as sys;
 
-use super::kernel::{self, Kernel, LANES};
-use super::views::{Attention, Shape, View};
+use super::divide;
+use super::entries::Entries;
+use super::kernel::{Kernel, LANES};
+use super::views::{Attention, Numbers, Shape, View};
 use crate::custom;
 
 /// Where the parameters of a node go, which begin with those of the custom operation from then on.
@@ -12,7 +14,7 @@ const KEPT: usize = 8;
 const _: () = assert!(custom::PARAMETER_BYTES <= KEPT * size_of::<i32>());
 
 /// `None`: it is not attention of a kind that is computed here. `parameters` are the node's.
-fn attention_of(node: &sys::ggml_tensor, parameters: [f32; 3]) -> Option<Attention> {
+fn attention_of(node: &sys::ggml_tensor, parameters: [f32; 3], entries_of: &Entries) -> Option<Attention> {
     let [q, k, v, mask, sinks, ..] = node.src;
     if !sinks.is_null() || ![&raw const *node, q, k, v].into_iter().all(custom::is_here) {
         return None;
@@ -55,10 +57,15 @@ fn attention_of(node: &sys::ggml_tensor, parameters: [f32; 3]) -> Option<Attenti
         steps: [tensor.nb[1], tensor.nb[2], tensor.nb[3]],
     };
     let shape = Shape { width, value_width, rows, entries, heads, kv_heads, streams, masks, scale, max_bias };
-    is_ours.then(|| Attention { shape, q: view(q), k: view(k), v: view(v), mask: mask.map(view), to: view(node) })
+    let (numbers, [k, v]) = match entries_of.of(k, v) {
+        Some(copies) => (Numbers::F32, copies),
+        None => (Numbers::F16, [view(k), view(v)]),
+    };
+    is_ours.then(|| Attention { shape, q: view(q), numbers, k, v, mask: mask.map(view), to: view(node) })
 }
 
-pub(super) fn replace(node: &mut sys::ggml_tensor, threads: usize) {
+pub(super) fn replace(node: &mut sys::ggml_tensor, threads: usize, entries: &mut Entries) {
+    entries.see(node);
     if node.op != sys::GGML_OP_FLASH_ATTN_EXT || Kernel::of_this_processor().is_none() {
         return;
     }
@@ -68,8 +75,9 @@ pub(super) fn replace(node: &mut sys::ggml_tensor, threads: usize) {
         let parts = rows * streams * kv_heads;
         parts >= 4 * threads || rows * streams == 1 && kv_heads.is_multiple_of(threads)
     };
-    if attention_of(node, parameters).is_some_and(pays) {
-        custom::map3(node, Some(attend));
+    let Some(attention) = attention_of(node, parameters, entries) else { return };
+    if entries.take(node.src[1], node.src[2]) || pays(attention) {
+        custom::map3(node, Some(attend), (&raw mut *entries).cast());
         for (index, parameter) in parameters.into_iter().enumerate() {
             node.op_params[KEPT + index] = parameter.to_bits() as i32;
         }
@@ -84,12 +92,14 @@ unsafe extern "C" fn attend(
     _v: *const sys::ggml_tensor,
     thread: i32,
     threads: i32,
-    _data: *mut c_void,
+    data: *mut c_void,
 ) {
     // SAFETY: llama.cpp calls this with a node of its graph.
     let node = unsafe { &*to };
     let parameters = std::array::from_fn(|index| f32::from_bits(node.op_params[KEPT + index] as u32));
-    let (Some(kernel), Some(attention)) = (Kernel::of_this_processor(), attention_of(node, parameters)) else {
+    // SAFETY: `data` is what `replace` was given, which does not move and which nobody changes while a graph is computed.
+    let entries = unsafe { &*data.cast::<Entries>() };
+    let (Some(kernel), Some(attention)) = (Kernel::of_this_processor(), attention_of(node, parameters, entries)) else {
         debug_assert!(false, "only attention that can be computed here is replaced");
         if thread == 0 {
             // SAFETY: the node is whole, and nobody else writes it.
@@ -100,5 +110,5 @@ unsafe extern "C" fn attend(
         return;
     };
     // SAFETY: the tensors are as the node says. llama.cpp calls this once for each thread, and the parts of the threads are apart.
-    unsafe { kernel::attend(kernel, &attention, thread.max(0) as usize, threads.max(1) as usize) };
+    unsafe { divide::attend(kernel, &attention, thread.max(0) as usize, threads.max(1) as usize) };
 }

@@ -1,9 +1,10 @@
 //! Attention of all kernels that this processor has, against sums of 64 bits.
 use proptest::prelude::*;
 
-use super::kernel::{self, Kernel};
+use super::divide;
+use super::kernel::Kernel;
 use super::spans::MASKED;
-use super::views::{Attention, Shape, View};
+use super::views::{Attention, Numbers, Shape, View};
 
 /// Who attends to whom.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +71,17 @@ impl Case {
 
     /// By as many threads, one after the other.
     fn by(&self, kernel: Kernel, threads: usize) -> Vec<f32> {
+        self.from(Numbers::F16, kernel, threads)
+    }
+
+    /// The same, from entries of such numbers.
+    fn from(&self, numbers: Numbers, kernel: Kernel, threads: usize) -> Vec<f32> {
+        let wide = |halves: &[u16]| halves.iter().map(|half| number(*half) as f32).collect::<Vec<_>>();
+        let (wide_k, wide_v) = (wide(&self.k), wide(&self.v));
+        let (size, k, v) = match numbers {
+            Numbers::F16 => (2, self.k.as_ptr().cast::<u8>(), self.v.as_ptr().cast::<u8>()),
+            Numbers::F32 => (4, wide_k.as_ptr().cast(), wide_v.as_ptr().cast()),
+        };
         let Shape { width, value_width, rows, entries, heads, kv_heads, streams, .. } = self.shape;
         let mut to = vec![f32::INFINITY; value_width * heads * rows * streams];
         // Rows of all heads lie together, as llama.cpp's do.
@@ -86,14 +98,15 @@ impl Case {
         let attention = Attention {
             shape: self.shape,
             q: of(self.q.as_ptr().cast(), width * 4, heads, rows),
-            k: of(self.k.as_ptr().cast(), width * 2, kv_heads, entries),
-            v: of(self.v.as_ptr().cast(), value_width * 2, kv_heads, entries),
+            numbers,
+            k: of(k, width * size, kv_heads, entries),
+            v: of(v, value_width * size, kv_heads, entries),
             mask: (!self.mask.is_empty()).then_some(mask),
             to: result,
         };
         for thread in 0..threads {
             // SAFETY: numbers are where the views say, and the processor has the kernel.
-            unsafe { kernel::attend(kernel, &attention, thread, threads) };
+            unsafe { divide::attend(kernel, &attention, thread, threads) };
         }
         to
     }
@@ -166,9 +179,11 @@ proptest! {
         let case = Case::new(shape, mask, seed);
         let expected = case.expected();
         for kernel in Kernel::all() {
-            for (at, (computed, expected)) in case.by(*kernel, threads).iter().zip(&expected).enumerate() {
+            let computed = case.by(*kernel, threads);
+            for (at, (computed, expected)) in computed.iter().zip(&expected).enumerate() {
                 prop_assert!((f64::from(*computed) - expected).abs() < 2e-6, "{kernel:?}, {at}: {computed}, {expected}");
             }
+            prop_assert_eq!(case.from(Numbers::F32, *kernel, threads), computed, "the same numbers in 32 bits");
         }
     }
 }

@@ -37,12 +37,20 @@ impl View {
     }
 }
 
+/// What entries are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Numbers {
+    F16,
+    F32,
+}
+
 /// Attention of one node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Attention {
     pub(super) shape: Shape,
     pub(super) q: View,
-    /// Numbers of 16 bits.
+    /// Of `k` and `v`.
+    pub(super) numbers: Numbers,
     pub(super) k: View,
     pub(super) v: View,
     /// Numbers of 16 bits, the same for all heads. `None`: rows attend to all entries.

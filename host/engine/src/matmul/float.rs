@@ -2,11 +2,11 @@
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::LazyLock;
 
 use super::parts::{PANEL, Part, tiles};
 use super::product::Product;
 use super::transpose::transpose;
+use crate::instructions;
 
 /// Numbers of a row that are interleaved at once: a panel of them stays in the first cache.
 const DEPTH: usize = 256;
@@ -40,13 +40,7 @@ pub(super) struct Kernel(());
 
 impl Kernel {
     pub(super) fn of_this_processor() -> Option<Self> {
-        static HAS: LazyLock<bool> = LazyLock::new(|| {
-            is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c")
-        });
-        HAS.then_some(Self(()))
+        instructions::has_avx512().then_some(Self(()))
     }
 
     /// # Safety

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use super::parts::{PANEL, Part, tiles};
 use super::product::{BLOCK, BLOCK_BYTES, Product};
 use super::transpose::transpose;
+use crate::instructions;
 
 /// Groups of four numbers in a block: what one instruction multiplies in each lane.
 const GROUPS: usize = BLOCK / 4;
@@ -58,17 +59,12 @@ impl Kernel {
     /// All that this processor has, the fastest last.
     pub(super) fn all() -> &'static [Self] {
         static ALL: LazyLock<Vec<Kernel>> = LazyLock::new(|| {
-            let mut all = Vec::new();
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
-                all.push(Kernel::Avx2);
-                if is_x86_feature_detected!("avxvnni") {
-                    all.push(Kernel::AvxVnni);
-                }
-                if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vnni") {
-                    all.push(Kernel::Avx512Vnni);
-                }
-            }
-            all
+            let of_processor = [
+                (Kernel::Avx2, instructions::has_avx2()),
+                (Kernel::AvxVnni, instructions::has_avx2() && is_x86_feature_detected!("avxvnni")),
+                (Kernel::Avx512Vnni, instructions::has_avx512() && is_x86_feature_detected!("avx512vnni")),
+            ];
+            of_processor.into_iter().filter(|(_, is_there)| *is_there).map(|(kernel, _)| kernel).collect()
         });
         &ALL
     }
