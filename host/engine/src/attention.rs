@@ -16,6 +16,10 @@ mod kernel;
 #[cfg(target_arch = "x86_64")]
 mod narrow;
 #[cfg(target_arch = "x86_64")]
+mod plan;
+#[cfg(target_arch = "x86_64")]
+mod shared;
+#[cfg(target_arch = "x86_64")]
 mod spans;
 #[cfg(target_arch = "x86_64")]
 mod tensors;
@@ -34,30 +38,34 @@ pub(crate) fn is_faster() -> bool {
     false
 }
 
-/// What a context's attention computes with.
-#[derive(Default)]
-pub(crate) struct Scratch {
-    #[cfg(target_arch = "x86_64")]
-    entries: entries::Entries,
-}
+#[cfg(target_arch = "x86_64")]
+pub(crate) use self::shared::Shared;
 
-impl Scratch {
-    /// Whether keys and values that llama.cpp would have rounded to 16 bits were not.
+/// What attention of other processors has in common: nothing.
+#[cfg(not(target_arch = "x86_64"))]
+#[derive(Default)]
+pub(crate) struct Shared;
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Shared {
     pub(crate) fn is_exact(&self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        return self.entries.was_needed();
-        #[cfg(not(target_arch = "x86_64"))]
         false
     }
 }
 
-/// Has attention computed here by so many threads, if it can be. To be called for each node, in the order in which they are computed.
-/// `scratch` must stay where it is, and nobody else may use it, until the graph was computed.
-pub(crate) fn replace(node: &mut sys::ggml_tensor, threads: usize, scratch: &mut Scratch) {
+/// Has attention computed here by `threads` threads, if it can be. To be called for each node, in the order in which they are
+/// computed.
+///
+/// # Safety
+/// `shared` is the context's, nobody uses it during the call or changes it until the node was computed, and it stays where it is.
+pub(crate) unsafe fn replace(node: &mut sys::ggml_tensor, threads: usize, shared: *mut Shared) {
+    // SAFETY: by the caller's word.
     #[cfg(target_arch = "x86_64")]
-    tensors::replace(node, threads, &mut scratch.entries);
+    unsafe {
+        tensors::replace(node, threads, shared);
+    };
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (node, threads, scratch);
+    let _ = (node, threads, shared);
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]

@@ -12,6 +12,7 @@ struct CustomParams<F> {
 }
 
 /// What these take of a node's parameters.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const PARAMETER_BYTES: usize = size_of::<CustomParams<sys::ggml_custom3_op_t>>();
 
 /// `GGML_N_TASKS_MAX`.
@@ -30,6 +31,7 @@ pub(crate) fn map2(node: &mut sys::ggml_tensor, function: sys::ggml_custom2_op_t
 }
 
 /// As [`map1`], of three sources.
+#[cfg(target_arch = "x86_64")]
 pub(crate) fn map3(node: &mut sys::ggml_tensor, function: sys::ggml_custom3_op_t, data: *mut c_void) {
     node.op = sys::GGML_OP_MAP_CUSTOM3;
     write(node, CustomParams { function, tasks: EVERY_THREAD, data });

@@ -10,15 +10,15 @@ use crate::{attention, gelu, matmul};
 /// model is computed here.
 pub(crate) struct Replacing {
     callback: sys::ggml_backend_sched_eval_callback,
-    /// Of this object alone. Not a box, which may not move while others point to what it holds.
+    /// A box's, as a pointer: a box may not move while others point to what it holds.
     data: NonNull<Data>,
 }
 
 /// What the callback is given.
 struct Data {
-    /// That compute a graph.
+    /// As many compute a graph.
     threads: usize,
-    scratch: attention::Scratch,
+    attention: attention::Shared,
 }
 
 impl Replacing {
@@ -30,7 +30,7 @@ impl Replacing {
             (false, true) => Some(faster),
             (false, false) => None,
         };
-        let data = Data { threads: threads.max(1) as usize, scratch: attention::Scratch::default() };
+        let data = Data { threads: threads.max(1) as usize, attention: attention::Shared::default() };
         Self { callback, data: NonNull::from(Box::leak(Box::new(data))) }
     }
 
@@ -39,10 +39,10 @@ impl Replacing {
         sys::llama_context_params { cb_eval: self.callback, cb_eval_user_data: self.data.as_ptr().cast(), ..params }
     }
 
-    /// See [`attention::Scratch::is_exact`]. The context computes nothing meanwhile.
+    /// See [`attention::Shared::is_exact`]. The context computes nothing meanwhile.
     pub(crate) fn attends_exactly(&self) -> bool {
         // SAFETY: only the context's callback changes it, while the context computes.
-        unsafe { self.data.as_ref() }.scratch.is_exact()
+        unsafe { self.data.as_ref() }.attention.is_exact()
     }
 }
 
@@ -82,9 +82,10 @@ unsafe extern "C" fn activations(node: *mut sys::ggml_tensor, _ask: bool, _data:
 }
 
 unsafe extern "C" fn faster(node: *mut sys::ggml_tensor, _ask: bool, data: *mut c_void) -> bool {
-    // SAFETY: as in `activations`. The data are the context's, which computes nothing yet.
-    let (node, data) = unsafe { (&mut *node, &mut *data.cast::<Data>()) };
+    // SAFETY: as in `activations`.
+    let (node, data) = (unsafe { &mut *node }, data.cast::<Data>());
     matmul::replace(node);
-    attention::replace(node, data.threads, &mut data.scratch);
+    // SAFETY: the data are the context's, which computes nothing yet. They live as long as the context.
+    unsafe { attention::replace(node, (*data).threads, &raw mut (*data).attention) };
     false
 }

@@ -104,7 +104,7 @@ pub(crate) fn defaults() -> sys::llama_context_params {
 pub(crate) struct Context {
     raw: NonNull<sys::llama_context>,
     model: Arc<LoadedModel>,
-    /// Of the context until it is freed.
+    /// It lives as long as the context that calls it.
     replacing: Replacing,
 }
 

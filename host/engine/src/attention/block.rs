@@ -12,10 +12,40 @@ pub(super) struct Block<'a> {
     pub(super) rows: Range<usize>,
     pub(super) spans: &'a [Span],
     /// What any of them attends to.
-    pub(super) entries: &'a [usize],
+    pub(super) runs: &'a [Range<u32>],
+}
+
+/// Entries of a block, some at a time.
+pub(super) struct Chunks<'a> {
+    runs: &'a [Range<u32>],
+    /// Entries of the first run that were taken.
+    taken: u32,
+}
+
+impl Chunks<'_> {
+    /// The next ones, at most [`ENTRIES`].
+    pub(super) fn next<'r>(&mut self, room: &'r mut [usize; ENTRIES]) -> Option<&'r [usize]> {
+        let mut count = 0;
+        while let [run, rest @ ..] = self.runs {
+            let left = run.start + self.taken..run.end;
+            let new = left.len().min(ENTRIES - count);
+            room[count..].iter_mut().zip(left.clone()).for_each(|(place, entry)| *place = entry as usize);
+            count += new;
+            if new < left.len() {
+                self.taken += new as u32;
+                break;
+            }
+            (self.runs, self.taken) = (rest, 0);
+        }
+        (count > 0).then(|| &room[..count])
+    }
 }
 
 impl Block<'_> {
+    pub(super) fn chunks(&self) -> Chunks<'_> {
+        Chunks { runs: self.runs, taken: 0 }
+    }
+
     /// The rows and heads, in their order.
     pub(super) fn lanes(&self, shape: &Shape) -> impl Iterator<Item = (usize, usize)> {
         let group = shape.heads / shape.kv_heads;

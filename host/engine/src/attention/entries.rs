@@ -38,7 +38,8 @@ impl Entries {
 
     /// Has the keys and values that these nodes would round copied here instead. False if they do something else, or if others
     /// are rounded between them and their attention, which would take their place.
-    pub(super) fn take(&mut self, k: *mut sys::ggml_tensor, v: *mut sys::ggml_tensor) -> bool {
+    /// `place` points to this object, for as long as the nodes live.
+    pub(super) fn take(&mut self, [k, v]: [*mut sys::ggml_tensor; 2], place: *mut Self) -> bool {
         let is_last = self.rounding == [k.cast_const(), v.cast_const()] && k != v;
         if !is_last {
             return false;
@@ -56,9 +57,8 @@ impl Entries {
         make_room(&mut self.keys, k);
         make_room(&mut self.values, v);
         self.was_needed = true;
-        let data = (&raw mut *self).cast();
-        custom::map1(k, Some(copy_keys), data);
-        custom::map1(v, Some(copy_values), data);
+        custom::map1(k, Some(copy_keys), place.cast());
+        custom::map1(v, Some(copy_values), place.cast());
         true
     }
 

@@ -47,7 +47,8 @@ impl Scratch {
             row.sums.resize(value_width, 0.0);
             (row.most, row.weight) = (f32::NEG_INFINITY, 0.0);
         }
-        for entries in block.entries.chunks(ENTRIES) {
+        let (mut room, mut chunks) = ([0; ENTRIES], block.chunks());
+        while let Some(entries) = chunks.next(&mut room) {
             // SAFETY: by the caller's word. The processor has the instructions.
             unsafe {
                 for (&entry, (k, v)) in

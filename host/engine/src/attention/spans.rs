@@ -61,24 +61,37 @@ pub(super) fn block(spans: &[Span], most: usize, shares: impl Fn(usize, usize) -
     1 + (1..spans.len().min(most)).take_while(joins).count()
 }
 
-/// The entries that any of these rows attends to. Rows without holes overlap.
-pub(super) fn attended<'a>(rows: &(impl Iterator<Item = (&'a Span, &'a [u16])> + Clone), entries: &mut Vec<usize>) {
-    entries.clear();
+/// Adds the entries that any of these rows attends to, and returns how many there are. Rows without holes overlap.
+pub(super) fn attended<'a>(
+    rows: &(impl Iterator<Item = (&'a Span, &'a [u16])> + Clone),
+    runs: &mut Vec<Range<u32>>,
+) -> usize {
     let present = || rows.clone().filter(|(span, _)| !span.entries.is_empty());
     let begin = present().map(|(span, _)| span.entries.start).min().unwrap_or(0);
     let end = present().map(|(span, _)| span.entries.end).max().unwrap_or(0);
     if present().all(|(span, _)| span.is_plain) {
-        entries.extend(begin..end);
-        return;
+        runs.push(begin as u32..end as u32);
+        return end - begin;
     }
+    let (mut count, mut run) = (0, 0..0_u32);
     for first in (begin..end).step_by(TOGETHER) {
         let part = first..end.min(first + TOGETHER);
         let mut attended = [false; TOGETHER];
         for (_, mask) in present() {
             attended.iter_mut().zip(&mask[part.clone()]).for_each(|(any, value)| *any |= *value != MASKED);
         }
-        entries.extend(part.zip(attended).filter(|(_, any)| *any).map(|(entry, _)| entry));
+        for (entry, _) in (part.start as u32..).zip(attended).filter(|(_, any)| *any) {
+            count += 1;
+            if entry == run.end && !run.is_empty() {
+                run.end += 1;
+                continue;
+            }
+            let before = std::mem::replace(&mut run, entry..entry + 1);
+            runs.extend((!before.is_empty()).then_some(before));
+        }
     }
+    runs.extend((!run.is_empty()).then_some(run));
+    count
 }
 
 #[cfg(test)]
@@ -115,8 +128,11 @@ mod tests {
         while row < masks.len() {
             let of = |row: usize| (&spans[row], &masks[row][..]);
             let rows = block(&spans[row..], 32, |a, b| shared(of(row + a), of(row + b)));
-            attended(&(row..row + rows).map(of), &mut entries);
-            found.push((rows, entries.first().copied().zip(entries.last().copied()), entries.len()));
+            entries.clear();
+            let count = attended(&(row..row + rows).map(of), &mut entries);
+            assert_eq!(count, entries.iter().map(ExactSizeIterator::len).sum::<usize>());
+            let ends = entries.first().zip(entries.last()).filter(|(first, _)| !first.is_empty());
+            found.push((rows, ends.map(|(first, last)| (first.start as usize, last.end as usize - 1)), count));
             row += rows;
         }
         found

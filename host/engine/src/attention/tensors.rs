@@ -6,6 +6,7 @@ use llama_cpp_sys_2 as sys;
 use super::divide;
 use super::entries::Entries;
 use super::kernel::{Kernel, LANES};
+use super::shared::Shared;
 use super::views::{Attention, Numbers, Shape, View};
 use crate::custom;
 
@@ -64,8 +65,18 @@ fn attention_of(node: &sys::ggml_tensor, parameters: [f32; 3], entries_of: &Entr
     is_ours.then(|| Attention { shape, q: view(q), numbers, k, v, mask: mask.map(view), to: view(node) })
 }
 
-pub(super) fn replace(node: &mut sys::ggml_tensor, threads: usize, entries: &mut Entries) {
-    entries.see(node);
+/// See [`super::replace`].
+///
+/// # Safety
+/// Nobody uses `shared` during the call.
+pub(super) unsafe fn replace(node: &mut sys::ggml_tensor, threads: usize, shared: *mut Shared) {
+    // SAFETY: by the caller's word. Nodes keep the pointer itself, not this reference.
+    let common = unsafe { &mut *shared };
+    common.entries.see(node);
+    if node.op == sys::GGML_OP_MAP_CUSTOM3 {
+        // Of the graph before, which is computed again.
+        common.begin();
+    }
     if node.op != sys::GGML_OP_FLASH_ATTN_EXT || Kernel::of_this_processor().is_none() {
         return;
     }
@@ -75,9 +86,13 @@ pub(super) fn replace(node: &mut sys::ggml_tensor, threads: usize, entries: &mut
         let parts = rows * streams * kv_heads;
         parts >= 4 * threads || rows * streams == 1 && kv_heads.is_multiple_of(threads)
     };
-    let Some(attention) = attention_of(node, parameters, entries) else { return };
-    if entries.take(node.src[1], node.src[2]) || pays(attention) {
-        custom::map3(node, Some(attend), (&raw mut *entries).cast());
+    let Some(attention) = attention_of(node, parameters, &common.entries) else { return };
+    // SAFETY: `shared` is whole.
+    let entries = unsafe { &raw mut (*shared).entries };
+    let take = |common: &mut Shared| common.entries.take([node.src[1], node.src[2]], entries);
+    if attention.numbers == Numbers::F32 || take(common) || pays(attention) {
+        common.begin();
+        custom::map3(node, Some(attend), shared.cast());
         for (index, parameter) in parameters.into_iter().enumerate() {
             node.op_params[KEPT + index] = parameter.to_bits() as i32;
         }
@@ -98,8 +113,9 @@ unsafe extern "C" fn attend(
     let node = unsafe { &*to };
     let parameters = std::array::from_fn(|index| f32::from_bits(node.op_params[KEPT + index] as u32));
     // SAFETY: `data` is what `replace` was given, which does not move and which nobody changes while a graph is computed.
-    let entries = unsafe { &*data.cast::<Entries>() };
-    let (Some(kernel), Some(attention)) = (Kernel::of_this_processor(), attention_of(node, parameters, entries)) else {
+    let shared = unsafe { &*data.cast::<Shared>() };
+    let attention = attention_of(node, parameters, &shared.entries);
+    let (Some(kernel), Some(attention)) = (Kernel::of_this_processor(), attention) else {
         debug_assert!(false, "only attention that can be computed here is replaced");
         if thread == 0 {
             // SAFETY: the node is whole, and nobody else writes it.
@@ -109,6 +125,10 @@ unsafe extern "C" fn attend(
         }
         return;
     };
+    let mask = node.src[3];
+    // SAFETY: the mask is whole. What the graph is given stays the same for all of its nodes.
+    let is_given = mask.is_null() || unsafe { (*mask).op } == sys::GGML_OP_NONE;
+    let graph = is_given.then(|| shared.graph());
     // SAFETY: the tensors are as the node says. llama.cpp calls this once for each thread, and the parts of the threads are apart.
-    unsafe { divide::attend(kernel, &attention, thread.max(0) as usize, threads.max(1) as usize) };
+    unsafe { divide::attend(kernel, &attention, graph, (thread.max(0) as usize, threads.max(1) as usize)) };
 }

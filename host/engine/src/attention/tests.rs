@@ -1,4 +1,6 @@
 //! Attention of all kernels that this processor has, against sums of 64 bits.
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use proptest::prelude::*;
 
 use super::divide;
@@ -64,18 +66,20 @@ impl Case {
             Mask::Far if entry <= row => half(-(((row - entry) % 8) as f32) / 8.0),
             _ => MASKED,
         };
-        let places = (0..masks).flat_map(|_| (0..rows).flat_map(|row| (0..entries).map(move |entry| (row, entry))));
+        // Those of other streams are shifted.
+        let places =
+            (0..masks).flat_map(|of| (0..rows).flat_map(move |row| (0..entries).map(move |entry| (row, entry + of))));
         let all = places.map(|(row, entry)| value(row, entry)).collect();
         Self { shape, q, k, v, mask: if matches!(mask, Mask::None) { Vec::new() } else { all } }
     }
 
     /// By as many threads, one after the other.
     fn by(&self, kernel: Kernel, threads: usize) -> Vec<f32> {
-        self.from(Numbers::F16, kernel, threads)
+        self.from(Numbers::F16, kernel, threads, None)
     }
 
     /// The same, from entries of such numbers.
-    fn from(&self, numbers: Numbers, kernel: Kernel, threads: usize) -> Vec<f32> {
+    fn from(&self, numbers: Numbers, kernel: Kernel, threads: usize, graph: Option<u64>) -> Vec<f32> {
         let wide = |halves: &[u16]| halves.iter().map(|half| number(*half) as f32).collect::<Vec<_>>();
         let (wide_k, wide_v) = (wide(&self.k), wide(&self.v));
         let (size, k, v) = match numbers {
@@ -106,7 +110,7 @@ impl Case {
         };
         for thread in 0..threads {
             // SAFETY: numbers are where the views say, and the processor has the kernel.
-            unsafe { divide::attend(kernel, &attention, thread, threads) };
+            unsafe { divide::attend(kernel, &attention, graph, (thread, threads)) };
         }
         to
     }
@@ -172,6 +176,9 @@ fn mask() -> impl Strategy<Value = Mask> {
     ]
 }
 
+/// The next graph.
+static GRAPHS: AtomicU64 = AtomicU64::new(1 << 40);
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(120))]
     #[test]
@@ -183,7 +190,13 @@ proptest! {
             for (at, (computed, expected)) in computed.iter().zip(&expected).enumerate() {
                 prop_assert!((f64::from(*computed) - expected).abs() < 2e-6, "{kernel:?}, {at}: {computed}, {expected}");
             }
-            prop_assert_eq!(case.from(Numbers::F32, *kernel, threads), computed, "the same numbers in 32 bits");
+            let in_32_bits = case.from(Numbers::F32, *kernel, threads, None);
+            prop_assert_eq!(&in_32_bits, &computed, "the same numbers");
+            let graph = Some(GRAPHS.fetch_add(1, Ordering::Relaxed));
+            for node in ["first", "second"] {
+                let of_graph = case.from(Numbers::F16, *kernel, threads, graph);
+                prop_assert_eq!(&of_graph, &computed, "as the {} node of a graph", node);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use camshaft_core::{vectorized, vectors};
 use super::block::{Block, mask_of, masked, slope, values};
 use super::kernel::{ENTRIES, Kernel, LANES, Lanes, read};
 use super::spans::Span;
-use super::views::{Attention, Shape};
+use super::views::{Attention, Numbers, Shape, View};
 
 /// What a thread computes with; it keeps it for the next node.
 #[derive(Default)]
@@ -35,31 +35,26 @@ impl Scratch {
     pub(super) unsafe fn attend(&mut self, kernel: Kernel, attention: &Attention, block: &Block<'_>) -> bool {
         let Shape { width, value_width, .. } = attention.shape;
         self.q.resize(width, [0.0; LANES]);
-        self.k.resize(ENTRIES * width, 0.0);
-        self.v.resize(ENTRIES * value_width, 0.0);
         self.sums.clear();
         self.sums.resize(value_width, [0.0; LANES]);
         let mut weights = Weights { most: [f32::NEG_INFINITY; LANES], sums: [0.0; LANES] };
         // SAFETY: by the caller's word.
         unsafe { lay_out(block, attention, &mut self.q) };
-        for entries in block.entries.chunks(ENTRIES) {
+        let (mut room, mut chunks) = ([0; ENTRIES], block.chunks());
+        while let Some(entries) = chunks.next(&mut room) {
             self.scores.clear();
             self.scores.resize(entries.len(), [0.0; LANES]);
             // SAFETY: by the caller's word. The processor has the instructions.
             unsafe {
-                for (&entry, numbers) in entries.iter().zip(self.k.chunks_exact_mut(width)) {
-                    read(attention.numbers, attention.k.at([entry, block.kv_head, block.stream]), numbers);
-                }
-                kernel.add_product(&self.k, (width, 1), &self.q, &mut self.scores);
+                let (k, step) = numbers_of(block, entries, attention.numbers, (&attention.k, width), &mut self.k);
+                kernel.add_product(k, (step, 1), &self.q, &mut self.scores);
                 mask(block, attention, entries, &mut self.scores);
                 let factors = weigh(&mut self.scores, &mut weights);
                 if factors != [1.0; LANES] {
                     scale(&mut self.sums, &factors);
                 }
-                for (&entry, numbers) in entries.iter().zip(self.v.chunks_exact_mut(value_width)) {
-                    read(attention.numbers, attention.v.at([entry, block.kv_head, block.stream]), numbers);
-                }
-                kernel.add_product(&self.v, (1, value_width), &self.scores, &mut self.sums);
+                let (v, step) = numbers_of(block, entries, attention.numbers, (&attention.v, value_width), &mut self.v);
+                kernel.add_product(v, (1, step), &self.scores, &mut self.sums);
             }
         }
         // A row that attends to nothing is zero.
@@ -87,6 +82,36 @@ unsafe fn lay_out(block: &Block<'_>, attention: &Attention, q: &mut [Lanes]) {
         let numbers = unsafe { block.row(attention, of_lane) };
         q.iter_mut().zip(numbers).for_each(|(lanes, number)| lanes[lane] = number * scale);
     }
+}
+
+/// The numbers of entries, and how many lie between an entry's first one and the next one's: where they are, if that is in one piece
+/// and in 32 bits, or read to `room`.
+///
+/// # Safety
+/// Entries are where the view says. The processor has the instructions.
+unsafe fn numbers_of<'a>(
+    block: &Block<'_>,
+    entries: &[usize],
+    numbers: Numbers,
+    (view, width): (&View, usize),
+    room: &'a mut Vec<f32>,
+) -> (&'a [f32], usize) {
+    let step = view.steps[0] / size_of::<f32>();
+    let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return (&[], width) };
+    if numbers == Numbers::F32 && last - first < entries.len() {
+        // SAFETY: by the caller's word. Entries are ascending, so there is none in between that is not among them.
+        let numbers = unsafe {
+            let first = view.at([*first, block.kv_head, block.stream]);
+            std::slice::from_raw_parts(first, (entries.len() - 1) * step + width)
+        };
+        return (numbers, step);
+    }
+    room.resize(ENTRIES * width, 0.0);
+    for (&entry, place) in entries.iter().zip(room.chunks_exact_mut(width)) {
+        // SAFETY: by the caller's word.
+        unsafe { read(numbers, view.at([entry, block.kv_head, block.stream]), place) };
+    }
+    (room, width)
 }
 
 /// Takes out the scores of entries that rows do not attend to.

@@ -3,16 +3,17 @@ use std::arch::x86_64::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
-use super::parts::{PANEL, Part, tiles};
+use super::parts::{PANEL, Part};
 use super::product::Product;
 use super::transpose::transpose;
 use crate::instructions;
 
 /// Numbers of a row that are interleaved at once: a panel of them stays in the first cache.
 const DEPTH: usize = 256;
-/// Rows of the batch whose sums are in registers at once, and the same where fewer are left.
+/// Rows of the batch whose sums are in registers at once.
 const TILE: usize = 14;
-const SHORT: usize = 2;
+/// Numbers of a register that are transposed.
+const EIGHT: usize = 8;
 /// Bytes of activations that are multiplied with a panel before the next panel is: they stay in the second cache.
 const RESIDENT_BYTES: usize = 512 << 10;
 
@@ -66,25 +67,28 @@ impl Kernel {
     }
 }
 
+/// Calls `tile` for as many rows.
+macro_rules! tile {
+    ($scratch:ident, $rows:ident, ($of_tile:expr, $place:expr, $stride:expr); $($width:literal)+) => {
+        match $rows {
+            $($width => $scratch.tile::<$width>($of_tile, $place, $stride),)+
+            _ => debug_assert!(false, "a tile of {} rows", $rows),
+        }
+    };
+}
+
 impl Scratch {
     /// Lays out rows, rounded to 16 bits as llama.cpp does, so that a product is the same wherever it is computed, but for the order
     /// of its terms.
     #[target_feature(enable = "avx2,f16c")]
     fn lay_out(&mut self, numbers: &[f32], inputs: usize) {
         self.tiles.resize(numbers.len(), 0.0);
-        for (first, width) in tiles(numbers.len() / inputs, TILE, SHORT) {
-            let laid_out = &mut self.tiles[first * inputs..(first + width) * inputs];
-            for (row, numbers) in numbers[first * inputs..].chunks_exact(inputs).take(width).enumerate() {
-                let mut places = laid_out[row..].iter_mut().step_by(width);
-                for eight in numbers.as_chunks::<8>().0 {
-                    let mut rounded = [0.0; 8];
-                    // SAFETY: there are eight of each.
-                    unsafe {
-                        let halves = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(eight.as_ptr()));
-                        _mm256_storeu_ps(rounded.as_mut_ptr(), _mm256_cvtph_ps(halves));
-                    }
-                    rounded.into_iter().zip(&mut places).for_each(|(number, place)| *place = number);
-                }
+        for (first, width) in tiles(numbers.len() / inputs) {
+            let of_tile = first * inputs..(first + width) * inputs;
+            let (numbers, laid_out) = (&numbers[of_tile.clone()], &mut self.tiles[of_tile]);
+            match width >= EIGHT {
+                true => lay_out_tile(numbers, inputs, laid_out),
+                false => lay_out_rows(numbers, inputs, laid_out),
             }
         }
     }
@@ -111,16 +115,12 @@ impl Scratch {
                 std::array::from_fn(|row| unsafe { weights.add((first + row.min(width - 1)) * inputs + begin) });
             // SAFETY: as above.
             unsafe { interleave(of_panel, &mut self.panel[..depth]) };
-            for (tile_first, tile_width) in tiles(rows.len(), TILE, SHORT) {
+            for (tile_first, tile_width) in tiles(rows.len()) {
                 // SAFETY: no tile reaches past the last row.
                 unsafe {
                     let place = place.add(tile_first * stride);
                     let of_tile = (tile_first * inputs, begin, depth);
-                    match tile_width {
-                        TILE => self.tile::<TILE>(of_tile, place, stride),
-                        SHORT => self.tile::<SHORT>(of_tile, place, stride),
-                        _ => self.tile::<1>(of_tile, place, stride),
-                    }
+                    tile!(self, tile_width, (of_tile, place, stride); 14 13 12 11 10 9 8 7 6 5 4 3 2 1);
                 }
             }
         }
@@ -156,6 +156,55 @@ impl Scratch {
             }
         }
     }
+}
+
+/// Lays out a tile of eight rows or more, eight at a time. The last eight begin among those before.
+#[target_feature(enable = "avx2,f16c")]
+fn lay_out_tile(numbers: &[f32], inputs: usize, laid_out: &mut [f32]) {
+    const { assert!(TILE <= 2 * EIGHT) };
+    let width = numbers.len() / inputs;
+    for first in [0, width - EIGHT] {
+        let rows = &numbers[first * inputs..];
+        for (at, places) in laid_out.chunks_exact_mut(EIGHT * width).enumerate() {
+            let columns = transpose(std::array::from_fn(|row| {
+                let begin = row * inputs + at * EIGHT;
+                _mm256_castps_si256(rounded(rows[begin..].first_chunk().unwrap_or(&[0.0; EIGHT])))
+            }));
+            for (column, places) in columns.into_iter().zip(places.chunks_exact_mut(width)) {
+                // SAFETY: there is room for the last eight of the row's numbers.
+                unsafe { _mm256_storeu_si256(places[first..].as_mut_ptr().cast(), column) };
+            }
+        }
+    }
+}
+
+/// Where each tile of so many rows begins, and its rows.
+fn tiles(rows: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rows).step_by(TILE).map(move |first| (first, TILE.min(rows - first)))
+}
+
+/// Lays out fewer rows.
+#[target_feature(enable = "avx2,f16c")]
+fn lay_out_rows(numbers: &[f32], inputs: usize, laid_out: &mut [f32]) {
+    let width = numbers.len() / inputs;
+    for (row, numbers) in numbers.chunks_exact(inputs).enumerate() {
+        let mut places = laid_out[row..].iter_mut().step_by(width);
+        for eight in numbers.as_chunks().0 {
+            let mut numbers = [0.0; EIGHT];
+            // SAFETY: there is room for eight.
+            unsafe { _mm256_storeu_ps(numbers.as_mut_ptr(), rounded(eight)) };
+            numbers.into_iter().zip(&mut places).for_each(|(number, place)| *place = number);
+        }
+    }
+}
+
+/// Numbers as those of 16 bits are that are nearest to them.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn rounded(numbers: &[f32; EIGHT]) -> __m256 {
+    // SAFETY: there are eight.
+    let numbers = unsafe { _mm256_loadu_ps(numbers.as_ptr()) };
+    _mm256_cvtph_ps(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(numbers))
 }
 
 /// Takes eight rows and eight numbers at a time.
