@@ -23,10 +23,15 @@ impl Promised {
         sizes::divide(self.machine, beside, &[], std::slice::from_ref(needs), Some(0))
     }
 
-    /// One model has so much from now on.
-    pub fn promise(&mut self, model: usize, bytes: u64) {
-        if let Some(promised) = self.models.get_mut(model) {
-            *promised = bytes;
-        }
+    /// The process and the prefix cache may take as much from now on.
+    pub fn set_rest(&mut self, process: u64, cache: u64) {
+        self.rest = process.saturating_add(cache);
+    }
+
+    /// One model has this much from now on.
+    ///
+    /// Returns what it had.
+    pub fn promise(&mut self, model: usize, bytes: u64) -> u64 {
+        self.models.get_mut(model).map_or(0, |promised| std::mem::replace(promised, bytes))
     }
 }

@@ -116,17 +116,22 @@ fn place_all(models: &[ModelNeeds], planned: u64, free: &mut Free) -> Vec<Placed
     };
     // What this many tokens take on devices is known before it is known what stays with the host.
     let widest = |index: usize| Batches { tokens: batch_tokens(&models[index], u64::MAX), ..Batches::default() };
-    place_those(&mut placed, free, true, &widest);
     // How long their inputs may be follows from what their weights leave.
     let shortest = |_| Batches { tokens: LEAST_TOKENS, ..Batches::default() };
+    let left_by = |placed: &[Placed]| {
+        let weights = models.iter().zip(placed).map(|(model, placed)| host_weights(model, &placed.offloaded));
+        planned.saturating_sub(weights.fold(0, u64::saturating_add))
+    };
+    let mut trial = free.clone();
+    place_those(&mut placed, &mut trial, true, &widest);
+    place_those(&mut placed, &mut trial, false, &shortest);
+    let buffers = left_by(&placed) / BATCH_SHARE / models.len().max(1) as u64;
+    // Devices keep no room for what the host then has none for: they may get layers instead.
+    let granted = |index: usize| Batches { tokens: batch_tokens(&models[index], buffers), ..Batches::default() };
+    place_those(&mut placed, free, true, &granted);
     let mut beside = free.clone();
     place_those(&mut placed, &mut beside, false, &shortest);
-    let weights = models.iter().zip(&placed).map(|(model, placed)| host_weights(model, &placed.offloaded));
-    let left = planned.saturating_sub(weights.fold(0, u64::saturating_add));
-    let buffers = left / BATCH_SHARE / models.len().max(1) as u64;
-    for (model, placed) in models.iter().zip(&mut placed).filter(|(model, _)| model.generates) {
-        placed.batches.tokens = batch_tokens(model, buffers);
-    }
+    let left = left_by(&placed);
     let generating = || models.iter().zip(&placed).filter(|(model, _)| model.generates);
     let taken = generating().map(|(model, placed)| all_buffers(model, placed.batches.tokens));
     let host = left.saturating_sub(taken.fold(0, u64::saturating_add));
@@ -289,6 +294,7 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: ba
     // A batch holds a row of each sequence.
     let most = model.wishes.sequences.unwrap_or(SEQUENCES.min(batch_tokens));
     let few_rows = model.wishes.sequences.is_none() && most < SEQUENCES && model.wishes.batch_tokens.is_some();
+    let of_rows = most;
     let state = room.places(model.sequence, model.draft.sequence);
     let most = most.min(states(model, room, state, workers)).max(1);
     let taken = state.times(u64::from(most + scratch(model)));
@@ -296,7 +302,8 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: ba
         // What was asked for may take all, as far as it can be used.
         Some(wished) => {
             let room = whole(room.fits(token, taken, workers).max(LEAST_TOKENS));
-            layout(model, most, wished.min(room).min(useful(model, most)), room)
+            let is_short = room < wished.min(useful(model, most));
+            Plan { is_short, ..layout(model, most, wished.min(room), room) }
         }
         None => {
             // One long request may take all, too.
@@ -334,16 +341,16 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: ba
         let all = |tokens: u64, states: u64| tokens.saturating_add(states).saturating_mul(workers);
         sizes.kv = all(tokens.host, states.host);
         sizes.offloaded.kv = all(tokens.devices, states.devices);
-        sizes.cuts = cuts(model, &sizes, most);
-        if let Some(wished) = model.wishes.batch_tokens.filter(|&wished| wished > batch_tokens) {
-            sizes.cuts.push(Cut::Batch { wished, granted: batch_tokens });
-        }
-        if few_rows && sizes.sequences == most {
-            sizes.cuts.push(Cut::Rows { batch_tokens, granted: most });
+        sizes.cuts = cuts(model, &sizes, plan.is_short);
+        if few_rows && sizes.sequences == of_rows {
+            sizes.cuts.push(Cut::Rows { batch_tokens, granted: of_rows });
         }
     } else {
         (sizes.kv_tokens, sizes.layout) = (0, KvLayout::Pooled);
         sizes.cuts.extend(input_cuts(model, &sizes, input.devices));
+    }
+    if let Some(wished) = model.wishes.batch_tokens.filter(|&wished| wished != batch_tokens) {
+        sizes.cuts.push(Cut::Batch { wished, granted: batch_tokens });
     }
     if let Some(wished) = model.wishes.threads.filter(|&wished| wished.saturating_mul(model.workers) > machine.cores) {
         sizes.cuts.push(Cut::Threads { wished, workers: model.workers, cores: machine.cores });
@@ -379,28 +386,26 @@ fn input_cuts(model: &ModelNeeds, sizes: &Sizes, devices: bool) -> Vec<Cut> {
         Some(wished) => (granted < wished.min(trained)).then_some(Cut::KvTokens { wished, granted }),
         None => (granted < trained).then_some(Cut::Input { trained, granted, devices }),
     };
-    let batch = model.wishes.batch_tokens.filter(|&wished| wished < sizes.batch_tokens);
-    let batch = batch.map(|wished| Cut::Batch { wished, granted: sizes.batch_tokens });
-    unused.into_iter().chain(length).chain(batch).collect()
+    unused.into_iter().chain(length).collect()
 }
 
-/// `most`: sequences that it might have had.
-fn cuts(model: &ModelNeeds, sizes: &Sizes, most: u32) -> Vec<Cut> {
+/// `is_short`: see [`Plan`].
+fn cuts(model: &ModelNeeds, sizes: &Sizes, is_short: bool) -> Vec<Cut> {
     let mut cuts = Vec::new();
     if let Some(wished) = model.wishes.sequences.filter(|&wished| wished > sizes.sequences) {
         cuts.push(Cut::Sequences { wished, granted: sizes.sequences });
     }
-    let asked = model.wishes.kv_tokens.map(|wished| (wished, wished.min(useful(model, most))));
-    if let Some((wished, _)) = asked.filter(|&(_, useful)| useful > sizes.kv_tokens) {
-        cuts.push(Cut::KvTokens { wished, granted: sizes.kv_tokens });
-    } else if model.wishes.kv_tokens.is_none() && sizes.sequence_tokens() < model.trained_tokens {
-        let (trained, granted) = (model.trained_tokens, sizes.sequence_tokens());
-        let parts = if sizes.layout == KvLayout::PerSequence { sizes.sequences } else { 1 };
-        cuts.push(Cut::Context { trained, granted, parts });
-    }
-    let each = useful(model, 1);
-    if let Some((wished, _)) = asked.filter(|&(wished, _)| wished / sizes.sequences.max(1) > each) {
-        cuts.push(Cut::Unused { wished, sequences: sizes.sequences, trained: model.trained_tokens });
+    let (trained, useful) = (model.trained_tokens, useful(model, sizes.sequences));
+    match model.wishes.kv_tokens {
+        Some(wished) if is_short || wished.min(useful) > sizes.kv_tokens => {
+            cuts.push(Cut::KvTokens { wished, granted: sizes.kv_tokens });
+        }
+        Some(wished) if wished > useful => cuts.push(Cut::Unused { wished, sequences: sizes.sequences, trained }),
+        None if sizes.sequence_tokens() < trained => {
+            let parts = if sizes.layout == KvLayout::PerSequence { sizes.sequences } else { 1 };
+            cuts.push(Cut::Context { trained, granted: sizes.sequence_tokens(), parts });
+        }
+        _ => {}
     }
     if sizes.quantized {
         cuts.push(Cut::Quantized);
@@ -408,7 +413,7 @@ fn cuts(model: &ModelNeeds, sizes: &Sizes, most: u32) -> Vec<Cut> {
     cuts
 }
 
-/// The most that so many sequences can use: none has more tokens than the model was trained for.
+/// The most that sequences can use: none has more tokens than the model was trained for.
 fn useful(model: &ModelNeeds, sequences: u32) -> u32 {
     model.trained_tokens.max(1).next_multiple_of(PART_STEP).saturating_mul(sequences.max(1))
 }
@@ -422,6 +427,8 @@ struct Plan {
     sequences: u32,
     tokens: u32,
     layout: KvLayout,
+    /// Memory has no room for the tokens that were asked for and could be used.
+    is_short: bool,
 }
 
 impl Plan {
@@ -449,7 +456,6 @@ impl Plan {
 /// Divides `tokens` among at most `most` sequences. Parts, if enough of them hold what a request may need: the model's
 /// whole context, or [`PART_TOKENS`]. Otherwise a pool. `room`: tokens that memory has room for.
 fn layout(model: &ModelNeeds, most: u32, tokens: u32, room: u32) -> Plan {
-    let trained = model.trained_tokens.max(1);
     let part = model.chat_tokens().max(1).next_multiple_of(PART_STEP);
     // A number that was asked for is kept.
     let count = if model.wishes.sequences.is_some() { most } else { most.min(tokens / part) };
@@ -458,24 +464,19 @@ fn layout(model: &ModelNeeds, most: u32, tokens: u32, room: u32) -> Plan {
         None => enough,
         Some(layout) => layout == KvLayout::PerSequence,
     };
-    let pooled = |most: u32| {
-        // More than all sequences can use is of no use.
-        let useful = u64::from(trained) * u64::from(most);
-        let tokens = if model.wishes.kv_tokens.is_some() { tokens } else { tokens.min(useful.min(1 << 30) as u32) };
-        Plan { sequences: most, tokens, layout: KvLayout::Pooled }
-    };
     if !parts {
-        return pooled(most);
+        let tokens = tokens.min(useful(model, most));
+        return Plan { sequences: most, tokens, layout: KvLayout::Pooled, is_short: false };
     }
     // No part is smaller than a step, whatever is asked for: fewer of them, if memory is short.
     let whole_parts = if model.wishes.sequences.is_some() { u32::MAX } else { tokens / PART_STEP };
     let count = if enough { count } else { most.min(room / PART_STEP).min(whole_parts) }.max(1);
-    let each = (tokens / count).min(trained.next_multiple_of(PART_STEP));
+    let each = (tokens / count).min(useful(model, 1));
     // Whole steps, since llama.cpp rounds up. Parts smaller than one are only made if they were asked for.
     let each = if each > PART_STEP { whole(each) } else { each };
-    let most = whole(room / count);
-    let tokens = if model.wishes.kv_tokens.is_some() { tokens.min(most.max(PART_STEP) * count) } else { each * count };
-    Plan { sequences: count, tokens, layout: KvLayout::PerSequence }
+    let most = whole(room / count).max(PART_STEP).min(useful(model, 1));
+    let tokens = if model.wishes.kv_tokens.is_some() { tokens.min(most * count) } else { each * count };
+    Plan { sequences: count, tokens, layout: KvLayout::PerSequence, is_short: false }
 }
 
 #[cfg(test)]

@@ -468,9 +468,30 @@ fn more_than_all_sequences_can_use_is_said() {
     };
     for layout in [KvLayout::Pooled, KvLayout::PerSequence] {
         assert_eq!(cuts(4 * 1024, layout), []);
-        let wished = 4 * 1025;
+        let wished = 4 * 1024 + 1;
         assert_eq!(cuts(wished, layout), [Cut::Unused { wished, sequences: 4, trained: 1000 }]);
     }
+}
+
+#[test]
+fn regression_fewer_parts_than_were_thought_of_get_no_more_than_they_can_use() {
+    let wishes = Wishes { kv_tokens: Some(100_000), ..Wishes::default() };
+    let sizes = alone(on(24), ModelNeeds { wishes, ..small() });
+    assert_eq!(shape(&sizes), (12, 12 * 8192, KvLayout::PerSequence));
+    assert_eq!(sizes.cuts, [Cut::Unused { wished: 100_000, sequences: 12, trained: 8192 }]);
+}
+
+#[test]
+fn regression_states_that_do_not_fit_are_not_blamed_on_rows() {
+    let wishes = Wishes { batch_tokens: Some(16), ..Wishes::default() };
+    let of_states = |sequence| {
+        let model = ModelNeeds { sequence, kv_token: 0, kv_token_q8: 0, wishes, ..small() };
+        let sizes = alone(on(3), model);
+        (sizes.sequences, sizes.cuts.iter().any(|cut| matches!(cut, Cut::Rows { .. })))
+    };
+    assert_eq!(of_states(1 << 20), (16, true));
+    let (sequences, blames_rows) = of_states(GIB / 4);
+    assert!(sequences < 16 && !blames_rows, "{sequences}");
 }
 
 #[test]
@@ -479,6 +500,8 @@ fn regression_a_batch_that_is_asked_for_leaves_the_others_their_memory() {
     let sizes = alone(on(2), ModelNeeds { wishes, ..small() });
     assert!(sizes.batches <= GIB && sizes.sequence_tokens() >= 8192, "{sizes:?}");
     assert!(sizes.cuts.contains(&Cut::Batch { wished: 65_536, granted: sizes.batch_tokens }), "{sizes:?}");
+    let embeds = alone(on(2), ModelNeeds { wishes, generates: false, batch_token: 1 << 20, ..small() });
+    assert!(embeds.cuts.contains(&Cut::Batch { wished: 65_536, granted: embeds.batch_tokens }), "{embeds:?}");
     let wishes = Wishes { batch_tokens: Some(1024), ..Wishes::default() };
     assert_eq!(alone(on(2), ModelNeeds { wishes, ..small() }).batch_tokens, 1024, "where there is room");
 }

@@ -72,7 +72,7 @@ impl LlamaEmbedder {
 fn attends_exactly(context: &mut Context) -> bool {
     let mut rows = Rows::default();
     rows.push(0, 0, 0, true);
-    // What fails here fails again when the embedder is warmed up, and is said then. A device could be lost by it.
+    // What fails here fails again with the first batch, and is said then. A device could be lost by it.
     !context.model().is_on_devices() && context.decode(&mut rows).is_ok() && context.attends_exactly()
 }
 

@@ -60,7 +60,12 @@ pub(crate) struct CacheShare {
 impl CacheShare {
     /// Bytes of one worker.
     pub(crate) fn of(&self, memory: &CacheMemory) -> u64 {
-        self.part(memory.ram.set().map_or(self.chosen, |ram| ram.0.min(self.most)))
+        self.part(self.all(memory))
+    }
+
+    /// Bytes of all workers.
+    pub(crate) fn all(&self, memory: &CacheMemory) -> u64 {
+        memory.ram.set().map_or(self.chosen, |ram| ram.0.min(self.most))
     }
 
     fn part(&self, bytes: u64) -> u64 {

@@ -125,9 +125,10 @@ impl Load {
         let mut files = WeightsWatch::default();
         weights.iter().for_each(|weights| files.add(&weights.config().id, weights.loaded.mapped_files()));
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
+        let promised = Arc::new(Mutex::new(Promised::of(&budget)));
         let starter = Starter {
             all: &config,
-            promised: &Arc::new(Mutex::new(Promised::of(&budget))),
+            promised: &promised,
             tuned: &tuned,
             cache: &CachePlan::of(&config, share).on(supervisor.spawner(ShutdownStage::Storage)),
             policies: &policies,
@@ -149,7 +150,7 @@ impl Load {
             kernels: camshaft_engine::kernels(),
         });
         let api = api?;
-        live.bind(Bound { api: api.clone(), tuning, share, machine, process: budget.process });
+        live.bind(Bound { api: api.clone(), tuning, share, machine, process: budget.process, promised });
         Ok(LoadedConfig { api, policies, live, files })
     }
 

@@ -1,7 +1,7 @@
 //! Where the layers of models lie: on devices, as many as fit and work, and the others in the host's memory.
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -353,33 +353,43 @@ impl Standby {
         // A copy: nothing watches whether somebody cuts this file.
         loaded.config.mmap = false;
         let config = &loaded.config;
-        let sizes = self.promise(&loaded, before)?;
+        let (sizes, had) = self.promise(&loaded, before)?;
         tracing::warn!(
             model = config.id,
             why,
             "workers of the model compute on the CPU until the server is started again"
         );
-        let model = models::load_again(config, lost.identity().is_some(), Placement::Host, &Arc::default())?;
-        if !model.is_same_as(lost) {
-            return Err(models::replaced(config));
-        }
+        let model = models::load_again(config, lost.identity().is_some(), Placement::Host, &Arc::default());
+        let model =
+            model.and_then(|model| if model.is_same_as(lost) { Ok(model) } else { Err(models::replaced(config)) });
+        let model = model.inspect_err(|_| {
+            // Others may have what this one does not take now.
+            self.promised().promise(self.number, had);
+        })?;
         let (sequences, context_tokens, input_tokens) = (sizes.sequences, sizes.sequence_tokens(), sizes.input_tokens);
         let cuts = &sizes.cuts;
         tracing::info!(model = config.id, sequences, context_tokens, input_tokens, ?cuts, "sizes on the CPU");
         Ok(host.insert((model, sizes, loaded.config)).clone())
     }
+
+    fn promised(&self) -> MutexGuard<'_, Promised> {
+        self.promised.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Sizes in what the other models leave, which have not yet touched all that they were promised, so that what is free now
-    /// tells little.
+    /// tells little; and what the model was promised before.
     ///
     /// # Errors
     /// They leave no room for it.
-    fn promise(&self, loaded: &Loaded, before: &Sizes) -> Result<Sizes, ServerError> {
+    fn promise(&self, loaded: &Loaded, before: &Sizes) -> Result<(Sizes, u64), ServerError> {
         // Nobody can free what a lost device has to do with, and another worker may still use it. Mapped weights are no loss, and
         // batches lay on the device.
-        let own = before.kv;
-        let kept = if self.loaded.config.mmap { own } else { own.saturating_add(before.weights) };
-        let mut promised = self.promised.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut budget = promised.divide(self.number, kept, &loaded.needs(&Devices::default()));
+        let needs = loaded.needs(&Devices::default());
+        // The draft model is there once.
+        let weights = before.weights.saturating_sub(needs.draft.weights);
+        let kept = if self.loaded.config.mmap { before.kv } else { before.kv.saturating_add(weights) };
+        let mut promised = self.promised();
+        let mut budget = promised.divide(self.number, kept, &needs);
         let on_host = budget.models.remove(0);
         let sizes = match loaded.kind() {
             // What waits in its queue was let in by its limits, which the host's memory was asked for, too.
@@ -389,7 +399,7 @@ impl Standby {
         if sizes.bytes() > budget.planned {
             return Err(models::no_room(&loaded.config, sizes.bytes(), budget.planned));
         }
-        promised.promise(self.number, kept.saturating_add(sizes.bytes()));
-        Ok(sizes)
+        let had = promised.promise(self.number, kept.saturating_add(sizes.bytes()));
+        Ok((sizes, had))
     }
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use camshaft_api::{AdminAccess, Api, ApiLimits, Control, PolicyScan, Reloaded};
+use camshaft_core::promised::Promised;
 use camshaft_core::sizes::{self, Machine};
 use camshaft_policy::{Demands, PolicyError, PolicyHost};
 use prometheus::IntCounterVec;
@@ -81,6 +82,7 @@ pub(crate) struct Bound {
     pub(crate) machine: Machine,
     /// What was left to the process then, beside models.
     pub(crate) process: u64,
+    pub(crate) promised: Arc<Mutex<Promised>>,
 }
 
 impl Reloader {
@@ -214,7 +216,7 @@ impl Reloader {
 fn put_in_force(state: &mut ReloadState, new: Config) -> Reloaded {
     let needs_restart = config::changed(&state.config.fixed, &new.fixed);
     let changed = config::changed(&state.config.live, &new.live);
-    if let Some(Bound { api, tuning, share, machine, process }) = &state.bound {
+    if let Some(Bound { api, tuning, share, machine, process, promised }) = &state.bound {
         api.set_limits(limits(&new.live, *machine));
         let taken = sizes::process(new.live.limits.bodies_bytes(*machine));
         if taken > *process && changed.iter().any(|key| matches!(key.as_str(), "limits.body" | "limits.bodies")) {
@@ -231,6 +233,9 @@ fn put_in_force(state: &mut ReloadState, new: Config) -> Reloaded {
                 mib(wished)
             );
         }
+        // Models that lose their devices from now on are sized beside it.
+        let cache = share.all(&new.live.cache);
+        promised.lock().unwrap_or_else(PoisonError::into_inner).set_rest(taken.max(*process), cache);
         let new = Tuning::of(&new.live, *share);
         tuning.send_if_modified(|old| std::mem::replace(old, new) != new);
     }

@@ -133,7 +133,7 @@ impl Sized {
             ),
             Cut::Batch { wished, granted } if wished > granted => {
                 format!(
-                    "batch-tokens = {wished} is cut to {granted}: its buffers take half of what weights leave at most"
+                    "batch-tokens = {wished} is cut to {granted}: the buffers of all models take half of what weights leave at most"
                 )
             }
             Cut::Batch { wished, granted } => format!(
@@ -142,7 +142,8 @@ impl Sized {
             ),
             Cut::Cache { wished, granted } => {
                 format!(
-                    "cache.ram = {} is cut to {}: it takes half of what weights and batches leave at most",
+                    "cache.ram = {} is cut to {}: it takes half of what weights and batches leave at most, and nothing of the least \
+                     that models get",
                     mib(wished),
                     mib(granted)
                 )

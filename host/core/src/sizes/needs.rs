@@ -20,8 +20,8 @@ pub(super) const PART_TOKENS: u32 = 8192;
 
 /// How the sequences divide the KV cache.
 ///
-/// In a pool, a sequence can use whatever the others leave, and shares prefixes without a copy, but attention walks the
-/// entries of all sequences. With a part per sequence, attention walks only the sequence's own entries.
+/// In a pool, a sequence can use whatever the others leave, and shares prefixes without a copy, but attention walks the masks
+/// of all sequences' entries, and where it is llama.cpp's own the entries. With a part per sequence it walks only the sequence's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvLayout {
     /// Any sequence may use the whole cache.

@@ -177,6 +177,17 @@ fn regression_no_more_is_kept_of_a_device_than_was_asked_for() {
 }
 
 #[test]
+fn regression_a_batch_that_the_host_cuts_takes_no_more_of_a_device() {
+    let devices = Some(DeviceNeeds { devices: vec![0], layers: 17, wished: None, most: None, holds_kv: true });
+    let wishes = Wishes { batch_tokens: Some(16_384), ..Wishes::default() };
+    let model = ModelNeeds { devices, wishes, batch_token: 1 << 20, ..large() };
+    // The whole batch would take 16 GiB.
+    let sizes = divide(on(8), PROCESS, &[12 * GIB], &[model], None).models.remove(0);
+    assert_eq!((sizes.batch_tokens, sizes.offloaded.layers), (2048, 17), "{sizes:?}");
+    assert_eq!(sizes.offloaded.batches, 2048 << 20);
+}
+
+#[test]
 fn regression_two_models_that_lose_one_device_are_not_promised_the_same_memory() {
     let devices = Some(DeviceNeeds { devices: vec![0], layers: 17, wished: None, most: None, holds_kv: true });
     let model = ModelNeeds { devices, weights: 8 * GIB, ..large() };
@@ -187,7 +198,15 @@ fn regression_two_models_that_lose_one_device_are_not_promised_the_same_memory()
     let kept = 100 << 20;
     let first = promised.divide(0, kept, &on_host);
     assert!(first.cuts.is_empty() && first.models[0].sequence_tokens() >= PART_TOKENS, "{first:?}");
-    promised.promise(0, kept + first.models[0].bytes());
+    promised.set_rest(PROCESS, 10 * GIB);
+    let beside_more = promised.divide(0, kept, &on_host);
+    assert!(
+        matches!(beside_more.cuts[..], [Cut::Memory { .. }]),
+        "what the cache was given later counts: {beside_more:?}"
+    );
+    promised.set_rest(PROCESS, budget.cache);
+    let had = promised.promise(0, kept + first.models[0].bytes());
+    assert_eq!(had, budget.models[0].bytes());
     let second = promised.divide(1, kept, &on_host);
     assert!(matches!(second.cuts[..], [Cut::Memory { .. }]), "{second:?}");
     // A worker that comes later takes what the model was promised, not more.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camshaft_core::cache::PrefixCache;
+use camshaft_core::embed::Embedder;
 use camshaft_core::engine::{Batch, Engine, ModelKind, Reuse};
 use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token, WorkerId};
 use camshaft_core::message::{Command, Event, Start};
@@ -16,7 +17,10 @@ use camshaft_core::sampling::{SamplingParams, StandardChain};
 use camshaft_core::segments::Namespace;
 use camshaft_core::speculate::PromptLookup;
 use camshaft_core::worker::{Speculation, Step, Worker, WorkerOptions};
-use camshaft_engine::{AdapterOptions, EngineOptions, KvLayout, KvType, LlamaEngine, LoadOptions, LoadedModel};
+use camshaft_engine::{
+    AdapterOptions, EngineOptions, FlashAttention, KvLayout, KvType, LlamaEmbedder, LlamaEngine, LoadOptions,
+    LoadedModel,
+};
 
 #[derive(Debug)]
 struct Native;
@@ -129,6 +133,40 @@ fn a_sliding_window_model_is_preempted_and_resumed() {
 #[test]
 fn a_model_that_is_partly_recurrent_is_preempted_and_resumed() {
     check_preemption(&load(synthetic::hybrid().path()));
+}
+
+#[test]
+fn an_encoder_attends_as_exactly_with_flash_attention_as_without() {
+    let file = synthetic::encoder();
+    let model = load(file.path());
+    let embedder = |flash| LlamaEmbedder::new(&model, 512, 512, 2, flash).unwrap();
+    let (mut exact, mut fast) = (embedder(FlashAttention::Off), embedder(FlashAttention::Auto));
+    let input =
+        |length: usize| -> Arc<[Token]> { (0..length).map(|at| Token((at * 7 + length) as u32 % 256)).collect() };
+    let vectors = |embedder: &mut LlamaEmbedder, inputs: &[Arc<[Token]>]| -> Vec<f32> {
+        embedder.embed(inputs).unwrap().into_iter().flat_map(Option::unwrap).collect()
+    };
+    // Where attention is llama.cpp's, long batches round keys and values to 16 bits.
+    let is_ours = cfg!(target_arch = "x86_64") && has_avx2();
+    // Short and long ones, alone and together, and the first ones again.
+    for lengths in [&[1][..], &[3], &[63], &[3, 60, 1], &[64], &[200, 3, 3, 3, 100], &[512], &[3]] {
+        let inputs: Vec<_> = lengths.iter().map(|length| input(*length)).collect();
+        let (exact, fast) = (vectors(&mut exact, &inputs), vectors(&mut fast, &inputs));
+        let most = exact.iter().zip(&fast).map(|(exact, fast)| (exact - fast).abs()).fold(0.0, f32::max);
+        let size = exact.iter().map(|number| number.abs()).fold(0.0, f32::max);
+        let bound = if is_ours || lengths.iter().sum::<usize>() < 64 { 5e-6 } else { 5e-3 };
+        assert!(most < bound * size, "{lengths:?}: {most} of {size}");
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_avx2() -> bool {
+    false
 }
 
 #[test]

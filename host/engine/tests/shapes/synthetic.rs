@@ -11,6 +11,7 @@ const ALIGNMENT: usize = 32;
 const U32: u32 = 4;
 const I32: u32 = 5;
 const F32: u32 = 6;
+const BOOL: u32 = 7;
 const STRING: u32 = 8;
 const ARRAY: u32 = 9;
 
@@ -145,7 +146,7 @@ fn model(architecture: &str) -> Gguf {
     file.text("general.architecture", architecture).text("general.name", "synthetic").vocabulary();
     let key = |name: &str| format!("{architecture}.{name}");
     let norm = match architecture {
-        "lfm2" => "token_embd_norm",
+        "lfm2" | "bert" => "token_embd_norm",
         "t5" => "dec.output_norm",
         _ => "output_norm",
     };
@@ -253,6 +254,35 @@ pub(crate) fn hybrid() -> NamedTempFile {
         .random("blk.1.attn_k.weight", &[WIDTH, kv_width], 0.2)
         .random("blk.1.attn_v.weight", &[WIDTH, kv_width], 0.2)
         .random("blk.1.attn_output.weight", &[WIDTH, WIDTH], 0.2);
+    file.write()
+}
+
+/// An encoder (Devlin et al. 2019), with 4 heads of width 16.
+pub(crate) fn encoder() -> NamedTempFile {
+    let inner = 128;
+    let mut file = model("bert");
+    file.number("bert.feed_forward_length", inner as u32)
+        .number("bert.attention.head_count", 4)
+        .float("bert.attention.layer_norm_epsilon", 1e-5)
+        .key("bert.attention.causal", BOOL, &[0])
+        .number("tokenizer.ggml.token_type_count", 1)
+        .random("position_embd.weight", &[WIDTH, 512], 1.0)
+        .constant("token_embd_norm.bias", &[WIDTH], 0.0);
+    for layer in 0..LAYERS {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        for norm in ["attn_output_norm", "layer_output_norm"] {
+            file.constant(&name(&format!("{norm}.weight")), &[WIDTH], 1.0);
+            file.constant(&name(&format!("{norm}.bias")), &[WIDTH], 0.0);
+        }
+        for part in ["attn_q", "attn_k", "attn_v", "attn_output"] {
+            file.random(&name(&format!("{part}.weight")), &[WIDTH, WIDTH], 0.4);
+        }
+        file.random(&name("ffn_up.weight"), &[WIDTH, inner], 0.2).random(
+            &name("ffn_down.weight"),
+            &[inner, WIDTH],
+            0.2,
+        );
+    }
     file.write()
 }
 
