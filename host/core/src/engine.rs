@@ -87,6 +87,15 @@ pub struct Encode<'a> {
     pub offsets: bool,
     /// Becomes true when nobody waits for the tokens any more. The tokenizer looks at it all the time.
     pub abandoned: Option<&'a AtomicBool>,
+    /// The rest of a text that has more tokens than this need not be read: some more of them tell.
+    pub most: usize,
+}
+
+impl<'a> Encode<'a> {
+    /// All of a text, as plain text, for somebody who waits for it.
+    pub fn of(text: &'a str) -> Self {
+        Self { text, add_special: false, parse_special: false, offsets: false, abandoned: None, most: usize::MAX }
+    }
 }
 
 /// The tokens of a text.
@@ -105,7 +114,7 @@ pub trait Tokenizer: Send + Sync + fmt::Debug {
 
     /// The tokens of `text`, as [`Encode`] says.
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Vec<Token> {
-        let encode = Encode { text, add_special, parse_special, offsets: false, abandoned: None };
+        let encode = Encode { add_special, parse_special, ..Encode::of(text) };
         self.encode(encode).map(|encoded| encoded.tokens).unwrap_or_default()
     }
 

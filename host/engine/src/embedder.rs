@@ -27,17 +27,28 @@ const TILED_TOKENS: u32 = 64;
 /// Computes one vector per input, several inputs at a time, on the embedder's thread.
 #[derive(Debug)]
 pub struct LlamaEmbedder {
-    /// One for all batches, with flash attention, and for encoders whose attention llama.cpp computes a small one without, for
-    /// short batches.
-    contexts: Vec<Context>,
+    context: Context,
+    short: Short,
+    threads: u32,
     rows: Rows,
     batch_tokens: u32,
     efficient_tokens: u32,
     input_tokens: u32,
 }
 
+/// What computes batches of less than [`TILED_TOKENS`].
+#[derive(Debug)]
+enum Short {
+    /// The context that computes all others.
+    Same,
+    /// One without flash attention.
+    Own(Context),
+    /// The same one, if its attention is exact: see [`LlamaEmbedder::try_short`].
+    Untried,
+}
+
 impl LlamaEmbedder {
-    /// Makes contexts for batches of up to `batch_tokens`. Inputs have `input_tokens` at most, and no more than a batch or the
+    /// Makes a context for batches of up to `batch_tokens`. Inputs have `input_tokens` at most, and no more than a batch or the
     /// model's context.
     ///
     /// Pools as the model's metadata says. Without it, an encoder's vector is the mean over all tokens, and a decoder's
@@ -57,23 +68,13 @@ impl LlamaEmbedder {
         let threads = threads.max(1);
         let traits = Traits::of(&model.model);
         let flash = flash != FlashAttention::Off && traits.takes_flash();
-        let mut contexts = vec![context(model, batch_tokens, threads, flash)?];
-        // A decoder's would hold KV, and rows of a large vocabulary.
-        if flash && traits.encodes && !attends_exactly(&mut contexts[0]) {
-            contexts.push(context(model, TILED_TOKENS, threads, false)?);
-        }
+        let context = context(model, batch_tokens, threads, flash)?;
+        // A decoder's own one would hold KV, and rows of a large vocabulary.
+        let short = if flash && traits.encodes { Short::Untried } else { Short::Same };
         let efficient = if flash { EFFICIENT_TOKENS } else { EFFICIENT_WITHOUT_FLASH };
         let efficient_tokens = efficient.saturating_mul(threads).min(batch_tokens);
-        Ok(Self { contexts, rows: Rows::default(), batch_tokens, efficient_tokens, input_tokens })
+        Ok(Self { context, short, threads, rows: Rows::default(), batch_tokens, efficient_tokens, input_tokens })
     }
-}
-
-/// Whether the attention of an encoder's context is ours, which rounds nothing: tried with one token.
-fn attends_exactly(context: &mut Context) -> bool {
-    let mut rows = Rows::default();
-    rows.push(0, 0, 0, true);
-    // What fails here fails again with the first batch, and is said then. A device could be lost by it.
-    !context.model().is_on_devices() && context.decode(&mut rows).is_ok() && context.attends_exactly()
 }
 
 /// A context for batches of up to `batch_tokens`.
@@ -107,9 +108,24 @@ fn context(model: &Arc<LoadedModel>, batch_tokens: u32, threads: u32, flash: boo
 }
 
 impl LlamaEmbedder {
+    /// What computes short batches. Tried with one token, on the thread that embeds: a thread that computed once keeps threads that
+    /// help it, and while the process has more of them than cores, none of them spins while it waits.
+    fn try_short(&mut self) -> Result<Short, EngineError> {
+        if !self.model().is_on_devices() {
+            let mut rows = Rows::default();
+            rows.push(0, 0, 0, true);
+            self.context.clear();
+            self.context.decode(&mut rows).map_err(|error| EngineError::Failed(error.to_string()))?;
+            if self.context.attends_exactly() {
+                return Ok(Short::Same);
+            }
+        }
+        let own = context(&self.context.share_model(), TILED_TOKENS, self.threads, false);
+        own.map(Short::Own).map_err(|error| EngineError::Failed(error.to_string()))
+    }
+
     fn model(&self) -> &LoadedModel {
-        // There is always one.
-        self.contexts[0].model()
+        self.context.model()
     }
 }
 
@@ -152,10 +168,13 @@ impl Embedder for LlamaEmbedder {
                 self.rows.push(token.0, position, seq, true);
             }
         }
-        let context = match &mut self.contexts[..] {
-            [_, short] if total < TILED_TOKENS as usize => short,
-            [context, ..] => context,
-            [] => return bad("there is no context".to_owned()),
+        let is_short = total < TILED_TOKENS as usize;
+        if is_short && matches!(self.short, Short::Untried) {
+            self.short = self.try_short()?;
+        }
+        let context = match &mut self.short {
+            Short::Own(context) if is_short => context,
+            _ => &mut self.context,
         };
         // A decoder leaves KV entries behind, which must not affect this batch.
         context.clear();

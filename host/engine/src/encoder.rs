@@ -29,7 +29,7 @@ mod words;
 
 use bpe::Bpe;
 use merges::Scratch;
-use output::{Abandoned, Output};
+use output::{Output, Stopped};
 use specials::{Fragment, Special, Specials};
 use spm::Spm;
 use wordpiece::WordPiece;
@@ -82,11 +82,14 @@ impl Encoder {
 
     /// The tokens of a text. `None` if nobody waits for them any more.
     pub(crate) fn encode(&self, model: &Model, encode: Encode<'_>) -> Option<Encoded> {
-        let mut output = Output::new(encode.offsets, encode.abandoned);
-        self.append(model, encode, &mut output).ok().map(|()| output.into_encoded())
+        let mut output = Output::new(&encode);
+        match self.append(model, encode, &mut output) {
+            Ok(()) | Err(Stopped::Full) => Some(output.into_encoded()),
+            Err(Stopped::Abandoned) => None,
+        }
     }
 
-    fn append(&self, model: &Model, encode: Encode<'_>, output: &mut Output<'_>) -> Result<(), Abandoned> {
+    fn append(&self, model: &Model, encode: Encode<'_>, output: &mut Output<'_>) -> Result<(), Stopped> {
         let Encode { text: whole, add_special, parse_special, .. } = encode;
         let mut scratch = Scratch::default();
         let mut start = 0;
@@ -95,6 +98,7 @@ impl Encoder {
         }
         for fragment in self.specials.split(whole, parse_special) {
             output.check()?;
+            output.check_room()?;
             let first = output.tokens.len();
             match (fragment, &self.texts) {
                 (Fragment::Token(token, text), _) => output.push(token, start..start + text.len()),

@@ -155,6 +155,10 @@ impl Context {
         &self.model
     }
 
+    pub(crate) fn share_model(&self) -> Arc<LoadedModel> {
+        self.model.clone()
+    }
+
     /// Whether attention has read keys and values that llama.cpp would have rounded to 16 bits, and did not.
     pub(crate) fn attends_exactly(&self) -> bool {
         self.replacing.attends_exactly()

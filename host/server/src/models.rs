@@ -1,5 +1,5 @@
 //! Loading models: the bundled one or a file, with errors that say which exit code they mean.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use camshaft_api::Readiness;
@@ -14,31 +14,39 @@ use crate::progress::LoadBar;
 
 /// Refuses settings that only models of another kind have.
 pub(crate) fn settings_fit(config: &ModelConfig, kind: ModelKind) -> Result<(), ServerError> {
-    let only_for = |key: &str, value: String, kind: ModelKind| {
-        Err(ServerError::value(&config.origins, key, &value, Problem::OnlyFor(kind)))
+    let (of, settings) = match kind {
+        ModelKind::Generate => (ModelKind::Embed, of_embedders(config)),
+        ModelKind::Embed => (ModelKind::Generate, of_generators(config)),
     };
-    match (kind, &config.lora) {
-        (ModelKind::Generate, _) if !config.dimensions.is_empty() => {
-            only_for("dimensions", format!("{:?}", config.dimensions), ModelKind::Embed)
-        }
-        (ModelKind::Embed, Some(lora)) => only_for("lora", lora.display().to_string(), ModelKind::Generate),
-        (ModelKind::Embed, _) if config.workers > 1 => {
-            only_for("workers", config.workers.to_string(), ModelKind::Generate)
-        }
-        (ModelKind::Embed, _) if let Some(sequences) = config.sequences.set() => {
-            only_for("sequences", sequences.to_string(), ModelKind::Generate)
-        }
-        (ModelKind::Embed, _) if let Some(kv_type) = config.kv_type.set() => {
-            only_for("kv-type", kv_type.kv_type().as_str().to_owned(), ModelKind::Generate)
-        }
-        (ModelKind::Embed, _) if let Some(layout) = config.kv_layout.set() => {
-            only_for("kv-layout", layout.layout().as_str().to_owned(), ModelKind::Generate)
-        }
-        (ModelKind::Embed, None) if config.draft_tokens() > 0 => {
-            only_for("draft-tokens", config.draft_tokens().to_string(), ModelKind::Generate)
-        }
-        _ => Ok(()),
+    match settings.into_iter().find_map(|(key, value)| Some((key, value?))) {
+        Some((key, value)) => Err(ServerError::value(&config.origins, key, &value, Problem::OnlyFor(of))),
+        None => Ok(()),
     }
+}
+
+/// The settings that only embedding models have, with their values where something is asked for.
+fn of_embedders(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
+    let dimensions = &config.dimensions;
+    vec![("dimensions", (!dimensions.is_empty()).then(|| format!("{dimensions:?}")))]
+}
+
+/// The same, of models that generate.
+fn of_generators(config: &ModelConfig) -> Vec<(&'static str, Option<String>)> {
+    let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let usual = ModelConfig::default();
+    vec![
+        ("lora", shown(&config.lora)),
+        ("lora-scale", (config.lora_scale != usual.lora_scale).then(|| config.lora_scale.to_string())),
+        ("workers", (config.workers > 1).then(|| config.workers.to_string())),
+        ("sequences", config.sequences.set().map(|sequences| sequences.to_string())),
+        ("kv-type", config.kv_type.set().map(|kv_type| kv_type.kv_type().as_str().to_owned())),
+        ("kv-layout", config.kv_layout.set().map(|layout| layout.layout().as_str().to_owned())),
+        ("kv-reserve", (config.kv_reserve != usual.kv_reserve).then(|| config.kv_reserve.as_str().to_owned())),
+        ("kv-on-gpu", (!config.kv_on_gpu).then(|| config.kv_on_gpu.to_string())),
+        ("step-target", (config.step_target != usual.step_target).then(|| config.step_target.to_string())),
+        ("draft-model", shown(&config.draft_model)),
+        ("draft-tokens", (config.draft_tokens() > 0).then(|| config.draft_tokens().to_string())),
+    ]
 }
 
 /// Refuses a type of KV entries that is asked for and that the model cannot have: no device changes that.
@@ -204,6 +212,11 @@ mod tests {
             "sequences = 4",
             "kv-type = \"f16\"",
             "kv-layout = \"pooled\"",
+            "kv-reserve = \"full\"",
+            "kv-on-gpu = false",
+            "step-target = \"20ms\"",
+            "lora-scale = 0.5",
+            "draft-model = \"small.gguf\"",
             "draft-tokens = 4",
         ];
         for (lines, kind, other) in [

@@ -30,7 +30,9 @@ pub(crate) fn parse(context: ParseContext<'_>, body: &Body) -> Result<Generation
     for input in input::read(&fields, PROMPT, limits::PROMPTS, vocabulary)? {
         context.check()?;
         let (tokens, text) = match input.content {
-            InputContent::Text(text) => (context.tokenize(served, &text, parse_special)?, Some(text)),
+            InputContent::Text(text) => {
+                (context.tokenize(served, (&text, parse_special), served.model.info.context_tokens)?, Some(text))
+            }
             InputContent::Tokens(tokens) => (tokens, None),
         };
         let mut prompt = context.prompt(tokens, served, &settings, PROMPT)?;

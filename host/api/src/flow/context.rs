@@ -7,7 +7,7 @@ use crate::flow::answers::Answers;
 use crate::flow::api::{Api, ApiLimits, Served};
 use crate::flow::aside::Aside;
 use crate::flow::caller::Caller;
-use crate::flow::error::FlowError;
+use crate::flow::error::{FlowError, TokenCount, readable};
 use crate::flow::request::{Endpoint, Prompt};
 use crate::wire::fields::Fields;
 use crate::wire::params::{Bounds, GenerationSettings};
@@ -33,13 +33,18 @@ impl ParseContext<'_> {
         }
     }
 
-    /// The tokens of a text, as long as somebody waits for them.
+    /// The tokens of a text, as long as somebody waits for them. Of one that has more than [`readable`] of `most`, about as many.
     ///
     /// # Errors
     /// The client has left.
-    pub(crate) fn tokenize(&self, served: &Served, text: &str, parse_special: bool) -> Result<Vec<Token>, FlowError> {
-        let abandoned = Some(self.aside.abandoned());
-        let encode = Encode { text, add_special: true, parse_special, offsets: false, abandoned };
+    pub(crate) fn tokenize(
+        &self,
+        served: &Served,
+        (text, parse_special): (&str, bool),
+        most: u32,
+    ) -> Result<Vec<Token>, FlowError> {
+        let (abandoned, most) = (Some(self.aside.abandoned()), readable(most));
+        let encode = Encode { add_special: true, parse_special, abandoned, most, ..Encode::of(text) };
         served.model.tokenizer.encode(encode).map(|encoded| encoded.tokens).ok_or(FlowError::Cancelled)
     }
 
@@ -75,7 +80,7 @@ impl ParseContext<'_> {
         let context = served.model.info.context_tokens;
         let left = u32::try_from(tokens.len()).ok().and_then(|used| context.checked_sub(used)).unwrap_or(0);
         if left == 0 {
-            return Err(FlowError::ContextLength { tokens: tokens.len(), context, param });
+            return Err(FlowError::ContextLength { tokens: TokenCount::of(tokens.len(), context), context, param });
         }
         let wanted = settings.max_tokens.unwrap_or(self.api.limits().max_tokens).max(1);
         Ok(Prompt { tokens: tokens.into(), max_tokens: wanted.min(left), echo: String::new() })

@@ -1,4 +1,6 @@
 //! Everything that can fail between a request's body and its response.
+use std::fmt;
+
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use camshaft_core::message::WorkerError;
@@ -32,9 +34,9 @@ pub(crate) enum FlowError {
     #[error(
         "this model's context holds {context} tokens, but the prompt has {tokens} (and at least one must be left to generate)"
     )]
-    ContextLength { tokens: usize, context: u32, param: &'static str },
+    ContextLength { tokens: TokenCount, context: u32, param: &'static str },
     #[error("{param} has {tokens} tokens, this model takes at most {max}")]
-    InputLength { tokens: usize, max: u32, param: String },
+    InputLength { tokens: TokenCount, max: u32, param: String },
     #[error("the model's chat template cannot render these messages: {0}")]
     Template(#[source] minijinja::Error),
     #[error("rendering a chat with the model's chat template takes too long")]
@@ -96,6 +98,38 @@ pub(crate) enum AmendmentError {
     AnotherKind,
     #[error(transparent)]
     Refused(#[from] FlowError),
+}
+
+/// How many times as many tokens as a model takes are counted of a text that is too long for it.
+const COUNTED: u32 = 4;
+
+/// Tokens up to which a text is read for a model that takes `most`.
+pub(crate) fn readable(most: u32) -> usize {
+    most.saturating_mul(COUNTED) as usize
+}
+
+/// The tokens of a text that is too long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TokenCount {
+    Exactly(usize),
+    /// The rest was not read.
+    MoreThan(usize),
+}
+
+impl TokenCount {
+    /// Of a text of which these tokens were read, for a model that takes `most`.
+    pub(crate) fn of(tokens: usize, most: u32) -> Self {
+        if tokens > readable(most) { Self::MoreThan(readable(most)) } else { Self::Exactly(tokens) }
+    }
+}
+
+impl fmt::Display for TokenCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(tokens) => tokens.fmt(f),
+            Self::MoreThan(tokens) => write!(f, "more than {tokens}"),
+        }
+    }
 }
 
 impl From<RequestError> for AmendmentError {

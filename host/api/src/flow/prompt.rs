@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::flow::aside::Aside;
 use crate::flow::backend::Model;
-use crate::flow::error::FlowError;
+use crate::flow::error::{FlowError, readable};
 use crate::flow::template::ChatTemplate;
 use crate::wire::messages::Message;
 
@@ -61,7 +61,7 @@ pub(crate) fn tokens(
 /// `None` if nobody waits for the tokens any more.
 fn tokenize(model: &Model, pieces: &[PromptPart<'_>], aside: &Aside) -> Option<Vec<Token>> {
     let bos_text = &model.info.bos_text;
-    let abandoned = Some(aside.abandoned());
+    let (abandoned, most) = (Some(aside.abandoned()), readable(model.info.context_tokens));
     let mut tokens = Vec::new();
     for (i, piece) in pieces.iter().enumerate() {
         // Add no second BOS if the template begins with one.
@@ -72,9 +72,17 @@ fn tokenize(model: &Model, pieces: &[PromptPart<'_>], aside: &Aside) -> Option<V
             }
             PromptPart::Content(text) => (text, i == 0, false),
         };
-        let encode = Encode { text, add_special, parse_special, offsets: false, abandoned };
+        let left = most.saturating_sub(tokens.len());
+        let encode = Encode { add_special, parse_special, abandoned, most: left, ..Encode::of(text) };
         let more = model.tokenizer.encode(encode)?.tokens;
-        if tokens.is_empty() { tokens = more } else { tokens.extend(more) }
+        if tokens.is_empty() {
+            tokens = more
+        } else {
+            tokens.extend(more)
+        }
+        if tokens.len() > most {
+            break;
+        }
     }
     Some(tokens)
 }

@@ -53,7 +53,7 @@ fn read(context: ParseContext<'_>, text: &str) -> Result<Tokenized, FlowError> {
     let add_special = fields.flag("add_special")?.unwrap_or(false);
     let parse_special = fields.flag("parse_special")?.unwrap_or(false);
     let abandoned = Some(context.aside.abandoned());
-    let encode = Encode { text, add_special, parse_special, offsets: true, abandoned };
+    let encode = Encode { add_special, parse_special, offsets: true, abandoned, ..Encode::of(text) };
     let Encoded { tokens, offsets } = served.model.tokenizer.encode(encode).ok_or(FlowError::Cancelled)?;
     Ok(Tokenized { tokens, offsets })
 }

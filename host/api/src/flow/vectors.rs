@@ -11,7 +11,7 @@ use camshaft_core::quota::Demand;
 use crate::flow::api::Served;
 use crate::flow::context::ParseContext;
 use crate::flow::embed_jobs::{EmbedJob, NotTaken};
-use crate::flow::error::FlowError;
+use crate::flow::error::{FlowError, TokenCount};
 use crate::flow::incoming::Incoming;
 use crate::wire::fields::Fields;
 use crate::wire::input::{self, BodyInput, InputContent};
@@ -50,12 +50,14 @@ pub(crate) fn inputs(
         let tokens = match input.content {
             InputContent::Text(text) if text.is_empty() => Vec::new(),
             // The spelling of a special token stays text.
-            InputContent::Text(text) => context.tokenize(served, &text, false)?,
+            InputContent::Text(text) => context.tokenize(served, (&text, false), max)?,
             InputContent::Tokens(tokens) => tokens,
         };
         match tokens.len() {
             0 => Err(FlowError::field(input.path.clone(), format!("{} is empty", input.path))),
-            tokens if tokens > max as usize => Err(FlowError::InputLength { tokens, max, param: input.path }),
+            tokens if tokens > max as usize => {
+                Err(FlowError::InputLength { tokens: TokenCount::of(tokens, max), max, param: input.path })
+            }
             _ => Ok(Arc::from(tokens)),
         }
     };

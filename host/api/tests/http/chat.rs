@@ -80,6 +80,12 @@ async fn refuses_a_prompt_that_fills_the_context() {
     let (shape, message) = server.chat(json!({ "messages": messages })).await.error(400);
     assert_eq!(shape, "invalid_request_error context_length_exceeded messages");
     assert!(message.contains("context holds 200 tokens, but the prompt has 200"), "{message}");
+    // Up to four times as many are counted; the template adds 19.
+    for (tokens, told) in [(4 * CONTEXT, "has 800 ("), (4 * CONTEXT + 1, "has more than 800 (")] {
+        let messages = json!([{"role": "user", "content": "x".repeat(tokens as usize - 19)}]);
+        let (_, message) = server.chat(json!({ "messages": messages })).await.error(400);
+        assert!(message.contains(told), "{message}");
+    }
 }
 
 #[tokio::test]

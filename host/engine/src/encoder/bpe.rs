@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use super::kinds::{self, Kind};
 use super::merges::{Merges, Scratch};
 use super::normalizer::lowercase;
-use super::output::{Abandoned, Output};
+use super::output::{Output, Stopped};
 use super::spm::SPACE;
 use super::words::Words;
 use crate::gguf::TokenizerKeys;
@@ -48,7 +48,7 @@ impl Bpe {
     }
 
     /// Appends the tokens of a text without special tokens.
-    pub(super) fn tokenize(&self, text: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Abandoned> {
+    pub(super) fn tokenize(&self, text: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Stopped> {
         if self.drops_blanks {
             let text =
                 if self.lowercases { Cow::Owned(text.chars().map(lowercase).collect()) } else { Cow::from(text) };
@@ -60,7 +60,7 @@ impl Bpe {
         }
     }
 
-    fn words(&self, text: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Abandoned> {
+    fn words(&self, text: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Stopped> {
         let mut chars = text.chars();
         for length in self.words.lengths(text) {
             let word = chars.as_str();
@@ -69,6 +69,7 @@ impl Bpe {
                 chars.next();
             });
             let word = &word[..word.len() - chars.as_str().len()];
+            output.check_room()?;
             match self.kind.whole.applies(word).then(|| self.merges.token(word.as_bytes())).flatten() {
                 Some(token) => output.tokens.push(token),
                 None => self.merges.encode(word, scratch, output)?,

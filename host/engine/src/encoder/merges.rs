@@ -4,7 +4,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 use camshaft_core::ids::Token;
 
-use super::output::{Abandoned, Output};
+use super::output::{Output, Stopped};
 
 /// A text that a vocabulary or a merge names.
 type Symbol = u32;
@@ -116,7 +116,7 @@ impl Merges {
     }
 
     /// Appends the tokens of a word.
-    pub(super) fn encode(&self, word: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Abandoned> {
+    pub(super) fn encode(&self, word: &str, scratch: &mut Scratch, output: &mut Output<'_>) -> Result<(), Stopped> {
         output.check()?;
         self.split(word, &mut scratch.parts);
         let Scratch { parts, due } = scratch;
@@ -225,6 +225,7 @@ fn byte_of(c: char) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
+    use camshaft_core::engine::Encode;
     use proptest::prelude::*;
 
     use super::*;
@@ -266,7 +267,7 @@ mod tests {
                     None => expected.extend(part.bytes().filter_map(|byte| id(&format!("<0x{byte:02X}>")))),
                 }
             }
-            let mut found = Output::default();
+            let mut found = Output::new(&Encode::of(""));
             prop_assert_eq!(merges.encode(&text, &mut Scratch::default(), &mut found), Ok(()));
             prop_assert_eq!(found.tokens, expected);
         }

@@ -2,33 +2,46 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use camshaft_core::engine::Encoded;
+use camshaft_core::engine::{Encode, Encoded};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::{Offsets, Vocabulary};
 
-/// Nobody waits for the tokens any more.
+/// Why the rest of a text is not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Abandoned;
+pub(super) enum Stopped {
+    /// Nobody waits for the tokens any more.
+    Abandoned,
+    /// There are more than anybody wants.
+    Full,
+}
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Output<'a> {
     pub(super) tokens: Vec<Token>,
     /// What each token was made of; `None` if nobody asked or nobody knows.
     offsets: Option<Vec<Offsets>>,
     abandoned: Option<&'a AtomicBool>,
+    /// Tokens that somebody wants.
+    most: usize,
 }
 
 impl<'a> Output<'a> {
-    pub(super) fn new(offsets: bool, abandoned: Option<&'a AtomicBool>) -> Self {
-        Self { tokens: Vec::new(), offsets: offsets.then(Vec::new), abandoned }
+    pub(super) fn new(encode: &Encode<'a>) -> Self {
+        let Encode { offsets, abandoned, most, .. } = *encode;
+        Self { tokens: Vec::new(), offsets: offsets.then(Vec::new), abandoned, most }
     }
 
     /// Costs no more than a look-up, so that loops ask in each round.
-    pub(super) fn check(&self) -> Result<(), Abandoned> {
+    pub(super) fn check(&self) -> Result<(), Stopped> {
         match self.abandoned.is_some_and(|abandoned| abandoned.load(Ordering::Relaxed)) {
-            true => Err(Abandoned),
+            true => Err(Stopped::Abandoned),
             false => Ok(()),
         }
+    }
+
+    /// The same for the number of tokens.
+    pub(super) fn check_room(&self) -> Result<(), Stopped> {
+        if self.tokens.len() > self.most { Err(Stopped::Full) } else { Ok(()) }
     }
 
     pub(super) fn wants_offsets(&self) -> bool {

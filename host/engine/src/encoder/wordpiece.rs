@@ -8,7 +8,7 @@ use aho_corasick::nfa::contiguous::NFA;
 use camshaft_core::ids::Token;
 
 use super::normalizer::{Normalizer, Read};
-use super::output::{Abandoned, Output};
+use super::output::{Output, Stopped};
 use super::spm::SPACE;
 use crate::gguf::TokenizerKeys;
 use crate::model::Model;
@@ -73,7 +73,7 @@ impl WordPiece {
     }
 
     /// Appends the tokens of a text without special tokens, which begins at `start` in the whole text.
-    pub(super) fn tokenize(&self, text: &str, start: usize, output: &mut Output<'_>) -> Result<(), Abandoned> {
+    pub(super) fn tokenize(&self, text: &str, start: usize, output: &mut Output<'_>) -> Result<(), Stopped> {
         self.tokenize_reading(text, start, output, &mut 0)
     }
 
@@ -84,7 +84,7 @@ impl WordPiece {
         start: usize,
         output: &mut Output<'_>,
         read: &mut usize,
-    ) -> Result<(), Abandoned> {
+    ) -> Result<(), Stopped> {
         let mut word = Word::default();
         for (at, c) in text.char_indices() {
             let part = start + at..start + at + c.len_utf8();
@@ -103,7 +103,9 @@ impl WordPiece {
     }
 
     /// Appends the tokens of a word, and empties it.
-    fn end(&self, word: &mut Word, output: &mut Output<'_>, read: &mut usize) -> Result<(), Abandoned> {
+    fn end(&self, word: &mut Word, output: &mut Output<'_>, read: &mut usize) -> Result<(), Stopped> {
+        // Not in a word: what it becomes may be taken back.
+        output.check_room()?;
         let first = output.tokens.len();
         let mut at = 0;
         while at < word.text.len() {

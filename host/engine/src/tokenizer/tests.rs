@@ -210,7 +210,7 @@ fn given_models_wordpiece_has_the_tokens_of_llama_cpp() {
         assert_eq!(tokenizer.tokenize(&text, true, false), reference(&model, &text, true, false), "{text:?}");
     }
     let offsets = |text: &str| {
-        let encode = Encode { text, add_special: true, parse_special: false, offsets: true, abandoned: None };
+        let encode = Encode { add_special: true, offsets: true, ..Encode::of(text) };
         tokenizer.encode(encode).unwrap().offsets.unwrap()
     };
     assert_eq!(offsets("日本語 text"), [(0, 0), (0, 3), (3, 6), (6, 9), (10, 14), (14, 14)]);
@@ -223,10 +223,27 @@ fn regression_nobody_waits_for_a_text_that_its_sender_abandoned() {
     let abandoned = std::sync::atomic::AtomicBool::new(true);
     let text = "a".repeat(LONG);
     for model in [model("tekken"), model("gemma4"), model("qwen2"), wordpiece(&bytes_of_words())] {
-        let encode = Encode { text: &text, add_special: true, parse_special: true, offsets: true, abandoned: None };
+        let encode = Encode { add_special: true, parse_special: true, offsets: true, ..Encode::of(&text) };
         let tokenizer = model.tokenizer();
         assert!(tokenizer.encode(encode).is_some_and(|encoded| !encoded.tokens.is_empty()));
         assert_eq!(tokenizer.encode(Encode { abandoned: Some(&abandoned), ..encode }), None);
+    }
+}
+
+/// As many as are wanted are there, and of the rest no more than tell that there are more.
+#[test]
+fn a_text_that_has_more_tokens_than_are_wanted_is_not_read_to_its_end() {
+    let text = "7 a ".repeat(LONG / 4);
+    for (name, model) in [("tekken", model("tekken")), ("wordpiece", wordpiece(&bytes_of_words()))] {
+        let encode = Encode { offsets: true, ..Encode::of(&text) };
+        let tokenizer = model.tokenizer();
+        let all = tokenizer.encode(encode).unwrap().tokens;
+        for most in [0, 1, 100, all.len() - 1] {
+            let some = tokenizer.encode(Encode { most, ..encode }).unwrap().tokens;
+            assert!(some.len() > most && some.len() < most + 10, "{name}: {} of {most}", some.len());
+            assert!(all.starts_with(&some), "{name}");
+        }
+        assert_eq!(tokenizer.encode(Encode { most: all.len(), ..encode }).unwrap().tokens, all, "{name}");
     }
 }
 
@@ -234,7 +251,7 @@ fn regression_nobody_waits_for_a_text_that_its_sender_abandoned() {
 fn special_tokens_have_the_offsets_of_their_spelling() {
     for model in [model("qwen2"), model("tekken"), wordpiece(&bytes_of_words())] {
         let text = "ab<|end|><|bos|> c";
-        let encode = Encode { text, add_special: false, parse_special: true, offsets: true, abandoned: None };
+        let encode = Encode { parse_special: true, offsets: true, ..Encode::of(text) };
         let encoded = model.tokenizer().encode(encode).unwrap();
         let found: Vec<_> = encoded.tokens.iter().zip(encoded.offsets.unwrap()).collect();
         let of = |token: u32| found.iter().filter(|found| found.0.0 == token).map(|found| found.1).collect::<Vec<_>>();

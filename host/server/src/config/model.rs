@@ -249,6 +249,16 @@ pub enum ReserveKey {
     Full,
 }
 
+impl ReserveKey {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Expected => "expected",
+            Self::Full => "full",
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 #[schemars(inline)]

@@ -141,7 +141,8 @@ fn one_model(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMu
         }
         KindKey::Embed if model.lora.is_some() => wrong("lora", "is only for models that generate".to_owned()),
         KindKey::Embed if model.draft_tokens() > 0 => {
-            wrong("draft-tokens", "is only for models that generate".to_owned());
+            let key = if model.draft_model.is_some() { "draft-model" } else { "draft-tokens" };
+            wrong(key, "is only for models that generate".to_owned());
         }
         _ => {}
     }

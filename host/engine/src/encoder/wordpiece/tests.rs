@@ -1,6 +1,8 @@
 //! Words, what their tokens were made of, and the work for the worst of texts.
 use std::sync::atomic::AtomicBool;
 
+use camshaft_core::engine::Encode;
+
 use super::*;
 
 const NORMALIZER: Normalizer = Normalizer { lowercases: true, strips_accents: true };
@@ -13,7 +15,7 @@ fn wordpiece(tokens: &[&str]) -> WordPiece {
 
 /// Checks the tokens of `text`, and what each was made of.
 fn check(text: &str, expected: &[(&str, &str)]) {
-    let mut output = Output::new(true, None);
+    let mut output = Output::new(&Encode { offsets: true, ..Encode::of("") });
     wordpiece(&TOKENS).tokenize(text, 10, &mut output).unwrap();
     let encoded = output.into_encoded();
     let offsets = encoded.offsets.unwrap();
@@ -50,7 +52,7 @@ fn regression_no_byte_is_read_more_often_than_the_longest_token_has_bytes() {
     for unit in ["a", "ab", "aaaaaaaaaaaaaaaaaaaab", "c", "aaaaaaaaaaaaaaaaaac", "a c", "é", "一", " ", ","] {
         let text = unit.repeat((1 << 20) / unit.len());
         let mut read = 0;
-        wordpiece.tokenize_reading(&text, 0, &mut Output::default(), &mut read).unwrap();
+        wordpiece.tokenize_reading(&text, 0, &mut Output::new(&Encode::of("")), &mut read).unwrap();
         // A word has three bytes more than its characters.
         assert!(read <= longest * 4 * text.len(), "{unit:?}: {read} of {}", text.len());
         if unit.len() == 1 && unit != "a" {
@@ -62,9 +64,9 @@ fn regression_no_byte_is_read_more_often_than_the_longest_token_has_bytes() {
 #[test]
 fn regression_a_word_is_given_up_when_nobody_waits_for_it() {
     let abandoned = AtomicBool::new(true);
-    let mut output = Output::new(false, Some(&abandoned));
+    let mut output = Output::new(&Encode { abandoned: Some(&abandoned), ..Encode::of("") });
     let mut read = 0;
     let done = wordpiece(&TOKENS).tokenize_reading(&"b".repeat(1 << 20), 0, &mut output, &mut read);
-    assert_eq!((done, read), (Err(Abandoned), 0));
+    assert_eq!((done, read), (Err(Stopped::Abandoned), 0));
     assert!(output.tokens.is_empty());
 }
