@@ -392,7 +392,7 @@ fn regression_a_service_manager_that_does_not_read_holds_up_neither_start_nor_en
 fn threads_wait_briefly_for_each_other_unless_somebody_chose_how() {
     for (chosen, expected) in [
         (None, &["GOMP_SPINCOUNT=10000", "OMP_WAIT_POLICY=active"][..]),
-        (Some(("GOMP_SPINCOUNT", "7")), &["GOMP_SPINCOUNT=7"]),
+        (Some(("GOMP_SPINCOUNT", "7")), &["GOMP_SPINCOUNT=7", "OMP_WAIT_POLICY=active"]),
         (Some(("OMP_WAIT_POLICY", "passive")), &["OMP_WAIT_POLICY=passive"]),
     ] {
         let setup = chosen.iter().fold(Setup::new(), |setup, (name, value)| setup.env(name, value));

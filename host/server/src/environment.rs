@@ -23,7 +23,7 @@ const VARIABLES: [Variable; 3] = [
     // Rounds of the loop: the fewest that cost nothing where the cores are free.
     Variable { name: "GOMP_SPINCOUNT", value: "10000", other: Some("OMP_WAIT_POLICY") },
     // And 1,000 of them, not 100, where the models of the process together have more threads than there are cores.
-    Variable { name: "OMP_WAIT_POLICY", value: "active", other: Some("GOMP_SPINCOUNT") },
+    Variable { name: "OMP_WAIT_POLICY", value: "active", other: None },
     Variable { name: "MIMALLOC_ARENA_RESERVE", value: "32M", other: None },
 ];
 

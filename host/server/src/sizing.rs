@@ -101,16 +101,16 @@ impl Sized {
             Cut::Input { trained, granted, devices } => {
                 let place = match devices {
                     true => " on its devices (gpu-layers = 0 leaves it to the host's)",
-                    false => " beside what is left free (context-tokens takes of that, if there is any)",
+                    false => " by itself (context-tokens = N asks for more of what is left)",
                 };
                 format!(
-                    "an input has {granted} tokens at most, though the model was trained for {trained}: there is no memory for \
-                     more{place}"
+                    "an input has {granted} tokens at most, though the model was trained for {trained}: an embedding model takes no \
+                     more memory{place}"
                 )
             }
             Cut::Context { trained, granted, parts } => {
                 let way = match parts {
-                    0 | 1 => " beside what is left free (context-tokens takes of that, if there is any)",
+                    0 | 1 => " that a model takes by itself (context-tokens = N asks for more of what is left)",
                     _ => " beside others (fewer sequences, or kv-layout = \"pooled\", leave more for one)",
                 };
                 format!(
@@ -124,8 +124,8 @@ impl Sized {
                     _ => format!("its {sequences} sequences"),
                 };
                 format!(
-                    "context-tokens = {wished} is more than {whose} can use, and cut to that: the model was trained for {trained} \
-                     tokens, and no request gets more"
+                    "context-tokens = {wished} is more than {whose} can use: the model was trained for {trained} tokens, no request \
+                     gets more, and what is beyond is not taken"
                 )
             }
             Cut::Rows { batch_tokens, granted } => format!(

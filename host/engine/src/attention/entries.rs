@@ -7,7 +7,7 @@ use llama_cpp_sys_2 as sys;
 use super::views::View;
 use crate::custom;
 
-/// What a context's attention reads instead of rounded keys and values. Each node's take the place of the last one's.
+/// What a context's attention reads instead of rounded keys and values. Those of a node replace those of the node before.
 pub(crate) struct Entries {
     /// Threads write different numbers.
     keys: Vec<UnsafeCell<f32>>,

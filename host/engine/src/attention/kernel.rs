@@ -33,7 +33,7 @@ impl Kernel {
         Self::all().last().copied()
     }
 
-    /// Adds a product to `to`: row `i` of it is the sum of rows `k` of `by`, each times number `i * steps.0 + k * steps.1` of
+    /// Adds a product to `to`: to row `i` the sum of rows `k` of `by`, each times number `i * steps.0 + k * steps.1` of
     /// `numbers`.
     ///
     /// # Safety

@@ -51,7 +51,7 @@ pub(super) fn shared((a, of_a): (&Span, &[u16]), (b, of_b): (&Span, &[u16])) -> 
     pairs.map(|(a, b)| usize::from(u8::from(*a != MASKED) & u8::from(*b != MASKED))).sum()
 }
 
-/// How many of the first rows are computed side by side, at most so many: each attends to what the first one does, and to little
+/// How many of the first rows are computed side by side, at most `most`: each attends to what the first one does, and to little
 /// else. `shares`: the entries that both rows of these numbers attend to.
 pub(super) fn block(spans: &[Span], most: usize, shares: impl Fn(usize, usize) -> usize) -> usize {
     let joins = |&row: &usize| {

@@ -12,11 +12,11 @@ use super::views::{Attention, Numbers, Shape, View};
 #[derive(Debug, Clone, Copy)]
 enum Mask {
     None,
-    /// Inputs of so many rows attend to themselves.
+    /// Inputs of this many rows attend to themselves.
     Inputs(usize),
     /// Rows are the last ones of a text.
     Causal,
-    /// Every so many entries are of others.
+    /// One of this many entries is of others.
     Holes(usize),
     /// The further an entry is, the less it counts.
     Far,

@@ -178,7 +178,7 @@ fn lay_out_tile(numbers: &[f32], inputs: usize, laid_out: &mut [f32]) {
     }
 }
 
-/// Where each tile of so many rows begins, and its rows.
+/// Where each tile of `rows` rows begins, and its rows.
 fn tiles(rows: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..rows).step_by(TILE).map(move |first| (first, TILE.min(rows - first)))
 }

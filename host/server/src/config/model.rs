@@ -331,6 +331,15 @@ pub enum NumaKey {
 }
 
 impl NumaKey {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Distribute => "distribute",
+            Self::Isolate => "isolate",
+            Self::Numactl => "numactl",
+        }
+    }
+
     pub fn wanted(self) -> Numa {
         match self {
             Self::Off => Numa::Off,

@@ -170,8 +170,8 @@ fn gpus(model: &ModelConfig, earlier: &[ModelConfig], wrong: &mut impl FnMut(&st
         wrong("tensor-split", format!("must have a number for each of the {devices} devices, got {parts}"));
     }
     if let Some(other) = earlier.iter().find(|other| other.numa != model.numa) {
-        let (id, numa) = (&other.id, other.numa);
-        wrong("numa", format!("must be the same for all models: {:?} here, {numa:?} for {id:?}", model.numa));
+        let (id, here, there) = (&other.id, model.numa.as_str(), other.numa.as_str());
+        wrong("numa", format!("must be the same for all models: {here:?} here, {there:?} for {id:?}"));
     }
     if model.flash_attention == FlashKey::Off && model.kv_type.set().is_some_and(|kv| kv != KvTypeKey::F16) {
         let why = "is \"off\", but kv-type stores values in fewer bits, which only flash attention reads";
