@@ -85,8 +85,8 @@ fn context(model: &Arc<LoadedModel>, batch_tokens: u32, threads: u32, flash: boo
         false if traits.encodes => sys::LLAMA_POOLING_TYPE_MEAN,
         false => sys::LLAMA_POOLING_TYPE_LAST,
     };
-    // llama.cpp aborts unless a batch can hold a row of each input.
-    let llama_batch = batch_tokens.max(MAX_INPUTS);
+    // llama.cpp aborts unless a batch holds as many rows of each input as of any other.
+    let llama_batch = batch_tokens.next_multiple_of(MAX_INPUTS);
     let on_devices = model.is_on_devices();
     let params = sys::llama_context_params {
         n_ctx: llama_batch,

@@ -159,6 +159,19 @@ fn an_encoder_attends_as_exactly_with_flash_attention_as_without() {
     }
 }
 
+#[test]
+fn regression_batches_of_any_size_embed() {
+    let file = synthetic::encoder();
+    let model = load(file.path());
+    for batch in [1, 63, 64, 65, 100, 127, 128, 129, 511, 512, 513, 1000] {
+        for flash in [FlashAttention::Off, FlashAttention::Auto] {
+            let mut embedder = LlamaEmbedder::new(&model, batch, 512, 2, flash).unwrap();
+            let input: Arc<[Token]> = (0..batch.min(512)).map(|at| Token(at % 256)).collect();
+            assert!(embedder.embed(&[input]).unwrap()[0].is_some(), "{batch}");
+        }
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 fn has_avx2() -> bool {
     is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
