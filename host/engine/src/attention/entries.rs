@@ -38,6 +38,7 @@ impl Entries {
 
     /// Has the keys and values that these nodes would round copied here instead. False if they do something else, or if others
     /// are rounded between them and their attention, which would take their place.
+    ///
     /// `place` points to this object, for as long as the nodes live.
     pub(super) fn take(&mut self, [k, v]: [*mut sys::ggml_tensor; 2], place: *mut Self) -> bool {
         let is_last = self.rounding == [k.cast_const(), v.cast_const()] && k != v;
@@ -57,8 +58,8 @@ impl Entries {
         make_room(&mut self.keys, k);
         make_room(&mut self.values, v);
         self.was_needed = true;
-        custom::map1(k, Some(copy_keys), place.cast());
-        custom::map1(v, Some(copy_values), place.cast());
+        custom::map1(k, Some(copy_part::<true>), place.cast());
+        custom::map1(v, Some(copy_part::<false>), place.cast());
         true
     }
 
@@ -86,26 +87,20 @@ fn rounds(node: &sys::ggml_tensor) -> bool {
         && unsafe { (*from).type_ == sys::GGML_TYPE_F32 && (*from).nb[0] == size_of::<f32>() && (*from).ne == node.ne }
 }
 
-unsafe extern "C" fn copy_keys(
+/// Copies keys or values.
+unsafe extern "C" fn copy_part<const KEYS: bool>(
     _to: *mut sys::ggml_tensor,
     from: *const sys::ggml_tensor,
     thread: i32,
     threads: i32,
     data: *mut c_void,
 ) {
-    // SAFETY: `data` is what `take` was called on, which does not move and which nobody changes while a graph is computed.
-    unsafe { copy(from, (thread, threads), &(*data.cast::<Entries>()).keys) }
-}
-
-unsafe extern "C" fn copy_values(
-    _to: *mut sys::ggml_tensor,
-    from: *const sys::ggml_tensor,
-    thread: i32,
-    threads: i32,
-    data: *mut c_void,
-) {
-    // SAFETY: as in `copy_keys`.
-    unsafe { copy(from, (thread, threads), &(*data.cast::<Entries>()).values) }
+    // SAFETY: `data` is what `take` was called on, which does not move and which nobody changes while a graph is computed. `take`
+    // has seen the source, and made room.
+    unsafe {
+        let Entries { keys, values, .. } = &*data.cast::<Entries>();
+        copy(from, (thread, threads), if KEYS { keys } else { values });
+    }
 }
 
 /// Copies what falls to thread `thread` of `threads`: of each stream all rows, of each row all heads.
