@@ -57,7 +57,7 @@ fn only_a_valid_key_is_accepted() {
     assert_unauthorized(&server, &two);
     // The server does not read the body of an unknown caller.
     assert_unauthorized(&server, &Request::post(CHAT, &json!({"model": "nope"})));
-    let log = server.log();
+    let log = server.settled_log();
     assert!(!log.contains("sk-one") && !log.contains("sk-three"), "a key is in the log");
 }
 
@@ -168,7 +168,7 @@ fn regression_clients_that_insist_on_a_key_may_call_with_the_default_policies() 
         assert_eq!(server.client.with_header("x-api-key", "whatever").post(CHAT, &hello()).status, 200);
         assert_eq!(server.client.post(CHAT, &hello()).status, 200);
     }
-    assert_eq!(server.log().matches("no API key is configured").count(), 1, "{}", server.log());
+    assert_eq!(server.settled_log().matches("no API key is configured").count(), 1, "{}", server.settled_log());
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn regression_with_the_default_policies_a_proxy_on_this_machine_opens_nothing() 
 fn regression_removing_the_last_key_is_logged_as_a_warning() {
     let server = with_keys(&[("sk-one", "")], "anonymous-loopback = true");
     assert_unauthorized(&server, &Request::post(CHAT, &hello()).header("x-api-key", "sk-two"));
-    assert!(!server.log().contains("no API key is configured"), "{}", server.log());
+    assert!(!server.settled_log().contains("no API key is configured"), "{}", server.settled_log());
     let none = api_keys(&[]).replace("[settings]\n", "[settings]\nanonymous-loopback = true\n");
     server.policies.edit("auth", "10-api-keys.toml", &none);
     eventually("it is said who may call now", || {

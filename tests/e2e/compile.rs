@@ -153,7 +153,7 @@ fn regression_a_cache_directory_that_cannot_be_made_is_said_and_stops_nothing() 
     let server = setup.plugin("sampler", "10-standard", "sampler-standard", "").start();
     server.wait_for_policy(("sampler", "standard"), |entry| entry["state"] == "active");
     assert!(!server.answer("Hello!").is_empty());
-    let log = server.log();
+    let log = server.settled_log();
     let line = log.lines().find(|line| line.contains("not kept where they should be")).expect("it is said");
     let instead = std::fs::read_dir(&temporary).unwrap().next().expect("it is kept elsewhere").unwrap().path();
     assert!(line.contains(&path(&file)) && line.contains(&path(&instead)), "{line}");
@@ -191,8 +191,8 @@ fn regression_compiled_code_that_the_disk_changed_is_compiled_again() {
     }
     let server = start();
     assert!(!server.answer("Hello!").is_empty());
-    assert_eq!(server.log().matches("compiled code is damaged: it is compiled again").count(), good.len());
+    assert_eq!(server.settled_log().matches("compiled code is damaged: it is compiled again").count(), good.len());
     drop(server);
     assert!(good.iter().all(|(code, path)| fs::read(path).unwrap() == *code), "what was made again is kept");
-    assert!(!start().log().contains("damaged"));
+    assert!(!start().settled_log().contains("damaged"));
 }

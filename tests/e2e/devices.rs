@@ -21,7 +21,7 @@ fn ask(server: &Server, prompt: &str) -> Value {
 
 /// How many layers the log says are on devices.
 fn layers(server: &Server) -> u64 {
-    let log = server.log();
+    let log = server.settled_log();
     let line = log.lines().find(|line| line.contains("\"message\":\"sizes\"")).expect("the log tells the sizes");
     serde_json::from_str::<Value>(line).unwrap()["device_layers"].as_u64().unwrap()
 }
@@ -31,12 +31,12 @@ fn regression_without_a_device_layers_that_were_asked_for_are_computed_by_the_cp
     let server = served("gpu-layers = 3\ndevices = [\"CUDA9\"]\n").env("VK_ICD_FILENAMES", "/nowhere").start();
     assert_eq!(ask(&server, "1, 2, 3,")["usage"]["completion_tokens"], 12);
     assert_eq!(layers(&server), 0);
-    let log = server.log();
+    let log = server.settled_log();
     assert!(log.contains("gpu-layers = 3 is cut to 0 of "), "{log}");
     assert!(log.contains("there is no device CUDA9: this program was built with"), "{log}");
     // Nobody asked for any.
     let silent = served("").env("VK_ICD_FILENAMES", "/nowhere").start();
-    assert!(!silent.log().contains("devices"), "{}", silent.log());
+    assert!(!silent.settled_log().contains("devices"), "{}", silent.settled_log());
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn given_vulkan_a_device_that_is_too_small_gets_fewer_layers() {
     let granted = layers(&server);
     assert!(granted < LAYERS, "{granted}");
     let said = format!("{granted} of {LAYERS} layers are on devices, which have no room for more");
-    assert!(server.log().contains(&said), "{}", server.log());
+    assert!(server.settled_log().contains(&said), "{}", server.settled_log());
     assert_eq!(ask(&server, "1, 2, 3,")["usage"]["completion_tokens"], 12);
 }
 
@@ -120,7 +120,7 @@ fn given_vulkan_a_worker_for_which_a_device_has_no_room_computes_on_the_cpu() {
     let settings = "workers = 2\nsequences = 32\ncontext-tokens = 32768\n";
     let server = losing(&dir.path().join("lost"), settings).env("DEVICE_BYTES", "250000000").start();
     assert_eq!(layers(&server), LAYERS);
-    let log = server.log();
+    let log = server.settled_log();
     assert!(log.contains("workers of the model compute on the CPU") && log.contains("no memory"), "{log}");
     let texts: Vec<Value> = (0..4).map(|_| ask(&server, "1, 2, 3,")["choices"][0]["text"].clone()).collect();
     assert!(texts.iter().all(|text| *text == texts[0]), "{texts:?}");
@@ -134,7 +134,7 @@ fn given_vulkan_a_device_that_fails_at_the_start_is_not_used() {
     let server = losing(&file, "").start();
     assert_eq!(layers(&server), 0);
     assert_eq!(ask(&server, "1, 2, 3,")["usage"]["completion_tokens"], 12);
-    let log = server.log();
+    let log = server.settled_log();
     assert!(log.contains("a device does not compute the model so") && log.contains("on the CPU"), "{log}");
 }
 
@@ -167,9 +167,9 @@ fn given_vulkan_a_device_that_is_lost_later_is_replaced_by_the_cpu() {
     });
     eventually("the CPU embeds", || if vector(&server).status == 200 { Ok(()) } else { Err("it does not") });
     assert!(
-        server.log().contains("workers of the model compute on the CPU until the server is started again"),
+        server.settled_log().contains("workers of the model compute on the CPU until the server is started again"),
         "{}",
-        server.log()
+        server.settled_log()
     );
     server.assert_runs();
 }

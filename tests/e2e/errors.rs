@@ -308,7 +308,7 @@ fn a_client_cannot_forge_a_log_line() {
     assert_eq!(response.status, 404);
     server.client.get("/%0aFORGED");
     server.client.get("/metrics");
-    let log = server.log();
+    let log = server.settled_log();
     for line in log.lines() {
         let entry: Value =
             serde_json::from_str(line).unwrap_or_else(|error| panic!("not a JSON line ({error}): {line}"));

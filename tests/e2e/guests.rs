@@ -182,14 +182,14 @@ fn a_scheduler_that_faults_is_replaced_natively_at_once() {
         let error = entry["error"].as_str().expect("an error");
         assert!(error.contains("model demo: replaced by the native scheduler since a fault: "), "{how}: {error}");
     }
-    let take_overs = server.log().matches("the native scheduler takes over").count();
+    let take_overs = server.settled_log().matches("the native scheduler takes over").count();
     assert_eq!(take_overs, FAULTS.len(), "told once for each, however often it is tried again");
     for how in ANSWERS {
         behave(&server, "scheduler", how, "");
         assert_eq!(text(&complete(&server, false)), expected, "{how}");
         server.wait_for_policy(("scheduler", "bad"), |entry| entry["state"] == "active" && entry["error"].is_null());
     }
-    assert_eq!(server.log().matches("the scheduler policy decides again").count(), 1);
+    assert_eq!(server.settled_log().matches("the scheduler policy decides again").count(), 1);
     // The last file of a directory is not removed by deleting it.
     server.policies.install("sampler", "10-standard", &camshaft_tests::plugin("sampler-standard"), "");
     server.wait_until_active("sampler", "standard", &camshaft_tests::plugin("sampler-standard"));
@@ -414,7 +414,7 @@ fn a_flood_of_log_lines_is_limited() {
     for _ in 0..3 {
         assert_eq!(complete(&server, false).status, 200);
     }
-    let lines = server.log().lines().filter(|line| line.contains("line ") && line.contains("bad")).count();
+    let lines = server.settled_log().lines().filter(|line| line.contains("line ") && line.contains("bad")).count();
     assert!((1..2000).contains(&lines), "{lines} of 30000 lines were written");
 }
 

@@ -130,7 +130,7 @@ fn tokens_of_each_algorithm_are_taken_and_forged_ones_refused() {
     let keys = signers();
     let (server, _dir) = serve(&keys);
     check_all(&server, &keys);
-    let log = server.log();
+    let log = server.settled_log();
     assert!(!log.contains(SECRET), "a secret is in the log");
 }
 

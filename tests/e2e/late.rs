@@ -88,7 +88,7 @@ fn regression_check_opens_the_disk_directory_and_names_its_source() {
     let setup = setup.config("[cache]\ndisk = \"1GiB\"\ndisk-dir = \"taken\"\n");
     assert_exit(&setup.run_again(&["check"]), 64, &["cache.disk-dir = ", "taken", "config.toml:3)"]);
     let server = setup.start_as_is("serve");
-    let log = server.log();
+    let log = server.settled_log();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("no prefixes are kept on disk")).collect();
     assert!(lines.len() == 1 && lines[0].contains("config.toml:3)"), "{log}");
 }
@@ -117,7 +117,7 @@ fn regression_check_leaves_nothing_behind() {
 #[test]
 fn regression_what_is_enforced_names_the_port_that_the_system_chose() {
     let server = alone(Setup::new()).start_as_is("serve");
-    let log = server.log();
+    let log = server.settled_log();
     let line = log.lines().find(|line| line.contains("open to operators at ")).unwrap_or_else(|| panic!("{log}"));
     assert!(line.contains(&format!("open to operators at {}: ", server.admin.address)), "{line}");
 }

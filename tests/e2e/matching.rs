@@ -82,6 +82,6 @@ fn regression_no_path_leads_around_an_auth_policy_that_matches_its_route() {
         }
         assert_eq!(server.client.send(&request).status, 401, "{shown}");
     }
-    let log = server.log();
+    let log = server.settled_log();
     assert!(!log.contains("panicked"), "{log}");
 }

@@ -260,7 +260,7 @@ fn regression_check_and_serve_say_what_is_enforced() {
     }
     let settings = api_keys(&[("sk-one", "")]);
     let server = Setup::new().plugin("auth", "10-api-keys", "auth-api-keys", &settings).start();
-    let log = server.log();
+    let log = server.settled_log();
     let dir = format!("policies are read from {}", server.policies.root().display());
     for words in [&dir, "guarded by auth api-keys", "without credentials, from this machine: refused with 401"] {
         assert!(log.contains(words), "{words:?} in {log}");
@@ -274,7 +274,7 @@ fn regression_variables_of_a_kubernetes_service_do_not_stop_the_server() {
         .env("CAMSHAFT_SERVICE_HOST", "10.0.0.7")
         .env("CAMSHAFT_PORT_8080_TCP_ADDR", "10.0.0.7")
         .start();
-    let log = server.log();
+    let log = server.settled_log();
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("CAMSHAFT_PORT_8080_TCP_ADDR")).collect();
     assert!(lines.len() == 1 && lines[0].contains("CAMSHAFT_SERVICE_HOST"), "{log}");
     let finished = Setup::new().env("CAMSHAFT_PORT", "8080").run(&["check"]);

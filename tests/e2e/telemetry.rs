@@ -13,7 +13,7 @@ fn a_traced_request_shows_its_seven_spans_at_an_independent_receiver() {
     let endpoint = format!("http://127.0.0.1:{port}");
     let server = Setup::new().set("telemetry.otlp-endpoint", &format!("{endpoint:?}")).start();
     run_client("otlp_receiver.py", &[&port.to_string(), &format!("http://{}", server.client.address)]);
-    assert!(!server.log().contains("camshaft::trace"), "spans are not in the log: {}", server.log());
+    assert!(!server.settled_log().contains("camshaft::trace"), "spans are not in the log: {}", server.settled_log());
 }
 
 #[test]

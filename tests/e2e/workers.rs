@@ -87,7 +87,7 @@ fn schedulers_that_place_differently_follow_each_other_under_load_and_use_every_
         assert!(streams > 0);
         server.assert_runs();
         server.wait_until_idle();
-        let log = server.log();
+        let log = server.settled_log();
         assert!(!log.contains("faulted") && !log.contains("actions were refused"), "{log}");
     }
 }

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, ChildStdout};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 
@@ -64,9 +65,19 @@ impl Server {
         Client::new(SocketAddr::from(([127, 0, 0, 1], address.port())))
     }
 
-    /// Everything written to standard error so far.
+    /// What was read of standard error so far. Lines are written and read by threads of their own, so that the last ones may
+    /// not be here yet: only for what is asked again and again.
     pub fn log(&self) -> String {
         self.log.lock().expect("nobody panics with the log").clone()
+    }
+
+    /// Everything that was logged before this call: lines keep their order, so it makes one and waits for it.
+    pub fn settled_log(&self) -> String {
+        static MARKS: AtomicUsize = AtomicUsize::new(0);
+        let mark = format!("/admin/logged-before-{}", MARKS.fetch_add(1, Ordering::Relaxed));
+        assert_eq!(self.admin.get(&mark).status, 404);
+        self.wait_for_log(&mark);
+        self.log()
     }
 
     /// Waits for a line of the log: it is written beside the answers.
