@@ -5,7 +5,6 @@ mod store;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::counters::WorkerCounters;
 use crate::ids::{RequestId, SessionId};
 use crate::prefix::{NodeId, PrefixTree};
-use crate::segments::{ColdTier, Namespace, SegmentId, SegmentInfo};
+use crate::segments::{ColdTier, Namespace, SegmentId, SegmentInfo, State};
 
 use eviction::{Entry, EvictionIndex, Victim};
 use sessions::Sessions;
@@ -202,7 +201,7 @@ impl PrefixCache {
     }
 
     /// Loads a segment's bytes, as they were stored. Removes the segment if it is missing or damaged.
-    pub fn load(&mut self, segment: SegmentId, namespace: &Namespace) -> Option<Arc<[u8]>> {
+    pub fn load(&mut self, segment: SegmentId, namespace: &Namespace) -> Option<State> {
         let state = self.store.get(segment);
         match state {
             Some(_) => self.reindex(segment, namespace),

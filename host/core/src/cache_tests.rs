@@ -40,13 +40,13 @@ fn act() -> impl Strategy<Value = Act> {
 
 /// A cold tier that never fails.
 #[derive(Default)]
-struct Memory(std::collections::HashMap<SegmentId, Arc<[u8]>>);
+struct Memory(std::collections::HashMap<SegmentId, State>);
 
 impl ColdTier for Memory {
-    fn put(&mut self, segment: SegmentId, _: &SegmentInfo, state: &Arc<[u8]>) {
+    fn put(&mut self, segment: SegmentId, _: &SegmentInfo, state: &State) {
         self.0.insert(segment, state.clone());
     }
-    fn get(&mut self, segment: SegmentId) -> Option<Arc<[u8]>> {
+    fn get(&mut self, segment: SegmentId) -> Option<State> {
         self.0.get(&segment).cloned()
     }
     fn remove(&mut self, segment: SegmentId) {

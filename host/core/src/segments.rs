@@ -43,15 +43,18 @@ pub struct SegmentInfo {
     pub start: u32,
 }
 
+/// What [`crate::engine::Engine::save`] returned. A vector, so that sharing it does not copy it once more.
+pub type State = Arc<Vec<u8>>;
+
 /// A second tier below RAM, which may outlive the process. `camshaft-engine` implements it on disk.
 ///
 /// The worker calls it on its own thread, so `put` and `remove` must not wait for IO. No failure here fails a request:
 /// the worker recomputes a segment that cannot be written or read.
 pub trait ColdTier: Send {
     /// Queues a copy of a segment for writing. If that fails, [`ColdTier::lost`] reports the segment.
-    fn put(&mut self, segment: SegmentId, info: &SegmentInfo, state: &Arc<[u8]>);
+    fn put(&mut self, segment: SegmentId, info: &SegmentInfo, state: &State);
     /// Reads a segment: the same bytes that were put. `None` if it is missing or damaged; the tier then drops it.
-    fn get(&mut self, segment: SegmentId) -> Option<Arc<[u8]>>;
+    fn get(&mut self, segment: SegmentId) -> Option<State>;
     /// Drops a segment.
     fn remove(&mut self, segment: SegmentId);
     /// Appends the segments that the tier dropped on its own since the last call: evicted, or not written.

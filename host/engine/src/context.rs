@@ -104,6 +104,9 @@ impl EngineOptions {
     }
 }
 
+/// Memory that is kept for copies. A larger one takes so long that the system's zeros do not count.
+const SPARE_BYTES: usize = 16 << 20;
+
 /// Runs a model for one worker.
 #[derive(Debug)]
 pub struct LlamaEngine {
@@ -118,6 +121,8 @@ pub struct LlamaEngine {
     order: Vec<(i32, usize)>,
     /// The state of the sequence that was copied last, until the next decode: several sequences may share its prefix.
     last_copy: Option<(SeqId, Vec<u8>)>,
+    /// Memory of copies that are read and dropped: the system fills new memory with zeros, which takes longer than the copy.
+    spare: Vec<u8>,
 }
 
 impl LlamaEngine {
@@ -169,7 +174,16 @@ impl LlamaEngine {
         let limits = EngineLimits { sequences: options.sequences, kv_tokens, batch_tokens, context_tokens };
         let streams = (!pooled).then(|| StreamTable::new(options.sequences));
         let rows = Rows::default();
-        Ok(Self { context, rows, limits, streams, llama_rows: Vec::new(), order: Vec::new(), last_copy: None })
+        Ok(Self {
+            context,
+            rows,
+            limits,
+            streams,
+            llama_rows: Vec::new(),
+            order: Vec::new(),
+            last_copy: None,
+            spare: Vec::new(),
+        })
     }
 
     /// Checks every number that llama.cpp would use as an index. llama.cpp itself does not check them all.
@@ -212,7 +226,7 @@ impl Engine for LlamaEngine {
 
     fn decode(&mut self, batch: &Batch) -> Result<(), EngineError> {
         self.check(batch)?;
-        self.last_copy = None;
+        self.drop_last_copy();
         self.close_gaps();
         self.rows.clear();
         let mut order = std::mem::take(&mut self.order);
@@ -333,7 +347,7 @@ impl LlamaEngine {
         while let Some((from, to)) = self.streams.as_ref().and_then(StreamTable::next_move) {
             // A sequence without KV entries has no state to move.
             let empty = self.context.last_position(from as i32) < 0;
-            let moved = empty || self.copy_state(from as i32).is_some_and(|state| self.set_state(to as i32, &state));
+            let moved = empty || self.move_state(from as i32, to as i32);
             if !moved {
                 tracing::warn!(from, to, "cannot move a sequence's state to another stream; steps will take longer");
                 return;
@@ -353,17 +367,44 @@ impl LlamaEngine {
 
     fn drop_copy(&mut self, seq: SeqId) {
         if self.last_copy.as_ref().is_some_and(|(of, _)| *of == seq) {
-            self.last_copy = None;
+            self.drop_last_copy();
         }
+    }
+
+    fn drop_last_copy(&mut self) {
+        if let Some((_, copy)) = self.last_copy.take() {
+            self.keep_memory(copy);
+        }
+    }
+
+    /// Takes back the memory of a copy that nobody reads any more.
+    fn keep_memory(&mut self, copy: Vec<u8>) {
+        if copy.capacity() <= SPARE_BYTES {
+            self.spare = copy;
+        }
+    }
+
+    /// A copy of a stream's state to read and to give to `keep_memory`.
+    fn read_state(&mut self, stream: i32) -> Option<Vec<u8>> {
+        let mut state = std::mem::take(&mut self.spare);
+        self.context.state(stream, &mut state).then_some(state)
+    }
+
+    fn move_state(&mut self, from: i32, to: i32) -> bool {
+        let Some(state) = self.read_state(from) else { return false };
+        let moved = self.set_state(to, &state);
+        self.keep_memory(state);
+        moved
     }
 
     /// The whole state of a sequence, from the last copy if that is of the same sequence.
     fn copy_of(&mut self, seq: SeqId) -> Option<Vec<u8>> {
-        match self.last_copy.take() {
-            Some((of, copy)) if of == seq => Some(copy),
-            _ => {
+        match self.last_copy.take_if(|(of, _)| *of == seq) {
+            Some((_, copy)) => Some(copy),
+            None => {
+                self.drop_last_copy();
                 let stream = self.stream(seq);
-                self.copy_state(stream)
+                self.read_state(stream)
             }
         }
     }
@@ -380,20 +421,24 @@ impl LlamaEngine {
         let joined = if start == 0 {
             state::join(parts)
         } else {
-            self.copy_state(stream).and_then(|held| {
-                let held = SavedPart { range: 0..start, state: &held };
-                state::join(&[&[held], parts].concat())
+            self.read_state(stream).and_then(|held| {
+                let part = SavedPart { range: 0..start, state: &held };
+                let joined = state::join(&[&[part], parts].concat());
+                self.keep_memory(held);
+                joined
             })
         };
         joined.is_some_and(|joined| self.set_state(stream, &joined))
     }
 
-    fn copy_state(&self, seq: i32) -> Option<Vec<u8>> {
-        self.context.state(seq)
+    /// A copy of a stream's state to keep.
+    fn copy_state(&self, stream: i32) -> Option<Vec<u8>> {
+        let mut state = Vec::new();
+        self.context.state(stream, &mut state).then_some(state)
     }
 
     fn set_state(&mut self, seq: i32, state: &[u8]) -> bool {
-        // SAFETY: `copy_state` wrote these bytes for a context of the same model and layout. Segments either stay in
+        // SAFETY: `Context::state` wrote these bytes for a context of the same model and layout. Segments either stay in
         // this process's memory, or come from the directory of the same layout with a keyed checksum that was verified.
         unsafe { self.context.set_state(seq, state) }
     }

@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use camshaft_core::segments::{ColdTier, SegmentId, SegmentInfo};
+use camshaft_core::segments::{ColdTier, SegmentId, SegmentInfo, State};
 use camshaft_core::threads::Spawner;
 
 use directory::{Scan, SegmentDirectory};
@@ -101,7 +101,7 @@ pub struct DiskTier {
     directory: Arc<SegmentDirectory>,
     locations: HashMap<SegmentId, Location>,
     /// Segments in the writer's queue.
-    pending: HashMap<SegmentId, Arc<[u8]>>,
+    pending: HashMap<SegmentId, State>,
     writer: WriterHandle,
     lost: Vec<SegmentId>,
 }
@@ -166,10 +166,10 @@ impl DiskTier {
 
     /// Reads the state at a location. `None` if it cannot be read or is damaged. What is damaged is written down: the next
     /// process shall not find it again.
-    fn read(&self, location: &Location) -> Option<Arc<[u8]>> {
+    fn read(&self, location: &Location) -> Option<State> {
         let state = directory::read(&self.directory.data_file(location.file), location.at, location.len).ok()?;
         if record::is_intact(&self.directory.key, &state, &location.sum) {
-            return Some(state);
+            return Some(State::new(state));
         }
         self.writer.queue_damage(StateAt { file: location.file, at: location.at });
         None
@@ -177,7 +177,7 @@ impl DiskTier {
 }
 
 impl ColdTier for DiskTier {
-    fn put(&mut self, segment: SegmentId, info: &SegmentInfo, state: &Arc<[u8]>) {
+    fn put(&mut self, segment: SegmentId, info: &SegmentInfo, state: &State) {
         self.apply_writer_events();
         if self.writer.queue(segment, info, state) {
             self.pending.insert(segment, state.clone());
@@ -186,7 +186,7 @@ impl ColdTier for DiskTier {
         }
     }
 
-    fn get(&mut self, segment: SegmentId) -> Option<Arc<[u8]>> {
+    fn get(&mut self, segment: SegmentId) -> Option<State> {
         self.apply_writer_events();
         if let Some(state) = self.pending.get(&segment) {
             return Some(state.clone());

@@ -255,16 +255,16 @@ impl Context {
         unsafe { sys::llama_memory_seq_pos_max(self.memory(), sequence) }
     }
 
-    /// A copy of a sequence's state. A device that is lost during this ends the process: llama.cpp reads what it has in a
-    /// destructor, from which nothing can be thrown.
-    pub(crate) fn state(&self, sequence: i32) -> Option<Vec<u8>> {
+    /// Fills `state` with a copy of a sequence's state. False if there is none. A device that is lost during this ends the
+    /// process: llama.cpp reads what it has in a destructor, from which nothing can be thrown.
+    pub(crate) fn state(&self, sequence: i32, state: &mut Vec<u8>) -> bool {
         // SAFETY: llama.cpp catches what it throws.
         let size = unsafe { sys::llama_state_seq_get_size_ext(self.raw.as_ptr(), sequence, 0) };
-        let mut state = vec![0; size];
+        state.resize(size, 0);
         let bytes = state.as_mut_ptr();
         // SAFETY: the buffer has the size that llama.cpp has just asked for, and no decode happens in between.
         let written = unsafe { sys::llama_state_seq_get_data_ext(self.raw.as_ptr(), bytes, size, sequence, 0) };
-        (written == size && size > 0).then_some(state)
+        written == size && size > 0
     }
 
     /// Gives a sequence a state that [`Self::state`] wrote for the same model and layout. False if it does not fit. As with that,

@@ -10,7 +10,7 @@ use camshaft_core::ids::{PolicyDigest, RequestId, SeqId, Token};
 use camshaft_core::message::Event;
 use camshaft_core::policy::{NoSampler, Priority, SamplerHook, SamplingRequest, TokenSampler};
 use camshaft_core::sampling::{SamplingParams, StandardChain};
-use camshaft_core::segments::{ColdTier, Namespace, SegmentId, SegmentInfo};
+use camshaft_core::segments::{ColdTier, Namespace, SegmentId, SegmentInfo, State};
 use camshaft_core::worker::WorkerOptions;
 use tokio::sync::mpsc;
 
@@ -113,8 +113,8 @@ fn start(id: u64) -> (WorkerMessage, mpsc::Receiver<Event>) {
 struct Stalled(Receiver<Infallible>);
 
 impl ColdTier for Stalled {
-    fn put(&mut self, _: SegmentId, _: &SegmentInfo, _: &Arc<[u8]>) {}
-    fn get(&mut self, _: SegmentId) -> Option<Arc<[u8]>> {
+    fn put(&mut self, _: SegmentId, _: &SegmentInfo, _: &State) {}
+    fn get(&mut self, _: SegmentId) -> Option<State> {
         None
     }
     fn remove(&mut self, _: SegmentId) {}

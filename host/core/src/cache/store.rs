@@ -1,13 +1,12 @@
 //! The bytes of segments: in RAM, and in the cold tier. The cache that owns the store bounds its RAM.
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 
-use crate::segments::{ColdTier, SegmentId, SegmentInfo};
+use crate::segments::{ColdTier, SegmentId, SegmentInfo, State};
 
 #[derive(Debug)]
 struct Stored {
     /// `None` if only the cold tier has the segment.
-    state: Option<Arc<[u8]>>,
+    state: Option<State>,
     bytes: u64,
     /// Whether the cold tier has the segment.
     cold: bool,
@@ -57,7 +56,7 @@ impl SegmentStore {
 
     /// Stores a segment in RAM, and a copy in the cold tier. Calls `info` only if there is a cold tier.
     pub(super) fn put(&mut self, id: SegmentId, info: impl FnOnce() -> SegmentInfo, state: Vec<u8>) {
-        let state: Arc<[u8]> = state.into();
+        let state = State::new(state);
         let bytes = state.len() as u64;
         if let Some(cold) = &mut self.cold {
             cold.put(id, &info(), &state);
@@ -67,7 +66,7 @@ impl SegmentStore {
     }
 
     /// A segment's bytes, as they were stored; `None` if neither tier has them any more. They are in RAM afterwards.
-    pub(super) fn get(&mut self, id: SegmentId) -> Option<Arc<[u8]>> {
+    pub(super) fn get(&mut self, id: SegmentId) -> Option<State> {
         let stored = self.segments.get_mut(&id)?;
         if stored.state.is_none() {
             let Some(state) = self.cold.as_mut().and_then(|cold| cold.get(id)) else {

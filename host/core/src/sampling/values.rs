@@ -274,15 +274,27 @@ vectorized! {
 vectorized! {
     /// Fills `sums` with the sum of exp(value - best) of each block. No value may be above `best`.
     fn exp_sums(values: &[f32], best: f32, sums: &mut Vec<f64>) {
-        sums.clear();
-        sums.extend(values.chunks(BLOCK).map(|block| block_exp_sum(block, best)));
+        let (blocks, rest) = values.as_chunks::<BLOCK>();
+        sums.resize(values.len().div_ceil(BLOCK), 0.0);
+        // Of a known size, blocks are computed in one stretch of code, and not by a call for each.
+        for (block, sum) in blocks.iter().zip(sums.iter_mut()) {
+            *sum = block_exp_sum(block, best);
+        }
+        if let Some(last) = sums.last_mut().filter(|_| !rest.is_empty()) {
+            *last = block_exp_sum(rest, best);
+        }
     }
 }
 
 vectorized! {
     /// The sum of exp(value - best). No value may be above `best`.
     fn total(values: &[f32], best: f32) -> f64 {
-        values.chunks(BLOCK).map(|block| block_exp_sum(block, best)).sum()
+        let (blocks, rest) = values.as_chunks::<BLOCK>();
+        let mut total = 0.0;
+        for block in blocks {
+            total += block_exp_sum(block, best);
+        }
+        total + block_exp_sum(rest, best)
     }
 }
 

@@ -4,7 +4,6 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::error::DiskError;
 use super::record::{self, ChecksumKey, Entry, Header, StateAt};
@@ -106,17 +105,14 @@ pub(super) fn data_files(directory: &Path) -> std::io::Result<Vec<u64>> {
 }
 
 /// Reads `len` bytes of a file. A file that has become shorter is an error; a memory map of it would end the process.
-pub(super) fn read(path: &Path, at: u64, len: u64) -> std::io::Result<Arc<[u8]>> {
+pub(super) fn read(path: &Path, at: u64, len: u64) -> std::io::Result<Vec<u8>> {
     let file = open(path)?;
     // Nothing is allocated for bytes that are not there.
     if at.checked_add(len).is_none_or(|end| end > file.metadata().map_or(0, |data| data.len())) {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
     }
-    let mut bytes: Arc<[u8]> = std::iter::repeat_n(0, len as usize).collect();
-    match Arc::get_mut(&mut bytes) {
-        Some(buffer) => file.read_exact_at(buffer, at)?,
-        None => unreachable!("nobody else has it"),
-    }
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, at)?;
     Ok(bytes)
 }
 

@@ -2,7 +2,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use camshaft_core::ids::{TenantId, Token};
-use camshaft_core::segments::Namespace;
+use camshaft_core::segments::{Namespace, State};
 use proptest::prelude::*;
 
 use super::*;
@@ -22,8 +22,8 @@ fn info(n: u32) -> SegmentInfo {
     SegmentInfo { namespace: Namespace::Tenant(TenantId::from("t")), tokens: tokens.into(), start: n }
 }
 
-fn state(n: u32) -> Arc<[u8]> {
-    (0..200 + n).map(|i| (i * 31 + n) as u8).collect()
+fn state(n: u32) -> State {
+    State::new((0..200 + n).map(|i| (i * 31 + n) as u8).collect())
 }
 
 /// Writes segments 0 to `count` and closes the tier.
@@ -32,7 +32,7 @@ fn filled(dir: &Path, count: u32) {
     assert!(found.is_empty());
     (0..count).for_each(|n| tier.put(SegmentId(n.into()), &info(n), &state(n)));
     for n in 0..count {
-        assert_eq!(tier.get(SegmentId(n.into())).as_deref(), Some(&state(n)[..]), "a queued segment can be read, too");
+        assert_eq!(tier.get(SegmentId(n.into())), Some(state(n)), "a queued segment can be read, too");
     }
 }
 
@@ -56,14 +56,14 @@ fn segments_survive_a_restart() {
     let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
     assert_eq!(found.len(), 5);
     for (n, (segment, found)) in (0..).zip(found) {
-        assert_eq!((found, tier.get(segment).as_deref()), (info(n), Some(&state(n)[..])));
+        assert_eq!((found, tier.get(segment)), (info(n), Some(state(n))));
     }
     let shared = SegmentInfo { namespace: Namespace::Shared, ..info(9) };
     tier.put(SegmentId(77), &shared, &state(9));
     drop(tier);
     let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
     assert_eq!((found.len(), &found[5].1), (6, &shared));
-    assert_eq!(tier.get(found[5].0).as_deref(), Some(&state(9)[..]));
+    assert_eq!(tier.get(found[5].0), Some(state(9)));
     let report = report(dir.path(), true).unwrap();
     assert_eq!((report[0].segments, report[0].data_files, report[0].damage.len()), (6, 2, 0));
 }
@@ -143,7 +143,7 @@ fn regression_what_is_queued_is_written_before_the_tier_is_gone() {
     let (mut tier, found) = DiskTier::open(&options(dir.path(), 1 << 20)).unwrap();
     assert_eq!(found.len(), 300);
     for (n, (segment, found)) in (0..).zip(found) {
-        assert_eq!((found, tier.get(segment).as_deref()), (info(n), Some(&state(n)[..])));
+        assert_eq!((found, tier.get(segment)), (info(n), Some(state(n))));
     }
 }
 
@@ -184,7 +184,7 @@ fn regression_a_segment_is_hashed_once_when_it_is_written_and_once_when_it_is_re
     let writer = Writer::new(directory, room(dir.path()), sizes, VecDeque::new());
     let (jobs, job_rx) = crossbeam_channel::bounded(1);
     let (event_tx, _events) = crossbeam_channel::bounded(1);
-    let large: Arc<[u8]> = vec![7; 100_000].into();
+    let large = State::new(vec![7; 100_000]);
     let job = writer::WriteJob { segment: SegmentId(0), info: info(1), state: large.clone() };
     jobs.send(writer::Job::Write(job)).unwrap();
     drop(jobs);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use camshaft_core::segments::{SegmentId, SegmentInfo};
+use camshaft_core::segments::{SegmentId, SegmentInfo, State};
 use camshaft_core::threads::Spawner;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, never};
 
@@ -31,7 +31,7 @@ const LAST_WRITE: Duration = Duration::from_secs(5);
 pub(super) struct WriteJob {
     pub(super) segment: SegmentId,
     pub(super) info: SegmentInfo,
-    pub(super) state: Arc<[u8]>,
+    pub(super) state: State,
 }
 
 /// What the writer is asked to do.
@@ -104,7 +104,7 @@ impl WriterHandle {
     }
 
     /// Queues a segment. Returns false, and does not queue it, if the queue is full.
-    pub(super) fn queue(&self, segment: SegmentId, info: &SegmentInfo, state: &Arc<[u8]>) -> bool {
+    pub(super) fn queue(&self, segment: SegmentId, info: &SegmentInfo, state: &State) -> bool {
         let bytes = state.len() as u64;
         let queued = self.shared.queued_bytes.fetch_add(bytes, Ordering::Relaxed);
         let job = Job::Write(WriteJob { segment, info: info.clone(), state: state.clone() });

@@ -1,12 +1,12 @@
 //! Fills a sequence's KV cache with what others have computed, or what was saved.
 use std::ops::Range;
-use std::sync::Arc;
 
 use super::Kv;
 use crate::engine::{Engine, Reuse, SavedPart};
 use crate::ids::SeqId;
 use crate::placement::{Running, Tail};
 use crate::prefix::{KvState, NodeId, Piece};
+use crate::segments::State;
 use crate::sequence::Sequence;
 use crate::worker::restoring::RestoreBudget;
 
@@ -16,7 +16,7 @@ const MIN_RESTORED_TOKENS: u32 = 4;
 /// Segments that are restored together.
 #[derive(Debug, Default)]
 struct Found {
-    parts: Vec<(Range<u32>, Arc<[u8]>)>,
+    parts: Vec<(Range<u32>, State)>,
     /// With the position at which each ends.
     nodes: Vec<(NodeId, u32)>,
     /// There is more, which the budget does not allow.
