@@ -10,8 +10,6 @@ use crate::instructions;
 
 /// Groups of four numbers in a block: what one instruction multiplies in each lane.
 const GROUPS: usize = BLOCK / 4;
-/// Rows of a tile where fewer are left.
-const SHORT: usize = 2;
 /// Bytes of quantized activations that are multiplied with a panel before the next panel is: they stay in the second cache.
 const RESIDENT_BYTES: usize = 256 << 10;
 
@@ -41,6 +39,13 @@ struct Scratch {
     sums: Vec<i32>,
     /// Where a last panel of fewer rows is computed.
     narrow: Vec<f32>,
+}
+
+/// Where sums go: those of a row lie `stride` numbers after those of the row before.
+#[derive(Clone, Copy)]
+struct Sums {
+    to: *mut f32,
+    stride: usize,
 }
 
 thread_local! {
@@ -117,15 +122,20 @@ impl Kernel {
                         std::array::from_fn(|row| unsafe { weights.add((first + row.min(width - 1)) * row_bytes) });
                     // SAFETY: as above.
                     unsafe { interleave(panel_rows, &mut scratch.panel, self.bias()) };
+                    // After the last panel lies whatever is next in memory.
+                    let next = weights.wrapping_add((first + PANEL) * row_bytes);
                     if width == PANEL {
                         // SAFETY: the part of `to` is this thread's.
-                        unsafe { self.times_panel(scratch, rows, to.add(begin * outputs + first), outputs) };
+                        unsafe {
+                            let sums = Sums { to: to.add(begin * outputs + first), stride: outputs };
+                            self.times_panel(scratch, rows, sums, next);
+                        }
                         continue;
                     }
                     let mut narrow = std::mem::take(&mut scratch.narrow);
                     narrow.resize(rows * PANEL, 0.0);
                     // SAFETY: the room is as large.
-                    unsafe { self.times_panel(scratch, rows, narrow.as_mut_ptr(), PANEL) };
+                    unsafe { self.times_panel(scratch, rows, Sums { to: narrow.as_mut_ptr(), stride: PANEL }, next) };
                     for (row, values) in narrow.chunks_exact(PANEL).enumerate() {
                         // SAFETY: the part of `to` is this thread's.
                         unsafe {
@@ -140,17 +150,18 @@ impl Kernel {
         });
     }
 
-    /// Multiplies the interleaved panel with the quantized rows. A row's 16 sums lie `stride` numbers after the row's before.
+    /// Multiplies the interleaved panel with the quantized rows. Meanwhile the panel at `next` comes to the cache: 16 rows in turn
+    /// are more than a processor foresees, which would wait for each of them. Nothing is read there.
     ///
     /// # Safety
-    /// It is one of `all`, and there is room at `to`.
-    unsafe fn times_panel(self, scratch: &Scratch, rows: usize, to: *mut f32, stride: usize) {
+    /// It is one of `all`, and there is room for the sums.
+    unsafe fn times_panel(self, scratch: &Scratch, rows: usize, sums: Sums, next: *const u8) {
         // SAFETY: by the caller's word.
         unsafe {
             match self {
-                Kernel::Avx2 => avx2::all(scratch, rows, to, stride),
-                Kernel::AvxVnni => avx_vnni::all(scratch, rows, to, stride),
-                Kernel::Avx512Vnni => avx512_vnni::all(scratch, rows, to, stride),
+                Kernel::Avx2 => avx2::all(scratch, rows, sums, next),
+                Kernel::AvxVnni => avx_vnni::all(scratch, rows, sums, next),
+                Kernel::Avx512Vnni => avx512_vnni::all(scratch, rows, sums, next),
             }
         }
     }
@@ -164,7 +175,7 @@ impl Scratch {
         self.groups.resize(rows * blocks * GROUPS, [0; 4]);
         self.scales.resize(rows * blocks, 0.0);
         self.sums.resize(rows * blocks, 0);
-        for (first, width) in tiles(rows, tile, SHORT) {
+        for (first, width) in tiles(rows, tile) {
             for row in 0..width {
                 let numbers = &numbers[(first + row) * inputs..][..inputs];
                 for (block, numbers) in numbers.as_chunks::<BLOCK>().0.iter().enumerate() {
@@ -239,6 +250,18 @@ unsafe fn interleave(rows: [*const u8; PANEL], panel: &mut [Panel], bias: u8) {
     }
 }
 
+/// Lets what a panel is made of come to the cache, a block of each row; returns where the next blocks begin. The rows lie one after
+/// the other, so that no row's blocks are its own, but in the end all have come.
+#[inline]
+fn prefetch(from: *const u8) -> *const u8 {
+    const LINE: usize = 64;
+    for at in (0..PANEL * BLOCK_BYTES).step_by(LINE) {
+        // SAFETY: it reads nothing and may be given any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.wrapping_add(at).cast()) };
+    }
+    from.wrapping_add(PANEL * BLOCK_BYTES)
+}
+
 /// The loops over tiles of rows, for one kind of instructions. `$dot` adds the products of four bytes of each row of weights and
 /// of `four` to the sums; `$begin` says where a sum begins, of the sum of the activations' integers.
 macro_rules! kernel {
@@ -254,17 +277,18 @@ macro_rules! kernel {
             /// # Safety
             /// There are so many quantized rows, and there is room for their sums.
             #[target_feature(enable = $features)]
-            pub(super) unsafe fn all(scratch: &Scratch, rows: usize, to: *mut f32, stride: usize) {
-                for (first, width) in tiles(rows, TILE, SHORT) {
+            pub(super) unsafe fn all(scratch: &Scratch, rows: usize, sums: Sums, next: *const u8) {
+                let mut next = Some(next);
+                for (first, width) in tiles(rows, TILE) {
                     // SAFETY: no tile reaches past the last row.
                     unsafe {
-                        let to = to.add(first * stride);
                         for part in 0..PARTS {
-                            let to = to.add(part * $lanes);
+                            let sums = Sums { to: sums.to.add(first * sums.stride + part * $lanes), ..sums };
                             match width {
-                                TILE => tile::<TILE>(scratch, first, part, to, stride),
-                                SHORT => tile::<SHORT>(scratch, first, part, to, stride),
-                                _ => tile::<1>(scratch, first, part, to, stride),
+                                TILE => tile::<TILE>(scratch, (first, part), sums, next.take()),
+                                4 => tile::<4>(scratch, (first, part), sums, next.take()),
+                                2 => tile::<2>(scratch, (first, part), sums, next.take()),
+                                _ => tile::<1>(scratch, (first, part), sums, next.take()),
                             }
                         }
                     }
@@ -275,13 +299,19 @@ macro_rules! kernel {
             /// A tile of `N` rows begins at `first`, and there is room for their sums.
             #[inline]
             #[target_feature(enable = $features)]
-            unsafe fn tile<const N: usize>(scratch: &Scratch, first: usize, part: usize, to: *mut f32, stride: usize) {
+            unsafe fn tile<const N: usize>(
+                scratch: &Scratch,
+                (first, part): (usize, usize),
+                place: Sums,
+                mut next: Option<*const u8>,
+            ) {
                 let begin = first * scratch.panel.len();
                 let scales = scratch.scales[begin..].as_chunks::<N>().0;
                 let rows = scales.iter().zip(scratch.sums[begin..].as_chunks::<N>().0);
                 let groups = scratch.groups[begin * GROUPS..].as_chunks::<N>().0.as_chunks::<GROUPS>().0;
                 let mut sums: [$floats; N] = [$zero(); N];
                 for ((panel, (scales, of_integers)), groups) in scratch.panel.iter().zip(rows).zip(groups) {
+                    next = next.map(prefetch);
                     let mut integers: [$integers; N] = of_integers.map(|sum| $all($begin(sum)));
                     for (weights, group) in panel.bytes.iter().zip(groups) {
                         // SAFETY: it has 64 bytes, and is aligned to as many.
@@ -298,7 +328,7 @@ macro_rules! kernel {
                 }
                 for (row, sum) in sums.into_iter().enumerate() {
                     // SAFETY: by the caller's word.
-                    unsafe { $store(to.add(row * stride), sum) };
+                    unsafe { $store(place.to.add(row * place.stride), sum) };
                 }
             }
         }

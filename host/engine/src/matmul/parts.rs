@@ -35,13 +35,13 @@ fn divide(count: usize, index: usize, parts: usize) -> Range<usize> {
     count * index / parts..count * (index + 1) / parts
 }
 
-/// The tiles of so many rows: where each begins, and its rows, `most`, `short` or one.
+/// The tiles of so many rows: where each begins, and its rows, `most`, four, two or one.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn tiles(rows: usize, most: usize, short: usize) -> impl Iterator<Item = (usize, usize)> {
+pub(super) fn tiles(rows: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     let mut first = 0;
     std::iter::from_fn(move || {
         let left = rows - first;
-        let width = [most, short, 1].into_iter().find(|width| *width <= left)?;
+        let width = [most, 4, 2, 1].into_iter().find(|width| *width <= left)?;
         first += width;
         Some((first - width, width))
     })
