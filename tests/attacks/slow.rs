@@ -86,7 +86,7 @@ fn regression_silent_connections_leave_files_to_those_who_ask() {
     let mut server = Setup::new().config(PATIENT).open_files(64).start();
     let sockets = flood(&server, 200);
     assert_both_answer(&mut server);
-    let log = server.log();
+    let log = server.settled_log();
     assert!(log.contains("limits.connections = 1024, but this process may have 64 files open"), "{log}");
     drop(sockets);
     row.end("6 requests served on both listeners");
@@ -99,7 +99,7 @@ fn regression_silent_connections_make_room_where_no_file_is_free() {
     server.bound_open_files(8);
     let sockets = flood(&server, 100);
     assert_both_answer(&mut server);
-    let log = server.log();
+    let log = server.settled_log();
     assert!(log.contains("no file is free for a new connection"), "{log}");
     drop(sockets);
     row.end("6 requests served on both listeners");

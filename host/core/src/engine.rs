@@ -83,7 +83,7 @@ pub struct Encode<'a> {
     /// Turns the spelling of a special token into that token. Set for the text of chat templates, and for a client's
     /// text only where it asks for that.
     pub parse_special: bool,
-    /// Says also which part of the text each token comes from.
+    /// Says also which part of the text each token comes from, of a text that is read to its end.
     pub offsets: bool,
     /// Becomes true when nobody waits for the tokens any more. The tokenizer looks at it all the time.
     pub abandoned: Option<&'a AtomicBool>,

@@ -104,7 +104,7 @@ impl EngineOptions {
     }
 }
 
-/// Memory that is kept for copies. A larger one takes so long that the system's zeros do not count.
+/// Bytes that are kept for copies, while nothing is copied, too. A larger copy gets its memory anew each time.
 const SPARE_BYTES: usize = 16 << 20;
 
 /// Runs a model for one worker.
@@ -379,7 +379,7 @@ impl LlamaEngine {
 
     /// Takes back the memory of a copy that nobody reads any more.
     fn keep_memory(&mut self, copy: Vec<u8>) {
-        if copy.capacity() <= SPARE_BYTES {
+        if (self.spare.capacity()..=SPARE_BYTES).contains(&copy.capacity()) {
             self.spare = copy;
         }
     }
@@ -387,7 +387,11 @@ impl LlamaEngine {
     /// A copy of a stream's state to read and to give to `keep_memory`.
     fn read_state(&mut self, stream: i32) -> Option<Vec<u8>> {
         let mut state = std::mem::take(&mut self.spare);
-        self.context.state(stream, &mut state).then_some(state)
+        if self.context.state(stream, &mut state) {
+            return Some(state);
+        }
+        self.keep_memory(state);
+        None
     }
 
     fn move_state(&mut self, from: i32, to: i32) -> bool {

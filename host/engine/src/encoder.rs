@@ -84,7 +84,8 @@ impl Encoder {
     pub(crate) fn encode(&self, model: &Model, encode: Encode<'_>) -> Option<Encoded> {
         let mut output = Output::new(&encode);
         match self.append(model, encode, &mut output) {
-            Ok(()) | Err(Stopped::Full) => Some(output.into_encoded()),
+            Ok(()) => Some(output.into_encoded()),
+            Err(Stopped::Full) => Some(Encoded { offsets: None, ..output.into_encoded() }),
             Err(Stopped::Abandoned) => None,
         }
     }

@@ -145,7 +145,7 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
             (b"tokenizer.ggml.model", 8) => tokenizer.model = self.text("tokenizer.ggml.model")?,
             (b"tokenizer.ggml.pre", 8) => tokenizer.pre = self.text("tokenizer.ggml.pre")?,
             (b"tokenizer.ggml.merges", 9) => tokenizer.merges = self.merges()?,
-            (b"tokenizer.ggml.token_type", 9) => self.token_kinds(&mut seen.tokens)?,
+            (b"tokenizer.ggml.token_type", 9) => self.token_kinds()?,
             (b"tokenizer.ggml.tokens", 9) => self.tokens(&mut seen.tokens)?,
             (key, 9) if LayerLists::keeps(key) => self.layers(key, lists)?,
             (key, 4) if key.ends_with(b".context_length") => self.context_length(key)?,
@@ -161,17 +161,13 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
         }
     }
 
-    fn token_kinds(&mut self, tokens: &mut Tokens) -> Result<(), Refused> {
+    fn token_kinds(&mut self) -> Result<(), Refused> {
         let kind = self.u32("an array's type")?;
         let count = self.u64("an array's length")?;
         if kind != 5 && kind != 4 {
             return bad("tokenizer.ggml.token_type is not a list of 32-bit integers");
         }
-        self.within(count.checked_mul(4), "tokenizer.ggml.token_type")?;
-        for _ in 0..count {
-            tokens.add_kind(self.u32("a token's type")?);
-        }
-        Ok(())
+        self.items(kind, count, "tokenizer.ggml.token_type", 0)
     }
 
     fn merges(&mut self) -> Result<Vec<Box<[u8]>>, Refused> {

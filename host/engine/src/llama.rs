@@ -260,11 +260,17 @@ impl Context {
     pub(crate) fn state(&self, sequence: i32, state: &mut Vec<u8>) -> bool {
         // SAFETY: llama.cpp catches what it throws.
         let size = unsafe { sys::llama_state_seq_get_size_ext(self.raw.as_ptr(), sequence, 0) };
-        state.resize(size, 0);
+        state.clear();
+        state.reserve_exact(size);
         let bytes = state.as_mut_ptr();
         // SAFETY: the buffer has the size that llama.cpp has just asked for, and no decode happens in between.
         let written = unsafe { sys::llama_state_seq_get_data_ext(self.raw.as_ptr(), bytes, size, sequence, 0) };
-        written == size && size > 0
+        if written != size || size == 0 {
+            return false;
+        }
+        // SAFETY: so many bytes were written, of as many that there is room for.
+        unsafe { state.set_len(size) };
+        true
     }
 
     /// Gives a sequence a state that [`Self::state`] wrote for the same model and layout. False if it does not fit. As with that,

@@ -151,7 +151,10 @@ pub(crate) fn join(parts: &[SavedPart<'_>]) -> Option<Vec<u8>> {
     }
     let count: usize = parts.iter().map(|(_, cells)| cells.len()).sum();
     let row_bytes: usize = first.rows.iter().map(|rows| rows.unit_bytes * rows.times).sum();
-    let mut out = Vec::with_capacity(count * (CELL_BYTES + row_bytes) + 4 * first.streams as usize + 4096);
+    // The number of streams, and of each its cells. No more is taken than is counted of a segment.
+    let heads = HEAD_BYTES + 4 + 4 * first.streams as usize + DATA_HEAD_BYTES + first.rows.len() * ROWS_HEAD_BYTES;
+    let size = heads + count * (CELL_BYTES + row_bytes);
+    let mut out = Vec::with_capacity(size);
     out.extend_from_slice(first.head);
     out.extend_from_slice(&first.streams.to_le_bytes());
     out.extend((0..first.stream).flat_map(|_| [0; 4]));
@@ -174,6 +177,7 @@ pub(crate) fn join(parts: &[SavedPart<'_>]) -> Option<Vec<u8>> {
         }
     }
     out.extend((first.stream + 1..first.streams).flat_map(|_| [0; 4]));
+    debug_assert_eq!(out.len(), size);
     Some(out)
 }
 

@@ -225,6 +225,26 @@ fn a_saved_range_decodes_to_the_same_logits_wherever_it_is_restored() {
 }
 
 #[test]
+fn what_is_copied_is_the_sequence_as_it_is_now() {
+    let model = demo();
+    let tokens = prompt(&model, PROMPTS[6]);
+    let len = tokens.len() as u32;
+    for layout in LAYOUTS {
+        let mut engine = engine_with(&model, 2048, layout);
+        prefill(&mut engine, SeqId(0), &tokens, 0);
+        let whole = engine.save(SeqId(0), 0..len).unwrap();
+        let next = prefill(&mut engine, SeqId(0), &tokens[..1], len);
+        assert!(engine.save(SeqId(0), len..len + 1).is_some(), "{layout:?}, after a decode");
+        prefill(&mut engine, SeqId(1), &tokens[..3], 0);
+        let less = engine.save(SeqId(1), 0..3).unwrap();
+        assert!(less.len() < whole.len() / 2, "{layout:?}, into the memory of a longer one");
+        assert!(engine.restore(SeqId(1), &[SavedPart { range: 3..len, state: &whole }]), "{layout:?}");
+        assert!(engine.share(SeqId(1), SeqId(2), 0..len), "{layout:?}, after a restore");
+        assert_eq!(prefill(&mut engine, SeqId(2), &tokens[..1], len), next, "{layout:?}");
+    }
+}
+
+#[test]
 fn regression_restoring_a_part_of_a_saved_range_takes_no_more_kv_than_the_part() {
     let model = demo();
     let tokens: Vec<Token> = prompt(&model, PROMPTS[6]).into_iter().cycle().take(200).collect();

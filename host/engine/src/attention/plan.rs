@@ -8,8 +8,10 @@ use super::views::{Attention, Shape};
 
 /// Fewer rows than this, counted for each head of those that share entries, are computed one by one: most lanes would idle.
 pub(super) const NARROW: usize = 12;
-/// Plans that a thread keeps: models have a mask or two.
+/// Plans of a graph that a thread keeps: models have a mask or two.
 const MOST_PLANS: usize = 4;
+/// Runs for which a thread keeps memory. Where long sequences lie entry by entry among each other, a graph has millions.
+const KEPT_RUNS: usize = 1 << 16;
 /// Entries that take as long as what a block costs besides them.
 const OF_BLOCK: usize = 16;
 
@@ -26,7 +28,11 @@ struct Key {
 
 /// The plans of a thread's last nodes.
 #[derive(Default)]
-pub(super) struct Plans(Vec<Plan>);
+pub(super) struct Plans {
+    plans: Vec<Plan>,
+    /// What all rows attend to, while a plan is made.
+    runs: Vec<Range<u32>>,
+}
 
 /// What a thread computes of a node.
 #[derive(Default)]
@@ -34,6 +40,7 @@ pub(super) struct Plan {
     key: Key,
     /// By mask and row.
     spans: Vec<Span>,
+    /// Those of which the thread computes a part.
     blocks: Vec<Rows>,
     /// Entries, one block's behind the other's.
     runs: Vec<Range<u32>>,
@@ -65,30 +72,35 @@ impl Plans {
         let Shape { rows, entries, heads, kv_heads, streams, masks, .. } = attention.shape;
         let mask = attention.mask.map_or(0, |mask| mask.data.addr());
         let key = Key { graph, mask, shape: [rows, entries, heads, kv_heads, streams, masks], thread, threads };
-        let at = match self.0.iter().position(|plan| plan.key == key && graph.is_some()) {
+        let at = match self.plans.iter().position(|plan| plan.key == key && graph.is_some()) {
             Some(at) => at,
             None => {
-                // The oldest one's room.
-                let mut plan = if self.0.len() < MOST_PLANS { Plan::default() } else { self.0.remove(0) };
+                // The room of one that nobody asks for any more, or of the oldest.
+                let old = self.plans.iter().position(|plan| plan.key.graph != graph || graph.is_none());
+                let full = (self.plans.len() == MOST_PLANS).then_some(0);
+                let mut plan = old.or(full).map_or_else(Plan::default, |at| self.plans.remove(at));
                 // SAFETY: by the caller's word.
-                unsafe { plan.make(attention, key) };
-                self.0.push(plan);
-                self.0.len() - 1
+                unsafe { plan.make(attention, key, &mut self.runs) };
+                self.runs.clear();
+                self.runs.shrink_to(KEPT_RUNS);
+                self.plans.push(plan);
+                self.plans.len() - 1
             }
         };
-        &self.0[at]
+        &self.plans[at]
     }
 }
 
 impl Plan {
+    /// `all` is empty: what all rows attend to, of which the thread keeps its part.
+    ///
     /// # Safety
     /// The mask is where `attention` says.
-    unsafe fn make(&mut self, attention: &Attention, key: Key) {
+    unsafe fn make(&mut self, attention: &Attention, key: Key, all: &mut Vec<Range<u32>>) {
         let shape = &attention.shape;
         self.key = key;
         self.spans.clear();
         self.blocks.clear();
-        self.runs.clear();
         // SAFETY: by the caller's word.
         let mask = |row: usize, stream: usize| unsafe { mask_of(attention, row, stream) };
         for stream in 0..shape.masks.min(shape.streams) {
@@ -107,14 +119,27 @@ impl Plan {
             let mut row = 0;
             while row < shape.rows {
                 let rows = row..row + spans::block(&spans[row..], most, |a, b| spans::shared(of(row + a), of(row + b)));
-                let first = self.runs.len();
-                let entries = spans::attended(&rows.clone().map(of), &mut self.runs);
+                let first = all.len();
+                let entries = spans::attended(&rows.clone().map(of), all);
                 let cost = (entries + OF_BLOCK) * (rows.len() * group).min(NARROW);
                 row = rows.end;
-                self.blocks.push(Rows { stream, rows, runs: first..self.runs.len(), cost, kv_heads: 0..0 });
+                self.blocks.push(Rows { stream, rows, runs: first..all.len(), cost, kv_heads: 0..0 });
             }
         }
         self.divide(shape.kv_heads);
+        self.keep_own(all);
+    }
+
+    /// Drops what other threads compute.
+    fn keep_own(&mut self, all: &[Range<u32>]) {
+        self.runs.clear();
+        self.blocks.retain(|block| !block.kv_heads.is_empty());
+        for block in &mut self.blocks {
+            let first = self.runs.len();
+            self.runs.extend_from_slice(&all[block.runs.clone()]);
+            block.runs = first..self.runs.len();
+        }
+        self.runs.shrink_to(KEPT_RUNS);
     }
 
     /// Gives the thread its heads of each block: threads have parts behind each other, which take as long.

@@ -201,6 +201,34 @@ proptest! {
     }
 }
 
+/// What was read from a mask serves one graph, though the next one's mask may lie where it lay.
+#[test]
+fn the_next_graph_reads_the_mask_anew() {
+    let shape = Shape {
+        width: 16,
+        value_width: 16,
+        rows: 40,
+        entries: 90,
+        heads: 4,
+        kv_heads: 2,
+        streams: 1,
+        masks: 1,
+        scale: 0.25,
+        max_bias: 0.0,
+    };
+    let mut case = Case::new(shape, Mask::Causal, 1);
+    let (causal, holes) = (case.mask.clone(), Case::new(shape, Mask::Holes(3), 1).mask);
+    for kernel in Kernel::all() {
+        let graph = || Some(GRAPHS.fetch_add(1, Ordering::Relaxed));
+        let first = case.from(Numbers::F16, *kernel, 2, graph());
+        case.mask.copy_from_slice(&holes);
+        let second = case.from(Numbers::F16, *kernel, 2, graph());
+        assert_eq!(second, case.by(*kernel, 2), "{kernel:?}");
+        assert_ne!(second, first, "{kernel:?}");
+        case.mask.copy_from_slice(&causal);
+    }
+}
+
 #[test]
 fn regression_what_a_row_does_not_attend_to_may_be_infinite() {
     for (rows, mask) in [(1, Mask::Holes(3)), (40, Mask::Holes(3)), (40, Mask::Causal)] {

@@ -37,10 +37,10 @@ struct Word {
 /// A character of a word.
 #[derive(Debug)]
 struct Character {
-    /// Where it begins in the word.
-    at: usize,
+    /// Where it begins in the word. Texts are bodies of requests: far below 4 GiB.
+    at: u32,
     /// What it was made of.
-    part: Range<usize>,
+    part: Range<u32>,
 }
 
 impl WordPiece {
@@ -156,18 +156,19 @@ impl Word {
         if self.text.is_empty() {
             self.text.push_str(SPACE);
         }
-        self.characters.push(Character { at: self.text.len(), part });
+        let part = part.start as u32..part.end as u32;
+        self.characters.push(Character { at: self.text.len() as u32, part });
         self.text.push(c);
     }
 
     /// What the word was made of between two of its bytes.
     fn part(&self, from: usize, to: usize) -> Range<usize> {
-        let first = self.characters.partition_point(|character| character.at <= from).saturating_sub(1);
-        let end = self.characters.partition_point(|character| character.at < to);
-        let start = self.characters.get(first).map_or(0, |character| character.part.start);
+        let first = self.characters.partition_point(|character| character.at as usize <= from).saturating_sub(1);
+        let end = self.characters.partition_point(|character| (character.at as usize) < to);
+        let start = self.characters.get(first).map_or(0, |character| character.part.start as usize);
         // The space in front of it was made of nothing.
         let last = end.checked_sub(1).and_then(|last| self.characters.get(last));
-        start..last.map_or(start, |character| character.part.end)
+        start..last.map_or(start, |character| character.part.end as usize)
     }
 }
 

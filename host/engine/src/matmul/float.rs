@@ -116,16 +116,18 @@ impl Scratch {
             // SAFETY: as above.
             unsafe { interleave(of_panel, &mut self.panel[..depth]) };
             // The panel beside it, or the first one of the next rows. After the last lies whatever is next in memory.
-            let next = match begin + depth < inputs {
-                true => weights.wrapping_add(first * inputs + begin + depth),
-                false => weights.wrapping_add((first + PANEL) * inputs),
-            };
-            let mut next = Some(Ahead { begin: next, step: inputs });
+            let (row, next) = if begin + depth < inputs { (first, begin + depth) } else { (first + PANEL, 0) };
+            let mut ahead = Some(Ahead {
+                begin: weights.wrapping_add(row * inputs + next),
+                step: inputs,
+                lines: DEPTH.min(inputs - next).div_ceil(Ahead::NUMBERS),
+                parts: depth.div_ceil(Ahead::NUMBERS),
+            });
             for (tile_first, tile_width) in tiles(rows.len()) {
                 // SAFETY: no tile reaches past the last row.
                 unsafe {
                     let place = place.add(tile_first * stride);
-                    let of_tile = (tile_first * inputs, begin, depth, next.take());
+                    let of_tile = OfTile { at: tile_first * inputs, begin, depth, ahead: ahead.take() };
                     tile!(self, tile_width, (of_tile, place, stride); 14 13 12 11 10 9 8 7 6 5 4 3 2 1);
                 }
             }
@@ -136,25 +138,20 @@ impl Scratch {
         }
     }
 
-    /// Multiplies the panel, which begins at number `begin` of its rows and has `depth` of them, with the tile at `at`. Past the
-    /// first panel of the rows, sums are added to what is there.
+    /// Multiplies the panel with a tile. Past the first panel of the rows, sums are added to what is there.
     ///
     /// # Safety
     /// There is room for the sums.
     #[inline]
     #[target_feature(enable = "avx512f,avx2,fma,f16c")]
-    unsafe fn tile<const N: usize>(
-        &self,
-        (at, begin, depth, next): (usize, usize, usize, Option<Ahead>),
-        to: *mut f32,
-        stride: usize,
-    ) {
+    unsafe fn tile<const N: usize>(&self, of: OfTile, to: *mut f32, stride: usize) {
+        let OfTile { at, begin, depth, ahead } = of;
         let numbers = &self.tiles[at..].as_chunks::<N>().0[begin..];
         let mut sums = [_mm512_setzero_ps(); N];
         let panel = self.panel[..depth].chunks(Ahead::NUMBERS);
-        for (at, (weights, numbers)) in panel.zip(numbers.chunks(Ahead::NUMBERS)).enumerate() {
-            if let Some(next) = &next {
-                next.prefetch(at);
+        for (part, (weights, numbers)) in panel.zip(numbers.chunks(Ahead::NUMBERS)).enumerate() {
+            if let Some(ahead) = &ahead {
+                ahead.prefetch(part);
             }
             for (weights, numbers) in weights.iter().zip(numbers) {
                 // SAFETY: there are 16.
@@ -180,19 +177,34 @@ struct Ahead {
     begin: *const u16,
     /// Numbers from one row to the next.
     step: usize,
+    /// Lines of the cache that each row's part of the panel has, and in how many parts they come.
+    lines: usize,
+    parts: usize,
+}
+
+/// What a tile is multiplied with.
+struct OfTile {
+    /// Where the tile is.
+    at: usize,
+    /// Where the panel begins in its rows, and the numbers that it has of each.
+    begin: usize,
+    depth: usize,
+    ahead: Option<Ahead>,
 }
 
 impl Ahead {
     /// Numbers of a line of the cache.
     const NUMBERS: usize = 32;
 
-    /// Lets one line of each row come. Nothing is read there.
+    /// Lets a part of the lines come. Nothing is read there.
     #[inline]
-    fn prefetch(&self, line: usize) {
-        for row in 0..PANEL {
-            let place = self.begin.wrapping_add(row * self.step + line * Self::NUMBERS);
-            // SAFETY: it reads nothing and may be given any address.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(place.cast()) };
+    fn prefetch(&self, part: usize) {
+        for line in self.lines * part / self.parts..self.lines * (part + 1) / self.parts {
+            for row in 0..PANEL {
+                let place = self.begin.wrapping_add(row * self.step + line * Self::NUMBERS);
+                // SAFETY: it reads nothing and may be given any address.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(place.cast()) };
+            }
         }
     }
 }

@@ -250,8 +250,8 @@ unsafe fn interleave(rows: [*const u8; PANEL], panel: &mut [Panel], bias: u8) {
     }
 }
 
-/// Lets what a panel is made of come to the cache, a block of each row; returns where the next blocks begin. The rows lie one after
-/// the other, so that no row's blocks are its own, but in the end all have come.
+/// Lets as many bytes come to the cache as a block of each row of a panel has, and returns where they end. They come in the order of
+/// addresses, so that the whole panel has come after as many calls as its rows have blocks. Nothing is read there.
 #[inline]
 fn prefetch(from: *const u8) -> *const u8 {
     const LINE: usize = 64;

@@ -239,7 +239,8 @@ fn a_text_that_has_more_tokens_than_are_wanted_is_not_read_to_its_end() {
         let tokenizer = model.tokenizer();
         let all = tokenizer.encode(encode).unwrap().tokens;
         for most in [0, 1, 100, all.len() - 1] {
-            let some = tokenizer.encode(Encode { most, ..encode }).unwrap().tokens;
+            let Encoded { tokens: some, offsets } = tokenizer.encode(Encode { most, ..encode }).unwrap();
+            assert!(offsets.is_none_or(|offsets| offsets.len() == some.len()), "{name}: of a part of the tokens");
             assert!(some.len() > most && some.len() < most + 10, "{name}: {} of {most}", some.len());
             assert!(all.starts_with(&some), "{name}");
         }
