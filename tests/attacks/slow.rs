@@ -141,7 +141,7 @@ fn readers_that_take_nothing_keep_no_place() {
     // Alternatives make the events larger than the connection's buffers.
     let story = json!({"model": "demo", "messages": [{"role": "user", "content": "Tell me a story."}], "n": 16,
         "max_tokens": 700, "logprobs": true, "top_logprobs": 20, "ignore_eos": true, "stream": true});
-    let sockets: Vec<_> = (0..2).map(|_| server.client.begin(&Request::post(CHAT, &story))).collect();
+    let sockets: Vec<_> = (0..2).map(|_| server.client.begin_unread(&Request::post(CHAT, &story))).collect();
     let paused = eventually("as many are paused as may run", || {
         let pauses = server.metrics().count("camshaft_pauses_total", &[]);
         if pauses >= 4.0 { Ok(pauses) } else { Err(pauses) }

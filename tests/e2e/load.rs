@@ -115,7 +115,7 @@ fn a_reader_that_stops_reading_holds_up_nobody_and_is_cut() {
     // Log-probabilities make the response larger than socket buffers.
     let much = json!({"model": "demo", "messages": [{"role": "user", "content": "Once"}], "max_tokens": 1000,
         "ignore_eos": true, "stream": true, "n": 16, "logprobs": true, "top_logprobs": 20});
-    let socket = server.client.begin(&Request::post("/v1/chat/completions", &much));
+    let socket = server.client.begin_unread(&Request::post("/v1/chat/completions", &much));
     eventually("its sequences are paused", || {
         let pauses = server.metrics().count("camshaft_pauses_total", &[]);
         if pauses > 0.0 { Ok(()) } else { Err(pauses) }
