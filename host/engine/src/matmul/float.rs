@@ -172,16 +172,6 @@ impl Scratch {
     }
 }
 
-/// Rows of weights that are interleaved next. They come to the cache meanwhile: 16 rows in turn are more than processors foresee.
-struct Ahead {
-    begin: *const u16,
-    /// Numbers from one row to the next.
-    step: usize,
-    /// Lines of the cache that each row's part of the panel has, and in how many parts they come.
-    lines: usize,
-    parts: usize,
-}
-
 /// What a tile is multiplied with.
 struct OfTile {
     /// Where the tile is.
@@ -190,6 +180,16 @@ struct OfTile {
     begin: usize,
     depth: usize,
     ahead: Option<Ahead>,
+}
+
+/// Rows of weights that are interleaved next. They come to the cache meanwhile: 16 rows in turn are more than processors foresee.
+struct Ahead {
+    begin: *const u16,
+    /// Numbers from one row to the next.
+    step: usize,
+    /// Lines of the cache that each row's part of the panel has, and in how many parts they come.
+    lines: usize,
+    parts: usize,
 }
 
 impl Ahead {
