@@ -134,8 +134,7 @@ impl Client {
         socket
     }
 
-    /// The same, for a client that does not read. The system takes little for it, and not the megabytes that it otherwise comes to
-    /// take, which a loaded machine does not make within a test.
+    /// The same, for a client that does not read: bounds the system's receive buffer, so that the response soon fills it.
     pub fn begin_unread(&self, request: &Request) -> TcpStream {
         let socket = self.begin(request);
         set_socket_recv_buffer_size(&socket, 4096).expect("a socket takes options");

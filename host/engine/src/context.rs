@@ -1,4 +1,6 @@
 //! Implements core's engine with one llama.cpp context.
+mod spare;
+
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,6 +16,7 @@ use crate::llama::{self, Context, NotDecoded, Rows};
 use crate::load::LoadedModel;
 use crate::state;
 use crate::streams::StreamTable;
+use spare::Spare;
 
 /// Number format of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -104,9 +107,6 @@ impl EngineOptions {
     }
 }
 
-/// Bytes that are kept for copies, while nothing is copied, too. A larger copy gets its memory anew each time.
-const SPARE_BYTES: usize = 16 << 20;
-
 /// Runs a model for one worker.
 #[derive(Debug)]
 pub struct LlamaEngine {
@@ -121,8 +121,7 @@ pub struct LlamaEngine {
     order: Vec<(i32, usize)>,
     /// The state of the sequence that was copied last, until the next decode: several sequences may share its prefix.
     last_copy: Option<(SeqId, Vec<u8>)>,
-    /// Memory of copies that are read and dropped: the system fills new memory with zeros, which takes longer than the copy.
-    spare: Vec<u8>,
+    spare: Spare,
 }
 
 impl LlamaEngine {
@@ -182,7 +181,7 @@ impl LlamaEngine {
             llama_rows: Vec::new(),
             order: Vec::new(),
             last_copy: None,
-            spare: Vec::new(),
+            spare: Spare::default(),
         })
     }
 
@@ -373,31 +372,19 @@ impl LlamaEngine {
 
     fn drop_last_copy(&mut self) {
         if let Some((_, copy)) = self.last_copy.take() {
-            self.keep_memory(copy);
+            self.spare.keep(copy);
         }
     }
 
-    /// Takes back the memory of a copy that nobody reads any more.
-    fn keep_memory(&mut self, copy: Vec<u8>) {
-        if (self.spare.capacity()..=SPARE_BYTES).contains(&copy.capacity()) {
-            self.spare = copy;
-        }
-    }
-
-    /// A copy of a stream's state to read and to give to `keep_memory`.
+    /// A copy of a stream's state to read and to give back to `spare`.
     fn read_state(&mut self, stream: i32) -> Option<Vec<u8>> {
-        let mut state = std::mem::take(&mut self.spare);
-        if self.context.state(stream, &mut state) {
-            return Some(state);
-        }
-        self.keep_memory(state);
-        None
+        self.context.state(stream, |bytes| self.spare.take(bytes))
     }
 
     fn move_state(&mut self, from: i32, to: i32) -> bool {
         let Some(state) = self.read_state(from) else { return false };
         let moved = self.set_state(to, &state);
-        self.keep_memory(state);
+        self.spare.keep(state);
         moved
     }
 
@@ -428,7 +415,7 @@ impl LlamaEngine {
             self.read_state(stream).and_then(|held| {
                 let part = SavedPart { range: 0..start, state: &held };
                 let joined = state::join(&[&[part], parts].concat());
-                self.keep_memory(held);
+                self.spare.keep(held);
                 joined
             })
         };
@@ -437,8 +424,7 @@ impl LlamaEngine {
 
     /// A copy of a stream's state to keep.
     fn copy_state(&self, stream: i32) -> Option<Vec<u8>> {
-        let mut state = Vec::new();
-        self.context.state(stream, &mut state).then_some(state)
+        self.context.state(stream, Vec::with_capacity)
     }
 
     fn set_state(&mut self, seq: i32, state: &[u8]) -> bool {

@@ -255,22 +255,25 @@ impl Context {
         unsafe { sys::llama_memory_seq_pos_max(self.memory(), sequence) }
     }
 
-    /// Fills `state` with a copy of a sequence's state. False if there is none. A device that is lost during this ends the
-    /// process: llama.cpp reads what it has in a destructor, from which nothing can be thrown.
-    pub(crate) fn state(&self, sequence: i32, state: &mut Vec<u8>) -> bool {
+    /// A copy of a sequence's state, in an empty vector of `room` for so many bytes. `None` if there is no state. A device that is
+    /// lost during this ends the process: llama.cpp reads what it has in a destructor, from which nothing can be thrown.
+    pub(crate) fn state(&self, sequence: i32, room: impl FnOnce(usize) -> Vec<u8>) -> Option<Vec<u8>> {
         // SAFETY: llama.cpp catches what it throws.
         let size = unsafe { sys::llama_state_seq_get_size_ext(self.raw.as_ptr(), sequence, 0) };
-        state.clear();
-        state.reserve_exact(size);
+        if size == 0 {
+            return None;
+        }
+        let mut state = room(size);
+        assert!(state.is_empty() && state.capacity() >= size, "there is room for a state of {size} bytes");
         let bytes = state.as_mut_ptr();
         // SAFETY: the buffer has the size that llama.cpp has just asked for, and no decode happens in between.
         let written = unsafe { sys::llama_state_seq_get_data_ext(self.raw.as_ptr(), bytes, size, sequence, 0) };
-        if written != size || size == 0 {
-            return false;
+        if written != size {
+            return None;
         }
         // SAFETY: so many bytes were written, of as many that there is room for.
         unsafe { state.set_len(size) };
-        true
+        Some(state)
     }
 
     /// Gives a sequence a state that [`Self::state`] wrote for the same model and layout. False if it does not fit. As with that,

@@ -71,7 +71,7 @@ impl<'a> SavedState<'a> {
                 count => break count as usize,
             }
         };
-        let trailing = (streams.checked_sub(stream + 1)? * 4) as usize;
+        let trailing = streams.checked_sub(stream + 1)? as usize * 4;
         if count > bytes.len() / CELL_BYTES {
             return None;
         }

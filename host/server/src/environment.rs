@@ -6,9 +6,7 @@
 //! (`docs/benchmarks.md`, "Threads that meet").
 //!
 //! mimalloc reserves a GiB of addresses at a time. Processes that compile components and try models are bounded by their
-//! addresses (`camshaft_policy::bound_this_process`): what is reserved there and not used would be allowed for nothing. And it
-//! gives memory that was free for 10 ms back to the system, which fills it with zeros when a request needs it again: a second
-//! lets steps go on meanwhile (`docs/benchmarks.md`, "Over HTTP").
+//! addresses (`camshaft_policy::bound_this_process`): what is reserved there and not used would be allowed for nothing.
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -21,14 +19,12 @@ struct Variable {
     other: Option<&'static str>,
 }
 
-const VARIABLES: [Variable; 4] = [
+const VARIABLES: [Variable; 3] = [
     // Rounds of the loop: the fewest that cost nothing where the cores are free.
     Variable { name: "GOMP_SPINCOUNT", value: "10000", other: Some("OMP_WAIT_POLICY") },
     // And 1,000 of them, not 100, where the models of the process together have more threads than there are cores.
     Variable { name: "OMP_WAIT_POLICY", value: "active", other: None },
     Variable { name: "MIMALLOC_ARENA_RESERVE", value: "32M", other: None },
-    // In milliseconds.
-    Variable { name: "MIMALLOC_PURGE_DELAY", value: "1000", other: None },
 ];
 
 /// The process is found by its name: what was started by way of a link would have that one's.

@@ -37,7 +37,7 @@ struct Word {
 /// A character of a word.
 #[derive(Debug)]
 struct Character {
-    /// Where it begins in the word. Texts are bodies of requests: far below 4 GiB.
+    /// Where it begins in the word. Texts come in bodies of requests: at most a GiB.
     at: u32,
     /// What it was made of.
     part: Range<u32>,
