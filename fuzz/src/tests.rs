@@ -1,11 +1,11 @@
 //! Runs the corpora: what was found once is not found again.
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::{TARGETS, Target};
 
 fn corpora() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
+    "corpus".into()
 }
 
 /// Runs a target on its corpus, and on every entry cut at some places.

@@ -75,6 +75,9 @@ fn given_cgroup_of_two_gib_a_model_that_wants_more_gets_what_fits_and_survives_l
     let wishes = "[[model]]\nid = \"demo\"\ncontext-tokens = 16777216\nsequences = 16\n[cache]\nram = \"8GiB\"\n";
     let mut server = Setup::new().config(wishes).started_by(&["/bin/sh", "-c", &enter]).start();
     let log = server.settled_log();
+    for row in ["memory available ", "demo: weights ", "demo: KV cache ", "demo: batches ", "prefix cache ", "left "] {
+        assert!(log.contains(&format!("memory: {row}")), "{row} in {log}");
+    }
     assert!(log.contains("context-tokens = 16777216 is more than its 16 sequences can use"), "{log}");
     assert!(
         log.contains("cache.ram = 8.0 GiB is cut to ") || log.contains("cache.ram = 8192.0 MiB is cut to "),

@@ -4,7 +4,7 @@ use std::io::Write;
 use super::*;
 
 fn demo() -> Vec<u8> {
-    std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/models/demo.gguf")).unwrap()
+    std::fs::read("../../config/models/demo.gguf").unwrap()
 }
 
 fn check(bytes: &[u8]) -> Result<(), Refused> {

@@ -9,7 +9,7 @@ use crate::load::{LoadOptions, LoadProgress, LoadedModel};
 use crate::mapped::FileDamage;
 
 fn demo() -> Vec<u8> {
-    fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/models/demo.gguf")).unwrap()
+    fs::read("../../config/models/demo.gguf").unwrap()
 }
 
 /// The demo model in two parts, of which the second has only the last tensor.

@@ -11,12 +11,12 @@ use camshaft_engine::{
     LoadOptions, LoadedModel,
 };
 
-fn demo_path() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/models/demo.gguf")
+fn demo_path() -> &'static Path {
+    Path::new("../../config/models/demo.gguf")
 }
 
 fn demo() -> Arc<LoadedModel> {
-    LoadedModel::from_file(&demo_path(), &LoadOptions::default()).unwrap()
+    LoadedModel::from_file(demo_path(), &LoadOptions::default()).unwrap()
 }
 
 /// A model outside the repository, for tests whose names begin with `given_models`.
@@ -415,7 +415,7 @@ fn regression_a_pipe_is_no_model_and_no_adapter() {
     assert!(made.success());
     let adapter = AdapterOptions { path: pipe.clone(), scale: 1.0 };
     let with_pipe = LoadOptions { adapter: Some(adapter), ..LoadOptions::default() };
-    for (path, options) in [(pipe.clone(), LoadOptions::default()), (demo_path(), with_pipe)] {
+    for (path, options) in [(pipe.clone(), LoadOptions::default()), (demo_path().to_owned(), with_pipe)] {
         let (say, said) = crossbeam_channel::bounded(1);
         std::thread::spawn(move || say.send(LoadedModel::from_file(&path, &options).unwrap_err()));
         let error = said.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits for nobody");

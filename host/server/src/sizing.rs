@@ -1,6 +1,6 @@
 //! Sizes of the loaded models: asks [`camshaft_core::sizes`] for what the configuration leaves open, and tells what was
 //! chosen.
-use std::fmt::Write as _;
+use std::fmt;
 
 use camshaft_core::sizes::{self, Budget, Cut, KvLayout, Machine, ModelNeeds, Sizes};
 
@@ -77,6 +77,7 @@ impl Sized {
                 tracing::info!(model, input_tokens, batch_tokens, threads, device_layers, device_bytes, "sizes");
             }
         }
+        self.rows().iter().for_each(|row| tracing::info!(bytes = row.bytes, "memory: {row}"));
         self.cuts().iter().for_each(|cut| tracing::warn!("{cut}"));
     }
 
@@ -176,42 +177,64 @@ impl Sized {
 
     /// Where the memory goes, a line each.
     pub(crate) fn table(&self) -> String {
-        let mut table = String::new();
-        let mut row = |what: &str, bytes: u64, note: &str| {
-            let _ = writeln!(table, "{:<28} {:>10} {note}", what, mib(bytes));
-        };
-        row("memory available", self.budget.machine.memory, "");
+        self.rows().iter().fold(String::new(), |table, row| table + &format!("{row}\n"))
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let mut row = |what: String, bytes: u64, note: String| rows.push(Row { what, bytes, note });
+        row("memory available".to_owned(), self.budget.machine.memory, String::new());
         let mut left = self.budget.planned;
         for weights in &self.weights {
             let (id, sizes) = (&weights.config().id, &weights.sizes);
             let offloaded = sizes.offloaded;
-            row(&format!("{id}: weights"), sizes.weights, "");
+            let each = match weights.config().workers {
+                0 | 1 => String::new(),
+                workers => format!(", in each of {workers} workers"),
+            };
+            row(format!("{id}: weights"), sizes.weights, String::new());
             left = left.saturating_sub(sizes.bytes());
             if weights.is_generating() {
                 let (layout, kind) = (sizes.layout.as_str(), weights.kv_type().as_str());
-                let (sequences, each) = (sizes.sequences, sizes.sequence_tokens());
-                let note = match sizes.layout {
-                    KvLayout::Pooled => {
-                        format!("{} tokens for {sequences} sequences, {layout}, {kind}", sizes.kv_tokens)
-                    }
-                    KvLayout::PerSequence => format!("{sequences} sequences of {each} tokens, {layout}, {kind}"),
+                let (sequences, tokens) = (sizes.sequences, sizes.sequence_tokens());
+                let held = match sizes.layout {
+                    KvLayout::Pooled => format!("{} tokens for {sequences} sequences", sizes.kv_tokens),
+                    KvLayout::PerSequence => format!("{sequences} sequences of {tokens} tokens"),
                 };
-                row(&format!("{id}: KV cache"), sizes.kv, &note);
+                row(format!("{id}: KV cache"), sizes.kv, format!("{held}, {layout}, {kind}{each}"));
             }
             let (batch, threads) = (sizes.batch_tokens, sizes.threads);
-            row(&format!("{id}: batches"), sizes.batches, &format!("{batch} tokens, {threads} threads"));
+            row(format!("{id}: batches"), sizes.batches, format!("{batch} tokens, {threads} threads{each}"));
             if offloaded.layers > 0 {
                 let (layers, weights, kv) = (offloaded.layers, mib(offloaded.weights), mib(offloaded.kv));
                 let note =
                     format!("{layers} layers: weights {weights}, KV cache {kv}; on devices, not in the host's memory");
-                row(&format!("{id}: on devices"), offloaded.bytes(), &note);
+                row(format!("{id}: on devices"), offloaded.bytes(), note);
             }
         }
-        row("prefix cache", self.budget.cache, "");
-        row("process, policies, requests", self.budget.process, "");
-        row("spared for the system", self.budget.spared(), "");
-        row("left", left.saturating_sub(self.budget.cache), "");
-        table
+        for (what, bytes) in [
+            ("prefix cache", self.budget.cache),
+            ("process, policies, requests", self.budget.process),
+            ("spared for the system", self.budget.spared()),
+            ("left", left.saturating_sub(self.budget.cache)),
+        ] {
+            row(what.to_owned(), bytes, String::new());
+        }
+        rows
+    }
+}
+
+/// A line of the table of memory.
+struct Row {
+    what: String,
+    bytes: u64,
+    note: String,
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = format!("{:<28} {:>10} {}", self.what, mib(self.bytes), self.note);
+        f.write_str(line.trim_end())
     }
 }
 

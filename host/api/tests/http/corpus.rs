@@ -5,7 +5,7 @@ use camshaft_api::fuzz::{self, Parsers};
 use proptest::prelude::*;
 
 fn entries(target: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let folder = Path::new("../../fuzz/corpus").join(target);
     let files = std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
     let entries: Vec<Vec<u8>> = files.collect();
     assert!(entries.len() >= 3, "{target} has a corpus");

@@ -26,7 +26,7 @@ fn model(pre: &str) -> Arc<LoadedModel> {
 
 #[test]
 fn regression_a_vocabulary_whose_texts_only_a_recursion_could_cut_is_refused() {
-    let demo = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/models/demo.gguf")).unwrap();
+    let demo = std::fs::read("../../config/models/demo.gguf").unwrap();
     let mut dna = patched::with_text(&demo, "tokenizer.ggml.model", Some("hybriddna"));
     // Another patch fills up with a key of this name again, and a file has each key once.
     let filler = dna.windows(15).position(|window| window == b"camshaft.filler").unwrap();
@@ -44,7 +44,7 @@ fn regression_a_vocabulary_whose_texts_only_a_recursion_could_cut_is_refused() {
 
 #[test]
 fn regression_a_file_that_counts_tokens_and_names_none_does_not_end_the_process() {
-    let demo = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/models/demo.gguf")).unwrap();
+    let demo = std::fs::read("../../config/models/demo.gguf").unwrap();
     let bytes = patched::with_text(&demo, "tokenizer.ggml.model", Some("no_vocab"));
     let said = LoadedModel::from_bytes("none", &bytes, &LoadOptions::default()).err().map(|error| error.to_string());
     assert!(said.as_ref().is_some_and(|said| said.contains("the model has no vocabulary")), "{said:?}");
@@ -122,7 +122,7 @@ fn given_models_regression_a_sentencepiece_vocabulary_is_not_searched_by_llama_c
 }
 
 fn demo() -> Vec<u8> {
-    std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../../config/models/demo.gguf")).unwrap()
+    std::fs::read("../../config/models/demo.gguf").unwrap()
 }
 
 /// The demo model as one of BERT's kind with such tokens.

@@ -231,8 +231,8 @@ fn regression_models_that_do_not_continue_texts_are_refused() {
     }
 }
 
-fn demo() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/models/demo.gguf")
+fn demo() -> &'static Path {
+    Path::new("../../config/models/demo.gguf")
 }
 
 /// Width of the demo model.
@@ -247,7 +247,7 @@ fn with_adapter(path: &Path, scale: f32) -> LoadOptions {
 fn an_adapter_changes_the_logits_more_with_a_larger_scale() {
     let adapter = synthetic::adapter(DEMO_WIDTH);
     let logits = |options: &LoadOptions| -> Vec<f32> {
-        let model = LoadedModel::from_file(&demo(), options).unwrap();
+        let model = LoadedModel::from_file(demo(), options).unwrap();
         let mut engine = engine(&model, 256);
         let mut batch = Batch::default();
         for (position, token) in (0..).zip([0, 4, 300, 301]) {
@@ -268,7 +268,7 @@ fn an_adapter_changes_the_logits_more_with_a_larger_scale() {
     assert!(less > 0.01 && more > less, "{less} {more}");
     // Segments saved under one identity must not be used under another.
     let identity =
-        |options: &LoadOptions| LoadedModel::from_file(&demo(), options).unwrap().identity().unwrap().to_owned();
+        |options: &LoadOptions| LoadedModel::from_file(demo(), options).unwrap().identity().unwrap().to_owned();
     let digest = LoadOptions { digest: true, ..LoadOptions::default() };
     let identities = [&digest, &with_adapter(adapter.path(), 0.5), &with_adapter(adapter.path(), 1.0)].map(identity);
     assert!(identities[0] != identities[1] && identities[1] != identities[2]);
@@ -282,11 +282,11 @@ fn refuses_an_adapter_of_another_model_and_files_that_are_no_adapter() {
     let activated = synthetic::activated_adapter(DEMO_WIDTH);
     for (path, expected) in [
         (other.path(), "adapter"),
-        (demo().as_path(), "adapter"),
+        (demo(), "adapter"),
         (missing, "no-such-adapter"),
         (activated.path(), "activated LoRA adapter"),
     ] {
-        let error = LoadedModel::from_file(&demo(), &with_adapter(path, 1.0)).unwrap_err().to_string();
+        let error = LoadedModel::from_file(demo(), &with_adapter(path, 1.0)).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }
 }
