@@ -164,7 +164,6 @@ impl Podman {
         machine.copy(&dist.join("."), "/opt/camshaft")?;
         machine.copy(&dist.join("config.toml"), "/etc/camshaft/camshaft.toml")?;
         machine.copy(&dist.join("policy.d"), "/etc/camshaft/policy.d")?;
-        machine.copy(&dist.join("models"), "/etc/camshaft/models")?;
         machine.copy(&unit, "/etc/systemd/system/camshaft.service")?;
         machine.exec(&["useradd", "--system", "camshaft"])?;
         machine.exec(&["systemd-analyze", "verify", "/etc/systemd/system/camshaft.service"])?;

@@ -352,8 +352,8 @@ fn choose(model: &ModelNeeds, machine: Machine, room: Room, Batches { tokens: ba
     if let Some(wished) = model.wishes.batch_tokens.filter(|&wished| wished != batch_tokens) {
         sizes.cuts.push(Cut::Batch { wished, granted: batch_tokens });
     }
-    if let Some(wished) = model.wishes.threads.filter(|&wished| wished.saturating_mul(model.workers) > machine.cores) {
-        sizes.cuts.push(Cut::Threads { wished, workers: model.workers, cores: machine.cores });
+    if threads.saturating_mul(model.workers) > machine.cores {
+        sizes.cuts.push(Cut::Threads { threads, workers: model.workers, cores: machine.cores });
     }
     if let Some(needs) = &model.devices {
         let (wished, layers, granted) = (needs.wished, needs.layers, room.offloaded.layers);
@@ -401,6 +401,10 @@ fn cuts(model: &ModelNeeds, sizes: &Sizes, is_short: bool) -> Vec<Cut> {
             cuts.push(Cut::KvTokens { wished, granted: sizes.kv_tokens });
         }
         Some(wished) if wished > useful => cuts.push(Cut::Unused { wished, sequences: sizes.sequences, trained }),
+        Some(wished) if sizes.sequence_tokens() < trained.min(wished) => {
+            let (granted, sequences) = (sizes.sequence_tokens(), sizes.sequences);
+            cuts.push(Cut::Parts { wished, trained, granted, sequences });
+        }
         None if sizes.sequence_tokens() < trained => {
             let parts = if sizes.layout == KvLayout::PerSequence { sizes.sequences } else { 1 };
             cuts.push(Cut::Context { trained, granted: sizes.sequence_tokens(), parts });

@@ -293,15 +293,31 @@ fn regression_a_pool_has_a_state_more_than_sequences() {
 }
 
 #[test]
+fn parts_that_are_smaller_than_a_context_are_told() {
+    let cuts = |kv_tokens, layout| {
+        let wishes = Wishes { kv_tokens: Some(kv_tokens), layout: Some(layout), ..Wishes::default() };
+        let model = ModelNeeds { wishes, trained_tokens: 8192, ..small() };
+        alone(Machine { memory: 24 * GIB, cores: 4 }, model).cuts
+    };
+    let parts = Cut::Parts { wished: 8192, trained: 8192, granted: 256, sequences: 32 };
+    assert_eq!(cuts(8192, KvLayout::PerSequence), [parts]);
+    assert_eq!(cuts(8192 * 32, KvLayout::PerSequence), []);
+    // Whoever asks for so many knows that there are no more.
+    assert_eq!(cuts(4096, KvLayout::Pooled), []);
+}
+
+#[test]
 fn more_threads_than_cores_are_told() {
     let cuts = |threads, workers| {
-        let wishes = Wishes { threads: Some(threads), ..Wishes::default() };
+        let wishes = Wishes { threads, ..Wishes::default() };
         alone(Machine { memory: 24 * GIB, cores: 4 }, ModelNeeds { workers, wishes, ..small() }).cuts
     };
-    assert_eq!(cuts(4, 1), []);
-    assert_eq!(cuts(2, 2), []);
-    assert_eq!(cuts(5, 1), [Cut::Threads { wished: 5, workers: 1, cores: 4 }]);
-    assert_eq!(cuts(3, 2), [Cut::Threads { wished: 3, workers: 2, cores: 4 }]);
+    assert_eq!(cuts(Some(4), 1), []);
+    assert_eq!(cuts(Some(2), 2), []);
+    assert_eq!(cuts(Some(5), 1), [Cut::Threads { threads: 5, workers: 1, cores: 4 }]);
+    assert_eq!(cuts(Some(3), 2), [Cut::Threads { threads: 3, workers: 2, cores: 4 }]);
+    assert_eq!(cuts(None, 4), []);
+    assert_eq!(cuts(None, 5), [Cut::Threads { threads: 1, workers: 5, cores: 4 }]);
 }
 
 #[test]

@@ -306,7 +306,7 @@ impl<R: Read + Seek> HeaderReader<'_, R> {
     fn string(&mut self, what: &str, max: u64) -> Result<Vec<u8>, Refused> {
         let len = self.u64(what)?;
         if len > max {
-            return bad(format!("{what} at byte {} is {len} bytes long", self.at));
+            return bad(format!("{what} at byte {} is {len} bytes long, more than {max}", self.at));
         }
         let len = self.within(Some(len), what)?;
         let mut text = vec![0; len as usize];

@@ -119,6 +119,11 @@ impl Sized {
                      for more{way}"
                 )
             }
+            Cut::Parts { wished, trained, granted, sequences } => format!(
+                "a request has {granted} tokens at most, though the model was trained for {trained}: context-tokens = {wished} is \
+                 divided among {} (fewer sequences, or kv-layout = \"pooled\", leave more for one)",
+                counted(sequences, "sequence")
+            ),
             Cut::Unused { wished, sequences, trained } => {
                 let whose = match sequences {
                     1 => "a request".to_owned(),
@@ -161,10 +166,14 @@ impl Sized {
                     "{granted} of {layers} layers are on devices, which have no room for more: the CPU computes the others"
                 )
             }
-            Cut::Threads { wished, workers, cores } => format!(
-                "threads = {wished} for each of {workers} workers is more than the {cores} cores that there are: threads that \
-                 share a core wait for each other, and steps take longer"
-            ),
+            Cut::Threads { threads, workers, cores } => {
+                let whose = if workers > 1 { format!(" for each of {workers} workers") } else { String::new() };
+                format!(
+                    "threads = {threads}{whose} is more than {}: threads that share a core wait for each other, and steps take \
+                     longer",
+                    counted(cores, "core")
+                )
+            }
             Cut::Memory { wanted, available } => format!(
                 "the models take {}, and {} are left for them beside {} for policies and requests (limits.bodies, 32 times \
                  limits.body): expect reading from disk in every step, or the end of the process",
@@ -188,23 +197,28 @@ impl Sized {
         for weights in &self.weights {
             let (id, sizes) = (&weights.config().id, &weights.sizes);
             let offloaded = sizes.offloaded;
-            let each = match weights.config().workers {
+            let whose = match weights.config().workers {
                 0 | 1 => String::new(),
-                workers => format!(", in each of {workers} workers"),
+                workers => format!("{workers} workers with "),
             };
             row(format!("{id}: weights"), sizes.weights, String::new());
             left = left.saturating_sub(sizes.bytes());
             if weights.is_generating() {
                 let (layout, kind) = (sizes.layout.as_str(), weights.kv_type().as_str());
                 let (sequences, tokens) = (sizes.sequences, sizes.sequence_tokens());
+                let sequences = counted(sequences, "sequence");
                 let held = match sizes.layout {
-                    KvLayout::Pooled => format!("{} tokens for {sequences} sequences", sizes.kv_tokens),
-                    KvLayout::PerSequence => format!("{sequences} sequences of {tokens} tokens"),
+                    KvLayout::Pooled => format!("{} tokens for {sequences}", sizes.kv_tokens),
+                    KvLayout::PerSequence => format!("{sequences} of {tokens} tokens"),
                 };
-                row(format!("{id}: KV cache"), sizes.kv, format!("{held}, {layout}, {kind}{each}"));
+                row(format!("{id}: KV cache"), sizes.kv, format!("{whose}{held}, {layout}, {kind}"));
             }
             let (batch, threads) = (sizes.batch_tokens, sizes.threads);
-            row(format!("{id}: batches"), sizes.batches, format!("{batch} tokens, {threads} threads{each}"));
+            row(
+                format!("{id}: batches"),
+                sizes.batches,
+                format!("{whose}{batch} tokens, {}", counted(threads, "thread")),
+            );
             if offloaded.layers > 0 {
                 let (layers, weights, kv) = (offloaded.layers, mib(offloaded.weights), mib(offloaded.kv));
                 let note =
@@ -236,6 +250,11 @@ impl fmt::Display for Row {
         let line = format!("{:<28} {:>10} {}", self.what, mib(self.bytes), self.note);
         f.write_str(line.trim_end())
     }
+}
+
+/// A number of things with a regular plural.
+fn counted(count: u32, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 pub(crate) fn mib(bytes: u64) -> String {

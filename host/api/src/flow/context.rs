@@ -75,7 +75,8 @@ impl ParseContext<'_> {
         param: &'static str,
     ) -> Result<Prompt, FlowError> {
         if tokens.is_empty() {
-            return Err(FlowError::field(param, "the prompt is empty, and this model does not begin a text by itself"));
+            let why = "the prompt has no tokens: it is an empty list, or the model does not begin a text by itself";
+            return Err(FlowError::field(param, why));
         }
         let context = served.model.info.context_tokens;
         let left = u32::try_from(tokens.len()).ok().and_then(|used| context.checked_sub(used)).unwrap_or(0);

@@ -156,6 +156,8 @@ pub enum Cut {
     Sequences { wished: u32, granted: u32 },
     /// A sequence holds fewer tokens than the model was trained for, in a KV cache of so many parts.
     Context { trained: u32, granted: u32, parts: u32 },
+    /// The same, since what was asked for is divided among so many sequences.
+    Parts { wished: u32, trained: u32, granted: u32, sequences: u32 },
     /// An input of an embedding model holds fewer tokens than the model was trained for. `devices`: because of their memory.
     Input { trained: u32, granted: u32, devices: bool },
     /// More was asked for than all sequences can use: none has more tokens than the model was trained for.
@@ -170,8 +172,8 @@ pub enum Cut {
     Quantized,
     /// Fewer layers than asked for, or than the model has, lie on devices.
     Layers { wished: Option<u32>, layers: u32, granted: u32 },
-    /// More threads than cores.
-    Threads { wished: u32, workers: u32, cores: u32 },
+    /// More threads of a model than cores.
+    Threads { threads: u32, workers: u32, cores: u32 },
     /// The models take more than is left for them, although they get little else and the prefix cache nothing.
     Memory { wanted: u64, available: u64 },
 }

@@ -21,12 +21,16 @@ impl Tokens {
         if text.len() > TOKEN_MAX_BYTES {
             return Err(format!("its token {} has {} bytes, more than {TOKEN_MAX_BYTES}", self.count, text.len()));
         }
+        let number = self.count;
         self.count += 1;
         // llama.cpp gives each empty one a name of its own.
         if !text.is_empty()
             && let Some(twice) = self.texts.replace(text)
         {
-            return Err(format!("its vocabulary has the token {:?} twice", String::from_utf8_lossy(&twice)));
+            let text = String::from_utf8_lossy(&twice);
+            return Err(format!(
+                "its vocabulary has the token {text:?} twice, again as token {number} (a NUL ends a token)"
+            ));
         }
         Ok(())
     }
