@@ -401,15 +401,17 @@ fn cuts(model: &ModelNeeds, sizes: &Sizes, is_short: bool) -> Vec<Cut> {
             cuts.push(Cut::KvTokens { wished, granted: sizes.kv_tokens });
         }
         Some(wished) if wished > useful => cuts.push(Cut::Unused { wished, sequences: sizes.sequences, trained }),
-        Some(wished) if sizes.sequence_tokens() < trained.min(wished) => {
-            let (granted, sequences) = (sizes.sequence_tokens(), sizes.sequences);
-            cuts.push(Cut::Parts { wished, trained, granted, sequences });
-        }
         None if sizes.sequence_tokens() < trained => {
             let parts = if sizes.layout == KvLayout::PerSequence { sizes.sequences } else { 1 };
             cuts.push(Cut::Context { trained, granted: sizes.sequence_tokens(), parts });
         }
         _ => {}
+    }
+    let (granted, sequences) = (sizes.sequence_tokens(), sizes.sequences);
+    if let Some(wished) = model.wishes.kv_tokens.filter(|&wished| granted < trained.min(wished))
+        && sizes.layout == KvLayout::PerSequence
+    {
+        cuts.push(Cut::Parts { wished, trained, granted, sequences });
     }
     if sizes.quantized {
         cuts.push(Cut::Quantized);

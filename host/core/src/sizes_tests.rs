@@ -295,14 +295,17 @@ fn regression_a_pool_has_a_state_more_than_sequences() {
 #[test]
 fn parts_that_are_smaller_than_a_context_are_told() {
     let cuts = |kv_tokens, layout| {
-        let wishes = Wishes { kv_tokens: Some(kv_tokens), layout: Some(layout), ..Wishes::default() };
+        let wishes =
+            Wishes { kv_tokens: Some(kv_tokens), layout: Some(layout), sequences: Some(32), ..Wishes::default() };
         let model = ModelNeeds { wishes, trained_tokens: 8192, ..small() };
         alone(Machine { memory: 24 * GIB, cores: 4 }, model).cuts
     };
-    let parts = Cut::Parts { wished: 8192, trained: 8192, granted: 256, sequences: 32 };
-    assert_eq!(cuts(8192, KvLayout::PerSequence), [parts]);
-    assert_eq!(cuts(8192 * 32, KvLayout::PerSequence), []);
-    // Whoever asks for so many knows that there are no more.
+    let parts = |wished, granted| Cut::Parts { wished, trained: 8192, granted, sequences: 32 };
+    assert_eq!(cuts(8192, KvLayout::PerSequence), [parts(8192, 256)]);
+    // llama.cpp rounds parts up: these are 7,937 and 7,936 tokens.
+    assert_eq!(cuts(7937 * 32, KvLayout::PerSequence), []);
+    assert_eq!(cuts(7936 * 32, KvLayout::PerSequence), [parts(7936 * 32, 7936)]);
+    // A request has as many as were asked for.
     assert_eq!(cuts(4096, KvLayout::Pooled), []);
 }
 

@@ -255,8 +255,8 @@ impl Context {
         unsafe { sys::llama_memory_seq_pos_max(self.memory(), sequence) }
     }
 
-    /// A copy of a sequence's state, in an empty vector of `room` for so many bytes. `None` if there is no state. A device that is
-    /// lost during this ends the process: llama.cpp reads what it has in a destructor, from which nothing can be thrown.
+    /// A copy of a sequence's state, in an empty vector from `room`, which is given its size in bytes. `None` if there is no state.
+    /// A device that is lost during this ends the process: llama.cpp reads what it has in a destructor, from which nothing can be thrown.
     pub(crate) fn state(&self, sequence: i32, room: impl FnOnce(usize) -> Vec<u8>) -> Option<Vec<u8>> {
         // SAFETY: llama.cpp catches what it throws.
         let size = unsafe { sys::llama_state_seq_get_size_ext(self.raw.as_ptr(), sequence, 0) };

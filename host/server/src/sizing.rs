@@ -167,10 +167,13 @@ impl Sized {
                 )
             }
             Cut::Threads { threads, workers, cores } => {
-                let whose = if workers > 1 { format!(" for each of {workers} workers") } else { String::new() };
+                let what = match (workers, threads) {
+                    (0 | 1, _) => format!("threads = {threads}"),
+                    (_, 1) => format!("a thread for each of {workers} workers"),
+                    _ => format!("threads = {threads} for each of {workers} workers"),
+                };
                 format!(
-                    "threads = {threads}{whose} is more than {}: threads that share a core wait for each other, and steps take \
-                     longer",
+                    "{what} is more than {}: threads that share a core wait for each other, and what the CPU computes takes longer",
                     counted(cores, "core")
                 )
             }
@@ -198,8 +201,8 @@ impl Sized {
             let (id, sizes) = (&weights.config().id, &weights.sizes);
             let offloaded = sizes.offloaded;
             let whose = match weights.config().workers {
-                0 | 1 => String::new(),
-                workers => format!("{workers} workers with "),
+                workers if workers > 1 && weights.is_generating() => format!("{workers} workers with "),
+                _ => String::new(),
             };
             row(format!("{id}: weights"), sizes.weights, String::new());
             left = left.saturating_sub(sizes.bytes());

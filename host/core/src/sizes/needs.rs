@@ -3,6 +3,7 @@
 //!
 //! All sizes are bytes unless their name says tokens.
 
+use super::PART_STEP;
 use crate::offload::{DeviceNeeds, Offloaded};
 
 /// Part of the memory that is left to the system, to allocators and to the page cache.
@@ -142,7 +143,8 @@ impl Sizes {
     pub fn sequence_tokens(&self) -> u32 {
         match self.layout {
             KvLayout::Pooled => self.kv_tokens,
-            KvLayout::PerSequence => self.kv_tokens / self.sequences,
+            // llama.cpp rounds it up.
+            KvLayout::PerSequence => (self.kv_tokens / self.sequences).max(1).next_multiple_of(PART_STEP),
         }
     }
 }
@@ -156,7 +158,7 @@ pub enum Cut {
     Sequences { wished: u32, granted: u32 },
     /// A sequence holds fewer tokens than the model was trained for, in a KV cache of so many parts.
     Context { trained: u32, granted: u32, parts: u32 },
-    /// The same, since what was asked for is divided among so many sequences.
+    /// The same, since the tokens that were asked for are divided among the sequences.
     Parts { wished: u32, trained: u32, granted: u32, sequences: u32 },
     /// An input of an embedding model holds fewer tokens than the model was trained for. `devices`: because of their memory.
     Input { trained: u32, granted: u32, devices: bool },

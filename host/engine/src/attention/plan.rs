@@ -10,7 +10,8 @@ use super::views::{Attention, Shape};
 pub(super) const NARROW: usize = 12;
 /// Plans of a graph that a thread keeps: models have a mask or two.
 const MOST_PLANS: usize = 4;
-/// Runs for which a plan keeps memory beyond those that it has. Where long sequences lie entry by entry among each other, a graph has millions.
+/// Runs for which a plan keeps memory beyond those that it has. Where long sequences lie entry by entry among each other, a graph has
+/// millions.
 const KEPT_RUNS: usize = 1 << 16;
 /// Entries that take as long as what a block costs besides them.
 const OF_BLOCK: usize = 16;

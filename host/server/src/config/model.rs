@@ -60,8 +60,8 @@ pub struct ModelConfig {
     /// Contexts that share the weights, each with a thread and a KV cache of its own.
     #[schemars(range(min = 1, max = 64))]
     pub workers: u32,
-    /// Generations that one worker runs at the same time. "auto": 32, or as many as memory, or `context-tokens` if it is set,
-    /// have room for with a whole context each.
+    /// Generations that one worker runs at the same time. "auto": 32, or fewer where memory, or `context-tokens` if it is
+    /// set, holds 8 to 31 contexts, of each of which 8192 tokens at most are counted.
     #[schemars(range(min = 1, max = limits::SEQUENCES))]
     pub sequences: Auto<u32>,
     /// KV cache of one worker in tokens, for its sequences together. "auto": what memory has room for, at most the context
