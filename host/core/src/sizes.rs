@@ -5,8 +5,8 @@
 
 mod needs;
 
-use self::needs::spared;
 pub use self::needs::{Budget, Cut, DraftNeeds, KvLayout, Machine, ModelNeeds, Sizes, Wishes, bodies, process};
+use self::needs::{PART_STEP, spared};
 use crate::offload::{self, Free, Taken};
 pub use crate::offload::{DeviceNeeds, Offloaded};
 
@@ -14,8 +14,6 @@ pub use crate::offload::{DeviceNeeds, Offloaded};
 pub const SEQUENCES: u32 = 32;
 /// With fewer parts than this, one pool serves better.
 const LEAST_PARTS: u32 = 8;
-/// llama.cpp rounds a part or a pool up to this.
-const PART_STEP: u32 = 256;
 /// A pool is never smaller, whatever the memory.
 const LEAST_TOKENS: u32 = 512;
 /// Tokens of one step: wider ones are no faster on a CPU, and take memory.

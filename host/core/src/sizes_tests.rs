@@ -29,6 +29,11 @@ fn small() -> ModelNeeds {
     }
 }
 
+/// Tokens of a sequence as they were chosen. llama.cpp rounds parts up.
+fn before_rounding(sizes: &Sizes) -> u32 {
+    if sizes.layout == KvLayout::Pooled { sizes.kv_tokens } else { sizes.kv_tokens / sizes.sequences }
+}
+
 /// A billion parameters, trained to 131,072 tokens.
 fn large() -> ModelNeeds {
     ModelNeeds {
@@ -335,7 +340,7 @@ fn regression_parts_are_counted_as_llama_cpp_makes_them() {
     // Where memory is short, there are fewer parts rather than more memory.
     for (sequences, kv_tokens) in [(None, None), (Some(255), None), (Some(255), Some(255 * 256))] {
         let sizes = alone(on(2), wish(sequences, kv_tokens));
-        assert!(sizes.sequence_tokens() >= 256 && sizes.kv <= 512 * (32 << 10), "{sizes:?}");
+        assert!(before_rounding(&sizes) >= 256 && sizes.kv <= 512 * (32 << 10), "{sizes:?}");
         let cut = Cut::Sequences { wished: 255, granted: sizes.sequences };
         assert_eq!(sizes.cuts.contains(&cut), sequences.is_some(), "{sizes:?}");
     }
@@ -437,12 +442,12 @@ proptest! {
             prop_assert!(sizes.offloaded.layers <= layers && sizes.offloaded.weights <= model.weights);
             prop_assert!(sizes.sequences >= 1 && sizes.threads >= 1);
             // Parts of whole steps, unless a number of them is asked for.
-            let small = sizes.sequence_tokens() < PART_STEP && sizes.sequences > 1;
+            let small = before_rounding(sizes) < PART_STEP && sizes.sequences > 1;
             prop_assert!(!small || sizes.layout == KvLayout::Pooled || model.wishes.sequences.is_some(), "{sizes:?}");
             prop_assert_eq!((sizes.kv_tokens >= 1, sizes.input_tokens >= 1), (model.generates, !model.generates));
             prop_assert!(sizes.input_tokens <= sizes.batch_tokens);
             prop_assert!(sizes.sequences <= sizes.batch_tokens);
-            prop_assert!(!model.generates || sizes.sequence_tokens() >= 1 || model.wishes.layout.is_some(), "{sizes:?}");
+            prop_assert!(!model.generates || before_rounding(sizes) >= 1 || model.wishes.layout.is_some(), "{sizes:?}");
             let is_cut = sizes.cuts.iter().any(|cut| matches!(cut, Cut::Sequences { .. }));
             let wished = model.wishes.sequences.unwrap_or(sizes.sequences);
             prop_assert!(wished == sizes.sequences || !model.generates || is_cut && wished > sizes.sequences, "{sizes:?}");
