@@ -65,8 +65,8 @@ fn given_models_requests_for_four_times_the_cache_finish_alike_with_little_round
 
 #[test]
 fn given_vulkan_requests_for_four_times_the_cache_finish_alike_on_a_device() {
-    // What the CPU computes alone is expected; a token takes long on Mesa's device.
-    finishes(&demo_model(), TIE, (8, 1), "gpu-layers = 0\n");
+    // What the CPU computes alone is expected. A token takes 50 ms on Mesa's device, and all must end before a client gives up.
+    finishes(&demo_model(), TIE, (6, 1), "gpu-layers = 0\n");
 }
 
 fn finishes_as_if_it_had_been_alone(model: &Path, tie: f64) {
