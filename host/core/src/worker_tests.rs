@@ -331,7 +331,7 @@ fn decodes_running_sequences_while_a_long_prompt_is_prefilled_in_chunks() {
 
 #[test]
 fn idle_time_is_not_taken_for_slow_steps() {
-    let limits = EngineLimits { sequences: 4, kv_tokens: 1000, batch_tokens: 512, context_tokens: 500 };
+    let limits = EngineLimits { sequences: 9, kv_tokens: 1000, batch_tokens: 512, context_tokens: 500 };
     let mut bench = Bench::new(limits, Arc::new(Native));
     // A millisecond for each token; a step shall take no more than 50.
     let step = |bench: &mut Bench| {
@@ -344,13 +344,13 @@ fn idle_time_is_not_taken_for_slow_steps() {
         while step(&mut bench) > 0 && !bench.worker.is_idle() {}
         bench.now += Duration::from_secs(60);
     }
-    for id in [3, 5] {
+    for id in 3..11 {
         bench.begin(Start { ignore_eos: true, max_tokens: 40, ..start(id, "another prompt") });
     }
     for _ in 0..4 {
         step(&mut bench);
     }
-    bench.begin(start(4, &"x".repeat(300)));
+    bench.begin(start(11, &"x".repeat(300)));
     for _ in 0..4 {
         let tokens = step(&mut bench);
         assert!((40..=50).contains(&tokens), "{tokens}");

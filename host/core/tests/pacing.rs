@@ -18,9 +18,14 @@ use support::{Even, worker};
 const LIMITS: EngineLimits =
     EngineLimits { sequences: 32, kv_tokens: 262_144, batch_tokens: 512, context_tokens: 8192 };
 /// The default of `step-target`.
-const TARGET: Duration = Duration::from_millis(15);
+const TARGET: Duration = Duration::from_millis(7);
 /// By how much of itself a step may take longer or shorter.
 const NOISE: f64 = 0.2;
+/// How many times as long as without prefill a step may take beside eight streams or more, where the target is shorter.
+const SLOWER: f64 = 3.2;
+/// How many times as much time for prefill there is for a prompt beside up to four streams, and for as many prompts as streams.
+const FEW: f64 = 2.83;
+const MOST: f64 = 5.0;
 /// Paces nothing.
 const NEVER: Duration = Duration::from_secs(3600);
 
@@ -42,9 +47,9 @@ struct Curve {
 
 const CURVES: [Curve; 4] = [
     Curve { name: "stories260K", step: 0.15, row: 0.05, prefill: 0.03, token: 0.006, attended: 0.02 },
-    Curve { name: "30m", step: 0.8, row: 0.26, prefill: 0.8, token: 0.05, attended: 0.13 },
-    Curve { name: "160m", step: 4.0, row: 1.2, prefill: 6.0, token: 0.5, attended: 0.5 },
-    Curve { name: "1b", step: 60.0, row: 8.0, prefill: 40.0, token: 3.6, attended: 1.8 },
+    Curve { name: "30m", step: 0.8, row: 0.17, prefill: 1.4, token: 0.042, attended: 0.074 },
+    Curve { name: "160m", step: 3.0, row: 0.45, prefill: 3.3, token: 0.27, attended: 0.31 },
+    Curve { name: "1b", step: 40.0, row: 3.0, prefill: 16.0, token: 3.1, attended: 1.5 },
 ];
 
 impl Curve {
@@ -60,6 +65,11 @@ impl Curve {
         let attended = self.attended * entries / 1e3;
         let took = self.step + self.row * rows as f64 + first + self.token * prompt as f64 + attended;
         Duration::from_secs_f64(took / 1e3)
+    }
+
+    /// When what steps take is known.
+    fn later(&self) -> Duration {
+        Duration::from_secs_f64((self.step + self.row) / 1e3 * 100.0)
     }
 }
 
@@ -181,6 +191,12 @@ fn usual_gap(streams: &[Trace]) -> f64 {
     percentile(streams.iter().flat_map(|trace| trace.gaps(Duration::ZERO, NEVER)).collect(), 0.5)
 }
 
+/// Seconds that a step may take that gives prefill so many times the usual time: what is expected may be off by as much as the
+/// noise, also where no step was at such a position yet.
+fn longest(usual: f64, backlog: f64) -> f64 {
+    (1.0 + 2.0 * NOISE) * ((1.0 + (SLOWER - 1.0) * backlog) * usual).max(backlog * TARGET.as_secs_f64())
+}
+
 #[test]
 fn a_burst_costs_nothing() {
     for curve in CURVES {
@@ -191,7 +207,7 @@ fn a_burst_costs_nothing() {
                 curve.name,
                 arrivals.len()
             );
-            assert!(speed > 0.99 && first < 1.01);
+            assert!(speed > 0.98 && first < 1.05);
         }
     }
 }
@@ -202,7 +218,7 @@ fn long_prompts_cost_little() {
         for (clients, rounds, prompt) in [(4, 6, 1570), (16, 4, 1570), (4, 4, 4000)] {
             let (speed, first) = shares(curve, &loops(clients, rounds, prompt, 64));
             println!("{:12} {clients} clients, prompts of {prompt}: speed {speed:.3} first {first:.2}", curve.name);
-            assert!(speed > 0.89 && first < 2.5);
+            assert!(speed > 0.92 && first < 2.0);
         }
     }
 }
@@ -212,8 +228,7 @@ fn streams_go_on_while_a_long_prompt_comes() {
     for curve in CURVES {
         for (streams, prompt) in [(1, 4000), (4, 4000), (8, 1000), (8, 4000), (24, 4000)] {
             let mut arrivals = at_once(streams, 32, 600);
-            let at = Duration::from_secs_f64(curve.row / 1e3 * 100.0 * 8.0);
-            arrivals.push(Arrival { at, prompt, tokens: 4, after: None });
+            arrivals.push(Arrival { at: curve.later(), prompt, tokens: 4, after: None });
             let [paced, free] = [TARGET, NEVER].map(|target| run(curve, target, &arrivals));
             let p99 = |traces: &[Trace]| worst_gap(&traces[..streams], &traces[streams..]);
             let (gap, usual) = (p99(&paced), usual_gap(&paced[..streams]));
@@ -224,7 +239,8 @@ fn streams_go_on_while_a_long_prompt_comes() {
                 gap / p99(&free),
                 gap / usual
             );
-            assert!(gap < (9.0 * usual).max(2.5 * TARGET.as_secs_f64()) && first < 1.7);
+            let backlog = if streams < 8 { FEW } else { 1.0 };
+            assert!(gap < longest(usual, backlog) && first < 2.2);
         }
     }
 }
@@ -234,8 +250,7 @@ fn regression_streams_go_on_while_others_send_one_long_prompt_after_the_other() 
     for curve in CURVES {
         for streams in [1, 4, 8] {
             let mut arrivals = at_once(streams, 32, 600);
-            // When what steps take is known.
-            let later = Duration::from_secs_f64((curve.step + curve.row) / 1e3 * 100.0);
+            let later = curve.later();
             let prompts = loops(streams, 3, 1570, 1).into_iter();
             let prompts =
                 prompts.map(|one| Arrival { at: one.at + later, after: one.after.map(|at| at + streams), ..one });
@@ -243,7 +258,7 @@ fn regression_streams_go_on_while_others_send_one_long_prompt_after_the_other() 
             let traces = run(curve, TARGET, &arrivals);
             let (gap, usual) = (worst_gap(&traces[..streams], &traces[streams..]), usual_gap(&traces[..streams]));
             println!("{:12} {streams} streams, as many prompts: p99 gap {:.1} steps", curve.name, gap / usual);
-            assert!(gap < (2.0 * 9.0 * usual).max(2.0 * 2.5 * TARGET.as_secs_f64()));
+            assert!(gap < longest(usual, MOST));
         }
     }
 }

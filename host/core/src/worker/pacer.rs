@@ -9,16 +9,15 @@ use crate::step_times::{StepTimes, Work};
 /// Minimum of prompt tokens in a step, so that prefill never stalls.
 const MIN_TOKENS: f64 = 8.0;
 /// How many times as long as without prefill a step may take, where the target is shorter.
-const SLOWER: f64 = 6.0;
-/// Where prefill is inefficient otherwise: how many times as long, and how many targets.
-const SLOWEST: f64 = 7.0;
-const TARGETS: f64 = 1.5;
-/// Prefill costs something for each step that has any. It is efficient if that is at most this share of what its tokens cost.
-const WASTE: f64 = 0.1;
-/// One sequence more that waits for its first token, for so many rows that decode, makes prefill as much larger again.
+const SLOWER: f64 = 3.2;
+/// That is for one prompt that waits beside so many rows that decode. Where twice as many wait for each row, prefill gets more
+/// time: twice as much to this power.
 const STREAMS: f64 = 8.0;
-/// And so many times as large at most: whoever sends many prompts must not stop the streams of others. A burst needs no more.
-const MOST: f64 = 2.0;
+const POWER: f64 = 1.5;
+/// Fewer rows count as so many: a prompt stops a lone stream for no more steps than these.
+const FEW: f64 = 4.0;
+/// So many times as much time at most: whoever sends many prompts must not stop the streams of others. A burst needs no more.
+const MOST: f64 = 5.0;
 /// A step that took so many times as long as expected was interrupted.
 const INTERRUPTED: f64 = 4.0;
 /// Beside streams a step has so many times as many prompt tokens at most as one that was measured, and they attend to so many
@@ -89,16 +88,10 @@ impl Pacer {
         let (most, attended) = if self.largest.0 == 0 { (f64::INFINITY, f64::INFINITY) } else { self.trusted() };
         let Some(times) = self.times.fitted().filter(|times| times.token > 0.0) else { return most as usize };
         let step = times.decoding(rows);
-        let behind = waiting.clone().count().saturating_sub(1) as f64;
-        let backlog = (STREAMS * behind / rows as f64).clamp(1.0, MOST);
-        // Seconds for prompt tokens.
-        let within = |slower: f64, targets: f64| {
-            let more = (targets * self.target.as_secs_f64() - step).max((slower - 1.0) * step) * backlog;
-            more - times.prefill
-        };
-        let efficient = times.prefill / WASTE;
-        let seconds = within(SLOWER, 1.0).max(efficient.min(within(SLOWEST, TARGETS)));
-        times.prompt_tokens(seconds, attended, waiting).clamp(MIN_TOKENS, most.min(1e6)) as usize
+        let share = STREAMS * waiting.clone().count() as f64 / FEW.max(rows as f64);
+        let backlog = share.powf(POWER).clamp(1.0, MOST);
+        let more = (self.target.as_secs_f64() - step).max((SLOWER - 1.0) * step);
+        times.prompt_tokens(more * backlog - times.prefill, attended, waiting).clamp(MIN_TOKENS, most.min(1e6)) as usize
     }
 }
 
@@ -137,33 +130,32 @@ mod tests {
     }
 
     #[test]
-    fn gives_what_fits_into_the_target_or_into_six_steps() {
+    fn gives_what_fits_into_the_target_or_into_some_steps() {
         assert_eq!(budget(&Pacer::new(MS), 8, 1), usize::MAX, "nothing is known");
-        // A step of 8 rows takes 10.8 ms.
+        // A step of 8 rows takes 10.8 ms, one of 32 takes 13.2.
         assert_about(&learned(100 * MS), (8, 1), 100 - 11 - 2);
-        assert_about(&learned(MS), (8, 1), 5 * 11 - 2);
-        // Longer in proportion where others wait too.
-        assert_about(&learned(100 * MS), (32, 7), 87 * 3 / 2 - 2);
-        // Twice at most.
-        for prefilling in [9, 10, 1000] {
-            assert_about(&learned(100 * MS), (32, prefilling), 2 * 87 - 2);
-        }
+        assert_about(&learned(MS), (8, 1), 22 * 108 / 100 - 2);
+        assert_about(&learned(MS), (32, 1), 22 * 132 / 100 - 2);
     }
 
     #[test]
-    fn chunks_are_efficient_where_that_keeps_steps_short() {
-        // Steps take 10 ms, a token 0.1, and prefill at all as much as 52 tokens or 250.
-        for (prefill, expected) in [(5.2, 520), (25.0, 350)] {
-            let mut pacer = Pacer::new(MS);
-            let mut now = Duration::ZERO;
-            for prompt in (0..200).map(|i| [0, 400, 0, 7][i % 4]) {
-                pacer.planned(now, work(8, prompt));
-                let prefill = if prompt > 0 { prefill + prompt as f64 / 10.0 } else { 0.0 };
-                now += Duration::from_secs_f64((10.0 + prefill) / 1e3);
-                pacer.begin(now);
-            }
-            assert_about(&pacer, (8, 1), expected);
-        }
+    fn prefill_gets_more_where_more_wait_for_each_row() {
+        let more = |rows, waiting, times: f64| {
+            let once = 2.2 * (10.0 + f64::from(rows) / 10.0);
+            assert_about(&learned(MS), (rows as usize, waiting), (once * times - 2.0) as usize);
+        };
+        more(8, 1, 1.0);
+        more(32, 4, 1.0);
+        more(32, 5, 1.25f64.powf(1.5));
+        more(32, 8, 2f64.powf(1.5));
+        more(8, 2, 2f64.powf(1.5));
+        // Five times at most.
+        more(8, 3, 5.0);
+        more(8, 1000, 5.0);
+        // Up to four rows are alike.
+        more(4, 1, 2f64.powf(1.5));
+        more(1, 1, 2f64.powf(1.5));
+        more(1, 2, 5.0);
     }
 
     #[test]

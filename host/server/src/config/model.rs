@@ -83,8 +83,8 @@ pub struct ModelConfig {
     pub kv_layout: Auto<KvLayoutKey>,
     /// KV that a request is admitted with beside its prompt. With "full" nothing is ever preempted.
     pub kv_reserve: ReserveKey,
-    /// The longest step while prompts are prefilled beside running streams, or six times a step without prefill. Up to seven
-    /// times, or one and a half such targets, where chunks are inefficient otherwise, and up to twice all that where many prompts wait.
+    /// The longest step while a prompt is prefilled beside eight streams or more, or 3.2 times a step without prefill. What this
+    /// leaves for prefill is up to five times as much where more prompts wait for each stream.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub step_target: DurationValue,
     /// Shorter vectors that an embedding model was trained to give.
@@ -132,7 +132,7 @@ impl Default for ModelConfig {
             kv_type: Auto::Auto,
             kv_layout: Auto::Auto,
             kv_reserve: ReserveKey::default(),
-            step_target: DurationValue::millis(15),
+            step_target: DurationValue::millis(7),
             dimensions: Vec::new(),
             lora: None,
             lora_scale: 1.0,
