@@ -394,22 +394,20 @@ fn cuts(model: &ModelNeeds, sizes: &Sizes, is_short: bool) -> Vec<Cut> {
         cuts.push(Cut::Sequences { wished, granted: sizes.sequences });
     }
     let (trained, useful) = (model.trained_tokens, useful(model, sizes.sequences));
+    let (granted, sequences) = (sizes.sequence_tokens(), sizes.sequences);
     match model.wishes.kv_tokens {
         Some(wished) if is_short || wished.min(useful) > sizes.kv_tokens => {
             cuts.push(Cut::KvTokens { wished, granted: sizes.kv_tokens });
         }
-        Some(wished) if wished > useful => cuts.push(Cut::Unused { wished, sequences: sizes.sequences, trained }),
-        None if sizes.sequence_tokens() < trained => {
-            let parts = if sizes.layout == KvLayout::PerSequence { sizes.sequences } else { 1 };
-            cuts.push(Cut::Context { trained, granted: sizes.sequence_tokens(), parts });
+        Some(wished) if granted < trained.min(wished) && sizes.layout == KvLayout::PerSequence => {
+            cuts.push(Cut::Parts { wished, trained, granted, sequences });
+        }
+        Some(wished) if wished > useful => cuts.push(Cut::Unused { wished, sequences, trained }),
+        None if granted < trained => {
+            let parts = if sizes.layout == KvLayout::PerSequence { sequences } else { 1 };
+            cuts.push(Cut::Context { trained, granted, parts });
         }
         _ => {}
-    }
-    let (granted, sequences) = (sizes.sequence_tokens(), sizes.sequences);
-    if let Some(wished) = model.wishes.kv_tokens.filter(|&wished| granted < trained.min(wished))
-        && sizes.layout == KvLayout::PerSequence
-    {
-        cuts.push(Cut::Parts { wished, trained, granted, sequences });
     }
     if sizes.quantized {
         cuts.push(Cut::Quantized);

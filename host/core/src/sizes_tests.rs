@@ -312,6 +312,15 @@ fn parts_that_are_smaller_than_a_context_are_told() {
     assert_eq!(cuts(7936 * 32, KvLayout::PerSequence), [parts(7936 * 32, 7936)]);
     // A request has as many as were asked for.
     assert_eq!(cuts(4096, KvLayout::Pooled), []);
+    // What memory cuts is not put down to how it is divided.
+    let wishes = Wishes {
+        kv_tokens: Some(8192 * 32),
+        layout: Some(KvLayout::PerSequence),
+        sequences: Some(32),
+        ..Wishes::default()
+    };
+    let short = alone(on(4), ModelNeeds { wishes, trained_tokens: 8192, ..large() });
+    assert!(matches!(short.cuts[..], [Cut::KvTokens { wished: 262_144, granted }] if granted < 262_144), "{short:?}");
 }
 
 #[test]

@@ -220,7 +220,7 @@ impl Worker {
         let waiting = waiting.map(|(s, limit)| s.kv_tokens..*limit);
         let drafts: usize = self.roster.running.iter().map(|s| s.draft.len()).sum();
         let prefill_tokens = match self.prefill_budget {
-            0 if decoding > 0 => self.pacer.budget(decoding + drafts, waiting),
+            0 if decoding > 0 => self.pacer.budget(decoding, drafts, waiting),
             0 => usize::MAX,
             tokens => tokens as usize,
         };

@@ -21,10 +21,11 @@ const LIMITS: EngineLimits =
 const TARGET: Duration = Duration::from_millis(7);
 /// By how much of itself a step may take longer or shorter.
 const NOISE: f64 = 0.2;
-/// How many times as long as without prefill a step may take beside eight streams or more, where the target is shorter.
+/// How many times as long as without prefill a step may take with one prompt beside eight streams or more, where the target is
+/// shorter.
 const SLOWER: f64 = 3.2;
-/// How many times as much time for prefill there is for a prompt beside up to four streams, and for as many prompts as streams.
-const FEW: f64 = 2.83;
+/// How many times as much time there is for a prompt beside up to four streams, and for many prompts.
+const BESIDE_FEW: f64 = 2.83;
 const MOST: f64 = 5.0;
 /// Paces nothing.
 const NEVER: Duration = Duration::from_secs(3600);
@@ -191,14 +192,14 @@ fn usual_gap(streams: &[Trace]) -> f64 {
     percentile(streams.iter().flat_map(|trace| trace.gaps(Duration::ZERO, NEVER)).collect(), 0.5)
 }
 
-/// Seconds that a step may take that gives prefill so many times the usual time: what is expected may be off by as much as the
+/// Seconds that a step may take that gives prefill `backlog` times the least: what is expected may be off by as much as the
 /// noise, also where no step was at such a position yet.
 fn longest(usual: f64, backlog: f64) -> f64 {
     (1.0 + 2.0 * NOISE) * ((1.0 + (SLOWER - 1.0) * backlog) * usual).max(backlog * TARGET.as_secs_f64())
 }
 
 #[test]
-fn a_burst_costs_nothing() {
+fn a_burst_costs_next_to_nothing() {
     for curve in CURVES {
         for (streams, arrivals) in [(8, at_once(8, 58, 48)), (32, at_once(32, 58, 48)), (32, loops(32, 6, 58, 64))] {
             let (speed, first) = shares(curve, &arrivals);
@@ -239,7 +240,7 @@ fn streams_go_on_while_a_long_prompt_comes() {
                 gap / p99(&free),
                 gap / usual
             );
-            let backlog = if streams < 8 { FEW } else { 1.0 };
+            let backlog = if streams < 8 { BESIDE_FEW } else { 1.0 };
             assert!(gap < longest(usual, backlog) && first < 2.2);
         }
     }

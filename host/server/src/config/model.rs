@@ -83,8 +83,9 @@ pub struct ModelConfig {
     pub kv_layout: Auto<KvLayoutKey>,
     /// KV that a request is admitted with beside its prompt. With "full" nothing is ever preempted.
     pub kv_reserve: ReserveKey,
-    /// The longest step while a prompt is prefilled beside eight streams or more, or 3.2 times a step without prefill. What this
-    /// leaves for prefill is up to five times as much where more prompts wait for each stream.
+    /// The longest step while one prompt is prefilled beside eight streams or more: this, or 3.2 times a step without prefill,
+    /// whichever is longer. The time that this leaves for prefill is 2.8 times as much beside one to four streams, and up to five
+    /// times as much where more prompts wait for each stream.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub step_target: DurationValue,
     /// Shorter vectors that an embedding model was trained to give.
