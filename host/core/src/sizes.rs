@@ -5,8 +5,9 @@
 
 mod needs;
 
+pub use self::needs::PART_STEP;
+use self::needs::spared;
 pub use self::needs::{Budget, Cut, DraftNeeds, KvLayout, Machine, ModelNeeds, Sizes, Wishes, bodies, process};
-use self::needs::{PART_STEP, spared};
 use crate::offload::{self, Free, Taken};
 pub use crate::offload::{DeviceNeeds, Offloaded};
 

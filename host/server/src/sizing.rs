@@ -2,7 +2,7 @@
 //! chosen.
 use std::fmt;
 
-use camshaft_core::sizes::{self, Budget, Cut, KvLayout, Machine, ModelNeeds, Sizes};
+use camshaft_core::sizes::{self, Budget, Cut, KvLayout, Machine, ModelNeeds, PART_STEP, Sizes};
 
 use crate::cache_plan::CacheShare;
 use crate::config::Config;
@@ -121,7 +121,8 @@ impl Sized {
             }
             Cut::Parts { wished, trained, granted, sequences } => format!(
                 "a request has {granted} tokens at most, though the model was trained for {trained}: context-tokens = {wished} is \
-                 divided among {} (fewer sequences, or kv-layout = \"pooled\", leave more for one)",
+                 divided among {} in multiples of {PART_STEP} (a larger context-tokens, fewer sequences, or kv-layout = \"pooled\", \
+                 leave more for one)",
                 counted(sequences, "sequence")
             ),
             Cut::Unused { wished, sequences, trained } => {

@@ -6,7 +6,7 @@
 use crate::offload::{DeviceNeeds, Offloaded};
 
 /// llama.cpp rounds a part of a KV cache, or a pool, up to this many tokens.
-pub(super) const PART_STEP: u32 = 256;
+pub const PART_STEP: u32 = 256;
 /// Part of the memory that is left to the system, to allocators and to the page cache.
 const SPARE_SHARE: u64 = 10;
 /// What the process takes beside models and the bodies of requests: code, threads, policies and their compiled code. It was

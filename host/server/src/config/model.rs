@@ -79,7 +79,7 @@ pub struct ModelConfig {
     pub kv_type: Auto<KvTypeKey>,
     /// How sequences divide a worker's KV cache. "pooled": one may take all of it, and prefixes are shared without a copy;
     /// "per-sequence": each has an equal part, which is faster with many streams. "auto": "per-sequence" if there is
-    /// room for at least eight parts that each hold the model's whole context, or 8192 tokens.
+    /// room for at least eight parts (or `sequences`, if fewer) that each hold the model's whole context, or 8192 tokens.
     pub kv_layout: Auto<KvLayoutKey>,
     /// KV that a request is admitted with beside its prompt. With "full" nothing is ever preempted.
     pub kv_reserve: ReserveKey,
