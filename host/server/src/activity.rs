@@ -29,12 +29,21 @@ pub(crate) struct Activity {
     all: Arc<Held>,
     state: Mutex<State>,
     close: Notify,
+    /// Whether something shall be sent to the client, so that its system says whether anybody is there.
+    probes: AtomicBool,
 }
 
 impl Activity {
     pub(crate) fn new(times: ConnectionTimes, all: Arc<Held>) -> Arc<Self> {
         let state = Mutex::new(State::new(Instant::now(), all.of_strangers()));
-        Arc::new(Self { times, let_in: LetIn::default(), all, state, close: Notify::new() })
+        Arc::new(Self {
+            times,
+            let_in: LetIn::default(),
+            all,
+            state,
+            close: Notify::new(),
+            probes: AtomicBool::new(false),
+        })
     }
 
     pub(crate) fn times(&self) -> ConnectionTimes {
@@ -157,6 +166,16 @@ impl Activity {
 
     pub(crate) fn awaited(&self) -> Awaited {
         self.state().awaited()
+    }
+
+    /// The client sends nothing more: it may have left. The response that has begun shall send something soon.
+    pub(crate) fn ask_for_probe(&self) {
+        self.probes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that was asked for since the last call.
+    pub(crate) fn take_probe(&self) -> bool {
+        self.probes.swap(false, Ordering::Relaxed)
     }
 
     /// When the connection has to close unless something happens, or to end if it was asked to close; `None` while the

@@ -139,6 +139,10 @@ async fn knows_what_a_client_awaits_that_sends_nothing_more() {
     assert_eq!(activity.awaited(), Awaited::Answer);
     request.answer();
     assert_eq!(activity.awaited(), Awaited::End);
+    request.works();
+    assert_eq!(activity.awaited(), Awaited::More);
+    request.moved();
+    assert_eq!(activity.awaited(), Awaited::End);
     drop(request);
     assert_eq!(activity.awaited(), Awaited::Nothing);
 }

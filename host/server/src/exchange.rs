@@ -25,6 +25,9 @@ use crate::socket::{DRAIN_BYTES, DRAIN_SILENCE, DRAIN_TIME};
 const SETTLE_TIME: Duration = Duration::from_millis(20);
 pub(crate) const SETTLE_BYTES: usize = 64 << 10;
 
+/// A comment in a stream of events, which clients skip.
+const COMMENT: &[u8] = b":\n\n";
+
 /// Headers that the answer to a refused request depends on.
 const KEPT: [&str; 5] =
     ["expect", "origin", "x-request-id", "access-control-request-method", "access-control-request-headers"];
@@ -148,7 +151,8 @@ async fn respond(pending: Pending, router: Router) -> Result<Response<ResponseBo
             }
         });
     }
-    Ok(response.map(|body| ResponseBody { body, open, trailers }))
+    let is_events = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+    Ok(response.map(|body| ResponseBody { body, open, trailers, is_events }))
 }
 
 /// Reads and throws away. Whether the body ended.
@@ -253,6 +257,8 @@ pub(crate) struct ResponseBody {
     open: OpenRequest,
     /// Of the request: they may come until the stream ends.
     trailers: Option<Arc<TrailerRoom>>,
+    /// Whether it is a stream of events, of which it gives whole ones.
+    is_events: bool,
 }
 
 impl hyper::body::Body for ResponseBody {
@@ -260,7 +266,10 @@ impl hyper::body::Body for ResponseBody {
     type Error = axum::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, axum::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        let mut polled = Pin::new(&mut self.body).poll_frame(cx);
+        if polled.is_pending() && self.is_events && self.open.activity().take_probe() {
+            polled = Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(COMMENT)))));
+        }
         match &polled {
             Poll::Pending => self.open.works(),
             Poll::Ready(_) => self.open.moved(),

@@ -1,14 +1,17 @@
+use std::convert::Infallible;
 use std::future::pending;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{Request, StatusCode};
 use axum::middleware::map_request;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use camshaft_api::LetIn;
 use camshaft_core::ids::TenantId;
+use futures_util::{StreamExt, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
@@ -59,6 +62,19 @@ impl Rig {
                 pending::<()>().await;
             }
         };
+        let counted = running.clone();
+        let stream = move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let running = Counted(counted.clone());
+            async move {
+                let begun = stream::once(async { Ok::<_, Infallible>(Bytes::from_static(b"data: 1\n\n")) });
+                let nothing = stream::once(async move {
+                    let _running = running;
+                    pending().await
+                });
+                ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(begun.chain(nothing)))
+            }
+        };
         let slow = |body: Bytes| async move {
             tokio::time::sleep(SHORT).await;
             format!("{} bytes", body.len())
@@ -77,6 +93,7 @@ impl Rig {
             .route("/late", post(late))
             .route("/later", post(later))
             .route("/forever", get(forever.clone()).post(forever))
+            .route("/stream", get(stream.clone()).post(stream))
             .route("/large", get(|| async { vec![b'x'; LARGE] }))
             .route("/refuses", post(|| async { StatusCode::NOT_FOUND }))
             // As auth does with whoever it lets in.
@@ -256,6 +273,50 @@ async fn a_client_that_leaves_ends_its_request() {
     let mut socket = rig.connect().await;
     socket.write_all(b"GET /forever HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     rig.becomes_running(1).await;
+    drop(socket);
+    rig.becomes_running(0).await;
+}
+
+/// Until the head and the first event have come.
+async fn begun_stream(rig: &Rig, request: &str) -> TcpStream {
+    let mut socket = rig.connect().await;
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut got = String::new();
+    while !got.contains("data: 1") {
+        let mut block = [0; 1024];
+        let count = timeout(PATIENCE, socket.read(&mut block)).await.expect("the stream begins").unwrap();
+        got.push_str(std::str::from_utf8(&block[..count]).unwrap());
+    }
+    socket
+}
+
+#[tokio::test]
+async fn regression_a_client_that_leaves_a_silent_stream_of_events_ends_it() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    // Also behind bytes that nobody has parsed.
+    for after in ["", "\r\n", "GET / HTTP/1.1\r\nhost: a\r\n\r\n"] {
+        let socket = begun_stream(&rig, &format!("GET /stream HTTP/1.1\r\nhost: a\r\n\r\n{after}")).await;
+        rig.becomes_running(1).await;
+        drop(socket);
+        rig.becomes_running(0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_half_closes_gets_comments_while_its_stream_is_silent() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    let mut socket = begun_stream(&rig, "GET /stream HTTP/1.1\r\nhost: a\r\n\r\n").await;
+    socket.shutdown().await.unwrap();
+    let mut got = String::new();
+    while got.matches(":\n\n").count() < 3 {
+        let mut block = [0; 1024];
+        let count = timeout(PATIENCE, socket.read(&mut block)).await.expect("comments come").unwrap();
+        assert!(count > 0, "the stream goes on: {got:?}");
+        got.push_str(std::str::from_utf8(&block[..count]).unwrap());
+    }
+    // Nothing else comes, each in a chunk of its own.
+    assert_eq!(got, "3\r\n:\n\n\r\n".repeat(3));
+    assert_eq!(rig.running.load(Ordering::SeqCst), 1);
     drop(socket);
     rig.becomes_running(0).await;
 }

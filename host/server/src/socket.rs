@@ -147,7 +147,8 @@ impl AsyncWrite for Socket {
 /// its request and wait.
 ///
 /// A client that has closed both halves looks the same until something is sent to it; then its system answers that
-/// nobody is there. So the first byte of the answer, which is the same for every answer, goes out at once.
+/// nobody is there. So the first byte of the answer, which is the same for every answer, goes out at once. Once the answer
+/// has begun, one that is a stream of events has comments to send ([`Activity::ask_for_probe`]).
 #[derive(Debug)]
 pub(crate) struct HalfClosing<S> {
     stream: S,
@@ -168,11 +169,13 @@ pub(crate) struct HalfClosing<S> {
 struct Ended {
     at: Instant,
     look: Pin<Box<Sleep>>,
+    /// When a comment was asked for.
+    asked: Option<Instant>,
 }
 
 impl Ended {
     fn now() -> Self {
-        Self { at: Instant::now(), look: Box::pin(sleep(LOOK)) }
+        Self { at: Instant::now(), look: Box::pin(sleep(LOOK)), asked: None }
     }
 }
 
@@ -209,6 +212,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
                 Awaited::Nothing => return Poll::Ready(Ok(())),
                 Awaited::Rest if at.max(self.activity.begun()).elapsed() >= SETTLE => return Poll::Ready(Ok(())),
                 Awaited::Answer => self.probe(cx)?,
+                Awaited::More => self.ask(cx),
                 Awaited::Rest | Awaited::End => {}
             }
             let Some(Ended { look, .. }) = &mut self.ended else { return Poll::Ready(Ok(())) };
@@ -233,6 +237,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
         Ok(())
     }
 
+    /// Asks the stream of events that has begun for a comment, now and then.
+    fn ask(&mut self, cx: &mut Context<'_>) {
+        let now = Instant::now();
+        if let Some(ended) = &mut self.ended
+            && ended.asked.is_none_or(|asked| asked + WATCH <= now)
+        {
+            ended.asked = Some(now);
+            self.activity.ask_for_probe();
+            cx.waker().wake_by_ref();
+        }
+    }
+
     /// Looks now and then, while a request is in flight, whether its client has ended without anybody reading the end.
     fn watch(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         loop {
@@ -248,11 +264,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
             }
             self.watch = None;
             self.socket.broken()?;
-            if self.activity.awaited() == Awaited::Answer {
+            let awaited = self.activity.awaited();
+            if let Awaited::Answer | Awaited::More = awaited {
                 self.read_ahead(cx)?;
-                if self.ended.is_some() || self.socket.has_ended(cx) {
-                    self.probe(cx)?;
-                }
+            }
+            match awaited {
+                Awaited::Answer if self.ended.is_some() || self.socket.has_ended(cx) => self.probe(cx)?,
+                Awaited::More => self.ask(cx),
+                _ => {}
             }
         }
     }

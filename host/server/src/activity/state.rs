@@ -62,6 +62,8 @@ pub(crate) enum Awaited {
     Rest,
     /// The request has arrived; its response has not begun.
     Answer,
+    /// The response has begun, and the server works on the rest.
+    More,
     /// The response has begun, and the client does not have all of it.
     End,
 }
@@ -258,6 +260,7 @@ impl State {
         match *self {
             Self { http2: true, .. } => Awaited::Nothing,
             _ if self.is_quiet() => Awaited::Nothing,
+            Self { answered: 1.., working: 1.., .. } => Awaited::More,
             Self { open: 0, .. } | Self { answered: 1.., .. } => Awaited::End,
             Self { arriving: 1.., .. } => Awaited::Rest,
             _ => Awaited::Answer,
