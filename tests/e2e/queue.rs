@@ -1,5 +1,7 @@
 //! The queue: its bound, deadlines, clients that leave, priorities.
+use std::io::Read;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use camshaft_tests::{Open, Request, Server, Setup, Stream, eventually};
 use serde_json::{Value, json};
@@ -94,6 +96,27 @@ fn a_client_that_leaves_while_it_waits_frees_its_place() {
     finishes(running);
     server.wait_until_idle();
     assert_eq!(server.metrics().get("camshaft_requests_total", &[("status", "499")]), Some(2.0));
+}
+
+#[test]
+fn regression_a_client_that_leaves_a_stream_that_has_begun_is_noticed_before_the_first_token() {
+    let server = one_at_a_time("5s").start();
+    let mut socket = server.client.begin(&Request::post(COMPLETIONS, &with_stream(4)));
+    // Whoever leaves bytes unread is noticed at once, so all that comes before the first token is read.
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    let (mut got, mut block) = (Vec::new(), [0; 1024]);
+    while let Ok(count @ 1..) = socket.read(&mut block) {
+        got.extend_from_slice(&block[..count]);
+    }
+    let got = String::from_utf8_lossy(&got);
+    assert!(got.starts_with("HTTP/1.1 200 ") && !got.contains("data:"), "{got}");
+    drop(socket);
+    eventually("the client is missed", || {
+        let missed = server.metrics().count("camshaft_requests_total", &[("status", "499")]);
+        if missed == 1.0 { Ok(()) } else { Err(missed) }
+    });
+    let killed = server.metrics().count("camshaft_policy_calls_total", &[("hook", "sampler"), ("outcome", "deadline")]);
+    assert_eq!(killed, 0.0, "the sampler still spins: there is no token yet");
 }
 
 #[test]

@@ -151,7 +151,8 @@ async fn respond(pending: Pending, router: Router) -> Result<Response<ResponseBo
             }
         });
     }
-    let is_events = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream");
+    let kind = response.headers().get(header::CONTENT_TYPE);
+    let is_events = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
     Ok(response.map(|body| ResponseBody { body, open, trailers, is_events }))
 }
 

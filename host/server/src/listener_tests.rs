@@ -72,7 +72,7 @@ impl Rig {
                     let _running = running;
                     pending().await
                 });
-                ([(CONTENT_TYPE, "text/event-stream")], Body::from_stream(begun.chain(nothing)))
+                ([(CONTENT_TYPE, "text/event-stream; charset=utf-8")], Body::from_stream(begun.chain(nothing)))
             }
         };
         let slow = |body: Bytes| async move {
