@@ -5,9 +5,10 @@
 
 mod needs;
 
-pub use self::needs::PART_STEP;
 use self::needs::spared;
-pub use self::needs::{Budget, Cut, DraftNeeds, KvLayout, Machine, ModelNeeds, Sizes, Wishes, bodies, process};
+pub use self::needs::{
+    Budget, Cut, DraftNeeds, KvLayout, Machine, ModelNeeds, PART_STEP, Sizes, Wishes, bodies, process,
+};
 use crate::offload::{self, Free, Taken};
 pub use crate::offload::{DeviceNeeds, Offloaded};
 

@@ -24,7 +24,7 @@ const NOISE: f64 = 0.2;
 /// How many times as long as without prefill a step may take with one prompt beside eight streams or more, where the target is
 /// shorter.
 const SLOWER: f64 = 3.2;
-/// How many times as much time there is for a prompt beside up to four streams, and for many prompts.
+/// How many times as much time there is for a prompt beside up to four streams (8 / 4 to the power 1.5), and for many prompts.
 const BESIDE_FEW: f64 = 2.83;
 const MOST: f64 = 5.0;
 /// Paces nothing.

@@ -277,16 +277,23 @@ async fn a_client_that_leaves_ends_its_request() {
     rig.becomes_running(0).await;
 }
 
-/// Until the head and the first event have come.
+/// Reads until what came is as `wanted`.
+async fn read_until(socket: &mut TcpStream, wanted: impl Fn(&str) -> bool) -> String {
+    let mut got = String::new();
+    while !wanted(&got) {
+        let mut block = [0; 1024];
+        let count = timeout(PATIENCE, socket.read(&mut block)).await.expect("more comes").unwrap();
+        assert!(count > 0, "the stream goes on: {got:?}");
+        got.push_str(std::str::from_utf8(&block[..count]).unwrap());
+    }
+    got
+}
+
+/// A connection on which the head and the first event have come.
 async fn begun_stream(rig: &Rig, request: &str) -> TcpStream {
     let mut socket = rig.connect().await;
     socket.write_all(request.as_bytes()).await.unwrap();
-    let mut got = String::new();
-    while !got.contains("data: 1") {
-        let mut block = [0; 1024];
-        let count = timeout(PATIENCE, socket.read(&mut block)).await.expect("the stream begins").unwrap();
-        got.push_str(std::str::from_utf8(&block[..count]).unwrap());
-    }
+    read_until(&mut socket, |got| got.ends_with("data: 1\n\n\r\n")).await;
     socket
 }
 
@@ -307,15 +314,10 @@ async fn a_client_that_half_closes_gets_comments_while_its_stream_is_silent() {
     let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
     let mut socket = begun_stream(&rig, "GET /stream HTTP/1.1\r\nhost: a\r\n\r\n").await;
     socket.shutdown().await.unwrap();
-    let mut got = String::new();
-    while got.matches(":\n\n").count() < 3 {
-        let mut block = [0; 1024];
-        let count = timeout(PATIENCE, socket.read(&mut block)).await.expect("comments come").unwrap();
-        assert!(count > 0, "the stream goes on: {got:?}");
-        got.push_str(std::str::from_utf8(&block[..count]).unwrap());
-    }
+    let comment = "3\r\n:\n\n\r\n";
+    let got = read_until(&mut socket, |got| got.len() >= 3 * comment.len()).await;
     // Nothing else comes, each in a chunk of its own.
-    assert_eq!(got, "3\r\n:\n\n\r\n".repeat(3));
+    assert_eq!(got, comment.repeat(3));
     assert_eq!(rig.running.load(Ordering::SeqCst), 1);
     drop(socket);
     rig.becomes_running(0).await;
