@@ -64,9 +64,10 @@ impl StepPlan {
 
     /// What it computes.
     pub(crate) fn work(&self) -> Work {
-        let prefills = self.entries.iter().filter(|entry| entry.prefill);
-        let prompt = prefills.clone().fold(Work::default(), |work, entry| work.and(entry.start, entry.tokens));
-        Work { rows: self.batch.len() - prompt.prompt, ..prompt }
+        self.entries.iter().fold(Work::default(), |work, entry| match entry.prefill {
+            true => work.and(entry.start, entry.tokens),
+            false => work.and_rows(entry.start, entry.tokens + entry.drafted),
+        })
     }
 
     /// Adds a sequence's next tokens up to position `end`.

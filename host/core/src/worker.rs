@@ -33,6 +33,7 @@ use crate::policy::WorkerFacts;
 use crate::sampling::Workspace;
 use crate::sequence::Sequence;
 use crate::step::{StepBudget, StepPlan};
+use crate::step_times::Work;
 
 /// What a step did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,13 +215,14 @@ impl Worker {
     }
 
     fn budget(&self) -> StepBudget {
-        let decoding = self.roster.running.iter().filter(|s| s.is_decoding() && !s.placement.is_paused()).count();
+        let decoding = self.roster.running.iter().filter(|s| s.is_decoding() && !s.placement.is_paused());
         let can_prefill = |(s, limit): &(&Sequence, &u32)| !s.is_decoding() && **limit > s.kv_tokens;
         let waiting = self.roster.running.iter().zip(&self.compute_limits).filter(can_prefill);
         let waiting = waiting.map(|(s, limit)| s.kv_tokens..*limit);
-        let drafts: usize = self.roster.running.iter().map(|s| s.draft.len()).sum();
+        let rows =
+            decoding.clone().fold(Work::default(), |work, s| work.and_rows(s.kv_tokens, 1 + s.draft.len() as u32));
         let prefill_tokens = match self.prefill_budget {
-            0 if decoding > 0 => self.pacer.budget(decoding, drafts, waiting),
+            0 if rows.rows > 0 => self.pacer.budget(decoding.count(), rows, waiting),
             0 => usize::MAX,
             tokens => tokens as usize,
         };

@@ -38,6 +38,8 @@ struct Curve {
     step: f64,
     /// For each sequence that decodes.
     row: f64,
+    /// For each of them and each thousand entries that it attends to.
+    read: f64,
     /// For prefill, however short.
     prefill: f64,
     /// For each prompt token, wherever it is.
@@ -47,24 +49,29 @@ struct Curve {
 }
 
 const CURVES: [Curve; 4] = [
-    Curve { name: "stories260K", step: 0.15, row: 0.05, prefill: 0.03, token: 0.006, attended: 0.02 },
-    Curve { name: "30m", step: 0.8, row: 0.17, prefill: 1.4, token: 0.042, attended: 0.074 },
-    Curve { name: "160m", step: 3.0, row: 0.45, prefill: 3.3, token: 0.27, attended: 0.31 },
-    Curve { name: "1b", step: 40.0, row: 3.0, prefill: 16.0, token: 3.1, attended: 1.5 },
+    Curve { name: "stories260K", step: 0.15, row: 0.05, read: 0.05, prefill: 0.03, token: 0.006, attended: 0.02 },
+    Curve { name: "30m", step: 0.8, row: 0.17, read: 0.5, prefill: 1.4, token: 0.042, attended: 0.074 },
+    Curve { name: "160m", step: 3.0, row: 0.45, read: 1.06, prefill: 3.3, token: 0.27, attended: 0.31 },
+    Curve { name: "1b", step: 40.0, row: 3.0, read: 3.5, prefill: 16.0, token: 3.1, attended: 1.5 },
 ];
 
 impl Curve {
     /// What a step with this batch takes.
     fn time(&self, batch: &Batch) -> Duration {
         // A sequence with one token decodes, or computes the last token of its prompt, which is as good.
-        let mut tokens = BTreeMap::<_, usize>::new();
-        batch.seqs.iter().for_each(|seq| *tokens.entry(*seq).or_default() += 1);
-        let rows = tokens.values().filter(|&&count| count == 1).count();
-        let prompt = batch.len() - rows;
+        let mut tokens = BTreeMap::<_, (usize, f64)>::new();
+        for (seq, &position) in batch.seqs.iter().zip(&batch.positions) {
+            let (count, entries) = tokens.entry(*seq).or_default();
+            (*count, *entries) = (*count + 1, *entries + f64::from(position) + 1.0);
+        }
+        let sum = |of_rows: bool| {
+            let those = tokens.values().filter(|(count, _)| (*count == 1) == of_rows);
+            those.fold((0, 0.0), |(tokens, entries), (more, others)| (tokens + more, entries + others / 1e3))
+        };
+        let [(rows, read), (prompt, attended)] = [true, false].map(sum);
         let first = if prompt > 0 { self.prefill } else { 0.0 };
-        let entries: f64 = batch.positions.iter().map(|&position| f64::from(position) + 1.0).sum();
-        let attended = self.attended * entries / 1e3;
-        let took = self.step + self.row * rows as f64 + first + self.token * prompt as f64 + attended;
+        let decoding = self.step + self.row * rows as f64 + self.read * read;
+        let took = decoding + first + self.token * prompt as f64 + self.attended * attended;
         Duration::from_secs_f64(took / 1e3)
     }
 

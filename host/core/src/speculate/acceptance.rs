@@ -1,5 +1,5 @@
 //! Decides how long a draft pays: compares a request's acceptance rate with the cost of a row.
-use crate::step_times::StepTime;
+use crate::step_times::{StepTime, Work};
 
 /// Weight of the latest draft token in the acceptance rate.
 const RATE_WEIGHT: f32 = 0.1;
@@ -50,11 +50,11 @@ impl AcceptanceRate {
     }
 }
 
-/// The acceptance probability from which one more row pays in a step of `rows` rows: above it, the row yields more tokens per
+/// The acceptance probability from which one more row pays in a step of this work: above it, the row yields more tokens per
 /// second than the rest of the step.
-pub(crate) fn break_even(times: Option<StepTime>, rows: usize) -> f32 {
+pub(crate) fn break_even(times: Option<StepTime>, work: Work) -> f32 {
     let Some(times) = times else { return DEFAULT_BREAK_EVEN };
-    let (all, of_rows) = (times.decoding(rows), times.row * rows as f64);
+    let (all, of_rows) = (times.decoding(work), times.rows(work));
     if all > 0.0 { (of_rows / all) as f32 } else { 0.0 }
 }
 
@@ -77,12 +77,15 @@ mod tests {
 
     #[test]
     fn break_even_rises_with_the_cost_of_a_row() {
-        assert_eq!(break_even(None, 1), DEFAULT_BREAK_EVEN);
-        // 4 ms for a step and 1 ms for each row.
-        let times = StepTime { step: 0.004, row: 0.001, prefill: 9.0, token: 9.0, attended: 9.0 };
-        assert!((break_even(Some(times), 1) - 0.2).abs() < 1e-6);
-        assert!((break_even(Some(times), 16) - 0.8).abs() < 1e-6);
-        assert_eq!(break_even(Some(StepTime { row: 0.0, ..times }), 16), 0.0);
-        assert_eq!(break_even(Some(StepTime { step: 0.0, row: 0.0, ..times }), 16), 0.0);
+        let work = |rows, read| Work { rows, read, ..Work::default() };
+        assert_eq!(break_even(None, work(1, 0.0)), DEFAULT_BREAK_EVEN);
+        // 4 ms for a step, 1 ms for each row and 1 ms for a thousand entries that it attends to.
+        let times = StepTime { step: 0.004, row: 0.001, read: 1e-6, prefill: 9.0, token: 9.0, attended: 9.0 };
+        assert!((break_even(Some(times), work(1, 0.0)) - 0.2).abs() < 1e-6);
+        assert!((break_even(Some(times), work(16, 0.0)) - 0.8).abs() < 1e-6);
+        assert!((break_even(Some(times), work(1, 5000.0)) - 0.6).abs() < 1e-6);
+        let nothing = StepTime { row: 0.0, read: 0.0, ..times };
+        assert_eq!(break_even(Some(nothing), work(16, 9.0)), 0.0);
+        assert_eq!(break_even(Some(StepTime { step: 0.0, ..nothing }), work(16, 9.0)), 0.0);
     }
 }

@@ -21,13 +21,14 @@ const FEW: f64 = 4.0;
 const MOST: f64 = 5.0;
 /// A step that took so many times as long as expected was interrupted.
 const INTERRUPTED: f64 = 4.0;
-/// Beside streams a step has so many times as many prompt tokens at most as one that was measured, and they attend to so many
-/// times as many entries.
+/// Beside streams a step has so many times as many prompt tokens at most as one that was measured.
 const GROWTH: f64 = 8.0;
+/// And they attend to so many times as many entries: fewer, because what an entry takes may still be unknown when tokens are not.
+const GROWTH_ATTENDED: f64 = 3.0;
 /// Or this many tokens.
 const SMALL: f64 = 64.0;
-/// And this many entries: of so many tokens at the beginning of a prompt, each to all before it.
-const SMALL_ATTENDED: f64 = SMALL * SMALL;
+/// And this many entries, which take less than any step.
+const SMALL_ATTENDED: f64 = 16_384.0;
 
 /// Measures what steps take.
 #[derive(Debug)]
@@ -65,7 +66,7 @@ impl Pacer {
 
     /// Prompt tokens, and entries that they attend to, up to which the steps that were measured tell what a step takes.
     fn trusted(&self) -> (f64, f64) {
-        ((GROWTH * self.largest.0 as f64).max(SMALL), (GROWTH * self.largest.1).max(SMALL_ATTENDED))
+        ((GROWTH * self.largest.0 as f64).max(SMALL), (GROWTH_ATTENDED * self.largest.1).max(SMALL_ATTENDED))
     }
 
     /// The step that began at `now` computes this.
@@ -77,23 +78,23 @@ impl Pacer {
         self.last = None;
     }
 
-    /// Probability of acceptance above which a draft token pays in a step of `rows` rows.
-    pub(super) fn break_even(&self, rows: usize) -> f32 {
-        speculate::break_even(self.times.fitted().filter(|_| self.times.rows_vary()), rows)
+    /// Probability of acceptance above which a draft token pays in a step of this work.
+    pub(super) fn break_even(&self, work: Work) -> f32 {
+        speculate::break_even(self.times.fitted().filter(|_| self.times.rows_vary()), work)
     }
 
-    /// Prompt tokens for the next step, in which `streams` decode, with `drafts` draft tokens, while prompts wait for these of
-    /// their positions to be computed, in this order.
+    /// Prompt tokens for the next step, in which `streams` decode `rows`, those of their drafts too, while prompts wait for
+    /// these of their positions to be computed, in this order.
     pub(super) fn budget(
         &self,
         streams: usize,
-        drafts: usize,
+        rows: Work,
         waiting: impl Iterator<Item = Range<u32>> + Clone,
     ) -> usize {
         // Before the first prefill nothing is known of it. From then on, whatever is believed of its tokens may be wrong.
         let (most, attended) = if self.largest.0 == 0 { (f64::INFINITY, f64::INFINITY) } else { self.trusted() };
         let Some(times) = self.times.fitted().filter(|times| times.token > 0.0) else { return most as usize };
-        let step = times.decoding(streams + drafts);
+        let step = times.decoding(rows);
         let backlog = STREAMS * waiting.clone().count() as f64 / FEW.max(streams as f64);
         let least = (self.target.as_secs_f64() - step).max((SLOWER - 1.0) * step);
         let seconds = least * backlog.powf(POWER).clamp(1.0, MOST);
@@ -115,7 +116,7 @@ mod tests {
 
     /// For a step of `streams` while endless prompts begin.
     fn budget(pacer: &Pacer, streams: usize, prefilling: usize) -> usize {
-        pacer.budget(streams, 0, (0..prefilling).map(|_| 0..u32::MAX))
+        pacer.budget(streams, work(streams, 0), (0..prefilling).map(|_| 0..u32::MAX))
     }
 
     /// A pacer that has seen steps of 10 ms and 0.1 ms a row, with prefill of 2 ms and 1 ms a token.
@@ -172,7 +173,7 @@ mod tests {
     #[test]
     fn draft_tokens_are_no_streams() {
         let pacer = learned(MS);
-        let with_drafts = pacer.budget(2, 30, std::iter::once(0..u32::MAX));
+        let with_drafts = pacer.budget(2, work(32, 0), std::iter::once(0..u32::MAX));
         // They only make the step longer: it takes 13.2 ms.
         assert!(with_drafts.abs_diff((22.0 * 1.32 * 2f64.powf(1.5)) as usize) <= 8, "{with_drafts}");
     }
@@ -206,8 +207,8 @@ mod tests {
 
     #[test]
     fn chunks_grow_no_faster_than_what_was_measured() {
-        // 100 tokens attend to 5,050 entries, and eight times as many are those of 283.
-        for (measured, most) in [(1, 64), (8, 64), (9, 72), (100, 283)] {
+        // 180 tokens attend to 16,384 entries, and three times as many as those of 200 are those of 346.
+        for (measured, most) in [(1, 64), (8, 64), (9, 72), (22, 176), (23, 180), (104, 180), (105, 182), (200, 346)] {
             // A target that leaves room for any chunk.
             let mut pacer = Pacer::new(100_000 * MS);
             for (i, prompt) in (0..20).map(|i| (i, if i % 2 == 0 { 0 } else { measured })) {
@@ -292,7 +293,7 @@ mod tests {
             }
             step(&mut pacer, 8, 0, first_decode);
             (0..100).for_each(|_| step(&mut pacer, 8, 0, 1.0));
-            let decoding = pacer.times.fitted().unwrap().decoding(8);
+            let decoding = pacer.times.fitted().unwrap().decoding(work(8, 0));
             assert!((0.003..0.005).contains(&decoding), "{cold}, {first_decode}: {decoding} s instead of 0.0038");
         }
     }
@@ -306,7 +307,8 @@ mod tests {
             let mut start = 0;
             steps = 0;
             while start < prompt {
-                let chunk = (pacer.budget(8, 0, std::iter::once(start..prompt)) as u32).min(prompt - start).min(512);
+                let chunk =
+                    (pacer.budget(8, work(8, 0), std::iter::once(start..prompt)) as u32).min(prompt - start).min(512);
                 let entries: f64 = (start..start + chunk).map(|position| f64::from(position.min(512))).sum();
                 let took = 2.4 + 0.05 * f64::from(chunk) + 0.00013 * entries;
                 pacer.planned(now, Work { rows: 8, ..Work::default() }.and(start, chunk));

@@ -4,6 +4,7 @@ use super::pacer::Pacer;
 use crate::ids::SeqId;
 use crate::sequence::Sequence;
 use crate::speculate::{DraftRequest, Drafter};
+use crate::step_times::Work;
 
 /// Speculative decoding of one worker.
 pub struct Speculation {
@@ -34,9 +35,10 @@ impl Speculation {
         let DraftBounds { limits, batch_tokens, kv, pacer } = bounds;
         let running = sequences.len();
         let decodes = |s: &Sequence, limit: u32| s.is_decoding() && limit > s.kv_tokens;
-        let decoding = sequences.iter().zip(limits).filter(|&(s, &limit)| decodes(s, limit)).count();
+        let decoding = sequences.iter().zip(limits).filter(|&(s, &limit)| decodes(s, limit));
+        let decoding = decoding.fold(Work::default(), |work, (s, _)| work.and_rows(s.kv_tokens, 1));
         let break_even = pacer.break_even(decoding);
-        let mut rows = (batch_tokens as usize).saturating_sub(decoding);
+        let mut rows = (batch_tokens as usize).saturating_sub(decoding.rows);
         let mut requests = Vec::new();
         for (s, _) in sequences.iter_mut().zip(limits).filter(|(s, limit)| decodes(s, **limit)) {
             let max = rows.min(s.max_draft().min(self.draft_tokens) as usize);
