@@ -65,7 +65,7 @@ impl StepPlan {
     /// What it computes.
     pub(crate) fn work(&self) -> Work {
         self.entries.iter().fold(Work::default(), |work, entry| match entry.prefill {
-            true => work.and(entry.start, entry.tokens),
+            true => work.and_prompt(entry.start, entry.tokens),
             false => work.and_rows(entry.start, entry.tokens + entry.drafted),
         })
     }

@@ -1,11 +1,12 @@
 //! What steps take, learned from those that were run.
 use std::ops::Range;
 
-/// Weight that earlier steps keep with each new one of the same kind.
+/// Weight that earlier steps keep with each new one, with prefill or without, as they have.
 const DECAY: f64 = 0.98;
 /// Where steps do not tell parts apart, the time goes to those with the smaller numbers here: rather to prompt tokens than to
 /// prefill at all, and rather to a step than to its rows, so that chunks are too small rather than too large until more is known.
 /// What tokens attend to gets little: chunks at the beginning of a prompt, which come first, do not tell it from their number.
+/// What rows attend to gets less: it grows so slowly that noise would pass for its price.
 const RIDGE: [f64; PARTS] = [1e-6, 1e-5, 1e-2, 1e-2, 1e-6, 1e-4];
 const PARTS: usize = 6;
 /// Minimum variance of the rows of steps from which the cost of a row can be told.
@@ -42,16 +43,27 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// The same with so many tokens of a sequence that decodes, from position `start` on.
-    pub(crate) fn and_rows(self, start: u32, tokens: u32) -> Self {
-        let read = self.read + attended(f64::from(start), f64::from(tokens));
-        Self { rows: self.rows + tokens as usize, read, ..self }
+    /// The same with the rows of a sequence that decodes: its next token, at position `start`, and those of its draft.
+    pub(crate) fn and_rows(self, start: u32, rows: u32) -> Self {
+        let read = self.read + attended(f64::from(start), f64::from(rows));
+        Self { rows: self.rows + rows as usize, read, ..self }
     }
 
     /// The same with prompt tokens from position `start` on.
-    pub(crate) fn and(self, start: u32, tokens: u32) -> Self {
+    pub(crate) fn and_prompt(self, start: u32, tokens: u32) -> Self {
         let attended = self.attended + attended(f64::from(start), f64::from(tokens));
         Self { prompt: self.prompt + tokens as usize, attended, ..self }
+    }
+
+    /// The larger of each part.
+    pub(crate) fn max(self, other: Self) -> Self {
+        let Self { rows, read, prompt, attended } = other;
+        Self {
+            rows: self.rows.max(rows),
+            read: self.read.max(read),
+            prompt: self.prompt.max(prompt),
+            attended: self.attended.max(attended),
+        }
     }
 }
 
@@ -64,12 +76,14 @@ fn attended(start: f64, tokens: f64) -> f64 {
 type Equations = [[f64; PARTS + 1]; PARTS];
 
 /// Prompt tokens from which steps with prefill are of the next kind.
-const KINDS: [usize; 2] = [16, 128];
-/// Entries that rows attend to from which steps without prefill are of the next kind: steps of one kind alone hardly tell what
-/// an entry takes, for contexts grow slowly.
+const PROMPT_KINDS: [usize; 2] = [16, 128];
+/// Entries that rows attend to from which steps without prefill are of the next kind: those of one kind alone hardly tell what
+/// an entry takes.
 const READ_KINDS: [f64; 2] = [1024.0, 16_384.0];
-/// Steps of a kind that are not forgotten however many come of the other kinds.
+/// Steps of a kind that are not forgotten however many come of the other kinds with prefill.
 const KEPT: f64 = 2.0;
+/// Without prefill: enough to tell what an entry takes, and too little to hold up what the machine's speed says about the step.
+const KEPT_WITHOUT: f64 = 0.5;
 /// Seconds that any step takes at least.
 const SHORTEST: f64 = 1e-5;
 /// A step that took more than so many times as long as expected weighs as if it had been expected to take that part of its time:
@@ -94,7 +108,7 @@ pub(crate) struct StepTimes {
     without: [Kind; READ_KINDS.len() + 1],
     /// Of steps with a little prefill, with more and with much. Neither they nor the others are forgotten while only one kind
     /// comes.
-    with: [Kind; KINDS.len() + 1],
+    with: [Kind; PROMPT_KINDS.len() + 1],
     /// `None` before the first step.
     fitted: Option<StepTime>,
 }
@@ -105,11 +119,11 @@ impl StepTimes {
         // Not by what it took: that would count slow steps less, and notice late that all are slow now.
         let expected = self.fitted.filter(|fitted| prompt == 0 || fitted.token > 0.0);
         let expected = expected.map_or(seconds, |fitted| fitted.total(work)).max(seconds / SURPRISE).max(SHORTEST);
-        let (kinds, kind) = match prompt {
-            0 => (&mut self.without, READ_KINDS.iter().filter(|&&least| work.read >= least).count()),
-            _ => (&mut self.with, KINDS.iter().filter(|&&least| prompt >= least).count()),
+        let (kinds, kept, kind) = match prompt {
+            0 => (&mut self.without, KEPT_WITHOUT, READ_KINDS.iter().filter(|&&least| work.read >= least).count()),
+            _ => (&mut self.with, KEPT, PROMPT_KINDS.iter().filter(|&&least| prompt >= least).count()),
         };
-        kinds.iter_mut().filter(|kind| kind.steps * DECAY >= KEPT).for_each(Kind::decay);
+        kinds.iter_mut().filter(|kind| kind.steps * DECAY >= kept).for_each(Kind::decay);
         kinds[kind].add(parts, seconds, expected);
         self.fitted = self.fit();
     }
@@ -126,10 +140,11 @@ impl StepTimes {
 
     /// Whether steps had different numbers of rows, which tells what a row costs.
     pub(crate) fn rows_vary(&self) -> bool {
-        let [weight, rows, squares] = [(0, 0), (0, 1), (1, 1)]
-            .map(|(part, other)| self.without.iter().map(|kind| kind.sums[part][other]).sum::<f64>());
-        let variance = squares / weight - (rows / weight).powi(2);
-        weight > 0.0 && variance >= MIN_VARIANCE
+        let seen = self.without.iter().map(|kind| &kind.sums).filter(|sums| sums[0][0] > 0.0);
+        let (weight, squares) = seen.fold((0.0, 0.0), |(weight, squares), sums| {
+            (weight + sums[0][0], squares + sums[1][1] - sums[0][1].powi(2) / sums[0][0])
+        });
+        weight > 0.0 && squares / weight >= MIN_VARIANCE
     }
 
     /// `None` before the first step.
@@ -202,13 +217,13 @@ fn solve(mut sums: Equations, used: [bool; PARTS]) -> [f64; PARTS] {
 
 impl StepTime {
     /// Of the rows that decode in a step.
-    pub(crate) fn rows(&self, Work { rows, read, .. }: Work) -> f64 {
+    pub(crate) fn of_rows(&self, Work { rows, read, .. }: Work) -> f64 {
         self.row * rows as f64 + self.read * read
     }
 
     /// Of a step, without its prefill.
     pub(crate) fn decoding(&self, work: Work) -> f64 {
-        self.step + self.rows(work)
+        self.step + self.of_rows(work)
     }
 
     pub(crate) fn total(&self, work: Work) -> f64 {
@@ -258,7 +273,7 @@ mod tests {
 
     /// Prompts begin.
     fn work(rows: usize, prompt: usize) -> Work {
-        Work { rows, ..Work::default() }.and(0, prompt as u32)
+        Work { rows, ..Work::default() }.and_prompt(0, prompt as u32)
     }
 
     fn assert_near(seen: f64, real: f64, what: &str) {
@@ -292,13 +307,13 @@ mod tests {
         for _ in 0..3 {
             for start in [0, 250, 500, 750] {
                 (0..10).for_each(|_| times.record(work(8, 0), real.total(work(8, 0))));
-                let chunk = work(8, 0).and(start, 250);
+                let chunk = work(8, 0).and_prompt(start, 250);
                 times.record(chunk, real.total(chunk));
             }
         }
         let fitted = times.fitted().unwrap();
         for (start, tokens) in [(0, 250), (750, 250), (4000, 100)] {
-            let chunk = work(8, 0).and(start, tokens);
+            let chunk = work(8, 0).and_prompt(start, tokens);
             assert_near(fitted.total(chunk), real.total(chunk), "a chunk");
         }
     }
@@ -413,6 +428,30 @@ mod tests {
                 times.record(streams(position), real.decoding(streams(position)) * around);
             }
         }
+    }
+
+    /// Streams had long texts once. Then the machine became slower, and all texts are short.
+    #[test]
+    fn regression_steps_of_another_kind_do_not_hold_up_what_slower_steps_tell() {
+        let real = StepTime { step: 0.0072, row: 0.0001, read: 1.06e-6, ..REAL };
+        let streams = |position| (0..8).fold(Work::default(), |work, _| work.and_rows(position, 1));
+        let mut times = StepTimes::default();
+        for position in [50, 3000, 500] {
+            (0..100).for_each(|i| times.record(streams(position + i), real.decoding(streams(position + i))));
+        }
+        for slower in [3.0, 1.0] {
+            for round in 0..4 {
+                (100..200).for_each(|i| times.record(streams(i), slower * real.decoding(streams(i))));
+                let seen = times.fitted().unwrap().decoding(streams(150));
+                assert!(
+                    round == 0 || (seen / slower / real.decoding(streams(150)) - 1.0).abs() < 0.1,
+                    "{slower} {seen}"
+                );
+            }
+        }
+        // And what an entry takes is not forgotten.
+        let long = times.fitted().unwrap().decoding(streams(3000)) / real.decoding(streams(3000));
+        assert!((0.5..2.0).contains(&long), "{long}");
     }
 
     #[test]

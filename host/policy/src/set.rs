@@ -228,13 +228,23 @@ impl LoadedSet {
         &variants[if usize::from(picks.0) < variants.len() { usize::from(picks.0) } else { 0 }]
     }
 
-    /// The new versions of a hook that serve whom `chooses` says, by what each file says of its trial and its salt. One whose
-    /// breaker has opened serves nobody any more.
+    /// The new versions of a hook that serve whom `chooses` says, by what each file says of its trial and its salt.
     pub(crate) fn picks(&self, hook: Hook, chooses: impl Fn(&CanarySettings, u64) -> bool) -> Picks {
+        self.picks_if(hook, |_, candidate| {
+            candidate.sidecar.canary.is_some_and(|canary| chooses(&canary, candidate.salt()))
+        })
+    }
+
+    /// Those of these versions that still serve.
+    pub(crate) fn still_serving(&self, hook: Hook, picks: Picks) -> Picks {
+        self.picks_if(hook, |bit, _| picks.0 >> bit & 1 == 1)
+    }
+
+    /// A version whose breaker has opened serves nobody any more.
+    fn picks_if(&self, hook: Hook, serves: impl Fn(usize, &Loaded) -> bool) -> Picks {
         let candidates = self.candidates(hook).iter().enumerate();
         Picks(candidates.fold(0, |picks, (bit, candidate)| {
-            let serves = !candidate.health.has_opened()
-                && candidate.sidecar.canary.is_some_and(|canary| chooses(&canary, candidate.salt()));
+            let serves = !candidate.health.has_opened() && serves(bit, candidate);
             if serves { picks | 1 << bit } else { picks }
         }))
     }

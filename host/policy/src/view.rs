@@ -32,7 +32,8 @@ impl View {
         self
     }
 
+    /// A new version whose breaker has opened since the request was assigned it would refuse each call: the one before serves.
     pub(crate) fn chain(&self, hook: Hook) -> &Chain {
-        self.set.variant(hook, self.picks[hook as usize])
+        self.set.variant(hook, self.set.still_serving(hook, self.picks[hook as usize]))
     }
 }

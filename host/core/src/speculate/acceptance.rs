@@ -54,7 +54,7 @@ impl AcceptanceRate {
 /// second than the rest of the step.
 pub(crate) fn break_even(times: Option<StepTime>, work: Work) -> f32 {
     let Some(times) = times else { return DEFAULT_BREAK_EVEN };
-    let (all, of_rows) = (times.decoding(work), times.rows(work));
+    let (all, of_rows) = (times.decoding(work), times.of_rows(work));
     if all > 0.0 { (of_rows / all) as f32 } else { 0.0 }
 }
 

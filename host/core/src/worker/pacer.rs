@@ -27,7 +27,7 @@ const GROWTH: f64 = 8.0;
 const GROWTH_ATTENDED: f64 = 3.0;
 /// Or this many tokens.
 const SMALL: f64 = 64.0;
-/// And this many entries, which take less than any step.
+/// And this many entries, which take about as long as a step of few streams.
 const SMALL_ATTENDED: f64 = 16_384.0;
 
 /// Measures what steps take.
@@ -36,8 +36,8 @@ pub(super) struct Pacer {
     target: Duration,
     times: StepTimes,
     last: Option<Planned>,
-    /// The most prompt tokens that a measured step had, and the most entries that they attended to.
-    largest: (usize, f64),
+    /// The most of each that a measured step had.
+    largest: Work,
 }
 
 /// The step that is running.
@@ -49,7 +49,7 @@ struct Planned {
 
 impl Pacer {
     pub(super) fn new(target: Duration) -> Self {
-        Self { target, times: StepTimes::default(), last: None, largest: (0, 0.0) }
+        Self { target, times: StepTimes::default(), last: None, largest: Work::default() }
     }
 
     /// A step begins, so the one before it has just ended, unless the worker was idle in between.
@@ -59,14 +59,24 @@ impl Pacer {
         let expected = self.times.fitted().map_or(0.0, |times| times.total(work));
         // What no smaller step could tell may be anything.
         let (tokens, attended) = self.trusted();
-        let is_known = expected > 0.0 && work.prompt as f64 <= tokens && work.attended <= attended;
+        let is_known = expected > 0.0
+            && work.prompt as f64 <= tokens
+            && work.attended <= attended
+            && work.read <= self.trusted_read();
         self.times.record(work, if is_known { took.min(INTERRUPTED * expected) } else { took });
-        self.largest = (self.largest.0.max(work.prompt), self.largest.1.max(work.attended));
+        self.largest = self.largest.max(work);
     }
 
     /// Prompt tokens, and entries that they attend to, up to which the steps that were measured tell what a step takes.
     fn trusted(&self) -> (f64, f64) {
-        ((GROWTH * self.largest.0 as f64).max(SMALL), (GROWTH_ATTENDED * self.largest.1).max(SMALL_ATTENDED))
+        let Work { prompt, attended, .. } = self.largest;
+        ((GROWTH * prompt as f64).max(SMALL), (GROWTH_ATTENDED * attended).max(SMALL_ATTENDED))
+    }
+
+    /// The same of entries that rows attend to. Beyond it a step counts as if they were no more: what it is believed to take is
+    /// what prefill may take beside it.
+    fn trusted_read(&self) -> f64 {
+        GROWTH_ATTENDED * self.largest.read
     }
 
     /// The step that began at `now` computes this.
@@ -92,9 +102,9 @@ impl Pacer {
         waiting: impl Iterator<Item = Range<u32>> + Clone,
     ) -> usize {
         // Before the first prefill nothing is known of it. From then on, whatever is believed of its tokens may be wrong.
-        let (most, attended) = if self.largest.0 == 0 { (f64::INFINITY, f64::INFINITY) } else { self.trusted() };
+        let (most, attended) = if self.largest.prompt == 0 { (f64::INFINITY, f64::INFINITY) } else { self.trusted() };
         let Some(times) = self.times.fitted().filter(|times| times.token > 0.0) else { return most as usize };
-        let step = times.decoding(rows);
+        let step = times.decoding(Work { read: rows.read.min(self.trusted_read()), ..rows });
         let backlog = STREAMS * waiting.clone().count() as f64 / FEW.max(streams as f64);
         let least = (self.target.as_secs_f64() - step).max((SLOWER - 1.0) * step);
         let seconds = least * backlog.powf(POWER).clamp(1.0, MOST);
@@ -111,7 +121,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn work(rows: usize, prompt: usize) -> Work {
-        Work { rows, ..Work::default() }.and(0, prompt as u32)
+        Work { rows, ..Work::default() }.and_prompt(0, prompt as u32)
     }
 
     /// For a step of `streams` while endless prompts begin.
@@ -170,6 +180,25 @@ mod tests {
         }
     }
 
+    /// Eight streams of 600 tokens were seen, then eight of 8,000 go on. Attention reaches back 1,024 tokens, say.
+    #[test]
+    fn streams_count_as_no_longer_than_three_times_those_that_were_seen() {
+        let streams = |position| (0..8).fold(Work::default(), |work, _| work.and_rows(position, 1));
+        let mut pacer = Pacer::new(MS);
+        let mut now = Duration::ZERO;
+        for i in 0..1200u32 {
+            let work = if i % 4 == 0 { streams(i / 2).and_prompt(0, 30) } else { streams(i / 2) };
+            pacer.planned(now, work);
+            let ms = 10.0 + 1e-3 * work.read + work.prompt as f64;
+            now += Duration::from_secs_f64(ms / 1e3);
+            pacer.begin(now);
+        }
+        let budget = |position| pacer.budget(8, streams(position), std::iter::once(0..u32::MAX));
+        assert_eq!(budget(1799), budget(8000));
+        assert!(budget(8000) <= (2.2 * 26.0) as usize, "{}", budget(8000));
+        assert!(budget(1000) < budget(1799));
+    }
+
     #[test]
     fn draft_tokens_are_no_streams() {
         let pacer = learned(MS);
@@ -207,7 +236,7 @@ mod tests {
 
     #[test]
     fn chunks_grow_no_faster_than_what_was_measured() {
-        // 180 tokens attend to 16,384 entries, and three times as many as those of 200 are those of 346.
+        // 180 tokens attend to 16,290 entries, and three times as many as those of 200 are those of 346.
         for (measured, most) in [(1, 64), (8, 64), (9, 72), (22, 176), (23, 180), (104, 180), (105, 182), (200, 346)] {
             // A target that leaves room for any chunk.
             let mut pacer = Pacer::new(100_000 * MS);
@@ -311,7 +340,7 @@ mod tests {
                     (pacer.budget(8, work(8, 0), std::iter::once(start..prompt)) as u32).min(prompt - start).min(512);
                 let entries: f64 = (start..start + chunk).map(|position| f64::from(position.min(512))).sum();
                 let took = 2.4 + 0.05 * f64::from(chunk) + 0.00013 * entries;
-                pacer.planned(now, Work { rows: 8, ..Work::default() }.and(start, chunk));
+                pacer.planned(now, Work { rows: 8, ..Work::default() }.and_prompt(start, chunk));
                 now += Duration::from_secs_f64(took / 1e3);
                 pacer.begin(now);
                 (start, steps) = (start + chunk, steps + 1);

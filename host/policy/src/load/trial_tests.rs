@@ -203,11 +203,15 @@ fn a_trial_with_too_large_a_share_of_faults_is_rolled_back_and_not_tried_again_u
 fn the_breaker_of_a_version_on_trial_ends_it_at_once() {
     let (mut bench, old, _) = trial(Hook::Validator);
     let candidate = bench.candidate(Hook::Validator);
+    let set = bench.loader.registry.current();
+    let picks = set.picks(Hook::Validator, |_, _| true);
+    let assigned = View::stable(set.clone()).with(Hook::Validator, picks);
+    assert_eq!(assigned.chain(Hook::Validator).digest, set.variant(Hook::Validator, picks).digest);
     (0..3).for_each(|_| fault(&candidate));
     assert!(candidate.health.has_opened());
-    // Before anybody has looked, nobody new meets it.
-    let set = bench.loader.registry.current();
+    // Before anybody has looked, nobody new meets it, nor do those who were assigned it.
     assert_eq!(set.picks(Hook::Validator, |_, _| true), Default::default());
+    assert_eq!(assigned.chain(Hook::Validator).digest, set.chain(Hook::Validator).digest);
     assert!(bench.loader.alarms().try_recv().is_ok());
     assert!(bench.loader.heed_breakers());
     assert_eq!((bench.stable(Hook::Validator), bench.tries(Hook::Validator)), (digest_of(&old), 0));
