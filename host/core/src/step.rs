@@ -89,3 +89,22 @@ impl StepPlan {
         self.entries.push(BatchEntry { seq, index, start, tokens: end - start, row, drafted, prefill });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_counts_rows_with_their_drafts_apart_from_prompts() {
+        let entry = |start, tokens, drafted, prefill: bool| {
+            let row = (!prefill).then_some(0);
+            BatchEntry { seq: SeqId(0), index: 0, start, tokens, row, drafted, prefill }
+        };
+        // A token at position 9 with two of its draft, which attend to 10, 11 and 12 entries, and one at position 99.
+        let mut entries = vec![entry(9, 1, 2, false), entry(99, 1, 0, false)];
+        // Chunks from position 0 and from position 4, whose tokens attend to 1, 2 and 3, and to 5 and 6 entries.
+        entries.extend([entry(0, 3, 0, true), entry(4, 2, 0, true)]);
+        let plan = StepPlan { entries, ..StepPlan::default() };
+        assert_eq!(plan.work(), Work { rows: 4, read: 133.0, prompt: 5, attended: 17.0 });
+    }
+}

@@ -269,11 +269,11 @@ mod tests {
     use super::*;
 
     const REAL: StepTime =
-        StepTime { step: 0.004, row: 0.001, read: 0.0, prefill: 0.006, token: 0.0005, attended: 0.0 };
+        StepTime { step: 0.004, row: 0.001, read: 1e-6, prefill: 0.006, token: 0.0005, attended: 0.0 };
 
     /// Prompts begin.
     fn work(rows: usize, prompt: usize) -> Work {
-        Work { rows, ..Work::default() }.and_prompt(0, prompt as u32)
+        (0..rows).fold(Work::default(), |work, _| work.and_rows(99, 1)).and_prompt(0, prompt as u32)
     }
 
     fn assert_near(seen: f64, real: f64, what: &str) {

@@ -30,7 +30,7 @@ const MOST: f64 = 5.0;
 /// Paces nothing.
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// What a step takes, in milliseconds: `curve` measured it on two cores (docs/benchmarks.md).
+/// What a step takes, in milliseconds: measured on two cores as far as docs/benchmarks.md says (Pace).
 #[derive(Debug, Clone, Copy)]
 struct Curve {
     name: &'static str,

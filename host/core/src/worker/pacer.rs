@@ -21,9 +21,10 @@ const FEW: f64 = 4.0;
 const MOST: f64 = 5.0;
 /// A step that took so many times as long as expected was interrupted.
 const INTERRUPTED: f64 = 4.0;
-/// Beside streams a step has so many times as many prompt tokens at most as one that was measured.
+/// Beside streams a step has at most eight times as many prompt tokens as one that was measured.
 const GROWTH: f64 = 8.0;
-/// And they attend to so many times as many entries: fewer, because what an entry takes may still be unknown when tokens are not.
+/// They attend to three times as many entries: fewer, because what an entry takes may still be unknown when tokens are not.
+/// Nor is a step expected to take longer than rows that attend to three times as many as were measured.
 const GROWTH_ATTENDED: f64 = 3.0;
 /// Or this many tokens.
 const SMALL: f64 = 64.0;
@@ -59,10 +60,7 @@ impl Pacer {
         let expected = self.times.fitted().map_or(0.0, |times| times.total(work));
         // What no smaller step could tell may be anything.
         let (tokens, attended) = self.trusted();
-        let is_known = expected > 0.0
-            && work.prompt as f64 <= tokens
-            && work.attended <= attended
-            && work.read <= self.trusted_read();
+        let is_known = expected > 0.0 && work.prompt as f64 <= tokens && work.attended <= attended;
         self.times.record(work, if is_known { took.min(INTERRUPTED * expected) } else { took });
         self.largest = self.largest.max(work);
     }
@@ -71,12 +69,6 @@ impl Pacer {
     fn trusted(&self) -> (f64, f64) {
         let Work { prompt, attended, .. } = self.largest;
         ((GROWTH * prompt as f64).max(SMALL), (GROWTH_ATTENDED * attended).max(SMALL_ATTENDED))
-    }
-
-    /// The same of entries that rows attend to. Beyond it a step counts as if they were no more: what it is believed to take is
-    /// what prefill may take beside it.
-    fn trusted_read(&self) -> f64 {
-        GROWTH_ATTENDED * self.largest.read
     }
 
     /// The step that began at `now` computes this.
@@ -104,7 +96,8 @@ impl Pacer {
         // Before the first prefill nothing is known of it. From then on, whatever is believed of its tokens may be wrong.
         let (most, attended) = if self.largest.prompt == 0 { (f64::INFINITY, f64::INFINITY) } else { self.trusted() };
         let Some(times) = self.times.fitted().filter(|times| times.token > 0.0) else { return most as usize };
-        let step = times.decoding(Work { read: rows.read.min(self.trusted_read()), ..rows });
+        // The more it is expected to take, the more time prefill gets beside it.
+        let step = times.decoding(Work { read: rows.read.min(GROWTH_ATTENDED * self.largest.read), ..rows });
         let backlog = STREAMS * waiting.clone().count() as f64 / FEW.max(streams as f64);
         let least = (self.target.as_secs_f64() - step).max((SLOWER - 1.0) * step);
         let seconds = least * backlog.powf(POWER).clamp(1.0, MOST);
@@ -121,7 +114,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn work(rows: usize, prompt: usize) -> Work {
-        Work { rows, ..Work::default() }.and_prompt(0, prompt as u32)
+        (0..rows).fold(Work::default(), |work, _| work.and_rows(99, 1)).and_prompt(0, prompt as u32)
     }
 
     /// For a step of `streams` while endless prompts begin.
@@ -180,7 +173,8 @@ mod tests {
         }
     }
 
-    /// Eight streams of 600 tokens were seen, then eight of 8,000 go on. Attention reaches back 1,024 tokens, say.
+    /// Eight streams of up to 600 tokens were seen, then eight of 8,000 go on. What they take need not grow as it did: attention
+    /// may reach back no further.
     #[test]
     fn streams_count_as_no_longer_than_three_times_those_that_were_seen() {
         let streams = |position| (0..8).fold(Work::default(), |work, _| work.and_rows(position, 1));
@@ -340,7 +334,7 @@ mod tests {
                     (pacer.budget(8, work(8, 0), std::iter::once(start..prompt)) as u32).min(prompt - start).min(512);
                 let entries: f64 = (start..start + chunk).map(|position| f64::from(position.min(512))).sum();
                 let took = 2.4 + 0.05 * f64::from(chunk) + 0.00013 * entries;
-                pacer.planned(now, Work { rows: 8, ..Work::default() }.and_prompt(start, chunk));
+                pacer.planned(now, work(8, 0).and_prompt(start, chunk));
                 now += Duration::from_secs_f64(took / 1e3);
                 pacer.begin(now);
                 (start, steps) = (start + chunk, steps + 1);
