@@ -11,7 +11,7 @@ use camshaft_core::policy::{
 };
 
 use crate::hooks::{auth, validator};
-use crate::set::LoadedSet;
+use crate::set::{Chain, LoadedSet};
 use crate::view::View;
 
 /// Where clients put their keys, the one that counts first. They tell callers apart before their tenants are known.
@@ -62,7 +62,9 @@ impl PolicySet for View {
     }
 
     fn keeps_bodies(&self) -> bool {
-        let reads = |hook| self.chain(hook).ready().any(|policy| policy.compiled.asks.fields);
+        // The version before takes over if the breaker of one on trial opens.
+        let chains = |hook| [self.chain(hook), self.set.chain(hook)];
+        let reads = |hook| chains(hook).into_iter().flat_map(Chain::ready).any(|policy| policy.compiled.asks.fields);
         [Hook::Sampler, Hook::Filter].into_iter().any(reads)
     }
 

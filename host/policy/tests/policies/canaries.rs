@@ -47,3 +47,18 @@ fn regression_a_filter_on_trial_is_judged_by_choices_and_not_by_pieces() {
         assert_eq!((canary.calls, canary.faults), (choices, 0));
     }
 }
+
+#[test]
+fn regression_a_request_is_kept_for_the_version_that_a_new_one_may_give_way_to() {
+    let rig = rig(&[
+        ("sampler/10-s.wasm", &component("guests/misbehave-sampler")),
+        ("sampler/10-s.toml", b"[settings]\nbehave = \"tell\"\n"),
+    ]);
+    assert!(rig.host.current().keeps_bodies());
+    rig.put("sampler/10-s.toml", CANARY);
+    rig.put("sampler/10-s.wasm", component("plugins/sampler-standard"));
+    let (before, request) = (rig.host.current(), sampling_request());
+    let new = before.assigned(&request.tenant).unwrap();
+    assert_ne!(new.sampler_chain(), before.sampler_chain());
+    assert!(new.keeps_bodies());
+}
