@@ -152,6 +152,16 @@ impl Sequence {
         self.kv_tokens as usize + 1 == self.tokens.len()
     }
 
+    /// Whether a step that computes up to this position decodes it.
+    pub(crate) fn decodes_below(&self, limit: u32) -> bool {
+        self.is_decoding() && limit > self.kv_tokens
+    }
+
+    /// Whether a step that computes up to this position takes some of its prompt.
+    pub(crate) fn prefills_below(&self, limit: u32) -> bool {
+        !self.is_decoding() && limit > self.kv_tokens
+    }
+
     /// Tokens to compute before the next one is drawn: of the prompt or, after a preemption, of the output too.
     pub(crate) fn prefill_left(&self) -> u32 {
         if self.is_decoding() { 0 } else { self.tokens.len() as u32 - self.kv_tokens }

@@ -45,8 +45,7 @@ impl StepPlan {
         self.batch.clear();
         self.entries.clear();
         for (index, (sequence, &limit)) in sequences.iter().zip(limits).enumerate() {
-            if sequence.is_decoding()
-                && limit > sequence.kv_tokens
+            if sequence.decodes_below(limit)
                 && self.batch.len() + sequence.draft.len() < budget.batch_tokens
             {
                 self.add(index, sequence, sequence.kv_tokens + 1, false);
@@ -54,7 +53,7 @@ impl StepPlan {
         }
         let mut left = (budget.batch_tokens - self.batch.len()).min(budget.prefill_tokens.max(1));
         for (index, (sequence, &limit)) in sequences.iter().zip(limits).enumerate() {
-            if !sequence.is_decoding() && limit > sequence.kv_tokens && left > 0 {
+            if sequence.prefills_below(limit) && left > 0 {
                 let end = limit.min(sequence.kv_tokens.saturating_add(left as u32));
                 left -= (end - sequence.kv_tokens) as usize;
                 self.add(index, sequence, end, true);

@@ -34,13 +34,12 @@ impl Speculation {
     pub(super) fn draft(&mut self, sequences: &mut [Sequence], bounds: DraftBounds<'_>) {
         let DraftBounds { limits, batch_tokens, kv, pacer } = bounds;
         let running = sequences.len();
-        let decodes = |s: &Sequence, limit: u32| s.is_decoding() && limit > s.kv_tokens;
-        let decoding = sequences.iter().zip(limits).filter(|&(s, &limit)| decodes(s, limit));
+        let decoding = sequences.iter().zip(limits).filter(|&(s, &limit)| s.decodes_below(limit));
         let decoding = decoding.fold(Work::default(), |work, (s, _)| work.and_rows(s.kv_tokens, 1));
         let break_even = pacer.break_even(decoding);
         let mut rows = (batch_tokens as usize).saturating_sub(decoding.rows);
         let mut requests = Vec::new();
-        for (s, _) in sequences.iter_mut().zip(limits).filter(|(s, limit)| decodes(s, **limit)) {
+        for (s, _) in sequences.iter_mut().zip(limits).filter(|(s, limit)| s.decodes_below(**limit)) {
             let max = rows.min(s.max_draft().min(self.draft_tokens) as usize);
             let wanted = s.acceptance.draft_len(break_even, max);
             let max_tokens = kv.draft_capacity(s, wanted as u32, running) as usize;
