@@ -268,7 +268,9 @@ impl hyper::body::Body for ResponseBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Piece>, axum::Error>>> {
         let mut polled = Pin::new(&mut self.body).poll_frame(cx);
-        if polled.is_pending() && self.is_events && self.open.activity().take_probe() {
+        // Whatever is sent tells as much as a comment.
+        let asked = self.is_events && self.open.activity().take_probe();
+        if asked && polled.is_pending() {
             polled = Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(COMMENT)))));
         }
         match &polled {

@@ -352,6 +352,19 @@ async fn regression_no_number_of_bytes_after_a_request_hides_that_its_client_has
 }
 
 #[tokio::test]
+async fn regression_a_client_that_half_closes_and_leaves_later_ends_its_request() {
+    let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
+    let mut socket = rig.connect().await;
+    socket.write_all(b"GET /forever HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    socket.shutdown().await.unwrap();
+    // What could tell that it is there is on its way already.
+    assert_eq!(read_until(&mut socket, |got| !got.is_empty()).await, "H");
+    assert_eq!(rig.running.load(Ordering::SeqCst), 1);
+    drop(socket);
+    rig.becomes_running(0).await;
+}
+
+#[tokio::test]
 async fn half_a_body_is_not_waited_for_once_the_client_has_ended() {
     let rig = Rig::new(100, times(LONG, LONG, LONG)).await;
     let mut socket = rig.connect().await;

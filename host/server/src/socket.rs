@@ -25,11 +25,11 @@ pub(crate) const WATCH: Duration = Duration::from_secs(1);
 /// After the last byte of a client, and after the head of each request: time for the request to be taken from the
 /// connection's buffer.
 const SETTLE: Duration = Duration::from_secs(1);
-/// What a client may send behind a request that is being answered, besides what hyper has taken (at most a head's size).
-/// Past it nobody could see the client leave, and the connection is closed.
+/// What is taken of what a client sends behind a request that is being answered, besides what hyper has taken (at most a
+/// head's size). Who has sent more may have left: its end comes after that.
 pub(crate) const AHEAD_BYTES: usize = 64 << 10;
-/// The first byte of every response.
-const FIRST: u8 = b'H';
+/// The first bytes of every response.
+const FIRST: &[u8] = b"HTTP/1.";
 
 /// Bounds of what is read and thrown away after a refusal, so that the client finds the answer: of a connection, and over
 /// HTTP/2 of a stream.
@@ -147,8 +147,9 @@ impl AsyncWrite for Socket {
 /// its request and wait.
 ///
 /// A client that has closed both halves looks the same until something is sent to it; then its system answers that
-/// nobody is there. So the first byte of the answer, which is the same for every answer, goes out at once. Once the answer
-/// has begun, one that is a stream of events has comments to send ([`Activity::ask_for_probe`]).
+/// nobody is there. So the first bytes of the answer, which are the same for every answer, go out ahead: one at once, and
+/// one whenever the client has waited twice as long, which lasts for a minute. Once the answer has begun, one that is a
+/// stream of events has comments to send ([`Activity::ask_for_probe`]).
 #[derive(Debug)]
 pub(crate) struct HalfClosing<S> {
     stream: S,
@@ -160,6 +161,8 @@ pub(crate) struct HalfClosing<S> {
     /// What was read to see the end behind it.
     ahead: VecDeque<u8>,
     first: First,
+    /// When a comment was asked for.
+    asked: Option<Instant>,
     /// Whether everything that was written has left.
     flushed: bool,
     frames: Frames,
@@ -169,22 +172,26 @@ pub(crate) struct HalfClosing<S> {
 struct Ended {
     at: Instant,
     look: Pin<Box<Sleep>>,
-    /// When a comment was asked for.
-    asked: Option<Instant>,
 }
 
 impl Ended {
     fn now() -> Self {
-        Self { at: Instant::now(), look: Box::pin(sleep(LOOK)), asked: None }
+        Self { at: Instant::now(), look: Box::pin(sleep(LOOK)) }
     }
 }
 
-/// What became of the first byte of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum First {
-    Unsent,
-    /// Sent ahead; the answer's own is left out.
-    Sent,
+/// What became of the first bytes of an answer.
+#[derive(Debug, Clone, Copy)]
+struct First {
+    /// Of [`FIRST`]: how many were sent ahead. The answer's own are left out.
+    sent: usize,
+    /// Before the next one.
+    pause: Duration,
+    next: Option<Instant>,
+}
+
+impl First {
+    const UNSENT: Self = Self { sent: 0, pause: WATCH, next: None };
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
@@ -197,7 +204,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
             ended: None,
             watch: None,
             ahead: VecDeque::new(),
-            first: First::Unsent,
+            first: First::UNSENT,
+            asked: None,
             flushed: true,
             frames: Frames::new(),
         }
@@ -221,14 +229,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
         }
     }
 
-    /// Sends the first byte of the answer that is due, unless something else is on its way.
+    /// Sends the next of the first bytes of the answer that is due, if it is time, unless something else is on its way.
     fn probe(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if self.first == First::Sent || !self.flushed {
+        let now = Instant::now();
+        let Some(byte) = FIRST.get(self.first.sent..=self.first.sent) else { return Ok(()) };
+        if !self.flushed || self.first.next.is_some_and(|next| now < next) {
             return Ok(());
         }
-        if let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, &[FIRST]) {
+        if let Poll::Ready(written) = Pin::new(&mut self.stream).poll_write(cx, byte) {
             written?;
-            self.first = First::Sent;
+            let pause = self.first.pause;
+            self.first = First { sent: self.first.sent + 1, pause: 2 * pause, next: Some(now + pause) };
             // What it does not send now goes with the rest.
             if let Poll::Ready(flushed) = Pin::new(&mut self.stream).poll_flush(cx) {
                 flushed?;
@@ -240,10 +251,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
     /// Asks the stream of events that has begun for a comment, now and then.
     fn ask(&mut self, cx: &mut Context<'_>) {
         let now = Instant::now();
-        if let Some(ended) = &mut self.ended
-            && ended.asked.is_none_or(|asked| asked + WATCH <= now)
-        {
-            ended.asked = Some(now);
+        if self.asked.is_none_or(|asked| asked + WATCH <= now) {
+            self.asked = Some(now);
             self.activity.ask_for_probe();
             cx.waker().wake_by_ref();
         }
@@ -268,8 +277,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
             if let Awaited::Answer | Awaited::More = awaited {
                 self.read_ahead(cx)?;
             }
+            if self.ended.is_none() && self.ahead.len() < AHEAD_BYTES && !self.socket.has_ended(cx) {
+                continue;
+            }
             match awaited {
-                Awaited::Answer if self.ended.is_some() || self.socket.has_ended(cx) => self.probe(cx)?,
+                Awaited::Answer => self.probe(cx)?,
                 Awaited::More => self.ask(cx),
                 _ => {}
             }
@@ -279,17 +291,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
     /// Reads what the client sends behind its request: its end comes after that.
     fn read_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let mut bytes = [0; 4 << 10];
-        while self.ended.is_none() {
-            let mut buf = ReadBuf::new(&mut bytes);
+        while self.ended.is_none() && self.ahead.len() < AHEAD_BYTES {
+            let count = bytes.len().min(AHEAD_BYTES - self.ahead.len());
+            let mut buf = ReadBuf::new(&mut bytes[..count]);
             let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, &mut buf) else { return Ok(()) };
             read?;
             if buf.filled().is_empty() {
                 self.ended = Some(Ended::now());
             }
             self.ahead.extend(buf.filled());
-            if self.ahead.len() > AHEAD_BYTES {
-                return Err(io::Error::other("too much was sent behind a request that is being answered"));
-            }
             // hyper may wait for them.
             cx.waker().wake_by_ref();
         }
@@ -330,10 +340,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for HalfClosing<S> {
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HalfClosing<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.flushed = false;
-        let skipped = usize::from(self.first == First::Sent && buf.first() == Some(&FIRST));
+        let skipped = self.first.sent.min(buf.len());
         let rest = &buf[skipped..];
         let written = if rest.is_empty() { 0 } else { ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? };
-        self.first = First::Unsent;
+        // hyper writes a head as one piece.
+        self.first = First::UNSENT;
         Poll::Ready(Ok(skipped + written))
     }
 
@@ -342,7 +353,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HalfClosing<S> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        if self.first == First::Sent {
+        if self.first.sent > 0 {
             let first = bufs.iter().find(|buf| !buf.is_empty()).map_or(&[][..], |buf| buf);
             return self.poll_write(cx, first);
         }
@@ -371,7 +382,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HalfClosing<S> {
 mod tests {
     use std::future::poll_fn;
 
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -406,23 +417,76 @@ mod tests {
         assert_eq!(turn(&mut socket, usize::MAX), TURN_BYTES);
     }
 
-    #[tokio::test]
-    async fn what_is_read_ahead_is_bounded_and_comes_in_order() {
+    struct Piped {
+        client: DuplexStream,
+        stream: HalfClosing<DuplexStream>,
+        activity: Arc<Activity>,
+        /// The other end of the socket, which breaks without it.
+        _peer: TcpStream,
+    }
+
+    /// A connection whose bytes go over a pipe of this size.
+    async fn piped(bytes: usize) -> Piped {
         let long = Duration::from_secs(600);
         let activity = Activity::new(ConnectionTimes { header: long, idle: long, stall: long }, Arc::default());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = Socket::new(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
-        let (mut client, server) = duplex(AHEAD_BYTES + 9);
-        let mut stream = HalfClosing::new(server, socket, activity);
-        let sent: Vec<u8> = (0..AHEAD_BYTES).map(|at| (at % 251) as u8).collect();
-        client.write_all(&sent).await.unwrap();
+        let (client, server) = duplex(bytes);
+        let stream = HalfClosing::new(server, socket, activity.clone());
+        Piped { client, stream, activity, _peer: listener.accept().await.unwrap().0 }
+    }
+
+    #[tokio::test]
+    async fn what_is_read_ahead_is_bounded_and_comes_in_order() {
+        let Piped { mut client, mut stream, _peer, .. } = piped(2 * AHEAD_BYTES).await;
+        let sent: Vec<u8> = (0..=AHEAD_BYTES).map(|at| (at % 251) as u8).collect();
         let ahead = |stream: &mut HalfClosing<_>, cx: &mut Context<'_>| Poll::Ready(stream.read_ahead(cx));
-        poll_fn(|cx| ahead(&mut stream, cx)).await.expect("at the bound");
-        client.write_all(b"x").await.unwrap();
-        poll_fn(|cx| ahead(&mut stream, cx)).await.expect_err("one past it");
+        for (count, taken) in [(AHEAD_BYTES - 1, AHEAD_BYTES - 1), (1, AHEAD_BYTES), (1, AHEAD_BYTES)] {
+            let from = stream.ahead.len();
+            client.write_all(&sent[from..from + count]).await.unwrap();
+            poll_fn(|cx| ahead(&mut stream, cx)).await.unwrap();
+            assert_eq!(stream.ahead.len(), taken);
+        }
         drop(client);
         let mut got = Vec::new();
         stream.read_to_end(&mut got).await.unwrap();
-        assert!(got.len() == AHEAD_BYTES + 1 && got.starts_with(&sent) && got.ends_with(b"x"));
+        assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn regression_the_first_bytes_of_an_answer_go_out_one_by_one_ever_more_slowly() {
+        let Piped { mut client, mut stream, activity, _peer } = piped(1 << 10).await;
+        let open = activity.begin(false, (1, 1));
+        activity.arrived();
+        client.shutdown().await.unwrap();
+        let begun = Instant::now();
+        let mut times = Vec::new();
+        for _ in 0..FIRST.len() {
+            let byte = tokio::select! {
+                byte = client.read_u8() => byte.unwrap(),
+                _ = stream.read_u8() => panic!("the end is told while an answer is due"),
+            };
+            assert_eq!(byte, FIRST[times.len()]);
+            times.push(begun.elapsed().as_secs());
+        }
+        assert_eq!(times, [0, 1, 3, 7, 15, 31, 63]);
+        let more = async {
+            tokio::select! {
+                byte = client.read_u8() => panic!("{byte:?}"),
+                _ = stream.read_u8() => panic!("the end is told while an answer is due"),
+            }
+        };
+        timeout(Duration::from_secs(600), more).await.expect_err("nobody knows how the answer goes on");
+        // The answer leaves them out, in one piece or in several, and so does no later one.
+        let answers: [&[&str]; 2] = [&["HTTP/1.1 200 OK\r\n\r\n", "ab"], &["HTTP/1.0 404 \r\n\r\n"]];
+        for answer in answers {
+            let pieces: Vec<_> = answer.iter().map(|piece| io::IoSlice::new(piece.as_bytes())).collect();
+            let count = stream.write_vectored(&pieces).await.unwrap();
+            stream.write_all(&answer.concat().as_bytes()[count..]).await.unwrap();
+        }
+        drop((open, stream));
+        let mut got = String::new();
+        client.read_to_string(&mut got).await.unwrap();
+        assert_eq!(got, "1 200 OK\r\n\r\nabHTTP/1.0 404 \r\n\r\n");
     }
 }

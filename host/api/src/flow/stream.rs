@@ -19,6 +19,9 @@ use crate::flow::request::GenerationRequest;
 use crate::flow::trace;
 use crate::wire::sse;
 
+/// The head of the response waits for the first event for so long: until then an error has its own status. Who waits in the
+/// queue is told of it within half of this time.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Silence after which a comment is sent, to keep the connection open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Ready frames are sent together up to this size.
@@ -39,21 +42,29 @@ struct EventStream {
     _span: tracing::Span,
 }
 
-/// Waits for the first event, so that an earlier error is an ordinary response, then streams.
+/// Waits for the first event for a while, so that an early error is an ordinary response, then streams. What comes later
+/// than that must not leave the client, or a proxy before it, without a head.
 ///
 /// # Errors
-/// A choice failed before any event.
+/// A choice failed before any event, and early.
 pub(crate) async fn respond(
     mut running: RunningChoices,
     request: GenerationRequest,
     exchange: Arc<Exchange>,
     share: Share,
 ) -> Result<Response, FlowError> {
-    let (index, output) = running.next().await.ok_or(FlowError::WorkerLost)?;
+    let first = match timeout(PATIENCE, running.next()).await {
+        Ok(None) => return Err(FlowError::WorkerLost),
+        Ok(Some((index, output))) => Some((index, output?)),
+        Err(_) => None,
+    };
     let chunks = Chunks::new(request);
     let span = trace::stream(exchange.span());
     let mut live = EventStream { running, chunks, exchange, out: Vec::new(), ended: false, _share: share, _span: span };
-    live.take(index, Ok(output?));
+    match first {
+        Some((index, output)) => live.take(index, Ok(output)),
+        None => live.out.extend_from_slice(sse::KEEP_ALIVE),
+    }
     live.exchange.begin_stream();
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8")),

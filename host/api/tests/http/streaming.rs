@@ -172,6 +172,26 @@ async fn a_quiet_stream_is_kept_alive() {
 }
 
 #[tokio::test]
+async fn regression_a_stream_has_its_head_before_its_first_event() {
+    let server = Server::scripted(|_| vec![Step::Hold]);
+    let body = chat_body(json!({"stream": true})).to_string();
+    tokio::time::pause();
+    let begun = tokio::time::Instant::now();
+    let response = server.public.clone().oneshot(request("POST", "/v1/chat/completions", &body)).await.unwrap();
+    assert_eq!((response.status().as_u16(), begun.elapsed().as_secs()), (200, 2));
+    let mut stream = response.into_body();
+    for silence in [2, 17, 32] {
+        let frame = stream.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!((&frame[..], begun.elapsed().as_secs()), (&b": keep-alive\n\n"[..], silence));
+    }
+    // What fails now is an event.
+    server.api.cut_streams();
+    let rest = stream.collect().await.unwrap().to_bytes();
+    let rest = std::str::from_utf8(&rest).unwrap();
+    assert!(rest.contains(r#""code":"draining""#) && !rest.contains("[DONE]"), "{rest}");
+}
+
+#[tokio::test]
 async fn streams_that_are_cut_at_shutdown_end_with_an_error() {
     let server = Server::scripted(|_| vec![Step::Started(0), Step::Text("Hel"), Step::Hold]);
     let body = chat_body(json!({"stream": true})).to_string();

@@ -260,7 +260,7 @@ impl State {
         match *self {
             Self { http2: true, .. } => Awaited::Nothing,
             _ if self.is_quiet() => Awaited::Nothing,
-            Self { answered: 1.., working: 1.., .. } => Awaited::More,
+            Self { answered: 1.., working: 1.., arriving: 0, .. } => Awaited::More,
             Self { open: 0, .. } | Self { answered: 1.., .. } => Awaited::End,
             Self { arriving: 1.., .. } => Awaited::Rest,
             _ => Awaited::Answer,
