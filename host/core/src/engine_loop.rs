@@ -51,7 +51,7 @@ impl<E: Engine> EngineLoop<E> {
         let step = self.worker.step(now, &mut self.engine, &mut events);
         events.flush();
         if let Step::Decoded { tokens } = step {
-            self.reporter.decoded(tokens);
+            self.reporter.decoded(tokens, now);
         }
         step
     }

@@ -2,6 +2,8 @@
 //!
 //! An event and the facts that it explains never travel apart. The pool would otherwise offer capacity that is not there
 //! yet, or withhold capacity that is already there.
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cache::CacheFacts;
@@ -13,6 +15,8 @@ use crate::worker::Worker;
 
 /// Batches that one report tells of. It is then sent although nothing else happened.
 const MAX_BATCHES: usize = 256;
+/// After so long the facts are told although nothing else happened: slow steps move gauges, too.
+const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// What happened on a worker since its last report, and what holds after it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,6 +52,9 @@ pub struct Reporter {
     batches: Vec<u32>,
     /// What the last report offered.
     offered: Option<Offer>,
+    /// When the last step began, and the one before the last report.
+    now: Duration,
+    reported: Duration,
 }
 
 impl Reporter {
@@ -58,21 +65,24 @@ impl Reporter {
         }
     }
 
-    /// The worker decoded a batch.
-    pub fn decoded(&mut self, tokens: usize) {
+    /// The worker decoded a batch, in a step that began at `now`.
+    pub fn decoded(&mut self, tokens: usize, now: Duration) {
+        self.now = now;
         self.batches.push(u32::try_from(tokens).unwrap_or(u32::MAX));
     }
 
-    /// A step or a command is over: the report, if the pool has to hear of it. Tokens alone wake nobody, but the offer
-    /// may have changed without an event: sequences grow, and while a request waits inside the worker it offers no KV.
+    /// A step or a command is over: the report, if the pool has to hear of it. Tokens alone wake nobody for a while, but the
+    /// offer may have changed without an event: sequences grow, and while a request waits inside the worker it offers no KV.
     pub fn take(&mut self, worker: &mut Worker) -> Option<Report> {
         let facts = worker.facts();
         let offer = Offer { free_sequences: facts.free_sequences, kv_free: facts.kv_free };
         let is_known = self.offered.is_some_and(|offered| offered.is_close_to(offer));
-        if is_known && self.events.is_empty() && self.batches.len() < MAX_BATCHES {
+        let is_old = !self.batches.is_empty() && self.now.saturating_sub(self.reported) >= MAX_AGE;
+        if is_known && !is_old && self.events.is_empty() && self.batches.len() < MAX_BATCHES {
             return None;
         }
         self.offered = Some(offer);
+        self.reported = self.now;
         let (events, batches) = (std::mem::take(&mut self.events), std::mem::take(&mut self.batches));
         Some(Report { events, facts, cache: worker.cache_facts(), batches, counters: worker.take_counters() })
     }

@@ -281,14 +281,36 @@ fn a_report_tells_of_at_most_so_many_batches() {
     let (mut worker, mut reporter) = (worker(), Reporter::default());
     assert!(reporter.take(&mut worker).is_some_and(|first| first.batches.is_empty()));
     for _ in 1..MAX_BATCHES {
-        reporter.decoded(1);
+        reporter.decoded(1, Duration::ZERO);
         assert_eq!(reporter.take(&mut worker), None);
     }
-    reporter.decoded(2);
+    reporter.decoded(2, Duration::ZERO);
     let report = reporter.take(&mut worker).unwrap();
     assert_eq!((report.batches.len(), report.batches[MAX_BATCHES - 1]), (MAX_BATCHES, 2));
-    reporter.decoded(3);
+    reporter.decoded(3, Duration::ZERO);
     assert_eq!(reporter.take(&mut worker), None, "the next one begins anew");
+}
+
+#[test]
+fn regression_slow_steps_are_reported_although_nothing_else_happens() {
+    let (mut worker, mut reporter) = (worker(), Reporter::default());
+    assert!(reporter.take(&mut worker).is_some());
+    let moment = Duration::from_nanos(1);
+    for (now, reports) in [
+        (MAX_AGE - moment, false),
+        (MAX_AGE, true),
+        (2 * MAX_AGE - moment, false),
+        (2 * MAX_AGE, true),
+        (9 * MAX_AGE, true),
+        (10 * MAX_AGE - moment, false),
+    ] {
+        reporter.decoded(1, now);
+        assert_eq!(reporter.take(&mut worker).is_some(), reports, "{now:?}");
+    }
+    // Without a step nothing has changed.
+    reporter.decoded(1, 10 * MAX_AGE);
+    assert!(reporter.take(&mut worker).is_some());
+    assert_eq!(reporter.take(&mut worker), None);
 }
 
 #[test]

@@ -209,7 +209,7 @@ fn a_report_carries_an_end_with_the_facts_after_it() {
     while !bench.worker.is_idle() {
         bench.events.clear();
         if let Step::Decoded { tokens } = bench.step() {
-            reporter.decoded(tokens);
+            reporter.decoded(tokens, Duration::ZERO);
         }
         bench.events.iter().for_each(|event| reporter.note(event));
         let Some(report) = reporter.take(&mut bench.worker) else { continue };
