@@ -15,7 +15,8 @@ use crate::worker::Worker;
 
 /// Batches that one report tells of. It is then sent although nothing else happened.
 const MAX_BATCHES: usize = 256;
-/// After so long the facts are told although nothing else happened: slow steps move gauges, too.
+/// A step that begins so long after the one of the last report is reported although nothing else happened: slow steps move
+/// gauges, too.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// What happened on a worker since its last report, and what holds after it.
@@ -52,8 +53,8 @@ pub struct Reporter {
     batches: Vec<u32>,
     /// What the last report offered.
     offered: Option<Offer>,
-    /// When the last step began, and the one before the last report.
-    now: Duration,
+    /// When the last step began that decoded a batch, and that of the last report.
+    begun: Duration,
     reported: Duration,
 }
 
@@ -65,9 +66,9 @@ impl Reporter {
         }
     }
 
-    /// The worker decoded a batch, in a step that began at `now`.
-    pub fn decoded(&mut self, tokens: usize, now: Duration) {
-        self.now = now;
+    /// The worker decoded a batch, in a step that began at this time.
+    pub fn decoded(&mut self, tokens: usize, begun: Duration) {
+        self.begun = begun;
         self.batches.push(u32::try_from(tokens).unwrap_or(u32::MAX));
     }
 
@@ -77,12 +78,12 @@ impl Reporter {
         let facts = worker.facts();
         let offer = Offer { free_sequences: facts.free_sequences, kv_free: facts.kv_free };
         let is_known = self.offered.is_some_and(|offered| offered.is_close_to(offer));
-        let is_old = !self.batches.is_empty() && self.now.saturating_sub(self.reported) >= MAX_AGE;
+        let is_old = !self.batches.is_empty() && self.begun.saturating_sub(self.reported) >= MAX_AGE;
         if is_known && !is_old && self.events.is_empty() && self.batches.len() < MAX_BATCHES {
             return None;
         }
         self.offered = Some(offer);
-        self.reported = self.now;
+        self.reported = self.begun;
         let (events, batches) = (std::mem::take(&mut self.events), std::mem::take(&mut self.batches));
         Some(Report { events, facts, cache: worker.cache_facts(), batches, counters: worker.take_counters() })
     }

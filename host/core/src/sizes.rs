@@ -405,6 +405,10 @@ fn cuts(model: &ModelNeeds, sizes: &Sizes, is_short: bool) -> Vec<Cut> {
             cuts.push(Cut::Parts { wished, trained, granted, sequences });
         }
         Some(wished) if wished > useful => cuts.push(Cut::Unused { wished, sequences, trained }),
+        // Whoever sets both knows what they share.
+        Some(wished) if wished > trained && model.wishes.sequences.is_none() => {
+            cuts.push(Cut::Shared { wished, sequences, trained });
+        }
         None if granted < trained => {
             let parts = if sizes.layout == KvLayout::PerSequence { sequences } else { 1 };
             cuts.push(Cut::Context { trained, granted, parts });

@@ -45,9 +45,7 @@ impl StepPlan {
         self.batch.clear();
         self.entries.clear();
         for (index, (sequence, &limit)) in sequences.iter().zip(limits).enumerate() {
-            if sequence.decodes_below(limit)
-                && self.batch.len() + sequence.draft.len() < budget.batch_tokens
-            {
+            if sequence.decodes_below(limit) && self.batch.len() + sequence.draft.len() < budget.batch_tokens {
                 self.add(index, sequence, sequence.kv_tokens + 1, false);
             }
         }

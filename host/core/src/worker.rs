@@ -215,10 +215,11 @@ impl Worker {
     }
 
     fn budget(&self) -> StepBudget {
-        let planned = self.roster.running.iter().zip(&self.compute_limits);
-        let waiting = planned.clone().filter(|(s, limit)| s.prefills_below(**limit));
+        // Also those that this step cannot compute: they wait for its end.
+        let decoding = self.roster.running.iter().filter(|s| s.is_decoding() && !s.placement.is_paused());
+        let waiting = self.roster.running.iter().zip(&self.compute_limits);
+        let waiting = waiting.filter(|(s, limit)| s.prefills_below(**limit));
         let waiting = waiting.map(|(s, limit)| s.kv_tokens..*limit);
-        let decoding = planned.filter(|(s, limit)| s.decodes_below(**limit)).map(|(s, _)| s);
         let rows =
             decoding.clone().fold(Work::default(), |work, s| work.and_rows(s.kv_tokens, 1 + s.draft.len() as u32));
         let prefill_tokens = match self.prefill_budget {

@@ -18,6 +18,11 @@ pub enum Addresses {
     Few,
 }
 
+/// Bytes that the process may reserve, where that is limited.
+pub(crate) fn limit() -> Option<u64> {
+    getrlimit(Resource::As).current
+}
+
 impl Addresses {
     pub const ALL: [Self; 2] = [Self::Plenty, Self::Few];
 
@@ -30,8 +35,8 @@ impl Addresses {
 
     /// Those of this process. An emulator of another processor keeps a note of each page, reserved or not.
     pub(crate) fn here() -> Self {
-        let limit = getrlimit(Resource::As).current.unwrap_or(u64::MAX);
-        if limit < PLENTY_BYTES || is_emulated() { Self::Few } else { Self::Plenty }
+        let few = limit().is_some_and(|limit| limit < PLENTY_BYTES);
+        if few || is_emulated() { Self::Few } else { Self::Plenty }
     }
 
     /// Bytes that are reserved for one memory.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use target_lexicon::Triple;
 use wasmtime::{Config, CustomCodeMemory, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
-use crate::addresses::{Addresses, MEMORY_MAX_BYTES};
+use crate::addresses::{self, Addresses, MEMORY_MAX_BYTES};
 use crate::error::PolicyError;
 
 /// How often deadlines are checked.
@@ -44,7 +44,10 @@ pub(crate) fn for_compiling(code_max_bytes: usize, addresses: Addresses) -> Resu
 
 fn started(mut config: Config, pool: PoolingAllocationConfig) -> Result<Engine, PolicyError> {
     config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
-    Engine::new(&config).map_err(|error| PolicyError::Runtime(error.into()))
+    Engine::new(&config).map_err(|error| match addresses::limit() {
+        Some(limit) => PolicyError::Addresses { limit, source: error.into() },
+        None => PolicyError::Runtime(error.into()),
+    })
 }
 
 /// Code past [`CODE_MAX_BYTES`].

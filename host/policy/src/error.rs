@@ -27,6 +27,9 @@ pub enum PolicyError {
     /// The runtime could not be set up.
     #[error("cannot set up the WebAssembly runtime")]
     Runtime(#[source] Cause),
+    /// The process may not reserve the addresses of guests' memories.
+    #[error("policies need 512 GiB of addresses, which take no memory, and the limit is {limit} bytes (`ulimit -v`)")]
+    Addresses { limit: u64, source: Cause },
     #[error("the directory for compiled code, {}, cannot be used", path.display())]
     Cache { path: PathBuf, source: std::io::Error },
     #[error("the directory for compiled code, {}, belongs to another user", path.display())]

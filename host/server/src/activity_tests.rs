@@ -145,6 +145,13 @@ async fn knows_what_a_client_awaits_that_sends_nothing_more() {
     assert_eq!(activity.awaited(), Awaited::End);
     drop(request);
     assert_eq!(activity.awaited(), Awaited::Nothing);
+    // A response that begins before its request has arrived: what the client sends is part of it.
+    let mut echo = activity.begin(false, (0, 0));
+    echo.answer();
+    echo.works();
+    assert_eq!(activity.awaited(), Awaited::End);
+    activity.arrived();
+    assert_eq!(activity.awaited(), Awaited::More);
 }
 
 #[tokio::test(start_paused = true)]

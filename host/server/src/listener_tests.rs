@@ -358,7 +358,8 @@ async fn regression_a_client_that_half_closes_and_leaves_later_ends_its_request(
     socket.write_all(b"GET /forever HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     socket.shutdown().await.unwrap();
     // What could tell that it is there is on its way already.
-    assert_eq!(read_until(&mut socket, |got| !got.is_empty()).await, "H");
+    let got = read_until(&mut socket, |got| !got.is_empty()).await;
+    assert!("HTTP/1.".starts_with(&got), "{got:?}");
     assert_eq!(rig.running.load(Ordering::SeqCst), 1);
     drop(socket);
     rig.becomes_running(0).await;

@@ -135,6 +135,11 @@ impl Sized {
                      gets more, and what is beyond is not taken"
                 )
             }
+            Cut::Shared { wished, sequences, trained } => format!(
+                "a request has {trained} tokens at most, which the model was trained for: context-tokens = {wished} is for all {} \
+                 together (set sequences, too, if that is meant)",
+                counted(sequences, "sequence")
+            ),
             Cut::Rows { batch_tokens, granted } => format!(
                 "no more than {granted} sequences run at once: a batch holds a row of each, and batch-tokens = {batch_tokens}"
             ),
@@ -212,7 +217,7 @@ impl Sized {
                 let (sequences, tokens) = (sizes.sequences, sizes.sequence_tokens());
                 let sequences = counted(sequences, "sequence");
                 let held = match sizes.layout {
-                    KvLayout::Pooled => format!("{} tokens for {sequences}", sizes.kv_tokens),
+                    KvLayout::Pooled => format!("{} tokens for {sequences}, each at most {tokens}", sizes.kv_tokens),
                     KvLayout::PerSequence => format!("{sequences} of {tokens} tokens"),
                 };
                 row(format!("{id}: KV cache"), sizes.kv, format!("{whose}{held}, {layout}, {kind}"));

@@ -147,9 +147,9 @@ impl AsyncWrite for Socket {
 /// its request and wait.
 ///
 /// A client that has closed both halves looks the same until something is sent to it; then its system answers that
-/// nobody is there. So the first bytes of the answer, which are the same for every answer, go out ahead: one at once, and
-/// one whenever the client has waited twice as long, which lasts for a minute. Once the answer has begun, one that is a
-/// stream of events has comments to send ([`Activity::ask_for_probe`]).
+/// nobody is there. So the first bytes of the answer, which are the same for every answer, go out ahead: after 0, 1, 3, 7, 15, 31
+/// and 63 seconds. Once the answer has begun, one that is a stream of events has comments to send
+/// ([`Activity::ask_for_probe`]).
 #[derive(Debug)]
 pub(crate) struct HalfClosing<S> {
     stream: S,
@@ -274,8 +274,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
             self.watch = None;
             self.socket.broken()?;
             let awaited = self.activity.awaited();
-            if let Awaited::Answer | Awaited::More = awaited {
-                self.read_ahead(cx)?;
+            if let Awaited::Answer | Awaited::More = awaited
+                && self.read_ahead(cx)?
+            {
+                // There may be more of it than one turn reads.
+                self.watch = Some(Box::pin(sleep(LOOK)));
             }
             if self.ended.is_none() && self.ahead.len() < AHEAD_BYTES && !self.socket.has_ended(cx) {
                 continue;
@@ -288,13 +291,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
         }
     }
 
-    /// Reads what the client sends behind its request: its end comes after that.
-    fn read_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+    /// Reads what the client sends behind its request: its end comes after that. Whether there was anything.
+    fn read_ahead(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let before = self.ahead.len();
         let mut bytes = [0; 4 << 10];
         while self.ended.is_none() && self.ahead.len() < AHEAD_BYTES {
             let count = bytes.len().min(AHEAD_BYTES - self.ahead.len());
             let mut buf = ReadBuf::new(&mut bytes[..count]);
-            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, &mut buf) else { return Ok(()) };
+            let Poll::Ready(read) = Pin::new(&mut self.stream).poll_read(cx, &mut buf) else { break };
             read?;
             if buf.filled().is_empty() {
                 self.ended = Some(Ended::now());
@@ -303,7 +307,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HalfClosing<S> {
             // hyper may wait for them.
             cx.waker().wake_by_ref();
         }
-        Ok(())
+        Ok(self.ahead.len() > before)
     }
 }
 

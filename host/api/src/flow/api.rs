@@ -215,10 +215,10 @@ impl Api {
             (Some(id), _) => self.model_for(id, caller),
             (None, [only]) => self.model_for(&only.id, caller),
             (None, several) => {
-                let allowed = several.iter().map(|model| &model.id).filter(|id| caller.principal.may_use(id));
-                match &allowed.collect::<Vec<_>>()[..] {
-                    [only] => self.model_for(only, caller),
-                    models => Err(FlowError::ModelRequired { models: models.iter().copied().cloned().collect() }),
+                let mut models = usable(several, caller);
+                match models.len() {
+                    1 => self.model_for(&models.remove(0), caller),
+                    _ => Err(FlowError::ModelRequired { models }),
                 }
             }
         }
@@ -227,12 +227,18 @@ impl Api {
     /// # Errors
     /// 404 for an unknown model, 403 for one that the caller may not use.
     pub(crate) fn model_for(&self, id: &str, caller: &Caller) -> Result<&Arc<Served>, FlowError> {
-        let served = self.find(id).ok_or_else(|| FlowError::UnknownModel(id.to_owned()))?;
+        let unknown = || FlowError::UnknownModel { id: id.to_owned(), models: usable(&self.models, caller) };
+        let served = self.find(id).ok_or_else(unknown)?;
         match caller.principal.may_use(id) {
             true => Ok(served),
             false => Err(FlowError::ModelForbidden(id.to_owned())),
         }
     }
+}
+
+/// The names of those of these models that the caller may use: nobody learns of others.
+fn usable(models: &[Model], caller: &Caller) -> Vec<String> {
+    models.iter().map(|model| &model.id).filter(|id| caller.principal.may_use(id)).cloned().collect()
 }
 
 impl Served {

@@ -23,8 +23,9 @@ pub(crate) enum FlowError {
     Request(#[from] RequestError),
     #[error("model is required where several are served: {}", listed(models))]
     ModelRequired { models: Vec<String> },
-    #[error("the model {} does not exist", Shown(.0))]
-    UnknownModel(String),
+    /// `models`: those that the caller may use.
+    #[error("the model {} does not exist{}", Shown(id), others(models))]
+    UnknownModel { id: String, models: Vec<String> },
     #[error("the model {0} may not be used with these credentials")]
     ModelForbidden(String),
     #[error("the model {0} embeds texts; it generates none")]
@@ -153,7 +154,7 @@ impl FlowError {
             Self::ModelRequired { .. } | Self::NotAGenerator(_) | Self::NotAnEmbedder(_) => {
                 Answer::invalid(text()).param(model())
             }
-            Self::UnknownModel(_) => {
+            Self::UnknownModel { .. } => {
                 let answer = Answer::new(StatusCode::NOT_FOUND, ErrorType::InvalidRequest, text());
                 answer.code("model_not_found").param(model())
             }
@@ -292,6 +293,10 @@ fn seconds(wait: std::time::Duration) -> u8 {
 }
 
 /// The first few names.
+fn others(names: &[String]) -> String {
+    if names.is_empty() { String::new() } else { format!("; there are: {}", listed(names)) }
+}
+
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 10;
     let mut text = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");

@@ -154,6 +154,12 @@ impl Exchange {
         self.standings.get()
     }
 
+    /// Counts and logs an error that comes too late for a status.
+    pub(crate) fn note_in_stream(&self, status: u16, error: &ErrorNote) {
+        self.metrics.stream_errors.with_label_values(&[self.head.endpoint.as_str(), &status.to_string()]).inc();
+        self.note(error);
+    }
+
     /// Counts and logs an error that was sent to the client.
     pub(crate) fn note(&self, error: &ErrorNote) {
         let _ = self.error.set(error.code.clone());

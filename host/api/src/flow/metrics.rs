@@ -17,6 +17,7 @@ const BUCKETS: [f64; 19] = [
 pub(crate) struct HttpMetrics {
     pub(crate) requests: IntCounterVec,
     pub(crate) request_duration: HistogramVec,
+    pub(crate) stream_errors: IntCounterVec,
     pub(crate) rejections: IntCounterVec,
     time_to_first_token: HistogramVec,
     inter_token_latency: HistogramVec,
@@ -66,6 +67,11 @@ impl HttpMetrics {
                 "camshaft_request_duration_seconds",
                 "Time from the request's head to the end of its response.",
                 "endpoint",
+            )?,
+            stream_errors: counter(
+                "camshaft_stream_errors_total",
+                "Streams that failed after their head, by the status that they would have had.",
+                &["endpoint", "status"],
             )?,
             rejections: counter(
                 "camshaft_rejections_total",

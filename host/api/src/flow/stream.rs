@@ -112,7 +112,7 @@ impl EventStream {
             Ok(ChoiceEvent::Finished(reason)) => self.chunks.end(&mut self.out, index, reason),
             Err(error) => {
                 let answer = error.answer();
-                self.exchange.note(&answer.note());
+                self.exchange.note_in_stream(answer.status().as_u16(), &answer.note());
                 sse::write(&mut self.out, &answer.body());
                 self.ended = true;
             }

@@ -19,8 +19,21 @@ const MIN_TIMEOUT: f64 = 0.001;
 /// Temperatures below this are greedy: dividing logits by less would overflow.
 const GREEDY_TEMPERATURE: f32 = 1e-5;
 /// Fields that no engine here supports. They are refused unless absent, null or empty.
-const UNSUPPORTED: [&str; 8] =
-    ["tools", "functions", "audio", "prediction", "grammar", "json_schema", "suffix", "web_search_options"];
+const UNSUPPORTED: [&str; 13] = [
+    "tools",
+    "functions",
+    "audio",
+    "prediction",
+    "grammar",
+    "json_schema",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+    "suffix",
+    "web_search_options",
+];
 
 /// The bounds against which a request is checked.
 #[derive(Debug, Clone, Copy)]

@@ -188,7 +188,9 @@ async fn regression_a_stream_has_its_head_before_its_first_event() {
     server.api.cut_streams();
     let rest = stream.collect().await.unwrap().to_bytes();
     let rest = std::str::from_utf8(&rest).unwrap();
-    assert!(rest.contains(r#""code":"draining""#) && !rest.contains("[DONE]"), "{rest}");
+    assert!(rest.contains(r#""error":{"#) && !rest.contains("[DONE]"), "{rest}");
+    let failed = r#"camshaft_stream_errors_total{endpoint="/v1/chat/completions",status="503"}"#;
+    assert_eq!(server.metric(failed).await, 1.0);
 }
 
 #[tokio::test]

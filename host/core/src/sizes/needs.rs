@@ -165,6 +165,8 @@ pub enum Cut {
     Input { trained: u32, granted: u32, devices: bool },
     /// More was asked for than all sequences can use: none has more tokens than the model was trained for.
     Unused { wished: u32, sequences: u32, trained: u32 },
+    /// One sequence was to have more than any can use: what was asked for is for all of them.
+    Shared { wished: u32, sequences: u32, trained: u32 },
     /// Fewer sequences than usual, because a batch that was asked for has no row for each.
     Rows { batch_tokens: u32, granted: u32 },
     /// A batch of an embedding model holds more than was asked for, the longest input, or there is no memory for as many.

@@ -24,6 +24,18 @@ fn regression_fewer_parts_than_were_thought_of_get_no_more_than_they_can_use() {
 }
 
 #[test]
+fn regression_a_context_beyond_what_the_model_was_trained_for_is_said() {
+    let cuts = |kv_tokens: u32, sequences: Option<u32>| {
+        let wishes = Wishes { sequences, kv_tokens: Some(kv_tokens), ..Wishes::default() };
+        alone(on(24), ModelNeeds { wishes, ..small() }).cuts
+    };
+    assert_eq!(cuts(8192, None), []);
+    assert_eq!(cuts(8193, None), [Cut::Shared { wished: 8193, sequences: 32, trained: 8192 }]);
+    assert_eq!(cuts(16 * 8192, None), [Cut::Shared { wished: 16 * 8192, sequences: 16, trained: 8192 }]);
+    assert_eq!(cuts(16 * 8192, Some(16)), []);
+}
+
+#[test]
 fn regression_states_that_do_not_fit_are_not_blamed_on_rows() {
     let wishes = Wishes { batch_tokens: Some(16), ..Wishes::default() };
     let of_states = |sequence| {

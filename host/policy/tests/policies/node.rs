@@ -171,7 +171,7 @@ impl Incarnation {
         assert!(worker.check(), "the worker's books after {step:?}");
         events.iter().for_each(|event| reporter.note(event));
         if let Step::Decoded { tokens } = step {
-            reporter.decoded(tokens, Duration::ZERO);
+            reporter.decoded(tokens, now);
         }
     }
 }

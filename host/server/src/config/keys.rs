@@ -195,7 +195,16 @@ fn flattened(schema: &Json, name: &str, given: &Node) -> Option<String> {
     Some(format!("; did you mean `{section}.{rest}`? Two underscores end the name of a section: {before}__{after}"))
 }
 
+/// A key of a section that has this very name, or else the key here with the most similar one.
 fn nearest(schema: &Json, name: &str) -> String {
+    let sections = schema["properties"].as_object().into_iter().flatten();
+    let below = |(section, below): (&String, &Json)| match is_list_of_tables(below) {
+        true => below["items"]["properties"].get(name).map(|_| format!("{section}.0.{name}")),
+        false => below["properties"].get(name).map(|_| format!("{section}.{name}")),
+    };
+    if let Some(meant) = sections.filter_map(below).next() {
+        return format!("; did you mean `{meant}`?");
+    }
     let known = schema["properties"].as_object().into_iter().flat_map(|known| known.keys());
     let best = known.max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)));
     best.map(|best| format!("; did you mean `{best}`?")).unwrap_or_default()

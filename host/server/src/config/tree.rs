@@ -54,6 +54,8 @@ pub enum MisplacedKey {
     Index { key: String, list: String, entries: usize },
     #[error("unknown key `{key}`: {above} is a single value")]
     Scalar { key: String, above: String },
+    #[error("unknown key `{key}`: {list} is a list of sections ({list}.0, {list}.1, …)")]
+    List { key: String, list: String },
     #[error("unknown key `{beginning}...`: it has more than {} segments", MAX_SEGMENTS)]
     Long { beginning: String },
 }
@@ -173,7 +175,8 @@ impl Node {
                     let count = entries.len();
                     entries.get_mut(index).ok_or(MisplacedKey::Index { key: key.to_owned(), list, entries: count })?
                 }
-                (Self::Leaf(..) | Self::List(..), _) => {
+                (Self::List(..), _) => return Err(MisplacedKey::List { key: key.to_owned(), list }),
+                (Self::Leaf(..), _) => {
                     return Err(MisplacedKey::Scalar { key: key.to_owned(), above: list });
                 }
             };
@@ -289,7 +292,7 @@ mod tests {
         one.set("m.1.x", flag(8)).unwrap();
         let mut refused = |key: &str| one.set(key, flag(9)).unwrap_err().to_string();
         assert_eq!(refused("m.3.x"), "m.3.x: there are 2 entries of m, the next is m.2");
-        assert_eq!(refused("m.x"), "unknown key `m.x`: m is a single value");
+        assert_eq!(refused("m.x"), "unknown key `m.x`: m is a list of sections (m.0, m.1, …)");
         assert_eq!(refused("m.0.x.z"), "unknown key `m.0.x.z`: m.0.x is a single value");
         let mut keys = Vec::new();
         one.leaves(&mut |key, value, source| keys.push(format!("{key} = {value} {source}")));
