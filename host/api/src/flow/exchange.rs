@@ -16,6 +16,8 @@ use crate::wire::echo::Shown;
 const CLIENT_GONE: u16 = 499;
 /// Status of every stream.
 const STREAMED: u16 = 200;
+/// Statuses that streams fail with after their heads: the server's own faults.
+const LATE: [&str; 3] = ["500", "503", "504"];
 
 /// An exchange. When its last owner drops it, it is counted and logged. The owner is the middleware, or the body of a
 /// stream. That covers clients that leave, too, because their futures are dropped.
@@ -133,6 +135,10 @@ impl Exchange {
 
     /// Marks the exchange as streaming. Unless [`Exchange::end_stream`] follows, it is counted as a client that left.
     pub(crate) fn begin_stream(&self) {
+        // A rate of a series that begins with its first error leaves that one out.
+        for status in LATE {
+            self.metrics.stream_errors.with_label_values(&[self.head.endpoint.as_str(), status]);
+        }
         *self.progress() = ResponseState::Streaming;
     }
 
