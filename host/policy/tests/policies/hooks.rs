@@ -318,7 +318,9 @@ fn what_a_monitored_auth_policy_would_change_is_counted_by_kind() {
 #[test]
 fn an_instance_is_used_again_where_its_plugin_allows_it_but_not_after_a_fault() {
     // It panics where it finds what an earlier call has written.
-    let settings = |reuse: bool| format!("[settings]\nbehave = \"remember\"\nreuse = {reuse}\n");
+    // Nothing else faults, however busy the machine is.
+    let settings =
+        |reuse: bool| format!("[policy]\ndeadline = \"5s\"\n[settings]\nbehave = \"remember\"\nreuse = {reuse}\n");
     let rig = rig(&[
         ("auth/10-a.wasm", &component("guests/misbehave-auth")),
         ("auth/10-a.toml", settings(true).as_bytes()),
