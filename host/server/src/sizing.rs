@@ -217,7 +217,7 @@ impl Sized {
                 let (sequences, tokens) = (sizes.sequences, sizes.sequence_tokens());
                 let sequences = counted(sequences, "sequence");
                 let held = match sizes.layout {
-                    KvLayout::Pooled => format!("{} tokens for {sequences}, each at most {tokens}", sizes.kv_tokens),
+                    KvLayout::Pooled => format!("{} tokens shared by {sequences}", sizes.kv_tokens),
                     KvLayout::PerSequence => format!("{sequences} of {tokens} tokens"),
                 };
                 row(format!("{id}: KV cache"), sizes.kv, format!("{whose}{held}, {layout}, {kind}"));

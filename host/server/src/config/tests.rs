@@ -84,6 +84,8 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
         ("lisen = \"x\"", "lisen", "listen"),
         ("[queue]\nhigh-watermrk = 1", "queue.high-watermrk", "high-watermark"),
         ("[[model]]\nsequence = 1", "sequence", "sequences"),
+        ("high-watermark = 1", "high-watermark", "queue.high-watermark"),
+        ("context-tokens = 4096", "context-tokens", "model.0.context-tokens"),
     ] {
         let error = file(text).unwrap_err();
         assert!(error.contains(key) && error.contains(&format!("`{nearest}`")), "{error}");
