@@ -73,12 +73,12 @@ fn a_policy_that_is_renumbered_goes_on_and_two_of_one_name_are_told_apart() {
     assert!(!words(&server));
     let component = plugin("sampler-avoid-words");
     server.policies.install("sampler", "30-avoid", &component, "[settings]\nwords = [\"a\"]\n");
-    server.wait_for_log("30-avoid.wasm");
-    let page = server.policy_page();
-    let entries: Vec<&Value> =
-        page["policies"].as_array().unwrap().iter().filter(|one| one["name"] == "avoid").collect();
-    let states: Vec<&str> = entries.iter().map(|one| one["state"].as_str().unwrap()).collect();
-    assert_eq!(states, ["active", "rejected"], "{page}");
+    eventually("the second one is rejected", || {
+        let page = server.policy_page();
+        let entries = page["policies"].as_array().unwrap().iter().filter(|one| one["name"] == "avoid");
+        let states: Vec<&str> = entries.map(|one| one["state"].as_str().unwrap()).collect();
+        if states == ["active", "rejected"] { Ok(()) } else { Err(page.clone()) }
+    });
     assert!(!words(&server), "the first one goes on");
     // The one that serves goes, so the other takes its place.
     server.policies.remove("sampler", "30-avoid.toml");
