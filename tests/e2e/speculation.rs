@@ -9,11 +9,11 @@ fn serve(model: &str) -> Server {
     Setup::new().config(&format!("[[model]]\nid = \"demo\"\nthreads = 1\n{model}")).start()
 }
 
-/// A repetitive list, which the demo model continues.
-fn ask(server: &Server, seed: Option<u64>) -> Value {
+/// A repetitive list, which the demo model continues. How many tokens are drafted depends on the current cost of a row, so the
+/// answer is long: a token is tried every 64 steps even while drafts do not pay.
+fn ask(server: &Server) -> Value {
     let prompt = "one two three four one two three four one two three four one two";
-    let temperature = if seed.is_some() { 0.7 } else { 0.0 };
-    let body = json!({"model": "demo", "prompt": prompt, "max_tokens": 60, "temperature": temperature, "seed": seed,
+    let body = json!({"model": "demo", "prompt": prompt, "max_tokens": 200, "temperature": 0,
         "ignore_eos": true, "logprobs": 2});
     server.client.ask("/v1/completions", &body)
 }
@@ -43,12 +43,11 @@ fn predictions(answer: &Value) -> (u64, u64) {
 #[test]
 fn prompt_lookup_gives_the_same_text_and_reports_its_acceptance() {
     let (plain, drafting) = (serve(""), serve("draft-tokens = 4\n"));
-    let expected = ask(&plain, None);
+    let expected = ask(&plain);
     assert_eq!(predictions(&expected), (0, 0));
-    let answer = ask(&drafting, None);
+    let answer = ask(&drafting);
     same(&answer, &expected);
     let (accepted, rejected) = predictions(&answer);
-    // How many tokens are drafted depends on the current cost of a row.
     assert!(accepted > 0, "{answer}");
     // The client is told before the pool, which counts.
     drafting.wait_until_idle();
@@ -60,10 +59,10 @@ fn prompt_lookup_gives_the_same_text_and_reports_its_acceptance() {
 fn a_draft_model_gives_the_same_text_too() {
     let demo = repository().join("config/models/demo.gguf");
     let (plain, drafting) = (serve(""), serve(&format!("draft-model = {:?}\n", demo.to_string_lossy())));
-    let answer = ask(&drafting, None);
-    same(&answer, &ask(&plain, None));
+    let answer = ask(&drafting);
+    same(&answer, &ask(&plain));
     // The model drafts for itself, so drafts are right except for rounding and the end tokens, which are banned here.
-    assert!(predictions(&answer).0 > 30, "{answer}");
+    assert!(predictions(&answer).0 > 0, "{answer}");
     drafting.wait_until_idle();
 }
 
