@@ -7,7 +7,7 @@ use crate::{build, setup};
 const NAMES: &str = "serve, gate, front, kernels, policies, sampler or swap";
 /// The smallest ratios to the bare loop that are accepted, with the demo model.
 const FLOORS: &str = "docs/benchmarks/floors.json";
-const GATE: [&str; 7] = ["--bare", "--repeats", "6", "--rounds", "6", "--only", "distinct"];
+const GATE: [&str; 7] = ["--bare", "--repeats", "16", "--rounds", "6", "--only", "distinct"];
 
 pub(crate) fn run(arguments: &[String]) -> Done {
     let (name, rest) = arguments.split_first().ok_or_else(|| Failure(format!("bench needs a name: {NAMES}")))?;
