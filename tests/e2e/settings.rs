@@ -312,3 +312,10 @@ fn regression_it_prints_completions_a_manual_page_and_what_it_is_made_of() {
         assert!(version.contains(part), "{part:?} in {version}");
     }
 }
+
+#[test]
+fn regression_the_bundled_model_needs_no_directory_for_temporary_files() {
+    let server = Setup::new().env("TMPDIR", "/nonexistent").start();
+    let answer = server.client.ask("/v1/completions", &json!({"model": "demo", "prompt": "once", "max_tokens": 4}));
+    assert!(answer["usage"]["prompt_tokens"].as_u64().unwrap() > 0, "{answer}");
+}

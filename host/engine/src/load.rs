@@ -1,8 +1,10 @@
 //! Loads a model: preflight, digest, llama.cpp, adapter, and the facts that core needs.
 use std::ffi::c_void;
 use std::fmt;
-use std::io::Write;
+use std::fs::File;
+use std::io::{self, Write};
 use std::mem::ManuallyDrop;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,6 +12,7 @@ use camshaft_core::engine::{ModelInfo, ModelKind, Reuse};
 use camshaft_core::ids::Token;
 use camshaft_core::vocabulary::Vocabulary;
 use llama_cpp_sys_2 as sys;
+use rustix::fs::MemfdFlags;
 
 use crate::backend::backend;
 use crate::devices::{Lost, Offload};
@@ -114,15 +117,15 @@ impl LoadedModel {
         Self::load(path, path, &stem, options, !options.copy).map(Arc::new)
     }
 
-    /// Loads a GGUF file that is in memory, through a temporary file that is unlinked after loading.
+    /// Loads a GGUF file that is in memory, for which llama.cpp needs a path. No disk is written to, so nothing stays behind.
     ///
     /// # Errors
     /// As [`LoadedModel::from_file`], or the temporary file cannot be written.
     pub fn from_bytes(name: &str, bytes: &[u8], options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
-        let mut file = tempfile::NamedTempFile::new().map_err(EngineLoadError::Unpack)?;
-        file.write_all(bytes).map_err(EngineLoadError::Unpack)?;
-        // llama.cpp maps the file, so it may be unlinked after loading.
-        Self::load(file.path(), Path::new(name), name, options, false).map(Arc::new)
+        let file = in_memory(name, bytes).map_err(EngineLoadError::Unpack)?;
+        // llama.cpp maps the file, which outlives its descriptor.
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Self::load(&path, Path::new(name), name, options, false).map(Arc::new)
     }
 
     fn load(
@@ -247,6 +250,13 @@ impl Drop for LoadedModel {
             unsafe { ManuallyDrop::drop(&mut self.model) };
         }
     }
+}
+
+/// A file without a directory, which holds these bytes.
+fn in_memory(name: &str, bytes: &[u8]) -> io::Result<File> {
+    let mut file = File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?);
+    file.write_all(bytes)?;
+    Ok(file)
 }
 
 /// Has llama.cpp load a file.

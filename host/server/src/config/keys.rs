@@ -13,6 +13,9 @@ use super::live::Live;
 use super::quantity::{ByteSize, DurationValue, SIZE, SPAN};
 use super::tree::{self, Node, Source};
 
+/// Jaro-Winkler similarity from which an unknown key passes for a misspelled one.
+const SIMILAR: f64 = 0.75;
+
 /// The schema of the whole file and of each half of it.
 #[derive(Debug)]
 pub(super) struct Keys {
@@ -195,7 +198,7 @@ fn flattened(schema: &Json, name: &str, given: &Node) -> Option<String> {
     Some(format!("; did you mean `{section}.{rest}`? Two underscores end the name of a section: {before}__{after}"))
 }
 
-/// A key of a section that has this very name, or else the key here with the most similar one.
+/// A key of a section that has this very name, or else the key here with a similar one, or else all that there are.
 fn nearest(schema: &Json, name: &str) -> String {
     let sections = schema["properties"].as_object().into_iter().flatten();
     let below = |(section, below): (&String, &Json)| match is_list_of_tables(below) {
@@ -205,9 +208,13 @@ fn nearest(schema: &Json, name: &str) -> String {
     if let Some(meant) = sections.filter_map(below).next() {
         return format!("; did you mean `{meant}`?");
     }
-    let known = schema["properties"].as_object().into_iter().flat_map(|known| known.keys());
-    let best = known.max_by(|a, b| strsim::jaro_winkler(name, a).total_cmp(&strsim::jaro_winkler(name, b)));
-    best.map(|best| format!("; did you mean `{best}`?")).unwrap_or_default()
+    let known: Vec<_> = schema["properties"].as_object().into_iter().flat_map(|known| known.keys()).collect();
+    let similar = known.iter().map(|known| (strsim::jaro_winkler(name, known), known));
+    let best = similar.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    match best {
+        Some((similarity, best)) if similarity >= SIMILAR => format!("; did you mean `{best}`?"),
+        _ => format!("; known here: {}", known.iter().map(|known| format!("`{known}`")).collect::<Vec<_>>().join(", ")),
+    }
 }
 
 /// What is wrong with a value's size. Values of another type are for serde to refuse.

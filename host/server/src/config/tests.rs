@@ -92,6 +92,14 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
     }
     let error = load(None, &[("CAMSHAFT_QUEUE__HIGH_WATERMAK", "1")], &Overrides::default()).unwrap_err();
     assert!(error.contains("queue.high-watermak") && error.contains("`high-watermark`"), "{error}");
+    // What nothing here resembles gets all that there is instead of a guess.
+    for (text, key, known) in
+        [("[server]\nport = 1", "server", "listen"), ("[[model]]\nengine = \"x\"", "engine", "sequences")]
+    {
+        let error = file(text).unwrap_err();
+        assert!(error.contains(key) && error.contains("known here: "), "{error}");
+        assert!(error.contains(&format!("`{known}`")) && !error.contains("did you mean"), "{error}");
+    }
 }
 
 #[test]
