@@ -319,3 +319,14 @@ fn regression_the_bundled_model_needs_no_directory_for_temporary_files() {
     let answer = server.client.ask("/v1/completions", &json!({"model": "demo", "prompt": "once", "max_tokens": 4}));
     assert!(answer["usage"]["prompt_tokens"].as_u64().unwrap() > 0, "{answer}");
 }
+
+#[test]
+fn regression_what_a_terminal_acts_on_is_escaped_in_errors() {
+    let named = Setup::new().config("\"a\\u001b[31m\\u009b\\u202e\" = 1\n").run(&["check"]);
+    let given = Setup::new().set("\u{1b}[31m.x", "1").run(&["check"]);
+    let missing = Setup::new().run(&["check", "--config", "/nonexistent/\u{1b}[31m.toml"]);
+    for finished in [named, given, missing] {
+        assert!(finished.stderr.contains("u{1b}[31m"), "{finished:?}");
+        assert!(finished.stderr.chars().all(|c| c == '\n' || !c.is_control() && c != '\u{202e}'), "{finished:?}");
+    }
+}

@@ -8,7 +8,7 @@ use camshaft_core::answering::wait;
 use camshaft_core::ids::{RequestId, TenantId, Token, WorkerId};
 use camshaft_core::policy::{
     Action, Arrival, AuthOutcome, AuthRequest, EmptyBooks, Ending, Endpoint, Policies, Priority, SamplerHook,
-    SamplingRequest, SchedulerEvent, SchedulingPoint, ValidateRequest, WorkerFacts,
+    SamplingRequest, SchedulerEvent, SchedulingPoint, ValidateOutcome, ValidateRequest, WorkerFacts,
 };
 use camshaft_core::sampling::SamplingParams;
 use camshaft_core::vocabulary::Vocabulary;
@@ -53,6 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         median(|| drop(SamplerHook::open(&*host, set.sampler_chain(), &sampling)))
     );
     host.stop();
+    languages(&target)?;
     println!("\n| scheduler | waiting | p50, us | p99, us |\n|---|---|---|---|");
     for plugin in ["scheduler-fcfs", "scheduler-fair"] {
         let host = with_scheduler(&target, plugin)?;
@@ -64,6 +65,54 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         host.stop();
     }
     Ok(())
+}
+
+/// Policies of interpreters, with an instance for each call and with one that is used again, where the tests have built them.
+fn languages(target: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let digest: String = Sha256::digest("key-7").iter().map(|byte| format!("{byte:02x}")).collect();
+    let keys = format!("[[settings.keys]]\nname = \"a\"\ntenant = \"a\"\nsha256 = \"{digest}\"\n");
+    let (request, body) = (with_key("key-7"), Arc::new(validate_request()));
+    println!("\n| policy of an interpreter | instance | median, us | CPU, us |\n|---|---|---|---|");
+    for (hook, source, settings) in
+        [("validator", "validator.py", "words = [\"submarine\"]\n"), ("auth", "auth.js", keys.as_str())]
+    {
+        let component = Path::new(target).join(format!("e2e/languages/{source}.wasm"));
+        if !component.exists() {
+            println!("| {source} | not measured: `cargo xtask test` builds it | | |");
+            continue;
+        }
+        for (reuse, instance) in [(false, "of its own"), (true, "used again")] {
+            let dir = tempfile::tempdir()?;
+            std::fs::create_dir(dir.path().join(hook))?;
+            std::fs::copy(&component, dir.path().join(hook).join("10-x.wasm"))?;
+            let policy = "[policy]\ndeadline = \"5s\"\nmemory = \"64MiB\"\n[settings]\n";
+            let sidecar = format!("{policy}reuse = {reuse}\n{settings}");
+            std::fs::write(dir.path().join(hook).join("10-x.toml"), sidecar)?;
+            let host = start(dir.path())?;
+            let set = host.current();
+            let call = || match hook {
+                "auth" => matches!(wait(set.authenticate(&request)).outcome, AuthOutcome::Allow(_)),
+                _ => matches!(wait(set.validate(0, &body)).outcome, ValidateOutcome::Accept),
+            };
+            if !call() {
+                return Err(format!("{source} refuses what it should not").into());
+            }
+            let begun = cpu();
+            let median = median(|| _ = call());
+            println!(
+                "| {source} | {instance} | {median:.1} | {:.1} |",
+                (cpu() - begun).as_secs_f64() * 1e6 / CALLS as f64
+            );
+            host.stop();
+        }
+    }
+    Ok(())
+}
+
+/// CPU time of the process.
+fn cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
 
 fn with_scheduler(target: &str, plugin: &str) -> Result<Arc<PolicyHost>, Box<dyn std::error::Error>> {

@@ -290,6 +290,7 @@ fn report(error: &ServerError) {
         line.truncate(end);
         line.push('…');
     }
+    let line = printable(&line);
     let (done, written) = std::sync::mpsc::sync_channel(1);
     let write = move || {
         let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
@@ -301,6 +302,16 @@ fn report(error: &ServerError) {
         // There are no threads, which may be the reason itself.
         Err(_) => write(),
     }
+}
+
+/// A report without what a terminal acts on: keys, names of variables and paths are anybody's.
+fn printable(text: &str) -> String {
+    let acts = |c: char| c.is_control() && c != '\n' || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        if acts(c) { printable.extend(c.escape_unicode()) } else { printable.push(c) }
+    }
+    printable
 }
 
 fn hook(name: &str) -> Result<Hook, String> {
