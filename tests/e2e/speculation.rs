@@ -13,7 +13,7 @@ fn serve(model: &str) -> Server {
 /// answer is long: a token is tried every 64 steps even while drafts do not pay.
 fn ask(server: &Server) -> Value {
     let prompt = "one two three four one two three four one two three four one two";
-    let body = json!({"model": "demo", "prompt": prompt, "max_tokens": 200, "temperature": 0,
+    let body = json!({"model": "demo", "prompt": prompt, "max_tokens": 400, "temperature": 0,
         "ignore_eos": true, "logprobs": 2});
     server.client.ask("/v1/completions", &body)
 }

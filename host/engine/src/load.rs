@@ -120,7 +120,7 @@ impl LoadedModel {
     /// Loads a GGUF file that is in memory, for which llama.cpp needs a path. No disk is written to, so nothing stays behind.
     ///
     /// # Errors
-    /// As [`LoadedModel::from_file`], or the temporary file cannot be written.
+    /// As [`LoadedModel::from_file`], or there is no memory for it.
     pub fn from_bytes(name: &str, bytes: &[u8], options: &LoadOptions) -> Result<Arc<Self>, EngineLoadError> {
         let file = in_memory(name, bytes).map_err(EngineLoadError::Unpack)?;
         // llama.cpp maps the file, which outlives its descriptor.

@@ -192,7 +192,13 @@ pub fn run() -> ExitCode {
         Err(error) => {
             // Help and version are answers, everything else is misuse.
             let code = if error.use_stderr() { 64 } else { 0 };
-            let _ = error.print();
+            // What was given is anybody's, and clap hands it to a terminal as it is.
+            let _ = match error.use_stderr() {
+                true => {
+                    std::io::Write::write_all(&mut std::io::stderr(), printable(&error.render().to_string()).as_bytes())
+                }
+                false => error.print(),
+            };
             return ExitCode::from(code);
         }
     };
@@ -285,12 +291,12 @@ fn report(error: &ServerError) {
             line.push_str(&format!(": {cause}"));
         }
     }
+    let mut line = printable(&line);
     // Whoever wrote a megabyte where a word belongs knows which.
     if let Some((end, _)) = line.char_indices().nth(REPORT_CHARACTERS) {
         line.truncate(end);
         line.push('…');
     }
-    let line = printable(&line);
     let (done, written) = std::sync::mpsc::sync_channel(1);
     let write = move || {
         let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{line}\n").as_bytes());
@@ -306,7 +312,9 @@ fn report(error: &ServerError) {
 
 /// A report without what a terminal acts on: keys, names of variables and paths are anybody's.
 fn printable(text: &str) -> String {
-    let acts = |c: char| c.is_control() && c != '\n' || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let directs =
+        |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let acts = |c: char| c.is_control() && c != '\n' || directs(c);
     let mut printable = String::with_capacity(text.len());
     for c in text.chars() {
         if acts(c) { printable.extend(c.escape_unicode()) } else { printable.push(c) }

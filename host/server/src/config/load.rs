@@ -83,7 +83,7 @@ impl Sources {
     /// Reads and checks everything. Paths in a file are relative to the file.
     ///
     /// # Errors
-    /// An unreadable file, an unknown key (with the nearest known one), a value of the wrong type or out of bounds.
+    /// An unreadable file, an unknown key (with a similar one, or all known ones), a value of the wrong type or out of bounds.
     pub fn load(&self) -> Result<Config, ConfigError> {
         self.snapshot().map(|snapshot| snapshot.config)
     }
@@ -234,7 +234,7 @@ impl Config {
     /// As [`Sources::load`], once.
     ///
     /// # Errors
-    /// An unreadable file, an unknown key (with the nearest known one), a value of the wrong type or out of bounds.
+    /// An unreadable file, an unknown key (with a similar one, or all known ones), a value of the wrong type or out of bounds.
     pub fn load(
         file: Option<&Path>,
         environment: impl Iterator<Item = (OsString, OsString)>,

@@ -92,7 +92,10 @@ fn an_unknown_key_is_refused_with_the_nearest_known_one() {
     }
     let error = load(None, &[("CAMSHAFT_QUEUE__HIGH_WATERMAK", "1")], &Overrides::default()).unwrap_err();
     assert!(error.contains("queue.high-watermak") && error.contains("`high-watermark`"), "{error}");
-    // What nothing here resembles gets all that there is instead of a guess.
+}
+
+#[test]
+fn regression_an_unknown_key_that_resembles_none_lists_the_known_ones() {
     for (text, key, known) in
         [("[server]\nport = 1", "server", "listen"), ("[[model]]\nengine = \"x\"", "engine", "sequences")]
     {
