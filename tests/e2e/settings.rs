@@ -325,8 +325,12 @@ fn regression_what_a_terminal_acts_on_is_escaped_in_errors() {
     let named = Setup::new().config("\"a\\u001b[31m\\u009b\\u202e\" = 1\n").run(&["check"]);
     let given = Setup::new().set("\u{1b}[31m.x", "1").run(&["check"]);
     let missing = Setup::new().run(&["check", "--config", "/nonexistent/\u{1b}[31m.toml"]);
-    for finished in [named, given, missing] {
-        assert!(finished.stderr.contains("u{1b}[31m"), "{finished:?}");
+    // clap itself leaves terminal sequences out.
+    let unknown = Setup::new().run(&["check", "--\u{202e}x"]);
+    for (finished, escaped) in
+        [(named, "u{1b}[31m"), (given, "u{1b}[31m"), (missing, "u{1b}[31m"), (unknown, "u{202e}x")]
+    {
+        assert!(finished.stderr.contains(escaped), "{finished:?}");
         assert!(finished.stderr.chars().all(|c| c == '\n' || !c.is_control() && c != '\u{202e}'), "{finished:?}");
     }
 }
