@@ -18,15 +18,15 @@ use support::{Even, worker};
 const LIMITS: EngineLimits =
     EngineLimits { sequences: 32, kv_tokens: 262_144, batch_tokens: 512, context_tokens: 8192 };
 /// The default of `step-target`.
-const TARGET: Duration = Duration::from_millis(7);
+const TARGET: Duration = Duration::from_millis(6);
 /// By how much of itself a step may take longer or shorter.
 const NOISE: f64 = 0.2;
 /// How many times as long as without prefill a step may take with one prompt beside eight streams or more, where the target is
 /// shorter.
-const SLOWER: f64 = 3.2;
-/// How many times as much time there is for a prompt beside up to four streams (8 / 4 to the power 1.5), and for many prompts.
-const BESIDE_FEW: f64 = 2.83;
-const MOST: f64 = 5.0;
+const SLOWER: f64 = 2.8;
+/// How many times as much time there is for a prompt beside up to four streams (8 / 4 to the power 2.6), and for many prompts.
+const BESIDE_FEW: f64 = 6.06;
+const MOST: f64 = 7.0;
 /// Paces nothing.
 const NEVER: Duration = Duration::from_secs(3600);
 
@@ -226,7 +226,7 @@ fn long_prompts_cost_little() {
         for (clients, rounds, prompt) in [(4, 6, 1570), (16, 4, 1570), (4, 4, 4000)] {
             let (speed, first) = shares(curve, &loops(clients, rounds, prompt, 64));
             println!("{:12} {clients} clients, prompts of {prompt}: speed {speed:.3} first {first:.2}", curve.name);
-            assert!(speed > 0.92 && first < 2.0);
+            assert!(speed >= 0.97 && first < 1.6);
         }
     }
 }
@@ -249,6 +249,8 @@ fn streams_go_on_while_a_long_prompt_comes() {
             );
             let backlog = if streams < 8 { BESIDE_FEW } else { 1.0 };
             assert!(gap < longest(usual, backlog) && first < 2.2);
+            // The target is the shorter, but for the smallest model.
+            assert!(streams < 8 || gap <= (4.0 * usual).max(TARGET.as_secs_f64() * (1.0 + 2.0 * NOISE)));
         }
     }
 }

@@ -83,8 +83,8 @@ pub struct ModelConfig {
     pub kv_layout: Auto<KvLayoutKey>,
     /// KV that a request is admitted with beside its prompt. With "full" nothing is ever preempted.
     pub kv_reserve: ReserveKey,
-    /// The longest step while one prompt is prefilled beside eight streams or more: this, or 3.2 times a step without prefill,
-    /// whichever is longer. The time that this leaves for prefill is 2.8 times as much beside one to four streams, and up to five
+    /// The longest step while one prompt is prefilled beside eight streams or more: this, or 2.8 times a step without prefill,
+    /// whichever is longer. The time that this leaves for prefill is six times as much beside one to four streams, and up to seven
     /// times as much where more prompts wait for each stream.
     #[schemars(extend("x-minimum" = "1ms"))]
     pub step_target: DurationValue,
@@ -133,7 +133,7 @@ impl Default for ModelConfig {
             kv_type: Auto::Auto,
             kv_layout: Auto::Auto,
             kv_reserve: ReserveKey::default(),
-            step_target: DurationValue::millis(7),
+            step_target: DurationValue::millis(6),
             dimensions: Vec::new(),
             lora: None,
             lora_scale: 1.0,
