@@ -1,6 +1,7 @@
 //! Policies in Python and JavaScript, built from `tests/languages` against `wit/` and served.
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use camshaft_tests::{Request, Server, Setup, repository, sha256_hex, target};
 use serde_json::json;
@@ -63,9 +64,10 @@ fn javascript_auth() -> Vec<u8> {
     })
 }
 
-/// Memory for an interpreter, and time on a busy machine.
+/// Memory for an interpreter, and time on a busy machine. Python draws random numbers in each instance.
 fn settings(settings: &str) -> String {
-    format!("[policy]\ndeadline = \"5s\"\nmemory = \"64MiB\"\n[settings]\n{settings}\n")
+    let policy = "[policy]\ndeadline = \"5s\"\nmemory = \"64MiB\"\nsnapshot = \"share-random\"\n";
+    format!("{policy}[settings]\n{settings}\n")
 }
 
 fn refused(server: &Server, path: &str, body: serde_json::Value) -> serde_json::Value {
@@ -80,13 +82,54 @@ fn rejected(server: &Server, hook: &str, name: &str) -> String {
     entry["error"].as_str().expect("a sentence").to_owned()
 }
 
+/// How the instances of a policy begin, in the order in which the tests try it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Instances {
+    Alone,
+    FromSnapshot,
+    UsedAgain,
+}
+
+impl Instances {
+    const ALL: [Self; 3] = [Self::Alone, Self::FromSnapshot, Self::UsedAgain];
+
+    /// Waits until instances begin as in the next turn. `reuse`: settings that allow to use them again.
+    fn end(self, server: &Server, (hook, name): (&str, &str), reuse: &str) {
+        match self {
+            // Instances took long to make, so that a snapshot is taken, for which a component of 18 MB is compiled twice.
+            Self::Alone => {
+                let begun = Instant::now();
+                loop {
+                    let health = server.policy(hook, name).expect("an entry")["health"].clone();
+                    assert_eq!(health["snapshot_error"], json!(null), "{health}");
+                    if health["snapshot"] == true {
+                        break;
+                    }
+                    assert!(begun.elapsed() < SNAPSHOT_PATIENCE, "{health}");
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            }
+            Self::FromSnapshot => {
+                let before = server.policy(hook, name).expect("an entry");
+                assert_eq!(before["health"]["snapshot"], true, "{before}");
+                server.policies.put(hook, &format!("10-{name}.toml"), reuse);
+                server.wait_for_policy((hook, name), |entry| entry["generation"] != before["generation"]);
+            }
+            Self::UsedAgain => {}
+        }
+    }
+}
+
+/// On a machine that compiles for other tests, too.
+const SNAPSHOT_PATIENCE: Duration = Duration::from_secs(600);
+
 #[test]
 fn a_validator_in_python_refuses_words_that_it_finds_in_the_prompt() {
     let component = python_validator();
     let words = |reuse: bool, word: &str| settings(&format!("reuse = {reuse}\nwords = [\"{word}\"]"));
     let server = Setup::new().component("validator", "10-words", &component, &words(false, "submarine")).start();
     server.wait_until_active("validator", "words", &component);
-    for reuse in [false, true] {
+    for turn in Instances::ALL {
         let good = json!({"model": "demo", "prompt": "a boat", "max_tokens": 2, "temperature": 0});
         let text = server.client.ask(COMPLETIONS, &good)["choices"][0]["text"].clone();
         let error = refused(&server, COMPLETIONS, json!({"model": "demo", "prompt": "A Submarine", "max_tokens": 2}));
@@ -99,11 +142,7 @@ fn a_validator_in_python_refuses_words_that_it_finds_in_the_prompt() {
         assert_eq!(error["param"], "messages");
         server.client.ask(CHAT, &chat(json!("a role")));
         assert_eq!(server.client.ask(COMPLETIONS, &good)["choices"][0]["text"], text, "nothing is left of the others");
-        if !reuse {
-            let before = server.policy("validator", "words").expect("an entry")["generation"].clone();
-            server.policies.put("validator", "10-words.toml", words(true, "submarine"));
-            server.wait_for_policy(("validator", "words"), |entry| entry["generation"] != before);
-        }
+        turn.end(&server, ("validator", "words"), &words(true, "submarine"));
     }
     // What the guest raises in `configure` is what the operator reads, and the old settings hold.
     server.policies.put("validator", "10-words.toml", settings("wrods = [\"boat\"]"));
@@ -115,7 +154,7 @@ fn a_validator_in_python_refuses_words_that_it_finds_in_the_prompt() {
         let labels = [("hook", "validator"), ("plugin", "words"), ("outcome", outcome)];
         metrics.count("camshaft_policy_calls_total", &labels)
     };
-    assert_eq!((of("accept"), of("refuse"), of("trap"), of("deadline")), (6.0, 5.0, 0.0, 0.0));
+    assert_eq!((of("accept"), of("refuse"), of("trap"), of("deadline")), (9.0, 7.0, 0.0, 0.0));
 }
 
 #[test]
@@ -135,7 +174,7 @@ fn given_node_an_auth_policy_in_javascript_knows_callers_by_their_keys() {
         let response = server.client.send(&Request::get("/v1/models").header("authorization", credential));
         (response.status, if response.status == 200 { json!(null) } else { error_of(&response)["message"].clone() })
     };
-    for reuse in [false, true] {
+    for turn in Instances::ALL {
         assert_eq!(
             server.client.get("/v1/models").status,
             401,
@@ -148,11 +187,7 @@ fn given_node_an_auth_policy_in_javascript_knows_callers_by_their_keys() {
         let twice = Request::get("/v1/models").header("authorization", "Bearer sk-owner");
         let twice = server.client.send(&twice.header("authorization", "Bearer sk-guest"));
         assert!(matches!(twice.status, 400 | 401), "{}", twice.text());
-        if !reuse {
-            let before = server.policy("auth", "keys").expect("an entry")["generation"].clone();
-            server.policies.put("auth", "10-keys.toml", keys(true));
-            server.wait_for_policy(("auth", "keys"), |entry| entry["generation"] != before);
-        }
+        turn.end(&server, ("auth", "keys"), &keys(true));
     }
     // The limits that the policy sets are the tenant's.
     let guest = server.client.with_key("sk-guest");

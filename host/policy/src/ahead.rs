@@ -97,7 +97,9 @@ impl Ahead {
         let mut state = self.state();
         state.coming -= 1;
         match made {
-            Made::Ready(instance) => state.ready.push((*instance, place)),
+            Made::Ready(instance) if self.is_wanted() => state.ready.push((*instance, place)),
+            // It was begun another way than instances are made now.
+            Made::Ready(_) => {}
             Made::NotNow => {}
             // Each call makes its own, and tells what is wrong.
             Made::Never => {
@@ -105,6 +107,17 @@ impl Ahead {
                 state.ready.clear();
             }
         }
+    }
+
+    /// Instances are made another way from now on: those that are ready are given up, and whether making one takes long is found
+    /// out anew.
+    pub(crate) fn begin_anew(&self) {
+        self.wanted.store(false, Ordering::Relaxed);
+        self.timed_slow.store(0, Ordering::Relaxed);
+        self.timed.store(0, Ordering::Relaxed);
+        let given_up = std::mem::take(&mut self.state().ready);
+        // Outside of the lock: it takes a while.
+        drop(given_up);
     }
 
     /// Nobody makes what was claimed.

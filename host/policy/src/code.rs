@@ -109,6 +109,11 @@ impl<'a> CodeDir<'a> {
         }
     }
 
+    /// Removes a component's code. What cannot be removed stays until there is too much.
+    pub(crate) fn forget(&self, name: &CodeName) {
+        let _ = fs::remove_file(self.path.join(&name.0));
+    }
+
     /// Loads a component's code. `None`: there is none, or it is damaged.
     ///
     /// # Errors

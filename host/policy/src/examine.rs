@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use camshaft_core::policy::{FaultKind, Hook};
 use camshaft_core::vocabulary::Vocabulary;
 use wasmtime::component::types::ComponentItem;
@@ -28,9 +29,9 @@ use crate::surface::{self, Surface};
 use crate::task::Task;
 use crate::text::{on_one_line, truncated};
 
-const START_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(1);
 const DESCRIBE_LIMIT: Duration = Duration::from_millis(100);
-const CONFIGURE_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const CONFIGURE_LIMIT: Duration = Duration::from_secs(1);
 /// Maximum bytes of a guest's error text, of its name and version, and of its schema.
 const SENTENCE_BYTES: usize = 1024;
 const NAME_BYTES: usize = 128;
@@ -74,7 +75,8 @@ fn build(runtime: &Runtime, task: &Task<'_>) -> Result<Compiled, PolicyError> {
     let pre = link(runtime.linker(hook), &component, hook)?;
     let asks = asks(&component);
     let (digest, size_bytes) = (digest_of(bytes), bytes.len() as u64);
-    Ok(Compiled { digest, size_bytes, api_version, imports, exports, asks, pre })
+    let file = ArcSwapOption::empty();
+    Ok(Compiled { digest, size_bytes, file, api_version, imports, exports, asks, pre })
 }
 
 /// A component imports the methods that it may call, and no others.
@@ -109,7 +111,7 @@ fn check_header(bytes: &[u8]) -> Result<(), PolicyError> {
     }
 }
 
-fn link(linker: &Linker<GuestState>, component: &Component, hook: Hook) -> Result<HookPre, PolicyError> {
+pub(crate) fn link(linker: &Linker<GuestState>, component: &Component, hook: Hook) -> Result<HookPre, PolicyError> {
     let pre = linker.instantiate_pre(component).map_err(|error| unlinked(hook, error))?;
     HookPre::new(hook, pre).map_err(|error| PolicyError::Mistyped { hook, source: error.into() })
 }

@@ -169,6 +169,8 @@ impl Stamps {
 /// What is in the files of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Content {
+    /// Where the component was read.
+    pub(crate) file: PathBuf,
     pub(crate) component: Vec<u8>,
     /// Digest of the component.
     pub(crate) digest: String,
@@ -199,7 +201,7 @@ impl Content {
         if Stamps::of(files)? != stamps {
             return Err(PolicyError::Unsettled { path: files.component.clone() });
         }
-        Ok(Self { digest: digest_of(&component), component, sidecar, stamps })
+        Ok(Self { file: files.component.clone(), digest: digest_of(&component), component, sidecar, stamps })
     }
 }
 

@@ -62,10 +62,13 @@ impl Kept {
     /// Gives all of them back, and keeps none any more: a newer load has taken the place of this one, which streams may hold
     /// for long.
     pub(crate) fn close(&self) {
-        let mut idle = self.idle();
-        idle.is_closed = true;
-        let instances = std::mem::take(&mut idle.instances);
-        drop(idle);
+        self.idle().is_closed = true;
+        self.clear();
+    }
+
+    /// Gives all of them back.
+    pub(crate) fn clear(&self) {
+        let instances = std::mem::take(&mut self.idle().instances);
         // Outside of the lock: it takes a while.
         drop(instances);
     }

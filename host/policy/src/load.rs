@@ -27,6 +27,8 @@ mod rollback;
 #[cfg(test)]
 mod rollback_tests;
 #[cfg(test)]
+mod snapshot_tests;
+#[cfg(test)]
 mod tests;
 mod trial;
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! A loaded policy: compiled and checked, with settings that it has accepted.
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use camshaft_core::breaker::{Admission, BreakerState, Turn};
 use camshaft_core::ids::{Generation, PolicyName, TenantId};
 use camshaft_core::policy::{Difference, Fault, FaultKind, Hook, Mode, PolicyHealth, Refusal};
@@ -24,9 +26,13 @@ use crate::runtime::Runtime;
 use crate::secrets::Secrets;
 use crate::shares::Share;
 use crate::sidecar::Sidecar;
-use crate::spec::{CHECKPOINT, OnFault, spec};
+use crate::snapshot::Snapshots;
+use crate::spec::{CHECKPOINT, OnFault, SnapshotMode, spec};
 use crate::store::{self, GuestState, Subject, cpu_time};
 use crate::supplies::Supplies;
+
+/// Why a policy has no snapshot any more.
+const FAULTED: &str = "a call faulted";
 
 /// A component linked for its hook.
 pub(crate) type HookPre = bindings::HookPre<GuestState>;
@@ -36,6 +42,8 @@ pub(crate) struct Compiled {
     /// SHA-256 of the file in lower-case hexadecimal.
     pub(crate) digest: String,
     pub(crate) size_bytes: u64,
+    /// Where it was read last.
+    pub(crate) file: ArcSwapOption<PathBuf>,
     /// Version of its hook's package that it was built for.
     pub(crate) api_version: String,
     pub(crate) imports: Vec<String>,
@@ -86,6 +94,9 @@ pub(crate) struct Loaded {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) kept: Kept,
     pub(crate) ahead: Ahead,
+    pub(crate) snapshots: Snapshots,
+    /// Takes one, which lasts many seconds.
+    pub(crate) take_snapshot: fn(&Weak<Self>),
     pub(crate) pace: Pace,
     pub(crate) lane: LaneId,
     /// Itself, for those who make instances ahead.
@@ -181,6 +192,12 @@ impl Loaded {
     fn make(&self, tell: impl FnOnce(&mut GuestState)) -> Result<Instance, Fault> {
         let mut store = self.store(None);
         tell(store.data_mut());
+        if let Some(snapshot) = &*self.snapshots.get() {
+            let guest = snapshot.pre.instantiate(&mut store);
+            let guest = guest.map_err(|error| self.fault_of(&error, store.data()))?;
+            store.data_mut().set_reusable(snapshot.reusable);
+            return Ok(Instance::new(store, guest));
+        }
         let mut configured = || {
             let guest = self.compiled.pre.instantiate(&mut store)?;
             store.data_mut().set_muted(true);
@@ -193,8 +210,15 @@ impl Loaded {
         Ok(Instance::new(store, guest))
     }
 
-    /// Has instances made until enough are ready, if making one takes long.
+    /// Has instances made until enough are ready, and a snapshot taken, if making one takes long.
     fn make_ahead(&self) {
+        if self.ahead.is_wanted() && self.sidecar.snapshot != SnapshotMode::Never && self.snapshots.begin() {
+            let me = self.me.clone();
+            let take = self.take_snapshot;
+            if self.runtime.snapshot_takers.put_alone(self.lane, move || take(&me)).is_err() {
+                self.snapshots.pause();
+            }
+        }
         while let Some(place) = self.ahead.claim() {
             let me = self.me.clone();
             let make = move || {
@@ -266,6 +290,7 @@ impl Loaded {
     /// Another load takes its place, or nothing does: it only ends what it has begun.
     pub(crate) fn retire(&self) {
         self.kept.close();
+        self.snapshots.close();
         self.judge.dismiss();
     }
 
@@ -291,6 +316,8 @@ impl Loaded {
             waits: self.monitored.waits(),
             rows: self.monitored.rows(),
             last_good,
+            snapshot: self.snapshots.get().is_some(),
+            snapshot_error: self.snapshots.why_none().map(str::to_owned),
         }
     }
 
@@ -331,6 +358,18 @@ impl Loaded {
         tracing::info!(hook, plugin, model, "the breaker of a policy closed: it is asked again");
     }
 
+    /// Gives the snapshot up, if there is one, after a fault that it may have caused: a handle that other instances do not have is
+    /// nonsense in some words and a trap in others.
+    fn doubt_snapshot(&self, kind: FaultKind) {
+        let is_suspect = matches!(kind, FaultKind::Trap | FaultKind::InvalidOutput) && self.snapshots.get().is_some();
+        if is_suspect && self.snapshots.give_up(FAULTED.to_owned()) {
+            let (hook, plugin) = (self.hook().as_str(), self.name.as_str());
+            tracing::warn!(hook, plugin, why = FAULTED, "instances of a policy begin without a snapshot again");
+            self.ahead.begin_anew();
+            self.kept.clear();
+        }
+    }
+
     /// Logs a fault, counts the call as one that began at `started`, and tells the breaker. (That of a scheduler is its
     /// pool's.)
     pub(crate) fn note_fault(&self, fault: &Fault, started: Instant) {
@@ -342,6 +381,7 @@ impl Loaded {
         let took = started.elapsed();
         self.metrics.observe(Outcome::Fault(fault.kind), took);
         self.health.count(took, true);
+        self.doubt_snapshot(fault.kind);
         // Whoever takes all instances must neither switch policies off nor end their trials.
         if fault.kind != FaultKind::Exhausted {
             self.health.judge_fault(told);

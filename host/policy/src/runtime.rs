@@ -15,6 +15,7 @@ use crate::code::{CodeDir, CodeName};
 use crate::engine::{self, compile_error};
 use crate::error::PolicyError;
 use crate::lanes::Lanes;
+use crate::memory::memory_left;
 use crate::private_dir;
 use crate::sandbox::CompileProgram;
 use crate::shares::Shares;
@@ -41,12 +42,16 @@ pub(crate) struct Runtime {
     pub(crate) lanes: Lanes,
     /// Where instances are made ahead.
     pub(crate) makers: Lanes,
+    /// Where snapshots are taken.
+    pub(crate) snapshot_takers: Lanes,
     /// How many may be ready, of each hook's instances.
     ahead: Vec<Arc<Semaphore>>,
     /// What tenants have of each hook's instances.
     shares: Vec<Arc<Shares>>,
     /// Held while code is loaded.
     loading: Mutex<()>,
+    /// Held while another process compiles, where memory has a limit.
+    compiling: Mutex<()>,
 }
 
 impl fmt::Debug for Runtime {
@@ -73,8 +78,21 @@ impl Runtime {
         let share = |hook: Hook| Arc::new(Shares::new(spec(hook).instances / TENANT_SHARE));
         let shares = Hook::ALL.into_iter().map(share).collect();
         let (ahead, lanes) = (Hook::ALL.into_iter().map(places).collect(), Lanes::default());
-        let (makers, loading) = (Lanes::new(1, Spawner::detached()), Mutex::default());
-        Ok(Self { guests, addresses, cache_dir, program, lanes, makers, ahead, shares, loading })
+        let [makers, snapshot_takers] = [(); 2].map(|()| Lanes::new(1, Spawner::detached()));
+        let [loading, compiling] = <[Mutex<()>; 2]>::default();
+        Ok(Self {
+            guests,
+            addresses,
+            cache_dir,
+            program,
+            lanes,
+            makers,
+            snapshot_takers,
+            ahead,
+            shares,
+            loading,
+            compiling,
+        })
     }
 
     pub(crate) fn engine(&self, hook: Hook) -> &Engine {
@@ -121,9 +139,19 @@ impl Runtime {
             CodeDir::new(cache_dir).keep(&name, &component)?;
             return Ok(component);
         };
+        // Each may take all memory that is left, if that is little.
+        let alone = memory_left().map(|_| self.compiling.lock().unwrap_or_else(PoisonError::into_inner));
         program.compile(cache_dir, task, self.addresses)?;
+        drop(alone);
         let gone = || PolicyError::CodeNotKept { path: cache_dir.clone(), source: ErrorKind::NotFound.into() };
         self.kept(cache_dir, &name, engine)?.ok_or_else(gone)
+    }
+
+    /// Keeps a component's code no longer. What is loaded stays so.
+    pub(crate) fn forget(&self, hook: Hook, component: &[u8]) {
+        if let Some(cache_dir) = &self.cache_dir {
+            CodeDir::new(cache_dir).forget(&CodeName::of(self.engine(hook), hook, component));
+        }
     }
 
     /// The directory may have been removed, and made again by somebody else, since it was used last.

@@ -26,7 +26,7 @@ use crate::documents::DocumentSpec;
 use crate::error::{PolicyError, SettingsError};
 use crate::matching::Matching;
 use crate::secrets::SecretSource;
-use crate::spec::{OnFault, spec};
+use crate::spec::{OnFault, SnapshotMode, spec};
 
 /// Default and minimum of a guest's linear memory.
 const MEMORY_DEFAULT_BYTES: usize = 16 << 20;
@@ -35,7 +35,7 @@ const DEADLINE_DEFAULT: Duration = Duration::from_millis(5);
 const DEADLINE_MIN: Duration = Duration::from_millis(1);
 const DEADLINE_MAX: Duration = Duration::from_secs(10);
 /// What `[policy]` takes.
-pub(crate) const POLICY_KEYS: [&str; 14] = [
+pub(crate) const POLICY_KEYS: [&str; 15] = [
     "mode",
     "deadline",
     "memory",
@@ -44,6 +44,7 @@ pub(crate) const POLICY_KEYS: [&str; 14] = [
     "body-digest",
     "monitor-share",
     "sha256",
+    "snapshot",
     "breaker",
     "canary",
     "canary-by",
@@ -76,6 +77,8 @@ pub(crate) struct Sidecar {
     pub(crate) breaker: BreakerSettings,
     /// Of a sampler that is monitored: of so many tokens, one is compared.
     pub(crate) monitor_every: u32,
+    /// When its instances begin from a snapshot.
+    pub(crate) snapshot: SnapshotMode,
     /// How a new version of the file is tried; `None`: it serves at once.
     pub(crate) canary: Option<CanarySettings>,
     /// The requests that it is asked about.
@@ -100,6 +103,7 @@ impl Sidecar {
             body_digest: false,
             breaker: spec(hook).breaker,
             monitor_every: share::MONITOR_EVERY,
+            snapshot: SnapshotMode::default(),
             canary: None,
             matching: Matching::default(),
             sha256: None,
@@ -257,6 +261,9 @@ impl Sidecar {
                 let memory = bytes(value).filter(|b| (MEMORY_MIN_BYTES..=MEMORY_MAX_BYTES).contains(b));
                 self.memory_bytes = memory.ok_or(r#"expected a size from "64KiB" to "64MiB""#)?;
             }
+            "snapshot" => {
+                self.snapshot = SnapshotMode::parse(value).ok_or(r#"expected "auto", "never" or "share-random""#)?;
+            }
             _ => {
                 let digest = value.to_ascii_lowercase();
                 if digest.len() != 64 || !digest.chars().all(|c| c.is_ascii_hexdigit()) {
@@ -309,6 +316,7 @@ mod tests {
             deadline = "20ms"
             memory = "32MiB"
             on-fault = "skip"
+            snapshot = "share-random"
             sha256 = "ABCDEF0123456789abcdef0123456789abcdef0123456789abcdef0123456789"
             [settings]
             words = ["a", "b"]
@@ -323,6 +331,7 @@ mod tests {
         assert_eq!(sidecar.deadline, Duration::from_millis(20));
         assert_eq!(sidecar.memory_bytes, 32 << 20);
         assert_eq!(sidecar.on_fault, OnFault::Skip);
+        assert_eq!(sidecar.snapshot, SnapshotMode::ShareRandom);
         assert_eq!(sidecar.sha256.as_deref().map(|s| &s[..6]), Some("abcdef"));
         let settings: serde_json::Value = serde_json::from_str(&sidecar.settings).unwrap();
         let expected = serde_json::json!(
@@ -386,6 +395,8 @@ mod tests {
             ("memory = \"1KiB\"", "\"64KiB\" to \"64MiB\""),
             ("mode = \"on\"", "\"enforce\""),
             ("on-fault = \"open\"", "\"fallback\""),
+            ("snapshot = \"always\"", "\"auto\", \"never\" or \"share-random\""),
+            ("snapshot = true", "\"share-random\""),
             ("sha256 = \"abc\"", "64 hexadecimal digits"),
         ] {
             let text = refused(Hook::Auth, &format!("[policy]\n{line}"));

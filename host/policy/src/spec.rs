@@ -36,6 +36,28 @@ impl OnFault {
     }
 }
 
+/// When a policy's instances begin from a snapshot, by its settings file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum SnapshotMode {
+    /// Where `configure` leaves the same in all of them.
+    #[default]
+    Auto,
+    Never,
+    /// Also where it draws random numbers, which all of them then have in common.
+    ShareRandom,
+}
+
+impl SnapshotMode {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        match text {
+            "auto" => Some(Self::Auto),
+            "never" => Some(Self::Never),
+            "share-random" => Some(Self::ShareRandom),
+            _ => None,
+        }
+    }
+}
+
 /// Which policies decide if several of a hook are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decides {

@@ -12,6 +12,7 @@ use wasmtime_wasi::sockets::{WasiSocketsCtx, WasiSocketsCtxView};
 
 use crate::engine::{CORE_INSTANCES, MEMORIES, TABLE_ENTRIES, TABLES, TICK};
 use crate::fault::GuestError;
+use crate::given::Given;
 use crate::identity::Identity;
 use crate::imports::call::{Call, CallView};
 use crate::imports::clock::{ClockView, Time};
@@ -71,6 +72,7 @@ pub(crate) struct GuestState {
     muted: bool,
     /// It read something when it was configured that may be another thing later.
     dated: bool,
+    given: Given,
     reusable: bool,
 }
 
@@ -98,6 +100,7 @@ impl GuestState {
             budget: Budget::default(),
             muted: false,
             dated: false,
+            given: Given::default(),
             reusable: false,
         }
     }
@@ -121,6 +124,44 @@ impl GuestState {
     /// Whether the instance may be made ahead of its call: what it read when it was configured holds at any time.
     pub(crate) fn may_wait(&self) -> bool {
         !self.dated && !self.limiter.denied
+    }
+
+    /// Whether other instances may begin with what this one knows, at any time. `share_random`: they may have its random numbers.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn stands_for_all(&self, share_random: bool) -> Result<(), &'static str> {
+        if self.dated {
+            return Err("it reads what may change when it is configured");
+        }
+        if self.given.secret {
+            return Err("it reads a secret when it is configured");
+        }
+        if self.given.random && !share_random {
+            return Err("it draws random numbers when it is configured");
+        }
+        if self.limiter.denied {
+            return Err("it was denied memory when it was configured");
+        }
+        if !self.table.is_empty() || self.given.handles > 0 {
+            return Err("it keeps a resource of the host when it is configured");
+        }
+        Ok(())
+    }
+
+    /// Bytes of its memories.
+    pub(crate) fn used_bytes(&self) -> usize {
+        self.limiter.used_bytes
+    }
+
+    /// Lets its memories grow by so many bytes more.
+    pub(crate) fn allow_more(&mut self, bytes: usize) {
+        self.limiter.memory_bytes += bytes;
+    }
+
+    /// Begins like the instance of a snapshot, whose plugin allowed several requests in one instance, or did not.
+    pub(crate) fn set_reusable(&mut self, reusable: bool) {
+        self.reusable = reusable;
     }
 
     /// Begins the random numbers of its request.
@@ -178,6 +219,7 @@ impl ClockView for GuestState {
 
 impl RandomView for GuestState {
     fn randomness(&mut self) -> &mut Randomness {
+        self.given.random = true;
         &mut self.randomness
     }
 }
@@ -210,7 +252,8 @@ impl LogitsView for GuestState {
 
 impl SetupView for GuestState {
     fn place(&mut self) -> Place<'_> {
-        Place { plugin: &self.identity, supplies: &self.supplies, reusable: &mut self.reusable }
+        let (plugin, supplies, reusable) = (&self.identity, &self.supplies, &mut self.reusable);
+        Place { plugin, supplies, reusable, given: &mut self.given }
     }
 }
 
@@ -271,7 +314,9 @@ impl WasiView for GuestState {
         Wasi {
             log: &self.identity.log,
             time: self.time,
+            dated: self.muted.then_some(&mut self.dated),
             randomness: &mut self.randomness,
+            given: &mut self.given,
             last_words: &mut self.last_words,
         }
     }

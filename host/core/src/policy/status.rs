@@ -112,6 +112,11 @@ pub struct PolicyHealth {
     pub rows: Option<RowFigures>,
     /// Digest of the version to which `rollback` goes back.
     pub last_good: Option<String>,
+    /// Whether its instances begin from a snapshot that was taken after `configure`.
+    pub snapshot: bool,
+    /// Why they do not, where making one takes long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshot_error: Option<String>,
 }
 
 /// What the examination of a component found that would be accepted.

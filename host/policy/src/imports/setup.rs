@@ -3,6 +3,7 @@ use wasmtime::component::{HasData, Linker, Resource};
 
 use crate::bindings::Borrowed;
 use crate::bindings::host::context::{self, Host, HostSetup};
+use crate::given::Given;
 use crate::identity::Identity;
 use crate::supplies::Supplies;
 
@@ -17,6 +18,8 @@ pub(crate) struct Place<'a> {
     pub(crate) supplies: &'a Supplies,
     /// Whether its instance may serve several requests.
     pub(crate) reusable: &'a mut bool,
+    /// To be noted when it is given a secret.
+    pub(crate) given: &'a mut Given,
 }
 
 struct Setup;
@@ -50,6 +53,7 @@ impl HostSetup for Place<'_> {
     }
 
     fn secret(&mut self, _: Resource<Borrowed>, name: String) -> wasmtime::Result<Option<Vec<u8>>> {
+        self.given.secret = true;
         Ok(self.supplies.secrets.get(&name).map(<[u8]>::to_vec))
     }
 

@@ -10,8 +10,11 @@ use crate::asking::ask;
 use crate::loaded::Loaded;
 use crate::pace::SLOW;
 
+/// With one, making instances may not take long any more.
+const NO_SNAPSHOT: &str = "[policy]\nsnapshot = \"never\"";
+
 /// A policy with these settings.
-fn loaded(hook: Hook, file: &str, package: &str, settings: &str) -> (Bench, Arc<Loaded>) {
+pub(super) fn loaded(hook: Hook, file: &str, package: &str, settings: &str) -> (Bench, Arc<Loaded>) {
     let mut bench = Bench::new();
     bench.put(&format!("{hook}/{file}.toml"), settings);
     bench.put(&format!("{hook}/{file}.wasm"), component(package));
@@ -20,7 +23,7 @@ fn loaded(hook: Hook, file: &str, package: &str, settings: &str) -> (Bench, Arc<
     (bench, policy.expect("it is loaded"))
 }
 
-fn eventually(what: &str, holds: impl Fn() -> bool) {
+pub(super) fn eventually(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
@@ -29,7 +32,7 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
 }
 
 /// As often as it takes to be believed.
-fn takes_long(policy: &Loaded) {
+pub(super) fn takes_long(policy: &Loaded) {
     for _ in 0..4 {
         assert!(policy.ahead.is_timed() && !policy.ahead.is_wanted(), "one that takes long may be the machine's fault");
         policy.ahead.note(SLOW + Duration::from_nanos(1));
@@ -39,7 +42,7 @@ fn takes_long(policy: &Loaded) {
 
 #[test]
 fn instances_that_take_long_to_make_are_made_ahead_up_to_a_bound_and_replaced() {
-    let (_bench, policy) = loaded(Hook::Validator, "10-x", "guests/misbehave-validator", "");
+    let (_bench, policy) = loaded(Hook::Validator, "10-x", "guests/misbehave-validator", NO_SNAPSHOT);
     takes_long(&policy);
     for _ in 0..20 {
         policy.configured(None, |_| {}).unwrap();
@@ -61,7 +64,7 @@ fn what_reads_its_state_when_it_is_configured_is_not_made_ahead() {
 
 #[test]
 fn a_version_that_nobody_uses_any_more_keeps_no_instance() {
-    let (bench, policy) = loaded(Hook::Validator, "10-x", "guests/misbehave-validator", "");
+    let (bench, policy) = loaded(Hook::Validator, "10-x", "guests/misbehave-validator", NO_SNAPSHOT);
     takes_long(&policy);
     policy.configured(None, |_| {}).unwrap();
     eventually("four are ready", || policy.ahead.ready() == 4);

@@ -26,7 +26,9 @@ use crate::reuse::Verdicts;
 use crate::runtime::Runtime;
 use crate::secrets::Secrets;
 use crate::sidecar::Sidecar;
+use crate::snapshot::Snapshots;
 use crate::supplies::Supplies;
+use crate::take_snapshot;
 use camshaft_core::threads::Spawner;
 use crossbeam_channel::{Receiver, Sender, bounded};
 
@@ -110,6 +112,7 @@ impl Builder {
         let job = self.compiler.compile(place.hook, &content.digest, &content.component, content.stamps.changed());
         let Some(outcome) = job.as_ref().and_then(|job| job.outcome()) else { return Ok(Built::Compiling(job)) };
         let compiled = outcome?;
+        compiled.file.store(Some(Arc::new(content.file.clone())));
         let Some(supplies) = self.supplies(place, &sidecar)? else { return Ok(Built::Compiling(None)) };
         self.assemble(place, compiled, (sidecar, supplies), content.sidecar.is_some()).map(Built::Ready)
     }
@@ -218,6 +221,8 @@ impl Builder {
             number,
             me: me.clone(),
             ahead: Ahead::new(self.runtime.ahead(hook)),
+            snapshots: Snapshots::default(),
+            take_snapshot: take_snapshot::take,
             metrics: self.chronicle.metrics.link(hook, &name),
             monitored: Default::default(),
             health: Health::new(sidecar.breaker, self.alarm.clone()),

@@ -48,6 +48,7 @@ impl poll::HostPollable for Wasi<'_> {
     }
 
     fn drop(&mut self, _: Resource<DynPollable>) -> wasmtime::Result<()> {
+        self.given.handles = self.given.handles.saturating_sub(1);
         Ok(())
     }
 }
@@ -79,15 +80,22 @@ impl streams::HostInputStream for Wasi<'_> {
     }
 
     fn subscribe(&mut self, _: Resource<DynInputStream>) -> wasmtime::Result<Resource<DynPollable>> {
-        Ok(Resource::new_own(READY))
+        Ok(self.hand_out(READY))
     }
 
     fn drop(&mut self, _: Resource<DynInputStream>) -> wasmtime::Result<()> {
+        self.given.handles = self.given.handles.saturating_sub(1);
         Ok(())
     }
 }
 
 impl Wasi<'_> {
+    /// A handle for the guest. The host keeps nothing for it but the number of those that it has.
+    fn hand_out<T: 'static>(&mut self, rep: u32) -> Resource<T> {
+        self.given.handles = self.given.handles.saturating_add(1);
+        Resource::new_own(rep)
+    }
+
     fn put(&mut self, stream: &Resource<DynOutputStream>, bytes: &[u8]) {
         if stream.rep() == STDERR {
             self.last_words.note(bytes);
@@ -127,7 +135,7 @@ impl streams::HostOutputStream for Wasi<'_> {
     }
 
     fn subscribe(&mut self, _: Resource<DynOutputStream>) -> wasmtime::Result<Resource<DynPollable>> {
-        Ok(Resource::new_own(READY))
+        Ok(self.hand_out(READY))
     }
 
     fn write_zeroes(&mut self, _: Resource<DynOutputStream>, _: u64) -> StreamResult<()> {
@@ -152,31 +160,32 @@ impl streams::HostOutputStream for Wasi<'_> {
     }
 
     fn drop(&mut self, _: Resource<DynOutputStream>) -> wasmtime::Result<()> {
+        self.given.handles = self.given.handles.saturating_sub(1);
         Ok(())
     }
 }
 
 impl cli::stdin::Host for Wasi<'_> {
     fn get_stdin(&mut self) -> wasmtime::Result<Resource<DynInputStream>> {
-        Ok(Resource::new_own(STDIN))
+        Ok(self.hand_out(STDIN))
     }
 }
 
 impl cli::stdout::Host for Wasi<'_> {
     fn get_stdout(&mut self) -> wasmtime::Result<Resource<DynOutputStream>> {
-        Ok(Resource::new_own(STDOUT))
+        Ok(self.hand_out(STDOUT))
     }
 }
 
 impl cli::stderr::Host for Wasi<'_> {
     fn get_stderr(&mut self) -> wasmtime::Result<Resource<DynOutputStream>> {
-        Ok(Resource::new_own(STDERR))
+        Ok(self.hand_out(STDERR))
     }
 }
 
 impl clocks::wall_clock::Host for Wasi<'_> {
     fn now(&mut self) -> wasmtime::Result<clocks::wall_clock::Datetime> {
-        let now = self.time.unix_time();
+        let now = self.wall().unix_time();
         Ok(clocks::wall_clock::Datetime { seconds: now.as_secs(), nanoseconds: now.subsec_nanos() })
     }
 
@@ -196,10 +205,10 @@ impl clocks::monotonic_clock::Host for Wasi<'_> {
 
     fn subscribe_instant(&mut self, when: u64) -> wasmtime::Result<Resource<DynPollable>> {
         let passed = when <= self.time.monotonic_ns();
-        Ok(Resource::new_own(if passed { READY } else { AHEAD }))
+        Ok(self.hand_out(if passed { READY } else { AHEAD }))
     }
 
     fn subscribe_duration(&mut self, duration: u64) -> wasmtime::Result<Resource<DynPollable>> {
-        Ok(Resource::new_own(if duration == 0 { READY } else { AHEAD }))
+        Ok(self.hand_out(if duration == 0 { READY } else { AHEAD }))
     }
 }

@@ -77,7 +77,7 @@ impl Wasi<'_> {
                 "{len} random bytes were asked for; at most {RANDOM_BYTES} are given at once"
             )));
         }
-        Ok(self.randomness.bytes(len as usize))
+        Ok(self.draws().bytes(len as usize))
     }
 }
 
@@ -87,7 +87,7 @@ impl random::random::Host for Wasi<'_> {
     }
 
     fn get_random_u64(&mut self) -> wasmtime::Result<u64> {
-        Ok(self.randomness.number())
+        Ok(self.draws().number())
     }
 }
 
@@ -97,11 +97,12 @@ impl random::insecure::Host for Wasi<'_> {
     }
 
     fn get_insecure_random_u64(&mut self) -> wasmtime::Result<u64> {
-        Ok(self.randomness.number())
+        Ok(self.draws().number())
     }
 }
 
 impl random::insecure_seed::Host for Wasi<'_> {
+    /// For hash maps, so that strangers cannot choose keys that collide: as good in a snapshot, as long as nobody knows it.
     fn insecure_seed(&mut self) -> wasmtime::Result<(u64, u64)> {
         Ok((self.randomness.number(), self.randomness.number()))
     }

@@ -3,6 +3,7 @@ use wasmtime::component::HasData;
 use wasmtime_wasi::filesystem::WasiFilesystemCtxView;
 use wasmtime_wasi::sockets::WasiSocketsCtxView;
 
+use crate::given::Given;
 use crate::imports::clock::Time;
 use crate::imports::log::PluginLog;
 use crate::imports::random::Randomness;
@@ -21,12 +22,33 @@ pub(crate) trait WasiView: 'static {
 pub(crate) struct Wasi<'a> {
     pub(crate) log: &'a PluginLog,
     pub(crate) time: Time,
+    /// To be noted when the guest reads a clock on the wall that goes, if that matters now.
+    pub(crate) dated: Option<&'a mut bool>,
     pub(crate) randomness: &'a mut Randomness,
+    /// To be noted when the guest draws random numbers.
+    pub(crate) given: &'a mut Given,
     pub(crate) last_words: &'a mut LastWords,
 }
 
 impl HasData for Wasi<'static> {
     type Data<'a> = Wasi<'a>;
+}
+
+impl Wasi<'_> {
+    /// The clock on the wall, which the guest reads. The other one goes on noting nothing: interpreters read it for their own ends
+    /// whenever they are called, and what they measure by it may begin at any time.
+    pub(super) fn wall(&mut self) -> Time {
+        if let (Time::Real, Some(dated)) = (self.time, self.dated.as_deref_mut()) {
+            *dated = true;
+        }
+        self.time
+    }
+
+    /// The random numbers, which the guest draws.
+    pub(super) fn draws(&mut self) -> &mut Randomness {
+        self.given.random = true;
+        self.randomness
+    }
 }
 
 /// The last bytes that a guest wrote to standard error.

@@ -5,7 +5,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
-use camshaft_plugin::{crypto, log, metrics, state};
+use camshaft_plugin::{crypto, log, metrics, random, state};
 use serde::Deserialize;
 
 /// `[settings]`.
@@ -56,6 +56,14 @@ pub enum Behaviour {
     SpinAtStart,
     /// Rejects its settings.
     RefuseSettings,
+    /// Draws a random number when it is configured.
+    DrawAtStart,
+    /// Reads the WASI clock when it is configured.
+    ReadClockAtStart,
+    /// Writes to standard error when it is configured.
+    PrintAtStart,
+    /// Counts in the metric `starts` how often it is configured.
+    CountStarts,
     /// Says what its context tells, in a refusal or a rejection (a sampler: in the log).
     Tell,
     /// Returns a 32 MiB answer.
@@ -126,6 +134,22 @@ impl Behaviour {
             Behaviour::TrapAtStart => panic!("behave = trap-at-start: as asked"),
             Behaviour::SpinAtStart => spin(),
             Behaviour::RefuseSettings => Err("behave = refuse-settings: as asked".to_owned()),
+            Behaviour::DrawAtStart => {
+                black_box(random::number());
+                Ok(self)
+            }
+            Behaviour::PrintAtStart => {
+                eprintln!("behave = print-at-start: as asked");
+                Ok(self)
+            }
+            Behaviour::CountStarts => {
+                metrics::count("starts", 1, &[]);
+                Ok(self)
+            }
+            Behaviour::ReadClockAtStart => {
+                black_box(std::time::SystemTime::now());
+                Ok(self)
+            }
             _ => Ok(self),
         }
     }

@@ -54,6 +54,7 @@ fn regression_a_version_that_differs_in_any_key_is_met_and_found() {
         "monitor-share = 0.5",
         &sha256,
         "breaker = { faults = 7 }",
+        "snapshot = \"never\"",
         "[settings]\nbehave = \"trap\"",
         "[match]\nmodels = [\"demo\"]",
         "[secrets]\nkey = { env = \"PATH\" }",
