@@ -23,7 +23,16 @@ const FAULTS: [(&str, &[&str]); 8] = [
     ("leak", &["memory", "invalid_output"]),
 ];
 /// Behaviours after which a guest still answers.
-const ANSWERS: [&str; 4] = ["well", "flood-log", "flood-metrics", "fill-state"];
+const ANSWERS: [&str; 8] = [
+    "well",
+    "flood-log",
+    "flood-metrics",
+    "fill-state",
+    "draw-at-start",
+    "read-clock-at-start",
+    "print-at-start",
+    "count-starts",
+];
 /// After which it answers some calls of an instance before it faults; `rollback` has the tests.
 const LATER: [&str; 1] = ["trap-later"];
 /// After which it answers every time, if each call has its own instance.
