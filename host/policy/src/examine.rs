@@ -158,10 +158,15 @@ pub(crate) fn introduce(
         accepted.map_err(|text| PolicyError::RefusesSettings(sentence(&text)))?;
     }
     Ok(Description {
-        name: on_one_line(truncated(&said.name, NAME_BYTES)),
+        name: name_of(&said),
         version: on_one_line(truncated(&said.version, NAME_BYTES)),
         settings_schema: truncated(&said.settings_schema, SCHEMA_BYTES).to_owned(),
     })
+}
+
+/// The name by which a plugin describes itself, as it is known.
+pub(crate) fn name_of(said: &Description) -> String {
+    on_one_line(truncated(&said.name, NAME_BYTES))
 }
 
 fn start_error(

@@ -95,3 +95,18 @@ impl Snapshots {
         self.begun.load(Ordering::Relaxed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_taken_once_and_tried_again_when_the_pause_is_over() {
+        let snapshots = Snapshots::default();
+        assert!(snapshots.begin() && !snapshots.begin());
+        snapshots.pause();
+        assert!(!snapshots.begin(), "it has just failed");
+        *snapshots.paused.lock().unwrap() = Instant::now().checked_sub(PAUSE);
+        assert!(snapshots.begin() && !snapshots.begin());
+    }
+}

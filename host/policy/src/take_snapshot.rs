@@ -160,7 +160,9 @@ fn introduce(policy: &Loaded, pre: &HookPre) -> Result<(), NoSnapshot> {
     let guest = pre.instantiate(&mut store).map_err(NoSnapshot::Wasm)?;
     let said = guest.describe(&mut store).map_err(NoSnapshot::Wasm)?;
     match policy.identity.described.get() {
-        Some(name) if *name != said.name => Err(NoSnapshot::Unfit("its instances describe themselves otherwise")),
+        Some(name) if *name != examine::name_of(&said) => {
+            Err(NoSnapshot::Unfit("its instances describe themselves otherwise"))
+        }
         _ => Ok(()),
     }
 }

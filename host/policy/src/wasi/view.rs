@@ -22,10 +22,10 @@ pub(crate) trait WasiView: 'static {
 pub(crate) struct Wasi<'a> {
     pub(crate) log: &'a PluginLog,
     pub(crate) time: Time,
-    /// To be noted when the guest reads a clock on the wall that goes, if that matters now.
+    /// To be noted when the guest reads a wall clock that runs, if that matters now.
     pub(crate) dated: Option<&'a mut bool>,
     pub(crate) randomness: &'a mut Randomness,
-    /// To be noted when the guest draws random numbers.
+    /// To be noted when the guest draws random numbers, or is handed something.
     pub(crate) given: &'a mut Given,
     pub(crate) last_words: &'a mut LastWords,
 }
@@ -35,8 +35,8 @@ impl HasData for Wasi<'static> {
 }
 
 impl Wasi<'_> {
-    /// The clock on the wall, which the guest reads. The other one goes on noting nothing: interpreters read it for their own ends
-    /// whenever they are called, and what they measure by it may begin at any time.
+    /// The wall clock, which the guest reads. Reading the monotonic clock is not noted: interpreters do so for their own ends
+    /// whenever they are called, and what is measured by it may begin at any time.
     pub(super) fn wall(&mut self) -> Time {
         if let (Time::Real, Some(dated)) = (self.time, self.dated.as_deref_mut()) {
             *dated = true;
