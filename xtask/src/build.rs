@@ -22,11 +22,27 @@ pub(crate) fn host() -> Result<PathBuf, Failure> {
     Ok(target().join("release/camshaft"))
 }
 
+/// Plugins that the README's first steps copy.
+const FIRST_STEPS: [&str; 2] = ["sampler-avoid-words", "scheduler-shortest-first"];
+
+/// Which components a command needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Components {
+    /// The standard policies and those of the first steps: each takes its share of a first build. Those that were built before
+    /// too, lest they be old.
+    Served,
+    All,
+}
+
 /// Builds the server's binary, and all components beside it, where it leaves cores without work.
 pub(crate) fn all() -> Result<PathBuf, Failure> {
+    with(Components::All)
+}
+
+fn with(components: Components) -> Result<PathBuf, Failure> {
     let host_runs = AtomicBool::new(true);
     std::thread::scope(|scope| {
-        let plugins = scope.spawn(|| plugins_beside(&host_runs));
+        let plugins = scope.spawn(|| plugins_beside(components, &host_runs));
         let host = host();
         host_runs.store(false, Ordering::Relaxed);
         let plugins = plugins.join().map_err(|_| Failure("the plugins were not built".to_owned()))?;
@@ -36,14 +52,21 @@ pub(crate) fn all() -> Result<PathBuf, Failure> {
 
 /// Builds all components: standard plugins into `target/plugins`, bad guests into `target/guests`.
 pub(crate) fn plugins() -> Done {
-    plugins_beside(&AtomicBool::new(false))
+    plugins_beside(Components::All, &AtomicBool::new(false))
 }
 
 /// `host_runs`: the host is built meanwhile, which comes first.
-fn plugins_beside(host_runs: &AtomicBool) -> Done {
+fn plugins_beside(components: Components, host_runs: &AtomicBool) -> Done {
     say("building the plugins (wasm32-wasip2)");
     for (folder, out) in [("plugins", "plugins"), ("tests/guests", "guests")] {
-        let packages = packages_in(&root().join(folder))?;
+        let mut packages = packages_in(&root().join(folder))?;
+        if components == Components::Served {
+            packages
+                .retain(|package| is_served(package) || target().join(out).join(format!("{package}.wasm")).exists());
+        }
+        if packages.is_empty() {
+            continue;
+        }
         let mut command = cargo(&["build", "--profile", "plugin", "--target", "wasm32-wasip2"]);
         for package in &packages {
             command.args(["-p", package]);
@@ -60,6 +83,10 @@ fn plugins_beside(host_runs: &AtomicBool) -> Done {
         }
     }
     lay_out(&target().join("policy.d"))
+}
+
+fn is_served(package: &str) -> bool {
+    FIRST_STEPS.contains(&package) || STANDARD.iter().any(|(_, _, standard)| *standard == package)
 }
 
 /// The command, where others come first.
@@ -102,10 +129,10 @@ pub(crate) fn lay_out(dir: &Path) -> Done {
     Ok(())
 }
 
-/// Builds everything, then replaces this process with the server.
+/// Builds the server and what it begins with, then replaces this process with it.
 pub(crate) fn serve(arguments: &[String]) -> Done {
     setup::run()?;
-    let mut command = Command::new(all()?);
+    let mut command = Command::new(with(Components::Served)?);
     command.arg("serve");
     let names_policies = |argument: &String| {
         let set = argument.trim_start_matches("--set=");

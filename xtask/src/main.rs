@@ -20,13 +20,13 @@ use std::process::ExitCode;
 use command::Failure;
 
 const USAGE: &str = "\
-cargo xtask serve [-- ARGS...]   set up what is missing, build host and standard plugins, serve the bundled demo model
+cargo xtask serve [-- ARGS...]   set up what is missing, build host and standard policies, serve the bundled demo model
 cargo xtask test [--vulkan]      set up what is missing, run everything CI runs; or build with Vulkan, and run the tests of what
                                  is computed on Mesa's software device
 cargo xtask attacks [NAME]       attack the server, and print what each attack found
 cargo xtask fuzz [--minutes N] [TARGET...]
                                  fuzz the parsers for N minutes in all (10), and print what each target found
-cargo xtask plugins              build the standard plugins into target/plugins and target/policy.d
+cargo xtask plugins              build all plugins into target/plugins, and the standard policies into target/policy.d
 cargo xtask dist [--emulated|--packaged]
                                  make dist/, a directory that runs on any processor of this architecture, with the same libc; and
                                  serve from it on processors that QEMU emulates, or as a container image and a systemd unit
