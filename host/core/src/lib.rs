@@ -38,6 +38,7 @@ pub mod reserve;
 pub mod sampling;
 pub mod segments;
 mod sequence;
+pub mod shown;
 pub mod sizes;
 pub mod speculate;
 mod step;

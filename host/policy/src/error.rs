@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use camshaft_core::policy::{Hook, guarded};
+use camshaft_core::shown::on_one_line;
 use rustix::process::Signal;
 
 use crate::bindings::export_of;
-use crate::text::{on_one_line, truncated};
+use crate::text::truncated;
 
 /// Bytes of a whole sentence.
 const SENTENCE_BYTES: usize = 4096;
@@ -202,8 +203,8 @@ pub enum SettingsError {
     /// In the parser's words.
     #[error("not valid TOML: {0}")]
     Syntax(String),
-    #[error("unknown key {key}{}", nearest.as_ref().map(|n| format!(" (did you mean {n}?)")).unwrap_or_default())]
-    UnknownKey { key: String, nearest: Option<String> },
+    #[error("unknown key {key}{hint}")]
+    UnknownKey { key: String, hint: String },
     #[error("{key} belongs under [policy]")]
     OutsidePolicy { key: String },
     #[error("{key} = {value}: {expected}")]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use camshaft_core::policy::{FaultKind, Hook};
+use camshaft_core::shown::on_one_line;
 use camshaft_core::vocabulary::Vocabulary;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, Linker};
@@ -27,7 +28,7 @@ use crate::store::{self, GuestState};
 use crate::supplies::Supplies;
 use crate::surface::{self, Surface};
 use crate::task::Task;
-use crate::text::{on_one_line, truncated};
+use crate::text::truncated;
 
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(1);
 const DESCRIBE_LIMIT: Duration = Duration::from_millis(100);

@@ -9,6 +9,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use camshaft_core::policy::Hook;
+use camshaft_core::shown::on_one_line;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
 
@@ -17,7 +18,6 @@ use crate::error::PolicyError;
 use crate::memory::memory_left;
 use crate::process::{Ended, ProcessBounds, panic_in, wait_within};
 use crate::task::Task;
-use crate::text::on_one_line;
 
 /// Bytes of the child's last words.
 const WORDS_BYTES: u64 = 4096;

@@ -378,11 +378,11 @@ mod tests {
     #[test]
     fn refuses_unknown_keys_naming_the_nearest() {
         let text = refused(Hook::Auth, "[policy]\ndedline = \"5ms\"");
-        assert_eq!(text, "10-x.toml, line 2: unknown key policy.dedline (did you mean policy.deadline?)");
+        assert_eq!(text, "10-x.toml, line 2: unknown key policy.dedline; did you mean `policy.deadline`?");
         let text = refused(Hook::Auth, "\nmode = \"off\"");
         assert_eq!(text, "10-x.toml, line 2: mode belongs under [policy]");
         let text = refused(Hook::Auth, "[setings]\nx = 1");
-        assert_eq!(text, "10-x.toml, line 1: unknown key setings (did you mean settings?)");
+        assert_eq!(text, "10-x.toml, line 1: unknown key setings; did you mean `settings`?");
     }
 
     #[test]

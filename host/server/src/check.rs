@@ -19,7 +19,7 @@ pub(crate) fn configuration(config: &Config, ignored: &[String]) -> Result<(), S
     let checked = preflight::check(config)?;
     exporter(config)?;
     let mut report = Report::default();
-    report.line("configuration: ok");
+    report.line("configuration: understood");
     if !ignored.is_empty() {
         report.line(&format!("ignored, since Kubernetes sets them for a Service: {}", ignored.join(", ")));
     }
@@ -135,6 +135,7 @@ fn models(config: &Config, report: &mut Report) {
         report.line("without the models that failed:");
     }
     sized.table().lines().for_each(|line| report.line(line));
+    sized.chosen().iter().for_each(|line| report.line(line));
     sized.cuts().iter().for_each(|cut| report.line(cut));
 }
 

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use camshaft_core::policy::Hook;
+use camshaft_core::shown::on_lines;
 use camshaft_policy::{Addresses, COMPILE_BOUNDS, ProcessBounds};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -195,7 +196,7 @@ pub fn run() -> ExitCode {
             // What was given is anybody's, and clap hands it to a terminal as it is.
             let _ = match error.use_stderr() {
                 true => {
-                    std::io::Write::write_all(&mut std::io::stderr(), printable(&error.render().to_string()).as_bytes())
+                    std::io::Write::write_all(&mut std::io::stderr(), on_lines(&error.render().to_string()).as_bytes())
                 }
                 false => error.print(),
             };
@@ -291,7 +292,7 @@ fn report(error: &ServerError) {
             line.push_str(&format!(": {cause}"));
         }
     }
-    let mut line = printable(&line);
+    let mut line = on_lines(&line);
     // Whoever wrote a megabyte where a word belongs knows which.
     if let Some((end, _)) = line.char_indices().nth(REPORT_CHARACTERS) {
         line.truncate(end);
@@ -308,18 +309,6 @@ fn report(error: &ServerError) {
         // There are no threads, which may be the reason itself.
         Err(_) => write(),
     }
-}
-
-/// A report without what a terminal acts on: keys, names of variables and paths are anybody's.
-fn printable(text: &str) -> String {
-    let directs =
-        |c| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let acts = |c: char| c.is_control() && c != '\n' || directs(c);
-    let mut printable = String::with_capacity(text.len());
-    for c in text.chars() {
-        if acts(c) { printable.extend(c.escape_unicode()) } else { printable.push(c) }
-    }
-    printable
 }
 
 fn hook(name: &str) -> Result<Hook, String> {

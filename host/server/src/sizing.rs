@@ -193,6 +193,27 @@ impl Sized {
         }
     }
 
+    /// Which sizes of each model nobody set, a sentence each.
+    pub(crate) fn chosen(&self) -> Vec<String> {
+        let of_model = |weights: &Weights| {
+            let config = weights.config();
+            let generating = [
+                ("context-tokens", config.context_tokens.set().is_none()),
+                ("sequences", config.sequences.set().is_none()),
+                ("kv-layout", config.kv_layout.set().is_none()),
+                ("kv-type", config.kv_type.set().is_none()),
+            ];
+            let of_all =
+                [("batch-tokens", config.batch_tokens.set().is_none()), ("threads", config.threads.set().is_none())];
+            let of_this = if weights.is_generating() { &generating[..] } else { &generating[..1] };
+            let chosen: Vec<_> =
+                of_this.iter().chain(&of_all).filter(|(_, is_auto)| *is_auto).map(|(key, _)| *key).collect();
+            (!chosen.is_empty())
+                .then(|| format!("model {}: chosen for this machine (auto): {}", config.id, chosen.join(", ")))
+        };
+        self.weights.iter().filter_map(of_model).collect()
+    }
+
     /// Where the memory goes, a line each.
     pub(crate) fn table(&self) -> String {
         self.rows().iter().fold(String::new(), |table, row| table + &format!("{row}\n"))

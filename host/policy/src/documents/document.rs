@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwapOption;
 use camshaft_core::policy::Hook;
+use camshaft_core::shown::on_one_line;
 
 use super::fetch::Fetch;
 use super::judge::{Judge, Judges};
@@ -11,7 +12,7 @@ use super::metrics::{DocumentMetrics, Refresh};
 use super::settled;
 use super::spec::{DocumentSpec, Source};
 use super::version::Version;
-use crate::text::{on_one_line, truncated};
+use crate::text::truncated;
 
 /// Bytes of a reason.
 const REASON_BYTES: usize = 512;

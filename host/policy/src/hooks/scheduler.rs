@@ -7,6 +7,7 @@ use camshaft_core::policy::{
     Action, Arrival, Checkpoint, Fault, FaultKind, NamedScheduler, Rejection, Restored, Scheduler, SchedulerEvent,
     SchedulingPoint, WorkerFacts,
 };
+use camshaft_core::shown::on_one_line;
 use wasmtime::Store;
 use wasmtime::component::Resource;
 
@@ -17,7 +18,7 @@ use crate::loaded::{HookPre, Loaded};
 use crate::metrics::Outcome;
 use crate::store::{self, GuestState, Subject};
 use crate::tenants::Tenants;
-use crate::text::{on_one_line, truncate_chars, truncated};
+use crate::text::{truncate_chars, truncated};
 
 /// Maximum number of entries in a list of actions.
 const ACTIONS: usize = 65_536;

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use camshaft_core::ids::PolicyName;
 use camshaft_core::policy::Hook;
+use camshaft_core::shown::on_one_line;
 use wasmtime::component::{HasData, Linker};
 
 use crate::bindings::host::log::{self, Host, Level};
-use crate::text::{on_one_line, truncated};
+use crate::text::truncated;
 
 /// Maximum number of log lines of a plugin per second.
 const LINES_PER_SECOND: u32 = 100;

@@ -92,7 +92,7 @@ mod tests {
             ("pause = \"9ms\"", "\"10ms\" to \"3600s\""),
             ("max-pause = \"3601s\"", "\"10ms\" to \"3600s\""),
             ("pause = \"2s\"\nmax-pause = \"1s\"", "not below policy.breaker.pause"),
-            ("fault = 1", "did you mean policy.breaker.faults?"),
+            ("fault = 1", "did you mean `policy.breaker.faults`?"),
         ] {
             let refused = read(line).unwrap_err();
             assert!(refused.contains(bound) && refused.starts_with("10-x.toml, line"), "{line}: {refused}");

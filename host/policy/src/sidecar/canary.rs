@@ -128,7 +128,7 @@ mod tests {
             ("canary = 0.5\ncanary-slot = \"61m\"", "\"1s\" to \"1h\""),
             ("canary-by = \"tenant\"", "nothing without policy.canary"),
             ("canary-time = \"1m\"", "nothing without policy.canary"),
-            ("canary = 0.5\ncanary-tim = \"1m\"", "did you mean policy.canary-time?"),
+            ("canary = 0.5\ncanary-tim = \"1m\"", "did you mean `policy.canary-time`?"),
         ] {
             let refused = read(lines).unwrap_err();
             assert!(refused.contains(bound) && refused.starts_with("10-x.toml, line"), "{lines}: {refused}");

@@ -121,7 +121,7 @@ mod tests {
             // No tokens are drawn for embeddings.
             (Hook::Sampler, "endpoints = [\"chat\", \"embedding\"]", "\"chat\" or \"completion\""),
             (Hook::Filter, "endpoints = [\"e*\"]", "\"chat\" or \"completion\""),
-            (Hook::Sampler, "model = [\"x\"]", "did you mean match.models?"),
+            (Hook::Sampler, "model = [\"x\"]", "did you mean `match.models`?"),
             (Hook::Sampler, "models = \"x\"", "a list of 1 to 64"),
             (Hook::Sampler, "models = [1]", "a list of 1 to 64"),
             (Hook::Sampler, "models = [\"a*b\"]", "a * at its end"),

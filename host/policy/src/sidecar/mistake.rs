@@ -1,4 +1,5 @@
 //! What is wrong with a key of a settings file.
+use camshaft_core::shown::did_you_mean;
 use toml::Value;
 
 use crate::error::SettingsError;
@@ -15,7 +16,7 @@ pub(super) fn bad(key: &str, value: &Value, expected: &'static str) -> SidecarMi
 }
 
 pub(super) fn unknown(key: &str, section: &str, known: &[&str]) -> SidecarMistake {
-    let nearest = known.iter().max_by(|a, b| strsim::jaro_winkler(a, key).total_cmp(&strsim::jaro_winkler(b, key)));
-    let (key, nearest) = (format!("{section}{key}"), nearest.map(|nearest| format!("{section}{nearest}")));
-    SidecarMistake { key: key.clone(), problem: SettingsError::UnknownKey { key, nearest } }
+    let hint = did_you_mean(key, section, known.iter().copied());
+    let key = format!("{section}{key}");
+    SidecarMistake { key: key.clone(), problem: SettingsError::UnknownKey { key, hint } }
 }

@@ -61,7 +61,7 @@ fn refuses_documents_out_of_bounds_naming_the_bound() {
         (format!("{url}\ntimeout = \"31s\""), "\"30s\""),
         (format!("{url}\ntimeout = \"99ms\""), "\"100ms\""),
         (format!("{url}\nca = \"/x\""), "https"),
-        (format!("{path}\nmax-byte = \"1B\""), "did you mean documents.x.max-bytes?"),
+        (format!("{path}\nmax-byte = \"1B\""), "did you mean `documents.x.max-bytes`?"),
     ] {
         let text = refused(&format!("[documents.x]\n{lines}"));
         assert!(text.contains(said) && !text.contains("secret"), "{lines}: {text}");

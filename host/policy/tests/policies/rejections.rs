@@ -178,7 +178,7 @@ fn regression_a_broken_settings_file_changes_nothing_and_is_named_with_its_line(
     let rig = rig(&[("auth/10-x.wasm", &component("guests/misbehave-auth"))]);
     rig.put("auth/10-x.toml", "# how it runs\n[policy]\ndedline = \"5ms\"");
     let error = rig.error("auth/10-x.wasm");
-    assert_eq!(error, "10-x.toml, line 3: unknown key policy.dedline (did you mean policy.deadline?)");
+    assert_eq!(error, "10-x.toml, line 3: unknown key policy.dedline; did you mean `policy.deadline`?");
     rig.put("auth/10-x.toml", "[settings]\n\n[policy");
     assert!(rig.error("auth/10-x.wasm").starts_with("10-x.toml, line 3: not valid TOML: "));
     assert!(matches!(rig.authenticate(&caller(false, None)), AuthOutcome::Allow(_)));
@@ -265,7 +265,7 @@ fn regression_inspecting_a_component_reads_its_settings_and_fills_the_cache() {
         crate::rig::put(dir.path(), "10-limits.toml", settings.as_bytes());
         inspect(&file, Some(&cache), None).unwrap_err().sentence()
     };
-    assert_eq!(refused("\n[polcy]"), "10-limits.toml, line 2: unknown key polcy (did you mean policy?)");
+    assert_eq!(refused("\n[polcy]"), "10-limits.toml, line 2: unknown key polcy; did you mean `policy`?");
     assert!(refused("[settings]\nmax-tokns = 5").starts_with("10-limits.toml: the plugin refuses its settings: "));
     assert!(refused(&format!("[policy]\nsha256 = \"{}\"", "0".repeat(64))).starts_with("10-limits.toml: pins "));
     crate::rig::put(dir.path(), "10-limits.toml", b"[policy]\nmode = \"monitor\"\n[settings]\nmax-tokens = 5");

@@ -2,6 +2,7 @@
 use std::error::Error;
 use std::fmt;
 
+use camshaft_core::shown::did_you_mean;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde::Serialize;
@@ -12,9 +13,6 @@ use super::fixed::Fixed;
 use super::live::Live;
 use super::quantity::{ByteSize, DurationValue, SIZE, SPAN};
 use super::tree::{self, Node, Source};
-
-/// Jaro-Winkler similarity from which an unknown key passes for a misspelled one.
-const SIMILAR: f64 = 0.75;
 
 /// The schema of the whole file and of each half of it.
 #[derive(Debug)]
@@ -208,13 +206,8 @@ fn nearest(schema: &Json, name: &str) -> String {
     if let Some(meant) = sections.filter_map(below).next() {
         return format!("; did you mean `{meant}`?");
     }
-    let known: Vec<_> = schema["properties"].as_object().into_iter().flat_map(|known| known.keys()).collect();
-    let similar = known.iter().map(|known| (strsim::jaro_winkler(name, known), known));
-    let best = similar.max_by(|(one, _), (other, _)| one.total_cmp(other));
-    match best {
-        Some((similarity, best)) if similarity >= SIMILAR => format!("; did you mean `{best}`?"),
-        _ => format!("; known here: {}", known.iter().map(|known| format!("`{known}`")).collect::<Vec<_>>().join(", ")),
-    }
+    let known = schema["properties"].as_object().into_iter().flat_map(|known| known.keys());
+    did_you_mean(name, "", known.map(String::as_str))
 }
 
 /// What is wrong with a value's size. Values of another type are for serde to refuse.
