@@ -38,7 +38,9 @@ pub use self::scheduler::{
 pub use self::scheduling::{
     CancelReason, Checkpoint, EmptyBooks, Ending, Hints, LatencyTarget, PoolBooks, Rejection, RequestFacts, Restored,
 };
-pub use self::status::{CanaryStatus, ModeError, PolicyCheck, PolicyHealth, PolicyState, PolicyStatus};
+pub use self::status::{
+    CanaryStatus, LastFault, ModeError, PolicyCheck, PolicyEffect, PolicyHealth, PolicyState, PolicyStatus,
+};
 use crate::answering::Answering;
 use crate::ids::{Generation, PolicyDigest, PolicyName, RequestId, TenantId, Token};
 use crate::sampling::{Row, SamplingParams};

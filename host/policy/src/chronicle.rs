@@ -3,7 +3,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use camshaft_core::ids::Generation;
-use camshaft_core::policy::{PolicyChange, PolicyEvent, PolicyHistory};
+use camshaft_core::policy::{Hook, PolicyChange, PolicyEvent, PolicyHistory};
 
 use crate::files::Place;
 use crate::metrics::PolicyMetrics;
@@ -18,7 +18,7 @@ const DETAIL_CHARS: usize = 1024;
 pub(crate) struct Note {
     pub(crate) generation: Option<Generation>,
     pub(crate) digest: Option<String>,
-    /// `None`: whoever changed the files.
+    /// `None`: whoever acts just now ([`Chronicle::by`]), or else whoever changed the files.
     pub(crate) who: Option<String>,
     pub(crate) detail: Option<String>,
 }
@@ -28,16 +28,42 @@ pub(crate) struct Note {
 pub(crate) struct Chronicle {
     pub(crate) metrics: PolicyMetrics,
     pub(crate) history: Arc<Mutex<PolicyHistory>>,
+    /// Who changes which policy just now, other than by its files.
+    acting: Arc<Mutex<Option<(Hook, String, String)>>>,
+}
+
+/// While it lives, what becomes of a policy is somebody's doing.
+#[must_use]
+pub(crate) struct Acting(Arc<Mutex<Option<(Hook, String, String)>>>);
+
+impl Drop for Acting {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 impl Chronicle {
     pub(crate) fn new(metrics: PolicyMetrics) -> Self {
-        Self { metrics, history: Arc::default() }
+        Self { metrics, history: Arc::default(), acting: Arc::default() }
+    }
+
+    /// What becomes of this policy, until the value is dropped, is `who`'s doing where a note does not say whose it is.
+    pub(crate) fn by(&self, hook: Hook, name: &str, who: &str) -> Acting {
+        let acting = Some((hook, name.to_owned(), who.to_owned()));
+        *self.acting.lock().unwrap_or_else(PoisonError::into_inner) = acting;
+        Acting(self.acting.clone())
+    }
+
+    /// Who changes the policy at this place just now.
+    fn actor(&self, place: &Place) -> String {
+        let acting = self.acting.lock().unwrap_or_else(PoisonError::into_inner);
+        let here = acting.as_ref().filter(|(hook, name, _)| *hook == place.hook && name == place.name());
+        here.map_or("file", |(_, _, who)| who).to_owned()
     }
 
     pub(crate) fn note(&self, place: &Place, event: PolicyEvent, note: Note) {
         let Note { generation, digest, who, detail } = note;
-        let who = truncate_chars(who.unwrap_or_else(|| "file".to_owned()), WHO_CHARS);
+        let who = truncate_chars(who.unwrap_or_else(|| self.actor(place)), WHO_CHARS);
         let detail = detail.map(|detail| truncate_chars(detail, DETAIL_CHARS));
         self.metrics.swap(place.hook, event);
         let (hook, plugin, generation_) = (place.hook, place.name(), generation.map(|generation| generation.0));

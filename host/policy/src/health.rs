@@ -5,9 +5,16 @@ use std::time::{Duration, Instant, SystemTime};
 
 use camshaft_core::breaker::{Admission, Breaker, BreakerSettings, BreakerState, Turn};
 use camshaft_core::canary::Tally;
+use camshaft_core::policy::{FaultKind, LastFault};
+use camshaft_core::shown::on_one_line;
 use crossbeam_channel::Sender;
 
+use crate::chronicle::unix_seconds;
+use crate::text::truncated;
 use crate::times::Times;
+
+/// Of a fault that is kept.
+const FAULT_BYTES: usize = 512;
 
 /// Calls of a version since it was loaded.
 #[derive(Debug)]
@@ -16,6 +23,7 @@ pub(crate) struct Health {
     breaker: Mutex<Breaker>,
     calls: AtomicU64,
     faults: AtomicU64,
+    last_fault: Mutex<Option<LastFault>>,
     /// Of these, what trials are judged by.
     judged: AtomicU64,
     judged_faults: AtomicU64,
@@ -39,6 +47,7 @@ impl Health {
             breaker: Mutex::new(Breaker::new(settings)),
             calls: AtomicU64::new(0),
             faults: AtomicU64::new(0),
+            last_fault: Mutex::new(None),
             judged: AtomicU64::new(0),
             judged_faults: AtomicU64::new(0),
             times: Times::default(),
@@ -104,6 +113,17 @@ impl Health {
 
     pub(crate) fn faults(&self) -> u64 {
         self.faults.load(Ordering::Relaxed)
+    }
+
+    /// Keeps the newest fault for operators.
+    pub(crate) fn keep_fault(&self, kind: FaultKind, detail: &str) {
+        let detail = on_one_line(truncated(detail.trim(), FAULT_BYTES));
+        let fault = LastFault { at: unix_seconds(SystemTime::now()), kind: kind.as_str(), detail };
+        *self.last_fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(fault);
+    }
+
+    pub(crate) fn last_fault(&self) -> Option<LastFault> {
+        self.last_fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The time within which this share of the calls ended, up to a quarter too long. `None` before the first call.

@@ -309,6 +309,7 @@ impl Loaded {
             since: self.health.since().map(unix_seconds),
             calls: self.health.calls(),
             faults: self.health.faults(),
+            last_fault: self.health.last_fault(),
             p50_us: us(0.5),
             p99_us: us(0.99),
             breaker: if self.monitored.is_open() { BreakerState::Open } else { self.health.breaker_state() },
@@ -381,6 +382,7 @@ impl Loaded {
         let took = started.elapsed();
         self.metrics.observe(Outcome::Fault(fault.kind), took);
         self.health.count(took, true);
+        self.health.keep_fault(fault.kind, &fault.detail);
         self.doubt_snapshot(fault.kind);
         // Whoever takes all instances must neither switch policies off nor end their trials.
         if fault.kind != FaultKind::Exhausted {

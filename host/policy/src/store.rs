@@ -138,7 +138,9 @@ impl GuestState {
             return Err("it reads a secret when it is configured");
         }
         if self.given.random && !share_random {
-            return Err("it draws random numbers when it is configured");
+            return Err(
+                "it draws random numbers when it is configured (snapshot = \"share-random\" under [policy] allows that)",
+            );
         }
         if self.limiter.denied {
             return Err("it was denied memory when it was configured");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use camshaft_core::policy::Hook;
 use camshaft_core::shown::on_lines;
 use camshaft_policy::{Addresses, COMPILE_BOUNDS, ProcessBounds};
+use clap::builder::UnknownArgumentValueParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::{Config, Overrides, Sources};
@@ -182,7 +183,29 @@ impl ConfigArgs {
 
 /// The command line, with the version that is worked out when it runs.
 fn command() -> clap::Command {
-    Cli::command().long_version(version::long())
+    let served = |command: clap::Command| command.args(flags_of_others());
+    Cli::command().long_version(version::long()).mut_subcommand("serve", served).mut_subcommand("check", served)
+}
+
+/// What is called otherwise here than in other servers: refused with the name that it has.
+const OF_OTHERS: [(&str, &str); 10] = [
+    ("port", "--listen 127.0.0.1:PORT"),
+    ("host", "--listen ADDRESS:PORT"),
+    ("ctx-size", "--set model.0.context-tokens=N"),
+    ("max-model-len", "--set model.0.context-tokens=N"),
+    ("parallel", "--set model.0.sequences=N"),
+    ("max-num-seqs", "--set model.0.sequences=N"),
+    ("threads", "--set model.0.threads=N"),
+    ("n-gpu-layers", "--set model.0.gpu-layers=N"),
+    ("served-model-name", "--set model.0.id=NAME"),
+    ("api-key", "a key in the settings of the auth policy, policy.d/auth/10-api-keys.toml"),
+];
+
+fn flags_of_others() -> impl Iterator<Item = clap::Arg> {
+    OF_OTHERS.into_iter().map(|(flag, ours)| {
+        let parser = UnknownArgumentValueParser::suggest(format!("here it is {ours}"));
+        clap::Arg::new(format!("of-others-{flag}")).long(flag).hide(true).value_parser(parser)
+    })
 }
 
 /// Runs the command that the process was started with.

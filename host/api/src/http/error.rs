@@ -27,8 +27,9 @@ pub(crate) enum ApiError {
     AuthFault(#[source] Box<Fault>),
     #[error("the key in {header} is not UTF-8")]
     UnreadableKey { header: HeaderName },
-    #[error("unknown request URL: {} {}", Shown(.method.as_str()), Shown(.path))]
-    UnknownUrl { method: Method, path: String },
+    /// `meant`: there is such a path with one `/v1` more or less.
+    #[error("unknown request URL: {} {}{}", Shown(.method.as_str()), Shown(.path), meant.map(|path| format!("; did you mean {path}?")).unwrap_or_default())]
+    UnknownUrl { method: Method, path: String, meant: Option<&'static str> },
     #[error("{} is not allowed on {}", Shown(.method.as_str()), Shown(.path))]
     MethodNotAllowed { method: Method, path: String },
     #[error("the path cannot be read: {0}")]

@@ -152,8 +152,15 @@ fn finish(routes: Router<Arc<Api>>, api: Arc<Api>) -> Router {
     routes.layer(from_fn(head::check)).layer(observed).with_state(api)
 }
 
+/// Clients' base URL ends with `/v1`; one that lacks it, or has it twice, is the usual mistake.
 async fn unknown_url(request: Request) -> ApiError {
-    ApiError::UnknownUrl { method: request.method().clone(), path: request.uri().path().to_owned() }
+    let path = request.uri().path();
+    let is_meant = |route: &&Route| {
+        let is = |one: &str, other: &str| one.strip_prefix("/v1") == Some(other);
+        route.access == Access::Guarded && (is(route.path, path) || is(path, route.path))
+    };
+    let meant = ROUTES.iter().find(is_meant).map(|route| route.path);
+    ApiError::UnknownUrl { method: request.method().clone(), path: path.to_owned(), meant }
 }
 
 async fn method_not_allowed(request: Request) -> ApiError {

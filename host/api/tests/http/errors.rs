@@ -181,6 +181,15 @@ async fn knows_unknown_urls_models_and_methods() {
         (shape.as_str(), message.as_str()),
         ("invalid_request_error unknown_url -", "unknown request URL: GET /v1/nope")
     );
+    for (path, meant) in [
+        ("/chat/completions", CHAT),
+        ("/completions", "/v1/completions"),
+        ("/v1/v1/chat/completions", CHAT),
+        ("/v1/v1/models", "/v1/models"),
+    ] {
+        let (_, message) = server.get(path).await.error(404);
+        assert_eq!(message, format!("unknown request URL: GET {path}; did you mean {meant}?"));
+    }
     let model = "invalid_request_error model_not_found model";
     assert_eq!(server.chat(json!({"model": "gpt-9"})).await.error(404).0, model);
     assert_eq!(server.get("/v1/models/gpt-9").await.error(404).0, model);

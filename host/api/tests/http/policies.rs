@@ -5,8 +5,8 @@ use std::sync::Arc;
 use camshaft_core::answering::Answering;
 use camshaft_core::ids::{Generation, PolicyDigest, PolicyName};
 use camshaft_core::policy::{
-    AuthOutcome, AuthRequest, Authentication, Fault, FaultKind, Hook, Mode, Policies, PolicySet, PolicyState,
-    PolicyStatus, Principal, Refusal, ValidateOutcome, ValidateRequest, Validation,
+    AuthOutcome, AuthRequest, Authentication, Fault, FaultKind, Hook, Mode, Policies, PolicyEffect, PolicySet,
+    PolicyState, PolicyStatus, Principal, Refusal, ValidateOutcome, ValidateRequest, Validation,
 };
 use tokio::sync::Semaphore;
 
@@ -135,6 +135,7 @@ impl Policies for Fixed {
             mode: Mode::Enforce,
             overridden: false,
             state: PolicyState::Active,
+            effect: PolicyEffect::Decides,
             serving: Some("ab12".into()),
             generation: Some(Generation(7)),
             error: None,

@@ -56,6 +56,7 @@ pub struct PolicyStatus {
     /// An operator set the mode while serving; the settings file says otherwise, or nothing.
     pub overridden: bool,
     pub state: PolicyState,
+    pub effect: PolicyEffect,
     /// SHA-256 of the component that serves, in hexadecimal.
     pub serving: Option<String>,
     /// The generation that the serving component came with.
@@ -90,6 +91,29 @@ pub struct CanaryStatus {
     pub seconds_wanted: u64,
 }
 
+/// A fault of a policy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LastFault {
+    /// Seconds since 1970.
+    pub at: u64,
+    pub kind: &'static str,
+    pub detail: String,
+}
+
+/// What requests meet at a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PolicyEffect {
+    /// Its answers count.
+    Decides,
+    /// It is asked, and its answers are counted and change nothing.
+    Watches,
+    /// It guards and was never loaded: what needs it fails as its `on-fault` says.
+    Fails,
+    /// It is not asked.
+    None,
+}
+
 /// How the version of a policy that serves has done since it came into force.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PolicyHealth {
@@ -97,6 +121,9 @@ pub struct PolicyHealth {
     pub since: Option<u64>,
     pub calls: u64,
     pub faults: u64,
+    /// The newest of these faults.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_fault: Option<LastFault>,
     /// Times of calls in microseconds, up to a quarter too long.
     pub p50_us: Option<u64>,
     pub p99_us: Option<u64>,

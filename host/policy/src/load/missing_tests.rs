@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use camshaft_core::policy::{Hook, Mode, ModeError, PolicySet, PolicyState};
+use camshaft_core::policy::{Hook, Mode, ModeError, PolicyEffect, PolicyEvent, PolicySet, PolicyState};
 
 use super::bench::{Bench, component, put, variant};
 use super::*;
@@ -187,6 +187,45 @@ fn a_file_that_is_removed_removes_its_policy_but_not_the_last_guard() {
     fs::rename(&keys, bench.dir.path().join("auth/20-keys.wasm")).unwrap();
     bench.settle();
     assert!(bench.loader.has_auth() && missing(&bench) == ["words"], "a guard that is renamed replaces itself");
+}
+
+/// Of what became of policies: what, and whose doing it was.
+fn history(bench: &Bench) -> Vec<(PolicyEvent, String)> {
+    let history = bench.loader.history();
+    let changes = history.lock().unwrap().changes();
+    changes.into_iter().map(|change| (change.event, change.who)).collect()
+}
+
+#[test]
+fn says_what_requests_meet_at_a_rejected_guard() {
+    let broken = b"\0asm\x01\0\0\0";
+    let mut running = Bench::new();
+    running.put("filter/10-other.wasm", component("plugins/filter-mask-secrets"));
+    running.loader.start().unwrap();
+    running.put("filter/20-x.wasm", broken);
+    running.settle();
+    let effects = |bench: &Bench| ["other", "x"].map(|name| bench.status(name).map(|status| status.effect));
+    assert_eq!(effects(&running), [Some(PolicyEffect::Decides), Some(PolicyEffect::None)]);
+    running.put("filter/10-other.toml", "[policy]\nmode = \"monitor\"");
+    running.settle();
+    assert_eq!(effects(&running), [Some(PolicyEffect::Watches), Some(PolicyEffect::None)]);
+
+    let mut started = Bench::new();
+    started.put("filter/20-x.wasm", broken);
+    started.put("scheduler/10-other.wasm", component("plugins/scheduler-fcfs"));
+    started.loader.start().unwrap();
+    assert_eq!(effects(&started), [Some(PolicyEffect::Decides), Some(PolicyEffect::Fails)]);
+    // Nothing of it has served, and it guards until an operator says otherwise.
+    fs::remove_file(started.dir.path().join("filter/20-x.wasm")).unwrap();
+    started.loader.scan_settled();
+    let status = started.status("x").unwrap();
+    assert_eq!((status.effect, status.serving), (PolicyEffect::Fails, None));
+    let why = status.error.unwrap();
+    assert!(why.contains("was never loaded: requests go on failing") && why.contains("x/off"), "{why}");
+    let end = ModeChange::new(Hook::Filter, "x".to_owned(), Mode::Off).by("me".to_owned());
+    { end }.attempt(&mut started.loader).unwrap().unwrap();
+    assert_eq!(effects(&started)[1], None);
+    assert!(history(&started).contains(&(PolicyEvent::Removed, "me".to_owned())));
 }
 
 #[test]

@@ -61,6 +61,7 @@ impl ModeChange {
     /// Sets the mode for what was found in the last scan, and answers how the policy stands now. `None`: its component is
     /// being compiled; try again when one is done.
     pub(crate) fn decide(&mut self, loader: &mut Loader) -> Option<Result<PolicyStatus, ModeError>> {
+        let _acts = loader.builder.chronicle.by(self.hook, &self.name, &self.who);
         if self.mode == Mode::Off
             && self.tried.is_none()
             && let Some(status) = loader.end_missing(self.hook, &self.name)

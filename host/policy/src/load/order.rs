@@ -16,6 +16,7 @@ impl Loader {
     /// There is no such policy, or nothing to go back to or to try again.
     pub(crate) fn obey(&mut self, order: &PolicyOrder) -> Result<Option<PolicyStatus>, ModeError> {
         let PolicyOrder { hook, name, action, who } = order;
+        let _acts = self.builder.chronicle.by(*hook, name, who);
         let mut places =
             self.directory.policies.iter().filter(|(_, policy)| {
                 policy.serving.is_some() || policy.trial.is_some() || policy.rolled_back.is_some()

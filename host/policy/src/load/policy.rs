@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use camshaft_core::ids::PolicyName;
-use camshaft_core::policy::{Mode, PolicyEvent, PolicyState, PolicyStatus};
+use camshaft_core::policy::{Mode, PolicyEffect, PolicyEvent, PolicyState, PolicyStatus};
 
 use super::compile::CompileJob;
 use super::versions::{RolledBack, Trial, Version};
@@ -319,19 +319,39 @@ impl Policy {
             mode: self.mode,
             overridden: self.is_overridden(),
             state,
+            effect: self.effect(stands_by),
             serving: serving.map(|loaded| loaded.compiled.digest.clone()),
             generation: serving.and_then(|loaded| loaded.generation.get().copied()),
             error: self.why_not(place),
             canary: self.canary_status(),
-            health: serving.map(|loaded| loaded.report(self.last_good.as_ref().map(Version::digest))),
+            health: serving.map(|loaded| loaded.report(self.goes_back_to())),
         })
+    }
+
+    fn effect(&self, stands_by: bool) -> PolicyEffect {
+        match (self.seat(), self.mode) {
+            (None, _) => PolicyEffect::None,
+            (Some(_), _) if stands_by => PolicyEffect::None,
+            (Some(_), Mode::Monitor) => PolicyEffect::Watches,
+            (Some(Seat { link: Some(Link::Broken(_)), candidate: None }), _) => PolicyEffect::Fails,
+            (Some(_), _) => PolicyEffect::Decides,
+        }
+    }
+
+    /// Digest of the version to which an operator can go back.
+    fn goes_back_to(&self) -> Option<String> {
+        let (serving, _) = self.serving.as_ref()?;
+        let may = |good: &&Version| !spec(serving.hook()).guards || !good.has_code_of(serving);
+        self.last_good.as_ref().filter(may).map(Version::digest)
     }
 
     /// What is wrong with its files, or why it serves although they are gone.
     fn why_not(&self, place: &Place) -> Option<String> {
         if let Some(missing) = self.missing.as_ref().filter(|_| self.link().is_some()) {
             let end = format!("to end it, POST /admin/policies/{}/{}/off", place.hook, place.name());
-            return Some(format!("{missing}; it goes on serving ({end})"));
+            let goes_on =
+                if self.serving.is_some() { "goes on serving" } else { "was never loaded: requests go on failing" };
+            return Some(format!("{missing}; it {goes_on} ({end})"));
         }
         self.error.as_ref().map(|error| error.sentence()).or_else(|| self.stays.clone())
     }

@@ -29,6 +29,7 @@ impl Loader {
         let opened: Vec<(Place, String)> = self.directory.policies.iter().filter_map(opened).collect();
         let mut changed = judged;
         for (place, why) in opened {
+            let _acts = self.builder.chronicle.by(place.hook, place.name(), "breaker");
             let result = self.roll_back(&place, "breaker", &format!("its breaker opened: {why}"));
             if let Err(error) = result {
                 if let ModeError::Rejected(rejection) = &error
@@ -162,7 +163,7 @@ impl Policy {
         let none = || Arc::new(PolicyError::NoLastGood);
         let (serving, key) = self.serving.clone().ok_or_else(none)?;
         let good = self.last_good.clone().ok_or_else(none)?;
-        let settings_only = good.compiled.digest == serving.compiled.digest;
+        let settings_only = good.has_code_of(&serving);
         let (loaded, now) = match again(place, (&serving, &key), &good, builder) {
             // The older settings of a guard may allow what the newest ones forbid.
             Err(_) if !spec(place.hook).guards => {
@@ -224,7 +225,7 @@ fn again(
     good: &Version,
     builder: &mut Builder,
 ) -> Result<(Arc<Loaded>, ContentKey), Arc<PolicyError>> {
-    if good.compiled.digest == serving.compiled.digest {
+    if good.has_code_of(serving) {
         return Err(PolicyError::OnlySettings.into());
     }
     serving.sidecar.check_digest(&place.sidecar_name(), &good.compiled.digest)?;

@@ -106,7 +106,12 @@ fn only_settings_are_rolled_back_where_nothing_is_guarded() {
         bench.answers(hook);
         bench.put(&format!("{hook}/10-x.toml"), format!("{LAST_GOOD}[settings]\nbehave = \"trap\"\n"));
         bench.settle();
+        let health = bench.status("x").unwrap().health.unwrap();
+        assert_eq!(health.last_good.is_some(), rolled_back, "{hook}: what cannot be gone back to is not promised");
+        assert_eq!(health.last_fault, None);
         bench.faults(hook);
+        let last = bench.status("x").unwrap().health.unwrap().last_fault.unwrap();
+        assert!(last.kind == "trap" && !last.detail.is_empty(), "{last:?}");
         assert_eq!(bench.loader.heed_breakers(), rolled_back, "{hook}");
         bench.settle();
         assert_eq!(bench.serving(hook).sidecar.settings.contains("trap"), !rolled_back, "{hook}");
@@ -165,6 +170,7 @@ fn without_last_good_a_breaker_rolls_nothing_back() {
         history.lock().unwrap().changes().into_iter().map(|change| (change.event, change.who)).collect();
     let noted = |event| events.iter().filter(|(of, who)| *of == event && who == "me").count();
     assert_eq!((noted(PolicyEvent::RolledBack), noted(PolicyEvent::Promoted), noted(PolicyEvent::Rejected)), (1, 1, 2));
+    assert!(noted(PolicyEvent::Swapped) > 0, "what the order brought into force is whose order it was: {events:?}");
 }
 
 /// Settings with a document that is at this path.

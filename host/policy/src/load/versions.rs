@@ -25,6 +25,12 @@ impl Version {
     pub(super) fn digest(&self) -> String {
         self.compiled.digest.clone()
     }
+
+    /// Whether it differs from what serves in settings alone. A guard does not go back to such a one: older settings may allow
+    /// what the newest forbid.
+    pub(super) fn has_code_of(&self, serving: &Loaded) -> bool {
+        self.compiled.digest == serving.compiled.digest
+    }
 }
 
 /// A new version that serves a share of the traffic.
