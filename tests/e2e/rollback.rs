@@ -140,6 +140,7 @@ fn operators_roll_back_promote_and_examine() {
         ("/admin/policies/check?settings=%5Bsettings%5D%0Amax-tokns%20%3D%203", &old[..], "max-tokns"),
         ("/admin/policies/check?settings=%5Bpolicy%5D%0Adeadline%20%3D%20%221h%22", &old[..], "policy.deadline"),
         ("/admin/policies/check?setings=", &old[..], "setings"),
+        ("/admin/policies/check?settings=%5Bsettings%5D%0A%23%20%ff", &old[..], "UTF-8"),
         ("/admin/policies/check", &old[..1000], "truncated"),
         ("/admin/policies/check", b"", "empty"),
         ("/admin/policies/check", b"\0asm\x01\0\0\0", "core module"),

@@ -42,10 +42,10 @@ impl CanaryBy {
 pub struct Share(u32);
 
 impl Share {
-    /// `None` unless at least one millionth and less than everything is left after rounding.
+    /// `None` unless it is from 0.000001 to 0.999999.
     pub fn of(share: f64) -> Option<Self> {
-        let millionths = (share * f64::from(WHOLE)).round();
-        (millionths >= 1.0 && millionths < f64::from(WHOLE)).then_some(Self(millionths as u32))
+        let is_share = (0.000001..=0.999999).contains(&share);
+        is_share.then(|| Self((share * f64::from(WHOLE)).round() as u32))
     }
 
     pub fn as_f64(self) -> f64 {

@@ -12,8 +12,12 @@ use tokio::sync::oneshot;
 
 /// Calls of one version that may wait.
 pub(crate) const WAITING: usize = 64;
-/// Threads, at most; half of the cores if that is less.
-const THREADS: usize = 8;
+/// Calls of one version that run at once, at most; half of the cores if that is less.
+const AT_ONCE: usize = 8;
+/// So many versions, of which each has as many calls running as it may, leave threads for others.
+const SLOW_VERSIONS: usize = 4;
+/// Threads where cores are few: what a version that is slow leaves to others must be more than a share of one core.
+const LEAST_THREADS: usize = 8;
 /// A thread without calls ends after this.
 const IDLE: Duration = Duration::from_secs(10);
 /// Nice value of the threads: about a quarter of a core where engines want all.
@@ -36,19 +40,23 @@ pub(crate) struct Lanes {
     /// Held by the one call that may be on a thread that serves connections.
     inline: AtomicBool,
     spawner: Spawner,
+    /// Threads, at most.
     most: usize,
 }
 
-#[derive(Default)]
 struct Shared {
+    /// Calls of one version that may run at once.
+    at_once: usize,
     state: Mutex<State>,
     work: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Versions with calls that wait; the first one is next.
+    /// Versions with calls that wait; the first one that may have another call running is next.
     lanes: VecDeque<(LaneId, VecDeque<Job>)>,
+    /// Versions of calls that run, one entry for each.
+    running: Vec<LaneId>,
     threads: usize,
     idle: usize,
     stopped: bool,
@@ -76,17 +84,19 @@ impl fmt::Debug for Lanes {
 }
 
 impl Default for Lanes {
-    /// Half of the cores, so that the engine keeps the others.
+    /// A version has half of the cores, so that the engine keeps the others.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Self::new((cores / 2).clamp(1, THREADS), Spawner::detached())
+        let at_once = (cores / 2).clamp(1, AT_ONCE);
+        Self::new(at_once, (SLOW_VERSIONS * at_once).max(LEAST_THREADS), Spawner::detached())
     }
 }
 
 impl Lanes {
-    pub(crate) fn new(most: usize, spawner: Spawner) -> Self {
-        let (shared, next, inline) = (Arc::default(), AtomicU64::new(0), AtomicBool::new(false));
-        Self { shared, next, inline, spawner, most }
+    /// `at_once`: calls of one version that may run at the same time. `threads`: those of all.
+    pub(crate) fn new(at_once: usize, threads: usize, spawner: Spawner) -> Self {
+        let shared = Shared { at_once, state: Mutex::default(), work: Condvar::new() };
+        Self { shared: shared.into(), next: AtomicU64::new(0), inline: AtomicBool::new(false), spawner, most: threads }
     }
 
     /// A queue for a version.
@@ -144,7 +154,7 @@ impl Lanes {
     fn add(&self, lane: LaneId, job: Job) -> Result<(), LaneFull> {
         let mut state = self.shared.state();
         state.wait(lane, job)?;
-        if state.waiting() > state.idle && state.threads < self.most {
+        if state.ready(self.shared.at_once) > state.idle && state.threads < self.most {
             self.start(&mut state)?;
         }
         drop(state);
@@ -200,22 +210,37 @@ impl State {
         Ok(())
     }
 
-    fn waiting(&self) -> usize {
-        self.lanes.iter().map(|(_, jobs)| jobs.len()).sum()
+    /// How many more calls of a version may run.
+    fn free(&self, lane: LaneId, at_once: usize) -> usize {
+        at_once.saturating_sub(self.running.iter().filter(|running| **running == lane).count())
     }
 
-    /// The call whose turn it is. Its version goes to the end.
-    fn next(&mut self) -> Option<Job> {
-        while let Some((lane, mut jobs)) = self.lanes.pop_front() {
+    /// Calls that wait for nothing but a thread.
+    fn ready(&self, at_once: usize) -> usize {
+        self.lanes.iter().map(|(lane, jobs)| jobs.len().min(self.free(*lane, at_once))).sum()
+    }
+
+    /// The call whose turn it is, which runs from now on. Its version goes to the end.
+    fn next(&mut self, at_once: usize) -> Option<(LaneId, Job)> {
+        while let Some(at) = self.lanes.iter().position(|(lane, _)| self.free(*lane, at_once) > 0) {
+            let (lane, mut jobs) = self.lanes.remove(at)?;
             let next = std::iter::from_fn(|| jobs.pop_front()).find(|job| !(job.is_gone)());
             if !jobs.is_empty() {
                 self.lanes.push_back((lane, jobs));
             }
-            if next.is_some() {
-                return next;
+            if let Some(job) = next {
+                self.running.push(lane);
+                return Some((lane, job));
             }
         }
         None
+    }
+
+    /// A call has ended.
+    fn end(&mut self, lane: LaneId) {
+        if let Some(at) = self.running.iter().position(|running| *running == lane) {
+            self.running.swap_remove(at);
+        }
     }
 }
 
@@ -227,13 +252,14 @@ fn work(shared: &Shared) {
     let _ = setpriority_process(None, nice);
     let mut state = shared.state();
     loop {
-        if let Some(job) = state.next() {
+        if let Some((lane, job)) = state.next(shared.at_once) {
             drop(state);
             // Whoever waits for the call learns that it has no answer.
             if catch_unwind(AssertUnwindSafe(job.run)).is_err() {
                 tracing::error!("a call of a policy panicked");
             }
             state = shared.state();
+            state.end(lane);
             continue;
         }
         if state.stopped {
@@ -244,7 +270,7 @@ fn work(shared: &Shared) {
         let (locked, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         state = locked;
         state.idle -= 1;
-        if timeout.timed_out() && state.lanes.is_empty() {
+        if timeout.timed_out() && state.ready(shared.at_once) == 0 {
             return;
         }
     }

@@ -78,7 +78,7 @@ impl Runtime {
         let share = |hook: Hook| Arc::new(Shares::new(spec(hook).instances / TENANT_SHARE));
         let shares = Hook::ALL.into_iter().map(share).collect();
         let (ahead, lanes) = (Hook::ALL.into_iter().map(places).collect(), Lanes::default());
-        let [makers, snapshot_takers] = [(); 2].map(|()| Lanes::new(1, Spawner::detached()));
+        let [makers, snapshot_takers] = [(); 2].map(|()| Lanes::new(1, 1, Spawner::detached()));
         let [loading, compiling] = <[Mutex<()>; 2]>::default();
         Ok(Self {
             guests,

@@ -60,6 +60,8 @@ pub(crate) enum ApiError {
     UnknownAction { name: String },
     #[error("{0}")]
     Query(QueryRejection),
+    #[error("the query is not UTF-8 once its percent-encoding is undone")]
+    QueryText,
     #[error(transparent)]
     Policy(ModeError),
     #[error("a policy could not be changed or examined")]
@@ -135,7 +137,7 @@ impl ApiError {
                 ModeError::Unanswered => Answer::internal(INTERNAL, self),
             },
             Self::UnknownAction { .. } => Answer::invalid(text()).param("action".to_owned()),
-            Self::Query(_) => invalid(StatusCode::BAD_REQUEST, "invalid_query"),
+            Self::Query(_) | Self::QueryText => invalid(StatusCode::BAD_REQUEST, "invalid_query"),
             Self::PolicyTask(_)
             | Self::Compression(_)
             | Self::ReloadTask(_)

@@ -6,13 +6,14 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{ConnectInfo, Path, Query, State};
+use axum::extract::{ConnectInfo, Path, Query, RawQuery, State};
 use axum::http::Extensions;
 use camshaft_core::ids::Generation;
 use camshaft_core::policy::{
     Hook, ModeError, PolicyAction, PolicyChange, PolicyCheck, PolicyHistory, PolicyOrder, PolicyStatus,
 };
 use http_body_util::{BodyExt, Limited};
+use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -84,9 +85,14 @@ pub(crate) async fn check(
     State(api): State<Arc<Api>>,
     extensions: Extensions,
     query: Result<Query<CheckQuery>, QueryRejection>,
+    RawQuery(raw): RawQuery,
     body: Body,
 ) -> Result<Json<PolicyCheck>, ApiError> {
     let Query(CheckQuery { settings }) = query.map_err(ApiError::Query)?;
+    // The extractor replaces what is not UTF-8, and a file that has it is rejected.
+    if percent_decode_str(&raw.unwrap_or_default()).decode_utf8().is_err() {
+        return Err(ApiError::QueryText);
+    }
     // Also the memory of the body is one component's at a time.
     let one = api.policy_checks.clone().try_acquire_owned().map_err(|_| ApiError::Policy(ModeError::Checking))?;
     let limit = COMPONENT_MAX_BYTES;

@@ -45,6 +45,11 @@ impl Fetch<'_> {
         if response.status().as_u16() != 200 {
             return Err(format!("the server answers {}", response.status().as_u16()));
         }
+        // None was asked for, and the plugin would take it for the document.
+        let coding = response.headers().get("content-encoding").filter(|coding| coding.as_bytes() != b"identity");
+        if let Some(coding) = coding {
+            return Err(format!("the answer has the content coding {coding:?}, which was not asked for"));
+        }
         let mut bytes = Vec::new();
         let body = response.body_mut().as_reader();
         body.take(self.max_bytes + 1)

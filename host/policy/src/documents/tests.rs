@@ -203,6 +203,7 @@ fn the_last_good_version_of_a_url_stays_whatever_answers() {
         ("an error", answer("500 Internal Server Error", b"no"), Duration::ZERO),
         ("no content", answer("204 No Content", b""), Duration::ZERO),
         ("an empty answer", answer("200 OK", b""), Duration::ZERO),
+        ("a compressed one", answer("200 OK\r\ncontent-encoding: gzip", b"\x1f\x8b\x08"), Duration::ZERO),
         ("too much", answer("200 OK", &[b'x'; 4097]), Duration::ZERO),
         ("65 MiB", answer("200 OK", &vec![b'x'; 65 << 20]), Duration::ZERO),
         ("a circle of redirects", answer(&redirect, b""), Duration::ZERO),

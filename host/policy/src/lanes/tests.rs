@@ -26,7 +26,7 @@ fn all(order: &Receiver<u64>, count: usize) -> Vec<u64> {
 
 #[test]
 fn a_version_with_many_calls_waits_and_another_one_with_one_does_not() {
-    let lanes = Lanes::new(1, Spawner::detached());
+    let lanes = Lanes::new(1, 1, Spawner::detached());
     let [busy, quiet] = [lanes.lane(), lanes.lane()];
     let (_held, go) = held(&lanes, busy);
     let (order, done) = bounded(2 * WAITING);
@@ -38,7 +38,7 @@ fn a_version_with_many_calls_waits_and_another_one_with_one_does_not() {
 
 #[test]
 fn as_many_calls_of_a_version_wait_as_the_bound_and_no_call_of_another_is_refused_for_it() {
-    let lanes = Lanes::new(1, Spawner::detached());
+    let lanes = Lanes::new(1, 1, Spawner::detached());
     let [full, other] = [lanes.lane(), lanes.lane()];
     let (_held, go) = held(&lanes, full);
     let (order, done) = bounded(2 * WAITING);
@@ -55,7 +55,7 @@ fn as_many_calls_of_a_version_wait_as_the_bound_and_no_call_of_another_is_refuse
 
 #[test]
 fn a_call_whose_client_has_left_is_not_made() {
-    let lanes = Lanes::new(1, Spawner::detached());
+    let lanes = Lanes::new(1, 1, Spawner::detached());
     let lane = lanes.lane();
     let (_held, go) = held(&lanes, lane);
     let (order, done) = bounded(2 * WAITING);
@@ -67,22 +67,46 @@ fn a_call_whose_client_has_left_is_not_made() {
 }
 
 #[test]
-fn no_more_calls_run_at_once_than_there_are_threads() {
-    let lanes = Lanes::new(2, Spawner::detached());
-    let lane = lanes.lane();
-    let (first, second) = (held(&lanes, lane), held(&lanes, lane));
+fn no_more_calls_of_a_version_run_at_once_than_may_nor_more_of_all_than_there_are_threads() {
+    let lanes = Lanes::new(2, 3, Spawner::detached());
+    let [slow, other, last] = [lanes.lane(), lanes.lane(), lanes.lane()];
+    let (first, second) = (held(&lanes, slow), held(&lanes, slow));
     let (order, done) = bounded(2 * WAITING);
-    let _third = named(&lanes, lane, &order).unwrap();
-    assert_eq!(lanes.shared.state().threads, 2);
-    assert!(done.try_recv().is_err(), "two calls run");
+    let _third = named(&lanes, slow, &order).unwrap();
+    assert_eq!(lanes.shared.state().threads, 2, "its third call waits for its first ones, not for a thread");
+    // What came later is made all the same, as often as it comes.
+    for _ in 0..3 {
+        wait(named(&lanes, other, &order).unwrap()).unwrap();
+    }
+    assert_eq!((all(&done, 3), lanes.shared.state().threads), (vec![other.0; 3], 3));
+    let third_thread = held(&lanes, other);
+    let _waits = named(&lanes, last, &order).unwrap();
+    assert!(lanes.shared.state().threads == 3 && done.try_recv().is_err(), "three calls run");
+    drop(third_thread);
+    assert_eq!(all(&done, 1), [last.0]);
     drop(first);
-    assert_eq!(all(&done, 1), [lane.0]);
+    assert_eq!(all(&done, 1), [slow.0]);
     drop(second);
 }
 
 #[test]
+fn regression_a_version_whose_calls_take_long_delays_no_other_one() {
+    // On any machine, as the server makes them.
+    let lanes = Lanes::default();
+    let [slow, good] = [lanes.lane(), lanes.lane()];
+    let running: Vec<_> = (0..lanes.shared.at_once).map(|_| held(&lanes, slow)).collect();
+    let (order, done) = bounded(2 * WAITING);
+    let _waiting: Vec<_> = (0..WAITING).map(|_| named(&lanes, slow, &order).unwrap()).collect();
+    for _ in 0..WAITING {
+        wait(named(&lanes, good, &order).unwrap()).unwrap();
+    }
+    assert_eq!(all(&done, WAITING), vec![good.0; WAITING], "though none of the slow ones has ended");
+    drop(running);
+}
+
+#[test]
 fn a_call_that_panics_has_no_answer_and_the_next_one_has() {
-    let lanes = Lanes::new(1, Spawner::detached());
+    let lanes = Lanes::new(1, 1, Spawner::detached());
     let lane = lanes.lane();
     let panics = lanes.put(lane, || std::panic::panic_any("on purpose")).unwrap();
     assert!(wait::<Result<(), _>>(panics).is_err());
@@ -91,7 +115,7 @@ fn a_call_that_panics_has_no_answer_and_the_next_one_has() {
 
 #[test]
 fn one_call_at_a_time_runs_on_threads_that_serve_connections() {
-    let lanes = Lanes::new(1, Spawner::detached());
+    let lanes = Lanes::new(1, 1, Spawner::detached());
     let first = lanes.inline().unwrap();
     assert!(lanes.inline().is_none());
     drop(first);

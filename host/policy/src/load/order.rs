@@ -4,6 +4,7 @@ use std::sync::Arc;
 use camshaft_core::policy::{ModeError, PolicyAction, PolicyEvent, PolicyOrder, PolicyStatus};
 
 use super::loader::Loader;
+use super::policy::Policy;
 use crate::chronicle::Note;
 use crate::error::Rejection;
 use crate::files::Place;
@@ -17,11 +18,13 @@ impl Loader {
     pub(crate) fn obey(&mut self, order: &PolicyOrder) -> Result<Option<PolicyStatus>, ModeError> {
         let PolicyOrder { hook, name, action, who } = order;
         let _acts = self.builder.chronicle.by(*hook, name, who);
-        let mut places =
-            self.directory.policies.iter().filter(|(_, policy)| {
-                policy.serving.is_some() || policy.trial.is_some() || policy.rolled_back.is_some()
-            });
-        let found = places.find(|(place, _)| place.hook == *hook && place.name() == name);
+        let is_it = |(place, _): &(&Place, &Policy)| place.hook == *hook && place.name() == name;
+        let is_there = |(_, policy): &(&Place, &Policy)| {
+            policy.serving.is_some() || policy.trial.is_some() || policy.rolled_back.is_some()
+        };
+        let policies = || self.directory.policies.iter().filter(is_it);
+        // One that is off, or was rejected, is there too: it has nothing to go back to.
+        let found = policies().find(is_there).or_else(|| policies().find(|(_, policy)| !policy.is_new()));
         let place = found.map(|(place, _)| place.clone()).ok_or_else(|| no_policy(order))?;
         let is_done = match action {
             PolicyAction::Rollback if self.roll_back_trial_by_hand(&place, who) => Ok(true),

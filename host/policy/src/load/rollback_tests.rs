@@ -154,6 +154,9 @@ fn without_last_good_a_breaker_rolls_nothing_back() {
     let status = bench.loader.obey(&order(PolicyAction::Rollback, "x")).unwrap();
     assert_eq!(status.and_then(|status| status.serving), Some(digest_of(&guest)));
     nothing(bench.loader.obey(&order(PolicyAction::Rollback, "x")));
+    ModeChange::new(Hook::Auth, "x".to_owned(), Mode::Off).attempt(&mut bench.loader).unwrap().unwrap();
+    nothing(bench.loader.obey(&order(PolicyAction::Rollback, "x")));
+    ModeChange::new(Hook::Auth, "x".to_owned(), Mode::Enforce).attempt(&mut bench.loader).unwrap().unwrap();
     assert!(matches!(bench.loader.obey(&order(PolicyAction::Rollback, "nobody")), Err(ModeError::NoPolicy { .. })));
     assert!(matches!(bench.loader.obey(&order(PolicyAction::Promote, "x")), Ok(None)), "it is tried again");
     // Whoever asked is told when it serves, not what served before.
@@ -169,7 +172,7 @@ fn without_last_good_a_breaker_rolls_nothing_back() {
     let events: Vec<_> =
         history.lock().unwrap().changes().into_iter().map(|change| (change.event, change.who)).collect();
     let noted = |event| events.iter().filter(|(of, who)| *of == event && who == "me").count();
-    assert_eq!((noted(PolicyEvent::RolledBack), noted(PolicyEvent::Promoted), noted(PolicyEvent::Rejected)), (1, 1, 2));
+    assert_eq!((noted(PolicyEvent::RolledBack), noted(PolicyEvent::Promoted), noted(PolicyEvent::Rejected)), (1, 1, 3));
     assert!(noted(PolicyEvent::Swapped) > 0, "what the order brought into force is whose order it was: {events:?}");
 }
 

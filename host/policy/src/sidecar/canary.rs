@@ -40,7 +40,7 @@ impl CanaryKeys {
         match key {
             "canary" => {
                 let share = value.as_float().and_then(Share::of);
-                self.share = Some(share.ok_or_else(|| bad(&at, &value, "expected a share above 0.0 and below 1.0"))?);
+                self.share = Some(share.ok_or_else(|| bad(&at, &value, "expected a share from 0.000001 to 0.999999"))?);
                 return Ok(());
             }
             "canary-by" => {
@@ -103,6 +103,10 @@ mod tests {
         };
         assert_eq!(read("canary = 0.05"), Ok(Some(defaults)));
         assert_eq!(read(""), Ok(None));
+        for share in [0.000001, 0.999999] {
+            let read = read(&format!("canary = {share}")).unwrap().unwrap();
+            assert_eq!(read.share.as_f64(), share);
+        }
         let least =
             "canary-slot = \"1s\"\ncanary-time = \"1s\"\ncanary-calls = 1\ncanary-by = \"request\"\ncanary = 0.05";
         let expected = CanarySettings { by: CanaryBy::Request, calls: 1, time: second, slot: second, ..defaults };
@@ -115,10 +119,12 @@ mod tests {
     #[test]
     fn refuses_what_is_past_a_bound_and_names_it() {
         for (lines, bound) in [
-            ("canary = 0.0", "above 0.0 and below 1.0"),
-            ("canary = 1.0", "above 0.0 and below 1.0"),
-            ("canary = 1", "above 0.0 and below 1.0"),
-            ("canary = nan", "above 0.0 and below 1.0"),
+            ("canary = 0.0000009", "from 0.000001 to 0.999999"),
+            ("canary = 0.9999991", "from 0.000001 to 0.999999"),
+            ("canary = 0.0", "from 0.000001 to 0.999999"),
+            ("canary = 1.0", "from 0.000001 to 0.999999"),
+            ("canary = 1", "from 0.000001 to 0.999999"),
+            ("canary = nan", "from 0.000001 to 0.999999"),
             ("canary = 0.5\ncanary-by = \"user\"", "\"tenant\" or \"request\""),
             ("canary = 0.5\ncanary-calls = 0", "1 to 1000000"),
             ("canary = 0.5\ncanary-calls = 1000001", "1 to 1000000"),

@@ -3,6 +3,10 @@ use camshaft_core::shown::did_you_mean;
 use toml::Value;
 
 use crate::error::SettingsError;
+use crate::text::truncate_chars;
+
+/// Of a value in an error.
+const VALUE_CHARS: usize = 128;
 
 /// An error and the key that it is about.
 pub(super) struct SidecarMistake {
@@ -11,7 +15,8 @@ pub(super) struct SidecarMistake {
 }
 
 pub(super) fn bad(key: &str, value: &Value, expected: &'static str) -> SidecarMistake {
-    let problem = SettingsError::Value { key: key.to_owned(), value: value.to_string(), expected };
+    let value = truncate_chars(value.to_string(), VALUE_CHARS);
+    let problem = SettingsError::Value { key: key.to_owned(), value, expected };
     SidecarMistake { key: key.to_owned(), problem }
 }
 
