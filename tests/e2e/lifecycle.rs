@@ -414,6 +414,50 @@ fn threads_wait_briefly_for_each_other_unless_somebody_chose_how() {
     }
 }
 
+/// Where each thread that computes for the model may run.
+fn places_of_workers(server: &Server) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid().as_raw_nonzero())).unwrap();
+    let read =
+        |task: &std::fs::DirEntry, file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+    let workers = tasks.map(Result::unwrap).filter(|task| read(task, "comm").starts_with("worker-"));
+    let places = workers.map(|task| {
+        let status = read(&task, "status");
+        status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
+    });
+    places.collect()
+}
+
+/// With as many threads as cores, which is the default, each has its own; otherwise, or where somebody says so, they run anywhere.
+#[test]
+fn threads_that_compute_have_cores_of_their_own_where_there_are_as_many() {
+    let anywhere = {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_owned()
+    };
+    let distinct = |places: &[String]| places.iter().collect::<std::collections::BTreeSet<_>>().len();
+    let with = |threads: &str| Setup::new().config(&format!("[[model]]\nthreads = {threads}"));
+    let server = with("\"auto\"").start();
+    assert!(!server.answer("Hello!").is_empty());
+    let kept = places_of_workers(&server);
+    assert!(!kept.is_empty());
+    // A machine with one core, or whose quota of time is less than its cores, keeps none.
+    let is_kept = kept.len() > 1 && kept.iter().all(|place| *place != anywhere);
+    assert!(if is_kept { distinct(&kept) == kept.len() } else { distinct(&kept) == 1 }, "{kept:?}");
+    if std::thread::available_parallelism().unwrap().get() == 2 && kept.len() == 2 {
+        assert!(is_kept, "{kept:?}");
+    }
+    for setup in [
+        with("\"auto\"").env("OMP_PROC_BIND", "false"),
+        // More threads than there are cores.
+        with(&(kept.len() + 1).to_string()),
+    ] {
+        let server = setup.start();
+        assert!(!server.answer("Hello!").is_empty());
+        let places = places_of_workers(&server);
+        assert!(!places.is_empty() && places.iter().all(|place| *place == anywhere), "{places:?} not {anywhere}");
+    }
+}
+
 #[test]
 fn a_server_that_loads_is_alive_and_says_how_far_it_is() {
     let cache = tempfile::tempdir().unwrap();

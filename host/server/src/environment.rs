@@ -27,6 +27,14 @@ const VARIABLES: [Variable; 3] = [
     Variable { name: "MIMALLOC_ARENA_RESERVE", value: "32M", other: None },
 ];
 
+/// With one of these, somebody says where the threads that compute run.
+const PLACES: [&str; 3] = ["OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"];
+
+/// Whether libgomp is told where the threads that compute run.
+pub(crate) fn places_threads() -> bool {
+    PLACES.iter().any(|name| std::env::var_os(name).is_some())
+}
+
 /// The process is found by its name: what was started by way of a link would have that one's.
 const NAME: &std::ffi::CStr = c"camshaft";
 

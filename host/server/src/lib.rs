@@ -4,6 +4,7 @@
 pub mod cli;
 mod client_certificates;
 pub mod config;
+mod cores;
 mod crowd;
 mod delivery;
 mod demo;

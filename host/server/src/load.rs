@@ -5,12 +5,14 @@ use std::thread::{Builder, JoinHandle};
 
 use camshaft_api::{AdminAccess, Api, ApiOptions, LocalQuotas, Readiness};
 use camshaft_core::promised::Promised;
+use camshaft_engine::Numa;
 use camshaft_policy::PolicyHost;
 use prometheus::Registry;
 use tokio::sync::watch;
 
 use crate::cache_plan::CachePlan;
 use crate::config::{ConfigSnapshot, Sources};
+use crate::cores::Cores;
 use crate::devices::Devices;
 use crate::error::ServerError;
 use crate::logging::LogHandle;
@@ -121,12 +123,14 @@ impl Load {
         readiness.set_loading(MODELS, Some("their threads start".to_owned()));
         sized.tell();
         let share = sized.share();
+        let cores = Cores::of(&sized, config.fixed.numa() != Numa::Off);
         let (weights, budget) = (sized.weights, sized.budget);
         let mut files = WeightsWatch::default();
         weights.iter().for_each(|weights| files.add(&weights.config().id, weights.loaded.mapped_files()));
         let (tuning, tuned) = watch::channel(Tuning::of(&config.live, share));
         let promised = Arc::new(Mutex::new(Promised::of(&budget)));
         let starter = Starter {
+            cores: &cores,
             all: &config,
             promised: &promised,
             tuned: &tuned,

@@ -1,5 +1,5 @@
 //! What this process may use: memory and cores, by the system and by the control groups it is in.
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -32,18 +32,30 @@ fn free_of_system(root: &Path) -> Option<u64> {
 /// Physical cores among the processors that this process may run on, at most its quota of time.
 fn cores(root: &Path) -> u32 {
     let quota = std::thread::available_parallelism().map_or(1, usize::from);
-    let Ok(set) = sched_getaffinity(None) else { return quota as u32 };
-    let processors = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&number| set.is_set(number));
-    physical(root, processors).clamp(1, quota) as u32
+    let cores = of_process(root).map_or(quota, |cores| cores.len());
+    cores.clamp(1, quota) as u32
 }
 
-/// How many cores the processors belong to. One that the system says nothing of counts as a core.
-fn physical(root: &Path, processors: impl Iterator<Item = usize>) -> usize {
+/// The processors that this process may run on, of each physical core.
+pub(crate) fn processors_of_cores() -> Vec<Vec<usize>> {
+    of_process(Path::new("/")).unwrap_or_default()
+}
+
+/// `None`: the system does not say where this process may run.
+fn of_process(root: &Path) -> Option<Vec<Vec<usize>>> {
+    let set = sched_getaffinity(None).ok()?;
+    Some(physical(root, (0..rustix::thread::CpuSet::MAX_CPU).filter(|&number| set.is_set(number))))
+}
+
+/// Those of each core that the processors belong to. One that the system says nothing of counts as a core.
+fn physical(root: &Path, processors: impl Iterator<Item = usize>) -> Vec<Vec<usize>> {
     let siblings = |number: usize| {
         let file = root.join(format!("sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list"));
         fs::read_to_string(file).map_or_else(|_| number.to_string(), |list| list.trim().to_owned())
     };
-    processors.map(siblings).collect::<BTreeSet<_>>().len()
+    let mut cores = BTreeMap::<String, Vec<usize>>::new();
+    processors.for_each(|number| cores.entry(siblings(number)).or_default().push(number));
+    cores.into_values().collect()
 }
 
 #[cfg(test)]
@@ -74,9 +86,9 @@ mod tests {
         let list = |number: usize| format!("sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list");
         let (a, b, c) = (list(0), list(1), list(2));
         let root = root(&[(&a, "0,2\n"), (&b, "1\n"), (&c, "0,2\n")]);
-        assert_eq!(physical(root.path(), 0..3), 2);
-        assert_eq!(physical(root.path(), [0, 2].into_iter()), 1);
-        assert_eq!(physical(root.path(), 5..9), 4);
+        assert_eq!(physical(root.path(), 0..3).len(), 2);
+        assert_eq!(physical(root.path(), [0, 2].into_iter()), [[0, 2]]);
+        assert_eq!(physical(root.path(), 5..9).len(), 4);
         assert!(look().cores >= 1);
     }
 }

@@ -193,6 +193,11 @@ impl Sized {
         }
     }
 
+    /// Cores among which the threads were divided.
+    pub(crate) fn cores(&self) -> u32 {
+        self.budget.machine.cores
+    }
+
     /// Which sizes of each model nobody set, a sentence each.
     pub(crate) fn chosen(&self) -> Vec<String> {
         let of_model = |weights: &Weights| {

@@ -15,9 +15,11 @@ use camshaft_core::promised::Promised;
 use camshaft_core::sizes::Sizes;
 use camshaft_core::worker::{Speculation, Worker, WorkerOptions};
 use camshaft_policy::PolicyHost;
+use rustix::thread::CpuSet;
 
 use crate::cache_plan::{CacheOwner, CachePlan};
 use crate::config::{Config, ModelConfig};
+use crate::cores::Cores;
 use crate::embed_thread::{self, EmbedSetup};
 use crate::error::ServerError;
 use crate::mailbox::Mailbox;
@@ -49,6 +51,8 @@ pub(crate) struct Starter<'a> {
     pub(crate) metrics: &'a ServerMetrics,
     pub(crate) supervisor: &'a Supervisor,
     pub(crate) readiness: &'a Readiness,
+    /// For the threads of workers.
+    pub(crate) cores: &'a Cores,
 }
 
 /// What a worker is made of, beside its engine.
@@ -135,6 +139,7 @@ impl Starter<'_> {
                 reports: reports_in.clone(),
                 slow_reader: self.all.fixed.limits.slow_reader.0,
                 frame_interval: self.all.fixed.limits.frame_interval.0,
+                cores: self.cores_of(model),
             };
             let handle = self.start_worker(config, setup, &info, make.clone())?;
             info.context_tokens = info.context_tokens.min(handle.limits.context_tokens);
@@ -168,6 +173,12 @@ impl Starter<'_> {
         );
         let backend = Backend::Generate(submissions_in);
         Ok(Model { id: config.id.clone(), created: now(), tokenizer, info, backend })
+    }
+
+    /// Cores for one of the model's workers. A draft model has threads of its own beside them, and so has a device.
+    fn cores_of(&self, model: &Weights) -> Vec<CpuSet> {
+        let shares = model.config().draft_model.is_some() || model.sizes.offloaded.layers > 0;
+        if shares { Vec::new() } else { self.cores.take(model.sizes.threads) }
     }
 
     fn start_worker<E: Engine + Send + 'static>(

@@ -188,6 +188,12 @@ impl Weights {
         &self.loaded.config
     }
 
+    /// Threads that compute, of all its workers.
+    pub(crate) fn threads_of_all(&self) -> u32 {
+        let workers = if self.is_generating() { self.config().workers } else { 1 };
+        workers.saturating_mul(self.sizes.threads)
+    }
+
     pub(crate) fn is_generating(&self) -> bool {
         self.loaded.kind() == ModelKind::Generate
     }

@@ -10,7 +10,9 @@ use camshaft_core::message::{Command, Start};
 use camshaft_core::report::Report;
 use camshaft_core::worker::Worker;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use rustix::thread::CpuSet;
 
+use crate::cores::Team;
 use crate::delivery::Delivery;
 use crate::error::ServerError;
 use crate::streams::Stream;
@@ -18,6 +20,8 @@ use crate::supervisor::{Gauges, Service, Stop, Supervisor};
 
 /// How often an idle worker checks on a reader that is behind.
 const RECHECK: Duration = Duration::from_millis(5);
+/// Steps from one look at whether the threads that compute are still the same to the next.
+const LOOK_AT_TEAM: u32 = 64;
 /// Capacity of a worker's channel, in messages. The pool keeps what does not fit, see `mailbox`.
 const MESSAGES: usize = 1024;
 
@@ -59,6 +63,8 @@ pub(crate) struct WorkerSetup {
     pub(crate) slow_reader: Duration,
     /// Text of a stream that comes faster shares frames.
     pub(crate) frame_interval: Duration,
+    /// For the threads that compute, one each; none: they run anywhere.
+    pub(crate) cores: Vec<CpuSet>,
 }
 
 /// One engine with its worker, from its making to its end.
@@ -73,6 +79,8 @@ struct WorkerService<F> {
     make: F,
     /// Dropped when the first engine is warm.
     cold: Option<Sender<Infallible>>,
+    /// The thread and those that compute with it, if they are kept on cores.
+    team: Option<Team>,
 }
 
 impl<E, F> Service for WorkerService<F>
@@ -92,11 +100,15 @@ where
 
     fn run(&mut self, incarnation: &mut Incarnation<E>, stop: &Stop) {
         let cold = self.cold.take();
-        if let Err(error) = incarnation.engine.warm_up() {
+        // The thread's first engine starts those that compute, and the later ones find them.
+        let cores = std::mem::take(&mut self.setup.cores);
+        let (warm, team) = Team::keep(&cores, || incarnation.engine.warm_up());
+        if let Err(error) = warm {
             tracing::warn!(%error, worker = %self.setup.id, "the engine could not decode a first token");
         }
+        self.team = team.or(self.team.take());
         drop(cold);
-        WorkerThread::new(&self.setup, incarnation).run(stop);
+        WorkerThread::new(&self.setup, incarnation).run(&mut self.team, stop);
     }
 
     /// Without a pool nobody wants another incarnation.
@@ -126,7 +138,7 @@ pub(crate) fn spawn<E: Engine + Send + 'static>(
 ) -> Result<Handle, ServerError> {
     let name = format!("worker-{}", setup.id);
     let (cold, warm) = crossbeam_channel::bounded(1);
-    let mut service = WorkerService { setup, make, cold: Some(cold) };
+    let mut service = WorkerService { setup, make, cold: Some(cold), team: None };
     let (first, handle) = service.make()?;
     supervisor.supervise(&name, gauges, service, first)?;
     // Nothing is sent: it ends when the sender is gone.
@@ -149,9 +161,13 @@ impl<'a, E: Engine> WorkerThread<'a, E> {
         Self { setup, engine, messages, delivery, begun: Instant::now() }
     }
 
-    fn run(mut self, stop: &Stop) {
-        let mut behind = false;
+    fn run(mut self, team: &mut Option<Team>, stop: &Stop) {
+        let (mut behind, mut steps) = (false, 0u32);
         while !stop.is_set() && self.take_messages(behind) {
+            steps = steps.wrapping_add(1);
+            if steps.is_multiple_of(LOOK_AT_TEAM) {
+                *team = team.take().filter(Team::is_whole);
+            }
             let begun = Instant::now();
             self.delivery.before_step(begun, self.engine.worker().may_take_longer());
             self.engine.step(self.begun.elapsed(), &mut self.delivery);

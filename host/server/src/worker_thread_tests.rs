@@ -145,7 +145,13 @@ fn regression_a_panicked_worker_is_down_before_its_disk_tier_is_closed() {
         let engine = Fragile { engine: FakeEngine::new(LIMITS, 1), panics, warmed: Arc::default() };
         Ok((engine, Worker::new(options(cache))))
     };
-    let setup = WorkerSetup { id: ID, reports: reports_in, slow_reader: PATIENCE, frame_interval: Duration::ZERO };
+    let setup = WorkerSetup {
+        id: ID,
+        reports: reports_in,
+        slow_reader: PATIENCE,
+        frame_interval: Duration::ZERO,
+        cores: Vec::new(),
+    };
     let worker = spawn(&supervisor, gauges.clone(), setup, make).unwrap();
     let (message, mut events) = start(1);
     worker.messages.send(message).unwrap();
@@ -185,7 +191,13 @@ fn a_panicked_worker_loses_what_it_ran_and_comes_back() {
         let engine = Fragile { engine: FakeEngine::new(LIMITS, 1), panics: lives == 1, warmed: warm_in.clone() };
         Ok((engine, Worker::new(options(PrefixCache::new(0)))))
     };
-    let setup = WorkerSetup { id: ID, reports: reports_in, slow_reader: PATIENCE, frame_interval: Duration::ZERO };
+    let setup = WorkerSetup {
+        id: ID,
+        reports: reports_in,
+        slow_reader: PATIENCE,
+        frame_interval: Duration::ZERO,
+        cores: Vec::new(),
+    };
     let first = spawn(&supervisor, gauges.clone(), setup, make).unwrap();
     let on_worker = || Some("worker-3".to_owned());
     // Regression: what the first decode needs was missed when the first request came.
