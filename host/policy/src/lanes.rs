@@ -7,7 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use camshaft_core::threads::Spawner;
-use rustix::process::{getpriority_process, setpriority_process};
+use rustix::process::{getpid, getpriority_process, setpriority_process};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use tokio::sync::oneshot;
 
 /// Calls of one version that may wait.
@@ -250,6 +251,8 @@ fn work(shared: &Shared) {
     let nice = getpriority_process(None).map_or(POLITE, |nice| nice.max(POLITE));
     // Where the system refuses, guests run as others do.
     let _ = setpriority_process(None, nice);
+    // A worker that starts a thread may be kept on one core, and the thread would be too.
+    let _ = sched_getaffinity(Some(getpid())).and_then(|all| sched_setaffinity(None, &all));
     let mut state = shared.state();
     loop {
         if let Some((lane, job)) = state.next(shared.at_once) {

@@ -1,4 +1,36 @@
 //! The auth hook: decides who may call.
+//!
+//! Settings are a struct of the author's. With `deny_unknown_fields` a misspelled key is an error that the operator reads, not
+//! one that is ignored, and with `rename_all` keys are written as all others are:
+//!
+//! ```
+//! use camshaft_plugin::auth::{Policy, Principal, Priority, Refusal, Request, Verdict};
+//!
+//! #[derive(serde::Deserialize)]
+//! #[serde(rename_all = "kebab-case", deny_unknown_fields)]
+//! struct Settings { team_header: String }
+//!
+//! struct Teams { header: String }
+//! impl Policy for Teams {
+//!     const NAME: &'static str = "teams";
+//!     type Settings = Settings;
+//!     fn new(settings: Settings) -> Result<Self, String> {
+//!         if settings.team_header.is_empty() { return Err("settings.team-header is empty".to_owned()) }
+//!         Ok(Self { header: settings.team_header.to_lowercase() })
+//!     }
+//!     fn authenticate(&mut self, request: &Request<'_>) -> Result<Verdict, Refusal> {
+//!         match request.values(&self.header).as_slice() {
+//!             [] => Ok(Verdict::Next), // the next auth policy decides
+//!             [team] if !team.is_empty() => {
+//!                 let team = String::from_utf8_lossy(team).into_owned();
+//!                 Ok(Verdict::Allow(Principal { priority: Priority::NORMAL, ..Principal::new(team.clone(), team) }))
+//!             }
+//!             _ => Err(Refusal::new(401, "one_team", "name one team")),
+//!         }
+//!     }
+//! }
+//! camshaft_plugin::export_auth!(Teams);
+//! ```
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::time::Duration;

@@ -1,4 +1,23 @@
 //! The filter hook: decides what of a generation's text goes out.
+//!
+//! ```
+//! use camshaft_plugin::filter::{Piece, Policy, Refusal, Replacement, Verdict};
+//!
+//! struct NoTabs;
+//! impl Policy for NoTabs {
+//!     const NAME: &'static str = "no-tabs";
+//!     type Settings = camshaft_plugin::NoSettings;
+//!     fn new(_: Self::Settings) -> Result<Self, String> { Ok(Self) }
+//!     fn check(&mut self, piece: &Piece<'_>) -> Result<Verdict, Refusal> {
+//!         Ok(match piece.text.find('\t') {
+//!             // The host asks again for what follows.
+//!             Some(at) => Verdict::Replace(Replacement { start: piece.at(at), end: piece.at(at + 1), text: " ".to_owned() }),
+//!             None => piece.pass_all(),
+//!         })
+//!     }
+//! }
+//! camshaft_plugin::export_filter!(NoTabs);
+//! ```
 use std::marker::PhantomData;
 use std::ops::Deref;
 

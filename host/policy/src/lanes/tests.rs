@@ -105,6 +105,16 @@ fn regression_a_version_whose_calls_take_long_delays_no_other_one() {
 }
 
 #[test]
+fn its_threads_run_anywhere_whoever_starts_them() {
+    let all = sched_getaffinity(Some(getpid())).unwrap();
+    let mut one = rustix::thread::CpuSet::new();
+    one.set((0..rustix::thread::CpuSet::MAX_CPU).find(|&processor| all.is_set(processor)).unwrap());
+    sched_setaffinity(None, &one).unwrap();
+    let lanes = Lanes::new(1, 1, Spawner::detached());
+    assert_eq!(wait(lanes.put(lanes.lane(), || sched_getaffinity(None).unwrap()).unwrap()), Ok(all));
+}
+
+#[test]
 fn a_call_that_panics_has_no_answer_and_the_next_one_has() {
     let lanes = Lanes::new(1, 1, Spawner::detached());
     let lane = lanes.lane();
