@@ -87,20 +87,32 @@ impl Team {
             everywhere: sched_getaffinity(None)?,
             others: others.iter().copied().zip(theirs.iter().copied()).collect(),
         };
-        for (other, core) in &team.others {
-            sched_setaffinity(Some(*other), core)?;
+        let mut theirs = team.others.iter();
+        let placed = theirs.try_for_each(|(other, core)| sched_setaffinity(Some(*other), core));
+        match placed.and_then(|()| sched_setaffinity(None, mine)) {
+            Ok(()) => Ok(team),
+            Err(error) => {
+                team.release();
+                Err(error.into())
+            }
         }
-        sched_setaffinity(None, mine)?;
-        Ok(team)
+    }
+
+    /// Lets all run where the one that computes with the others might before. Those that have ended are no matter.
+    fn release(&self) {
+        let others = self.others.iter().map(|(other, _)| Some(*other));
+        for thread in others.chain([None]) {
+            let _ = sched_setaffinity(thread, &self.everywhere);
+        }
     }
 
     /// Whether the threads are still those that were placed. Others would have been started on the core of the one that computes
-    /// with them: if so, that one may run anywhere from now on, as whatever it starts. To be asked now and then, on that thread.
+    /// with them: if so, all may run anywhere from now on, as whatever that one starts. To be asked now and then, on that thread.
     pub(crate) fn is_whole(&self) -> bool {
         let is_there = |(other, core): &(Pid, CpuSet)| sched_getaffinity(Some(*other)).is_ok_and(|now| now == *core);
         let is_whole = self.others.iter().all(is_there);
         if !is_whole {
-            let _ = sched_setaffinity(None, &self.everywhere);
+            self.release();
         }
         is_whole
     }
@@ -171,6 +183,12 @@ mod tests {
         }
         assert!(!team.is_whole());
         assert_eq!(sched_getaffinity(None).unwrap(), before, "what it starts next runs anywhere");
+        // A thread that another one placed elsewhere is no longer the team's.
+        let (_end, team) = Team::keep(&[any(), any()], || start(1));
+        let team = team.unwrap();
+        sched_setaffinity(Some(team.others[0].0), &before).unwrap();
+        assert!(team.is_whole() == (before == any()));
+        assert_eq!(sched_getaffinity(Some(team.others[0].0)).unwrap(), before);
     }
 
     #[test]
